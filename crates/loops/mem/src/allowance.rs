@@ -1,8 +1,9 @@
 //! [`Allowance`]: how much memory this process may use, and how many threads.
 //!
-//! The system kills a process that exceeds its control group's limit, so budgets of buffers follow
-//! from that limit. The tightest of these limits applies: the machine's memory, the limits of the
-//! control group and of each of its ancestors (version 1 and 2), `RLIMIT_AS` and `RLIMIT_DATA`.
+//! The system kills a process that exceeds its control group's memory limit, so farblock derives
+//! its buffer budgets from the limit. The tightest of these applies: the machine's memory, the
+//! limits of the control group and of each of its ancestors (version 1 and 2), `RLIMIT_AS` and
+//! `RLIMIT_DATA`.
 
 use crate::limits;
 use std::sync::OnceLock;
@@ -32,7 +33,7 @@ impl std::fmt::Display for Source {
     }
 }
 
-/// The tightest limit of this process, and what sets it.
+/// The tightest limit of this process, and its origin.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Allowance {
     /// Bytes of memory, or a number of threads.
@@ -41,7 +42,7 @@ pub struct Allowance {
     pub source: Source,
 }
 
-/// Bytes of memory that this process may use. `None`: this system does not say.
+/// Bytes of memory that this process may use. `None`: this system reports no limit.
 ///
 /// The limits are read once, when they are first needed: before a sandbox hides them.
 #[must_use]
@@ -72,9 +73,9 @@ fn loops_within(processors: usize, threads: Option<u64>) -> usize {
     processors.min(most).max(1)
 }
 
-/// Bytes that each of `parts` equal users may hold, of which each holds `usual` where memory is
-/// plentiful: together at most a quarter of what the process may use. One request alone is always
-/// admitted, so the result may be less than a request.
+/// Bytes of buffers that each of `parts` equal users may hold: `usual`, but all together at most a
+/// quarter of the memory that the process may use. The result may be smaller than one request:
+/// callers always admit a single request.
 #[must_use]
 pub fn portion(usual: usize, parts: usize) -> usize {
     portion_of(memory().map(|it| it.amount), limits::BUDGET_SHARE, usual, parts)

@@ -19,13 +19,14 @@ pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// One block of memory. Buffers hold disjoint parts of it, or views; the last of them frees it. An
 /// allocation without capacity owns nothing: empty buffers and the buffers of a [`Lender`] refer to
-/// one.
+/// such an allocation.
 struct Allocation {
     base: NonNull<u8>,
     capacity_bytes: usize,
-    /// The mapping that holds the memory, if this is a part of one, or only a count of references.
+    /// If this is a part of a mapping: the mapping. If this only counts references: the counted
+    /// allocation.
     whole: Option<Arc<Allocation>>,
-    /// From a mapping, not from the heap.
+    /// The memory is a mapping, not from the heap.
     #[cfg(target_os = "linux")]
     is_mapped: bool,
     #[cfg(feature = "sim")]
@@ -115,15 +116,15 @@ impl Drop for Allocation {
 ///
 /// Allocations are aligned to [`ALIGNMENT_BYTES`] and zeroed once, at creation. A buffer can be
 /// split in two ([`split_to`](Buffer::split_to)) and joined again ([`unsplit`](Buffer::unsplit))
-/// without copying. A [view](SharedBuffer::view) becomes a copy before a caller changes it.
+/// without copying. Mutable access to a [view](SharedBuffer::view) turns the view into a copy.
 pub struct Buffer {
     /// First byte of this buffer's part, inside `owner`.
     start: NonNull<u8>,
     len: usize,
     owner: Arc<Allocation>,
-    /// Others read the same bytes.
+    /// This is a view: other buffers may read the same bytes.
     is_view: bool,
-    /// The lender's loan that it is a part of; 0 if none.
+    /// The number of the lender's loan that this is a part of; 0 if none.
     loan: u32,
 }
 
@@ -145,15 +146,16 @@ impl Buffer {
     }
 
     /// A new allocation of `pages` times [`HUGE_PAGE_BYTES`] zero bytes, in huge pages where the
-    /// system has them: for large, long-lived memory with random access. It takes memory when it is
-    /// first touched. `None` if there is no memory.
+    /// system has them: for large, long-lived memory with random access. Its pages take memory when
+    /// first touched. `None` if memory is exhausted.
     pub fn huge(pages: usize) -> Option<Buffer> {
         let len = pages.checked_mul(HUGE_PAGE_BYTES).filter(|len| *len > 0)?;
         Allocation::try_huge(len).map(Buffer::whole)
     }
 
-    /// New allocations of `len` bytes each, as parts of one mapping: for buffers too small for
-    /// their own mapping. The last of them unmaps it. Without mappings this is one allocation.
+    /// New buffers of `len` bytes each, as parts of one mapping: for buffers too small for their
+    /// own mapping. The last of them unmaps it. Other sizes, and systems without mappings: one
+    /// buffer.
     pub(crate) fn several(len: usize) -> Vec<Buffer> {
         #[cfg(all(target_os = "linux", not(miri)))]
         if len > 0 && len < limits::MAPPED_BYTES && len.is_multiple_of(ALIGNMENT_BYTES) {
@@ -277,8 +279,8 @@ impl AsRef<[u8]> for Buffer {
     }
 }
 
-/// Makes buffers of foreign memory: a caller through a foreign interface reads into it and writes
-/// from it without a copy.
+/// Makes buffers of memory that this crate did not allocate, so that callers through a C interface
+/// can read into and write from their own memory without a copy.
 ///
 /// No buffer pool keeps such a buffer, and dropping it does not free the memory.
 #[derive(Debug, Default)]
@@ -298,9 +300,9 @@ impl Lender {
     ///
     /// # Safety
     ///
-    /// Until the buffer is dropped, wherever it is by then, the memory must stay valid and nothing
-    /// else may access it. But others may read memory that is only written *from* (a buffer that is
-    /// sent, or written to a file), and it need not be writable.
+    /// Until the buffer is dropped, on any thread, the memory must stay valid and nothing else may
+    /// access it. Exception: if the buffer is only a source (it is sent, or written to a file), the
+    /// memory need not be writable, and others may read it.
     pub unsafe fn lend(&self, start: NonNull<u8>, len: usize) -> Buffer {
         assert!(isize::try_from(len).is_ok(), "{len} bytes are no memory");
         let loan = self.loans.get().wrapping_add(1);
@@ -311,19 +313,20 @@ impl Lender {
     /// Whether nothing is on loan.
     pub fn is_idle(&self) -> bool {
         let idle = Arc::strong_count(&self.owner.owner) == 1;
-        // Every earlier access to the memory happened before this.
+        // All accesses through dropped buffers happened before this call.
         fence(Ordering::Acquire);
         idle
     }
 }
 
-/// Bytes that one owner changes and any number of views read. No view sees a change: the owner has
-/// to replace the bytes while there are views ([`exclusive`](SharedBuffer::exclusive) checks).
+/// Bytes that one owner changes and any number of views read. No view sees a change: while views
+/// exist, the owner cannot change the bytes, only replace the buffer
+/// ([`exclusive`](SharedBuffer::exclusive) checks).
 #[derive(Debug)]
 pub struct SharedBuffer(Buffer);
 
 impl SharedBuffer {
-    /// Bytes without a view.
+    /// Makes `buffer` shared; it has no view yet.
     pub fn new(mut buffer: Buffer) -> SharedBuffer {
         // Other parts of the same allocation must not count as views of this one.
         let whole = std::mem::replace(&mut buffer.owner, Arc::new(Allocation::new(0)));
@@ -336,13 +339,13 @@ impl SharedBuffer {
     ///
     /// # Panics
     ///
-    /// If the range is not inside.
+    /// If the range is not inside the buffer.
     pub fn view(&self, range: Range<usize>) -> Buffer {
         let start = NonNull::from(&self.0[range.clone()]).cast();
         Buffer { start, len: range.len(), owner: Arc::clone(&self.0.owner), is_view: true, loan: 0 }
     }
 
-    /// The bytes, to change; `None` while there are views.
+    /// Mutable access to the bytes; `None` while views exist.
     pub fn exclusive(&mut self) -> Option<&mut [u8]> {
         if Arc::strong_count(&self.0.owner) > 1 {
             return None;

@@ -1,5 +1,5 @@
-//! [`copy_to_memory`]: copies past the caches. [`copy_anywhere`]: copies fast to a destination that
-//! is not aligned to a cache line.
+//! [`copy_to_memory`]: copies with stores that bypass the caches. [`copy_anywhere`]: copies fast to
+//! a destination that is not aligned to a cache line.
 
 /// From this length on, bypassing the caches pays.
 #[cfg(target_arch = "x86_64")]
@@ -8,13 +8,13 @@ const LEAST_BYTES: usize = 4096;
 #[cfg(target_arch = "x86_64")]
 const LINE_BYTES: usize = 64;
 
-/// The C library copies lengths below this one with vectors.
+/// Below this length the C library copies with vector instructions.
 const VECTORS_BYTES: usize = 1024;
 
-/// Copies `from` to `into`, as `copy_from_slice` does, and as fast to any address. From 2 KiB on
-/// the C library uses the processor's string instruction, if the processor reports that as fast.
-/// AMD's Zen 3 and 4 then take ten to twenty times as long for a destination that is not aligned to
-/// a cache line (glibc before 2.40): 16 KiB at 3 GB/s instead of 40.
+/// Copies `from` to `into`, as `copy_from_slice` does, but equally fast to any address. From 2 KiB
+/// on the C library uses the processor's string instruction, if the processor reports this
+/// instruction as fast. With glibc before 2.40, AMD's Zen 3 and 4 then take ten to twenty times as
+/// long for a destination that is not aligned to a cache line: 16 KiB at 3 GB/s instead of 40.
 ///
 /// # Panics
 ///
@@ -26,16 +26,16 @@ pub fn copy_anywhere(into: &mut [u8], from: &[u8]) {
     }
 }
 
-/// Copies `from` to `into`, as `copy_from_slice` does, past the caches if the processor can: for
-/// large memory that was not used recently and will not be used soon. An ordinary store to such
-/// memory first reads the line and evicts another one. 64 KiB take 3.5 us instead of 6.4, and 4 KiB
-/// 385 ns instead of 500 (AVX-512, half a GiB in huge pages).
+/// Copies `from` to `into`, as `copy_from_slice` does, but bypasses the caches if the processor
+/// can: for large memory that was not used recently and will not be used soon. An ordinary store to
+/// such memory first reads the cache line and evicts another one. 64 KiB take 3.5 us instead of
+/// 6.4, and 4 KiB 385 ns instead of 500 (AVX-512, half a GiB in huge pages).
 ///
 /// # Panics
 ///
 /// If the lengths differ.
 pub fn copy_to_memory(into: &mut [u8], from: &[u8]) {
-    // With the same message on every processor.
+    // Checked here, so that the message is the same on every processor.
     assert!(into.len() == from.len(), "{} bytes into {}", from.len(), into.len());
     #[cfg(target_arch = "x86_64")]
     if from.len() >= LEAST_BYTES && std::arch::is_x86_feature_detected!("avx512f") {
@@ -63,8 +63,8 @@ fn stream(into: &mut [u8], from: &[u8]) {
         }
     }
     lines.into_remainder().copy_from_slice(from_lines.remainder());
-    // These stores are not ordered with others. Without this, another thread could see a lock
-    // released before the data that it protects.
+    // These stores are not ordered with others. Without this fence, another thread could see a lock
+    // released before it sees the data that the lock protects.
     _mm_sfence();
 }
 

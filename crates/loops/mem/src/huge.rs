@@ -1,14 +1,14 @@
-//! Memory in huge pages, where the kernel has them. Half a gibibyte in ordinary pages is 131,072
-//! pages, far more than a processor's TLB holds, and a page walk in a virtual machine takes as long
-//! as copying the page's content.
+//! Memory in huge pages, where the kernel has them. Half a gibibyte has 131,072 ordinary pages, far
+//! more than a processor's TLB holds, and in a virtual machine a page walk takes as long as copying
+//! the page.
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::ptr::{NonNull, null_mut};
 
 use crate::buffer::HUGE_PAGE_BYTES as PAGE_BYTES;
 
-/// Maps zeroes, aligned to huge pages, which the kernel uses when the memory is touched. `None` if
-/// there is no memory.
+/// Maps zeroes, aligned to huge pages. The kernel allocates huge pages when the memory is touched.
+/// `None` if memory is exhausted.
 pub(crate) fn map(len: usize) -> Option<NonNull<u8>> {
     debug_assert!(len.is_multiple_of(PAGE_BYTES) && len > 0, "{len} bytes in huge pages");
     // The mapping is aligned to ordinary pages only, but contains an aligned part.
@@ -32,7 +32,7 @@ pub(crate) fn map(len: usize) -> Option<NonNull<u8>> {
     }
 }
 
-/// Maps zeroes in ordinary pages, which take memory when touched. `None` if there is no memory.
+/// Maps zeroes in ordinary pages, which take memory when touched. `None` if memory is exhausted.
 #[cfg(not(miri))]
 pub(crate) fn map_pages(len: usize) -> Option<NonNull<u8>> {
     debug_assert!(len > 0, "nothing is to be mapped");

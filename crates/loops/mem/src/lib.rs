@@ -3,17 +3,17 @@
 //!
 //! **Contents.** A [`Buffer`] is a part of one allocation, aligned for direct I/O, which can be
 //! split and joined without copying. A [`BufferPool`] keeps some for reuse. A [`SharedBuffer`] has
-//! views that see no change; a [`Lender`] makes buffers of foreign memory. [`copy_to_memory`]
+//! views whose bytes never change; a [`Lender`] makes buffers of foreign memory. [`copy_to_memory`]
 //! copies past the caches, [`copy_anywhere`] copies to any address, and [`prefetch`] loads memory
 //! into the cache.
 //!
-//! **Contract.** A buffer is exclusive: only its owner can access its bytes, on whatever thread.
-//! Its memory lives as long as any part of it. A pool belongs to one thread and keeps at most
+//! **Contract.** A buffer is exclusive: only its owner can access its bytes, on any thread. An
+//! allocation is freed with its last buffer. A pool belongs to one thread and keeps at most
 //! [`limits::POOL_BYTES`]. The module [`allowance`] states how much memory the process may use.
 //!
-//! **Not implemented.** I/O, and anything with an event loop: `farblock-reactor` does that, and
-//! re-exports this crate's types to its users. All `unsafe` code of buffers is here; `make
-//! sanitize` runs this crate's tests under AddressSanitizer.
+//! **Not implemented.** I/O and event loops: see `farblock-reactor`, which re-exports this crate's
+//! types. All `unsafe` code of buffers is here; `make sanitize` runs this crate's tests under
+//! AddressSanitizer.
 
 pub mod allowance;
 mod buffer;

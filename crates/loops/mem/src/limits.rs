@@ -13,17 +13,17 @@ pub const POOL_SHARE: u64 = 16;
 /// The rest is for pools, sockets, the program and the cache of its files.
 pub const BUDGET_SHARE: u64 = 4;
 
-/// Event loops take at most this fraction of the threads that a control group admits. The others
-/// open disks, serve management, and work for io_uring in the kernel.
+/// Event loops take at most this fraction of the threads that a control group admits. The other
+/// threads open disks, serve management, and work for io_uring in the kernel.
 pub(crate) const THREAD_SHARE: u64 = 4;
 
-/// On Linux, allocations from this size on get their own mappings: an allocator keeps such a block
-/// when it is freed among smaller ones, and cannot always reuse it for aligned memory. They are
-/// pooled, so there are few.
+/// On Linux, allocations from this size on get their own mappings. The C library would keep such a
+/// freed block between smaller ones, and cannot always reuse it for aligned memory. Buffers of this
+/// size are pooled, so there are few mappings.
 #[cfg(all(target_os = "linux", not(miri)))]
 pub(crate) const MAPPED_BYTES: usize = 64 << 10;
 
-/// Smaller buffers of a pool are parts of mappings of this size, for the same reason. Buffers of 4
-/// KiB took twice as much of glibc's heap, which returned none of it to the system.
+/// A pool cuts smaller buffers out of mappings of this size, for the same reason. Buffers of 4 KiB
+/// took twice as much of glibc's heap, which returned none of it to the system.
 #[cfg(all(target_os = "linux", not(miri)))]
 pub(crate) const CARVED_BYTES: usize = 256 << 10;

@@ -7,9 +7,9 @@ use crate::allowance::pool_bytes;
 use crate::buffer::Buffer;
 use crate::limits;
 
-/// Smallest class in bytes.
+/// Smallest size class in bytes.
 const MIN_CLASS_BYTES: usize = 4096;
-/// Largest class in bytes.
+/// Largest size class in bytes.
 const MAX_CLASS_BYTES: usize = limits::POOLED_BUFFER_BYTES;
 /// Number of power-of-two classes from the smallest to the largest.
 const CLASSES: usize =
@@ -48,7 +48,7 @@ impl BufferPool {
         buffer
     }
 
-    /// A new buffer of a class. It may make others at the same time, which the pool keeps.
+    /// A new buffer of a class. May make several at the same time; the pool keeps the others.
     fn new_buffer(&self, class: usize) -> Buffer {
         let mut made = Buffer::several(MIN_CLASS_BYTES << class);
         let first = made.pop().expect("one at least");
@@ -58,9 +58,9 @@ impl BufferPool {
         first
     }
 
-    /// Returns a buffer to the pool. The pool frees it instead if its size is not a class's, if
-    /// other parts of its allocation are still alive, or if the pool keeps enough. The last part of
-    /// an allocation brings the whole back.
+    /// Returns a buffer to the pool. The pool frees it instead if no class has its size, if other
+    /// parts of its allocation still exist, or if the pool is full. The last part of an allocation
+    /// returns the whole allocation.
     pub fn give(&self, buffer: Buffer) {
         let capacity = buffer.capacity_bytes();
         let Some(class) = class_for(capacity) else { return };
@@ -119,7 +119,7 @@ mod tests {
         let pool = BufferPool::new();
         let mut buffer = pool.take(5000);
         let address = buffer.as_ptr();
-        // The pool may have made others at the same time.
+        // The pool may have made other buffers at the same time.
         let others = pool.retained_bytes();
         buffer.truncate(1);
         pool.give(buffer);

@@ -1,12 +1,12 @@
 //! Counts the bytes of buffers, by the simulated machine that made them.
 //!
-//! A simulation has all its machines on one thread. It counts buffers that the thread made since
-//! [`begin`], whichever thread frees them.
+//! All machines of a simulation run on one thread. The tally counts the buffers that this thread
+//! has made since [`begin`], even if another thread frees them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
-/// Bytes of buffers, including those that pools keep.
+/// Bytes of buffers, including the ones in pools.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Tally {
     /// The current number.
@@ -17,7 +17,7 @@ pub struct Tally {
 
 #[derive(Default)]
 struct Book {
-    /// Numbers the simulations, so that leftovers of one do not count for the next.
+    /// The number of this simulation, so that leftover buffers of one do not count for the next.
     volume: u64,
     by_machine: BTreeMap<u32, Tally>,
 }
@@ -44,7 +44,7 @@ pub fn of(machine: u32) -> Tally {
     BOOK.with_borrow(|book| book.by_machine.get(&machine).copied().unwrap_or_default())
 }
 
-/// Memory that counts while this exists.
+/// Counts an allocation's bytes while this exists.
 pub(crate) struct Counted {
     machine: u32,
     volume: u64,
@@ -75,7 +75,7 @@ impl Drop for Counted {
             if book.volume == self.volume
                 && let Some(tally) = book.by_machine.get_mut(&self.machine)
             {
-                // Another thread may have made it.
+                // Another thread may have made the buffer.
                 tally.now_bytes = tally.now_bytes.saturating_sub(self.bytes);
             }
         });

@@ -1,7 +1,8 @@
 //! Pseudo-random numbers: SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number
-//! Generators", 2014), because a seed has to mean the same for ever: a failure is replayed by it.
+//! Generators", 2014). The algorithm is fixed, so that a seed replays a failure in any later
+//! version.
 //!
-//! They choose addresses, faults and contents that do not compress. They are not for secrets.
+//! Used for addresses, faults and incompressible contents. Not for secrets.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -21,13 +22,13 @@ impl Random {
         Random { state: seed }
     }
 
-    /// One seed of several numbers: the sequences of neighbours have nothing in common.
+    /// Combines several numbers into one seed. Seeds of similar numbers have unrelated sequences.
     #[must_use]
     pub fn mix(parts: &[u64]) -> u64 {
         parts.iter().fold(0, |seed, part| Random::new(seed ^ part).bits())
     }
 
-    /// Number `index` of the sequence of `seed`, without those before it.
+    /// Number `index` of the sequence of `seed`, without computing the earlier numbers.
     #[must_use]
     pub fn nth(seed: u64, index: u64) -> u64 {
         Random::new(seed.wrapping_add(index.wrapping_mul(GAMMA))).bits()
@@ -52,7 +53,7 @@ impl Random {
         ((u128::from(self.bits()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// A length or a place in memory below `bound`, which is not 0.
+    /// Like [`below`](Self::below), for lengths and indices.
     pub fn index(&mut self, bound: usize) -> usize {
         self.below(bound as u64) as usize
     }
@@ -67,7 +68,7 @@ impl Random {
         range.start + self.below(range.end - range.start)
     }
 
-    /// True once in `of` times; never if that is 0.
+    /// True with probability 1 in `of`; never if `of` is 0.
     pub fn one_in(&mut self, of: u64) -> bool {
         of != 0 && self.below(of) == 0
     }
@@ -78,7 +79,7 @@ impl Random {
         Duration::from_nanos(self.below(longest_ns.saturating_add(1)))
     }
 
-    /// Overwrites all of `bytes`.
+    /// Fills `bytes` with random bytes.
     pub fn fill(&mut self, bytes: &mut [u8]) {
         for chunk in bytes.chunks_mut(8) {
             let word = self.bits().to_le_bytes();
@@ -86,14 +87,14 @@ impl Random {
         }
     }
 
-    /// So many bytes.
+    /// `length` random bytes.
     pub fn bytes(&mut self, length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length];
         self.fill(&mut bytes);
         bytes
     }
 
-    /// Puts the items in another order.
+    /// Puts the items into a random order.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for at in (1..items.len()).rev() {
             items.swap(at, self.index(at + 1));

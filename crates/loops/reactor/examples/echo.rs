@@ -57,7 +57,7 @@ impl Side {
         Side { reactor, stream, task, events, ready, batch: Some(SendBatch::new()) }
     }
 
-    /// Polls, and passes each event to `handle`, except sends, whose batches it recycles.
+    /// Polls, and passes each event to `handle`, except `Sent`: it recycles the batch.
     fn turn(&mut self, mut handle: impl FnMut(&Reactor, StreamId, Event)) {
         self.reactor.poll(Some(Duration::from_millis(100)), &mut self.ready).expect("poll");
         self.reactor.take_events(self.task, &mut self.events);
@@ -231,7 +231,7 @@ fn cpu_per_message(config: &Config, pairs: usize, rounds: usize) -> f64 {
     time.as_nanos() as f64 / messages as f64
 }
 
-/// The lower bound for that: only one system call to send and one to receive.
+/// The lower bound of [`cpu_per_message`]: one system call to send and one to receive.
 fn blocking_cpu_per_message(messages: usize) -> f64 {
     let (mut a, mut b) = socket_pair();
     let mut bytes = [0x42; 64 << 10];
@@ -246,7 +246,7 @@ fn blocking_cpu_per_message(messages: usize) -> f64 {
     time.as_nanos() as f64 / messages as f64
 }
 
-/// The lower bound: blocking sockets, two threads.
+/// The lower bound of [`messages`]: blocking sockets, two threads.
 fn blocking_messages(depth: usize, time: Duration) -> f64 {
     let (mut a, mut b) = socket_pair();
     let server = std::thread::spawn(move || {
@@ -332,7 +332,7 @@ fn main() {
     let argument = |index| std::env::args().nth(index).and_then(|text| text.parse().ok());
     let time = Duration::from_secs_f64(argument(1).unwrap_or(0.3));
     let mut cases = cases();
-    // Interleaved, and the best of each, because the machine may have other work.
+    // Rounds are interleaved and the best one counts, because the machine may have other work.
     for _ in 0..argument(2).unwrap_or(5.0) as usize {
         for case in &mut cases {
             let (cpu, start) = (cpu_time(), Instant::now());

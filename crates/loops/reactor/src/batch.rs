@@ -88,7 +88,7 @@ impl SendBatch {
         self.len
     }
 
-    /// Copied bytes among them.
+    /// How many of the bytes to send are copies in the batch, not payloads.
     pub fn inline_bytes(&self) -> usize {
         self.inline.len()
     }
@@ -123,8 +123,8 @@ impl SendBatch {
         drop(self.take_payloads());
     }
 
-    /// Frees memory that the batch keeps for reuse, beyond `bytes` for inline bytes and a
-    /// proportional amount for the rest.
+    /// Frees memory that the batch keeps for reuse: all but `bytes` for inline bytes and a
+    /// proportional amount for segments and payloads.
     pub fn shrink_to(&mut self, bytes: usize) {
         if self.inline.capacity() > bytes {
             self.inline.shrink_to(bytes);

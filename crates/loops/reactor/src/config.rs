@@ -40,7 +40,7 @@ impl fmt::Display for EngineKind {
     }
 }
 
-/// The text names no engine.
+/// The error for a text that names no engine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ParseEngineError(String);
 
@@ -65,28 +65,28 @@ impl FromStr for EngineKind {
     }
 }
 
-/// The time for which a loop with [`Polling::Busy`] considers itself busy after the last work. A
-/// solid-state disk over a network answers within it, and a keep-alive every few seconds costs
-/// nothing measurable.
+/// How long a loop with [`Polling::Busy`] spins after the last work. A solid-state disk over a
+/// network answers in less time, and spinning after a keep-alive every few seconds costs nothing
+/// measurable.
 const BUSY_IDLE: Duration = Duration::from_millis(1);
 
-/// Whether a loop looks for work before it sleeps: the processor time that it may spend to save
-/// wake-ups.
+/// Whether a loop looks for work (busy-polls) before it sleeps, to save wake-ups at the cost of
+/// processor time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Polling {
     /// `efficient`: it sleeps at once.
     Never,
-    /// `balanced`: it looks for work for up to `longest`, if that makes the same load faster and
-    /// takes at most six times the time of the work. It finds out by trials, and stops at once when
-    /// there is no work.
+    /// `balanced`: it looks for work for up to `longest` before each sleep, if trials show that
+    /// this makes the load faster. Looking takes at most six times the time of the work, and stops
+    /// at once when there is no work.
     Adaptive {
-        /// The longest time that it looks before it sleeps.
+        /// How long the loop looks at most before it sleeps.
         longest: Duration,
     },
     /// `latency`: it looks until no work has come for `idle`, without measuring the gain. Under
     /// load it uses its processor all the time, and hardly any when it is idle.
     Busy {
-        /// Longer than any expected answer takes.
+        /// How long the loop looks; longer than any expected answer takes.
         idle: Duration,
     },
     /// `always`: it never sleeps, and uses its processor all the time.
@@ -120,7 +120,7 @@ impl fmt::Display for Polling {
     }
 }
 
-/// The text named no [`Polling`].
+/// The error for a text that names no [`Polling`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ParsePollingError(String);
 
@@ -171,13 +171,13 @@ pub struct Config {
     /// Threads for file operations in the portable engine (at least one); they start with the first
     /// operation.
     pub file_threads: usize,
-    /// Unlimited, except in benchmarks.
+    /// The most bytes per system call: unlimited, except in benchmarks.
     #[doc(hidden)]
     pub call_bytes: CallBytes,
 }
 
 impl Config {
-    /// The default options, except for these two.
+    /// The default options, except for `engine` and `polling`.
     #[must_use]
     pub fn new(engine: EngineKind, polling: Polling) -> Config {
         Config { engine, polling, ..Config::default() }
@@ -186,8 +186,8 @@ impl Config {
 
 impl Default for Config {
     fn default() -> Config {
-        // At most as many as the files' own queues benefit from. Linux, where this engine is the
-        // second choice, has read-ahead and page cache behind few threads; Windows has no other
+        // More threads would not speed up the files. On Linux, where this engine is only the
+        // fallback, read-ahead and page cache make few threads suffice; Windows has no other
         // engine.
         let file_threads = if cfg!(windows) { 16 } else { 4 };
         let (engine, polling, call_bytes) = Default::default();

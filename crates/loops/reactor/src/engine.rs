@@ -30,7 +30,7 @@ pub(crate) const LARGE_RECV_BYTES: usize = 256 << 10;
 pub(crate) fn recv_bytes(limit: u32) -> usize {
     if limit == 0 { RECV_BYTES } else { (limit as usize).min(LARGE_RECV_BYTES) }
 }
-/// The time for which a listener pauses after an error, for example when there are no descriptors.
+/// How long a listener pauses after an error, for example when the process has no free descriptors.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The reactor state that an engine may use during a call.
@@ -81,12 +81,12 @@ impl FileOp {
     }
 }
 
-/// The time for which a turn may wait for an event.
+/// How long a turn may wait for an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wait {
     /// Not at all.
     No,
-    /// Not at all; the loop looks again at once, or after some work.
+    /// Not at all; the loop is spinning, so it will soon look for events again.
     Look,
     /// Until this time; `None`: without limit.
     Until(Option<Instant>),
@@ -113,8 +113,8 @@ macro_rules! dispatch {
     };
 }
 
-/// Calls the engine with the system's handle, or the simulated engine with a simulated handle. It
-/// refuses a handle of the other kind.
+/// Passes a system handle to a real engine, or a simulated handle to the simulated engine. Refuses
+/// other combinations.
 macro_rules! dispatch_handle {
     ($self:expr, $handle:expr, $system:path, $sim:path,
      ($engine:ident, $own:ident) => $call:expr, $simulated:expr) => {
@@ -179,7 +179,7 @@ impl Engine {
         }
     }
 
-    /// Whether a turn that does not wait may find something; cheap.
+    /// Whether a turn that does not wait may find events; cheap.
     pub(crate) fn has_work(&mut self) -> bool {
         match self {
             #[cfg(target_os = "linux")]
@@ -190,7 +190,7 @@ impl Engine {
         }
     }
 
-    /// Handles whatever is possible without a turn; cheap if there is nothing.
+    /// Sends and receives what is possible without a turn; cheap if there is nothing to do.
     #[cfg_attr(not(target_os = "linux"), expect(unused_variables, reason = "io_uring's alone"))]
     pub(crate) fn look(&mut self, cx: &mut Context<'_>) {
         match self {
@@ -213,12 +213,12 @@ impl Engine {
         }
     }
 
-    /// The latest time of the next turn, even without an event.
+    /// When the engine needs its next turn at the latest, even without an event.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         dispatch!(self, engine => engine.next_deadline())
     }
 
-    /// Ends all outstanding operations before memory is freed.
+    /// Ends all outstanding operations, so that their memory can be freed.
     pub(crate) fn shut_down(&mut self, cx: &mut Context<'_>) {
         match self {
             #[cfg(target_os = "linux")]

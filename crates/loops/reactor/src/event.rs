@@ -26,15 +26,15 @@ identifiers! {
     /// A file or block device. An operation on a removed file fails with
     /// [`io::ErrorKind::NotFound`].
     FileId
-    /// A watched descriptor. Calls with one that is no longer watched do nothing.
+    /// A watched descriptor. Calls after it was unwatched do nothing.
     WatchId
 }
 
 /// An operation on a file.
 #[derive(Debug)]
 pub enum FileOp {
-    /// Fills the buffer, all of it, or fails: with [`io::ErrorKind::UnexpectedEof`] if the file is
-    /// too short.
+    /// Fills the whole buffer, or fails: with [`io::ErrorKind::UnexpectedEof`] if the file is too
+    /// short.
     Read {
         /// The destination; its length is the number of bytes.
         buffer: Buffer,
@@ -50,18 +50,18 @@ pub enum FileOp {
         /// Completes only when the data is on stable storage (`RWF_DSYNC`, or a write and a sync).
         durable: bool,
     },
-    /// Makes everything stable that completed before (`fdatasync`).
+    /// Makes durable all writes that completed before (`fdatasync`).
     Sync,
-    /// Deallocates a range, which then reads as zeroes. The file's size stays.
-    /// [`io::ErrorKind::Unsupported`] if the system or the file system cannot do that.
+    /// Deallocates a range, which then reads as zeroes. Keeps the file's size. Fails with
+    /// [`io::ErrorKind::Unsupported`] if the system or the file system cannot do this.
     PunchHole {
         /// Position in the file in bytes.
         offset: u64,
         /// Length in bytes.
         len: u64,
     },
-    /// Zeroes a range and keeps it allocated. The file's size stays. [`io::ErrorKind::Unsupported`]
-    /// if the system or the file system cannot do that.
+    /// Zeroes a range and keeps it allocated. Keeps the file's size. Fails with
+    /// [`io::ErrorKind::Unsupported`] if the system or the file system cannot do this.
     ZeroRange {
         /// Position in the file in bytes.
         offset: u64,
@@ -112,8 +112,8 @@ pub enum Event {
         stream: StreamId,
         /// The caller's batch, unchanged.
         batch: SendBatch,
-        /// `Ok` when the system took all of it. After an error, the system may have sent some of
-        /// it.
+        /// `Ok` when the system took the whole batch. After an error, the system may have sent a
+        /// part.
         result: io::Result<()>,
     },
     /// The stream is closed: the last event of this stream.

@@ -1,9 +1,8 @@
 //! Event loops: io_uring on Linux, a portable readiness loop everywhere.
 //!
 //! A [`Reactor`] belongs to one thread and handles its sockets, files and timers. It is completion
-//! based: an operation takes its buffer along and returns it with an [`Event`], once. There are no
-//! futures and no callbacks. A *task* is a mailbox of events with a "ready" mark; a thread's loop
-//! is
+//! based: an operation owns its buffer until one [`Event`] returns it. There are no futures and no
+//! callbacks. A *task* is a mailbox of events with a "ready" mark; a thread's loop is
 //!
 //! ```
 //! # use farblock_reactor::*;
@@ -32,10 +31,9 @@
 //!
 //! - Nothing happens inside a submission: every result, even an immediate one, is an event that a
 //!   later [`poll`](Reactor::poll) announces.
-//! - Every operation completes exactly once, unless its task is removed, which drops its events.
-//!   The operation owns its buffer until then.
+//! - Every operation completes exactly once, with an event. Removing a task drops its events.
 //! - A stream has at most one receive and one send outstanding (a second one is a bug of the caller
-//!   and panics). [`close`](Reactor::close) completes them, and [`Event::Closed`] is the last event
+//!   and panics). [`close`](Reactor::close) completes both, and [`Event::Closed`] is the last event
 //!   of a stream.
 //! - Identifiers carry a generation. A call with a removed object's identifier does nothing, except
 //!   that a file operation fails with "not found".
@@ -45,8 +43,8 @@
 //!   ([`Config::polling`]), if measurements show a gain.
 //! - In steady state an operation allocates nothing and takes no lock. (The portable engine's file
 //!   threads share a locked queue; [`Waker::wake`] locks if its task is not marked yet.)
-//! - Dropping the reactor ends all outstanding operations: it closes streams, and may or may not
-//!   have carried out file operations. It returns only when the system uses no buffer any more.
+//! - Dropping the reactor ends all outstanding operations: streams are closed; file operations may
+//!   or may not be carried out. The drop returns only when the system uses no buffer any more.
 //!
 //! # Engines
 //!

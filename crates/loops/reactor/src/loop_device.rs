@@ -1,4 +1,4 @@
-//! Which file a loop device of Linux uses.
+//! Finds the file that a loop device of Linux uses.
 
 use std::fs::File;
 use std::io;
@@ -24,8 +24,8 @@ pub struct Backing {
     pub limit_bytes: u64,
 }
 
-/// Asks an open loop device for its file. The kernel asks the file system in turn, so the call may
-/// hang if a network or FUSE file system does.
+/// The file of an open loop device. The kernel queries the file system, so the call may hang if a
+/// network or FUSE file system hangs.
 ///
 /// # Errors
 /// `ENXIO` if the device has no file, `ENOTTY` if it is no loop device.
@@ -37,7 +37,7 @@ pub fn backing(device: &File) -> io::Result<Backing> {
         return Err(io::Error::last_os_error());
     }
     let [device, inode, block_device, offset_bytes, limit_bytes, ..] = status;
-    // Old kernels repeat a regular file's device number there.
+    // For a regular file, old kernels repeat `device` in the field of the block device.
     let is_block_device = block_device != 0 && block_device != device;
     Ok(Backing {
         device: decoded(device),

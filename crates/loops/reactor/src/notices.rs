@@ -1,5 +1,5 @@
-//! Limits the log lines about peers: some lines for each kind and peer in a period, then a count of
-//! the rest. Otherwise a peer that can cause one line can cause a million.
+//! Rate-limits log lines about peers: a few lines per event kind and peer in a period, then a count
+//! of the omitted ones. So a peer cannot flood the log.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -13,11 +13,12 @@ pub const LOGGED_LINES: u32 = 5;
 /// The first period of [`LOGGED_LINES`].
 pub const LOG_PERIOD: Duration = Duration::from_secs(10);
 
-/// The longest period: each period that had too many lines doubles the next one up to this, so that
-/// a peer that never stops fills no disk with its lines.
+/// The longest period. Each period with too many lines doubles the next one up to this, so that a
+/// persistent peer does not fill the disk with log lines.
 pub const LOG_PERIOD_MAX: Duration = Duration::from_secs(600);
 
-/// Pairs of peer and kind with their own lines; all others share entries.
+/// How many pairs of peer and kind have their own counters; all other peers share one entry per
+/// kind.
 pub const LOGGED_PEERS: usize = 64;
 
 /// A kind of event that is logged about a peer.
@@ -25,7 +26,7 @@ pub trait LoggedKind: Copy + Eq + Hash {
     /// The plural of the event's name.
     fn plural(self) -> &'static str;
 
-    /// Lines in a period.
+    /// How many lines to log in a period.
     fn lines(self) -> u32 {
         LOGGED_LINES
     }
@@ -35,21 +36,21 @@ pub trait LoggedKind: Copy + Eq + Hash {
         LOG_PERIOD
     }
 
-    /// Whether the event counts as trouble.
+    /// Whether the event is a warning rather than information.
     fn is_trouble(self) -> bool {
         true
     }
 }
 
-/// The simplest kind: a plural.
+/// The simplest kind: only the plural of the event's name.
 impl LoggedKind for &'static str {
     fn plural(self) -> &'static str {
         self
     }
 }
 
-/// The address that counts as one peer: an IPv4 address, or the 64-bit prefix of an IPv6 address,
-/// because a peer may use any number of addresses within its prefix.
+/// The address under which a peer is counted: an IPv4 address, or the 64-bit prefix of an IPv6
+/// address, because a peer may use any number of addresses within its prefix.
 #[must_use]
 pub fn origin(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
@@ -101,7 +102,8 @@ impl<K: LoggedKind> Default for Notices<K> {
 }
 
 impl<K: LoggedKind> Notices<K> {
-    /// Logs or counts an event. True if the caller now has to call [`Self::settle`] later.
+    /// Calls `log` for an event, or only counts the event. True if the caller must schedule
+    /// [`Self::settle`].
     pub fn say(&self, kind: K, peer: IpAddr, now: Instant, log: impl FnOnce()) -> bool {
         let mut entries = self.lock();
         let mut key = (kind, Some(origin(peer)));
@@ -126,7 +128,7 @@ impl<K: LoggedKind> Notices<K> {
         entry.left_out == 1
     }
 
-    /// Logs the number of omitted lines for each ended period; returns the next end of a period.
+    /// Logs the number of omitted lines for each ended period; returns when the next period ends.
     pub fn settle(&self, now: Instant) -> Option<Instant> {
         let mut next: Option<Instant> = None;
         self.lock().retain(|key, entry| {
@@ -142,7 +144,7 @@ impl<K: LoggedKind> Notices<K> {
         next
     }
 
-    /// Logs the number of omitted lines, because no more will come.
+    /// Logs the numbers of omitted lines at shutdown.
     pub fn finish(&self) {
         let now = crate::os::now();
         self.lock().drain().for_each(|(key, entry)| sum_up(&key, &entry, now));

@@ -1,9 +1,9 @@
 //! Operating system services besides I/O: the time, threads, waiting, and sockets and files for an
 //! event loop.
 //!
-//! Code that may run in a simulation calls these functions. Without the feature `sim` each call is
-//! the standard library's. In a [simulated world](crate::sim) time is the world's, and a thread is
-//! a coroutine of the world's thread. A waiting thread lets the others run.
+//! Code that may run in a simulation calls these functions. Without the feature `sim` they call the
+//! standard library. In a [simulated world](crate::sim) the time is the world's, and a thread is a
+//! coroutine on the world's thread. A waiting thread lets other threads run.
 
 use std::io;
 #[cfg(feature = "sim")]
@@ -26,8 +26,8 @@ pub fn is_simulated() -> bool {
     false
 }
 
-/// A number for the machine and simulated world of the calling thread. Equal on one machine, and
-/// unique among the worlds of the process. Zero outside of them.
+/// The number of the calling thread's simulated machine: unique among all machines of all worlds in
+/// the process. Zero outside a simulated world.
 #[inline]
 pub fn world() -> u64 {
     #[cfg(feature = "sim")]
@@ -64,7 +64,7 @@ pub fn fill_simulated(bytes: &mut [u8]) -> bool {
     }
 }
 
-/// The identifier of the machines' current boot in a simulation; `None` outside one.
+/// The identifier of the machine's current boot in a simulation; `None` outside a simulation.
 pub fn simulated_boot() -> Option<String> {
     #[cfg(feature = "sim")]
     return crate::sim::boot();
@@ -85,8 +85,8 @@ pub fn has_mistake(mistake: &str) -> bool {
     }
 }
 
-/// Reports a level to the simulated world of the calling thread; its tests check the highest one
-/// against a limit. Does nothing outside a simulation.
+/// Reports a level, such as a queue length, to the simulated world of the calling thread; tests
+/// check the highest value against a limit. Does nothing outside a simulation.
 #[inline]
 pub fn note_level(level: &'static str, value: usize) {
     #[cfg(feature = "sim")]
@@ -95,7 +95,7 @@ pub fn note_level(level: &'static str, value: usize) {
     let _ = (level, value);
 }
 
-/// Waits.
+/// Waits for this time.
 pub fn sleep(time: Duration) {
     #[cfg(feature = "sim")]
     if is_simulated() {
@@ -117,7 +117,7 @@ enum Thread<T> {
 }
 
 impl<T> JoinHandle<T> {
-    /// Whether this is the calling thread, which cannot wait for its own end.
+    /// Whether the calling thread is this thread, which cannot wait for its own end.
     #[must_use]
     pub fn is_current(&self) -> bool {
         match &self.0 {
@@ -180,7 +180,7 @@ pub fn recv<T>(receiver: &Receiver<T>) -> Result<T, RecvError> {
 /// Waits for a message, at most for `timeout`.
 ///
 /// # Errors
-/// If none came in time, or every sender is dropped.
+/// If no message arrived in time, or every sender is dropped.
 pub fn recv_timeout<T>(receiver: &Receiver<T>, timeout: Duration) -> Result<T, RecvTimeoutError> {
     #[cfg(feature = "sim")]
     if is_simulated() {

@@ -32,8 +32,8 @@ impl Numbers for DISK_GEOMETRY {}
 
 fn ask<T: Numbers>(disk: &File, code: u32) -> io::Result<T> {
     let (mut answer, size) = (T::default(), size_of::<T>());
-    // `call` waits for this call's own event. A wait on the handle could return at another call's
-    // end, and the system would then write to an answer that is already freed.
+    // `call` waits for this call's own event. A wait on the handle could return when another call
+    // ends; the system would then write to freed memory.
     let count = call(disk, 0, |handle, count, overlapped| {
         let (output, none) = ((&raw mut answer).cast::<c_void>(), ptr::null_mut());
         // SAFETY: the answer is `size` writable bytes of plain numbers, and there is no input;

@@ -1,4 +1,4 @@
-//! [`Reactor`]: the public face over the tasks and one engine.
+//! [`Reactor`]: the public interface to the tasks and one engine.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -22,15 +22,15 @@ use farblock_mem::BufferPool;
 
 /// While it spins, the loop reads the clock once in this many looks.
 const LOOKS_PER_CLOCK: u32 = 8;
-/// While it spins, the loop yields the processor once in this time: to the peer's thread, if that
-/// shares the processor, and to the kernel's own threads. Linux leaves loopback traffic to these
-/// when there was too much of it at once. A loop that does not yield to them stalls itself until
-/// the scheduler's next tick, for milliseconds.
+/// While it spins, the loop yields the processor once in this time: to the peer's thread, if it
+/// shares the processor, and to kernel threads. Linux leaves heavy loopback traffic to kernel
+/// threads. A loop that does not yield to them waits for its data until the scheduler's next tick,
+/// for milliseconds.
 const YIELD_EVERY: Duration = Duration::from_micros(20);
 
-/// A yield that takes longer than this shows that other threads use the processor, and the peer may
-/// be one of them. If two loops looked alternately, each for a whole [`YIELD_EVERY`], they would
-/// answer each other as slowly.
+/// A yield that takes longer than this shows that other threads use the processor, perhaps the
+/// peer. If two loops on one processor took turns to spin for a whole [`YIELD_EVERY`], each answer
+/// would take that long.
 const SHARED_YIELD: Duration = Duration::from_nanos(1500);
 /// After this many short yields in a row the processor counts as unshared.
 const VAIN_OFFERS: u32 = 8;
@@ -44,7 +44,7 @@ pub struct Reactor {
 struct Inner {
     kind: EngineKind,
     shared: Arc<WakerShared>,
-    /// Before `pool`: the engine returns its buffers first.
+    /// Declared before `pool`, so that the engine returns its buffers before the pool is dropped.
     state: RefCell<LoopState>,
     pool: BufferPool,
 }
@@ -59,8 +59,8 @@ struct LoopState {
     offers: Offers,
 }
 
-/// The interval at which a loop without trials yields its processor to other threads. A loop with
-/// trials ([`Spin`]) was no faster with more yields.
+/// The interval at which a loop without trials yields its processor to other threads. More yields
+/// did not speed up loops with trials ([`Spin`]).
 struct Offers {
     /// Short yields in a row.
     in_vain: u32,
@@ -79,8 +79,8 @@ impl Offers {
 }
 
 impl Reactor {
-    /// A loop as configured. [`EngineKind::Auto`] falls back to the portable engine, and logs the
-    /// reason through `tracing`.
+    /// Makes a loop as configured. [`EngineKind::Auto`] falls back to the portable engine, and logs
+    /// the reason through `tracing`.
     ///
     /// # Errors
     ///
@@ -115,9 +115,9 @@ impl Reactor {
         self.inner.state.borrow_mut().tasks.add()
     }
 
-    /// A task with its own mailbox, whose root is reported ready in its place. It serves an object
-    /// that works for another task, which polls it. Once the root is removed, its children get no
-    /// more events; the caller must still remove them.
+    /// Adds a task with its own mailbox for an object that `parent`'s owner polls, such as a queue.
+    /// When the child has events, `poll` reports its root task as ready instead. Once the root is
+    /// removed, its children get no more events; the caller must still remove them.
     pub fn add_child(&self, parent: TaskId) -> TaskId {
         self.inner.state.borrow_mut().tasks.add_child(parent)
     }
@@ -151,7 +151,8 @@ impl Reactor {
 
     /// Submits all queued operations and waits until a task is ready, at most for `timeout`
     /// (`None`: without limit). Replaces the contents of `ready` by the ready tasks: roots, each
-    /// once. A task whose events are not taken is reported again only when more arrive.
+    /// once. If the caller does not take a task's events, the task is reported again only when more
+    /// arrive.
     ///
     /// # Errors
     ///
@@ -204,8 +205,8 @@ impl Reactor {
         self.with(|engine, _| engine.add_stream(task, socket)).map(StreamId)
     }
 
-    /// Removes a stream without closing it, if it is open and has no outstanding operation: another
-    /// loop can use its socket. It has no more events here.
+    /// Removes a stream without closing it, so that another loop can use its socket. It has no more
+    /// events here. `None` if it is not open or has an outstanding operation.
     pub fn take_stream(&self, stream: StreamId) -> Option<Socket> {
         self.with(|engine, _| engine.take_stream(stream.0))
     }
@@ -220,9 +221,10 @@ impl Reactor {
         self.with(|engine, cx| engine.recv(cx, stream.0, 0));
     }
 
-    /// The same, up to `most` bytes: at least 1, at most 256 KiB. A small limit is for a caller
-    /// that expects a header, and then a payload to receive straight [into](Reactor::recv_into)
-    /// its place. A large limit is for a caller that expects several payloads and copies them.
+    /// Like [`recv`](Reactor::recv), but receives up to `most` bytes: at least 1, at most 256 KiB.
+    /// A small limit is for a caller that expects a header, and then a payload to receive straight
+    /// [into](Reactor::recv_into) its place. A large limit is for a caller that expects several
+    /// payloads and copies them.
     ///
     /// # Panics
     ///
@@ -232,8 +234,8 @@ impl Reactor {
         self.with(|engine, cx| engine.recv(cx, stream.0, limit));
     }
 
-    /// Receives exactly `range` of `buffer`: [`Event::ReceivedInto`], when it is full or the stream
-    /// ended. Callers treat any shorter result as progress.
+    /// Receives until `range` of `buffer` is full or the stream has ended: [`Event::ReceivedInto`].
+    /// Callers must treat any shorter result as progress.
     ///
     /// # Panics
     ///
@@ -255,7 +257,8 @@ impl Reactor {
 
     /// Sends last bytes on a stream that the caller closes next: as much as the socket takes at
     /// once, even without another [`poll`](Reactor::poll). It does not wait and causes no event. It
-    /// sends nothing while a send is outstanding, because the bytes would land in the middle of it.
+    /// sends nothing while a send is outstanding, because the bytes would land in the middle of
+    /// that send.
     pub fn send_final(&self, stream: StreamId, bytes: &[u8]) {
         self.with(|engine, _| engine.send_final(stream.0, bytes));
     }
@@ -289,9 +292,8 @@ impl Reactor {
     }
 
     /// Marks the task ready whenever the descriptor becomes readable, and once at the start if it
-    /// is. There is no event, and the reactor does not read. It serves event descriptors, which
-    /// other threads write to whether or not a thread reads them. After the other end has closed,
-    /// it marks nothing more.
+    /// already is. The reactor delivers no event and does not read. Meant for event descriptors.
+    /// After the other end has closed, the task is not marked any more.
     ///
     /// # Errors
     ///
@@ -332,7 +334,7 @@ impl LoopState {
     ) -> io::Result<()> {
         let may_wait = timeout != Some(Duration::ZERO);
         if self.spin.budget() != Budget::None {
-            // Before anything else, even a read of the clock: peers wait for the data to send.
+            // First of all, even before reading the clock: peers wait for the data to send.
             self.turn(shared, pool, Wait::Look)?;
             if !may_wait || self.tasks.has_ready() {
                 return Ok(());
@@ -359,7 +361,7 @@ impl LoopState {
         }
     }
 
-    /// Lets the engine work once, then collects from other threads and the clock.
+    /// Lets the engine work once, then collects wakes, results of other threads and expired timers.
     fn turn(&mut self, shared: &WakerShared, pool: &BufferPool, wait: Wait) -> io::Result<()> {
         self.engine.turn(&mut Context { tasks: &mut self.tasks, pool }, wait)?;
         self.look_around(shared, pool);
@@ -378,7 +380,7 @@ impl LoopState {
         }
     }
 
-    /// Looks for work without sleeping, as long as the policy allows; true if it found some.
+    /// Looks for work without sleeping, as long as the policy allows; true if it found work.
     fn spin(
         &mut self,
         shared: &WakerShared,

@@ -1,4 +1,5 @@
-//! [`Slab`]: slots with generations, so that a removed entry's key never finds its successor.
+//! [`Slab`]: slots with generations, so that a removed entry's key never finds a later entry in the
+//! same slot.
 
 /// Names a slot and the generation of its entry.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -15,8 +16,8 @@ struct Slot<T> {
     value: Option<T>,
 }
 
-/// A vector with holes. The crate `slab` has no generations, and events may still arrive for closed
-/// objects. Freed slots are reused last in, first out, with the next generation.
+/// A vector with holes. The crate `slab` has no generations, which we need because events may still
+/// arrive for closed objects. Freed slots are reused last in, first out, with the next generation.
 pub(crate) struct Slab<T> {
     slots: Vec<Slot<T>>,
     free: Vec<u32>,

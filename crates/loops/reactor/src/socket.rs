@@ -15,16 +15,16 @@ static CHOSEN: OnceLock<Congestion> = OnceLock::new();
 pub struct Congestion(String);
 
 impl Congestion {
-    /// Whether the process has chosen one.
+    /// Whether the process has chosen a congestion control.
     #[must_use]
     pub fn is_chosen() -> bool {
         CHOSEN.get().is_some()
     }
 
-    /// Uses it for all later streams of the process.
+    /// Uses this congestion control for all later streams of the process.
     ///
     /// # Errors
-    /// A sentence, if the system does not have it or does not let this user choose it.
+    /// A sentence, if the system lacks it or does not let this user choose it.
     pub fn choose(self) -> Result<(), String> {
         self.try_on_a_socket()?;
         let name = self.0.clone();
@@ -77,8 +77,8 @@ impl FromStr for Congestion {
     }
 }
 
-/// Sets the options of a stream and ignores failures: the next operation reports a socket that its
-/// peer has already reset.
+/// Sets the options of a stream. Ignores failures: if the peer has already reset the socket, the
+/// next operation reports that.
 pub(crate) fn tune<'a>(socket: impl Into<SockRef<'a>>, peer: Option<SocketAddr>) {
     let socket = socket.into();
     let _ = socket.set_tcp_nodelay(true);
@@ -105,12 +105,13 @@ mod congestion {
     use std::os::fd::AsRawFd;
     use std::time::Duration;
 
-    /// The congestion control where BBR only costs. Linux allows the second one to every user.
+    /// Congestion controls to use instead of BBR on short paths, in this order. Linux allows every
+    /// user to choose `reno`.
     const UNPACED: [&[u8]; 2] = [b"cubic", b"reno"];
 
     /// A path with a shorter round trip stays within a site. BBR, the default of some systems,
-    /// paces there as well: between two network namespaces that cost a third of the rate. Over
-    /// longer paths its pacing is what the administrator chose it for.
+    /// paces even there: between two network namespaces the pacing cost a third of the rate. On
+    /// longer paths BBR stays in use.
     const NEAR: Duration = Duration::from_millis(1);
 
     pub(super) fn begin(socket: &SockRef<'_>, peer: Option<SocketAddr>) {

@@ -1,11 +1,11 @@
-//! [`Spin`]: decides whether to look for work before sleeping.
+//! [`Spin`]: decides whether the loop looks for work (busy-polls) before it sleeps.
 //!
 //! A sleep and its wake-up cost several microseconds (some fifty in a virtual machine), so under
-//! load looking a little longer can be faster. But an idle loop must use no CPU. A load that does
-//! not become faster must not use much more than its work takes. And where the processors are busy,
-//! looking takes them from the very thread that the loop waits for. The length of a wait does not
-//! distinguish these cases: 50 us may be a peer that sleeps as well, or a user who sends 20,000
-//! commands a second. So the loop runs trials, and compares the bytes that arrive per time:
+//! load looking can be faster. But an idle loop must use no CPU. A load that does not become faster
+//! must not use much more CPU than its work takes. And on busy processors, looking takes CPU time
+//! from the very thread that the loop waits for. The length of a wait does not distinguish these
+//! cases: in 50 us waits the peer may sleep as well, or a user may send 20,000 commands a second.
+//! So the loop runs trials, and compares how many bytes arrive per second:
 //!
 //! ```text
 //!           a window of short sleeps               a window of looking
@@ -15,16 +15,16 @@
 //!     +---- it pays no more, or costs too much, or it is time to ask again -+
 //! ```
 //!
-//! It pays when the same load runs [faster](GAIN). It also pays when the load runs [a little
-//! faster](CHEAP_GAIN) and looking takes at most twice the time of the work, or when it runs as
-//! fast and looking takes at most as long as the work. A window consists of cycles, each some work
-//! and the wait after it. Waits longer than the longest look are interruptions, which every virtual
-//! machine has, and do not count. A window with many of them is discarded, so that a mostly idle
-//! loop stays asleep.
+//! Looking pays when the same load runs [faster](GAIN). It also pays when the load runs [a little
+//! faster](CHEAP_GAIN) and looking takes at most twice the time of the work, or when the load runs
+//! [as fast](LOSS) and looking takes at most as long as the work. A window is a number of cycles:
+//! some work and the wait after it. Waits longer than the longest spin are interruptions, which
+//! every virtual machine has, and do not count. A window with many interruptions is discarded, so
+//! that a mostly idle loop keeps sleeping.
 //!
-//! Of two loops that wait for each other, one looking and one asleep, both gain from the one that
-//! looks. The other one notices that its load is faster than when looking did not pay, and tries
-//! again at once. So both start to look, whatever state they start in.
+//! If two loops wait for each other and one looks, both become faster. The sleeping loop notices
+//! that its load is faster than when looking did not pay, and tries again at once. So in the end
+//! both look, whatever state they start in.
 
 use std::time::Duration;
 
@@ -34,27 +34,27 @@ use crate::config::Polling;
 const TRIAL_CYCLES: u32 = 32;
 /// Cycles after which the loop checks again that looking pays.
 const LOOKING_CYCLES: u32 = 128;
-/// Windows of looking, until the loop measures again without looking.
+/// Windows of looking after which the loop measures again without looking.
 const LOOKING_WINDOWS: u32 = 128;
-/// More interruptions than this make a window worthless.
+/// A window with more interruptions than this is discarded.
 const MOST_INTERRUPTIONS: u32 = 4;
 
-/// The load has to go faster by this factor (a numerator and a denominator),
+/// Looking pays if the load's rate grows by this factor (a numerator and a denominator),
 const GAIN: (u64, u64) = (6, 5);
-/// or by this one, if looking takes no more than twice the time of working,
+/// or by this factor, if looking takes at most twice the time of the work,
 const CHEAP_GAIN: (u64, u64) = (12, 11);
-/// or not to go slower than by this one, if it takes no more than that time itself.
+/// or is at least this fraction, if looking takes at most the time of the work.
 const LOSS: (u64, u64) = (97, 100);
-/// Looking may take at most this many times the time of the work, except at first: then the peer,
-/// which gets faster answers now, has time to start looking as well.
+/// Looking may take at most this many times the time of the work, except in the trial: the peer,
+/// which now gets faster answers, needs time to start looking as well.
 const MOST_PER_WORK: u32 = 6;
 
-/// After a failed trial, the next one waits for this many times as many windows,
+/// After each failed trial, the number of windows until the next one grows by this factor,
 const WINDOWS_FACTOR: u32 = 4;
-/// but at most for this many.
+/// up to this number of windows.
 const MOST_WINDOWS: u32 = 256;
-/// Asleep, a load that is faster than at a failed trial by this factor gets a new trial at once (a
-/// numerator and a denominator).
+/// A sleeping loop starts a new trial at once when its load is faster than at the failed trial by
+/// this factor (a numerator and a denominator).
 const CHANGE: (u64, u64) = (3, 2);
 
 /// Consecutive cycles.
@@ -63,7 +63,7 @@ struct Window {
     cycles: u32,
     interruptions: u32,
     worked: Duration,
-    /// Time spent looking, with or without a find.
+    /// Time spent looking, whether or not it found work.
     looked: Duration,
     slept: Duration,
     bytes: u64,
@@ -77,7 +77,7 @@ impl Window {
         u64::try_from(rate).unwrap_or(u64::MAX)
     }
 
-    /// Whether looking makes the load faster; `asleep` is the rate with sleeping.
+    /// Whether looking pays; `asleep` is the rate of the same load with sleeping.
     fn pays(&self, asleep: u64) -> bool {
         let factor = if self.looked <= self.worked {
             LOSS
@@ -103,15 +103,15 @@ fn at_least(rate: u64, other: u64, (times, per): (u64, u64)) -> bool {
 /// See the module's diagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
-    /// It never looks, and measures the load's rate.
+    /// The loop sleeps at once, and measures the load's rate.
     Asleep,
-    /// It looks, and compares.
+    /// The loop looks for one window, to compare the rates.
     Trial,
-    /// It looks, for this many more windows.
+    /// The loop looks, for this many more windows.
     Looking(u32),
 }
 
-/// The policy's state. It reads no clock.
+/// The policy's state. Callers pass in all times.
 #[derive(Debug)]
 pub(crate) struct Spin {
     polling: Polling,
@@ -119,9 +119,9 @@ pub(crate) struct Spin {
     window: Window,
     /// The rate of the last window asleep.
     asleep: u64,
-    /// The highest rate asleep at which looking did not pay, since it last paid.
+    /// The highest rate asleep at which looking did not pay; reset when it pays.
     refuted: u64,
-    /// Windows asleep before the next trial, and the basis of the wait after a failure.
+    /// Windows asleep before the next trial, and before the trial after a failure.
     windows: u32,
     windows_after: u32,
     /// Bytes that arrived before this cycle.
@@ -168,7 +168,7 @@ impl Spin {
         }
     }
 
-    /// Whether it looks without measuring the gain.
+    /// Whether the loop looks without measuring the gain.
     pub(crate) fn is_unjudged(&self) -> bool {
         matches!(self.polling, Polling::Busy { .. } | Polling::Always)
     }
@@ -178,23 +178,24 @@ impl Spin {
         !self.longest().is_zero()
     }
 
-    /// The loop's owner, and the engine for it, worked for `time`.
+    /// Records work by the loop's owner, and by the engine for it, that took `time`.
     pub(crate) fn worked(&mut self, time: Duration) {
         self.window.worked += time;
     }
 
-    /// A spin found work after `spun`; `bytes` is the total that had arrived until then.
+    /// Records that a spin found work after `spun`; `bytes` is the total that had arrived until
+    /// then.
     pub(crate) fn found(&mut self, spun: Duration, bytes: u64) {
         self.window.looked += spun;
         self.end_cycle(bytes);
     }
 
-    /// A spin of `spun` found nothing. A sleep follows.
+    /// Records that a spin of `spun` found nothing. A sleep follows.
     pub(crate) fn missed(&mut self, spun: Duration) {
         self.window.looked += spun;
     }
 
-    /// A sleep lasted `slept`; `bytes` is the total that had arrived until then.
+    /// Records a sleep that lasted `slept`; `bytes` is the total that had arrived until then.
     pub(crate) fn slept(&mut self, slept: Duration, bytes: u64) {
         if slept <= self.longest() {
             self.window.slept += slept;
@@ -245,7 +246,7 @@ impl Spin {
         }
     }
 
-    /// Starts a trial if it is time.
+    /// Ends a window asleep; starts a trial if one is due.
     fn end_asleep(&mut self) {
         self.asleep = self.window.rate();
         self.windows = self.windows.saturating_sub(1);
@@ -275,7 +276,7 @@ mod tests {
     use super::*;
 
     const LONGEST: Duration = Duration::from_micros(200);
-    /// From an event to the first instruction of the thread that slept until then.
+    /// The time from an event to the first instruction of the thread that it wakes.
     const WAKE: Duration = Duration::from_micros(50);
     const BYTES: u64 = 72;
 
@@ -287,7 +288,7 @@ mod tests {
         Spin::new(Polling::Adaptive { longest: LONGEST })
     }
 
-    /// A loop in a simulation without a clock.
+    /// A loop on simulated time.
     struct Loop {
         spin: Spin,
         work: Duration,
@@ -389,7 +390,7 @@ mod tests {
         ping_pong(&mut host, &mut target, us(2), 500);
         assert!(host.looks() && target.looks());
         assert_eq!(ping_pong(&mut host, &mut target, us(2), 100), us(14));
-        // In the long run: the cost of repeated trials must not show.
+        // In the long run the cost of repeated trials must be negligible.
         let mean = ping_pong(&mut host, &mut target, us(2), 200_000);
         assert!(mean < us(15), "{mean:?}");
     }
@@ -418,7 +419,7 @@ mod tests {
         let (mut host, mut target) = (Loop::new(us(5)), Loop::new(us(5)));
         ping_pong(&mut host, &mut target, us(2), 1000);
         for _ in 0..100 {
-            // A millisecond in which both stand still.
+            // Both stand still for a millisecond.
             host.now += us(1000);
             target.now = host.now - us(10);
             let mean = ping_pong(&mut host, &mut target, us(2), 60);

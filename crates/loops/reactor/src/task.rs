@@ -1,4 +1,4 @@
-//! [`Tasks`]: mailboxes, the list of ready tasks, and their timers. Knows no engine.
+//! [`Tasks`]: mailboxes, the list of ready tasks, and their timers, independent of the engine.
 
 use std::time::Instant;
 
@@ -11,7 +11,7 @@ struct Task {
     /// The task that is reported ready in this one's place; `None`: the task itself.
     root: Option<TaskId>,
     events: Vec<Event>,
-    /// Already on the ready list (roots only).
+    /// The task is on the ready list (roots only).
     ready: bool,
 }
 
@@ -38,7 +38,7 @@ impl Tasks {
         TaskId(self.slots.insert(Task { root: None, events: Vec::new(), ready: false }))
     }
 
-    /// A child of a removed task gets a stale root, so it never gets events.
+    /// Adds a child task. A child of a removed task has a stale root, so it never gets events.
     pub(crate) fn add_child(&mut self, parent: TaskId) -> TaskId {
         let root = self.slots.find(parent.0).and_then(|task| task.root).unwrap_or(parent);
         TaskId(self.slots.insert(Task { root: Some(root), events: Vec::new(), ready: false }))
@@ -104,7 +104,7 @@ impl Tasks {
         self.timers.next()
     }
 
-    /// Delivers [`Event::Timer`] to every task whose deadline has come.
+    /// Delivers [`Event::Timer`] to every task whose deadline has passed.
     pub(crate) fn expire_timers(&mut self, now: Instant, pool: &BufferPool) {
         while let Some(index) = self.timers.pop_expired(now) {
             let task = self.slots.at_mut(index).map(|(key, _): (Key, _)| TaskId(key));

@@ -1,4 +1,4 @@
-//! [`TaskMap`]: the values that belong to a reactor's tasks, looked up once for every ready task.
+//! [`TaskMap`]: values by task, for a loop that looks up the value of every ready task.
 
 use crate::event::TaskId;
 

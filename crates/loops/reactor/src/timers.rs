@@ -1,9 +1,9 @@
-//! [`Timers`]: one deadline per task in a binary heap that knows the position of each task. So
-//! moving a deadline for every command neither allocates nor leaves old entries behind.
+//! [`Timers`]: one deadline per task, in a binary heap with an index of each task's position. So
+//! moving a deadline for every command neither allocates nor leaves stale entries.
 
 use std::time::Instant;
 
-/// A task without a deadline.
+/// The position of a task without a deadline.
 const NOWHERE: u32 = u32::MAX;
 
 #[derive(Default)]

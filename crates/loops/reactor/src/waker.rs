@@ -1,14 +1,14 @@
 //! [`Waker`]: marks a task ready from any thread.
 //!
-//! The loop and the wakers share one state: `AWAKE` (the loop checks before it sleeps), `NOTIFIED`
-//! (there is something to check) and `SLEEPING` (a wake-up needs a system call). So any number of
-//! wakes costs at most one system call per sleep.
+//! The loop and the wakers share one state: `AWAKE` (the loop will check for wakes before it
+//! sleeps), `NOTIFIED` (a wake is pending) or `SLEEPING` (a wake needs a system call). So any
+//! number of wakes costs at most one system call per sleep.
 
 use std::fmt;
 use std::sync::{OnceLock, PoisonError};
 
 use crate::event::TaskId;
-// The standard library's; `tests/wakes.rs` uses types that try every order of threads.
+// The standard library's types, or in `tests/wakes.rs` loom's, which try every order of threads.
 use crate::sync::{Arc, AtomicBool, AtomicU8, Mutex, Ordering};
 
 const AWAKE: u8 = 0;
@@ -20,7 +20,7 @@ pub(crate) trait Alarm: Send + Sync {
     fn ring(&self);
 }
 
-/// A woken task. It does not own the loop's state, which may hold it for ever.
+/// A woken task. Without a reference to the shared state, which may hold this entry for ever.
 pub(crate) struct Woken {
     queued: Arc<AtomicBool>,
     task: TaskId,
@@ -59,25 +59,25 @@ impl WakerShared {
         self.state.load(Ordering::Relaxed) == NOTIFIED
     }
 
-    /// Called when the loop is about to sleep; false if it must not, because there is something to
-    /// check.
+    /// Called when the loop is about to sleep; false if it must not sleep, because a wake is
+    /// pending.
     pub(crate) fn try_sleep(&self) -> bool {
         let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
         self.state.compare_exchange(AWAKE, SLEEPING, success, failure).is_ok()
     }
 
-    /// Called when the loop checks; true if there may be something.
+    /// Called when the loop checks for wakes; true if one was pending.
     pub(crate) fn awake(&self) -> bool {
         self.state.load(Ordering::Relaxed) != AWAKE
             && self.state.swap(AWAKE, Ordering::AcqRel) == NOTIFIED
     }
 
-    /// Passes the woken tasks to `found`. `scratch` lends its capacity.
+    /// Passes the woken tasks to `found`. `scratch` must be empty; its capacity is reused.
     pub(crate) fn drain(&self, scratch: &mut Vec<Woken>, mut found: impl FnMut(TaskId)) {
         std::mem::swap(&mut *self.woken.lock().unwrap_or_else(PoisonError::into_inner), scratch);
         for Woken { queued, task } in scratch.drain(..) {
-            // Before the task runs, so that a wake from now on is a new one. A swap, so that the
-            // task sees the data of every thread that found it queued.
+            // Clear the mark before the task runs, so that later wakes queue the task again. A
+            // swap, so that the task sees the data of every thread that found the mark set.
             queued.swap(false, Ordering::AcqRel);
             found(task);
         }

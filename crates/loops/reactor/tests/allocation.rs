@@ -1,5 +1,5 @@
-//! I/O in steady state allocates nothing, and idle streams hold no buffers. One test, because it
-//! counts for the whole process.
+//! I/O in steady state allocates nothing, and idle streams hold no buffers. A single test, because
+//! it counts the allocations of the whole process.
 
 mod support;
 
@@ -16,8 +16,8 @@ const PAIRS: usize = 8;
 const PAYLOAD_BYTES: usize = 40_000;
 const HEADER: [u8; 24] = [0x42; 24];
 
-/// A client that sends a header and a payload, and a server that writes it to a file, reads it
-/// back, and returns it.
+/// A client that sends a header and a payload, and a server that writes the payload to a file,
+/// reads it back, and returns it.
 struct Echo {
     reactor: Reactor,
     task: TaskId,

@@ -18,13 +18,14 @@ on_the_simulated_engine! {
     seeds
 }
 
-/// Unless `FARBLOCK_SEEDS` sets another number.
+/// The number of seeds, unless `FARBLOCK_SEEDS` sets another.
 const SEEDS: u64 = 4;
 const STEPS: usize = 1000;
 const STREAMS: usize = 24;
-/// The fill of returned buffers.
+/// The byte with which the test fills buffers that it got back. If it changes, the reactor wrote to
+/// a buffer after returning it.
 const POISON: u8 = 0xd7;
-/// Bytes around the range of a receive.
+/// Bytes before and after the range of a receive, which must not change.
 const MARGIN: usize = 64;
 const MARGIN_BYTE: u8 = 0x5a;
 
@@ -36,7 +37,7 @@ fn seeds(mut event_loop: Loop) {
     }
 }
 
-/// The data of one end: a repeated pattern, from another start in each flow.
+/// The data that ends send: a repeated pattern, with a different start in each flow.
 struct Pattern(Vec<u8>);
 
 impl Pattern {
@@ -59,7 +60,7 @@ impl Pattern {
 
 #[derive(Default)]
 struct End {
-    /// Identifies the direction in which this end sends.
+    /// The number of the flow (one direction of a connection) in which this end sends.
     flow_out: u64,
     flow_in: u64,
     sent: u64,
@@ -78,7 +79,7 @@ struct Chaos {
     pattern: Pattern,
     ends: HashMap<StreamId, End>,
     flows: u64,
-    /// Poisoned buffers that operations returned.
+    /// Buffers that operations returned, filled with `POISON`.
     returned: Vec<Buffer>,
 }
 
@@ -139,7 +140,7 @@ impl Chaos {
 
     fn act(&mut self) {
         let mut streams: Vec<StreamId> = self.ends.keys().copied().collect();
-        // The order of a hash map is not reproducible; the order of flows is.
+        // Sort, because the order of a hash map is not reproducible.
         streams.sort_by_key(|stream| self.ends[stream].flow_out);
         let stream = streams[self.random.index(streams.len())];
         match self.random.index(20) {
@@ -226,7 +227,7 @@ impl Chaos {
                 match result {
                     Ok(count) => {
                         self.check_bytes(stream, &buffer[MARGIN..MARGIN + count]);
-                        // Shorter only at the end.
+                        // A shorter receive is allowed only at the end of the stream.
                         let is_short = count < buffer.len() - 2 * MARGIN;
                         self.ends.get_mut(&stream).unwrap().ended |= is_short;
                     }

@@ -43,7 +43,7 @@ fn pause_and_resume(mut event_loop: Loop) {
         }
         other => panic!("{other:?}"),
     }
-    // A second later the loop has made a few more attempts, not thousands.
+    // In the next second the loop makes a few more attempts, not thousands.
     let start = Instant::now();
     let mut errors = 0;
     while start.elapsed() < Duration::from_secs(1) {

@@ -43,7 +43,7 @@ on_the_simulated_engine! {
     dropped_with_operations_in_flight
 }
 
-/// A file that is removed when it is closed (at once, where the system allows that).
+/// A file that is removed at once, or when it is closed if the system requires that.
 fn scratch(name: &str, options: &mut OpenOptions) -> File {
     let path = scratch_path(name);
     let file = options.read(true).write(true).create(true).truncate(true).open(&path).unwrap();
@@ -172,7 +172,7 @@ fn punch_and_zero(mut event_loop: Loop) {
         let content = read(&mut event_loop, file, 0, 65_536);
         let expected = |at: usize| if (8192..24_576).contains(&at) { 0 } else { 0xff };
         assert!(content.iter().enumerate().all(|(at, &byte)| byte == expected(at)));
-        // Beyond the end, the size stays.
+        // A hole beyond the end leaves the size unchanged.
         let op = FileOp::PunchHole { offset: 60_000, len: 100_000 };
         run(&mut event_loop, file, op).1.unwrap();
         let op = FileOp::Read { buffer: Buffer::new(65_537), offset: 0 };

@@ -70,8 +70,8 @@ fn received(event: Event) -> Buffer {
     }
 }
 
-/// The received bytes, until there are as many as were sent: a network may cut them anywhere. A
-/// receive is already outstanding.
+/// Receives until `length` bytes have arrived: a network may split them anywhere. A receive is
+/// already outstanding.
 fn received_whole(event_loop: &mut Loop, stream: StreamId, length: usize) -> Vec<u8> {
     let mut whole = received(event_loop.next()).to_vec();
     while whole.len() < length {
@@ -83,7 +83,7 @@ fn received_whole(event_loop: &mut Loop, stream: StreamId, length: usize) -> Vec
     whole
 }
 
-/// A batch of bytes and payloads in random pieces that carry `content`.
+/// A batch that carries `content` as bytes and payloads in random pieces.
 fn random_batch(random: &mut Random, content: &[u8]) -> SendBatch {
     let mut batch = SendBatch::new();
     let mut rest = content;
@@ -314,7 +314,7 @@ fn reset_is_an_error(mut event_loop: Loop) {
         Event::Received { result: Err(error), .. } => {
             assert_eq!(error.kind(), ErrorKind::ConnectionReset);
         }
-        // Wine reads the socket's error while it waits for it, and thereby clears it.
+        // Wine waits by reading the socket's error, which clears the error.
         Event::Received { result: Ok(buffer), .. } if cfg!(windows) => assert!(buffer.is_empty()),
         other => panic!("{other:?}"),
     }
@@ -634,7 +634,7 @@ fn dropped_with_everything_in_flight(mut event_loop: Loop) {
         }
     }
     assert!(event_loop.next_within(Duration::from_millis(20)).is_none());
-    // Operations that are not even submitted, or whose events no task takes.
+    // Operations that were never submitted, or whose events no task takes.
     let (unsubmitted, peer) = event_loop.stream_and_socket();
     peers.push(peer);
     reactor.recv(unsubmitted);
@@ -645,7 +645,7 @@ fn dropped_with_everything_in_flight(mut event_loop: Loop) {
     drop(event_loop);
     for mut peer in peers {
         peer.set_read_timeout(Some(WAIT_LIMIT)).unwrap();
-        // Everything was closed: the end, or a reset because of unread bytes.
+        // Everything was closed: the peer reads the end, or a reset because of unread bytes.
         while !matches!(peer.read(&mut [0; 4096]), Ok(0) | Err(_)) {}
     }
 }
@@ -703,7 +703,7 @@ fn a_second_receive_is_a_bug(mut event_loop: Loop) {
     assert!(panics(|| reactor.recv_into(stream, Buffer::new(10), 0..10)));
     assert!(panics(|| reactor.recv_into(stream, Buffer::new(10), 5..5)));
     assert!(panics(|| reactor.recv_into(stream, Buffer::new(10), 5..11)));
-    // The first one is unaffected.
+    // The first stream is unaffected.
     socket.write_all(b"first").unwrap();
     assert_eq!(received_whole(&mut event_loop, stream, 5), b"first");
 }
@@ -727,7 +727,7 @@ fn what_crosses_threads() {
     is_sync::<farblock_reactor::Waker>();
 }
 
-/// Even without another poll; but not in the middle of a send.
+/// The bytes leave even without another poll, but not in the middle of a send.
 fn last_words_are_said_at_once(mut event_loop: Loop) {
     let reactor = event_loop.reactor.clone();
     let (stream, mut socket) = event_loop.stream_and_socket();

@@ -52,7 +52,7 @@ mod watches {
         rustix::io::write(event, &1_u64.to_ne_bytes()).expect("a write");
     }
 
-    /// Although no thread reads.
+    /// The loop sees every write, although no thread reads the descriptor.
     fn every_write_is_seen(mut event_loop: Loop) {
         let event = eventfd(0, EventfdFlags::CLOEXEC).expect("an event");
         let task = event_loop.task;
@@ -63,7 +63,7 @@ mod watches {
             assert_eq!(event_loop.poll(None), [task]);
         }
         assert!(event_loop.poll(Some(Duration::from_millis(20))).is_empty());
-        // Written before the watch, and watched for another task.
+        // Watch it again, for another task: it was written before.
         let other = event_loop.reactor.add_task();
         event_loop.reactor.watch(other, event).expect("a watch");
         assert_eq!(event_loop.poll(None), [other]);
@@ -78,7 +78,7 @@ mod watches {
         event_loop.reactor.unwatch(watch);
         write(&event);
         assert!(event_loop.poll(Some(Duration::from_millis(20))).is_empty());
-        // A pipe with a closed other end reports that, but not again and again.
+        // When the other end of a pipe is closed, the watch reports this once, not repeatedly.
         let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
         let watch = event_loop.reactor.watch(task, reader).expect("a watch");
         drop(writer);
@@ -134,7 +134,7 @@ fn wakes_from_another_thread(mut event_loop: Loop) {
         });
         assert_eq!(event_loop.poll(None), [task]);
         thread.join().unwrap();
-        // The second wake counts as a new one if the loop saw the first before it.
+        // If the loop saw the first wake already, the second marks the task again.
         event_loop.poll(Some(Duration::ZERO));
     }
 }
@@ -288,7 +288,7 @@ fn processor_time() -> Option<Duration> {
     (told != 0).then(|| Duration::from_nanos((units(kernel) + units(user)) * 100))
 }
 
-/// Except a loop that is configured to look for ever.
+/// Except with [`Polling::Always`].
 #[test]
 fn an_idle_loop_uses_no_processor() {
     let loops = [Loop::uring(), Loop::uring_busy(), Some(Loop::portable())];
@@ -297,9 +297,9 @@ fn an_idle_loop_uses_no_processor() {
     }
 }
 
-/// Processor time, not elapsed time, so it does not depend on other load.
+/// Measures processor time, not elapsed time, so other load does not matter.
 fn uses_no_processor(mut event_loop: Loop) {
-    // Busy first, so that a loop that can learn to spin has learnt it.
+    // Keep the loop busy first, so that an adaptive loop has started to spin.
     let waker = event_loop.reactor.waker(event_loop.task);
     let thread = std::thread::spawn(move || {
         for _ in 0..2000 {

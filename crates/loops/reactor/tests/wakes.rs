@@ -1,5 +1,5 @@
-//! No order of threads loses a wake: runs the wakers' code with loom's atomics and locks, which try
-//! orders. A message posted before a wake is found after it.
+//! Runs the wakers' code with loom's atomics and locks, which try every order of threads: no wake
+//! is lost, and a woken task finds the message that was posted before the wake.
 #![cfg(target_os = "linux")]
 
 mod loom_loop;
@@ -37,7 +37,7 @@ impl Tasks {
         self.looped.waker(task as u32)
     }
 
-    /// Runs until it has found this many messages; loom ensures that this ends.
+    /// Runs until it has found this many messages. If a wake is lost, loom reports the deadlock.
     fn run(&self, messages: u32) {
         let mut found = 0;
         while found < messages {

@@ -5,12 +5,13 @@ use rustix::process::{Resource, getrlimit};
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-/// A file system with `/proc`, and with control groups where `/proc/self/mountinfo` says.
+/// The root of a file system with `/proc`, and with control groups mounted as in
+/// `/proc/self/mountinfo`.
 pub(super) struct Tree {
     root: PathBuf,
 }
 
-/// A directory of this process's group, and the directory at which its hierarchy is mounted.
+/// The directory of one of this process's control groups, and the mount point of its hierarchy.
 struct Group {
     is_second: bool,
     mounted: PathBuf,
@@ -58,7 +59,7 @@ impl Tree {
         fs::read_to_string(self.root.join(path.strip_prefix("/").unwrap_or(path))).ok()
     }
 
-    /// A limit that a file states; `max` is none.
+    /// The limit in a file; `None` if the file says `max` or cannot be read.
     fn number(&self, path: &Path) -> Option<u64> {
         self.read(path)?.trim().parse().ok()
     }
@@ -109,7 +110,8 @@ fn group(mount: &str, own: &str, controller: &str) -> Option<Group> {
         };
         is_it.then_some(path)
     })?;
-    // A container may see its own group at the mount, and a path that only others can see.
+    // In a container the mount point may be its own group, while `path` is the group's path
+    // outside.
     let below = Path::new(path).strip_prefix(root).unwrap_or(Path::new(""));
     let is_plain = below.components().all(|it| matches!(it, Component::Normal(_)));
     let mounted = PathBuf::from(mounted);

@@ -39,7 +39,7 @@ impl Socket {
     /// Connects within `timeout`.
     ///
     /// # Errors
-    /// If that fails.
+    /// The system's, or a timeout.
     pub fn connect_timeout(address: &SocketAddr, timeout: Duration) -> io::Result<Socket> {
         #[cfg(feature = "sim")]
         if super::is_simulated() {
@@ -49,7 +49,8 @@ impl Socket {
         TcpStream::connect_timeout(address, timeout).map(Socket::from)
     }
 
-    /// The system's socket, to set options that a simulated one lacks.
+    /// The system's socket, to set options that a simulated socket lacks; `None` in a simulated
+    /// world.
     pub fn tcp(&self) -> Option<&TcpStream> {
         match &self.0 {
             Inner::Tcp(stream) => Some(stream),
@@ -170,8 +171,8 @@ impl ListenSocket {
     }
 }
 
-/// A file or block device. Clones are the same handle, so that a file of many event loops takes one
-/// descriptor.
+/// A file or block device. Clones share one handle, so that a file used by many event loops takes
+/// one descriptor.
 #[derive(Clone, Debug)]
 pub enum File {
     /// The system's.
@@ -188,7 +189,7 @@ impl From<std::fs::File> for File {
 }
 
 impl File {
-    /// Bytes of a file of a simulated world; `None` for one of the system.
+    /// The size of a simulated file, in bytes; `None` for a file of the system.
     pub fn simulated_size(&self) -> Option<u64> {
         match self {
             File::System(_) => None,

@@ -47,7 +47,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl FilePool {
-    /// Fails only if not one thread can be started.
+    /// Fails only if the system cannot start even one thread.
     pub(crate) fn new(threads: usize, shared: &Arc<WakerShared>) -> io::Result<FilePool> {
         let state = Arc::new(PoolState {
             queue: Mutex::new(Queue::default()),
@@ -88,7 +88,7 @@ impl Drop for FilePool {
         drop(queue);
         self.state.available.notify_all();
         for thread in self.threads.drain(..) {
-            // An error means that it panicked; there is no caller left to tell.
+            // An error means that the thread panicked; no caller is left to receive the error.
             let _ = thread.join();
         }
     }

@@ -1,10 +1,9 @@
 //! The portable engine: readiness from `mio` (epoll, kqueue, IOCP), non-blocking sockets, a thread
-//! pool for files.
-//! Readiness is edge-triggered: the system reports once that a stream became readable or writable,
-//! and the flag holds until an attempt would block. `runnable` holds everything that is worth an
-//! attempt. Each turn makes a bounded number of attempts, before and after it asks the system for
-//! events. Results always pass through the mailboxes, so there is no callback from inside a
-//! submission.
+//! pool for files. Readiness is edge-triggered: the system reports once that a stream became
+//! readable or writable, and the stream's flag stays set until an attempt would block. `runnable`
+//! lists the streams and listeners that are worth an attempt. Each turn makes a bounded number of
+//! attempts, before and after it asks the system for events. Results always pass through the
+//! mailboxes, so there is no callback from inside a submission.
 
 mod files;
 mod net;
@@ -68,7 +67,7 @@ pub(crate) struct Portable {
 
 impl Alarm for mio::Waker {
     fn ring(&self) {
-        // Any failure is harmless: a full pipe wakes as well.
+        // A failure is harmless: if the pipe is full, the loop is already being woken.
         let _ = self.wake();
     }
 }
@@ -84,7 +83,7 @@ enum Source {
 
 const SOURCES: usize = 3;
 
-/// It has no generation: a late event only causes an attempt that finds nothing.
+/// `mio`'s token for an object. It has no generation: a late event only causes a useless attempt.
 fn token(key: Key, source: Source) -> Token {
     Token(key.index as usize * SOURCES + source as usize)
 }
@@ -136,7 +135,7 @@ impl Portable {
         Ok(())
     }
 
-    /// Only the system call can tell.
+    /// Always true: only a system call shows whether there is work.
     pub(crate) fn has_work(&self) -> bool {
         true
     }
@@ -397,7 +396,7 @@ impl Portable {
         self.file_pool.as_ref().expect("started just now").submit(job);
     }
 
-    /// Delivers the finished file operations.
+    /// Delivers the results of finished file operations.
     pub(crate) fn collect(&mut self, cx: &mut Context<'_>) {
         let Some(pool) = &self.file_pool else { return };
         pool.collect(&mut self.done);

@@ -20,8 +20,8 @@ const SLICES_PER_WRITE: usize = 128;
 const WRITES_PER_RUN: usize = 8;
 /// Connections that one listener may accept in one attempt.
 const ACCEPTS_PER_RUN: usize = 16;
-/// Whether a short read means that there is no more data until the next readiness event. Not with
-/// IOCP, where `mio` requires `WouldBlock`.
+/// Whether a short read means that there is no more data until the next readiness event. False with
+/// IOCP, where `mio` sends the next event only after `WouldBlock`.
 const SHORT_READ_DRAINS: bool = cfg!(unix);
 
 /// The state after an attempt.
@@ -29,9 +29,9 @@ const SHORT_READ_DRAINS: bool = cfg!(unix);
 pub(crate) enum Progress {
     /// Nothing to do until readiness, or another operation.
     Blocked,
-    /// Worth another attempt.
+    /// Another attempt may succeed.
     More,
-    /// A listener pauses until then.
+    /// The listener pauses until this time.
     Paused(Instant),
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct Stream {
     read_closed: bool,
     /// An attempt to send may succeed.
     writable: bool,
-    /// Already in the engine's list.
+    /// The stream is in the engine's `runnable` list.
     queued: bool,
     recv: Recv,
     send: Option<(SendBatch, Cursor)>,
@@ -101,7 +101,7 @@ impl Stream {
         Stream { state: SocketState::Connecting, readable: false, writable: false, ..stream }
     }
 
-    /// Notes the system's event; true if the caller must add the stream to the list.
+    /// Notes a readiness event; true if the caller must add the stream to the `runnable` list.
     pub(crate) fn became_ready(&mut self, event: &mio::event::Event) -> bool {
         let failed = event.is_error();
         self.read_closed |= event.is_read_closed() || failed;
@@ -110,7 +110,7 @@ impl Stream {
         self.may_run()
     }
 
-    /// Whether an attempt makes sense and is not scheduled yet; it then counts as scheduled.
+    /// Whether an attempt may succeed and is not scheduled yet. If true, marks it as scheduled.
     pub(crate) fn may_run(&mut self) -> bool {
         if self.queued {
             return false;
@@ -333,7 +333,7 @@ impl Stream {
         }
     }
 
-    /// Ends everything outstanding and reports the stream closed.
+    /// Completes all outstanding operations with an error and reports the stream closed.
     pub(crate) fn abort(self, key: Key, cx: &mut Context<'_>) {
         let stream = StreamId(key);
         let aborted = || io::Error::from(io::ErrorKind::ConnectionAborted);
@@ -358,7 +358,7 @@ impl Stream {
     }
 }
 
-/// A closed peer must not kill a process in which `SIGPIPE` has its default action.
+/// Sends without `SIGPIPE`, whose default action would kill the process when the peer has closed.
 #[cfg(target_os = "linux")]
 fn write(socket: &mio::net::TcpStream, slices: &[IoSlice<'_>]) -> io::Result<usize> {
     use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
@@ -380,18 +380,18 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    /// A listener that counts as scheduled.
+    /// A listener that is marked as scheduled.
     pub(crate) fn new(task: TaskId, socket: mio::net::TcpListener) -> Listener {
         Listener { socket, task, ready: true, paused: false, queued: true }
     }
 
-    /// Notes the system's event; true if the caller must add the listener to the list.
+    /// Notes a readiness event; true if the caller must add the listener to the `runnable` list.
     pub(crate) fn became_ready(&mut self) -> bool {
         self.ready = true;
         self.may_run()
     }
 
-    /// The pause is over; true if the caller must add the listener to the list.
+    /// Ends the pause; true if the caller must add the listener to the `runnable` list.
     pub(crate) fn resume(&mut self) -> bool {
         self.paused = false;
         self.may_run()
@@ -405,7 +405,7 @@ impl Listener {
         true
     }
 
-    /// Accepts a few connections.
+    /// Accepts up to [`ACCEPTS_PER_RUN`] connections.
     pub(crate) fn run(
         &mut self,
         mut deliver: impl FnMut(io::Result<(std::net::TcpStream, SocketAddr)>),

@@ -1,9 +1,9 @@
 //! The Windows calls of the file threads.
 //!
-//! Every call has its own `OVERLAPPED` and its thread's event, so it works with handles of both
-//! kinds. With a handle opened with `FILE_FLAG_OVERLAPPED` the threads' calls run at the same time;
-//! with any other Windows runs one after another. The standard library's calls must not be mixed
-//! with these: they would wait for whichever call ends first.
+//! Every call has its own `OVERLAPPED` and its thread's event, so it works with and without
+//! `FILE_FLAG_OVERLAPPED`. With this flag the threads' calls run at the same time; without it
+//! Windows runs one after another. Do not mix these calls with the standard library's, which return
+//! when any call on the handle ends.
 
 use std::cell::OnceCell;
 use std::ffi::c_void;
@@ -54,7 +54,7 @@ pub(super) fn punch_hole(file: &File, offset: u64, len: u64) -> io::Result<()> {
 }
 
 pub(super) fn zero_range(file: &File, offset: u64, len: u64) -> io::Result<()> {
-    // The engine has checked that both are signed offsets.
+    // The engine has checked that offset and end fit in signed 64-bit numbers.
     let range = FILE_ZERO_DATA_INFORMATION {
         FileOffset: offset as i64,
         BeyondFinalZero: (offset + len) as i64,
@@ -69,7 +69,7 @@ pub(super) fn zero_range(file: &File, offset: u64, len: u64) -> io::Result<()> {
         }
     });
     match result {
-        // The standard library has no error kind for a device's way to report it.
+        // The standard library has no error kind for these errors of devices.
         Err(error) if is(&error, ERROR_INVALID_FUNCTION) || is(&error, ERROR_NOT_SUPPORTED) => {
             Err(io::ErrorKind::Unsupported.into())
         }

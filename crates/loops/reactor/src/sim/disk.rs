@@ -9,7 +9,7 @@ use super::{Happening, WorldState};
 use crate::event::{FileOp, TaskId};
 use farblock_random::Random;
 
-/// Unsynced versions of a unit, beyond which the disk writes back the oldest.
+/// The most unsynced versions of a unit; the disk writes back older ones.
 const VERSIONS_MOST: usize = 8;
 
 /// The behaviour of a disk.
@@ -21,7 +21,7 @@ pub struct DiskFaults {
     pub late_one_in: u64,
     /// The longest delay of a late operation.
     pub late: Duration,
-    /// One operation in this many fails, a write in part; 0: none.
+    /// One operation in this many fails, 0: none. A failed write writes some of its units.
     pub fail_one_in: u64,
     /// The disk writes units of this many bytes atomically: a power of two.
     pub atomic_bytes: usize,
@@ -39,7 +39,7 @@ impl Default for DiskFaults {
     }
 }
 
-/// A handle of a simulated disk, as a file.
+/// A handle of a simulated disk, used like a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Medium {
     index: usize,
@@ -75,9 +75,9 @@ pub struct Landed {
 
 pub(super) struct Disk {
     pub(super) faults: DiskFaults,
-    /// Writes since a test started to record them; `None` before that.
+    /// Writes since a test started to record them; `None`: not recording.
     pub(super) landed: Option<Vec<Landed>>,
-    /// The time, in nanoseconds.
+    /// The current time, in nanoseconds.
     now: u64,
     generation: u32,
     current: Vec<u8>,
@@ -93,7 +93,7 @@ pub(super) struct Media {
     disks: Vec<Disk>,
     next_op: u64,
     pub(super) power_cuts: u64,
-    /// By engine.
+    /// Finished operations, by engine number.
     finished: BTreeMap<u64, Vec<Finished>>,
     /// Engines that no longer collect results.
     gone: BTreeSet<u64>,
@@ -134,7 +134,7 @@ impl Disk {
         &self.current
     }
 
-    /// Another program cuts the file, or lengthens it by zeroes.
+    /// Truncates the file or extends it with zeroes, as another program would.
     pub(super) fn set_size(&mut self, bytes: usize) {
         let unit = self.faults.atomic_bytes;
         self.current.resize(bytes, 0);
@@ -142,14 +142,14 @@ impl Disk {
         self.unsynced.split_off(&(bytes / unit));
     }
 
-    /// Another program replaces the contents, durably and in place.
+    /// Replaces the contents, durably and in place, as another program would.
     pub(super) fn replace(&mut self, contents: &[u8]) {
         self.current = contents.to_vec();
         self.durable = contents.to_vec();
         self.unsynced.clear();
     }
 
-    /// Writes what will be durable at the next sync.
+    /// Writes data that becomes durable at the next sync.
     fn write(&mut self, offset: usize, bytes: &[u8]) {
         if let Some(landed) = &mut self.landed {
             let (at, bytes) = (Duration::from_nanos(self.now), bytes.to_vec());
@@ -295,7 +295,8 @@ impl WorldState {
         self.wake_engine(engine);
     }
 
-    /// Completes operations in flight fully, in part or not at all; later ones have no effect.
+    /// Completes operations in flight fully, in part or not at all; later operations through the
+    /// old handle have no effect. Returns a new handle.
     pub(super) fn orphan(&mut self, medium: Medium) -> Medium {
         let disk = self.media.disks.get_mut(medium.index).expect("it is this world's");
         disk.now = self.now;

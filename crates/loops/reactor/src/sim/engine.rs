@@ -18,7 +18,7 @@ use crate::slab::{Key, Slab};
 use crate::waker::{Alarm, WakerShared};
 use farblock_mem::Buffer;
 
-/// After this many polls that do not wait, other threads run.
+/// After this many polls that do not wait, the other threads get a turn.
 const POLLS_PER_PASS: u32 = 8;
 
 enum Recv {
@@ -27,17 +27,16 @@ enum Recv {
     Into { buffer: Buffer, range: Range<usize>, done: usize },
 }
 
-/// Events of an engine that it has not handled yet.
+/// What an engine still has to handle.
 #[derive(Default)]
 pub(super) struct News {
-    /// Streams, in the order of their creation.
+    /// Streams that may make progress, in the order of their creation.
     streams: BTreeSet<u64>,
-    /// The thread that waits for them.
+    /// The thread that waits for the engine's events.
     thread: Option<usize>,
 }
 
 impl WorldState {
-    /// Wakes an engine.
     pub(super) fn wake_engine(&mut self, engine: u64) {
         if let Some(thread) = self.engines.get(&engine).and_then(|news| news.thread) {
             self.marks.wake(thread);
@@ -69,7 +68,7 @@ impl WorldState {
     }
 }
 
-/// Ends an engine's wait when another thread has data for it.
+/// The engine's alarm: ends its wait when another thread has data for it.
 struct Ring(u64);
 
 impl Alarm for Ring {
@@ -80,7 +79,7 @@ impl Alarm for Ring {
 
 struct Open {
     stream: Stream,
-    /// Its number in the order of creation.
+    /// The stream's number, in the order of creation.
     live: u64,
     task: TaskId,
     is_connecting: bool,
@@ -93,7 +92,7 @@ pub(crate) struct Sim {
     number: u64,
     shared: Arc<WakerShared>,
     streams: Slab<Open>,
-    /// In the order of creation, which differs from the order of slots.
+    /// Streams in the order of creation, which differs from the order of slots.
     live: BTreeMap<u64, Key>,
     next_live: u64,
     listeners: Slab<(TaskId, Listener)>,
@@ -143,8 +142,8 @@ impl Sim {
         }
     }
 
-    /// Does everything that is possible now, a little for each stream. It skips streams without an
-    /// event since the last attempt.
+    /// Carries out all operations that can progress now, a bounded amount per stream. Skips streams
+    /// without an event since the last attempt.
     fn attempt(&mut self, cx: &mut Context<'_>) {
         let number = self.number;
         for finished in with_state(|state| state.media.take_finished(number)) {
@@ -384,7 +383,7 @@ impl Open {
         }
     }
 
-    /// Ends everything outstanding and reports the stream closed.
+    /// Completes all outstanding operations with an error and reports the stream closed.
     fn abort(self, key: Key, cx: &mut Context<'_>) {
         let stream = StreamId(key);
         let aborted = || io::Error::from(ErrorKind::ConnectionAborted);

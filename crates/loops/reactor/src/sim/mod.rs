@@ -2,7 +2,7 @@
 //!
 //! A world belongs to the thread that [entered](World::enter) it. Reactors made there with
 //! [`EngineKind::Sim`](crate::EngineKind::Sim) live in it, and [`os`](crate::os) uses its time,
-//! threads and sockets. Threads are coroutines: one runs until it waits, then another does. When
+//! threads and sockets. Threads are coroutines: one runs until it waits, then another runs. When
 //! all of them wait, time jumps to the next event. So a run has only the races that the seed
 //! chooses, and the same seed gives the same run, byte for byte ([`World::trace`]).
 //!
@@ -17,8 +17,8 @@
 //!
 //! A world can have several machines. A thread runs on the machine of the thread that started it,
 //! or on the machine that it was [put on](on_machine). It connects from that machine's address, and
-//! shares no process state with other machines ([`os::world`](crate::os::world)). Buffers count for
-//! the machine that makes them ([`tally`]), whose clock may [jump](World::jump).
+//! shares no process state with other machines ([`os::world`](crate::os::world)). Each buffer
+//! counts for the machine that made it ([`tally`]). A machine's clock may [jump](World::jump).
 //!
 //! The owner of the [`World`] injects faults: connections that break in the ways of [`Break`],
 //! addresses that do not answer or whose packets vanish, disks with [`DiskFaults`], power cuts,
@@ -74,13 +74,14 @@ struct WorldState {
     now: u64,
     random: Random,
     queue: BinaryHeap<Reverse<(u64, u64, Happening)>>,
-    /// Numbers the queue's entries: of two at the same time, the lower number happens first.
+    /// Numbers the queue's entries: of two events at the same time, the one with the lower number
+    /// happens first.
     serial: u64,
     net: Net,
     media: Media,
-    /// Restarts by machine, where the world counts them by machine.
+    /// The number of restarts of each machine, if the world counts them by machine.
     boots: BTreeMap<u32, u64>,
-    /// Faults of engines, by engine number.
+    /// Pending events of engines, by engine number.
     engines: HashMap<u64, News>,
     /// Threads that may make progress.
     marks: Marks,
@@ -92,15 +93,15 @@ struct WorldState {
 static WORLDS: AtomicU64 = AtomicU64::new(0);
 
 struct Inner {
-    /// From 1 on; the value has no meaning.
+    /// Identifies the world: 1 or more, unique in the process.
     number: u64,
     epoch: Instant,
     state: RefCell<WorldState>,
     threads: Threads,
     mistake: Cell<Option<&'static str>>,
-    /// The amounts by which the clocks of machines are ahead.
+    /// How far the clocks of machines are ahead of the world's time.
     jumps: RefCell<Vec<(Range<u32>, Duration)>>,
-    /// The highest value of each level.
+    /// The highest value that threads have noted for each level.
     levels: RefCell<BTreeMap<&'static str, usize>>,
 }
 
@@ -108,8 +109,8 @@ struct Inner {
 pub struct World(Rc<Inner>);
 
 impl World {
-    /// Makes a world that the calling thread enters in place of its current one. Dropping it leaves
-    /// it.
+    /// Makes a world that the calling thread enters in place of its current one. Dropping the
+    /// returned value leaves the world.
     #[must_use]
     pub fn enter(seed: u64) -> World {
         let state = WorldState {
@@ -144,7 +145,7 @@ impl World {
         self.0.mistake.set(Some(mistake));
     }
 
-    /// The time since the start.
+    /// The time since the world's start.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
         Duration::from_nanos(self.0.state.borrow().now)
@@ -189,8 +190,8 @@ impl World {
         self.0.state.borrow_mut().net.set_reachable(address, reachable);
     }
 
-    /// Kills the process that listens there: its connections break, and the address is free. The
-    /// caller must ensure that later actions of its code have no effect.
+    /// Kills the process that listens on `address`: its connections break, and the address becomes
+    /// free. The caller must ensure that the process's threads have no effect any more.
     pub fn kill(&self, address: SocketAddr) {
         self.0.state.borrow_mut().kill(address);
     }
@@ -220,14 +221,14 @@ impl World {
     }
 
     /// Kills the process on a machine: its connections break, and it gets no new ones. Data that it
-    /// has sent may still arrive for up to `longest`. The caller must ensure that later actions of
-    /// its code have no effect.
+    /// has sent may still arrive for up to `longest`. The caller must ensure that the process's
+    /// threads have no effect any more.
     pub fn end_process(&self, machine: u32, longest: Duration) {
         self.0.state.borrow_mut().end_process(machine, longest);
     }
 
-    /// Moves the clocks of machines ahead of the others'. Their deadlines come that much sooner.
-    /// Call it outside the world's threads.
+    /// Moves the clocks of machines ahead by `time`, so that their deadlines pass sooner. Call it
+    /// outside the world's threads.
     pub fn jump(&self, machines: Range<u32>, time: Duration) {
         self.0.threads.jump(&self.0, machines.clone(), time);
         self.0.jumps.borrow_mut().push((machines, time));
@@ -252,40 +253,41 @@ impl World {
     }
 
     /// Ends the process that uses the disk: its operations complete fully, in part or not at all.
-    /// Returns a handle for its successor; the old one has no effect any more.
+    /// Returns a handle for the next process; the old handle has no effect any more.
     #[must_use]
     pub fn orphan_disk(&self, medium: Medium) -> Medium {
         self.0.state.borrow_mut().orphan(medium)
     }
 
     /// Cuts the power: unsynced data is lost, or survives in part, in multiples of the atomic unit.
-    /// Returns a handle for use afterwards.
+    /// Returns a handle for use after the power cut.
     #[must_use]
     pub fn cut_power(&self, medium: Medium) -> Medium {
         self.0.state.borrow_mut().cut_power(medium)
     }
 
     /// Returns the writes to the disk since the last call, in order; the first call starts the
-    /// recording. A partial write is reported in its parts, and a power cut is not a write.
+    /// recording. A partial write appears as several writes, one per written part; a power cut is
+    /// not a write.
     #[must_use]
     pub fn take_landed(&self, medium: Medium) -> Vec<Landed> {
         let mut state = self.0.state.borrow_mut();
         state.media.at(medium).landed.replace(Vec::new()).unwrap_or_default()
     }
 
-    /// Another program cuts a file that may be in use, or lengthens it by zeroes. The size is a
-    /// multiple of the disk's atomic unit.
+    /// Truncates a file that may be in use, or extends it with zeroes, as another program would.
+    /// The size must be a multiple of the disk's atomic unit.
     pub fn set_disk_size(&self, medium: Medium, bytes: usize) {
         self.0.state.borrow_mut().media.at(medium).set_size(bytes);
     }
 
-    /// Another program writes these contents over a file that may be in use, in place and durably.
+    /// Overwrites a file that may be in use, in place and durably, as another program would.
     pub fn replace_contents(&self, medium: Medium, contents: &[u8]) {
         self.0.state.borrow_mut().media.at(medium).replace(contents);
     }
 
-    /// A machine is started anew: programs that it starts from now on see another boot than before.
-    /// A world that calls this counts boots by machine from then on, not by power cuts.
+    /// Restarts a machine: programs that it starts from now on see a new boot identifier. After the
+    /// first call the world counts boots per machine instead of power cuts.
     pub fn reboot(&self, machine: u32) {
         *self.0.state.borrow_mut().boots.entry(machine).or_default() += 1;
     }
@@ -328,7 +330,7 @@ impl WorldState {
     }
 
     fn note_bytes(&mut self, bytes: &[u8]) {
-        // FNV-1a is enough: a difference must show, nothing more.
+        // FNV-1a suffices: the digest only has to show differences.
         let digest = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |digest, &byte| {
             (digest ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
         });
@@ -353,12 +355,12 @@ impl WorldState {
 }
 
 impl Inner {
-    /// The world's own time.
+    /// The world's time, independent of clock jumps.
     fn now(&self) -> Instant {
         self.epoch + Duration::from_nanos(self.state.borrow().now)
     }
 
-    /// The amount by which the running thread's clock is ahead of that.
+    /// How far the running thread's clock is ahead of the world's time.
     fn ahead(&self) -> Duration {
         let machine = self.threads.machine();
         let jumps = self.jumps.borrow();
@@ -440,8 +442,8 @@ pub(crate) fn time() -> Option<Instant> {
     is_entered().then(|| current().local_now())
 }
 
-/// The name of the machine's boot: its own count where the world has those, or else the power
-/// cuts of the world so far.
+/// The identifier of the machine's boot: its restarts, if the world counts them per machine, else
+/// the world's power cuts so far.
 pub(crate) fn boot() -> Option<String> {
     is_entered().then(|| {
         let machine = machine();
@@ -455,7 +457,7 @@ pub(crate) fn boot() -> Option<String> {
     })
 }
 
-/// Bytes of a simulated file.
+/// The size of a simulated file, in bytes.
 pub(crate) fn size(medium: Medium) -> u64 {
     with_state(|state| state.media.at(medium).current().len() as u64)
 }
@@ -481,24 +483,23 @@ pub(crate) fn fill(bytes: &mut [u8]) -> bool {
     true
 }
 
-/// Starts a coroutine.
 pub(crate) fn spawn(name: String, body: impl FnOnce() + 'static) {
     current().threads.spawn(name, body);
 }
 
-/// Lets the others run until the condition holds, which any thread may cause, or the deadline has
-/// passed.
+/// Lets other threads run until the deadline has passed or the condition holds, which any thread
+/// may cause.
 pub(crate) fn wait_until(deadline: Option<Instant>, holds: impl FnMut() -> bool) {
     block_until(deadline, WaitsFor::Anybody, holds);
 }
 
-/// Lets the others run until the deadline.
+/// Lets other threads run until the deadline.
 pub(crate) fn sleep_until(deadline: Option<Instant>) {
     block_until(deadline, WaitsFor::Nobody, || false);
 }
 
-/// Lets the others run until the condition holds or the deadline has passed. Only progress of
-/// `waits_for` can make it hold.
+/// Lets other threads run until the condition holds or the deadline has passed. Only progress of
+/// `waits_for` can make the condition hold.
 fn block_until(deadline: Option<Instant>, waits_for: WaitsFor, mut holds: impl FnMut() -> bool) {
     let world = current();
     let mut result = holds();
@@ -509,7 +510,7 @@ fn block_until(deadline: Option<Instant>, waits_for: WaitsFor, mut holds: impl F
     world.threads.got_on();
 }
 
-/// Lets the others run, and advances the time a little.
+/// Lets other threads run, and advances the time by 1 us.
 pub(crate) fn pass() {
     const PASS: Duration = Duration::from_micros(1);
     let world = current();

@@ -16,7 +16,7 @@ use super::serving::{Service, Serving};
 use super::threads::WaitsFor;
 use super::{Happening, WorldState, block_until, try_with_state, with_state};
 
-/// Bytes of a direction, in flight or unread, beyond which a sender waits.
+/// How many bytes of a direction may be in flight or unread; then the sender waits.
 const WINDOW_BYTES: usize = 256 << 10;
 /// The address of machine 0, and of everything not placed on another machine.
 const HOST: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 100);
@@ -57,14 +57,14 @@ pub struct NetFaults {
     pub early: EarlyFaults,
 }
 
-/// Faults at some byte near the start of a connection: within a message, or between two.
+/// Faults at a random byte near the start of a connection: within a message, or between two.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct EarlyFaults {
-    /// One connection in this many breaks there; 0: none.
+    /// One connection in this many breaks at that byte; 0: none.
     pub cut_one_in: u64,
-    /// In one connection in this many, a bit flips there; 0: in none.
+    /// In one connection in this many, a bit of that byte flips; 0: in none.
     pub damage_one_in: u64,
-    /// The fault is within this many bytes of a direction.
+    /// The byte is among the first `bytes` of a direction.
     pub bytes: u64,
 }
 
@@ -92,14 +92,14 @@ enum Piece {
 /// A piece in flight.
 #[derive(Debug)]
 struct Flying {
-    /// The time of its arrival, or of its processing at the receiver; never before earlier pieces.
+    /// When the piece arrives, or when the receiver has processed it; never before earlier pieces.
     at: u64,
-    /// It has arrived, and `at` now includes the receiver's processing time.
+    /// The piece has arrived, and `at` includes the receiver's processing time.
     is_served: bool,
     piece: Piece,
 }
 
-/// One direction, and the end where it starts.
+/// One direction of a connection.
 #[derive(Default)]
 struct Way {
     pieces: VecDeque<Flying>,
@@ -111,9 +111,9 @@ struct Way {
     is_lost: bool,
     /// Bytes sent so far.
     sent_bytes: u64,
-    /// The byte at which it breaks, and how.
+    /// The byte at which the connection breaks, and how.
     cut: Option<(u64, Break)>,
-    /// It has broken: later data goes nowhere.
+    /// The connection has broken at that byte: later data is dropped.
     is_cut: bool,
     /// The byte in which a bit flips.
     damaged: Option<u64>,
@@ -121,7 +121,7 @@ struct Way {
 
 #[derive(Default)]
 struct End {
-    /// Arrived and unread.
+    /// Bytes that have arrived and are unread.
     input: VecDeque<u8>,
     /// Nothing more will arrive.
     at_end: bool,
@@ -140,7 +140,7 @@ struct Link {
     machine: u32,
     /// Unanswered connection requests.
     requests: u32,
-    /// The request has arrived, including the receiver's processing time.
+    /// The server has processed the connection request.
     is_served: bool,
     /// Indexed by the sending side.
     ways: [Way; 2],
@@ -153,7 +153,7 @@ struct Listening {
     address: SocketAddr,
     backlog: VecDeque<usize>,
     is_open: bool,
-    /// The engine that accepts on it.
+    /// The engine that accepts the connections.
     engine: Option<u64>,
 }
 
@@ -161,7 +161,7 @@ struct Listening {
 pub(super) struct Net {
     pub(super) faults: NetFaults,
     links: Vec<Link>,
-    /// Connections to each server, because there are many more to others.
+    /// The connections to each server, so that a lookup does not search all connections.
     links_to: HashMap<SocketAddr, Vec<usize>>,
     listeners: Vec<Listening>,
     /// Open connections to each server.
@@ -172,7 +172,7 @@ pub(super) struct Net {
     serving: HashMap<SocketAddr, Serving>,
     /// Machines that are cut off, and the end of the cut.
     cut: BTreeMap<u32, u64>,
-    /// Addresses of servers, the side whose packets are lost there, and the end of the loss.
+    /// By server address and side: until when the packets of that side are lost.
     dark: BTreeMap<(SocketAddr, Side), u64>,
     /// Machines whose process was killed.
     gone: BTreeSet<u32>,
@@ -213,8 +213,8 @@ impl Net {
         self.serving.get(&address).map_or(0, |serving| serving.overflows)
     }
 
-    /// The time at which a machine finishes processing data that arrives now. Data still in flight
-    /// delays no other data.
+    /// When a machine finishes processing data that arrives now. Data still in flight does not
+    /// delay it.
     fn serve(&mut self, address: SocketAddr, now: u64, is_accept: bool) -> u64 {
         self.serving.get_mut(&address).map_or(now, |serving| serving.serve(now, is_accept))
     }
@@ -262,7 +262,7 @@ impl WorldState {
         self.doom(link);
         if !self.net.unreachable.contains(&address) {
             let delay = self.net_delay();
-            // The request, or its answer.
+            // Either the request or its answer may be lost.
             let silent = [Side::Client, Side::Server].map(|side| self.silent_until(link, side));
             let at = match silent.into_iter().flatten().max() {
                 Some(until) => next_try(self.now, SYN_TIME, until) + delay.as_nanos() as u64,
@@ -326,7 +326,6 @@ impl WorldState {
         self.wake_engine(engine);
     }
 
-    /// Wakes the owner of an end.
     fn wake_end(&mut self, link: usize, side: Side) {
         if let Some(owner) = self.net.links[link].ends[side as usize].owner {
             self.wake_stream(owner);
@@ -454,7 +453,7 @@ impl WorldState {
         self.wake_end(link, side);
     }
 
-    /// Makes arrived pieces wait until the server's processor has processed earlier ones and them.
+    /// Delays arrived pieces until the server's processor has processed them, one after another.
     fn serve_pieces(&mut self, link: usize) {
         let server = self.net.links[link].addresses[1];
         if !self.net.serving.contains_key(&server) {
@@ -470,7 +469,7 @@ impl WorldState {
                     self.schedule_at(flying.at, Happening::Arrive { link, side: Side::Client });
                 }
             }
-            // In the order of sending.
+            // Keep the order of sending.
             flying.at = flying.at.max(last);
             last = flying.at;
         }
@@ -526,7 +525,7 @@ impl WorldState {
         if !is_reset {
             return self.launch(link, side, Piece::End);
         }
-        // Not before the data in flight.
+        // The reset arrives after the data in flight.
         let last = found.ways[side as usize].pieces.back().map_or(0, |last| last.at);
         self.reset(link, side.other(), last);
     }

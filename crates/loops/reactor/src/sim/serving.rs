@@ -1,4 +1,4 @@
-//! The processors of machines, which need time for each arrival.
+//! Models the processor time that machines need for each arrival.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ pub struct Service {
     pub accept: Duration,
     /// The processor time of each arriving piece of a stream. Pieces wait for one another.
     pub piece: Duration,
-    /// Connections that may wait to be accepted; a further request gets no answer, and the client
-    /// repeats it.
+    /// How many connections may wait to be accepted; a further request gets no answer, and the
+    /// client repeats it.
     pub backlog: usize,
 }
 
@@ -20,18 +20,18 @@ impl Default for Service {
     }
 }
 
-/// An address's share of its machine.
+/// The processor that serves one address.
 #[derive(Default)]
 pub(super) struct Serving {
     pub(super) service: Service,
-    /// The time at which its processor becomes idle.
+    /// When the processor becomes idle.
     busy_until: u64,
     /// Connection requests that found the backlog full.
     pub(super) overflows: u64,
 }
 
 impl Serving {
-    /// The time at which it finishes processing an arrival at `now`.
+    /// When the processor finishes an arrival at `now`.
     pub(super) fn serve(&mut self, now: u64, is_accept: bool) -> u64 {
         let Service { accept, piece, .. } = self.service;
         let takes = if is_accept { accept } else { piece };

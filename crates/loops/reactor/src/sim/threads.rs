@@ -1,8 +1,8 @@
 //! The threads of a world: coroutines that run until they wait.
 //!
-//! In a round each thread runs that may make progress, in an order that the seed chooses. The round
-//! polls a thread whose condition any thread may make true. It does not poll loops and sleepers:
-//! events [mark](Marks) them. So a round costs only as much as its events.
+//! A round runs each thread that may make progress, in an order that the seed chooses. It polls
+//! threads that wait for a condition which any thread may make true. It does not poll event loops
+//! and sleeping threads: events [mark](Marks) them. So a round costs only as much as its events.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -46,7 +46,7 @@ struct Thread {
     id: usize,
     /// The machine that it runs on.
     machine: u32,
-    /// Leaked unless it has ended: unwinding it would have to run code that waits.
+    /// Leaked unless the thread has ended: unwinding the coroutine would run code that waits.
     coroutine: ManuallyDrop<Coroutine<(), Waits, ()>>,
     deadline: Option<Instant>,
     has_ended: bool,
@@ -64,9 +64,9 @@ impl Drop for Thread {
 /// Threads that may make progress: a bit for each position in the ring of threads.
 #[derive(Default)]
 pub(super) struct Marks {
-    /// Woken by an event.
+    /// Threads that an event has woken.
     woken: Vec<u64>,
-    /// Polled in each round.
+    /// Threads to poll in each round.
     asked: Vec<u64>,
     /// Positions by the threads' numbers.
     places: Vec<Option<usize>>,
@@ -159,10 +159,10 @@ impl Ring {
 
 pub(super) struct Threads {
     all: RefCell<Ring>,
-    /// Started, but not run yet.
+    /// Threads that have started, but not run yet.
     new: RefCell<Vec<Thread>>,
-    /// The deadlines of waiting threads, with their numbers. A thread may have changed its deadline
-    /// since.
+    /// The deadlines of waiting threads, with the threads' numbers. An entry is stale if its thread
+    /// has changed its deadline since.
     deadlines: RefCell<BinaryHeap<Reverse<(Instant, usize)>>>,
     /// The running coroutine's handle to suspend itself; null: the root runs.
     running: Cell<*const Suspend>,
@@ -227,7 +227,7 @@ impl Threads {
         }
     }
 
-    /// Whether a deadline is still the thread's.
+    /// Whether the thread still has this deadline.
     fn is_meant(&self, world: &Inner, at: Instant, id: usize) -> bool {
         let place = world.state.borrow().marks.places.get(id).copied().flatten();
         let all = self.all.borrow();
@@ -261,7 +261,7 @@ impl Threads {
         self.progress.set(true);
     }
 
-    /// Lets others run; returns after a round of them, or later.
+    /// Suspends the running thread; returns after one round of the other threads, or later.
     pub(super) fn park(&self, world: &Inner, until: Option<Instant>, waits_for: WaitsFor) {
         let running = self.running.get();
         let until = until.map(|until| world.world_time(until));
@@ -284,7 +284,7 @@ impl Threads {
         self.take_in(world, &mut ring);
         let count = ring.threads.len();
         if count > 0 {
-            // The seed chooses the order: the first thread sees the others' actions late.
+            // The seed chooses which thread runs first: it sees the others' actions last.
             let turn = world.state.borrow_mut().random.below(count as u64) as usize;
             ring.first = (ring.first + turn) % count;
         }

@@ -1,8 +1,8 @@
-//! Sends and receives by plain system calls, while the loop looks for work anyway.
+//! Sends and receives by plain system calls, while the loop busy-polls ("looks") anyway.
 //!
 //! The ring is for many operations at once, and for sleeping. For single operations it takes
-//! longer: the kernel arms a receive that finds nothing, the peer's segment has to wake it, and the
-//! receive runs when the loop enters the kernel again. A loop that does not sleep may as well ask
+//! longer: the kernel arms a receive that finds nothing, the peer's segment has to wake that
+//! receive, and it runs when the loop enters the kernel again. A loop that does not sleep can read
 //! the socket directly. So the engine first only notes the operations on a stream, and each turn
 //! decides:
 //!
@@ -14,9 +14,8 @@
 //!                  +--- sleeping, or many ------> the ring ----------------> completion
 //! ```
 //!
-//! A quiet stream soon moves to the ring, and costs no calls there. A close also uses the ring: the
-//! engine submits the outstanding operations and then cancels them, so that there is one way to
-//! end.
+//! A quiet stream soon moves to the ring, where it costs no calls. A close submits the outstanding
+//! operations to the ring and cancels them there.
 
 use std::io;
 use std::mem;
@@ -33,25 +32,26 @@ use crate::event::{Event, StreamId};
 use crate::slab::Key;
 use farblock_mem::Buffer;
 
-/// With many more streams than this, one `io_uring_enter` for all is cheaper than a call for each.
+/// For more streams than this, one `io_uring_enter` for all is cheaper than a call for each.
 const MOST_STREAMS: usize = 32;
-/// Vain looks for one receive, after which the engine submits it to the ring: some 50 microseconds.
+/// After this many attempts at one receive that find no data (some 50 microseconds), the engine
+/// submits the receive to the ring.
 const WAIT_LIMIT: u16 = 256;
 
-/// The result of a look.
+/// The result of a direct attempt.
 #[derive(PartialEq, Eq)]
 enum Look {
-    /// Nothing; look again.
+    /// No data yet; try again.
     Nothing,
-    /// There is an event.
+    /// The operation completed with an event.
     Done,
-    /// The rest is for the ring.
+    /// Submit the rest of the operation to the ring.
     Ring,
 }
 
 impl Uring {
-    /// Submits all noted operations to the ring. Receives come last: arming one that finds nothing
-    /// takes the kernel half a microsecond, and no send should wait for that.
+    /// Submits all noted operations to the ring. Receives come last: arming a receive that finds
+    /// nothing takes the kernel half a microsecond, which sends should not wait for.
     pub(super) fn submit_streams(&mut self, cx: &mut Context<'_>) {
         self.submit_sends();
         self.submit_receives(cx);
@@ -79,7 +79,7 @@ impl Uring {
         }
     }
 
-    /// Starts the sends directly, if there are few.
+    /// Starts the noted sends by direct calls, if there are few.
     pub(super) fn send_directly(&mut self, cx: &mut Context<'_>) {
         if self.unsent.len() > MOST_STREAMS {
             return self.submit_sends();
@@ -135,7 +135,7 @@ impl Uring {
 }
 
 impl Stream {
-    /// Sends as much as the socket takes. Returns the result if that completes the send.
+    /// Sends as much as the socket takes. Returns the result if the send is complete, else `None`.
     fn send_now(&mut self) -> Option<io::Result<()>> {
         let send = self.send.as_mut().expect("there is a send");
         let Send { batch, cursor, message } = send;

@@ -15,13 +15,13 @@ use crate::engine::Context;
 use crate::event::{FileOp, TaskId};
 use crate::slab::Key;
 
-/// One system call moves at most this much; the rest follows.
+/// The most bytes that one system call moves; further calls move the rest.
 const BYTES_PER_CALL: usize = 1 << 30;
 
 pub(super) struct FileSlot {
     file: Arc<File>,
     in_flight: usize,
-    /// To close when the last operation is done.
+    /// Close the file when its last operation is done.
     removed: bool,
 }
 
@@ -53,12 +53,12 @@ pub(super) struct Operation {
     /// Bytes transferred so far.
     done: usize,
     stage: Stage,
-    /// Run on a kernel thread, because an immediate start gave `EAGAIN`.
+    /// Run the operation on a kernel thread, because the direct attempt failed with `EAGAIN`.
     from_thread: bool,
 }
 
 impl Uring {
-    /// The slot stays until its last operation is done.
+    /// Removes a file. Its slot stays until its last operation is done.
     pub(crate) fn remove_file(&mut self, key: Key) {
         if let Some(slot) = self.files.find_mut(key) {
             slot.removed = true;

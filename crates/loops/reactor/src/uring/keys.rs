@@ -20,11 +20,11 @@
 //! | `Probe`   | none (zero)        | one, while the engine is made          |
 //!
 //! A slot lives until its last completion is reaped: a closed stream stays in its slot while an
-//! operation is outstanding. So a completion always finds its slot; a missing slot is a bug of ours
-//! (it panics).
+//! operation is outstanding. So a completion always finds its slot; a missing slot is a bug in this
+//! crate and panics.
 //!
-//! Cancellation names the key of the operation to cancel. Both complete; an operation that was
-//! faster than its cancellation completes with its own result.
+//! A cancellation names the key of the operation to cancel. Both complete; if the operation
+//! finished first, it completes with its own result.
 
 use crate::slab::{GENERATION_BITS, Key};
 

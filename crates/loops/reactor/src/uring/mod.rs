@@ -1,13 +1,13 @@
 //! The io_uring engine: completions, one system call per turn.
 //!
 //! The ring belongs to the reactor's thread (`SINGLE_ISSUER`), and the kernel prepares completions
-//! only when that thread asks (`DEFER_TASKRUN`). Operations are queued without a system call; a
-//! turn submits them all and waits in one `io_uring_enter`. A loop that looks for work instead of
-//! waiting calls the sockets of few streams directly ([`direct`]).
+//! only when that thread enters the kernel for them (`DEFER_TASKRUN`). Operations are queued
+//! without a system call; a turn submits them all and waits in one `io_uring_enter`. A loop that
+//! looks for work instead of waiting calls the sockets of few streams directly ([`direct`]).
 //!
 //! **Ownership while the kernel works.** The slot that the completion will find ([`keys`]) owns
 //! buffers, batches, gather lists and addresses. Slots are freed only after their last completion.
-//! Sockets and files are closed after that, too, so no descriptor is reused under an operation. A
+//! Sockets and files are closed after that, too, so no operation meets a reused descriptor. A
 //! dropped reactor first cancels and reaps everything ([`Uring::shut_down`]). If the kernel does
 //! not release the memory, the reactor leaks it rather than free it.
 
@@ -43,13 +43,13 @@ use provided::{Group, ProvidedBuffers};
 use ring::{Completion, Ring};
 use watches::Watch;
 
-/// The time for which a dropped reactor waits for the kernel to release its memory.
+/// How long a dropped reactor waits until the kernel releases its memory.
 const SHUT_DOWN_TIMEOUT: Duration = Duration::from_secs(30);
-/// The time after which it cancels again.
+/// The interval at which the dropped reactor repeats the cancellation.
 const SHUT_DOWN_STEP: Duration = Duration::from_millis(20);
 
 pub(crate) struct Uring {
-    /// First, so that it is closed before the memory below is freed.
+    /// Declared first, so that the ring is closed before the memory below is freed.
     ring: Ring,
     provided: ProvidedBuffers,
     large_provided: ProvidedBuffers,
@@ -61,11 +61,13 @@ pub(crate) struct Uring {
     /// Unused gather lists.
     #[expect(clippy::vec_box, reason = "the kernel has their addresses while they are in use")]
     messages: Vec<Box<Message>>,
-    /// For the next direct receive, so that a vain look neither takes nor returns a buffer.
+    /// For the next direct receive, so that an attempt without data neither takes nor returns a
+    /// pool buffer.
     spare: Option<Buffer>,
     /// The same for large receives.
     large_spare: Option<Buffer>,
-    /// Streams with a noted send, or receive, that the engine has not submitted yet ([`direct`]).
+    /// Streams with a send or receive that the engine has noted, but not submitted yet
+    /// ([`direct`]).
     unsent: Vec<Key>,
     unreceived: Vec<Key>,
     /// Listeners that pause after an error, and the end of the pause.
@@ -84,7 +86,7 @@ struct EventAlarm(Arc<OwnedFd>);
 
 impl Alarm for EventAlarm {
     fn ring(&self) {
-        // It can fail only if a 64-bit count overflows.
+        // The write can fail only if the descriptor's 64-bit count overflows.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 }
@@ -93,7 +95,8 @@ impl Uring {
     pub(crate) fn new(shared: &Arc<WakerShared>) -> io::Result<Uring> {
         let alarm = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         let ring = Ring::new()?;
-        // Nothing may fail from here on: memory registered with the ring would be freed before it.
+        // No step may fail from here on: memory registered with the ring would be freed before the
+        // ring.
         let provided = ProvidedBuffers::new(&ring.submitter(), Group::Small)?;
         let large_provided = match ProvidedBuffers::new(&ring.submitter(), Group::Large) {
             Ok(large_provided) => large_provided,
@@ -190,16 +193,16 @@ impl Uring {
         self.paused.iter().map(|&(until, _)| until).min()
     }
 
-    /// Cancels everything and reaps until the kernel holds no memory of ours. The kernel may still
-    /// carry out file operations. If it does not release the memory (a disk that does not answer),
-    /// the reactor leaks that memory.
+    /// Cancels all operations and collects completions until the kernel uses none of this engine's
+    /// memory. The kernel may still carry out file operations. Memory that it does not release in
+    /// time (a disk that does not respond) is leaked.
     pub(crate) fn shut_down(&mut self, cx: &mut Context<'_>) {
         self.submit_streams(cx);
         let give_up = Instant::now() + SHUT_DOWN_TIMEOUT;
         while self.ring.in_flight() > 0 {
             let submitted = self.ring.enter(Wait::No);
-            // Fails if there is nothing to cancel, or if something cannot be cancelled and has to
-            // end on its own.
+            // Fails if there is nothing to cancel, or if an operation cannot be cancelled and has
+            // to end on its own.
             let _ = self.ring.submitter().register_sync_cancel(None, CancelBuilder::any());
             let step = Wait::Until(Some(Instant::now() + SHUT_DOWN_STEP));
             let reaped = submitted.and_then(|()| self.turn(cx, step));

@@ -25,7 +25,7 @@ use farblock_mem::Buffer;
 
 /// Pieces that one `sendmsg` takes (`UIO_MAXIOV`).
 const SLICES_PER_MESSAGE: usize = 1024;
-/// Bytes in one system call; the rest follows.
+/// The most bytes in one system call; further calls move the rest.
 const BYTES_PER_CALL: usize = 1 << 30;
 /// `IORING_RECVSEND_POLL_FIRST`: wait for readiness before the first attempt.
 const RECV_POLL_FIRST: u16 = 1;
@@ -108,7 +108,7 @@ pub(super) struct Stream {
     in_flight: u8,
     /// The last receive left no data in the socket.
     pub(super) drained: bool,
-    /// Vain looks for this receive ([`direct`](super::direct)).
+    /// Direct attempts at this receive that found no data ([`direct`](super::direct)).
     pub(super) looks: u16,
     pub(super) recv: Recv,
     pub(super) send: Option<Send>,
@@ -132,12 +132,13 @@ impl Stream {
     }
 }
 
-/// Whether the call did nothing and is worth repeating.
+/// Whether the call had no effect and should be repeated.
 pub(super) fn is_transient(errno: Option<i32>) -> bool {
     matches!(errno, Some(libc::EINTR | libc::EAGAIN))
 }
 
-/// The error of a stream's operation. For a cancelled one it is the same in all engines.
+/// The error to report for a stream's operation. A cancelled operation has the same error in all
+/// engines.
 fn stream_error(error: io::Error, closing: bool) -> io::Error {
     if closing || error.raw_os_error() == Some(libc::ECANCELED) {
         return io::ErrorKind::ConnectionAborted.into();
@@ -162,7 +163,8 @@ impl Uring {
     }
 
     pub(crate) fn add_stream(&mut self, task: TaskId, stream: TcpStream) -> io::Result<Key> {
-        // For a non-blocking socket the kernel would not wait.
+        // On a non-blocking socket the kernel would complete operations with `EAGAIN` instead of
+        // waiting.
         stream.set_nonblocking(false)?;
         tune(&stream, stream.peer_addr().ok());
         settle(&stream);
@@ -216,7 +218,7 @@ impl Uring {
         let stream = self.streams.find_mut(key).expect("open while a receive is outstanding");
         stream.looks = 0;
         let fd = stream.fd();
-        // Skips an attempt that would find nothing.
+        // If the socket is drained, wait for readiness before the first attempt.
         let priority = if stream.drained { RECV_POLL_FIRST } else { 0 };
         let entry = match &mut stream.recv {
             Recv::None => unreachable!("there is a receive to be submitted"),
@@ -234,8 +236,8 @@ impl Uring {
             Recv::Into { buffer, range, done } => {
                 let into = &mut buffer[range.start + *done..range.end];
                 let len = into.len().min(BYTES_PER_CALL) as u32;
-                // The kernel continues without us until the buffer is full, instead of waking us
-                // for every segment.
+                // The kernel continues until the buffer is full, instead of waking the loop for
+                // every segment.
                 let recv = opcode::Recv::new(fd, into.as_mut_ptr(), len);
                 recv.ioprio(priority).flags(libc::MSG_WAITALL).build()
             }
@@ -287,7 +289,7 @@ impl Uring {
         }
     }
 
-    /// The result of receiving into a provided buffer; `None` if the receive must be repeated.
+    /// The result of a receive into a provided buffer; `None` if the receive must be repeated.
     fn received_any(
         &mut self,
         cx: &mut Context<'_>,
@@ -347,7 +349,7 @@ impl Uring {
         let fd = stream.fd();
         let Send { batch, cursor, message } = stream.send.as_mut().expect("there is a send");
         message.fill(batch, *cursor);
-        // The kernel resumes partial sends without us, as far as it can.
+        // The kernel itself continues partial sends, as far as it can.
         let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
         let entry = match message.slices[..] {
             [one] => {
@@ -426,7 +428,7 @@ impl Uring {
         if stream.is_closing() {
             return;
         }
-        // A cancellation finds only earlier operations.
+        // Submit noted operations first: a cancellation finds only operations submitted before it.
         self.submit_stream(cx, key);
         let stream = self.streams.find_mut(key).expect("found above");
         let connecting = stream.state == SocketState::Connecting;
@@ -478,7 +480,8 @@ fn received_into(
             closing.then(|| Err(io::ErrorKind::ConnectionAborted.into()))
         }
         Err(_) if !closing && is_transient(completion.errno()) => None,
-        // The earlier bytes may explain the error; the next receive returns it again.
+        // Deliver the earlier bytes, which may explain the error; the next receive returns the
+        // error again.
         Err(_) if *done > 0 && !closing => Some(Ok(*done)),
         Err(error) => Some(Err(stream_error(error, closing))),
     }
@@ -526,7 +529,7 @@ impl Uring {
         let key = completion.key;
         let listener = self.listeners.find_mut(key).expect("open while accepting");
         let closing = listener.state == ListenerState::Closing;
-        // Owned at once, so that it is closed if no task takes it.
+        // Take ownership at once, so that the descriptor is closed if no task takes the event.
         // SAFETY: the kernel just made this descriptor for us, and nothing else owns it.
         let result = completion.result().map(|fd| unsafe { own_socket(fd) });
         let errno = completion.errno();
@@ -571,7 +574,7 @@ impl Uring {
 }
 
 /// # Safety
-/// It is a connection's descriptor, and nothing else owns it.
+/// `fd` is a connection's descriptor, and nothing else owns it.
 unsafe fn own_socket(fd: usize) -> TcpStream {
     let fd = RawFd::try_from(fd).expect("a descriptor");
     // SAFETY: the caller's promise.
@@ -583,7 +586,7 @@ fn deliver_accepted(cx: &mut Context<'_>, task: TaskId, key: Key, result: io::Re
         Err(error) => Err(error),
         Ok(stream) => match stream.peer_addr() {
             Ok(address) => Ok((stream.into(), address)),
-            // The peer closed it before we looked.
+            // The peer closed the connection before this call.
             Err(_) => return,
         },
     };

@@ -1,9 +1,10 @@
-//! Buffers that the kernel picks from when bytes arrive, so that an idle stream holds none.
+//! A pool of receive buffers from which the kernel picks when bytes arrive, so that an idle stream
+//! holds no buffer.
 //!
 //! A ring shared with the kernel lists pool buffers; each has an identifier, its index in
 //! `buffers`. A completion names the filled buffer. The caller gets it without a copy, and the
-//! engine lists a new pool buffer in its place. There are few at first, and twice as many each time
-//! the kernel finds none left.
+//! engine lists a new pool buffer in its place. The engine lists few buffers at first, and twice as
+//! many each time the kernel runs out.
 
 use std::io;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -27,7 +28,7 @@ pub(super) enum Group {
 }
 
 impl Group {
-    /// The group whose buffers hold this many bytes.
+    /// The group for receives of this many bytes.
     pub(super) fn of(bytes: usize) -> Group {
         if bytes > RECV_BYTES { Group::Large } else { Group::Small }
     }
@@ -65,7 +66,7 @@ pub(super) struct ProvidedBuffers {
     group: Group,
     /// The shared ring itself.
     places: Buffer,
-    /// By identifier. Empty until the first receive.
+    /// The listed buffers, by identifier. Empty until the first receive.
     buffers: Vec<Buffer>,
     tail: u16,
 }
@@ -92,8 +93,8 @@ impl ProvidedBuffers {
         }
     }
 
-    /// Lists twice as many from now on, up to the limit, because the kernel ran out. Beyond the
-    /// limit, receives without a buffer try again when others complete.
+    /// Doubles the number of listed buffers, up to the limit, because the kernel ran out. At the
+    /// limit, a receive that got no buffer is submitted again.
     pub(super) fn grow(&mut self, pool: &BufferPool) {
         let room = self.group.most_buffers() - self.buffers.len();
         self.add(self.buffers.len().min(room), pool);

@@ -1,5 +1,5 @@
-//! The queues shared with the kernel: fills, enters and reaps them. Does not know streams and
-//! files.
+//! The queues shared with the kernel: queues operations, submits them and collects completions,
+//! independent of streams and files.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,9 +13,9 @@ use super::keys::{CompletionKind, NO_SLOT, pack, unpack};
 use crate::engine::Wait;
 use crate::slab::Key;
 
-/// Submissions that fit before the kernel must take them.
+/// The size of the submission queue, in operations.
 const SUBMISSIONS: u32 = 512;
-/// Completions that fit before the kernel has to store them elsewhere.
+/// The size of the completion queue; the kernel stores further completions elsewhere.
 const COMPLETIONS: u32 = 4096;
 /// The operations that the engine requires.
 const OPCODES: [(&str, u8); 11] = [
@@ -61,7 +61,7 @@ impl Completion {
         io_uring::cqueue::sock_nonempty(self.flags)
     }
 
-    /// Whether the operation continues.
+    /// Whether the operation will have more completions.
     pub(super) fn more(&self) -> bool {
         io_uring::cqueue::more(self.flags)
     }
@@ -77,7 +77,8 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// Sets the queues up, and checks that they work and support everything required.
+    /// Sets the queues up, and checks that they work and that the kernel supports all required
+    /// operations.
     pub(super) fn new() -> io::Result<Ring> {
         let uring: IoUring = IoUring::builder()
             .setup_cqsize(COMPLETIONS)
@@ -101,7 +102,8 @@ impl Ring {
         }
         let mut enter_flags = EnterFlags::GETEVENTS;
         if parameters.is_feature_no_iowait() {
-            // A loop that waits for a peer is idle; it does not wait for a disk.
+            // A loop that waits for its peers is idle, so the kernel should not count that time as
+            // iowait (waiting for a disk).
             enter_flags |= EnterFlags::NO_IOWAIT;
         }
         let mut ring = Ring { uring, backlog: VecDeque::new(), in_flight: 0, enter_flags };
@@ -147,8 +149,8 @@ impl Ring {
         if unsafe { self.uring.submission().push(&entry) }.is_ok() {
             return;
         }
-        // Full: let the kernel take them without waiting. If it cannot, the backlog keeps the
-        // order.
+        // The queue is full: submit it without waiting. If the kernel cannot take it, the entry
+        // goes to the backlog, which keeps the order.
         if let Err(error) = self.uring.submitter().submit() {
             tracing::debug!(%error, "submitting a full queue");
         }
@@ -169,7 +171,7 @@ impl Ring {
         }
     }
 
-    /// Whether entering or reaping would find something.
+    /// Whether `enter` or `reap` has anything to do.
     pub(super) fn has_work(&mut self) -> bool {
         if !self.uring.completion().is_empty() {
             return true;
@@ -178,8 +180,8 @@ impl Ring {
         submission.taskrun() || submission.cq_overflow() || !submission.is_empty()
     }
 
-    /// Submits queued operations and waits for a completion, in one system call; in none, if there
-    /// is nothing to do.
+    /// Submits queued operations and waits for a completion, in one system call, or in none if
+    /// there is nothing to do.
     pub(super) fn enter(&mut self, wait: Wait) -> io::Result<()> {
         if !self.backlog.is_empty() {
             self.push_backlog();
@@ -212,8 +214,8 @@ impl Ring {
         match result {
             Ok(_) => Ok(()),
             Err(error) => match error.raw_os_error() {
-                // Timeout; a signal; completions to reap first; no memory for now. Unsubmitted
-                // operations stay in the queue.
+                // In this order: timeout, signal, completions to collect first, no memory for now.
+                // Unsubmitted operations stay in the queue.
                 Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => Ok(()),
                 _ => Err(error),
             },

@@ -1,4 +1,5 @@
-//! Watched descriptors of the io_uring engine: polls that continue until they are cancelled.
+//! Watched descriptors of the io_uring engine: multishot polls that continue until they are
+//! cancelled.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -40,7 +41,7 @@ impl Uring {
         Ok(key)
     }
 
-    /// The slot and its descriptor stay until the kernel has released the descriptor.
+    /// Stops a watch. Its slot and descriptor stay until the kernel has released the descriptor.
     pub(crate) fn unwatch(&mut self, key: Key) {
         let Some(watch) = self.watches.find_mut(key) else { return };
         match watch.state {
@@ -74,8 +75,8 @@ impl Uring {
         if completion.more() {
             return;
         }
-        // The kernel may end a poll because it lacks resources: poll again. The new poll then
-        // reports writes in between, since no thread reads the descriptor.
+        // The kernel may end a poll because it lacks resources: start a new one. It also reports
+        // writes since the old poll ended, since no thread reads the descriptor.
         let hung_up = (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) as usize;
         if completion.result().is_ok_and(|events| events & hung_up == 0) {
             self.arm_watch(key);

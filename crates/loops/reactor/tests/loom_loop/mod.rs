@@ -1,12 +1,12 @@
-//! An event loop that sleeps until it is woken, with loom's locks and atomics, which try every
-//! order of threads. It serves models of communication between threads. A test that includes it
-//! needs `event` at its root, and a `sync` with loom's types for `waker`.
+//! For models of communication between threads: an event loop that sleeps until it is woken, with
+//! loom's locks and atomics, which try every order of threads. A test that includes this module
+//! needs `event` at its root, and a `sync` module with loom's types for `waker`.
 
 #[path = "../../src/waker.rs"]
 #[allow(dead_code, unreachable_pub)]
 pub(crate) mod waker;
 
-/// The part of its crate that `waker` uses.
+/// Stands in for the crate's module, for `waker`.
 pub(crate) mod event {
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub(crate) struct TaskId(pub(crate) u32);
@@ -16,7 +16,7 @@ use event::TaskId;
 use loom::sync::{Arc, Notify};
 use waker::{Alarm, Waker, WakerShared};
 
-/// The system call that ends a sleep.
+/// Stands in for the system call that ends a sleep.
 struct NotifyAlarm(Arc<Notify>);
 
 impl Alarm for NotifyAlarm {
@@ -41,7 +41,7 @@ impl Loop {
         Waker::new(Arc::clone(&self.shared), TaskId(task))
     }
 
-    /// Sleeps until there is something to check. Returns the woken tasks; sometimes none.
+    /// Sleeps until a wake. Returns the woken tasks; sometimes none.
     pub(crate) fn poll(&self) -> Vec<TaskId> {
         let mut ready = Vec::new();
         if self.shared.try_sleep() {
@@ -54,8 +54,8 @@ impl Loop {
     }
 }
 
-/// Tries every order in which threads are interrupted at most twice. Loom's authors found most bugs
-/// there, and all orders are too many.
+/// Runs `check` in every order in which threads are interrupted at most twice. All orders would
+/// take too long, and loom's authors found most bugs with two interruptions.
 pub(crate) fn in_every_order(check: impl Fn() + Send + Sync + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(2);

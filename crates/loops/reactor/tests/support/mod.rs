@@ -9,7 +9,7 @@ use farblock_reactor::sim::{Stream, World};
 use farblock_reactor::{Config, EngineKind, Event, Polling, Reactor, StreamId, TaskId};
 
 /// Makes one test per engine out of each function that takes a [`Loop`], and one for an io_uring
-/// that never sleeps, whose streams take another path.
+/// engine that never sleeps, which uses direct calls for streams.
 #[macro_export]
 macro_rules! on_both_engines {
     ($($name:ident)*) => {
@@ -33,8 +33,8 @@ macro_rules! on_both_engines {
     };
 }
 
-/// Makes a test on the simulated engine out of each function that uses no threads and sockets of
-/// the system.
+/// Makes a test on the simulated engine out of each function. The functions must not use the
+/// system's threads and sockets.
 #[macro_export]
 macro_rules! on_the_simulated_engine {
     ($($name:ident)*) => {
@@ -51,7 +51,7 @@ macro_rules! on_the_simulated_engine {
 /// The number of worlds that run each test.
 pub const SIMULATED_SEEDS: u64 = 5;
 
-/// Long enough for a machine under other load.
+/// The time limit of waits: long enough for a machine under other load.
 pub const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 pub struct Loop {
@@ -60,7 +60,7 @@ pub struct Loop {
     pending: std::collections::VecDeque<Event>,
     ready: Vec<TaskId>,
     events: Vec<Event>,
-    /// Dropped after the reactor, which lives in it.
+    /// Declared after the reactor, so that it is dropped later.
     world: Option<World>,
 }
 
@@ -70,12 +70,12 @@ impl Loop {
         Loop::uring_if_there(Polling::default())
     }
 
-    /// The same, and it never sleeps.
+    /// Like [`Loop::uring`], but the loop never sleeps.
     pub fn uring_looking() -> Option<Loop> {
         Loop::uring_if_there(Polling::Always)
     }
 
-    /// The same, and it looks while there is work.
+    /// Like [`Loop::uring`], but the loop spins while there is work.
     pub fn uring_busy() -> Option<Loop> {
         Loop::uring_if_there("latency".parse().unwrap())
     }
@@ -160,7 +160,7 @@ pub fn local_listener() -> TcpListener {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap()
 }
 
-/// The two ends of a connection, in the thread's world.
+/// The two ends of a connection, in the thread's simulated world if it is in one.
 pub fn socket_pair() -> (Socket, Socket) {
     if os::is_simulated() {
         return Stream::pair();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::{RETRANSMIT_TIME, Side};
 use crate::sim::{Happening, WorldState};
 
-/// The time after which a side notices without a message that the other end is gone.
+/// How long a side takes to notice, without a message, that the other end is dead.
 const GHOST_TIME: Duration = Duration::from_secs(120);
 
 /// The way in which a connection breaks.
@@ -16,8 +16,8 @@ const GHOST_TIME: Duration = Duration::from_secs(120);
 pub enum Break {
     /// Both sides notice soon, after the data in flight has arrived.
     Reset,
-    /// The client notices at once. Its sent data reaches the server after this time, and only then
-    /// does the server notice.
+    /// The client notices at once. The data that it has sent reaches the server after this time,
+    /// and only then does the server notice.
     Stray(Duration),
     /// One side notices at once; the other receives nothing any more.
     HalfOpen(Side),
@@ -27,8 +27,8 @@ pub enum Break {
     Stall(Side, Duration),
 }
 
-/// The time of the first retry at or after `until`. The first try is at `from`, the next one after
-/// `first`, and the interval doubles each time.
+/// The time of the first try at or after `until`, in nanoseconds. The first try of all is at
+/// `from`, the next one `first` later, and the interval doubles each time.
 pub(super) fn next_try(from: u64, first: Duration, until: u64) -> u64 {
     let (mut at, mut pause) = (from, first.as_nanos() as u64);
     while at < until {
@@ -39,7 +39,7 @@ pub(super) fn next_try(from: u64, first: Duration, until: u64) -> u64 {
 }
 
 impl WorldState {
-    /// The end of a machine's cut, if it is cut off.
+    /// When a machine's isolation ends; `None` if it is not cut off.
     fn cut_until(&self, machine: u32) -> Option<u64> {
         self.net.cut.get(&machine).copied().filter(|until| *until > self.now)
     }
@@ -59,7 +59,7 @@ impl WorldState {
         }
     }
 
-    /// The end of the time in which data from a side is lost, if there is one.
+    /// Until when data from a side is lost; `None` if it is not.
     pub(super) fn silent_until(&self, link: usize, side: Side) -> Option<u64> {
         let link = &self.net.links[link];
         let dark = self.net.dark.get(&(link.addresses[1], side)).copied();
@@ -83,8 +83,8 @@ impl WorldState {
         }
     }
 
-    /// Kills the process that connected from a machine; a new one there gets no connections. Data
-    /// that it has sent stays in flight for up to `longest`.
+    /// Kills the process that connected from a machine; new processes there cannot connect. Data
+    /// that the killed process has sent stays in flight for up to `longest`.
     pub(in crate::sim) fn end_process(&mut self, machine: u32, longest: Duration) {
         self.net.gone.insert(machine);
         for link in 0..self.net.links.len() {
@@ -92,7 +92,7 @@ impl WorldState {
             if found.machine != machine || found.is_over() {
                 continue;
             }
-            // It sends nothing more from now on.
+            // The killed process sends nothing more from now on.
             found.ends[0].error.get_or_insert(ErrorKind::ConnectionReset);
             if found.is_connected && !found.is_broken {
                 let time = self.random.time(longest);
