@@ -4,8 +4,9 @@
 //!                [--index N] [--timeout SECONDS] [--wait SECONDS] [--identifier TEXT]
 //!                [--reconnect N]
 //!
-//! SPEC is a disk as `farblock serve` takes it. Prints the device's path once it exists. Lines of
-//! its input: `resize BYTES` tells the kernel another size. At the end the device is disconnected.
+//! SPEC is a disk as `farblock serve` takes it. Prints the device's path once it exists. The input
+//! line `resize BYTES` changes the device's size. At the end of the input the device is
+//! disconnected.
 
 use farblock_attach::nbd::kernel::{self, Device, Options};
 use farblock_attach::nbd::{Config, Server};

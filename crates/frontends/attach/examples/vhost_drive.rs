@@ -88,7 +88,7 @@ impl Driver {
         }
     }
 
-    /// Waits until the device interrupts, and passes the duration of each completed request.
+    /// Waits for an interrupt, and calls `over` with the duration of each completed request.
     fn wait(&mut self, mut over: impl FnMut(Duration)) -> Result<(), Box<dyn Error>> {
         self.calls.wait(-1, &mut [EpollEvent::default()])?;
         self.vm.rings[0].call.read()?;

@@ -52,7 +52,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         disk.resize(bytes.parse()?);
         server.resized();
     }
-    // Once the watch has ended, no other thread holds the server.
+    // After the watch's thread has ended, no other thread holds the server.
     drop(watch);
     while Arc::strong_count(&server) > 1 {
         std::thread::sleep(Duration::from_millis(1));

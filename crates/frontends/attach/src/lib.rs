@@ -1,13 +1,13 @@
 //! Serves a namespace as a disk for programs, for the local kernel and for virtual machines.
 //!
-//! Each way to attach has its own module. Each takes a
-//! [`Namespace`](farblock_block::Namespace), usually a remote one, and serves it over another
-//! project's protocol until the caller stops it. Clients see the namespace's own size and block
-//! size, and whether it can be written, deallocated and flushed.
+//! Each protocol has its own module. Each module takes a [`Namespace`](farblock_block::Namespace),
+//! usually a remote one, and serves it over that protocol until the caller stops the server.
+//! Clients see the namespace's own size and block size, and whether it can be written, deallocated
+//! and flushed.
 //!
 //! # Not implemented
 //!
-//! The command line chooses a way, supervises it and remembers it across a restart.
+//! Choosing a protocol, supervising a server and restarting it: the command line does these.
 
 #[cfg(target_os = "linux")]
 pub mod fuse;

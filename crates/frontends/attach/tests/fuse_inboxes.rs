@@ -1,6 +1,6 @@
-//! A core executes or fails every request of a FUSE server's threads, and the cores stop once all
-//! are answered, in any order of threads. Runs the code of inboxes and wakers with loom's locks and
-//! atomics, which tries orders.
+//! In any order of threads, a core executes or fails every request of a FUSE server's threads, and
+//! the cores stop once all are answered. Runs the code of inboxes and wakers with loom's locks and
+//! atomics, which try every order.
 #![cfg(target_os = "linux")]
 
 #[path = "../src/fuse/inboxes.rs"]
@@ -71,7 +71,7 @@ impl Server {
 }
 
 /// A core: answers requests until it was stopped and all are answered, or until it has executed
-/// `most`. Returns the number of executed requests. Loom makes sure that this ends.
+/// `most`. Returns the number of executed requests. If it never ends, loom reports a deadlock.
 fn run(core: usize, looped: &Loop, inboxes: &Inboxes<CountedRequest>, most: usize) -> usize {
     let (mut work, mut messages, mut carried_out, mut is_told) = (vec![], vec![], 0, false);
     while carried_out < most && !(is_told && inboxes.is_over()) {
@@ -111,7 +111,7 @@ fn cores_end_when_all_is_answered_by_each() {
     });
 }
 
-/// A disk that is still mounted somewhere when its server stops.
+/// Requests may still arrive after the cores have ended, if the disk is mounted elsewhere.
 #[test]
 fn what_comes_when_cores_have_ended_fails() {
     in_every_order(|| {
@@ -125,7 +125,8 @@ fn what_comes_when_cores_have_ended_fails() {
     });
 }
 
-/// A request that waits for room, a later one, and those in the inbox of a core that has stopped.
+/// After a core has stopped, a request that waits for room, requests in its inbox and later ones
+/// fail.
 #[test]
 fn requests_fail_when_a_core_has() {
     in_every_order(|| {

@@ -158,7 +158,7 @@ fn a_server_stops_when_nobody_looks() {
     assert_eq!(own.what, format!("has {} open", path.display()));
     assert!(users.iter().all(|user| !user.command.is_empty()));
     file.read_at(&mut [0; 512], 0).expect("it goes on");
-    // Another process whose only purpose is to exist.
+    // A process that uses the mount as its working directory.
     let mut shell = Command::new("sleep").arg("60").current_dir(served.folder.path()).spawn();
     let shell = shell.as_mut().expect("sleep");
     drop(file);
@@ -169,7 +169,8 @@ fn a_server_stops_when_nobody_looks() {
     served.stop();
 }
 
-/// A copy of the mount keeps the server, and the error names its process.
+/// A copy of the mount in another mount namespace keeps the server, and the error names that
+/// process.
 #[test]
 fn a_copy_of_the_mount_is_elsewhere() {
     let mut served = Served::new(ENGINES[0], disk("mem:1MiB", 512));
@@ -255,7 +256,7 @@ fn not_only_for_root() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().to_str().expect("UTF-8");
     run("chown", &["65534:65534", path]);
-    // In a folder where any user may run it.
+    // Copy the program to a folder where any user may run it.
     let program = tempfile::tempdir().expect("a folder");
     let copy = program.path().join("fuse_serve");
     fs::copy(Program::path(), &copy).expect("a copy");
@@ -303,7 +304,7 @@ fn what_is_missing_is_said() {
     assert!(said.contains("install the package fuse3"), "{said}");
 }
 
-/// Other users may use it if it allows them.
+/// Other users have access only with `allow_other`.
 #[test]
 fn others_are_let_in_when_told() {
     let served = Served::with(disk("mem:1MiB", 512), |config| config.allow_other = true);

@@ -11,10 +11,10 @@ use std::fs;
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
-/// The test that marks a free device as read-only runs alone: another test would take the device.
+/// The test that marks a free device as read-only runs alone: another test could take the device.
 static DEVICES: RwLock<()> = RwLock::new(());
 
-/// For tests that take devices.
+/// Held by tests that use loop devices.
 fn users() -> RwLockReadGuard<'static, ()> {
     DEVICES.read().unwrap_or_else(PoisonError::into_inner)
 }
@@ -93,7 +93,7 @@ fn a_device_has_nothing_of_its_last_user() {
     };
     let free = output("losetup", &["--find"]);
     let free = String::from_utf8_lossy(&free.stdout).trim().to_owned();
-    // The second time a process has the device open, so that another one is taken.
+    // In the second round a process has the device open, so that a new device is made.
     for is_open in [false, true] {
         if !Path::new(&free).exists() {
             break;
@@ -113,11 +113,11 @@ fn a_device_has_nothing_of_its_last_user() {
         loop_device::detach(&device.0, false).expect("nobody uses it");
         served.stop();
     }
-    // Of others than farblock's, too.
+    // Clear the settings for users other than farblock, too.
     let _ = output("blockdev", &["--setrw", "--setra", "256", &free]);
 }
 
-/// What a file system gives back arrives as leave to deallocate, and the backend gives it back.
+/// Space that a file system trims is deallocated in the backend.
 #[test]
 fn trimming_gives_space_back() {
     let _users = users();
@@ -247,7 +247,7 @@ fn who_uses_it_keeps_it_and_is_named() {
     served.stop();
 }
 
-/// With force the disk goes away, and its users get errors instead of waiting.
+/// With force the disk is removed, and its users get errors instead of waiting.
 #[test]
 fn by_force_it_goes() {
     let _users = users();

@@ -76,7 +76,7 @@ fn a_file_system_on_a_remote_disk() {
     }
 }
 
-/// The target goes away for good: programs get errors, and everything can be stopped.
+/// The target is lost for good: programs get errors, and the server can be stopped.
 #[test]
 fn the_remote_disk_is_lost() {
     for engine in ENGINES {

@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// A disk whose target is away: it holds some commands until the target is back.
+/// Simulates a disk with an unreachable target: holds some commands until the target is back.
 struct Away {
     inner: Arc<dyn Namespace>,
     holds: fn(Kind) -> bool,
@@ -22,7 +22,7 @@ struct Away {
 
 #[derive(Default)]
 struct Held {
-    /// The held operations were sent, and cannot be withdrawn.
+    /// The held operations count as started, and cannot be withdrawn.
     begun: AtomicBool,
     open: AtomicBool,
     count: AtomicUsize,

@@ -1,4 +1,4 @@
-//! Requests allocate nothing once everything has warmed up. Counted on the server's threads.
+//! Requests allocate nothing after warm-up, counted on the server's threads.
 #![cfg(target_os = "linux")]
 
 mod nbd_support;
@@ -37,8 +37,8 @@ fn requests_allocate_nothing() {
             answer_bytes += 16 + if code == READ { length as usize } else { 0 };
         }
         let mut answers = vec![0; answer_bytes];
-        // The system decides how events bunch up. A larger bunch than any before makes vectors grow
-        // once more. An allocation per request, or a regular one, shows every time.
+        // The largest batch of events so far makes vectors grow. So only an allocation in every
+        // round is an error.
         let counts = [(); 8].map(|()| {
             let before = counted();
             (0..100).for_each(|_| round(&mut client, &batch, &mut answers));

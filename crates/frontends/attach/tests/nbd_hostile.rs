@@ -216,7 +216,7 @@ fn who_never_chooses_is_sent_away() {
     let start = Instant::now();
     let mut client = Client::raw(&server);
     client.flags(3);
-    // Sending all the time does not help.
+    // Sending all the time does not prolong the time limit.
     while client.stream.write_all(b"IHAVEOPT\0\0\0\x03\0\0\0\0").is_ok() {
         assert!(start.elapsed() < Duration::from_secs(60), "it may stay for ever");
         if client.stream.set_nonblocking(true).is_ok() {

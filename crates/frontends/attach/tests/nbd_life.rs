@@ -90,7 +90,7 @@ fn what_was_accepted_is_answered_before_the_end() {
             client.request(0, WRITE, cookie, cookie * 512, 512);
             client.send(&[cookie as u8 + 1; 512]);
         }
-        // Half of a ninth write.
+        // Send a part of a ninth write.
         client.request(0, WRITE, 9, 9 * 512, 512);
         client.send(&[9; 200]);
         eventually("all that is whole is begun", || disk.writes.load(Ordering::Relaxed) == 8);
@@ -136,7 +136,7 @@ fn a_client_that_takes_nothing_does_not_keep_it_for_ever() {
     std::thread::sleep(Duration::from_millis(50));
     let start = Instant::now();
     server.stop().expect("it stops");
-    // That it ends at all is the other half; how soon, a busy machine decides.
+    // The stop must wait about ten seconds, and then end; a busy machine may take longer.
     let seconds = start.elapsed().as_secs();
     assert!(seconds >= 9, "it had {seconds} s");
 }

@@ -31,7 +31,7 @@ fn options() {
             (8, b"x"),
             (6, b""),
             (7, b"\0\0\0\x09disk\0\0"),
-            // It needs structured replies.
+            // These options need structured replies first.
             (9, b"\0\0\0\0\0\0\0\0"),
             (10, b"\0\0\0\0\0\0\0\0"),
         ] {
@@ -328,7 +328,7 @@ fn who_does_not_know_the_block_size_writes_any_bytes() {
 }
 
 /// Eight connections write their own eighth of every block at the same time, and a ninth writes
-/// whole blocks in between: every answered write must be there.
+/// whole blocks in between: no answered write may be lost.
 #[test]
 fn parts_of_a_block_do_not_undo_each_other() {
     for engine in ENGINES {

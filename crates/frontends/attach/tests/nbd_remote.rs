@@ -72,7 +72,7 @@ fn any_bytes_of_a_remote_disk() {
     }
 }
 
-/// The target goes away in the middle of requests: clients get errors, and the server continues.
+/// The target is lost during requests: clients get errors, and the server continues.
 #[test]
 fn the_remote_disk_is_lost() {
     for engine in ENGINES {
@@ -108,8 +108,8 @@ fn the_remote_disk_is_lost() {
     }
 }
 
-/// The target goes away. A client that writes dies meanwhile, and a later one writes the same
-/// blocks. When the target is back, the later one's data is there, and stays.
+/// While the target is unreachable, a client that writes dies, and a later client writes the same
+/// blocks. When the target is back, the later client's data must be stored.
 #[test]
 fn a_dead_client_undoes_nothing_when_the_target_is_back() {
     // Fits into a socket without a reader.
@@ -129,7 +129,7 @@ fn a_dead_client_undoes_nothing_when_the_target_is_back() {
             client.request(flags, WRITE, block, block * 4096, 4096);
             client.send(&[value; 4096]);
         };
-        // Some of it is in progress when the target goes away, and some waits for it.
+        // Half of the writes start before the target is lost, the other half waits for it.
         (0..BLOCKS / 2).for_each(|block| write(&mut dead, block, 0, 1));
         drop(first);
         eventually("the target is missed", || remote.state() == DiskState::Waiting);

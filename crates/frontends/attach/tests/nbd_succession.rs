@@ -93,7 +93,7 @@ fn clients_that_are_there_are_not_waited_for() {
     }
 }
 
-/// A client that gives up while it waits is forgotten, at any number of them.
+/// The server forgets clients that give up while they wait, however many they are.
 #[test]
 fn many_that_give_up_waiting() {
     for engine in ENGINES {

@@ -58,7 +58,7 @@ impl Program {
     }
 }
 
-/// A random generator that is good enough, and repeatable.
+/// A simple random generator, repeatable by its seed.
 struct Dice(u64);
 
 impl Dice {

@@ -85,7 +85,8 @@ fn chains_in_circles_and_of_great_length() {
     served.stop();
 }
 
-/// The server abandons a broken ring and says so. The other ring and the next guest work.
+/// The server stops serving a broken ring and reports the error. The other ring and the next guest
+/// work.
 #[test]
 fn rings_that_are_broken() {
     for engine in ENGINES {
@@ -196,7 +197,7 @@ fn monitors_that_talk_nonsense() {
         [&[1, 0, 0, 0, 1, 0, 0, 0][..], &u32::MAX.to_le_bytes()[..]].concat(),
     ] {
         let mut stream = served.connect();
-        // The server may close before all of it is sent.
+        // The server may close the connection before all bytes are sent.
         let _ = stream.write_all(&bytes);
         let ended = stream.read(&mut [0; 64]);
         assert!(matches!(ended, Ok(0) | Err(_)), "{bytes:?}");
@@ -212,7 +213,8 @@ fn monitors_that_talk_nonsense() {
     served.stop();
 }
 
-/// Refused with an answer, if the monitor asks for one, and the session continues.
+/// The server refuses these requests with an answer, if the monitor wants one, and the session
+/// continues.
 #[test]
 fn requests_that_are_refused() {
     let served = serve_with(disk("mem:1MiB", 512), |_| {});

@@ -97,7 +97,8 @@ fn the_truth_about_a_disk() {
         let features = vm.frontend().get_features().expect("features");
         assert_eq!(features & F_RO, 0);
         assert_ne!(features & F_DISCARD, 0, "memory can be given back");
-        // So a monitor refuses to migrate, and copies no memory while we write to it.
+        // Without this feature a monitor refuses to migrate, so it never copies memory to which we
+        // write.
         let offered = vm.frontend().get_protocol_features().expect("protocol features");
         assert_eq!(features & F_LOG_ALL, 0, "writes to the guest's memory are not logged");
         assert!(!offered.contains(VhostUserProtocolFeatures::LOG_SHMFD), "{offered:?}");
@@ -308,7 +309,7 @@ fn another_size_is_announced() {
     served.stop();
 }
 
-/// Without and with event indexes, a guest that wants no interrupts gets none.
+/// A guest that wants no interrupts gets none, with and without event indexes.
 #[test]
 fn announcements() {
     let served = serve_with(disk("mem:1MiB", 512), |_| {});

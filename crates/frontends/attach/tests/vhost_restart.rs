@@ -1,4 +1,4 @@
-//! Back ends and monitors that go away with requests in progress.
+//! Back ends and monitors that die with requests in progress.
 #![cfg(target_os = "linux")]
 
 mod vhost_support;
@@ -95,8 +95,8 @@ impl Drop for GateQueue {
     }
 }
 
-/// A server is abandoned with requests in progress, as if it had been killed: its successor
-/// executes them, in order, and the guest gets each answer once.
+/// A server ends with requests in progress, as if it had been killed: its successor executes them,
+/// in order, and the guest gets each answer once.
 #[test]
 fn a_successor_goes_on() {
     for engine in ENGINES {
@@ -124,7 +124,7 @@ fn a_successor_goes_on() {
         let (gate, state) = Gate::around(&inner);
         state.open();
         served.server = Some(Server::start(&served.config, gate).expect("it starts"));
-        // QEMU passes the index of the used ring here, which ours equals.
+        // QEMU passes the index of the used ring here; in this test it is the same.
         vm.attach(&served, u64::MAX);
         for _ in 0..sectors.len() {
             let (id, written) = vm.used(0).expect("an answer");
@@ -142,8 +142,8 @@ fn a_successor_goes_on() {
     }
 }
 
-/// A monitor goes away and comes back: the server waits for operations in progress without
-/// accessing its memory, and then executes them again.
+/// A monitor disconnects and reconnects: the server waits for operations in progress without
+/// accessing the guest's memory, and then executes them again.
 #[test]
 fn a_monitor_comes_back() {
     for engine in ENGINES {

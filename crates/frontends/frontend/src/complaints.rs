@@ -1,19 +1,20 @@
-//! Limits the warnings that a server logs about its peers: strangers can cause any number of lines.
+//! Limits the warnings that a server logs about its peers, since any peer could cause any number of
+//! lines.
 
 use farblock_reactor::notices::Notices;
 use farblock_reactor::os;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-/// A server's warnings about its peers. It logs a few of each kind and peer in a period, and then
-/// the number of the others ([`farblock_reactor::notices`]).
+/// A server's warnings about its peers. Logs a few warnings per kind and peer in a period, and then
+/// only their number ([`farblock_reactor::notices`]).
 #[derive(Default)]
 pub struct Complaints(Notices<&'static str>);
 
 impl Complaints {
     /// Logs a warning about a peer, or counts it; `kind` groups the warnings. All peers without an
-    /// address count as one.
+    /// IP address count as one peer.
     pub fn say(&self, kind: &'static str, peer: &str, log: impl FnOnce()) {
-        // The next logged warning, or the last one, reports the number of suppressed ones.
+        // The next logged warning, or the drop, also reports the number of suppressed warnings.
         self.0.say(kind, address(peer), os::now(), log);
     }
 }

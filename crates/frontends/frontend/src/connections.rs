@@ -20,7 +20,7 @@ impl<C> Default for Connections<C> {
 }
 
 impl<C> Connections<C> {
-    /// Adds a connection, which `make` makes from its key.
+    /// Adds the connection that `make` returns for its key.
     pub fn insert(&mut self, task: TaskId, make: impl FnOnce(ConnectionKey) -> C) -> ConnectionKey {
         let entry = self.entries.vacant_entry();
         let key = ConnectionKey(entry.key() as u32);
@@ -52,7 +52,7 @@ impl<C> Connections<C> {
         self.entries.get_mut(key.0 as usize).map(|entry| &mut **entry)
     }
 
-    /// A connection that has events or operations, so that it must exist.
+    /// A connection that still has events or operations, and therefore exists.
     ///
     /// # Panics
     /// If it does not exist.

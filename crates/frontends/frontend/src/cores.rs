@@ -1,4 +1,4 @@
-//! A server's threads, each with a reactor and a queue into the namespace. Either all of them start
+//! A server's threads, each with a reactor and a queue into the namespace. Either all threads start
 //! or none.
 //!
 //! ```text
@@ -28,20 +28,20 @@ pub struct Plan {
     pub begin: fn(),
 }
 
-/// The resources of one thread.
+/// The resources that one thread gets.
 pub struct Seat {
     /// The thread's number, from 0.
     pub index: usize,
     /// The number of threads.
     pub count: usize,
-    /// The queue into the namespace. It is dropped before the reactor, which it may still need for
-    /// that.
+    /// The queue into the namespace. Drop it before the reactor, which the queue may need for its
+    /// drop.
     pub queue: Box<dyn Queue>,
     /// The task that becomes ready when operations may have completed.
     pub queue_task: TaskId,
     /// Its event loop.
     pub reactor: Reactor,
-    /// The task that the other threads' waker wakes.
+    /// The task that other threads wake after they have sent a message.
     pub mail: TaskId,
 }
 
@@ -70,7 +70,8 @@ impl fmt::Display for StartError {
 
 impl std::error::Error for StartError {}
 
-/// The state that a thread of a server runs. The thread itself makes it, from its seat.
+/// The state of a server's thread, which the thread itself makes from its seat, and the thread's
+/// main loop.
 pub trait Core: Sized {
     /// Runs until the server stops it.
     ///
@@ -86,12 +87,12 @@ pub struct Cores {
 }
 
 impl Cores {
-    /// Starts all threads. Each makes its core with `make`, before any core runs. Then `ready`
-    /// receives the wakers of all. A thread that fails calls `failed` with its number, since the
-    /// others would still rely on it.
+    /// Starts all threads. Each makes its core with `make`; when all have, `ready` receives the
+    /// wakers of all threads, and then the cores run. A thread that fails calls `failed` with its
+    /// number, so that the other threads do not wait for it.
     ///
     /// # Errors
-    /// After an error nothing runs.
+    /// After an error no thread runs.
     pub fn start<C: Core>(
         plan: &Plan,
         namespace: &Arc<dyn Namespace>,
@@ -178,7 +179,7 @@ struct Start {
     index: usize,
     plan: Plan,
     namespace: Arc<dyn Namespace>,
-    /// Every thread waits for it before it runs. `false`: give up.
+    /// Every thread waits until this is set. `true`: run; `false`: exit.
     gate: Arc<OnceLock<bool>>,
     sender: Sender<Result<(Waker, EngineKind), StartError>>,
 }
@@ -225,7 +226,8 @@ impl Start {
     }
 }
 
-/// Calls the function when it is dropped, even by a panic, unless that was disarmed.
+/// Calls the function with the thread's number when it is dropped, even by a panic, unless it was
+/// disarmed.
 struct TellsOfFailure<F: Fn(usize)>(Option<Arc<F>>, usize);
 
 impl<F: Fn(usize)> Drop for TellsOfFailure<F> {

@@ -11,7 +11,8 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Wraps a namespace; with `read_only` the server refuses writes even to a writable one.
+    /// Wraps a namespace; with `read_only` the server refuses writes even if the namespace is
+    /// writable.
     #[must_use]
     pub fn new(namespace: Arc<dyn Namespace>, read_only: bool) -> Disk {
         Disk { namespace, read_only }

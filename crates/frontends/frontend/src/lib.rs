@@ -1,12 +1,12 @@
-//! Shared parts of all disk servers, whatever their protocol.
+//! Code that all disk servers share, whatever their protocol.
 //!
 //! **Overview.** [`Cores`] starts a server's threads, each with a reactor and a queue into the
-//! namespace, all or none. [`Mailboxes`] carry messages to them. [`Connections`] is the table of a
-//! thread's connections, and [`Turns`] lists those that have work at the end of a tick.
+//! namespace, all or none. [`Mailboxes`] carry messages to these threads. [`Connections`] is the
+//! table of a thread's connections, and [`Turns`] lists those that have work at the end of a tick.
 //! [`Complaints`] limits a server's warnings about its peers. [`Line`] detects that a client has
 //! hung up. [`Disk`] is the served namespace, and [`GeometryWatch`] reports its changes to the
 //! server. [`pieces`] turns a request for any range of bytes into operations on whole blocks.
-//! [`writes`] holds other writes back during a read-modify-write.
+//! [`writes`] delays other writes during a read-modify-write.
 //!
 //! **Not implemented.** Protocols and the states of a connection: each frontend has its own.
 

@@ -1,25 +1,27 @@
-//! Asks the system whether a client has hung up.
+//! Detects whether a client has disconnected.
 
 use std::net::TcpStream;
 
-/// A second descriptor of a connection's socket. It shows that the client is gone while its last
-/// data, or its end, is still unread. It must be dropped for the connection to close.
+/// A second descriptor of a connection's socket. It shows that the client has disconnected, even
+/// while the client's last data or the end of the stream is unread. The connection closes only
+/// after this is dropped, too.
 #[derive(Debug)]
 pub struct Line(Option<TcpStream>);
 
 impl Line {
-    /// Without a second descriptor, the client counts as connected until its last bytes are read.
+    /// Duplicates the descriptor. If that fails, the client counts as connected until its last
+    /// bytes are read.
     #[must_use]
     pub fn of(stream: &TcpStream) -> Line {
         let copy = stream.try_clone().ok();
-        // Here a read does the check, and must not block.
+        // On this system the check is a read, which must not block.
         #[cfg(not(target_os = "linux"))]
         let copy = copy.filter(|copy| copy.set_nonblocking(true).is_ok());
         Line(copy)
     }
 
-    /// True if the client is gone. A silent client is not, nor is one whose end has not arrived
-    /// here.
+    /// True if the client has disconnected, as far as the system knows. A silent client counts as
+    /// connected.
     #[cfg(target_os = "linux")]
     #[must_use]
     pub fn is_cut(&self) -> bool {
@@ -30,8 +32,8 @@ impl Line {
         poll(&mut looked, Some(&now)).is_ok_and(|ready| ready > 0)
     }
 
-    /// True if the client is gone, and all its data was read. A silent client is not, nor is one
-    /// whose end has not arrived here.
+    /// True if the client has disconnected, as far as the system knows, and all its data was read.
+    /// A silent client counts as connected.
     #[cfg(not(target_os = "linux"))]
     #[must_use]
     pub fn is_cut(&self) -> bool {
@@ -54,7 +56,7 @@ mod tests {
         (client, listener.accept().expect("it came").0)
     }
 
-    /// Waits for the system to report the end.
+    /// Waits until the system reports the disconnection.
     fn becomes_cut(line: &Line) {
         while !line.is_cut() {
             std::thread::yield_now();

@@ -1,7 +1,7 @@
 //! Mailboxes: each thread of a server has one for messages.
 
-// From the standard library and the reactor; `tests/mailboxes.rs` replaces them to try every order
-// of threads.
+// The types of the standard library and the reactor; `tests/mailboxes.rs` replaces them to try
+// every order of threads.
 use crate::sync::{Mutex, MutexGuard, Waker};
 use std::sync::{OnceLock, PoisonError};
 
@@ -11,7 +11,7 @@ pub struct Mailboxes<M> {
 }
 
 struct Mailbox<M> {
-    /// `None` after its thread has ended: no thread would read them.
+    /// `None` after the mailbox's thread has ended: no thread would read messages.
     messages: Mutex<Option<Vec<M>>>,
     waker: Waker,
 }
@@ -29,7 +29,7 @@ impl<M> Default for Mailboxes<M> {
 }
 
 impl<M> Mailboxes<M> {
-    /// Makes a mailbox for each thread. The waker wakes the thread that reads it.
+    /// Makes a mailbox for each thread, with the waker of the thread that reads it.
     ///
     /// # Panics
     /// If they are open already.
@@ -75,8 +75,8 @@ impl<M> Mailboxes<M> {
         self.of(core).lock().as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Closes the mailbox of a thread that has ended. Unread and later messages are dropped, so
-    /// that their senders see that no answer will come.
+    /// Closes the mailbox of a thread that has ended. Unread and later messages are dropped, which
+    /// shows their senders that no answer will come.
     pub fn close(&self, core: usize) {
         if self.all.get().is_some() {
             // Drop them after the lock is released: dropping a message may post another.

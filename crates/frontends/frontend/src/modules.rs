@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Loads a module if its device is missing. Opening the device shows whether that helped.
+/// Loads a module if its device is missing. The caller's open of the device shows whether that
+/// succeeded.
 pub fn load_for(device: &Path, module: &str) {
     if device.exists() || !rustix::process::geteuid().is_root() {
         return;

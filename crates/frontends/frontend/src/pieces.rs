@@ -2,7 +2,7 @@
 //!
 //! [`cut`] makes pieces from a range. Each piece is one operation ([`Piece::begin`]), or, for a
 //! write of less than a block, a read and then a write ([`Piece::end`]). No other write may run
-//! between those two: [`writes`](crate::writes) takes care of that.
+//! between the two: [`writes`](crate::writes) ensures this.
 
 use crate::limits;
 use farblock_block::{Command, Completion, Geometry, Op};
@@ -14,11 +14,11 @@ pub struct Piece {
     pub lba: u64,
     /// The number of blocks.
     pub blocks: u32,
-    /// Offset of the request's bytes in the first block. Only a piece of one block can be partial.
+    /// Offset of the request's bytes in the first block. Above 0 only for a piece of one block.
     pub start: u32,
     /// Length of the request's bytes.
     pub length: u32,
-    /// The data, in whole blocks. The namespace has it while it reads or writes it.
+    /// The data, in whole blocks. `None` while the namespace reads or writes it.
     pub buffer: Option<Buffer>,
     step: Step,
 }
@@ -26,7 +26,7 @@ pub struct Piece {
 /// The current step of a piece.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
-    /// The command runs on all of its blocks.
+    /// The command runs on the piece's whole blocks.
     Whole,
     /// A partly written block is being read.
     ReadBlock,
@@ -35,7 +35,7 @@ enum Step {
 }
 
 impl Piece {
-    /// True if it is shorter than a block.
+    /// True if the piece is shorter than a block.
     pub fn is_part(&self, block_size: u32) -> bool {
         self.length < block_size
     }
@@ -82,7 +82,7 @@ impl Piece {
     }
 }
 
-/// Limit for the blocks of one operation.
+/// The most blocks of one operation.
 pub fn piece_blocks(geometry: &Geometry) -> u32 {
     let blocks = limits::PIECE_BYTES / geometry.block_size;
     if geometry.max_blocks == 0 { blocks } else { blocks.min(geometry.max_blocks) }

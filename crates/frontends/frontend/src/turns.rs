@@ -1,20 +1,20 @@
-//! Lists the connections that have work at the end of a tick. Each gets one turn, however often it
-//! asks, and sends all its output at once.
+//! Lists the connections that have work at the end of a tick (one round of the event loop). Each
+//! gets one turn, however often it requests one, and sends all its output at once.
 
 use crate::connections::{ConnectionKey, Connections};
 use farblock_reactor::{Reactor, TaskId};
 
-/// The connections of a thread that have a turn.
+/// The connections of a thread that are listed for a turn.
 #[derive(Debug, Default)]
 pub struct Turns {
     listed: Vec<ConnectionKey>,
     is_listed: Vec<bool>,
-    /// The other vector. The two are swapped, so that neither is allocated again.
+    /// Swapped with `listed` in each round, so that neither vector is allocated again.
     spare: Vec<ConnectionKey>,
 }
 
 impl Turns {
-    /// Gives a connection a turn, unless it has one.
+    /// Lists a connection for a turn, unless it is listed.
     pub fn list(&mut self, key: ConnectionKey) {
         let index = key.0 as usize;
         if index >= self.is_listed.len() {
@@ -25,18 +25,18 @@ impl Turns {
         }
     }
 
-    /// True if no connection has a turn.
+    /// True if no connection is listed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.listed.is_empty()
     }
 
-    /// Takes the connections that have a turn now. Return the vector to [`Turns::end_round`].
+    /// Takes the listed connections. Return the vector with [`Turns::end_round`].
     pub fn begin_round(&mut self) -> Vec<ConnectionKey> {
         std::mem::replace(&mut self.listed, std::mem::take(&mut self.spare))
     }
 
-    /// Takes back the vector after all have had their turn.
+    /// Takes back the vector of [`Turns::begin_round`] after all turns.
     pub fn end_round(&mut self, mut round: Vec<ConnectionKey>) {
         round.clear();
         self.spare = round;
@@ -51,7 +51,7 @@ impl Turns {
     }
 }
 
-/// The state of a thread that its connections use.
+/// The thread's state that its connections use during their turns.
 pub trait TickContext {
     /// The thread's list of turns.
     fn turns(&mut self) -> &mut Turns;
@@ -65,10 +65,10 @@ pub trait TickConnection {
     /// The thread's state for it.
     type Context: TickContext;
 
-    /// Does its work at the end of a tick.
+    /// Does the connection's work at the end of a tick.
     fn finish_tick(&mut self, cx: &mut Self::Context);
 
-    /// True if no part of it remains anywhere.
+    /// True if the connection is closed and has no operations left.
     fn is_gone(&self) -> bool;
 
     /// The task that receives its events.
@@ -76,13 +76,13 @@ pub trait TickConnection {
 }
 
 impl<C: TickConnection> Connections<C> {
-    /// Gives a connection its turn, and removes it if nothing of it remains. True if it was
+    /// Gives a connection its turn, and removes the connection if it is gone. True if it was
     /// removed.
     pub fn finish_tick(&mut self, key: ConnectionKey, cx: &mut C::Context) -> bool {
         cx.turns().take(key);
         let Some(connection) = self.get_mut(key) else { return false };
         connection.finish_tick(cx);
-        // If it still has a turn, that turn would not find it.
+        // If it is listed again, keep it: the next turn must find it.
         if !connection.is_gone() || cx.turns().has(key) {
             return false;
         }
@@ -104,7 +104,7 @@ mod tests {
         keys.iter().for_each(|&key| turns.list(key));
         let round = turns.begin_round();
         assert_eq!(round, [ConnectionKey(3), ConnectionKey(0)]);
-        // One asks during its own turn, and has one already; the other asks after it.
+        // Connection 3 has its turn; connection 0 requests one, although it is listed already.
         turns.take(ConnectionKey(3));
         turns.list(ConnectionKey(0));
         turns.list(ConnectionKey(3));

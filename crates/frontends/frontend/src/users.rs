@@ -1,5 +1,5 @@
 //! Finds the users of a file or a block device in `/proc` and `/sys`, so that a server can check
-//! them before it takes a disk away.
+//! for users before it removes a disk.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -15,7 +15,7 @@ pub struct User {
     pub pid: Option<u32>,
     /// The process's command; empty for the kernel.
     pub command: String,
-    /// How it uses the disk.
+    /// How the user uses the disk, as the end of a sentence.
     pub what: String,
 }
 
@@ -52,7 +52,7 @@ impl fmt::Display for Listed<'_> {
 }
 
 /// Processes that have one of these paths, or a file below it, open, mapped, or as their directory.
-/// It only reads links, so that it never waits for a server that does not answer.
+/// This only reads links in `/proc`, so it never waits for a server that does not respond.
 pub fn processes(paths: &[PathBuf]) -> Vec<User> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -122,7 +122,7 @@ pub fn elsewhere(device: &str) -> Vec<User> {
 }
 
 /// The mounts of this file system (`major:minor`) in other mount namespaces than this process's:
-/// the first of each, with a process in it.
+/// for each namespace a process in it, and its first mount.
 #[must_use]
 pub fn mounts_elsewhere(device: &str) -> Vec<(u32, Mount)> {
     let own = fs::read_link("/proc/self/ns/mnt").unwrap_or_default();
@@ -194,8 +194,8 @@ pub fn of_block_device(path: &Path) -> Vec<User> {
     users
 }
 
-/// Swap on a block device, its partitions, devices on top of those, and file systems on any of
-/// them, with its name in the kernel's table.
+/// The swap areas on a block device, its partitions, devices on top of these, and file systems on
+/// any of them, by their names in the kernel's table.
 #[must_use]
 pub fn swaps_on(path: &Path) -> Vec<PathBuf> {
     let Some(name) = path.file_name() else { return Vec::new() };
@@ -237,7 +237,7 @@ fn stack(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Limit for the devices of a stack; more are ignored.
+/// The most devices in a stack; further ones are ignored.
 const MAX_STACK: usize = 1024;
 
 /// Users of a regular file: swap, loop devices, and processes that have it open. The path must be

@@ -5,12 +5,12 @@ use farblock_block::{Change, Geometry, Watch};
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 
-/// Watches a disk's geometry (its size, whether it can be written) for a server, until it is
+/// Watches a disk's geometry (its size, whether it can be written) for a server, until this is
 /// dropped.
 ///
-/// It calls the server on its own thread, so that the server may wait for a kernel or a client
-/// meanwhile. A namespace that never reports changes costs no thread. It does not report that a
-/// namespace is gone: operations show that.
+/// Calls the server on the watch's own thread, so the server's callback may wait for a kernel or a
+/// client. For a namespace that never changes there is no thread. A namespace that becomes
+/// unavailable is not reported: operations show that.
 #[derive(Debug)]
 pub struct GeometryWatch {
     watch: Option<Watch>,
@@ -18,8 +18,8 @@ pub struct GeometryWatch {
 }
 
 impl GeometryWatch {
-    /// Calls `changed` when the geometry differs from the last one; the first comparison is with
-    /// `known`, the server's initial geometry.
+    /// Calls `changed` when the geometry differs from the last one seen; the first comparison is
+    /// with `known`, the server's initial geometry.
     #[must_use = "nothing is watched when it is dropped"]
     pub fn start(
         thread_name: &'static str,
@@ -59,7 +59,7 @@ fn run(disk: &Disk, mut known: Geometry, told: &mpsc::Receiver<()>, mut changed:
         if told.recv().is_err() {
             return;
         }
-        // One check covers all of them.
+        // One check covers all notifications so far.
         while told.try_recv().is_ok() {}
     }
 }

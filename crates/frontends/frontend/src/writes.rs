@@ -3,9 +3,10 @@
 //!
 //! Whole blocks are written directly. A client that does not know the block size may write parts of
 //! a block. Between the read and the write of such a *merge* no other write of this server may run,
-//! from any client on any core: the merge would undo it. (It cannot exclude writes that other hosts
-//! make to a remote namespace.) So a merge waits until no write is in flight anywhere, and writes
-//! wait until it is done. That is slow, and rare; whole writes pay one addition for it.
+//! from any client on any core: the merge would undo that write. (The server cannot exclude writes
+//! of other hosts to a remote namespace.) So a merge waits until no write is in flight on any core,
+//! and writes wait until the merge is done. This is slow, but rare; writes of whole blocks pay one
+//! addition for it.
 //!
 //! Cores coordinate by messages. Each has a [`Gate`], and the first core has the [`Arbiter`]:
 //!
@@ -21,7 +22,7 @@ use crate::limits;
 /// A message from the arbiter to a core's gate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Order {
-    /// Start no more writes, and report when none is in flight.
+    /// Start no more writes, and report when no write is in flight.
     Close,
     /// Start merging.
     Grant,
@@ -32,11 +33,11 @@ pub enum Order {
 /// A message from a core to the arbiter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Report {
-    /// It wants to merge.
+    /// The core wants to merge.
     Wants,
     /// No write is in flight.
     Closed,
-    /// It has finished merging.
+    /// The core has finished merging.
     Done,
 }
 
@@ -45,7 +46,7 @@ pub enum Report {
 pub struct Arbiter {
     cores: usize,
     waiting: VecDeque<usize>,
-    /// The gates are closed or closing; this many of them are closed.
+    /// `None`: the gates are open. Otherwise they are closing, and this many are closed.
     closed: Option<usize>,
 }
 
@@ -85,15 +86,15 @@ impl Arbiter {
 enum GateState {
     /// Writes may start.
     Open,
-    /// Waits for the writes in flight.
+    /// The gate waits for the writes in flight.
     Closing,
     /// No write is in flight.
     Closed,
-    /// This core merges, up to this many more times before others get their turn.
+    /// This core merges, up to this many more times; then other cores get their turn.
     Merging(usize),
 }
 
-/// A core's writes; `T` identifies one.
+/// Admits a core's writes and merges; `T` identifies one.
 #[derive(Debug)]
 pub struct Gate<T> {
     state: GateState,
@@ -118,7 +119,7 @@ impl<T> Gate<T> {
         Gate { state: GateState::Open, in_flight: 0, parked, merges, wants: false }
     }
 
-    /// Admits a write of whole blocks. Returns it if it may start now; otherwise
+    /// Admits a write of whole blocks. Returns the write if it may start now; otherwise
     /// [`next_parked`](Self::next_parked) returns it later.
     pub fn enter(&mut self, write: T) -> Option<T> {
         if self.state == GateState::Open {
@@ -149,7 +150,7 @@ impl<T> Gate<T> {
         (!std::mem::replace(&mut self.wants, true)).then_some(Report::Wants)
     }
 
-    /// Executes an order of the arbiter. May return a report for it.
+    /// Executes an order of the arbiter. May return a report for the arbiter.
     pub fn obey(&mut self, order: Order) -> Option<Report> {
         match order {
             Order::Close => {
@@ -167,11 +168,10 @@ impl<T> Gate<T> {
         }
     }
 
-    /// While merging: returns the next merge, or a report for the arbiter. Call it after a grant,
-    /// and after each merge.
+    /// Returns the next merge to execute. Call it after a grant, and after each merge.
     ///
     /// # Errors
-    /// The report, if there are no merges, or other cores must get their turn.
+    /// A report for the arbiter, if there are no more merges, or other cores must get their turn.
     ///
     /// # Panics
     /// Without a grant.
@@ -188,13 +188,13 @@ impl<T> Gate<T> {
         Err(Report::Done)
     }
 
-    /// After [`Report::Done`]: asks for another turn if there are more merges.
+    /// Call it after [`Report::Done`]: requests another turn if there are more merges.
     pub fn wants_more(&mut self) -> Option<Report> {
         (!self.merges.is_empty() && !std::mem::replace(&mut self.wants, true))
             .then_some(Report::Wants)
     }
 
-    /// While open: returns a parked write that may start now.
+    /// If the gate is open: returns a parked write, which may start now.
     pub fn next_parked(&mut self) -> Option<T> {
         if self.state != GateState::Open {
             return None;
@@ -261,7 +261,7 @@ mod tests {
             }
         }
 
-        /// Does one random step that is possible.
+        /// Does one random step of those that are possible.
         fn step(&mut self) {
             match self.random.below(4) {
                 0 => {

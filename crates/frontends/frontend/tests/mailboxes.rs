@@ -1,6 +1,6 @@
-//! A message to a thread is read by it, or dropped once the thread has ended, in any order of
-//! threads. Runs the code of mailboxes and wakers with loom's locks and atomics, which tries
-//! orders.
+//! In any order of threads, a thread reads a message, or the message is dropped once the thread has
+//! ended. Runs the code of mailboxes and wakers with loom's locks and atomics, which try every
+//! order.
 #![cfg(target_os = "linux")]
 
 #[path = "../../../loops/reactor/tests/loom_loop/mod.rs"]
@@ -42,7 +42,8 @@ impl Drop for Teller {
     }
 }
 
-/// Runs a thread's loop until this many messages have arrived. Loom makes sure that this ends.
+/// Runs a thread's loop until this many messages have arrived. If one is lost, loom reports a
+/// deadlock.
 fn take(looped: &Loop, mailboxes: &Mailboxes<Message>, core: usize, count: usize) -> Vec<Message> {
     let mut taken = Vec::new();
     while taken.len() < count {
@@ -61,7 +62,7 @@ fn server(threads: usize) -> (Vec<Loop>, Arc<Mailboxes<Message>>) {
     (loops, Arc::new(mailboxes))
 }
 
-/// Lets another thread post work. Dropped work has no strong reference any more.
+/// Starts a thread that posts work. The weak reference is dead once the work was dropped.
 fn post_work(mailboxes: &Arc<Mailboxes<Message>>, core: usize) -> (JoinHandle<()>, Weak<()>) {
     let (mailboxes, work) = (Arc::clone(mailboxes), std::sync::Arc::new(()));
     let dropped = std::sync::Arc::downgrade(&work);
@@ -93,8 +94,8 @@ fn what_is_posted_to_all_is_found_by_each() {
     });
 }
 
-/// Before, during or after the thread's end, an unread message is dropped, so that its sender sees
-/// that no answer will come.
+/// A message that is posted before, during or after the end of its thread, and is never read, is
+/// dropped. So its sender sees that no answer will come.
 #[test]
 fn what_is_posted_while_a_thread_ends_is_dropped() {
     in_every_order(|| {
@@ -111,7 +112,7 @@ fn what_is_posted_while_a_thread_ends_is_dropped() {
     });
 }
 
-/// An unread message may post when it is dropped, even to the thread that ends.
+/// A message that is dropped unread may post another message, even to the thread that is ending.
 #[test]
 fn what_is_dropped_unread_may_tell_any_thread() {
     in_every_order(|| {
@@ -134,7 +135,7 @@ fn what_is_unread_goes_with_the_mailboxes() {
     in_every_order(|| {
         let (loops, mailboxes) = server(1);
         let (thread, dropped) = post_work(&mailboxes, 0);
-        // The thread with the last reference drops them: either may be it.
+        // Either thread may hold the last reference, and then drops both.
         drop((loops, mailboxes));
         thread.join().unwrap();
         assert_eq!(dropped.strong_count(), 0, "a message outlives its mailbox");

@@ -1,5 +1,5 @@
-//! The disk that an example serves: all or the first part of the disk that a description or a URL
-//! names.
+//! The disk that an example serves: a spec or a URL names it, and the example may show only its
+//! first part.
 
 use farblock_backends::Spec;
 use farblock_block::{BlockError, Change, Changes, Geometry, Namespace, Queue, Watch};

@@ -1,13 +1,14 @@
-//! Finds out whether the thread behind a request has a signal to handle, or is exiting.
+//! Finds out whether the thread that made a request has a signal to handle, or is exiting.
 //!
-//! The kernel reports signals by `FUSE_INTERRUPT`. The library (fuser 0.18) answers it and does not
-//! pass it on. So the cores check for signals, but only for requests that wait long.
+//! The kernel reports signals by `FUSE_INTERRUPT`. The library (fuser 0.18) answers this message
+//! itself and does not pass it on. So the cores check for signals in `/proc`, but only for requests
+//! that wait long.
 
 use std::fs;
 
 /// `PF_EXITING` of the kernel's `task_struct`.
 const EXITING: u32 = 4;
-/// The flags' place in `/proc/TID/stat`, counted from the state, which follows the name.
+/// The index of the flags in `/proc/TID/stat`, counted from the field after the name (the state).
 const FLAGS_FIELD: usize = 6;
 
 /// The thread that made a request, by the kernel's thread id; 0 if this process cannot see it.

@@ -22,15 +22,15 @@ const PIECE_BITS: u32 = 32;
 struct FuseRequest {
     reply: Reply,
     caller: Caller,
-    /// The request existed at the last check for signals.
+    /// The request was in progress at the last check for signals, too.
     waits: bool,
     /// The caller received a signal, or exited.
     interrupted: bool,
     command: Command,
     fua: bool,
-    /// The request's bytes.
+    /// The request's length, in bytes.
     length: u64,
-    /// The start of the part that is not started yet.
+    /// The offset of the rest of the request, which has not started yet.
     offset: u64,
     left: u64,
     /// Some pieces are shorter than a block. They need a read-modify-write while other writes wait.
@@ -44,7 +44,7 @@ struct FuseRequest {
 
 /// The requests of one core.
 pub(super) struct Requests {
-    // The queue goes first: dropping it may deregister it from the reactor.
+    // Dropped before the reactor, since the drop may deregister the queue there.
     queue: Box<dyn Queue>,
     reactor: Reactor,
     mail: TaskId,
@@ -58,17 +58,17 @@ pub(super) struct Requests {
     free: Vec<usize>,
     /// Empty piece vectors for reuse, so that a request allocates none.
     spare: Vec<Vec<Piece>>,
-    /// Something may have completed since the queue was polled.
+    /// Operations may have completed since the queue was last polled.
     dirty: bool,
     /// The current merge has completed.
     merged: bool,
-    /// Requests answered in this tick, with the bytes they held, and the buffers of writes.
+    /// Requests answered in this tick, the bytes they held, and the buffers of their writes.
     answered: usize,
     released_bytes: usize,
     written: Vec<Buffer>,
     /// When to check for signals again, if there are requests.
     look_at: Option<Instant>,
-    /// The core is stopping. It stops at this time even if requests are unanswered.
+    /// Set when the core is stopping: it stops at this time even if requests are unanswered.
     deadline: Option<Instant>,
 }
 
@@ -286,14 +286,15 @@ impl Requests {
             (Ok(()), Reply::Done(reply)) => reply.ok(),
             (Ok(()), Reply::Sent) => {}
         }
-        // Buffers of writes go back to the threads that read such requests.
+        // Buffers of writes return to the threads that read requests from the kernel.
         self.written.extend(pieces.drain(..).filter_map(|piece| piece.buffer));
         self.spare.push(pieces);
         self.answered += 1;
         self.released_bytes += held_bytes;
     }
 
-    /// Interrupts requests that have waited for an interval and whose callers received a signal.
+    /// Interrupts requests that have waited for at least one interval and whose callers received a
+    /// signal.
     fn look_for_signals(&mut self) {
         let (mut interrupted, mut left) = (false, false);
         for request in self.requests.iter_mut().flatten() {
@@ -365,7 +366,7 @@ impl Requests {
 
 impl Core for Requests {
     /// Runs until the server stops and no core has requests any more. Until then other cores may
-    /// need this core's answer about its writes.
+    /// need reports from this core's gate.
     fn run(mut self) -> io::Result<()> {
         let (mut ready, mut events, mut done) = (Vec::new(), Vec::new(), Vec::new());
         let (mut jobs, mut messages) = (Vec::new(), Vec::new());
@@ -381,7 +382,7 @@ impl Core for Requests {
                     messages.drain(..).for_each(|message| self.handle(message));
                     jobs.drain(..).for_each(|job| self.begin(job));
                 }
-                // No source of this thread reports events. Drop those that were left.
+                // This thread expects no events; drop stale ones.
                 self.reactor.take_events(task, &mut events);
                 events.clear();
             }

@@ -21,14 +21,13 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 const ROOT: INodeNo = INodeNo::ROOT;
-/// The file.
+/// The inode number of the file.
 pub(super) const FILE: INodeNo = INodeNo(2);
 
-/// Time for which the kernel may cache the file's attributes. The server notifies the kernel when
-/// they change.
+/// How long the kernel may cache the file's attributes. The server notifies the kernel when they
+/// change.
 const REMEMBER: Duration = Duration::from_secs(3600);
-/// The kernel caches nothing about the directory, so that a look at the mount of a dead server
-/// fails.
+/// The kernel caches nothing about the directory, so that `stat` of a dead server's mount fails.
 const FORGET: Duration = Duration::ZERO;
 
 /// The handle of an open file says whether the file may be written.
@@ -121,13 +120,13 @@ fn caller(request: &Request) -> Caller {
 
 /// The command for a `fallocate`.
 ///
-/// A hole must read as zeroes: programs rely on it, and so does the loop device, which zeroes
-/// ranges that way. `Deallocate` does not promise that. Zeroing with permission to deallocate does
-/// both.
+/// A hole must read as zeroes: programs rely on this, and so does the loop device, which punches
+/// holes to zero ranges. `Deallocate` does not promise zeroes. A write zeroes that may deallocate
+/// zeroes the range and frees its space.
 fn zeroing(mode: i32, geometry: &Geometry) -> Option<Command> {
     let flags = FallocateFlags::from_bits_retain(mode.cast_unsigned());
     match flags - FallocateFlags::KEEP_SIZE {
-        // If the namespace cannot deallocate, a punched hole would only write zeroes in vain.
+        // If the namespace cannot deallocate, punching a hole would only write zeroes.
         FallocateFlags::PUNCH_HOLE if !geometry.deallocate => None,
         FallocateFlags::PUNCH_HOLE => Some(Command::WriteZeroes { deallocate: true }),
         FallocateFlags::ZERO_RANGE => Some(Command::WriteZeroes { deallocate: false }),
@@ -137,8 +136,8 @@ fn zeroing(mode: i32, geometry: &Geometry) -> Option<Command> {
 
 impl Filesystem for Disk {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // The server uses each feature if the kernel has it, and works without: asynchronous
-        // requests at depth, and shared mappings of uncached files.
+        // Optional features of the kernel: asynchronous direct I/O, and shared mappings of uncached
+        // files.
         for wish in [InitFlags::FUSE_ASYNC_DIO, InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP] {
             if config.add_capabilities(wish).is_err() {
                 tracing::debug!("the kernel's FUSE has no {wish:?}");

@@ -1,8 +1,8 @@
-//! Mailboxes of the cores: requests, with a limit on the bytes that a core holds, and messages.
-//! They also tell when all requests are answered.
+//! The cores' inboxes for requests, with a limit on the bytes that a core holds, and for messages.
+//! They also count the unanswered requests.
 
-// From the standard library and the reactor; `tests/fuse_inboxes.rs` replaces them to try every
-// order of threads.
+// The types of the standard library and the reactor; `tests/fuse_inboxes.rs` replaces them to try
+// every order of threads.
 use super::sync::{AtomicBool, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering, Waker};
 use farblock_frontend::writes::{Order, Report};
 use farblock_reactor::{Buffer, BufferPool};
@@ -10,7 +10,7 @@ use std::sync::{OnceLock, PoisonError};
 
 /// A request for a core.
 pub(super) trait Work {
-    /// Size of the data buffers that it holds, in bytes.
+    /// Size of the data buffers that the request holds, in bytes.
     fn held_bytes(&self) -> usize;
 
     /// Fails the request, since no core will execute it.
@@ -69,15 +69,14 @@ impl<W> Mailbox<W> {
     }
 }
 
-/// A bit beside the count of requests: the cores are stopping. Both are in one number, so that
-/// either the thread that answers the last request or the one that stops the cores sees the final
-/// state.
+/// A flag in the same number as the count of requests: the cores are stopping. So either the thread
+/// that answers the last request or the thread that stops the cores sees the final state.
 const STOPPING: usize = 1 << (usize::BITS - 1);
 
 /// The inboxes of all cores.
 pub(super) struct Inboxes<W> {
     all: OnceLock<Vec<Mailbox<W>>>,
-    /// Limit for the bytes that the requests of a core hold. A larger request is admitted alone.
+    /// The most bytes that the requests of a core hold. A larger request is admitted alone.
     core_bytes: usize,
     /// The number of unanswered requests, and [`STOPPING`].
     unanswered: AtomicUsize,
@@ -95,13 +94,13 @@ impl<W: Work> Inboxes<W> {
         }
     }
 
-    /// Makes an inbox for each core. The waker wakes the core that reads it.
+    /// Makes an inbox for each core, with the waker of the core that reads it.
     pub(super) fn open(&self, wakers: Vec<Waker>) {
         let all = wakers.into_iter().map(Mailbox::new).collect();
         assert!(self.all.set(all).is_ok(), "the inboxes are opened once");
     }
 
-    /// Empty until a server starts.
+    /// The inboxes; empty until the server starts.
     fn all(&self) -> &[Mailbox<W>] {
         self.all.get().map_or(&[], Vec::as_slice)
     }
@@ -149,14 +148,15 @@ impl<W: Work> Inboxes<W> {
         (0..self.count()).for_each(|core| self.post(core, message));
     }
 
-    /// Takes all requests and messages. The vectors passed in are empty, and lend their capacity.
+    /// Swaps the core's requests and messages into these vectors, which must be empty.
     pub(super) fn take(&self, core: usize, work: &mut Vec<W>, messages: &mut Vec<Message>) {
         let mut inbox = self.all()[core].lock();
         std::mem::swap(&mut inbox.work, work);
         std::mem::swap(&mut inbox.messages, messages);
     }
 
-    /// Counts answered requests, frees the bytes they held, and takes back these buffers.
+    /// Counts answered requests as done, releases the bytes they held, and takes back these
+    /// buffers.
     pub(super) fn answered(
         &self,
         core: usize,
@@ -191,7 +191,7 @@ impl<W: Work> Inboxes<W> {
         self.unanswered.load(Ordering::Acquire) == STOPPING || self.failed.load(Ordering::Acquire)
     }
 
-    /// Closes the inbox of a stopped core: requests in it fail, and so do later ones.
+    /// Closes the inbox of a stopped core: its requests and later ones fail.
     pub(super) fn close(&self, core: usize) {
         let mailbox = &self.all()[core];
         let mut inbox = mailbox.lock();

@@ -20,13 +20,13 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// The source of our mounts in the kernel's table.
+/// The source of farblock's mounts in the kernel's mount table.
 pub(super) const SOURCE: &str = "farblock";
 
 const DEVICE: &str = "/dev/fuse";
-/// Limit for links that lead to one another, the same as the kernel's.
+/// The most symbolic links that a path may lead through, the same as the kernel's limit.
 const MAX_LINKS: usize = 40;
-/// Interval between two checks for the end of something.
+/// Interval between two checks of an awaited condition.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// Why mounting failed. Its text says what to do.
@@ -37,21 +37,22 @@ pub enum MountError {
     NoDevice,
     /// This user may not open `/dev/fuse`.
     DeviceDenied,
-    /// Without this helper only root can mount.
+    /// The helper `fusermount3` is missing, without which only root can mount.
     NoHelper,
     /// This container or service lacks the right to mount.
     NoRight,
-    /// The mountpoint is not there, is not a directory, or cannot be read.
+    /// The mountpoint does not exist, is not a directory, or cannot be read.
     NoDirectory(PathBuf, io::Error),
     /// The directory is not empty.
     NotEmpty(PathBuf),
     /// Another file system is mounted there.
     Busy(PathBuf),
-    /// A mount does not answer: its server is dead or stopped, and another process keeps the mount.
+    /// The mount there does not answer: its server is dead or stopped, and another process keeps
+    /// the mount.
     Silent(PathBuf),
     /// The mount of a dead server cannot be removed.
     Stale(PathBuf, io::Error),
-    /// `allow_other` needs `user_allow_other` in `/etc/fuse.conf`, which lacks it.
+    /// `allow_other` needs the line `user_allow_other` in `/etc/fuse.conf`, which is missing.
     OthersNotAllowed,
     /// The process that mounts for this one refuses, with this sentence.
     Refused(String),
@@ -138,10 +139,10 @@ pub trait Mounter: Send + Sync {
     /// If mounting there is impossible.
     fn prepare(&self) -> Result<PathBuf, MountError>;
 
-    /// Mounts there. Returns the connection to the kernel; the caller holds the only one.
+    /// Mounts the file system. Returns the only descriptor of its connection to the kernel.
     ///
     /// # Errors
-    /// If it fails, nothing is mounted.
+    /// After an error nothing is mounted.
     fn mount(&self, read_only: bool) -> Result<OwnedFd, MountError>;
 
     /// Unmounts.
@@ -168,13 +169,13 @@ pub struct Own {
 }
 
 impl Own {
-    /// For the mount at this path.
+    /// A mounter for the mount at this path.
     #[must_use]
     pub fn new(mountpoint: PathBuf, allow_other: bool) -> Own {
         Own { mountpoint, allow_other }
     }
 
-    /// The full path. It never asks the mount itself, whose server may be dead: the kernel knows
+    /// The full path. Does not access the mount itself, whose server may be dead: the kernel knows
     /// without the server that a mount is not a link.
     #[must_use]
     pub fn path(&self) -> PathBuf {
@@ -315,7 +316,7 @@ pub fn available() -> Result<(), MountError> {
     if is_administrator() {
         return Ok(());
     }
-    // The helper gets the right from its owner, root, unless this process may gain no rights.
+    // The helper is setuid root, which has no effect if this process may gain no privileges.
     let no_new_rights = of_this_process("NoNewPrivs").as_deref() == Some("1");
     if no_new_rights || !has_right("CapBnd") {
         return Err(MountError::NoRight);
@@ -334,19 +335,19 @@ pub fn is_administrator() -> bool {
 fn has_right(set: &str) -> bool {
     const SYS_ADMIN: u64 = 1 << 21;
     let mask = of_this_process(set).and_then(|mask| u64::from_str_radix(&mask, 16).ok());
-    // A kernel that does not tell refuses later.
+    // If the kernel does not report the set, the mount itself shows whether it is allowed.
     mask.is_none_or(|mask| mask & SYS_ADMIN != 0)
 }
 
-/// A line of this process's status.
+/// The value of a line in this process's status.
 fn of_this_process(name: &str) -> Option<String> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let value = |line: &str| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim().to_owned());
     status.lines().find_map(value)
 }
 
-/// Unmounts a file system that a killed server of ours left there, and detaches its loop devices.
-/// Does nothing without such leftovers.
+/// Unmounts a file system that a killed farblock server left there, and detaches its loop devices.
+/// Does nothing if there is none.
 ///
 /// # Errors
 /// If another file system is mounted there, or the mount cannot be unmounted, or another process
@@ -372,7 +373,8 @@ pub fn clean_up(mountpoint: &Path) -> Result<(), MountError> {
     if is_gone()? { Err(stale(io::ErrorKind::ResourceBusy.into())) } else { Ok(()) }
 }
 
-/// Like [`clean_up`], but also ends a mount that another process keeps. Its users get errors.
+/// Like [`clean_up`], but also ends a mount that another process keeps. The mount's users get
+/// errors.
 ///
 /// # Errors
 /// As [`clean_up`].
@@ -384,7 +386,7 @@ pub fn end(mountpoint: &Path) -> Result<(), MountError> {
         let devices = loop_device::below(&path);
         minor(&path).into_iter().for_each(abort);
         unmount(&path, Way::Abort).map_err(stale)?;
-        // Now that no request waits for an answer: detaching a loop device writes the data that it
+        // Only now, when requests fail at once: detaching a loop device writes the data that it
         // still holds.
         for device in devices {
             if let Err(error) = loop_device::detach(&device, true) {
@@ -402,14 +404,13 @@ pub fn is_broken(mountpoint: &Path) -> bool {
     is_gone(mountpoint) == Some(true)
 }
 
-/// Whether something is mounted there whose server is gone; `None` if that cannot be said, since
-/// nobody answers and the kernel lets whoever asks wait.
+/// Whether the server of the mount there is dead; `None` if the mount does not answer in time.
 fn is_gone(path: &Path) -> Option<bool> {
     let (sender, answer) = mpsc::channel();
     let path = path.to_path_buf();
     // This call may block for as long as this process lives.
     let ask = move || {
-        // Ask the server, not the kernel's cache.
+        // Query the server, not the kernel's cache.
         let found = rustix::fs::statx(CWD, &path, AtFlags::STATX_FORCE_SYNC, StatxFlags::TYPE);
         let _ = sender.send(found.is_err_and(|error| error == Errno::NOTCONN));
     };
@@ -434,7 +435,7 @@ fn is_ours(path: &Path) -> bool {
     top.is_some_and(|mount| mount.source == Path::new(SOURCE))
 }
 
-/// The library's error as one of ours, as far as we know it.
+/// Converts the library's error to a specific [`MountError`] if possible.
 pub(super) fn failed(mountpoint: &Path, error: io::Error) -> MountError {
     if error.to_string().contains("user_allow_other") {
         return MountError::OthersNotAllowed;
@@ -445,11 +446,11 @@ pub(super) fn failed(mountpoint: &Path, error: io::Error) -> MountError {
 /// How to unmount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
-    /// Only if it has no users.
+    /// Only if the mount has no users.
     IfUnused,
-    /// Remove it from the tree at once; the kernel ends it with its last user.
+    /// Remove the mount from the tree at once; the kernel ends it with its last user.
     Lazy,
-    /// Like `Lazy`, and its users get errors.
+    /// Like `Lazy`, and the mount's users get errors.
     Abort,
 }
 
@@ -514,7 +515,7 @@ fn found_helper() -> Option<OsString> {
     all.find(|program| program.exists()).map(PathBuf::into_os_string)
 }
 
-/// Waits until the condition is true, up to a limit.
+/// Waits until the condition is true, up to [`limits::RELEASE_TIMEOUT`]; true if it is.
 pub(super) fn wait_until(mut is_so: impl FnMut() -> bool) -> bool {
     let deadline = Instant::now() + limits::RELEASE_TIMEOUT;
     loop {

@@ -1,13 +1,14 @@
 //! Resumes a mount whose server was killed.
 //!
-//! The kernel ends a mount when the last descriptor of its connection is closed. Another process
-//! that keeps one ([`Server::connection`](super::Server::connection)) keeps the mount: requests
-//! wait, and a successor with the descriptor takes them. On demand (`FUSE_NOTIFY_RESEND`, Linux
+//! The kernel ends a mount when the last descriptor of its connection is closed. A process that
+//! keeps a descriptor ([`Server::connection`](super::Server::connection)) keeps the mount: requests
+//! wait, and a new server with the descriptor reads them. On demand (`FUSE_NOTIFY_RESEND`, Linux
 //! 6.9) the kernel hands out again the requests that the dead server had read and not answered.
 //!
-//! The library starts every session with the kernel's greeting, which the kernel sends only once,
-//! when the mount is made. So we start the session on one end of a socket pair and greet it from
-//! the other. Then we replace the file under its descriptor by the kernel's connection.
+//! The library starts every session with the kernel's greeting (`FUSE_INIT`), which the kernel
+//! sends only once, when the mount is made. So we start the session on one end of a socket pair and
+//! send a greeting from the other end. Then we replace the session's end by the kernel's connection
+//! (`dup3`).
 
 use fuser::{Config, Filesystem, Session};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -26,13 +27,13 @@ const MINOR: u32 = 40;
 const FLAGS: u32 = 1 << 30;
 const MORE_FLAGS: u32 = 1 << (39 - 32);
 const MAX_READAHEAD_BYTES: u32 = 128 << 10;
-/// `FUSE_NOTIFY_RESEND`, in the place of an answer's error.
+/// `FUSE_NOTIFY_RESEND`, in the error field of an answer.
 const NOTIFY_RESEND: u32 = 7;
 /// Larger than any answer to the greeting.
 const ANSWER_BYTES: usize = 256;
 
-/// A session on a connection that had one before. The caller must run it at once, since the kernel
-/// hands out the unanswered requests again.
+/// A session on a connection that had a session before. The caller must run it at once, since the
+/// kernel hands out the unanswered requests again.
 pub(super) fn session<F: Filesystem>(
     filesystem: F,
     connection: &OwnedFd,
@@ -58,8 +59,8 @@ pub(super) fn session<F: Filesystem>(
 
 /// Makes the descriptor refer to another file.
 fn exchange(descriptor: BorrowedFd<'_>, file: &OwnedFd) -> io::Result<()> {
-    // SAFETY: the descriptor stays open while it is borrowed, and is not closed here. Its owner,
-    // the session, then uses the new file.
+    // SAFETY: the descriptor stays open while it is borrowed, and is not closed here. Afterwards
+    // its owner, the session, uses the new file.
     let mut target = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(descriptor.as_raw_fd()) });
     Ok(rustix::io::dup3(file, &mut target, DupFlags::CLOEXEC)?)
 }
@@ -72,7 +73,7 @@ fn greeting() -> [u8; HEADER_BYTES + INIT_BYTES] {
     };
     put(0, (HEADER_BYTES + INIT_BYTES) as u32);
     put(4, OPCODE_INIT);
-    // The low half on little-endian, the high one elsewhere: any number but zero.
+    // The request's identifier: any number but zero, so the byte order does not matter.
     put(8, 1);
     put(HEADER_BYTES, MAJOR);
     put(HEADER_BYTES + 4, MINOR);

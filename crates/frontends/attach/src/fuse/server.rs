@@ -23,7 +23,7 @@ use std::time::SystemTime;
 pub const THREAD_NAME_PREFIX: &str = "fuse";
 const CORE_NAME_PREFIX: &str = "fuse-";
 
-/// Default limit for the threads of a server.
+/// The most threads of a server by default.
 const MAX_DEFAULT_THREADS: usize = 4;
 
 /// The configuration of a server.
@@ -31,7 +31,7 @@ const MAX_DEFAULT_THREADS: usize = 4;
 pub struct Config {
     /// The directory to mount at.
     pub mountpoint: PathBuf,
-    /// The file's name in it.
+    /// The file's name in the mounted directory.
     pub name: String,
     /// The event loop to use.
     pub engine: EngineKind,
@@ -42,11 +42,11 @@ pub struct Config {
     pub threads: usize,
     /// Refuse writes, even to a writable namespace.
     pub read_only: bool,
-    /// Users other than the one who mounts have access, too, root among them.
+    /// Users other than the one who mounts, including root, have access, too.
     pub allow_other: bool,
     /// Another process will keep [`Server::connection`]. Every thread then reads requests from that
-    /// one descriptor: the kernel fails requests that were read from another descriptor when that
-    /// one is closed.
+    /// one descriptor, because the kernel fails unanswered requests when the descriptor from which
+    /// they were read is closed.
     pub kept: bool,
 }
 
@@ -109,8 +109,8 @@ impl std::error::Error for StartError {}
 pub enum StopError {
     /// The disk is in use, by these users as far as visible. The server continues.
     InUse(PathBuf, Vec<User>),
-    /// It is no longer mounted here, but these processes have copies of the mount. The server
-    /// continues for them.
+    /// The mount is gone from this mount namespace, but these processes have it in others. The
+    /// server continues for them.
     Elsewhere(PathBuf, Vec<User>),
     /// Unmounting failed. The server continues.
     Unmount(PathBuf, io::Error),
@@ -155,7 +155,7 @@ pub struct Server {
 
 /// The session of a mount.
 struct Mounted {
-    /// Ends once the kernel has ended the mount.
+    /// The session's thread, which exits once the kernel has ended the mount.
     thread: Thread,
     notifier: Notifier,
     connection: OwnedFd,
@@ -167,12 +167,12 @@ impl Server {
     /// Opens the namespace, mounts the directory and serves the file.
     ///
     /// # Errors
-    /// After an error nothing runs, and nothing is mounted.
+    /// After an error no thread runs, and nothing is mounted.
     pub fn start(config: &Config, namespace: Arc<dyn Namespace>) -> Result<Server, StartError> {
         Server::start_with(config, namespace, own(config))
     }
 
-    /// Like [`Server::start`], but another mounter mounts at the configured mountpoint.
+    /// Like [`Server::start`], but `mounter` does the mount operations.
     ///
     /// # Errors
     /// As [`Server::start`].
@@ -197,7 +197,7 @@ impl Server {
     ///
     /// The server executes unanswered requests again. It cannot know whether the dead server had
     /// executed them. So the namespace must tolerate repeated writes, and no operation of the dead
-    /// server may still be on its way to it.
+    /// server may reach the namespace any more.
     ///
     /// # Errors
     /// After an error nothing runs.
@@ -235,7 +235,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Starts the parts that run before the session. From here on, dropping the server stops them.
+    /// Starts the cores, before the session. From here on, dropping the server stops them.
     fn new(
         config: &Config,
         disk: Disk,
@@ -310,8 +310,8 @@ impl Server {
     }
 
     /// The connection to the kernel, for another process to keep. While that process keeps it, the
-    /// mount outlives this process, and requests wait for [`Server::resume`]. `None` if the kernel
-    /// cannot hand out unanswered requests again (before Linux 6.9): they would hang.
+    /// mount outlives this process, and requests wait for [`Server::resume`]. `None` before Linux
+    /// 6.9: those kernels cannot hand out unanswered requests again, so the requests would hang.
     #[must_use]
     pub fn connection(&self) -> Option<OwnedFd> {
         let session = self.session.as_ref().filter(|_| self.shared.resends())?;
@@ -330,17 +330,17 @@ impl Server {
         self.cores.engine()
     }
 
-    /// The users of the disk: processes with the file or the directory, loop devices on the file,
-    /// and the users of those.
+    /// The users of the disk: processes that use the file or the directory, loop devices on the
+    /// file, and the users of these devices.
     #[must_use]
     pub fn users(&self) -> Vec<User> {
         self.mounter.users()
     }
 
-    /// Takes over a new size of the namespace. The server calls it itself if the namespace reports
-    /// its changes. The kernel drops the size it cached, and learns the new one when a program next
-    /// asks for the file's. (This process must not ask: it would wait for itself if it were killed
-    /// then.) A loop device needs [`loop_device::resize`].
+    /// Adopts a new size of the namespace. The server calls this itself if the namespace reports
+    /// its changes. The kernel drops the cached size, and reads the new one when a program next
+    /// queries the file. (This process must not query it: if it were killed meanwhile, it would
+    /// wait for itself.) A loop device needs [`loop_device::resize`].
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -351,7 +351,7 @@ impl Server {
         }
     }
 
-    /// Whether the mount is in this mount namespace. It may be in others alone.
+    /// Whether the mount is in this mount namespace. It may be only in others.
     #[must_use]
     pub fn is_mounted_here(&self) -> bool {
         self.session.as_ref().is_some_and(|session| self.is_mounted(session))
@@ -365,13 +365,13 @@ impl Server {
         device.map_or_else(Vec::new, |device| self.mounter.elsewhere(&device))
     }
 
-    /// Unmounts if nobody uses the disk, finishes what was accepted, and ends the threads.
+    /// Unmounts if the disk has no users, finishes the accepted requests, and ends the threads.
     ///
     /// With `force` it ignores users: they get errors from here on, loop devices on the disk
     /// included, and their unwritten data is lost.
     ///
     /// # Errors
-    /// If the disk is in use; nothing has changed then.
+    /// If the disk is in use; then nothing has changed.
     pub fn stop(&mut self, force: bool) -> Result<(), StopError> {
         if let Some(session) = &self.session {
             if force {
@@ -384,7 +384,8 @@ impl Server {
         self.changes = None;
         let mut result = Ok(());
         if let Some(Mounted { thread, .. }) = session {
-            // Do not join a thread that does not end: the mount may live on in another namespace.
+            // Do not join a thread that does not end: the mount may still exist in another mount
+            // namespace.
             if wait_until(|| thread.is_finished()) {
                 result = join(thread);
             } else {
@@ -407,7 +408,7 @@ impl Server {
         // Another process may have unmounted it.
         if self.is_mounted(session) {
             let mut result = Ok(());
-            // The kernel needs a moment to release the last user.
+            // The kernel may release the last user only a little later, so retry.
             let mut unmount = || {
                 result = self.mounter.unmount(Way::IfUnused);
                 !is_busy(&result)
@@ -433,15 +434,15 @@ impl Server {
         session.minor.into_iter().for_each(mount::abort);
     }
 
-    /// True if the mount there is still ours.
+    /// True if the mount at the mountpoint is still this server's.
     fn is_mounted(&self, session: &Mounted) -> bool {
         session.minor.is_some() && mount::minor(&self.mountpoint) == session.minor
     }
 }
 
 impl MountShared {
-    /// Takes over a new size of the namespace: requests are checked against it, and the kernel
-    /// drops the size it cached.
+    /// Adopts a new size of the namespace: requests are checked against it, and the kernel drops
+    /// the cached size.
     fn resized_for(&self, kernel: &Notifier) -> io::Result<()> {
         self.resized();
         kernel.inval_inode(FILE, 0, 0)
@@ -480,8 +481,8 @@ fn check_name(name: &str) -> Result<(), StartError> {
 
 fn threads(config: &Config) -> usize {
     match config.threads {
-        // Each is a pair of threads. More pairs than half the processors compete: measured, one
-        // request at a time took three times as long.
+        // Each is a pair of threads. With more pairs than half the processors, threads compete:
+        // measured with one request at a time, each took three times as long.
         0 => {
             let processors = farblock_reactor::allowance::loops();
             (processors / 2).clamp(1, MAX_DEFAULT_THREADS)
@@ -490,8 +491,8 @@ fn threads(config: &Config) -> usize {
     }
 }
 
-/// Marks this thread, and those it starts, as working for the kernel when it writes memory back, so
-/// that they do not wait for that writeback themselves. Only root may do so.
+/// Tells the kernel that this thread, and the threads that it starts, serve its writeback of
+/// memory, so that they never wait for this writeback themselves. Only root may do so.
 fn flushes_for_the_kernel() {
     if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
         tracing::debug!("the kernel is not told that it depends on this thread: {error}");

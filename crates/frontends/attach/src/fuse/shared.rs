@@ -9,7 +9,7 @@ use farblock_reactor::{Buffer, allowance};
 use fuser::{Errno, ReplyData, ReplyEmpty, ReplyWrite};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// Where to send the answer. A dropped reply answers with an I/O error.
+/// Where to send the answer. Dropping an unused reply answers with an I/O error.
 pub(super) enum Reply {
     Read(ReplyData),
     Write(ReplyWrite),

@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::path::PathBuf;
 
-/// Clients that the system queues before they are accepted.
+/// The most clients that the system queues before the server accepts them.
 const BACKLOG: i32 = 128;
 
 /// The listening address of a server.
@@ -29,7 +29,7 @@ impl fmt::Display for Address {
 }
 
 impl Address {
-    /// The NBD URI of an export at this address; most clients need it.
+    /// The NBD URI of an export at this address, which most clients need.
     #[must_use]
     pub fn uri(&self, export: &str) -> String {
         let export = escape(export.as_bytes());
@@ -145,8 +145,8 @@ impl Socket {
     }
 }
 
-/// Wraps a Unix stream socket in the reactor's type, which does nothing with a stream that a Unix
-/// socket cannot do. Also names the peer.
+/// Wraps a Unix stream socket in the reactor's type, which uses only operations that Unix sockets
+/// support. Also returns the peer's name.
 #[cfg(unix)]
 pub(crate) fn from_unix(socket: std::os::fd::OwnedFd) -> (TcpStream, String) {
     #[cfg(target_os = "linux")]
@@ -182,7 +182,7 @@ fn bind_tcp(address: SocketAddr) -> Result<Listener, ListenError> {
     let listen = || -> io::Result<TcpListener> {
         let domain = socket2::Domain::for_address(address);
         let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None)?;
-        // On Windows the option means something else: two programs on one port.
+        // Not on Windows, where the option lets two programs share one port.
         #[cfg(unix)]
         socket.set_reuse_address(true)?;
         socket.bind(&address.into())?;
@@ -211,7 +211,7 @@ fn bind_unix(path: &Path) -> Result<Listener, ListenError> {
     let listen = || -> io::Result<std::os::unix::net::UnixListener> {
         let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
         socket.bind(&name)?;
-        // No client can connect before `listen`, so none gets in before the mode is set.
+        // Set the mode before `listen`, since no client can connect before that.
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
         socket.listen(BACKLOG)?;
         socket.set_nonblocking(true)?;
@@ -242,7 +242,7 @@ fn make_way(path: &Path, name: &socket2::SockAddr) -> Result<(), ListenError> {
             tracing::info!("removing the socket {address}, which nobody listens to any more");
             std::fs::remove_file(path).map_err(|error| failed(&address, error))
         }
-        // A server answers there, or is too busy to answer now.
+        // A server listens there, or is too busy to accept now.
         Ok(()) => Err(ListenError::InUse(address)),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(ListenError::InUse(address)),
         Err(error) => Err(failed(&address, error)),

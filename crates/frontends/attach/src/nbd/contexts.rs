@@ -1,17 +1,17 @@
-//! Metadata contexts: facts about a range that a client may query besides its data. There is one,
+//! Metadata contexts: facts about a range that a client may query. The server has one context,
 //! `base:allocation`: whether a range is stored, and whether it reads as zeroes.
 //!
-//! The namespace contract does not say which ranges are stored, and over NVMe it is seldom known.
-//! So the server reports every range as data, which is never wrong. Clients that insist on the
-//! context can use the disk.
+//! A namespace does not report which ranges are stored, and over NVMe this is seldom known. So the
+//! server reports every range as data, which is never wrong. It offers the context for clients that
+//! require it.
 
 use super::wire::{MAX_STRING_BYTES, Reader};
 
-/// Its name.
+/// The context's name.
 pub(super) const ALLOCATION: &[u8] = b"base:allocation";
-/// Its number in answers.
+/// The context's number in answers.
 pub(super) const ALLOCATION_ID: u32 = 0;
-/// Neither `NBD_STATE_HOLE` nor `NBD_STATE_ZERO`.
+/// The state of stored data: neither `NBD_STATE_HOLE` nor `NBD_STATE_ZERO`.
 pub(super) const DATA: u32 = 0;
 
 /// A client's query for contexts.
@@ -33,8 +33,8 @@ impl<'a> Question<'a> {
         reader.0.is_empty().then_some(Question { export, queries })
     }
 
-    /// True if the list includes the context: no query asks for all contexts, and a namespace with
-    /// a colon for all of that namespace.
+    /// True if the list includes the context: an empty list of queries requests all contexts, and
+    /// `base:` all contexts of that namespace.
     pub(super) fn lists_allocation(&self) -> bool {
         let listed = |query: &&[u8]| **query == *b"base:" || **query == *ALLOCATION;
         self.queries.is_empty() || self.queries.iter().any(listed)

@@ -1,7 +1,7 @@
 //! A core: one thread, one reactor, its connections and its queue into the namespace.
 //!
-//! A tick: events of connections → block operations → completions → answers, all batched; then one
-//! send for each connection that has output.
+//! In a tick (one round of the event loop): events of connections → block operations → completions
+//! → answers, all batched; then one send for each connection that has output.
 
 use super::connection::{Connection, Slot, token_owner};
 use super::limits;
@@ -26,18 +26,18 @@ pub(super) struct Ticket {
 
 /// The state of a core that its connections use.
 pub(super) struct Context {
-    // The queue goes first: dropping it may deregister it from the reactor.
+    // Dropped before the reactor, since the drop may deregister the queue there.
     queue: Box<dyn Queue>,
     pub(super) reactor: Reactor,
     pub(super) export: Export,
     pub(super) gate: Gate<Ticket>,
-    /// Start of the tick. All work of a tick uses this one clock reading.
+    /// The time at the start of the tick, which all work of the tick uses.
     pub(super) now: Instant,
     /// Bytes of the buffers that this core's requests hold.
     pub(super) held_bytes: usize,
     index: usize,
     shared: Arc<ExportShared>,
-    /// Something may have completed since the queue was polled.
+    /// Operations may have completed since the queue was last polled.
     dirty: bool,
     /// The current merge has completed.
     merged: bool,
@@ -49,7 +49,7 @@ pub(super) struct Context {
 }
 
 impl Context {
-    /// Logs a warning about a client, unless there were many.
+    /// Logs a warning about a client, unless there were too many.
     pub(super) fn complain(&self, kind: &'static str, peer: &str, log: impl FnOnce()) {
         self.shared.complaints.say(kind, peer, log);
     }
@@ -79,15 +79,15 @@ impl Context {
         self.released = true;
     }
 
-    /// Queues the connection for when buffers are returned. `starving` is the connection's own
-    /// mark.
+    /// Lists the connection to be woken when buffers are returned. `starving` is the connection's
+    /// mark that it is listed.
     pub(super) fn starve(&mut self, key: ConnectionKey, starving: &mut bool) {
         if !std::mem::replace(starving, true) {
             self.starved.push(key);
         }
     }
 
-    /// Executes a request that writes partial blocks, when its turn comes.
+    /// Queues a request that writes partial blocks, until the arbiter grants its turn.
     pub(super) fn merge(&mut self, ticket: Ticket) {
         let report = self.gate.enter_merge(ticket);
         self.report(report);
@@ -225,7 +225,8 @@ impl Clients {
                 Message::Look => {}
                 Message::Ask(admission) => self.admit(admission),
                 Message::Admitted(key) => {
-                    // If another client has that number by now, it ignores the order.
+                    // If another client has that number now, this is harmless: it waits for no
+                    // admission.
                     if self.connections.get(key).is_some() {
                         self.cx.turns.list(key);
                     }
@@ -247,7 +248,8 @@ impl Clients {
         }
     }
 
-    /// Makes a new client wait for the clients that have left, but not for others.
+    /// Makes a new client wait for the operations of clients that have left, but not for other
+    /// clients.
     fn admit(&mut self, admission: Weak<Admission>) {
         let mut leaving = Vec::new();
         for (key, connection) in self.connections.iter_mut() {
@@ -285,7 +287,7 @@ impl Clients {
                     return;
                 }
             }
-            // Some end at once, because their client has gone.
+            // Some merges end at once, because their client has disconnected.
             if !std::mem::take(&mut self.cx.merged) {
                 return;
             }
@@ -324,7 +326,7 @@ impl Clients {
 
 impl Core for Clients {
     /// Runs until the server stops and no core has connections any more. Until then other cores may
-    /// need this core's answer about its writes.
+    /// need reports from this core's gate.
     fn run(mut self) -> io::Result<()> {
         let mut ready = Vec::new();
         let mut events = Vec::new();

@@ -1,4 +1,4 @@
-//! The negotiation, without I/O: takes a client's bytes, and returns answers and the outcome.
+//! The negotiation, without I/O: consumes a client's bytes, and returns answers and the outcome.
 //!
 //! ```text
 //! ClientFlags ──> Option <──────────────> Skipping (an option too long to be looked at)
@@ -30,7 +30,7 @@ impl Export {
 
     /// The transmission flags.
     fn flags(&self, structured: bool) -> u16 {
-        // The server offers flushes even if the namespace needs none: some clients insist on them.
+        // The server offers flushes even if the namespace needs none: some clients require them.
         let mut flags = flag::HAS_FLAGS | flag::SEND_FLUSH | flag::SEND_FUA | flag::CAN_MULTI_CONN;
         if structured {
             flags |= flag::SEND_DF;
@@ -56,23 +56,23 @@ impl Export {
     }
 }
 
-/// Limit for the data of one request.
+/// The most data of one request, in bytes.
 pub(super) fn max_payload_bytes(geometry: &Geometry) -> u32 {
     // Two pieces may be partial blocks.
     let pieces = u64::from(piece_blocks(geometry)) * u64::from(limits::MAX_PIECES - 2);
     let bytes = pieces * u64::from(geometry.block_size);
-    // The smaller value is a multiple of every block size, or of this one.
+    // The smaller value is a multiple of this block size in either case.
     bytes.min(u64::from(limits::MAX_PAYLOAD_BYTES)) as u32
 }
 
 /// The result of a negotiation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Agreement {
-    /// Reads are answered with structured replies.
+    /// The server answers reads with structured replies.
     pub(super) structured: bool,
-    /// The client asked for the block sizes, so it must obey them.
+    /// The client requested the block sizes, so it must obey them.
     pub(super) knows_block_sizes: bool,
-    /// The client may query the allocation.
+    /// The client may query the allocation (`base:allocation`).
     pub(super) allocation: bool,
 }
 
@@ -84,7 +84,7 @@ pub(super) enum Progress {
     /// The negotiation is over. The rest of the input is requests.
     Done(Agreement),
     /// The client wants to leave, or cannot be served: send the pending output, then close. The
-    /// text is for the log, and empty if there was no error.
+    /// text is the error for the log, or empty.
     Close(String),
 }
 
@@ -159,7 +159,7 @@ impl Negotiation {
         }
     }
 
-    /// Moves bytes from `input` until there are `count`. True if there are.
+    /// Moves bytes from `input` to `partial` until it has `count` bytes. True if it has.
     fn collect(&mut self, input: &mut &[u8], count: usize) -> bool {
         let wanted = count.saturating_sub(self.partial.len()).min(input.len());
         let (taken, rest) = input.split_at(wanted);
@@ -175,7 +175,7 @@ impl Negotiation {
         if flags & !known != 0 {
             return Progress::Close(format!("it has the unknown handshake flags {flags:#x}"));
         }
-        // Without the fixed negotiation a client only sends the name of an export.
+        // A client without the fixed negotiation can only send the name of an export.
         self.no_zeroes = flags & u32::from(handshake::NO_ZEROES) != 0;
         self.state = NegotiationState::Option;
         Progress::More
@@ -257,7 +257,7 @@ impl Negotiation {
     /// Lists the metadata contexts, or selects those the client wants.
     fn contexts(&mut self, export: &Export, code: u32, data: &[u8], out: &mut Vec<u8>) {
         let chooses = code == option::SET_META_CONTEXT;
-        // Even if it fails, it cancels the earlier selection.
+        // A new selection cancels the earlier one, even if it fails.
         self.agreement.allocation &= !chooses;
         if !self.agreement.structured {
             return answer(out, code, reply::ERR_INVALID, b"it takes structured replies");
@@ -279,7 +279,7 @@ impl Negotiation {
         answer(out, code, reply::ACK, b"");
     }
 
-    /// The old way to choose an export. It has no negative answer.
+    /// Handles the old option to choose an export, which has no negative answer.
     fn export_name(&self, export: &Export, name: &[u8], out: &mut Vec<u8>) -> Progress {
         if !export.is_called(name) {
             let name = String::from_utf8_lossy(&name[..name.len().min(64)]);
@@ -315,8 +315,8 @@ impl Negotiation {
                 answer(out, code, reply::INFO, &item);
             }
         }
-        // A client that does not ask for the block sizes does not obey them, so the server then
-        // accepts all sizes.
+        // A client that does not request the block sizes does not obey them, so the server then
+        // accepts requests of any size.
         let knows_block_sizes = wants(info::BLOCK_SIZE);
         if knows_block_sizes {
             let mut item = info::BLOCK_SIZE.to_be_bytes().to_vec();
@@ -324,7 +324,7 @@ impl Negotiation {
             answer(out, code, reply::INFO, &item);
         }
         answer(out, code, reply::ACK, b"");
-        // An earlier INFO does not count: this option makes the choice.
+        // INFO does not choose: only GO ends the negotiation.
         if code == option::INFO {
             return Progress::More;
         }
@@ -371,7 +371,7 @@ mod tests {
         bytes
     }
 
-    /// Feeds `input` in pieces of these sizes, over and over. Returns the answers, the outcome, and
+    /// Feeds `input` in pieces of these sizes, in rotation. Returns the answers, the outcome, and
     /// the rest of the input.
     fn negotiate(input: &[u8], sizes: &[usize]) -> (Vec<u8>, Progress, Vec<u8>) {
         let mut out = Vec::new();
@@ -421,7 +421,7 @@ mod tests {
         for cut in 0..good.len() {
             let mut input = good[..cut].to_vec();
             for _ in 0..500 {
-                // Often zero, so that lengths are short and sometimes valid.
+                // Mostly zeroes, so that lengths are short and sometimes valid.
                 input.push(if random.one_in(4) { random.bits() as u8 } else { 0 });
             }
             let (out, progress, _) = negotiate(&input, &[100]);

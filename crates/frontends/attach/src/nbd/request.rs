@@ -1,4 +1,4 @@
-//! Requests: converts 28 bytes to block operations, and results to an error number.
+//! Requests: converts a header of 28 bytes to a block operation, and its result to an error number.
 
 use super::negotiate::{Agreement, max_payload_bytes};
 use super::wire::{self, Reader, command, command_flag, errno};
@@ -16,7 +16,7 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// `None` if the stream is out of step: the start of the next request is unknown.
+    /// `None` if the magic number is wrong, so that the start of the next request is unknown.
     pub(super) fn parse(bytes: &[u8; wire::REQUEST_BYTES]) -> Option<Header> {
         let mut reader = Reader(bytes);
         if reader.u32()? != wire::REQUEST_MAGIC {
@@ -101,7 +101,7 @@ impl Header {
         if self.length == 0 {
             return Err(Refusal::invalid("the range is empty"));
         }
-        // Use the result that a read of the range would get.
+        // The result is the same as for a read of the range.
         let like = Header { code: command::READ, flags: 0, ..*self };
         match like.check(geometry, agreement) {
             Err(refusal) if refusal != Refusal::of(Command::Read, BlockError::TooLarge) => {
@@ -123,7 +123,7 @@ fn known_flags(command: Command, agreement: Agreement) -> u16 {
         Command::WriteZeroes { .. } => command_flag::NO_HOLE | command_flag::FAST_ZERO,
         _ => 0,
     };
-    // Allowed on every command, even where it means nothing.
+    // FUA is allowed on every command, even where it has no effect.
     own | command_flag::FUA
 }
 
@@ -191,7 +191,7 @@ mod tests {
         assert_eq!(Header::parse(&bytes), None);
     }
 
-    /// However small the pieces, there are few enough to be numbered.
+    /// The largest request has few enough pieces for the token, whatever their size.
     #[test]
     fn the_largest_request_has_few_enough_pieces() {
         for (block_size, max_blocks) in [(512, 1), (512, 0), (4096, 1), (65_536, 1)] {

@@ -18,7 +18,7 @@ use std::time::Duration;
 /// Prefix of the name of every thread of a server; CPU accounting uses it.
 pub const THREAD_NAME_PREFIX: &str = "nbd-";
 
-/// Default limit for the threads of a server.
+/// The most threads of a server by default.
 const MAX_DEFAULT_THREADS: usize = 4;
 /// Pause after an error of accept, for example without free descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -38,8 +38,8 @@ pub struct Config {
     pub engine: EngineKind,
     /// How much processor time the server may spend on polling.
     pub polling: Polling,
-    /// Threads, each with a queue into the namespace. The server deals connections to them in turn.
-    /// 0: as many as there are processors, at most four.
+    /// Threads, each with a queue into the namespace. The server assigns connections to the threads
+    /// in turn. 0: as many as there are processors, at most four.
     pub threads: usize,
 }
 
@@ -95,7 +95,7 @@ impl Server {
     /// Opens the namespace, listens and serves.
     ///
     /// # Errors
-    /// After an error nothing runs.
+    /// After an error no thread runs.
     pub fn start(config: &Config, namespace: Arc<dyn Namespace>) -> Result<Server, StartError> {
         if config.export.len() > super::wire::MAX_STRING_BYTES {
             return Err(StartError::Name(config.export.len()));
@@ -144,7 +144,7 @@ impl Server {
     }
 
     /// Serves the client at the other end of this socket, as if it had connected. Above the limit
-    /// of connections it is closed.
+    /// of connections, closes the socket.
     #[cfg(unix)]
     pub fn adopt(&self, client: std::os::unix::net::UnixStream) {
         let (stream, peer) = address::from_unix(client.into());
@@ -157,9 +157,9 @@ impl Server {
         self.shared.disk().geometry().volatile_cache
     }
 
-    /// Takes over a new size of the namespace. The server calls it itself if the namespace reports
-    /// its changes. New clients see it, and requests are checked against it at once. NBD cannot
-    /// notify connected clients: programs must connect again, and the kernel's device needs
+    /// Adopts a new size of the namespace. The server calls this itself if the namespace reports
+    /// its changes. New clients see the new size, and requests are checked against it at once. NBD
+    /// cannot notify connected clients: programs must connect again, and the kernel's device needs
     /// [`kernel::resize`](super::kernel::resize).
     pub fn resized(&self) {
         self.shared.post_all(|| Message::Resized);
@@ -230,7 +230,7 @@ impl Acceptor {
 impl Drop for Acceptor {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
-        // No failure here could be handled.
+        // A failure here cannot be handled.
         let _ = self.waker.wake();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -238,7 +238,7 @@ impl Drop for Acceptor {
     }
 }
 
-/// Accepts all waiting clients. True if it must be retried after a pause.
+/// Accepts all waiting clients. True if the caller must retry after a pause.
 fn accept_all(listener: &Listener, shared: &ExportShared) -> bool {
     loop {
         match listener.socket.accept() {
@@ -268,8 +268,8 @@ fn start_cores(config: &Config, shared: &Arc<ExportShared>) -> Result<Cores, Sta
     let theirs = Arc::clone(shared);
     let make = move |seat| Ok(Clients::new(seat, Arc::clone(&theirs)));
     let open = |wakers| shared.mailboxes.open(wakers);
-    // A core that fails stops the server. Otherwise the other cores would deal it connections that
-    // it cannot serve, and would wait for its answers.
+    // A core that fails stops the server. Otherwise the failed core would get connections that it
+    // cannot serve, and other cores would wait for its answers.
     let theirs = Arc::clone(shared);
     let failed = move |_| {
         theirs.fail();

@@ -1,4 +1,5 @@
-//! State that the threads of a server share: the export, the mailboxes of the cores, and a count.
+//! State that the threads of a server share: the export, the mailboxes of the cores, and the number
+//! of connections.
 
 use super::limits;
 use super::negotiate::Export;
@@ -37,7 +38,7 @@ pub(super) struct ExportShared {
     pub(super) mailboxes: Mailboxes<Message>,
     pub(super) complaints: Complaints,
     connections: AtomicUsize,
-    /// The names of living clients.
+    /// The names of connected clients.
     peers: Mutex<Vec<Weak<str>>>,
     next_core: AtomicUsize,
     /// A core failed: do not wait for its connections.
@@ -88,7 +89,7 @@ impl ExportShared {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// Deals a client to the cores in turn.
+    /// Assigns a client to the next core, in turn.
     pub(super) fn connected(&self, stream: TcpStream, peer: String) {
         if self.connections.fetch_add(1, Ordering::Relaxed) >= limits::MAX_CONNECTIONS {
             self.disconnected();
@@ -117,7 +118,7 @@ impl ExportShared {
         peers.iter().filter_map(|peer| peer.upgrade().map(|peer| peer.to_string())).collect()
     }
 
-    /// Counts down when a client is gone.
+    /// Counts down after a client has disconnected.
     pub(super) fn disconnected(&self) {
         if self.connections.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.post_all(|| Message::Look);

@@ -1,24 +1,24 @@
-//! A client that leaves may leave requests behind, in the namespace or in its socket. A later
-//! client must not see them executed after its own requests.
+//! When a client disconnects, some of its requests may still be in the namespace or in its socket.
+//! They must not be executed after requests of a later client.
 //!
-//! So a client that has finished the negotiation asks every core for its *admission*, and the
-//! server reads none of its requests before each core has granted it. A core first closes the
-//! connections of dead clients, so that requests they had sent and the server has not read never
-//! start. It grants the admission when none of its clients that left has an operation in the
-//! namespace. It does not wait for connected clients: requests at the same time have no order.
+//! So after a client's negotiation the server asks every core for the client's *admission*, and
+//! reads no requests before each core has granted it. A core first closes the connections of dead
+//! clients, so that their unread requests never start. It grants the admission when no operation of
+//! its disconnected clients is in the namespace. It does not wait for connected clients: requests
+//! at the same time have no order.
 
 use super::shared::{ExportShared, Message};
 use farblock_frontend::ConnectionKey;
 use std::sync::Weak;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The admission that a client waits for. Its connection owns it. Cores only have a weak reference,
-/// so that a client that gives up is forgotten.
+/// The admission that a client waits for. The client's connection owns it. Cores only have a weak
+/// reference, so that they forget a client that gives up.
 #[derive(Debug)]
 pub(super) struct Admission {
     core: usize,
     client: ConnectionKey,
-    /// Cores that have not granted it.
+    /// How many cores have not granted the admission.
     awaited: AtomicUsize,
 }
 
@@ -40,12 +40,13 @@ fn grant(admission: &Weak<Admission>, shared: &ExportShared) {
     }
 }
 
-/// The admissions that a core has not granted, each with the connections it waits for.
+/// The admissions that a core has not granted, each with the disconnected connections that it waits
+/// for.
 #[derive(Default)]
 pub(super) struct Waiting(Vec<(Weak<Admission>, Vec<ConnectionKey>)>);
 
 impl Waiting {
-    /// Grants an admission once the connections are all [`spent`](Self::spent).
+    /// Grants an admission once all these connections are [`spent`](Self::spent).
     pub(super) fn ask(
         &mut self,
         admission: Weak<Admission>,
@@ -64,7 +65,7 @@ impl Waiting {
         self.0.is_empty()
     }
 
-    /// A connection whose client left has no operation in the namespace any more.
+    /// Notes that a disconnected client has no operation in the namespace any more.
     pub(super) fn spent(&mut self, key: ConnectionKey, shared: &ExportShared) {
         self.0.retain_mut(|(admission, leaving)| {
             leaving.retain(|other| *other != key);

@@ -21,7 +21,7 @@ const STEP: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// The kernel has no ublk, or not now.
+    /// The kernel has no ublk, or its module is not loaded.
     NoDriver,
     /// The kernel's ublk is too old.
     TooOld,
@@ -73,7 +73,7 @@ pub(super) fn path(id: u32) -> PathBuf {
     format!("/dev/ublkb{id}").into()
 }
 
-/// The file through which a server serves it.
+/// The path of the character device through which a server serves the block device.
 fn node(id: u32) -> PathBuf {
     format!("/dev/ublkc{id}").into()
 }
@@ -82,7 +82,7 @@ fn node(id: u32) -> PathBuf {
 pub(super) struct Driver {
     control: Control,
     features: u64,
-    /// This process is not root: it makes devices for its own user.
+    /// This process is not root, so it makes devices for its own user.
     unprivileged: bool,
 }
 
@@ -117,7 +117,7 @@ impl Driver {
         flags & self.features
     }
 
-    /// A command about a device, with a buffer.
+    /// Executes a command about a device, with a buffer. `what` names the step in errors.
     fn call(
         &mut self,
         operation: u32,
@@ -178,14 +178,13 @@ impl Driver {
         self.call(control::START_DEV, id, pid, &[], "start a ublk device").map(drop)
     }
 
-    /// Stops the block device. Requests that the kernel has not handed out yet fail; it waits for
-    /// the others.
+    /// Stops the block device. Requests that the kernel has not handed out yet fail; the call waits
+    /// for the others.
     pub(super) fn stop(&mut self, id: u32) -> Result<(), Error> {
         self.call(control::STOP_DEV, id, 0, &[], "stop a ublk device").map(drop)
     }
 
-    /// Removes a device. Returns once no process has it open: neither the file through which it is
-    /// served, nor the block device.
+    /// Removes a device. Returns once no process has the block device or its character device open.
     pub(super) fn delete(&mut self, id: u32) -> Result<(), Error> {
         self.call(control::DEL_DEV, id, 0, &[], "remove a ublk device").map(drop)
     }
@@ -194,7 +193,7 @@ impl Driver {
     pub(super) fn delete_soon(&mut self, id: u32) -> Result<(), Error> {
         let what = "remove a ublk device";
         match self.call(control::DEL_DEV_ASYNC, id, 0, &[], what) {
-            // Kernels before 6.9 can only wait.
+            // Kernels before 6.9 have only the command that waits.
             Err(Error::System(_, error)) => {
                 tracing::debug!("no removal without waiting: {error}");
                 self.delete(id)
@@ -209,7 +208,7 @@ impl Driver {
         self.call(control::START_USER_RECOVERY, id, 0, &[], what).map(drop)
     }
 
-    /// Serves it again, starting with the waiting requests.
+    /// Resumes a device: the kernel hands out the waiting requests first.
     pub(super) fn end_recovery(&mut self, id: u32) -> Result<(), Error> {
         let pid = u64::from(std::process::id());
         self.call(control::END_USER_RECOVERY, id, pid, &[], "recover a ublk device").map(drop)
@@ -221,7 +220,7 @@ impl Driver {
     }
 }
 
-/// A command about a device, without anything else.
+/// A command about a device, without parameters.
 fn of(device: u32) -> uapi::Control {
     uapi::Control { device, length: 0, address: 0, data: 0, path_length: 0 }
 }
@@ -230,7 +229,8 @@ fn parse_info(bytes: &[u8]) -> Info {
     Info::parse(bytes.try_into().expect("as many bytes as were given"))
 }
 
-/// Calls `attempt` until it returns a value or the time is up, and then once more.
+/// Repeats `attempt` until it succeeds, its error is not `worth_waiting`, or the time is up.
+/// Returns the last result.
 pub(super) fn wait_for<T, E>(
     timeout: Duration,
     mut attempt: impl FnMut() -> Result<T, E>,
@@ -245,7 +245,7 @@ pub(super) fn wait_for<T, E>(
     }
 }
 
-/// Opens the file through which a device is served. It may take a moment to appear.
+/// Opens a device's character device; waits until udev has created it.
 pub(super) fn open_node(id: u32) -> Result<File, Error> {
     let open = || File::options().read(true).write(true).open(node(id));
     let file = wait_for(limits::NODE_TIMEOUT, open, |error| {

@@ -1,9 +1,9 @@
 //! Commands to the driver, and the memory that it shares. Only this file of the module has
 //! `unsafe`.
 //!
-//! Two kinds of rings carry commands. One has large entries for `/dev/ublk-control` ([`Control`]),
-//! and its caller waits. Each queue has one ([`Commands`]) that hands the kernel a buffer with
-//! every command, and gets it back, with a request, when the command completes.
+//! Two kinds of io_uring carry commands. [`Control`] has large entries for `/dev/ublk-control`, and
+//! its caller waits. Each queue has a [`Commands`], which passes the kernel a buffer with every
+//! command, and gets it back, with a request, when the command completes.
 //!
 //! The queue's ring runs deferred work only when its thread enters it (`DEFER_TASKRUN`). The driver
 //! copies data only in such work or while it takes a command. So the kernel touches buffers during
@@ -74,7 +74,8 @@ pub(super) struct Done {
     pub(super) buffer: Buffer,
 }
 
-/// The commands of one queue, one for each tag. Either the kernel or this process holds it.
+/// The commands of one queue, one for each tag. Either the kernel or this process holds each
+/// command.
 pub(super) struct Commands {
     ring: IoUring,
     device: File,
@@ -87,7 +88,7 @@ pub(super) struct Commands {
 
 impl Commands {
     /// Also returns a descriptor that becomes readable when [`enter`](Commands::enter) has work.
-    /// The calling thread must be the one that uses it.
+    /// Only the calling thread may use the result.
     pub(super) fn new(device: File, queue: u16, depth: u16) -> Result<(Commands, OwnedFd)> {
         let ring = IoUring::builder()
             .setup_single_issuer()
@@ -101,13 +102,13 @@ impl Commands {
         Ok((Commands { ring, device, descriptors, queue, buffers, with_kernel: 0 }, event))
     }
 
-    /// Asks the kernel for a first request.
+    /// Asks the kernel for a first request with this tag.
     pub(super) fn fetch(&mut self, tag: u16, buffer: Buffer) {
         self.push(io::FETCH_REQ, tag, 0, buffer);
     }
 
-    /// Answers a request, and asks for the next. The result is a number of bytes, or a negative
-    /// error.
+    /// Answers a request, and asks for the next one. `result` is a number of bytes, or a negative
+    /// error number.
     pub(super) fn commit(&mut self, tag: u16, result: i32, buffer: Buffer) {
         self.push(io::COMMIT_AND_FETCH_REQ, tag, result, buffer);
     }
@@ -127,7 +128,7 @@ impl Commands {
         unsafe { self.ring.submission().push(&entry) }.expect("an entry for every tag");
     }
 
-    /// Commands that have not completed.
+    /// The number of commands that the kernel holds.
     pub(super) fn with_kernel(&self) -> usize {
         self.with_kernel
     }
@@ -154,7 +155,7 @@ impl Commands {
         Ok(())
     }
 
-    /// True if the last [`enter`](Commands::enter) did not take everything.
+    /// True if the last [`enter`](Commands::enter) did not submit all commands.
     pub(super) fn is_behind(&mut self) -> bool {
         !self.ring.submission().is_empty()
     }

@@ -25,11 +25,11 @@ use uuid::Uuid;
 /// Prefix of the name of every thread of a server; CPU accounting uses it.
 pub const THREAD_NAME_PREFIX: &str = "ublk-";
 
-/// Default limit for the hardware queues of a device.
+/// The most hardware queues of a device by default.
 const MAX_DEFAULT_QUEUES: usize = 4;
 /// Default number of requests of a queue.
 const DEFAULT_DEPTH: u16 = 64;
-/// Time for programs that probe a new disk, such as udev, to finish.
+/// How long to wait for programs that probe a new disk, such as udev.
 const LOOKING: Duration = Duration::from_secs(2);
 
 /// The configuration of a server.
@@ -40,7 +40,7 @@ pub struct Config {
     /// Hardware queues, each with a thread and a queue into the namespace. The kernel makes no more
     /// than it has processors. 0: as many as there are processors, at most four.
     pub queues: u16,
-    /// Requests of a queue in progress at once.
+    /// The most requests of a queue in progress at once.
     pub depth: u16,
     /// The event loop to use.
     pub engine: EngineKind,
@@ -50,10 +50,10 @@ pub struct Config {
     pub read_only: bool,
     /// The device outlives this process: its users wait until [`Server::recover`].
     pub recoverable: bool,
-    /// The disk's identifier. [`Server::recover`] must pass the same.
+    /// The disk's identifier. [`Server::recover`] must pass the same one.
     pub identifier: String,
-    /// Time that [`Server::recover`] waits, before it sends requests again, for the dead server's
-    /// requests to arrive and complete: see the module's text. Nothing else waits.
+    /// How long [`Server::recover`] waits before it executes requests again, so that the dead
+    /// server's operations can arrive and complete: see the module's text. Only `recover` waits.
     pub settle: Duration,
 }
 
@@ -108,7 +108,7 @@ impl Config {
         }
     }
 
-    /// The identifier, reduced to the 64 bits that the driver stores for us.
+    /// A 64-bit hash of the identifier, which the driver stores for the server.
     fn identity(&self) -> u64 {
         Uuid::new_v5(&Uuid::NAMESPACE_OID, self.identifier.as_bytes()).as_u64_pair().0
     }
@@ -120,9 +120,9 @@ impl Config {
 pub enum StartError {
     /// The driver refused.
     Driver(Error),
-    /// More queues than the limit.
+    /// The configured number of queues exceeds the limit.
     Queues(u16),
-    /// No requests, or more than the limit.
+    /// The configured depth is zero or exceeds the limit.
     Depth(u16),
     /// The identifier is too long, with this many bytes.
     Identifier(usize),
@@ -130,11 +130,11 @@ pub enum StartError {
     BlockSize(u32),
     /// The namespace has no blocks.
     Empty,
-    /// This process serves the device already.
+    /// A process, with this number, serves the device already.
     Served(u32, i32),
     /// The device was not made to outlive its server, or its server stopped it.
     NotRecoverable(u32),
-    /// The device belongs to another disk, with the reason.
+    /// The device belongs to another disk, for this reason.
     OtherDisk(u32, &'static str),
     /// The threads did not start.
     Cores(frontend::StartError),
@@ -240,7 +240,7 @@ impl UblkShared {
 }
 
 /// A running server. Dropping it leaves a recoverable device to a successor, as [`Server::leave`]
-/// does, and stops any other by force.
+/// does, and stops any other device by force.
 pub struct Server {
     shared: Arc<UblkShared>,
     info: Info,
@@ -253,7 +253,7 @@ impl Server {
     /// Makes a block device from the namespace.
     ///
     /// # Errors
-    /// After an error nothing runs, and there is no new device.
+    /// After an error no thread runs, and there is no new device.
     pub fn start(config: &Config, namespace: Arc<dyn Namespace>) -> Result<Server, StartError> {
         let disk = Disk::new(namespace, config.read_only);
         let geometry = disk.geometry();
@@ -263,7 +263,7 @@ impl Server {
             queues: config.queues(),
             depth: config.depth,
             request_bytes: limits::REQUEST_BYTES,
-            // This value means any.
+            // The maximum means any free number.
             id: config.id.unwrap_or(u32::MAX),
             pid: std::process::id() as i32,
             flags: driver.flags(config.recoverable),
@@ -278,20 +278,20 @@ impl Server {
             Ok(server)
         });
         started.inspect_err(|_| {
-            // The server that was there has left.
+            // The server that failed to start has ended; remove its device.
             if let Err(error) = driver.delete(info.id) {
                 tracing::warn!("{error}");
             }
         })
     }
 
-    /// Serves the device of a server that died or [left](Server::leave), unchanged: of the
-    /// configuration only `identifier`, `engine`, `polling`, `read_only` and `settle` matter.
-    /// Requests that arrived meanwhile wait, and so do those that the other server had not
-    /// answered.
+    /// Serves the unchanged device of a server that died or [left](Server::leave): of the
+    /// configuration only `identifier`, `engine`, `polling`, `read_only` and `settle` matter. The
+    /// new server executes the requests that arrived meanwhile and those that the old server had
+    /// not answered.
     ///
     /// # Errors
-    /// The device keeps waiting then.
+    /// After an error the device keeps waiting for a server.
     pub fn recover(
         id: u32,
         config: &Config,
@@ -356,7 +356,7 @@ impl Server {
         &self.path
     }
 
-    /// The device's number, by which [`Server::recover`] and [`detach`] know it.
+    /// The device's number, for [`Server::recover`] and [`detach`].
     #[must_use]
     pub fn id(&self) -> u32 {
         self.info.id
@@ -374,15 +374,15 @@ impl Server {
         self.info.queues
     }
 
-    /// True if the device would outlive this process. The kernel has a say: devices of users
-    /// without root never do.
+    /// True if the device would outlive this process. The kernel may refuse this: devices of users
+    /// other than root never do.
     #[must_use]
     pub fn is_recoverable(&self) -> bool {
         is_recoverable(&self.info)
     }
 
-    /// True if the server works. Otherwise the device waits for a successor, or was removed:
-    /// another process stopped it, or a thread of this server failed.
+    /// True if all threads of the server run. Otherwise a thread failed and the device waits for a
+    /// successor, or another process removed the device.
     #[must_use]
     pub fn is_serving(&self) -> bool {
         self.workers.are_all_running()
@@ -394,8 +394,8 @@ impl Server {
         users::of_block_device(&self.path)
     }
 
-    /// Takes over a new size of the namespace. The server calls it itself if the namespace reports
-    /// its changes. Requests are checked against it at once, and the device has it from here on.
+    /// Adopts a new size of the namespace. The server calls this itself if the namespace reports
+    /// its changes. Requests are checked against the new size, and the device shows it, at once.
     ///
     /// # Errors
     /// [`Error::NoResize`] if the kernel (before 6.16) cannot change the size of a device.
@@ -410,12 +410,12 @@ impl Server {
     /// lose their unwritten data.
     ///
     /// # Errors
-    /// The error says what remains: mostly everything.
+    /// Each variant says what has changed; with most of them, nothing has.
     pub fn stop(&mut self, force: bool) -> Result<(), StopError> {
         if self.workers.is_empty() {
             return Ok(());
         }
-        // While we hold it exclusively, no process can mount it.
+        // While this process has the device open exclusively, no other process can mount it.
         let claim = if force { None } else { claim(&self.path)? };
         if let Some(device) = &claim
             && self.is_serving()
@@ -435,8 +435,8 @@ impl Server {
         ended.map_err(StopError::Failed)
     }
 
-    /// Stops the server but keeps the device, as if the process had died. Its users wait until a
-    /// server [recovers](Server::recover) it, which executes the requests in progress again.
+    /// Stops the server but keeps the device, as if the process had died. The device's users wait
+    /// until a server [recovers](Server::recover) it and executes the requests in progress again.
     ///
     /// # Errors
     /// If an event loop had failed.
@@ -488,7 +488,7 @@ fn claim(path: &Path) -> Result<Option<OwnedFd>, StopError> {
         users if users.is_empty() => Ok(()),
         _ => Err(()),
     };
-    // Only mounts and the like stay; a process may have it open for a moment only.
+    // Wait a little: a process may have the device open only briefly, while mounts and swap stay.
     wait_for(LOOKING, unused, |()| true).map_err(|()| in_use())?;
     let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
     match rustix::fs::open(path, flags, Mode::empty()) {
@@ -528,11 +528,11 @@ fn check_device(
 
 /// Waits until the kernel knows that a device's server is dead, and takes its place.
 ///
-/// The driver returns EBUSY while the dead process still has its file open, or while its requests
-/// are still being collected (the device is not yet quiesced). Both end without help. Linux 6.12
-/// and others return EINVAL if no queue is served. For a quiesced device that means that this step
-/// is done already, by a successor that died before it served. Then there is nothing left to do. (A
-/// server that is about to serve it has its file open, which only one can.)
+/// The driver returns EBUSY while the dead process still has the character device open, or while
+/// the kernel still collects its requests (the device is not yet quiesced). Both end by themselves.
+/// Linux 6.12 and others return EINVAL if no queue is served. For a quiesced device this means that
+/// a successor did this step already, but died before it served; then there is nothing left to do.
+/// (It cannot be a live successor: that has the character device open, which only one process can.)
 fn wait_for_the_dead(driver: &mut Driver, info: &Info) -> Result<(), StartError> {
     let begun = Instant::now();
     let busy = |error: &Error| {
@@ -562,8 +562,8 @@ fn is_alive(pid: i32) -> bool {
     state.is_some_and(|state| !state.trim_start().starts_with(['Z', 'X']))
 }
 
-/// Starts the threads, each with its queue of the device. They ask for requests once all of them
-/// exist. `asked` receives from each whether it could.
+/// Starts the threads, each with its queue of the device. Once all threads exist, they ask the
+/// kernel for requests. `asked` receives each thread's result of that.
 fn start_workers(
     info: Info,
     reactor: ReactorConfig,
@@ -587,8 +587,8 @@ fn start_workers(
     Cores::start(&plan, shared.disk.namespace(), make, open, |_| {}).map_err(StartError::Cores)
 }
 
-/// Marks this thread as working for the kernel when it writes memory back, so that it does not wait
-/// for that writeback itself. Only root may do so.
+/// Tells the kernel that this thread serves its writeback of memory, so that the thread never waits
+/// for this writeback itself. Only root may do so.
 fn flushes_for_the_kernel() {
     if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
         tracing::debug!("this thread may wait for memory: {error}");
@@ -628,7 +628,7 @@ mod tests {
         assert!(refusal(&info, &config, &large).contains("blocks have another size"));
         let mortal = Info { flags: 0, ..info };
         assert!(refusal(&mortal, &config, &geometry).contains("cannot be recovered"));
-        // Its size may have changed meanwhile.
+        // The disk's size may have changed meanwhile.
         let grown = Geometry::new(512, 2000);
         assert!(check_device(&info, &shown, &config, &grown).is_ok());
     }

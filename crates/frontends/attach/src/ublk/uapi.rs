@@ -1,12 +1,12 @@
 //! The driver's structures as bytes: the part of `linux/ublk_cmd.h` that we use.
 //!
-//! They have the machine's byte order. Offsets are the same as in the header, and the tests compare
-//! them.
+//! Numbers have the machine's byte order. Offsets are the same as in the header, which the tests
+//! check.
 
 use super::limits;
 use farblock_block::Geometry;
 
-/// The driver's unit for all sizes, at any block size.
+/// The driver's unit for all sizes, whatever the block size.
 pub(super) const SECTOR_BYTES: u32 = 512;
 
 const READ: u32 = 2;
@@ -29,7 +29,7 @@ pub(super) mod control {
     pub(crate) const GET_PARAMS: u32 = number(READ, 0x09, BYTES);
     pub(crate) const START_USER_RECOVERY: u32 = number(READ_WRITE, 0x10, BYTES);
     pub(crate) const END_USER_RECOVERY: u32 = number(READ_WRITE, 0x11, BYTES);
-    /// This command has the path of the device's file, so that any user may send it.
+    /// This command includes the path of the character device, so that any user may send it.
     pub(crate) const GET_DEV_INFO2: u32 = number(READ, 0x12, BYTES);
     pub(crate) const GET_FEATURES: u32 = number(READ, 0x13, BYTES);
     /// This command does not wait until all processes have closed the block device.
@@ -69,7 +69,7 @@ pub(super) mod operation {
     pub(crate) const WRITE_ZEROES: u8 = 5;
 }
 
-/// `UBLK_IO_F_…`, the rest of it.
+/// `UBLK_IO_F_…`, the other bits of that word.
 pub(super) mod flag {
     pub(crate) const FUA: u32 = 1 << 13;
     pub(crate) const NOUNMAP: u32 = 1 << 15;
@@ -97,7 +97,8 @@ fn at<const N: usize>(bytes: &[u8], offset: usize) -> [u8; N] {
 /// A command to the control device.
 pub(super) struct Control {
     pub(super) device: u32,
-    /// The buffer's length and address; the path of the device's file is its first part.
+    /// The buffer's length and address. The path of the character device is the buffer's first
+    /// part.
     pub(super) length: u16,
     pub(super) address: u64,
     pub(super) data: u64,
@@ -137,7 +138,7 @@ pub(super) struct Info {
     pub(super) state: u16,
     pub(super) request_bytes: u32,
     pub(super) id: u32,
-    /// The process that serves it.
+    /// The process that serves the device.
     pub(super) pid: i32,
     pub(super) flags: u64,
     /// Reserved for the server: identifies the disk.

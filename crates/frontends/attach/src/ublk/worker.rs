@@ -1,7 +1,8 @@
 //! A worker: one thread, one hardware queue, one reactor and one queue into the namespace.
 //!
-//! A tick: requests from the kernel → block operations → completions → answers to the kernel, all
-//! of a tick's in one system call. Each tag of the queue is in one of three places:
+//! In a tick (one round of the event loop): requests from the kernel → block operations →
+//! completions → answers to the kernel, all answers in one system call. Each tag (the number of a
+//! request's slot) is in one of three states:
 //!
 //! ```text
 //! with the kernel ──request──> with us ──answer──> with the kernel
@@ -22,7 +23,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-/// A block operation's token is the request's tag, and below it the piece's index.
+/// A block operation's token has the piece's index in the low bits, and the request's tag above.
 const PIECE_BITS: u32 = 32;
 
 /// A message to a worker.
@@ -30,7 +31,7 @@ const PIECE_BITS: u32 = 32;
 pub(super) enum Order {
     /// The namespace has another size.
     Resized,
-    /// The device is about to stop: fail the requests still in progress at this time.
+    /// The device is about to stop: fail the requests that are still in progress at this time.
     Drain(Instant),
     /// Stop, and leave the device to a successor.
     Leave,
@@ -42,7 +43,8 @@ pub(super) struct UblkShared {
     pub(super) orders: Mailboxes<Order>,
 }
 
-/// A request that this worker holds, by its tag; otherwise the leftovers of the last one.
+/// A request that this worker holds, stored by its tag. If not `busy`, reusable memory of the last
+/// request.
 struct Slot {
     busy: bool,
     command: Command,
@@ -107,16 +109,16 @@ pub(super) struct Worker {
     reactor: Reactor,
     index: usize,
     shared: Arc<UblkShared>,
-    /// Receives whether the kernel has requests for us.
+    /// Receives whether this worker could ask the kernel for requests.
     asked: Sender<io::Result<()>>,
     geometry: Geometry,
     request_bytes: u32,
-    /// This many bytes of each buffer get memory before its use.
+    /// This many bytes of each buffer get memory in advance.
     resident_bytes: usize,
     slots: Vec<Slot>,
     /// The number of requests that this worker holds.
     busy: usize,
-    /// There are commands for the kernel, or completed ones to fetch.
+    /// There are commands to submit to the kernel, or completed commands to fetch.
     look: bool,
     /// The queue may have completions.
     dirty: bool,
@@ -191,7 +193,7 @@ impl Worker {
     /// True if there is more work at once.
     fn settle(&mut self, asked: &mut Vec<Done>, done: &mut Vec<Completion>) -> io::Result<bool> {
         for _ in 0..limits::ROUNDS_PER_TICK {
-            // Completions first, so that their answers go out with this system call.
+            // Completions first, so that their answers leave with this system call.
             if std::mem::take(&mut self.dirty)
                 && let Some(queue) = &mut self.queue
             {
@@ -363,8 +365,8 @@ impl Core for Worker {
     }
 }
 
-/// A buffer whose first part has memory already: the kernel may write back in order to get memory,
-/// and then cannot find some for the buffer.
+/// A buffer whose first part has memory already: the kernel may write to the disk because it lacks
+/// memory, and then has none for the buffer.
 fn resident(bytes: usize, ready_bytes: usize) -> Buffer {
     let mut buffer = Buffer::new(bytes);
     buffer[..ready_bytes.min(bytes)].fill(0);
@@ -385,18 +387,18 @@ fn range(
     if !offset.is_multiple_of(block_size.into()) || !length.is_multiple_of(block_size) {
         return Err(BlockError::OutOfRange);
     }
-    // Transfers above the namespace's limit become several.
+    // No limit here: a transfer above the namespace's limit becomes several operations.
     let whole = Geometry { max_blocks: 0, ..*geometry };
     whole.check(command, offset / u64::from(block_size), u64::from(length / block_size))?;
     Ok((offset, length))
 }
 
-/// A block error as the error number that the kernel passes on to the caller.
+/// Maps a block error to the error number that the kernel passes on to the caller.
 fn errno(error: BlockError) -> Errno {
     match error {
         BlockError::NoSpace => Errno::NOSPC,
         BlockError::Unsupported => Errno::OPNOTSUPP,
-        // As the kernel's own host: for a reservation conflict, and for an error of the target.
+        // The same as the kernel's NVMe host, for a reservation conflict and for target errors.
         BlockError::Conflict => Errno::BADE,
         BlockError::OutOfRange | BlockError::NotReady => Errno::REMOTEIO,
         _ => Errno::IO,
@@ -441,7 +443,7 @@ mod tests {
         slot.rest = Some(rest);
         let whole = slot.take_buffer().expect("all of it is there");
         assert_eq!((whole.as_ptr(), whole.len()), (address, 65_536));
-        // A flush has no buffer. A buffer that an operation kept is lost.
+        // A flush has no buffers to join. If an operation kept a buffer, the whole is lost.
         slot.rest = Some(whole);
         assert_eq!(slot.take_buffer().map(|buffer| buffer.len()), Some(65_536));
         assert!(slot.take_buffer().is_none());

@@ -46,7 +46,7 @@ pub(super) const HEADER_BYTES: usize = 16;
 pub(super) const ID_BYTES: usize = 20;
 /// Bytes of one range of a discard or write zeroes: sector, count, flags.
 pub(super) const RANGE_BYTES: usize = 16;
-/// The flag of a write zeroes that allows to deallocate; no other is defined.
+/// The only flag of a write zeroes: the device may deallocate.
 pub(super) const UNMAP: u32 = 1;
 
 /// The start of a request.
@@ -80,7 +80,7 @@ impl Range {
     }
 }
 
-/// The disk's features, from which a driver may choose.
+/// The features that the disk offers to the driver.
 pub(super) fn features(geometry: &Geometry, queues: usize) -> u64 {
     use feature::*;
     let mut features = SIZE_MAX | SEG_MAX | BLK_SIZE | FLUSH | CONFIG_WCE | WRITE_ZEROES;
@@ -92,7 +92,7 @@ pub(super) fn features(geometry: &Geometry, queues: usize) -> u64 {
     features | when(queues > 1, MQ)
 }
 
-/// The offset at which a driver writes whether it wants a cache.
+/// The offset of the field in which a driver sets whether it wants a write cache.
 pub(super) const WRITEBACK_OFFSET: u32 = 32;
 
 /// `struct virtio_blk_config` (5.2.4), little-endian, as far as the features above need it.

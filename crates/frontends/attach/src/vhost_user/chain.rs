@@ -1,9 +1,8 @@
-//! Descriptor chains: parses a chain in a guest's memory, however wrong, to a request or to an
-//! error.
+//! Descriptor chains: parses any chain in a guest's memory, valid or not, to a request or an error.
 //!
-//! `virtio-queue` walks chains as well, but only those that its ring hands out, and it ends a
-//! broken one as if it were complete. This module can also walk chains again that a predecessor had
-//! taken, and it reports broken ones.
+//! The crate `virtio-queue` walks chains as well, but only new ones, and it treats a broken chain
+//! as if it ended there. This module can also walk the chains that a previous server had taken, and
+//! it reports broken chains.
 
 use super::blk::{HEADER_BYTES, Header};
 use super::limits;
@@ -27,8 +26,7 @@ pub(super) struct Table {
     pub(super) indirect: bool,
 }
 
-/// A request that has room for its status. The segment vectors are reused by the next request, so
-/// that none is allocated.
+/// A parsed request. The next request reuses the segment vectors, so that none is allocated.
 #[derive(Default)]
 pub(super) struct BlkRequest {
     pub(super) kind: u32,
@@ -40,7 +38,7 @@ pub(super) struct BlkRequest {
     pub(super) status: GuestAddress,
 }
 
-/// The driver cannot get an answer to such a chain: it has no room for a status.
+/// Why a chain is broken: it has no room for a status, so the driver cannot get an answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Broken(pub(super) &'static str);
 
@@ -68,8 +66,8 @@ impl BlkRequest {
     }
 
     fn walk(&mut self, guest: &Guest, mut table: Table, head: u16) -> Result<(), Broken> {
-        // Linux makes indirect tables for as many segments as it may use, even if the ring is
-        // short.
+        // Linux makes indirect tables for the highest allowed number of segments, even if the ring
+        // is shorter.
         let most = u32::from(table.size).max(limits::MAX_SEGMENTS + 2);
         let mut next = head;
         for _ in 0..=most {
@@ -147,8 +145,9 @@ fn skip(segments: &mut Vec<Segment>, mut bytes: u32) {
     }
 }
 
-/// Calls `each` for the pieces of `length` bytes at `offset`, with their guest address and their
-/// place in those bytes. `None` if the segments are too short or the call fails.
+/// Calls `each` for every contiguous piece of the `length` bytes at `offset`, with the piece's
+/// guest address and its range in these bytes. `None` if the segments are too short or a call
+/// fails.
 fn pieces(
     segments: &[Segment],
     mut offset: u64,

@@ -33,7 +33,7 @@ impl Device {
         self.disk.geometry()
     }
 
-    /// Restores the state before the driver's choice: a cache if the namespace has one.
+    /// Restores the default before the driver's choice: a write cache if the namespace has one.
     pub(super) fn reset(&self) {
         self.set_writeback(self.geometry().volatile_cache);
     }

@@ -1,4 +1,4 @@
-//! Records requests in progress in memory that outlives this process.
+//! Notes the requests in progress in memory that outlives this process.
 //!
 //! The layout and the order of stores follow the vhost-user specification's recommendation for
 //! split rings, so that another back end can continue after this one was killed. For each ring:
@@ -8,9 +8,10 @@
 //! 16 for each descriptor: in flight u8, 5 bytes, next in the batch u16, counter u64
 //! ```
 //!
-//! The back end notes a request before it executes it, and clears the note after it put the request
-//! into the used ring. In between the request is the last batch's head. If a successor finds more
-//! in the used ring than is noted, it clears the notes of that batch.
+//! The back end notes a request before it executes it, and clears the note after it has put the
+//! request into the used ring. Before it puts the request there, it records the request as the last
+//! batch's head. If a successor finds the used ring's index ahead of the recorded one, it clears
+//! the notes of that batch.
 
 use super::memory::{self, Mapping};
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -62,7 +63,7 @@ impl Inflight {
         Ok((notes.map_err(io::Error::other)?, shared))
     }
 
-    /// Uses notes that a monitor has kept.
+    /// Adopts the notes that a monitor has kept.
     pub(super) fn adopt(
         file: File,
         offset: u64,
@@ -93,7 +94,7 @@ pub(super) struct Notes {
     map: Arc<Mapping>,
     start: usize,
     size: u16,
-    /// The number of the next request, which keeps their order.
+    /// The number of the next request; a successor executes requests in the order of their numbers.
     counter: u64,
 }
 
@@ -129,8 +130,8 @@ impl Notes {
         self.slice().load(at, Ordering::Acquire).expect("inside of the map")
     }
 
-    /// Requests that a predecessor left in progress, oldest first; `None` without a predecessor.
-    /// `used` is the ring's own count of finished requests.
+    /// The heads of requests that a previous server left in progress, oldest first; `None` if there
+    /// was none. `used` is the index of the used ring.
     pub(super) fn recover(&mut self, used: u16) -> Result<Option<Vec<u16>>, String> {
         if self.load_u16(VERSION_AT) == 0 {
             self.store_u16(DESCRIPTORS_AT, self.size);
@@ -215,9 +216,9 @@ mod tests {
         notes.taken(3);
         notes.taken(4);
         notes.finishing(3);
-        // Before it was put into the ring.
+        // The process dies before it puts the request into the ring.
         assert_eq!(inflight.queue(1, 8).unwrap().recover(100), Ok(Some(vec![3, 4])));
-        // After that.
+        // The process dies after that.
         assert_eq!(inflight.queue(1, 8).unwrap().recover(101), Ok(Some(vec![4])));
         assert_eq!(inflight.queue(1, 8).unwrap().recover(101), Ok(Some(vec![4])));
     }

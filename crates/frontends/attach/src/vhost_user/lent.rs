@@ -1,10 +1,9 @@
-//! Memory that its owner may take away while it is mapped here: a monitor may truncate the file
-//! that it lent. The next access then raises SIGBUS, which would kill the process, and with it all
-//! other disks.
+//! Mappings of files that a monitor lent and may truncate. An access beyond the new end raises
+//! SIGBUS, which would kill the process, and with it all other disks.
 //!
-//! So we list lent mappings. The signal's handler marks the mapping as [lost](Lent::is_lost), and
-//! then replaces it with empty memory. Readers check the mark before they trust the data that they
-//! read. A fault elsewhere goes to the previous handler.
+//! So this module keeps a list of lent mappings. The signal's handler marks the mapping as
+//! [lost](Lent::is_lost), and then replaces it with zeroed memory. Readers check the mark before
+//! they trust the data that they read. The previous handler gets faults at other addresses.
 
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -12,12 +11,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use vm_memory::MmapRegion;
 
-/// Limit for lent mappings at once, of all monitors.
+/// The most lent mappings of all monitors together.
 const PLACES: usize = 4096;
-/// The end of a place while a thread changes it.
+/// The value of `LentPlace::end` while a thread changes the place.
 const CLAIMED: usize = 1;
 
-/// A mapping. Its place is free if the end is 0.
+/// A place in the list of mappings; free if the end is 0.
 struct LentPlace {
     start: AtomicUsize,
     end: AtomicUsize,
@@ -27,14 +26,14 @@ struct LentPlace {
 static LIST: [LentPlace; PLACES] = [const {
     LentPlace { start: AtomicUsize::new(0), end: AtomicUsize::new(0), lost: AtomicBool::new(false) }
 }; PLACES];
-/// Count of mappings ever lost. While it is 0, readers check nothing else.
+/// How many mappings were lost so far. While this is 0, readers check nothing else.
 static LOST: AtomicUsize = AtomicUsize::new(0);
 /// The previous handler of the signal; `None` if the signal cannot be handled.
 static BEFORE: OnceLock<Option<libc::sigaction>> = OnceLock::new();
 
-/// Tells whether a mapping was taken away. It shares ownership of the mapping, so that a listed
-/// mapping exists. The users of the mapping access it with volatile reads and writes, for which any
-/// content is valid.
+/// An entry in the list, which shows whether its mapping was lost. It shares ownership of the
+/// mapping, so that listed mappings exist. The users of the mapping access it with volatile reads
+/// and writes, for which any content is valid.
 #[derive(Debug)]
 pub(super) struct Lent {
     index: usize,
@@ -55,7 +54,7 @@ impl Lent {
         let index = index.ok_or_else(|| format!("{PLACES} regions of memory are lent already"))?;
         let place = &LIST[index];
         place.lost.store(false, Ordering::Relaxed);
-        // After the claim: `range` relies on this order.
+        // Stored after the place was claimed: `range` relies on this order.
         let start = region.as_ptr().addr();
         place.start.store(start, Ordering::Release);
         place.end.store(start + region.size(), Ordering::Release);
@@ -67,7 +66,7 @@ impl Lent {
         self.region.as_ptr().addr()
     }
 
-    /// True if data read from it may be wrong.
+    /// True if data read from the mapping may be wrong.
     pub(super) fn is_lost(&self) -> bool {
         LOST.load(Ordering::Acquire) > 0 && LIST[self.index].lost.load(Ordering::Acquire)
     }
@@ -111,22 +110,22 @@ unsafe extern "C" fn handle(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_
     }
 }
 
-/// The start and end of a mapping; `None` if it changes right now, so it cannot contain the
-/// faulting address. The check keeps us from mixing the start of a new mapping with the end of an
-/// old one in the same place.
+/// The start and end of a mapping; `None` if a thread is changing the place, which then cannot
+/// contain the faulting address. The check prevents mixing the start of a new mapping with the end
+/// of an old mapping in the same place.
 fn range(place: &LentPlace) -> Option<(usize, usize)> {
     let end = place.end.load(Ordering::Acquire);
     let start = place.start.load(Ordering::Acquire);
     (place.end.load(Ordering::Relaxed) == end).then_some((start, end))
 }
 
-/// Replaces a mapping with empty memory, if the address is in it.
+/// Replaces a mapping with zeroed memory if it contains the address; true if it was replaced.
 fn replace(place: &LentPlace, address: usize) -> bool {
     let Some((start, end)) = range(place) else { return false };
     if !(start..end).contains(&address) {
         return false;
     }
-    // First, so that no thread reads the zeroes without the mark.
+    // Set the mark first, so that no thread reads the zeroes without the mark.
     place.lost.store(true, Ordering::SeqCst);
     LOST.fetch_add(1, Ordering::SeqCst);
     let protection = libc::PROT_READ | libc::PROT_WRITE;

@@ -19,13 +19,14 @@ pub(super) struct Guest {
 }
 
 impl Guest {
-    /// Memory of our own.
+    /// Memory of this process, at these guest addresses, for tests.
     #[cfg(test)]
     pub(super) fn of_ranges(ranges: &[(GuestAddress, usize)]) -> Guest {
         Guest { lent: Vec::new(), map: GuestMemoryMmap::from_ranges(ranges).expect("memory") }
     }
 
-    /// True if the monitor has taken some of it away: data read before this call may be wrong.
+    /// True if the monitor has truncated some of the memory: data read before this call may be
+    /// wrong.
     pub(super) fn is_lost(&self) -> bool {
         self.lent.iter().any(|lent| lent.is_lost())
     }
@@ -39,13 +40,13 @@ impl Deref for Guest {
     }
 }
 
-/// A mapping that its owner may take away.
+/// A mapping of a file that its owner may truncate.
 pub(super) struct Mapping {
     lent: Lent,
     pub(super) region: Arc<MmapRegion<()>>,
 }
 
-/// The guest's memory, with the monitor's addresses.
+/// The guest's memory, also by the monitor's addresses.
 pub(super) struct Memory {
     pub(super) guest: Arc<Guest>,
     regions: Vec<Region>,
@@ -55,7 +56,7 @@ pub(super) struct Memory {
 struct Region {
     guest: u64,
     length: u64,
-    /// The region's address in the monitor, which uses it to name rings.
+    /// The region's address in the monitor, whose messages name rings by such addresses.
     monitor: u64,
 }
 
@@ -121,7 +122,7 @@ impl Memory {
         Ok(Memory { guest: Arc::new(Guest { lent, map }), regions })
     }
 
-    /// This memory without the region of a `REM_MEM_REG`. Its offset in the file does not matter.
+    /// This memory without the region of a `REM_MEM_REG`. The message's file offset is ignored.
     pub(super) fn without(&self, body: &[u8]) -> Result<Memory, String> {
         let (region, _) = Memory::one(body)?;
         let Region { guest: at, length, .. } = region;
@@ -142,7 +143,7 @@ impl Memory {
         Region::parse(&mut fields)
     }
 
-    /// The guest's address for this address of the monitor.
+    /// Converts the monitor's address to the guest's; `None` if no region contains it.
     pub(super) fn translate(&self, address: u64) -> Option<GuestAddress> {
         self.regions.iter().find_map(|region| {
             let distance = address.checked_sub(region.monitor)?;
@@ -151,7 +152,7 @@ impl Memory {
     }
 }
 
-/// Maps part of a file, shared, if the file has that part.
+/// Maps a part of a file, shared. Fails if the file is too short.
 pub(super) fn map(file: File, offset: u64, length: u64) -> Result<Mapping, String> {
     let size = file.metadata().map_err(|error| error.to_string())?.len();
     let end = offset.checked_add(length).filter(|&end| end <= size && length > 0);

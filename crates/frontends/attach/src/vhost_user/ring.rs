@@ -29,19 +29,19 @@ pub(super) struct Ring {
     notes: Option<Notes>,
     pub(super) call: Option<OwnedFd>,
     error: Option<OwnedFd>,
-    /// Requests that a predecessor had taken.
+    /// Requests that a previous server had taken and not finished.
     again: VecDeque<u16>,
-    /// The chains that were taken and not returned, and their number.
+    /// By head: whether the chain was taken and not returned. Then the number of these chains.
     taken: Vec<bool>,
     outstanding: usize,
-    /// The guest may not know of some answers in the ring.
+    /// The guest may not have been notified of some answers in the ring.
     unannounced: bool,
-    /// The guest broke the rules of rings, so we take no more requests.
+    /// The guest broke the protocol of rings, so we take no more requests.
     broken: bool,
 }
 
 impl Ring {
-    /// Makes a ring. Also returns the descriptor that the guest kicks.
+    /// Makes a ring. Also returns the event descriptor for the guest's kicks.
     pub(super) fn new(setup: Setup) -> Result<(Ring, OwnedFd), String> {
         let Setup { guest, mut queue, indirect, mut notes, kick, call, error } = setup;
         let used = queue.used_idx(&guest.map, Ordering::Acquire).map_err(|e| e.to_string())?.0;
@@ -51,8 +51,8 @@ impl Ring {
         if let Some(notes) = &mut notes
             && let Some(heads) = notes.recover(used)?
         {
-            // The ring knows better than the monitor how far the predecessor came: it took the
-            // finished requests and those in progress.
+            // The monitor's index may be stale. The previous server had taken as many requests as
+            // are finished or in progress.
             queue.set_next_avail(used.wrapping_add(heads.len() as u16));
             // It is unknown whether the guest was notified of the used ring's content.
             unannounced = true;
@@ -78,7 +78,8 @@ impl Ring {
         Ok((ring, kick))
     }
 
-    /// The index of the next available chain, which the monitor keeps while a ring is stopped.
+    /// The index of the next available chain. The monitor keeps this index while the ring is
+    /// stopped.
     pub(super) fn next_avail(&self) -> u16 {
         self.queue.next_avail()
     }
@@ -88,7 +89,8 @@ impl Ring {
         self.outstanding + self.again.len()
     }
 
-    /// Takes the next chain. With `only_old`, only a chain that was taken before.
+    /// Takes the next chain, and returns its head. With `only_old`, only a chain that a previous
+    /// server had taken.
     pub(super) fn take(&mut self, only_old: bool) -> Option<u16> {
         if let Some(head) = self.again.pop_front() {
             self.taken[usize::from(head)] = true;
@@ -123,7 +125,7 @@ impl Ring {
         Some(next)
     }
 
-    /// Returns a chain, with this many bytes written.
+    /// Returns a chain to the guest, into which `written` bytes were written.
     pub(super) fn put(&mut self, head: u16, written: u32) {
         if let Some(notes) = &self.notes {
             notes.finishing(head);
@@ -139,7 +141,8 @@ impl Ring {
         self.unannounced = true;
     }
 
-    /// Notifies the guest, if it wants that, of answers added since the last time.
+    /// Notifies the guest of answers added since the last notification, if the guest wants to be
+    /// notified.
     pub(super) fn announce(&mut self) {
         if !std::mem::take(&mut self.unannounced) {
             return;
@@ -151,7 +154,7 @@ impl Ring {
         }
     }
 
-    /// Notifies the guest in any case.
+    /// Notifies the guest unconditionally.
     pub(super) fn call(&self) {
         if let Some(call) = &self.call {
             signal(call);

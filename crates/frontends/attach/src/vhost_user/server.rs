@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 /// Prefix of the name of every thread of a server; CPU accounting uses it.
 pub const THREAD_NAME_PREFIX: &str = "vhost-";
 
-/// Default limit for the rings of a server.
+/// The most rings of a server by default.
 const MAX_DEFAULT_QUEUES: usize = 4;
 /// Pause after an error of accept, for example without free descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -118,9 +118,9 @@ struct DeviceState {
     peer: String,
     /// The channel for notifications to the monitor.
     channel: Option<UnixStream>,
-    /// A monitor that connects again may know another size.
+    /// The size has changed: notify the next monitor, which may know the old size.
     resized: bool,
-    /// The server is stopping, and no wait may last beyond this time.
+    /// Set when the server is stopping: no wait may last beyond this time.
     give_up: Option<Instant>,
 }
 
@@ -157,7 +157,8 @@ impl DeviceShared {
             let state = self.lock();
             state.channel.as_ref().and_then(|channel| channel.try_clone().ok())
         };
-        // Without the lock: the monitor may ask for the configuration before it takes this.
+        // Do not hold the lock: the monitor may request the configuration before it reads this
+        // message.
         if let Some(channel) = channel
             && let Err(error) = wire::notify_config_change(&channel)
         {
@@ -169,8 +170,9 @@ impl DeviceShared {
         self.lock().give_up.is_some()
     }
 
-    /// Waits for a worker's answer. It waits as long as the namespace takes, since operations in
-    /// progress cannot be withdrawn. Only a stopping server gives up.
+    /// Waits for a worker's answer, as long as the namespace takes, since operations in progress
+    /// cannot be withdrawn. Fails only when a stopping server's time is up, or the worker has
+    /// failed.
     pub(super) fn wait_for<T>(&self, answer: &Receiver<T>) -> Result<T, String> {
         loop {
             match answer.recv_timeout(WAIT_STEP) {
@@ -208,7 +210,7 @@ impl Server {
     /// Opens the namespace, listens and serves.
     ///
     /// # Errors
-    /// After an error nothing runs.
+    /// After an error no thread runs.
     pub fn start(config: &Config, namespace: Arc<dyn Namespace>) -> Result<Server, StartError> {
         let serial = &config.serial;
         if serial.len() > ID_BYTES || !serial.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
@@ -271,17 +273,16 @@ impl Server {
         state.connection.is_some().then(|| state.peer.clone())
     }
 
-    /// Takes over a new size of the namespace. The server calls it itself if the namespace reports
-    /// its changes; call it after a restart, since the size may have changed after the previous
-    /// server. Requests are checked against it at once. The guest is notified, even if its monitor
+    /// Adopts a new size of the namespace. The server calls this itself if the namespace reports
+    /// its changes. Call it after a restart, since the size may have changed meanwhile. Requests
+    /// are checked against the new size at once. The guest is notified, even if its monitor
     /// connects later.
     pub fn resized(&self) {
         self.shared.resized();
     }
 
     /// Stops the server: it finishes and answers the requests it took, disconnects the monitor,
-    /// ends the threads and removes the socket. A monitor that reconnects finds a successor, if
-    /// there is one.
+    /// ends the threads and removes the socket. The monitor may then reconnect to another server.
     ///
     /// # Errors
     /// If an event loop had failed.
@@ -295,7 +296,7 @@ impl Server {
             let mut state = self.shared.lock();
             state.give_up.get_or_insert(Instant::now() + limits::DRAIN_TIMEOUT);
             if let Some(connection) = &state.connection {
-                // Shut down only the monitor's direction: answers still go out.
+                // Shut down only the receiving direction: answers still leave.
                 let _ = connection.shutdown(Shutdown::Read);
             }
         }
@@ -324,7 +325,7 @@ fn start_workers(reactor: ReactorConfig, shared: &Arc<DeviceShared>) -> Result<C
     let theirs = Arc::clone(shared);
     let make = move |seat| Ok(Worker::new(seat, Arc::clone(&theirs)));
     let open = |wakers| shared.orders.open(wakers);
-    // Threads that wait for its answer learn that there is none.
+    // After this, threads that wait for the failed worker's answer get an error.
     let theirs = Arc::clone(shared);
     let failed = move |index| theirs.orders.close(index);
     Cores::start(&plan, device.disk().namespace(), make, open, failed).map_err(StartError::Cores)
@@ -354,7 +355,7 @@ fn start_control(
     Ok((waker, thread))
 }
 
-/// Serves all waiting monitors, one after the other. True if it must be retried after a pause.
+/// Serves all waiting monitors, one after the other. True if the caller must retry after a pause.
 fn accept_all(listener: &Listener, shared: &DeviceShared) -> bool {
     while !shared.is_stopping() {
         match listener.socket.accept() {

@@ -39,7 +39,7 @@ struct RingState {
 
 /// The answer to a request.
 enum Answer {
-    /// No answer, or only an acknowledgement if the monitor asks for one.
+    /// No answer, or only an acknowledgement if the monitor requests one.
     None,
     Body(Vec<u8>),
     File(Vec<u8>, OwnedFd),
@@ -50,9 +50,9 @@ pub(super) struct Session<'a> {
     shared: &'a DeviceShared,
     device: &'a Device,
     stream: &'a UnixStream,
-    /// Chosen by the driver.
+    /// The device features that the driver chose.
     features: u64,
-    /// Chosen by the monitor.
+    /// The protocol features that the monitor chose.
     protocol: u64,
     memory: Option<Memory>,
     inflight: Option<Inflight>,
@@ -151,7 +151,7 @@ impl<'a> Session<'a> {
         Ok(Answer::None)
     }
 
-    /// A message about one ring.
+    /// Handles a message about one ring.
     fn handle_ring(
         &mut self,
         code: u32,
@@ -182,7 +182,7 @@ impl<'a> Session<'a> {
             code::GET_VRING_BASE => {
                 let index = self.index(fields.u32()?)?;
                 self.halt(index)?;
-                // Another kick starts it again.
+                // A new kick descriptor starts the ring again.
                 self.rings[index].kick = None;
                 let mut body = (index as u32).to_le_bytes().to_vec();
                 body.extend(u32::from(self.rings[index].base).to_le_bytes());
@@ -215,14 +215,14 @@ impl<'a> Session<'a> {
 
     fn set_features(&mut self, features: u64) -> Result<(), String> {
         let unknown = features & !self.offered();
-        // If the disk has changed meanwhile, the driver may still rely on these features of the old
-        // one.
+        // If the disk has changed meanwhile, the driver may still use these features, which were
+        // offered earlier.
         if unknown & !(feature::DISCARD | feature::RO | feature::TOPOLOGY) != 0 {
             return Err(format!("the features {unknown:#x} are not offered"));
         }
         self.features = features;
         if features & feature::FLUSH == 0 {
-            // A driver that cannot flush must not need to.
+            // If the driver cannot flush, completed writes must be durable.
             self.device.set_writeback(false);
         }
         Ok(())
@@ -233,7 +233,8 @@ impl<'a> Session<'a> {
         found.ok_or_else(|| format!("there are {} rings, and none {index}", self.rings.len()))
     }
 
-    /// A stopped ring, which may be changed, and the new value.
+    /// Checks that the ring is stopped, so that its settings may change. Returns the ring and the
+    /// new value.
     fn still(&mut self, index: u32, value: u32) -> Result<(&mut RingState, u32), String> {
         let index = self.index(index)?;
         if self.rings[index].runs {
@@ -242,7 +243,7 @@ impl<'a> Session<'a> {
         Ok((&mut self.rings[index], value))
     }
 
-    /// The ring of an event descriptor, which is optional.
+    /// Parses a message with a ring's index and an optional event descriptor.
     fn event(
         &self,
         value: u64,
@@ -318,7 +319,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// The answer is as long as the request, because monitors differ in how they pad it.
+    /// Makes empty notes. The answer is as long as the request, because monitors differ in its
+    /// padding.
     fn make_inflight(&mut self, queues: u16, size: u16, length: usize) -> Result<Answer, String> {
         if usize::from(queues) > limits::MAX_QUEUES || size > limits::MAX_QUEUE_SIZE {
             return Err(format!("{queues} rings of {size} descriptors are too many"));
@@ -408,7 +410,7 @@ impl<'a> Session<'a> {
     }
 
     /// Ends the session. If the server stops, the guest gets its answers first. Otherwise the
-    /// monitor is gone, and the guest's memory with it.
+    /// monitor has disconnected, and the guest's memory must not be accessed.
     pub(super) fn end(mut self) {
         self.shared.set_channel(None);
         if self.shared.is_stopping() {
@@ -436,7 +438,7 @@ fn copy_of(descriptor: &Option<OwnedFd>) -> Result<Option<OwnedFd>, String> {
     copy.map_err(|error| error.to_string())
 }
 
-/// Another kind of file might be readable forever, or block its writer.
+/// True for an event descriptor. Another kind of file might be readable forever, or block a write.
 fn is_event(descriptor: &OwnedFd) -> bool {
     let link = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
     std::fs::read_link(link).is_ok_and(|target| target.as_os_str() == "anon_inode:[eventfd]")

@@ -1,8 +1,8 @@
 //! The vhost-user protocol as bytes: messages with descriptors, on a Unix socket.
 //!
 //! The `vhost` crate has the protocol, too, but its back end does not expose the channel to the
-//! monitor. It cannot tell the monitor that the configuration has changed, which is how a guest
-//! learns of a disk's new size. Its front end plays the monitor in the tests.
+//! monitor. So it cannot notify the monitor of a changed configuration, such as a disk's new size.
+//! The tests use the crate's front end as the monitor.
 
 use super::limits;
 use rustix::net::{
@@ -126,7 +126,7 @@ fn receive_with_descriptors(
     Ok(received.bytes)
 }
 
-/// Answers a request, with or without a descriptor.
+/// Sends the answer to a request, with or without a descriptor.
 pub(super) fn reply(
     stream: &UnixStream,
     code: u32,
@@ -136,8 +136,8 @@ pub(super) fn reply(
     send(stream, code, VERSION | REPLY, body, descriptor)
 }
 
-/// Tells a monitor, over the channel that it provided for this, to read the configuration again. It
-/// need not answer.
+/// Requests over the back-end channel that the monitor read the configuration again. No answer is
+/// expected.
 pub(super) fn notify_config_change(channel: &UnixStream) -> io::Result<()> {
     send(channel, CONFIG_CHANGE, VERSION, &[], None)
 }
@@ -188,7 +188,7 @@ fn send(
     if let Some(rights) = &rights {
         assert!(ancillary.push(SendAncillaryMessage::ScmRights(rights)), "there is space for one");
     }
-    // A few bytes into an empty socket: they go all at once or not at all.
+    // The kernel takes a few bytes for an empty socket completely or not at all.
     let slices = &[IoSlice::new(&bytes)];
     let sent = rustix::net::sendmsg(stream.as_fd(), slices, &mut ancillary, SendFlags::NOSIGNAL)?;
     if sent < bytes.len() {

@@ -1,7 +1,8 @@
 //! A worker: one thread, one ring, one reactor and one queue into the namespace.
 //!
-//! A tick: chains from the ring → block operations → completions → chains back, and then one
-//! notification to the guest. Kicks are off while the worker takes chains.
+//! In a tick (one round of the event loop): chains from the ring → block operations → completions →
+//! chains back, and then one notification to the guest. Kicks are off while the worker takes
+//! chains.
 //!
 //! ```text
 //! Idle ──run──> Running ──halt──> Halting ──all finished──> Idle
@@ -28,13 +29,14 @@ use vm_memory::Bytes;
 pub(super) enum Order {
     /// Serve this ring.
     Run(Box<Setup>, Sender<Result<(), String>>),
-    /// From now on notify the guest through this descriptor.
+    /// Notify the guest through this descriptor from now on.
     Call(Option<OwnedFd>),
-    /// From now on use this guest memory.
+    /// Use this guest memory from now on.
     Memory(Arc<Guest>, Sender<()>),
     /// Take no more requests, finish those taken, and return the index of the next chain.
     Halt(Sender<Option<u16>>),
-    /// The monitor is gone: wait for operations in progress, and do not access the guest's memory.
+    /// The monitor has disconnected: wait for operations in progress, and do not access the guest's
+    /// memory.
     Leave(Sender<()>),
     /// The namespace has another size.
     Resized,
@@ -42,7 +44,7 @@ pub(super) enum Order {
     Stop,
 }
 
-/// A request by the index of its chain's head; no two of a ring have the same.
+/// A request, stored under the index of its chain's head, which is unique in the ring.
 #[derive(Default)]
 struct Slot {
     request: BlkRequest,
@@ -50,9 +52,9 @@ struct Slot {
     pending: u32,
     /// The status that the guest will get.
     status: u8,
-    /// Bytes of its buffers.
+    /// Bytes of the request's buffers.
     held: u64,
-    /// Bytes that the guest gets.
+    /// Bytes to write into the guest's memory.
     wanted: u64,
 }
 
@@ -142,7 +144,7 @@ impl Worker {
                 Order::Call(call) => {
                     if let Some(ring) = &mut self.ring {
                         ring.call = call;
-                        // The guest may have missed a notification through the old descriptor.
+                        // A notification through the old descriptor may have been lost.
                         ring.call();
                     }
                 }
@@ -176,7 +178,7 @@ impl Worker {
         self.slots.resize_with(usize::from(ring.table.size), Slot::default);
         self.geometry = self.shared.device.geometry();
         self.ring = Some(ring);
-        // Kicks from before may have gone to a predecessor.
+        // Earlier kicks may have gone to a previous server.
         self.look = true;
         Ok(())
     }
@@ -200,7 +202,7 @@ impl Worker {
         }
     }
 
-    /// Takes the requests in the ring, and starts them.
+    /// Takes the requests that are in the ring, and starts them.
     fn serve(&mut self) {
         let only_old = self.halting.is_some();
         if let Some(head) = self.parked.take() {
@@ -212,7 +214,8 @@ impl Worker {
             }
             ring.disable_kicks();
         }
-        // A guest may add requests as fast as we answer them, and completions need their turn.
+        // Bounded, since a guest may add requests as fast as we answer them, and completions need
+        // their turn.
         let mut left = self.slots.len();
         while left > 0
             && self.parked.is_none()
@@ -281,7 +284,7 @@ impl Worker {
             return Err(status::IOERR);
         }
         let (lba, blocks) = (sector / per_block, sectors / per_block);
-        // Transfers above the namespace's limit become several.
+        // No limit here: a transfer above the namespace's limit becomes several operations.
         let whole = Geometry { max_blocks: 0, ..self.geometry };
         whole.check(command, lba, blocks).map_err(code)?;
         Ok((lba, u32::try_from(blocks).map_err(|_| status::IOERR)?))
@@ -320,8 +323,8 @@ impl Worker {
                 let segments = &self.slots[usize::from(head)].request.from_guest;
                 let offset = self.geometry.bytes(first) as u64;
                 let copied = chain::copy_from(&ring.guest, segments, offset, &mut buffer);
-                // Memory that the monitor took away meanwhile reads as zeroes, which the guest has
-                // not written.
+                // If the monitor truncated the memory meanwhile, it reads as zeroes, which the
+                // guest has not written.
                 if copied.is_none() || ring.guest.is_lost() {
                     self.reactor.buffers().give(buffer);
                     return Err(status::IOERR);
@@ -395,7 +398,7 @@ impl Worker {
         slot.pending -= 1;
         let read = buffer.as_ref().filter(|_| slot.request.kind == request::IN);
         let result = match (&self.ring, result, read) {
-            // The guest's memory is no longer ours.
+            // The worker may no longer access the guest's memory.
             (None, ..) => Ok(()),
             (_, Err(error), _) => Err(code(error)),
             (Some(ring), Ok(()), Some(buffer)) => {
@@ -420,7 +423,7 @@ impl Worker {
     fn finish(&mut self, head: u16) {
         let slot = &mut self.slots[usize::from(head)];
         self.held -= std::mem::take(&mut slot.held);
-        // A parked request may wait for the buffers.
+        // A parked request may be waiting for these buffers.
         self.look |= self.parked.is_some();
         let Some(ring) = &mut self.ring else { return };
         let written = if slot.status == status::OK { slot.wanted as u32 } else { 0 };
@@ -453,7 +456,7 @@ impl Core for Worker {
     }
 }
 
-/// A block error as a virtio-blk status; there are two.
+/// Maps a block error to one of the two error statuses of virtio-blk.
 fn code(error: BlockError) -> u8 {
     match error {
         BlockError::Unsupported => status::UNSUPP,

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 pub const ENGINES: [EngineKind; 2] = [EngineKind::Uring, EngineKind::Portable];
 
-/// A disk as people name it.
+/// Opens the disk that a spec names.
 pub fn disk(spec: &str, block_size: u32) -> Arc<dyn Namespace> {
     Spec::parse(spec).expect("a disk").open(block_size, false).expect("it opens")
 }
@@ -44,7 +44,7 @@ impl Served {
         self.server.path()
     }
 
-    /// Stops the server, whose disk has no users any more.
+    /// Stops the server; its disk must have no users.
     pub fn stop(mut self) {
         // A child of another test shares this process's descriptors until it runs a program.
         let deadline = Instant::now() + Duration::from_secs(60);
@@ -83,7 +83,7 @@ impl Loop {
 
 impl Drop for Loop {
     fn drop(&mut self) {
-        // If all went well it is detached, and another test may use it by now.
+        // After a successful test the device is detached, and another test may use it already.
         let folder = Path::new("/sys/block").join(self.0.file_name().expect("a name"));
         let file = std::fs::read_to_string(folder.join("loop/backing_file")).unwrap_or_default();
         if Path::new(file.trim_end()) == self.1 {
@@ -135,7 +135,7 @@ pub fn run(program: &str, arguments: &[&str]) -> String {
     said
 }
 
-/// fio that writes and checks what it reads; the file and the pattern are arguments.
+/// Runs fio on a file, with verification of the data that it reads.
 pub fn fio_verify(file: &str, arguments: &[&str]) -> String {
     let filename = format!("--filename={file}");
     let mut all = vec![

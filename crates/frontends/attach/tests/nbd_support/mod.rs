@@ -35,15 +35,15 @@ pub const ENOTSUP: u32 = 95;
 
 pub const ENGINES: [EngineKind; 2] = [EngineKind::Uring, EngineKind::Portable];
 
-/// Longer than any expected answer takes.
+/// The time limit of an answer: longer than any expected answer takes.
 const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
-/// A disk as people name it.
+/// Opens the disk that a spec names.
 pub fn disk(spec: &str, block_size: u32) -> Arc<dyn Namespace> {
     Spec::parse(spec).expect("a disk").open(block_size, false).expect("it opens")
 }
 
-/// A server that listens nowhere, with two threads.
+/// A server without a listening socket, with two threads.
 pub fn serve(engine: EngineKind, namespace: Arc<dyn Namespace>) -> Server {
     let config = Config { engine, threads: 2, export: "disk".into(), ..Config::new(None) };
     Server::start(&config, namespace).expect("it starts")
@@ -66,7 +66,7 @@ pub struct Client {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Reply {
     pub cookie: u64,
-    /// 0: it went well.
+    /// 0: success.
     pub errno: u32,
     /// The data read; empty in simple replies.
     pub data: Vec<u8>,
@@ -128,7 +128,7 @@ impl Client {
         heard.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     }
 
-    /// Checks that the server closes, and sends no more than it must.
+    /// Checks that the server closes the connection, and sends little before.
     pub fn expect_end(&mut self) {
         let mut rest = Vec::new();
         match self.stream.read_to_end(&mut rest) {

@@ -13,7 +13,7 @@ pub struct Sluice {
 
 #[derive(Default)]
 struct SluiceShared {
-    /// The number of coming writes to hold back.
+    /// How many of the next writes to hold back.
     hold: AtomicUsize,
     /// The number of writes held back.
     held: AtomicUsize,
@@ -29,7 +29,7 @@ impl Sluice {
         Arc::new(Sluice { inner, shared: Arc::default() })
     }
 
-    /// Holds the next writes back. Either they are started, or the client can withdraw them.
+    /// Holds the next writes back, either as started, or so that the queue can withdraw them.
     pub fn hold(&self, writes: usize, begun: bool) {
         self.shared.unbegun.store(!begun, Ordering::SeqCst);
         self.shared.hold.store(writes, Ordering::SeqCst);

@@ -50,12 +50,12 @@ pub const F_DISCARD: u64 = 1 << 13;
 pub const F_INDIRECT: u64 = 1 << 28;
 pub const F_EVENT_IDX: u64 = 1 << 29;
 
-/// Longer than any expected answer takes.
+/// The time limit of an answer: longer than any expected answer takes.
 const WAIT_LIMIT: Duration = Duration::from_secs(60);
 pub const MEMORY_BYTES: u64 = 64 << 20;
 /// Descriptors of a ring.
 pub const SIZE: u16 = 128;
-/// The monitor sees the guest's memory here.
+/// The address of the guest's memory in the monitor.
 const MONITOR: u64 = 0x7000_0000_0000;
 /// Rings lie this far from each other; the first 64 KiB of memory are empty.
 const RING_BYTES: u64 = 64 << 10;
@@ -66,7 +66,7 @@ const HEADERS: u64 = 32 << 10;
 /// Where tests put data.
 pub const DATA: u64 = 2 << 20;
 
-/// A disk as people name it.
+/// Opens the disk that a spec names.
 pub fn disk(spec: &str, block_size: u32) -> Arc<dyn Namespace> {
     Spec::parse(spec).expect("a disk").open(block_size, false).expect("it opens")
 }
@@ -161,7 +161,7 @@ impl Vm {
         Vm { memory, file, rings: rings.collect(), frontend: None, inflight: None }
     }
 
-    /// Connects and starts the rings, with the offered ones of these features.
+    /// Connects and starts the rings, with those of the `wanted` features that the back end offers.
     pub fn attach(&mut self, served: &Served, wanted: u64) {
         self.attach_to(&served.config.socket, wanted);
     }
@@ -359,7 +359,7 @@ impl Vm {
         placed
     }
 
-    /// Makes a request, of which the device is not told yet.
+    /// Puts a request into the ring without a kick.
     pub fn place(
         &mut self,
         ring: usize,
@@ -376,7 +376,7 @@ impl Vm {
         (head, status.0)
     }
 
-    /// A request and its end: status, and bytes written.
+    /// Makes a request and waits for its end. Returns its status, and the bytes written.
     pub fn call(
         &mut self,
         ring: usize,

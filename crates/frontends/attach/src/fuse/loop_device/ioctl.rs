@@ -9,7 +9,7 @@ use std::ffi::c_void;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 
-/// Asks for the number of a free device; the driver makes one if there is none.
+/// Requests the number of a free device; the driver makes a device if none is free.
 struct NextFree;
 
 // SAFETY: LOOP_CTL_GET_FREE takes no argument, writes to no memory, and returns the number.
@@ -39,7 +39,7 @@ pub(super) fn next_free(control: &File) -> rustix::io::Result<u32> {
 /// `BLKROSET` of `linux/fs.h`: sets whether a block device is read-only.
 const SET_READ_ONLY: Opcode = ioctl::opcode::none(0x12, 93);
 
-/// Makes or removes the device of a number; a negative number is any that is free.
+/// Makes or removes the device with a number; a negative number means any free number.
 struct OfNumber {
     opcode: Opcode,
     number: i32,
@@ -64,14 +64,14 @@ unsafe impl Ioctl for OfNumber {
     }
 }
 
-/// Makes the device of a number, or of any free one. The number.
+/// Makes the device with a number, or with any free number for `None`. Returns the number.
 pub(super) fn add(control: &File, number: Option<u32>) -> rustix::io::Result<u32> {
     let number = number.map_or(Ok(-1), i32::try_from).map_err(|_| rustix::io::Errno::INVAL)?;
     // SAFETY: as above; on anything but the control device it fails.
     unsafe { ioctl::ioctl(control, OfNumber { opcode: LOOP_CTL_ADD, number }) }
 }
 
-/// Removes a device that is on no file, and that no process has open.
+/// Removes a device that has no file, and that no process has open.
 pub(super) fn remove(control: &File, number: u32) -> rustix::io::Result<()> {
     let number = i32::try_from(number).map_err(|_| rustix::io::Errno::INVAL)?;
     // SAFETY: as above; on anything but the control device it fails.
@@ -84,7 +84,7 @@ pub(crate) fn set_writable(device: &File) -> rustix::io::Result<()> {
     unsafe { ioctl::ioctl(device, Setter::<SET_READ_ONLY, std::ffi::c_int>::new(0)) }
 }
 
-/// Makes `device` a disk of what `backing` has, with direct I/O and its partitions.
+/// Attaches `backing` to `device`, with direct I/O and a partition scan.
 pub(super) fn configure(
     device: &File,
     backing: &File,

@@ -1,10 +1,10 @@
-//! A loop device on the file: a real block device, on any kernel.
+//! A loop device on the mounted file: a real block device, on any kernel.
 //!
 //! It needs root and Linux 5.8. The device does direct I/O, so that data is cached only once, above
-//! it. It has the disk's block size and shows its partitions.
+//! the device. It has the disk's block size and shows the disk's partitions.
 //!
-//! This process keeps no loop device open. If it were killed, the kernel would close the device,
-//! which waits for an answer of the killed process.
+//! This process keeps no loop device open. If this process were killed, the kernel would close the
+//! device, and the close would wait for an answer of the killed process.
 
 pub(crate) mod ioctl;
 
@@ -21,10 +21,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const CONTROL: &str = "/dev/loop-control";
-/// Another process may take the free device first, so we retry.
+/// How often to try: another process may take the free device first.
 const ATTEMPTS: usize = 16;
-/// Time for short uses of a device to end, such as a process that was started here while a thread
-/// had the device open.
+/// How long to wait for short uses of a device to end. For example, a process that was started
+/// while a thread had the device open shares its descriptor until it runs a program.
 const LOOKING: Duration = Duration::from_millis(300);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
@@ -32,13 +32,13 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// The kernel has no loop devices, or not now.
+    /// The kernel has no loop devices, or its module is not loaded.
     NoDriver,
     /// Only root may do this.
     NotAllowed,
     /// The file cannot be opened.
     File(PathBuf, io::Error),
-    /// The kernel does not support this block size here.
+    /// The kernel does not support this block size for loop devices.
     BlockSize(u32),
     /// It is not a loop device, or has no file.
     NoDevice(PathBuf),
@@ -75,7 +75,7 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Makes a loop device from a file, and returns its path.
+/// Attaches a loop device to a file, and returns the device's path.
 ///
 /// # Errors
 /// If the kernel refuses. There is no new device then.
@@ -113,20 +113,21 @@ fn path_of(number: u32) -> PathBuf {
     PathBuf::from(format!("/dev/loop{number}"))
 }
 
-/// A free device without what its last user left: the read-only flag, partitions, the scheduler and
-/// other values below `queue/`, and what udev noted of an old file system. All of that belongs to
-/// the kernel's device, not to its file, so a new device of the same number has none of it.
+/// Makes a free device new, and returns its number. A used device keeps its last user's settings:
+/// the read-only flag, partitions, the scheduler and other values below `queue/`, and udev's notes
+/// of an old file system. These belong to the device, not to its file, so a new device with the
+/// same number has none of them.
 fn fresh(control: &File, number: u32) -> u32 {
     match ioctl::remove(control, number) {
-        // Another process may have made it meanwhile, which is as good.
+        // If another process has made it again meanwhile, it is new, too.
         Ok(()) => drop(ioctl::add(control, Some(number))),
-        // A process has it open: another device is new.
+        // A process has the device open: make a new device instead.
         Err(_) => {
             if let Ok(new) = ioctl::add(control, None) {
                 if path_of(new).exists() {
                     return new;
                 }
-                // The devices of this container are what it was started with.
+                // This container has only the device nodes that it was started with.
                 let _ = ioctl::remove(control, new);
             }
         }
@@ -134,7 +135,7 @@ fn fresh(control: &File, number: u32) -> u32 {
     number
 }
 
-/// Clears the flag that `blockdev --setro` left, which the driver does not.
+/// Clears the flag that `blockdev --setro` left: the driver does not clear it.
 fn clear_read_only(path: &Path) {
     let cleared = open(path, false, OFlags::empty())
         .and_then(|device| ioctl::set_writable(&device).map_err(|error| refused(path, error)));
@@ -143,8 +144,8 @@ fn clear_read_only(path: &Path) {
     }
 }
 
-/// Detaches a loop device from its file, if nobody uses it; `force`d, its users keep it until they
-/// close it, and nobody new gets it.
+/// Detaches a loop device from its file if it has no users. With `force`, existing users keep the
+/// device until they close it, and no new ones can open it.
 ///
 /// # Errors
 /// If the device is in use, or the kernel refuses.
@@ -160,7 +161,8 @@ pub fn detach(device: &Path, force: bool) -> Result<(), Error> {
         }
         thread::sleep(LOOK_EVERY);
     }
-    // From here on no process can mount it. A mount that we cannot see makes this fail.
+    // While the device is open exclusively, no process can mount it. The open fails if it is
+    // mounted in a namespace that we cannot see.
     let exclusive = if force { OFlags::empty() } else { OFlags::EXCL };
     let file = match open(device, false, exclusive) {
         Err(Error::System(_, error)) if error.kind() == io::ErrorKind::ResourceBusy => {
@@ -214,8 +216,9 @@ pub fn backing_file(device: &Path) -> Option<PathBuf> {
     Some(text.strip_suffix('\n').unwrap_or(&text).into())
 }
 
-/// Opens a device. A read-only device cannot be opened for writing, and root does not need write
-/// access for these calls. Only the call that attaches the file opens the device as configured.
+/// Opens a device. Only the call that attaches the file needs `write` to match the configuration.
+/// The other calls open for reading: root needs no write access for them, and a read-only device
+/// cannot be opened for writing.
 fn open(path: &Path, write: bool, flags: OFlags) -> Result<File, Error> {
     let flags = flags.bits().cast_signed();
     let opened = File::options().read(true).write(write).custom_flags(flags).open(path);

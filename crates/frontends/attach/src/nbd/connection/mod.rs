@@ -23,7 +23,7 @@ use farblock_frontend::{ConnectionKey, Line, TickConnection};
 use farblock_reactor::{Buffer, Event, SendBatch, StreamId, TaskId};
 use std::sync::Arc;
 
-/// The number of a connection's request in flight.
+/// The number of a request in flight on its connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Slot(pub(super) u16);
 
@@ -34,7 +34,7 @@ enum ConnectionState {
     Open,
     /// The server finishes and answers the accepted requests, and reads no more.
     Draining,
-    /// The stream is closing; there is no client to answer.
+    /// The stream is closing; no client is left to answer.
     Closed,
     /// The stream is closed.
     Gone,
@@ -50,7 +50,8 @@ enum Phase {
     Header([u8; REQUEST_BYTES], usize),
     /// Not read: this request waits for buffers or a slot.
     Admitting(Header),
-    /// The data of the request in the slot: the piece, and how much of it has arrived.
+    /// The data of the request in the slot: the current piece, and how many of its bytes have
+    /// arrived.
     Payload(Slot, usize, usize),
     /// This many remaining bytes of a refused request's data.
     Skipping(u32),
@@ -63,13 +64,13 @@ struct NbdRequest {
     length: u32,
     command: Command,
     fua: bool,
-    /// It writes partial blocks.
+    /// The request writes partial blocks.
     merges: bool,
     pieces: Vec<Piece>,
     /// Block operations that have not completed.
     operations: usize,
     result: Result<(), BlockError>,
-    /// Bytes that its buffers are charged with.
+    /// Bytes that count as held by the request's buffers.
     held_bytes: usize,
 }
 
@@ -91,7 +92,7 @@ pub(super) struct Connection {
     spare: SendBatch,
     sending: bool,
     receiving: bool,
-    /// The last data was large enough to receive directly, so the next may be, too.
+    /// The last payload was large enough to receive directly, so the next may be, too.
     expects_large: bool,
     held_bytes: usize,
     /// Received bytes that are not parsed yet, from this offset on.
@@ -137,14 +138,14 @@ impl Connection {
         connection
     }
 
-    /// True if the server no longer reads from the client, and the namespace still has operations
-    /// of it.
+    /// True if the server no longer reads from the client, but the namespace still executes the
+    /// client's operations.
     pub(super) fn is_leaving(&self) -> bool {
         self.state != ConnectionState::Open && !self.is_idle()
     }
 
-    /// True if the server no longer reads from the client, and the namespace has no operations of
-    /// it.
+    /// True if the server no longer reads from the client, and the namespace has none of the
+    /// client's operations.
     pub(super) fn is_spent(&self) -> bool {
         self.state != ConnectionState::Open && self.is_idle()
     }
@@ -155,8 +156,8 @@ impl Connection {
         self.free.len() + unstarted == self.requests.len()
     }
 
-    /// Closes a connection that its client has left. Requests that the client sent and the server
-    /// has not read are not executed: they were not answered, so the client does not rely on them.
+    /// Closes the connection if its client has disconnected. Requests that the server has not read
+    /// are not executed: they were not answered, so the client does not rely on them.
     pub(super) fn close_if_left(&mut self, cx: &mut Context) {
         if self.state == ConnectionState::Open && self.line.as_ref().is_some_and(Line::is_cut) {
             self.close(cx);
@@ -195,12 +196,12 @@ impl Connection {
                 self.unread = Some((buffer, 0));
                 self.process_unread(cx);
             }
-            // The client is gone: no more data can arrive, and no client reads an answer.
+            // The client has disconnected: no more data can arrive, and no client reads an answer.
             _ => self.close(cx),
         }
     }
 
-    /// Parses received bytes as far as the limits allow, and asks for more.
+    /// Parses received bytes as far as the limits allow, and then receives more.
     fn process_unread(&mut self, cx: &mut Context) {
         match self.unread.take() {
             // A request may have waited for resources.
@@ -288,7 +289,7 @@ impl Connection {
         }
     }
 
-    /// Asks for more bytes, unless there is a reason not to.
+    /// Starts to receive more bytes, unless a limit forbids it.
     fn arm_receive(&mut self, cx: &Context) {
         let full = self.unread.is_some()
             || matches!(self.phase, Phase::Admitting(_) | Phase::Waiting(_))
@@ -301,8 +302,8 @@ impl Connection {
             self.expects_large = true;
             cx.reactor.recv_into(self.stream, buffer, range);
         } else if std::mem::take(&mut self.expects_large) {
-            // Receive little more than the next header, so that its data is not split over two
-            // places.
+            // Receive little more than the next header, so that the rest of its data can be
+            // received directly.
             cx.reactor.recv_at_most(self.stream, limits::HEADER_RECEIVE_BYTES);
         } else {
             cx.reactor.recv(self.stream);
@@ -356,7 +357,7 @@ impl Connection {
         self.state = ConnectionState::Closed;
         cx.abandon(self.key);
         cx.reactor.set_timer(self.task, None);
-        // Otherwise the client would not see that the connection is closed.
+        // The second descriptor would keep the connection open.
         self.line = None;
         cx.reactor.close(self.stream);
         cx.turns.list(self.key);

@@ -12,8 +12,8 @@ use farblock_frontend::pieces;
 use farblock_reactor::{Buffer, SendBatch, allowance};
 use std::ops::Range;
 
-/// Bits of a block operation's token that hold the piece, and the slot above it; the rest holds
-/// the connection.
+/// Bits of a block operation's token that hold the piece, and again as many above it for the slot;
+/// the rest holds the connection.
 const TOKEN_FIELD_BITS: u32 = 16;
 
 /// The token of a block operation, which finds the request of its completion.
@@ -49,7 +49,7 @@ impl Connection {
         self.admit(cx, header)
     }
 
-    /// Starts a request if the limits allow. Otherwise it waits, and the result is false.
+    /// Starts a request if the limits allow; otherwise it waits, and the result is false.
     pub(super) fn admit(&mut self, cx: &mut Context, header: Header) -> bool {
         if header.code == command::BLOCK_STATUS {
             self.phase = Phase::Header([0; REQUEST_BYTES], 0);
@@ -88,7 +88,7 @@ impl Connection {
         true
     }
 
-    /// Gives a request a slot and its buffers, and starts it unless its data has not arrived.
+    /// Gives a request a slot and its buffers. Starts it, or first waits for its data.
     fn begin(&mut self, cx: &mut Context, header: &Header, command: Command, bytes: usize) {
         self.held_bytes += bytes;
         cx.held_bytes += bytes;
@@ -168,7 +168,7 @@ impl Connection {
         }
     }
 
-    /// The destination of the client's next bytes, if receiving directly pays off.
+    /// The destination of the client's next bytes, if they should be received directly.
     pub(super) fn direct_payload(&mut self) -> Option<(Buffer, Range<usize>)> {
         let Phase::Payload(slot, index, filled) = self.phase else { return None };
         let piece = &mut self.request(slot).pieces[index];
@@ -214,7 +214,7 @@ impl Connection {
     pub(in crate::nbd) fn submit(&mut self, cx: &mut Context, slot: Slot) {
         let key = self.key;
         let block_size = cx.export.geometry.block_size;
-        // It may have waited, and its client may have gone meanwhile.
+        // The request may have waited, and its client may have disconnected meanwhile.
         let pointless = self.is_closed();
         let request = &mut self.requests[usize::from(slot.0)];
         if pointless {
@@ -268,7 +268,7 @@ impl Connection {
             cx.written();
         }
         if self.is_closed() {
-            // There is no client to answer.
+            // No client is left to answer.
         } else if let Err(error) = result {
             tracing::debug!(peer = %self.peer, ?command, "an NBD request failed: {error}");
             self.refuse(cookie, Refusal::of(command, error));
@@ -280,7 +280,7 @@ impl Connection {
         self.release(cx, slot);
     }
 
-    /// Frees a slot, and the buffers that it still has.
+    /// Frees a slot, and the buffers that its request still has.
     pub(super) fn release(&mut self, cx: &mut Context, slot: Slot) {
         let request = &mut self.requests[usize::from(slot.0)];
         for piece in request.pieces.drain(..) {

@@ -7,9 +7,9 @@ use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// Longer than the server takes to answer.
+/// The time limit of an answer: longer than the server takes.
 const WAIT_LIMIT: Duration = Duration::from_secs(10);
-/// Limit of the kernel: its blocks are at most a page.
+/// The kernel's largest block size: a page.
 pub(super) const MAX_BLOCK_BYTES: u32 = 4096;
 
 /// A server's description of its disk.
@@ -23,7 +23,7 @@ pub(super) struct Disk {
 /// Connects to the server and negotiates. Returns a socket that is ready for requests.
 pub(super) fn connect(server: &Server) -> Result<(UnixStream, Disk), Error> {
     negotiated(server, true).and_then(|found| match found {
-        // We did not ask for the block sizes, so the kernel may use its own.
+        // Negotiate again without requesting the block sizes, so that the kernel may use its own.
         (_, disk) if disk.block_size > MAX_BLOCK_BYTES => {
             let (stream, disk) = negotiated(server, false)?;
             Ok((stream, Disk { block_size: MAX_BLOCK_BYTES, ..disk }))

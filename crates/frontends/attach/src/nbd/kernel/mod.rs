@@ -1,13 +1,14 @@
 //! The kernel's NBD client: a server's disk as `/dev/nbdN`.
 //!
 //! Generic netlink creates, changes and removes the devices. Each device socket is one end of a
-//! pair, and the [`Server`] of this process has the other end. It needs root and the module `nbd`.
-//! The server may leave that to another process and pass it the [`Connections`].
+//! pair, and the [`Server`] of this process has the other end. Making devices needs root and the
+//! module `nbd`; another process can do it with the server's [`Connections`].
 //!
 //! If this process dies, reads and writes wait up to [`Options::dead_connection_timeout`] until
 //! [`reconnect`] gives the device sockets of a new server. Never swap to such a device: its server
-//! needs memory to send the pages, while the kernel waits for the device to free memory. For a file
-//! system on it, lock the process in memory ([`stay_resident`](farblock_frontend::stay_resident)).
+//! needs memory to send the pages, while the kernel waits for the device to free memory. If the
+//! device has a file system, lock the server's process in memory
+//! ([`stay_resident`](farblock_frontend::stay_resident)).
 
 mod client;
 mod netlink;
@@ -50,16 +51,16 @@ mod attribute {
 pub struct Options {
     /// The device: `Some(3)` is `/dev/nbd3`; `None` is any free one.
     pub index: Option<u32>,
-    /// Connections. The kernel makes a hardware queue from each.
+    /// The number of connections. The kernel makes a hardware queue for each.
     pub connections: usize,
     /// After this time without an answer the kernel sends a request again on another connection, or
-    /// fails it. Zero: it waits forever.
+    /// fails it. Zero: the kernel waits forever.
     pub timeout: Duration,
     /// If every connection is dead, requests wait this long for [`reconnect`] before they fail.
     /// Zero: they fail at once.
     pub dead_connection_timeout: Duration,
     /// The owner of the device, shown in `/sys/block/nbdN/backend`; [`reconnect`] must pass the
-    /// same. Kernels before 5.14 ignore it.
+    /// same one. Kernels before 5.14 ignore it.
     pub identifier: Option<String>,
 }
 
@@ -94,7 +95,7 @@ impl Device {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// The kernel has no NBD client, or not now.
+    /// The kernel has no NBD client, or its module is not loaded.
     NoModule,
     /// Only root may do this.
     NotAllowed,
@@ -131,7 +132,8 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Negotiated connections to a server, and its description of the disk: all the input for a device.
+/// Negotiated connections to a server, and its description of the disk: all that is needed to make
+/// a device.
 #[derive(Debug)]
 pub struct Connections {
     /// The kernel's ends of the connections.
@@ -145,7 +147,7 @@ pub struct Connections {
 }
 
 impl Connections {
-    /// Makes this many connections, at least one.
+    /// Makes `count` connections, at least one.
     ///
     /// # Errors
     /// If the server does not answer.
@@ -155,7 +157,7 @@ impl Connections {
         for _ in 1..count {
             sockets.push(client::connect(server)?.0.into());
         }
-        // With these flags, the kernel would assume a volatile cache, and show it.
+        // With these flags, the kernel would assume a volatile cache, and report one to users.
         let unneeded = flag::SEND_FLUSH | flag::SEND_FUA;
         let unneeded = if server.has_volatile_cache() { 0 } else { unneeded };
         let client::Disk { bytes, block_size, flags } = disk;
@@ -202,8 +204,8 @@ pub fn connect_to(connections: &Connections, options: &Options) -> Result<Device
     Ok(device)
 }
 
-/// Clears the flag that `blockdev --setro` left on a device of this number, which the driver does
-/// not.
+/// Clears the flag that `blockdev --setro` left on a device with this number: the driver does not
+/// clear it.
 fn clear_read_only(device: Device) {
     let opened = std::fs::File::open(device.path());
     let set_writable = crate::fuse::loop_device::ioctl::set_writable;
@@ -212,8 +214,8 @@ fn clear_read_only(device: Device) {
     }
 }
 
-/// Gives a device whose connections are dead new ones, to this server, which must have the same
-/// disk. Waiting requests then continue.
+/// Gives a device with dead connections new ones to this server, which must have the same disk.
+/// Waiting requests then continue.
 ///
 /// # Errors
 /// If the kernel refuses, for example because the device has given up, or has another
@@ -233,8 +235,8 @@ pub fn reconnect_to(sockets: &[OwnedFd], device: Device, options: &Options) -> R
     change(&mut family()?, device, &attributes)
 }
 
-/// Tells a device the new size of its disk. `identifier` must be the one that the device was made
-/// with ([`Options::identifier`]), if it had one.
+/// Sets a device's size after its disk has changed. `identifier` must be the device's
+/// [`Options::identifier`], if it has one.
 ///
 /// # Errors
 /// If the kernel refuses.
@@ -277,7 +279,7 @@ fn refused(error: io::Error) -> Error {
     }
 }
 
-/// The kernel calls a device invalid that does not exist or is not connected.
+/// Maps the kernel's "invalid argument", for a device that does not exist or is not connected.
 fn not_there(device: Device, error: io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::InvalidInput | io::ErrorKind::NotFound => Error::NoDevice(device.index),
@@ -292,7 +294,7 @@ fn with_sockets(attributes: Attributes, options: &Options, sockets: &[OwnedFd]) 
         list.nested(attribute::SOCKET_ITEM, &item)
     });
     let attributes = attributes.nested(attribute::SOCKETS, &list);
-    // Not rounded down: zero has another meaning.
+    // Round up, since zero has another meaning.
     let seconds = |time: Duration| time.as_secs() + u64::from(time.subsec_nanos() > 0);
     let attributes = attributes
         .u64(attribute::TIMEOUT, seconds(options.timeout))

@@ -1,11 +1,11 @@
-//! The part of generic netlink that one family needs. We wrote it by hand, because it is two kinds
-//! of headers and one kind of attribute.
+//! The part of generic netlink that one family needs: two kinds of headers and one kind of
+//! attribute, too little to need a library.
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
 use std::io;
 use std::os::fd::OwnedFd;
 
-/// The family that knows all families.
+/// The control family, which looks up the other families.
 const CONTROL_FAMILY: u16 = 0x10;
 const CONTROL_GET_FAMILY: u8 = 3;
 const CONTROL_FAMILY_ID: u16 = 1;
@@ -30,7 +30,7 @@ pub(super) struct Attributes(Vec<u8>);
 
 impl Attributes {
     pub(super) fn bytes(mut self, kind: u16, value: &[u8]) -> Attributes {
-        // Its length does not count the bytes that align the next one.
+        // The attribute's length does not count the bytes that align the next attribute.
         let length = u16::try_from(4 + value.len()).expect("attributes are short");
         self.0.extend(length.to_ne_bytes());
         self.0.extend(kind.to_ne_bytes());
@@ -86,7 +86,7 @@ impl Family {
     /// Looks a family up by its name.
     ///
     /// # Errors
-    /// `NotFound` if the kernel has none of that name (now).
+    /// `NotFound` if the kernel has no such family, perhaps because its module is not loaded.
     pub(super) fn find(name: &str, version: u8) -> io::Result<Family> {
         let socket = rustix::net::socket_with(
             AddressFamily::NETLINK,
@@ -131,7 +131,7 @@ impl Family {
         }
     }
 
-    /// Reads received messages. True if they say that the kernel executed the message.
+    /// Reads received messages. True if they acknowledge that the kernel has executed the request.
     fn read(&self, mut bytes: &[u8], answer: &mut Attributes) -> io::Result<bool> {
         let invalid = || io::Error::from(io::ErrorKind::InvalidData);
         while !bytes.is_empty() {

@@ -1,5 +1,5 @@
 //! The front end of a vhost-user disk, so that tests and benchmarks can drive a disk as guests do.
-//! It plays a virtual machine's monitor and the driver in its guest, without a machine.
+//! It acts as a virtual machine's monitor and as the driver in the guest, without a machine.
 //!
 //! **Overview.** [`FrontEnd::connect`] lends memory to a back end, starts rings in it, and is a
 //! [`Namespace`]. An operation becomes a virtio-blk request in a ring, with a kick if the back end
@@ -7,12 +7,12 @@
 //! has one descriptor that points to its own table, and each side sets the index from which it
 //! wants notifications (`VIRTIO_F_EVENT_IDX`).
 //!
-//! **Contract.** The contract of [`farblock_block`]. Each open queue has a ring, so there are as
-//! many as [`Config::queues`] says. Operations beyond the ring's size wait here. Data is copied
-//! between the operation's buffer and the lent memory.
+//! **Contract.** The contract of [`farblock_block`]. Each open queue has its own ring, so at most
+//! [`Config::queues`] queues can be open. Operations beyond the ring's size wait here. Data is
+//! copied between the operation's buffer and the lent memory.
 //!
-//! **Not implemented.** Reconnecting: when the back end is gone, operations wait forever. Noticing
-//! a new size of the disk. Deallocating.
+//! **Not implemented.** Reconnecting: if the back end dies, operations wait forever. Noticing a new
+//! size of the disk. Deallocating.
 
 mod monitor;
 mod queue;
@@ -31,11 +31,11 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use vm_memory::{FileOffset, GuestAddress, GuestMemoryMmap, GuestRegionMmap, MmapRegion};
 
-/// Descriptors of a ring, as in QEMU, and so the limit for requests in a ring.
+/// Descriptors of a ring, as in QEMU, and therefore the most requests in a ring.
 pub const RING_SIZE: u16 = 128;
-/// Limit for the data of one request, in bytes: about Linux's own.
+/// The most data of one request, in bytes: about Linux's own limit.
 pub const REQUEST_BYTES: u32 = 1 << 20;
-/// Limit for the lent memory, in bytes.
+/// The most lent memory, in bytes.
 pub const MEMORY_BYTES: u64 = 4 << 30;
 
 /// The disk's location and how to drive it.
@@ -43,17 +43,16 @@ pub const MEMORY_BYTES: u64 = 4 << 30;
 pub struct Config {
     /// The back end's socket.
     pub socket: PathBuf,
-    /// Rings, and so the limit for open queues.
+    /// The number of rings, and therefore the most open queues.
     pub queues: usize,
-    /// Requests that are in a ring at once: 1 to [`RING_SIZE`].
+    /// The most requests that are in a ring at once: 1 to [`RING_SIZE`].
     pub depth: u16,
-    /// Limit for the data of a request, in bytes, rounded up to whole blocks; at most
-    /// [`REQUEST_BYTES`].
+    /// The most data of a request, in bytes, rounded up to whole blocks; at most [`REQUEST_BYTES`].
     pub request_bytes: u32,
 }
 
 impl Config {
-    /// The memory that it needs, in bytes.
+    /// The memory that a front end with this configuration lends, in bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         Layout::of(self).ring_bytes().saturating_mul(self.queues as u64)
@@ -76,7 +75,7 @@ struct FrontEndShared {
 }
 
 impl FrontEnd {
-    /// Connects to the back end that listens there.
+    /// Connects to the back end that listens on the configured socket.
     ///
     /// # Errors
     /// If no back end listens there, it refuses a request, or there is no memory to lend.
@@ -133,7 +132,7 @@ impl FrontEndShared {
     }
 }
 
-/// Memory in a file, which can be passed on.
+/// Memory in a file, whose descriptor can be passed to the back end.
 fn lendable(bytes: u64) -> io::Result<(File, GuestMemoryMmap<()>)> {
     let file = File::from(rustix::fs::memfd_create("farblock-guest", MemfdFlags::CLOEXEC)?);
     file.set_len(bytes)?;
@@ -183,7 +182,7 @@ const FRAMES_AT: u64 = 12288;
 /// A request's table, header, status, and range.
 const FRAME_BYTES: u64 = 256;
 const PAGE_BYTES: u64 = 4096;
-/// The largest block size, so that a block fits at any setting.
+/// The smallest request data: the largest block size, so that a block always fits.
 const LEAST_BYTES: u32 = farblock_block::MAX_BLOCK_SIZE_BYTES;
 
 impl Layout {

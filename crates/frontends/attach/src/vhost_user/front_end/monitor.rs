@@ -1,4 +1,4 @@
-//! The monitor's part: messages that lend memory and start rings.
+//! The monitor's side: messages that lend memory and start rings.
 
 use super::super::blk::feature;
 use super::super::wire::{self, F_PROTOCOL_FEATURES, code, protocol};
@@ -10,9 +10,9 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// Time for a back end to answer.
+/// How long to wait for an answer of the back end.
 const ANSWER_TIME: Duration = Duration::from_secs(30);
-/// The memory's address in the monitor, which it uses to name rings.
+/// The memory's pretended address in the monitor; messages name rings by such addresses.
 const HERE: u64 = 0x7000_0000_0000;
 /// Features that a driver accepts, as Linux's does.
 const WANTED: u64 = feature::SIZE_MAX
@@ -26,7 +26,7 @@ const WANTED: u64 = feature::SIZE_MAX
     | feature::INDIRECT_DESC
     | feature::EVENT_IDX
     | feature::VERSION_1;
-/// Features without which it does not drive a disk.
+/// Features without which this driver refuses a disk.
 const NEEDED: u64 = feature::INDIRECT_DESC | feature::EVENT_IDX | feature::VERSION_1;
 /// Bytes of the configuration space that we read.
 const SPACE_BYTES: u32 = 60;
@@ -68,7 +68,8 @@ impl Monitor {
 
     /// Lends all of the memory.
     pub(super) fn lend(&mut self, file: &File, bytes: u64) -> io::Result<()> {
-        // One region, and its guest address, size, monitor address, and offset in the file.
+        // The number of regions, and the region's guest address, size, monitor address, and file
+        // offset.
         let mut body = 1_u64.to_le_bytes().to_vec();
         [0, bytes, HERE, 0].iter().for_each(|word| body.extend(word.to_le_bytes()));
         self.order(code::SET_MEM_TABLE, &body, Some(file.as_fd()))

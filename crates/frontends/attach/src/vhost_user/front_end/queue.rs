@@ -1,4 +1,4 @@
-//! The driver's part: puts requests into a ring, and takes answers out.
+//! The driver's side: puts requests into a ring, and takes answers out.
 
 use super::super::blk::{RANGE_BYTES, SECTOR_BYTES, request, status};
 use super::super::limits::{MAX_SEGMENT_BYTES, MAX_ZEROES_SECTORS};
@@ -19,7 +19,7 @@ const STATUS_AT: u64 = 144;
 const RANGE_AT: u64 = 160;
 /// Bytes of a descriptor.
 const DESCRIPTOR: u64 = 16;
-/// Flags of a descriptor: another one follows, the device writes, it points to a table.
+/// Flags of a descriptor: another one follows; the device writes the memory; the memory is a table.
 const NEXT: u16 = 1;
 const WRITE: u16 = 2;
 const INDIRECT: u16 = 4;
@@ -38,14 +38,14 @@ pub(super) struct Ring {
     used: u16,
     free: Vec<u16>,
     /// Operations in the ring, by slot. A slot that is neither here nor free belongs to a dropped
-    /// queue, and its answer frees it.
+    /// queue; the back end's answer frees it.
     flights: Vec<Option<Flight>>,
 }
 
 /// An operation that is in the ring.
 struct Flight {
     op: Op,
-    /// Its data is written, and is now being flushed.
+    /// The write is done, and its data is now being flushed.
     is_flush: bool,
 }
 
@@ -123,7 +123,7 @@ impl Ring {
         self.store(ring + 2, self.available);
     }
 
-    /// Kicks, if there are new requests and the back end wants kicks.
+    /// Kicks the back end, if there are new requests and it wants kicks.
     fn announce(&mut self) {
         let new = self.available.wrapping_sub(self.kicked);
         if new == 0 {
@@ -134,12 +134,12 @@ impl Ring {
         let event = self.load(self.base + USED_AT + 4 + u64::from(RING_SIZE) * 8);
         self.kicked = self.available;
         if self.available.wrapping_sub(event).wrapping_sub(1) < new {
-            // It could only fail by overflowing a 64-bit count.
+            // The write could only fail by overflowing a 64-bit count.
             let _ = rustix::io::write(&self.kick, &1_u64.to_ne_bytes());
         }
     }
 
-    /// Takes the next returned slot. After the last one, it asks for an interrupt at the next.
+    /// Takes the next returned slot. If there is none, requests an interrupt for the next one.
     fn take(&mut self) -> Option<u16> {
         let index = self.base + USED_AT + 2;
         if self.load(index) == self.used {
@@ -193,10 +193,10 @@ fn descriptor(address: u64, length: u32, flags: u16, next: u16) -> [u8; DESCRIPT
     bytes
 }
 
-/// A ring with its owner.
+/// The namespace queue that owns a ring.
 pub(super) struct FrontQueue {
     shared: Arc<FrontEndShared>,
-    /// `None` only while it is dropped.
+    /// `None` only while the queue is dropped.
     ring: Option<Ring>,
     reactor: Reactor,
     task: TaskId,
@@ -230,7 +230,7 @@ impl FrontQueue {
         self.ring.as_mut().expect("there until it is dropped")
     }
 
-    /// The result if it is known at once: an error, or an empty operation.
+    /// The result of an operation that needs no request: an error, or an empty operation.
     fn known(&self, op: &Op) -> Option<Result<(), BlockError>> {
         let geometry = &self.shared.geometry;
         if let Err(error) = op.check(geometry) {
@@ -289,7 +289,7 @@ impl FrontQueue {
         let has_cache = self.shared.geometry.volatile_cache;
         let ring = self.ring();
         let Some(flight) = ring.flights.get_mut(usize::from(slot)).and_then(Option::take) else {
-            // It belongs to a dropped queue, or it is not a valid slot.
+            // The slot belongs to a dropped queue, or it is not valid.
             if slot < ring.layout.depth && !ring.free.contains(&slot) {
                 ring.free.push(slot);
             }
@@ -304,7 +304,7 @@ impl FrontQueue {
         };
         let is_durable = !op.fua || !op.command.writes() || !has_cache || is_flush;
         if result.is_ok() && !is_durable {
-            // virtio has no durable write, so Linux's driver also flushes after it.
+            // virtio has no durable write, so a flush follows, as in Linux's driver.
             let data = (0, 0);
             ring.place(
                 slot,
@@ -360,7 +360,7 @@ impl Drop for FrontQueue {
         self.reactor.remove_task(self.task);
         self.waiting.drain(..).for_each(|op| drop(op.abandon()));
         if let Some(mut ring) = self.ring.take() {
-            // Their data is in the lent memory, and so are later writes to it.
+            // The back end accesses only the lent memory, so the operations' own buffers are free.
             let flights = ring.flights.iter_mut().filter_map(Option::take);
             flights.for_each(|flight| drop(flight.op.abandon()));
             self.shared.rings().push(ring);
