@@ -136,7 +136,7 @@ fn a_client_that_takes_nothing_does_not_keep_it_for_ever() {
     std::thread::sleep(Duration::from_millis(50));
     let start = Instant::now();
     server.stop().expect("it stops");
-    // The stop must wait about ten seconds, and then end; a busy machine may take longer.
+    // The stop must wait about ten seconds before it ends; a busy machine may take longer.
     let seconds = start.elapsed().as_secs();
     assert!(seconds >= 9, "it had {seconds} s");
 }

@@ -1,13 +1,14 @@
-//! COMPARE AND WRITE runs alone: while it reads, compares and writes, no other change of any
-//! session is in the namespace. Otherwise other sessions would not see it as one step. So it waits
-//! until the changes in flight have completed, and others wait until it has. That is slow, and
-//! rare; other changes pay one addition for it. (It cannot exclude changes that other hosts make to
-//! a remote namespace.)
+//! COMPARE AND WRITE runs alone: while it reads, compares and writes, the namespace executes no
+//! other change of any session. Otherwise it would not be atomic for other sessions. So it waits
+//! until the changes in flight have completed, and other changes wait until it has completed. This
+//! is slow, but rare; other changes pay one addition for it. (Other hosts' changes to a remote
+//! namespace cannot be excluded.)
 
 use farblock_block::Op;
 use std::collections::VecDeque;
 
-/// The exclusive operation, and the ones that wait; `W` identifies one.
+/// Admits exclusive operations (COMPARE AND WRITE) and other changes; `W` identifies an exclusive
+/// one.
 pub(crate) struct Alone<W> {
     /// Changes in flight in the namespace.
     in_flight: usize,
@@ -24,8 +25,8 @@ impl<W> Default for Alone<W> {
 }
 
 impl<W> Alone<W> {
-    /// Admits an operation that is not exclusive. Returns it if it may start now; otherwise keeps
-    /// it.
+    /// Admits an operation that is not exclusive. Returns the operation if it may start now;
+    /// otherwise keeps it until [`Self::end`].
     pub(crate) fn enter(&mut self, op: Op) -> Option<Op> {
         if !op.command.writes() {
             return Some(op);
@@ -59,7 +60,7 @@ impl<W> Alone<W> {
     }
 
     /// Ends the exclusive operation. Returns the changes that waited; they start before the next
-    /// exclusive one.
+    /// exclusive operation.
     pub(crate) fn end(&mut self) -> VecDeque<Op> {
         debug_assert!(self.is_taken && self.in_flight == 0);
         self.is_taken = false;
@@ -69,7 +70,7 @@ impl<W> Alone<W> {
 }
 
 impl<W> Drop for Alone<W> {
-    /// The event loop has failed and its queue is dropped, so no answer is needed.
+    /// Only after the event loop has failed: its queue is dropped, and no answer is needed.
     fn drop(&mut self) {
         self.parked.drain(..).for_each(|op| drop(op.abandon()));
     }

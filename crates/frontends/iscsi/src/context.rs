@@ -1,4 +1,4 @@
-//! What a core offers its connections.
+//! The core's state that its connections use.
 
 use crate::alone::Alone;
 use crate::login::Initiator;
@@ -20,14 +20,14 @@ pub(crate) enum Action {
     Manage(ConnectionKey, Management),
     /// Notify this initiator.
     Notice(Initiator, Sense),
-    /// A connection with operations in flight may be gone now.
+    /// A closed connection with operations in flight may have lost the last of them.
     Departed,
 }
 
 /// A request to abort tasks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Management {
-    /// The initiator's name for the request.
+    /// The initiator's task tag of the request.
     pub(crate) tag: u32,
     /// The tasks to abort, and the reason.
     pub(crate) what: Abort,
@@ -48,7 +48,7 @@ pub(crate) enum Abort {
     Logout,
 }
 
-/// A request that is answered once its tasks have ended.
+/// A request that the target answers once its tasks have ended.
 pub(crate) struct Barrier {
     pub(crate) id: u32,
     pub(crate) from: ConnectionKey,
@@ -58,16 +58,16 @@ pub(crate) struct Barrier {
 
 /// The state of the core that its connections use.
 pub(crate) struct Context {
-    // The queue goes first: dropping it may deregister it from the reactor.
+    // Dropped before the reactor, since the drop may deregister the queue there.
     pub(crate) queue: Box<dyn Queue>,
     pub(crate) reactor: Reactor,
     pub(crate) unit: Unit,
-    /// Start of the tick. All work of a tick uses this one clock reading.
+    /// The time at the start of the tick, which all work of the tick uses.
     pub(crate) now: Instant,
     pub(crate) is_stopping: bool,
-    /// An initiator that logs in again may know an old size.
+    /// The size has changed: notify new sessions, whose initiators may know the old size.
     pub(crate) resized: bool,
-    /// Something may have completed since the queue was polled.
+    /// Operations may have completed since the queue was last polled.
     pub(crate) dirty: bool,
     pub(crate) turns: Turns,
     pub(crate) actions: Vec<Action>,
@@ -80,12 +80,12 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// Logs a warning about an initiator, unless there were many.
+    /// Logs a warning about an initiator, unless there were too many.
     pub(crate) fn complain(&self, kind: &'static str, peer: SocketAddr, log: impl FnOnce()) {
         self.complaints.say(kind, &peer.to_string(), log);
     }
 
-    /// Submits an operation to the namespace, once no exclusive task runs there.
+    /// Submits an operation to the namespace, once no exclusive task runs.
     pub(crate) fn submit(&mut self, op: Op) {
         if let Some(op) = self.alone.enter(op) {
             self.submit_alone(op);
@@ -108,14 +108,13 @@ impl Context {
         self.alone.leave();
     }
 
-    /// Ends the exclusive task.
     pub(crate) fn end_alone(&mut self) {
         for op in self.alone.end() {
             self.submit_alone(op);
         }
     }
 
-    /// Makes the core do something before it parses more of the connection's input.
+    /// Requests an action of the core before it parses more of the connection's input.
     pub(crate) fn ask(&mut self, action: Action) {
         self.actions.push(action);
     }

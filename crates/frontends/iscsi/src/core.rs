@@ -2,8 +2,8 @@
 //! the namespace. So actions between sessions (resets, reservations, a session that replaces
 //! another) need no lock.
 //!
-//! A tick: events of connections → block operations → completions → answers, all batched; then one
-//! send for each connection that has output.
+//! In a tick (one round of the event loop): events of connections → block operations → completions
+//! → answers, all batched; then one send for each connection that has output.
 
 use crate::alone::Alone;
 use crate::connection::{Connection, token_owner};
@@ -131,10 +131,10 @@ impl Sessions {
         }
     }
 
-    /// Admits a session once the operations of departed sessions have completed, since they might
-    /// undo this session's writes. Their initiator names do not matter: a machine that takes over
-    /// from a dead one has another name. We check for departed initiators here, since this
-    /// session's request may arrive before the end of their connections.
+    /// Admits a session once the operations of disconnected sessions have completed, since they
+    /// might undo this session's writes. Their initiator names do not matter: a machine that takes
+    /// over has another name. Checks for disconnections first, since this login may arrive before
+    /// they do.
     fn admit(&mut self, key: ConnectionKey) {
         let Some(new) = self.connections.get(key) else { return };
         let who = new.initiator().clone();
@@ -155,7 +155,6 @@ impl Sessions {
         }
     }
 
-    /// Aborts tasks.
     fn manage(&mut self, from: ConnectionKey, request: Management) {
         let id = self.cx.next_barrier;
         self.cx.next_barrier = id.wrapping_add(1);
@@ -199,7 +198,7 @@ impl Sessions {
         }
     }
 
-    /// Takes over a new size or write protection of the namespace.
+    /// Adopts a new size or write protection of the namespace.
     fn resized(&mut self) {
         self.cx.resized = true;
         let geometry = self.shared.geometry();

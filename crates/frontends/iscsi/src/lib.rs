@@ -3,24 +3,25 @@
 //!
 //! **Overview.** [`Server::start`] opens a namespace, listens on a port of 127.0.0.1, and serves it
 //! as logical unit 0 of one target. One thread does all the work, with one reactor and one queue.
-//! So actions between sessions need no lock, and a machine's initiator only has one session.
+//! So actions between sessions need no lock, and a machine's initiator usually has only one session
+//! anyway.
 //!
-//! **Contract.** RFC 7143 with error recovery level 0 and one connection a session. It has login
-//! with both stages, header and data digests, immediate and unsolicited data, several outstanding
-//! R2Ts, pings, discovery, task management and logout. It asks initiators to log out when it stops.
-//! SCSI follows SBC-3: `scsi/opcodes.rs` lists the commands. The unit has the namespace's sizes,
-//! can be written and deallocated if the namespace can, and has a volatile cache if it does. All
-//! sessions see an answered write, and SYNCHRONIZE CACHE makes the answered writes of all sessions
-//! durable. COMPARE AND WRITE is one step to all sessions; to other users of the same remote
-//! namespace it is two.
+//! **Contract.** RFC 7143 with error recovery level 0 and one connection per session. The target
+//! has login with both stages, header and data digests, immediate and unsolicited data, several
+//! outstanding R2Ts, pings, discovery, task management and logout. When it stops, it requests
+//! logouts from its initiators. SCSI follows SBC-3: `scsi/opcodes.rs` lists the commands. The unit
+//! has the namespace's sizes, can be written and deallocated if the namespace can, and has a
+//! volatile cache if the namespace has one. All sessions see an answered write, and SYNCHRONIZE
+//! CACHE makes the answered writes of all sessions durable. COMPARE AND WRITE is atomic for all
+//! sessions, but not for other users of the same remote namespace.
 //!
-//! When the target answers an abort, the aborted commands can have no further effects. A session
-//! that logs in again starts only once its predecessor's operations in the namespace have
-//! completed, so that no old write lands after a new one.
+//! When the target answers an abort, the aborted commands can have no further effects. A new
+//! session starts only once the operations of disconnected sessions have completed in the
+//! namespace, so that no old write takes effect after a new one.
 //!
-//! The target answers any input as the protocol says or closes the connection, and no other session
-//! notices. [`limits`] bound the resources that one initiator can hold. The target leaves an
-//! initiator alone that stops reading or writing: it may be a paused virtual machine.
+//! On invalid input the target answers as the protocol says or closes the connection, and no other
+//! session notices. [`limits`] bound the resources that one initiator can hold. The target never
+//! times out an initiator that stops reading or writing: it may be a paused virtual machine.
 //!
 //! **Not implemented.** Authentication (the target listens on 127.0.0.1 only, and every user of the
 //! machine can reach it). More than one connection of a session, and error recovery beyond a new

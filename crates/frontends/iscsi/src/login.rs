@@ -27,7 +27,7 @@ impl Status {
     pub(crate) const INVALID_DURING_LOGIN: Status = Status(0x020b);
 }
 
-/// Why a login failed.
+/// The reason of a failed login, for the log.
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match *self {
@@ -54,7 +54,7 @@ const FULL_FEATURE: u8 = 3;
 /// The negotiated parameters of a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Parameters {
-    /// A session that only discovers targets.
+    /// The session only discovers targets.
     pub(crate) discovery: bool,
     /// A CRC32C follows every header.
     pub(crate) header_digest: bool,
@@ -62,17 +62,17 @@ pub(crate) struct Parameters {
     pub(crate) data_digest: bool,
     /// The longest data segment that the target sends, in bytes.
     pub(crate) send_bytes: u32,
-    /// The longest data segment that it accepts, in bytes.
+    /// The longest data segment that the target accepts, in bytes.
     pub(crate) receive_bytes: u32,
     /// The longest burst of solicited data, in bytes.
     pub(crate) max_burst: u32,
-    /// Limit for unsolicited data, in bytes.
+    /// The most unsolicited data, in bytes.
     pub(crate) first_burst: u32,
-    /// The initiator must wait for an R2T for data that does not come with the command.
+    /// The initiator may send data outside of the command's PDU only after an R2T.
     pub(crate) initial_r2t: bool,
-    /// Data may come with the command.
+    /// The command's PDU may contain data.
     pub(crate) immediate_data: bool,
-    /// Outstanding R2Ts of a command.
+    /// The most outstanding R2Ts of a command.
     pub(crate) max_r2t: u32,
 }
 
@@ -98,7 +98,7 @@ impl Default for Parameters {
 #[derive(Clone, PartialEq, Eq, Hash, Default, Debug)]
 pub(crate) struct Initiator {
     pub(crate) name: String,
-    /// Distinguishes its sessions.
+    /// Distinguishes the initiator's sessions.
     pub(crate) isid: [u8; 6],
 }
 
@@ -212,7 +212,7 @@ impl Login {
         Ok(Answer { flags, status: Status::SUCCESS, text: out, done })
     }
 
-    /// Identifies the initiator and the target that it wants.
+    /// Reads the names of the initiator and the target, and the kind of session.
     fn identify(
         &mut self,
         request: &LoginRequest,
@@ -310,7 +310,7 @@ fn fixed(key: &str, value: &str) -> Result<String, Status> {
             boolean(value)?;
             yes_or_no(true).to_owned()
         }
-        // RFC 7143 removed markers, but older initiators still ask.
+        // RFC 7143 removed markers, but older initiators still offer them.
         "IFMarker" | "OFMarker" => yes_or_no(false).to_owned(),
         "IFMarkInt" | "OFMarkInt" => "Irrelevant".to_owned(),
         "iSCSIProtocolLevel" => in_range(value, 0, 31)?.min(1).to_string(),
@@ -330,7 +330,7 @@ fn boolean(value: &str) -> Result<bool, Status> {
     text::boolean(value).ok_or(Status::INITIATOR_ERROR)
 }
 
-/// The first known one of the offered digests.
+/// Chooses the first known digest of those offered.
 fn digest(offered: &str, agreed: &mut bool) -> Result<String, Status> {
     let known = |digest: &&str| matches!(*digest, "None" | "CRC32C");
     let digest = offered.split(',').find(known).ok_or(Status::INITIATOR_ERROR)?;
@@ -447,8 +447,8 @@ mod tests {
         for text in wrong {
             assert_eq!(refused(0x87, text), Status::INITIATOR_ERROR, "{text:?}");
         }
-        // Stages: backwards, to an undefined one, forwards while more text follows, from the full
-        // feature phase.
+        // Invalid stages: backwards, to an undefined stage, forwards while more text follows, from
+        // the full feature phase.
         for flags in [0x84, 0x86, 0xc7, 0x8f, 0x85] {
             assert_eq!(refused(flags, &[WHO, WHOM]), Status::INITIATOR_ERROR, "{flags:#x}");
         }

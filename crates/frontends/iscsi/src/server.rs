@@ -17,7 +17,7 @@ use uuid::Uuid;
 /// Prefix of the name of a target's thread; CPU accounting uses it.
 pub const THREAD_NAME_PREFIX: &str = "iscsi-";
 
-/// Initiators that the system queues before they are accepted.
+/// The most initiators that the system queues before the target accepts them.
 const BACKLOG: i32 = 128;
 
 /// The longest serial number, in bytes.
@@ -31,7 +31,7 @@ pub struct Config {
     /// The target's iSCSI name, as `iqn.2026-11.org.farblock:disk`.
     pub name: String,
     /// The serial number by which systems recognise the disk: up to 36 letters, digits and the
-    /// like. Two disks of one system must not have the same.
+    /// like. Two disks of one system must have different ones.
     pub serial: String,
     /// Refuse writes, even to a writable namespace.
     pub read_only: bool,
@@ -119,9 +119,9 @@ impl Server {
     /// Opens the namespace, listens and serves.
     ///
     /// # Errors
-    /// After an error nothing runs.
+    /// After an error no thread runs.
     pub fn start(config: &Config, namespace: Arc<dyn Namespace>) -> Result<Server, StartError> {
-        // Few systems support larger ones, and Windows does not.
+        // Few systems support larger blocks, and Windows does not.
         const MAX_BLOCK_SIZE_BYTES: u32 = 4096;
         let Geometry { block_size, .. } = namespace.geometry();
         if block_size > MAX_BLOCK_SIZE_BYTES {
@@ -173,17 +173,17 @@ impl Server {
         self.shared.connections()
     }
 
-    /// Takes over a new size or write protection of the namespace. The target calls it itself if
-    /// the namespace reports its changes; call it after a restart, since the namespace may have
-    /// changed after the previous server. Commands are checked against the change at once. Every
-    /// session gets a unit attention, even one that starts later.
+    /// Adopts a new size or write protection of the namespace. The target calls this itself if the
+    /// namespace reports its changes. Call it after a restart, since the namespace may have changed
+    /// meanwhile. Commands are checked against the new values at once. Every session gets a unit
+    /// attention, even one that starts later.
     pub fn resized(&self) {
         self.shared.post(Message::Resized);
     }
 
-    /// Stops the target: it accepts no more initiators, asks sessions to log out, and closes those
-    /// that have not after a moment. With `force` it closes them at once; commands without an
-    /// answer may or may not have been executed.
+    /// Stops the target: it accepts no more initiators, requests logouts, and closes sessions that
+    /// have not logged out in [`limits::DRAIN_TIMEOUT`](crate::limits::DRAIN_TIMEOUT). With `force`
+    /// it closes all sessions at once; unanswered commands may or may not have been executed.
     ///
     /// # Errors
     /// If the event loop had failed.
@@ -215,7 +215,7 @@ fn bind(address: SocketAddr) -> Result<TcpListener, StartError> {
     let listen = || -> io::Result<TcpListener> {
         let domain = socket2::Domain::for_address(address);
         let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None)?;
-        // On Windows the option means something else: two programs on one port.
+        // Not on Windows, where the option lets two programs share one port.
         #[cfg(unix)]
         socket.set_reuse_address(true)?;
         socket.bind(&address.into())?;
@@ -228,7 +228,7 @@ fn bind(address: SocketAddr) -> Result<TcpListener, StartError> {
     })
 }
 
-/// Starts the thread. It is the only core, so its failure concerns no other.
+/// Starts the thread. As it is the only core, no other core must know of its failure.
 fn start(
     reactor: ReactorConfig,
     shared: &Arc<PortalShared>,

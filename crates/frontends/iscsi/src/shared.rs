@@ -1,4 +1,5 @@
-//! State that the target's thread shares with the thread that started it: a mailbox, and a count.
+//! State that the target's thread shares with the thread that started it: a mailbox, and the number
+//! of connections.
 
 use crate::scsi::inquiry::Identity;
 use crate::scsi::reservation::Reservations;

@@ -12,7 +12,7 @@ use farblock_block::{Command as Access, Completion, Geometry, Op};
 use farblock_reactor::{Buffer, BufferPool};
 use std::ops::Range;
 
-/// A task of a session, by number.
+/// The number of a task in its session's table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Slot(pub(crate) u16);
 
@@ -27,7 +27,7 @@ pub(crate) enum TaskState {
     Waiting,
     /// The target has requested data.
     Asking,
-    /// The namespace executes its operations.
+    /// The namespace executes the task's operations.
     Running,
 }
 
@@ -38,15 +38,15 @@ pub(crate) enum Window {
     Numbered,
     /// The limit for immediate tasks.
     Immediate,
-    /// None any more.
+    /// The task no longer counts.
     Left,
 }
 
-/// The work of one block operation, or two: a read may follow a write.
+/// The work of one block operation, or of a write and a read that verifies it.
 pub(crate) struct Piece {
     pub(crate) lba: u64,
     pub(crate) blocks: u32,
-    /// The initiator's data, or the namespace's data of a read. `None` while the namespace has it.
+    /// The data to write, or the data read. `None` while the namespace has the buffer.
     pub(crate) buffer: Option<Buffer>,
     /// The written data is being read back for the comparison.
     compares: bool,
@@ -55,20 +55,20 @@ pub(crate) struct Piece {
 /// A command in progress.
 pub(crate) struct Task {
     pub(crate) state: TaskState,
-    /// The initiator's name for it.
+    /// The initiator's tag for the task.
     pub(crate) tag: u32,
     pub(crate) command: Command,
-    /// Set if it failed.
+    /// Set if the command failed.
     pub(crate) failure: Option<Failure>,
-    /// The limit against which it counts.
+    /// The limit against which the task counts.
     pub(crate) window: Window,
-    /// Earlier tasks run before it, and later ones after it.
+    /// The task starts after all earlier tasks have ended, and later tasks start after its end.
     pub(crate) is_ordered: bool,
     /// The initiator expects no answer any more.
     pub(crate) is_aborted: bool,
     /// A PDU of its data is arriving.
     pub(crate) in_payload: bool,
-    /// The barriers that wait for its end.
+    /// The barriers that wait for the task's end.
     pub(crate) barriers: Vec<u32>,
     /// Bytes that the initiator announced to send or receive.
     pub(crate) expected: u32,
@@ -89,13 +89,14 @@ pub(crate) struct Task {
     pub(crate) pieces: Vec<Piece>,
     /// Bytes of each piece except the last.
     piece_bytes: u32,
-    /// Data that the command does not store as is: parameters, or the single block of a pattern.
+    /// Data other than blocks to write: parameters, the single block of a WRITE SAME, or COMPARE
+    /// AND WRITE's data.
     pub(crate) parameters: Vec<u8>,
-    /// The rest of a pattern that is not written yet.
+    /// The blocks that a WRITE SAME has not written yet.
     pub(crate) fill: Extent,
     /// Block operations that have not completed.
     pub(crate) operations: usize,
-    /// Bytes that its buffers are charged with.
+    /// Bytes that count as held by the task's buffers.
     pub(crate) held_bytes: usize,
 }
 
@@ -128,7 +129,7 @@ impl Task {
         }
     }
 
-    /// Makes the slot a task, and reuses its vectors.
+    /// Starts a task in this slot, and reuses the slot's vectors.
     pub(crate) fn begin(&mut self, tag: u32, command: Command, expected: u32) {
         let old = std::mem::replace(self, Task::free());
         self.pieces = old.pieces;
@@ -149,7 +150,7 @@ impl Task {
                 self.parameters.resize(self.wanted as usize, 0);
                 self.cut(extent, geometry);
             }
-            // Write only the blocks whose data arrives as a whole.
+            // Write only the blocks whose data is announced completely.
             Command::Write { extent, .. }
             | Command::WriteVerify { extent, .. }
             | Command::Verify { extent, compare: Compare::Data } => {
@@ -177,7 +178,7 @@ impl Task {
         self.pieces.push(Piece { lba, blocks, buffer, compares: false });
     }
 
-    /// Bytes that its buffers will take.
+    /// Bytes that the task's buffers will take.
     pub(crate) fn needs_bytes(&self, geometry: &Geometry) -> usize {
         let bytes: usize = self.pieces.iter().map(|piece| geometry.bytes(piece.blocks)).sum();
         match self.command {
@@ -190,7 +191,7 @@ impl Task {
         }
     }
 
-    /// The piece of the data at `offset`, the range in its buffer, and how much may follow.
+    /// The piece for the data at `offset`, and the range from there to the end of its buffer.
     fn place(&self, offset: u32, geometry: &Geometry) -> (usize, Range<usize>) {
         let index = (offset / self.piece_bytes) as usize;
         let start = (offset % self.piece_bytes) as usize;
@@ -243,7 +244,7 @@ impl Task {
         Some((buffer.unwrap_or_else(|| pool.take(geometry.bytes(piece.blocks))), range))
     }
 
-    /// Takes back a buffer lent for `offset`, and returns its content from there.
+    /// Takes back a buffer lent for `offset`, and returns the data received into it.
     pub(crate) fn take_back(
         &mut self,
         offset: u32,
@@ -295,13 +296,14 @@ impl Task {
     /// not exclusive.
     pub(crate) fn is_changing(&self, index: usize) -> bool {
         match self.command {
-            // It runs alone.
+            // COMPARE AND WRITE is exclusive.
             Command::CompareWrite { .. } => false,
             command => command.writes() && !self.pieces[index].compares,
         }
     }
 
-    /// Compares the data that a COMPARE AND WRITE has read. Returns the write if it is as expected.
+    /// Compares the blocks that a COMPARE AND WRITE has read. Returns the write if they are as
+    /// expected.
     fn compared(&mut self, index: usize, mut found: Buffer, token: u64) -> Result<Op, Buffer> {
         let (expected, new) = self.parameters.split_at(found.len());
         if let Some(at) = expected.iter().zip(&found[..]).position(|(one, other)| one != other) {
@@ -373,7 +375,7 @@ impl Task {
         }
     }
 
-    /// Gives back all its buffers.
+    /// Gives all buffers of the task back to the pool.
     pub(crate) fn give_buffers(&mut self, pool: &BufferPool) {
         for piece in self.pieces.drain(..) {
             piece.buffer.into_iter().for_each(|buffer| pool.give(buffer));

@@ -12,7 +12,7 @@ const MAX_KEY_BYTES: usize = 63;
 /// Splits a text into pairs. It does not interpret values.
 pub(crate) fn parse(text: &[u8]) -> Result<Vec<(&str, &str)>, Malformed> {
     let text = str::from_utf8(text).map_err(|_| Malformed)?;
-    // Some initiators pad with more zeroes than they should.
+    // Skip empty pairs: some initiators pad with too many zeroes.
     text.split('\0')
         .filter(|pair| !pair.is_empty())
         .map(|pair| {
@@ -37,13 +37,12 @@ impl Pieces {
         fits
     }
 
-    /// Takes the whole text, and leaves it empty.
+    /// Returns the whole text, and clears it.
     pub(crate) fn take(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.0)
     }
 }
 
-/// Appends a pair.
 pub(crate) fn emit(out: &mut Vec<u8>, key: &str, value: &str) {
     out.extend_from_slice(key.as_bytes());
     out.push(b'=');
@@ -54,7 +53,7 @@ pub(crate) fn emit(out: &mut Vec<u8>, key: &str, value: &str) {
 /// A number, decimal or hexadecimal.
 pub(crate) fn number(value: &str) -> Option<u32> {
     match value.strip_prefix("0x").or_else(|| value.strip_prefix("0X")) {
-        // The library would accept a sign.
+        // Check the digits, since `from_str_radix` would accept a sign.
         Some(hex) if hex.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
             u32::from_str_radix(hex, 16).ok()
         }

@@ -13,7 +13,7 @@ pub(crate) struct Unit {
     pub(crate) geometry: Geometry,
     pub(crate) identity: Identity,
     pub(crate) reservations: Reservations,
-    /// The last operation showed that the connection to the namespace is lost.
+    /// The last operation failed because the connection to the namespace is lost.
     pub(crate) is_lost: bool,
 }
 
@@ -27,7 +27,8 @@ pub(crate) enum Lun {
 }
 
 impl Lun {
-    /// Reads the number of a PDU. All encodings of 0 have only an addressing method.
+    /// Parses a PDU's LUN field. In every encoding of unit 0, all bits but the addressing method
+    /// are zero.
     pub(crate) fn parse(lun: u64) -> Lun {
         const METHOD: u64 = 3 << 62;
         if lun & !METHOD == 0 && lun & METHOD != METHOD { Lun::Zero } else { Lun::Other }
@@ -35,7 +36,7 @@ impl Lun {
 }
 
 impl Unit {
-    /// Checks whether a command may be executed; it does not check unit attentions.
+    /// Checks whether a command may be executed, except for pending unit attentions.
     pub(crate) fn check(&self, who: &Initiator, command: &Command) -> Result<(), Failure> {
         if self.reservations.conflicts(who, command) {
             return Err(Failure::Conflict);
@@ -45,7 +46,8 @@ impl Unit {
             return Err(Sense::WRITE_PROTECTED.into());
         }
         if let Some(extent) = command.extent() {
-            // The namespace's own limit is for single operations, and a command may have several.
+            // Ignore the namespace's limit, which applies to single operations: a command may need
+            // several.
             let all = Geometry { max_blocks: 0, read_only: false, ..*geometry };
             all.check(Access::Read, extent.lba, extent.blocks.into())?;
             let bytes = u64::from(extent.blocks) * u64::from(geometry.block_size);
@@ -55,7 +57,7 @@ impl Unit {
                     extent.blocks == 0 || extent.blocks > limits::MAX_WRITE_SAME_BLOCKS
                 }
                 Command::CompareWrite { .. } => extent.blocks > inquiry::most_compared(geometry),
-                // The single block is compared with many, which are still read in pieces.
+                // This includes a VERIFY with one block of data: it still reads all the blocks.
                 _ => bytes > limits::MAX_TRANSFER_BYTES.into(),
             };
             if too_much {
@@ -63,7 +65,7 @@ impl Unit {
             }
         }
         match *command {
-            // Without thin provisioning there is nothing to unmap.
+            // A namespace that cannot deallocate is not thinly provisioned, so it has no UNMAP.
             Command::Unmap { .. } if !geometry.deallocate => Err(Sense::INVALID_OPCODE.into()),
             Command::WriteSame { unmap: true, .. } if !geometry.deallocate => {
                 Err(Sense::in_cdb(1).into())
@@ -80,8 +82,8 @@ impl Unit {
         }
     }
 
-    /// Answers a command for this unit that does not need the namespace, with data that is not yet
-    /// truncated. `None`: the command needs it.
+    /// The data that answers a command for this unit, not yet truncated to the allocation length.
+    /// `None`: the command needs the namespace.
     pub(crate) fn answer(&self, command: &Command) -> Result<Option<Vec<u8>>, Sense> {
         let geometry = &self.geometry;
         let (data, allocation) = match *command {
@@ -135,7 +137,7 @@ impl Unit {
         Ok(data)
     }
 
-    /// Executes a command that consists of its parameters only.
+    /// Executes a command that changes only the unit's state, with its parameter list.
     pub(crate) fn obey(
         &mut self,
         who: &Initiator,
@@ -280,7 +282,7 @@ mod tests {
         assert_eq!(unit.unmap_ranges(&list(&many)).map(|ranges| ranges.len()), Ok(many.len()));
         let more = [many, vec![(0, 1)]].concat();
         assert!(unit.unmap_ranges(&list(&more)).is_err());
-        // It announces more than it has.
+        // The list announces more bytes than it has.
         let mut short = list(&[(1, 1)]);
         short[3] = 200;
         assert_eq!(unit.unmap_ranges(&short), Ok(vec![(1, 1)]));

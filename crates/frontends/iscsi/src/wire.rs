@@ -38,7 +38,7 @@ pub(crate) mod response {
 
 /// Bits of the second byte.
 pub(crate) mod flag {
-    /// The last PDU of a sequence; other PDUs must have it, too.
+    /// The last PDU of a sequence; also set in PDUs without a sequence.
     pub(crate) const FINAL: u8 = 0x80;
     /// The text continues in the next PDU.
     pub(crate) const CONTINUE: u8 = 0x40;
@@ -58,7 +58,7 @@ pub(crate) mod flag {
     pub(crate) const STATUS: u8 = 0x01;
 }
 
-/// In the first byte: the command is not numbered.
+/// In the first byte: the command is immediate, so it takes no command number.
 pub(crate) const IMMEDIATE: u8 = 0x40;
 /// In the first byte: mask of the opcode.
 pub(crate) const OPCODE: u8 = 0x3f;
@@ -125,7 +125,7 @@ pub(crate) fn data_bytes(bhs: &Bhs) -> u32 {
     u32::from_be_bytes([0, bhs[5], bhs[6], bhs[7]])
 }
 
-/// A length in its form on the wire.
+/// Encodes a length as the header's 24-bit field.
 pub(crate) fn length(bytes: usize) -> [u8; 3] {
     let [high, rest @ ..] = u32::try_from(bytes).expect("a length of ours").to_be_bytes();
     assert!(high == 0, "{bytes} bytes do not fit into a PDU");
@@ -313,7 +313,7 @@ pdu! {
     }
 }
 
-/// The event of an [`AsyncMessage`] that asks for a logout.
+/// The event of an [`AsyncMessage`] that requests a logout.
 pub(crate) const EVENT_LOGOUT: u8 = 1;
 
 pdu! {
@@ -390,7 +390,7 @@ pub(crate) fn padding(bytes: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// Over poisoned memory, so that a forgotten field shows.
+    /// The memory is not zero before, so that a forgotten field is detected.
     #[test]
     fn a_command_as_an_initiator_sends_it() {
         let mut bytes: Bhs = [0xa5; BHS_BYTES];

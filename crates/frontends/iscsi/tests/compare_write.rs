@@ -1,4 +1,4 @@
-//! COMPARE AND WRITE is one step to all sessions, with any other writes.
+//! COMPARE AND WRITE is atomic for all sessions, whatever else they write.
 
 mod support;
 
@@ -31,7 +31,7 @@ fn what_is_as_expected_is_replaced_and_what_differs_is_told() {
         assert_eq!(client.read(7, 1, 512), block(1));
         let refused = swap(&mut client, 7, &block(0), &block(2));
         assert_eq!((refused.sense, refused.offset), (Some(MISCOMPARE), Some(0)));
-        // The limit of blocks, one byte of which differs.
+        // As many blocks as allowed, with one byte that differs.
         let most = MOST_BLOCKS as usize * BLOCK;
         let mut there = vec![0; most];
         there[most - 3] = 9;
@@ -58,7 +58,7 @@ fn what_cannot_be_meant_is_refused_and_changes_nothing() {
         assert_eq!(refused.sense, invalid);
         let page = client.call(&[0x12, 1, 0xb0, 0, 64, 0], READ, 64, &[]).data;
         assert_eq!(u32::from(page[5]), MOST_BLOCKS);
-        // Half of its data, and twice the data that it announces.
+        // Send half of the command's data, and twice the data.
         for bytes in [BLOCK, 4 * BLOCK] {
             let data = [block(0), block(7), block(7), block(7)].concat();
             let refused = client.call(&cdb(0, 1), WRITE, bytes as u32, &data[..bytes]);
@@ -78,7 +78,7 @@ fn no_write_of_others_comes_in_between() {
         let server = serve(engine, gate.clone());
         let [mut one, mut other] = [1, 2]
             .map(|number| Client::new(&server, &Wishes { isid: [number; 6], ..Wishes::default() }));
-        // It has read and compared, and the disk has its write.
+        // The command has read and compared, and the disk holds its write.
         gate.shut();
         let swapped = begin(&mut one, &block(0), &block(1));
         gate.holds(1);
@@ -90,7 +90,7 @@ fn no_write_of_others_comes_in_between() {
         assert_eq!(one.answer(swapped, &[]).status, 0);
         assert_eq!(other.answer(written, &[]).status, 0);
         assert_eq!(one.read(0, 1, 512), block(2));
-        // The other way round: it waits for a write in flight.
+        // The other way round: the command waits for a write in flight.
         gate.shut();
         let written = begin_write(&mut other, &block(3));
         gate.holds(1);
@@ -118,7 +118,7 @@ fn who_is_gone_or_aborted_keeps_nobody_waiting() {
         assert_eq!(two.read(9, 1, 512), block(0));
         drop(two);
         let request = one.manage(ABORT_TASK, aborted);
-        // The target has parsed it before this.
+        // When this read is answered, the target has parsed the command.
         assert_eq!(one.read(9, 1, 512), block(0));
         gate.open();
         assert_eq!(other.answer(written, &[]).status, 0);
@@ -150,7 +150,7 @@ fn each_of_many_counts() {
                 let mut done = 0;
                 while done < STEPS {
                     let found = count(&client.read(0, 1, 512));
-                    // Beside it, an unrelated block.
+                    // Also write an unrelated block.
                     let beside = 1 + u64::from(number);
                     assert_eq!(client.write(beside, &counter(done), 512).status, 0);
                     let reply = swap(&mut client, 0, &counter(found), &counter(found + 1));

@@ -1,5 +1,5 @@
-//! Initiators that die in the middle of their writes, and come back or are replaced by others: a
-//! dead session's write never undoes a later acknowledged one.
+//! Initiators that die during their writes, and log in again or are replaced by others: a dead
+//! session's write never undoes a later acknowledged write.
 
 mod support;
 
@@ -12,7 +12,7 @@ use support::*;
 
 const BLOCK: usize = 512;
 const BLOCKS: u64 = 16;
-/// Limit for the duration of a write.
+/// The longest delay of a write.
 const JITTER: Duration = Duration::from_millis(12);
 /// Duration of the test; `DROPS_SECONDS=n` makes it longer.
 const RUN: Duration = Duration::from_secs(5);

@@ -42,7 +42,7 @@ fn nonsense_before_a_login() {
     }
 }
 
-/// A fault, and the answer if it is more than a close.
+/// A fault's name, its code, and the reason of the reject; `None`: only a close.
 type Fault = (&'static str, fn(&mut Client), Option<u8>);
 
 const FAULTS: &[Fault] = &[
@@ -164,7 +164,7 @@ fn sessions_that_go_wrong() {
     }
 }
 
-/// The command with the gap in its data fails, and no other.
+/// Only the command with a gap in its data fails.
 #[test]
 fn data_out_of_order() {
     let server = serve(ENGINES[0], disk("mem:1MiB", 512));

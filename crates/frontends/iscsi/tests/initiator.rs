@@ -1,4 +1,5 @@
-//! Our own initiator against our own target: written data is there, in any pieces it was sent.
+//! farblock's initiator against farblock's target: reads return the written data, in whatever
+//! pieces it was sent.
 
 mod support;
 
@@ -27,7 +28,7 @@ fn what_was_written_is_read_in_every_size() {
             let (mut left, mut right) =
                 (Blocking::new(&unit).unwrap(), Blocking::new(&unit).unwrap());
             assert!(Blocking::new(&unit).is_err(), "there are two sessions");
-            // With the command, in a burst, and in several bursts that the target requests.
+            // Sizes that are sent with the command, in one burst, and in several bursts on R2T.
             for (at, size) in [(0, 1), (7, 3), (100, max_blocks / 4), (1000, max_blocks)] {
                 let length = (size * block_size) as usize;
                 let data: Vec<u8> = (0..length).map(|byte| (byte / 7 + at) as u8).collect();

@@ -63,8 +63,8 @@ fn the_tests_of_libiscsi() {
         assert_eq!(failures(&server), Vec::<String>::new());
         server.stop(true).expect("it stops");
     }
-    // That test writes 65536 blocks at once without checking the limit. With these blocks it is
-    // above the unit's limit.
+    // That test writes 65536 blocks at once without checking the limit. With 4096-byte blocks this
+    // exceeds the unit's limit.
     let server = serve(ENGINES[0], disk("mem:512MiB", 4096));
     assert_eq!(failures(&server), ["Suite WriteSame16, Test Unmap"]);
 }

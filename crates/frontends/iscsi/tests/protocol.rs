@@ -62,7 +62,7 @@ fn commands_of_a_disk() {
         let mut list = vec![0, 22, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 50];
         list.resize(24, 0);
         assert_eq!(client.call(&[0x42, 0, 0, 0, 0, 0, 0, 0, 24], WRITE, 24, &list).status, 0);
-        // Without data it writes zeroes.
+        // Without data, WRITE SAME writes zeroes.
         assert_eq!(client.call(&cdb16(0x93, 1, 53, 10), 0, 0, &[]).status, 0);
         assert_eq!(client.read(53, 10, 4096), [0; 40_960]);
         let compare = |client: &mut Client, flags, blocks, data: &[u8]| {
@@ -195,7 +195,7 @@ fn aborted_writes_have_ended() {
     }
 }
 
-/// A session that comes back starts once the old one's writes have completed.
+/// A session that logs in again starts once the old session's writes have completed.
 #[test]
 fn a_session_takes_the_place_of_an_older_one() {
     for &engine in ENGINES {
@@ -213,7 +213,8 @@ fn a_session_takes_the_place_of_an_older_one() {
         new.expect_login();
         assert_eq!(new.read(0, 1, 512), [1; 512]);
         eventually("one is left", || server.users() == 1);
-        // It also waits for one that has just left, with any session name.
+        // A new session also waits for one that has just disconnected, with another session
+        // identifier.
         gate.shut();
         new.command(&cdb16(0x8a, 0, 0, 1), WRITE | FINAL, 512, &[2; 512]);
         gate.holds(1);
@@ -225,7 +226,7 @@ fn a_session_takes_the_place_of_an_older_one() {
         gate.open();
         third.expect_login();
         assert_eq!(third.read(0, 1, 512), [2; 512]);
-        // So does another machine that takes over.
+        // Another machine that takes over waits as well.
         gate.shut();
         third.command(&cdb16(0x8a, 0, 0, 1), WRITE | FINAL, 512, &[3; 512]);
         gate.holds(1);
@@ -241,8 +242,8 @@ fn a_session_takes_the_place_of_an_older_one() {
 }
 
 /// A dead machine may have sent requests that the target has not read, because the target stops
-/// reading when the machine does not take its answers. They are not executed after the next
-/// machine's writes.
+/// reading when the machine does not take its answers. The target must not execute them after the
+/// next machine's writes.
 #[test]
 #[cfg(target_os = "linux")]
 fn what_nobody_has_read_is_not_done_later() {
@@ -252,13 +253,12 @@ fn what_nobody_has_read_is_not_done_later() {
         let mut old = Client::new(&server, &Wishes::default());
         let isid = [7; 6];
         let mut watcher = Client::new(&server, &Wishes { isid, ..Wishes::default() });
-        // The first are in progress, and their answers are more than the sockets hold; the others
-        // wait to be sent. Each time in one packet: a system with full buffers acknowledges few,
-        // and holds back the ones that follow.
+        // The answers to the first reads fill the sockets, so the other requests stay unread. Each
+        // batch is one packet, since a system with full buffers would hold back later packets.
         old.commands(30, &cdb16(0x88, 0, 0, MIB / 512), READ | FINAL, MIB);
         assert_eq!(old.take().opcode(), 0x25);
         old.commands(30, &cdb16(0x88, 0, 0, MIB / 512), READ | FINAL, MIB);
-        // By then the target has read the earlier requests.
+        // After this answer the target has read the earlier requests.
         assert_eq!(watcher.ping(b"here"), b"here");
         old.command(&cdb16(0x8a, 0, 0, 1), WRITE | FINAL, 512, &[7; 512]);
         old.stream.shutdown(std::net::Shutdown::Write).expect("it ends");
@@ -273,7 +273,7 @@ fn what_nobody_has_read_is_not_done_later() {
     }
 }
 
-/// A long pattern stops once no initiator expects it.
+/// A long WRITE SAME stops once it is aborted.
 #[test]
 fn an_aborted_pattern_ends() {
     let gate = Gate::new(disk("mem:64MiB", 512));
@@ -290,7 +290,7 @@ fn an_aborted_pattern_ends() {
     assert_eq!(client.read(u64::from(blocks) - 1, 1, 512), [0; 512]);
 }
 
-/// A pattern that is announced and missing does not become zeroes.
+/// A WRITE SAME whose announced data is missing does not write zeroes.
 #[test]
 fn a_pattern_that_does_not_come() {
     let server = serve(ENGINES[0], disk("mem:1MiB", 512));

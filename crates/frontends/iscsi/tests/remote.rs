@@ -64,8 +64,7 @@ fn all_of_a_remote_disk() {
     }
 }
 
-/// The target goes away in the middle of requests: the unit is not ready, and the iSCSI target
-/// continues.
+/// The NVMe target is lost during requests: the unit is not ready, and the iSCSI target continues.
 #[test]
 fn the_remote_disk_is_lost() {
     for &engine in ENGINES {

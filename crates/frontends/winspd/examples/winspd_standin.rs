@@ -5,7 +5,7 @@
 //! It is stricter than necessary: it overwrites a callback's buffer as soon as the callback has
 //! returned, and it aborts the process if a unit is deleted while one of its threads runs.
 //!
-//! A request of kind 0xee, which WinSpd does not have, takes the disk away, as stopping the driver
+//! A request of kind 0xee, which WinSpd does not have, removes the disk, as stopping the driver
 //! does.
 //!
 //! This is not a program: `cargo build --example winspd_standin` makes a library from it, and an
@@ -54,7 +54,7 @@ struct Interface {
     unmap: Unmap,
 }
 
-/// The fields in the header, and then private ones.
+/// The fields of the header's structure, and then private fields.
 #[repr(C)]
 struct Unit {
     version: u16,
@@ -90,7 +90,7 @@ struct Link {
     generation: u64,
 }
 
-/// A unit on its way to a thread.
+/// A pointer to a unit that is passed to a thread.
 struct Handed(*mut Unit);
 // SAFETY: several threads use a unit, and they only change fields that have a lock.
 unsafe impl Send for Handed {}
@@ -380,7 +380,7 @@ pub unsafe extern "C" fn SpdStorageUnitGetDispatcherErrorF(raw: *mut c_void, err
     unsafe { error.write(unit(raw).error) };
 }
 
-/// Runs a thread that fetches requests.
+/// The main function of a thread that fetches requests.
 fn dispatch(handed: &Handed) {
     // SAFETY: the unit is deleted after its threads have ended.
     let unit = unsafe { &*handed.0 };
@@ -394,7 +394,8 @@ fn dispatch(handed: &Handed) {
     loop {
         let received = own.connect(params).and_then(|generation| {
             own.receive(&mut message).inspect_err(|&error| {
-                // The client may not have read the last answers yet when the unit is removed.
+                // Do not disconnect when the unit is removed: the client may not have read the last
+                // answers.
                 if error != ERROR_OPERATION_ABORTED {
                     own.disconnect(generation);
                 }

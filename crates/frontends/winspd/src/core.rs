@@ -7,8 +7,8 @@
 //!     └──> answered at once: out of range, nothing to do
 //! ```
 //!
-//! It answers requests in the order in which their operations complete, so all requests that WinSpd
-//! sends are in progress at once.
+//! All requests that WinSpd sends are in progress at once, and the thread answers them in the order
+//! in which they complete.
 
 use crate::shared::{Command, End, Fua, Range, SpdRequest, UnitShared};
 use crate::uapi::{Response, Status, TransactKind};
@@ -25,8 +25,8 @@ const LAST_FLUSH: u64 = u64::MAX;
 
 /// The receiver of answers: WinSpd's library, or a list in tests.
 pub(crate) trait Answer {
-    /// Answers a request. The data read is at the start of `data`, which has the size of a whole
-    /// transfer. A failed read passes it, too.
+    /// Answers a request. For a read, even a failed one, `data` has the size of the largest
+    /// transfer, with the data read at its start.
     fn answer(&mut self, response: &Response, data: Option<&mut [u8]>);
 }
 
@@ -34,22 +34,22 @@ pub(crate) trait Answer {
 struct Task {
     hint: u64,
     kind: TransactKind,
-    /// Its operations that have not completed.
+    /// The number of operations that have not completed.
     operations: usize,
     failure: Option<Status>,
-    /// Its first block, or the first block of its first range.
+    /// The request's first block, or the first block of its first range.
     lba: u64,
-    /// The part of its buffer that no operation has; it follows the other part.
+    /// The rest of the request's buffer, after the part that the operation has.
     rest: Option<Buffer>,
     /// Ranges that are not unmapped yet.
     ranges: std::vec::IntoIter<Range>,
-    /// Windows has given the request up, and another request has its hint.
+    /// Windows has given up this request, and another request has the same hint.
     is_given_up: bool,
 }
 
 /// The state of the thread.
 pub(crate) struct Worker<A> {
-    // The queue goes first: dropping it may deregister it from the reactor.
+    // Dropped before the reactor, since the drop may deregister the queue there.
     queue: Box<dyn Queue>,
     reactor: Reactor,
     shared: Arc<UnitShared>,
@@ -57,13 +57,13 @@ pub(crate) struct Worker<A> {
     tasks: Vec<Option<Task>>,
     free: Vec<usize>,
     by_hint: HashMap<u64, usize>,
-    /// Something may have completed since the queue was polled.
+    /// Operations may have completed since the queue was last polled.
     dirty: bool,
     flushes_last: bool,
     _finishes: Finishes,
 }
 
-/// Reports the thread's end however it ends, so that no other thread waits for it.
+/// Reports the thread's end when dropped, even by a panic, so that no other thread waits for it.
 struct Finishes(Arc<UnitShared>);
 
 impl Drop for Finishes {
@@ -118,7 +118,7 @@ impl<A: Answer> Worker<A> {
         self.tasks.len() == self.free.len() && !self.shared.has_requests()
     }
 
-    /// Flushes the writes of Windows before the disk goes away, even if Windows does not flush.
+    /// Flushes all writes before the disk is removed, even if Windows does not flush.
     fn flush_last(&mut self) {
         if !std::mem::replace(&mut self.flushes_last, true) {
             self.submit(Op::flush(LAST_FLUSH));
@@ -165,7 +165,8 @@ impl<A: Answer> Worker<A> {
                 );
             }
             Command::Write(range, buffer, fua) => {
-                // Without a cache every write is durable, but the driver sets FUA on each.
+                // Without a cache the driver sets FUA on every write, but every write is durable
+                // anyway.
                 let fua = Fua(fua.0 && geometry.volatile_cache);
                 self.transfer(&mut task, &geometry, (Access::Write, fua), range, buffer, token);
             }
@@ -179,7 +180,7 @@ impl<A: Answer> Worker<A> {
                     let checked = geometry.check(Access::Deallocate, lba, u64::from(blocks));
                     checked.err().map(|error| status::failed(error, lba))
                 });
-                // All of them, or none.
+                // Unmap all ranges, or none if one is invalid.
                 if task.failure.is_none() {
                     task.ranges = ranges.into_iter();
                 }
@@ -189,7 +190,7 @@ impl<A: Answer> Worker<A> {
         self.store(slot, task);
     }
 
-    /// Starts a read or write; `buffer` has the size of a whole transfer.
+    /// Starts a read or write; `buffer` has the size of the largest transfer.
     fn transfer(
         &mut self,
         task: &mut Task,
@@ -230,7 +231,7 @@ impl<A: Answer> Worker<A> {
             task.failure.get_or_insert(status::failed(error, task.lba));
         }
         if let Some(mut part) = buffer {
-            // The two parts are a whole transfer's buffer again.
+            // Join the two parts of the buffer again.
             part.unsplit(task.rest.take().expect("the other part of the buffer"));
             task.rest = Some(part);
         }
@@ -277,7 +278,7 @@ impl<A: Answer> Core for Worker<A> {
                     }
                     self.completed(completion);
                 }
-                // New requests may reuse the hints of those that end next.
+                // Accept new requests first: they may reuse the hints of requests that end next.
                 if self.shared.has_requests() {
                     self.dirty = true;
                     break;
@@ -290,7 +291,7 @@ impl<A: Answer> Core for Worker<A> {
             }
             let timeout = self.dirty.then_some(std::time::Duration::ZERO);
             self.reactor.poll(timeout, &mut ready)?;
-            // Check the mailbox and the queue, whichever is ready.
+            // Check both the mailbox and the queue, whichever is ready.
             self.dirty = true;
             ready.clear();
         }
@@ -318,7 +319,8 @@ mod tests {
         }
     }
 
-    /// Executes requests, in the order in which they complete, and stops.
+    /// Executes requests and stops. Returns the answers, in the order in which the requests
+    /// completed.
     fn run(disk: &Arc<dyn farblock_block::Namespace>, requests: Vec<(u64, Command)>) -> Answers {
         let shared = Arc::new(UnitShared::new(Disk::new(Arc::clone(disk), false), MOST));
         for (hint, command) in requests {
@@ -372,7 +374,7 @@ mod tests {
         assert_eq!(data[1536..2048], [0; 512]);
     }
 
-    /// Windows gives a request up and reuses its hint: there is one answer, to the second request.
+    /// If Windows gives up a request and reuses its hint, only the second request is answered.
     #[test]
     fn a_request_that_was_given_up_is_not_answered() {
         let disk = disk("mem:64KiB");

@@ -1,14 +1,15 @@
 //! Loads WinSpd's library at run time: its functions, a storage unit, and the callbacks.
 //!
-//! The only unsafe code of this crate's library. It uses facts from `winspd/winspd.h` of WinSpd
+//! This module has the crate's only unsafe code. It uses facts from `winspd/winspd.h` of WinSpd
 //! 0.10: names, arguments, and the layout of shared structures. It contains none of WinSpd's code.
 //!
 //! # Ownership of memory
 //!
 //! A callback's buffer belongs to the calling thread of WinSpd, which reuses it for the next
-//! request when the callback returns. So a write's data is copied from it before that. A read is
-//! answered from our own buffer, which the library uses only while `SpdStorageUnitSendResponse`
-//! runs. The library locks a whole transfer of memory, however short the read.
+//! request when the callback returns. So a write's callback copies the data before it returns. The
+//! answer to a read passes this crate's own buffer, which the library uses only while
+//! `SpdStorageUnitSendResponse` runs. The library locks the memory of the largest transfer, however
+//! short the read.
 
 use crate::core::Answer;
 use crate::shared::{Command, Fua, Range, SpdRequest, UnitShared};
@@ -32,7 +33,7 @@ use windows_sys::Win32::System::Registry::{
 /// The library for 64-bit processes; it exists for x86 only.
 pub(crate) const FILE_NAME: &str = "winspd-x64.dll";
 
-/// `SPD_STORAGE_UNIT`; we may access only these fields.
+/// `SPD_STORAGE_UNIT`; only these fields are public.
 #[repr(C)]
 struct StorageUnit {
     version: u16,
@@ -109,16 +110,16 @@ pub(crate) struct Library {
 /// Why the library cannot be used.
 #[derive(Debug)]
 pub(crate) enum LoadError {
-    /// It was not found; the last path that was tried.
+    /// The library was not found. With the last path that was tried.
     Missing(PathBuf, io::Error),
-    /// It exists, but lacks a function.
+    /// The library lacks this function.
     Without(&'static str),
 }
 
 impl Library {
     /// Loads the library from this folder, or else from WinSpd's installation, or else from the
-    /// system's search path. It stays loaded as long as the process: its threads may be running in
-    /// it.
+    /// system's search path. The library stays loaded until the process ends, since its threads may
+    /// still run.
     pub(crate) fn load(folder: Option<&Path>) -> Result<Library, LoadError> {
         let module = match folder {
             Some(folder) => {
@@ -129,7 +130,7 @@ impl Library {
             None => installed()
                 .ok_or(())
                 .and_then(|path| load_from(&path, LOAD_WITH_ALTERED_SEARCH_PATH).map_err(drop))
-                // But not from the process's working directory.
+                // This search excludes the process's working directory.
                 .or_else(|()| load_from(Path::new(FILE_NAME), LOAD_LIBRARY_SEARCH_DEFAULT_DIRS)),
         }?;
         // SAFETY: the types are those that the header declares for these names.
@@ -192,15 +193,15 @@ unsafe fn function<F>(module: HMODULE, name: &'static CStr) -> Result<F, LoadErr
     Ok(unsafe { std::mem::transmute_copy(&address) })
 }
 
-/// The data of callbacks.
+/// The data that callbacks use.
 struct Context {
     shared: Arc<UnitShared>,
     library: Library,
     block_length: u32,
 }
 
-/// A WinSpd storage unit. Dropping it deletes it, after the last thread of its dispatcher has
-/// ended.
+/// A WinSpd storage unit. Dropping this waits for the dispatcher's threads and then deletes the
+/// unit.
 pub(crate) struct Unit {
     library: Library,
     raw: *mut StorageUnit,
@@ -208,7 +209,7 @@ pub(crate) struct Unit {
     context: Box<Context>,
     /// Threads of the library may be running.
     is_started: AtomicBool,
-    /// The error with which they ended.
+    /// The error with which the library's threads ended.
     end: OnceLock<u32>,
 }
 
@@ -243,7 +244,7 @@ impl Unit {
         Ok(Unit { library, raw, context, is_started, end })
     }
 
-    /// Starts the library's threads, this many, which call us.
+    /// Starts this many threads of the library, which call the callbacks.
     pub(crate) fn start(&self, threads: u32) -> Result<(), u32> {
         // SAFETY: the unit is not deleted before `self` is dropped; so below.
         match unsafe { (self.library.start_dispatcher)(self.raw, threads) } {
@@ -255,20 +256,20 @@ impl Unit {
         }
     }
 
-    /// The number of its SCSI target.
+    /// The number of the unit's SCSI target.
     pub(crate) fn target(&self) -> u32 {
         // SAFETY: the field does not change any more.
         unsafe { (*self.raw).btl >> 8 & 0xff }
     }
 
-    /// Takes the disk away: requests in progress fail, and the library's threads end.
+    /// Removes the disk: requests in progress fail, and the library's threads end.
     pub(crate) fn shut_down(&self) {
         // SAFETY: as above.
         unsafe { (self.library.shutdown)(self.raw) }
     }
 
     /// Waits for the library's threads, and returns the error with which they ended. Only one
-    /// thread may ask the library, and only once: other callers wait for that thread.
+    /// thread may call the library for this, and only once: other callers wait for that thread.
     pub(crate) fn wait(&self) -> u32 {
         *self.end.get_or_init(|| {
             let mut error = 0;
@@ -322,7 +323,7 @@ impl Context {
         unsafe { (*(self.library.operation_context)()).request.read() }
     }
 
-    /// The bytes of this many blocks, if they are at most a whole transfer.
+    /// The size of this many blocks in bytes; `None` if it exceeds the largest transfer.
     fn bytes(&self, blocks: u32) -> Option<usize> {
         let bytes = u64::from(blocks) * u64::from(self.block_length);
         usize::try_from(bytes).ok().filter(|_| bytes <= self.max_bytes())
@@ -339,7 +340,8 @@ impl Context {
     }
 }
 
-/// The return value of a callback: pending, with an answer to follow, or done with this status.
+/// The return value of a callback: 0 if an answer follows, or 1 if the request is done with this
+/// status.
 ///
 /// # Safety
 /// `status` must be the callback's argument.
@@ -404,7 +406,7 @@ unsafe extern "C" fn flush(
 ) -> u8 {
     // SAFETY: a callback's arguments.
     let context = unsafe { context(unit) };
-    // The library's last call has no request, and the worker does the final flush without it.
+    // The library's last call has no request. Ignore it: the worker does the final flush itself.
     if context.hint() == 0 {
         return 1;
     }
@@ -434,7 +436,7 @@ unsafe extern "C" fn unmap(
     unsafe { outcome(result, status) }
 }
 
-/// The number of threads that fetch requests; they do little except copying.
+/// The number of threads that fetch requests: few, since they do little except copying.
 pub(crate) fn dispatchers() -> u32 {
     let processors = farblock_reactor::allowance::loops();
     processors.min(limits::MAX_DISPATCHERS) as u32

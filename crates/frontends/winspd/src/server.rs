@@ -27,12 +27,13 @@ const WORKER_NAME_PREFIX: &str = "winspd-";
 /// Few systems support larger blocks, and Windows does not.
 const MAX_BLOCK_SIZE_BYTES: u32 = 4096;
 
-/// Where a disk appears.
+/// Where WinSpd makes the disk available.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Device {
-    /// Windows, through WinSpd's driver.
+    /// In Windows, through WinSpd's driver.
     Driver,
-    /// A named pipe, `\\.\pipe\NAME`: WinSpd's library serves it without a driver, for tests.
+    /// At a named pipe, `\\.\pipe\NAME`: WinSpd's library serves the pipe without a driver, for
+    /// tests.
     Pipe(String),
 }
 
@@ -41,7 +42,7 @@ pub enum Device {
 pub struct Options {
     /// Where the disk appears.
     pub device: Device,
-    /// The GUID by which Windows recognises the disk. Two disks must not have the same.
+    /// The GUID by which Windows recognises the disk. Two disks must have different GUIDs.
     pub guid: [u8; 16],
     /// The disk's name for people, shown after WinSpd's name: up to 16 letters and the like.
     pub product: String,
@@ -69,7 +70,7 @@ impl Options {
 
 const PRODUCT_BYTES: usize = 16;
 
-/// A GUID made from a name: the same for the same name. Windows stores its first half
+/// A GUID made from a name, always the same for a name. Windows stores a GUID's first half
 /// little-endian.
 fn guid(name: &str) -> [u8; 16] {
     Uuid::new_v5(&Uuid::NAMESPACE_OID, name.as_bytes()).to_bytes_le()
@@ -79,11 +80,11 @@ fn guid(name: &str) -> [u8; 16] {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StartError {
-    /// WinSpd is not installed: the last path tried for its library, and Windows' error.
+    /// WinSpd is not installed. With the last path tried for its library, and Windows' error.
     NotInstalled(PathBuf, io::Error),
     /// WinSpd's library lacks this function.
     OtherLibrary(&'static str),
-    /// Its library is installed, but its driver is not.
+    /// WinSpd's library is installed, but its driver is not.
     NoDriver,
     /// Windows lets only administrators do this.
     Denied,
@@ -177,7 +178,7 @@ impl From<LoadError> for StartError {
 }
 
 impl StartError {
-    /// The meaning of a Windows error number from WinSpd.
+    /// Maps a Windows error number from WinSpd.
     fn from_number(device: &Device, number: u32) -> StartError {
         match (number, device) {
             // The pipe exists, and Windows refused a second instance.
@@ -195,7 +196,7 @@ impl StartError {
     }
 }
 
-/// A running disk. Dropping it takes it away at once.
+/// A running disk. Dropping this removes the disk at once.
 pub struct Server {
     shared: Arc<UnitShared>,
     unit: Arc<Unit>,
@@ -215,10 +216,10 @@ impl Server {
         Ok(())
     }
 
-    /// Loads WinSpd, opens the namespace, makes a disk of it and serves it.
+    /// Loads WinSpd, opens the namespace, makes a disk from the namespace and serves it.
     ///
     /// # Errors
-    /// After an error nothing runs.
+    /// After an error no thread runs.
     pub fn start(options: &Options, namespace: Arc<dyn Namespace>) -> Result<Server, StartError> {
         let geometry = namespace.geometry();
         let params = params(options, &geometry)?;
@@ -237,7 +238,7 @@ impl Server {
         let unit = Arc::new(unit);
         let worker =
             start_worker(ReactorConfig::new(options.engine, options.polling), &shared, &unit)?;
-        // From here on, dropping it stops all of it.
+        // From here on, dropping the server stops everything.
         let device = options.device.clone();
         let mut server = Server { shared, unit, worker, watcher: None, changes: None, device };
         let told = Arc::clone(&server.shared);
@@ -248,7 +249,7 @@ impl Server {
     }
 
     fn start_dispatcher(&mut self) -> Result<(), StartError> {
-        // Start the thread first: a running unit must be waited for.
+        // Start the waiting thread first, because a running unit needs one.
         let (sender, receiver) = mpsc::channel();
         let (shared, unit) = (Arc::clone(&self.shared), Arc::clone(&self.unit));
         let name = format!("{THREAD_NAME_PREFIX}-wait");
@@ -269,7 +270,7 @@ impl Server {
         Ok(())
     }
 
-    /// The disk's location: a pipe's full name, or WinSpd's name for it.
+    /// The disk's location: a pipe's full name, or WinSpd's name for the disk.
     #[must_use]
     pub fn location(&self) -> String {
         match (&self.device, self.unit.target()) {
@@ -290,25 +291,25 @@ impl Server {
         self.shared.accepted()
     }
 
-    /// True if the disk is gone without a stop of this server: WinSpd's driver was stopped or
-    /// removed.
+    /// True if the disk was removed although this server was not stopped: WinSpd's driver was
+    /// stopped or removed.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.shared.has_dispatched_all()
     }
 
-    /// Takes over a new size or write protection of the namespace. The server calls it itself if
-    /// the namespace reports its changes. Requests are checked against it at once. WinSpd cannot
-    /// notify Windows, which sees the new size when the disk is detached and attached again.
+    /// Adopts a new size or write protection of the namespace. The server calls this itself if the
+    /// namespace reports its changes. Requests are checked against the new values at once. WinSpd
+    /// cannot notify Windows: detach and attach the disk to show Windows the new size.
     pub fn resized(&self) {
         self.shared.resized();
     }
 
-    /// Stops the server. It loses the data that programs have written and Windows still caches: the
-    /// caller must dismount volumes first, since nothing here checks them. The server refuses new
-    /// requests, finishes and answers the accepted ones, flushes the written data, and takes the
-    /// disk away. If that takes longer than [`limits::DRAIN_TIME`], or with `force`, it takes the
-    /// disk away at once; requests without an answer may or may not have been executed.
+    /// Stops the server. Data that Windows still caches is lost, so the caller must dismount
+    /// volumes first: the server does not check them. The server refuses new requests, finishes and
+    /// answers the accepted requests, flushes the written data, and removes the disk. With `force`,
+    /// or after [`limits::DRAIN_TIME`], it removes the disk at once; unanswered requests may or may
+    /// not have been executed.
     ///
     /// # Errors
     /// If the event loop or the final flush had failed.
@@ -326,7 +327,7 @@ impl Server {
             let left = self.shared.accepted();
             tracing::warn!("{left} requests of WinSpd did not end: the disk is taken away");
         }
-        // This also ends an answer that the client does not read.
+        // This also cancels sending an answer that the client does not read.
         self.unit.shut_down();
         self.shared.stop(End::Forced);
         let result = self.worker.join();
@@ -392,7 +393,7 @@ fn params(options: &Options, geometry: &Geometry) -> Result<Params, StartError> 
     })
 }
 
-/// Starts the thread that executes requests. The worker itself reports its end.
+/// Starts the thread that executes requests. The worker reports its end through `shared`.
 fn start_worker(
     reactor: ReactorConfig,
     shared: &Arc<UnitShared>,
@@ -410,7 +411,7 @@ fn start_worker(
 mod tests {
     use super::*;
 
-    /// Windows recognises a disk by this, and assigns it the same letters and mount points.
+    /// Windows recognises a disk by its GUID, and assigns it the same letters and mount points.
     #[test]
     fn a_name_gives_the_same_identity_for_ever() {
         let hex = |name| guid(name).map(|byte| format!("{byte:02x}")).concat();

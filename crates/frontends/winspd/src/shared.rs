@@ -18,7 +18,7 @@ pub(crate) struct Range {
 /// The command of a request.
 pub(crate) enum Command {
     Read(Range),
-    /// The data is at the start of the buffer, which has the size of a whole transfer.
+    /// The data is at the start of the buffer, which has the size of the largest transfer.
     Write(Range, Buffer, Fua),
     Flush,
     Unmap(Vec<Range>),
@@ -30,7 +30,7 @@ pub(crate) struct Fua(pub(crate) bool);
 
 /// A request of WinSpd.
 pub(crate) struct SpdRequest {
-    /// Its hint. Windows reuses it for another request after it has given this one up.
+    /// The request's hint (identifier). Windows may reuse it after it has given up this request.
     pub(crate) hint: u64,
     pub(crate) command: Command,
 }
@@ -38,9 +38,9 @@ pub(crate) struct SpdRequest {
 /// How the server stops.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum End {
-    /// It does not stop.
+    /// The server does not stop.
     Never,
-    /// When the accepted requests are answered and flushed.
+    /// After all accepted requests are answered and their writes flushed.
     Drained,
     /// At once.
     Forced,
@@ -55,7 +55,7 @@ struct UnitState {
     resized: bool,
     /// The worker has ended.
     finished: bool,
-    /// WinSpd sends no more requests: the disk is gone.
+    /// WinSpd sends no more requests: the disk was removed.
     dispatched_all: bool,
 }
 
@@ -108,7 +108,7 @@ impl UnitShared {
         self.disk.geometry()
     }
 
-    /// Limit for the data of one request, in bytes.
+    /// The most data of one request, in bytes.
     pub(crate) fn max_transfer_bytes(&self) -> u32 {
         self.max_transfer_bytes
     }
@@ -124,7 +124,7 @@ impl UnitShared {
     }
 
     /// Accepts a request, and waits while there is no room for it. False once the server has
-    /// stopped: it will not be answered.
+    /// stopped: the request will not be answered.
     pub(crate) fn accept(&self, request: SpdRequest) -> bool {
         let mut state = self.state();
         while state.accepted >= limits::MAX_REQUESTS && state.end == End::Never {
@@ -137,7 +137,7 @@ impl UnitShared {
         let is_first = state.requests.is_empty();
         state.requests.push(request);
         drop(state);
-        // The thread that was woken takes all requests.
+        // Wake the worker only for the first request: it takes all of them.
         if is_first {
             self.wake();
         }
@@ -179,7 +179,7 @@ impl UnitShared {
         self.wake();
     }
 
-    /// Asks for a stop. An earlier order stays, or becomes more urgent.
+    /// Requests a stop. A forced stop overrides a drained one, but not the reverse.
     pub(crate) fn stop(&self, end: End) {
         let mut state = self.state();
         state.end = state.end.max(end);
@@ -214,13 +214,13 @@ impl UnitShared {
         self.state().dispatched_all
     }
 
-    /// A buffer of a whole transfer, with undefined content.
+    /// A buffer for the largest transfer, with undefined content.
     pub(crate) fn take_buffer(&self) -> Buffer {
         let spare = self.spares.lock().unwrap_or_else(PoisonError::into_inner).pop();
         spare.unwrap_or_else(|| Buffer::new(self.max_transfer_bytes as usize))
     }
 
-    /// Keeps a buffer of a whole transfer for a later request.
+    /// Keeps a buffer for the largest transfer for a later request.
     pub(crate) fn give_buffer(&self, buffer: Buffer) {
         assert!(buffer.len() == self.max_transfer_bytes as usize, "a whole transfer's buffer");
         let mut spares = self.spares.lock().unwrap_or_else(PoisonError::into_inner);

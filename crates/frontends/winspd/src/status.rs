@@ -9,7 +9,7 @@ const CHECK_CONDITION: u8 = 2;
 
 /// Success.
 pub(crate) const GOOD: Status = Status { scsi_status: 0, ..check(0, 0) };
-/// The disk is being taken away: medium not present (SPC-4, table F.2).
+/// The disk is being removed: medium not present (SPC-4, table F.2).
 pub(crate) const GONE: Status = check(0x2, 0x3a00);
 /// The request is too large, or has an impossible count: invalid field in CDB.
 pub(crate) const INVALID_FIELD: Status = check(0x5, 0x2400);
@@ -85,7 +85,7 @@ mod tests {
         assert_eq!(GOOD, Status::default());
     }
 
-    /// The status has the block if the driver can express it.
+    /// The status contains the block's number if the driver can express it.
     #[test]
     fn where_it_failed() {
         let told = |error, lba| {

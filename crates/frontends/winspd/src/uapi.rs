@@ -21,8 +21,8 @@ pub(crate) const WRITE_PROTECTED: u32 = 1 << 0;
 pub(crate) const CACHE_SUPPORTED: u32 = 1 << 1;
 /// `UnmapSupported`.
 pub(crate) const UNMAP_SUPPORTED: u32 = 1 << 2;
-/// `EjectDisabled`: Explorer does not offer to stop the disk's process. That works only with
-/// processes that WinSpd's launcher started.
+/// `EjectDisabled`: Explorer does not offer to stop the disk's process. Stopping from Explorer
+/// works only for processes that WinSpd's launcher started.
 pub(crate) const EJECT_DISABLED: u32 = 1 << 3;
 
 /// `SPD_STORAGE_UNIT_PARAMS`: the properties of a disk.

@@ -19,9 +19,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 use support::*;
 
-/// Long enough for a busy machine.
+/// The time limit of waits: long enough for a busy machine.
 const LONG: Duration = Duration::from_secs(60);
-/// Requests at once; WinSpd's driver has at most 254.
+/// Requests in progress at once; WinSpd's driver has at most 254.
 const DEPTH: usize = 128;
 
 fn disk(spec: &str, block_size: u32) -> Arc<dyn Namespace> {
@@ -197,7 +197,7 @@ fn errors_have_sense() {
         assert_eq!(sense(client.write(u64::MAX, &[0; 1024], false)), ((5, 0x21, 0), None));
         assert_eq!(sense(client.unmap(&[(0, 1), (2048, 1)])).0, (5, 0x21, 0));
         assert!(client.read(2047, 1).is_good());
-        // The same hints again: nothing remains of the failed requests.
+        // Use the same hints again: no state of the failed requests remains.
         client.next_hint = 1;
         assert!(client.read(0, 1).is_good() && client.read(1, 1).is_good());
         server.stop(false).expect("it stops");
@@ -212,7 +212,7 @@ fn errors_have_sense() {
     }
 }
 
-/// More data than the limit of a transfer, for which the library's buffer has no room.
+/// Requests with more data than the limit, which would exceed the library's buffer.
 #[test]
 fn nonsense_is_refused() {
     // WinSpd's own library does not answer some of it.
@@ -267,10 +267,10 @@ fn stopping_with_requests_under_way() {
     }
 }
 
-/// WinSpd's driver was stopped, for example: the written data is flushed, and the server notices.
+/// When WinSpd's driver is stopped, the server notices and flushes the written data.
 #[test]
 fn the_driver_is_stopped() {
-    // The stand-in does it on request of a client; WinSpd's library has no such request.
+    // Only the stand-in can simulate this, on request of a client.
     let library = &libraries()[0];
     let gate = Arc::new(Gate::new(disk("mem:1MiB", 512), |_| {}));
     gate.open_up();

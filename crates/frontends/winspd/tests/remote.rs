@@ -82,7 +82,7 @@ fn target() -> Target {
     Target::start(&config).expect("it starts")
 }
 
-/// Requests take longer when the connection is cut, and nothing else happens to them.
+/// Cutting the connection only delays requests.
 #[test]
 fn connections_are_cut() {
     for (number, library) in libraries().into_iter().enumerate() {

@@ -225,8 +225,7 @@ impl Clients {
                 Message::Look => {}
                 Message::Ask(admission) => self.admit(admission),
                 Message::Admitted(key) => {
-                    // If another client has that number now, this is harmless: it waits for no
-                    // admission.
+                    // If another client has that number now, an extra turn is harmless.
                     if self.connections.get(key).is_some() {
                         self.cx.turns.list(key);
                     }

@@ -12,7 +12,7 @@ use zerocopy::{Immutable, IntoBytes};
 /// Padding of a data segment.
 const PADDING: [u8; 3] = [0; 3];
 
-/// The residual of a command: its flag and bytes.
+/// The residual of a command, as flag and bytes: `there` is what the command could move.
 fn residual(expected: u64, there: u64) -> (u8, u32) {
     let bytes = |count| u32::try_from(count).unwrap_or(u32::MAX);
     match there.cmp(&expected) {
@@ -25,7 +25,7 @@ fn residual(expected: u64, there: u64) -> (u8, u32) {
 /// A read whose data is being sent.
 struct Sending {
     tag: u32,
-    /// Bytes sent already.
+    /// Bytes queued so far.
     offset: u32,
     data_sn: u32,
     /// Bytes in total.
@@ -35,7 +35,7 @@ struct Sending {
     bursts: Bursts,
 }
 
-/// How the data of a read is divided into PDUs, and those into bursts.
+/// How the data of a read is divided into bursts, and these into PDUs.
 #[derive(Clone, Copy)]
 struct Bursts {
     send_bytes: u32,
@@ -57,14 +57,13 @@ impl Bursts {
 }
 
 impl Connection {
-    /// The number of a PDU that carries a status.
+    /// The sequence number of the next PDU that carries a status.
     pub(super) fn next_stat_sn(&mut self) -> u32 {
         let number = self.numbers.stat_sn;
         self.numbers.stat_sn = number.wrapping_add(1);
         number
     }
 
-    /// Sends a header.
     pub(super) fn put_header(&mut self, pdu: &(impl IntoBytes + Immutable)) {
         let bytes = pdu.as_bytes();
         self.output.batch.bytes(bytes);
@@ -73,7 +72,6 @@ impl Connection {
         }
     }
 
-    /// Sends the data of a header.
     pub(super) fn put_data(&mut self, data: &[u8]) {
         self.output.batch.bytes(data);
         self.put_trailer(data.len(), || crc32c(data));
@@ -136,7 +134,7 @@ impl Connection {
         self.put_response(slot, code, residual, sense);
     }
 
-    /// Answers a command that received data, or had none.
+    /// Answers a successful command that sends no data to the initiator.
     pub(super) fn answer_taken(&mut self, cx: &Context, slot: Slot) {
         let task = self.entry(slot);
         let taken = task.command.wants_bytes(cx.unit.geometry.block_size);
@@ -193,7 +191,7 @@ impl Connection {
             unsent -= buffer.len();
             self.put_piece(buffer, &mut sending);
         }
-        // Data that was read and is not sent.
+        // Release the data that was read, but is not sent.
         self.admission.held_bytes -= unsent;
         self.entry(slot).pieces = pieces;
     }
@@ -202,7 +200,8 @@ impl Connection {
     fn put_piece(&mut self, buffer: Buffer, sending: &mut Sending) {
         let bytes = (buffer.len() as u32).min(sending.moves - sending.offset);
         if self.parameters.data_digest {
-            // Compute the checksums first: nothing reads a buffer after it is handed over.
+            // Compute the checksums first: the buffer cannot be read after it is passed to the
+            // batch.
             let (mut done, mut bursts) = (0, sending.bursts);
             while done < bytes {
                 let (now, _) = bursts.next(bytes - done);
@@ -211,7 +210,7 @@ impl Connection {
             }
         }
         let held = buffer.len() as u64;
-        // The outbox owns it from here on; its parts follow their headers.
+        // The batch owns the buffer from here on; below, each part follows its header.
         let payload = self.output.batch.payload(held, buffer, 0..0);
         let mut checksums = std::mem::take(&mut self.output.checksums);
         let (mut done, mut index) = (0, 0);

@@ -26,8 +26,8 @@ use receive::Phase;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-/// Bits of a block operation's token that hold the piece, and the slot above it; the rest holds
-/// the connection.
+/// Bits of a block operation's token that hold the piece, and again as many above it for the slot;
+/// the rest holds the connection.
 const TOKEN_FIELD_BITS: u32 = 16;
 
 /// The token of a block operation, which finds the task of its completion.
@@ -50,7 +50,7 @@ enum SessionState {
     Open,
     /// The target sends its pending output, and reads no more.
     Draining,
-    /// The stream is closing; there is no initiator to answer.
+    /// The stream is closing; no initiator is left to answer.
     Closed,
     /// The stream is closed.
     Gone,
@@ -59,7 +59,7 @@ enum SessionState {
 /// The phase of a session.
 enum Session {
     LoggingIn(Box<Login>),
-    /// The login is complete, and waits for the sessions that it replaces.
+    /// The login is complete, and waits for disconnected sessions to end.
     Admitting(Box<(Login, LoginRequest, Answer)>),
     FullFeature,
 }
@@ -75,13 +75,12 @@ struct Input {
     /// Received bytes that are not parsed yet, from this offset on.
     unread: Option<(Buffer, usize)>,
     receiving: bool,
-    /// The last data was large enough to receive directly, so the next may be, too.
+    /// The last PDU's data was large enough to receive directly, so the next may be, too.
     expects_large: bool,
     /// The parts of a text request that continues.
     text: Pieces,
 }
 
-/// The output of a connection.
 struct Output {
     /// Gathered output.
     batch: SendBatch,
@@ -91,17 +90,17 @@ struct Output {
     sending: bool,
 }
 
-/// The sequence numbers, and the tasks in progress that they count.
+/// The sequence numbers, and the number of tasks that limit them.
 #[derive(Default)]
 struct Numbers {
     stat_sn: u32,
     exp_cmd_sn: u32,
-    /// Tasks in the window, and immediate ones.
+    /// The number of tasks in the command window, and of immediate tasks.
     counted: u32,
     immediate: u32,
 }
 
-/// Admission of tasks to the disk: the waiting ones, and the number of admitted ones.
+/// Admission of tasks to the namespace: the waiting tasks, and the number of admitted tasks.
 #[derive(Default)]
 struct Admission {
     /// Tasks that wait for buffers, or for their turn, in order.
@@ -189,17 +188,17 @@ impl Connection {
         &self.initiator
     }
 
-    /// True if there is no initiator to answer any more.
+    /// True if no initiator is left to answer.
     pub(super) fn is_closed(&self) -> bool {
         matches!(self.state, SessionState::Closed | SessionState::Gone)
     }
 
-    /// True if the target reads no more from it.
+    /// True if the target reads no more from the initiator.
     pub(super) fn is_ending(&self) -> bool {
         self.state != SessionState::Open
     }
 
-    /// True if operations of it are in progress in the namespace.
+    /// True if the namespace executes operations of this connection.
     pub(super) fn is_busy(&self) -> bool {
         self.tasks.iter().any(|task| task.operations > 0)
     }
@@ -208,13 +207,13 @@ impl Connection {
         self.free.len() < self.tasks.len()
     }
 
-    /// True if it is an active session that uses the unit.
+    /// True if this is a logged-in session that uses the unit.
     pub(super) fn is_session(&self) -> bool {
         let full = matches!(self.session, Session::FullFeature);
         full && !self.parameters.discovery && !self.is_closed()
     }
 
-    /// True if its login waits for other sessions to end.
+    /// True if the login is complete, but waits for other sessions to end.
     pub(super) fn is_admitting(&self) -> bool {
         matches!(self.session, Session::Admitting(_)) && self.state == SessionState::Open
     }
@@ -244,7 +243,6 @@ impl Connection {
         !before(cmd_sn, self.numbers.exp_cmd_sn) && !before(self.max_cmd_sn(), cmd_sn)
     }
 
-    /// Handles an event.
     pub(super) fn handle(&mut self, cx: &mut Context, event: Event) {
         match event {
             Event::Received { result, .. } => self.received(cx, result),
@@ -286,7 +284,7 @@ impl Connection {
         self.close(cx);
     }
 
-    /// Asks the initiator to log out, and closes the connection when its time is up.
+    /// Requests a logout, and closes the connection if the initiator takes too long.
     pub(super) fn drain(&mut self, cx: &mut Context) {
         if self.state != SessionState::Open {
             return;
@@ -320,8 +318,8 @@ impl Connection {
         }
     }
 
-    /// Closes a connection whose initiator has left, even if the target has not read the end yet.
-    /// Requests that it has not read are not executed: they were not answered.
+    /// Closes the connection if the initiator has disconnected, even if unread data is left. Unread
+    /// requests are not executed: they were not answered.
     pub(super) fn close_if_left(&mut self, cx: &mut Context) {
         if self.line.as_ref().is_some_and(Line::is_cut) {
             self.close(cx);
@@ -335,7 +333,7 @@ impl Connection {
         }
         self.state = SessionState::Closed;
         cx.reactor.set_timer(self.task, None);
-        // Otherwise the initiator would not see that the connection is closed.
+        // The second descriptor would keep the connection open.
         self.line = None;
         cx.reactor.close(self.stream);
         cx.turns.list(self.key);
@@ -395,7 +393,7 @@ impl TickConnection for Connection {
         if self.state == SessionState::Open {
             self.arm_receive(cx);
             if cx.has_actions() {
-                // More input may be waiting once those are done.
+                // More input may be waiting; parse it after the core's actions.
                 cx.turns.list(self.key);
             }
         }

@@ -1,4 +1,4 @@
-//! From bytes to PDUs: header, additional segments, digest, data, padding, digest.
+//! Parses received bytes into PDUs: header, additional segments, digest, data, padding, digest.
 
 use super::{Connection, Session, SessionState};
 use crate::context::Context;
@@ -42,7 +42,7 @@ impl Connection {
                 self.input.unread = Some((buffer, 0));
                 self.process_unread(cx);
             }
-            // The initiator is gone: no more data can arrive, and no initiator reads an answer.
+            // The initiator has disconnected: no more data can arrive, and no answer can be read.
             _ => self.close(cx),
         }
     }
@@ -89,7 +89,7 @@ impl Connection {
             || self.output.batch.len() > limits::OUTBOX_BYTES
     }
 
-    /// Collects a header; false if it needs more bytes.
+    /// Collects a header, of which `count` bytes have arrived; false if it needs more bytes.
     fn header(&mut self, count: usize, input: &mut &[u8]) -> bool {
         let count = count + take(&mut self.input.bhs[count..], input);
         if count < BHS_BYTES {
@@ -138,7 +138,7 @@ impl Connection {
             return false;
         }
         if u32::from_le_bytes(digest) != self.input.crc {
-            // Not even its length is reliable.
+            // Not even the header's length field is reliable.
             let peer = self.peer;
             cx.complain("iSCSI protocol errors", peer, || {
                 tracing::warn!(%peer, "closing: the digest of an iSCSI header is wrong");
@@ -167,7 +167,7 @@ impl Connection {
         self.state == SessionState::Open
     }
 
-    /// Takes data; false if it needs more bytes.
+    /// Consumes data of a PDU; false if it needs more bytes.
     fn data(
         &mut self,
         cx: &mut Context,
@@ -231,7 +231,7 @@ impl Connection {
         if wanted { crc32c_append(crc, bytes) } else { crc }
     }
 
-    /// Asks for more bytes, unless there is a reason not to.
+    /// Starts to receive more bytes, unless a limit forbids it.
     pub(super) fn arm_receive(&mut self, cx: &mut Context) {
         let full = self.input.unread.is_some() || self.is_held_up(cx);
         if self.state != SessionState::Open || self.input.receiving || full {
@@ -249,8 +249,7 @@ impl Connection {
             }
         }
         if std::mem::take(&mut self.input.expects_large) {
-            // Receive little more than the next header, so that its data is not split over two
-            // places.
+            // Receive little more than the next header, so that its data can be received directly.
             cx.reactor.recv_at_most(self.stream, (2 * BHS_BYTES) as u32);
         } else {
             cx.reactor.recv(self.stream);
@@ -284,7 +283,7 @@ impl Connection {
     }
 }
 
-/// Moves bytes from the front of `input` as far as they fit. Returns their number.
+/// Moves bytes from the front of `input` as far as they fit. Returns how many.
 fn take(to: &mut [u8], input: &mut &[u8]) -> usize {
     let count = to.len().min(input.len());
     let (now, rest) = input.split_at(count);

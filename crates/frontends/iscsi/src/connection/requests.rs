@@ -16,15 +16,15 @@ use crate::wire::{data_bytes, flag, function, length, outcome, reject, request, 
 /// The decision whether a numbered request is executed.
 enum Turn {
     Now,
-    /// It is outside of the window or a duplicate: drop it.
+    /// Its number is outside of the window or a duplicate: drop the request.
     Ignored,
-    /// A number is missing, which cannot happen on one connection.
+    /// A number was skipped, although one connection keeps the order.
     Broken,
 }
 
-/// Logout for recovery is not supported, since there is none (RFC 7143, 11.15.1).
+/// The response to a logout for recovery, which is not supported (RFC 7143, 11.15.1).
 const NO_RECOVERY: u8 = 2;
-/// The connection does not exist.
+/// The response to a logout of a connection that does not exist.
 const NO_CONNECTION: u8 = 1;
 
 impl Connection {
@@ -63,7 +63,7 @@ impl Connection {
         }
     }
 
-    /// Decides by its number whether a request is executed.
+    /// Decides by a request's number whether to execute it.
     fn take_turn(&mut self, opcode: u8) -> Turn {
         let header: AnyRequest = view(&self.input.bhs);
         let numbered = matches!(
@@ -89,7 +89,7 @@ impl Connection {
         Turn::Now
     }
 
-    /// Handles a complete PDU; `intact`: its data is unchanged.
+    /// Handles a complete PDU; `intact`: the digest of its data is right.
     pub(super) fn end_pdu(&mut self, cx: &mut Context, intact: bool) {
         let opcode = self.input.bhs[0] & OPCODE;
         if self.input.bhs[0] == IGNORED || self.state != SessionState::Open {
@@ -122,7 +122,7 @@ impl Connection {
         }
     }
 
-    /// Rejects the PDU, with a log line, and closes: the bytes that follow are not reliable.
+    /// Rejects the PDU, with a log line, and closes the connection: later bytes are not reliable.
     pub(super) fn protocol_error(&mut self, cx: &mut Context, reason: &str) {
         let peer = self.peer;
         cx.complain("iSCSI protocol errors", peer, || {
@@ -166,7 +166,7 @@ impl Connection {
         }
     }
 
-    /// The sessions that this one replaces have ended.
+    /// Completes the login, after the sessions that this one waited for have ended.
     pub(crate) fn admitted(&mut self, cx: &mut Context) {
         let Session::Admitting(complete) =
             std::mem::replace(&mut self.session, Session::FullFeature)
@@ -175,7 +175,7 @@ impl Connection {
         };
         let (login, request, answer) = *complete;
         let number = cx.session_number();
-        // The answer is the last PDU without digests.
+        // This answer is the last PDU without digests.
         self.answer_login(&request, &answer, number);
         self.parameters = login.parameters;
         cx.reactor.set_timer(self.task, None);
@@ -222,7 +222,7 @@ impl Connection {
         self.input.collected = data;
     }
 
-    /// Answers a text request: any request lists targets.
+    /// Answers a text request: the answer always lists the targets.
     fn text(&mut self, cx: &mut Context) {
         let header: AnyRequest = view(&self.input.bhs);
         if !self.input.text.add(&self.input.collected) {
@@ -254,7 +254,7 @@ impl Connection {
         pdu.flags = flags;
         pdu.lun = header.lun;
         pdu.data_length = length(out.len());
-        // While the text continues, the transfer has a tag, which the initiator returns.
+        // While the text continues, the transfer has a target tag, which the initiator sends back.
         pdu.target_tag = if flags == 0 { 1 } else { NO_TAG }.into();
         self.put_header(&pdu);
         self.put_data(&out);
@@ -284,14 +284,14 @@ impl Connection {
         }
         let task = header.referenced_tag.get();
         let what = match function {
-            // The task is answered already: earlier requests have all arrived.
+            // The task is answered already, since all earlier requests have arrived.
             function::ABORT_TASK if self.find(task).is_none() => {
                 self.answer_function(tag, outcome::NO_TASK);
                 return;
             }
             function::ABORT_TASK => Abort::Task,
             function::ABORT_TASK_SET => Abort::Session,
-            // Each initiator has its own task set, so clearing it is the same.
+            // Each initiator has its own task set, so clearing it aborts the session's tasks.
             function::CLEAR_TASK_SET => Abort::Session,
             function::LUN_RESET | function::TARGET_WARM_RESET => Abort::Everything,
             function::TASK_REASSIGN => {
@@ -316,7 +316,7 @@ impl Connection {
         let header: LogoutRequest = view(&self.input.bhs);
         let tag = header.task_tag.get();
         match header.reason & !flag::FINAL {
-            // The session, or its only connection.
+            // Close the session, or its only connection.
             0 | 1 => {
                 let request = Management { tag, what: Abort::Logout, task: NO_TAG };
                 cx.ask(Action::Manage(self.key, request));
@@ -376,5 +376,5 @@ impl Connection {
     }
 }
 
-/// Replaces the opcode of a PDU that is ignored.
+/// Replaces the opcode of a PDU that the target ignores.
 const IGNORED: u8 = 0xff;

@@ -69,7 +69,7 @@ impl Connection {
         task.received = data;
         if task.failure.is_none() {
             let wants = task.command.wants_bytes(cx.unit.geometry.block_size);
-            // More than 32 bits were refused before.
+            // Larger numbers were refused before.
             task.wanted = if writes { wants.min(expected.into()) as u32 } else { 0 };
             task.prepare(&cx.unit.geometry);
         }
@@ -133,7 +133,7 @@ impl Connection {
     pub(super) fn begin_data_out(&mut self, cx: &mut Context) -> Destination {
         let header: DataOut = view(&self.input.bhs);
         let data = data_bytes(&self.input.bhs);
-        // For example, of a task that was aborted or refused.
+        // The task may have been aborted or refused.
         let Some(slot) = self.find(header.task_tag.get()) else { return Destination::Nowhere };
         let (first_burst, max_burst) = (self.parameters.first_burst, self.parameters.max_burst);
         let task = self.entry(slot);
@@ -141,7 +141,7 @@ impl Connection {
         let is_last = header.flags & flag::FINAL != 0;
         let asked = header.target_tag.get() != NO_TAG;
         let end = offset.checked_add(data);
-        // R2Ts request data in bursts, which arrive one after the other.
+        // Solicited data arrives in bursts, one R2T after the other.
         let burst_end = if asked {
             let number = (task.received.saturating_sub(task.asked_from)) / max_burst + 1;
             let end = number.checked_mul(max_burst).and_then(|n| n.checked_add(task.asked_from));
@@ -165,7 +165,7 @@ impl Connection {
             return Destination::Nowhere;
         }
         if offset != task.received || header.data_sn.get() != task.data_sn {
-            // The command is not executed, and data that still arrives is dropped.
+            // Do not execute the command, and drop data that still arrives.
             self.answer_failure(slot, Sense::DATA_PHASE.into());
             self.release(cx, slot);
             self.admit_tasks(cx);
@@ -233,7 +233,7 @@ impl Connection {
         }
     }
 
-    /// Starts tasks that wait for buffers or their turn.
+    /// Starts waiting tasks, as far as buffers and the order of tasks allow.
     pub(super) fn admit_tasks(&mut self, cx: &mut Context) {
         while let Some(&slot) = self.admission.waiting.front() {
             let geometry = cx.unit.geometry;
@@ -297,7 +297,7 @@ impl Connection {
                 Ok(())
             }
             Command::TestUnitReady => {
-                // A read shows whether the namespace is ready again.
+                // Read a block, to find out whether the namespace is ready again.
                 let blocks = cx.unit.geometry.blocks.min(1) as u32;
                 self.entry(slot).push(0, blocks, None);
                 Ok(())
@@ -327,7 +327,7 @@ impl Connection {
         }
     }
 
-    /// Executes a command that consists of its parameters only.
+    /// Executes a command that changes only the unit's state, with its parameter list.
     fn obey(&mut self, cx: &mut Context, slot: Slot) -> Result<(), Failure> {
         let Connection { tasks, initiator, .. } = self;
         let task = &tasks[usize::from(slot.0)];
@@ -338,7 +338,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Prepares the fill of many blocks with one block, or with zeroes.
+    /// Prepares a WRITE SAME, which fills many blocks with one block or with zeroes.
     fn prepare_fill(
         &mut self,
         cx: &mut Context,
@@ -349,8 +349,7 @@ impl Connection {
         let geometry = cx.unit.geometry;
         let task = self.entry(slot);
         if has_data && [task.expected, task.wanted] != [geometry.block_size; 2] {
-            // The data is not the one announced block, or the command does not say that data
-            // follows.
+            // The data must be the one announced block, and the command must announce it.
             return Err(Sense::INVALID_FIELD.into());
         }
         if task.parameters.iter().all(|&byte| byte == 0) {
@@ -367,7 +366,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Checks that the expected and the new data have both arrived.
+    /// Checks that both halves of a COMPARE AND WRITE's data have arrived.
     fn prepare_compared(
         &mut self,
         cx: &mut Context,
@@ -419,7 +418,7 @@ impl Connection {
         let is_closed = self.is_closed();
         let task = task_mut(&mut self.tasks, slot);
         if is_closed || task.is_aborted {
-            // Drop the rest of a pattern: no initiator expects it, and other tasks wait for its
+            // Skip the rest of a WRITE SAME: no initiator expects it, and other tasks wait for its
             // end.
             task.fill.blocks = 0;
         }
@@ -445,7 +444,7 @@ impl Connection {
         let task = self.entry(slot);
         let (command, failure, is_aborted) = (task.command, task.failure, task.is_aborted);
         if is_aborted || self.is_closed() {
-            // There is no initiator to answer.
+            // No initiator is left to answer.
         } else if let Some(failure) = failure {
             self.answer_failure(slot, failure);
         } else if let Command::Read(_) = command {
@@ -457,7 +456,7 @@ impl Connection {
         self.admit_tasks(cx);
     }
 
-    /// Frees a slot, and the buffers that it still has.
+    /// Frees a slot, and the buffers that its task still has.
     pub(super) fn release(&mut self, cx: &mut Context, slot: Slot) {
         self.uncount(slot);
         let task = task_mut(&mut self.tasks, slot);
@@ -490,7 +489,7 @@ impl Connection {
                 continue;
             }
             self.admission.waiting.retain(|&other| other != slot);
-            // Its data is arriving and needs a destination.
+            // Keep a task whose data is arriving: the data needs a destination.
             if !self.tasks[index].in_payload {
                 self.release(cx, slot);
             }

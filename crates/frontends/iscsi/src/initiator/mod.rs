@@ -2,14 +2,14 @@
 //! comparison then shows protocols and targets, not load generators.
 //!
 //! **Overview.** [`Initiator::connect`] logs in once for each queue, and is a [`Namespace`]: an
-//! operation becomes a READ(16), WRITE(16) or SYNCHRONIZE CACHE(16). All pending output goes out
-//! with one send, and commands wait here while the target's window is closed. A write's command
-//! carries as much data as the target accepts, and the rest follows on R2T.
+//! operation becomes a READ(16), WRITE(16) or SYNCHRONIZE CACHE(16). One send transmits all pending
+//! output, and commands wait in the initiator while the target's window is closed. A write's
+//! command carries as much data as the target accepts, and the rest follows on R2T.
 //!
-//! **Contract.** The contract of [`farblock_block`], without zeroes. A session belongs to one queue
-//! and ends with it: there are as many as [`Config::sessions`] says. When a session is lost, its
-//! operations fail. The initiator checks a target's answers, and ends the session if one is
-//! invalid.
+//! **Contract.** The contract of [`farblock_block`], without write zeroes. A session belongs to one
+//! queue and ends with it, so at most [`Config::sessions`] queues can ever be opened. When a
+//! session is lost, its operations fail. The initiator checks a target's answers, and ends the
+//! session if one is invalid.
 //!
 //! **Not implemented.** Authentication, digests, discovery, aborts, logouts and reconnecting. It is
 //! for benchmarks and tests, not for production disks.
@@ -25,7 +25,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
 
-/// Limit for the data of one command, in bytes.
+/// The most data of one command, in bytes.
 pub const TRANSFER_BYTES: u32 = 1 << 20;
 
 /// The target to log in to.
@@ -33,13 +33,13 @@ pub const TRANSFER_BYTES: u32 = 1 << 20;
 pub struct Config {
     /// The target's address.
     pub address: SocketAddr,
-    /// Its name.
+    /// The target's iSCSI name.
     pub target: String,
     /// The logical unit.
     pub lun: u8,
-    /// Sessions, and so the limit for queues.
+    /// The number of sessions, and therefore of queues.
     pub sessions: usize,
-    /// Limit for commands of each session in progress.
+    /// The most commands of each session in progress.
     pub depth: u16,
 }
 

@@ -1,4 +1,4 @@
-//! A session on an event loop: sends commands, and receives answers.
+//! A session's queue on an event loop: sends commands, and receives answers.
 
 use super::session::{Agreed, Numbers, SEGMENT_BYTES, Session, command};
 use crate::scsi::sense;
@@ -37,12 +37,12 @@ pub(super) struct SessionQueue {
 /// A PDU that is arriving.
 struct Parser {
     bhs: Bhs,
-    /// Bytes of it that have arrived.
+    /// Bytes of the header that have arrived.
     have: usize,
-    /// Bytes of its data that have not arrived, and of the padding after them.
+    /// Bytes of the PDU's data that have not arrived, and of the padding after it.
     data_left: usize,
     padding_left: usize,
-    /// The task and offset of its next data; `None` if it has no destination.
+    /// The task and offset for the next data; `None` if the data has no destination.
     into: Option<(u32, usize)>,
 }
 
@@ -90,7 +90,7 @@ impl SessionQueue {
         })
     }
 
-    /// The result if it is known at once: an error, or an empty operation.
+    /// The result of an operation that needs no command: an error, or an empty operation.
     fn known(&self, op: &Op) -> Option<Result<(), BlockError>> {
         if let Err(error) = op.check(&self.geometry) {
             return Some(Err(error));

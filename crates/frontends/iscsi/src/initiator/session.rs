@@ -13,15 +13,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use zerocopy::IntoBytes;
 
-/// Time for the target to answer a login or query.
+/// How long to wait for the answer to a login or query.
 const ANSWER_TIME: Duration = Duration::from_secs(30);
 /// The longest data segment that the initiator accepts, in bytes.
 pub(super) const SEGMENT_BYTES: u32 = 256 << 10;
-/// From the operational stage directly to the full feature phase.
+/// The login's flags: from the operational stage directly to the full feature phase.
 const OPERATIONAL: u8 = flag::TRANSIT | 1 << 2 | 3;
-/// SCSI status: a unit attention that each session gets once, for example.
+/// SCSI status of a failed command, for example because of a unit attention.
 const CHECK_CONDITION: u8 = 2;
-/// Limit for unit attentions.
+/// The most unit attentions of a new session.
 const MOST_NEWS: usize = 16;
 
 /// A connection that has logged in.
@@ -35,9 +35,9 @@ pub(super) struct Session {
 /// The limits that both ends agreed on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Agreed {
-    /// Limit for the data that goes with a command.
+    /// The most data in a command's PDU, in bytes.
     pub(super) first_bytes: u32,
-    /// Limit for the data of a PDU.
+    /// The most data of a PDU, in bytes.
     pub(super) segment_bytes: u32,
 }
 
@@ -53,7 +53,7 @@ pub(super) struct Numbers {
 }
 
 impl Numbers {
-    /// Takes over the window from an answer.
+    /// Adopts the window's end from an answer.
     pub(super) fn heard(&mut self, last: u32) {
         if wire::before(self.last, last) {
             self.last = last;
@@ -269,7 +269,7 @@ fn keys(target: &str) -> Vec<u8> {
     .collect()
 }
 
-/// The settings in the target's answer.
+/// Parses the settings in the target's answer.
 fn agree(said: &[u8]) -> io::Result<Agreed> {
     let text = String::from_utf8_lossy(said);
     let value = |key: &str| {

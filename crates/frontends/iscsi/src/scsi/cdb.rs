@@ -12,14 +12,14 @@ pub(crate) struct Extent {
     pub(crate) blocks: u32,
 }
 
-/// The data to compare with.
+/// The data with which a verification compares the blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Compare {
     /// Nothing: the blocks only have to be readable.
     Nothing,
     /// The command's data.
     Data,
-    /// The command's single block, with each block.
+    /// Each block is compared with the command's single block.
     OneBlock,
 }
 
@@ -55,7 +55,7 @@ pub(crate) enum Command {
         long: bool,
         length: u32,
     },
-    /// Nothing to do: this unit does not start, stop or eject.
+    /// A command without an effect: this unit does not start, stop or eject.
     Nothing,
     ReportOpcodes {
         timeouts: bool,
@@ -160,7 +160,7 @@ pub(super) fn be64(bytes: &[u8], at: usize) -> u64 {
     u64::from(be32(bytes, at)) << 32 | u64::from(be32(bytes, at + 4))
 }
 
-/// Length of a command, by its group; the initiator always sends sixteen bytes.
+/// Length of a command in bytes, by its group; the PDU always has sixteen bytes.
 pub(crate) fn length(opcode: u8) -> usize {
     match opcode >> 5 {
         0 => 6,
@@ -170,7 +170,8 @@ pub(crate) fn length(opcode: u8) -> usize {
     }
 }
 
-/// The blocks of a command for the medium; their place depends only on the command's length.
+/// The blocks of a command for the medium. Where the command has these fields depends only on its
+/// length.
 fn extent(cdb: &Cdb) -> Extent {
     match length(cdb[0]) {
         6 => Extent {
@@ -184,9 +185,8 @@ fn extent(cdb: &Cdb) -> Extent {
 }
 
 impl Command {
-    /// Parses a command descriptor block. It refuses fields that request missing features
-    /// (protection information, linked commands), and ignores reserved ones, since old initiators
-    /// use some.
+    /// Parses a command descriptor block. Refuses fields that request missing features (protection
+    /// information, linked commands). Ignores reserved fields, since old initiators use some.
     pub(crate) fn parse(cdb: &Cdb) -> Result<Command, Sense> {
         const NACA: u8 = 4;
         let control = cdb[length(cdb[0]) - 1];
@@ -256,7 +256,7 @@ impl Command {
             }
             opcode::COMPARE_AND_WRITE => {
                 unprotected()?;
-                // Its number of blocks has one byte.
+                // The number of blocks is a single byte.
                 let extent = Extent { blocks: cdb[13].into(), ..extent };
                 Ok(Command::CompareWrite { extent, fua })
             }
@@ -329,7 +329,7 @@ impl Command {
         Ok(Command::ModeSelect { long, length })
     }
 
-    /// The blocks that it addresses, if any.
+    /// The blocks that the command addresses, if any.
     pub(crate) fn extent(&self) -> Option<Extent> {
         match *self {
             Command::Read(extent) | Command::Flush(extent) => Some(extent),
@@ -359,7 +359,7 @@ impl Command {
         }
     }
 
-    /// True if it may change blocks; a read-only unit refuses it.
+    /// True if the command may change blocks, so that a read-only unit refuses it.
     pub(crate) fn writes(&self) -> bool {
         matches!(
             self,
@@ -371,7 +371,7 @@ impl Command {
         )
     }
 
-    /// True if it runs even with a pending unit attention (SAM-5, 5.14).
+    /// True if the command runs even with a pending unit attention (SAM-5, 5.14).
     pub(crate) fn ignores_attention(&self) -> bool {
         matches!(
             self,

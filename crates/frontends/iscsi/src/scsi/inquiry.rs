@@ -18,13 +18,13 @@ pub(crate) const NO_UNIT: u8 = 0x7f;
 pub(crate) struct Identity {
     /// The target's iSCSI name.
     pub(crate) target: String,
-    /// Printable, and within the length limit.
+    /// The serial number: printable, and within the length limit.
     pub(crate) serial: String,
 }
 
 impl Identity {
-    /// A number made from the serial number. NAA 3h marks it as locally assigned, and leaves 60
-    /// bits.
+    /// An NAA identifier made from the serial number. NAA 3h marks it as locally assigned, and
+    /// leaves 60 bits for the hash.
     fn locally_assigned(&self) -> u64 {
         let (hash, _) = Uuid::new_v5(&Uuid::NAMESPACE_OID, self.serial.as_bytes()).as_u64_pair();
         3 << 60 | hash >> 4
@@ -79,16 +79,16 @@ fn designators(identity: &Identity) -> Vec<u8> {
     };
     add(BINARY, 3, &identity.locally_assigned().to_be_bytes());
     add(ASCII, 1, &[VENDOR, identity.serial.as_bytes()].concat());
-    // With at least one zero, padded to a multiple of four (SPC-4, 7.8.6.11). A name has at most
-    // 223 bytes.
+    // The name ends with at least one zero, padded to a multiple of four (SPC-4, 7.8.6.11). It has
+    // at most 223 bytes.
     let mut target = identity.target.clone().into_bytes();
     target.resize((target.len() + 4) & !3, 0);
     add(UTF_8, OF_TARGET | 8, &target);
     all
 }
 
-/// Limit for the blocks of one COMPARE AND WRITE: the namespace's limit for a read, and at most the
-/// value of one byte.
+/// The most blocks of one COMPARE AND WRITE: within the namespace's limit for a read, and at most
+/// 255.
 pub(crate) fn most_compared(geometry: &Geometry) -> u32 {
     let most = (limits::MAX_COMPARE_WRITE_BYTES / geometry.block_size).max(1);
     most.min(u8::MAX.into()).min(farblock_frontend::pieces::piece_blocks(geometry))
@@ -124,26 +124,27 @@ fn characteristics() -> Vec<u8> {
 }
 
 fn provisioning(geometry: &Geometry) -> Vec<u8> {
-    // Supports UNMAP and both kinds of WRITE SAME, thinly provisioned. It does not promise how an
-    // unmapped block reads.
+    // UNMAP, both kinds of WRITE SAME, thin provisioning. The contents of unmapped blocks are
+    // unspecified.
     if geometry.deallocate { vec![0, 0xe0, 2, 0] } else { vec![0; 4] }
 }
 
-/// The last block, and the block size.
+/// The data of READ CAPACITY (10): the last block, and the block size.
 pub(crate) fn capacity_10(geometry: &Geometry) -> Result<Vec<u8>, Sense> {
     let last = geometry.blocks.checked_sub(1).ok_or(Sense::NO_MEDIUM)?;
     let last = u32::try_from(last).unwrap_or(u32::MAX);
     Ok([last.to_be_bytes(), geometry.block_size.to_be_bytes()].concat())
 }
 
-/// Like `capacity_10`, for large units, and with support for deallocation.
+/// The data of READ CAPACITY (16): like `capacity_10`, for large units, and whether they
+/// deallocate.
 pub(crate) fn capacity_16(geometry: &Geometry) -> Result<Vec<u8>, Sense> {
     let last = geometry.blocks.checked_sub(1).ok_or(Sense::NO_MEDIUM)?;
     let mut data = vec![0; 32];
     data[..8].copy_from_slice(&last.to_be_bytes());
     data[8..12].copy_from_slice(&geometry.block_size.to_be_bytes());
     if geometry.preferred_blocks.is_power_of_two() {
-        // Logical blocks in a physical one, as a power of two in four bits.
+        // Logical blocks per physical block, as a power of two in four bits.
         data[13] = geometry.preferred_blocks.ilog2().min(15) as u8;
     }
     data[14] = u8::from(geometry.deallocate) << 7;

@@ -1,5 +1,5 @@
-//! Mode pages: the unit's behaviour (SPC-4, 7.5; SBC-3, 6.5). None can be changed. Selecting the
-//! current values succeeds, since some initiators do that.
+//! Mode pages: the unit's behaviour (SPC-4, 7.5; SBC-3, 6.5). No page can be changed. Selecting the
+//! current values succeeds, since some initiators do so.
 
 use super::cdb::be16;
 use super::sense::Sense;
@@ -52,7 +52,7 @@ pub(crate) fn sense(
         return Err(Sense::in_cdb(2));
     }
     let descriptor = if descriptors { block_descriptor(geometry) } else { Vec::new() };
-    // The unit supports FUA and DPO; the other bit is its write protection.
+    // The unit supports FUA and DPO; the highest bit is its write protection.
     let device = 0x10 | u8::from(geometry.read_only) << 7;
     let descriptor_bytes = descriptor.len() as u8;
     let mut data = match long {

@@ -80,7 +80,7 @@ const READ_16: [u8; 16] =
 const VERIFY_16: [u8; 16] =
     [0, 246, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 0, 4];
 
-/// A descriptor of timeouts that specifies none.
+/// The timeouts descriptor, without any timeouts.
 const TIMEOUTS: [u8; 12] = [0, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 /// Answers the command. `can_unmap`: the unit supports deallocation.
@@ -140,8 +140,8 @@ mod tests {
     use crate::scsi::Command;
     use crate::scsi::cdb::Cdb;
 
-    /// The parser accepts each command in the table, whose length is right for its group, and the
-    /// table has all commands of the parser.
+    /// The table has exactly the commands that the parser accepts, with the right length for their
+    /// group.
     #[test]
     fn the_table_is_what_is_parsed() {
         for code in 0..=u8::MAX {

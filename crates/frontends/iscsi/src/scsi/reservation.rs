@@ -1,5 +1,5 @@
 //! Persistent reservations (SPC-4, 5.13): initiators that share a unit exclude each other.
-//! Reservations last while the target runs, and the target reports that.
+//! Reservations end when the target stops, and the target reports that they do.
 
 use super::cdb::{Command, be64};
 use super::sense::{Failure, Sense};
@@ -18,7 +18,7 @@ impl ReservationKind {
         matches!(code, 1 | 3 | 5..=8).then_some(ReservationKind(code))
     }
 
-    /// True if others may not even read.
+    /// True if other initiators may not even read.
     fn is_exclusive(self) -> bool {
         matches!(self.0, 3 | 6 | 8)
     }
@@ -28,7 +28,7 @@ impl ReservationKind {
         self.0 >= 5
     }
 
-    /// True if all registered initiators hold it.
+    /// True if all registered initiators hold the reservation.
     fn is_held_by_all(self) -> bool {
         self.0 >= 7
     }
@@ -42,7 +42,7 @@ pub(crate) type Notice = (Initiator, Sense);
 pub(crate) struct Reservations {
     generation: u32,
     registered: Vec<(Initiator, u64)>,
-    /// Its kind, and the initiator that made it, which is always registered.
+    /// The reservation's kind, and the initiator that made it, which is always registered.
     reservation: Option<(ReservationKind, Initiator)>,
 }
 
@@ -102,12 +102,13 @@ impl Reservations {
         Ok(data)
     }
 
-    /// A registration, whether it holds the reservation, and its initiator.
+    /// The full status descriptor of a registration: key, whether it holds the reservation,
+    /// initiator.
     fn full_status(&self, (who, key): &(Initiator, u64)) -> Vec<u8> {
         const ISCSI_PORT: u8 = 0x45;
         let mut name = format!("{},i,0x", who.name);
         who.isid.iter().for_each(|byte| name.push_str(&format!("{byte:02x}")));
-        // With at least one zero, padded to a multiple of four (SPC-4, 7.6.4.6).
+        // The name ends with at least one zero, padded to a multiple of four (SPC-4, 7.6.4.6).
         let mut name = name.into_bytes();
         name.resize((name.len() + 4) & !3, 0);
         let holds = self.holds(who);
@@ -135,8 +136,8 @@ impl Reservations {
             return Err(Sense::PARAMETER_LENGTH.into());
         }
         let (key, new_key) = (be64(parameters, 0), be64(parameters, 8));
-        // It supports neither other initiators, nor other ports, nor persistence beyond the
-        // target's life.
+        // The target cannot register other initiators or other ports, or keep reservations after it
+        // stops.
         if parameters[20] & 0x0d != 0 {
             return Err(Sense::in_parameters(20).into());
         }

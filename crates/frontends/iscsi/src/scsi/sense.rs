@@ -18,9 +18,9 @@ pub(crate) mod status {
 pub(crate) struct Sense {
     key: u8,
     code: u16,
-    /// The wrong byte, and whether it is in the command (or else in its parameters).
+    /// The byte that is wrong, and whether it is in the command (true) or in its parameters.
     field: Option<(bool, u16)>,
-    /// The byte of its data at which a command failed.
+    /// The byte of the command's data at which the command failed.
     offset: Option<u32>,
 }
 

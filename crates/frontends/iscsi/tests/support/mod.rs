@@ -16,7 +16,7 @@ use std::time::Duration;
 pub const ENGINES: &[EngineKind] = EngineKind::HERE;
 pub const NAME: &str = "iqn.2026-11.org.farblock:disk";
 
-/// Longer than any expected answer takes.
+/// The time limit of an answer: longer than any expected answer takes.
 const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 pub const READ: u8 = 0x40;
@@ -32,7 +32,7 @@ pub const WRITE_PROTECTED: (u8, u16) = (7, 0x2700);
 pub const NOT_READY: (u8, u16) = (2, 0x0401);
 pub const MISCOMPARE: (u8, u16) = (14, 0x1d00);
 
-/// A disk as people name it.
+/// Opens the disk that a spec names.
 pub fn disk(spec: &str, block_size: u32) -> Arc<dyn Namespace> {
     Spec::parse(spec).expect("a disk").open(block_size, false).expect("it opens")
 }
@@ -68,7 +68,7 @@ impl Pdu {
 pub struct Reply {
     pub status: u8,
     pub sense: Option<(u8, u16)>,
-    /// The byte of its data at which a command failed.
+    /// The byte of the command's data at which the command failed.
     pub offset: Option<u32>,
     pub data: Vec<u8>,
     /// Overflow is positive.
@@ -234,7 +234,7 @@ impl Client {
         self.stream.set_read_timeout(Some(WAIT_LIMIT)).expect("a timeout");
     }
 
-    /// Checks that the target closes, and sends no more than it must.
+    /// Checks that the target closes the connection, and sends little before.
     pub fn expect_end(&mut self) {
         let mut rest = Vec::new();
         match self.stream.read_to_end(&mut rest) {
@@ -419,7 +419,7 @@ pub fn header(opcode: u8, flags: u8) -> [u8; 48] {
     bhs
 }
 
-/// A command for blocks, in sixteen bytes.
+/// A sixteen-byte command for blocks.
 pub fn cdb16(opcode: u8, flags: u8, lba: u64, blocks: u32) -> [u8; 16] {
     let mut cdb = [0; 16];
     (cdb[0], cdb[1]) = (opcode, flags);

@@ -17,7 +17,7 @@ pub struct Gate {
 struct GateState {
     is_open: bool,
     wakers: Vec<Waker>,
-    /// The received commands, with their FUA.
+    /// The received commands, each with whether it had FUA.
     seen: Vec<(Command, bool)>,
 }
 
@@ -75,7 +75,7 @@ impl Queue for GateQueue {
 
     fn poll(&mut self, done: &mut Vec<Completion>) {
         if self.state.lock().expect("a lock").is_open {
-            // Out of order, as operations may complete.
+            // Release the operations out of order, as they may complete in any order.
             self.held.drain(..).rev().for_each(|op| self.inner.submit(op));
         }
         self.inner.poll(done);

@@ -16,7 +16,7 @@ pub const READ: u8 = 1;
 pub const WRITE: u8 = 2;
 pub const FLUSH: u8 = 3;
 pub const UNMAP: u8 = 4;
-/// Only for the stand-in: takes the disk away.
+/// The kind of a request that only the stand-in has: removes the disk.
 pub const TAKE_AWAY: u8 = 0xee;
 
 /// A library to test with, and its name in messages.
@@ -95,7 +95,7 @@ impl Client {
         let pipe = loop {
             match OpenOptions::new().read(true).write(true).open(name) {
                 Ok(pipe) => break pipe,
-                // The server may not have noticed yet that the last client is gone.
+                // The server may not have noticed yet that the last client has disconnected.
                 Err(error) if Instant::now() > deadline => panic!("{name}: {error}"),
                 Err(_) => std::thread::sleep(Duration::from_millis(20)),
             }
@@ -162,7 +162,7 @@ impl Client {
         self.send(UNMAP, ranges.len() as u64, 0, false, &data)
     }
 
-    /// The next answer; `None` if the server is gone.
+    /// The next answer; `None` if the server has closed the pipe.
     pub fn receive(&mut self) -> Option<Answer> {
         let mut message = vec![0; 48 + self.max_bytes()];
         let length = match self.pipe.read(&mut message) {
