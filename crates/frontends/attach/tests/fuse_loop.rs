@@ -160,11 +160,11 @@ fn a_device_without_discard_learns_so() {
     let spy = Spy::new(disk("mem:64MiB", 512), false);
     let served = Served::new(ENGINES[0], Arc::clone(&spy) as _);
     let device = Loop::new(served.path(), 512, false);
-    // Without support the hint still succeeds, and the device sends no further one.
+    // Without support the first discard still succeeds, and the device sends no further one.
     output("blkdiscard", &[device.name()]);
     assert_eq!(device.says("queue/discard_max_bytes"), "0");
     assert!(spy.take().iter().all(|asked| !asked.0.writes()), "zeroes were written for a hint");
-    // And zeroing still works, by writing.
+    // Zeroing still works, by writing.
     run("dd", &["if=/dev/urandom", &format!("of={}", device.name()), "bs=1M", "count=2"]);
     run("blkdiscard", &["-z", "-l", "1048576", device.name()]);
     run("cmp", &["-n", "1048576", "/dev/zero", device.name()]);

@@ -73,7 +73,7 @@ fn chains_in_circles_and_of_great_length() {
     vm.offer(0, &[(header.0, 16, NEXT, 1), (header.0, 16, NEXT, 1)]);
     vm.kick(0);
     assert_eq!(vm.used(0), Some((0, 0)), "a circle");
-    // The same 60 MiB repeated until the sum exceeds 32 bits.
+    // Repeat the same 60 MiB until the sum exceeds 32 bits.
     let mut chain = vec![header];
     chain.extend((0..100).map(|_| (DATA, 60 << 20, WRITE | NEXT, 0)));
     chain.push(status);

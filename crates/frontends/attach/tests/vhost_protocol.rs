@@ -131,7 +131,7 @@ fn data_in_any_pieces() {
         let to = [(DATA + 9, 4 << 20), (DATA + 9 + (4 << 20), 1), (DATA + 10 + (4 << 20), 1048575)];
         assert_eq!(vm.call(1, IN, 8, &to), (OK, (5 << 20) + 1));
         assert!(vm.read(DATA + 9, 5 << 20) == data);
-        // Nothing around it is changed.
+        // The blocks around the range are unchanged.
         assert_eq!(vm.load(0, 4096), vec![0; 4096]);
         served.stop();
     }

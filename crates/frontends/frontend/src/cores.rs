@@ -18,11 +18,11 @@ use std::thread::{self, JoinHandle};
 /// The configuration of a server's threads.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Prefix of their names, before the thread's number; CPU accounting uses it.
+    /// Prefix of the threads' names, before the thread's number; CPU accounting uses it.
     pub prefix: &'static str,
     /// The number of threads.
     pub count: usize,
-    /// Their event loops.
+    /// The configuration of their event loops.
     pub reactor: Config,
     /// A function that each thread calls first.
     pub begin: fn(),

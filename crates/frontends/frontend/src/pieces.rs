@@ -10,7 +10,7 @@ use farblock_reactor::{Buffer, BufferPool};
 
 /// The part of a request that one block operation does.
 pub struct Piece {
-    /// Its first block.
+    /// The piece's first block.
     pub lba: u64,
     /// The number of blocks.
     pub blocks: u32,

@@ -174,7 +174,7 @@ impl<T> Gate<T> {
     /// A report for the arbiter, if there are no more merges, or other cores must get their turn.
     ///
     /// # Panics
-    /// Without a grant.
+    /// If the arbiter has not granted this core its turn.
     pub fn next_merge(&mut self) -> Result<T, Report> {
         let GateState::Merging(left) = &mut self.state else { panic!("merging without a grant") };
         if *left > 0

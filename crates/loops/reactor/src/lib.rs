@@ -58,8 +58,8 @@
 //! | wakers | an event descriptor | `mio::Waker` |
 //! | watches | multishot polls | readiness (Unix only) |
 //!
-//! The same tests run on both. With the feature `sim` there is a third engine for tests, which
-//! lives in a simulated world.
+//! The same tests run on both engines. With the feature `sim` there is a third engine for tests,
+//! which lives in a simulated world.
 //!
 //! # Not implemented
 //!

@@ -61,7 +61,7 @@ impl Machine {
             let file = [part.join("numa_node"), part.join("device/numa_node")];
             file.iter().find_map(|file| fs::read_to_string(file).ok())
         })?;
-        // It is -1 if the kernel does not know the node.
+        // The file contains -1 if the kernel does not know the node.
         said.trim().parse().ok()
     }
 
@@ -77,7 +77,7 @@ impl Machine {
         self.of_device(&format!("sys/dev/block/{major}:{minor}"))
     }
 
-    /// Here the node of a disk is unknown.
+    /// Always `None`: on this system the node of a disk is unknown.
     #[cfg(not(target_os = "linux"))]
     #[must_use]
     pub fn of_disk(&self, _: &Path) -> Option<usize> {

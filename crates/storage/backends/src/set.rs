@@ -237,7 +237,7 @@ struct SetQueue<L: Layout> {
     shape: Arc<Shape<L>>,
     children: Vec<Box<dyn Queue>>,
     wholes: Slab<Whole>,
-    /// Its keys are the children's tokens.
+    /// The parts in flight; the keys are the children's tokens.
     parts: Slab<ChildPart>,
     /// Empty `Whole::buffers`, kept for their capacity.
     spare: Vec<Vec<Option<Buffer>>>,

@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// namespace for it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Change {
-    /// Its [geometry](crate::Namespace::geometry): the capacity, whether it can be written, or
-    /// whether it has a volatile cache.
+    /// The [geometry](crate::Namespace::geometry): the capacity, whether the namespace can be
+    /// written, or whether it has a volatile cache.
     Geometry,
-    /// Its [availability](crate::Namespace::availability), or the parts that determine it.
+    /// The [availability](crate::Namespace::availability), or the parts that determine it.
     Availability,
     /// Data acknowledged since the last flush may be lost, for example because the machine that
     /// cached it has restarted. Reported before any operation that follows the loss.

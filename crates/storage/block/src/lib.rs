@@ -54,9 +54,10 @@
 //! [`Geometry::deallocate`] is false it succeeds and does nothing.
 //!
 //! **Resizing.** A namespace may grow, shrink, or become read-only or writable while it is in use:
-//! `blocks` and `read_only` of [`Namespace::geometry`] then change; the other fields never change.
-//! Operations in flight beyond a new end fail with [`BlockError::OutOfRange`], or complete as if
-//! nothing had happened. New blocks have any contents until they are written.
+//! `blocks` and `read_only` of [`Namespace::geometry`] then change. A remote namespace may also
+//! change `volatile_cache`. The other fields never change. Operations in flight beyond a new end
+//! fail with [`BlockError::OutOfRange`], or complete as if nothing had happened. New blocks have
+//! any contents until they are written.
 //!
 //! **Notification.** A namespace that changes reports it once through [`Namespace::changes`], after
 //! the change has taken effect in open queues as well. Frontends and targets watch it, and notify
@@ -113,7 +114,7 @@ use std::sync::Arc;
 
 /// A row of equally sized blocks, shared by any number of threads, each with its own [`Queue`]s.
 pub trait Namespace: Send + Sync {
-    /// Sizes and abilities. Only `blocks` and `read_only` ever change.
+    /// Sizes and abilities. Only `blocks`, `read_only` and `volatile_cache` ever change.
     fn geometry(&self) -> Geometry;
 
     /// One line for logs and the operator: `file disk.img (1 GiB, 512-byte blocks)`.

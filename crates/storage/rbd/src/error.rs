@@ -70,7 +70,7 @@ fn conf(name: &Name) -> String {
     name.conf.clone().unwrap_or_else(|| "/etc/ceph/ceph.conf".to_owned())
 }
 
-/// The configuration is unreadable.
+/// The error for an unreadable configuration.
 pub(crate) fn configuration(name: &Name, number: i32) -> OpenError {
     let (conf, words) = (conf(name), words(number));
     OpenError::Configuration(format!(
@@ -79,7 +79,7 @@ pub(crate) fn configuration(name: &Name, number: i32) -> OpenError {
     ))
 }
 
-/// The cluster refuses this client.
+/// The error if the connection to the cluster failed.
 pub(crate) fn connect(name: &Name, number: i32) -> OpenError {
     let (conf, user) = (conf(name), name.user());
     match number {
@@ -103,7 +103,7 @@ pub(crate) fn connect(name: &Name, number: i32) -> OpenError {
     }
 }
 
-/// There is no such pool, or this client may not use it.
+/// The error for a pool that does not exist, or that this client may not use.
 pub(crate) fn pool(name: &Name, number: i32) -> OpenError {
     let pool = &name.pool;
     match number {
@@ -142,7 +142,7 @@ pub(crate) fn stuck(name: &Name) -> OpenError {
     ))
 }
 
-/// This client may only read the image.
+/// The error for an image that this client may only read.
 pub(crate) fn read_only(name: &Name) -> OpenError {
     let why = match name.snapshot {
         Some(_) => "a snapshot cannot be written".to_owned(),

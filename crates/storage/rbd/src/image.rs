@@ -118,7 +118,7 @@ impl Image {
         &self.name
     }
 
-    /// Its current capacity.
+    /// The image's current capacity in bytes.
     pub fn bytes(&self) -> u64 {
         self.size.bytes.load(Ordering::Acquire)
     }

@@ -140,7 +140,7 @@ fn find_in(name: &str) -> Result<Functions, OpenError> {
             "{name} of this machine is too old ({error}): install that of Ceph 14 or newer"
         ))
     })?;
-    // Its functions are used until the process ends.
+    // Never unload the library: its functions are used until the process ends.
     std::mem::forget(library);
     crate::closing::before_the_end();
     Ok(functions)

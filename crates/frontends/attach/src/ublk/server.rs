@@ -228,7 +228,7 @@ impl fmt::Display for StopError {
 impl std::error::Error for StopError {}
 
 impl UblkShared {
-    /// Takes over a new size of the namespace.
+    /// Adopts a new size of the namespace.
     fn resized(&self, info: &Info) -> Result<(), Error> {
         self.orders.post_all(|| Order::Resized);
         if info.flags & feature::UPDATE_SIZE == 0 {
@@ -658,7 +658,7 @@ mod tests {
         assert!(is_alive(std::process::id() as i32));
         let mut child = std::process::Command::new("true").spawn().expect("a process");
         let pid = child.id() as i32;
-        // It exits, and stays a zombie until we wait for it.
+        // The process exits, and stays a zombie until we wait for it.
         let dead = || if is_alive(pid) { Err(()) } else { Ok(()) };
         assert!(wait_for(Duration::from_secs(10), dead, |()| true).is_ok());
         child.wait().expect("it has ended");

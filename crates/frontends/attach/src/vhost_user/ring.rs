@@ -54,7 +54,7 @@ impl Ring {
             // The monitor's index may be stale. The previous server had taken as many requests as
             // are finished or in progress.
             queue.set_next_avail(used.wrapping_add(heads.len() as u16));
-            // It is unknown whether the guest was notified of the used ring's content.
+            // The previous server may have died before it notified the guest of its last answers.
             unannounced = true;
             again = heads.into();
         }
@@ -193,6 +193,6 @@ impl Ring {
 }
 
 fn signal(event: &OwnedFd) {
-    // It could only fail by overflowing a 64-bit count.
+    // The write could only fail by overflowing a 64-bit count.
     let _ = rustix::io::write(event, &1u64.to_ne_bytes());
 }

@@ -112,7 +112,7 @@ pub(super) struct DeviceShared {
 /// The current monitor.
 #[derive(Default)]
 struct DeviceState {
-    /// Its connection, so that another thread can close it.
+    /// The monitor's connection, so that another thread can close it.
     connection: Option<UnixStream>,
     /// The monitor's name.
     peer: String,
@@ -144,7 +144,7 @@ impl DeviceShared {
         }
     }
 
-    /// Takes over a new size of the namespace.
+    /// Adopts a new size of the namespace.
     fn resized(&self) {
         self.orders.post_all(|| Order::Resized);
         self.lock().resized = true;

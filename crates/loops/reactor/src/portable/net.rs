@@ -27,7 +27,7 @@ const SHORT_READ_DRAINS: bool = cfg!(unix);
 /// The state after an attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Progress {
-    /// Nothing to do until readiness, or another operation.
+    /// No attempt can succeed before a readiness event or another operation.
     Blocked,
     /// Another attempt may succeed.
     More,

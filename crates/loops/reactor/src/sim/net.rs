@@ -105,9 +105,9 @@ struct Way {
     pieces: VecDeque<Flying>,
     /// Total bytes in flight.
     flying_bytes: usize,
-    /// Nothing arrives before this time.
+    /// No data arrives before this time.
     held_until: u64,
-    /// Nothing arrives any more.
+    /// No data arrives any more.
     is_lost: bool,
     /// Bytes sent so far.
     sent_bytes: u64,
@@ -126,7 +126,7 @@ struct End {
     /// Nothing more will arrive.
     at_end: bool,
     error: Option<ErrorKind>,
-    /// Its owner has dropped it.
+    /// The owner has dropped this end.
     is_dropped: bool,
     /// Dropping it resets the connection.
     resets: bool,

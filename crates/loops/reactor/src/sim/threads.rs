@@ -42,7 +42,7 @@ struct Waits {
 
 struct Thread {
     name: String,
-    /// Its number in [`Marks`] while it exists.
+    /// The thread's number in [`Marks`] while it exists.
     id: usize,
     /// The machine that it runs on.
     machine: u32,

@@ -69,7 +69,7 @@ impl Uring {
         self.unreceived = unreceived;
     }
 
-    /// The same for one stream.
+    /// Submits one stream's noted operations to the ring.
     pub(super) fn submit_stream(&mut self, cx: &mut Context<'_>, key: Key) {
         if remove(&mut self.unsent, key) {
             self.submit_send(key);

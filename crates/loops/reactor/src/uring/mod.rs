@@ -64,7 +64,7 @@ pub(crate) struct Uring {
     /// For the next direct receive, so that an attempt without data neither takes nor returns a
     /// pool buffer.
     spare: Option<Buffer>,
-    /// The same for large receives.
+    /// Like `spare`, for large receives.
     large_spare: Option<Buffer>,
     /// Streams with a send or receive that the engine has noted, but not submitted yet
     /// ([`direct`]).

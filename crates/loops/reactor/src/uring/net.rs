@@ -495,7 +495,7 @@ fn received_into(
 enum ListenerState {
     /// A multishot accept is in flight.
     Accepting,
-    /// Nothing is in flight until the pause is over.
+    /// No accept is in flight until the pause is over.
     Paused,
     /// The accept is being cancelled.
     Closing,

@@ -172,7 +172,7 @@ impl Entry {
         ours.nlink() == 0 || is_other
     }
 
-    /// Here an open file keeps its name.
+    /// Always false on this system: an open file cannot lose its name.
     #[cfg(not(unix))]
     fn has_lost_name(&self, _: &FileShared) -> bool {
         false
@@ -217,7 +217,7 @@ impl FileShared {
         found.is_some_and(|found| found.nlink() == 0)
     }
 
-    /// Here an open file keeps its name.
+    /// Always false on this system: an open file cannot lose its name.
     #[cfg(not(unix))]
     pub(super) fn is_deleted(&self) -> bool {
         false

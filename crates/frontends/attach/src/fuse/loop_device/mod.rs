@@ -1,7 +1,7 @@
 //! A loop device on the mounted file: a real block device, on any kernel.
 //!
-//! It needs root and Linux 5.8. The device does direct I/O, so that data is cached only once, above
-//! the device. It has the disk's block size and shows the disk's partitions.
+//! Making one needs root and Linux 5.8. The device does direct I/O, so that data is cached only
+//! once, above the device. It has the disk's block size and shows the disk's partitions.
 //!
 //! This process keeps no loop device open. If this process were killed, the kernel would close the
 //! device, and the close would wait for an answer of the killed process.

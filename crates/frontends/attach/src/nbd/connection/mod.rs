@@ -44,11 +44,11 @@ enum ConnectionState {
 enum Phase {
     /// Part of the negotiation.
     Negotiating(Box<Negotiation>),
-    /// Not read: clients that have left still have operations in progress.
+    /// Not read yet: disconnected clients still have operations in progress.
     Waiting(Arc<Admission>),
     /// A request's header, of which this many bytes have arrived.
     Header([u8; REQUEST_BYTES], usize),
-    /// Not read: this request waits for buffers or a slot.
+    /// Not read yet: this request waits for buffers or a slot.
     Admitting(Header),
     /// The data of the request in the slot: the current piece, and how many of its bytes have
     /// arrived.

@@ -1,5 +1,5 @@
 //! The front end of a vhost-user disk, so that tests and benchmarks can drive a disk as guests do.
-//! It acts as a virtual machine's monitor and as the driver in the guest, without a machine.
+//! It acts as both a virtual machine's monitor and the driver in the guest.
 //!
 //! **Overview.** [`FrontEnd::connect`] lends memory to a back end, starts rings in it, and is a
 //! [`Namespace`]. An operation becomes a virtio-blk request in a ring, with a kick if the back end

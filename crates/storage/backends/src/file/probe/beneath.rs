@@ -33,7 +33,7 @@ enum Way {
 struct Layer {
     thing: Thing,
     way: Way,
-    /// Its name here, if it is known.
+    /// The file's path in this mount namespace, if known.
     path: Option<PathBuf>,
     /// The disk's first byte in this layer, and the byte after its last.
     range: (u64, u64),
