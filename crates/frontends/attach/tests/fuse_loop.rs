@@ -99,7 +99,7 @@ fn a_device_has_nothing_of_its_last_user() {
             break;
         }
         stale(&free);
-        // Another process may take it, too.
+        // Another process may take the device, too.
         if Path::new(&free.replace("/dev", "/sys/block")).join("loop").exists() {
             break;
         }

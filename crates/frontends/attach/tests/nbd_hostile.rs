@@ -150,7 +150,7 @@ fn gone_with_requests_in_flight() {
     }
 }
 
-/// A client that sends requests and reads no answers is held to its limit. Once it reads, all
+/// A client that sends requests and reads no answers cannot exceed its limit. Once it reads, all
 /// answers arrive.
 #[test]
 fn who_does_not_take_its_answers() {

@@ -14,8 +14,8 @@ use std::sync::Arc;
 const REQUESTS: u64 = 300;
 const IN_FLIGHT: usize = 256;
 
-/// A client that writes ones to each of the first `blocks`, of which the disk holds back `held`,
-/// started or not.
+/// A client that has sent a write of ones to each of the first `blocks`. The disk holds back `held`
+/// of the writes, started or not.
 fn begin(
     engine: EngineKind,
     held: usize,

@@ -23,7 +23,7 @@ struct Gate {
 struct GateState {
     open: AtomicBool,
     submitted: AtomicUsize,
-    /// The targets of writes, in the order of their submission.
+    /// The first blocks of writes, in the order of their submission.
     writes: Mutex<Vec<u64>>,
     wakers: Mutex<Vec<Waker>>,
 }

@@ -41,13 +41,13 @@ impl<C> Connections<C> {
         self.by_task.get(task).copied()
     }
 
-    /// A connection, unless it is gone.
+    /// The connection with this key; `None` if it was removed.
     #[must_use]
     pub fn get(&self, key: ConnectionKey) -> Option<&C> {
         self.entries.get(key.0 as usize).map(|entry| &**entry)
     }
 
-    /// A connection, unless it is gone.
+    /// The connection with this key; `None` if it was removed.
     pub fn get_mut(&mut self, key: ConnectionKey) -> Option<&mut C> {
         self.entries.get_mut(key.0 as usize).map(|entry| &mut **entry)
     }

@@ -76,8 +76,8 @@ pub trait TickConnection {
 }
 
 impl<C: TickConnection> Connections<C> {
-    /// Gives a connection its turn, and removes the connection if it is gone. True if it was
-    /// removed.
+    /// Gives a connection its turn, and removes the connection if [`TickConnection::is_gone`]. True
+    /// if it was removed.
     pub fn finish_tick(&mut self, key: ConnectionKey, cx: &mut C::Context) -> bool {
         cx.turns().take(key);
         let Some(connection) = self.get_mut(key) else { return false };

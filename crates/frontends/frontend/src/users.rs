@@ -36,7 +36,7 @@ impl fmt::Display for User {
     }
 }
 
-/// A list of users for people, in one line.
+/// Displays users as a list in one line of text.
 pub struct Listed<'a>(pub &'a [User]);
 
 impl fmt::Display for Listed<'_> {

@@ -14,7 +14,7 @@ use std::time::Instant;
 /// An action that a session requests from the core, and that concerns other sessions.
 #[derive(Debug)]
 pub(crate) enum Action {
-    /// A login is complete, but must wait for the sessions that it replaces.
+    /// A login is complete, but must wait for the operations of disconnected sessions.
     Admit(ConnectionKey),
     /// Abort tasks, and answer the request with this tag once they have ended.
     Manage(ConnectionKey, Management),

@@ -245,7 +245,7 @@ fn too_many_connections() {
     Client::new(&server, &Wishes::default());
 }
 
-/// An initiator that reads no answers is held to its limit, and delays no other.
+/// An initiator that reads no answers cannot exceed its limit, and delays no other initiator.
 #[test]
 fn an_initiator_that_reads_nothing() {
     let server = serve(ENGINES[0], disk("mem:64MiB", 512));

@@ -239,7 +239,7 @@ impl<A: Answer> Worker<A> {
         self.store(slot, task);
     }
 
-    /// Keeps a task, or answers it if it is done.
+    /// Keeps a task in its slot, or answers the request if the task is done.
     fn store(&mut self, slot: usize, task: Task) {
         if task.operations > 0 {
             self.tasks[slot] = Some(task);

@@ -44,7 +44,7 @@ pub struct Options {
     pub device: Device,
     /// The GUID by which Windows recognises the disk. Two disks must have different GUIDs.
     pub guid: [u8; 16],
-    /// The disk's name for people, shown after WinSpd's name: up to 16 letters and the like.
+    /// The disk's displayed name, which follows WinSpd's name: up to 16 letters and the like.
     pub product: String,
     /// Refuse writes, even to a writable namespace.
     pub read_only: bool,

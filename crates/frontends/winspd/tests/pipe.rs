@@ -251,7 +251,7 @@ fn stopping_with_requests_under_way() {
         let answers: Vec<Answer> = std::iter::from_fn(|| client.receive()).collect();
         stopper.join().expect("no panic").expect("it stops");
         assert!(answers.iter().all(Answer::is_good));
-        // WinSpd's library drops answers that the client has not read when the disk goes away.
+        // WinSpd's library drops answers that the client has not read when the disk is removed.
         assert!(answers.len() == 8 || library.name == "WinSpd", "{} answers", answers.len());
         assert_eq!(gate.seen().len(), 8 + 1, "eight writes and the last flush");
 

@@ -1,5 +1,5 @@
 //! Memory freed to the allocator returns to the system. It runs in its own process, because other
-//! tests' memory would count. A sanitizer has a different allocator.
+//! tests' memory would count. Not for sanitizers, which have other allocators.
 #![cfg(all(target_os = "linux", target_env = "gnu", not(miri)))]
 
 use farblock_mem::trim_heap;

@@ -134,7 +134,7 @@ fn messages(config: &Config, depth: usize, time: Duration) -> f64 {
     rate
 }
 
-/// Payload bytes per second in one direction, received straight into their destination.
+/// Measures payload bytes per second in one direction, received straight into their destination.
 fn payloads(config: &Config, time: Duration) -> f64 {
     let (a, b) = socket_pair();
     let stop = Arc::new(AtomicBool::new(false));

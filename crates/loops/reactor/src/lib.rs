@@ -107,7 +107,7 @@ pub use socket::Congestion;
 pub use task_map::TaskMap;
 pub use waker::Waker;
 
-// Users of a reactor use its buffers.
+// Re-exported, because users of a reactor need its buffers.
 pub use farblock_mem::allowance;
 pub use farblock_mem::{
     ALIGNMENT_BYTES, Buffer, BufferPool, HUGE_PAGE_BYTES, Lender, SharedBuffer, copy_anywhere,

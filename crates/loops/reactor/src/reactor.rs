@@ -20,7 +20,7 @@ use crate::waker::{Waker, WakerShared, Woken};
 use farblock_mem::Buffer;
 use farblock_mem::BufferPool;
 
-/// While it spins, the loop reads the clock once in this many looks.
+/// While it spins, the loop reads the clock once in this many attempts to find work.
 const LOOKS_PER_CLOCK: u32 = 8;
 /// While it spins, the loop yields the processor once in this time: to the peer's thread, if it
 /// shares the processor, and to kernel threads. Linux leaves heavy loopback traffic to kernel
@@ -166,7 +166,7 @@ impl Reactor {
     }
 
     /// Accepts connections until [`close_listener`](Reactor::close_listener): [`Event::Accepted`].
-    /// After an error, accepting pauses for a moment.
+    /// After an error, accepting pauses for 100 ms.
     ///
     /// # Errors
     ///

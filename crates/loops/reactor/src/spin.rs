@@ -303,7 +303,7 @@ mod tests {
             Loop { spin: adaptive(), work, bytes: 0, now, looked }
         }
 
-        /// Waits for the arrival at `event`, and works on it; returns the time at its end.
+        /// Waits for the arrival at `event`, and works on it; returns the time when the work ends.
         fn cycle(&mut self, event: Duration) -> Duration {
             let wait = event.saturating_sub(self.now);
             self.bytes += BYTES;
@@ -344,8 +344,8 @@ mod tests {
         }
     }
 
-    /// A host and a target that wait for each other, one command at a time. A result takes `way` to
-    /// become visible at the other end.
+    /// A host and a target that wait for each other, one command at a time. A message takes `way`
+    /// to arrive at the other end.
     fn ping_pong(host: &mut Loop, target: &mut Loop, way: Duration, cycles: u32) -> Duration {
         let begun = host.now;
         for _ in 0..cycles {

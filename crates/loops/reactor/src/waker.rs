@@ -20,7 +20,7 @@ pub(crate) trait Alarm: Send + Sync {
     fn ring(&self);
 }
 
-/// A woken task. Without a reference to the shared state, which may hold this entry for ever.
+/// A woken task. Holds no reference to the shared state, which may itself hold this entry for ever.
 pub(crate) struct Woken {
     queued: Arc<AtomicBool>,
     task: TaskId,

@@ -26,7 +26,7 @@ impl Machine {
         Machine::at(PathBuf::from("/"), allowed())
     }
 
-    /// A machine described by a tree of files, and the processors that may be used.
+    /// A machine described by the files below `root`; `allowed`: the processors that may be used.
     #[must_use]
     pub fn at(root: PathBuf, allowed: BTreeSet<usize>) -> Machine {
         Machine { root, allowed }

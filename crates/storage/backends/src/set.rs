@@ -191,7 +191,7 @@ impl<L: Layout> Set<L> {
         self.children.iter().flat_map(|child| child.parts()).collect()
     }
 
-    /// Describes the children to people.
+    /// The children's descriptions, in one text.
     pub(crate) fn describe_children(&self) -> String {
         let children: Vec<String> = self.children.iter().map(|child| child.describe()).collect();
         children.join(", ")
@@ -229,7 +229,7 @@ struct Whole {
 /// Where a child's operation belongs: the split operation and its part.
 struct ChildPart {
     whole: u64,
-    /// The index of the part of the buffer.
+    /// The index in `Whole::buffers`.
     index: u32,
 }
 

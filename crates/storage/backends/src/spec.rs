@@ -91,7 +91,7 @@ pub enum Spec {
         legs: Vec<Spec>,
         /// Create a mirror of empty legs.
         create: bool,
-        /// Open it even if a leg in sync is missing.
+        /// Open the mirror even if a leg in sync is missing.
         degraded: bool,
     },
     /// A remote disk. A crate with network access opens it.

@@ -61,7 +61,7 @@ struct StandbyShared {
     geometry: Geometry,
     device: OnceLock<Arc<dyn Namespace>>,
     changes: Changes,
-    /// Receives the notifications of the device.
+    /// The watch on the device's changes.
     watch: Mutex<Option<Watch>>,
     is_dropped: Mutex<bool>,
     dropped: Condvar,

@@ -1,5 +1,5 @@
-//! The namespace contract: the block device interface for every part of farblock that reads or
-//! writes one.
+//! The namespace contract: the block device interface for all code of farblock that provides or
+//! uses block devices.
 //!
 //! A [`Namespace`] is a numbered row of blocks, shared by threads. A [`Queue`] is one thread's
 //! access to it: it belongs to one [`Reactor`], takes operations and returns completions, without

@@ -29,7 +29,7 @@ const MORE_FLAGS: u32 = 1 << (39 - 32);
 const MAX_READAHEAD_BYTES: u32 = 128 << 10;
 /// `FUSE_NOTIFY_RESEND`, in the error field of an answer.
 const NOTIFY_RESEND: u32 = 7;
-/// Larger than any answer to the greeting.
+/// The buffer for the answer to the greeting: larger than any answer.
 const ANSWER_BYTES: usize = 256;
 
 /// A session on a connection that had a session before. The caller must run it at once, since the

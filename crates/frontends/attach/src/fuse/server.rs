@@ -109,7 +109,7 @@ impl std::error::Error for StartError {}
 pub enum StopError {
     /// The disk is in use, by these users as far as visible. The server continues.
     InUse(PathBuf, Vec<User>),
-    /// The mount is gone from this mount namespace, but these processes have it in others. The
+    /// The mount is no longer in this mount namespace, but these processes have it in others. The
     /// server continues for them.
     Elsewhere(PathBuf, Vec<User>),
     /// Unmounting failed. The server continues.

@@ -108,7 +108,7 @@ impl MountShared {
         self.inboxes.post_all(Message::Resized);
     }
 
-    /// The core that executes the requests of the calling reader thread; it is always the same one.
+    /// Chooses the core for a new reader thread. The thread sends all its requests to this core.
     pub(super) fn core_of_reader(&self) -> usize {
         self.next_reader.fetch_add(1, Ordering::Relaxed) % self.inboxes.count()
     }

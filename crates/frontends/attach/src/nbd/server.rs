@@ -106,7 +106,7 @@ impl Server {
         let known = disk.geometry();
         let shared = Arc::new(ExportShared::new(disk, config.export.clone()));
         let cores = start_cores(config, &shared)?;
-        // From here on, dropping it stops the cores.
+        // From here on, dropping `server` stops the cores.
         let mut server = Server { shared, cores, acceptor: None, changes: None };
         let told = Arc::clone(&server.shared);
         let changed = move || told.post_all(|| Message::Resized);

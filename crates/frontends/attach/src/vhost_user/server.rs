@@ -187,7 +187,7 @@ impl DeviceShared {
         }
     }
 
-    /// Makes this the current monitor; false if the server accepts no more.
+    /// Makes this the current monitor; false if the server accepts no more monitors.
     fn begin(&self, stream: &UnixStream, peer: &str) -> io::Result<bool> {
         let copy = stream.try_clone()?;
         let mut state = self.lock();
@@ -233,7 +233,7 @@ impl Server {
             complaints: Complaints::default(),
             state,
         });
-        // From here on, dropping it ends the threads.
+        // From here on, dropping `server` ends the threads.
         let mut server = Server {
             shared: Arc::clone(&shared),
             workers: start_workers(ReactorConfig::new(config.engine, config.polling), &shared)?,

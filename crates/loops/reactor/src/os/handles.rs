@@ -39,7 +39,7 @@ impl Socket {
     /// Connects within `timeout`.
     ///
     /// # Errors
-    /// The system's, or a timeout.
+    /// The system's error, or a timeout.
     pub fn connect_timeout(address: &SocketAddr, timeout: Duration) -> io::Result<Socket> {
         #[cfg(feature = "sim")]
         if super::is_simulated() {
@@ -62,7 +62,7 @@ impl Socket {
     /// Sets whether the system sends small data at once (`TCP_NODELAY`).
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
         self.tcp().map_or(Ok(()), |stream| stream.set_nodelay(nodelay))
     }
@@ -70,7 +70,7 @@ impl Socket {
     /// Makes a close reset the connection and discard unsent data.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn reset_on_close(&self) -> io::Result<()> {
         match &self.0 {
             Inner::Tcp(stream) => socket2::SockRef::from(stream).set_linger(Some(Duration::ZERO)),
@@ -85,7 +85,7 @@ impl Socket {
     /// Sets the time limit of a read; `None`: no limit.
     ///
     /// # Errors
-    /// The system's, and if it is zero.
+    /// The system's error, or an error if the limit is zero.
     pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         either!(&self.0, stream => stream.set_read_timeout(timeout))
     }
@@ -93,7 +93,7 @@ impl Socket {
     /// Sets the time limit of a write; `None`: no limit.
     ///
     /// # Errors
-    /// The system's, and if it is zero.
+    /// The system's error, or an error if the limit is zero.
     pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         either!(&self.0, stream => stream.set_write_timeout(timeout))
     }
@@ -101,7 +101,7 @@ impl Socket {
     /// This end's address.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         either!(&self.0, stream => stream.local_addr())
     }
@@ -109,7 +109,7 @@ impl Socket {
     /// The other end's address.
     ///
     /// # Errors
-    /// The system's, if it is not connected any more.
+    /// The system's error, if the socket is not connected any more.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         either!(&self.0, stream => stream.peer_addr())
     }
@@ -134,9 +134,9 @@ impl Write for Socket {
 /// A listening TCP socket.
 #[derive(Debug)]
 pub enum ListenSocket {
-    /// The system's.
+    /// A socket of the system.
     Tcp(TcpListener),
-    /// A simulated world's.
+    /// Its counterpart in a simulated world.
     #[cfg(feature = "sim")]
     Sim(sim::Listener),
 }
@@ -161,7 +161,7 @@ impl ListenSocket {
     /// The address that it listens on.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         match self {
             ListenSocket::Tcp(listener) => listener.local_addr(),
@@ -175,9 +175,9 @@ impl ListenSocket {
 /// one descriptor.
 #[derive(Clone, Debug)]
 pub enum File {
-    /// The system's.
+    /// A file of the system.
     System(Arc<std::fs::File>),
-    /// A simulated world's.
+    /// Its counterpart in a simulated world.
     #[cfg(feature = "sim")]
     Sim(sim::Medium),
 }

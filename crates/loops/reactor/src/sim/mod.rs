@@ -10,7 +10,7 @@
 //!   root: the test          coroutines: cores, control loops
 //!     |  waits                 |  wait (for an event, a message, a time)
 //!     v                        v
-//!   all resumed in turn, until nobody gets on  ──>  time jumps to the next happening
+//!   all resumed in turn, until all must wait   ──>  time jumps to the next event
 //!     ^                                                  |
 //!     +───────── bytes arrive, disks answer, timers ─────+
 //! ```
@@ -168,7 +168,7 @@ impl World {
         self.0.state.borrow_mut().net.faults = faults;
     }
 
-    /// Connections that [`EarlyFaults`] broke or damaged.
+    /// The number of connections that [`EarlyFaults`] broke or damaged.
     #[must_use]
     pub fn early_faults(&self) -> u64 {
         self.0.state.borrow().net.early
@@ -201,7 +201,7 @@ impl World {
         self.0.state.borrow_mut().net.set_service(address, service);
     }
 
-    /// Connection requests that found the address's backlog full.
+    /// The number of connection requests that found the address's backlog full.
     #[must_use]
     pub fn overflows(&self, address: SocketAddr) -> u64 {
         self.0.state.borrow().net.overflows(address)

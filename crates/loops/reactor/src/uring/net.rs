@@ -464,7 +464,7 @@ impl Uring {
     }
 }
 
-/// The result of receiving into the caller's buffer; `None` if more is to come.
+/// The result of a receive into the caller's buffer; `None` if the receive must continue.
 fn received_into(
     completion: &Completion,
     len: usize,

@@ -105,7 +105,7 @@ impl Driver {
         self.wait(queue, 1).pop().expect("counted by wait")
     }
 
-    /// Like [`run`](Self::run), but any error is a failure; returns the buffer.
+    /// Like [`run`](Self::run), but panics on any error; returns the buffer.
     #[track_caller]
     pub fn must(&mut self, queue: usize, op: Op) -> Option<Buffer> {
         let what = format!("{op:?}");
@@ -114,7 +114,7 @@ impl Driver {
         done.buffer
     }
 
-    /// Like [`run`](Self::run), but only this error is correct.
+    /// Like [`run`](Self::run), but panics unless the operation fails with `error`.
     #[track_caller]
     pub fn must_fail(&mut self, queue: usize, op: Op, error: BlockError) {
         let what = format!("{op:?}");

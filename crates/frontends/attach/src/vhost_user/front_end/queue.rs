@@ -343,7 +343,7 @@ impl Queue for FrontQueue {
         while let Some(slot) = self.ring().take() {
             self.land(slot);
         }
-        // Use the free slots, and submit flushes.
+        // Use the freed slots for waiting operations, and for flushes after durable writes.
         self.fill();
         self.ring().announce();
         done.append(&mut self.done);

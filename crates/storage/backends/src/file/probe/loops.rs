@@ -58,7 +58,7 @@ pub(super) struct Loop {
     pub(super) below: Option<Thing>,
     /// The path of its file in the mount namespace that made the device.
     pub(super) path: PathBuf,
-    /// The first byte, and the byte after the last, in the file.
+    /// The loop device's first byte in the file, and the byte after its last.
     pub(super) range: (u64, u64),
     pub(super) read_only: bool,
 }

@@ -129,7 +129,7 @@ struct Lock {
     /// `flock`, instead of a lock on bytes.
     is_whole: bool,
     excludes: bool,
-    /// `None` for locks of open files.
+    /// The owner's process id; `None` for open file description locks.
     process: Option<u32>,
     device: u64,
     inode: u64,
