@@ -71,7 +71,7 @@ pub trait TickConnection {
     /// True if the connection is closed and has no operations left.
     fn is_gone(&self) -> bool;
 
-    /// The task that receives its events.
+    /// The task that receives the connection's events.
     fn task(&self) -> TaskId;
 }
 

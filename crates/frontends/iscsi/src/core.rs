@@ -133,8 +133,8 @@ impl Sessions {
 
     /// Admits a session once the operations of disconnected sessions have completed, since they
     /// might undo this session's writes. Their initiator names do not matter: a machine that takes
-    /// over has another name. Checks for disconnections first, since this login may arrive before
-    /// they do.
+    /// over has another name. Checks for disconnections first: this login may arrive before the end
+    /// of an old connection.
     fn admit(&mut self, key: ConnectionKey) {
         let Some(new) = self.connections.get(key) else { return };
         let who = new.initiator().clone();

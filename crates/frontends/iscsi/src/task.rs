@@ -321,7 +321,7 @@ impl Task {
         })
     }
 
-    /// Handles a completed operation. Returns the next one of its piece, if there is one.
+    /// Handles a completed operation. Returns the piece's next operation, if there is one.
     pub(crate) fn end_piece(
         &mut self,
         index: usize,

@@ -2,10 +2,10 @@
 //! them.
 //!
 //! **Contents.** A [`Buffer`] is a part of one allocation, aligned for direct I/O, which can be
-//! split and joined without copying. A [`BufferPool`] keeps some for reuse. A [`SharedBuffer`] has
-//! views whose bytes never change; a [`Lender`] makes buffers of foreign memory. [`copy_to_memory`]
-//! copies past the caches, [`copy_anywhere`] copies to any address, and [`prefetch`] loads memory
-//! into the cache.
+//! split and joined without copying. A [`BufferPool`] keeps unused buffers for reuse. A
+//! [`SharedBuffer`] has views whose bytes never change; a [`Lender`] makes buffers of foreign
+//! memory. [`copy_to_memory`] copies past the caches, [`copy_anywhere`] copies to any address, and
+//! [`prefetch`] loads memory into the cache.
 //!
 //! **Contract.** A buffer is exclusive: only its owner can access its bytes, on any thread. An
 //! allocation is freed with its last buffer. A pool belongs to one thread and keeps at most

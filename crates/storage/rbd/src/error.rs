@@ -134,7 +134,7 @@ pub(crate) fn opened(name: &Name, number: i32) -> OpenError {
     }
 }
 
-/// The monitors answered, but the rest of the cluster did not.
+/// The error if the monitors answered, but the rest of the cluster did not.
 pub(crate) fn stuck(name: &Name) -> OpenError {
     OpenError::Unreachable(format!(
         "rbd:{name} did not open in {} s: look at the cluster's OSDs (`ceph status`)",

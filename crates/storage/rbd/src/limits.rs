@@ -4,8 +4,7 @@ use std::time::Duration;
 
 /// Time to find the cluster's monitors and log in, in seconds.
 pub const CONNECT_SECONDS: u32 = 10;
-/// Time to open an image. After that the open fails, and the image is closed when librbd's call
-/// returns.
+/// Time to open an image. After that the open fails; a late image is closed.
 pub const OPEN: Duration = Duration::from_secs(20);
 /// Time to close images at process exit. The cluster notices after 30 s that a client of an
 /// unclosed image is dead.

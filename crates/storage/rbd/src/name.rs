@@ -57,7 +57,7 @@ impl Name {
                 "id" => &mut self.id,
                 _ => return Err(refuse()),
             };
-            // The path must be absolute, so that it does not depend on the working folder.
+            // A relative path would depend on the working folder.
             if key == "conf" && !value.starts_with('/') {
                 return Err(NameError(format!("rbd: conf={value} is not an absolute path")));
             }

@@ -196,8 +196,8 @@ impl Server {
     /// mountpoint.
     ///
     /// The server executes unanswered requests again. It cannot know whether the dead server had
-    /// executed them. So the namespace must tolerate repeated writes, and no operation of the dead
-    /// server may reach the namespace any more.
+    /// executed these requests. So the namespace must tolerate repeated writes, and no operation of
+    /// the dead server may reach the namespace any more.
     ///
     /// # Errors
     /// After an error nothing runs.

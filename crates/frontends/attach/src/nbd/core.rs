@@ -93,12 +93,12 @@ impl Context {
         self.report(report);
     }
 
-    /// The merging request has completed.
+    /// Notes that the merging request has completed.
     pub(super) fn merged(&mut self) {
         self.merged = true;
     }
 
-    /// A request that wrote whole blocks has completed.
+    /// Notes that a request that wrote whole blocks has completed.
     pub(super) fn written(&mut self) {
         let report = self.gate.leave();
         self.report(report);

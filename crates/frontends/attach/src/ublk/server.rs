@@ -563,7 +563,7 @@ fn is_alive(pid: i32) -> bool {
 }
 
 /// Starts the threads, each with its queue of the device. Once all threads exist, they ask the
-/// kernel for requests. `asked` receives each thread's result of that.
+/// kernel for requests. `asked` receives whether each thread could ask.
 fn start_workers(
     info: Info,
     reactor: ReactorConfig,

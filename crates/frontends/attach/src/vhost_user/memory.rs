@@ -136,7 +136,7 @@ impl Memory {
         Ok(Memory { guest: Arc::new(Guest { lent, map }), regions })
     }
 
-    /// The only region of a message.
+    /// Parses a message that has exactly one region.
     fn one(body: &[u8]) -> Result<(Region, u64), String> {
         let mut fields = Fields(body);
         let _padding = fields.u64()?;

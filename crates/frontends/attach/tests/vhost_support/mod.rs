@@ -57,7 +57,7 @@ pub const MEMORY_BYTES: u64 = 64 << 20;
 pub const SIZE: u16 = 128;
 /// The address of the guest's memory in the monitor.
 const MONITOR: u64 = 0x7000_0000_0000;
-/// Rings lie this far from each other; the first 64 KiB of memory are empty.
+/// The distance between rings in memory; the first 64 KiB are empty.
 const RING_BYTES: u64 = 64 << 10;
 const AVAIL: u64 = 4096;
 const USED: u64 = 8192;

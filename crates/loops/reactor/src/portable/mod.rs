@@ -396,7 +396,6 @@ impl Portable {
         self.file_pool.as_ref().expect("started just now").submit(job);
     }
 
-    /// Delivers the results of finished file operations.
     pub(crate) fn collect(&mut self, cx: &mut Context<'_>) {
         let Some(pool) = &self.file_pool else { return };
         pool.collect(&mut self.done);

@@ -82,8 +82,8 @@ pub(super) struct Disk {
     generation: u32,
     current: Vec<u8>,
     durable: Vec<u8>,
-    /// The contents of units since the last sync, in order. A power cut leaves any of them, or the
-    /// durable content.
+    /// The contents of units since the last sync, in order. A power cut leaves one of these
+    /// versions, or the durable content.
     unsynced: BTreeMap<usize, Vec<Vec<u8>>>,
     flying: BTreeMap<u64, Flying>,
 }

@@ -207,7 +207,6 @@ impl Sim {
         key
     }
 
-    /// Marks a stream for the next attempt.
     fn look_at(&self, live: u64) {
         with_state(|state| state.wake_stream((self.number, live)));
     }

@@ -106,7 +106,6 @@ impl Marks {
         }
     }
 
-    /// Marks a thread that may make progress.
     pub(super) fn wake(&mut self, id: usize) {
         if let Some(place) = self.places.get(id).copied().flatten() {
             self.woken[place / 64] |= 1 << (place % 64);

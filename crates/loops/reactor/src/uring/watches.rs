@@ -76,7 +76,7 @@ impl Uring {
             return;
         }
         // The kernel may end a poll because it lacks resources: start a new one. The new poll also
-        // reports writes since the old poll ended, because no thread reads the descriptor.
+        // reports earlier writes, because no thread reads the descriptor.
         let hung_up = (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) as usize;
         if completion.result().is_ok_and(|events| events & hung_up == 0) {
             self.arm_watch(key);

@@ -154,7 +154,7 @@ impl FileShared {
         }
     }
 
-    /// Compares the size with the known one.
+    /// Compares the file's size with the namespace's, and handles a truncated or restored file.
     pub(super) fn look_for_cut(&self, kind: FileKind) {
         let block_size = self.geometry.block_size;
         let found = match (self.system(), self.file.simulated_size()) {
