@@ -16,13 +16,13 @@
 // A property of a disk: deallocating frees space.
 #define FB_DEALLOCATE 4
 
-// For a write, or for zeroes: durable when it completes.
+// A flag of writes and of zeroing: the data is durable when the operation completes.
 #define FB_DURABLE 1
 
-// For zeroes: the space stays allocated.
+// A flag of zeroing: the space stays allocated.
 #define FB_KEEP_ALLOCATED 2
 
-// A time in the options that never ends.
+// A value for times in the options: no limit.
 #define FB_FOREVER UINT32_MAX
 
 // An option: check every header with a CRC.
@@ -153,11 +153,11 @@ enum fb_policy
   : uint32_t
 #endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
  {
-  // The first usable one in the given order.
+  // The first usable path in the given order.
   FB_POLICY_NUMA = 0,
-  // One after the other.
+  // The usable paths in turn.
   FB_POLICY_ROUND_ROBIN = 1,
-  // The one with the fewest operations of the same queue in flight.
+  // The path with the fewest operations of the same queue in flight.
   FB_POLICY_QUEUE_DEPTH = 2,
 };
 #ifndef __cplusplus
@@ -177,11 +177,12 @@ enum fb_spin
  {
   // A waiting thread polls for up to 200 us before it sleeps, if that makes the load faster.
   FB_SPIN_BALANCED = 0,
-  // It sleeps at once.
+  // A waiting thread sleeps at once.
   FB_SPIN_EFFICIENT = 1,
-  // It polls while there is I/O, and a millisecond longer: up to one processor under load.
+  // A waiting thread polls while there is I/O, and a millisecond longer: up to one processor
+  // under load.
   FB_SPIN_LATENCY = 2,
-  // It never sleeps.
+  // A waiting thread never sleeps.
   FB_SPIN_ALWAYS = 3,
 };
 #ifndef __cplusplus
@@ -249,7 +250,7 @@ typedef struct fb_disk fb_disk;
 // to the thread that opened it.
 typedef struct fb_queue fb_queue;
 
-// How to connect, and how to recover a lost connection. Set all to zero, then `size` to
+// How to connect, and how to recover a lost connection. Set all fields to zero, then `size` to
 // `sizeof(fb_options)`, then the fields you need: zero is the default of each.
 typedef struct fb_options {
   // `sizeof(fb_options)`, by which the library knows your version of it.
@@ -276,8 +277,8 @@ typedef struct fb_options {
   // The longest pause between two attempts to reconnect (10000). The first attempt is made at
   // once.
   uint32_t reconnect_delay_ms;
-  // The library gives a path up when it was lost for this long, and the disk is dead with its
-  // last path (600000; or FB_FOREVER).
+  // The library gives up a path that was lost for this long; when no path remains, the disk is
+  // dead (600000; or FB_FOREVER).
   uint32_t ctrl_loss_timeout_ms;
   // Operations fail when no path was usable for this long, while the library keeps reconnecting
   // (FB_FOREVER: they wait until the disk is dead).
@@ -285,11 +286,11 @@ typedef struct fb_options {
   // Time after which a silent path counts as lost, if shorter than `keep_alive_ms` (600 with
   // several paths, otherwise unused).
   uint32_t path_timeout_ms;
-  // Time to wait before the library repeats writes that were lost with a controller which no
-  // other controller can end, such as one of the Linux kernel or SPDK. With 0 that is two or
-  // three times `keep_alive_ms` and the controller's own time, after which it must have ended
-  // itself by NVMe Base 2.1. With a shorter time, a command that is stuck in such a target for
-  // longer can undo later writes; 1 is practically none. Reads never wait.
+  // Time to wait before the library repeats a write that was lost with its controller, if no
+  // other controller can reset the lost one (Linux kernel, SPDK). 0: two or three times
+  // `keep_alive_ms` plus the controller's own time; by then the controller must have ended
+  // itself by NVMe Base 2.1. With a shorter time, a write that is stuck in such a target for
+  // longer can undo later writes; 1 means practically no wait. Reads never wait.
   uint32_t quiesce_ms;
   // An `fb_policy`.
   uint32_t policy;
@@ -307,17 +308,18 @@ typedef struct fb_options {
   void *waiting_user;
   // An `fb_spin`.
   uint32_t spin;
-  // Zero.
+  // Must be zero.
   uint32_t reserved;
 } fb_options;
 
-// Something that a machine shares. Set `size` to `sizeof(fb_entry)` before the call.
+// An entry of a discovery service: a subsystem, or another service. Set `size` to
+// `sizeof(fb_entry)` before the call.
 typedef struct fb_entry {
   // `sizeof(fb_entry)`, by which the library knows your version of it.
   size_t size;
-  // For fb_connect, without a namespace; null if it cannot be connected to. This and the other
-  // texts are valid until fb_discovery_free. The other texts come from the remote side and may
-  // have any characters; this one is printable ASCII.
+  // The URL for fb_connect, without a namespace; null if fb_connect cannot use the entry. This
+  // and the other texts are valid until fb_discovery_free. The other texts come from the remote
+  // side and may have any characters; this one is printable ASCII.
   const char *url;
   // The subsystem's NQN.
   const char *nqn;
@@ -386,7 +388,7 @@ typedef struct fb_path_info {
 
 // An operation to submit. Set unused fields to zero.
 typedef struct fb_op {
-  // Returned with the completion.
+  // A value of the caller, returned with the completion.
   void *user;
   // For reads and writes: memory of `length` bytes at any address. It belongs to the operation
   // until that completes: until then do not change or free it, and do not look at a read's data.
@@ -401,15 +403,15 @@ typedef struct fb_op {
   uint32_t flags;
   // One of the queue's disks: 0 for the one it was opened with.
   uint32_t disk;
-  // Zero.
+  // Must be zero.
   uint32_t reserved;
 } fb_op;
 
 // A completed operation.
 typedef struct fb_completion {
-  // As it was submitted.
+  // `fb_op.user` of the operation.
   void *user;
-  // Its result.
+  // The result of the operation.
   fb_status status;
   // One of the queue's disks.
   uint32_t disk;
@@ -419,8 +421,8 @@ typedef struct fb_completion {
 extern "C" {
 #endif // __cplusplus
 
-// Asks a discovery service for its entries: `host`, or `host:port`. Without a port it tries 8009
-// and then 4420. `options` may be null; its path options have no effect here.
+// Asks the discovery service at `address`, a `host` or `host:port`, for its entries. Without a
+// port it tries 8009 and then 4420. `options` may be null; its path options have no effect here.
 //
 // # Safety
 // The pointers are null or valid: a text, options, and a place for the result.
@@ -428,7 +430,8 @@ fb_status fb_discover(const char *address,
                       const struct fb_options *options,
                       struct fb_discovery **discovery);
 
-// One of the entries: `index` counts from 0. FB_STATUS_RANGE if there are no more.
+// Writes the entry with this `index`, which counts from 0. Returns FB_STATUS_RANGE if there are no
+// more.
 //
 // # Safety
 // The pointers are null or valid: a discovery, and a place of at least `size` bytes.
@@ -468,8 +471,8 @@ void fb_disconnect(struct fb_disk *disk);
 // The pointers are null or valid: a disk, and a place of at least `size` bytes.
 fb_status fb_describe(const struct fb_disk *disk, struct fb_info *info);
 
-// Reads `length` bytes from `offset` on into `data`: any number of whole blocks. Blocks until it
-// is done. A large transfer is split; when one part fails, the later ones do not start.
+// Reads `length` bytes from `offset` on into `data`: any number of whole blocks. Returns when the
+// data has arrived. A large transfer is split; when one part fails, the later ones do not start.
 //
 // # Safety
 // The disk is null or valid, and `data` has `length` bytes that no other thread uses meanwhile.
@@ -517,8 +520,8 @@ fb_status fb_deallocate(const struct fb_disk *disk, uint64_t offset, uint64_t le
 fb_status fb_describe_path(const struct fb_disk *disk, uint32_t index, struct fb_path_info *info);
 
 // Opens a queue to a disk, with its own connection over each path. It does not wait for the
-// connections: operations do, and fail with FB_STATUS_RESOURCES if the disk's queues are all in
-// use. The queue keeps working after the disk is released.
+// connections: operations wait for them, and fail with FB_STATUS_RESOURCES if the disk's queues
+// are all in use. The queue keeps working after the disk is released.
 //
 // # Safety
 // The pointers are null or valid: a disk, and a place for the queue.
@@ -534,10 +537,10 @@ fb_status fb_queue_add(struct fb_queue *queue, const struct fb_disk *disk, uint3
 // Closes a queue; null does nothing. It drops operations in flight that have not started, and
 // waits for the others, so that no write of the queue executes after this returns and undoes a
 // later one. It does not report their results. If they do not end within 30 seconds, because the
-// target is away, this returns FB_STATUS_LOST: a write may then still be executed, once. The queue
-// is closed in any case, and the memory is the caller's again; if the kernel does not release it,
-// the process is aborted (SIGABRT). Only the thread that opened the queue may call this. In a
-// forked process it does nothing.
+// target is unreachable, this returns FB_STATUS_LOST: a write may then still be executed, once.
+// The queue is closed in any case, and the memory is the caller's again; if the kernel does not
+// release it, the process is aborted (SIGABRT). Only the thread that opened the queue may call
+// this. In a forked process it does nothing.
 //
 // # Safety
 // The pointer is null, or a queue that is no longer in use.
@@ -547,7 +550,7 @@ fb_status fb_queue_close(struct fb_queue *queue);
 // a row are sent together. After a failure nothing was submitted.
 //
 // # Safety
-// The pointers are null or valid: a queue, and an operation whose memory is as it says.
+// The pointers are null or valid: a queue, and an operation whose `data` is as long as it says.
 fb_status fb_submit(struct fb_queue *queue, const struct fb_op *op);
 
 // Starts the submitted operations, waits until at least `min` operations are complete or
@@ -563,7 +566,7 @@ int32_t fb_poll(struct fb_queue *queue,
                 uint32_t max,
                 int64_t timeout_us);
 
-// A status in plain words, valid forever.
+// A status in plain words; the text stays valid.
 const char *fb_status_text(int32_t status);
 
 // The errno that is closest to a status (0 for success), for programs that need one.

@@ -26,15 +26,16 @@ struct Texts {
     transport: u32,
 }
 
-/// Something that a machine shares. Set `size` to `sizeof(fb_entry)` before the call.
+/// An entry of a discovery service: a subsystem, or another service. Set `size` to
+/// `sizeof(fb_entry)` before the call.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fb_entry {
     /// `sizeof(fb_entry)`, by which the library knows your version of it.
     pub size: usize,
-    /// For fb_connect, without a namespace; null if it cannot be connected to. This and the other
-    /// texts are valid until fb_discovery_free. The other texts come from the remote side and may
-    /// have any characters; this one is printable ASCII.
+    /// The URL for fb_connect, without a namespace; null if fb_connect cannot use the entry. This
+    /// and the other texts are valid until fb_discovery_free. The other texts come from the remote
+    /// side and may have any characters; this one is printable ASCII.
     pub url: *const c_char,
     /// The subsystem's NQN.
     pub nqn: *const c_char,
@@ -48,8 +49,8 @@ pub struct fb_entry {
     pub transport: u32,
 }
 
-/// Asks a discovery service for its entries: `host`, or `host:port`. Without a port it tries 8009
-/// and then 4420. `options` may be null; its path options have no effect here.
+/// Asks the discovery service at `address`, a `host` or `host:port`, for its entries. Without a
+/// port it tries 8009 and then 4420. `options` may be null; its path options have no effect here.
 ///
 /// # Safety
 /// The pointers are null or valid: a text, options, and a place for the result.
@@ -74,7 +75,8 @@ pub unsafe extern "C" fn fb_discover(
     })
 }
 
-/// One of the entries: `index` counts from 0. FB_STATUS_RANGE if there are no more.
+/// Writes the entry with this `index`, which counts from 0. Returns FB_STATUS_RANGE if there are no
+/// more.
 ///
 /// # Safety
 /// The pointers are null or valid: a discovery, and a place of at least `size` bytes.

@@ -23,9 +23,9 @@ pub const FB_VOLATILE_CACHE: u32 = 2;
 /// A property of a disk: deallocating frees space.
 pub const FB_DEALLOCATE: u32 = 4;
 
-/// For a write, or for zeroes: durable when it completes.
+/// A flag of writes and of zeroing: the data is durable when the operation completes.
 pub const FB_DURABLE: u32 = 1;
-/// For zeroes: the space stays allocated.
+/// A flag of zeroing: the space stays allocated.
 pub const FB_KEEP_ALLOCATED: u32 = 2;
 
 /// Limit for the data of one piece of a blocking call.
@@ -151,8 +151,8 @@ pub unsafe extern "C" fn fb_describe(disk: *const fb_disk, info: *mut fb_info) -
     })
 }
 
-/// Reads `length` bytes from `offset` on into `data`: any number of whole blocks. Blocks until it
-/// is done. A large transfer is split; when one part fails, the later ones do not start.
+/// Reads `length` bytes from `offset` on into `data`: any number of whole blocks. Returns when the
+/// data has arrived. A large transfer is split; when one part fails, the later ones do not start.
 ///
 /// # Safety
 /// The disk is null or valid, and `data` has `length` bytes that no other thread uses meanwhile.
@@ -285,7 +285,8 @@ impl fb_disk {
         let geometry = self.disk.geometry();
         let bytes = |blocks: u32| u64::from(blocks) * u64::from(geometry.block_size);
         let flag = |is: bool, flag: u32| if is { flag } else { 0 };
-        // First, so that a change during the rest counts as one that the caller has not seen.
+        // Read first: a change while the rest is read then counts as one that the caller has not
+        // seen.
         let changes = self.disk.changes().generation();
         let paths = self.disk.paths();
         let (queues, queue_depth) = self.grants.of(&paths);
@@ -326,7 +327,7 @@ impl fb_disk {
         let most = if data.is_some() { PIECE_BYTES } else { DATALESS_PIECE_BYTES };
         let most = most / u64::from(geometry.block_size);
         let mut done = 0;
-        // Once, for an empty range.
+        // An empty range takes one pass.
         while done < blocks || (blocks == 0 && done == 0) {
             let blocks_now = most.min(blocks - done) as u32;
             let data = data.as_mut().map(|data| data.cut(geometry.bytes(blocks_now)));
@@ -377,7 +378,7 @@ fn addresses(text: &str) -> Result<Vec<Url>, Failure> {
     }
 }
 
-/// The URLs, with the namespace that one of them names, or with the subsystem's only one.
+/// Adds a namespace to all URLs: the one that any of them names, or the subsystem's only one.
 fn with_namespace(mut urls: Vec<Url>, options: &DiskOptions) -> Result<Vec<Url>, Failure> {
     let begin = Instant::now();
     let nsid = loop {
@@ -395,7 +396,7 @@ fn with_namespace(mut urls: Vec<Url>, options: &DiskOptions) -> Result<Vec<Url>,
     Ok(urls)
 }
 
-/// Whether a target that is still starting, or being configured, can be the cause.
+/// Whether the failure may pass: the target may still be starting or being configured.
 fn may_pass(failure: &Failure) -> bool {
     use fb_status::{Connect, Denied, Lost, Missing};
     matches!(failure.status, Connect | Denied | Lost | Missing)
@@ -426,7 +427,7 @@ fn only_namespace(urls: &[Url], options: &Options) -> Result<u32, Failure> {
     Err(error.expect("there is a URL, and it could not be connected").into())
 }
 
-/// The blocks of a range in bytes.
+/// Converts a range in bytes to its first block and its number of blocks.
 pub(crate) fn range(
     geometry: &Geometry,
     command: Command,

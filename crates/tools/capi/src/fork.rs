@@ -34,7 +34,7 @@ thread_local! {
 pub(crate) struct Process(u32);
 
 impl Process {
-    /// This process. Cheap, unlike a system call. Every call that makes a handle starts with it.
+    /// This process. Cheap, unlike a system call. Every call that makes a handle calls this first.
     pub(crate) fn current() -> Process {
         #[cfg(unix)]
         WATCH.call_once(|| {
@@ -42,7 +42,7 @@ impl Process {
             let code = unsafe { libc::pthread_atfork(Some(forks), Some(unlock), Some(forked)) };
             assert!(code == 0, "no memory for handlers of forks");
             let _setup = SETUP.lock().unwrap_or_else(PoisonError::into_inner);
-            // It reads files, so another thread that needs it waits meanwhile.
+            // The identity is read from files, so another thread that needs it waits meanwhile.
             let _ = HostIdentity::of_this_host();
         });
         Process(FORKS.load(Ordering::Relaxed))

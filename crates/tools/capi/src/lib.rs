@@ -10,15 +10,15 @@
 //! status and a sentence ([`fb_last_error`](status::fb_last_error)). The library cannot check that
 //! memory is as long as the caller says, or that handles are alive: that is the caller's duty.
 //!
-//! **No panic leaves.** A panic becomes `FB_STATUS_BUG`, and so does every later call with that
-//! handle.
+//! **No panic leaves.** A call that panics returns `FB_STATUS_BUG`, as does every later call with
+//! its handle.
 //!
 //! **No copies.** Data is received into the caller's memory and sent from it.
 //!
 //! **Threads.** Any thread may use a disk. Only the thread that opened a queue may use it, since
-//! its event loop belongs to a thread. Both belong to a process: after a fork every call with them
-//! returns `FB_STATUS_THREAD` at once, and closing them does nothing. The child may connect again,
-//! even if the parent's threads were in calls.
+//! its event loop belongs to a thread. Disks and queues belong to a process: after a fork every
+//! call with them returns `FB_STATUS_THREAD` at once, and closing them does nothing. The child may
+//! connect again, even if the parent's threads were in calls.
 //!
 //! **Connections come and go.** A disk is a `farblock_host::Disk`: it reconnects lost connections,
 //! over one path or several, and then finishes the operations in flight. The options limit how long

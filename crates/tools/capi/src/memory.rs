@@ -5,8 +5,8 @@ use farblock_reactor::{Buffer, Lender};
 use std::ffi::{CStr, c_char};
 use std::ptr::NonNull;
 
-/// Bytes that a caller lends until an operation on them completes. Each exists once: two buffers of
-/// the same bytes would both own them.
+/// Bytes that a caller lends until an operation on them completes. No two buffers cover the same
+/// bytes: both would own them.
 pub(crate) struct Memory {
     start: NonNull<u8>,
     len: usize,
@@ -50,15 +50,15 @@ impl Memory {
 
 /// The callers' memory in use. Drop it after the event loop, and before a caller learns that its
 /// memory is free. If the kernel does not release an event loop in time, or its ring fails, buffers
-/// remain that the kernel may still write to. Then no answer is right, since the caller would reuse
-/// its memory, so the process aborts.
+/// remain that the kernel may still write to. Then no status would be right, since the caller would
+/// reuse its memory, so the process aborts.
 #[derive(Default)]
 pub(crate) struct Loans(Lender);
 
 impl Drop for Loans {
     fn drop(&mut self) {
         if !self.0.is_idle() {
-            // No logger: most C programs have none.
+            // Without a logger: most C programs have none.
             eprintln!(
                 "farblock: the kernel has not given the program's memory back, and may still write \
                  to it: ending the process, before it does harm"
@@ -118,7 +118,7 @@ const MAX_STRUCTURE_BYTES: usize = 4096;
 /// an older version lacks are zero; fields that a newer one adds must be zero.
 ///
 /// # Safety
-/// The pointer must point to a `size_t`, and to as many bytes as it says. `T` must consist of
+/// The pointer must point to a `size_t`, and to as many bytes as this says. `T` must consist of
 /// numbers and pointers, so that any bytes are a valid value.
 pub(crate) unsafe fn read_sized<T: Copy>(pointer: *const T, what: &str) -> Result<T, Failure> {
     // SAFETY: the caller's promise.
@@ -172,13 +172,13 @@ pub(crate) unsafe fn write_sized<T: Copy>(place: *mut T, value: &T, what: &str) 
 mod tests {
     use super::*;
 
-    /// A buffer that is not returned aborts the process; runs in its own process.
+    /// A buffer that outlives its `Loans` aborts the process, so this test runs in its own process.
     #[test]
     fn memory_that_is_not_given_back_ends_the_process() {
         const CHILD: &str = "FARBLOCK_TEST_KEEPS_A_LOAN";
         if std::env::var_os(CHILD).is_some() {
             let (loans, mut memory) = (Loans::default(), [0_u8; 16]);
-            // SAFETY: this process ends while `memory` is there.
+            // SAFETY: this process ends while `memory` exists.
             let memory = unsafe { Memory::new(memory.as_mut_ptr(), 16) };
             let kept = memory.unwrap_or_else(|_| panic!("it fits")).lend(&loans);
             drop(loans);
@@ -191,7 +191,7 @@ mod tests {
         let ended = child.output().expect("it runs");
         let told = String::from_utf8_lossy(&ended.stderr).into_owned();
         assert!(!ended.status.success() && told.contains("may still write to it"), "{told}");
-        // Returned buffers do not abort it.
+        // Without such a buffer, dropping `Loans` does not abort.
         drop(Loans::default());
     }
 }

@@ -9,7 +9,7 @@ use farblock_reactor::{Config, EngineKind, Polling};
 use std::ffi::{c_char, c_void};
 use std::time::Duration;
 
-/// A time in the options that never ends.
+/// A value for times in the options: no limit.
 pub const FB_FOREVER: u32 = u32::MAX;
 /// An option: check every header with a CRC.
 pub const FB_HEADER_DIGEST: u32 = 1;
@@ -33,11 +33,11 @@ pub enum fb_engine {
 #[repr(u32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum fb_policy {
-    /// The first usable one in the given order.
+    /// The first usable path in the given order.
     Numa = 0,
-    /// One after the other.
+    /// The usable paths in turn.
     RoundRobin = 1,
-    /// The one with the fewest operations of the same queue in flight.
+    /// The path with the fewest operations of the same queue in flight.
     QueueDepth = 2,
 }
 
@@ -48,15 +48,16 @@ pub enum fb_policy {
 pub enum fb_spin {
     /// A waiting thread polls for up to 200 us before it sleeps, if that makes the load faster.
     Balanced = 0,
-    /// It sleeps at once.
+    /// A waiting thread sleeps at once.
     Efficient = 1,
-    /// It polls while there is I/O, and a millisecond longer: up to one processor under load.
+    /// A waiting thread polls while there is I/O, and a millisecond longer: up to one processor
+    /// under load.
     Latency = 2,
-    /// It never sleeps.
+    /// A waiting thread never sleeps.
     Always = 3,
 }
 
-/// How to connect, and how to recover a lost connection. Set all to zero, then `size` to
+/// How to connect, and how to recover a lost connection. Set all fields to zero, then `size` to
 /// `sizeof(fb_options)`, then the fields you need: zero is the default of each.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -85,8 +86,8 @@ pub struct fb_options {
     /// The longest pause between two attempts to reconnect (10000). The first attempt is made at
     /// once.
     pub reconnect_delay_ms: u32,
-    /// The library gives a path up when it was lost for this long, and the disk is dead with its
-    /// last path (600000; or FB_FOREVER).
+    /// The library gives up a path that was lost for this long; when no path remains, the disk is
+    /// dead (600000; or FB_FOREVER).
     pub ctrl_loss_timeout_ms: u32,
     /// Operations fail when no path was usable for this long, while the library keeps reconnecting
     /// (FB_FOREVER: they wait until the disk is dead).
@@ -94,11 +95,11 @@ pub struct fb_options {
     /// Time after which a silent path counts as lost, if shorter than `keep_alive_ms` (600 with
     /// several paths, otherwise unused).
     pub path_timeout_ms: u32,
-    /// Time to wait before the library repeats writes that were lost with a controller which no
-    /// other controller can end, such as one of the Linux kernel or SPDK. With 0 that is two or
-    /// three times `keep_alive_ms` and the controller's own time, after which it must have ended
-    /// itself by NVMe Base 2.1. With a shorter time, a command that is stuck in such a target for
-    /// longer can undo later writes; 1 is practically none. Reads never wait.
+    /// Time to wait before the library repeats a write that was lost with its controller, if no
+    /// other controller can reset the lost one (Linux kernel, SPDK). 0: two or three times
+    /// `keep_alive_ms` plus the controller's own time; by then the controller must have ended
+    /// itself by NVMe Base 2.1. With a shorter time, a write that is stuck in such a target for
+    /// longer can undo later writes; 1 means practically no wait. Reads never wait.
     pub quiesce_ms: u32,
     /// An `fb_policy`.
     pub policy: u32,
@@ -116,7 +117,7 @@ pub struct fb_options {
     pub waiting_user: *mut c_void,
     /// An `fb_spin`.
     pub spin: u32,
-    /// Zero.
+    /// Must be zero.
     pub reserved: u32,
 }
 
@@ -227,13 +228,13 @@ unsafe fn optional<'a>(pointer: *const c_char, what: &str) -> Result<Option<&'a 
 fn time(given_ms: u32, default: Duration) -> Duration {
     match given_ms {
         0 => default,
-        // The host's value for never.
+        // The value of `farblock-host` for never.
         FB_FOREVER => Duration::ZERO,
         ms => Duration::from_millis(ms.into()),
     }
 }
 
-/// A time limit, or none.
+/// A time limit from the options; `None`: no limit.
 fn limit(given_ms: u32, default: Option<Duration>) -> Option<Duration> {
     match given_ms {
         0 => default,

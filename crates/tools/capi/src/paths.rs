@@ -131,7 +131,7 @@ fn array(text: &str) -> [c_char; FB_ERROR_BYTES] {
     array
 }
 
-/// The limits that the controllers grant to queues; without a connection, the last ones.
+/// The queue limits that the controllers granted; while no path is connected, the last ones.
 #[derive(Default)]
 pub(crate) struct Grants {
     queues: AtomicU32,
@@ -139,7 +139,7 @@ pub(crate) struct Grants {
 }
 
 impl Grants {
-    /// Queues, and commands in flight on each: the least of all connected paths.
+    /// The limits of queues, and of commands in flight on each: the least of all connected paths.
     pub(crate) fn of(&self, paths: &[PathStatus]) -> (u16, u16) {
         let least = |last: &AtomicU32, number: fn(&PathStatus) -> u16| {
             let live = paths.iter().filter(|path| path.state == PathState::Live);

@@ -40,7 +40,7 @@ pub enum fb_kind {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fb_op {
-    /// Returned with the completion.
+    /// A value of the caller, returned with the completion.
     pub user: *mut c_void,
     /// For reads and writes: memory of `length` bytes at any address. It belongs to the operation
     /// until that completes: until then do not change or free it, and do not look at a read's data.
@@ -55,7 +55,7 @@ pub struct fb_op {
     pub flags: u32,
     /// One of the queue's disks: 0 for the one it was opened with.
     pub disk: u32,
-    /// Zero.
+    /// Must be zero.
     pub reserved: u32,
 }
 
@@ -63,9 +63,9 @@ pub struct fb_op {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fb_completion {
-    /// As it was submitted.
+    /// `fb_op.user` of the operation.
     pub user: *mut c_void,
-    /// Its result.
+    /// The result of the operation.
     pub status: fb_status,
     /// One of the queue's disks.
     pub disk: u32,
@@ -105,8 +105,8 @@ struct Lane {
 }
 
 /// Opens a queue to a disk, with its own connection over each path. It does not wait for the
-/// connections: operations do, and fail with FB_STATUS_RESOURCES if the disk's queues are all in
-/// use. The queue keeps working after the disk is released.
+/// connections: operations wait for them, and fail with FB_STATUS_RESOURCES if the disk's queues
+/// are all in use. The queue keeps working after the disk is released.
 ///
 /// # Safety
 /// The pointers are null or valid: a disk, and a place for the queue.
@@ -153,10 +153,10 @@ pub unsafe extern "C" fn fb_queue_add(
 /// Closes a queue; null does nothing. It drops operations in flight that have not started, and
 /// waits for the others, so that no write of the queue executes after this returns and undoes a
 /// later one. It does not report their results. If they do not end within 30 seconds, because the
-/// target is away, this returns FB_STATUS_LOST: a write may then still be executed, once. The queue
-/// is closed in any case, and the memory is the caller's again; if the kernel does not release it,
-/// the process is aborted (SIGABRT). Only the thread that opened the queue may call this. In a
-/// forked process it does nothing.
+/// target is unreachable, this returns FB_STATUS_LOST: a write may then still be executed, once.
+/// The queue is closed in any case, and the memory is the caller's again; if the kernel does not
+/// release it, the process is aborted (SIGABRT). Only the thread that opened the queue may call
+/// this. In a forked process it does nothing.
 ///
 /// # Safety
 /// The pointer is null, or a queue that is no longer in use.
@@ -183,7 +183,7 @@ pub unsafe extern "C" fn fb_queue_close(queue: *mut fb_queue) -> fb_status {
 /// a row are sent together. After a failure nothing was submitted.
 ///
 /// # Safety
-/// The pointers are null or valid: a queue, and an operation whose memory is as it says.
+/// The pointers are null or valid: a queue, and an operation whose `data` is as long as it says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fb_submit(queue: *mut fb_queue, op: *const fb_op) -> fb_status {
     guard(|| {
@@ -275,7 +275,7 @@ impl fb_queue {
         if inner.broken {
             return Err(Failure::bug());
         }
-        // Cleared only without a panic.
+        // Cleared below, unless the call panics.
         inner.broken = true;
         let result = call(&mut inner);
         inner.broken = false;

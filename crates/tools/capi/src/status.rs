@@ -94,7 +94,7 @@ fn known(code: i32) -> Option<&'static (Status, &'static CStr, c_int)> {
     ALL.iter().find(|(status, ..)| *status as i32 == code)
 }
 
-/// A status in plain words, valid forever.
+/// A status in plain words; the text stays valid.
 #[unsafe(no_mangle)]
 pub extern "C" fn fb_status_text(status: i32) -> *const c_char {
     known(status).map_or(c"an unknown status", |(_, text, _)| text).as_ptr()
@@ -204,7 +204,7 @@ pub(crate) fn block_status(error: BlockError) -> Status {
         BlockError::Disconnected => Status::Lost,
         BlockError::Aborted => Status::Aborted,
         BlockError::NoResources => Status::Resources,
-        // The contract may add errors that this interface does not have yet.
+        // `BlockError` may get variants that this interface does not have yet.
         _ => Status::Read,
     }
 }
@@ -219,6 +219,6 @@ pub(crate) fn guard(body: impl FnOnce() -> Outcome) -> Status {
 
 /// Like `guard`, for a call with its own result.
 pub(crate) fn guarded<T>(body: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
-    // State that a panic may have left broken is marked by its owner.
+    // The owner of state that a panic may have left broken marks it.
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| Err(Failure::bug()))
 }

@@ -73,7 +73,7 @@ impl Waiting {
     }
 
     /// Runs a long call in its own thread, and abandons that thread when the program cancels the
-    /// call. Its result is then dropped.
+    /// call. The result of an abandoned call is dropped.
     pub(crate) fn run<T: Send + 'static>(
         self,
         body: impl FnOnce() -> Result<T, Failure> + Send + 'static,

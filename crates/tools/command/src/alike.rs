@@ -1,9 +1,9 @@
-//! Finds the word that a person meant by a mistyped one.
+//! Suggests a known word for a mistyped one.
 
 /// The word most similar to `typed`, if one is similar enough.
 pub fn alike<'a>(typed: &str, words: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let typed = plain(typed);
-    // At least one letter may be wrong, and up to a third of them, but never all.
+    // Accepts a distance of a third of the length, at least 1, but never the whole length.
     let most = (typed.len() / 3).max(1);
     let distances = words.into_iter().map(|word| (distance(&typed, &plain(word)), word));
     let (_, word) =
@@ -16,7 +16,7 @@ fn plain(word: &str) -> Vec<char> {
     word.chars().map(|it| if it == '_' { '-' } else { it.to_ascii_lowercase() }).collect()
 }
 
-/// The number of letters to insert, delete, change, or swap with their neighbour.
+/// The edit distance: letters to insert, delete, change, or swap with their neighbour.
 fn distance(one: &[char], other: &[char]) -> usize {
     let mut rows = vec![vec![0; other.len() + 1]; one.len() + 1];
     for (index, row) in rows.iter_mut().enumerate() {

@@ -29,9 +29,9 @@ pub struct Global {
     /// The mode decides what an event loop does before it sleeps. efficient: sleep at once.
     /// balanced: poll for work for up to 200 µs where that makes the load faster, for at most six
     /// times the time of the work. latency: poll as long as there is I/O, and one millisecond
-    /// longer. Each loop then takes up to a whole processor under load, and none when idle. always:
-    /// never sleep, even when idle. Copies, and the hosts and targets of a fleet, are always
-    /// balanced.
+    /// longer. In this mode each loop takes up to a whole processor under load, and none when idle.
+    /// always: never sleep, even when idle. Copies, and the hosts and targets of a fleet, are
+    /// always balanced.
     #[arg(
         long,
         global = true,
@@ -49,8 +49,8 @@ pub struct Global {
 
     /// TCP congestion control of all connections, for example cubic (Linux)
     ///
-    /// Without it a connection has the system's, but bbr gives way to cubic where the round trip is
-    /// shorter than a millisecond: within a site its pacing only costs.
+    /// Without this option, connections use the system's algorithm, but cubic replaces bbr where
+    /// the round trip is shorter than a millisecond: there bbr's pacing only costs.
     #[arg(long, global = true, value_name = "NAME")]
     #[arg(help_heading = "Global options")]
     pub congestion: Option<Congestion>,
@@ -76,7 +76,7 @@ pub struct Global {
 }
 
 impl Global {
-    /// The polling mode from the command line.
+    /// The polling mode from the command line; `None` if it has neither --spin nor --poll.
     pub fn spin(&self) -> Option<Polling> {
         if self.poll { Some(Polling::Always) } else { self.spin }
     }
@@ -121,8 +121,8 @@ pub struct ConnectionArgs {
     pub dhchap_dhgroups: Vec<Group>,
 
     /// File with this host's key for TLS 1.3, which is then required (or ?tls-key= in the URL);
-    /// keyring: uses the key that nvme-cli has put into the kernel's keyring (keyring:IDENTITY or
-    /// keyring:NUMBER another key)
+    /// keyring: uses the key that nvme-cli has put into the kernel's keyring; keyring:IDENTITY or
+    /// keyring:NUMBER selects another key there
     #[arg(long, alias = "tls_key", value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub tls_key: Option<PathBuf>,
     /// Use TLS 1.3 with a key derived from the authentication (secure channel concatenation; or
@@ -135,7 +135,7 @@ pub struct ConnectionArgs {
     pub host: HostArgs,
 }
 
-/// The identity that this host gives.
+/// The identity that this host presents to targets.
 #[derive(Args, Debug, Clone, Default)]
 pub struct HostArgs {
     /// This host's NQN, instead of the one that `farblock whoami` shows (or ?hostnqn= in the URL)
@@ -164,7 +164,7 @@ pub enum LogFormat {
 }
 
 impl LogFormat {
-    /// The name on the command line.
+    /// The name of this format on the command line.
     pub fn name(self) -> &'static str {
         match self {
             LogFormat::Auto => "auto",

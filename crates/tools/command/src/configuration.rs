@@ -25,7 +25,8 @@ pub fn rereadable(path: &Path) -> Result<()> {
     }
 }
 
-/// Reads a file. Its size is not consulted: a device reports none, and may be endless.
+/// Reads a file. The size in the file's metadata is ignored: a device reports none, and may be
+/// endless.
 pub fn read(path: &Path) -> Result<String> {
     let cannot = |error: &io::Error| {
         let hint = match error.kind() {

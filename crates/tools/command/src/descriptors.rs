@@ -1,4 +1,5 @@
-//! Descriptors: each disk and each connection takes some, and systems give a process few at first.
+//! The limit of open files: each disk and connection takes descriptors, and the default limit is
+//! low.
 
 /// Raises this process's limit of open files to its hard limit. Only programs call this: a library
 /// must not change the limits of the process that uses it.
@@ -7,7 +8,8 @@ pub fn raise() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    // macOS refuses "unlimited". The limit stays, and an error names it if it is too low.
+    // macOS refuses "unlimited". The soft limit then stays; the error of a process that reaches it
+    // names the limit.
     if let Err(error) = setrlimit(Resource::Nofile, limit) {
         tracing::debug!("the limit of open files stays: {error}");
     }

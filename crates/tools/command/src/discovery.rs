@@ -13,7 +13,7 @@ pub fn ask(wanted: &DiscoveryAddress, options: &Options) -> Result<(String, Vec<
     ask_by(wanted, options, farblock_host::discover)
 }
 
-/// Like [`ask`], including the services that it refers to.
+/// Like [`ask`], and also asks the services that the first one refers to.
 pub fn ask_all(
     wanted: &DiscoveryAddress,
     options: &Options,
@@ -61,12 +61,12 @@ fn ask_by(
     }
 }
 
-/// The URLs of all subsystems that this host can connect to, with the parameters of `asked`.
+/// The URLs of all subsystems that this host can connect to, with the query parameters of `asked`.
 pub fn urls(entries: &[DiscoveryEntry], asked: &Url) -> Vec<Url> {
     entries.iter().filter_map(|entry| url(entry, asked)).collect()
 }
 
-/// The URL of one entry: its address, with the parameters of `asked`.
+/// The URL of one entry: its address, with the query parameters of `asked`.
 pub fn url(entry: &DiscoveryEntry, asked: &Url) -> Option<Url> {
     let Url { host, port, subsystem, .. } = entry_url(entry)?;
     Some(Url { host, port, subsystem, namespace: None, ..asked.clone() })

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 /// Why a command failed.
 #[derive(Debug)]
 pub enum Failure {
-    /// A wrong request (exit code 2, as for a bad command line).
+    /// An invalid request (exit code 2, as for a bad command line).
     Usage(String),
     /// A valid request that failed (exit code 1).
     Run(String),
@@ -24,17 +24,17 @@ pub enum Failure {
 pub type Result<T, E = Failure> = std::result::Result<T, E>;
 
 impl Failure {
-    /// A valid request that failed.
+    /// A [`Failure::Run`].
     pub fn run(sentence: impl fmt::Display) -> Failure {
         Failure::Run(sentence.to_string())
     }
 
-    /// A wrong request.
+    /// A [`Failure::Usage`].
     pub fn usage(sentence: impl fmt::Display) -> Failure {
         Failure::Usage(sentence.to_string())
     }
 
-    /// The sentence, to report it in another way.
+    /// The sentence alone, for another kind of report.
     pub fn sentence(&self) -> &str {
         match self {
             Failure::Usage(text) | Failure::Run(text) | Failure::Interrupted(text) => text,
@@ -55,7 +55,7 @@ impl Failure {
         let Some((code, sentence)) = self.last_word() else { return self.silent_code() };
         let red = crate::output::stderr_has_colour();
         let (start, end) = if red { ("\x1b[1;31m", "\x1b[0m") } else { ("", "") };
-        // If the standard error is closed too, the exit code remains.
+        // If the standard error is closed too, only the exit code reports the failure.
         let _ = crate::output::write_stderr(&format!("{start}error:{end} {}\n", shown(&sentence)));
         ExitCode::from(code)
     }
@@ -67,7 +67,7 @@ impl Failure {
         ExitCode::from(code)
     }
 
-    /// The exit code and the sentence to print.
+    /// The exit code and the sentence to print; `None` if there is nothing to print.
     fn last_word(&self) -> Option<(u8, Cow<'_, str>)> {
         let (code, sentence) = match self {
             Failure::Usage(sentence) => (2, sentence),
@@ -127,9 +127,9 @@ pub fn listening(place: impl fmt::Display, error: &io::Error, option: &str) -> F
     Failure::run(format_args!("cannot listen on {place}: {reason}"))
 }
 
-/// Unix messages for the most frequent errors. Windows' own are in the user's language, long for
-/// sockets ("Only one usage of each socket address (protocol/network address/port) is normally
-/// permitted.") and end with a full stop.
+/// Unix messages for the most frequent errors. Windows' own messages are in the user's language,
+/// are long for sockets ("Only one usage of each socket address (protocol/network address/port) is
+/// normally permitted."), and end with a full stop.
 fn words_for_windows(kind: io::ErrorKind) -> Option<&'static str> {
     use io::ErrorKind;
     Some(match kind {
@@ -151,8 +151,8 @@ fn words_for_windows(kind: io::ErrorKind) -> Option<&'static str> {
     })
 }
 
-/// A sentence, with the remedy if it says that a process ran out of descriptors. Every call of the
-/// system can fail so, in every crate, and here or in the target that was asked.
+/// Adds the remedy to a sentence which says that a process ran out of descriptors. Any system call
+/// can fail like this, in every crate, in this process or in the target.
 fn advised(sentence: &str) -> Cow<'_, str> {
     if !sentence.contains("Too many open files") || sentence.contains("LimitNOFILE") {
         return Cow::Borrowed(sentence);
@@ -162,7 +162,7 @@ fn advised(sentence: &str) -> Cow<'_, str> {
     ))
 }
 
-/// A sentence, perhaps of several lines, that may contain text of a peer.
+/// A sentence for a terminal; it may have several lines and contain a peer's text.
 fn shown(sentence: &str) -> String {
     let lines: Vec<String> = sentence.split('\n').map(crate::table::printable).collect();
     lines.join("\n")

@@ -23,11 +23,11 @@ pub fn bytes<const N: usize>(text: &str) -> Option<[u8; N]> {
     Some(bytes)
 }
 
-/// One [`ControllerLife`] in a file. The file is a list, so that an older farblock can read the
-/// entries that it knows.
+/// One controller instance ([`ControllerLife`]) in a file. The file is a list, so that an older
+/// farblock can read the entries that it knows.
 #[derive(Serialize, Deserialize)]
 pub struct Life {
-    /// The first version had no such field.
+    /// 0 in files of the first version, which lack this field.
     #[serde(default)]
     pub version: u64,
     url: String,

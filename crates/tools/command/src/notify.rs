@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const VARIABLE: &str = "NOTIFY_SOCKET";
 /// systemd's variables for the descriptors that it passes: count, process, names.
 const HANDED_OVER: [&str; 3] = ["LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"];
-/// The number of the first one.
+/// The number of the first passed descriptor.
 const FIRST: RawFd = 3;
 /// The limit on passed descriptors.
 const MAX_HANDED_OVER: usize = 1024;
@@ -69,8 +69,8 @@ impl Notifier {
     }
 
     /// Makes systemd keep a descriptor under a name, and pass it to the next process of this
-    /// service ([`handed_over`]). systemd keeps the same one only once, and
-    /// drops it after an error or a hang-up.
+    /// service ([`handed_over`]). systemd keeps one copy of a descriptor, and drops it after an
+    /// error or a hang-up.
     pub fn store(&self, name: &str, descriptor: &OwnedFd) {
         self.tell_with(&format!("FDSTORE=1\nFDNAME={name}"), Some(descriptor.as_fd()));
     }

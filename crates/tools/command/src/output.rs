@@ -1,5 +1,5 @@
 //! Writes to the terminal or the pipe. All commands print through this module, so that a closed
-//! pipe is an ordinary end and never a panic.
+//! pipe is an ordinary end of the command and never a panic.
 
 use crate::error::{Failure, Result};
 use farblock_wire::text::PlainJson;
@@ -9,7 +9,7 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The target of notes in the log.
+/// The log target that marks notes.
 pub const NOTES: &str = "farblock::notes";
 
 /// Writes text to the standard output and flushes it.
@@ -18,7 +18,7 @@ pub fn print(text: &str) -> Result<()> {
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|e| Failure::output(&e))
 }
 
-/// Prints tables and sentences, which no program reads, with symbols that the user's locale has.
+/// Prints text for people, such as tables, with symbols that the user's locale can show.
 pub fn print_words(text: &str) -> Result<()> {
     print(&spelled(text))
 }
@@ -35,7 +35,7 @@ pub fn print_json_line(value: &impl Serialize) -> Result<()> {
     print(&format!("{}\n", PlainJson(&text)))
 }
 
-/// The symbols of this program's own texts, and what stands for them in ASCII.
+/// The symbols of this program's own texts, and their replacements in ASCII.
 const SYMBOLS: [(char, &str); 8] = [
     ('µ', "u"),
     ('▼', "v"),
@@ -47,7 +47,7 @@ const SYMBOLS: [(char, &str); 8] = [
     ('–', "-"),
 ];
 
-/// Text with symbols that the user's locale has: ASCII ones if it is not UTF-8.
+/// Text with symbols that the user's locale can show: ASCII unless it is UTF-8.
 pub fn spelled(text: &str) -> Cow<'_, str> {
     static IS_UTF8: OnceLock<bool> = OnceLock::new();
     let is_utf8 = *IS_UTF8.get_or_init(|| {
@@ -57,8 +57,9 @@ pub fn spelled(text: &str) -> Cow<'_, str> {
     if is_utf8 { Cow::Borrowed(text) } else { Cow::Owned(in_ascii(text)) }
 }
 
-/// Whether a locale has UTF-8, by the variables that name one, the strongest first. Without any it
-/// is taken to: terminals have UTF-8 where nobody chose a locale, as in containers.
+/// Whether the locale is UTF-8. `names` are the values of the variables that set a locale, the
+/// strongest first. Without any, true: where no locale is set, as in containers, terminals use
+/// UTF-8.
 fn is_utf8(mut names: impl Iterator<Item = String>) -> bool {
     let Some(name) = names.find(|name| !name.is_empty()) else { return true };
     let name = name.to_ascii_lowercase();

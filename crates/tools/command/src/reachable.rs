@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
-/// An address to connect to: for a wildcard, one of this machine's.
+/// An address to connect to: for a wildcard, one of this machine's addresses.
 pub fn reachable(listening: SocketAddr) -> SocketAddr {
     if !listening.ip().is_unspecified() {
         return listening;

@@ -78,7 +78,7 @@ pub fn open_disk_by(
     options: &DiskOptions,
     connect: impl FnOnce(&[Url], &DiskOptions) -> std::result::Result<Disk, Error>,
 ) -> Result<(Disk, NamespaceInfo)> {
-    // A first connection, for errors that list the existing namespaces.
+    // Connect once without a disk: the errors of this call list the existing namespaces.
     let info = open(url, &options.connection)?.info().clone();
     let url = Url { namespace: Some(info.nsid), ..url.clone() };
     let disk = connect(std::slice::from_ref(&url), options);

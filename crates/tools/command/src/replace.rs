@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use uuid::Uuid;
 
-/// How many symbolic links are followed, as on Linux.
+/// The limit of symbolic links to follow, as on Linux.
 const LINKS: usize = 40;
 /// Longer names are replaced by their hash in the temporary name.
 const LONG_NAME_BYTES: usize = 200;
@@ -87,7 +87,7 @@ impl Replacement {
         self.old.as_ref()
     }
 
-    /// The state if the replacement stops here, as part of a sentence.
+    /// For an error message: the state of both files if the replacement stops here.
     pub fn unchanged(&self) -> String {
         match self.old {
             Some(_) => format!("{} is as it was", self.name),
@@ -153,7 +153,7 @@ pub fn cannot(what: &str, name: &str, error: &io::Error) -> Failure {
     Failure::run(format_args!("cannot {what} {name}: {}{hint}", os(error)))
 }
 
-/// Ensures that no target, virtual machine or loop device uses the file, with a disk's locks.
+/// Ensures that no target, virtual machine or loop device uses the file, by taking a disk's locks.
 pub fn lock(file: &File, path: &Path, write: bool) -> Result<()> {
     let by = match farblock_backends::file::lock(file, path, !write) {
         Err(FileProblem::InUse { by, .. }) => by,
@@ -171,7 +171,7 @@ pub fn lock(file: &File, path: &Path, write: bool) -> Result<()> {
     )))
 }
 
-/// A refusal of a disk's file, in the words of a target that would share it.
+/// The error for a file in use, in the words that a target uses for its disks.
 pub fn refused(path: &Path, problem: FileProblem) -> Failure {
     Failure::run(OpenError::File { path: path.to_owned(), problem })
 }
@@ -202,7 +202,8 @@ pub fn sync_folder(folder: &Path) -> io::Result<()> {
     }
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     match File::open(folder)?.sync_all() {
-        // File systems without this call, such as some network ones, do their best anyway.
+        // File systems without this call, such as some network ones, make names durable as well as
+        // they can.
         Err(error) if matches!(error.kind(), io::ErrorKind::InvalidInput) => Ok(()),
         done => done,
     }
@@ -282,8 +283,8 @@ fn open_part(part: &Path, name: &str) -> Result<File> {
     }
 }
 
-/// Opens or makes a file of this user. In a folder that others can write to, they could have
-/// planted a link or their own file.
+/// Opens or makes a file of this user. In a folder that others can write to, another user could
+/// have planted a link or a file.
 #[cfg(unix)]
 fn open_own(part: &Path) -> io::Result<File> {
     use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -380,7 +381,8 @@ mod tests {
             std::thread::sleep(Duration::from_millis(100));
             drop(reader);
         });
-        // Not by `Replacement::begin`: that reader keeps it from opening the old file for writing.
+        // Not by `Replacement::begin`: while the reader has the old file open, it cannot open it
+        // for writing.
         let part = beside(&path, "part");
         std::fs::write(&part, "new").unwrap();
         put_over(&part, &path).unwrap();

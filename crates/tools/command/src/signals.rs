@@ -1,6 +1,6 @@
 //! SIGINT (Ctrl-C), SIGTERM and the events of a Windows console: the first one requests a clean
-//! stop, the second stops the process at once. A process that serves others ignores signals that
-//! would kill it only by default.
+//! stop, the second stops the process at once. A server ignores the other signals that would kill
+//! it by default.
 
 #[cfg(unix)]
 mod unix;
@@ -20,7 +20,7 @@ pub use windows::{Stop, outlive_others, survive_file_size_limit};
 /// Exit code after the second signal: the shell's code for Ctrl-C.
 const EXIT_CODE: i32 = 130;
 
-/// The time to finish accepted work after the user has gone.
+/// The time to finish accepted work after the standard input has ended.
 #[cfg(unix)]
 const END_TIME: std::time::Duration = std::time::Duration::from_secs(5);
 
@@ -30,7 +30,7 @@ impl Stop {
         installed(Stop::try_install())
     }
 
-    /// The same, and stops when the terminal closes.
+    /// Like [`install`], and also stops the process when the terminal closes.
     pub fn install_with_hangup() -> Result<Stop> {
         installed(Stop::try_install_with_hangup())
     }

@@ -220,7 +220,7 @@ pub fn hash(text: &str) -> Result<Hash, String> {
     number.or_else(|| Hash::from_name(text)).ok_or("use sha256, sha384 or sha512".to_owned())
 }
 
-/// The minimum memory for the buffers of all hosts, in bytes: one of the largest transfers.
+/// The minimum memory for the buffers of all hosts, in bytes: one transfer of the largest size.
 const LEAST_MEMORY_BYTES: u64 = 1 << 20;
 
 /// Memory for the buffers of all hosts, in bytes.
@@ -416,7 +416,7 @@ pub fn host_and_port(text: &str) -> Result<(String, Option<u16>), String> {
     Ok((plain(host), port))
 }
 
-/// The other end of the floor measurement.
+/// Where the other end of the floor measurement (`--floor`) runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FloorPlace {
     /// In this process.
@@ -532,7 +532,7 @@ mod tests {
 
     #[test]
     fn a_misspelt_nqn_is_refused_and_another_name_is_not() {
-        // Its target may have it from an earlier version.
+        // A target may have this name from an earlier version.
         for text in ["nqm.2026-11.org.example:a", "two words"] {
             assert_eq!(known_nqn(text).as_deref(), Ok(text));
             assert_eq!(subsystem(text).as_deref(), Ok(text));

@@ -28,7 +28,8 @@ pub(super) fn orphan(runtime: &Path, settings: &Settings) -> Option<(Folder, Loc
     })
 }
 
-/// Requests a channel to the server. The server's first message on it is that it is ready.
+/// Requests a channel to the server. The server's first message on the channel says that it is
+/// ready.
 pub(super) fn channel(folder: &Folder) -> io::Result<Channel> {
     let stream = control::request(folder, &ControlRequest::Adopt, Some(WAIT_LIMIT))?;
     system::receive_channel(&stream)

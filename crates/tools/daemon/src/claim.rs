@@ -1,5 +1,5 @@
 //! Refuses a second writable attachment of one namespace on this machine. Two file system mounts
-//! with separate caches would corrupt it. `--shared` allows it.
+//! with separate caches would corrupt the namespace. `--shared` allows it.
 
 use super::folder::{Folder, Role};
 use super::record;
@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 const WAIT_LIMIT: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// Runs `act`, which makes this attachment the writer of its namespace, unless another one is.
+/// Runs `act`, which makes this attachment the writer of its namespace, unless another attachment
+/// writes to it.
 pub(super) fn claim(
     folder: &Folder,
     settings: &Settings,

@@ -31,8 +31,8 @@ impl Brokers {
     }
 }
 
-/// Drops the rights that the way does not need, before the second thread starts. Logs the rights
-/// that cannot be dropped.
+/// Drops the rights that this way to attach does not need, before the second thread starts. Logs
+/// the rights that cannot be dropped.
 pub(super) fn confine(folder: &Folder, settings: &Settings) -> Brokers {
     if ways::may_be_written_back_to(settings)
         && let Err(error) = farblock_frontend::stay_resident()

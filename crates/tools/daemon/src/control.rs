@@ -45,7 +45,7 @@ pub(super) enum ControlRequest {
 #[derive(Serialize, Deserialize, Debug)]
 pub(super) enum Answer {
     Status(Box<Status>),
-    /// Each path, with its error if it failed.
+    /// All paths, each with its error if the authentication failed.
     Authenticated(Vec<(String, Option<String>)>),
     Detached,
     PathAdded(Offer),
@@ -127,8 +127,8 @@ fn receive<T: DeserializeOwned>(stream: &Stream) -> io::Result<T> {
     Ok(serde_json::from_slice(&line)?)
 }
 
-/// Asks a server for its status. An older server hangs up on an unknown request; it is then asked
-/// for plain status. A server that timed out is not asked again.
+/// Asks a server for its status. An older server hangs up on an unknown request; then this asks for
+/// a plain status. After a timeout this does not ask again.
 pub(super) fn status(
     folder: &Folder,
     request: &ControlRequest,

@@ -23,7 +23,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit for a detach, including the flush and the wait for the last user.
 const DETACH_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The same with force, which flushes only briefly.
+/// As [`DETACH_TIMEOUT`], with force, which flushes only briefly.
 const FORCED_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Time to unmount everything stacked on a disk.
@@ -33,7 +33,7 @@ const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit for the exit of an attachment's processes.
 const WAIT_LIMIT: Duration = Duration::from_secs(30);
 
-/// The same, if the processes were not signalled.
+/// As [`WAIT_LIMIT`], if the processes were not signalled.
 const END_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Runs the command.
@@ -91,7 +91,7 @@ fn detach(folder: &Folder, args: &DetachArgs) -> Result<()> {
     clear(folder, force)
 }
 
-/// Stops the uses of the disk. With `force`, writes back data of the uses that remain.
+/// Stops the uses of the disk. With `force`, writes back the data of the uses that remain.
 #[cfg(target_os = "linux")]
 fn end_uses(folder: &Folder, force: bool) {
     let Some(status) = list::status(folder) else { return };
@@ -177,7 +177,7 @@ fn ask(folder: &Folder, force: bool) -> Result<()> {
     let patience = if force { FORCED_TIMEOUT } else { DETACH_TIMEOUT };
     match control::ask(folder, &ControlRequest::Detach { force }, Some(patience)) {
         Ok(Answer::Detached) => {}
-        // The server lacks the rights. Kill it, then clean up with this user's rights.
+        // The server lacks the rights to detach. Kill it, then clean up with this user's rights.
         Ok(Answer::Refused(StopError::Failed(sentence))) if force => {
             output::note(&format!("{sentence}: it is ended from here"));
             end_processes(folder)?;

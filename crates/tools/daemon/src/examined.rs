@@ -20,7 +20,7 @@ use std::time::Duration;
 
 /// Time limit for a server's status.
 const WAIT_LIMIT: Duration = Duration::from_secs(3);
-/// The same for a summary.
+/// Time limit for the status in a summary.
 #[cfg(target_os = "linux")]
 const BRIEF_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -46,7 +46,7 @@ pub struct Examined {
     pub log: PathBuf,
 }
 
-/// One path to its disk.
+/// One path to the disk of an attachment.
 pub struct Way {
     /// Its address.
     pub url: Url,
@@ -207,7 +207,7 @@ fn examine(folder: &Folder) -> Examined {
 /// The reported state of the path with this address.
 fn way(url: &Url, said: &[super::status::Path], at: usize) -> Way {
     let text = url.to_string();
-    // Both lists have one order. A URL without a namespace ID may have got one since.
+    // Both lists have the same order. The server adds the namespace ID to a URL without one.
     let known = said.iter().find(|path| path.url == text).or(said.get(at)).cloned();
     Way {
         url: url.clone(),

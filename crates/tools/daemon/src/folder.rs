@@ -77,7 +77,7 @@ pub(super) fn runtime(given: Option<&Path>) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Fails unless only this user can change the folder, or with `closed` even read it: its content
+/// Fails unless only this user can change the folder (with `closed`, can even read it): its content
 /// decides which devices root creates, removes and serves.
 fn check_private(folder: &Path, closed: bool) -> Result<()> {
     system::check_private(folder, closed).map_err(|problem| {
@@ -92,7 +92,7 @@ fn check_private(folder: &Path, closed: bool) -> Result<()> {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Folder(pub(super) PathBuf);
 
-/// Held while a process of an attachment lives.
+/// Held while a process of an attachment runs.
 #[derive(Debug)]
 pub(super) struct Lock(Descriptor);
 
@@ -300,7 +300,7 @@ impl Folder {
     /// stays.
     pub(super) fn remove(&self, lock: Lock) {
         let entries = fs::read_dir(&self.0).into_iter().flatten().flatten();
-        // The lock files last: a folder without them belongs to no process.
+        // Remove the lock files last: a folder without them belongs to no process.
         let (mut locks, mut first) = (Vec::new(), Vec::new());
         for entry in entries {
             let name = entry.file_name();
@@ -309,8 +309,8 @@ impl Folder {
         }
         let mut lock = Some(lock);
         for path in first.iter().chain(&locks) {
-            // Windows cannot remove a locked file: release ours first. Another process may have
-            // locked it then, and its lock stays.
+            // Windows cannot remove a locked file: release ours first. Another process may lock the
+            // file before its removal, and its lock stays.
             if cfg!(windows) && locks.contains(path) {
                 drop(lock.take());
             }
@@ -332,13 +332,13 @@ impl Folder {
     /// Removes files that the attachment's processes held open until they exited: on Windows, the
     /// log.
     pub(super) fn remove_rest(&self) {
-        // The folder goes a moment after its locks. Wait, so that "detached" is true.
+        // The folder disappears a moment after its locks. Wait, so that "detached" is true.
         let _ = fs::remove_dir(&self.0);
         let deadline = Instant::now() + END_TIMEOUT;
         while cfg!(windows) && self.0.exists() && Instant::now() < deadline {
             match self.lock(Role::Supervisor) {
                 Some(lock) if !self.is_held(Role::Server) => self.remove(lock),
-                // Another process has claimed it, or it is gone.
+                // Another process has claimed the folder, or removed it.
                 _ => return,
             }
             std::thread::sleep(LOOK_EVERY);

@@ -49,7 +49,8 @@ pub(super) fn of_others(folder: &Folder, settings: &Settings) -> Vec<ControllerL
             all.extend(lives(&other.path(CONTROLLERS), settings).unwrap_or_default());
         }
     }
-    // Zero marks unflushed writes: only the attachment that wrote them must report their loss.
+    // A quiesce time of zero marks unflushed writes: only the attachment that wrote them must
+    // report their loss.
     all.retain(|life| !life.quiesce_time.is_zero());
     all
 }

@@ -5,8 +5,8 @@
 //! restarts it if it dies. The [`server`] connects and offers the disk in one of the [`ways`]. They
 //! share state through the attachment's [`folder`].
 //!
-//! Attaching works on Linux and Windows; elsewhere the commands say so. [`system`] holds the
-//! differences between the two.
+//! Attaching works on Linux and Windows; elsewhere the commands say so. [`system`] hides the
+//! differences between Linux and Windows.
 
 pub mod args;
 

@@ -57,7 +57,7 @@ pub(super) fn status(folder: &Folder) -> Option<Status> {
     status_by(folder, &ControlRequest::Status)
 }
 
-/// Like [`status`], with this request.
+/// Like [`status`], but sends this request to the server.
 fn status_by(folder: &Folder, request: &ControlRequest) -> Option<Status> {
     if folder.is_held(Role::Server) {
         if let Some(status) = said(folder, request) {
@@ -106,7 +106,7 @@ fn is_broken(folder: &Folder) -> bool {
     !users_of_broken(folder).is_empty()
 }
 
-/// Like [`ways::users_of_broken`], with the attachment's own settings.
+/// Calls [`ways::users_of_broken`] with the attachment's own settings.
 pub(super) fn users_of_broken(folder: &Folder) -> Vec<String> {
     let settings = folder.read_json::<Settings>("settings.json");
     settings.map(|settings| ways::users_of_broken(folder, &settings)).unwrap_or_default()
@@ -117,8 +117,8 @@ pub(super) fn full(folder: &Path) -> Option<String> {
     system::is_full(folder).then(|| format!("there is no room in {}: make some", folder.display()))
 }
 
-/// Why a daemon is dead, given its last trouble. Only the reason for giving up is the cause; the
-/// daemon was recovering from any other trouble.
+/// Why a daemon is dead, given its last trouble. If the daemon gave up, its reason is the cause;
+/// from any other trouble it was recovering.
 fn why_gone(last: Option<String>) -> String {
     match last {
         Some(last) if last.starts_with(GIVEN_UP) => last,
@@ -127,7 +127,7 @@ fn why_gone(last: Option<String>) -> String {
     }
 }
 
-/// The server's status, with its processor time.
+/// The status that the server reports, with its processor time.
 fn said(folder: &Folder, request: &ControlRequest) -> Option<Status> {
     let status = control::status(folder, request, WAIT_LIMIT)?;
     let cpu_ms = status.server_pid.and_then(cpu_ms);

@@ -4,10 +4,11 @@
 use super::status::Offer;
 use serde::{Deserialize, Serialize};
 
-/// From a supervisor to a server: serve at once, or end later.
+/// From a supervisor to a server: to serve at once, or to end later.
 #[derive(Serialize, Deserialize, Debug)]
 pub(super) struct Order {
-    /// Resume the work of a server that died. Sent with the descriptor that the supervisor kept.
+    /// Resume the work of a server that died. The message carries the descriptor that the
+    /// supervisor kept.
     pub(super) resume: bool,
     /// Detach and exit as soon as no process uses the disk.
     #[serde(default)]
@@ -27,15 +28,15 @@ impl Order {
 /// From a server to its supervisor, and from a supervisor to the command that started it.
 #[derive(Serialize, Deserialize, Debug)]
 pub(super) enum Report {
-    /// The disk can be used. Sent with the descriptor to keep in case the server dies.
+    /// The disk can be used. The message carries the descriptor to keep in case the server dies.
     Ready(Offer),
     /// The disk cannot be used, for this reason. The process exits.
     Failed(String),
-    /// Only the way failed: the disk was connected, and another way may work.
+    /// Only this way to attach failed: the disk was connected, and another way may work.
     WayFailed(String),
     /// A progress line.
     Status(String),
-    /// Asked to end; the server waits for the last user.
+    /// The server was asked to end, and waits for the last user.
     Ending(String),
     /// The disk is detached, and the process exits.
     Detached,

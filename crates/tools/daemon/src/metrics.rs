@@ -24,7 +24,7 @@ const PATH_STATES: [&str; 4] = ["connecting", "live", "reconnecting", "failed"];
 /// Prefix of all metric names.
 const PREFIX: &str = "farblock_host";
 
-/// Bounds of latencies. I/O that waits for a path takes seconds, so they reach higher than a
+/// Bounds of latencies. I/O that waits for a path takes seconds, so the bounds reach higher than a
 /// target's.
 const BOUNDS_US: std::ops::RangeInclusive<u64> = 8..=1 << 26;
 

@@ -55,7 +55,7 @@ const STEP: Duration = Duration::from_millis(20);
 pub struct Secret(Zeroizing<String>);
 
 impl Secret {
-    /// Takes the form that nvme-cli also uses.
+    /// Takes a secret in the form that nvme-cli also uses.
     #[must_use]
     pub fn new(text: Zeroizing<String>) -> Secret {
         Secret(text)
@@ -291,7 +291,7 @@ pub struct Connection {
 /// Makes the kernel connect, and waits for the namespace's block device.
 ///
 /// # Errors
-/// Then no new connection remains.
+/// After an error no new connection remains.
 pub fn connect(options: &Options) -> Result<Connection, Error> {
     let words = options.words()?;
     modules::load_for(Path::new(DEVICE), MODULE);
@@ -324,10 +324,10 @@ pub fn connect(options: &Options) -> Result<Connection, Error> {
 
 impl Connection {
     /// Finds a connection by its controller's number and subsystem. If its namespace is missing at
-    /// the moment, `device` is returned as given.
+    /// the moment, `device` is used as given.
     ///
     /// # Errors
-    /// If it does not exist, or the number now belongs to another subsystem.
+    /// If the controller does not exist, or its number now belongs to another subsystem.
     pub fn find(instance: u32, nqn: &str, nsid: u32, device: &Path) -> Result<Connection, Error> {
         if shown(instance, "subsysnqn").as_deref() != Some(nqn) {
             return Err(Error::NoConnection(nqn.to_owned()));
@@ -336,8 +336,8 @@ impl Connection {
         Ok(Connection { instance, nqn: nqn.to_owned(), nsid, device })
     }
 
-    /// The controller's state in the kernel's words (`live`, `connecting`, …); `None` if it is
-    /// gone.
+    /// The controller's state in the kernel's words (`live`, `connecting`, …); `None` if the kernel
+    /// removed it.
     #[must_use]
     pub fn state(&self) -> Option<String> {
         self.is_there().then(|| shown(self.instance, "state")).flatten()
@@ -356,11 +356,11 @@ impl Connection {
     /// Flushes the device's writes to the target, and makes the kernel disconnect, if the disk is
     /// not in use.
     ///
-    /// With `force` it does not check: users of the disk get errors from then on, and lose
+    /// With `force` this does not check: users of the disk get errors from then on, and lose
     /// unwritten data.
     ///
     /// # Errors
-    /// If the disk is in use, or gone already.
+    /// If the disk is in use, or does not exist any more.
     pub fn disconnect(&self, force: bool) -> Result<(), Error> {
         if !self.is_there() {
             return Err(Error::NoConnection(self.nqn.clone()));
@@ -375,7 +375,7 @@ impl Connection {
         remove(self.instance)
     }
 
-    /// Opens the device exclusively. `None` if it is gone.
+    /// Opens the device exclusively. `None` if the device does not exist any more.
     fn claim(&self) -> Result<Option<rustix::fd::OwnedFd>, Error> {
         let deadline = Instant::now() + LOOKING;
         // Mounts stay, but processes such as udev may close the device soon.
@@ -479,7 +479,7 @@ fn check_hostid(id: &str) -> Result<(), Error> {
     Err(Error::Option("hostid", id.to_owned(), "is not a UUID"))
 }
 
-/// An attribute of a controller.
+/// The value of a controller's attribute in sysfs.
 fn shown(instance: u32, attribute: &str) -> Option<String> {
     let path = Path::new(CONTROLLERS).join(format!("nvme{instance}")).join(attribute);
     Some(fs::read_to_string(path).ok()?.trim_end().to_owned())
@@ -515,7 +515,7 @@ fn disk_name(name: &str, instance: u32) -> Option<String> {
         .then(|| format!("nvme{subsystem}n{namespace}"))
 }
 
-/// Makes the kernel remove a controller, and waits until it is gone.
+/// Makes the kernel remove a controller, and waits until it has.
 fn remove(instance: u32) -> Result<(), Error> {
     let controller = Path::new(CONTROLLERS).join(format!("nvme{instance}"));
     fs::write(controller.join("delete_controller"), "1").map_err(|error| match error.kind() {

@@ -64,16 +64,16 @@ fn maybe<const N: usize>(text: Option<&str>) -> Option<Option<[u8; N]>> {
     text.map_or(Some(None), |text| bytes(text).map(Some))
 }
 
-/// Writes down the disk's reports.
+/// Writes down what the disk reports: its identity and its controllers.
 pub(super) struct Recorder {
     folder: Folder,
     settings: Settings,
-    /// This attachment has claimed the namespace.
+    /// Whether this attachment has claimed the namespace.
     claimed: AtomicBool,
 }
 
 impl Recorder {
-    /// `resume`: replaces a server that had claimed the namespace.
+    /// `resume`: this server replaces one that had claimed the namespace.
     pub(super) fn new(folder: &Folder, settings: &Settings, resume: bool) -> Recorder {
         let (folder, settings) = (folder.clone(), settings.clone());
         Recorder { folder, settings, claimed: AtomicBool::new(resume) }
@@ -110,12 +110,12 @@ impl Record for Recorder {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Unread {
     Missing,
-    /// It is torn, or not written by farblock.
+    /// The file is torn, or farblock did not write it.
     Broken(String),
     Newer(u64),
 }
 
-/// Reads a file, unless its version is newer than ours.
+/// Reads a file, unless a newer version wrote it.
 fn read(path: &Path) -> Result<Value, Unread> {
     let text = std::fs::read_to_string(path).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => Unread::Missing,
@@ -322,7 +322,7 @@ mod tests {
             assert!(matches!(&lives[..], [life] if life.name.is_none()), "{lives:?}");
             assert!(!lives[0].quiesce_time.is_zero());
         }
-        // The format before there were versions.
+        // The format before files had versions.
         let url = settings().urls[0].to_string();
         let old = format!("[{{\"url\":\"{url}\",\"name\":[1,2,3],\"quiesce_ms\":4}}]");
         folder.write(CONTROLLERS, &old).expect("it is written");

@@ -27,7 +27,7 @@ const PAUSE: Duration = Duration::from_millis(250);
 /// Time limit for writing back.
 const SYNC_TIME: Duration = Duration::from_secs(8);
 
-/// The disk's block devices: itself, or loop devices on its file.
+/// The disk's block devices: the disk itself, or loop devices on its file.
 fn devices(used: &Use) -> Vec<PathBuf> {
     match (used.kind, used.directory()) {
         (UseKind::Device, _) => vec![PathBuf::from(&used.path)],
@@ -119,7 +119,7 @@ impl Release {
         self.unmount(None, &mount.mountpoint);
     }
 
-    /// Removes a stacked device.
+    /// Removes a loop, device-mapper or RAID device.
     fn take_away(&self, device: &Path) {
         let Some(folder) = device.file_name().map(|name| Path::new(BLOCK_DEVICES).join(name))
         else {
@@ -164,7 +164,7 @@ impl Release {
         self.finish(command)
     }
 
-    /// Runs a step. If it is not done by the deadline, it is left behind, waiting in the kernel.
+    /// Runs a step. A step that is not done by the deadline keeps waiting in the kernel.
     fn finish(&self, mut command: Command) -> bool {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = match command.spawn() {

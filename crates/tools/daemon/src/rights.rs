@@ -45,7 +45,7 @@ impl<P: Privileged> Rights<P> {
     /// Performs a request.
     ///
     /// # Errors
-    /// One sentence, if the broker is gone.
+    /// One sentence for people, if the broker has exited.
     pub(super) fn ask(
         &self,
         request: P::Request,

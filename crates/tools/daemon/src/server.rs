@@ -32,7 +32,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 const OTHERS_TURN: Duration = Duration::from_millis(5);
 /// Time limit for a flush; after that the detach fails.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(30);
-/// The same for a forced detach, which then continues.
+/// As [`FLUSH_TIMEOUT`], for a forced detach, which then continues.
 const FORCED_FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// State that a server saves for its successor.
@@ -46,13 +46,13 @@ pub(super) struct Saved {
 enum Event {
     /// SIGTERM, SIGINT or the supervisor asks the server to end.
     Signal,
-    /// The supervisor is gone: no process would restart this server.
+    /// The supervisor has exited: no process would restart this server.
     SupervisorGone,
-    /// A broker is gone.
+    /// A broker has exited.
     #[cfg(target_os = "linux")]
     BrokerGone,
     Changed(Change),
-    /// A new supervisor replaces one that is gone.
+    /// A new supervisor replaces one that has exited.
     #[cfg(target_os = "linux")]
     Adopted(Channel),
     /// The disk is detached.
@@ -68,15 +68,15 @@ pub(super) struct DaemonShared {
     disk: Option<Disk>,
     /// `None` after the detach.
     attached: Mutex<Option<Box<dyn Attached>>>,
-    /// The thread that locked `attached` is detaching, which may take long.
+    /// Whether the thread that locked `attached` is detaching, which may take long.
     detaching: AtomicBool,
     events: Mutex<Sender<Event>>,
-    /// Replaces a server that died: the disk may be in use already.
+    /// Whether this server replaces one that died: the disk may be in use already.
     resumed: bool,
     saved: Mutex<Saved>,
     /// Why the state file could not be written.
     unsaved: Mutex<Option<String>>,
-    /// The trouble of a server whose broker is gone for good.
+    /// The trouble of a server whose broker has exited and cannot be replaced.
     unbrokered: Mutex<Option<String>>,
 }
 
@@ -158,7 +158,7 @@ struct Offered<'a> {
 /// Why a disk cannot be offered.
 struct Problem {
     sentence: String,
-    /// The disk was connected, but this way failed.
+    /// Whether the disk was connected and only this way to attach failed.
     is_ways: bool,
 }
 
@@ -214,7 +214,7 @@ fn offer(offered: Offered<'_>, events: Sender<Event>) -> Result<DaemonShared, Pr
     match shared.save() {
         // The disk is not in use yet.
         Err(sentence) if !resumed => Err(sentence.into()),
-        // A user of the disk must not lose it for that.
+        // A user of the disk must not lose it because of this error.
         _ => Ok(shared),
     }
 }
@@ -343,7 +343,7 @@ impl DaemonShared {
     #[cfg(target_os = "linux")]
     fn adopted(&self, channel: Channel, events: &Sender<Event>) -> std::io::Result<Arc<Channel>> {
         let channel = Arc::new(channel);
-        // If that supervisor is gone already, its channel shows it.
+        // If that supervisor has exited already, its channel shows it.
         let _ = self.tell_ready(&channel);
         watch_supervisor(&channel, events)?;
         tracing::warn!("another supervisor took the place of the one that is gone");
@@ -354,11 +354,11 @@ impl DaemonShared {
         self.attached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Exits for a restart with a new broker; serves on where a restart cannot work.
+    /// Exits for a restart with a new broker; continues to serve where a restart cannot work.
     #[cfg(target_os = "linux")]
     fn broker_gone(&self) {
         let why = "the process with the rights that serving takes is gone";
-        // A mount whose descriptor no process keeps would break.
+        // If no process keeps the descriptor of a mount, the mount breaks.
         let is_kept = || self.lock().as_ref().is_some_and(|attached| attached.keep().is_some());
         let goes_on = self.settings.way != As::Fuse || is_kept();
         if goes_on && self.folder.is_held(Role::Supervisor) {
@@ -521,7 +521,7 @@ impl DaemonShared {
             paths: paths.into_iter().map(Into::into).collect(),
             pid: self.folder.pid().filter(|_| supervised),
             server_pid: Some(std::process::id()),
-            // The client can measure this on its own.
+            // The client can measure the processor time on its own.
             cpu_ms: None,
             users,
             #[cfg(target_os = "linux")]
@@ -565,7 +565,7 @@ impl DaemonShared {
             tracing::error!("after the disk was detached: {error:?}");
         }
         if is_used {
-            // Its users may have commands in flight.
+            // The users of the disk may have commands in flight.
             leftover::keep(&self.folder);
         }
         *slot = None;

@@ -373,7 +373,7 @@ impl Settings {
             policy: self.iopolicy.unwrap_or(usual.policy),
             uuid: self.uuid.map(Uuid::into_bytes),
             quiesce: self.quiesce.or(usual.quiesce),
-            // A mounted disk waits: the target may be mended.
+            // A mounted disk waits: an operator may repair the target.
             breaches_max: usual.breaches_max,
         }
     }
@@ -387,13 +387,13 @@ impl Settings {
         self.spin.unwrap_or_default()
     }
 
-    /// 0: the machine decides.
+    /// The number of threads; 0: as many as suit the machine.
     pub(crate) fn threads(&self) -> usize {
         self.threads.unwrap_or(0).into()
     }
 }
 
-/// Where `--restore` looks for files.
+/// The folder in which `--restore` looks for files.
 pub(super) fn restored() -> Result<PathBuf> {
     let elsewhere = std::env::var_os("FARBLOCK_ATTACH_DIR").map(PathBuf::from);
     elsewhere.map_or_else(super::system::configurations, Ok)

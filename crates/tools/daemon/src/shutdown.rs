@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 
 /// A service waits this long for users. Its unit allows five minutes (TimeoutStopSec).
 const SERVICE_TIME: Duration = Duration::from_secs(180);
-/// The same for a disk attached from a shell: systemd may kill the shell's scope after 45 seconds.
+/// As [`SERVICE_TIME`], for a disk attached from a shell: systemd may kill the shell's scope after
+/// 45 seconds.
 const SHELL_TIME: Duration = Duration::from_secs(30);
 /// Polling interval for users and stopping services.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -52,7 +53,7 @@ pub(super) fn see_to_end(folder: &Folder, is_service: bool) {
     }
 }
 
-/// Writes back, reports the remaining users, and detaches the disk by force.
+/// Writes data back, reports the remaining users, and detaches the disk by force.
 fn end(folder: &Folder, status: &Status) {
     let written = match release::sync(&status.offer.used) {
         true => "what they had written is safe",

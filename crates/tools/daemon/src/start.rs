@@ -33,7 +33,7 @@ const END_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Serialize, Deserialize)]
 struct Begin {
     resume: bool,
-    /// A server exists whose supervisor is gone.
+    /// Whether a server exists whose supervisor has exited.
     #[serde(default)]
     adopt: bool,
 }
@@ -90,7 +90,8 @@ struct Launch<'a> {
 }
 
 impl Launch<'_> {
-    /// Attaches in one way. The error's flag says that only this way failed, so another may work.
+    /// Attaches in one way. The error's flag says that only this way to attach failed, so another
+    /// may work.
     fn attach(
         &self,
         settings: &Settings,
@@ -136,7 +137,7 @@ impl Launch<'_> {
     }
 }
 
-/// Clears or takes over leftovers of this name, and writes the settings. True if an earlier
+/// Clears or takes over leftovers of this name, and writes the settings. Returns true if an earlier
 /// attachment continues.
 fn prepare(folder: &Folder, settings: &Settings) -> Result<bool> {
     let resume = clear(folder, settings)?;
@@ -180,8 +181,8 @@ fn choose_namespace(settings: &mut Settings) -> Result<()> {
     Ok(())
 }
 
-/// Leftovers of dead processes under this name: resumes them (true) if they are the same disk's,
-/// and otherwise clears them (false).
+/// Handles what dead processes left under this name: resumes it (true) if it is of the same disk,
+/// and otherwise clears it (false).
 fn clear(folder: &Folder, settings: &Settings) -> Result<bool> {
     let Some(saved) = folder.read_json::<Saved>("state.json") else { return Ok(false) };
     let Some(before) = folder.read_json::<Settings>("settings.json") else { return Ok(false) };
@@ -212,7 +213,7 @@ fn clear(folder: &Folder, settings: &Settings) -> Result<bool> {
 }
 
 /// Starts a supervisor that outlives this process, and waits until the disk can be used. The
-/// error's flag says that only the way failed.
+/// error's flag says that only this way to attach failed.
 fn in_background(
     folder: &Folder,
     lock: Lock,
@@ -313,7 +314,7 @@ struct Client {
 
 impl Audience for Client {
     fn ready(&mut self, offer: &Offer) -> Result<()> {
-        // If the client has gone, the disk works all the same.
+        // If the client has exited, the disk works all the same.
         if let Some(channel) = self.channel.take() {
             let _ = channel.send(&Report::Ready(offer.clone()), None);
         }

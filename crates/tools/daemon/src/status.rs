@@ -16,7 +16,7 @@ pub(super) const LOOP_ON: &str = "loop on ";
 pub(super) struct Use {
     pub(super) kind: UseKind,
     pub(super) path: String,
-    /// The object behind the path, if worth showing.
+    /// The object behind the path, for example a loop device's file, if worth showing.
     pub(super) behind: Option<String>,
 }
 
@@ -79,12 +79,12 @@ pub(super) struct Status {
     #[serde(flatten)]
     pub(super) offer: Offer,
     pub(super) state: AttachmentState,
-    /// Seconds in this state.
+    /// Seconds since the last change of state.
     pub(super) since_seconds: u64,
     /// The reason for a bad state.
     pub(super) trouble: Option<String>,
     pub(super) paths: Vec<Path>,
-    /// The supervisor's process ID, if it lives.
+    /// The supervisor's process ID, if it runs.
     pub(super) pid: Option<u32>,
     pub(super) server_pid: Option<u32>,
     /// The server's processor time in milliseconds.
@@ -94,7 +94,7 @@ pub(super) struct Status {
     /// The server's confinement (Linux).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) confinement: Option<Confinement>,
-    /// The busy-polling of its event loops.
+    /// The busy-polling mode of the server's event loops.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) spin: Option<String>,
     /// Latencies, if measured.
@@ -111,8 +111,8 @@ pub(super) struct Latency {
     pub(super) others: Counts,
 }
 
-/// A latency histogram. Each bucket reaches twice as high as the one before; the first reaches 1
-/// µs, the last has no limit.
+/// A latency histogram. Each bucket's upper bound is twice that of the bucket before; the first is
+/// 1 µs, the last has none.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Default, Debug)]
 pub(super) struct Counts {
     pub(super) sum_ns: u64,
@@ -138,9 +138,9 @@ pub(super) enum AttachmentState {
     Failed,
     /// The server died, and its successor is not ready yet; I/O waits where possible.
     Restarting,
-    /// The server works, but its mount or loop device on this machine is gone.
+    /// The server works, but its mount or loop device on this machine is broken.
     Unusable,
-    /// Its processes are dead.
+    /// The attachment's processes are dead.
     Stale,
 }
 
@@ -232,7 +232,7 @@ pub(super) fn of_disk(disk: &Disk) -> (AttachmentState, u64, Option<String>) {
     }
 }
 
-/// The trouble of a disk that the host gave up, with the last error, which may be over by now.
+/// The trouble of a disk that the host gave up, with the last error, whose cause may have passed.
 fn given_up(last: Option<String>) -> String {
     let last = last.map_or(String::new(), |last| format!("; before that: {last}"));
     format!("it was given up, and is not tried any more: detach it, and attach it again{last}")
@@ -286,7 +286,7 @@ mod tests {
             [path(PathState::Dead, 900, "long ago"), path(PathState::Dead, 5, "just now")];
         assert_eq!(trouble(&[first.clone(), last.clone()]).as_deref(), Some("just now"));
         assert_eq!(trouble(&[last, first]).as_deref(), Some("just now"));
-        // It has recovered from that.
+        // The path has recovered from its error.
         assert_eq!(trouble(&[path(PathState::Live, 1, "a pause")]), None);
     }
 }

@@ -29,7 +29,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// No pause before restarting a server that had served for a while.
+/// A server that had served for a while is restarted without a pause.
 const FIRST_PAUSE: Duration = Duration::ZERO;
 /// The second pause; each later one doubles.
 const SECOND_PAUSE: Duration = Duration::from_millis(100);
@@ -51,7 +51,7 @@ const WELL_AFTER: Duration = Duration::from_secs(10);
 pub(super) trait Audience {
     fn ready(&mut self, offer: &Offer) -> Result<()>;
 
-    /// The disk was connected, but the way failed. The error follows.
+    /// The disk was connected, but this way to attach failed. The error follows in another call.
     fn way_failed(&mut self) {}
 
     /// A channel that shows when the client stops waiting.
@@ -67,7 +67,7 @@ pub(super) struct Supervisor<'a> {
     global: &'a Global,
     notifier: Notifier,
     events: Receiver<Event>,
-    /// For the threads that wait for events.
+    /// A sender for the threads that wait for events.
     sender: Sender<Event>,
     /// Gives up after this time without a working server.
     patience: Option<Duration>,
@@ -89,7 +89,7 @@ enum End {
     Detached,
     Died {
         why: String,
-        /// When the server became ready, if it did.
+        /// The time at which the server became ready, if it did.
         ready: Option<Instant>,
     },
 }
@@ -97,7 +97,7 @@ enum End {
 /// How a server's process exited.
 enum Ended {
     With(ExitStatus),
-    /// It was not a child of this process.
+    /// The process was not a child of this one.
     Unseen,
     Not,
 }
@@ -112,7 +112,7 @@ enum Event {
     AudienceGone,
     /// A report of the server, with the descriptor to keep.
     Report(Report, Option<Descriptor>),
-    /// The server closed its channel.
+    /// The server closed its channel: it is exiting.
     ServerGone,
 }
 
@@ -148,7 +148,7 @@ impl<'a> Supervisor<'a> {
         self.kept = kept;
     }
 
-    /// Starts with an existing server whose supervisor is gone.
+    /// Starts with an existing server whose supervisor has exited.
     #[cfg(target_os = "linux")]
     pub(super) fn adopt(&mut self) -> Result<()> {
         let channel = super::adopt::channel(&self.folder).map_err(|error| {
@@ -162,12 +162,12 @@ impl<'a> Supervisor<'a> {
         Ok(())
     }
 
-    /// Supervises until the disk is detached. `resume`: take over what a dead server left.
+    /// Supervises until the disk is detached. `resume`: continue the work of a dead server.
     pub(super) fn run(mut self, mut resume: bool, audience: &mut dyn Audience) -> Result<()> {
         let mut pause = FIRST_PAUSE;
         let mut dead_since = None;
         if !resume && self.kept.take().is_some() {
-            // It belonged to an attachment that is gone.
+            // The descriptor belonged to an attachment that no longer exists.
             self.notifier.forget(KEPT);
         }
         if let Some(channel) = audience.channel() {
@@ -248,7 +248,7 @@ impl<'a> Supervisor<'a> {
             self.folder.bound_log();
             match event {
                 Err(RecvTimeoutError::Timeout) if give_up => {
-                    // A kill error means that it is dead, which is noticed later.
+                    // A kill error means that the server is dead, which is noticed later.
                     child.iter_mut().for_each(|child| drop(child.kill()));
                 }
                 Err(RecvTimeoutError::Timeout) => {}
@@ -289,7 +289,7 @@ impl<'a> Supervisor<'a> {
             return Ok((Arc::new(channel), None));
         }
         let (channel, child) = self.spawn()?;
-        // A send error means that it died, which is noticed later.
+        // A send error means that the server died, which is noticed later.
         let _ = channel.send(&Order::serve(resume), self.kept.as_ref());
         Ok((channel, Some(child)))
     }
@@ -319,7 +319,7 @@ impl<'a> Supervisor<'a> {
         kept: Option<Descriptor>,
         audience: &mut dyn Audience,
     ) -> Result<()> {
-        // A resumed connection is the same one again: keep it once.
+        // A resumed server sends the same descriptor again: keep it once.
         self.kept = kept;
         if let Some(kept) = &self.kept {
             self.notifier.store(KEPT, kept);
@@ -354,7 +354,7 @@ impl<'a> Supervisor<'a> {
             self.see_to_end();
         }
         self.ending = true;
-        // A send error means that it is dead, which is noticed later.
+        // A send error means that the server is dead, which is noticed later.
         let _ = server.send(&Order::end(), None);
     }
 

@@ -1,4 +1,4 @@
-//! Reads TLS keys from the kernel's keyrings, for a process that has given up that right.
+//! Reads TLS keys from the kernel's keyrings, for a process that gave up the right to read them.
 
 use super::{Broker, Message};
 use crate::error::Result;
@@ -16,7 +16,7 @@ use zeroize::Zeroizing;
 /// without arguments, all of them.
 pub const PART: &str = "keys";
 
-/// The first byte of an answer: keys, or a sentence.
+/// The first byte of an answer: it contains keys, not an error sentence.
 const KEYS: u8 = 0;
 const REFUSED: u8 = 1;
 
@@ -28,7 +28,7 @@ struct Wanted {
     subnqn: String,
 }
 
-/// Makes this broker read all keyring keys from now on.
+/// From now on, this process reads keyring keys only through this broker.
 pub fn ask_by(broker: Arc<Broker>) {
     keyring::read_by(Box::new(move |name, identity| ask(&broker, name, identity)));
 }
@@ -94,7 +94,7 @@ fn read(wanted: &Wanted, subsystems: &[String]) -> Result<Vec<TlsPsk>, String> {
     if !subsystems.is_empty() && !subsystems.contains(subnqn) {
         return Err(format!("keys for {subnqn} are not given to the server of another disk"));
     }
-    // The two names alone identify a key.
+    // The two NQNs alone identify a key.
     keyring::read(name, &Identity { hostnqn, subnqn, hostid: [0; 16] })
 }
 

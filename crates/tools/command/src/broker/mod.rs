@@ -1,5 +1,6 @@
-//! A helper process for one that gives up its rights. The broker keeps them and has that process as
-//! its only peer. It does the few things for it that need rights (docs/decisions/0035).
+//! A helper process for a process that gives up its rights (docs/decisions/0035). The broker keeps
+//! these rights, and that process is its only peer. The broker performs the few operations that
+//! need them.
 //!
 //! The process starts its broker before it gives up anything. The broker's standard input is one
 //! end of a socket pair. It answers one request after the other, and exits when the other end
@@ -26,7 +27,7 @@ use zeroize::Zeroizing;
 
 /// The size limit of a message.
 const MESSAGE_BYTES_MAX: usize = 64 << 10;
-/// The limit of descriptors in a message: a device has no more connections.
+/// The limit of descriptors in a message: one for each connection of a device.
 const DESCRIPTORS_MAX: usize = 64;
 
 /// A message over the socket pair.
@@ -56,7 +57,7 @@ impl Broker {
     /// Starts a broker: the subcommand `part` of `farblock attachment`, with its arguments.
     ///
     /// # Errors
-    /// One sentence.
+    /// One sentence for people.
     pub fn start<S: AsRef<OsStr>>(part: impl IntoIterator<Item = S>) -> Result<Broker, String> {
         let failed = |error: io::Error| {
             format!("the process that keeps the rights does not start: {}", os(&error))
@@ -145,7 +146,7 @@ pub fn run(mut answer: impl FnMut(Message) -> Message) -> Result<()> {
         let Message { bytes, descriptors } = answer(request);
         let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
         match send(input.as_fd(), &bytes, &descriptors) {
-            // The process no longer waits for the answer.
+            // The served process has closed its end and needs no answer.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => break,
             sent => sent.map_err(failed)?,
         }

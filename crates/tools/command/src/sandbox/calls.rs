@@ -1,8 +1,10 @@
 //! The allowed system calls: calls of the event loops, the standard library, the C library, OpenSSL
 //! and librbd. All others fail with ENOSYS, as on a kernel without them, which libraries can
-//! handle. This excludes programs, processes, namespaces, modules, debugging and keyrings.
+//! handle. The list excludes calls for programs, processes, namespaces, modules, debugging and
+//! keyrings.
 //!
-//! Requests inside a ring are not filtered; a ring can do nothing beyond this list.
+//! The filter does not see requests inside an io_uring ring, but a ring can do nothing beyond this
+//! list.
 
 use libc::c_long;
 use seccompiler::{
@@ -14,7 +16,7 @@ use std::collections::BTreeMap;
 /// Installs the filter for all threads.
 ///
 /// # Errors
-/// One sentence.
+/// One sentence for people.
 pub(super) fn filter() -> Result<(), String> {
     let program = program().map_err(|error| format!("system calls are not filtered: {error}"))?;
     seccompiler::apply_filter_all_threads(&program)
@@ -22,7 +24,7 @@ pub(super) fn filter() -> Result<(), String> {
     tried()
 }
 
-/// Tests the filter by starting a process, of a program that cannot exist.
+/// Tests the filter: tries to start a program that cannot exist.
 fn tried() -> Result<(), String> {
     match std::process::Command::new("/").spawn().err().and_then(|error| error.raw_os_error()) {
         Some(libc::ENOSYS) => Ok(()),
@@ -144,8 +146,8 @@ const MEMORY: &[c_long] = &[
     libc::SYS_set_mempolicy,
 ];
 
-/// Threads are made with `clone`, whose flags the filter can check. Libraries fall back to it when
-/// `clone3` does not exist.
+/// Threads are made with `clone`, whose flags the filter can check. Libraries fall back to `clone`
+/// when `clone3` does not exist.
 const THREADS: &[c_long] = &[
     libc::SYS_exit,
     libc::SYS_exit_group,

@@ -16,7 +16,7 @@ const IO_URING: &str = "/proc/sys/kernel/io_uring_disabled";
 /// Drops all capabilities but [`NEEDED`].
 ///
 /// # Errors
-/// One sentence.
+/// One sentence for people.
 pub(super) fn drop_unneeded() -> Result<(), String> {
     let cannot = |error| format!("capabilities cannot be given up: {error}");
     let had = capabilities(None).map_err(cannot)?;

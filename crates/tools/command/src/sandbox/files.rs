@@ -13,10 +13,10 @@ const SYSTEM: &[&str] =
 /// Devices that every process reads and writes.
 const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/urandom", "/dev/hugepages"];
 
-/// Forbids executing programs and making devices; with `paths`, also opening any other file.
+/// Forbids executing programs and making devices; with `paths`, also opening files elsewhere.
 ///
 /// # Errors
-/// One sentence.
+/// One sentence for people.
 pub(super) fn restrict(paths: Option<&Paths>) -> Result<(), String> {
     let status = ruled(paths).map_err(|error| format!("Landlock: {error}"))?;
     match status {

@@ -30,7 +30,7 @@ struct GivenUp {
 /// The paths that may be opened.
 #[derive(Default)]
 pub struct Paths {
-    /// Everything below these may be shared.
+    /// Files and folders that the target may share, with everything below them.
     pub shared: Vec<PathBuf>,
     /// Folders in which files are made and replaced: sockets, saved state.
     pub own: Vec<PathBuf>,
@@ -39,10 +39,10 @@ pub struct Paths {
 }
 
 /// Gives up unneeded rights; [`seen`] reports those that the kernel could not drop. With `paths`,
-/// only those can be opened from now on.
+/// the process can open only those from now on.
 ///
 /// # Errors
-/// One sentence, if `paths` cannot be enforced.
+/// One sentence for people, if `paths` cannot be enforced.
 pub fn enter(paths: Option<&Paths>) -> Result<(), String> {
     // Read now: Landlock hides the files with the process's limits.
     farblock_reactor::allowance::read();
@@ -83,7 +83,7 @@ pub fn enter(paths: Option<&Paths>) -> Result<(), String> {
 /// system calls is active.
 ///
 /// # Errors
-/// Those of [`enter`].
+/// As for [`enter`].
 pub fn enter_within(paths: &Paths) -> Result<(), String> {
     match is_filtered() || enter(Some(paths)).is_err() {
         true => enter(None),

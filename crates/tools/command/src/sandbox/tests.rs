@@ -39,8 +39,8 @@ fn is_filtered() -> bool {
     status("Seccomp").is_some_and(|mode| mode != "0")
 }
 
-/// Another filter must not be reported as ours, and may kill us for unusual calls, so none are
-/// tested.
+/// Another filter must not be reported as ours, and may kill this process for unusual calls, so the
+/// test makes none.
 fn another_filter_stays() {
     enter(None).expect("no path is said");
     lives();

@@ -22,7 +22,7 @@ impl Stop {
     }
 
     /// For interactive commands: the end of the terminal (SIGHUP) stops the process as well, unless
-    /// `nohup` or similar has it ignored.
+    /// `nohup` or a similar tool made it ignore SIGHUP.
     pub(super) fn try_install_with_hangup() -> io::Result<Stop> {
         match is_ignored(SIGHUP) {
             true => Stop::try_install(),
@@ -68,7 +68,7 @@ fn is_ignored(signal: i32) -> bool {
 }
 
 /// Calls `heard` for each stop signal, on a thread. SIGHUP, SIGUSR1 and SIGUSR2 are ignored from
-/// now on: killing the process would take its disk away.
+/// now on: killing this process would remove its disk.
 #[cfg(target_os = "linux")]
 pub fn on_each(mut heard: impl FnMut() + Send + 'static) -> io::Result<()> {
     for signal in [SIGHUP, SIGUSR1, SIGUSR2] {
@@ -102,7 +102,7 @@ pub fn outlive_others() -> io::Result<Hangup> {
 pub struct Hangup(UnixStream);
 
 impl Hangup {
-    /// Calls `heard` for each, on a thread.
+    /// Calls `heard` for each SIGHUP, on a thread.
     pub fn on_each(mut self, mut heard: impl FnMut() + Send + 'static) -> io::Result<()> {
         // A signal that finds the pipe full is dropped: another one is still pending.
         let answer = move || {

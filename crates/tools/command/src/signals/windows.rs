@@ -1,5 +1,5 @@
 //! Windows console events: Ctrl-C, Ctrl-Break, and the end of the window or the session. After the
-//! last two Windows kills the process at once: only answered commands are done.
+//! last two, Windows kills the process at once: only answered commands are sure to be done.
 
 use super::EXIT_CODE;
 use std::io;

@@ -19,9 +19,9 @@ struct Wanted {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum RestoreState {
-    /// To be attached; retried until it is.
+    /// The disk is to be attached; retried until it is.
     Missing,
-    /// Was attached. If an administrator detaches it by hand, it stays detached.
+    /// The disk was attached. If an administrator detaches it by hand, it stays detached.
     Attached,
     /// The file is invalid, or the service is stopping.
     Over,
@@ -48,14 +48,14 @@ impl<'a> Restorer<'a> {
         Ok(Restorer { global, program, runtime, all })
     }
 
-    /// Attaches what is missing, until `until` returns true.
+    /// Attaches the missing disks, until `until` returns true.
     pub(super) fn attach(&mut self, until: impl Fn() -> bool) {
         for wanted in &mut self.all {
             let folder = &wanted.folder;
             let lives = || folder.is_held(Role::Server) || folder.is_held(Role::Supervisor);
             wanted.state = match wanted.state {
                 RestoreState::Missing | RestoreState::Attached if lives() => RestoreState::Attached,
-                // Its processes died: a proper detach removes the folder.
+                // The processes of the attachment died: a proper detach removes the folder.
                 RestoreState::Attached if folder.0.exists() => RestoreState::Missing,
                 state => state,
             };

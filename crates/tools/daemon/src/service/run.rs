@@ -26,7 +26,7 @@ const ATTACH_EVERY: Duration = Duration::from_secs(5);
 const DETACH_EVERY: Duration = Duration::from_millis(500);
 /// Time limit for the last users at a stop. Disks still in use then stay attached.
 const DETACH_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time until Windows must hear from us again while stopping; one attempt takes less.
+/// Time until the next report that Windows expects while the service stops; one attempt takes less.
 const STOP_HINT: Duration = Duration::from_secs(60);
 
 define_windows_service!(service_main, serve);

@@ -211,7 +211,7 @@ pub(in super::super) fn runtime() -> Result<PathBuf> {
     })
 }
 
-/// Where `--restore` looks for files.
+/// The folder in which `--restore` looks for files.
 pub(in super::super) fn configurations() -> Result<PathBuf> {
     Ok("/etc/farblock/attach.d".into())
 }
@@ -221,7 +221,7 @@ pub(in super::super) struct Listener(UnixListener);
 
 impl Listener {
     pub(in super::super) fn bind(path: &Path) -> io::Result<Listener> {
-        // A dead predecessor's socket: this process holds its lock.
+        // The socket file is a dead predecessor's: this process holds the lock.
         let _ = fs::remove_file(path);
         let listener = UnixListener::bind(path)?;
         fs::set_permissions(path, Permissions::from_mode(0o600))?;
@@ -267,8 +267,8 @@ pub(in super::super) fn make_server(command: &mut Command) {
     Notifier::hide_from(command);
 }
 
-/// The descriptor that systemd kept under this name for an earlier supervisor, if it still works.
-/// See [`notify::handed_over`] for when to call this.
+/// The descriptor that systemd kept under this name for an earlier supervisor, if the descriptor
+/// still works. See [`notify::handed_over`] for when to call this.
 pub(in super::super) fn handed_over(name: &str) -> Option<Descriptor> {
     let taken = notify::handed_over().into_iter().filter(|(its_name, _)| its_name == name);
     taken.map(|(_, descriptor)| descriptor).find(notify::lives)

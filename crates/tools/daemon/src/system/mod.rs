@@ -2,9 +2,9 @@
 //! and locks, daemon processes with message channels, and a socket for users who may open the
 //! folder.
 //!
-//! A lock is an open file that no other process can lock while any process has it open. So it can
-//! be handed over without a gap. The standard library's locks do not work like that on Windows,
-//! where a lock belongs to a process and ends with it.
+//! A lock is an open file that no other process can lock while any process has it open. So one
+//! process can hand the lock to another without a gap. The standard library's locks do not work
+//! like that on Windows, where a lock belongs to a process and ends with it.
 
 #[cfg(target_os = "linux")]
 mod linux;

@@ -172,7 +172,7 @@ pub(in super::super) fn make_private(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Not checked here: [`base`] ensures private default folders, and users answer for folders they
+/// Checks nothing: [`base`] ensures private default folders, and users answer for folders they
 /// name.
 pub(in super::super) fn check_private(_: &Path, _: bool) -> Result<(), String> {
     Ok(())
@@ -218,7 +218,7 @@ pub(in super::super) fn runtime() -> Result<PathBuf> {
     Ok(base()?.join("run"))
 }
 
-/// Where `--restore` looks for files.
+/// The folder in which `--restore` looks for files.
 pub(in super::super) fn configurations() -> Result<PathBuf> {
     Ok(base()?.join("attach.d"))
 }
@@ -250,7 +250,7 @@ impl Listener {
     pub(in super::super) fn admit(&self, mut stream: &Stream) -> io::Result<()> {
         let mut said = vec![0; self.secret.len()];
         stream.read_exact(&mut said)?;
-        // Compare in constant time.
+        // Compares in constant time.
         let pairs = said.iter().zip(self.secret.as_bytes());
         match pairs.fold(0, |differs, (said, right)| differs | (said ^ right)) {
             0 => Ok(()),

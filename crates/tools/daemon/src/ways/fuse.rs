@@ -3,7 +3,7 @@
 //! On kernels that can resend unanswered requests (Linux 6.9), the mount outlives its server: the
 //! supervisor keeps the connection to the kernel, and the successor resumes it. A loop device then
 //! only sees I/O wait. On older kernels the mount breaks with the server, a loop device on it fails
-//! all I/O, and the successor creates both anew.
+//! all I/O, and the successor creates a new mount and device.
 
 mod root;
 
@@ -65,7 +65,7 @@ pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
     let namespace = start.namespace()?;
     let geometry = namespace.geometry();
     let server = Server::start_with(&config, namespace, Arc::clone(&mounts) as _);
-    // From here on, dropping it unmounts.
+    // From here on, dropping `fuse` unmounts.
     let mut fuse = Fuse { server: server.map_err(sentence)?, mounts, device: None, made };
     if !settings.no_device && is_root() {
         let read_only = geometry.read_only || settings.read_only;
@@ -158,7 +158,7 @@ impl Attached for Fuse {
     }
 
     fn resized(&mut self, _: u64) -> Result<(), String> {
-        // Before the loop device, which asks the kernel for the file's size.
+        // Resize the server before the loop device, which asks the kernel for the file's size.
         self.server.resized().map_err(|error| farblock_command::error::os(&error))?;
         self.mounts.resize(self.device.as_deref()).map_err(String::from)
     }
@@ -203,8 +203,9 @@ pub(super) fn users_of_broken(folder: &Folder, settings: &Settings) -> Vec<Strin
     devices.iter().flat_map(|device| users_of(device)).collect()
 }
 
-/// Unmounts a mount without a server, and detaches its loop device. All I/O on it fails already, so
-/// nothing more is lost. Unless forced, a mount stays if a process keeps it for the next server.
+/// Unmounts a mount without a server, and detaches its loop device. All I/O on the device fails
+/// already, so nothing more is lost. Unless forced, a mount stays if a process keeps it for the
+/// next server.
 pub(super) fn clean_up(
     folder: &Folder,
     settings: &Settings,

@@ -1,5 +1,5 @@
-//! An iSCSI target for initiators on this machine. It ends with its process, but initiators log in
-//! again as soon as a successor listens.
+//! An iSCSI target for initiators on this machine. The target ends with its process, but initiators
+//! log in again as soon as a successor listens.
 
 use super::super::status::{Use, UseKind};
 use super::{Attached, Start, StopError, until_free};

@@ -1,11 +1,11 @@
 //! Creates and changes loop devices on a disk's file, in a small separate process.
 //!
-//! In these calls the loop driver asks the file's file system, and holds locks that all loop
-//! devices share. Here that file system is the calling process. A server killed in such a call
-//! could not exit before an answer, yet would keep open the connection on which the kernel waits
-//! for it: all loop devices would be blocked. A separate process does not hold that connection, so
-//! it closes with the server, and the call fails. `stat` of the own file has the same problem, and
-//! also runs there.
+//! In its calls the loop driver asks the file's file system, and holds locks that all loop devices
+//! share. Here the server itself is that file system. A server killed in such a call could not exit
+//! before an answer, yet would keep open the connection on which the kernel waits for this answer:
+//! all loop devices would be blocked. A separate process does not hold that connection: when the
+//! server dies, the connection closes and the call fails. `stat` of a file that the server itself
+//! serves has the same problem, and also runs in the separate process.
 
 use super::super::system;
 use super::sentence;
@@ -95,7 +95,7 @@ fn ask(task: &Task) -> Result<Option<PathBuf>, Problem> {
     serde_json::from_slice(&output.stdout).map_err(|error| Problem::Failed(died(error)))?
 }
 
-/// The process's main function.
+/// The main function of the separate process.
 pub(in super::super) fn run(task: &str) -> Result<()> {
     let Ok(task) = serde_json::from_str::<Task>(task) else {
         return Err(Failure::usage("this is for `farblock attach` to run, not for people"));

@@ -46,7 +46,7 @@ pub(super) use loops::run as run_loop;
 
 /// Time limit for retrying a port that is in use, for example by `farblock serve`.
 const LISTEN_TIME: Duration = Duration::from_secs(3);
-/// Pause between two tries.
+/// Pause between two tries to listen.
 const LISTEN_PAUSE: Duration = Duration::from_millis(20);
 
 /// Input for a way.
@@ -66,16 +66,16 @@ pub(super) struct Start<'a> {
 
 /// Records of a server that died.
 pub(super) struct Predecessor {
-    /// Its [`Attached::state`].
+    /// The server's [`Attached::state`].
     pub(super) state: Value,
-    /// The descriptor of its [`Attached::keep`], which the supervisor kept.
+    /// The descriptor of the server's [`Attached::keep`], which the supervisor kept.
     #[cfg_attr(windows, expect(dead_code, reason = "no way of Windows keeps anything"))]
     pub(super) kept: Option<Descriptor>,
 }
 
 impl Start<'_> {
     /// Connects the disk on the first call. A way that never calls this, because the kernel
-    /// connects, has no connections of ours.
+    /// connects, has no connections in this process.
     pub(super) fn disk(&self) -> Result<&Disk, String> {
         if self.disk.get().is_none() {
             let disk = super::connect(self.settings, self.folder, self.resume)?;
@@ -117,7 +117,7 @@ fn until_free<T, E: fmt::Display>(
 
 /// A disk that is offered. Call [`Attached::stop`] before dropping it, or parts of it may remain.
 pub(super) trait Attached: Send {
-    /// Where the disk can be used.
+    /// The path or address at which the disk can be used.
     fn used(&self) -> Use;
 
     /// State, trouble and geometry, for ways without a [`Disk`] of ours.
@@ -125,7 +125,7 @@ pub(super) trait Attached: Send {
         None
     }
 
-    /// State for a successor and for [`clean_up`]. Asked for once, after the start.
+    /// State for a successor and for [`clean_up`]. The server calls this once, after the start.
     fn state(&self) -> Value;
 
     /// A descriptor that another process must keep open for a successor.
@@ -141,18 +141,18 @@ pub(super) trait Attached: Send {
         None
     }
 
-    /// Shows a new size where the server's own notice does not suffice. The error says that users
-    /// cannot see it.
+    /// Shows a new size to users whom the server's own notice does not reach. The error says that
+    /// users cannot see it.
     fn resized(&mut self, _bytes: u64) -> Result<(), String> {
         Ok(())
     }
 
-    /// Stops offering the disk, unless it is in use and `force` is false. After an error it still
-    /// works.
+    /// Stops offering the disk, unless it is in use and `force` is false. After an error the disk
+    /// is still offered.
     fn stop(&mut self, force: bool) -> Result<(), StopError>;
 }
 
-/// The condition of a way that has no connections of ours.
+/// The condition of a disk that the kernel connects.
 pub(super) struct Condition {
     pub(super) state: AttachmentState,
     pub(super) trouble: Option<String>,
@@ -204,7 +204,8 @@ pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
     }
 }
 
-/// Why the server keeps its rights in this way, if it does: it manages kernel objects itself.
+/// The reason why the server keeps its rights in this way to attach, if it does: it manages kernel
+/// objects itself.
 #[cfg(target_os = "linux")]
 pub(super) fn keeps_rights(settings: &Settings) -> Option<&'static str> {
     match settings.way {
@@ -256,7 +257,7 @@ pub(super) fn clean_up(_: &Folder, _: &Settings, _: &Value, _: bool) -> Result<(
 /// A candidate for `--as auto`.
 pub(super) struct Candidate {
     pub(super) way: As,
-    /// Without a block device.
+    /// Without a block device, only a file or socket.
     pub(super) no_device: bool,
     /// The reason for this choice, as a sentence.
     pub(super) why: String,
@@ -281,8 +282,8 @@ pub(super) fn check(_: &Settings) -> Result<(), String> {
     Ok(())
 }
 
-/// Cleans up after a server that is dead for good. The error says why it could not: in use, unless
-/// forced.
+/// Cleans up after a server that is dead for good. The error says why this could not: in use,
+/// unless forced.
 #[cfg(target_os = "linux")]
 pub(super) fn clean_up(
     folder: &Folder,

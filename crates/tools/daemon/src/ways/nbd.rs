@@ -30,7 +30,7 @@ struct Nbd {
     server: Option<Server>,
     device: Option<Device>,
     export: String,
-    /// Why there is no device, although one was wanted.
+    /// The reason why there is no device, although one was wanted.
     instead: Option<String>,
 }
 
@@ -102,7 +102,7 @@ impl Attached for Nbd {
     }
 
     fn resized(&mut self, bytes: u64) -> Result<(), String> {
-        // Before the device: a program that sees the new end may read there.
+        // Resize the server before the device: a program that sees the new end may read there.
         self.server.iter().for_each(Server::resized);
         self.device.as_ref().map_or(Ok(()), |device| device.resize(bytes))
     }

@@ -20,7 +20,7 @@ const SUBSYSTEMS: &str = "/sys/class/nvme-subsystem";
 /// The kernel's unit for sizes.
 const SECTOR_BYTES: u64 = 512;
 
-/// One connection for each URL.
+/// The kernel's connections, one for each URL.
 struct Nvme {
     connections: Vec<Connection>,
 }

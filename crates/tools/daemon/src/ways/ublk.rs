@@ -1,7 +1,7 @@
 //! A block device of the kernel's ublk driver.
 //!
-//! It outlives the server: new I/O, and I/O that the dead server had not answered, waits for a
-//! successor.
+//! The device outlives the server: new I/O, and I/O that the dead server had not answered, waits
+//! for a successor.
 
 use super::super::status::{Use, UseKind};
 use super::{Attached, Start, StopError, sentence, users_of};
@@ -35,7 +35,7 @@ pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
         polling: settings.spin(),
         read_only: settings.read_only,
         identifier: start.name.clone(),
-        // No need to wait: late commands are over before a way resumes.
+        // No need to wait: late commands have ended before a way resumes.
         settle: Duration::ZERO,
         ..Config::default()
     };
@@ -78,7 +78,7 @@ impl Attached for Ublk {
     }
 
     fn resized(&mut self, _: u64) -> Result<(), String> {
-        // For the kernel's messages about the new size.
+        // Needed for the kernel's messages about the new size.
         self.server.resized().map_err(sentence)
     }
 

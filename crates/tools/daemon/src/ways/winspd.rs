@@ -1,4 +1,5 @@
-//! A Windows disk through WinSpd's driver. It ends with its process; a successor creates another.
+//! A Windows disk through WinSpd's driver. The disk ends with its process; a successor creates
+//! another.
 
 use super::super::status::{Use, UseKind};
 use super::{Attached, Start, StopError, sentence};
@@ -26,7 +27,7 @@ pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
 impl Attached for WinSpd {
     fn used(&self) -> Use {
         let path = self.server.as_ref().map(Server::location).unwrap_or_default();
-        // Its licence requires this notice.
+        // The licence of WinSpd requires this notice.
         Use { kind: UseKind::Device, path, behind: Some(NOTICE.to_owned()) }
     }
 

@@ -1,5 +1,5 @@
 //! Finds the process that holds a file lock, from the lock information in `/proc`. Unlike a
-//! recorded process ID, it cannot be stale, missing or another process's.
+//! recorded process ID, this information cannot be stale, missing or about another process.
 
 use rustix::fs::{major, minor};
 use rustix::io::Errno;
@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::{fs, io};
 
-/// Kills the processes that hold this file's lock. True if there was one.
+/// Kills the processes that hold this file's lock. True if there was such a process.
 pub(in super::super::super) fn kill_holder(lock: &Path, _: &str) -> bool {
     // The path as links in /proc show it.
     let Ok(lock) = lock.canonicalize() else { return false };
@@ -18,9 +18,9 @@ pub(in super::super::super) fn kill_holder(lock: &Path, _: &str) -> bool {
         > 0
 }
 
-/// Kills the process if `is_it`, but never a later one with the same ID.
+/// Kills the process if `is_it` returns true, but never a later one with the same ID.
 fn kill_if(pid: Pid, is_it: impl FnOnce(Pid) -> bool) -> bool {
-    // Open the pidfd first: the check then sees this process, or it is gone.
+    // Open the pidfd first: then the check sees this process, or none.
     let process = rustix::process::pidfd_open(pid, PidfdFlags::empty());
     if !is_it(pid) {
         return false;
@@ -51,7 +51,7 @@ fn holds(pid: Pid, lock: &Path) -> bool {
     })
 }
 
-/// Whether a process took this lock itself and the lock is still held. Every user can read that. A
+/// Whether a process took this lock itself and the lock is still held. Every user can read this. A
 /// server takes its lock itself, and never hands it on.
 fn took(pid: Pid, lock: &Path) -> bool {
     let (Ok(file), Ok(locks)) = (fs::metadata(lock), fs::read_to_string("/proc/locks")) else {

@@ -49,8 +49,8 @@ fn done(result: i32) -> io::Result<()> {
     if result == 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// The number of a handle that [`give`] made in another process. It travels only over the pipe
-/// between the two and cannot be copied, so its owner takes it once.
+/// The number of a handle that [`give`] made in another process. The number travels only over the
+/// pipe between the two processes and cannot be copied, so its owner takes the handle once.
 #[derive(Serialize, Deserialize)]
 #[serde(transparent)]
 pub(super) struct Given(usize);
@@ -77,7 +77,7 @@ pub(super) fn give(handle: &OwnedHandle, process: &OwnedHandle) -> io::Result<Gi
 /// Takes a handle that our parent duplicated into this process; no other process can send one.
 ///
 /// # Errors
-/// The number is not a handle of this process.
+/// If the number is not a handle of this process.
 pub(super) fn take(given: Given) -> io::Result<OwnedHandle> {
     let handle = ptr::with_exposed_provenance_mut(given.0);
     let mut flags = 0;
@@ -87,8 +87,8 @@ pub(super) fn take(given: Given) -> io::Result<OwnedHandle> {
     Ok(unsafe { OwnedHandle::from_raw_handle(handle) })
 }
 
-/// Keeps the standard handles from child processes that are not given them. Otherwise children
-/// would keep pipes open, and their readers would wait for the end.
+/// Keeps child processes from inheriting the standard handles unless they are meant to. Otherwise
+/// children would keep pipes open, and the pipes' readers would wait for the end.
 pub(in super::super::super) fn keep_own_files() {
     for which in [STD_INPUT_HANDLE, STD_OUTPUT_HANDLE, STD_ERROR_HANDLE] {
         // SAFETY: plain calls, which refuse a value that is not a handle.
@@ -104,7 +104,7 @@ pub(in super::super::super) fn own_process() -> String {
     format!("{} {}\n", std::process::id(), started.unwrap_or_default())
 }
 
-/// When a process started, in Windows' units; `None` if unknown.
+/// The time at which a process started, in Windows' units; `None` if unknown.
 fn started(process: HANDLE) -> Option<u64> {
     let none = FILETIME { dwLowDateTime: 0, dwHighDateTime: 0 };
     let (mut created, mut exited, mut kernel, mut user) = (none, none, none, none);
@@ -116,7 +116,7 @@ fn started(process: HANDLE) -> Option<u64> {
     (told != 0 && time != 0).then_some(time)
 }
 
-/// Kills the recorded holder of a lock, if that process still lives. True if it did.
+/// Kills the recorded holder of a lock, if that process still runs. True if it did.
 pub(in super::super::super) fn kill_holder(_: &Path, record: &str) -> bool {
     let mut words = record.split_whitespace();
     let pid = words.next().and_then(|word| word.parse::<u32>().ok());
@@ -186,8 +186,8 @@ pub(super) fn is_elevated() -> bool {
     asked != 0 && elevation.TokenIsElevated != 0
 }
 
-/// The data folder of the machine or of the user. Asks Windows, because the environment comes from
-/// the parent, and a service has another one.
+/// The data folder of the machine or of the user. This asks Windows, because the environment comes
+/// from the parent, and a service has another one.
 pub(super) fn data_folder(machine: bool) -> io::Result<PathBuf> {
     let id = if machine { FOLDERID_ProgramData } else { FOLDERID_LocalAppData };
     let mut text: *mut u16 = ptr::null_mut();
@@ -235,7 +235,7 @@ pub(super) fn is_trusted(folder: &Path) -> io::Result<bool> {
     }
 }
 
-/// Whether this process runs as that user.
+/// Whether this process runs as the user `owner`.
 ///
 /// # Safety
 /// `owner` must be a valid SID.

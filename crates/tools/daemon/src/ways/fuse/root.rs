@@ -42,16 +42,16 @@ pub(in super::super) enum MountRequest {
 
 #[derive(Serialize, Deserialize)]
 pub(in super::super) enum Answer {
-    /// Whether we created the mountpoint.
+    /// Whether farblock created the mountpoint.
     Made(bool),
     Prepared(PathBuf),
-    /// Sent with the connection to the kernel.
+    /// The answer carries the connection to the kernel.
     Mounted,
-    /// Process, command, and use.
+    /// The users: process, command, and use.
     Users(Vec<(Option<u32>, String, String)>),
     Attached(PathBuf),
     Done,
-    /// It is in use.
+    /// The mount or device is in use.
     Busy(String),
     Refused(String),
 }
@@ -95,7 +95,7 @@ impl Root {
         }
     }
 
-    /// The file's path, built without asking the mount.
+    /// The file's path, built without a request to the mount.
     fn file(&self) -> PathBuf {
         self.own.path().join(&self.name)
     }
@@ -186,7 +186,7 @@ impl Mounts {
         }
     }
 
-    /// Clears what a dead server left. True if the mountpoint exists and is ours.
+    /// Clears what a dead server left. True if the mountpoint exists and farblock created it.
     pub(super) fn make(&self) -> Result<bool, String> {
         Ok(matches!(self.ask(MountRequest::Make)?.0, Answer::Made(true)))
     }
@@ -226,7 +226,7 @@ impl Mounts {
                 users.into_iter().map(user).collect()
             }
             Ok(_) => Vec::new(),
-            // Without an answer, assume that it is in use.
+            // Without an answer, assume that the mount is in use.
             Err(sentence) => vec![User::kernel(sentence)],
         }
     }

@@ -32,7 +32,7 @@ pub(super) fn usual_address(folder: &Folder) -> Address {
     Address::Unix(folder.path("nbd.sock"))
 }
 
-/// The device in a saved state, if it still exists and is ours.
+/// The device in a saved state, if it still exists and is this attachment's.
 pub(super) fn found(state: &Value) -> Option<kernel::Device> {
     let device = kernel::Device { index: u32::try_from(state["index"].as_u64()?).ok()? };
     let backend = state["backend"].as_str()?;
@@ -83,7 +83,7 @@ impl Device {
         match self.ask(DeviceRequest::Users { index: self.device.index }) {
             Ok(Answer::Users(users)) => users,
             Ok(_) => Vec::new(),
-            // Without an answer, assume that it is in use.
+            // Without an answer, assume that the device is in use.
             Err(sentence) => vec![sentence],
         }
     }

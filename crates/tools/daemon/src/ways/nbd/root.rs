@@ -12,7 +12,7 @@ use std::time::Duration;
 const WAIT: Duration = Duration::from_secs(24 * 3600);
 const IDENTIFIER: &str = "farblock-";
 
-/// Requests. The kernel's ends of connections travel with them. A request cannot claim another
+/// Requests. A request carries the kernel's ends of connections. A request cannot claim another
 /// attachment's device.
 #[derive(Serialize, Deserialize)]
 pub(in super::super) enum DeviceRequest {
@@ -36,8 +36,7 @@ pub(in super::super) enum Answer {
 /// Performs the operations.
 pub(in super::super) struct Root {
     identifier: String,
-    /// The device that was created, or found to be ours, and whether the kernel (since 5.14) shows
-    /// its owner.
+    /// This disk's device, and whether the kernel (since 5.14) shows its owner.
     ours: Option<(u32, bool)>,
 }
 
