@@ -11,14 +11,15 @@ use farblock_random::Random;
 pub(crate) struct Span {
     /// Blocks of the namespace in one I/O.
     pub(crate) io_blocks: u32,
-    /// Blocks in one operation of an I/O: all of them, unless the namespace takes less at once.
+    /// Blocks in one operation of an I/O: all of the I/O's, unless the namespace takes less at
+    /// once.
     pub(crate) op_blocks: u32,
     /// I/Os that fit next to each other.
     pub(crate) ios: u64,
 }
 
 impl Span {
-    /// Cuts the first `size` bytes of a namespace (all of it without) into I/Os of `pattern`.
+    /// Cuts a namespace, or its first `size` bytes if given, into I/Os of `pattern`.
     pub(crate) fn new(
         geometry: &Geometry,
         pattern: &Pattern,
@@ -56,7 +57,7 @@ impl Span {
 /// Chooses the next address of one job.
 #[derive(Debug)]
 pub(crate) enum Addresses {
-    /// Anywhere in the span; every I/O alike.
+    /// Anywhere in the span, with equal probability.
     Random { ios: u64 },
     /// One after the other in the job's own region, over and over.
     Sequential { first: u64, count: u64, next: u64 },

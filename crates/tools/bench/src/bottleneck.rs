@@ -16,7 +16,8 @@ use crate::result::{Figures, PatternReport};
 const AS_FAST_PERCENT: f64 = 95.0;
 /// Processors count as used up from this utilization on.
 const USED_UP_PERCENT: f64 = 90.0;
-/// Fewer sleeps per I/O than this, beyond the local side's, explain nothing.
+/// If the remote side sleeps less than this more often per I/O than the local, sleeps explain
+/// nothing.
 const FEW_SLEEPS: f64 = 0.1;
 
 impl PatternReport {
@@ -52,7 +53,8 @@ impl PatternReport {
     }
 }
 
-/// The party whose processors are used up, if any. Each end has as many as there are jobs (`own`).
+/// The party whose processors are used up; `None` if there is none. Each end has as many processors
+/// as there are jobs (`own`).
 fn used_up(remote: &Figures, own: u32, cores: u32) -> Option<String> {
     let percent = |cpu: Option<CpuUse>| cpu.map_or(0.0, |cpu| cpu.percent_of_core);
     let (host, target) = (percent(remote.host_cpu), percent(remote.target_cpu));
@@ -107,7 +109,7 @@ mod tests {
 
     #[test]
     fn what_is_as_fast_as_local_waits_for_the_disk() {
-        // Processor use does not matter: they may be spinning.
+        // Processor use does not matter here: the loops may be spinning.
         says(&measured((40_000.0, 200.0), (38_000.0, 210.0, 26.0, 26.0)), 2, "the disk");
         says(&measured((40_000.0, 200.0), (37_900.0, 211.0, 5.0, 5.0)), 2, "the way");
     }
@@ -121,7 +123,7 @@ mod tests {
         says(&host, 16, "the host's processors");
         let target = measured((40_000.0, 200.0), (20_000.0, 400.0, 30.0, 90.0));
         says(&target, 16, "the target's processors");
-        // As busy, but each end has only half of the two jobs' processors.
+        // As busy, but each end has only half of the processors of the two jobs.
         let neither = measured((40_000.0, 200.0), (20_000.0, 400.0, 45.0, 45.0));
         says(&neither, 16, "the way there and back");
     }

@@ -5,8 +5,8 @@
 //! on. Slow drift (a disk that warms up, another load on the machine) then affects all sides alike.
 //! No two sides run at the same time.
 //!
-//! **Failures.** Errors in the plan are found and returned before the first I/O. A failed run ends
-//! its side of that pattern and appears in the report; the benchmark continues with the rest.
+//! **Failures.** Errors in the plan are returned before the first I/O. A failed run ends its side
+//! of that pattern and appears in the report; the benchmark continues with the rest.
 
 use std::time::{Duration, SystemTime};
 
@@ -29,9 +29,10 @@ use farblock_random::Random;
 /// Bytes in a MiB.
 const MIB: f64 = (1 << 20) as f64;
 
-/// Measures `local`, `remote` or both according to `plan`, and its floor.
+/// Measures `local`, `remote` or both according to `plan`, and the plan's floor.
 ///
-/// Blocks until done or cancelled. A cancelled benchmark reports its results as interrupted.
+/// Returns when the benchmark is done or cancelled. A cancelled benchmark reports its results as
+/// interrupted.
 ///
 /// # Errors
 ///
@@ -69,7 +70,7 @@ pub fn compare(
     Ok(report)
 }
 
-/// The subject of a load.
+/// What a load runs on: a disk or the floor.
 #[derive(Clone, Copy)]
 enum Under<'a> {
     Disk(&'a Side),
@@ -84,7 +85,7 @@ impl<'a> Under<'a> {
         }
     }
 
-    /// The phases of a run, derived from a disk's.
+    /// The phases of a run on this subject, derived from those on a disk.
     fn times(self, disk: Times) -> Times {
         match self {
             Under::Disk(_) => disk,
@@ -116,7 +117,7 @@ struct Measured {
     failure: Option<Failure>,
 }
 
-/// A run of a pattern.
+/// The position of a run in the plan.
 #[derive(Clone, Copy)]
 struct ComparedPlace {
     pattern: usize,
@@ -396,7 +397,7 @@ impl Load<'_> {
     }
 }
 
-/// The number of checks whether a namespace is gone.
+/// The number of checks whether a namespace has been removed.
 const GONE_LOOKS: u32 = 10;
 /// The pause between two checks.
 const GONE_PAUSE: Duration = Duration::from_millis(50);
@@ -404,7 +405,7 @@ const GONE_PAUSE: Duration = Duration::from_millis(50);
 const GONE: &str = "the namespace was removed at the target, or another one took its place";
 
 /// Explains a failed run: a lost connection by its cause. A removed namespace has no blocks, but a
-/// remote one learns that slightly after its commands fail with various errors.
+/// remote one reports that slightly after its commands fail with various errors.
 fn explain(disk: Option<&Side>, error: &RunError) -> String {
     let perhaps = [BlockError::Disconnected, BlockError::OutOfRange, BlockError::Aborted];
     let text = error.to_string();

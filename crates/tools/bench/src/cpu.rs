@@ -1,10 +1,10 @@
-//! Processor time and memory of the processes and threads that take part.
+//! Processor time and memory of the processes and threads of a measurement.
 //!
 //! The kernel's threads for an io_uring (`iou-wrk-N`, `iou-sqp-N`; N is the thread that created the
-//! ring) are threads of the process. They count for whole processes, and for a thread group that
-//! contains N. In a PID namespace a worker's name has the outer N, so there workers count for the
-//! process only. As in any accounting, time in interrupts and in the kernel's network threads is
-//! charged to no process.
+//! ring) are threads of the process. Their time counts for whole processes, and for a thread group
+//! that contains N. In a PID namespace a worker's name has the N of the outer namespace, so there
+//! workers count for the process only. As in any accounting, time in interrupts and in the kernel's
+//! network threads is charged to no process.
 
 use std::fmt;
 use std::sync::Arc;
@@ -45,8 +45,8 @@ impl Without {
 
 impl CpuSource for Without {
     fn cpu_time(&self) -> Duration {
-        // Read the part first: its work in between then counts for the rest, which is never
-        // negative.
+        // Read the part first: its work in between then counts for the rest, so the difference is
+        // never negative.
         let part = self.part.cpu_time();
         self.whole.cpu_time().saturating_sub(part)
     }
@@ -66,7 +66,7 @@ pub struct Meters {
 }
 
 impl Default for Meters {
-    /// The host is this process, and no target is measured.
+    /// Meters for this process as the host, without a target.
     fn default() -> Meters {
         Meters {
             host_cpu: Some(Arc::new(ThisProcess)),
@@ -78,13 +78,14 @@ impl Default for Meters {
 }
 
 impl Meters {
-    /// The target is part of this process: it has these threads, and the host all others.
+    /// Meters for a target that is part of this process: `target` reads the target's threads, and
+    /// all others are the host.
     pub fn embedded(target: Arc<dyn CpuSource>) -> Meters {
         let host = Without::new(Arc::new(ThisProcess), Arc::clone(&target));
         Meters { host_cpu: Some(Arc::new(host)), target_cpu: Some(target), ..Meters::default() }
     }
 
-    /// The target is a separate process on this machine.
+    /// Meters for a target that is a separate process on this machine.
     #[cfg(any(target_os = "linux", windows))]
     pub fn separate(target_process: u32) -> std::io::Result<Meters> {
         let target = OtherProcess::new(target_process)?;
@@ -137,7 +138,7 @@ fn sleeps() -> Option<u64> {
     None
 }
 
-/// Processor use of a host or target in a run.
+/// Processor use of a host or target in one run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CpuUse {
     /// In percent of one core: 200 is two busy cores.
@@ -147,7 +148,8 @@ pub struct CpuUse {
 }
 
 impl CpuUse {
-    /// Converts processor time `used` in `elapsed`, at this rate of I/Os per second.
+    /// Converts processor time `used` in `elapsed`, at this rate of I/Os per second; `None` if
+    /// nothing ran.
     pub fn new(used: Duration, elapsed: Duration, iops: f64) -> Option<CpuUse> {
         if elapsed.is_zero() || iops <= 0.0 {
             return None;

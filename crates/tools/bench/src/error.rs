@@ -69,7 +69,7 @@ pub enum BenchError {
         #[source]
         error: io::Error,
     },
-    /// It was cancelled before the first measurement.
+    /// The benchmark was cancelled before the first measurement.
     #[error("cancelled")]
     Cancelled,
 }
@@ -78,8 +78,8 @@ pub enum BenchError {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// An I/O failed. One is enough: a benchmark that continues after errors measures something
-    /// else.
+    /// An I/O failed. One failed I/O is enough: a benchmark that continues after errors measures
+    /// something else.
     #[error(
         "job {job}: {} of {blocks} blocks at LBA {lba} failed after {completed} good I/Os: {error}",
         command_word(*.command)
@@ -89,11 +89,11 @@ pub enum RunError {
         job: u32,
         /// The operation's command.
         command: Command,
-        /// Its first block.
+        /// The operation's first block.
         lba: u64,
-        /// Its number of blocks.
+        /// The operation's number of blocks.
         blocks: u32,
-        /// I/Os that the job had completed before.
+        /// I/Os that the job had completed before the failure.
         completed: u64,
         /// The namespace's error.
         error: BlockError,
@@ -143,7 +143,7 @@ pub enum RunError {
     /// No I/O completed in the measured time.
     #[error("not one I/O completed in the measured time")]
     NothingMeasured,
-    /// It was cancelled.
+    /// The run was cancelled.
     #[error("cancelled")]
     Cancelled,
 }

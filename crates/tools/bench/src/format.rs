@@ -34,7 +34,7 @@ pub fn us(ns: f64) -> String {
     tenths(ns / 1000.0)
 }
 
-/// I/Os per second: whole, unless they are so few that a fraction matters.
+/// I/Os per second: a whole number, unless they are so few that a fraction matters.
 #[must_use]
 pub fn iops(value: f64) -> String {
     if value < 999.95 { tenths(value) } else { whole(value) }

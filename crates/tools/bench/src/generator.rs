@@ -1,4 +1,4 @@
-//! Runs a pattern on a namespace once: starts the jobs, watches them, and adds up their results.
+//! Runs a pattern on a namespace once: starts the jobs, watches them, and sums their results.
 //!
 //! Every job is a thread with its own reactor, queue and buffers (`job`). This thread sleeps,
 //! except to report progress and to read the processor clocks at the start and end of the measured
@@ -44,11 +44,11 @@ pub(crate) struct RunSpec<'a> {
     /// An agreed start time; `None`: when everything is ready.
     pub(crate) start: Option<Instant>,
     pub(crate) ramp: Duration,
-    /// The time to measure; `None`: until `io_size` is reached.
+    /// The time to measure; `None`: until `io_size` bytes are done.
     pub(crate) runtime: Option<Duration>,
     /// Bytes after which each job ends.
     pub(crate) io_size: Option<u64>,
-    /// The limit for the last I/Os after the end.
+    /// The time limit for the last I/Os after the end of a run.
     pub(crate) drain_limit: Duration,
     pub(crate) meters: &'a Meters,
 }
@@ -106,7 +106,7 @@ pub(crate) fn run(
 }
 
 struct Started {
-    /// One per running thread.
+    /// One sender for each running thread.
     starts: Vec<Sender<Schedule>>,
     result: Result<(), RunError>,
 }
@@ -217,7 +217,7 @@ impl<'a> Watch<'a> {
         let runtime = self.spec.runtime.unwrap_or(FOREVER).min(FOREVER);
         let schedule = Schedule { measure_start, measure_end: measure_start + runtime };
         for start in starts {
-            // A job that has ended has reported the reason, or is about to.
+            // A job that has ended has reported the reason, or will at once.
             let _ = start.send(schedule);
         }
         Some(schedule)
@@ -284,7 +284,7 @@ impl<'a> Watch<'a> {
         Mark { at: Instant::now(), readings: self.spec.meters.read() }
     }
 
-    /// Handles messages until `time`, or until no job is left.
+    /// Handles messages until `time`, or until no job runs.
     fn take_until(&mut self, time: Instant) {
         while self.unmeasured > 0 && self.unfinished > 0 && self.failure.is_none() {
             let left = time.saturating_duration_since(Instant::now());

@@ -149,7 +149,7 @@ fn cards(page: &mut String, report: &Report) {
     page.push_str("</ul>\n");
 }
 
-/// The color for a percentage of local I/Os per second; the number stands beside it.
+/// The colour for a percentage of local I/Os per second; the number stands beside it.
 fn grade(percent: f64) -> &'static str {
     match percent {
         p if p >= 90.0 => "good",
@@ -172,7 +172,7 @@ struct Metric {
     /// The text after the value of one side's bar.
     more: fn(SideName, &PatternReport, &Figures) -> Option<String>,
     percent: fn(&Percent) -> Option<f64>,
-    /// Host and target in different colours.
+    /// Whether host and target have different colours.
     by_party: bool,
 }
 
@@ -460,7 +460,7 @@ mod tests {
         assert_eq!(shown, ["0", "0.05", "2500", "20k", "1.5M", "0.15"]);
     }
 
-    /// Writes the page for a look at it, on request.
+    /// Writes a page to look at, on request.
     #[test]
     fn page_for_eyes() {
         if let Some(path) = std::env::var_os("FARBLOCK_BENCH_PAGE") {

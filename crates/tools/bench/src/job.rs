@@ -33,13 +33,13 @@ pub(crate) struct JobSpec<'a> {
     pub(crate) pattern: &'a Pattern,
     pub(crate) span: Span,
     pub(crate) reactor: &'a Config,
-    /// Queues of the namespace: connections of a remote one.
+    /// The number of the namespace's queues: connections of a remote one.
     pub(crate) connections: u32,
     pub(crate) seed: u64,
     /// Measured bytes after which the job ends, regardless of the time.
     pub(crate) io_size: Option<u64>,
     pub(crate) job: u32,
-    /// The limit for the last I/Os after the end.
+    /// The time limit for the last I/Os after the end of the run.
     pub(crate) drain_limit: Duration,
 }
 
@@ -72,7 +72,8 @@ impl RunShared {
         self.stop.load(Ordering::Acquire)
     }
 
-    /// Registers a waker: a later stop wakes the job, and the job checks for an earlier one.
+    /// Registers a waker: a later stop wakes the job, and the job itself checks for an earlier
+    /// stop.
     fn register(&self, waker: Waker) {
         self.wakers.lock().unwrap_or_else(PoisonError::into_inner).push(waker);
     }
@@ -83,7 +84,7 @@ impl RunShared {
 pub(crate) enum Message {
     /// Queue and buffers are ready; the job waits for the schedule.
     Ready(EngineKind),
-    /// The measured time is over, or the measured size reached.
+    /// The measured time is over, or all bytes to measure are done.
     Measured,
     /// All I/Os are complete.
     Finished(Result<JobOutcome, RunError>),
@@ -209,7 +210,7 @@ fn run_job(
 #[derive(Debug)]
 struct Pace {
     interval: Duration,
-    /// The earliest start of the next one.
+    /// The earliest start of the next I/O.
     next: Option<Instant>,
 }
 
@@ -218,7 +219,7 @@ impl Pace {
         Pace { interval: Duration::from_secs(1) / rate_iops, next: None }
     }
 
-    /// Whether one may start now. If so, counts it.
+    /// Whether an I/O may start now. If so, this counts the I/O.
     fn take(&mut self, now: Instant) -> bool {
         let next = self.next.unwrap_or(now);
         if now < next {
@@ -230,7 +231,8 @@ impl Pace {
         true
     }
 
-    /// When to wake up if nothing else does: a little late, to start all I/Os due by then.
+    /// The time to wake up if nothing else wakes the job: a little late, to start all I/Os due by
+    /// then.
     fn look_again(&self) -> Option<Instant> {
         Some(self.next? + RATE_SLACK)
     }
@@ -240,7 +242,7 @@ impl Job<'_> {
     fn run(mut self) -> Result<JobOutcome, RunError> {
         let mut collected = None;
         loop {
-            // Right after completions, the time is known.
+            // Right after completions, `collected` is the current time.
             let now = collected.unwrap_or_else(Instant::now);
             self.advance(now);
             if self.phase == Phase::Drain {

@@ -26,7 +26,7 @@ impl Latencies {
         Latencies { histogram, sum_ns: 0, max_ns: 0 }
     }
 
-    /// Adds one latency. Those above [`MAX_LATENCY`] go to the last bucket.
+    /// Adds one latency. Latencies above [`MAX_LATENCY`] go to the last bucket.
     pub fn record(&mut self, latency: Duration) {
         let ns = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
         self.histogram.saturating_record(ns);

@@ -1,11 +1,11 @@
 //! The benchmark: compares a remote disk with a local one.
 //!
 //! [`compare()`] runs the same load on a local [`Namespace`](farblock_block::Namespace) and on a
-//! remote one (another namespace) and returns a [`Report`]: I/Os per second, throughput, latency
-//! percentiles, processor time per I/O of host and target, and the remote side as a percentage of
-//! the local. A plan with a [`floor`] measures that too: the limit of the network for any block
-//! server. The report becomes JSON ([`Report::to_json`]), a text table ([`table::render`]) or a
-//! self-contained page ([`html::render`]). [`verdict`] compares two reports.
+//! remote one, and returns a [`Report`]: I/Os per second, throughput, latency percentiles,
+//! processor time per I/O of host and target, and the remote side as a percentage of the local. A
+//! plan with a [`floor`] also measures the limit of the network for any block server. The report
+//! becomes JSON ([`Report::to_json`]), a text table ([`table::render`]) or a self-contained page
+//! ([`html::render`]). [`verdict`] compares two reports.
 //!
 //! ```no_run
 //! # fn open(_: &str) -> std::sync::Arc<dyn farblock_block::Namespace> { unimplemented!() }

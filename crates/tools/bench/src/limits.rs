@@ -6,7 +6,7 @@ use std::time::Duration;
 pub const MAX_IODEPTH: u32 = 65_535;
 /// The most jobs of one pattern.
 pub const MAX_NUMJOBS: u32 = 1024;
-/// The maximum lag of a job with a fixed rate; it skips older I/Os.
+/// The maximum lag of a job with a fixed rate; it does not catch up on older I/Os.
 pub const MAX_RATE_LAG: Duration = Duration::from_millis(10);
 /// The wake-up delay of a job with a fixed rate, equal to the timer slack of a Linux thread. A
 /// wake-up for every single I/O would cost more than the I/O.
@@ -26,7 +26,7 @@ pub const MAX_LATENCY: Duration = Duration::from_secs(3600);
 /// Digits of a latency that the histogram keeps.
 pub const LATENCY_DIGITS: u8 = 3;
 
-/// The longest text that a histogram is parsed from: ours, with maximal counts, is shorter.
+/// The longest text that a histogram is parsed from: the longest that this crate writes is shorter.
 pub const MAX_ENCODED_BYTES: usize = 1 << 20;
 
 /// The limit for the last I/Os of a run after its end; then the run counts as hung.
@@ -36,7 +36,8 @@ pub const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// The interval of progress reports, and the longest delay of a cancellation.
 pub const TICK: Duration = Duration::from_millis(200);
-/// The interval of processor time samples, so that threads that end meanwhile are counted.
+/// The interval of processor time samples: threads that end between two samples count up to the
+/// first.
 pub const CPU_SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The largest I/O of the floor.
@@ -53,7 +54,7 @@ pub const FLOOR_CONNECT_LIMIT: Duration = Duration::from_secs(5);
 pub const FLOOR_IDLE_LIMIT: Duration = Duration::from_secs(60);
 /// The time that an idle thread of the floor spins before it starts to sleep.
 pub const FLOOR_TIMEOUT: Duration = Duration::from_millis(500);
-/// The length of each sleep then.
+/// The length of each sleep after that.
 pub const FLOOR_NAP: Duration = Duration::from_millis(2);
 
 /// [`most_runs`](crate::Plan::most_runs): runs stop when the 95 % interval of the rates' ratio

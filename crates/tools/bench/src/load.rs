@@ -19,17 +19,17 @@ use crate::slots::buffer_bytes;
 /// The load to run.
 #[derive(Clone, Debug)]
 pub struct LoadSpec<'a> {
-    /// All its jobs are started, however few processors there are.
+    /// The pattern: all its jobs are started, however few processors there are.
     pub pattern: &'a Pattern,
     /// The event loop of each job.
     pub reactor: &'a Config,
     /// The seed of random addresses and data.
     pub seed: u64,
-    /// The start time, which must leave time to open the queues. `None`: as soon as they are open.
+    /// The start time, late enough for all queues to be open. `None`: as soon as they are open.
     pub start: Option<Instant>,
-    /// Unmeasured load from the start on.
+    /// Time of unmeasured load from the start on.
     pub ramp: Duration,
-    /// Measured time after that.
+    /// Measured time after the ramp.
     pub runtime: Duration,
 }
 
@@ -42,12 +42,12 @@ pub struct Measured {
     pub writes: u64,
     /// The measured time.
     pub elapsed: Duration,
-    /// Latencies of all of them.
+    /// Latencies of all these reads and writes.
     pub latencies: Latencies,
 }
 
 /// Runs the load. The caller decides whether the namespace may be written. `on_tick` gets the I/Os
-/// per second now and then, and 0 at the end.
+/// per second at each [`TICK`](crate::limits::TICK), and 0 at the end.
 ///
 /// # Errors
 /// If the load does not fit the namespace (outer), or fails while it runs (inner).

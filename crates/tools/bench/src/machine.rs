@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 /// The machine of a report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
-    /// The processor's name, as it reports it.
+    /// The processor's name, as the processor reports it.
     pub cpu_model: String,
-    /// Logical processors that this process may use.
+    /// The number of logical processors that this process may use.
     pub cores: u32,
     /// Main memory, where the system reports it.
     pub memory_bytes: Option<u64>,
@@ -56,7 +56,7 @@ impl Machine {
     }
 }
 
-/// The space in a folder that this user may still use.
+/// Bytes of free space in a folder that this user may use.
 ///
 /// # Errors
 /// The system's error, for example if there is no such folder.
@@ -70,7 +70,7 @@ pub fn available_bytes(folder: &Path) -> io::Result<u64> {
     }
 }
 
-/// Logical processors that this process may use: what jobs are scaled to.
+/// The number of logical processors that this process may use: the limit of jobs.
 pub fn cores() -> u32 {
     let cores = std::thread::available_parallelism().map_or(1, |count| count.get());
     u32::try_from(cores).unwrap_or(u32::MAX)

@@ -28,20 +28,20 @@ pub enum Rw {
 }
 
 impl Rw {
-    /// All of them, in the order of the documentation.
+    /// All variants, in the order of the documentation.
     pub const ALL: [Rw; 6] = [Rw::RandRead, Rw::RandWrite, Rw::Read, Rw::Write, Rw::RandRw, Rw::Rw];
 
-    /// Addresses are chosen at random.
+    /// Whether addresses are chosen at random.
     pub fn is_random(self) -> bool {
         matches!(self, Rw::RandRead | Rw::RandWrite | Rw::RandRw)
     }
 
-    /// Some I/Os are reads.
+    /// Whether some I/Os are reads.
     pub fn reads(self) -> bool {
         !matches!(self, Rw::RandWrite | Rw::Write)
     }
 
-    /// Some I/Os are writes.
+    /// Whether some I/Os are writes.
     pub fn writes(self) -> bool {
         !matches!(self, Rw::RandRead | Rw::Read)
     }
@@ -93,7 +93,7 @@ impl FromStr for Rw {
 /// Its text form follows fio: `randrw,bs=4k,iodepth=32,numjobs=2,rwmixread=70`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pattern {
-    /// Its name for people: `4k random read`.
+    /// The pattern's name for people: `4k random read`.
     pub name: String,
     /// Direction and order.
     pub rw: Rw,
@@ -105,10 +105,10 @@ pub struct Pattern {
     pub numjobs: u32,
     /// Reads in a hundred I/Os, for the mixed patterns.
     pub rwmixread: u8,
-    /// The most I/Os that each job starts in a second.
+    /// The most I/Os that each job starts in a second; `None`: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_iops: Option<u32>,
-    /// Any change made to fit the machine.
+    /// How the pattern was changed to fit the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
@@ -121,7 +121,7 @@ impl Pattern {
         Pattern { name, rw, block_size_bytes, iodepth, numjobs, rwmixread, rate_iops, note }
     }
 
-    /// The six patterns of the documents, with the jobs and depths of a Linux host there.
+    /// The six patterns of the published documents, with the jobs and depths of a Linux host there.
     pub fn six() -> Vec<Pattern> {
         vec![
             Pattern::new(Rw::RandRead, 4 << 10, 16, 32),
@@ -133,7 +133,7 @@ impl Pattern {
         ]
     }
 
-    /// The same pattern with at most as many jobs as there are cores, which a note mentions.
+    /// The same pattern with at most `cores` jobs; a note mentions a reduction.
     ///
     /// A job is a thread that can use a whole core; more jobs than cores would measure the
     /// scheduler. The depth of each job stays, because it determines the latency.

@@ -28,12 +28,13 @@ pub struct Plan {
     pub warm_up: Duration,
     /// Runs of each pattern on each side, averaged.
     pub runs: u32,
-    /// With both sides: repeat them until the 95 % interval of their ratio is narrow, at most this
-    /// often.
+    /// With both sides: repeat the runs until the 95 % interval of the sides' ratio is narrow, at
+    /// most this often.
     pub most_runs: Option<u32>,
     /// Sentences for the reader of the report.
     pub remarks: Vec<String>,
-    /// Write patterns may overwrite data on namespaces that were not made for the benchmark.
+    /// Whether write patterns may overwrite data on namespaces that were not made for the
+    /// benchmark.
     pub allow_writes: bool,
     /// Bytes to use of each namespace, from its start (fio's `size`). `None`: all of it.
     pub size: Option<u64>,
@@ -45,7 +46,7 @@ pub struct Plan {
     pub connections: u32,
     /// The event loop of each job.
     pub reactor: Config,
-    /// Whether to measure the limit of the network beside the namespaces.
+    /// The floor to measure beside the namespaces, if any: the limit of the network.
     pub floor: Option<Floor>,
     /// The seed of random addresses and data. The same seed gives the same I/Os.
     pub seed: u64,
@@ -73,7 +74,8 @@ impl Plan {
         }
     }
 
-    /// The documents' method in less time: a warm-up, then three averaged runs of half a minute.
+    /// The published documents' method in less time: a warm-up, then three averaged runs of half a
+    /// minute.
     pub fn full() -> Plan {
         Plan {
             runtime: Duration::from_secs(30),
@@ -109,7 +111,7 @@ impl Plan {
         Times { warm_up, ramp: self.ramp, runtime: self.runtime }
     }
 
-    /// The patterns as they run here: no more jobs than cores.
+    /// The patterns as they run on this machine: no more jobs than cores.
     pub fn scaled_patterns(&self) -> Vec<Pattern> {
         let cores = self.max_jobs.unwrap_or_else(machine::cores);
         self.patterns.iter().map(|pattern| pattern.scaled_to(cores)).collect()
@@ -148,7 +150,7 @@ impl Plan {
 pub(crate) struct Times {
     pub(crate) warm_up: Duration,
     pub(crate) ramp: Duration,
-    /// Zero: until the I/Os are done.
+    /// Zero: until the bytes of `io_size` are done.
     pub(crate) runtime: Duration,
 }
 
@@ -165,9 +167,10 @@ pub struct Side {
     pub namespace: Arc<dyn Namespace>,
     /// The measurements beside the I/Os.
     pub meters: Meters,
-    /// It was created for the benchmark: it holds no data to lose.
+    /// Whether the namespace was created for the benchmark: it holds no data to lose.
     pub scratch: bool,
-    /// Fill it with random data first: a disk returns unwritten blocks faster than stored data.
+    /// Whether to fill the namespace with random data first: a disk returns unwritten blocks faster
+    /// than stored data.
     pub fill: bool,
 }
 
@@ -177,14 +180,14 @@ impl Side {
         Side { namespace, meters: Meters::default(), scratch: false, fill: false }
     }
 
-    /// It was created for the benchmark, so it may be written.
+    /// Marks the namespace as created for the benchmark, so it may be written.
     #[must_use]
     pub fn scratch(mut self) -> Side {
         self.scratch = true;
         self
     }
 
-    /// Fill it with random data first.
+    /// Requests to fill the namespace with random data first.
     #[must_use]
     pub fn fill(mut self) -> Side {
         self.fill = true;
@@ -237,8 +240,8 @@ impl Side {
     }
 }
 
-/// The largest I/O up to 1 MiB that divides `size`; 64 KiB leave less than that unwritten at the
-/// end of an odd size.
+/// The largest I/O up to 1 MiB that divides `size`; for an odd size 64 KiB, which leave less than
+/// 64 KiB unwritten at the end.
 fn fill_block_bytes(size: u64) -> u32 {
     let divisor = 1 << size.trailing_zeros().min(20);
     if size >= 64 << 10 { divisor.max(64 << 10) } else { divisor }

@@ -67,7 +67,7 @@ pub struct ThreadGroup {
 #[derive(Debug, Default)]
 struct Seen {
     last: HashMap<u32, Duration>,
-    /// The time of threads whose number another thread has got since.
+    /// The processor time of ended threads whose number another thread has got since.
     ended: Duration,
 }
 
@@ -103,7 +103,7 @@ impl ThreadGroup {
         self.select(&all)
     }
 
-    /// The group among all threads of the process.
+    /// The threads of the group, among all threads of the process.
     fn select(&self, all: &[(u32, String)]) -> Vec<u32> {
         let named = |(thread, name): &&(u32, String)| {
             self.threads.contains(thread)
@@ -158,18 +158,18 @@ pub fn resident_memory_bytes(process: u32) -> Option<u64> {
     parse_resident(&fs::read_to_string(format!("/proc/{process}/status")).ok()?)
 }
 
-/// The thread that created the ring, from the name of a kernel thread.
+/// The number of the thread that created the ring, from the name of a kernel thread.
 fn ring_owner(name: &str) -> Option<u32> {
     RING_THREADS.iter().find_map(|prefix| name.strip_prefix(prefix)?.parse().ok())
 }
 
-/// Nanoseconds on a processor: the first number. A kernel without this statistic reports 0.
+/// Parses nanoseconds on a processor: the first number. A kernel without this statistic reports 0.
 fn parse_schedstat(text: &str) -> Option<Duration> {
     let ns: u64 = text.split_whitespace().next()?.parse().ok()?;
     (ns > 0).then(|| Duration::from_nanos(ns))
 }
 
-/// User and system time, the 14th and 15th field; the name before them may hold spaces and
+/// Parses user and system time, the 14th and 15th field; the name before them may hold spaces and
 /// brackets.
 fn parse_stat(text: &str) -> Option<Duration> {
     let (_, after_name) = text.rsplit_once(')')?;

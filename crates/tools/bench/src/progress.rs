@@ -59,10 +59,10 @@ impl Phase {
     }
 }
 
-/// The current position of a benchmark, a few times a second.
+/// The current position of a benchmark, reported a few times a second.
 #[derive(Clone, Copy, Debug)]
 pub struct Snapshot<'a> {
-    /// The pattern, from 0. While a namespace is filled: 0.
+    /// The index of the pattern, from 0. While a namespace is filled: 0.
     pub pattern_index: usize,
     /// The number of patterns.
     pub pattern_count: usize,
@@ -114,17 +114,18 @@ impl Progress for Silent {
 pub struct Cancel(Arc<AtomicBool>);
 
 impl Cancel {
-    /// Not cancelled yet.
+    /// A new cancel, not yet requested.
     pub fn new() -> Cancel {
         Cancel::default()
     }
 
-    /// Ends the benchmark within a fraction of a second (plus the time that outstanding I/Os take).
+    /// Requests the end of the benchmark within a fraction of a second (plus the time that
+    /// outstanding I/Os take).
     pub fn cancel(&self) {
         self.0.store(true, Ordering::Release);
     }
 
-    /// Whether it was cancelled.
+    /// Whether the benchmark was cancelled.
     pub fn is_cancelled(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }

@@ -13,9 +13,9 @@ use crate::limits::{LATENCY_DIGITS, MAX_ENCODED_BYTES};
 pub struct RecordedLatencies {
     /// The histogram in HdrHistogram's V2 encoding, in Base64: nanoseconds, three digits.
     pub histogram: String,
-    /// The exact sum.
+    /// The exact sum of all latencies.
     pub sum_ns: u64,
-    /// The exact maximum.
+    /// The exact maximum of all latencies.
     pub max_ns: u64,
 }
 
@@ -36,7 +36,7 @@ impl RecordedLatencies {
     /// Parses the latencies.
     ///
     /// # Errors
-    /// The reason why it is invalid: the text may be untrusted.
+    /// The reason why the text is invalid: it may be untrusted.
     pub fn latencies(&self) -> Result<Latencies, String> {
         if self.histogram.len() > MAX_ENCODED_BYTES {
             return Err(format!("a histogram of more than {MAX_ENCODED_BYTES} characters"));
@@ -117,7 +117,7 @@ mod tests {
             for value in [0, 0x7f, 0x80, 0xff] {
                 let mut changed = bytes.clone();
                 changed[at] = value;
-                // Any result is acceptable, except for a panic.
+                // Any result is acceptable; only a panic is not.
                 drop(with(&changed));
             }
         }

@@ -45,11 +45,11 @@ pub struct Report {
     pub schema: u32,
     /// Name and version of the program that wrote it.
     pub tool: String,
-    /// Its start in UTC: `2026-11-21T05:06:13Z`.
+    /// The start in UTC: `2026-11-21T05:06:13Z`.
     pub date: String,
-    /// The command that ran it.
+    /// The command line of the benchmark.
     pub command_line: String,
-    /// The machine that ran it.
+    /// The machine that ran the benchmark.
     pub machine: Machine,
     /// The generator's event loop: `uring` or `portable`.
     pub engine: String,
@@ -66,14 +66,15 @@ pub struct Report {
     /// Sentences for the reader, about the subject of the measurement.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub remarks: Vec<String>,
-    /// It was cancelled: the last pattern may lack runs, and later ones are missing.
+    /// Whether the benchmark was cancelled: the last pattern may lack runs, and later ones are
+    /// missing.
     pub interrupted: bool,
 }
 
 /// The method of a report.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Method {
-    /// Measured time of each run; with `io_size_bytes`, the longest.
+    /// Measured time of each run; with `io_size_bytes`, its maximum.
     pub runtime_seconds: f64,
     /// Unmeasured load at the start of each run.
     pub ramp_seconds: f64,
@@ -81,7 +82,7 @@ pub struct Method {
     pub warm_up_seconds: f64,
     /// Runs of each pattern and side, averaged.
     pub runs: u32,
-    /// The generator's spinning, in the terms of `--spin`.
+    /// The spin mode of the generator's event loops, as for `--spin`.
     #[serde(default = "usual_spin")]
     pub spin: String,
     /// Bytes used of each namespace, from its start; `null` is all of it.
@@ -112,7 +113,7 @@ pub struct PatternReport {
     pub remote_percent_of_local: Option<Percent>,
     /// The remote side relative to the floor, if both were measured.
     pub remote_percent_of_floor: Option<Percent>,
-    /// Why figures are missing, or based on fewer runs than planned.
+    /// The failed runs: why figures are missing, or based on fewer runs than planned.
     pub errors: Vec<Failure>,
 }
 
@@ -141,7 +142,8 @@ pub struct Figures {
     pub host_cpu: Option<CpuUse>,
     /// Processor use of the target.
     pub target_cpu: Option<CpuUse>,
-    /// Sleeps of this process's threads per I/O, including the target's if it is part of it.
+    /// Sleeps of this process's threads per I/O, including the target's if the target is part of
+    /// this process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sleeps_per_io: Option<f64>,
     /// Resident memory of the host's process after a run, the largest.
@@ -177,7 +179,7 @@ pub struct RunFigures {
 }
 
 /// The remote side as a percentage of the local, or of the floor. 100 is equal. More is better for
-/// the first two, and worse for the others.
+/// I/Os and throughput, and worse for the others.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Percent {
     /// I/Os per second.
@@ -206,7 +208,7 @@ impl Report {
     ///
     /// # Errors
     ///
-    /// If it is not a report, or has a newer schema.
+    /// If the text is not a report, or has a newer schema.
     pub fn from_json(text: &str) -> Result<Report, serde_json::Error> {
         use serde::de::Error;
         let report: Report = serde_json::from_str(text)?;
@@ -230,7 +232,7 @@ impl Report {
 }
 
 impl Report {
-    /// The sides to measure, with descriptions.
+    /// The measured sides, with descriptions.
     pub(crate) fn sides(&self) -> impl Iterator<Item = (SideName, &str)> {
         let all = [
             (SideName::Local, &self.local),
@@ -240,7 +242,7 @@ impl Report {
         all.into_iter().filter_map(|(name, side)| Some((name, side.as_deref()?)))
     }
 
-    /// The sides to measure, with their figures for this pattern.
+    /// The measured sides, with their figures for this pattern.
     pub(crate) fn figures<'a>(
         &self,
         pattern: &'a PatternReport,
@@ -420,7 +422,8 @@ mod tests {
 
     #[test]
     fn percentages_are_those_of_the_documents() {
-        // StarWind's 4k random read: 5,540,879 IOPS at 0.369 ms of 5,696,000 at 0.359 ms.
+        // StarWind's 4k random read: 5,540,879 remote IOPS at 0.369 ms, 5,696,000 local at 0.359
+        // ms.
         let local = figures(5_696_000.0, 4096, 359_000.0, None);
         let remote = figures(5_540_879.0, 4096, 369_000.0, None);
         let percent = Percent::new(&local, &remote).expect("both measured");

@@ -1,6 +1,6 @@
 //! The I/Os that one job keeps in flight, with their buffers.
 //!
-//! A slot is one I/O. It becomes one operation, or several where the namespace accepts less at
+//! A slot is one I/O. The I/O becomes one operation, or several where the namespace accepts less at
 //! once, and completes with the last of them. All buffers are allocated at the start: operations
 //! take them and completions return them.
 
@@ -50,7 +50,8 @@ pub(crate) struct Slots {
     block_size: u32,
     slots: Vec<Slot>,
     idle: Vec<u32>,
-    /// One per operation, absent while the operation owns it. Empty if the pattern does not read.
+    /// One buffer per operation, absent while the operation owns it. Empty if the pattern does not
+    /// read.
     read_buffers: Vec<Option<Buffer>>,
     /// Buffers for writes: separate, because reads would overwrite the random contents.
     write_buffers: Vec<Option<Buffer>>,
@@ -142,7 +143,7 @@ impl Slots {
         }
     }
 
-    /// Handles a completion. Returns the I/O if this completes it, or the failure.
+    /// Handles a completion. Returns the I/O if this completion is its last, or the failure.
     pub(crate) fn complete(&mut self, completion: Completion) -> Result<Option<Finished>, Failed> {
         let per_io = self.span.ops_per_io();
         let token = u32::try_from(completion.token).expect("a token that was never given out");
@@ -174,7 +175,8 @@ impl Slots {
     }
 }
 
-/// The block count of an operation, by its token or index. Only an I/O's last may be shorter.
+/// The block count of an operation, by its token or index. Only the last operation of an I/O may be
+/// shorter.
 fn op_blocks(span: &Span, op: u32) -> u32 {
     let per_io = span.ops_per_io();
     match op % per_io {

@@ -3,22 +3,22 @@
 //! The first operations go to the queues in turn. After that, each operation goes to the queue of
 //! the oldest completion, as with fio, where each job refills its own file. So every connection
 //! keeps its share of the depth, and operations that complete together are sent together. SPDK's
-//! perf gives each operation to the next queue pair instead, so its operations never travel
+//! perf gives each operation to the next queue pair instead, so its operations are never sent
 //! together.
 
 use farblock_block::{BlockError, Completion, Namespace, Op, Queue};
 use farblock_reactor::{Reactor, TaskId, TaskMap};
 use std::collections::VecDeque;
 
-/// A job's queues. Only queues with events are polled, so that idle ones cost nothing.
+/// A job's queues. Only queues with events are polled, so that idle queues cost nothing.
 pub(crate) struct Spread {
     queues: Vec<Member>,
     by_task: TaskMap<usize>,
-    /// Members to be polled, each once.
+    /// Indexes of queues to be polled, each once.
     dirty: Vec<usize>,
-    /// Members by completions that no new operation has replaced yet, the oldest first.
+    /// Indexes of queues by completions that no new operation has replaced yet, the oldest first.
     refill: VecDeque<usize>,
-    /// The queue for the next operation if there is no completion to replace.
+    /// The index of the queue for the next operation if there is no completion to replace.
     next: usize,
 }
 
@@ -61,14 +61,14 @@ impl Spread {
         self.mark(index);
     }
 
-    /// A task of the reactor is ready.
+    /// Notes that a task of the reactor is ready: its queue has events.
     pub(crate) fn ready(&mut self, task: TaskId) {
         if let Some(&index) = self.by_task.get(task) {
             self.mark(index);
         }
     }
 
-    /// Appends everything that has completed.
+    /// Appends all completions to `done`.
     pub(crate) fn poll(&mut self, done: &mut Vec<Completion>) {
         for index in self.dirty.drain(..) {
             let member = &mut self.queues[index];

@@ -15,7 +15,7 @@ const GAP: &str = "  ";
 /// The width of the labels in the head.
 const HEAD: usize = 9;
 
-/// The remote side as a percentage of something.
+/// Selects the remote side's percentage of the local side or of the floor.
 type PercentOf = fn(&PatternReport) -> Option<Percent>;
 
 /// The whole report as text with final newline, however wide its tables are.
@@ -23,7 +23,7 @@ pub fn render(report: &Report) -> String {
     render_within(report, usize::MAX)
 }
 
-/// The same for a terminal of this width: wider tables are divided.
+/// Like [`render`], for a terminal of this width: wider tables are divided.
 pub fn render_within(report: &Report, columns: usize) -> String {
     let mut text = String::new();
     let mut line = |words: &str| {
@@ -74,7 +74,7 @@ pub fn render_within(report: &Report, columns: usize) -> String {
     text
 }
 
-/// The columns of the first block to show.
+/// The columns of the first block that a table shows.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum TablePart {
     All,
@@ -253,8 +253,8 @@ fn spread(pattern: &PatternReport) -> Option<String> {
     ))
 }
 
-/// Aligned columns: first words on the left, as many as named at the start, then numbers on the
-/// right. A row of one cell is a heading that spans them.
+/// Aligned columns: first words on the left, as many columns as named at the start, then numbers on
+/// the right. A row of one cell is a heading across all columns.
 struct Grid {
     words: usize,
     header: Vec<String>,
@@ -285,7 +285,7 @@ impl Grid {
         let mut widths: Vec<usize> =
             (0..self.header.len()).map(|column| width(column).unwrap_or(0)).collect();
         for (first, count, title) in &self.groups {
-            // Widens the first of its columns to fit the title.
+            // Widens the group's first column to fit the title.
             let span = span_width(&widths, *first, *count);
             widths[*first] += (title.chars().count() + 4).saturating_sub(span);
         }

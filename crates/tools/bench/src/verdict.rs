@@ -39,7 +39,7 @@ pub enum Metric {
 }
 
 impl Metric {
-    /// Its name for people, with its unit.
+    /// The metric's name for people, with its unit.
     pub fn name(self) -> &'static str {
         match self {
             Metric::Iops => "IOPS",
@@ -54,7 +54,7 @@ impl Metric {
         matches!(self, Metric::Iops | Metric::MibPerSecond)
     }
 
-    /// Whether the limit for failures applies to it.
+    /// Whether the limit for failures applies to this metric.
     fn is_judged(self) -> bool {
         matches!(self, Metric::Iops | Metric::MibPerSecond | Metric::MeanLatencyUs)
     }
@@ -72,11 +72,11 @@ pub struct Series {
 /// One load of a report.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Load {
-    /// Its name: loads of the same name are compared.
+    /// The load's name: loads of the same name are compared.
     pub name: String,
-    /// Its parameters. If they differ, the loads are not compared.
+    /// The load's parameters. If they differ, the loads are not compared.
     pub setup: String,
-    /// Empty if it failed.
+    /// The metrics of all runs; empty if the load failed.
     pub series: Vec<Series>,
     /// Why runs are missing.
     pub failure: Option<String>,
@@ -85,11 +85,11 @@ pub struct Load {
 /// The part of a report that is compared.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Subject {
-    /// A title that distinguishes it from the other report.
+    /// A title that distinguishes this report from the other one.
     pub title: String,
     /// The conditions that must be equal for a fair comparison: the machine, the method.
     pub conditions: Vec<String>,
-    /// In the report's order.
+    /// The loads, in the report's order.
     pub loads: Vec<Load>,
 }
 
@@ -118,7 +118,7 @@ pub struct Change {
     pub median_b: f64,
     /// The percentage by which the second's geometric mean exceeds the first's.
     pub percent: f64,
-    /// The ends of its 95 % interval, if there are enough runs.
+    /// The ends of the 95 % interval of `percent`, if there are enough runs.
     pub interval_percent: Option<[f64; 2]>,
     /// The verdict.
     pub verdict: Verdict,
@@ -129,22 +129,22 @@ pub struct Change {
 pub struct Compared {
     /// The load's name.
     pub name: String,
-    /// Its parameters.
+    /// The load's parameters.
     pub setup: String,
-    /// Runs in the first and in the second report.
+    /// The numbers of runs in the first and in the second report.
     pub runs: [usize; 2],
-    /// The metrics that both have.
+    /// The metrics that both reports have.
     pub changes: Vec<Change>,
 }
 
 /// A comparison of two reports.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
-    /// The titles of the first and the second.
+    /// The titles of the first and the second report.
     pub titles: [String; 2],
-    /// The loads that both have.
+    /// The loads that both reports have.
     pub loads: Vec<Compared>,
-    /// Sentences on loads of the first that failed or are missing in the second.
+    /// Sentences on loads of the first report that failed or are missing in the second.
     pub missing: Vec<String>,
     /// Other sentences for the reader.
     pub remarks: Vec<String>,

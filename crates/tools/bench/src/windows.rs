@@ -25,7 +25,7 @@ use crate::cpu_source::CpuSource;
 /// Another process with all threads, including those that have ended.
 #[derive(Debug)]
 pub struct OtherProcess {
-    /// Still valid after the process has ended.
+    /// Valid even after the process has ended.
     handle: OwnedHandle,
 }
 
@@ -49,8 +49,8 @@ impl CpuSource for OtherProcess {
 #[derive(Debug)]
 pub struct ThreadGroup {
     prefixes: Vec<String>,
-    /// By thread number, which is not reused while the handle is open. The time is the largest
-    /// seen, since Wine forgets it when a thread has ended.
+    /// Members by thread number, which Windows does not reuse while the handle is open. The time is
+    /// the largest reading, since Wine forgets a thread's time when the thread has ended.
     members: Mutex<HashMap<u32, (OwnedHandle, Duration)>>,
 }
 
@@ -168,7 +168,7 @@ fn times(of: &OwnedHandle, ask: Times) -> io::Result<Duration> {
     Ok(duration(kernel) + duration(user))
 }
 
-/// From units of 100 ns.
+/// Converts from units of 100 ns.
 fn duration(time: FILETIME) -> Duration {
     let units = u64::from(time.dwHighDateTime) << 32 | u64::from(time.dwLowDateTime);
     Duration::from_nanos(units.saturating_mul(100))

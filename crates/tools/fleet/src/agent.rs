@@ -30,10 +30,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Serves one controller until it is gone. The controller must know the `secret`, if there is one.
-/// It may share the `allowed` drives, and hold this much `memory`.
+/// Serves one controller until it disconnects. The controller must send the `secret`, if there is
+/// one. It may share the `allowed` drives, and take this much `memory`.
 ///
-/// Calls `greeted` when the controller is admitted, to lift the time limit for strangers.
+/// Calls `greeted` when the agent admits the controller, to lift the time limit for strangers.
 ///
 /// # Errors
 /// If the streams fail, or a message is invalid.
@@ -129,7 +129,7 @@ impl<W: Write> Agent<W> {
         }
     }
 
-    /// The next request. During a verify it waits this long, and then stops the verify.
+    /// The next request. During a verify this waits for the limit, and then stops the verify.
     fn next(&mut self) -> io::Result<Option<Ask>> {
         if self.verify.is_some() {
             match self.asks.recv_timeout(self.silence) {
@@ -236,7 +236,7 @@ impl<W: Write> Agent<W> {
         })
     }
 
-    /// Sends a sign of life at intervals, until the controller sends a message or is gone.
+    /// Sends progress messages at intervals, until the controller sends a message or disconnects.
     fn sleep(&mut self, until: Instant) -> Result<(), String> {
         loop {
             let left = until.saturating_duration_since(Instant::now());

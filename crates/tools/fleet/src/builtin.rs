@@ -3,8 +3,8 @@
 use crate::documents::Documents;
 use crate::plan::{Action, Fault, IscsiTarget, Plan};
 
-/// A memory drive serves more than a processor can fetch, so a share of their sum would measure the
-/// processor. With limits the drives are the bottleneck, as they were in the documents.
+/// A processor cannot fetch what memory drives can serve, so a percentage of the drives' sum would
+/// measure the processor. With limits the drives are the bottleneck, as they were in the documents.
 const LIMITED: &str = "limit:2000/s,limit:64MiB/s,mem:64MiB";
 
 pub(crate) fn all() -> Vec<Plan> {
@@ -137,8 +137,9 @@ fn nvme_vs_iscsi() -> Plan {
     }
 }
 
-/// Two targets with the same drives, which outlive them. The plan kills, cuts off and slows each in
-/// turn, for longer than a lost write waits before it is sent over the other path.
+/// Two targets on the same drives, which outlive the targets. The plan kills, cuts off and slows
+/// each target in turn, for longer than a lost write waits before the client sends it over the
+/// other path.
 fn failover() -> Plan {
     Plan {
         name: "failover".to_owned(),

@@ -15,7 +15,8 @@ impl Clock {
         u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// The instant at which this clock shows the time. `None` if it is further away than any plan.
+    /// The instant at which this clock shows the time. `None` if the instant is further away than
+    /// any plan.
     pub(crate) fn instant(self, ns: u64) -> Option<Instant> {
         self.0.checked_add(Duration::from_nanos(ns))
     }
@@ -31,15 +32,15 @@ pub(crate) struct Offset {
 }
 
 impl Offset {
-    /// From one round trip: asked at `asked_ns` of our clock, answered at `told_ns`, received at
-    /// `heard_ns`.
+    /// The difference by one round trip: asked at `asked_ns` of our clock, answered at `told_ns` of
+    /// the agent's, received at `heard_ns` of ours.
     pub(crate) fn by(asked_ns: u64, told_ns: u64, heard_ns: u64) -> Offset {
         let middle = (i128::from(asked_ns) + i128::from(heard_ns)) / 2;
         let round_trip = Duration::from_nanos(heard_ns.saturating_sub(asked_ns));
         Offset { zero_ns: middle - i128::from(told_ns), round_trip }
     }
 
-    /// The shorter round trip is the better measurement.
+    /// The better of two measurements: the one with the shorter round trip.
     pub(crate) fn better(self, other: Offset) -> Offset {
         if other.round_trip < self.round_trip { other } else { self }
     }

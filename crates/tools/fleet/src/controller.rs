@@ -36,13 +36,13 @@ const SEED: u64 = 0x666c_6565_7421;
 
 /// The environment in which a plan runs.
 pub struct Setting<'a> {
-    /// Starts agents.
+    /// The program that serves as an agent, to start agents.
     pub launcher: Launcher,
     /// True if this process may make network namespaces, one for each node.
     pub has_network: bool,
     /// An empty folder for drives that are files.
     pub folder: PathBuf,
-    /// Files of the real guests, for a plan that has some.
+    /// The files that guests boot from, for a plan with guests.
     pub guests: Option<GuestFiles>,
     /// The tokens of listening agents, by the names of their files.
     pub secrets: BTreeMap<String, Secret>,
@@ -123,7 +123,7 @@ pub(crate) struct TargetPeer {
     pub(crate) peer: Peer,
     pub(crate) node: Option<usize>,
     pub(crate) share: Share,
-    /// The shared namespaces, and why the nodes have no sets of their own.
+    /// The namespaces that the target shares.
     pub(crate) shared: Vec<Shared>,
     pub(crate) not_by_node: Option<String>,
 }
@@ -133,7 +133,7 @@ impl TargetPeer {
         TargetPeer { peer, node, share, shared: Vec::new(), not_by_node: None }
     }
 
-    /// Makes it share its drives, at the same port as before if it had one.
+    /// Makes the target share its drives, at the same port as before if it had one.
     fn share(&mut self) -> Result<(), FleetError> {
         match self.peer.ask(&Ask::Share(self.share.clone()))? {
             Say::Sharing { addresses, namespaces, not_by_node }
@@ -153,7 +153,7 @@ impl TargetPeer {
     }
 }
 
-/// All running parts. Agents are dropped before their nodes.
+/// All running agents and their nodes. Agents are dropped before their nodes.
 pub(crate) struct Fleet<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) setting: Setting<'a>,
@@ -163,7 +163,7 @@ pub(crate) struct Fleet<'a> {
     pub(crate) drives: Option<TargetPeer>,
     pub(crate) nodes: Vec<Node>,
     pub(crate) programs: Programs,
-    /// The current step.
+    /// The name of the current step.
     doing: String,
     terms: Terms,
 }
@@ -352,7 +352,7 @@ impl<'a> Fleet<'a> {
         let parts = (each * self.hosts.len()).div_ceil(namespaces.len());
         let client = |client: usize| {
             let mut ways = namespaces[client % namespaces.len()].clone();
-            // The host uses the first one as long as it is available.
+            // The host uses the first path as long as it is available.
             let first = client % each % ways.len();
             ways.rotate_left(first);
             Client {
@@ -462,8 +462,8 @@ impl<'a> Fleet<'a> {
         Ok(Some(sum))
     }
 
-    /// One run on all hosts. `process` is the target process to measure, if it is not ours, and
-    /// `whose` names its program.
+    /// One run on all hosts. `process` is the target process to measure, if an agent does not run
+    /// it, and `whose` names its program.
     pub(crate) fn one_run(
         &mut self,
         pattern: &Pattern,
@@ -622,7 +622,7 @@ impl<'a> Fleet<'a> {
         Ok(())
     }
 
-    /// Checks hosts, too.
+    /// Like [`Fleet::check_targets`], for the hosts, too.
     pub(crate) fn check_all(&mut self) -> Result<(), FleetError> {
         self.check_targets()?;
         for host in 0..self.hosts.len() {
@@ -658,7 +658,7 @@ impl<'a> Fleet<'a> {
     }
 }
 
-/// The ring of a virtual machine's disk that the load's requests need.
+/// The ring that a virtual machine's disk needs for the load's requests.
 fn vm(pattern: &Pattern) -> Vm {
     let bytes = pattern.block_size_bytes;
     let requests = pattern.iodepth.saturating_mul(bytes.div_ceil(VM_REQUEST_BYTES));
@@ -666,7 +666,7 @@ fn vm(pattern: &Pattern) -> Vm {
     Vm { depth, request_bytes: bytes.min(VM_REQUEST_BYTES) }
 }
 
-/// The runs of an action.
+/// The sum over an action's runs.
 #[derive(Default)]
 pub(crate) struct Sum {
     pub(crate) runs: Vec<Total>,

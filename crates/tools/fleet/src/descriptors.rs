@@ -1,4 +1,4 @@
-//! Open files: every client needs some, and systems give a process few unless it asks.
+//! The limit of open files: every client needs descriptors, and the default limit is low.
 
 use crate::message::Client;
 
@@ -13,7 +13,7 @@ fn of_client(client: &Client) -> u64 {
     1 + 3 * queues + disk
 }
 
-/// Checks that there are enough for these clients.
+/// Checks that the limit suffices for these clients.
 pub(crate) fn check(clients: &[Client]) -> Result<(), String> {
     let needed = clients.iter().map(of_client).sum::<u64>() + OWN;
     enough(clients.len(), needed, limit())
@@ -35,7 +35,8 @@ pub(crate) fn raise() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    // Some systems refuse the number: the limit stays as it is, and `check` finds that out.
+    // Some systems refuse the number: the limit stays as it is, and `check` reports if it is too
+    // low.
     let _ = setrlimit(Resource::Nofile, limit);
 }
 

@@ -1,4 +1,4 @@
-//! The documents' results, for comparison with a run.
+//! The published documents' results, for comparison with a run.
 
 use serde::{Deserialize, Serialize};
 

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-/// Each is a sentence that names its subject.
+/// The message of each is a sentence that names its subject.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum FleetError {
@@ -14,7 +14,7 @@ pub enum FleetError {
         /// The fault in the plan, as the end of a sentence.
         why: String,
     },
-    /// An agent failed, or is gone.
+    /// An agent failed, or its connection was lost.
     #[error("{agent}: {why}")]
     Agent {
         /// The agent's name.

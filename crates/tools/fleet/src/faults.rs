@@ -22,7 +22,7 @@ pub(crate) fn run(fleet: &mut Fleet<'_>) -> Result<(Verified, Vec<FaultReport>),
     fleet.note("connecting")?;
     let writers = fleet.plan.writers as usize;
     for host in 0..fleet.hosts.len() {
-        // A queue for each writer, one request after the other.
+        // One queue for each writer, with one request at a time.
         let clients = fleet.clients(host, fleet.plan.writers, 16);
         fleet.hosts[host].tell(&Ask::Verify { clients, writers })?;
     }
@@ -72,7 +72,7 @@ fn harm(fleet: &mut Fleet<'_>, target: usize, fault: Fault) -> Result<FaultRepor
     let name = fleet.targets[target].peer.name.clone();
     fleet.begin(&format!("{} {name}", fault.name()))?;
     let mut watch = Watch::default();
-    // Start without a fault, and do not count earlier pauses for this fault.
+    // Start while all paths are connected, and do not count earlier pauses for this fault.
     watch.until_whole(fleet)?;
     let before = watch.sum();
     let mut watch = Watch::default();
@@ -144,7 +144,7 @@ impl Watch {
             }
         }
         let longest = looks.iter().map(|looked| looked.longest_us).max().unwrap_or(0);
-        // The first check is only a baseline: longer operations started before the watch.
+        // The first check is only a baseline: longer operations started before this watch.
         if !self.last.is_empty() {
             self.longest = self.longest.max(Duration::from_micros(longest));
         }
@@ -168,7 +168,7 @@ impl Watch {
         Ok(std::mem::replace(&mut self.last, looks))
     }
 
-    /// Waits for a time.
+    /// Checks the hosts for this time.
     fn pass(&mut self, fleet: &mut Fleet<'_>, time: Duration) -> Result<(), FleetError> {
         let until = Instant::now() + time;
         while Instant::now() < until {

@@ -1,7 +1,7 @@
 //! The same file over iSCSI, alternating with NVMe: shared by farblock or by tgt.
 //!
 //! A round: the NVMe target closes the file, each iSCSI target has it for one run, and then the
-//! NVMe target again. All of it is on the loopback, where farblock's iSCSI target listens. Both
+//! NVMe target again. All connections use the loopback, where farblock's iSCSI target listens. Both
 //! sides have the same load: one generator, over farblock's host or over farblock's initiator,
 //! which has a session for each job.
 
@@ -21,12 +21,12 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The name of both targets.
+/// The iSCSI name of both targets.
 pub(crate) const NAME: &str = "iqn.2026-11.org.farblock:fleet";
 /// The block size of tgt, and so of all targets.
 pub(crate) const BLOCK_BYTES: u32 = 512;
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// Where Debian installs tgt; not always in a user's search path.
+/// The folders in which Debian installs tgt; not always in a user's search path.
 const SYSTEM_FOLDERS: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
 
 /// The external programs for iSCSI.
@@ -262,7 +262,8 @@ impl Tgt {
         }
         say(&format!("--op new --mode target --tid 1 -T {NAME}"), None)?;
         let unit = "--op new --mode logicalunit --tid 1 --lun 1 --bstype rdwr";
-        // As farblock opens it: without the page cache, if the file system supports that.
+        // tgtd opens the file as farblock does: without the page cache, if the file system supports
+        // that.
         say(&format!("{unit} --bsoflags direct"), Some(file)).or_else(|_| say(unit, Some(file)))?;
         say("--op bind --mode target --tid 1 -I ALL", None)?;
         Ok(tgt)

@@ -22,7 +22,7 @@
 //!   covers all I/Os.
 //! - The first failure ends the run everywhere, and the error names the agent.
 //! - A report contains the plan of the run: `farblock fleet run REPORT.json` repeats it.
-//! - A report lists the parts of the plan that were scaled down.
+//! - A report lists how the plan was scaled down for the machine.
 //!
 //! # Not implemented
 //!

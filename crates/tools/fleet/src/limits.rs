@@ -12,7 +12,7 @@ pub const HELLO_TIME: Duration = Duration::from_secs(10);
 pub const WRONG_TOKEN_TIME: Duration = Duration::from_secs(1);
 /// Controllers connected to an agent at once, including strangers.
 pub const CONTROLLERS: usize = 16;
-/// Time that an agent reads from a controller above the limit before it refuses it.
+/// Time that an agent reads from a controller above [`CONTROLLERS`] before it refuses it.
 pub const REFUSAL_TIME: Duration = Duration::from_millis(100);
 /// Minimum length of a token, in characters.
 pub const TOKEN_LEAST: usize = 16;
@@ -21,9 +21,9 @@ pub const TOKEN_LEAST: usize = 16;
 pub const CLIENTS: usize = 4096;
 /// Drives of one target.
 pub const DRIVES: usize = 256;
-/// Nodes of a plan: as many as there are addresses in the network.
+/// Nodes of a plan: as many as the network has addresses.
 pub const NODES: u32 = 200;
-/// Paths from a client to its disk.
+/// Paths of a client to its disk.
 pub const PATHS: u32 = 8;
 /// Processes that a plan starts.
 pub const AGENTS: u32 = 1000;
@@ -53,8 +53,8 @@ pub const GUEST_LINE_BYTES: u64 = 1 << 20;
 
 /// Time for an agent to send an answer that needs no work.
 pub const ANSWER_TIME: Duration = Duration::from_secs(30);
-/// Time for an agent to send any message after another agent has failed, before it is blamed
-/// itself.
+/// Time for an agent to send any message after another agent has failed, before the error blames
+/// this agent.
 pub const WORD_TIME: Duration = Duration::from_secs(5);
 /// Time for an agent under load to send a message: it should report its speed five times a second.
 pub const SILENCE_TIME: Duration = Duration::from_secs(30);
@@ -72,8 +72,8 @@ pub const LOAD_GRACE: Duration = Duration::from_secs(60);
 /// Time between the agreement on a start and the start: the slowest agent must receive it and open
 /// its queues.
 pub const START_IN: Duration = Duration::from_millis(1500);
-/// Added for each client of the machine with the most clients: 576 on two processors, which other
-/// work shared, took 1.85 s.
+/// Time added to [`START_IN`] for each client of the machine with the most clients: 576 on two
+/// processors, which other work shared, took 1.85 s.
 pub const START_IN_FOR_CLIENT: Duration = Duration::from_millis(5);
 /// Round trips to measure a clock.
 pub const CLOCK_ROUNDS: u32 = 16;
@@ -81,11 +81,11 @@ pub const CLOCK_ROUNDS: u32 = 16;
 pub const END_TIME: Duration = Duration::from_secs(10);
 
 /// Keep-alive of clients with several paths, after which they know that a path is lost for good. A
-/// write that was lost with it waits two or three times as long before it is sent over another
-/// path.
+/// lost write waits two or three times as long before the client sends it over another path.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(1);
-/// Keep-alive of clients under load. There may be hundreds on a few processors, and one that waits
-/// for its turn has lost no connection. A dead agent is noticed by its silence.
+/// Keep-alive of clients under load. A machine may run hundreds of clients on a few processors, and
+/// a client that waits for a processor has lost no connection. The controller notices a dead agent
+/// by its silence.
 pub const LOAD_KEEP_ALIVE: Duration = Duration::from_secs(30);
 
 /// Time for tgtd to accept commands.
@@ -97,17 +97,17 @@ pub const RECOVERY_TIME: Duration = Duration::from_secs(120);
 /// Time limits of a controller for its agents.
 #[derive(Clone, Copy, Debug)]
 pub struct FleetTimeouts {
-    /// For an answer that needs no work: [`ANSWER_TIME`].
+    /// Time for an answer that needs no work: [`ANSWER_TIME`].
     pub answer: Duration,
-    /// For any message, after another agent has failed: [`WORD_TIME`].
+    /// Time for any message, after another agent has failed: [`WORD_TIME`].
     pub word: Duration,
-    /// For the next message of an agent under load: [`SILENCE_TIME`].
+    /// Time for the next message of an agent under load: [`SILENCE_TIME`].
     pub silence: Duration,
-    /// For all clients to be connected: [`OPEN_TIME`].
+    /// Time to connect all clients: [`OPEN_TIME`].
     pub open: Duration,
-    /// For the results of a load, after its end: [`LOAD_GRACE`].
+    /// Time for the results of a load, after its end: [`LOAD_GRACE`].
     pub grace: Duration,
-    /// For an agent's exit on request: [`END_TIME`].
+    /// Time for an agent's exit on request: [`END_TIME`].
     pub end: Duration,
 }
 

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Instant;
 
-/// An agent that listens, on its own threads, as long as the process lives.
+/// An agent that listens, on its own threads, until the process exits.
 #[derive(Debug)]
 pub struct Listener {
     address: SocketAddr,
@@ -27,7 +27,7 @@ pub struct Listener {
 
 impl Listener {
     /// Listens at this address; with port 0 the system picks a free one. Controllers with the
-    /// secret may share these drives, and hold this much memory together.
+    /// secret may share these drives, and together take this much memory.
     ///
     /// # Errors
     /// If listening fails.
@@ -53,7 +53,7 @@ impl Listener {
                 let (allowed, memory) = (allowed.clone(), memory.clone());
                 let body = move || {
                     let _presence = presence;
-                    // The controller is gone, and has been told the reason if possible.
+                    // The controller has disconnected, and has received the reason if possible.
                     let _ = meet(&stream, &secret, allowed, memory);
                 };
                 let _ = thread::Builder::new().name("fb-fleet-agent".to_owned()).spawn(body);
@@ -80,7 +80,7 @@ impl Drop for Presence {
 }
 
 /// Tells a controller above the limit why it is refused. A controller that has not sent its first
-/// line by then may miss the reason.
+/// line in that time may miss the reason.
 fn refuse(mut stream: &TcpStream) {
     let why = format!("it talks with {CONTROLLERS} controllers already");
     let _ = stream.set_read_timeout(Some(REFUSAL_TIME));
@@ -90,7 +90,7 @@ fn refuse(mut stream: &TcpStream) {
 
 fn meet(stream: &TcpStream, secret: &Secret, allowed: Allowed, memory: Memory) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    // A controller's dead machine sends nothing, and would keep its place and its memory.
+    // A dead controller machine sends nothing, and would keep its place and its memory.
     notice_its_end(stream)?;
     stream.set_write_timeout(Some(HELLO_TIME))?;
     let greeted = AtomicBool::new(false);
@@ -99,8 +99,8 @@ fn meet(stream: &TcpStream, secret: &Secret, allowed: Allowed, memory: Memory) -
     agent::serve(hurried, stream, Some(secret), allowed, memory, greeted)
 }
 
-/// Reads until the time is over, or without limit once a controller was admitted. Otherwise a
-/// stranger that sends a byte at intervals could keep a place.
+/// Reads until the time is over, or without limit once a controller was admitted. Without the time
+/// limit, a stranger that sends a byte at intervals could keep a place.
 struct Hurried<'a> {
     stream: &'a TcpStream,
     until: Instant,

@@ -26,15 +26,15 @@ pub struct LiveHost {
     /// I/Os per second of all of its clients.
     pub iops: f64,
     /// The mean latency in microseconds: I/Os in flight, divided by I/Os per second. During a
-    /// verify, the longest one since the last check.
+    /// verify, the longest latency since the last check.
     pub latency_us: Option<f64>,
-    /// True if it has finished its part.
+    /// True if the agent has finished its part.
     pub is_done: bool,
     /// Operations that failed.
     pub failed: u64,
     /// Blocks whose content differed from the acknowledged one.
     pub lost: u64,
-    /// Connected paths, and all paths.
+    /// The numbers of connected paths and of all paths.
     pub paths: Option<[u64; 2]>,
 }
 

@@ -123,7 +123,7 @@ pub(crate) fn on_all(
             scope.spawn(move || {
                 let seed = load.seed.wrapping_add(index as u64);
                 let measured = one(&namespace, load, seed, start, cancel, tick);
-                // Cancel the others, whose results would be useless.
+                // Cancel the other clients, whose results would be useless.
                 measured.inspect_err(|_| cancel.cancel()).map_err(|why| (name, why))
             })
         };
@@ -165,7 +165,7 @@ fn spec<'a>(
     }
 }
 
-/// One client's results, or its failure; a cancel is not a failure.
+/// One client's results, or its failure; a cancelled load is not a failure.
 fn one(
     namespace: &Arc<dyn Namespace>,
     load: &Load,
@@ -188,7 +188,7 @@ fn one(
     }
 }
 
-/// The processor time of this process in the measured time.
+/// The processor time of this process while the load is measured.
 fn cpu_of(begin: Instant, load: &Load, cancel: &Cancel) -> u64 {
     let sleep = |until: Instant| {
         while !cancel.is_cancelled() {

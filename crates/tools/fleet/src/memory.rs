@@ -24,7 +24,7 @@ impl Memory {
         Memory(Arc::new(Budget { bytes, held: AtomicU64::new(0) }))
     }
 
-    /// Without limit, for a controller that has started the agent.
+    /// No limit, for a controller that has started the agent.
     #[must_use]
     pub fn unlimited() -> Memory {
         Memory::limited(u64::MAX)
@@ -38,7 +38,7 @@ impl Memory {
         Memory::limited(total.map_or(UNKNOWN_BYTES, |total| total / 2))
     }
 
-    /// Takes some of it until the returned value is dropped.
+    /// Takes bytes from the budget until the returned value is dropped.
     pub(crate) fn take(&self, bytes: u64, what: &str) -> Result<Held, String> {
         let Budget { bytes: most, held } = &*self.0;
         let more = |held: u64| held.checked_add(bytes).filter(|sum| sum <= most);

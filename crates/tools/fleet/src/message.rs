@@ -1,9 +1,9 @@
 //! The messages between controller and agent: a line of JSON each.
 //!
-//! The controller sends requests, and each has one final answer. While a load runs or is metered,
-//! the agent reports its speed five times a second, so that the controller notices one that hangs,
-//! and the controller may [cancel it](Ask::Cancel). When the controller is gone, the agent stops
-//! its work for it.
+//! The controller sends requests, and each has one final answer. While an agent runs or meters a
+//! load, it reports its speed five times a second, so that the controller notices an agent that
+//! hangs; the controller may [cancel the load](Ask::Cancel). When the controller disconnects, the
+//! agent stops its work.
 
 use farblock_bench::{Machine, Pattern, RecordedLatencies};
 use serde::{Deserialize, Serialize};
@@ -31,9 +31,9 @@ pub enum Ask {
     Share(Share),
     /// Stop sharing, and close the drives.
     Unshare,
-    /// Drive one of the shared drives here, without a network.
+    /// Drive load on one of the shared drives inside the agent, without a network.
     Alone {
-        /// Its index in [`Share::drives`].
+        /// The drive's index in [`Share::drives`].
         drive: usize,
         /// The load.
         load: Load,
@@ -82,8 +82,8 @@ pub struct Share {
     pub nqn: String,
     /// The listening address; with port 0 the system picks a free one.
     pub address: SocketAddr,
-    /// The earlier addresses of the other nodes' targets, if any; otherwise they use the ports
-    /// after that, or free ones.
+    /// The addresses that the other nodes' targets had before; without them they use the ports
+    /// after `address`'s, or free ones.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub more: Vec<SocketAddr>,
     /// Drives, as `farblock serve` names them, or a disk of another target: `nvme+tcp://`.
@@ -91,16 +91,16 @@ pub struct Share {
     /// The number of stripe sets, formed from the drives in order: each is a namespace. 0: no sets,
     /// each drive is a namespace.
     pub sets: usize,
-    /// If the drives are at several NUMA nodes of the machine, the drives of each node form a set
-    /// instead. The node's processors serve it, as a subsystem at its own port.
+    /// Whether to form one set from the drives of each NUMA node instead, if there are several. The
+    /// node's processors serve it, as a subsystem at its own port.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub by_node: bool,
     /// Bytes in a block.
     pub block_size: u32,
-    /// Range of its controller identifiers, if other targets have the same subsystem.
+    /// The range of the target's controller identifiers, if other targets have the same subsystem.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub controller_ids: Option<[u16; 2]>,
-    /// Share the single drive over iSCSI instead of NVMe.
+    /// Whether to share the single drive over iSCSI instead of NVMe.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub iscsi: bool,
 }
@@ -108,11 +108,11 @@ pub struct Share {
 /// A shared namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shared {
-    /// `nvme+tcp://`, or its iSCSI address.
+    /// An `nvme+tcp://` URL, or an iSCSI address.
     pub url: String,
-    /// Its drives, as indexes in [`Share::drives`].
+    /// The namespace's drives, as indexes in [`Share::drives`].
     pub drives: Vec<usize>,
-    /// The NUMA node of all of them, whose processors serve it.
+    /// The NUMA node of all these drives, whose processors serve the namespace; `None`: any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<usize>,
     /// The processors of that node.
@@ -123,17 +123,18 @@ pub struct Shared {
 /// A host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Client {
-    /// Its NQN.
+    /// The host's NQN.
     pub hostnqn: String,
-    /// Its disk: `nvme+tcp://`, or `iscsi://ADDRESS:PORT/NAME/LUN`.
+    /// The client's disk: `nvme+tcp://`, or `iscsi://ADDRESS:PORT/NAME/LUN`.
     pub url: String,
-    /// I/O queues that it needs.
+    /// I/O queues that the client needs.
     pub queues: u16,
-    /// I/Os in flight in each.
+    /// I/Os in flight in each queue.
     pub depth: u16,
-    /// The part of its disk that it verifies: the index, from 0, and the number of equal parts.
+    /// The part of the disk that the client verifies: the index, from 0, and the number of equal
+    /// parts.
     pub part: [u32; 2],
-    /// The virtual machine's ring through which it uses its disk; `None`: it uses the disk
+    /// The virtual machine's ring through which the client uses its disk; `None`: it uses the disk
     /// directly.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vm: Option<Vm>,
@@ -158,7 +159,7 @@ pub struct Load {
     pub pattern: Pattern,
     /// The start, by the agent's clock; `None`: at once.
     pub start_ns: Option<u64>,
-    /// Time that is not measured, at the start.
+    /// Time at the start that is not measured.
     pub ramp_ms: u64,
     /// Measured time.
     pub runtime_ms: u64,
@@ -193,11 +194,11 @@ pub enum Say {
         addresses: Vec<SocketAddr>,
         /// The namespaces, in order.
         namespaces: Vec<Shared>,
-        /// Why the nodes have no sets of their own, if that was requested.
+        /// Why the sets are not divided by NUMA node, if that was requested and not possible.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         not_by_node: Option<String>,
     },
-    /// The locations of the disks, in their clients' order.
+    /// The sockets of the offered disks, in their clients' order.
     Offered {
         /// Unix sockets, in folders that only this user can open.
         sockets: Vec<PathBuf>,
@@ -236,16 +237,16 @@ pub struct Measured {
     pub iops: f64,
     /// All latencies.
     pub latencies: RecordedLatencies,
-    /// Processor time of the agent's process in the measured time.
+    /// Processor time of the agent's process while the load is measured.
     pub cpu_ns: u64,
-    /// The measured time.
+    /// The measured time, in seconds.
     pub seconds: f64,
 }
 
 /// The results of a verify.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Looked {
-    /// Blocks read and compared since its start.
+    /// Blocks read and compared since the verify started.
     pub reads: u64,
     /// Writes acknowledged.
     pub writes: u64,
@@ -258,9 +259,9 @@ pub struct Looked {
     pub longest_us: u64,
     /// Writers that wait for an operation which started before the last check.
     pub waiting: u64,
-    /// Connected paths.
+    /// Number of connected paths.
     pub live: u64,
-    /// All paths.
+    /// Number of all paths.
     pub paths: u64,
     /// The first failure.
     pub wrong: Option<String>,

@@ -2,8 +2,8 @@
 //!
 //! No root is needed if the system allows user namespaces. The controller runs itself again in a
 //! user and a network namespace ([`inside`]), in which it has the rights it needs, and which
-//! disappear with it. A node is a process that only holds a namespace, in which agents are started.
-//! util-linux (`unshare`, `nsenter`) and iproute2 (`ip`, `tc`) do the work.
+//! disappear with it. A node is a process that only holds a namespace, in which the controller
+//! starts agents. util-linux (`unshare`, `nsenter`) and iproute2 (`ip`, `tc`) do the work.
 //!
 //! ```text
 //!   farblock0 (bridge) 10.77.255.254/16
@@ -45,8 +45,8 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// Makes the bridge, in this process's own network namespace; with `has_storage` also one that
-    /// only storage uses.
+    /// Makes the bridge, in this process's own network namespace; with `has_storage` also a second
+    /// one that only storage uses.
     pub(crate) fn new(has_storage: bool) -> Result<Network, FleetError> {
         ip(&["link", "set", "lo", "up"])?;
         ip(&["link", "add", BRIDGE, "type", "bridge"])?;
@@ -72,7 +72,7 @@ impl Namespace {
     /// Makes the node with this number, from 1.
     pub(crate) fn new(network: &Network, number: u32) -> Result<Namespace, FleetError> {
         let mut command = Command::new("unshare");
-        // The process ends with its input.
+        // The process exits when its input ends.
         command.args(["--net", "--", "cat"]).stdin(Stdio::piped()).stdout(Stdio::null());
         let holder = command.spawn().map_err(|error| failed("unshare", &error.to_string()))?;
         let [.., high, low] = number.to_be_bytes();

@@ -34,7 +34,7 @@ impl Node {
         self.namespace.as_ref().map_or(loopback, Namespace::address)
     }
 
-    /// The address for storage, which is neither cut nor slowed with the node.
+    /// The address for storage, which faults neither cut nor slow.
     pub(crate) fn storage_address(&self) -> IpAddr {
         let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
         self.namespace.as_ref().map_or(loopback, Namespace::storage_address)
@@ -60,7 +60,7 @@ impl Node {
         Peer::start(name, &mut command, terms)
     }
 
-    /// Its network, if faults can be applied to it.
+    /// The node's namespace, if faults can be applied to it.
     pub(crate) fn namespace(&self) -> Option<&Namespace> {
         self.namespace.as_ref()
     }

@@ -22,7 +22,7 @@ use subtle::ConstantTimeEq;
 /// Interval of the checks for a cancel.
 const CANCEL_EVERY: Duration = Duration::from_millis(100);
 
-/// The conditions for all agents of a run.
+/// What the controller demands of all agents of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Terms {
     pub(crate) clock: Clock,
@@ -36,11 +36,11 @@ pub(crate) struct Terms {
 pub struct Secret(String);
 
 impl Secret {
-    /// The first line of a file, without surrounding spaces.
+    /// Takes a token from the first line of a file, without surrounding spaces.
     ///
     /// # Errors
-    /// If it is not valid, with the reason as the end of a sentence, which never contains a part of
-    /// it.
+    /// If the token is not valid, with the reason as the end of a sentence, which never contains a
+    /// part of the token.
     pub fn new(text: &str) -> Result<Secret, String> {
         let token = text.trim();
         if token.len() < TOKEN_LEAST || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -52,7 +52,7 @@ impl Secret {
         Ok(Secret(token.to_owned()))
     }
 
-    /// True if it is equal. The comparison takes constant time.
+    /// True if the given token is equal. The comparison takes constant time.
     pub(crate) fn is(&self, given: &str) -> bool {
         self.0.as_bytes().ct_eq(given.as_bytes()).into()
     }
@@ -69,25 +69,25 @@ pub(crate) struct Peer {
     pub(crate) name: String,
     pub(crate) machine: Machine,
     pub(crate) offset: Offset,
-    /// Lines for the thread that writes. `None`: it has been told to stop.
+    /// Lines for the thread that writes. `None`: that thread has been told to stop.
     asks: Option<Sender<Vec<u8>>>,
     terms: Terms,
-    /// Time since its last message, or since a request.
+    /// Time since the agent's last message, or since a request.
     silent: Waited,
     said: Receiver<io::Result<Option<Say>>>,
     process: Option<Process>,
-    /// Closed at the end, since the thread that reads has it, too.
+    /// Shut down at the end, since the thread that reads also holds the stream.
     stream: Option<TcpStream>,
 }
 
 struct Process {
     child: Child,
-    /// The last line on its standard error.
+    /// The last line on the agent's standard error.
     last: Arc<Mutex<String>>,
 }
 
 impl Peer {
-    /// Its address; `None` if it was started here.
+    /// The agent's address; `None` if this process started it.
     pub(crate) fn address(&self) -> Option<IpAddr> {
         Some(self.stream.as_ref()?.peer_addr().ok()?.ip())
     }
@@ -196,7 +196,7 @@ impl Peer {
         Ok(self)
     }
 
-    /// Measures its clock.
+    /// Measures the agent's clock.
     pub(crate) fn agree_on_time(&mut self) -> Result<(), FleetError> {
         let mut best = Offset::by(0, 0, u64::MAX);
         for _ in 0..CLOCK_ROUNDS {
@@ -238,7 +238,8 @@ impl Peer {
         }
     }
 
-    /// The next message, if it arrives in time. A failure is an error.
+    /// The next message; `None` if none arrives in time. A failure that the agent reports is an
+    /// error.
     pub(crate) fn heard(&mut self, patience: Duration) -> Result<Option<Say>, FleetError> {
         let said = self.said.recv_timeout(patience);
         if said.is_ok() {
@@ -269,7 +270,7 @@ impl Peer {
         self.error(format!("it has not answered for {seconds} s: it stands still, or is cut off"))
     }
 
-    /// Checks that the agent answers at all, even in the middle of work.
+    /// Checks that the agent answers, even in the middle of work.
     pub(crate) fn is_there(&mut self) -> Result<(), FleetError> {
         // Earlier messages prove nothing.
         while self.said.try_recv().is_ok() {}
@@ -294,17 +295,17 @@ impl Peer {
         self.error(format!("it answered {}, which was not asked for", word["say"]))
     }
 
-    /// Converts a time of ours to its clock.
+    /// Converts a time of our clock to the agent's.
     pub(crate) fn theirs(&self, ours_ns: u64) -> u64 {
         self.offset.theirs(ours_ns)
     }
 
-    /// The process that was started for it.
+    /// The agent's process, if this one started it.
     pub(crate) fn process(&self) -> Option<u32> {
         self.process.as_ref().map(|process| process.child.id())
     }
 
-    /// Kills it as `kill -9` does.
+    /// Kills the agent's process as `kill -9` does.
     pub(crate) fn kill(&mut self) {
         if let Some(process) = &mut self.process {
             let _ = process.child.kill();
@@ -353,7 +354,7 @@ fn connect(address: &str, patience: Duration) -> io::Result<TcpStream> {
     Err(last)
 }
 
-/// Makes a connection fail when the other machine is gone without a message.
+/// Makes a connection fail when the other machine disappears without a message.
 pub(crate) fn notice_its_end(stream: &TcpStream) -> io::Result<()> {
     let asks = socket2::TcpKeepalive::new().with_time(IDLE_TIME).with_interval(IDLE_ASK_TIME);
     socket2::SockRef::from(stream).set_tcp_keepalive(&asks)

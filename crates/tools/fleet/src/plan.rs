@@ -38,7 +38,7 @@ pub struct Plan {
     pub storage_nodes: u32,
     /// Nodes with clients.
     pub host_nodes: u32,
-    /// Each node has targets and clients: there are `storage_nodes` nodes.
+    /// Whether each node has both targets and clients: there are `storage_nodes` nodes.
     pub together: bool,
     /// Targets of each storage node.
     pub targets_per_node: u32,
@@ -49,11 +49,11 @@ pub struct Plan {
     pub paths: u32,
     /// Stripe sets of a target; 0: none, each drive is a namespace.
     pub sets_per_target: u32,
-    /// If the drives are at several NUMA nodes of the target's machine, each such node has one set
-    /// of them instead, and its processors serve it.
+    /// Whether the drives of each NUMA node form one set instead, which the node's processors
+    /// serve, if the drives are at several nodes.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub sets_by_node: bool,
-    /// A drive.
+    /// The description of a drive, as `farblock serve` takes it.
     pub drive: String,
     /// The drives of a target, instead of `drives_per_target` times `drive`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -64,9 +64,9 @@ pub struct Plan {
     pub clients_per_node: u32,
     /// Measured time of each run.
     pub runtime_seconds: f64,
-    /// Load before that, not measured.
+    /// Seconds of load before the measured time.
     pub ramp_seconds: f64,
-    /// More of it, before an action's first run.
+    /// Additional seconds of load before an action's first run.
     pub warm_up_seconds: f64,
     /// Runs of each action.
     pub runs: u32,
@@ -80,16 +80,16 @@ pub struct Plan {
     pub jobs: Vec<u32>,
     /// Runs every mixed action with each of these percentages of reads.
     pub mixes: Vec<u8>,
-    /// Time that the hosts write, read and compare after the actions.
+    /// Seconds that the hosts write, read and compare after the actions.
     pub verify_seconds: f64,
     /// QEMU guests that also run the actions for virtual machines.
     #[serde(skip_serializing_if = "is_zero")]
     pub guests: u32,
-    /// Threads of each client for that.
+    /// Threads of each client that write, read and compare.
     pub writers: u32,
     /// Faults that hit each target in turn during the verify.
     pub faults: Vec<Fault>,
-    /// Duration of a cut or slow network.
+    /// Seconds that a network stays cut or slow.
     pub fault_seconds: f64,
     /// Agents on other machines, instead of nodes on this one.
     pub agents: Vec<Place>,
@@ -98,7 +98,7 @@ pub struct Plan {
     pub iscsi: Vec<IscsiTarget>,
     /// Existing targets, instead of targets that agents start.
     pub targets: Vec<String>,
-    /// The parts that were scaled down for the machine.
+    /// How the plan was scaled down for the machine, a sentence each.
     pub scaled: Vec<String>,
 }
 
@@ -113,10 +113,10 @@ fn is_zero(count: &u32) -> bool {
 pub struct Action {
     /// The load of each client, in fio's syntax; `name=` names it.
     pub load: String,
-    /// The clients' disks are vhost-user disks, driven as a virtual machine does.
+    /// Whether the clients' disks are vhost-user disks, driven as a virtual machine does.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub vm: bool,
-    /// The documents' results.
+    /// The published documents' results for this load.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub documents: Option<Documents>,
 }
@@ -128,7 +128,7 @@ pub struct Wanted {
     pub pattern: Pattern,
     /// See [`Action::vm`].
     pub vm: bool,
-    /// The documents' results.
+    /// See [`Action::documents`].
     pub documents: Option<Documents>,
 }
 
@@ -136,11 +136,11 @@ pub struct Wanted {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Fault {
-    /// Its process is killed, and started again.
+    /// The target's process is killed, and started again.
     Kill,
-    /// Its node's network cable is cut for a while.
+    /// The network cable of the target's node is cut for a while.
     Cut,
-    /// Its node's network is limited to a megabyte a second for a while.
+    /// The network of the target's node is limited to a megabyte a second for a while.
     Slow,
 }
 
@@ -167,7 +167,7 @@ pub enum IscsiTarget {
 }
 
 impl IscsiTarget {
-    /// Its name in a plan: `farblock`, `tgt`.
+    /// The program's name in a plan: `farblock`, `tgt`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -192,9 +192,9 @@ pub struct Place {
     pub name: String,
     /// Address and port.
     pub address: String,
-    /// The file with its token.
+    /// The file with the agent's token.
     pub token_file: String,
-    /// The address at which its clients reach the drives it shares; `None`: it is a host.
+    /// The address at which clients reach the drives that this agent shares; `None`: it is a host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serves_at: Option<std::net::SocketAddr>,
 }
@@ -373,7 +373,7 @@ impl Plan {
         if self.sets_by_node && sets == 0 {
             return wrong("has sets_by_node, and no sets_per_target");
         }
-        // With sets by node, each node's set has all of its drives.
+        // With sets by node, each set has all drives of its node.
         if sets > 0 && !self.sets_by_node && !count.is_multiple_of(sets) {
             return wrong(&format!(
                 "has {count} drives of a target, no multiple of its {sets} sets"
@@ -471,7 +471,7 @@ impl Plan {
         loads.iter().try_for_each(|load| iscsi::check(self, load))
     }
 
-    /// An existing disk that this plan writes to, if there is one.
+    /// An existing disk that this plan would overwrite; `None` if there is none.
     ///
     /// # Errors
     /// If an action is not a valid load.
@@ -513,14 +513,14 @@ impl Plan {
         self.storage_nodes.saturating_add(hosts).saturating_add(drives)
     }
 
-    /// The subsystem of a target, and the index of its path.
+    /// The index of a target's subsystem, and the index of the target's path to it.
     pub(crate) fn set_and_way(&self, target: usize) -> (usize, usize) {
         let (each, paths) = (self.targets_per_node.max(1) as usize, self.paths.max(1) as usize);
         let (node, place) = (target / each, target % each);
         (node / paths * each + place, node % paths)
     }
 
-    /// The approximate duration.
+    /// The approximate duration of a run.
     ///
     /// # Errors
     /// If an action is not a valid load.
@@ -529,7 +529,8 @@ impl Plan {
         let drives = self.storage_nodes * self.targets_per_node * self.drives_of_target();
         let run = self.runtime_seconds + self.ramp_seconds + 2.0;
         let alone = f64::from(drives) * self.alone_seconds;
-        // A process starts within seconds; a cut or slow network recovers soon after.
+        // A killed process starts again within seconds; a cut or slow network recovers soon after
+        // its time.
         let fault = |fault: &Fault| match fault {
             Fault::Kill => 4.0,
             Fault::Cut | Fault::Slow => self.fault_seconds + 1.0,
@@ -549,7 +550,7 @@ impl Plan {
     }
 }
 
-/// True if the drive is made for the run.
+/// True if the run itself makes the drive.
 fn made(drive: &str) -> bool {
     // Decorators come before the drive they decorate; a stripe set may contain anything.
     let made = ["mem:", "null:", "temporary:", "delay:", "limit:", "fault:"];

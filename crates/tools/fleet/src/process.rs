@@ -1,4 +1,4 @@
-//! External programs that the controller starts: they end with it.
+//! External programs that the controller starts: they end with the controller.
 
 use farblock_bench::cpu::CpuSource;
 use std::process::Command;
@@ -15,7 +15,7 @@ pub(crate) fn bound(program: &Command) -> Command {
     command
 }
 
-/// Reads a process's processor time, if the system supports that.
+/// Reads a process's processor time; `None` if the system does not support that.
 #[cfg(any(target_os = "linux", windows))]
 pub(crate) fn meter(process: u32) -> Option<Box<dyn CpuSource>> {
     let meter = farblock_bench::cpu::OtherProcess::new(process).ok()?;

@@ -13,13 +13,13 @@ pub const SCHEMA: u32 = 1;
 /// All results of a plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// The writer's [`SCHEMA`]. Its name distinguishes this from a report of the bench.
+    /// The writer's [`SCHEMA`]. The field's name distinguishes this report from one of the bench.
     pub fleet_schema: u32,
     /// Name and version of the writer.
     pub tool: String,
-    /// The start, in UTC.
+    /// The start of the run, in UTC.
     pub date: String,
-    /// The command that ran it.
+    /// The command line of the run.
     pub command_line: String,
     /// The plan as it ran.
     pub plan: Plan,
@@ -44,22 +44,22 @@ pub struct Report {
 /// An agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NodeReport {
-    /// Its name.
+    /// The agent's name.
     pub name: String,
-    /// Its machine.
+    /// The agent's machine.
     pub machine: Machine,
-    /// The error of its clock: at most half of the shortest round trip.
+    /// The error of the agent's clock: at most half of the shortest round trip.
     pub clock_error_us: f64,
 }
 
 /// The stripe sets of a target.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SetsReport {
-    /// Its name.
+    /// The target's name.
     pub target: String,
     /// Each set.
     pub sets: Vec<SetReport>,
-    /// Why the nodes have no sets of their own, if that was requested.
+    /// Why the sets are not divided by NUMA node, if that was requested and not possible.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_by_node: Option<String>,
 }
@@ -67,12 +67,12 @@ pub struct SetsReport {
 /// A stripe set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SetReport {
-    /// Its drives.
+    /// The descriptions of the set's drives.
     pub drives: Vec<String>,
-    /// The NUMA node of all of them.
+    /// The NUMA node of all these drives; `None` if the set is not of one node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<usize>,
-    /// The node's processors, which serve it.
+    /// The node's processors, which serve the set.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub processors: Vec<usize>,
 }
@@ -84,13 +84,13 @@ pub struct ActionReport {
     pub pattern: Pattern,
     /// The number of clients.
     pub clients: u32,
-    /// Each had a vhost-user disk, driven as a virtual machine does.
+    /// Whether each client had a vhost-user disk, driven as a virtual machine does.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub vm: bool,
-    /// Each client was a QEMU guest with a vhost-user disk.
+    /// Whether each client was a QEMU guest with a vhost-user disk.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub guests: bool,
-    /// I/Os per second of all drives: the sum of each one's, measured alone.
+    /// I/Os per second of all drives: the sum over drives, each measured alone.
     pub alone_iops: Option<f64>,
     /// The mean of the runs; percentiles are of all I/Os.
     pub total: Total,
@@ -104,7 +104,7 @@ pub struct ActionReport {
     pub cpu: Vec<(String, f64)>,
     /// All latencies of all runs.
     pub latencies: RecordedLatencies,
-    /// The results of the same file over iSCSI, alternating with this.
+    /// The results of the same load on the same file over iSCSI, alternating with NVMe.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub iscsi: Vec<IscsiReport>,
 }
@@ -112,17 +112,17 @@ pub struct ActionReport {
 /// QEMU guests, each with Linux.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestsReport {
-    /// Their number.
+    /// The number of guests.
     pub count: u32,
-    /// Executor of their instructions: "emulated", or "run by the processor (KVM)".
+    /// How the guests' instructions ran: "emulated", or "run by the processor (KVM)".
     pub run_as: String,
-    /// Their kernel's release.
+    /// The release of the guests' kernel.
     pub kernel: String,
     /// Memory of each guest.
     pub memory_mib: u64,
-    /// Blocks that they wrote for the comparison.
+    /// Blocks that the guests wrote for the comparison.
     pub written: u64,
-    /// Blocks that they read back, each with the written content.
+    /// Blocks that the guests read back, each with the written content.
     pub compared: u64,
 }
 
@@ -135,7 +135,7 @@ pub struct IscsiReport {
     pub total: IscsiTotal,
     /// Each run.
     pub runs: Vec<IscsiTotal>,
-    /// NVMe's I/Os per second, divided by these.
+    /// NVMe's I/Os per second, divided by those of this target.
     pub nvme_ratio: f64,
 }
 
@@ -148,7 +148,8 @@ pub struct IscsiTotal {
     pub mib_per_second: f64,
     /// Mean latency.
     pub mean_latency_us: f64,
-    /// The 99th percentile. In the total of several runs it is the mean of theirs.
+    /// The 99th percentile of latency. In the total of several runs, the mean of the runs'
+    /// percentiles.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p99_latency_us: Option<f64>,
     /// Processor time of target and initiators per I/O.
@@ -194,7 +195,7 @@ pub struct FaultReport {
     pub target: String,
     /// The kind of fault.
     pub fault: Fault,
-    /// The longest operation meanwhile, over all hosts.
+    /// The longest operation during the fault, over all hosts.
     pub pause_seconds: f64,
     /// Time from the fault until every path was connected again.
     pub whole_again_seconds: f64,
@@ -214,7 +215,7 @@ impl Report {
     /// Reads the output of [`to_json`](Report::to_json).
     ///
     /// # Errors
-    /// If it is not a report, or has a newer schema.
+    /// If the text is not a report, or has a newer schema.
     pub fn from_json(text: &str) -> Result<Report, serde_json::Error> {
         use serde::de::Error;
         let report: Report = serde_json::from_str(text)?;
@@ -254,7 +255,7 @@ impl ActionReport {
         &self.pattern.name
     }
 
-    /// This load, and the same over iSCSI.
+    /// This load, and the same load over iSCSI.
     fn loads(&self) -> Vec<Load> {
         let iscsi = self.iscsi.iter().map(|iscsi| self.by_iscsi(iscsi));
         std::iter::once(self.load()).chain(iscsi).collect()

@@ -10,18 +10,19 @@ use farblock_backends::Spec;
 use farblock_backends::nodes::Machine;
 use std::collections::BTreeMap;
 
-/// The share of one target.
+/// The drives and processors of one target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Group {
-    /// The NUMA node of all its drives, if it should run there.
+    /// The NUMA node of all the target's drives, if the target should run there.
     pub(crate) node: Option<usize>,
-    /// Its processors; empty: all of them.
+    /// The processors of that node; empty: all of the machine.
     pub(crate) processors: Vec<usize>,
-    /// Its namespaces, each with its drives.
+    /// The target's namespaces, each with the indexes of its drives.
     pub(crate) namespaces: Vec<Vec<usize>>,
 }
 
-/// The groups of a share, and why they are not by node if that was requested.
+/// The groups of a share, and why they are not divided by node if that was requested and not
+/// possible.
 pub(crate) fn groups(
     share: &Share,
     machine: &Machine,
@@ -69,7 +70,7 @@ fn by_node(drives: &[String], machine: &Machine) -> Result<BTreeMap<usize, Vec<u
     Ok(nodes)
 }
 
-/// Sets of equal size, one after the other.
+/// Sets of equal size, with the drives in order.
 fn in_turn(share: &Share) -> Result<Vec<Vec<usize>>, String> {
     let (count, sets) = (share.drives.len(), share.sets);
     if !count.is_multiple_of(sets) {

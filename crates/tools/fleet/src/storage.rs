@@ -20,9 +20,9 @@ use std::sync::Arc;
 /// The drives that an agent may share, besides memory drives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Allowed {
-    /// All files that its user may open: for a controller that started it.
+    /// All files that the agent's user may open: for a controller that started the agent.
     All,
-    /// These files and disks, by these names.
+    /// Only these files and disks, by these names.
     Only(Vec<PathBuf>),
 }
 
@@ -81,7 +81,7 @@ impl Sharing {
     }
 }
 
-/// Shares nothing at first.
+/// The drives that an agent opened and shares; none at first.
 pub(crate) struct Storage {
     allowed: Allowed,
     memory: Memory,
@@ -131,9 +131,9 @@ impl Storage {
     }
 }
 
-/// Connects to a drive of another target. All agents that share the same drive are the same host to
-/// that target, so that it ends one agent's leftovers before it executes another one's commands on
-/// the same blocks.
+/// Connects to a drive of another target. All agents that share a drive are the same host to that
+/// target, so that it stops one agent's leftover commands before it executes another agent's
+/// commands on the same blocks.
 fn remote(url: &str, nqn: &str) -> Result<Arc<dyn Namespace>, String> {
     let cannot = |error: &dyn std::fmt::Display| format!("{url}: {error}");
     let parsed: Url = url.parse().map_err(|error: UrlError| cannot(&error))?;
@@ -203,7 +203,7 @@ fn config(
     let mut subsystem = Subsystem::new(&nqn);
     subsystem.config.allow_any_host = true;
     for (nsid, set) in (1..).zip(&group.namespaces) {
-        // The same for each agent that shares the same drive.
+        // The identity is the same for each agent that shares this drive.
         let identity = format!("fleet {index} {} {}", nsid - 1, share.drives[set[0]]);
         let namespace = namespace(set.iter().map(|&drive| Arc::clone(&drives[drive])).collect())?;
         subsystem.exports.insert(NamespaceId(nsid), Export { namespace, identity });
@@ -220,7 +220,7 @@ fn config(
     Ok(config)
 }
 
-/// The address of the target with this index: its earlier one, or one of the next ports.
+/// The address of the target with this index: the one it had before, or one of the next ports.
 fn address(share: &Share, index: usize) -> Result<SocketAddr, String> {
     let Some(later) = index.checked_sub(1) else { return Ok(share.address) };
     if let Some(before) = share.more.get(later) {

@@ -171,7 +171,7 @@ struct Unit {
 
 const MICRO: Unit =
     Unit { ns: 1.0, mean: "mean µs", title: "latency in µs, and processor time of all agents" };
-/// The latencies of a fleet that overloads its machine are seconds.
+/// In a fleet that overloads its machine, latencies take seconds.
 const MILLI: Unit =
     Unit { ns: 1e3, mean: "mean ms", title: "latency in ms, and processor time of all agents" };
 
@@ -308,7 +308,8 @@ fn faults(report: &Report) -> Table {
     Table { header, rows: rows.collect() }
 }
 
-/// A warning where the plan slows the drives down: their share is then easily 100 %.
+/// A warning where the plan slows the drives down: the fleet then easily reaches 100 % of their
+/// speed.
 fn drive_limit(drive: &str) -> Option<String> {
     let limits: Vec<_> = drive.split(',').filter_map(|part| part.strip_prefix("limit:")).collect();
     (!limits.is_empty()).then(|| {

@@ -1,5 +1,5 @@
-//! Clients that know their data. Each block has its address and a version. Clients read blocks back
-//! at intervals, and all of them at the end. Their disks outlive their connections.
+//! Clients that know their data. Each block contains its address and a version. Clients read blocks
+//! back at intervals, and all of them at the end. Their disks outlive their connections.
 
 use crate::limits::{CLIENTS, KEEP_ALIVE, PATHS, WRITERS};
 use crate::message::{Client, Looked};
@@ -12,11 +12,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Limit for the blocks of one writer: the end reads all of them, which on a large disk would take
-/// long.
+/// Limit for the blocks of one writer: at the end it reads all of them, which on a large disk would
+/// take long.
 const MOST_BLOCKS: u64 = 4096;
 const RECONNECT_DELAY: Duration = Duration::from_millis(500);
-/// Time that a disk waits for a path.
+/// Time after which a client gives up a lost path.
 const GIVEN_UP: Duration = Duration::from_secs(300);
 
 /// All verifying clients.
@@ -92,7 +92,7 @@ impl Verify {
 impl Drop for Verify {
     fn drop(&mut self) {
         self.found.stop.store(true, Relaxed);
-        // Operations that wait for a path end with their disk, when the process exits.
+        // Dropping does not wait: operations that wait for a path end when the process exits.
     }
 }
 

@@ -1,5 +1,5 @@
-//! Blocks with known content: each has its address and a version, so that a read detects an old,
-//! lost or misplaced one.
+//! Blocks with known content: each contains its address and a version, so that a read detects an
+//! old, lost or misplaced block.
 
 use farblock_block::Namespace;
 use farblock_block::blocking::Blocking;
@@ -10,15 +10,15 @@ use std::sync::{Mutex, PoisonError};
 
 /// Bytes of a block.
 const BLOCK: usize = 4096;
-/// Blocks of one read when all are read.
+/// Blocks of one read when a writer reads all its blocks.
 const SWEEP_BLOCKS: usize = 16;
 
 /// One writer, with its own part of a disk and one operation at a time.
 pub struct Versioned {
     blocks: Blocking,
-    /// Its first block.
+    /// The writer's first block.
     first: u64,
-    /// The disk's blocks in one of these.
+    /// The number of the disk's blocks in one block of [`BLOCK`] bytes.
     per_block: u64,
     /// The acknowledged versions; `None` if unknown, as after a failed write.
     versions: Vec<Option<u64>>,
@@ -57,7 +57,7 @@ impl Versioned {
         Ok(Versioned { blocks, first, per_block, versions, data: vec![0; BLOCK] })
     }
 
-    /// A pseudorandom block, the same for the same turn.
+    /// A pseudorandom index of a block, the same for the same turn.
     pub fn scattered(&self, turn: u64) -> usize {
         let scattered = turn.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
         (scattered % self.versions.len() as u64) as usize
@@ -149,7 +149,7 @@ impl Tally {
     }
 }
 
-/// Version 0 is a block that was never written.
+/// Fills a block with its address and version; version 0 is a block that was never written.
 fn fill(data: &mut [u8], block: u64, version: u64) {
     let block = if version == 0 { 0 } else { block };
     for chunk in data.chunks_exact_mut(16) {

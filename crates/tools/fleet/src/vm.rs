@@ -2,7 +2,7 @@
 //! front end that drives it through rings as a guest's driver does. Both are threads of the agent,
 //! so its processor time includes both, and no guest runs.
 //!
-//! For a real virtual machine there is only the disk, on a socket for the guest's QEMU.
+//! For a real virtual machine this only makes the disk, with a socket for the guest's QEMU.
 
 use crate::message::{Client, Vm};
 use farblock_block::Namespace;

@@ -22,7 +22,7 @@ impl Waited {
         Waited { looked: Instant::now(), sum: Duration::ZERO }
     }
 
-    /// The waiting time so far. The caller must ask at short intervals.
+    /// The waiting time so far. The caller must call this at short intervals.
     pub(crate) fn so_far(&mut self) -> Duration {
         self.so_far_at(Instant::now())
     }
@@ -45,7 +45,7 @@ mod tests {
         let after = |ms: u64| begin + Duration::from_millis(ms);
         assert_eq!(waited.so_far_at(after(100)), Duration::from_millis(100));
         assert_eq!(waited.so_far_at(after(900)), Duration::from_millis(900));
-        // Stopped for an hour.
+        // The process was stopped for an hour.
         assert_eq!(waited.so_far_at(after(3_600_900)), Duration::from_millis(1900));
         assert_eq!(waited.so_far_at(after(3_601_000)), Duration::from_millis(2000));
         // A clock that steps back adds no time.

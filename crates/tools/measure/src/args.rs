@@ -55,7 +55,8 @@ pub struct BenchArgs {
     #[arg(value_parser = values::within::<u8>(0..=100))]
     pub(crate) rwmixread: Option<u8>,
 
-    /// Only those of the six patterns whose names contain one of these words (4k, random-read, …)
+    /// Only those of the six standard patterns whose names contain one of these words (4k,
+    /// random-read, …)
     #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "rw")]
     #[arg(help_heading = "Load")]
     pub(crate) patterns: Vec<String>,
@@ -64,7 +65,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "TIME", value_parser = values::seconds, help_heading = "Load")]
     pub(crate) runtime: Option<Duration>,
 
-    /// Time before that, not measured [default: 1]
+    /// Time before the measured time of a run, in seconds [default: 1]
     #[arg(long, value_name = "TIME", value_parser = values::seconds, help_heading = "Load")]
     pub(crate) ramp_time: Option<Duration>,
 
@@ -89,9 +90,10 @@ pub struct BenchArgs {
 
     /// Also run the same load on bare sockets: the limit of the network
     ///
-    /// No protocol, no disk, nothing written. Without an address, both ends are in this process,
-    /// over loopback; with one, the other end is a `farblock bench --floor-serve` there. Without
-    /// disks and --rw it is measured anyway, a second for each pattern; none disables it.
+    /// The floor has no protocol and no disk, and writes nothing. Without an address, both ends are
+    /// in this process, over loopback; with an address, the other end is a `farblock bench
+    /// --floor-serve` there. Without disks and --rw the floor is measured anyway, a second for each
+    /// pattern; none disables it.
     #[arg(long, value_name = "ADDR:PORT", value_parser = values::floor_driven)]
     #[arg(num_args = 0..=1, default_missing_value = values::FLOOR_HERE)]
     #[arg(conflicts_with = "rate_iops", help_heading = "Floor")]

@@ -67,7 +67,7 @@ fn start(namespace: Arc<dyn Namespace>, global: &Global) -> Result<Target> {
 
 #[cfg(any(target_os = "linux", windows))]
 fn meters() -> Result<Meters> {
-    // The portable engine's file threads belong to the target: the host has only sockets, and
+    // The portable engine's file threads count as the target's: the host has only sockets, and
     // starts none.
     embedded(&[farblock_target::THREAD_NAME_PREFIX, "farblock-file"])
 }
@@ -183,7 +183,7 @@ fn size(directory: &Path, args: &BenchArgs) -> Result<u64, String> {
     Ok(bytes)
 }
 
-/// Whether files there are only in memory. Such file systems may claim direct I/O.
+/// Whether the files of a directory are only in memory. Such file systems may claim direct I/O.
 #[cfg(target_os = "linux")]
 fn is_memory(directory: &Path) -> bool {
     const TMPFS: u64 = 0x0102_1994;

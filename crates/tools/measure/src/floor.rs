@@ -12,10 +12,10 @@ use farblock_command::values::FloorPlace;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-/// The floor, and its server if it is in this process.
+/// The floor, and its server if both ends are in this process.
 pub(super) struct Open {
     floor: Floor,
-    /// Answers until dropped.
+    /// The server, which answers until it is dropped.
     _server: Option<Server>,
 }
 
@@ -51,13 +51,14 @@ pub(super) fn open(args: &BenchArgs) -> Result<Option<Open>> {
     }
 }
 
-/// Beside the demonstration's six patterns, the floor shows the cost of loopback alone. It needs
-/// two processors at least, since none of its threads ever sleeps.
+/// Whether to measure the floor without a request: beside the demonstration's six patterns it shows
+/// the cost of loopback alone. The floor needs at least two processors, since none of its threads
+/// ever sleeps.
 fn is_shown_unasked(args: &BenchArgs) -> bool {
     args.disks.is_empty() && args.rw.is_none() && cores() > 1
 }
 
-/// Starts both ends here, each with half of the processors.
+/// Starts both ends in this process, each with half of the processors.
 fn here(briefly: Option<Duration>) -> Result<Open> {
     let threads = (cores() / 2).max(1);
     let server = Server::start((Ipv4Addr::LOCALHOST, 0), threads as usize, &[]);

@@ -12,7 +12,7 @@ const STEPS: u64 = 1000;
 pub(super) struct Bar {
     bar: Option<ProgressBar>,
     quiet: bool,
-    /// The subject of the last line.
+    /// The run that the last line was about.
     last: Option<(usize, SideName, u32, bool)>,
 }
 

@@ -18,7 +18,7 @@ pub(super) struct Files {
 
 /// The destination of one form of a report.
 pub enum Destination {
-    /// The default without a file.
+    /// The standard output: the default when no file is named.
     StandardOutput,
     /// A regular file, written next to the old one and then moved into its place.
     File(Replacement),
@@ -58,10 +58,10 @@ impl Files {
 }
 
 impl Destination {
-    /// Checks before any measurement that it can be written.
+    /// Checks before any measurement that the report can be written to `path`.
     ///
     /// # Errors
-    /// If it cannot be written, with the reason.
+    /// If the report cannot be written there, with the reason.
     pub fn open(path: &Path) -> Result<Destination> {
         if path == Path::new("-") {
             return Ok(Destination::StandardOutput);
@@ -82,7 +82,7 @@ impl Destination {
         matches!(self, Destination::StandardOutput)
     }
 
-    /// Writes the report there.
+    /// Writes the report to this destination.
     ///
     /// # Errors
     /// If it could not be written, with the reason: an existing file is unchanged.

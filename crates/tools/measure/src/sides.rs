@@ -23,7 +23,7 @@ pub(super) struct Sides {
     pub(super) remote: Option<Side>,
     /// The demonstration's target.
     pub(super) target: Option<Target>,
-    /// The demonstration's disk file, if it still has a name.
+    /// The demonstration's disk file, where an open file cannot be unlinked.
     pub(super) file: Option<Temporary>,
     /// Notes to print before the measurement.
     pub(super) notes: Vec<String>,
@@ -116,7 +116,7 @@ fn holes(disk: &Disk) -> Option<String> {
     }
 }
 
-/// On Windows this needs a handle.
+/// Reports nothing: on Windows this would need a handle.
 #[cfg(not(unix))]
 fn holes(_: &Disk) -> Option<String> {
     None
@@ -147,7 +147,7 @@ fn check_writes(disk: &Disk, plan: &Plan) -> Result<()> {
     }
 }
 
-/// Whether the disk is new and thus holds no data to lose.
+/// Whether farblock makes the disk itself, so that it holds no data to lose.
 fn is_made_here(spec: &Spec) -> bool {
     match spec {
         Spec::Mem { .. } | Spec::Null { .. } => true,

@@ -30,13 +30,13 @@ pub const CLIENT_THREAD_PREFIX: &str = "fb-floor-c";
 #[derive(Clone, Copy)]
 pub(crate) struct FloorSpec<'a> {
     pub(crate) address: SocketAddr,
-    /// Each of its jobs is a connection here, or several.
+    /// The load: each of the pattern's jobs is one connection here, or several.
     pub(crate) pattern: &'a Pattern,
     /// Connections over which each job spreads its depth.
     pub(crate) connections: u32,
     /// Threads that share the connections.
     pub(crate) threads: u32,
-    /// Processors to pin them to, in turn; if empty, they are not pinned.
+    /// Processors to pin the threads to, in turn; if empty, they are not pinned.
     pub(crate) cpus: &'a [usize],
     pub(crate) ramp: Duration,
     pub(crate) runtime: Duration,
@@ -44,7 +44,7 @@ pub(crate) struct FloorSpec<'a> {
     pub(crate) meters: &'a Meters,
 }
 
-/// The schedule that a thread gets at the start.
+/// The schedule that a thread receives when all are ready.
 #[derive(Clone, Copy)]
 struct Schedule {
     measure_start: Instant,
@@ -62,7 +62,7 @@ struct Counted {
 #[derive(Default)]
 struct ClientShared {
     completed: AtomicU64,
-    /// One of them failed, so the measurement ends.
+    /// One thread failed, so the measurement ends.
     failed: AtomicBool,
 }
 
@@ -196,9 +196,9 @@ struct Lane {
     stream: Stream,
     depth: usize,
     asked: VecDeque<(FloorRequest, Instant)>,
-    /// The buffer of the oldest request.
+    /// The index of the oldest request's buffer.
     place: usize,
-    /// Received bytes of its answer.
+    /// Received bytes of the oldest request's answer.
     received: usize,
     heads: [u8; ANSWERS * ANSWER_BYTES],
     destination: Vec<u8>,
@@ -299,8 +299,8 @@ impl Load {
         lane.asked.push_back((request, now));
     }
 
-    /// Handles the available answers, and replaces them by as many requests with one send. Returns
-    /// the number of answers.
+    /// Handles the available answers, and sends as many new requests with one send. Returns the
+    /// number of answers.
     fn turn(&mut self, lane: &mut Lane, schedule: Schedule) -> io::Result<u64> {
         let answers = lane.receive(self.pattern.block_size_bytes as usize)?;
         if answers == 0 {
@@ -398,7 +398,7 @@ impl Lane {
         Ok(answers as u64)
     }
 
-    /// Removes the oldest request, which is answered.
+    /// Removes the oldest request, whose answer is complete.
     fn next(&mut self) -> (FloorRequest, Instant) {
         self.asked.pop_front().expect("only what was asked is counted as answered")
     }

@@ -7,10 +7,10 @@
 //!
 //! # Why it is fast
 //!
-//! Both ends poll all the time. Each receives all available data, and sends its answers or next
+//! Both ends poll all the time. Each end receives all available data, and sends its answers or next
 //! requests with one gathered send. The client receives data directly into the buffer of each I/O
 //! in flight, as a real host does. The server has no disk: it always sends the same memory, and
-//! receives into another.
+//! receives into another buffer.
 //!
 //! # Alternatives
 //!
@@ -32,8 +32,8 @@
 //! rejected: one buffer for all I/Os, which is impossible for a disk; and both ends of a connection
 //! on one core, which over loopback is twice as fast but involves no network.
 //!
-//! Each spinning thread needs its own processor. On a machine with a single one they yield to each
-//! other, and the result is not a floor.
+//! Each spinning thread needs its own processor. On a machine with a single processor they yield to
+//! each other, and the result is not a floor.
 
 mod client;
 mod frame;
@@ -65,13 +65,13 @@ use crate::result::Figures;
 pub struct Floor {
     /// The server's address.
     pub address: SocketAddr,
-    /// Threads that share a pattern's connections, at most one for each. They never sleep, so more
-    /// threads than processors slow the floor down.
+    /// Threads that share a pattern's connections, at most one thread for each connection. They
+    /// never sleep, so more threads than processors slow the floor down.
     pub threads: u32,
     /// The measurements beside the I/Os.
     pub meters: Meters,
     /// Measured time of each run, where the plan's is longer: bare sockets need less time than a
-    /// disk. There is then no warm-up, and a ramp of half of this.
+    /// disk. With this limit there is no warm-up, and the ramp is half of the limit.
     pub briefly: Option<Duration>,
 }
 
@@ -80,13 +80,13 @@ impl Floor {
         format!("bare sockets to {}, no protocol and no disk", self.address)
     }
 
-    /// The phases of one of its runs, derived from a disk's.
+    /// The phases of a run on the floor, derived from those on a disk.
     pub(crate) fn times(&self, disk: Times) -> Times {
         let Some(runtime) = self.briefly.filter(|brief| *brief < disk.runtime) else { return disk };
         Times { warm_up: Duration::ZERO, ramp: disk.ramp.min(runtime / 2), runtime }
     }
 
-    /// Checks that the plan can run on it, and that the server answers.
+    /// Checks that the plan can run on the floor, and that the server answers.
     pub(crate) fn check(&self, plan: &Plan) -> Result<(), BenchError> {
         if plan.runtime.is_zero() {
             return Err(BenchError::BadPlan("the floor needs a time to measure in"));
@@ -107,11 +107,11 @@ impl Floor {
     }
 }
 
-/// Checks that a [`Server`] answers there, within seconds.
+/// Checks that a [`Server`] answers at the address, within seconds.
 ///
 /// # Errors
 ///
-/// If nothing listens there, or something else.
+/// If nothing listens there, or another program does.
 pub fn probe(address: SocketAddr) -> io::Result<()> {
     client::probe(address)
 }
@@ -123,7 +123,7 @@ pub struct Drive {
     pub pattern: Pattern,
     /// Threads, at most one per connection.
     pub threads: u32,
-    /// Processors to pin them to, in turn; if empty, they are not pinned.
+    /// Processors to pin the threads to, in turn; if empty, they are not pinned.
     pub cpus: Vec<usize>,
     /// Unmeasured load at the start.
     pub ramp: Duration,
@@ -137,7 +137,7 @@ pub struct Drive {
 ///
 /// # Errors
 ///
-/// If it cannot be reached, disconnects, or is not such a server.
+/// If the server cannot be reached, disconnects, or is not a [`Server`].
 pub fn drive(address: SocketAddr, load: &Drive, cancel: &Cancel) -> Result<Figures, RunError> {
     let spec = client::FloorSpec {
         address,

@@ -21,7 +21,8 @@ pub const SERVER_THREAD_PREFIX: &str = "fb-floor-s";
 
 /// Answers [`drive`](super::drive()) until it is dropped.
 ///
-/// Any other client is disconnected at its first invalid bytes, or after a minute of silence.
+/// The server disconnects any other client at its first invalid bytes, or after a minute of
+/// silence.
 pub struct Server {
     address: SocketAddr,
     stop: Arc<AtomicBool>,
@@ -33,7 +34,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// If it cannot listen there, or start its threads.
+    /// If the server cannot listen there, or start its threads.
     pub fn start(
         address: impl ToSocketAddrs,
         threads: usize,
@@ -56,7 +57,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Where it listens.
+    /// The address on which the server listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -116,7 +117,7 @@ struct Peer {
     heard: Instant,
 }
 
-/// The body of a server thread: blocks without a connection, spins with one.
+/// The body of a server thread: sleeps without a connection, polls with one.
 fn serve(cpu: Option<usize>, arrivals: &Receiver<TcpStream>, stop: &AtomicBool) {
     pin(cpu);
     let mut memory = Memory {

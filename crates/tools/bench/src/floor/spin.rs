@@ -14,7 +14,7 @@ pub(super) struct WaitLimit {
     round: u32,
     now: Instant,
     active: Instant,
-    /// There is one processor, which the peer may need: yield to it.
+    /// There is only one processor, which the peer may need: yield to the peer.
     crowded: bool,
 }
 
@@ -24,12 +24,12 @@ impl WaitLimit {
         WaitLimit { round: 0, now, active: now, crowded: cores() == 1 }
     }
 
-    /// The approximate time.
+    /// The time, at most [`ROUNDS`] rounds old.
     pub(super) fn now(&self) -> Instant {
         self.now
     }
 
-    /// True in one of many rounds.
+    /// True in one of [`ROUNDS`] rounds.
     pub(super) fn now_and_then(&self) -> bool {
         self.round == 0
     }

@@ -9,7 +9,7 @@ use socket2::SockRef;
 
 /// The most pieces of one gathered send.
 const PIECES: usize = 256;
-/// Bytes of sent headers to keep before the rest is moved to the front.
+/// Sent bytes of headers that may remain before the unsent ones are moved to the front.
 const KEPT_HEAD_BYTES: usize = 64 << 10;
 
 /// A header with its data, not yet sent.
@@ -17,7 +17,7 @@ const KEPT_HEAD_BYTES: usize = 64 << 10;
 struct Frame {
     head_bytes: usize,
     data_bytes: usize,
-    /// The offset of its data in the sender's memory.
+    /// The offset of the data in the sender's memory.
     data_at: usize,
 }
 
@@ -35,8 +35,8 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    /// Wraps a connected socket. Over loopback it selects cubic congestion control, like farblock,
-    /// where the system allows it: bbr paces even there, and moves a fifth less.
+    /// Wraps a connected socket. Over loopback this selects cubic congestion control, like
+    /// farblock, where the system allows it: bbr paces even there, and moves a fifth less data.
     pub(super) fn new(socket: TcpStream) -> io::Result<Stream> {
         socket.set_nonblocking(true)?;
         socket.set_nodelay(true)?;
@@ -71,8 +71,8 @@ impl Stream {
         self.frames.len()
     }
 
-    /// Queues a header, and the data that follow it, as an offset in the memory that
-    /// [`flush`](Stream::flush) gets.
+    /// Queues a header. `data_at` and `data_bytes` locate the data that follow it in the memory
+    /// that [`flush`](Stream::flush) gets.
     pub(super) fn push(&mut self, head: &[u8], data_at: usize, data_bytes: u32) {
         self.heads.extend_from_slice(head);
         let data_bytes = data_bytes as usize;

@@ -7,7 +7,7 @@ use super::escape::Escaped;
 
 /// Width of a chart in its own units; the page scales it.
 const WIDTH: f64 = 380.0;
-/// The minimum and maximum length of the longest bar: the rest is for the values.
+/// The minimum and maximum length of the longest bar: the rest of the width is for the values.
 const BARS: std::ops::RangeInclusive<f64> = 140.0..=250.0;
 /// Height of a bar and the space below it.
 const BAR: f64 = 17.0;
@@ -26,31 +26,31 @@ const VALUE_GAP: f64 = 5.0;
 
 /// One chart.
 pub struct Chart<'a> {
-    /// Unique on the page.
+    /// The element's id, unique on the page.
     pub id: String,
     /// The title, with the unit.
     pub title: String,
-    /// Writes a tick's number.
+    /// Formats the number of a tick.
     pub tick: &'a dyn Fn(f64) -> String,
-    /// From top to bottom.
+    /// The groups, from top to bottom.
     pub groups: Vec<Group>,
 }
 
 /// The bars of one pattern.
 pub struct Group {
-    /// The label above them.
+    /// The label above the bars.
     pub label: String,
-    /// From top to bottom.
+    /// The bars, from top to bottom.
     pub bars: Vec<Bar>,
 }
 
 /// One bar, of one part or several in a row.
 pub struct Bar {
-    /// For screen readers: `remote`.
+    /// The bar's name for screen readers: `remote`.
     pub name: &'static str,
-    /// Classes and values of the parts. Empty if it was not measured.
+    /// Classes and values of the parts. Empty if the bar's side was not measured.
     pub parts: Vec<(&'static str, f64)>,
-    /// The text at its end.
+    /// The text at the end of the bar.
     pub value: String,
 }
 
@@ -125,7 +125,7 @@ impl Group {
         for bar in &self.bars {
             let mut x = 0.0;
             for (class, value) in &bar.parts {
-                // A measured value is always visible.
+                // A measured value is always visible, however small.
                 let width = scale.place(*value).max(1.5);
                 let _ = write!(
                     svg,
@@ -173,7 +173,7 @@ impl Scale {
     }
 }
 
-/// The smallest of 1, 2, 2.5, 5 times a power of ten that is at least this.
+/// The smallest of 1, 2, 2.5, 5 times a power of ten that is at least `at_least`.
 fn round_step(at_least: f64) -> f64 {
     // Systems round powers below one differently, but not the reciprocals of powers above one.
     let exponent = at_least.log10().floor();

@@ -76,7 +76,7 @@ fn metric_row(
     page.push_str("</tr>\n");
 }
 
-/// One end of the connection, if any of it was measured.
+/// One end of the connection, if anything was measured of it.
 struct Party {
     title: &'static str,
     cpu: fn(&Figures) -> Option<CpuUse>,

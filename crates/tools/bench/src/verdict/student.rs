@@ -6,7 +6,7 @@ const QUANTILES: [f64; 30] = [
     2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056,
     2.052, 2.048, 2.045, 2.042,
 ];
-/// The quantile of 30, used for more degrees: too wide by less than a twentieth.
+/// The quantile of 30 degrees, used for more degrees: too wide by less than a twentieth.
 const MOST: f64 = QUANTILES[QUANTILES.len() - 1];
 
 pub(super) fn mean(values: &[f64]) -> f64 {
@@ -34,7 +34,7 @@ pub(super) fn margin_95(a: &[f64], b: &[f64]) -> Option<f64> {
     Some(quantile(freedom) * both.sqrt())
 }
 
-/// Rounds down to a whole degree: the interval becomes wider, never narrower.
+/// Rounds down to a whole degree of freedom: the interval becomes wider, never narrower.
 fn quantile(freedom: f64) -> f64 {
     let degree = freedom.max(1.0) as usize;
     QUANTILES.get(degree - 1).copied().unwrap_or(MOST)

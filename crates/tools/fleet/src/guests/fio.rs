@@ -52,7 +52,7 @@ struct Direction {
 
 #[derive(Default, Deserialize)]
 struct Completions {
-    /// Counts by nanoseconds, within a hundredth.
+    /// Counts by latency in nanoseconds, exact to a hundredth.
     #[serde(default)]
     bins: BTreeMap<String, u64>,
 }

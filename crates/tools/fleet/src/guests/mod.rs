@@ -1,9 +1,9 @@
 //! Real guests: QEMU virtual machines, each with Linux and fio, whose disks are vhost-user disks of
 //! the fleet's agents.
 //!
-//! After the plan's actions they run the actions for virtual machines, all guests at once. Then
-//! each writes a part of its disk, reads it back and compares. The controller starts each with a
-//! line, so they start within some milliseconds; the ramp covers the difference.
+//! After the plan's actions, all guests at once run the actions for virtual machines. Then each
+//! guest writes a part of its disk, reads it back and compares. The controller sends each guest a
+//! line to start, so they start within some milliseconds; the ramp covers the difference.
 
 mod fio;
 mod qemu;
@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 /// Interval of the checks for messages.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// The processor emulator, as packages name it.
+/// QEMU's program, as packages name it.
 const QEMU: &str = "qemu-system-x86_64";
 
 /// The files of a guest.
@@ -31,7 +31,7 @@ pub struct GuestFiles {
     pub qemu: PathBuf,
     /// A Linux kernel.
     pub kernel: PathBuf,
-    /// Its initial file system, with fio, and an `/init` such as in `interop/linux/guest`.
+    /// The kernel's initial file system, with fio, and an `/init` such as in `interop/linux/guest`.
     pub image: PathBuf,
 }
 
@@ -40,7 +40,7 @@ impl GuestFiles {
     /// `interop/linux/setup.sh` in the folder.
     ///
     /// # Errors
-    /// If one is missing, with the way to get it, as the end of a sentence.
+    /// If a file is missing, with the way to get it, as the end of a sentence.
     pub fn find(
         path: &std::ffi::OsStr,
         folder: Option<&Path>,
@@ -113,12 +113,12 @@ pub(crate) fn check(plan: &Plan, files: Option<&GuestFiles>) -> Result<(), Fleet
 struct Guests {
     all: Vec<Guest>,
     accelerator: Accelerator,
-    /// Their kernel's release, and the size of each one's disk.
+    /// The release of the guests' kernel.
     kernel: String,
     disks: Vec<u64>,
 }
 
-/// Boots them, runs the plan's actions for virtual machines on them, and verifies.
+/// Boots the guests, runs the plan's actions for virtual machines on them, and verifies.
 pub(crate) fn run(
     fleet: &mut Fleet<'_>,
 ) -> Result<(Vec<ActionReport>, Option<GuestsReport>), FleetError> {
@@ -337,7 +337,7 @@ impl Used {
         Used { meters: processes.into_iter().map(meter).collect(), marks, read: [None, None] }
     }
 
-    /// Reads all meters when their time has come.
+    /// Reads all meters when a start or end instant has passed.
     fn look(&mut self) {
         for (mark, read) in self.marks.iter().zip(&mut self.read) {
             if read.is_none() && Instant::now() >= *mark {

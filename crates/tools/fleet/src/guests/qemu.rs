@@ -2,8 +2,8 @@
 //!
 //! The guest has one processor, no network and one disk, a `vhost-user-blk-pci`, whose memory it
 //! shares with the agent that has the namespace. It boots a kernel and an initial file system from
-//! `interop/linux/setup.sh`: their `/init` runs the job that QEMU's firmware configuration has as
-//! `opt/farblock/job`.
+//! `interop/linux/setup.sh`: their `/init` runs the job that QEMU passes as `opt/farblock/job` of
+//! its firmware configuration.
 
 use super::GuestFiles;
 use crate::limits::{GUEST_LINE_BYTES, GUEST_MEMORY_MIB};
@@ -14,7 +14,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::thread;
 
-/// The same as for the guests of `interop/linux`: emulated time is expensive.
+/// As for the guests of `interop/linux`: without options that cost much time under emulation.
 const KERNEL_ARGUMENTS: &str = "console=ttyS0 quiet panic=-1 nokaslr mitigations=off audit=0 \
                                 apparmor=0 cryptomgr.notests=1 random.trust_cpu=on no_timer_check \
                                 tsc=reliable rcupdate.rcu_expedited=1 lpj=4000000";
@@ -26,7 +26,7 @@ const JOB: &str = include_str!("job.sh");
 pub(super) enum Accelerator {
     /// The processor itself.
     Kvm,
-    /// A program: right for behaviour, useless for speed.
+    /// Emulation by a program: right for behaviour, useless for speed.
     Tcg,
 }
 
@@ -63,7 +63,7 @@ pub(super) struct Guest {
 }
 
 impl Guest {
-    /// Boots it, with the disk behind the socket.
+    /// Boots a guest, with the disk behind the socket.
     pub(super) fn start(
         name: &str,
         files: &GuestFiles,
@@ -100,13 +100,13 @@ impl Guest {
         Ok(guest)
     }
 
-    /// Sends it a line.
+    /// Sends the guest a line.
     pub(super) fn tell(&mut self, line: &str) -> Result<(), String> {
         let told = self.input.write_all(format!("{line}\n").as_bytes());
         told.and_then(|()| self.input.flush()).map_err(|_| self.gone())
     }
 
-    /// The next word and its value, if it has sent one.
+    /// The next word and its value; `None` if the guest has not sent one.
     pub(super) fn heard(&mut self) -> Result<Option<(String, String)>, String> {
         loop {
             let line = match self.said.try_recv() {
@@ -189,7 +189,7 @@ fn failed_by_kvm(complaints: &str) -> Option<String> {
     Some(format!("the processor cannot run it: {line}"))
 }
 
-/// A line, or the start of one that does not end.
+/// A line, or its start if it exceeds the limit.
 fn line(reader: &mut impl BufRead) -> Option<String> {
     let mut line = Vec::new();
     match reader.take(GUEST_LINE_BYTES).read_until(b'\n', &mut line) {
