@@ -183,7 +183,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "SIZE", value_parser = values::memory)]
     pub(crate) memory: Option<u64>,
 
-    /// Only check a configuration; opens nothing
+    /// Only check a configuration file, and open no disk
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     #[arg(conflicts_with_all = ["paths", "config", "listen", "nqn", "persist", "state_dir"])]
     pub(crate) check: Option<PathBuf>,
@@ -289,7 +289,7 @@ pub(crate) struct SandboxArgs {
     pub(crate) no_sandbox: bool,
 }
 
-/// A list of processors. A type of its own, because clap takes a `Vec` for a repeated option.
+/// A list of processors. This is its own type, because clap takes a `Vec` for a repeated option.
 #[derive(Clone, Debug)]
 pub(crate) struct Cores(pub(crate) Vec<usize>);
 
@@ -299,7 +299,8 @@ fn parse_cores(text: &str) -> Result<Cores, String> {
 
 /// List what a machine shares
 ///
-/// Without a port, it tries the discovery port 8009 and then 4420, where `farblock serve` answers.
+/// Without a port, this tries the discovery port 8009 and then 4420, where `farblock serve`
+/// answers.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -350,7 +351,7 @@ pub(crate) struct TransferArgs {
     #[arg(long)]
     pub(crate) resume: bool,
 
-    /// Read both ends again afterwards and compare them
+    /// After the transfer, read both ends again and compare them
     #[arg(long)]
     pub(crate) verify: bool,
 
@@ -363,7 +364,7 @@ pub(crate) struct TransferArgs {
 /// Read a range of bytes from a remote namespace into a file or pipe
 ///
 /// The new output file replaces the old one only when it is complete and durable. Blocks of zeroes
-/// become holes in it. A terminal shows a progress bar.
+/// become holes in the file. A terminal shows a progress bar.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -396,9 +397,9 @@ pub(crate) struct ReadArgs {
 
 /// Write a file or pipe to a range of bytes of a remote namespace
 ///
-/// Success means that the data is durable: a flush has completed. The range need not be whole
-/// blocks: the rest of its first and last block is read and written back, so no other host should
-/// write to those two blocks meanwhile.
+/// Success means that the data is durable: the target has completed a flush. The range need not be
+/// whole blocks: the rest of its first and last block is read and written back, so no other host
+/// should write to those two blocks meanwhile.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -433,9 +434,9 @@ pub(crate) struct WriteArgs {
 /// Copy between remote namespaces and files, either way
 ///
 /// A new destination file replaces the old one only when it is complete and durable; blocks of
-/// zeroes become holes. A destination namespace or block device is written in place. It must be
-/// large enough, and keeps the bytes beyond.
-/// mem:, null: and stripe: work as in `farblock serve`.
+/// zeroes become holes. A destination namespace or block device is written in place. The
+/// destination must be large enough, and keeps its bytes beyond the copied ones. mem:, null: and
+/// stripe: work as in `farblock serve`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -465,7 +466,7 @@ pub(crate) struct CopyArgs {
 
 /// Make and inspect secrets for authentication (DH-HMAC-CHAP, KX-HMAC-CHAP) and keys for TLS
 ///
-/// Their formats are nvme-cli's: DHHC-1:hh:…: and NVMeTLSkey-1:hh:…:
+/// The formats are nvme-cli's: DHHC-1:hh:…: and NVMeTLSkey-1:hh:…:
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -492,7 +493,7 @@ pub(crate) enum KeysCommand {
         #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
         file: PathBuf,
 
-        /// Print the secret itself, the newest if there are two
+        /// Print the secret itself, the newest one if the file has two
         #[arg(long)]
         secret: bool,
     },
@@ -512,7 +513,7 @@ pub(crate) enum KeysCommand {
 /// Options of `farblock keys pair`.
 #[derive(Args, Debug)]
 pub(crate) struct PairArgs {
-    /// The host's name, as `farblock whoami` prints it there
+    /// The host's name, as `farblock whoami` prints it on the host
     #[arg(value_name = "HOSTNQN", value_parser = values::nqn)]
     pub(crate) host: String,
 
@@ -520,7 +521,7 @@ pub(crate) struct PairArgs {
     #[arg(value_name = "SUBNQN", value_parser = values::nqn)]
     pub(crate) subsystem: String,
 
-    /// The key file; made if it does not exist [default: host.key or tls.key in this folder]
+    /// The key file; made if it does not exist [default: host.key or tls.key in the current folder]
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) file: Option<PathBuf>,
 
@@ -556,7 +557,7 @@ pub(crate) struct NewKeyArgs {
     #[arg(long, conflicts_with = "length")]
     pub(crate) tls: bool,
 
-    /// Its length in bytes: 32, 48 or 64 [default: the hash function's, or 32]
+    /// The secret's length in bytes: 32, 48 or 64 [default: the hash function's, or 32]
     #[arg(long, visible_alias = "key-length", value_name = "BYTES")]
     #[arg(value_parser = values::key_length)]
     pub(crate) length: Option<usize>,
@@ -597,7 +598,7 @@ pub(crate) struct CompletionsArgs {
     #[arg(value_name = "SHELL", required_unless_present_any = ["known", "manuals"])]
     pub(crate) shell: Option<clap_complete::Shell>,
 
-    /// Print this machine's names that complete the last of these words: for the scripts
+    /// Print this machine's names that complete the last of these words: for the completion scripts
     #[arg(long, hide = true, value_name = "WORD", num_args = 0.., allow_hyphen_values = true)]
     #[arg(conflicts_with_all = ["shell", "manuals"])]
     pub(crate) known: Option<Vec<String>>,

@@ -16,7 +16,7 @@ use std::process::ExitCode;
 /// The parsed command line.
 ///
 /// # Errors
-/// The exit code; help or an error is printed already.
+/// The exit code; help or the error has been printed already.
 pub(crate) fn read() -> Result<Cli, ExitCode> {
     let mut command = with_numbers(Cli::command());
     let read = command.try_get_matches_from_mut(std::env::args_os());
@@ -25,7 +25,7 @@ pub(crate) fn read() -> Result<Cli, ExitCode> {
 }
 
 /// Lets an argument take `-3` as its value, so that its parser explains the error, instead of clap
-/// reporting an unknown option. A file of such a name is written `./-3`.
+/// reporting an unknown option. A file of such a name must be written `./-3`.
 fn with_numbers(command: Command) -> Command {
     let mend = |arg: Arg| match takes_text(&arg) {
         true => arg.allow_negative_numbers(true),
@@ -86,9 +86,9 @@ fn said(error: &clap::Error) -> ExitCode {
         return Failure::Usage(sentence).report();
     }
     let text = error.render().to_string();
-    // Ignore a closed pipe: the exit code still tells.
+    // Ignore a closed pipe: the exit code still reports the error.
     let _ = match output::spelled(&text) {
-        // clap has colours.
+        // clap prints the text in colour.
         Cow::Borrowed(_) => error.print(),
         Cow::Owned(text) if error.use_stderr() => output::write_stderr(&text),
         Cow::Owned(text) => std::io::stdout().write_all(text.as_bytes()),

@@ -111,7 +111,8 @@ fn listing(
     text
 }
 
-/// How many subsystems a service lists for this host; it lists itself as well.
+/// A sentence with the number of subsystems that a service lists for this host; the service lists
+/// itself as well.
 fn known(entries: &[DiscoveryEntry]) -> String {
     let count = |count: usize, what: &str| match count {
         1 => format!("1 {what}"),
@@ -158,7 +159,7 @@ fn described(entry: &DiscoveryEntry) -> Entry<'_> {
     }
 }
 
-/// Whether the entry requires a secure channel (TREQ, bits 1:0), if it says so.
+/// Whether the entry requires a secure channel (TREQ, bits 1:0); `None` if it does not say so.
 fn tls_required(entry: &DiscoveryEntry) -> Option<bool> {
     match entry.requirements & 0b11 {
         0b01 => Some(true),
@@ -210,7 +211,7 @@ mod tests {
             let listing = listing("192.0.2.7:8009", &[entry], &Url::default(), None);
             assert!(!listing.contains("farblock id"), "{listing}");
             assert!(!listing.contains('\x1b') && !listing.contains('\u{202e}'), "{listing}");
-            // The listing shows it, so that people see what is wrong.
+            // The listing shows the address, so that people see what is wrong.
             assert!(listing.contains(service), "{listing}");
         }
         let sly = entry("192.0.2.7", "4420", "nqn.2026-11.org.example:'$(x)'");

@@ -18,22 +18,22 @@ use std::time::Duration;
 /// The longest delay between two attempts to reconnect to a remote disk.
 const RECONNECT_DELAY: Duration = Duration::from_secs(2);
 
-/// The I/O timeout of a remote disk that is part of a set. Then they fail with a path
-/// error: a host with another path uses that, other hosts retry. The time is shorter than hosts'
+/// The I/O timeout of a remote disk that is part of a set. Commands that time out fail with a path
+/// error: a host with another path uses that, other hosts retry. The timeout is shorter than hosts'
 /// command timeouts.
 const WAIT_LIMIT: Duration = Duration::from_secs(20);
 
 /// A remote disk that is part of another disk.
 pub(crate) struct Leg {
-    /// Its URL, without keys.
+    /// The disk's URL, without keys.
     pub(crate) name: String,
     pub(crate) namespace: Weak<dyn Namespace>,
-    /// Its size when it became part of the other disk.
+    /// The disk's size when it became part of the other disk.
     capacity_bytes: u64,
 }
 
 impl Leg {
-    /// Says how much is missing if the disk, which may be in use, has shrunk.
+    /// Says by how many bytes the disk, which may be in use, has shrunk; `None` if it has not.
     pub(crate) fn missing(&self, namespace: &dyn Namespace) -> Option<String> {
         let now = namespace.geometry().capacity_bytes();
         (now < self.capacity_bytes).then(|| {
@@ -43,7 +43,7 @@ impl Leg {
     }
 }
 
-/// Options for a remote disk that is never given up.
+/// Options for a remote disk that the host never gives up.
 pub(crate) fn leg_options() -> DiskOptions {
     DiskOptions {
         ctrl_loss_timeout: None,
@@ -57,7 +57,7 @@ pub(crate) fn leg_url(text: &str) -> Result<Url, String> {
     text.parse().map_err(|error| format!("leg {text}: {error}"))
 }
 
-/// The message of a failure to connect.
+/// The sentence of a failure to connect.
 pub(crate) fn said(failure: Failure) -> String {
     match failure {
         Failure::Usage(text) | Failure::Run(text) | Failure::Interrupted(text) => text,
@@ -115,7 +115,7 @@ struct Legs {
     legs: Vec<Leg>,
 }
 
-/// A remote disk that this process has open, and the facts that identify it.
+/// A remote disk that this process has open, and its identity.
 struct Open {
     name: String,
     subsystem: Option<String>,
@@ -132,7 +132,7 @@ impl Legs {
         let name = url.without_keys().to_string();
         let mut all = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|one| one.disk.strong_count() > 0);
-        // Checked before opening: a disk that succeeds another cancels the commands of its
+        // Check before opening: a disk that succeeds another cancels the commands of its
         // predecessor.
         refuse_again(&name, all.iter().find(|one| one.name == name))?;
         let options = DiskOptions { fast_io_fail_timeout: Some(WAIT_LIMIT), ..leg_options() };

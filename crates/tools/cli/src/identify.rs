@@ -16,7 +16,7 @@ use serde::Serialize;
 struct Identified {
     controller: ControllerView,
     namespaces: Vec<NamespaceView>,
-    /// Namespaces that the controller lists, but does not describe as it must.
+    /// Namespaces that the controller lists, but cannot describe.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     failed: Vec<FailedView>,
 }
@@ -88,7 +88,8 @@ pub(crate) fn run(args: &IdArgs, global: &Global) -> Result<()> {
     }
 }
 
-/// All namespaces, and those that the controller answers for with an error or with nonsense.
+/// All namespaces, and those that the controller answers for with an error or an invalid
+/// description.
 fn every_namespace(controller: &Controller) -> Result<(Vec<NamespaceInfo>, Vec<FailedView>)> {
     let (mut infos, mut failed) = (Vec::new(), Vec::new());
     for nsid in controller.namespace_ids()? {

@@ -1,10 +1,11 @@
 //! A journal of the controllers that may still execute commands on the remote disks inside this
-//! target's own. The target writes each controller down before it uses it. Its successor cancels
+//! target's disks. The target writes each controller down before it uses it. Its successor cancels
 //! those controllers first, so that a write sent by a dead target cannot overwrite newer data. A
-//! set's disk does that itself, as the successor of the previous disk. For a mirror's leg, which is
-//! a new disk, the mirror's opener does it.
+//! stripe set's or concatenation's disk does that itself, as the successor of the previous disk. A
+//! mirror's leg is a new disk, so the mirror's opener cancels them.
 //!
-//! One file for each URL, in the folder of the reservations. Without a folder, no journal is kept.
+//! The journal is one file for each URL, in the folder of the reservations. Without a folder, no
+//! journal is kept.
 
 use crate::error::os;
 use crate::lives::{Life, VERSION};
@@ -98,13 +99,13 @@ pub(crate) fn of(url: &Url) -> Result<Option<(Predecessor, Journal)>, String> {
     })
 }
 
-/// The controllers of the disk's previous user. The caller cancels them, and then calls
-/// [begin](begin) for a new disk.
+/// The controllers of the disk's previous user. The caller cancels those controllers, and then
+/// calls [begin](begin) for a new disk.
 pub(crate) fn left(url: &Url) -> Result<Vec<ControllerLife>, String> {
     Ok(with_entry(url, |_, entry| entry.left.clone())?.unwrap_or_default())
 }
 
-/// Removes these controllers: they are cancelled.
+/// Removes these controllers from the journal: they are cancelled.
 pub(crate) fn ended(url: &Url, lives: &[ControllerLife]) -> Result<(), String> {
     let written = with_entry(url, |path, entry| {
         entry.left.retain(|life| !lives.contains(life));
@@ -147,7 +148,7 @@ fn read(path: &Path) -> Result<Vec<ControllerLife>, String> {
 pub(crate) struct Journal {
     path: PathBuf,
     id: u64,
-    /// The disk cancels its predecessor's controllers.
+    /// Whether the disk itself cancels its predecessor's controllers.
     succeeds: bool,
 }
 

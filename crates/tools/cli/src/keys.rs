@@ -40,10 +40,10 @@ fn made(tls: bool, length: Option<usize>, hash: Option<Hash>) -> Result<Zeroizin
     })
 }
 
-/// Advice if a file that the user named exists.
+/// Advice for the case that a file which the user named exists already.
 const NAMED: &str = "remove it, or name another file";
 
-/// Makes a file that only its owner can read. If one exists, `advice` says what to do.
+/// Makes a file that only its owner can read. If the file exists, the error contains `advice`.
 fn write_new(path: &Path, text: &str, advice: &str) -> Result<()> {
     let mut options = File::options();
     options.write(true).create_new(true);
@@ -154,7 +154,8 @@ fn derive(args: &DeriveArgs) -> Result<()> {
     Ok(())
 }
 
-/// Reads a file of either kind. If it is neither, the error is about the kind that it resembles.
+/// Reads a key file of either kind, secrets or TLS keys. If the file is of neither kind, the error
+/// is about the kind that it resembles.
 fn read(file: &Path) -> Result<Keys> {
     let tls = match key_file::read_tls(file) {
         Ok(keys) => return Ok(Keys::Tls(keys)),

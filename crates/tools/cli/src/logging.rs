@@ -1,6 +1,6 @@
-//! Log lines, on the standard error or in a file for a process without one: warnings by default,
-//! and more with `-v` and `-vv`. `RUST_LOG` applies if neither `-v` nor `-q` is given. Lines are
-//! text for people, JSON, or systemd's journal format, see decision 34.
+//! Log lines, on the standard error, or in a file if the process has no standard error: warnings by
+//! default, and more with `-v` and `-vv`. `RUST_LOG` applies if neither `-v` nor `-q` is given.
+//! Lines are text for people, JSON, or systemd's journal format, see decision 34.
 
 mod lines;
 
@@ -22,8 +22,8 @@ use tracing_subscriber::prelude::*;
 const VARIABLE: &str = "RUST_LOG";
 
 /// Starts logging for the process. `time` adds the time, for long-running processes. A log file
-/// also gets informational lines, since that process has no other output. Returns true if a program
-/// reads the log: then the final error belongs in the log, too.
+/// also gets informational lines, since a process with a log file has no other output. Returns true
+/// if a program reads the log: then the final error belongs in the log, too.
 pub(crate) fn start(global: &Global, time: bool, file: Option<File>) -> bool {
     let Global { verbose, quiet, log_format, .. } = *global;
     let level = match (quiet, verbose) {
@@ -40,7 +40,7 @@ pub(crate) fn start(global: &Global, time: bool, file: Option<File>) -> bool {
     let by_variable = matches!(wanted, Some(Ok(_)));
     let filter = match &wanted {
         Some(Ok(targets)) => targets.clone(),
-        // A server has no user who would read its own operations' errors.
+        // A server has no user who reads the errors of its own operations, so it logs them.
         _ if time && !quiet => {
             let operations = level.max(LevelFilter::INFO);
             let quieter = Targets::new().with_default(level);
@@ -91,8 +91,8 @@ pub(crate) fn start(global: &Global, time: bool, file: Option<File>) -> bool {
     is_read
 }
 
-/// Whether the standard error is systemd's journal. The variable alone may be inherited, so this
-/// compares the file that it names.
+/// Whether the standard error is systemd's journal. The variable may be inherited, so this also
+/// compares the file that the variable names.
 #[cfg(target_os = "linux")]
 fn is_journal() -> bool {
     let Ok(journal) = std::env::var("JOURNAL_STREAM") else { return false };

@@ -1,6 +1,6 @@
 //! Identifies this machine, for names that survive restarts and differ between machines.
 
-/// This machine's identifier, or its name if it has none.
+/// This machine's identifier, or its host name if it has no identifier.
 pub(crate) fn id() -> String {
     system_id().unwrap_or_else(name)
 }
@@ -29,8 +29,8 @@ fn name() -> String {
     std::env::var("COMPUTERNAME").unwrap_or_else(|_| "localhost".to_owned())
 }
 
-/// The memory that this process can have, if the system tells it: the machine's, or less within a
-/// control group.
+/// The memory that this process can have, in bytes: the machine's, or less within a control group;
+/// `None` if the system does not report it.
 #[cfg(target_os = "linux")]
 pub(crate) fn memory_bytes() -> Option<u64> {
     let found = rustix::system::sysinfo();
@@ -45,7 +45,7 @@ fn group_limit() -> Option<u64> {
     let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
     let limit = |group: &std::path::Path| {
         let file = std::path::Path::new("/sys/fs/cgroup").join(group).join("memory.max");
-        // Without a limit it reads "max".
+        // Without a limit the file contains "max".
         std::fs::read_to_string(file).ok()?.trim().parse().ok()
     };
     std::path::Path::new(own).ancestors().filter_map(limit).min()

@@ -1,12 +1,12 @@
 //! `farblock`: share disks over NVMe/TCP and use them from anywhere, entirely in user space.
 //!
 //! The binary is thin: it reads the command line ([`args`]), calls the library crates, and prints
-//! tables or JSON. It promises people and scripts:
+//! tables or JSON. The binary keeps these promises to people and scripts:
 //! - Results go to the standard output, everything else (progress, notes, logs, errors) to the
 //!   standard error.
 //! - An error is one sentence that says what is wrong and what to do. The exit code is 2 when the
 //!   command line or a configuration makes no sense, 1 when something failed, 130 after a signal.
-//! - A closed pipe is an ordinary end; no peer, file or option causes a panic.
+//! - A closed pipe is an ordinary end of a command; no peer, file or option causes a panic.
 
 mod args;
 mod bench;
@@ -53,7 +53,7 @@ fn main() -> ExitCode {
     };
     let runs_for_long = match &cli.command {
         Command::Serve(_) | Command::Attachment(_) => true,
-        // It logs every change.
+        // Every change is logged.
         #[cfg(unix)]
         Command::Ui(args) => args.steer,
         Command::Attach(args) => args.foreground,

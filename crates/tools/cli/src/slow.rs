@@ -3,7 +3,7 @@
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// When the warning comes: after the attempts to lock a file, which have their own message, and
+/// The time until the warning: after the attempts to lock a file, which have their own message, and
 /// before an unanswered connection times out.
 const SOON: Duration = Duration::from_secs(4);
 
@@ -21,7 +21,7 @@ pub(crate) fn named<T>(name: &dyn std::fmt::Display, work: impl FnOnce() -> T) -
                 );
             }
         };
-        // Without the thread, only the warning is missing.
+        // If the thread cannot be started, only the warning is missing.
         let watched =
             std::thread::Builder::new().name("slow".to_owned()).spawn_scoped(scope, watch);
         if let Err(error) = watched {

@@ -1,4 +1,4 @@
-//! `farblock bench`: compares a remote disk with a local one, and reports with each other.
+//! `farblock bench`: compares a remote disk with a local one, or one report with another.
 
 mod compare;
 
@@ -11,11 +11,12 @@ use std::path::PathBuf;
 
 /// Compare the performance of a remote disk with a local one
 ///
-/// Without arguments it makes a disk file here and measures it. Then a target in this process
-/// shares it over loopback TCP, and it measures that and bare sockets for comparison. It needs no
-/// root and no configuration, leaves nothing behind, and takes less than two minutes.
+/// Without arguments it makes a disk file on this machine and measures it. Then a target in this
+/// process shares the file over loopback TCP, and the command measures the shared disk, and bare
+/// sockets for comparison. It needs no root and no configuration, leaves nothing behind, and takes
+/// less than two minutes.
 ///
-/// With LOCAL, a REMOTE-URL or both, it measures those. Options have fio's names.
+/// With LOCAL, a REMOTE-URL or both, it measures those disks. Options have fio's names.
 #[derive(Args, Debug)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -50,7 +51,8 @@ enum BenchCommand {
 /// Check whether one report's disks are slower than another's
 ///
 /// Both are files written by --json of `farblock bench` or `farblock fleet run`. With repeats
-/// (--runs, --full) it shows medians, the change, and the 95 % confidence interval of the change.
+/// (--runs, --full) the command shows medians, the change, and the 95 % confidence interval of the
+/// change.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:

@@ -7,9 +7,9 @@ use std::path::PathBuf;
 
 /// Show several targets on one page
 ///
-/// It asks each target every second over its control socket, the address of its dashboard (farblock
-/// serve --ui), or HTTPS (serve --https-cert). Without --steer the page is read-only. It runs until
-/// it gets SIGINT (Ctrl-C) or SIGTERM.
+/// The page asks each target every second over its control socket, the address of its dashboard
+/// (farblock serve --ui), or HTTPS (serve --https-cert). Without --steer the page is read-only. The
+/// command runs until it gets SIGINT (Ctrl-C) or SIGTERM.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -31,11 +31,12 @@ pub(crate) struct ClusterArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) node_token: Option<PathBuf>,
 
-    /// File with the CA certificate for targets with https://, or with their own certificates (PEM)
+    /// File with the CA certificate, or with the targets' own certificates (PEM), for targets with
+    /// https://
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) node_ca: Option<PathBuf>,
 
-    /// Show the disks that are attached to this machine as well (farblock attach), with each path's
+    /// Also show the disks that are attached to this machine (farblock attach), with each path's
     /// state as their daemons report it
     #[arg(long)]
     pub(crate) attached: bool,

@@ -1,5 +1,5 @@
 //! Completions that only this machine knows: names of attachments, and of a running target's
-//! objects. It never reports errors to a completing shell.
+//! objects. This module never reports errors to a completing shell.
 
 use clap::{Arg, Command};
 use std::ffi::OsString;
@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// The words of a command line so far.
 struct Typed<'a> {
-    /// The command, its subcommands, and the last one's arguments.
+    /// The command, its subcommands, and the arguments of the last one.
     positionals: Vec<&'a str>,
     /// Options with their values; `None` if the value is not typed yet.
     options: Vec<(&'a str, Option<&'a str>)>,
@@ -124,7 +124,7 @@ fn offered(state: &serde_json::Value, change: &str, given: &[&str]) -> Vec<Strin
     }
 }
 
-// Other systems have no control socket to ask.
+// Only this system has a control socket to ask.
 #[cfg(all(test, unix))]
 mod tests {
     use super::*;
@@ -158,7 +158,7 @@ mod tests {
         assert!(super::known(&[], &command).is_empty());
     }
 
-    /// Every change whose first argument is a name offers names.
+    /// Every change whose first argument is a name completes names.
     #[test]
     fn every_change_has_something_to_begin_with() {
         let state = serde_json::json!({

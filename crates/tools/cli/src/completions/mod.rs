@@ -24,7 +24,7 @@ pub(crate) fn run(args: &CompletionsArgs) -> Result<()> {
     output::print(&with_names(shell, &String::from_utf8_lossy(&script)))
 }
 
-/// The command line, with file completion only for options that name files.
+/// The command line, with completion of file names only for options that name files.
 fn command() -> Command {
     fn without_files(command: Command) -> Command {
         command.mut_args(hint).mut_subcommands(without_files)
@@ -118,7 +118,7 @@ mod tests {
                 match name {
                     "engine" | "rw" | "block_size" | "as" | "iopolicy" | "shell" => {
                         assert!(values.len() > 1, "{name} has no values to offer");
-                        // Its parser must accept every value that it offers.
+                        // The option's parser must accept every value that the completion offers.
                         let parser = arg.get_value_parser().clone();
                         let option = Arg::new("value").long("value").value_parser(parser);
                         let command = Command::new("test").arg(option);

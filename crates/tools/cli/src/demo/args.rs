@@ -7,10 +7,10 @@ use std::time::Duration;
 
 /// Watch failover: a mirrored disk with two paths under load, and faults on one after the other
 ///
-/// Two targets have a disk each. A third shares a mirror of both at two addresses, and a host
-/// writes, reads and compares over both paths: all on this machine, without root. Every few seconds
-/// it cuts a path or kills a target, and says how long I/O paused. Ctrl-C stops it; it leaves
-/// nothing behind.
+/// Two targets have a disk each. A third target shares a mirror of both at two addresses, and a
+/// host writes, reads and compares over both paths: all on this machine, without root. Every few
+/// seconds the command cuts a path or kills a target, and says how long I/O paused. Ctrl-C stops
+/// the command; it leaves nothing behind.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:

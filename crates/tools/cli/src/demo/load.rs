@@ -6,7 +6,7 @@ use farblock_host::Disk;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Threads, with one operation at a time each.
+/// The number of threads, with one operation at a time each.
 pub(super) const WRITERS: usize = 8;
 
 /// The writers' counters.
@@ -19,12 +19,12 @@ pub(super) struct Load {
     pub(super) swept: AtomicU64,
     /// The longest read and write since the last call of `longest`, in microseconds.
     longest: [AtomicU64; 2],
-    /// Operations of each writer.
+    /// The number of operations that each writer has done.
     turns: [AtomicU64; WRITERS],
 }
 
 impl Load {
-    /// Makes the writers read everything once more and stop.
+    /// Makes the writers read all their blocks once more and stop.
     pub(super) fn stop(&self) {
         self.stop.store(true, Relaxed);
     }
@@ -34,7 +34,7 @@ impl Load {
         self.longest.each_ref().map(|longest| Duration::from_micros(longest.swap(0, Relaxed)))
     }
 
-    /// How many operations each writer has done.
+    /// The number of operations that each writer has done.
     pub(super) fn turns(&self) -> [u64; WRITERS] {
         self.turns.each_ref().map(|turns| turns.load(Relaxed))
     }

@@ -71,7 +71,7 @@ fn introduction(dashboard: &str) -> String {
     )
 }
 
-/// Opens the desktop's browser. Without one, the printed address has to do.
+/// Opens the desktop's browser. Without one, the user must open the printed address.
 fn open(url: &str) {
     let opener = if cfg!(target_os = "macos") { "open" } else { "xdg-open" };
     let mut command = std::process::Command::new(opener);
@@ -169,7 +169,7 @@ impl<'a> Narrator<'a> {
         Ok(())
     }
 
-    /// Waits until each writer has finished its operation of `before`, and one more.
+    /// Waits until each writer has done two more operations than in `before`.
     fn settle(&self, stage: &mut Stage, before: [u64; WRITERS]) -> Result<()> {
         let is_settled =
             |now: [u64; WRITERS]| now.iter().zip(before).all(|(now, it)| *now > it + 1);

@@ -15,11 +15,12 @@ use std::time::{Duration, Instant};
 const PREFIX: &str = "farblock-demo-";
 /// The time limit for a process to stop on request.
 const END_TIME: Duration = Duration::from_secs(10);
-/// The time for which stopping processes may still create files.
+/// Time for which stopping processes may still create files in the folder.
 const SWEEP_TIME: Duration = Duration::from_secs(15);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// A folder that is removed in the end, by a separate process if this one is killed.
+/// A folder that is removed when the demonstration ends, by a separate process if this one is
+/// killed.
 pub(super) struct Folder {
     pub(super) path: PathBuf,
     sweeper: Option<(Child, ChildStdin)>,
@@ -141,7 +142,7 @@ impl Target {
         let _ = self.child.wait();
     }
 
-    /// The last line of its log, if it has stopped.
+    /// The last line of the target's log, if the target has stopped.
     pub(super) fn ended(&mut self) -> Option<String> {
         matches!(self.child.try_wait(), Ok(Some(_))).then(|| last(&self.log))
     }

@@ -14,12 +14,13 @@ use std::time::Duration;
 
 pub(super) const LEGS: [&str; 2] = ["left", "right"];
 const NQN: &str = "nqn.2026-11.org.farblock:demo";
-/// The mirror reserves one MiB of it.
+/// Bytes of a leg: the mirror reserves one MiB of them.
 const LEG_BYTES: u64 = 65 << 20;
 /// The socket of the target with the mirror.
 const CONTROL: &str = "mirror.sock";
 const RECONNECT_DELAY: Duration = Duration::from_secs(1);
-/// Reached only if the target with the mirror dies: no fault here touches that target.
+/// The time after which the host gives up its disk: only if the target with the mirror dies, which
+/// no fault here touches.
 const GIVEN_UP: Duration = Duration::from_secs(20);
 
 /// The fields are in the order in which they must drop.
@@ -92,7 +93,7 @@ impl Stage {
         namespaces.flat_map(|it| it.legs).map(|leg| (leg.name, leg.state)).collect()
     }
 
-    /// Fails if a target has stopped without our doing.
+    /// Fails if a target has stopped that no fault killed.
     pub(super) fn check(&mut self) -> Result<()> {
         let legs = LEGS.iter().zip(&mut self.legs);
         let legs = legs.filter_map(|(name, leg)| leg.target.as_mut().map(|it| (*name, it)));
@@ -147,7 +148,7 @@ fn connect(cables: &[Cable], global: &Global) -> Result<Disk> {
     let urls =
         cables.iter().map(|cable| format!("nvme+tcp://{}/{NQN}?ns=1", cable.address).parse());
     let urls: Vec<Url> = urls.collect::<Result<_, _>>().map_err(Failure::run)?;
-    // A random host identifier will do: nothing stores it.
+    // A random host identifier suffices: nothing stores it.
     let hostid = HostId::random().map_err(|error| {
         Failure::run(format_args!("the system gives no random numbers: {}", os(&error)))
     })?;

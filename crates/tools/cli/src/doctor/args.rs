@@ -10,8 +10,8 @@ use std::time::Duration;
 ///
 /// Without an argument it checks whether this machine can share and attach disks, and how well.
 /// With a URL it checks each step of the way to a target. With the name of an attachment it checks
-/// that and each of its paths. With a file or a block device (on Linux) it checks whether it can be
-/// shared, and names its users. It changes nothing, and reads one block.
+/// the attachment and each of its paths. With a file or a block device (on Linux) it checks whether
+/// a target can share it, and names its users. It changes nothing, and reads one block.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:

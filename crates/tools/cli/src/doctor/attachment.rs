@@ -1,4 +1,4 @@
-//! An attachment: its state, its users, and the way to the target of each path that is not well.
+//! An attachment: its state, its users, and for each path with a problem the way to the target.
 
 use super::finding::{Finding, Verdict};
 use super::target;
@@ -31,7 +31,7 @@ pub(super) fn examine(attachment: &Examined, patience: Duration) -> Vec<Finding>
     findings
 }
 
-/// A summary, for the list of all attachments: its state, and the paths that are not well.
+/// A summary for the list of all attachments: the state, and the paths with a problem.
 pub(super) fn summary(attachment: &Examined) -> Vec<Finding> {
     let state = state(attachment);
     let is_served = !matches!(attachment.state, "restarting" | "stale");

@@ -1,4 +1,4 @@
-//! A file or a block device of this machine: whether it can be shared, and who uses it.
+//! A file or a block device of this machine: whether a target can share it, and who uses it.
 
 use super::finding::{Finding, split};
 use farblock_backends::{FileProblem, OpenError};
@@ -21,7 +21,7 @@ const USERS: &str = "users";
 pub(super) fn examine(path: &Path, patience: Duration) -> Option<Vec<Finding>> {
     let (done, outcome) = mpsc::channel();
     let asked = path.to_owned();
-    // On a thread, since opening a file on a dead network share may hang.
+    // Look on a thread, since opening a file on a dead network share may hang.
     std::thread::spawn(move || done.send(look(&asked)));
     outcome.recv_timeout(patience).unwrap_or_else(|_| {
         let what = format!("{} does not open within {patience:?}", path.display());
@@ -68,10 +68,10 @@ fn look(path: &Path) -> Option<Vec<Finding>> {
 const FILE: &str = "file";
 const DEVICE: &str = "block device";
 
-/// Another user of the disk, as far as opening the disk tells.
+/// Another user of the disk, as opening and locking the disk reveals it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Hold {
-    /// No user that locks it.
+    /// No other user holds a lock.
     Free,
     /// A writer, with an exclusive lock.
     Writer,
@@ -84,7 +84,7 @@ enum Hold {
 /// The kind of file, its size in bytes, and its user.
 fn open(path: &Path) -> Result<(&'static str, u64, Hold), FileProblem> {
     let found = path.metadata().map_err(problem)?.file_type();
-    // Checked before opening, since opening a pipe waits for its other end.
+    // Check the kind before opening, since opening a pipe waits for its other end.
     let kind = match () {
         () if found.is_file() => FILE,
         () if found.is_block_device() => DEVICE,
@@ -114,14 +114,14 @@ fn locked(file: &File) -> Hold {
     }
 }
 
-/// Whether a device is open exclusively. A target opens devices the same way.
+/// Whether another program has a device open exclusively. A target opens devices the same way.
 fn is_claimed(device: &Path) -> bool {
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(OFlags::EXCL.bits() as i32);
     options.open(device).is_err_and(|error| error.kind() == ErrorKind::ResourceBusy)
 }
 
-/// Asks without opening: udev probes a device after each close of a writer.
+/// Checks permissions without opening: udev probes a device after each close of a writer.
 fn may_be_written(path: &Path) -> bool {
     rustix::fs::access(path, Access::WRITE_OK).is_ok()
 }

@@ -7,11 +7,11 @@ use serde::Serialize;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Verdict {
-    /// All is well.
+    /// No problem.
     Ok,
-    /// It works, but could be better.
+    /// The subject works, but could be better.
     Hint,
-    /// It does not work.
+    /// The subject does not work.
     Problem,
 }
 
@@ -33,7 +33,7 @@ pub(super) struct Finding {
     pub(super) verdict: Verdict,
     /// One sentence about the state.
     pub(super) what: String,
-    /// One sentence of advice; `None` if all is well.
+    /// One sentence of advice; `None` without a problem.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) advice: Option<String>,
 }

@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 /// The first bytes of an ICResp: type, flags, header length.
 const IC_RESP: [u8; 3] = [1, 0, 128];
-/// How many bytes of an answer are examined.
+/// The number of an answer's bytes that are examined.
 const HEAD_BYTES: usize = 16;
-/// Time limit for the other protocols: the server is known to be reachable.
+/// Time limit for the other protocols; short, because the server is known to be reachable.
 const PROBE_TIME: Duration = Duration::from_secs(2);
 
 const HTTP: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
@@ -27,7 +27,7 @@ const CLIENT_HELLO: &[u8] = &[
     22, 3, 1, 0, 78, //
     // ClientHello, 74 bytes, version as TLS 1.3 writes it.
     1, 0, 0, 74, 3, 3, //
-    // Random bytes; no secret depends on them.
+    // Random bytes: no secret depends on them, so these are constant.
     7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7,
     // No session, two cipher suites, no compression.
     0, 0, 4, 0x13, 1, 0x13, 2, 1, 0, //
@@ -82,7 +82,7 @@ fn other_words(address: SocketAddr, time: Duration) -> Option<FirstAnswer> {
         let answer = judge(&exchange(address, words, time).ok()?)?;
         matches!(answer, FirstAnswer::Tls | FirstAnswer::Other(_)).then_some(answer)
     });
-    // A lazy iterator: the second protocol is tried only if the first one told nothing.
+    // A lazy iterator: the second protocol is tried only if the first one gave no result.
     let mut answers = answers;
     answers.next()
 }

@@ -5,8 +5,8 @@
 //!
 //! - [`target`]: each step of the way to a target, in the order of a connection.
 //! - [`machine`]: this machine's ability to share and attach.
-//! - [`sharing`]: the targets that run on it.
-//! - [`attachment`]: an attached disk, and the paths to it that fail.
+//! - [`sharing`]: the targets that run on this machine.
+//! - [`attachment`]: an attached disk, and those of its paths that fail.
 //! - [`disk`]: a file or block device to share, and its users.
 
 pub(crate) mod args;
@@ -118,7 +118,7 @@ fn attachments(args: &DoctorArgs) -> Vec<Finding> {
     for name in names {
         match crate::attach::examined(runtime, &name) {
             Ok(Some(one)) => findings.extend(attachment::summary(&one)),
-            // It was detached meanwhile.
+            // The attachment was detached meanwhile.
             Ok(None) => {}
             Err(failure) => {
                 let (what, advice) = finding::split(failure.sentence());
@@ -129,7 +129,7 @@ fn attachments(args: &DoctorArgs) -> Vec<Finding> {
     findings
 }
 
-/// This system cannot attach disks.
+/// Returns nothing: this system cannot attach disks.
 #[cfg(not(any(target_os = "linux", windows)))]
 fn attachments(_: &DoctorArgs) -> Vec<Finding> {
     Vec::new()
@@ -149,7 +149,7 @@ fn disk(args: &DoctorArgs, name: &str) -> Option<Vec<Finding>> {
     disk::examine(name.as_ref(), args.timeout)
 }
 
-/// Windows does not tell who else uses a file.
+/// Returns `None`: Windows does not report who else uses a file.
 #[cfg(windows)]
 fn disk(_: &DoctorArgs, _: &str) -> Option<Vec<Finding>> {
     None

@@ -8,7 +8,7 @@ use farblock_host::{Error, Options};
 use farblock_proto::host::ConnectError;
 use farblock_proto::tcp::TcpRefusal;
 
-/// How many of a target's subsystems the advice names.
+/// The number of a target's subsystems that the advice names at most.
 const NAMED: usize = 5;
 
 /// Advice for steps that follow successful small packets: the path may drop large ones.
@@ -87,7 +87,7 @@ fn tcp(refusal: &TcpRefusal) -> (&'static str, &'static str) {
     }
 }
 
-/// The failed step and advice, for errors with keys.
+/// The failed step and advice, for errors with keys; `None` for other errors.
 fn keys(reason: &ConnectError) -> Option<(&'static str, &'static str)> {
     use ConnectError as E;
     Some(match reason {
@@ -122,7 +122,7 @@ fn keys(reason: &ConnectError) -> Option<(&'static str, &'static str)> {
     })
 }
 
-/// The target does not know a name that the connection uses.
+/// The failed step and advice, when the target does not know a name that the connection uses.
 fn names(reason: &ConnectError, url: &Url, options: &Options) -> (&'static str, String) {
     let nqn = url.subsystem.as_deref().unwrap_or("NQN");
     let options = options.with_url(url);
@@ -164,8 +164,8 @@ fn not_listed(nqn: &str, host: &str) -> String {
     )
 }
 
-/// The target lists the subsystem for this host's name but refuses the connection: it wants a key
-/// as well.
+/// The target lists the subsystem for this host's name but refuses the connection: the host must
+/// also prove its identity with a key.
 fn proof(options: &Options) -> String {
     let nqn = options.identity().nqn;
     match (&options.tcp.tls_key, options.tcp.concatenate) {
@@ -184,7 +184,7 @@ fn proof(options: &Options) -> String {
     }
 }
 
-/// The target knows the host's name, but not with this identifier.
+/// The target knows the host's name, but with another identifier.
 fn identifier(options: &Options) -> String {
     let HostIdentity { nqn, id } = options.identity();
     format!(
@@ -194,7 +194,7 @@ fn identifier(options: &Options) -> String {
     )
 }
 
-/// The namespace cannot be used.
+/// The finding for a namespace that cannot be used.
 pub(super) fn namespace(
     controller: &farblock_host::Controller,
     url: &Url,

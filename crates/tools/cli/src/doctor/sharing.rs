@@ -33,7 +33,7 @@ pub(super) fn examine(target: &Status) -> Vec<Finding> {
     findings
 }
 
-/// A hint if RAM disks can fill more memory than there is.
+/// A hint if RAM disks can grow larger than the machine's memory.
 fn memory(target: &Status) -> Option<Finding> {
     let namespaces = target.subsystems.iter().flat_map(|subsystem| &subsystem.namespaces);
     let specs = namespaces.filter_map(|one| Spec::parse(one.path.as_deref()?).ok());
@@ -53,7 +53,7 @@ fn storage(nqn: &str, namespace: &NamespaceStatus) -> Vec<Finding> {
     let said = last_failure.as_ref().map_or(String::new(), |said| format!(": {said}"));
     let advice = "mend the storage behind it: free space, the device (`dmesg`), or the target \
         that has it; its hosts got each error";
-    // A remote part's is in the part's own finding.
+    // The trouble of a remote part is in that part's own finding.
     let is_of_a_part = namespace.legs.iter().any(|leg| leg.reason == *trouble);
     if let Some(trouble) = trouble.as_ref().filter(|_| !is_of_a_part) {
         let advice = "do what it says; the target notices by itself, and tells its hosts";
@@ -122,19 +122,19 @@ fn parts(nqn: &str, namespace: &NamespaceStatus) -> Vec<Finding> {
     namespace.legs.iter().filter_map(of_mirror).collect()
 }
 
-/// No target was found in these places.
+/// The finding that no target was found in these places.
 pub(super) fn none(looked_in: &str) -> Finding {
     Finding::ok(CHECK, format!("none runs here that this user can ask: looked in {looked_in}"))
 }
 
-/// A target has a socket but does not answer.
+/// The finding that a target has a socket but does not answer.
 pub(super) fn silent(socket: &Path, patience: Duration) -> Finding {
     let what = format!("the one at {} does not answer within {patience:?}", socket.display());
     let advice = "see in its log what it waits for, and whether its process was stopped";
     Finding::problem(CHECK, what, advice)
 }
 
-/// Several machines that claim to be the same host.
+/// A finding if several machines claim to be the same host.
 fn namesakes(controllers: &[ControllerStatus]) -> Vec<Finding> {
     let mut ids: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     let mut places: BTreeMap<(&str, &str), BTreeSet<String>> = BTreeMap::new();

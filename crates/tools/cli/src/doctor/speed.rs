@@ -7,11 +7,12 @@ use farblock_proto::host::ControllerInfo;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Longer round trips dominate the latency of single commands.
+/// From this round trip on, the network dominates the latency of single commands.
 const LONG_ROUND_TRIP: Duration = Duration::from_millis(2);
-/// Smaller transfer limits cost additional commands.
+/// Transfer limits below this size cost additional commands.
 const SMALL_TRANSFER_BYTES: u32 = 128 << 10;
-/// Writes up to this size usually save a round trip: controllers accept their data in the capsule.
+/// Writes up to this size usually save a round trip: controllers accept the data in the command
+/// capsule.
 const USUAL_IN_CAPSULE_BYTES: u32 = 4096;
 const CHECK: &str = "speed";
 

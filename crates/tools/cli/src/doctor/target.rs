@@ -1,5 +1,5 @@
 //! The way to a target, step by step: name, TCP connection, path MTU, first answer, TLS, Connect,
-//! authentication, Identify, namespaces, an I/O queue, and reads of a block over it.
+//! authentication, Identify, namespaces, an I/O queue, and reads of a block over that queue.
 
 use super::finding::Finding;
 use super::first_answer::{self, FirstAnswer};
@@ -15,7 +15,7 @@ use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-/// How many reads measure the latency of one block.
+/// The number of reads that measure the latency of one block.
 const READS: usize = 8;
 /// A segment is smaller than its packet by the headers of IPv4 and TCP with a time stamp.
 const HEADERS_BYTES: u32 = 52;
@@ -23,7 +23,7 @@ const HEADERS_BYTES: u32 = 52;
 const USUAL_MTU_BYTES: u32 = 1500;
 /// Larger packets occur only within a machine.
 const JUMBO_MTU_BYTES: u32 = 9216;
-/// A delay that people notice, caused by addresses that do not answer.
+/// Delays from addresses that do not answer are reported from this length on: people notice them.
 const FELT: Duration = Duration::from_millis(200);
 const CONNECTION: &str = "connection";
 
@@ -90,7 +90,7 @@ fn resolver(error: &io::Error) -> String {
     text.rsplit_once("information: ").map_or(text.as_str(), |(_, reason)| reason).to_owned()
 }
 
-/// Connects to the first address that answers; the ones before it delay every connection.
+/// Connects to the first address that answers; addresses before it delay every connection.
 fn connect(
     addresses: &[SocketAddr],
     time: Duration,
@@ -157,7 +157,7 @@ fn path(stream: &TcpStream) -> Finding {
         return Finding::ok(CHECK, "this system does not tell it");
     };
     let mtu_bytes = segment_bytes + HEADERS_BYTES;
-    // Packets larger than any network's are limited by the window, not by an MTU.
+    // In packets larger than any network's, the window limits segments, not an MTU.
     let mtu = match mtu_bytes <= JUMBO_MTU_BYTES {
         true => format!(": an MTU of {mtu_bytes}"),
         false => String::new(),
@@ -185,7 +185,7 @@ fn segment_bytes(_: &TcpStream) -> Option<u32> {
     None
 }
 
-/// Whether the first answer is a target's.
+/// Whether the first answer comes from an NVMe/TCP target.
 fn protocol(
     answer: FirstAnswer,
     address: SocketAddr,
@@ -270,7 +270,7 @@ fn discovery(controller: &Controller, url: &Url) -> Result<Finding, Finding> {
     })
 }
 
-/// The namespace of the URL, or else the first.
+/// The namespace of the URL, or else the subsystem's first.
 fn choose_namespace(
     controller: &Controller,
     url: &Url,

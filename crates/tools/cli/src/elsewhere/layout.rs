@@ -2,7 +2,7 @@
 //! data stays in place when a file has grown or the order on the command line differs next time.
 //!
 //! Members of a concatenation without attributes (devices, remote disks, images) must be named with
-//! their sizes. The attribute does not mention the inode, so it holds for a copy as well.
+//! their sizes. The attribute does not mention the inode, so a copy of the file keeps its position.
 
 use farblock_backends::file::{FileDisk, FileOptions};
 use farblock_backends::{FileProblem, OpenError, Spec};
@@ -50,8 +50,8 @@ impl LayoutPlace {
         }
     }
 
-    /// Whether data at this place stays where it is at `next`. The last disk of a concatenation may
-    /// become a middle one.
+    /// Whether data at this position stays in place if the position becomes `next`. The last disk
+    /// of a concatenation may become a middle one.
     fn becomes(&self, next: &LayoutPlace) -> bool {
         let same_begin =
             |begin: &u64| matches!(next, LayoutPlace::Row { begin: now, .. } if now == begin);
@@ -87,7 +87,7 @@ pub(super) struct Settled {
 struct SetPart {
     path: std::path::PathBuf,
     place: LayoutPlace,
-    /// Only the attribute will tell how much of the file is used.
+    /// Whether only the attribute can tell how much of the file is used.
     is_needed: bool,
 }
 
@@ -122,7 +122,7 @@ fn settle_row(
     parts: &mut Vec<SetPart>,
 ) -> Result<(), OpenError> {
     let last = children.len() - 1;
-    // `None` after a member of unknown size.
+    // The offset of the next member; `None` after a member of unknown size.
     let mut begin = Some(0_u64);
     for (at, child) in children.iter_mut().enumerate() {
         let given = match child {
@@ -188,8 +188,8 @@ fn fits(path: &Path, known: &LayoutPlace, place: &LayoutPlace) -> Result<(), Ope
     Err(misplaced(path, sentence))
 }
 
-/// The error for a file with another record, with this sentence unless the file is in use: its user
-/// needs the record.
+/// The error for a file with another stored position: `sentence`, unless the file is in use,
+/// because its user needs that position.
 fn misplaced(path: &Path, sentence: String) -> OpenError {
     use FileProblem::{Busy, InUse, Locked};
     match FileDisk::open(path, &FileOptions::new(512)) {
@@ -271,8 +271,8 @@ mod attribute {
         match fgetxattr(&file, super::ATTRIBUTE, &mut value[..]) {
             Ok(length) => Some(String::from_utf8_lossy(&value[..length]).into_owned()),
             Err(rustix::io::Errno::RANGE) => Some(String::new()),
-            // No attribute, or none that we may read: an open that needs the attribute reports
-            // that.
+            // The file has no attribute, or none that this process may read: an open that needs the
+            // attribute reports that.
             Err(_) => None,
         }
     }
@@ -367,7 +367,8 @@ mod tests {
     fn nothing_in_a_concatenation_moves() {
         let Some(disks) = Disks::new() else { return };
         assert_eq!(disks.open("concat:a,b"), Ok(3));
-        // A file that has grown does not move the others. Only the last one adds its new bytes.
+        // A file that has grown does not move the data of the others. Only the last file adds its
+        // new bytes.
         disks.lengthen("a", 3);
         assert_eq!(disks.open("limit:1000000/s,concat:a,b"), Ok(3));
         disks.lengthen("b", 5);

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 /// Drive many hosts against many targets at once
 ///
-/// It runs one controller, and an agent for each group of hosts and each target: in network
-/// namespaces of this machine, without root where the system permits that, or on other machines.
+/// The command runs one controller, and an agent for each group of hosts and each target: in
+/// network namespaces of this machine, without root where the system permits that, or on other
+/// machines.
 #[derive(Args, Debug)]
 pub(crate) struct FleetArgs {
     #[command(subcommand)]
@@ -58,14 +59,15 @@ pub(crate) struct RunArgs {
     #[arg(help_heading = "Plan")]
     pub(crate) clients: Option<u32>,
 
-    /// Let hosts write, read and compare for so many seconds after the actions
+    /// Let hosts write, read and compare for this many seconds after the actions
     #[arg(long, value_name = "TIME", value_parser = values::seconds, help_heading = "Plan")]
     pub(crate) verify: Option<Duration>,
 
     /// A disk or file of the target, instead of the plan's drives (repeatable)
     ///
-    /// It has the form of `farblock serve`. If the plan has sets by node, as six-patterns does, and
-    /// the machine has several NUMA nodes, the disks of each node form a set.
+    /// The name has the form that `farblock serve` takes. If the plan has sets by node, as
+    /// six-patterns does, and the machine has several NUMA nodes, the disks of each node form a
+    /// set.
     #[arg(long = "drive", value_name = "DISK", value_hint = ValueHint::FilePath)]
     #[arg(help_heading = "Plan")]
     pub(crate) drives: Vec<String>,
@@ -121,10 +123,9 @@ pub(crate) struct RunArgs {
 /// Run an agent that shares drives and drives load for a controller with the token
 ///
 /// A controller with the token may share memory and the drives named by --drive, connect to any
-/// address that this machine can reach, and read and write all of these. Nothing is encrypted.
+/// address that this machine can reach, and read and write all these disks. Nothing is encrypted.
 /// Therefore the agent listens on the loopback, at the end of a tunnel, unless --unencrypted says
-/// that the network is private. It runs until it gets SIGINT (Ctrl-C) or SIGTERM.
-/// until it gets SIGINT (Ctrl-C) or SIGTERM.
+/// that the network is private. The agent runs until it gets SIGINT (Ctrl-C) or SIGTERM.
 #[derive(Args, Debug)]
 pub(crate) struct AgentArgs {
     /// Address to listen on
@@ -145,7 +146,7 @@ pub(crate) struct AgentArgs {
     #[arg(long, value_name = "SIZE", value_parser = values::bytes)]
     pub(crate) memory: Option<u64>,
 
-    /// Allow an address that other machines reach, although token and orders are sent unencrypted
+    /// Allow an address that other machines reach, although token and requests are sent unencrypted
     #[arg(long)]
     pub(crate) unencrypted: bool,
 

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 const PREFIX: &str = "farblock-fleet-";
 
-/// A folder of this process, removed in the end. It stays locked for the life of the process, so
-/// that a later process can find and remove the folders of killed ones.
+/// A folder of this process, removed when the process ends. It stays locked while the process runs,
+/// so that a later process can find and remove the folders of killed ones.
 pub(super) struct Folder {
     path: PathBuf,
     _lock: File,
@@ -42,7 +42,8 @@ impl Drop for Folder {
 fn make(path: &Path) -> io::Result<File> {
     loop {
         DirBuilder::new().mode(0o700).create(path)?;
-        // Until it is locked, another process may take it for an abandoned one and remove it.
+        // Before it is locked, another process may take the folder for an abandoned one and remove
+        // it.
         let Ok(lock) = File::open(path) else { continue };
         lock.lock()?;
         let locked = lock.metadata()?.ino();

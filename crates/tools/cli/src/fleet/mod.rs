@@ -31,7 +31,7 @@ use std::time::Duration;
 /// Set in a process that already runs in its own network namespace; the value is the folder for its
 /// socket.
 const INSIDE: &str = "FARBLOCK_FLEET_INSIDE";
-/// The time limit for an agent to stop when its controller has gone away.
+/// The time limit for an agent to stop after its controller has disconnected.
 const END_TIME: Duration = Duration::from_secs(2);
 /// The size limit of a plan, or of a report with a plan.
 const MAX_PLAN_BYTES: u64 = 64 << 20;
@@ -78,8 +78,8 @@ fn be_agent(args: &AgentArgs) -> Result<()> {
     Ok(())
 }
 
-/// The controller's orders. When the stream ends, the agent exits even if a disk or a target no
-/// longer answers: waiting for those could take minutes.
+/// The stream of the controller's requests. When the stream ends, the agent exits even if a disk or
+/// a target no longer answers: waiting for an answer could take minutes.
 struct Parent(Stdin);
 
 impl Read for Parent {
@@ -233,7 +233,8 @@ fn explain(error: FleetError) -> Failure {
     }
 }
 
-/// Whether nodes can have their own networks. Runs this program again where it may create them.
+/// Whether nodes can have their own networks. If they need more rights, runs this program again in
+/// a user namespace.
 fn has_network(plan: &Plan, args: &RunArgs) -> Result<bool> {
     if args.loopback || !plan.agents.is_empty() || !plan.targets.is_empty() {
         return Ok(false);
@@ -259,9 +260,10 @@ fn has_network(plan: &Plan, args: &RunArgs) -> Result<bool> {
     Err(Failure::run(format_args!("cannot run unshare: {}", os(&command.exec()))))
 }
 
-/// Lets `farblock ui` and `farblock top` see the fleet. The fleet also runs where this fails.
+/// Lets `farblock ui` and `farblock top` see the fleet. The fleet also runs if this fails.
 fn watched(board: &Board) -> Option<Server> {
-    // In the user namespace this process is root, so the outer process passes the sockets' folder.
+    // In the user namespace this process is root and would choose another folder for sockets, so
+    // the outer process passes its own.
     let place = std::env::var_os(INSIDE).map(PathBuf::from).or_else(steer::fleet_sockets);
     let place = place.filter(|place| place.is_absolute())?;
     steer::remove_left_behind(&place);

@@ -1,8 +1,8 @@
 //! `farblock config import`: converts another target's configuration to farblock's.
 //!
 //! The importer reads the file into a document, checks it, and writes a configuration file. A
-//! comment in it names each thing that the importer could not convert. A host that needed a key
-//! before is never admitted without one.
+//! comment in that file names each setting that the importer could not convert. A host that needed
+//! a key before is never admitted without one.
 
 mod nvmet;
 mod spdk;
@@ -18,7 +18,7 @@ use std::path::Path;
 /// Advice where hosts must use TLS.
 const KEYS: &str = "name a file with each host's as its tls_key, nobody is let in there before";
 
-/// The converted document, and a sentence for each thing that could not be converted.
+/// The converted document, and a sentence for each setting that could not be converted.
 #[derive(Default)]
 struct Imported {
     document: Document,
@@ -26,7 +26,7 @@ struct Imported {
 }
 
 impl Imported {
-    /// Adds a sentence, unless it is there.
+    /// Adds a sentence, unless the list has it already.
     fn note(&mut self, sentence: String) {
         if !self.notes.contains(&sentence) {
             self.notes.push(sentence);
@@ -48,7 +48,7 @@ pub(crate) fn run(path: &Path) -> Result<()> {
     output::print(&text::of(&imported))
 }
 
-/// SPDK's file lists calls for each SPDK subsystem; nvmetcli's lists ports.
+/// Reads either format: SPDK's file lists calls for each SPDK subsystem; nvmetcli's lists ports.
 fn read(json: &Value) -> Result<Imported, String> {
     let subsystems = json["subsystems"].as_array();
     let is_spdk = |one: &Value| one["config"].is_array() || one["config"].is_null();
@@ -68,7 +68,7 @@ fn number(value: &Value) -> Option<u64> {
     value.as_u64().or_else(|| value.as_str()?.trim().parse().ok())
 }
 
-/// A string that is not empty.
+/// A string; `None` if it is empty or missing.
 fn said(value: &Value) -> Option<&str> {
     value.as_str().map(str::trim).filter(|text| !text.is_empty())
 }

@@ -24,7 +24,7 @@ fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
-/// The hosts that have a key.
+/// The NQNs of the hosts that have a key.
 fn locked(json: &Value) -> BTreeSet<&str> {
     let has_key = |host: &&Value| {
         let fields = [&host["attr"], *host].into_iter().filter_map(Value::as_object).flatten();
@@ -104,7 +104,7 @@ fn namespace(imported: &mut Imported, nqn: &str, nsid: u32, it: &Value) -> Optio
     Some(taken)
 }
 
-/// The kernel shares a device with the device's block size, and a file with 4096 bytes.
+/// The block size at the kernel's target: a device's own, and 4096 bytes for a file.
 fn block_size(imported: &mut Imported, what: &str, path: &str) -> u32 {
     if !path.starts_with("/dev/") {
         return 4096;

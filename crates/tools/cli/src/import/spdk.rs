@@ -11,7 +11,8 @@ use uuid::Uuid;
 
 const MIB: u64 = 1 << 20;
 
-/// Calls that only tune SPDK, or wait for it, besides the `…_set_options` calls.
+/// Calls that only tune SPDK or wait for it. The importer ignores them, and all `…_set_options`
+/// calls.
 const TUNING: &[&str] = &[
     "bdev_wait_for_examine",
     "bdev_nvme_set_hotplug",
@@ -169,7 +170,7 @@ impl Reader {
         self.imported.document.subsystems.insert(nqn.to_owned(), subsystem);
     }
 
-    /// The subsystem of a call.
+    /// The name and the subsystem that a call refers to.
     fn named(&mut self, params: &Value) -> Option<(String, &mut Subsystem)> {
         let nqn = said(&params["nqn"])?;
         Some((nqn.to_owned(), self.imported.document.subsystems.get_mut(nqn)?))
@@ -280,7 +281,8 @@ impl Reader {
         }
     }
 
-    /// SPDK's listeners belong to single subsystems; here every listener offers all.
+    /// Notes subsystems that would gain listeners: in SPDK a listener belongs to one subsystem, in
+    /// farblock every listener offers all.
     fn note_what_is_not_offered(&mut self) {
         let Imported { document, notes } = &mut self.imported;
         let everything = document

@@ -16,7 +16,7 @@ fn array<T: Display>(all: impl IntoIterator<Item = T>) -> String {
     format!("[{}]", all.join(", "))
 }
 
-/// Why a configuration file cannot contain the subsystem yet.
+/// The reason why a configuration file cannot contain the subsystem yet; `None` if it can.
 fn lacks(it: &Subsystem) -> Option<&'static str> {
     match it {
         _ if it.namespaces.is_empty() => Some("has no namespace: add one"),
@@ -40,7 +40,7 @@ pub(super) fn of(imported: &Imported) -> String {
     let document = &imported.document;
     let mut text = String::new();
     let mut notes = notes(imported);
-    // TLS is written with each address.
+    // Leave TLS out here: the file contains it with each address.
     let ana = |one: &Listener| Listener { tls: Tls::default(), ..one.clone() };
     let all: Vec<_> = document.listeners.iter().map(|(at, one)| address(at, one.tls)).collect();
     let listeners: BTreeMap<_, _> =
@@ -65,7 +65,8 @@ pub(super) fn of(imported: &Imported) -> String {
         let mut whole = String::new();
         subsystem(&mut whole, nqn, it);
         if lacks(it).is_some() {
-            // A subsystem that would be refused is a comment, for the operator to complete.
+            // A subsystem that farblock would refuse becomes a comment, for the operator to
+            // complete.
             whole = whole.replace('\n', "\n# ").trim_end_matches("# ").replace("# \n", "\n");
         }
         text.push_str(&whole);

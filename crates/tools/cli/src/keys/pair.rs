@@ -11,8 +11,8 @@ use std::path::Path;
 
 /// Makes the key if there is none, and prints both ends' commands without the key itself.
 pub(super) fn pair(args: &PairArgs) -> Result<()> {
-    // An existing file of the default name may hold another pair's key: it must be named to be
-    // used.
+    // An existing file of the default name may hold another pair's key, so it is used only if the
+    // user names it.
     let usual = Path::new(if args.tls { "tls.key" } else { "host.key" });
     let file = args.file.as_deref().unwrap_or(usual);
     let advice = match args.file {

@@ -10,8 +10,8 @@ use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-/// One object a line: `time`, `level`, `target` (the module), `message`, and the other fields by
-/// name. It is plain ASCII, whatever a peer sends.
+/// One object a line: `time`, `level`, `target` (the module), `message`, and the event's other
+/// fields by name. The line is plain ASCII, whatever text a peer sends.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Json;
 
@@ -91,7 +91,7 @@ impl Visit for Fields {
 /// which the journal adds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Journal {
-    /// Include the module.
+    /// Whether lines include the module.
     pub(super) with_target: bool,
 }
 

@@ -49,14 +49,14 @@ struct SharedNamespace {
     url: String,
 }
 
-/// Command lines to copy.
+/// Command lines to copy, for connecting to the target.
 #[derive(Serialize)]
 struct Connect {
     farblock: Vec<String>,
     nvme_cli: Vec<String>,
 }
 
-/// Addresses of management, besides the control socket.
+/// Addresses for management over TCP, besides the control socket.
 #[derive(Default)]
 pub(super) struct OnTcp<'a> {
     pub(super) dashboard: Option<&'a str>,
@@ -197,7 +197,7 @@ fn shared(subsystem: &Subsystem, reachable: SocketAddr) -> SharedSubsystem<'_> {
     }
 }
 
-/// An address without its port, with its zone.
+/// An address without its port, but with its zone.
 fn host(address: SocketAddr) -> String {
     match address {
         SocketAddr::V6(six) if six.scope_id() != 0 => format!("{}%{}", six.ip(), six.scope_id()),
@@ -235,7 +235,7 @@ fn connect(config: &TargetConfig, address: SocketAddr) -> Connect {
         farblock.push(format!("farblock id {}{ours}", quoted(&url(address, nqn, None))));
         if let Some((first, export)) = subsystem.exports.iter().next() {
             let url = quoted(&url(address, nqn, Some(first.0)));
-            // The whole disk, if it is shorter.
+            // Reads the whole disk, if it is shorter.
             farblock.push(match export.namespace.geometry().capacity_bytes() {
                 MIB.. => format!("farblock read {url} --length 1MiB --output first-mib.img{ours}"),
                 _ => format!("farblock read {url} --output whole.img{ours}"),

@@ -53,7 +53,7 @@ struct FileConfig {
     subsystems: Vec<Spanned<SubsystemConfig>>,
 }
 
-/// A listener: an address alone, or a table with more.
+/// A listener: an address alone, or a table with more settings.
 struct ListenerConfig {
     address: String,
     tls: Option<String>,
@@ -318,7 +318,7 @@ fn check(
     if let Some(congestion) = &file.congestion {
         let refused = |problem| source.error(congestion.span(), "congestion", problem);
         let parsed: Congestion = congestion.as_ref().parse().map_err(refused)?;
-        // The command line has chosen already, or the file is read anew.
+        // The command line has chosen the algorithm already, or the file is read again.
         if !Congestion::is_chosen() {
             parsed.choose().map_err(refused)?;
         }

@@ -13,13 +13,13 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The refusal of a keyring key that is named after the start.
+/// The refusal of a keyring key that is first named after the start.
 const NO_KEYRING: &str = "a target gives up asking the kernel's keyring when it starts, unless a \
                           host or a disk that it starts with has its key there: have it start \
                           with this one, or name a file";
 
 /// Gives up all rights that the command line and the configuration do not need. A target does this
-/// first, once it has read them.
+/// first, once it has read the command line and the configuration.
 pub(super) fn confine(args: &ServeArgs, written: Option<&str>) -> Result<()> {
     if args.sandbox.no_sandbox {
         return Ok(());
@@ -44,7 +44,7 @@ pub(super) fn confine(args: &ServeArgs, written: Option<&str>) -> Result<()> {
 /// Whether the kernel's keyring holds a key for a host or a disk of the command line, the
 /// configuration or the saved state.
 fn wants_keyring(args: &ServeArgs, written: Option<&str>) -> bool {
-    // Errors of the saved state are reported when it is loaded.
+    // Errors of the saved state are reported when the target loads it.
     let kept = args.persist.as_ref().and_then(|path| Store::new(path).text().ok()?);
     let mut disks = args.paths.iter().map(|path| path.to_string_lossy());
     let mut files = written.into_iter().chain(kept.as_deref());
@@ -77,13 +77,13 @@ fn paths(args: &ServeArgs, given: &[PathBuf]) -> Result<Paths> {
         // If this fails, the code that needs the folder reports it.
         let _ = DirBuilder::new().recursive(true).mode(0o700).create(folder);
     }
-    // Follow a link: the state's folder is the link target's.
+    // Follow a link: the folder to allow is the one of the link's destination.
     let persist = args.persist.as_ref();
     let persist = persist.map(|path| std::fs::canonicalize(path).unwrap_or_else(|_| path.clone()));
     let own = [&args.control, &persist, &args.spdk_rpc].map(Option::as_ref);
     let state = reserved::wanted(args.state_dir.as_deref());
     if let Some(folder) = &state {
-        // As above.
+        // As for the folder above.
         let _ = DirBuilder::new().recursive(true).mode(0o700).create(folder);
     }
     let own = own.into_iter().flatten().map(|path| folder(path)).chain(default).chain(state);
@@ -104,7 +104,7 @@ fn paths(args: &ServeArgs, given: &[PathBuf]) -> Result<Paths> {
     Ok(Paths { shared, own: own.collect(), read: read.collect() })
 }
 
-/// The folder of a file, since replacing the file needs the folder.
+/// The folder of a file: replacing the file needs access to its folder.
 fn folder(path: &Path) -> PathBuf {
     match path.parent() {
         Some(folder) if folder != Path::new("") => folder.to_owned(),

@@ -15,14 +15,14 @@ const TOKEN_BYTES: usize = 16;
 /// The read limit of a token file, in bytes.
 const FILE_BYTES: u64 = 1024;
 
-/// A requested dashboard, and the fragment of its URL.
+/// A dashboard that the options request, and the fragment of its URL.
 pub(crate) struct Wanted {
     pub(crate) ui: Ui,
     fragment: String,
 }
 
 impl Wanted {
-    /// The URL to open, with the actual port.
+    /// The URL to open, with the port that was bound.
     pub(crate) fn url(fragment: &str, address: SocketAddr, is_secure: bool) -> String {
         let scheme = if is_secure { "https" } else { "http" };
         format!("{scheme}://{}/{fragment}", farblock_command::reachable::reachable(address))
@@ -41,12 +41,12 @@ pub(super) fn wanted(args: &UiArgs, is_secure: bool) -> Result<Option<Wanted>> {
     offered(&place, args.ui_token.as_deref(), args.ui_steer).map(Some)
 }
 
-/// The address of a dashboard.
+/// The address of a dashboard, and how messages name its options.
 pub(crate) struct Place {
     /// The options for the address and the token file, for messages.
     pub(crate) options: [&'static str; 2],
     pub(crate) address: SocketAddr,
-    /// Whether it has a certificate.
+    /// Whether the address has a certificate.
     pub(crate) is_secure: bool,
 }
 

@@ -45,7 +45,8 @@ pub(crate) fn parse_os(text: &OsStr) -> Result<Spec, String> {
     text.to_str().map_or_else(|| Ok(Spec::File(text.into())), parse)
 }
 
-/// Opens a disk. Its only identity so far is `given`. `note` receives messages for people.
+/// Opens a disk. Its only identity so far is `given`, the configured one. `note` receives messages
+/// for people.
 pub(super) fn open(
     spec: &Spec,
     given: Option<Uuid>,
@@ -94,9 +95,9 @@ fn open_now(
     }
 }
 
-/// Announces the files that a disk is made of, while they are open, so that of two targets at once
-/// one sees the other. The disk keeps the returned value. A disk with a configured identity may
-/// have two places.
+/// Announces the files of a disk while the disk is open, so that of two targets which open the same
+/// files at once, one sees the other. The disk keeps the returned value. A disk with a configured
+/// identity is not checked: it may be in two places.
 fn announce(
     spec: &Spec,
     given: Option<Uuid>,
@@ -120,7 +121,7 @@ pub(crate) fn name(spec: &Spec) -> String {
     map_paths(spec, &absolute).to_string()
 }
 
-/// Why a disk cannot be opened; suggests `way` if opening it read-only would help.
+/// The reason why a disk cannot be opened; suggests `way` if opening it read-only would help.
 pub(super) fn refused(error: &OpenError, way: &str) -> String {
     explained(told(error, way))
 }
@@ -137,7 +138,7 @@ fn told(error: &OpenError, way: &str) -> String {
     }
 }
 
-/// The name of a disk that a file's name, such as `miror:a,b`, may be a mistyped one of.
+/// The disk name that a file's name, such as `miror:a,b`, may be a misspelling of.
 fn meant(path: &Path) -> Option<String> {
     let (kind, rest) = path.to_str()?.split_once(':')?;
     let meant = alike(kind, farblock_backends::KINDS)?;
@@ -148,7 +149,7 @@ fn meant(path: &Path) -> Option<String> {
 #[cfg(target_os = "linux")]
 pub(super) use crate::sandbox::explained;
 
-/// Only Linux restricts paths.
+/// Adds nothing: only Linux restricts paths.
 #[cfg(not(target_os = "linux"))]
 pub(super) fn explained(problem: String) -> String {
     problem
@@ -175,9 +176,10 @@ fn memory_bytes(spec: &Spec) -> u64 {
     }
 }
 
-/// The identity of a disk: unique across machines, and stable over restarts. It is a UUID if it is
-/// stored with the data. A RAM disk gets a new identity at each start, so that a returning host
-/// does not take the empty disk for the old one. `note` receives messages for people.
+/// The identity of a disk: unique across machines, and stable over restarts. An identity that is
+/// stored with the data is a UUID. A RAM disk gets a new identity at each start, so that a
+/// returning host does not take the empty disk for the old one. `note` receives messages for
+/// people.
 pub(crate) fn identity(spec: &Spec, note: &mut dyn FnMut(String)) -> String {
     slow::named(&name(spec), || identity_now(spec, note))
 }
@@ -194,13 +196,13 @@ fn identity_now(spec: &Spec, note: &mut dyn FnMut(String)) -> String {
     text
 }
 
-/// The store for the disk's reservations, if they can persist through a power loss. A disk that
-/// forgets its data has none, nor does one without a stored identity: that could be another disk
-/// after a restart.
+/// The store for the disk's reservations, if they can persist through a power loss; otherwise
+/// `None`. A disk that forgets its data has no store, nor does one without a stored identity: after
+/// a restart, another disk could be at its path.
 fn reservations(spec: &Spec, given: Option<Uuid>) -> Option<Arc<dyn ReservationStore>> {
     let lasting = || match forgets(spec) {
         true => None,
-        // All other identities are not UUIDs.
+        // Identities that are not stored with the data are not UUIDs.
         false => {
             given.or_else(|| identity_now(spec, &mut |text| tracing::info!("{text}")).parse().ok())
         }
@@ -220,7 +222,8 @@ fn file(spec: &Spec) -> Option<&Path> {
     }
 }
 
-/// The identity stored with the data. Wrappers that delay, limit or fail I/O do not change it.
+/// The identity stored with the data. Wrappers that delay, limit or fail I/O do not change the
+/// identity.
 fn kept(spec: &Spec, note: &mut dyn FnMut(String)) -> Option<Uuid> {
     match spec {
         Spec::File(path) => of_file(path, note),
@@ -255,7 +258,7 @@ fn kept(spec: &Spec, note: &mut dyn FnMut(String)) -> Option<Uuid> {
 }
 
 fn of_file(path: &Path, note: &mut dyn FnMut(String)) -> Option<Uuid> {
-    // Checked first, because storing a new identity may allocate a block.
+    // Check this first, because storing a new identity may allocate a block.
     let was_empty = is_empty(path);
     let found = identity::of(path)?;
     tell(path, &found, was_empty, note);
@@ -279,7 +282,7 @@ fn tell(path: &Path, found: &identity::Kept, was_empty: bool, note: &mut dyn FnM
     }
 }
 
-/// Whether the file was never written, so that no host can know it.
+/// Whether the file was never written, so that no host can know the file.
 fn is_empty(path: &Path) -> bool {
     #[cfg(unix)]
     let blocks = |metadata: std::fs::Metadata| std::os::unix::fs::MetadataExt::blocks(&metadata);
@@ -288,9 +291,9 @@ fn is_empty(path: &Path) -> bool {
     std::fs::metadata(path).map(blocks).is_ok_and(|blocks| blocks == 0)
 }
 
-/// The default name of a subsystem with these disks. It depends on the first disk only, so that
-/// others can be added, and stays stable like its identity. `note` receives messages for people.
-/// This call may store a new identity in the disk, which later calls then find.
+/// The default name of a subsystem with these disks. The name depends on the first disk only, so
+/// that others can be added, and is as stable as that disk's identity. `note` receives messages for
+/// people. This call may store a new identity in the disk, which later calls then find.
 pub(crate) fn default_nqn(specs: &[Spec], note: &mut dyn FnMut(String)) -> String {
     let first = &specs[0];
     let name = slow::named(&name(first), || match kept(first, note) {
@@ -313,7 +316,7 @@ pub(crate) fn distinguish(subsystems: &mut [Subsystem], given: &dyn Fn(&str, Nam
         let nqn = &subsystem.config.nqn;
         for (nsid, export) in &mut subsystem.exports {
             if !given(nqn, *nsid) && !seen.insert(export.identity.clone()) {
-                // No longer a UUID, so the subsystem and the number make it unique.
+                // The result is no longer a UUID, so the subsystem and the number make it unique.
                 export.identity.push_str(" once more");
                 // Only one namespace can store its reservations with the disk.
                 subsystem.reservations.remove(nsid);
@@ -351,7 +354,7 @@ fn map_paths(spec: &Spec, map: &dyn Fn(&Path) -> std::path::PathBuf) -> Spec {
     })
 }
 
-/// Applies `change` to a spec and to all of its parts.
+/// Applies `change` to a spec and to all specs inside it.
 fn mapped(mut spec: Spec, change: &dyn Fn(&mut Spec)) -> Spec {
     change(&mut spec);
     for part in spec.parts_mut() {
@@ -420,7 +423,8 @@ mod tests {
         }
     }
 
-    /// The record of a mirror is the identity of each leg, so its other leg is another place.
+    /// The mirror's record on each leg is that leg's identity, so the other leg of the mirror
+    /// counts as another place.
     #[test]
     fn a_removed_mirror_is_accepted_again_in_another_order() {
         let folder = tempfile::tempdir().unwrap();
@@ -437,7 +441,7 @@ mod tests {
         if cfg!(target_os = "linux") {
             assert!(mirror.announcement.is_some());
         }
-        // An open file that is not shared: in a sandbox every announced file counts as open.
+        // A file that is open but not shared: in a sandbox every announced file counts as open.
         let _open = std::fs::File::open(path("a.img")).unwrap();
         drop(mirror);
         drop(opened("b.img", "a.img").unwrap());

@@ -20,8 +20,8 @@ pub(super) struct Shares {
     pub(super) disks: Disks,
 }
 
-/// Opens the planned disks. A saved state may replace the plan: then its disks are opened instead,
-/// since a disk that was removed at run time may be missing.
+/// Opens the planned disks. A saved state may replace the plan: then the target opens that state's
+/// disks instead, since a disk that was removed at run time may be missing.
 pub(super) type Opening<'a> =
     Box<dyn FnOnce(Shares, &mut dyn FnMut(String)) -> Result<Shares> + 'a>;
 
@@ -116,7 +116,7 @@ pub(super) fn of(config: &TargetConfig) -> Document {
 }
 
 /// A listener for each address, with ANA states from `access`. The TLS policy is `tls`, or else the
-/// one in `before`. A new address gets the strictest policy in `before`.
+/// address's policy in `before`. A new address gets the strictest policy in `before`.
 pub(super) fn listeners(
     addresses: &[SocketAddr],
     before: &BTreeMap<SocketAddr, Listener>,
@@ -137,7 +137,8 @@ pub(super) fn tls(args: &ServeArgs) -> Option<Tls> {
     args.tls.or_else(|| (!args.tls_key.is_empty()).then_some(Tls::Required))
 }
 
-/// The ANA states that all listeners of a configuration have; the command line's state wins.
+/// The ANA states that all listeners of a configuration have in common; the command line's state
+/// wins.
 pub(super) fn common_access(document: &Document, ana: Option<Ana>) -> Listener {
     let mut access = document.listeners.values().next().cloned().unwrap_or_default();
     access.ana = ana.unwrap_or(access.ana);

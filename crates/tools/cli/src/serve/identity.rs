@@ -2,9 +2,9 @@
 //! renaming and moving, and another file at the same path has another identity.
 //!
 //! The attribute also names the file's inode, and a second attribute its [place](place::FilePlace).
-//! A copy or a snapshot takes both along, but is another disk and gets a new identity. A file from
-//! an earlier version has only the first attribute and keeps its identity. An earlier version can
-//! read our first attribute.
+//! A copy or a snapshot of the file includes both attributes, but is another disk and gets a new
+//! identity. A file from an earlier version of farblock has only the first attribute and keeps its
+//! identity. An earlier version of farblock can read today's first attribute.
 
 #[cfg(target_os = "linux")]
 mod live;
@@ -28,9 +28,9 @@ pub(super) struct Kept {
 #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "files carry none there"))]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Origin {
-    /// It was stored with the file.
+    /// The identity was stored with the file.
     Known,
-    /// The file had none.
+    /// The file had no identity.
     Made,
     /// The file had the identity of the file that it was copied from.
     Copied,
@@ -46,18 +46,18 @@ pub(super) fn of(path: &Path) -> Option<Kept> {
     by_device(&metadata).map(|text| known(&text))
 }
 
-/// Other systems announce nothing.
+/// An announcement; on this system it does nothing.
 #[cfg(not(target_os = "linux"))]
 pub(super) struct Announced;
 
 /// # Errors
-/// None.
+/// Never fails.
 #[cfg(not(target_os = "linux"))]
 pub(super) fn announce(_: &Path, _: Uuid) -> Result<Option<Announced>, String> {
     Ok(None)
 }
 
-/// Elsewhere nothing is compared.
+/// Files to compare; on this system it does nothing.
 #[cfg(not(target_os = "linux"))]
 pub(super) struct Gathering;
 
@@ -68,7 +68,7 @@ impl Gathering {
     }
 
     /// # Errors
-    /// None.
+    /// Never fails.
     pub(super) fn check(self) -> Result<(), String> {
         Ok(())
     }
@@ -107,7 +107,7 @@ fn kept(file: &File) -> Option<Kept> {
     let mut random = [0; 16];
     getrandom::fill(&mut random).ok()?;
     let uuid = uuid::Builder::from_random_bytes(random).into_uuid();
-    // Of two processes that store one at the same time, the first wins.
+    // Of two processes that store an identity at the same time, the first wins.
     let (flags, origin) = match found {
         None => (XattrFlags::CREATE, Origin::Made),
         Some(_) => (XattrFlags::REPLACE, Origin::Copied),
@@ -117,7 +117,7 @@ fn kept(file: &File) -> Option<Kept> {
     if is_moved && !is_set {
         return None; // A snapshot that cannot be written still carries its original's identity.
     }
-    // Stored last: a copy must never combine the original's identity with its own place.
+    // Store the place last: a copy must never combine the original's identity with its own place.
     set_place();
     let (uuid, of) = read()?;
     (of == number).then_some(Kept { uuid, origin })
@@ -172,7 +172,7 @@ fn by_number(file: &File) -> Option<Kept> {
     Some(known(&format!("{machine}\nfile {volume}:{} of {born}", found.file_index())))
 }
 
-/// The identity of a block device, from its hardware or its maker.
+/// The identity of a block device, from its hardware or from the program that made it.
 #[cfg(target_os = "linux")]
 fn by_device(metadata: &std::fs::Metadata) -> Option<String> {
     use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -255,7 +255,7 @@ mod tests {
         }
         removexattr(&path, PLACE).unwrap();
         assert_eq!(of(&path).unwrap().uuid, first.uuid, "from an earlier version");
-        // A snapshot carries its own inode number and its original's place.
+        // A snapshot with its own inode number and the place of its original.
         setxattr(&path, PLACE, b"born=1 subvolume=1 system=1", XattrFlags::REPLACE).unwrap();
         let second = of(&path).unwrap();
         assert_eq!(second.origin, Origin::Copied);

@@ -54,7 +54,7 @@ fn read_tls(path: &Path, host: &str, subsystem: &str) -> Result<Vec<TlsKey>, Str
     OpenTimeouts::default().with(Aside::Key, &what, read)
 }
 
-/// Reads the keys of a host entry; `None` if it names none.
+/// Reads the keys of a host entry; `None` if the entry names no key.
 pub(super) fn of(subsystem: &str, name: &str, host: &Host) -> Result<Option<HostKeys>, String> {
     if !host.has_key() {
         return Ok(None);
@@ -83,7 +83,7 @@ fn demanded(demand: Option<Demand>) -> farblock_target::Demand {
     }
 }
 
-/// An empty list is no restriction.
+/// `all` if the list is empty, since an empty list is no restriction.
 fn or_all<T: Clone>(listed: Vec<T>, all: &[T]) -> Vec<T> {
     if listed.is_empty() { all.to_vec() } else { listed }
 }
@@ -98,7 +98,7 @@ pub(crate) fn reference(path: &Path) -> String {
     absolute.to_string_lossy().into_owned()
 }
 
-/// Adds the hosts of a subsystem in a file; paths are relative to `directory`.
+/// Adds the hosts that a file lists for a subsystem; paths are relative to `directory`.
 pub(super) fn add(
     source: &Source<'_>,
     directory: &Path,
@@ -142,7 +142,7 @@ fn limits(source: &Source<'_>, key: &str, host: &HostConfig) -> Result<Limits, S
     Ok(*limits.as_ref())
 }
 
-/// The document entry of a host in a file.
+/// Converts a host in a configuration file to its document entry.
 fn entry(directory: &Path, host: &HostConfig) -> Host {
     let file = |name: &Spanned<String>| reference(&seen_from(directory, name.as_ref()));
     let names = |list: &[Spanned<String>]| list.iter().map(|one| one.as_ref().clone()).collect();
@@ -237,8 +237,8 @@ fn twice(nqn: &str) -> Failure {
     ))
 }
 
-/// Adds the command line's TLS keys of hosts that no subsystem lists: hosts that are allowed
-/// without TLS as well, and hosts of a configuration.
+/// Adds the command line's TLS keys of hosts that no subsystem lists yet: hosts that may also
+/// connect without TLS, and hosts of a configuration.
 pub(super) fn add_tls(args: &ServeArgs, config: &mut TargetConfig) -> Result<()> {
     let is_listed = |nqn: &String| {
         args.config.is_none() && config.subsystems.iter().any(|one| one.keys.contains_key(nqn))
@@ -257,7 +257,7 @@ pub(super) fn add_tls(args: &ServeArgs, config: &mut TargetConfig) -> Result<()>
     Ok(())
 }
 
-/// The host's keys for these subsystems from the kernel's keyrings; at least one must be there.
+/// The host's keys for these subsystems from the kernel's keyrings; an error if there is none.
 fn for_all(path: &Path, host: &str, subsystems: &[Subsystem]) -> Result<Vec<TlsKey>, String> {
     let (mut found, mut problem) = (Vec::new(), None);
     for subsystem in subsystems {
@@ -284,7 +284,7 @@ fn for_all(path: &Path, host: &str, subsystems: &[Subsystem]) -> Result<Vec<TlsK
     }
 }
 
-/// The newest secret: the target itself uses only one.
+/// The newest secret: the target presents only one.
 fn first(mut secrets: Vec<Secret>) -> Secret {
     secrets.swap_remove(0)
 }

@@ -129,7 +129,7 @@ fn key_path(path: &serde_path_to_error::Path) -> String {
     text
 }
 
-/// The valid range of a number, where its type does not show it.
+/// The valid range of a number, where its type does not imply the range.
 fn allowed(key: &str) -> Option<String> {
     match key.rsplit('.').next() {
         Some("nsid") => Some(format!("a whole number from 1 to {}", limits::MAX_NAMESPACE_ID)),

@@ -22,7 +22,7 @@ type Opening = Result<Arc<dyn Namespace>, String>;
 struct Local {
     spec: Spec,
     block_size: u32,
-    /// The result of the first attempt to open it, taken by the first call of `open`.
+    /// The result of the first attempt to open the leg, until the first call of `open` takes it.
     first: Mutex<Option<Opening>>,
 }
 
@@ -60,7 +60,7 @@ impl LegSource for Local {
     }
 }
 
-/// The stop signal of this process, also during its start.
+/// The stop signal of this process, set before its disks are opened.
 static STOP: OnceLock<Stop> = OnceLock::new();
 
 /// Makes mirrors that wait for a leg at the start give up when the process must stop.
@@ -68,7 +68,7 @@ pub(super) fn end_with(stop: &Stop) {
     let _ = STOP.set(stop.clone());
 }
 
-/// A leg on a target. Only the end of the process gives it up.
+/// A leg on a target. The host gives up this leg only when the process ends.
 struct Remote {
     url: Url,
     options: DiskOptions,
@@ -118,7 +118,7 @@ impl LegSource for Remote {
     }
 
     fn open(&self) -> Opening {
-        // An unsettled leg is not written to, so its controllers need no journal.
+        // The mirror does not write to an unsettled leg, so its controllers need no journal.
         let is_settled = self.orphans().is_empty();
         let journal = if is_settled { journal::begin(&self.url)? } else { None };
         let opened = match journal {
@@ -157,7 +157,7 @@ pub(super) fn open(
     Ok(Arc::new(mirror.map_err(|error| OpenError::Mirror(error.to_string()))?))
 }
 
-/// A mirror's status and orders for the management interface; does not keep the mirror open.
+/// A mirror's status and commands for the management interface; does not keep the mirror open.
 struct Watched(Weak<Mirror>);
 
 impl Mirrored for Watched {
@@ -243,8 +243,8 @@ pub(super) fn remote_identity(url: &str) -> Uuid {
     Uuid::new_v5(&Uuid::NAMESPACE_OID, without_keys(url).as_bytes())
 }
 
-/// The identity of a mirror: its first local leg's, or derived from the URLs if all legs are
-/// remote.
+/// The identity of a mirror: that of its first local leg, or one derived from the URLs if all legs
+/// are remote.
 pub(super) fn identity(legs: &[Spec]) -> Option<Uuid> {
     if legs.iter().all(|leg| matches!(leg, Spec::Remote(_))) {
         let urls: Vec<String> = legs.iter().map(|leg| without_keys(&leg.to_string())).collect();

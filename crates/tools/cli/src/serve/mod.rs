@@ -60,13 +60,13 @@ pub(crate) fn run(mut args: ServeArgs, global: &Global) -> Result<()> {
         check(path)?;
         return checked_certificate(args);
     }
-    // Only once: a pipe cannot be read again.
+    // Read it only once: a pipe cannot be read again.
     let written = args.config.as_deref().map(configuration::read).transpose()?;
     let written = written.as_deref();
-    // Before any other thread starts that outlives this call.
+    // Do this before starting any thread that outlives this call.
     #[cfg(target_os = "linux")]
     confined::confine(args, written)?;
-    // Early, so that a signal also stops the process cleanly while it opens disks.
+    // Do this early, so that a signal also stops the process cleanly while it opens disks.
     let stop = stopped_by(args)?;
     let hangup = signals::outlive_others().map_err(|error| {
         Failure::run(format_args!("cannot handle signals: {}", crate::error::os(&error)))
@@ -103,7 +103,7 @@ pub(crate) fn run(mut args: ServeArgs, global: &Global) -> Result<()> {
     let manager = Notifier::from_environment();
     #[cfg(target_os = "linux")]
     manager.ready(&sharing(&target, &config));
-    // It holds the disks, too; a removed disk's file must be closed.
+    // The configuration also holds the disks; the file of a removed disk must be closed.
     drop(config);
     stop.wait();
     #[cfg(target_os = "linux")]
@@ -132,7 +132,8 @@ fn say_what_is_finished(connections: usize) {
     }
 }
 
-/// Pins the target to the near cores, unless the command line or configuration chose cores.
+/// Pins the target to the cores near its disks and cards, unless the command line or configuration
+/// chose cores.
 #[cfg(target_os = "linux")]
 fn confined_to_node(mut config: TargetConfig, document: &Document) -> TargetConfig {
     let namespaces = document.subsystems.values().flat_map(|one| one.namespaces.values());
@@ -183,7 +184,7 @@ fn asked_for<'a>(
     Ok((shares, opening))
 }
 
-/// The status line for the service manager.
+/// The status line for the service manager: what the target shares.
 #[cfg(target_os = "linux")]
 fn sharing(target: &Target, config: &TargetConfig) -> String {
     let namespaces: usize = config.subsystems.iter().map(|it| it.exports.len()).sum();
@@ -195,7 +196,7 @@ fn sharing(target: &Target, config: &TargetConfig) -> String {
 #[cfg(target_os = "linux")]
 use sockets::handed_over;
 
-/// Only systemd hands sockets over.
+/// Returns nothing: only systemd hands sockets over.
 #[cfg(not(target_os = "linux"))]
 fn handed_over() -> Result<Vec<std::net::TcpListener>> {
     Ok(Vec::new())
@@ -212,7 +213,7 @@ fn on_tcp((): &()) -> announce::OnTcp<'static> {
     announce::OnTcp::default()
 }
 
-/// Logs hosts that may get in without intent.
+/// Logs a warning for hosts that can connect although the operator may not intend it.
 fn warn(target: &Target) {
     for warning in farblock_admin::warnings(&target.control().report()) {
         tracing::warn!("{warning}");
@@ -262,7 +263,7 @@ fn checked_certificate(_: &ServeArgs) -> Result<()> {
     Ok(())
 }
 
-/// Refuses addresses that are listed twice, or that another one covers.
+/// Refuses an address that is listed twice, or that another listed address covers.
 fn check_listeners(listeners: &[SocketAddr]) -> Result<()> {
     for (index, address) in listeners.iter().enumerate().filter(|(_, it)| it.port() != 0) {
         if listeners[..index].contains(address) {

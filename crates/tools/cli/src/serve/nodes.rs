@@ -1,10 +1,10 @@
-//! Chooses near cores. On a NUMA machine these are the cores of the node that has all the disks,
-//! and the network cards towards hosts and remote disks.
+//! Chooses near cores. On a NUMA machine these are the cores of the node to which all the disks,
+//! and the network cards towards hosts and remote disks, are attached.
 //!
-//! On two nodes, every byte would cross between them. So without `--cores`, if all known disks and
-//! cards are on one node, the target uses that node's processors, with one thread each. If they are
-//! on several nodes, or unknown, it uses all processors. An operator with a set of disks on each
-//! node starts one target per node.
+//! On a target that uses two nodes, all data would cross between them. So without `--cores`, if all
+//! known disks and cards are on one node, the target uses that node's processors, with one thread
+//! on each. If disks and cards are on several nodes, or their nodes are unknown, the target uses
+//! all processors. An operator with a set of disks on each node starts one target per node.
 //!
 //! The kernel provides the nodes (Documentation/ABI/stable/sysfs-devices-node,
 //! testing/sysfs-bus-pci `numa_node`). Its routes show which card leads to an address
@@ -31,7 +31,8 @@ impl Machine {
         Machine(nodes::Machine::here())
     }
 
-    /// The node that has everything in use; `None` if there are several, or the machine has one.
+    /// The node that has all disks and cards in use; `None` if there are several, or the machine
+    /// has only one node.
     pub(super) fn near<'a>(
         &self,
         paths: impl Iterator<Item = &'a str>,
@@ -62,7 +63,7 @@ impl Machine {
         self.node_of_address(addresses.next()?.ip())
     }
 
-    /// The node of the card that has an address or leads to it.
+    /// The node of the network card that has an address, or through which the route to it leads.
     fn node_of_address(&self, address: IpAddr) -> Option<usize> {
         if address.is_unspecified() || address.is_loopback() {
             return None;
@@ -141,7 +142,7 @@ mod tests {
             fs::write(path, text).unwrap();
         }
 
-        /// A file whose disk is on this node, or on none.
+        /// A file whose disk is on this node, or on no known one.
         fn file(&self, node: &str) -> String {
             let path = self.0.path().join("disk.img");
             fs::write(&path, "").unwrap();

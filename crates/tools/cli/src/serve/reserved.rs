@@ -1,6 +1,7 @@
-//! Storage for reservations, so that they persist through a power loss. A file has them in an
-//! extended attribute, so they move with the data: a fenced host stays fenced wherever the file is
-//! served. For other disks they are in the target's own folder, if it has one.
+//! Storage for reservations, so that they persist through a power loss. A file keeps its
+//! reservations in an extended attribute, so that they move with the data: a fenced host stays
+//! fenced wherever the file is served. For other disks, the target's own folder keeps the
+//! reservations, if there is one.
 //!
 //! The attribute names the file's inode, so a copy of the file has no reservations. An update of
 //! one attribute is atomic, as part of the file's metadata.
@@ -83,8 +84,8 @@ mod attribute {
             }
         }
 
-        /// Whether reservations exist or can be stored. Existing ones count even if they cannot be
-        /// read or changed: the target then reports the error.
+        /// Whether the file has reservations or can store them. Existing reservations count even if
+        /// they cannot be read or changed: the target then reports the error.
         pub(super) fn is_usable(&self) -> bool {
             match self.read() {
                 Ok(None) => self.write("").and_then(|()| self.remove()).is_ok(),
@@ -100,7 +101,7 @@ mod attribute {
 
     impl ReservationStore for Attribute {
         fn load(&self) -> io::Result<String> {
-            // Empty: power failed during the write test of `is_usable`.
+            // An empty attribute: power failed during the write test of `is_usable`.
             let Some(value) = self.read()?.filter(|value| !value.is_empty()) else {
                 return Ok(String::new());
             };
@@ -140,7 +141,7 @@ mod tests {
         assert_eq!((load("c").as_str(), load("b").as_str()), ("", "something\n"));
         with(&path("b")).unwrap().save("").unwrap();
         assert_eq!(load("b"), "");
-        // The largest state.
+        // The largest state of reservations.
         store.save(&"x".repeat(3700)).unwrap();
         assert_eq!(load("b").len(), 3700);
     }
@@ -163,7 +164,7 @@ mod tests {
             }
             assert!(load().is_err(), "{damaged:?}");
         }
-        // Left by a power loss during the write test.
+        // An empty attribute, as a power loss during the write test leaves it.
         assert!(put(&path, b""));
         assert_eq!(load().unwrap(), "");
     }

@@ -5,7 +5,7 @@ use crate::error::{Failure, Result};
 use listenfd::ListenFd;
 use std::net::TcpListener;
 
-/// Takes the inherited sockets, if there are any.
+/// Takes the inherited sockets; the list is empty if there are none.
 pub(super) fn handed_over() -> Result<Vec<TcpListener>> {
     let mut handed = ListenFd::from_env();
     (0..handed.len()).map(|index| taken(&mut handed, index)).collect()

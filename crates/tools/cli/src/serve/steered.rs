@@ -31,7 +31,7 @@ pub(super) struct Steered {
 }
 
 impl Steered {
-    /// The addresses of the dashboard, the interface and the counters.
+    /// The addresses of the dashboard, the management interface and the counters.
     pub(super) fn on_tcp(&self) -> announce::OnTcp<'_> {
         let dashboard = self.dashboard.as_deref();
         let (interface, counters) = (self.server.api(), self.server.metrics());
@@ -73,7 +73,8 @@ impl Open for Opener {
     }
 }
 
-/// The initial state: the configuration's, or the saved one with earlier run-time changes.
+/// The initial state: the configuration's, or the saved one, which includes earlier run-time
+/// changes.
 pub(super) fn resumed(
     args: &ServeArgs,
     shares: Shares,
@@ -106,7 +107,7 @@ fn store(path: &Path) -> Result<Store> {
     let mut store = Store::new(path);
     match store.claim() {
         Ok(()) => Ok(store),
-        // Continue with the saved state. A change that cannot be saved will be refused.
+        // Continue with the saved state. A change that cannot be saved will be refused then.
         Err(StoreError::Io(path, error)) if error.kind() != ErrorKind::NotFound => {
             let sentence = StoreError::Io(path, error);
             tracing::warn!(
@@ -183,7 +184,7 @@ pub(super) fn keys(config: &TargetConfig) -> Keys {
     all.collect()
 }
 
-/// The control sockets; they work as long as this value lives.
+/// The control sockets; they work while this value exists.
 pub(super) struct Sockets {
     pub(super) control: Option<Steered>,
     _spdk: Option<SpdkServer>,
@@ -198,7 +199,7 @@ pub(super) fn begin(
     hangup: Hangup,
 ) -> Result<Sockets> {
     let Begun { disks, keys, mut document, configured, store } = begun;
-    // With the ports that were bound.
+    // The document gets the ports that were bound.
     document.listeners = document::bound(&document, target.addresses());
     let again = args.config.clone().map(|path| {
         let given = Given { listen: args.listen.clone(), ana: args.ana, tls: document::tls(args) };
@@ -225,7 +226,7 @@ pub(super) fn begin(
     if crate::broker::keys::may_ask() {
         super::watched::watch(Arc::downgrade(&steering));
     }
-    // The signal thread outlives the target, so it must not keep its disks open.
+    // The signal thread outlives the target, so it must not keep the target's disks open.
     let heard = Arc::downgrade(&steering);
     let listens = hangup.on_each(move || {
         if let Some(steering) = heard.upgrade() {
@@ -276,11 +277,11 @@ fn offer(args: &ServeArgs, target: &Target, steering: &Arc<Steering>) -> Result<
     }
 }
 
-/// The option with this listening address.
+/// The name of the option that set this listening address.
 fn option_of(args: &ServeArgs, place: &str) -> &'static str {
     let asked = [(args.metrics, "--metrics"), (args.ui.ui, "--ui"), (args.api.api, "--api")];
     let at = |address: &Option<SocketAddr>| address.is_some_and(|it| it.to_string() == place);
-    // Of two options with one address, the later one fails.
+    // Of two options with the same address, the later one fails.
     let found = asked.iter().rev().find(|(address, _)| at(address));
     found.map_or("--control", |(_, option)| option)
 }
@@ -298,14 +299,14 @@ fn offer_spdk(
     })
 }
 
-/// The command line's settings for listeners.
+/// The settings for listeners from the command line.
 struct Given {
     listen: Vec<SocketAddr>,
     ana: Option<Ana>,
     tls: Option<Tls>,
 }
 
-/// Reads the configuration again. The command line still overrides it.
+/// A function that reads the configuration again. The command line still overrides it.
 fn reader(path: PathBuf, given: Given) -> Configured {
     Arc::new(move || {
         let said = |failure: Failure| failure.sentence().to_owned();
@@ -323,7 +324,7 @@ fn reader(path: PathBuf, given: Given) -> Configured {
     })
 }
 
-/// SIGHUP: applies changes of the configuration file, and logs them.
+/// Handles SIGHUP: applies changes of the configuration file, and logs them.
 fn answer(steering: &Steering) {
     match steering.reload(false) {
         Ok(changed) => {

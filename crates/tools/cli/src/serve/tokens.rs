@@ -42,13 +42,13 @@ pub(super) fn certificate(args: &ServeArgs) -> Result<Option<Certificate>> {
     certified(api.https_cert.as_deref(), api.https_key.as_deref())
 }
 
-/// A certificate with its key, and the function that reads a renewed one.
+/// A certificate with its key, and the function that reads a renewed certificate.
 pub(crate) fn certified(file: Option<&Path>, key: Option<&Path>) -> Result<Option<Certificate>> {
     let (Some(file), Some(key)) = (file, key) else { return Ok(None) };
     let (file, key) = (file.to_owned(), key.to_owned());
     let shown = format!("{} with {}", file.display(), key.display());
     let read = move || {
-        // A pipe delivers its content once, and opening it blocks.
+        // A pipe delivers its content once, and opening a pipe again blocks.
         if file.metadata().is_ok_and(|found| !found.is_file()) {
             return Err("it is read again when it is renewed, so name a regular file".to_owned());
         }
@@ -73,7 +73,7 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// The certificates that a file says to trust.
+/// The CA or target certificates to trust, from a file.
 pub(crate) fn trust(path: &Path) -> Result<Trust> {
     let trust = read(path).and_then(|pem| {
         Trust::new(&pem).map_err(|problem| format!("{}: {problem}", path.display()))

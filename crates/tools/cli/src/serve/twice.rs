@@ -4,8 +4,8 @@ use farblock_backends::Spec;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// The first of `disks` that has a file of another one before it, or one file twice, with that
-/// file. Each disk comes with whether it is read-only: those may share files.
+/// The first of `disks` that uses a file which an earlier one uses, or which it names twice itself,
+/// with that file. Each disk comes with whether it is read-only: read-only disks may share files.
 pub(super) fn find<'a, T>(
     disks: impl Iterator<Item = (T, &'a Spec, bool)>,
 ) -> Option<(T, &'a Path)> {
@@ -23,7 +23,7 @@ pub(super) fn find<'a, T>(
     None
 }
 
-/// The files that a disk needs for itself: parts of one file may be several disks.
+/// The files that a disk needs for itself alone; a part of a file may be a disk beside other parts.
 fn whole_files(spec: &Spec) -> Vec<&Path> {
     match spec {
         Spec::File(path) => vec![path],

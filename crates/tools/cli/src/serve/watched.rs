@@ -1,7 +1,7 @@
 //! Polls the TLS keys in the kernel's keyrings, which do not notify of changes.
 //!
-//! A connection with an unknown key does not trigger reading: strangers could make the target query
-//! the kernel as often as they like.
+//! A connection with an unknown key does not trigger a reading: strangers could make the target
+//! query the kernel as often as they like.
 
 use farblock_admin::{AUDIT, Steering};
 use farblock_host::key_file::KEYRING;
@@ -17,7 +17,7 @@ const EVERY: Duration = Duration::from_secs(5);
 /// The last error for each host whose keys could not be read, by subsystem and host name.
 type Troubles = HashMap<(String, String), String>;
 
-/// Polls as long as the target exists. A host whose keys cannot be read keeps its old ones.
+/// Polls until the target is dropped. A host whose keys cannot be read keeps its old keys.
 pub(super) fn watch(steering: Weak<Steering>) {
     let look = move || {
         let mut troubles = Troubles::new();
@@ -57,8 +57,8 @@ fn look_again(steering: &Steering, before: &Troubles) -> Troubles {
     troubles
 }
 
-/// The warning for a key that has disappeared: an administrator who revoked it would believe that
-/// the host is out.
+/// The warning for a key that has disappeared: an administrator who revoked the key would believe
+/// that the host can no longer connect.
 fn sentence(nqn: &str, host: &str, why: &str) -> String {
     format!(
         "{host} gets in with the key that it had, since there is no other one ({why}): shut it out \

@@ -42,8 +42,8 @@ pub(crate) struct RemoteArgs {
 
 /// Show what a running target shares, and its users
 ///
-/// Without --control and --api it also names the disks that are attached to this machine; `farblock
-/// list` shows more of them. With --json it prints the target's answer.
+/// Without --control and --api this also names the disks that are attached to this machine;
+/// `farblock list` shows more of them. With --json the command prints the target's answer.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -66,8 +66,8 @@ pub(crate) struct StatusArgs {
 /// Show the activity of a running target, live: by namespace, host and core
 ///
 /// Press n, h or c to choose the view, the arrows to choose the column to sort by, and q to quit.
-/// Latencies are averages at the target, without the network. With --fleet, or if no target runs
-/// here, it shows the agents of the fleet that runs here.
+/// Latencies are averages at the target, without the network. With --fleet, or if no target runs on
+/// this machine, the command shows the agents of the fleet that runs on it.
 #[derive(Args, Debug)]
 pub(crate) struct TopArgs {
     #[command(flatten)]
@@ -77,15 +77,15 @@ pub(crate) struct TopArgs {
     #[arg(long, conflicts_with = "fleet")]
     pub(crate) once: bool,
 
-    /// Show the fleet that runs here (farblock fleet run) instead of a target
+    /// Show the fleet that runs on this machine (farblock fleet run) instead of a target
     #[arg(long, conflicts_with_all = ["control", "api"])]
     pub(crate) fleet: bool,
 }
 
 /// Make a running target read its configuration file again
 ///
-/// The target applies what has changed in the file, all of it or nothing. Hosts stay connected, and
-/// changes by other means stay. SIGHUP does the same.
+/// The target applies the changes in the file, all of them or none. Hosts stay connected, and
+/// changes by farblock ctl stay. SIGHUP does the same.
 #[derive(Args, Debug)]
 pub(crate) struct ReloadArgs {
     #[command(flatten)]
@@ -108,7 +108,7 @@ pub(crate) enum ConfigCommand {
     /// Convert another target's configuration to farblock's, and print it
     ///
     /// FILE comes from nvmetcli, or from SPDK's save_config. A comment in the output names each
-    /// thing that could not be converted.
+    /// setting that could not be converted.
     Import {
         /// The other target's configuration, JSON
         #[arg(value_hint = ValueHint::FilePath)]
@@ -166,23 +166,25 @@ pub(crate) struct AllowHostArgs {
     /// again reads the file again
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) tls_key: Option<PathBuf>,
-    /// Require authentication (auth: its key cannot be removed before the demand), authentication
-    /// of both ends (mutual), TLS from authentication (concat), or only what its keys imply (none)
+    /// Require authentication (auth: the host's key cannot be removed before the demand),
+    /// authentication of both ends (mutual), TLS from authentication (concat), or only what the
+    /// host's keys imply (none)
     #[arg(long, value_name = "WHAT", value_parser = ["auth", "mutual", "concat", "none"])]
     pub(crate) demand: Option<String>,
-    /// Hash functions for its authentication, the best first; all: any
+    /// Hash functions for the host's authentication, the best first; all: any
     #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "no_key")]
     #[arg(value_parser = ["sha256", "sha384", "sha512", "all"], hide_possible_values = true)]
     pub(crate) hashes: Vec<String>,
-    /// Diffie-Hellman groups for its authentication, the best first (null, ffdhe2048…ffdhe8192);
-    /// all: any
+    /// Diffie-Hellman groups for the host's authentication, the best first (null,
+    /// ffdhe2048…ffdhe8192); all: any
     #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "no_key")]
     #[arg(value_parser = DH_GROUPS, hide_possible_values = true)]
     pub(crate) dhgroups: Vec<String>,
-    /// Remove its authentication key: unless it has a TLS key, its name alone then lets it in
+    /// Remove the host's authentication key: unless the host has a TLS key, its name alone then
+    /// lets it in
     #[arg(long, conflicts_with = "key")]
     pub(crate) no_key: bool,
-    /// Remove its TLS key: it may then connect without TLS
+    /// Remove the host's TLS key: the host may then connect without TLS
     #[arg(long, conflicts_with = "tls_key")]
     pub(crate) no_tls_key: bool,
 }
@@ -190,14 +192,14 @@ pub(crate) struct AllowHostArgs {
 /// The disk of a namespace, and its identifiers.
 #[derive(Args, Debug)]
 pub(crate) struct DiskArgs {
-    /// The disk, in the form of farblock serve
+    /// The disk, in the form that farblock serve takes
     #[arg(value_hint = ValueHint::AnyPath)]
     pub(crate) path: OsString,
     /// Block size in bytes: 512 or 4096 [default: 512, or the replaced disk's]
     #[arg(long, value_name = "BYTES", hide_possible_values = true)]
     #[arg(value_parser = values::one_of(values::BLOCK_SIZES, values::block_size))]
     pub(crate) block_size: Option<u32>,
-    /// Share only this much of it; a shorter file is extended [default: all of it]
+    /// Share only this many bytes of the disk; a shorter file is extended [default: all of it]
     #[arg(long, value_name = "SIZE", value_parser = values::bytes)]
     pub(crate) size: Option<u64>,
     /// UUID by which hosts already know the disk [default: stored with the disk, or derived from
@@ -216,17 +218,17 @@ pub(crate) struct AddNamespaceArgs {
     pub(crate) nqn: String,
     #[command(flatten)]
     pub(crate) disk: DiskArgs,
-    /// Its namespace ID [default: the first free one]
+    /// The namespace ID [default: the first free one]
     #[arg(long, value_parser = values::nsid)]
     pub(crate) nsid: Option<u32>,
     /// Refuse writes
     #[arg(long)]
     pub(crate) read_only: bool,
-    /// Its ANA group [default: 1]
+    /// The namespace's ANA group [default: 1]
     #[arg(long, value_name = "N", value_parser = values::ana_group)]
     pub(crate) ana_group: Option<u32>,
-    /// Show it only to this host, by NQN; can be given several times [default: all that may
-    /// connect]
+    /// Show the namespace only to this host, by NQN; can be given several times [default: all that
+    /// may connect]
     #[arg(long, value_name = "HOST", value_parser = values::nqn)]
     pub(crate) visible_to: Option<Vec<String>>,
 }
@@ -253,7 +255,7 @@ pub(crate) struct LimitArgs {
     /// MiB written per second
     #[arg(long, value_name = "N", value_parser = values::mib)]
     pub(crate) write_mib: Option<u64>,
-    /// Burst after a pause, in milliseconds' worth of the limits [default: 20]
+    /// Burst after a pause: as much as the limits allow in this many milliseconds [default: 20]
     #[arg(long, value_name = "MS", value_parser = values::within::<u32>(1..=MAX_BURST_MS))]
     pub(crate) burst_ms: Option<u32>,
     /// Weight of a host among others on a fully loaded core [default: 100]
@@ -269,12 +271,12 @@ pub(crate) struct LimitArgs {
 pub(crate) enum Change {
     /// Share a new disk, and print its namespace ID
     AddNamespace(AddNamespaceArgs),
-    /// Replace the disk of a namespace: to hosts it is another disk under the same number
+    /// Replace the disk of a namespace: to hosts it is another disk with the same namespace ID
     ///
     /// The namespace keeps its visibility, limits, ANA group, block size (unless --block-size
     /// changes it) and write protection; size and identifiers are the new disk's. Give it the UUID
     /// of the old disk only if the data are the same. With the same path, the target opens the file
-    /// that is there now, instead of one that was moved or deleted.
+    /// that has this path now, instead of a file that was moved or deleted.
     ReplaceNamespace {
         #[arg(value_parser = values::subsystem)]
         nqn: String,
@@ -289,7 +291,7 @@ pub(crate) enum Change {
         nqn: String,
         #[arg(value_parser = values::nsid)]
         nsid: u32,
-        /// The hosts that see it, by their NQNs
+        /// The hosts that see the namespace, by their NQNs
         #[arg(value_parser = values::nqn)]
         hosts: Vec<String>,
         /// All hosts that may connect
@@ -346,10 +348,10 @@ pub(crate) enum Change {
         /// Let every host connect
         #[arg(long)]
         allow_any_host: bool,
-        /// Its serial number, up to 20 characters [default: derived from its name]
+        /// The subsystem's serial number, up to 20 characters [default: derived from its name]
         #[arg(long, value_name = "TEXT")]
         serial: Option<String>,
-        /// Its model number, up to 40 characters [default: farblock]
+        /// The subsystem's model number, up to 40 characters [default: farblock]
         #[arg(long, value_name = "TEXT")]
         model: Option<String>,
     },
@@ -362,8 +364,8 @@ pub(crate) enum Change {
     AddListener {
         #[arg(value_parser = values::listen_address)]
         address: SocketAddr,
-        /// TLS policy there: every host must use TLS (required), hosts with a key must (allowed),
-        /// or TLS is off (plain) [default: the strictest of the other listeners]
+        /// TLS policy of the listener: every host must use TLS (required), hosts with a key must
+        /// (allowed), or TLS is off (plain) [default: the strictest of the other listeners]
         #[arg(long, value_name = "WHO", hide_possible_values = true)]
         #[arg(value_parser = values::one_of(values::TLS_POLICIES, values::tls_policy))]
         tls: Option<Tls>,
@@ -402,7 +404,7 @@ pub(crate) enum Change {
     },
     /// Limit the rate of a listed host, for all namespaces of a subsystem together
     ///
-    /// Limits that are not named are removed. The namespaces' limits hold as well.
+    /// Limits that are not named are removed. The namespaces' own limits apply as well.
     LimitHost {
         #[arg(value_parser = values::subsystem)]
         nqn: String,

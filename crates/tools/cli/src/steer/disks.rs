@@ -7,7 +7,7 @@ use crate::serve::{disk_name, parse_disk};
 use farblock_admin::Client;
 use serde_json::{Value, json};
 
-/// Adds a namespace under a number that is free at that moment.
+/// Adds a namespace under a namespace ID that is free at that moment.
 pub(super) fn add(client: &Client, args: &AddNamespaceArgs) -> Result<()> {
     let mut namespace = json!({ "read_only": args.read_only, "visible_to": args.visible_to });
     if let Some(group) = args.ana_group {
@@ -44,7 +44,7 @@ pub(super) fn replace(client: &Client, nqn: &str, nsid: u32, disk: &DiskArgs) ->
         let found = ask(client, "GET", &uri, None, None)?;
         let mut namespace = found.json();
         store(&mut namespace, disk)?;
-        // Only mirrors have a copy speed; others refuse one.
+        // Only mirrors have a copy speed; other disks refuse one.
         let path = namespace["path"].as_str();
         if !path.is_some_and(|path| path.starts_with("mirror:")) {
             namespace["copy_bytes_per_second"] = Value::Null;

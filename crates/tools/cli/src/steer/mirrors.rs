@@ -1,4 +1,4 @@
-//! Orders to a mirror in use.
+//! Commands to a mirror in use.
 
 use super::{ask, namespace_at};
 use crate::error::{Failure, Result};

@@ -29,18 +29,18 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The status code of a target when another client has changed the object in between.
+/// The HTTP status code if another client has changed the object since it was read.
 const STALE: u16 = 412;
-/// Moves the cursor to the corner, and clears the rest of the screen.
+/// Moves the terminal's cursor to the corner, and clears the rest of the screen.
 const CLEAR_SCREEN: &str = "\x1b[H\x1b[2J";
 const WATCH_EVERY: Duration = Duration::from_secs(1);
 
-/// The default folder of control sockets, if this system has one.
+/// The default folder of control sockets; `None` if this system has none.
 pub(crate) fn sockets() -> Option<PathBuf> {
     place("serve")
 }
 
-/// The folder of running fleets' sockets, if this system has one.
+/// The folder of running fleets' sockets; `None` if this system has none.
 pub(crate) fn fleet_sockets() -> Option<PathBuf> {
     place("fleet")
 }
@@ -73,7 +73,7 @@ pub(crate) fn fleets() -> Vec<PathBuf> {
     fleet_sockets().map(|folder| living_in(&folder)).unwrap_or_default()
 }
 
-/// Removes sockets of killed processes, including half-made ones.
+/// Removes sockets of killed processes, including sockets that were not complete.
 pub(crate) fn remove_left_behind(folder: &Path) {
     for path in unfinished_in(folder) {
         let _ = std::fs::remove_file(&path);
@@ -171,7 +171,7 @@ pub(crate) fn running(patience: Duration) -> Vec<(PathBuf, Option<Status>)> {
         let client = Client::new(&path).with_patience(patience);
         match client.ask("GET", "/v1/status", None, None) {
             Ok(answer) => Some((path, Some(serde_json::from_str(&answer.body).ok()?))),
-            // A socket without a process.
+            // A socket without a listening process.
             Err(ClientError::Connect(..)) => None,
             Err(ClientError::Talk(..)) => Some((path, None)),
         }
@@ -179,7 +179,7 @@ pub(crate) fn running(patience: Duration) -> Vec<(PathBuf, Option<Status>)> {
     living.into_iter().filter_map(ask).collect()
 }
 
-/// Where [`running`] looks for targets.
+/// Names the places in which [`running`] looks for targets.
 pub(crate) fn looked_in() -> String {
     let folder = sockets().map(|folder| folder.display().to_string());
     let folder = folder.unwrap_or_else(|| "no folder ($XDG_RUNTIME_DIR is not set)".to_owned());
@@ -189,7 +189,7 @@ pub(crate) fn looked_in() -> String {
     }
 }
 
-/// Whether processes of any folder count: a given folder is the only one that its user means.
+/// Whether targets with sockets in any folder count: a user who names a folder means only that one.
 fn sees_every_process() -> bool {
     cfg!(target_os = "linux") && std::env::var_os("FARBLOCK_RUNTIME_DIR").is_none()
 }
@@ -204,7 +204,7 @@ fn ask(
     done(client.ask(method, uri, if_match, body).map_err(Failure::run)?)
 }
 
-/// The answer of a success, or the failure as a sentence.
+/// Returns the answer of a success; turns a failure into a sentence.
 fn done(answer: Answer) -> Result<Answer> {
     if answer.is_success() {
         return Ok(answer);
@@ -219,7 +219,7 @@ fn done(answer: Answer) -> Result<Answer> {
     }))
 }
 
-/// Prints the effects of a change.
+/// Prints the effects of a change, or `nothing` if there are none.
 fn say(answer: &Answer, nothing: &str) -> Result<()> {
     let answer = answer.json();
     let lines = answer["changed"].as_array().into_iter().flatten().filter_map(Value::as_str);
@@ -237,7 +237,7 @@ fn ask_stats(client: &Client) -> Result<Stats> {
 
 /// `farblock status`.
 pub(crate) fn status(args: &StatusArgs, is_verbose: bool) -> Result<()> {
-    // A named target may be on another machine, and JSON is the target's own answer.
+    // A target named by an option may be on another machine, and JSON is the target's own answer.
     let is_here = args.which.control.is_none() && args.which.remote.api.is_none() && !args.json;
     let attached = || if is_here { attached() } else { String::new() };
     if !args.watch && is_here && living().is_none_or(|targets| targets.is_empty()) {
@@ -279,7 +279,7 @@ fn attached() -> String {
     shown::attached(&crate::attach::brief())
 }
 
-/// This system has no attachments.
+/// Empty: this system has no attachments.
 #[cfg(not(target_os = "linux"))]
 fn attached() -> String {
     String::new()
@@ -291,7 +291,7 @@ pub(crate) fn reload(args: &ReloadArgs) -> Result<()> {
     say(&ask(&client, "POST", "/v1/reload", None, None)?, "nothing has changed in it\n")
 }
 
-/// A running target's state, if it answers.
+/// A running target's state; `None` if it does not answer.
 pub(crate) fn state(control: Option<&Path>) -> Option<Value> {
     let answer = client(control).ok()?.ask("GET", "/v1/state", None, None).ok()?;
     answer.is_success().then(|| answer.json())
@@ -405,8 +405,8 @@ fn add_subsystem(
     Ok(())
 }
 
-/// Adds a listener. An existing one keeps its settings; a new one gets the strictest TLS policy of
-/// the others by default.
+/// Adds a listener. A listener that exists keeps its settings; a new one by default gets the
+/// strictest TLS policy of the others.
 fn add_listener(client: &Client, address: &SocketAddr, tls: Option<Tls>) -> Result<()> {
     let uri = listener_at(address);
     changed(client, "PATCH", &uri, |found| {
@@ -440,7 +440,7 @@ fn allowed(args: &AllowHostArgs, found: &Answer) -> Value {
         let rest = ["dhchap_ctrl_key", "dhchap_hashes", "dhchap_dhgroups"];
         rest.iter().for_each(|name| drop(host.as_object_mut().and_then(|it| it.remove(*name))));
         host["dhchap_key"] = Value::Null;
-        // The limits do not depend on the key.
+        // The limits do not depend on the key, so they stay.
         if let Some(limits) = found.json().get("limits").filter(|_| found.is_success()) {
             host["limits"] = limits.clone();
         }
@@ -478,8 +478,8 @@ fn allowed(args: &AllowHostArgs, found: &Answer) -> Value {
     host
 }
 
-/// Changes the object at `uri` by `method`, or creates it. Retries if another client changes it in
-/// between, since the user has not seen any version.
+/// Changes the object at `uri` by `method`, or creates it there. Retries if another client changes
+/// the object in between, since the user has not seen any version.
 fn changed(
     client: &Client,
     method: &str,
@@ -508,7 +508,7 @@ fn namespace_at(nqn: &str, nsid: u32) -> String {
     format!("{}/namespaces/{nsid}", subsystem_at(nqn))
 }
 
-/// Limits a listed host. An unlisted one is refused, since creating an entry would let it in.
+/// Limits a listed host. An unlisted host is refused, since an entry for it would let it connect.
 fn limit_host(client: &Client, nqn: &str, host: &str, limits: &LimitArgs) -> Result<()> {
     let uri = host_at(nqn, host);
     changed(client, "PATCH", &uri, |found| match found.is_success() {
@@ -520,7 +520,7 @@ fn limit_host(client: &Client, nqn: &str, host: &str, limits: &LimitArgs) -> Res
     })
 }
 
-/// Limits in the target's form; `null` removes one.
+/// Converts limits to the target's form; `null` removes a limit.
 fn of(limits: &LimitArgs) -> Value {
     json!({
         "iops": limits.iops, "read_iops": limits.read_iops, "write_iops": limits.write_iops,

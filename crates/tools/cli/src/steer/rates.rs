@@ -5,7 +5,7 @@ use farblock_admin::{IoStats, Latency, Stats};
 
 const MIB: f64 = (1 << 20) as f64;
 
-/// The subject of a row.
+/// What each row of the table shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum View {
     Cores,
@@ -21,7 +21,7 @@ pub(super) const COLUMNS: [&str; 8] =
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Row {
     pub(super) name: String,
-    /// In the order of [`COLUMNS`]; `None` if unknown.
+    /// The rates, in the order of [`COLUMNS`]; `None` if unknown.
     pub(super) figures: [Option<f64>; COLUMNS.len()],
 }
 
@@ -142,7 +142,8 @@ pub(super) mod tests {
         })
     }
 
-    /// Counters after so many milliseconds; the second namespace has twice the reads.
+    /// Counters after this many milliseconds; the second namespace has twice the reads of the
+    /// first.
     pub(in crate::steer) fn stats(uptime_ms: u64, reads: u64) -> Stats {
         let names = ["nqn.2014-08.org.example:busy", "nqn.2014-08.org.example:gone"];
         let host = |host: usize| {
@@ -176,7 +177,7 @@ pub(super) mod tests {
         assert_eq!(rows(View::Cores, &now, &before)[0].figures[7], Some(50.0));
         let hosts = rows(View::Hosts, &now, &before);
         assert_eq!(hosts.len(), 1, "who has gone does nothing");
-        // The counters of a restarted target begin at 0.
+        // The counters of a restarted target start at 0.
         let anew = rows(View::Hosts, &before, &now);
         assert_eq!(anew[0].figures[0], Some(0.0));
     }

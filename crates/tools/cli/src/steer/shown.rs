@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 
 const MIB: u64 = 1 << 20;
 
-/// The tables; with rates, if `before` is a sample from a second ago.
+/// The tables; they include rates if `before` is a sample from a second ago.
 pub(super) fn status(
     status: &Status,
     stats: &Stats,
@@ -185,11 +185,11 @@ fn namespaces(subsystem: &SubsystemStatus) -> String {
     table.render(2) + &terms::namespaces(subsystem) + &troubles(subsystem) + &legs(subsystem)
 }
 
-/// The present trouble and the last storage failure of each namespace, a line each.
+/// The present trouble and the last storage failure of each namespace, one line for each.
 fn troubles(subsystem: &SubsystemStatus) -> String {
     let mut text = String::new();
     for NamespaceStatus { nsid, trouble, last_failure, legs, .. } in &subsystem.namespaces {
-        // A remote part's is in the part's own line.
+        // The trouble of a remote part is in that part's own line.
         let is_of_a_part = legs.iter().any(|leg| leg.reason == *trouble);
         if let Some(sentence) = trouble.as_ref().filter(|_| !is_of_a_part) {
             let _ = writeln!(text, "  trouble of {nsid}: {}", printable(sentence));
@@ -201,7 +201,7 @@ fn troubles(subsystem: &SubsystemStatus) -> String {
     text
 }
 
-/// The legs of mirrors, a line each.
+/// The legs of mirrors, one line for each.
 fn legs(subsystem: &SubsystemStatus) -> String {
     let mut text = String::new();
     for namespace in &subsystem.namespaces {

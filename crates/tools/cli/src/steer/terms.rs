@@ -1,4 +1,4 @@
-//! Who may use what a target shares, on which terms, for people.
+//! Describes for people who may use what a target shares, and on which terms.
 
 use crate::table::printable;
 use farblock_admin::{Status, SubsystemStatus};
@@ -6,12 +6,12 @@ use farblock_block::size::Size;
 use farblock_state::Limits;
 use std::fmt::Write as _;
 
-/// Hosts of a subsystem that are named: JSON has all of them.
+/// The limit of hosts to list for a subsystem; JSON has all of them.
 const NAMED: usize = 16;
 /// The ANA group of namespaces for which no other was chosen.
 const USUAL_GROUP: u32 = 1;
 
-/// What hosts find at each listener, a line each.
+/// The ANA states and TLS policy of each listener, one line for each.
 pub(super) fn listeners(status: &Status) -> String {
     let mut text = String::new();
     for address in &status.listening {
@@ -33,7 +33,7 @@ pub(super) fn listeners(status: &Status) -> String {
     text
 }
 
-/// Which hosts may use a subsystem, a line each.
+/// The hosts that may use a subsystem, one line for each.
 pub(super) fn hosts(subsystem: &SubsystemStatus) -> String {
     if subsystem.allow_any_host {
         return "  hosts: any may connect\n".to_owned();
@@ -76,7 +76,7 @@ fn terms_of(subsystem: &SubsystemStatus, host: &String) -> String {
     format!("{}{limits}", proofs.join(", "))
 }
 
-/// How namespaces are shared where that is not the usual way, a line each.
+/// The settings of namespaces that differ from the defaults, one line for each.
 pub(super) fn namespaces(subsystem: &SubsystemStatus) -> String {
     let mut text = String::new();
     for namespace in &subsystem.namespaces {

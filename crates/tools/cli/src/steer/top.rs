@@ -26,8 +26,8 @@ fn fitting_width(figures: usize) -> u16 {
     u16::try_from(figures).unwrap_or(u16::MAX).saturating_mul(FIGURE_COLUMNS + 1)
 }
 
-/// Shortens a long name in its middle: its beginning has the number, and its end is where the names
-/// of one target differ.
+/// Shortens a long name in its middle: the number is at its beginning, and the names of one target
+/// differ at the end.
 fn its_end(name: &str, columns: usize) -> String {
     let over = name.chars().count().saturating_sub(columns);
     if over == 0 {
@@ -60,7 +60,7 @@ impl Shown {
         self.before = std::mem::replace(&mut self.now, stats);
     }
 
-    /// Handles a key. False to quit.
+    /// Handles a key. Returns false to quit.
     fn press(&mut self, key: KeyEvent) -> bool {
         let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
         match key.code {
@@ -168,7 +168,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<()> {
             "top needs a terminal: use farblock top --once, or /v1/stats, without one",
         ));
     }
-    // Restores the terminal after a signal, too.
+    // Install this first: it restores the terminal after a signal, too.
     let stop = Stop::install_with_hangup()?;
     let mut terminal = ratatui::try_init().map_err(Failure::run)?;
     let ended = (|| {

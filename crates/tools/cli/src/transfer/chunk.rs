@@ -3,11 +3,11 @@
 use farblock_reactor::Buffer;
 use std::ops::Range;
 
-/// A piece of a transfer's data.
+/// A piece of a transfer's data, in memory or as a number of zeroes.
 pub(super) enum Chunk {
-    /// A part of a buffer.
+    /// A range of a buffer.
     Data(Buffer, Range<usize>),
-    /// So many zeroes.
+    /// This many zeroes.
     Hole(u64),
 }
 
@@ -31,7 +31,7 @@ impl Chunk {
 
 /// Whether all bytes are zero.
 pub(super) fn is_zero(bytes: &[u8]) -> bool {
-    // In chunks, so that the compiler compares many bytes at once.
+    // Compares in chunks, so that the compiler compares many bytes at once.
     let (chunks, rest) = bytes.as_chunks::<64>();
     chunks.iter().all(|chunk| *chunk == [0; 64]) && rest.iter().all(|&byte| byte == 0)
 }

@@ -1,4 +1,4 @@
-//! The three commands: their ends, ranges and messages.
+//! The three commands of transfers: their ends, ranges and messages.
 
 use super::Summary;
 use super::job::Job;
@@ -93,7 +93,7 @@ pub(crate) fn copy(args: &CopyArgs, global: &Global) -> Result<()> {
     report("copied", &summary, args.json, global)
 }
 
-/// The requested range, if the input has it.
+/// The requested range; an error if the input does not have it.
 fn range_within(input: &Input, offset: u64, length: Option<u64>) -> Result<Range<u64>> {
     let bytes = input.bytes.unwrap_or(u64::MAX);
     let left =
@@ -132,7 +132,7 @@ fn report(what: &str, summary: &Summary, json: bool, global: &Global) -> Result<
     }
     if !global.quiet {
         let Summary { bytes, seconds, mib_per_second, .. } = summary;
-        // A rate of fewer bytes would be meaningless.
+        // For fewer bytes, a rate would be meaningless.
         let rate =
             if *bytes >= 1 << 20 { format!(" ({mib_per_second:.0} MiB/s)") } else { String::new() };
         let before = match summary.resumed_from {

@@ -34,7 +34,7 @@ pub(super) struct FileSink {
     pub(super) stored: Stored,
     pub(super) name: String,
     position: u64,
-    /// How many bytes are durable.
+    /// The number of bytes that are durable.
     pub(super) durable: u64,
 }
 
@@ -43,14 +43,14 @@ impl FileSink {
     pub(super) fn new(stored: Stored, name: String, done: u64) -> Result<FileSink> {
         let sink = FileSink { stored, name, position: done, durable: done };
         let mut file = sink.stored.file();
-        // Later bytes may not be durable; old data must not show through a future hole.
+        // Bytes after `done` may not be durable; old data must not show through a future hole.
         let length = if sink.is_new() { file.set_len(done) } else { Ok(()) };
         let begun = length.and_then(|()| file.seek(SeekFrom::Start(done)));
         begun.map_err(|error| sink.failure(&error))?;
         Ok(sink)
     }
 
-    /// A new file needs no written zeroes.
+    /// Whether the file is new: then zeroes need not be written.
     fn is_new(&self) -> bool {
         matches!(self.stored, Stored::Beside(_))
     }

@@ -17,13 +17,13 @@ pub(super) struct Job<'a> {
     /// The number of bytes, if known.
     pub(super) length: Option<u64>,
     pub(super) output: Output,
-    /// The offset in the output.
+    /// The offset of the first byte in the output.
     pub(super) to: u64,
 }
 
 impl Job<'_> {
     pub(super) fn run(mut self) -> Result<Summary> {
-        // Only now: a signal during connecting may kill the process.
+        // Install this only now: until then, a signal may kill the process while it connects.
         let stop = Stop::install_with_hangup()?;
         if self.opener.options.verify && (!self.input.is_repeatable() || self.output.is_stream()) {
             return Err(Failure::usage(
@@ -81,7 +81,7 @@ impl Job<'_> {
         })
     }
 
-    /// The record to resume from. Without `--resume` there is none, and old records are removed.
+    /// The record to resume from. Without `--resume` this removes old records, and returns `None`.
     fn map(&self) -> Result<Option<Map>> {
         if self.output.beside("map").is_none()
             && let Some(end) = self.output.end()
@@ -104,8 +104,8 @@ impl Job<'_> {
             return Err(self.cannot_resume(&self.output.name));
         };
         let path = self.map_path(&destination)?;
-        // An earlier process stopped after the new file was in place and before it removed the
-        // record.
+        // An earlier process stopped after it had put the new file in place and before it removed
+        // the record.
         if resume::read(&path)?.is_some_and(|old| self.output.has_become(&old.destination)) {
             resume::forget(&path);
         }

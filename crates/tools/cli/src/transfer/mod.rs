@@ -1,8 +1,8 @@
 //! `farblock read`, `write` and `copy`: transfers between namespaces, files and pipes.
 //!
-//! One thread reads ahead ([`source`]), and the calling thread writes ([`sink`]). Chunks of at most
-//! [`PIECE_BYTES`] pass between them, and their memory is reused. With `--resume`, the position up
-//! to which the data are durable is recorded ([`resume`]).
+//! One thread reads ahead ([`source`]), and the calling thread writes ([`sink`]). The reader sends
+//! chunks of at most [`PIECE_BYTES`] to the writer, and reuses their memory. With `--resume`, a
+//! file records the position up to which the data are durable ([`resume`]).
 
 mod chunk;
 mod commands;
@@ -35,11 +35,11 @@ use std::time::{Duration, Instant};
 
 /// Bytes of one operation, unless the namespace limits them.
 const PIECE_BYTES: usize = 512 << 10;
-/// Operations in flight, and chunks waiting, on each side.
+/// The limit of operations in flight, and of waiting chunks, on each side.
 const DEPTH: usize = 32;
 /// The interval of checks for signals and completions while no chunk arrives.
 const TICK: Duration = Duration::from_millis(50);
-/// The interval of flushes, so that a resumed transfer need not write the data again.
+/// The interval of flushes: a resumed transfer repeats at most about this much.
 const CHECKPOINT: Duration = Duration::from_secs(1);
 /// The time limit for an interrupted or failed transfer to make its written data durable.
 const GRACE: Duration = Duration::from_secs(5);
@@ -50,7 +50,7 @@ pub(crate) struct Summary {
     pub(crate) bytes: u64,
     pub(crate) seconds: f64,
     pub(crate) mib_per_second: f64,
-    /// Bytes of an earlier attempt (`--resume`).
+    /// Bytes that an earlier attempt had transferred (`--resume`).
     pub(crate) resumed_from: u64,
     /// Whether both ends were compared afterwards (`--verify`).
     pub(crate) verified: bool,
@@ -68,9 +68,9 @@ impl Summary {
 /// The size limits of a transfer.
 #[derive(Clone, Copy)]
 struct Limits {
-    /// The exact number of bytes required.
+    /// The exact number of bytes required; `None`: as many as there are.
     exactly: Option<u64>,
-    /// The space at the destination.
+    /// Bytes of space at the destination; `None`: no limit.
     room: Option<u64>,
 }
 
@@ -143,7 +143,7 @@ impl Transfer<'_> {
         }
     }
 
-    /// Makes durable what it can, and adds the resulting state to the failure.
+    /// Makes durable what it can, and adds the destination's state to the failure.
     fn end_early(&mut self, failure: Failure) -> Failure {
         if self.sink.is_lasting() {
             self.sink.wind_up();
@@ -165,7 +165,7 @@ impl Transfer<'_> {
     }
 }
 
-/// A signal arrived; the caller adds the state of the transfer.
+/// The failure after a signal; the caller adds the state of the transfer.
 fn interrupted() -> Failure {
     Failure::Interrupted("interrupted".to_owned())
 }
@@ -195,7 +195,7 @@ fn open_queue(
     Ok((reactor, task, queue))
 }
 
-/// Why an operation failed, after the word `failed`.
+/// The reason why an operation failed, to follow the word `failed`.
 fn reason(error: BlockError, namespace: &dyn Namespace) -> String {
     match error {
         BlockError::ReadFailed => "the storage behind it cannot be read".to_owned(),

@@ -10,20 +10,20 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How many bytes one operation zeroes.
+/// The number of bytes that one operation zeroes.
 const ZEROES_BYTES: u64 = 8 << 20;
 static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 
-/// The token of a read or flush that is waited for alone. No write has such an offset.
+/// The token of a read or flush that runs alone. No write starts at such an offset.
 const SINGLE: u64 = u64::MAX;
 /// The token of a flush that runs beside writes.
 const CHECKPOINT: u64 = u64::MAX - 1;
 
-/// Writes to a namespace, with [`DEPTH`] operations in flight. The token of a write is its first
-/// byte.
+/// Writes to a namespace, with [`DEPTH`] operations in flight. The token of a write is the offset
+/// of its first byte.
 ///
-/// Chunks of whole blocks are written directly. Others pass through `staging`, which always begins
-/// at a block boundary; the rest of the first and the last block is read first.
+/// Chunks of whole blocks are written directly. Other chunks pass through `staging`, which always
+/// begins at a block boundary; the rest of the first and the last block is read first.
 pub(super) struct NamespaceSink {
     // The queue must drop before its reactor.
     queue: Box<dyn Queue>,
@@ -32,16 +32,16 @@ pub(super) struct NamespaceSink {
     geometry: Geometry,
     pub(super) name: String,
     stop: Stop,
-    /// When to give up after a stop signal; `None` before one.
+    /// The instant of giving up after a stop signal; `None` without a signal.
     deadline: Option<Instant>,
     /// The offset of the transfer's first byte.
     start: u64,
     /// The offset of the next byte.
     position: u64,
-    /// A piece that is not full yet, and its fill level.
+    /// A piece that is not full yet, and the number of bytes in it.
     staging: Option<(Buffer, usize)>,
-    /// Writes in order of submission, from the first incomplete one on, and whether each is
-    /// complete.
+    /// Writes in order of submission, from the first incomplete one on: the offset, and whether the
+    /// write is complete.
     window: VecDeque<(u64, bool)>,
     /// The offset up to which the flush in flight makes data durable.
     flushing: Option<u64>,
@@ -83,7 +83,7 @@ impl NamespaceSink {
         })
     }
 
-    /// How many of the transfer's bytes are durable.
+    /// The number of the transfer's bytes that are durable.
     pub(super) fn durable(&self) -> u64 {
         self.durable.saturating_sub(self.start)
     }
@@ -159,7 +159,7 @@ impl NamespaceSink {
         Ok(())
     }
 
-    /// A new staging buffer, with the first block's data before the position.
+    /// A new staging buffer, with the first block's data up to the position.
     fn stage(&mut self) -> Result<(Buffer, usize)> {
         let block = self.block();
         let start = self.position / block * block;
@@ -178,7 +178,7 @@ impl NamespaceSink {
     /// Starts a flush of the completed writes, unless one is in flight.
     pub(super) fn checkpoint(&mut self) {
         let staged = self.staging.as_ref().map_or(0, |(_, filled)| *filled as u64);
-        // Staged bytes before the first one come from the namespace.
+        // Staged bytes before the transfer's start come from the namespace.
         let unsent = self.position.saturating_sub(staged).max(self.durable);
         let complete = self.window.front().map_or(unsent, |(first, _)| *first);
         if self.flushing.is_none() && complete > self.durable {
@@ -212,7 +212,7 @@ impl NamespaceSink {
     /// Like [`finish`](Self::finish), but with a short deadline, after a failure or a signal.
     pub(super) fn wind_up(&mut self) {
         self.deadline = Some(Instant::now() + GRACE);
-        // Only data known to be durable is reported, whether or not this works.
+        // Only data known to be durable is reported, whether or not the flush succeeds.
         self.settle();
         if self.window.is_empty() {
             let _ = self.finish();
@@ -231,7 +231,7 @@ impl NamespaceSink {
         }
     }
 
-    /// Reads the block at one edge, with nothing else in flight.
+    /// Reads the block at one edge of the range, with nothing else in flight.
     fn read_block(&mut self, start: u64) -> Result<Buffer> {
         self.drain()?;
         let buffer = self.reactor.buffers().take(self.geometry.block_size as usize);
@@ -262,7 +262,8 @@ impl NamespaceSink {
         Ok(())
     }
 
-    /// Waits until nothing is in flight. Returns the buffer of the last operation that had one.
+    /// Waits until nothing is in flight. Returns the buffer of the last completed operation that
+    /// had one.
     fn drain(&mut self) -> Result<Option<Buffer>> {
         let mut last = None;
         while self.queue.in_flight() > 0 {
@@ -279,7 +280,7 @@ impl NamespaceSink {
         }
     }
 
-    /// Whether to stop waiting.
+    /// Whether the deadline has passed.
     fn is_over(&self) -> bool {
         match self.deadline {
             Some(deadline) => Instant::now() >= deadline,

@@ -1,4 +1,4 @@
-//! A disk that completes its operations in reverse order and fails them from some byte on. A
+//! A disk that completes its operations in reverse order and fails those from some byte on. A
 //! transfer must name the lowest byte that failed, whatever was in flight.
 
 use super::namespace_sink::NamespaceSink;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 const BLOCK_BYTES: u32 = 512;
 const PIECES: usize = 8;
-/// The first byte that fails.
+/// The offset of the first byte that fails.
 const BAD: u64 = 2 * PIECE_BYTES as u64;
 
 struct LastFirst;
@@ -45,7 +45,7 @@ impl Queue for LastFirstQueue {
         self.waker.wake();
     }
 
-    /// Completes the last operation, once all have been submitted.
+    /// Completes the operations, the last first, once all have been submitted.
     fn poll(&mut self, done: &mut Vec<Completion>) {
         if self.submitted < PIECES {
             return;

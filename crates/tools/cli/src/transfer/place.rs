@@ -28,7 +28,7 @@ use std::time::Duration;
 
 /// The time limit of a target for one piece of a transfer.
 const PIECE_TIME: Duration = Duration::from_secs(120);
-/// A target that breaks the protocol in the same way this often in a row will not stop.
+/// If a target breaks the protocol in the same way this often in a row, the host gives up.
 const BREACHES_MAX: u32 = 6;
 /// The block size of local disks that are not plain files.
 const LOCAL_BLOCK_BYTES: u32 = 512;
@@ -45,7 +45,7 @@ pub(super) enum TransferPlace {
 
 impl TransferPlace {
     pub(super) fn parse(text: &OsStr) -> Result<TransferPlace> {
-        // A name that is not UTF-8 is a file's.
+        // A name that is not UTF-8 names a file.
         let Some(text) = text.to_str() else { return Ok(TransferPlace::of_path(Path::new(text))) };
         if text.starts_with(SCHEME) {
             let url: Url = text.parse().map_err(|error: UrlError| Failure::usage(error))?;
@@ -55,7 +55,7 @@ impl TransferPlace {
             return Ok(TransferPlace::Pipe);
         }
         match Spec::parse(text) {
-            // Raw disks accept only whole sectors, which a namespace takes care of.
+            // Raw disks accept only whole sectors, which a namespace ensures.
             Ok(Spec::File(path)) if !is_raw_disk(&path) => Ok(TransferPlace::File(path)),
             Ok(other) => Ok(TransferPlace::Local(other)),
             Err(error) => Err(Failure::usage(error)),
@@ -85,7 +85,7 @@ pub(super) struct Opener<'a> {
 pub(super) enum Identity {
     /// Device and inode number; on Windows volume and file index.
     File(u64, u64),
-    /// The identifier of a namespace, or its address and name.
+    /// The identifier of a namespace, or else its address and name.
     Remote(String),
     Unknown,
 }
@@ -93,7 +93,7 @@ pub(super) enum Identity {
 /// The source of a transfer.
 pub(super) struct Input {
     pub(super) name: String,
-    /// The size, if known.
+    /// The size in bytes, if known.
     pub(super) bytes: Option<u64>,
     identity: Identity,
     kind: InputKind,
@@ -102,7 +102,7 @@ pub(super) struct Input {
 enum InputKind {
     Namespace(Arc<dyn Namespace>),
     File(File),
-    /// A pipe, until it is read.
+    /// A pipe; `None` once it is being read.
     Stream(Option<Box<dyn Read + Send>>),
 }
 
@@ -141,7 +141,7 @@ impl Input {
 /// The destination of a transfer.
 pub(super) struct Output {
     pub(super) name: String,
-    /// The space, if there is a limit.
+    /// The space in bytes, if there is a limit.
     pub(super) capacity: Option<u64>,
     identity: Identity,
     kind: OutputKind,
@@ -149,7 +149,7 @@ pub(super) struct Output {
 
 enum OutputKind {
     Namespace(Arc<dyn Namespace>),
-    /// A new regular file beside the old one, until writing starts.
+    /// A new regular file beside the old one; `None` once writing starts.
     Regular(Option<Replacement>),
     Device(File),
     Stream(Option<File>),
@@ -177,7 +177,7 @@ impl Output {
         new.old().and_then(file_number).is_some_and(|number| number == end.identity)
     }
 
-    /// The length of the new file.
+    /// The length of the new file, which an earlier attempt may have begun.
     pub(super) fn kept_bytes(&self) -> Option<u64> {
         match &self.kind {
             OutputKind::Regular(Some(new)) => new.file().metadata().ok().map(|found| found.len()),
@@ -185,7 +185,7 @@ impl Output {
         }
     }
 
-    /// A further file beside a regular one.
+    /// The path of another file beside a regular file; `None` for other destinations.
     pub(super) fn beside(&self, kind: &str) -> Option<PathBuf> {
         match &self.kind {
             OutputKind::Regular(Some(new)) => Some(new.beside(kind)),
@@ -271,14 +271,14 @@ impl Opener<'_> {
         }
     }
 
-    /// A namespace by its URL; it reconnects after network failures.
+    /// Connects to a namespace by its URL; the connection recovers from network failures.
     fn remote(&self, url: &Url) -> Result<(Arc<dyn Namespace>, Identity)> {
         let connection = remote::options(self.global, &self.options.digests);
         let usual = DiskOptions::default();
         let timeout = self.options.ctrl_loss_timeout;
         let options = DiskOptions {
             // Many large pieces are in flight at once, and the network may be slow. Keep alives
-            // detect a dead target, not these timeouts.
+            // detect a dead target, so these timeouts need not.
             connection: Options { io_timeout: PIECE_TIME, ..connection },
             ctrl_loss_timeout: timeout.map_or(usual.ctrl_loss_timeout, |timeout| timeout.0),
             breaches_max: Some(BREACHES_MAX),
@@ -384,7 +384,7 @@ fn namespace_output(
 
 fn file_input(path: &Path) -> Result<Input> {
     let name = path.display().to_string();
-    // Before opening, since Windows cannot open a directory.
+    // Check this before opening, since Windows cannot open a directory.
     if path.is_dir() {
         return Err(Failure::run(format_args!("{name} is a directory: name a file in it")));
     }
@@ -405,14 +405,15 @@ fn file_input(path: &Path) -> Result<Input> {
     Ok(Input { name, bytes, identity, kind })
 }
 
-/// A regular file is written beside the old one and renamed; others are written in place.
+/// Opens a destination file: a regular file is written beside the old one and renamed; other files
+/// are written in place.
 fn file_output(path: &Path, options: &TransferArgs) -> Result<Output> {
     let name = path.display().to_string();
     if path.is_dir() {
         return Err(Failure::run(format_args!("{name} is a directory: name a file in it")));
     }
     let special = std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file());
-    // Names in these folders stand for files that are open.
+    // Names in these folders stand for files that are open already.
     if !special && !path.starts_with("/dev") && !path.starts_with("/proc") {
         let new = Replacement::begin(path, options.resume)?;
         let identity = new.old().map_or(Identity::Unknown, file_identity);
@@ -439,7 +440,7 @@ fn open_in_place(path: &Path, verify: bool) -> io::Result<File> {
     #[cfg(target_os = "linux")]
     if std::fs::metadata(path).is_ok_and(|found| is_block_device(found.file_type())) {
         use std::os::unix::fs::OpenOptionsExt;
-        // Readable, because only then can its bytes be locked against QEMU.
+        // Open it readable, because only then can its bytes be locked against QEMU.
         options.read(true).custom_flags(rustix::fs::OFlags::EXCL.bits().cast_signed());
     }
     options.open(path)
@@ -475,7 +476,7 @@ fn file_number(file: &File) -> Option<String> {
     }
 }
 
-/// The identity and the version of a file; for a device only the identity.
+/// The identity and the version of a file; for a device only its identity.
 fn file_state(file: &File) -> Option<String> {
     let metadata = file.metadata().ok()?;
     #[cfg(unix)]
@@ -486,7 +487,8 @@ fn file_state(file: &File) -> Option<String> {
     Some(format!("{} of {}", file_number(file)?, changed(&metadata)?))
 }
 
-/// The time of the last change. Programs that restore files reset the modification time.
+/// The time of the last change of the inode. Programs that restore files reset the modification
+/// time.
 #[cfg(unix)]
 fn changed(metadata: &Metadata) -> Option<String> {
     use std::os::unix::fs::MetadataExt;
@@ -507,7 +509,8 @@ fn file_identity(file: &File) -> Identity {
     }
 }
 
-/// Refuses two ends that are the same: a copy would read the data that it has just written.
+/// Refuses two ends that are the same disk or file: a copy would read the data that it has just
+/// written.
 pub(super) fn check_different(input: &Input, output: &Output) -> Result<()> {
     if input.identity != Identity::Unknown && input.identity == output.identity {
         return Err(Failure::usage(format_args!(

@@ -17,7 +17,7 @@ const EXTENSION: &str = "farblock-map";
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct End {
     pub(super) name: String,
-    /// Its unique identity.
+    /// The unique identity of this end.
     pub(super) identity: String,
     pub(super) bytes: u64,
 }
@@ -27,15 +27,15 @@ pub(super) struct End {
 pub(super) struct Record {
     pub(super) source: End,
     pub(super) destination: End,
-    /// The offset in the source.
+    /// The offset of the first byte in the source.
     pub(super) from: u64,
-    /// The offset in the destination.
+    /// The offset of the first byte in the destination.
     pub(super) to: u64,
     pub(super) length: u64,
     pub(super) done: u64,
 }
 
-/// The file's contents.
+/// The contents of the file on disk.
 #[derive(Serialize, Deserialize)]
 struct Sealed {
     farblock_map: Record,
@@ -50,7 +50,7 @@ impl Record {
     }
 }
 
-/// The file with a transfer's progress.
+/// The open file with a transfer's progress.
 pub(super) struct Map {
     path: PathBuf,
     record: Record,
@@ -135,7 +135,7 @@ pub(super) fn forget_overwritten(destination: &End, written: Range<u64>) {
     }
 }
 
-/// The recorded progress, if there is any.
+/// The recorded progress; `None` if there is no file.
 pub(super) fn read(path: &Path) -> Result<Option<Record>> {
     let shown = path.display();
     let text = match std::fs::read(path) {
@@ -175,7 +175,8 @@ fn check(old: &Record, new: &Record, path: &Path) -> Result<()> {
     Err(Failure::run(format_args!("cannot go on: {why}; remove {} to begin anew", path.display())))
 }
 
-/// The record's path for a destination that is written in place: a namespace has no folder.
+/// The record's path, not beside the destination, for a destination that is written in place: a
+/// namespace has no folder.
 pub(super) fn path_for(destination: &End, to: u64) -> Result<PathBuf> {
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
     let state = if cfg!(windows) {

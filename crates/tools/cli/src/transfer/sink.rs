@@ -12,7 +12,7 @@ use std::time::Duration;
 pub(super) enum Sink {
     Namespace(Box<NamespaceSink>),
     File(FileSink),
-    /// A pipe, a terminal, a character device.
+    /// A pipe, a terminal or another character device.
     Stream {
         output: Box<dyn Write>,
         name: String,
@@ -36,7 +36,7 @@ impl Sink {
         }
     }
 
-    /// Makes progress without blocking. Call it while no chunk arrives.
+    /// Makes progress without blocking. Call this while no chunk arrives.
     pub(super) fn poll(&mut self, free: &mut dyn FnMut(Buffer)) -> Result<()> {
         match self {
             Sink::Namespace(sink) => sink.poll(Duration::ZERO, free),
@@ -63,7 +63,7 @@ impl Sink {
         }
     }
 
-    /// How many bytes from the transfer's start on are known to be durable.
+    /// The number of bytes from the transfer's start on that are known to be durable.
     pub(super) fn durable(&self) -> u64 {
         match self {
             Sink::Namespace(sink) => sink.durable(),
@@ -76,7 +76,7 @@ impl Sink {
     pub(super) fn wind_up(&mut self) {
         match self {
             Sink::Namespace(sink) => sink.wind_up(),
-            // On failure, fewer bytes are reported as durable.
+            // If this fails, fewer bytes are reported as durable.
             Sink::File(sink) => drop(sink.checkpoint()),
             Sink::Stream { output, .. } => drop(output.flush()),
         }

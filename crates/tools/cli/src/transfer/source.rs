@@ -1,8 +1,8 @@
 //! The source of a transfer's bytes: a thread that reads ahead and delivers chunks in order.
 //!
-//! At most [`DEPTH`] chunks are being read or waiting. A namespace's thread never blocks on its
-//! receiver: it sleeps in its event loop, which the receiver wakes. Otherwise a slow receiver would
-//! delay completions until they look like timeouts.
+//! At most [`DEPTH`] chunks are in flight or wait for the receiver. A namespace's thread never
+//! blocks on its receiver: it sleeps in its event loop, which the receiver wakes. Otherwise a slow
+//! receiver would delay the handling of completions until they look like timeouts.
 
 use super::{Chunk, DEPTH, PIECE_BYTES};
 use crate::error::{Failure, Result};
@@ -28,7 +28,7 @@ pub(super) struct Source {
     thread: Option<JoinHandle<()>>,
 }
 
-/// The receiver's view of a source.
+/// What a source returns to its receiver.
 pub(super) enum Next {
     Chunk(Chunk),
     /// No chunk yet.
@@ -65,7 +65,7 @@ impl Source {
         Ok(Source { chunks, used, waker: Some(opened?), thread: Some(thread) })
     }
 
-    /// Reads a file or pipe up to its end, or `limit` bytes of it. `name` is for errors.
+    /// Reads a file or pipe up to its end, or `limit` bytes of it. `name` is for error messages.
     pub(super) fn stream(
         mut input: impl Read + Send + 'static,
         name: String,
@@ -162,7 +162,8 @@ impl Source {
 
 impl Drop for Source {
     fn drop(&mut self) {
-        // The thread stops when its receiver is gone. A thread that waits for a pipe is abandoned.
+        // The thread stops when it notices that the receiver is dropped. A thread that waits for a
+        // pipe is left behind.
         (_, self.chunks) = mpsc::sync_channel(0);
         (self.used, _) = mpsc::channel();
         self.wake();
@@ -205,7 +206,7 @@ fn read_chunk(
     Ok(Chunk::Data(buffer, 0..filled))
 }
 
-/// The length of a hole at the start of a range, if it is worth its own chunk.
+/// The length of a hole at the start of a range; `None` if the hole is too short for its own chunk.
 #[cfg(target_os = "linux")]
 fn hole(file: &File, range: &Range<u64>) -> Option<u64> {
     use rustix::fs::SeekFrom;
@@ -256,14 +257,14 @@ struct Reader {
     namespace: Arc<dyn Namespace>,
     reactor: Reactor,
     geometry: Geometry,
-    /// For errors.
+    /// The namespace's name, for errors.
     name: String,
     /// The requested range, in bytes.
     range: Range<u64>,
-    /// The offset of the next operation, in bytes: whole blocks.
+    /// The offset of the next operation in bytes, a multiple of the block size.
     position: u64,
     /// Chunks in order, `None` while they are being read. The first has number `first`. A failure
-    /// has its place here, too: it is reported after everything before it.
+    /// has its place here, too: the receiver gets it after all chunks before it.
     slots: VecDeque<Option<Result<Chunk>>>,
     first: u64,
     /// A read failed; no more are submitted.
@@ -326,8 +327,8 @@ impl Reader {
         }
     }
 
-    /// Takes the memory of used chunks. False if the receiver is gone, so that the thread stops
-    /// without waiting for operations.
+    /// Takes back the memory of used chunks. False if the receiver is dropped, so that the thread
+    /// stops without waiting for operations.
     fn take_back(&self) -> bool {
         loop {
             match self.used.try_recv() {
@@ -370,7 +371,7 @@ impl Reader {
         }));
     }
 
-    /// Delivers complete chunks in order, as far as there is room.
+    /// Sends complete chunks in order to the receiver, as far as there is room.
     fn deliver(&mut self) -> Delivery {
         let mut delivered = false;
         while let Some(front) = self.slots.front_mut() {
@@ -404,6 +405,6 @@ enum Delivery {
     Progress,
     /// Nothing to do before the next event.
     Waiting,
-    /// Everything up to the end or a failure is delivered, or the receiver is gone.
+    /// Everything up to the end or a failure is delivered, or the receiver is dropped.
     Done,
 }

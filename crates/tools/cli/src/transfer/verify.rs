@@ -11,7 +11,7 @@ use indicatif::ProgressBar;
 struct End {
     source: Source,
     chunk: Option<Chunk>,
-    /// How many bytes of the chunk have been compared.
+    /// The number of the chunk's bytes that have been compared.
     used: u64,
 }
 
@@ -26,7 +26,7 @@ impl End {
         End { source, chunk: None, used: 0 }
     }
 
-    /// How many bytes are available now; 0 at the end.
+    /// The number of bytes that are available now; 0 at the end.
     fn available(&mut self, stop: &Stop) -> Result<u64> {
         loop {
             if stop.requested() {

@@ -8,9 +8,10 @@ use rustix::process::{Resource, Rlimit, getrlimit};
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
-/// Each connection needs a descriptor; below this, a target refuses hosts.
+/// A limit of descriptors that suffices: each connection needs one, and with too few a target
+/// refuses hosts.
 const ENOUGH_DESCRIPTORS: u64 = 4096;
-/// Memory registered with the kernel counts against this limit.
+/// A limit of locked memory that suffices: memory registered with the kernel counts against it.
 const ENOUGH_LOCKED_BYTES: u64 = 64 << 10;
 const IO_URING_DISABLED: &str = "/proc/sys/kernel/io_uring_disabled";
 const GOVERNOR: &str = "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor";
@@ -36,7 +37,7 @@ pub(super) fn examine() -> Vec<Finding> {
     findings
 }
 
-/// Whether the fast event loop works.
+/// Whether io_uring, the fast event loop, works.
 fn io_uring(ring: &io::Result<()>, disabled: &str) -> Finding {
     const CHECK: &str = "io_uring";
     let Err(error) = ring else { return Finding::ok(CHECK, "io_uring works") };

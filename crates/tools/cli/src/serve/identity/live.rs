@@ -1,12 +1,13 @@
 //! Detects two disks with one identity that targets of this machine share at the same time.
 //!
-//! A copy of a whole file system (`dd`, a snapshot of a storage array) cannot be told from its
-//! original by its files. Therefore each target announces the identity and the place of its files
-//! through a socket in the abstract namespace, whose name contains both. The kernel lists these
-//! names for every user. The open disk owns the socket, so both close together.
+//! The files alone do not show that a whole file system is a copy (`dd`, a snapshot of a storage
+//! array). Therefore each target announces the identity and the place of each of its files: it
+//! binds a socket in the abstract namespace, whose name contains both. The kernel lists these names
+//! for every user. The open disk owns the socket, so both close together.
 //!
 //! **Not covered.** Targets of other machines and network namespaces, and disks with a UUID from
-//! the configuration: there two places may rightly have one identity (DRBD, a cluster file system).
+//! the configuration: with those, two places may rightly have one identity (DRBD, a cluster file
+//! system).
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -26,11 +27,11 @@ static SOCKETS: Mutex<BTreeMap<String, Socket>> = Mutex::new(BTreeMap::new());
 struct Socket {
     /// `None` if the system did not bind it.
     _bound: Option<UnixDatagram>,
-    /// The open disks that use the file: more than one for a moment, when a disk is reopened.
+    /// The number of open disks that use the file: two for a short time when a disk is reopened.
     disks: usize,
 }
 
-/// Other targets see that an open disk uses a file, as long as this value lives.
+/// While this value exists, other targets see that an open disk uses a file.
 pub(in crate::serve) struct Announced {
     name: String,
 }
@@ -71,14 +72,14 @@ thread_local! {
 /// regular file.
 ///
 /// # Errors
-/// A sentence that names both files, if a process shares another file with the same identity.
-/// While files are [gathered](Gathering), only [`Gathering::check`] finds that.
+/// A sentence that names both files, if a process shares another file with the same identity. While
+/// files are [gathered](Gathering), only [`Gathering::check`] detects that.
 pub(in crate::serve) fn announce(path: &Path, uuid: Uuid) -> Result<Option<Announced>, String> {
     let Ok(found) = std::fs::metadata(path) else { return Ok(None) };
     if !found.is_file() {
         return Ok(None);
     }
-    // Announced first: of two targets that start at once, at least one sees the other.
+    // Announce before looking: of two targets that start at once, at least one sees the other.
     let name = format!("{PREFIX}{uuid}/{}/{}", place(&found), std::process::id());
     let announced = Announced::begin(name);
     let file = (path.to_owned(), uuid);
@@ -95,8 +96,8 @@ pub(in crate::serve) fn announce(path: &Path, uuid: Uuid) -> Result<Option<Annou
     Ok(Some(announced))
 }
 
-/// The files that a target opens at its start, on one thread. Their comparison reads the list of
-/// all sockets once, and not once for each file.
+/// The files that a target opens at its start, on one thread. Comparing them together reads the
+/// list of all sockets once, and not once for each file.
 pub(in crate::serve) struct Gathering(());
 
 impl Gathering {
@@ -105,7 +106,7 @@ impl Gathering {
         Gathering(())
     }
 
-    /// Compares all that were announced since.
+    /// Compares all files that were announced since the gathering began.
     ///
     /// # Errors
     /// As [`announce`].
@@ -144,7 +145,8 @@ fn refuse_twins(files: &[(PathBuf, Uuid)]) -> Result<(), String> {
     Ok(())
 }
 
-/// How a copy gets another identity. The record of a mirror is no attribute.
+/// Advice on how a copy gets another identity. The record of a mirror is not an attribute, so it
+/// needs other advice.
 fn remedy(path: &Path, uuid: Uuid) -> String {
     let text = File::open(path).ok().and_then(|file| super::attribute(&file, super::IDENTITY));
     match text.and_then(|text| super::parse(&text)) {
@@ -179,7 +181,7 @@ fn shared(sockets: &str) -> HashMap<&str, Vec<(&str, u32)>> {
     shared
 }
 
-/// The file of another place that a process shares, and the process.
+/// A file of another place that a process shares, and that process; `None` if there is none.
 fn shared_elsewhere(places: &[(&str, u32)], own: &str) -> Option<(String, u32)> {
     let others = places.iter().filter(|(place, _)| *place != own);
     let mut open =
@@ -187,9 +189,8 @@ fn shared_elsewhere(places: &[(&str, u32)], own: &str) -> Option<(String, u32)> 
     open.next()
 }
 
-/// The file at this place that a process has open; `None` if it has closed the file. A target has
-/// given up the right to look at the files of other processes (its sandbox): then the file counts
-/// as open.
+/// The file at this place that a process has open; `None` if it has closed the file. The sandbox of
+/// a target does not let it look at the files of other processes: then the file counts as open.
 fn open_file(process: u32, at: &str) -> Option<String> {
     let wanted = at.split('-').nth(1)?;
     let unseen = || Some(format!("the file with the inode number {wanted}"));
@@ -198,7 +199,7 @@ fn open_file(process: u32, at: &str) -> Option<String> {
     };
     let mut is_hidden = false;
     let found = descriptors.flatten().find_map(|entry| {
-        // Do not open or stat the file itself: its mount may hang.
+        // Do not open or stat the file itself: its file system may hang.
         let number = entry.file_name().into_string().ok()?;
         let details = std::fs::read_to_string(format!("/proc/{process}/fdinfo/{number}"));
         is_hidden |= details.as_ref().is_err_and(|it| it.kind() == ErrorKind::PermissionDenied);
@@ -252,7 +253,7 @@ mod tests {
         assert!(remedy(&a, kept.uuid).contains("setfattr -x user.farblock.identity"));
     }
 
-    /// Even if the file stays open, as it seems to in a sandbox.
+    /// The announcement ends even if the file stays open, as it seems to in a sandbox.
     #[test]
     fn an_announcement_ends_with_the_last_disk_that_uses_the_file() {
         let (_folder, a, b, uuid) = two_files();

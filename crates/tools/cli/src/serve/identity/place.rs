@@ -17,7 +17,7 @@ const STATX_SUBVOL: StatxFlags = StatxFlags::from_bits_retain(0x8000);
 const BTRFS: i64 = 0x9123_683e;
 const BCACHEFS: i64 = 0xca45_1a4e;
 const ZFS: i64 = 0x2fc1_2fc1;
-/// A file's birth time changes there when the file is copied to the upper layer.
+/// On overlayfs a file's birth time changes when the file is copied to the upper layer.
 const OVERLAYFS: i64 = 0x794c_7630;
 
 /// A file's place. Fields that the system does not provide are empty.
@@ -63,7 +63,7 @@ impl FilePlace {
             || (!has_subvolumes && differ(&self.system, &other.system))
     }
 
-    /// The part that distinguishes a snapshot from its original, for a file without attributes.
+    /// The field that distinguishes a snapshot from its original, for a file without attributes.
     pub(super) fn snapshot(&self) -> Option<&str> {
         self.subvolume.as_deref().or(self.system.as_deref()).or(self.volume.as_deref())
     }
@@ -100,7 +100,8 @@ fn subvolume(file: &File) -> Option<String> {
     is_known.then(|| found.stx_subvol.to_string())
 }
 
-/// The UUID of the LVM volume below the file system, possibly with encryption between them.
+/// The UUID of the LVM volume below the file system, possibly with an encryption layer between
+/// them.
 fn volume(device: u64) -> Option<String> {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let mut folder = std::path::PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));

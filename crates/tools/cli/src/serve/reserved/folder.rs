@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 /// The size limit of a file, in bytes.
 const MOST_BYTES: u64 = 16 << 10;
-/// Time limit for the lock: a killed target's locks outlive it for a moment.
+/// Time limit for the lock: a killed target's lock outlives it for a short time.
 const LOCK_TIME: Duration = Duration::from_secs(3);
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
@@ -25,7 +25,7 @@ static FOLDER: OnceLock<(PathBuf, File)> = OnceLock::new();
 /// The state folder: the one of the command line, or systemd's for the service.
 pub(in crate::serve) fn wanted(asked_for: Option<&Path>) -> Option<PathBuf> {
     asked_for.map(Path::to_owned).or_else(|| {
-        // The first of several; systemd's folders are absolute.
+        // Takes the first of several folders; systemd's are absolute.
         let all = std::env::var_os("STATE_DIRECTORY")?;
         std::env::split_paths(&all).next().filter(|path| path.is_absolute())
     })
@@ -84,7 +84,7 @@ impl Kept {
         Self { path: folder.join(identity.to_string()), identity }
     }
 
-    /// Writes `text`, unless `goes_on` stops it after a stage.
+    /// Writes `text`; stops after the first stage for which `goes_on` returns false.
     fn save_until(&self, text: &str, goes_on: impl FnMut(Stage) -> bool) -> io::Result<()> {
         match text {
             "" => remove_file(&self.path),
@@ -114,7 +114,7 @@ impl ReservationStore for Kept {
         file.take(MOST_BYTES).read_to_end(&mut bytes)?;
         let text = String::from_utf8(bytes).map_err(|_| self.damaged())?;
         let whose = |text: &str| text.parse::<Uuid>().is_ok_and(|uuid| uuid == self.identity);
-        // An empty state has no file, so we did not write an empty file.
+        // An empty state has no file, so an empty file is not one of farblock's.
         match text.split_once('\n') {
             Some((identity, text)) if whose(identity) && !text.is_empty() => Ok(text.to_owned()),
             _ => Err(self.damaged()),
