@@ -3,11 +3,11 @@
 use crate::data::{Data, Head};
 use crate::picture::{self, Bar};
 
-/// Where a chart comes from and what it shows.
+/// The data of a chart, its destination, and what it shows.
 pub(crate) struct Spec {
-    /// The picture, below docs.
+    /// The path of the picture, below docs.
     pub(crate) svg: &'static str,
-    /// The data file, below docs.
+    /// The path of the data file, below docs.
     pub(crate) data: &'static str,
     title: &'static str,
     reference: &'static str,

@@ -24,7 +24,7 @@ pub(crate) struct Head {
     pub(crate) what: String,
     pub(crate) machine: String,
     pub(crate) date: String,
-    /// Number of runs, pinning and the like.
+    /// How the figures were measured: number of runs, pinning and so on.
     pub(crate) method: String,
     pub(crate) command: String,
 }
@@ -35,7 +35,7 @@ pub(crate) struct Data {
     pub(crate) head: Head,
     pub(crate) remarks: Vec<String>,
     pub(crate) columns: Vec<String>,
-    /// Each row has as many cells as there are columns.
+    /// The rows, each with as many cells as there are columns.
     pub(crate) rows: Vec<Vec<String>>,
 }
 
@@ -82,7 +82,7 @@ impl Data {
         Data { head, remarks: Vec::new(), columns, rows: Vec::new() }
     }
 
-    /// Adds a row, and empty cells to its end.
+    /// Adds a row, and fills it up with empty cells.
     pub(crate) fn push(&mut self, mut row: Vec<String>) {
         row.resize(self.columns.len(), String::new());
         self.rows.push(row);

@@ -1,12 +1,11 @@
-//! Repeats real faults for hours: those that the guests and the Ceph cluster of `make test` go
-//! through once.
+//! Repeats for hours the real faults that guests and the Ceph cluster suffer once in `make test`.
 
 use clap::Args;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Each fault: name, script, and effect on targets, disks or hosts.
+/// The faults: name, script, and effect on targets, disks or hosts.
 const FAULTS: [(&str, &str, &str); 5] = [
     ("ceph", "interop/ceph/test.sh", "the cluster's OSD is killed under load"),
     ("multipath", "interop/linux/ceph-multipath.sh", "one of two targets is killed under load"),
@@ -77,7 +76,7 @@ fn round(script: &str, farblock: &Path) -> Result<bool, String> {
     let mut command = Command::new(script);
     command.arg(farblock);
     if script.starts_with("interop/ceph/") {
-        // It runs the backend's own tests through cargo.
+        // The script runs the Ceph backend's own tests through cargo.
         command.arg(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     }
     let status = command.status().map_err(|error| {

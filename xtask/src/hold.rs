@@ -1,5 +1,5 @@
-//! Opens many connections to one target, more than one controller grants, and leaves them idle or
-//! reads through each.
+//! Opens more connections to one target than one controller grants, and leaves them idle or reads
+//! through each.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use farblock_host::{Controller, Options, RemoteNamespace, Url};
 use farblock_reactor::{Buffer, Config, Reactor, TaskId};
 use serde::{Deserialize, Serialize};
 
-/// I/O queues of one controller, as farblock's target grants.
+/// I/O queues that farblock's target grants to one controller.
 const QUEUES_EACH: usize = 128;
 /// Time limit for an I/O.
 const WAIT_LIMIT: Duration = Duration::from_secs(30);
@@ -24,7 +24,7 @@ pub(crate) struct HoldOptions {
     /// Number of connections, each with one I/O queue
     #[arg(long, default_value_t = 100)]
     connections: usize,
-    /// Reads in flight on all of them together; 0 leaves them idle
+    /// Reads in flight on all connections together; 0 leaves the connections idle
     #[arg(long, default_value_t = 0)]
     depth: usize,
     /// Entries of each queue
@@ -35,7 +35,7 @@ pub(crate) struct HoldOptions {
     seconds: f64,
 }
 
-/// The result.
+/// The result of the command.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Held {
     pub(crate) connections: usize,
@@ -55,7 +55,7 @@ struct Holder {
     by_task: HashMap<TaskId, usize>,
     reactor: Reactor,
     namespaces: Vec<RemoteNamespace>,
-    /// The member for the next read.
+    /// The index of the member for the next read.
     next: usize,
     in_flight: usize,
     completed: u64,
@@ -117,7 +117,7 @@ impl Holder {
             {
                 touched.push(self.submit(blocks, buffer));
             }
-            // Flush submitted reads, some of which may be complete already.
+            // Polls the members with new reads, some of which may be complete already.
             for index in touched.drain(..) {
                 self.collect(index, &mut done, &mut idle)?;
             }
@@ -144,7 +144,7 @@ impl Holder {
         })
     }
 
-    /// Submits a read to the next member, and returns its index.
+    /// Submits a read to the next member, and returns that member's index.
     fn submit(&mut self, blocks: u32, buffer: Buffer) -> usize {
         let index = self.next;
         self.next = (index + 1) % self.members.len();

@@ -1,8 +1,8 @@
 //! Developer commands besides the tests: `cargo run --release -p xtask -- COMMAND`, or `cargo xtask
 //! COMMAND` for commands that measure nothing.
 //!
-//! `bench-peers` is the measuring stand, and `sim` the simulation; the other commands are mostly
-//! parts of the stand that need their own process. Linux only, like the peers.
+//! `bench-peers` is the measuring stand, and `sim` the simulation; most other commands are steps of
+//! the stand that need their own process. These commands run on Linux only, like the peers.
 
 #![forbid(unsafe_code)]
 
@@ -41,11 +41,12 @@ fn main() -> ExitCode {
         BenchPeers(bench_peers::Options),
         /// Measure the six patterns through fio: farblock's engine and SPDK's
         ///
-        /// `FARBLOCK_SPDK` names a build of SPDK with its fio plugin. --quick shortens it.
+        /// `FARBLOCK_SPDK` names a build of SPDK with its fio plugin. --quick shortens the
+        /// measurement.
         BenchFio(bench_peers::Options),
         /// Compare the ways to attach a disk
         ///
-        /// 4k random reads of memory, one and 32 in flight. --quick shortens it.
+        /// 4k random reads of memory, one and 32 in flight. --quick shortens the measurement.
         BenchAttach(bench_peers::Options),
         /// Measure a disk file locally, over loopback, and over a veth pair with added latency
         ///

@@ -1,7 +1,8 @@
 //! Writes the tables of docs/performance.md and docs/performance/README.md, and their charts, from
 //! the data files in docs/performance.
 //!
-//! A mark in a page names a data file. Options follow after semicolons:
+//! A mark in a page names a data file, whose table follows. Options follow the file's name after
+//! semicolons:
 //!
 //! ```text
 //! <!-- from peers-mem.csv; where side = SPDK; columns load; IOPS; source -->
@@ -47,7 +48,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     Ok(())
 }
 
-/// Each generated file with its text.
+/// The path of each generated file, and its text.
 fn outputs(docs: &Path) -> Result<Vec<(PathBuf, String)>, String> {
     let mut outputs = Vec::new();
     for chart in &CHARTS {
@@ -67,7 +68,7 @@ fn outputs(docs: &Path) -> Result<Vec<(PathBuf, String)>, String> {
     Ok(outputs)
 }
 
-/// The page with new text between its marks.
+/// The page with new text behind its marks.
 fn filled(page: &str, show: impl Fn(&str) -> Result<String, String>) -> Result<String, String> {
     let mut text = String::new();
     let mut lines = page.lines();
@@ -87,7 +88,7 @@ fn filled(page: &str, show: impl Fn(&str) -> Result<String, String>) -> Result<S
     Ok(text)
 }
 
-/// The table and source that a mark asks for.
+/// The table and source that a mark requests.
 fn shown(folder: &Path, mark: &str) -> Result<String, String> {
     let mut parts = mark.split("; ");
     let file = parts.next().unwrap_or_default();

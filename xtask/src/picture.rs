@@ -11,11 +11,11 @@ const BAR: f64 = 20.0;
 /// Maximum length of a bar.
 const MAX_LENGTH: f64 = 460.0;
 
-/// A bar with its name before it and its label behind it.
+/// A bar, with its name to the left and its label to the right.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Bar {
     pub(crate) name: String,
-    /// Relative to the chart's reference.
+    /// The bar's value, relative to the chart's reference.
     pub(crate) ratio: f64,
     pub(crate) label: String,
 }
@@ -23,12 +23,12 @@ pub(crate) struct Bar {
 /// Bars beside a reference.
 pub(crate) struct Chart {
     pub(crate) title: &'static str,
-    /// The name of the line at 1.
+    /// The name of the reference: a line at 1.
     pub(crate) reference: &'static str,
     /// Length of a bar of 1.
     pub(crate) unit_length: f64,
     pub(crate) bars: Vec<Bar>,
-    /// Machine, date and method.
+    /// Machine, date and method of the figures.
     pub(crate) source: String,
 }
 

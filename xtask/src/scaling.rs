@@ -1,8 +1,8 @@
 //! A model of how the target's IOPS would grow with its cores; the output says that it is a model.
 //!
-//! It takes the processor time of an I/O from the stand's tables, measures the cost of two
-//! processors writing to one cache line, and assumes the rest: a network, and memory shared by all
-//! cores.
+//! It takes the processor time of an I/O from the stand's tables, and measures the cost of two
+//! processors that write to one cache line. It assumes the rest: a network, and memory shared by
+//! all cores.
 //!
 //! ```text
 //! time of an I/O on a core      its processor time + shared writes × bounce × (n - 1) / n
@@ -34,7 +34,7 @@ pub(crate) struct Options {
     /// Directory with the stand's peers-mem.csv, for the model's scaling.csv
     #[arg(long, value_name = "DIR", default_value = "docs/performance")]
     data: PathBuf,
-    /// Print only
+    /// Print the table, and write no file
     #[arg(long)]
     print: bool,
     /// Network bandwidth in gigabits per second
@@ -50,11 +50,11 @@ pub(crate) struct Options {
 
 /// A load of the stand to scale.
 struct Load {
-    /// The name in the tables.
+    /// The load's name in the tables.
     name: &'static str,
     bytes: f64,
-    /// How often each byte crosses the target's memory bus. A read: the kernel's copy (two
-    /// crossings) and the network card. A write: the card and two copies.
+    /// How often each byte of data crosses the target's memory bus. For a read: the kernel's copy
+    /// (two crossings) and the network card. For a write: the card and two copies.
     passes: f64,
 }
 

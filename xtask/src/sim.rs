@@ -14,14 +14,14 @@ pub(crate) struct Options {
     /// The first seed, instead of a new one for each run
     #[arg(long)]
     from: Option<u64>,
-    /// Simulate lives of mirrors, instead of the whole product and of nodes that fence each other
+    /// Simulate mirrors, instead of the whole product and of nodes that fence each other
     #[arg(long)]
     mirrors: bool,
 }
 
 /// Interval between progress reports.
 const EVERY: Duration = Duration::from_secs(60);
-/// Number of mirror lives per process.
+/// Number of simulated mirrors per process.
 const LIVES: u64 = 200;
 
 /// Runs the seeds, and fails if one of them fails.
@@ -47,8 +47,8 @@ fn cargo() -> Command {
     Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
 
-/// The same for mirrors: repeats their test, each time with further seeds. Reports how to repeat
-/// the first failure, and stops the process there.
+/// Like [`run`], for mirrors: repeats their test, each time with further seeds. The test's process
+/// reports how to repeat its first failure, and stops there.
 fn run_mirrors(options: &Options) -> Result<(), String> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let from = options.from.unwrap_or(now.as_secs() << 20);

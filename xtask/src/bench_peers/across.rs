@@ -2,8 +2,8 @@
 //! network namespaces, with added latency.
 //!
 //! Loopback is no real network: the sender's processor also receives the data, within the call.
-//! Here frames pass through a device's queue, and a forwarder ([`delay`]) adds the latency of
-//! another rack or building. Needs root.
+//! Here frames pass through a device's queue, and a forwarder ([`delay`]) adds the latency of a
+//! network to another rack or building. This needs root.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, Stdio};
@@ -17,11 +17,11 @@ use super::sides::{Client, Endpoint, Means, Times, farblock};
 use super::work::{Backend, Load};
 use super::{DiskFile, Options, delay, network};
 
-/// The table's file and what it shows.
+/// The name of the table's file, and what the table shows.
 const TABLE: (&str, &str) =
     ("network", "a disk file locally, over loopback, and across a veth pair with added delay");
 
-/// The two ends, in a block reserved for documentation.
+/// The addresses of the two ends, in a block reserved for documentation.
 const TARGET: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const HOST: &str = "192.0.2.2/30";
 /// Names of the veth devices.
@@ -33,7 +33,7 @@ const DELAYS: [(&str, Duration); 2] =
 /// Farblock warms up within this time.
 const RAMP: Duration = Duration::from_millis(300);
 
-/// A network namespace, which exists until its keeper process's input closes.
+/// A network namespace, which exists until the input of the process that keeps it closes.
 struct Beyond {
     keeper: Child,
 }
@@ -101,7 +101,7 @@ fn run(mut command: Command) -> Result<(), String> {
     Err(format!("{}: {}", describe(&command), said.trim()))
 }
 
-/// Random reads at four depths, to show how depth hides latency, and the six patterns.
+/// The loads: random reads at four depths, to show how depth hides latency, and the six patterns.
 fn rows(only: &[String]) -> Vec<Row> {
     let depths = [1, 8, 32, 128].map(|depth| Load::new(Rw::RandRead, 4096, depth, 1));
     let six = Pattern::six().into_iter().map(|pattern| Load::of(&pattern));

@@ -16,7 +16,7 @@ use super::sides::{self, Client, Means, Times, farblock};
 use super::work::{Backend, Load};
 use super::{DiskFile, Options};
 
-/// The table's file and what it shows.
+/// The name of the table's file, and what the table shows.
 const TABLE: (&str, &str) = ("attach", "the ways to attach a disk, one RAM disk each");
 
 /// A way to attach a disk.
@@ -24,7 +24,7 @@ struct Way {
     name: &'static str,
     server: Process,
     load: LoadTool,
-    // Dropped last: the server may have a mount in it.
+    // Dropped last: the server may have a mount in this folder.
     _folder: Folder,
 }
 
@@ -51,7 +51,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // Not recursively: a mount that is left in it is a disk.
+        // Do not remove recursively: a mount that is left in the folder is a disk.
         let _ = fs::remove_file(self.0.join("socket"));
         let _ = fs::remove_dir(&self.0);
     }
@@ -191,7 +191,7 @@ fn nbd_load(uri: &str) -> LoadTool {
     LoadTool::Fio(vec!["--ioengine=nbd".to_owned(), format!("--uri={uri}")])
 }
 
-/// Writes the whole disk: never-written memory is faster to read.
+/// Writes the whole disk, because reads of never-written memory are faster.
 fn fill(means: &Means, way: &Way) -> Result<(), String> {
     let size = means.disk_bytes.to_string();
     let mut command = way.load.command();
@@ -220,7 +220,7 @@ impl LoadTool {
         }
     }
 
-    /// 4k random reads at this depth.
+    /// The command for 4k random reads at this depth.
     fn read(&self, means: &Means, depth: u32, times: Times) -> Command {
         let mut command = self.command();
         let (ramp, runtime) = (times.ramp.as_millis(), times.runtime.as_millis());

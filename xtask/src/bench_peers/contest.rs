@@ -1,8 +1,8 @@
-//! Compares clients and their servers, for comparisons outside the main stand.
+//! Compares clients and their servers, for comparisons outside the main stand ([`super`]).
 //!
-//! The rules are the stand's: row by row and round by round, all entrants run in succession, and
-//! each round starts with the next one. Clients and servers have one processor each. Results are
-//! medians.
+//! The rules are the stand's: for each row, all entrants run one after the other in each round, and
+//! each round starts with the next entrant. Clients and servers have one processor each. Results
+//! are medians.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::sides::{Client, Times};
 use super::work::Load;
 use crate::data::{Data, Head};
 
-/// The last column exists only beside a local disk.
+/// The last column exists only if a local disk is an entrant.
 const COLUMNS: [&str; 9] = [
     "load",
     "entrant",
@@ -26,24 +26,24 @@ const COLUMNS: [&str; 9] = [
     "of local",
 ];
 
-/// Warm-up time of each entrant before the measurement. A client may need this long until its load
-/// is on; SPDK's needs a second.
+/// Warm-up time of each entrant before the measurement. A client may need this long until it drives
+/// its full load; SPDK's needs a second.
 const RAMP: Duration = Duration::from_millis(1500);
 
 /// The entrant that all others are compared with, if present.
 pub(super) const LOCAL: &str = "local";
 
-/// A contestant.
+/// One client and its server in a comparison.
 pub(super) struct Entrant<'a> {
     pub(super) name: &'static str,
     /// The process that serves the load.
     pub(super) server: Option<&'a Process>,
-    /// The server polls even when idle, so it is paused outside its turn.
+    /// The server polls even when idle, so it is paused while others are measured.
     pub(super) polls: bool,
     pub(super) client: NewClient<'a>,
 }
 
-/// Creates a client that runs a row's load for some time.
+/// Creates a client that runs a row's load for the given times.
 type NewClient<'a> = Box<dyn Fn(&Row, Times) -> Client + 'a>;
 
 /// A load for all entrants.
@@ -68,7 +68,8 @@ pub(super) fn times(options: &Options) -> Result<Times, String> {
 }
 
 /// The window for processor time: it starts when the slowest entrant has started, and closes before
-/// the fastest one finishes. The load during warm-up is the same.
+/// the fastest one finishes. The load during warm-up is the same, so the window may cover a part of
+/// it.
 fn window(times: Times) -> Window {
     let load = times.ramp + times.runtime;
     let length = load.saturating_sub(times.ramp).mul_f64(0.9);

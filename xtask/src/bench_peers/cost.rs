@@ -1,5 +1,5 @@
 //! Measures the cost of features, used and unused: the same load on several targets in turn, each
-//! of which uses another feature.
+//! with another feature.
 //!
 //! On a busy machine, only the processor time of an I/O is comparable.
 
@@ -20,11 +20,11 @@ use super::sides::{Endpoint, Means, Times, farblock};
 use super::work::Load;
 use super::{DiskFile, Options};
 
-/// The table's file and what it shows.
+/// The name of the table's file, and what the table shows.
 const TABLE: (&str, &str) = ("cost", "targets with one feature each, and a target without any");
 
 const NQN: &str = "nqn.2026-11.org.farblock:cost";
-/// Limits far above the real rates, so that only their checks cost.
+/// Limits far above the real rates, so that only checking them costs time.
 const LIMITS: &str = "{ iops = 1000000000, read_bytes = 1000000000000, write_iops = 1000000000 }";
 /// Number of namespaces of the targets with many.
 const MANY: u32 = 1000;
@@ -51,12 +51,12 @@ enum TargetKind {
     MirrorFar,
     /// A file in a memory file system.
     File,
-    /// The same file; two hosts are registered, and the one that measures holds a reservation that
-    /// excludes unregistered hosts.
+    /// The file as in `File`; two hosts are registered, and the one that measures holds a
+    /// reservation that excludes unregistered hosts.
     Reserved,
     /// Many namespaces, of which one is used.
     Many,
-    /// The same, with limits on each.
+    /// As `Many`, with limits on each.
     ManyLimited,
 }
 
@@ -130,7 +130,7 @@ struct Served {
     kind: TargetKind,
     process: Process,
     endpoint: Endpoint,
-    /// The targets of its remote legs, on the host's processor.
+    /// The targets of the remote legs, on the host's processor.
     _legs: Vec<Process>,
 }
 
@@ -201,14 +201,14 @@ impl HostNames {
     }
 }
 
-/// The disk's path, and the targets that it needs.
+/// The disk as an argument of `farblock serve`, and the targets that it needs.
 fn stored(
     means: &Means,
     folder: &Folder,
     kind: TargetKind,
     host: &HostNames,
 ) -> Result<(String, Vec<Process>), String> {
-    // A mirror keeps a MiB of each leg for itself.
+    // A mirror reserves a MiB of each leg.
     let (bytes, half) = (means.disk_bytes, means.disk_bytes / 2);
     let leg = bytes + (1 << 20);
     let mut legs = Vec::new();
@@ -233,7 +233,7 @@ fn stored(
     Ok((path, legs))
 }
 
-/// A memory leg on its own target.
+/// A leg of a mirror: a memory disk on its own target.
 fn remote_leg(means: &Means, leg: usize, bytes: u64) -> Result<(Process, String), String> {
     let mut command = Command::new(&means.farblock);
     command.args(["serve", "--json", "--no-control", "--listen", "127.0.0.1:0"]);

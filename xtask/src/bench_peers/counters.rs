@@ -18,7 +18,7 @@ use super::sides::{self, Client, Endpoint, Means, Times, farblock};
 use super::work::{Backend, Load};
 use super::{DiskFile, Options};
 
-/// The table's file and what it shows.
+/// The name of the table's file, and what the table shows.
 const TABLE: (&str, &str) =
     ("counters", "targets and attached disks with and without readers of their metrics");
 
@@ -57,14 +57,14 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     contest::hold(TABLE, options, &rows, &entrants, contest::times(options)?, &remarks)
 }
 
-/// Name; whether it has `--metrics`; whether a client polls it.
+/// Targets: name; whether it has `--metrics`; whether a client polls its counters.
 const TARGETS: [(&str, bool, bool); 3] = [
     ("target without --metrics", false, false),
     ("target with --metrics", true, false),
     ("target with a scrape each second", true, true),
 ];
 
-/// Name; whether `list --metrics` was run before.
+/// Attached disks: name; whether `list --metrics` was run before.
 const DISKS: [(&str, bool); 2] =
     [("attached disk, latencies not read", false), ("attached disk, latencies read", true)];
 
@@ -73,7 +73,7 @@ struct Served {
     name: &'static str,
     process: Process,
     endpoint: Endpoint,
-    // Polls until dropped.
+    // Its thread polls until this is dropped.
     _asking: Option<Sender<()>>,
 }
 
@@ -113,7 +113,7 @@ fn address(url: &str) -> Option<SocketAddr> {
     url.strip_prefix("http://")?.split('/').next()?.parse().ok()
 }
 
-/// Polls until the returned sender is dropped.
+/// Polls the counters until the returned sender is dropped.
 fn ask(address: SocketAddr) -> Sender<()> {
     let (asking, end) = channel();
     std::thread::spawn(move || {
@@ -134,7 +134,7 @@ struct Attached {
     name: &'static str,
     process: Process,
     file: PathBuf,
-    // Dropped last: it holds a mount.
+    // Dropped last: the folder holds a mount.
     _folder: Folder,
 }
 

@@ -1,6 +1,7 @@
 //! A TCP forwarder that passes on each byte after a fixed delay.
 //!
-//! It also adds two sleeps and two copies in each direction: `across` reports the whole round trip.
+//! It also adds two sleeps and two copies in each direction: `across` reports the measured round
+//! trip, which includes them.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -14,7 +15,7 @@ const CHUNK_BYTES: usize = 64 << 10;
 /// Maximum number of delayed chunks per direction of a connection; then the sender waits.
 const MOST_CHUNKS: usize = 1024;
 
-/// The time at which to send it, and the data.
+/// Data, and the time at which to send them.
 type Chunk = (Instant, Vec<u8>);
 
 /// Listens at `address` for the life of this process, and forwards to `to`.
@@ -27,7 +28,7 @@ pub(super) fn forward(
     let local = listener.local_addr()?;
     thread::spawn(move || {
         for near in listener.incoming().flatten() {
-            // On an error the connection is closed.
+            // An error closes the connection.
             let _ = join(near, to, each_way);
         }
     });
@@ -71,7 +72,7 @@ fn pass_on(mut into: TcpStream, chunks: &Receiver<Chunk>) {
             thread::sleep(left);
         }
         if into.write_all(&chunk).is_err() {
-            // The receiver is gone: close the other direction, too.
+            // The receiver has disconnected: close the other direction, too.
             let _ = into.shutdown(Shutdown::Both);
             return;
         }

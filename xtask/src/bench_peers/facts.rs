@@ -14,12 +14,12 @@ use crate::hold::Held;
 /// Duration of an idle measurement.
 const IDLE_LOOK: Duration = Duration::from_secs(10);
 
-/// One fact about the target, and its goal.
+/// One fact about the target, and whether it meets its goal.
 #[derive(Debug, Serialize)]
 pub(crate) struct Fact {
     name: &'static str,
     what: &'static str,
-    /// The condition, in words.
+    /// The condition for the goal, in words.
     goal: &'static str,
     measured: Option<f64>,
     unit: &'static str,

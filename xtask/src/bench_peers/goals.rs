@@ -6,7 +6,7 @@ use super::measure::Figures;
 use super::report::RowReport;
 use super::sides::{self, Side};
 
-/// The better direction.
+/// Whether a higher or a lower value is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Better {
@@ -14,14 +14,14 @@ enum Better {
     Less,
 }
 
-/// A ratio of one side to another in one row.
+/// A goal for the ratio of one side to another in one row.
 #[derive(Clone, Copy)]
 struct Goal {
     row: &'static str,
     what: &'static str,
     side: Side,
     of: fn(&Figures) -> Option<f64>,
-    /// Compared with the best of these.
+    /// The sides to compare with: the best of them counts.
     against: &'static [Side],
     better: Better,
     bound: f64,
@@ -203,7 +203,7 @@ fn against_spdk() -> Vec<Goal> {
     goals
 }
 
-/// A comparison of one side between two rows.
+/// A goal for the ratio of one side between two rows.
 struct Pair {
     what: &'static str,
     row: &'static str,

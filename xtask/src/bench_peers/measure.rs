@@ -10,10 +10,10 @@ use super::process::Process;
 use super::sides::{Client, Means, Server, Side, Times};
 use super::work::{Load, Row};
 
-/// Above this use by other processes, in percent of one processor, a run is repeated.
+/// A run is repeated if other processes use more than this percentage of one processor.
 pub(crate) const NOISE_PERCENT: f64 = 4.0;
 
-/// Time limit for waiting for a quiet machine, and the length of each check.
+/// Time limit for waiting until the machine is quiet.
 const QUIET_LIMIT: Duration = Duration::from_secs(20);
 const QUIET_LOOK: Duration = Duration::from_millis(300);
 
@@ -36,11 +36,11 @@ pub(crate) struct Figures {
     pub(crate) target_cpu_percent: Option<f64>,
     pub(crate) host_memory_mib: Option<f64>,
     pub(crate) target_memory_mib: Option<f64>,
-    /// Use by all other processes, in percent of one processor.
+    /// Processor use by all other processes, in percent of one processor.
     pub(crate) noise_percent: f64,
 }
 
-/// Clocks at one moment.
+/// All clocks, read at one instant.
 struct Mark {
     at: Instant,
     host: Duration,
@@ -48,7 +48,7 @@ struct Mark {
     machine: Duration,
 }
 
-/// Runs a side once. Its target, if it has one, is resumed only for this run.
+/// Runs a side once. If the side has a target, that target is resumed only for this run.
 pub(crate) fn run(
     means: &Means,
     side: Side,
@@ -79,7 +79,7 @@ fn run_awake(
     let endpoint = server.map(|server| &server.endpoint);
     let client = means.client(side.host, endpoint, row.backend, &row.load, times);
     let process = server.map(|server| &server.process);
-    // The window lies well within the measured time, however exactly that starts.
+    // The window lies well within the measured time, even if that starts a little late.
     let window = Window {
         start: times.ramp + times.runtime.mul_f64(0.2),
         length: times.runtime.mul_f64(0.6),

@@ -1,18 +1,18 @@
 //! The measuring stand: compares farblock and its peers in one run on one machine.
 //!
-//! **Order.** Row by row, and within a row round by round. In a round all sides run in succession,
-//! and each round starts with the next side, so that drift affects all alike. Results are medians
-//! of the rounds.
+//! **Order.** The stand measures row by row, and each row in rounds. In a round all sides run one
+//! after the other, and each round starts with the next side, so that drift affects all sides
+//! alike. Results are medians of the rounds.
 //!
-//! **Fairness.** Every target is pinned to one processor, and every host to another. Targets
-//! outside their turn are stopped (SIGSTOP), since some poll when idle. All disks have the same
-//! size and are equally full. Processor time covers the whole process, polling included, and comes
-//! from the system's accounting, not from the peers.
+//! **Fairness.** Every target is pinned to one processor, and every host to another. While other
+//! targets are measured, a target is stopped (SIGSTOP), since some poll when idle. All disks have
+//! the same size and are equally full. Processor time covers the whole process, polling included,
+//! and comes from the system's accounting, not from the peers' reports.
 //!
-//! **Noise.** The stand also measures the use by all other processes. It repeats a run with too
-//! much of it, a few times; the results show the rest.
+//! **Noise.** The stand also measures the processor use of all other processes. It repeats a run
+//! with too much noise, a few times; the results show the noise that remains.
 //!
-//! No time is asserted: the report says whether goals are met.
+//! No time makes the stand fail: the report says whether goals are met.
 
 pub(crate) mod across;
 pub(crate) mod attach;
@@ -50,8 +50,8 @@ const REPEATS: u32 = 3;
 
 /// Measure farblock and its peers side by side
 ///
-/// Without options it measures everything, in about two hours. It names the peers that are not
-/// installed.
+/// Without options it measures all rows and sides, in about two hours. It names the peers that are
+/// not installed.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Measure only rows and sides whose names contain these words (repeatable); see --list
@@ -60,7 +60,7 @@ pub(crate) struct Options {
     /// List what would be measured, and exit
     #[arg(long)]
     list: bool,
-    /// Run for one second each
+    /// Measure each side for one second
     #[arg(long)]
     quick: bool,
     /// Number of runs of each side
@@ -69,7 +69,7 @@ pub(crate) struct Options {
     /// Measured seconds of each run [default: 3, or 1 with --quick]
     #[arg(long)]
     seconds: Option<f64>,
-    /// Write all results as JSON
+    /// Write all results as JSON to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Write each table to a CSV file in this directory
@@ -233,7 +233,8 @@ struct Stand<'a> {
     means: &'a Means,
     times: Times,
     rounds: u32,
-    /// Targets of the current backend, or why one could not be started.
+    /// Targets of the current backend, or the reason why one could not be started; `None` if the
+    /// side has none.
     servers: HashMap<(Target, Backend), Result<Option<Server>, String>>,
     missing: Vec<String>,
     done: usize,
@@ -268,7 +269,7 @@ impl Stand<'_> {
         RowReport::new(row, sides)
     }
 
-    /// Runs a side, and repeats it after noise: the quietest run counts.
+    /// Runs a side, and repeats it after noise; returns the quietest run.
     fn run_quietly(&mut self, side: Side, row: &Row) -> Result<Figures, String> {
         let key = (side.target, row.backend);
         if !self.servers.contains_key(&key) {

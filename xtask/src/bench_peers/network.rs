@@ -1,8 +1,8 @@
 //! The stand's own network namespace.
 //!
-//! Linux has TCP settings per network namespace. In its own one the stand gives every side the
-//! congestion control that farblock requests on loopback: cubic, since the usual bbr paces and
-//! moves a fifth less. It leaves the machine's settings and traffic alone.
+//! Linux has TCP settings per network namespace. In its own namespace the stand gives every side
+//! the congestion control that farblock requests on loopback: cubic, since the usual bbr paces and
+//! moves a fifth less data. It leaves the machine's settings and traffic alone.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -12,8 +12,8 @@ const INSIDE: &str = "FARBLOCK_BENCH_PEERS_NETWORK";
 pub(super) const SETTING: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 const CUBIC: &str = "cubic";
 
-/// Restarts this program in a new network namespace and returns there; if that is not permitted,
-/// returns here.
+/// Restarts this program in a new network namespace, where this returns at once; if that is not
+/// permitted, returns in this process.
 pub(super) fn enter() {
     if std::env::var_os(INSIDE).is_some() {
         set_up();

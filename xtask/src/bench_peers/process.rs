@@ -13,7 +13,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// Time limit for a process that should exit.
 const WAIT_LIMIT: Duration = Duration::from_secs(30);
-/// Time limit for cleaning up after a stop order.
+/// Time limit for a process to clean up after a stop order.
 const OBEDIENCE: Duration = Duration::from_secs(10);
 /// Number of output lines that an error quotes.
 const QUOTED_LINES: usize = 4;
@@ -25,7 +25,7 @@ pub(crate) struct Process {
     pid: Pid,
     cpu: OtherProcess,
     output: Receiver<String>,
-    /// All lines so far, from stdout and stderr.
+    /// All output lines so far, from stdout and stderr.
     lines: Vec<String>,
 }
 
@@ -78,7 +78,7 @@ impl Process {
         let _ = kill_process(self.pid, Signal::CONT);
     }
 
-    /// Waits for a line in which `wanted` finds a value.
+    /// Waits for an output line in which `wanted` finds a value.
     pub(crate) fn wait_for<T>(&mut self, wanted: impl Fn(&str) -> Option<T>) -> Result<T, String> {
         let deadline = Instant::now() + WAIT_LIMIT;
         loop {
@@ -97,7 +97,7 @@ impl Process {
         }
     }
 
-    /// Waits for its exit, and returns its output.
+    /// Waits for the exit of the process, and returns its output.
     pub(crate) fn finish(mut self, limit: Duration) -> Result<String, String> {
         let deadline = Instant::now() + limit + WAIT_LIMIT;
         loop {
@@ -151,13 +151,13 @@ impl Drop for Process {
     }
 }
 
-/// A command as typed in a shell.
+/// The command as a user would type it in a shell.
 pub(crate) fn describe(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
 }
 
-/// A child inherits the CPU affinity of the thread that starts it.
+/// Starts a child on one processor: a child inherits the CPU affinity of the thread that starts it.
 fn spawn_pinned(command: &mut Command, cpu: usize) -> std::io::Result<Child> {
     let before = sched_getaffinity(None)?;
     let mut only = CpuSet::new();

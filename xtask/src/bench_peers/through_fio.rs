@@ -11,11 +11,11 @@ use super::sides::{self, Client, Endpoint, Means, Server, Target, Times};
 use super::work::{Backend, Load};
 use super::{DiskFile, Options};
 
-/// The table's file and what it shows.
+/// The name of the table's file, and what the table shows.
 const TABLE: (&str, &str) =
     ("fio", "the six patterns through fio: farblock's engine and SPDK's plugin");
 
-/// The job files that we publish.
+/// The fio job files of this repository.
 const JOBS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../engines/fio/jobs");
 
 /// fio's engines.
@@ -71,7 +71,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     contest::hold(TABLE, options, &rows, &entrants, contest::times(options)?, &remarks)
 }
 
-/// SPDK's plugin, or why it is missing.
+/// The path of SPDK's plugin, or the reason why it is missing.
 fn spdk_plugin(means: &Means) -> Result<PathBuf, String> {
     if let Some(sentence) = means.lack(sides::SPDK) {
         return Err(sentence);
@@ -103,7 +103,7 @@ fn entrant<'a>(
 
 fn fio(engine: Engine, plugin: &Path, endpoint: &Endpoint, pattern: &str, times: Times) -> Command {
     let mut command = Command::new("fio");
-    // fio splits file names at colons.
+    // Escapes colons, at which fio would split file names.
     let escaped = |text: &str| text.replace(':', "\\:");
     let (address, name) = (endpoint.address, escaped(&endpoint.name));
     match engine {
@@ -129,7 +129,7 @@ fn fio(engine: Engine, plugin: &Path, endpoint: &Endpoint, pattern: &str, times:
     command
 }
 
-/// For example, `4k random read` is in `4k-random-read.fio`.
+/// The job file of a pattern: `4k-random-read.fio` for `4k random read`.
 fn job_file(pattern: &str) -> PathBuf {
     Path::new(JOBS).join(format!("{}.fio", pattern.replace(' ', "-")))
 }

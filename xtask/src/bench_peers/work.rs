@@ -37,9 +37,9 @@ pub(crate) struct Load {
     /// I/Os in flight on all connections together.
     pub(crate) depth: u32,
     pub(crate) connections: u32,
-    /// Maximum IOPS.
+    /// Maximum IOPS; `None`: no limit.
     pub(crate) rate: Option<u32>,
-    /// Header and data digests.
+    /// Whether header and data digests are on.
     pub(crate) digests: bool,
 }
 
@@ -158,7 +158,7 @@ pub(crate) fn all() -> Vec<Row> {
 pub(crate) const RATE: u32 = 20_000;
 
 /// Selects the rows or sides whose name contains all words of a pattern, separated by spaces. A
-/// side's name follows the row's: `mem 4k-randread spdk`.
+/// side's name follows its row's name: `mem 4k-randread spdk`.
 pub(crate) fn choose(mut rows: Vec<Row>, patterns: &[String]) -> Vec<Row> {
     if patterns.is_empty() {
         return rows;

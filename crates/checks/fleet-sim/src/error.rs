@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-/// Each is a sentence that names its subject.
+/// The message of each is a sentence that names its subject.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SimulationError {
@@ -14,7 +14,7 @@ pub enum SimulationError {
         /// The fault in the settings, as the end of a sentence.
         why: String,
     },
-    /// A part of the simulation failed that cannot fail.
+    /// An action failed that cannot fail in a simulation.
     #[error("{part}: {why}")]
     Failed {
         /// The target, host or world that failed.

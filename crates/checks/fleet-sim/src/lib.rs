@@ -13,9 +13,10 @@
 //!
 //! # Assumptions
 //!
-//! Processors take no time, with one exception: [`Settings`] give targets a time for each
-//! connection, and for each piece of a stream, one after the other. The defaults of these were not
-//! measured. The network delays data by up to 100 µs, loses nothing, and has no bandwidth limit.
+//! Processors take no time, with one exception: [`Settings`] give a target a processor time for
+//! each connection, and for each piece of a stream, spent one after the other. The defaults of
+//! these times are assumptions, not measurements. The network delays data by up to 100 µs, loses
+//! nothing, and has no bandwidth limit.
 
 #![forbid(unsafe_code)]
 
@@ -41,7 +42,7 @@ use stage::Stage;
 /// progress.
 ///
 /// # Errors
-/// If the caller cancels it, or a part fails that cannot fail.
+/// If the caller cancels the simulation, or an action fails that cannot fail.
 pub fn simulate(
     fleets: &[Settings],
     cancel: &Cancel,
@@ -121,7 +122,7 @@ mod tests {
             let times = &scene.seconds;
             assert!(times.first >= 12.0 && times.last >= times.first, "{scene:?}");
         }
-        // Each lost disk has an admin queue and an I/O queue, and no more.
+        // Each lost disk reconnects an admin queue and an I/O queue, and no more.
         assert_eq!(report.scenes[1].connections.accepted, 20);
         assert_eq!(report.scenes[3].connections.accepted, 80);
         // Only the hosts behind the switch reconnect, and no others that share their targets.
@@ -129,8 +130,8 @@ mod tests {
         assert_eq!(report.scenes[3].connections.refused.values().sum::<u64>(), 0);
     }
 
-    /// Hosts are cut off from their targets for the longest allowed time, with the longest pauses
-    /// between their attempts. No path is given up, and no host reconnects too early.
+    /// Hosts cannot reach their targets for the longest allowed time, with the longest pauses
+    /// between their attempts. No host gives up a path, and no host reconnects too early.
     #[test]
     fn what_is_away_for_long_is_waited_for() {
         let away = limits::AWAY_SECONDS_MAX;

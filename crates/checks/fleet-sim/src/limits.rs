@@ -2,60 +2,60 @@
 
 use std::time::Duration;
 
-/// Hosts of a simulated fleet: each has a stack and an event loop.
+/// Limit for the hosts of a simulated fleet: each has a stack and an event loop.
 pub(crate) const HOSTS: u32 = 20_000;
 
-/// Targets of a simulated fleet.
+/// Limit for the targets of a simulated fleet.
 pub(crate) const TARGETS: u32 = 4_000;
 
-/// Disks of each of its hosts.
+/// Limit for the disks of each host.
 pub(crate) const DISKS_PER_HOST: u32 = 16;
 
 /// Default number of disks of each host.
 pub(crate) const DISKS: u32 = 4;
 
-/// Disks of all its hosts: each takes some tens of KiB.
+/// Limit for the disks of all hosts: each takes some tens of KiB.
 pub(crate) const DISKS_ALL: u32 = 100_000;
 
-/// Commands of each I/O queue of its hosts.
+/// Commands of each I/O queue of a host.
 pub(crate) const DEPTH: u16 = 8;
 
 /// Hosts that start in parallel.
 pub(crate) const STARTS: u32 = 64;
 
-/// Hosts that stop in parallel, and the virtual time for each such group.
+/// Hosts that stop in parallel.
 pub(crate) const ENDS: usize = 64;
-/// See [`ENDS`].
+/// Virtual time for each group of [`ENDS`] hosts to stop.
 pub(crate) const END: Duration = Duration::from_millis(100);
 
 /// Targets that die at once, in successive scenes.
 pub(crate) const RESTARTS: [u32; 3] = [1, 10, 100];
 
-/// One in this many hosts is behind the failing switch.
+/// One in this many hosts is behind the switch that fails.
 pub(crate) const SWITCHES: u32 = 10;
 
 /// Default time that targets or a switch are away, in seconds: longer than a keep-alive timeout, so
 /// that every host notices.
 pub(crate) const AWAY_SECONDS: u32 = 15;
 
-/// Limit for the time they are away, in seconds: shorter than the time after which a host gives a
-/// path up.
+/// Limit for the time that targets or a switch are away, in seconds: shorter than the time after
+/// which a host gives up a path.
 pub(crate) const AWAY_SECONDS_MAX: u32 = 300;
 
-/// Time for all simulated hosts to resume I/O.
+/// Virtual time limit for all simulated hosts to resume I/O.
 pub(crate) const WAIT_LIMIT: Duration = Duration::from_secs(600);
 
 /// Time after which a scene is given up, while targets refuse hosts and no further host resumes
-/// I/O; longer if hosts pause longer.
+/// I/O.
 pub(crate) const STANDSTILL: Duration = Duration::from_secs(60);
-/// It is at least this many of a host's longest pauses.
+/// The time of [`STANDSTILL`] is at least this many of a host's longest pauses.
 pub(crate) const STANDSTILL_PAUSES: u32 = 6;
 
 /// Simulated time between two scenes.
 pub(crate) const REST: Duration = Duration::from_secs(20);
 
-/// Connections waiting for a simulated target to accept them: the number that farblock asks Linux
-/// for.
+/// Limit for connections that wait until a simulated target accepts them: farblock asks Linux for
+/// the same.
 pub(crate) const BACKLOG: usize = 1024;
 
 /// A simulated target's processor time for a new connection, in microseconds: an assumption, not a

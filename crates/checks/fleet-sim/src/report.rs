@@ -26,9 +26,9 @@ pub struct SimulationReport {
 /// One fleet.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct FleetReport {
-    /// Its settings.
+    /// The fleet's settings.
     pub settings: Settings,
-    /// Its scenes, in order.
+    /// The fleet's scenes, in order.
     pub scenes: Vec<SceneReport>,
     /// A digest of all events: the same for the same settings and the same program.
     pub trace: String,
@@ -37,13 +37,13 @@ pub struct FleetReport {
 /// One scene of a fleet.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct SceneReport {
-    /// Its name, in words.
+    /// The scene's name, in words.
     pub name: String,
-    /// Hosts that lost a connection in it.
+    /// Hosts that lost a connection in this scene.
     pub hosts: u64,
-    /// Hosts of these that did no I/O when the scene was given up.
+    /// Those of these hosts that had not resumed I/O when the scene was given up.
     pub never: u64,
-    /// Time from its start until hosts did I/O with all their disks again.
+    /// Time from the scene's start until hosts did I/O with all their disks again.
     pub seconds: Times,
     /// Connections at all targets.
     pub connections: Connections,
@@ -57,7 +57,7 @@ pub struct SceneReport {
     pub memory_bytes: Option<u64>,
 }
 
-/// Virtual seconds.
+/// Times of hosts, in virtual seconds.
 #[derive(Clone, Copy, PartialEq, Default, Debug, Serialize, Deserialize)]
 pub struct Times {
     /// Time of the first host.
@@ -86,12 +86,12 @@ impl Times {
 pub struct Connections {
     /// Accepted connections.
     pub accepted: u64,
-    /// The most in one second.
+    /// The most connections accepted in one second.
     pub busiest_second: u64,
-    /// The most in one second at one target.
+    /// The most connections accepted in one second at one target.
     pub busiest_second_of_a_target: u64,
-    /// Refused connections, by the reason. `backlog`: the request was not answered, and was
-    /// repeated.
+    /// Refused connections, by the reason. `backlog`: the target's backlog was full, and the host
+    /// repeated its request.
     pub refused: BTreeMap<String, u64>,
 }
 
@@ -99,7 +99,7 @@ impl SimulationReport {
     /// The report as JSON.
     ///
     /// # Panics
-    /// Never: it is plain data.
+    /// Never: a report is plain data.
     #[must_use]
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).expect("plain data")
@@ -118,7 +118,7 @@ impl SimulationReport {
         scenes.into_iter().any(|scene| scene.never > 0 || scene.failed_operations > 0)
     }
 
-    /// The report as text, this many columns wide.
+    /// The report as text, at most this many columns wide.
     #[must_use]
     pub fn render_within(&self, columns: usize) -> String {
         let mut text = String::new();

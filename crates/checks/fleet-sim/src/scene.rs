@@ -22,7 +22,7 @@ pub(crate) enum Scene {
     Start,
     /// This many targets die at once, and are started again.
     Restart(u32),
-    /// A tenth of the hosts lose all connections.
+    /// The hosts behind the failing switch lose all connections.
     Switch,
 }
 
@@ -55,20 +55,20 @@ struct Play<'a> {
     settings: Settings,
     name: String,
     begin: Duration,
-    /// When the lost targets or switch are back: before that, no host can recover.
+    /// The time at which the lost targets or switch return: before that, no host can recover.
     back: Duration,
-    /// Targets to start again, and when.
+    /// The number of targets to start again, and the time to do it.
     restart: Option<(u32, Duration)>,
     hit: u64,
     /// Affected hosts that have not resumed I/O.
     waiting: BTreeSet<u32>,
-    /// Time from the start, for each host that has resumed I/O.
+    /// Time since the scene's start, for each host that has resumed I/O.
     flowing: Vec<Duration>,
     before: Vec<Counts>,
     seconds: Seconds,
 }
 
-/// Accepted connections of each second.
+/// Counts accepted connections in each second.
 #[derive(Default)]
 struct Seconds {
     next: Duration,
@@ -87,7 +87,7 @@ impl Seconds {
     }
 }
 
-/// Detects that targets keep refusing hosts, and no host recovers.
+/// Detects that targets still refuse hosts, and no host recovers.
 struct Standstill {
     longest: Duration,
     flowing: usize,
@@ -96,8 +96,8 @@ struct Standstill {
 }
 
 impl Standstill {
-    /// Takes the current number of hosts with I/O, and of refused connections. True if there was no
-    /// progress for too long.
+    /// Takes the current number of hosts with I/O, and of refused connections. True if neither
+    /// number has changed for too long.
     fn is_reached(&mut self, now: Duration, flowing: usize, refused: u64) -> bool {
         if flowing != self.flowing {
             self.begin_anew(now, flowing, refused);
@@ -174,7 +174,7 @@ impl Play<'_> {
             }
         }
         self.hit = self.waiting.len() as u64;
-        // Some operations may have ended at once.
+        // Some hosts' operations may have ended at once.
         for host in self.waiting.clone() {
             self.look_at(host);
         }

@@ -15,7 +15,7 @@ pub struct Settings {
     pub hosts: u32,
     /// Targets, each on a separate machine.
     pub targets: u32,
-    /// Disks of each host, on as many targets.
+    /// Disks of each host, each on another target.
     pub disks: u32,
     /// Time that targets or a switch are away, in seconds.
     pub away: u32,
@@ -38,7 +38,7 @@ impl Settings {
         Duration::from_secs(u64::from(self.reconnect))
     }
 
-    /// Time without progress of any host after which the scene is given up: see
+    /// Time without a recovering host after which the scene is given up: see
     /// [`STANDSTILL`](limits::STANDSTILL).
     pub(crate) fn standstill(&self) -> Duration {
         limits::STANDSTILL.max(limits::STANDSTILL_PAUSES * self.reconnect_delay())
@@ -126,7 +126,7 @@ fn within((name, range): &(&str, RangeInclusive<u32>), value: &str) -> Result<u3
 }
 
 impl Settings {
-    /// Fills in the missing settings.
+    /// Fills in the missing settings with defaults.
     fn complete(&mut self) -> Result<(), String> {
         for (name, value) in [("hosts", self.hosts), ("targets", self.targets)] {
             if value == 0 {

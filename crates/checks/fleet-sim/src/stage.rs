@@ -26,9 +26,9 @@ const TARGETS: Ipv4Addr = Ipv4Addr::new(10, 128, 0, 0);
 const PORT: u16 = 4420;
 /// Numbers of the targets' machines start here, above the hosts'.
 const FIRST_TARGET: u32 = 1 << 20;
-/// Limit for the delay of a piece of a stream.
+/// Limit for the network's delay of a piece of a stream.
 const NET_DELAY: Duration = Duration::from_micros(100);
-/// The pause of a host that no discovery service answers.
+/// The pause of a host before it queries a discovery service that did not answer again.
 const DISCOVERY_PAUSE: Duration = Duration::from_secs(1);
 /// The number of operations in a probe of one disk: a read and a write.
 const PROBES: u64 = 2;
@@ -39,7 +39,7 @@ struct Place {
     address: SocketAddr,
     /// `None` while the target is away.
     target: Option<Target>,
-    /// Counts of earlier targets on this machine.
+    /// Counts of targets that ran on this machine earlier.
     before: Counts,
 }
 
@@ -88,7 +88,7 @@ impl Place {
             let named = admissions.refused.iter().map(|(name, &count)| ((*name).into(), count));
             counts.refused = named.collect();
         }
-        // The system counts these, even without the process.
+        // The machine's system counts these, even without the process.
         counts.refused.insert("backlog".to_owned(), world.overflows(self.address));
         counts
     }
@@ -120,7 +120,7 @@ impl Place {
 
 /// A disk of a host, with its open queue.
 struct Used {
-    /// Kept as long as its queue.
+    /// The disk must exist as long as its queue.
     _disk: Disk,
     queue: Box<dyn Queue>,
     target: u32,
@@ -135,7 +135,7 @@ struct Host {
     pending: u64,
 }
 
-/// The state that starting hosts share.
+/// The state that the threads which start hosts share.
 #[derive(Clone)]
 struct Starters {
     settings: Settings,
@@ -288,8 +288,8 @@ impl Stage {
         Ok(())
     }
 
-    /// Makes a host read from and write to its disks on the given targets. True if it has such
-    /// disks.
+    /// Makes a host read from and write to its disks on the given targets. True if the host has
+    /// such disks.
     pub(crate) fn probe(&mut self, number: u32, is_meant: impl Fn(u32) -> bool) -> bool {
         let host = &mut self.hosts[number as usize];
         let mut submitted = 0;
@@ -372,7 +372,7 @@ impl Stage {
 }
 
 impl Starters {
-    /// Starts one host after the other, until none is left.
+    /// Starts one host after the other, until all have started.
     fn run(self) {
         loop {
             let number = self.next.fetch_add(1, Ordering::Relaxed);
@@ -395,7 +395,8 @@ impl Starters {
         let Settings { targets, disks, .. } = self.settings;
         let mut all = Vec::new();
         for disk in 0..disks {
-            // Spread over all targets, so that neighbours do not share all of them.
+            // The disks are spread over all targets, so that hosts with successive numbers do not
+            // share all of them.
             let target = (number + disk * (targets / disks)) % targets;
             let (address, nqn) = &self.places[target as usize];
             while !is_offered(*address, nqn, &options.connection) {
@@ -411,7 +412,7 @@ impl Starters {
     }
 }
 
-/// Asks the target's discovery service.
+/// Whether the target's discovery service lists the subsystem for this host.
 fn is_offered(address: SocketAddr, nqn: &str, options: &Options) -> bool {
     let found = discover(&address.to_string(), options);
     found.is_ok_and(|entries| entries.iter().any(|entry| entry.subnqn == nqn))

@@ -1,5 +1,5 @@
-//! Bodies of the fuzz targets, which `make test` also runs on random input: bytes in, with an
-//! oracle.
+//! Bodies of the fuzz targets, each a function of bytes that checks the results. `make test` also
+//! runs them on random input.
 
 mod concatenation;
 mod secrets;
@@ -117,7 +117,7 @@ struct Session {
     framers: BTreeMap<u64, Framer>,
     asked: [u64; 2],
     answered: [u64; 2],
-    /// Raw bytes were sent, which may contain uncounted commands.
+    /// Whether raw bytes were sent, which may contain uncounted commands.
     raw: [bool; 2],
 }
 
@@ -241,7 +241,7 @@ impl Session {
         self.check_output();
     }
 
-    /// Everything that the target sends must be well-formed PDUs for the direction and the digests.
+    /// Checks that the target sends only well-formed PDUs for the direction and the digests.
     fn check_output(&mut self) {
         for id in [ADMIN, IO] {
             let output = self.target.take_output(id);

@@ -6,8 +6,8 @@
 //! prints the seed, which reproduces it byte for byte. The fuzzer sends bytes to [`Target`], the
 //! controller side of the protocol on its own disk.
 //!
-//! **Limits.** It covers neither the engines for real systems nor real parallelism of threads,
-//! which have separate tests.
+//! **Limits.** The simulation covers neither the engines for real systems nor real parallelism of
+//! threads, which have separate tests.
 
 #![forbid(unsafe_code)]
 

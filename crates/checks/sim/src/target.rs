@@ -28,7 +28,7 @@ pub const BLOCKS: u64 = 256;
 
 /// The disk: its contents, and its delays.
 pub struct Disk {
-    /// Every byte.
+    /// The contents of the disk.
     pub bytes: Vec<u8>,
     /// Maximum duration of an operation.
     pub max_delay: Duration,
@@ -113,7 +113,7 @@ impl Target {
         }
     }
 
-    /// Accepts a connection, under a number of the caller's choice.
+    /// Accepts a connection, and gives it the caller's number `id`.
     pub fn accept(&mut self, id: u64) {
         let connection = Connection {
             end: ControllerEnd::new(controller_end::Config {
@@ -145,7 +145,7 @@ impl Target {
         self.connections.get_mut(&id).map(|c| std::mem::take(&mut c.out)).unwrap_or_default()
     }
 
-    /// The network cut a connection.
+    /// Handles the network's cut of a connection.
     pub fn cut(&mut self, id: u64) {
         let Some(connection) = self.connections.remove(&id) else { return };
         let queue = match connection.session {
@@ -158,7 +158,7 @@ impl Target {
         self.act();
     }
 
-    /// Handles received bytes.
+    /// Handles bytes received on a connection.
     pub fn feed(&mut self, id: u64, mut input: &[u8], now: Instant) {
         loop {
             let Some(connection) = self.connections.get_mut(&id).filter(|c| c.open) else { return };
@@ -194,7 +194,7 @@ impl Target {
         [operation, self.registry.next_deadline()].into_iter().flatten().min()
     }
 
-    /// Handles the passage of time.
+    /// Handles the events that are due at `now`.
     pub fn tick(&mut self, now: Instant) {
         for teardown in self.registry.tick(now) {
             self.tear_down(&teardown);
@@ -402,7 +402,7 @@ impl Target {
             }
             IoCommand::Flush { .. } | IoCommand::Verify { .. } | IoCommand::Advise { .. } => {}
             IoCommand::Copy { .. } => status = Status::INVALID_OPCODE.with_dnr(),
-            // Runs of the whole product test reservations.
+            // Only the simulation of the whole product tests reservations.
             IoCommand::Reserve { .. } => status = Status::INVALID_OPCODE.with_dnr(),
             IoCommand::Fabrics => unreachable!("not an operation"),
         }

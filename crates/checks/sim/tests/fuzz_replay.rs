@@ -14,16 +14,16 @@ fn session() {
 
 #[test]
 fn authentication() {
-    // Without an attacker, with and without the secrets.
+    // Both ends without an attacker, with and without the secrets.
     (0..4).for_each(|choice| fuzz::authentication(&[choice]));
     fuzz::replay(fuzz::authentication, 0xa07, 5_000);
 }
 
 #[test]
 fn concatenation() {
-    // Without an attacker, for every configuration of the hosts.
+    // Both ends without an attacker, for every configuration of the hosts.
     (0..=255).for_each(|choice| fuzz::concatenation(&[choice, 0, 0]));
-    // Another host starts over, after each of the first one's messages.
+    // Another host starts a new authentication, after each of the first one's messages.
     for cut in 0..5 {
         for second in [0, 1, 0b1101_1000, 0b1101_1001, 0b0001_1000, 0b0001_1001] {
             fuzz::concatenation(&[0b1101_1000, second, cut << 1 | 1]);
@@ -44,9 +44,9 @@ fn concatenation() {
 #[test]
 #[cfg(unix)]
 fn records() {
-    // Without an attacker: data in one batch, delivered at once, with every choice.
+    // Both ends without an attacker: data in one batch, delivered at once, with every choice.
     (0..=255).for_each(|choice| fuzz::records(&[choice, 0, 255, 255, 5, 255, 255]));
-    // Messages that a peer may send or not: tickets, updates, and invalid ones.
+    // Messages that a peer may or may not send: tickets, updates, and invalid ones.
     for (kind, at) in (0..=255).flat_map(|kind| [2, 3, 4].map(|at| (kind, at))) {
         for choice in [0, 2] {
             let content = [kind, 0, 0, 1, 1, 0, 0, 0];

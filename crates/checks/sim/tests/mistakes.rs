@@ -1,11 +1,11 @@
-//! Deliberate mistakes: each must be found within some seeds, which shows that the simulation
+//! Deliberate mistakes: the simulation must find each within some seeds, which shows that it
 //! detects faults. `SIM_MISTAKE="host: …"` tries one, and prints its failure.
 
 use farblock_sim::product::fenced;
 use farblock_sim::product::{self, Variant};
 use std::panic::{RefUnwindSafe, catch_unwind};
 
-/// The mistakes for which the product asks `os::has_mistake`.
+/// The mistakes that the product makes if `os::has_mistake` says so.
 const MISTAKES: [&str; 21] = [
     "file: a flush does nothing",
     "file: what fails counts as done",
@@ -42,7 +42,7 @@ const FENCING: [&str; 5] = [
 /// The seeds within which a mistake must show.
 const SEEDS: u64 = 400;
 
-/// The seeds for a mistake: all, or those where the host has a TLS key. One mistake needs a rare
+/// The seeds for a mistake: all, or those in which the host has a TLS key. One mistake needs a rare
 /// clock jump, and skips the seeds that are known to pass.
 fn seeds(mistake: &str) -> impl Iterator<Item = u64> {
     let (first, step) = match mistake {
@@ -71,7 +71,7 @@ fn each_of_a_fence_is_found() {
 fn find(mistakes: &[&'static str], run: impl Fn(u64, &'static str) + RefUnwindSafe) {
     let only = std::env::var("SIM_MISTAKE").ok();
     if only.is_none() {
-        // The panics are expected.
+        // Panics are expected here: do not print them.
         std::panic::set_hook(Box::new(|_| {}));
     }
     let wanted = |mistake: &&&str| only.as_ref().is_none_or(|only| only == **mistake);

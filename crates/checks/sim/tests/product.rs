@@ -1,5 +1,5 @@
-//! The product over many seeds. A failure prints its seed: `SIM_SEED=… cargo test -p farblock-sim
-//! --test product` repeats it; `SIM_SEEDS=1000` runs more.
+//! The whole product over many seeds. A failure prints its seed: `SIM_SEED=… cargo test -p
+//! farblock-sim --test product` repeats it; `SIM_SEEDS=1000` runs more.
 
 use farblock_sim::product;
 use farblock_sim::product::fenced;
@@ -56,8 +56,8 @@ fn a_seed_is_a_cluster() {
     }
 }
 
-/// Faults that the mirror's contract always covered: a leg only restarts, is replaced by name, or
-/// returns as an older copy after the mirror has put it out.
+/// The mirror's contract has always covered these faults: a leg only restarts, is replaced by name,
+/// or returns as an older copy after the mirror has put it out.
 #[test]
 fn legs_that_go_and_come_back() {
     for fault in [Fault::Grown, Fault::Restarted, Fault::Swapped, Fault::Rebooted] {

@@ -1,11 +1,12 @@
-//! A counting allocator. A test installs it as the program's:
+//! A counting allocator. A test installs it as the program's global allocator:
 //!
 //! ```
 //! #[global_allocator]
 //! static ALLOCATOR: farblock_testkit::Counting = farblock_testkit::Counting;
 //! ```
 //!
-//! Zeroed memory, and memory that moves when it grows, count as calls of `alloc`, which they make.
+//! Allocations of zeroed memory, and growing memory that moves, count as calls of `alloc`, which
+//! they make.
 #![allow(unsafe_code, reason = "an allocator")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -53,7 +54,7 @@ pub fn live_bytes() -> usize {
 fn count(bytes: usize) {
     ALL.fetch_add(1, Relaxed);
     LIVE_BYTES.fetch_add(bytes, Relaxed);
-    // A thread that is exiting has lost these variables; then nothing is counted.
+    // A thread that is exiting has lost these variables; then its allocations are not counted.
     let _ = HERE.try_with(|count| count.set(count.get() + 1));
     if IS_MARKED.try_with(Cell::get).unwrap_or(false) {
         MARKED.fetch_add(1, Relaxed);

@@ -1,4 +1,4 @@
-//! Modules of a crate depend on each other in one direction. This finds the cycles among the
+//! Modules of a crate depend on each other in one direction. This test finds the cycles among the
 //! modules at the top of each crate, from the paths in their sources, and compares them with the
 //! cycles that may stay.
 
@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Cycles that may stay: crate, modules and reason. A new cycle fails the test, and so does a line
-/// for a cycle that is gone.
+/// Cycles that may stay: crate, modules and reason. A new cycle fails the test, and so does an
+/// entry whose cycle no longer exists.
 const MAY_STAY: &[(&str, &str, &str)] = &[
     (
         "nvmf-target",
@@ -71,7 +71,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..")
 }
 
-/// Every crate of the rooms, with its folder.
+/// Every crate of the workspace, with its folder.
 fn crates() -> Vec<(String, PathBuf)> {
     let rooms = fs::read_dir(root().join("crates")).expect("the rooms");
     let mut all: Vec<_> = rooms
@@ -96,7 +96,7 @@ fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// The modules that only tests have, without their ending.
+/// The modules that are compiled only for tests, as paths without the file extension.
 fn test_modules(files: &[PathBuf]) -> Vec<PathBuf> {
     let declared = Regex::new(r"#\[cfg\(test\)\]\n(?:pub(?:\(\w+\))? )?mod (\w+);").expect("valid");
     let mut modules = Vec::new();
@@ -144,7 +144,7 @@ fn arrows(folder: &Path) -> Arrows {
         }
         let mut text = product(&fs::read_to_string(file).expect("a source"));
         let depth = place.components().count() - usize::from(place.ends_with("mod"));
-        // From here, this many steps up lead to the crate.
+        // This many `super::` steps lead from here to the crate's root.
         text = text.replace(&format!(" {}", "super::".repeat(depth)), " crate::");
         let used = all.entry(module.clone().into_owned()).or_default();
         used.extend(path.captures_iter(&text).map(|found| found[1].to_owned()));
@@ -159,7 +159,7 @@ fn arrows(folder: &Path) -> Arrows {
     all
 }
 
-/// The modules that `from` leads to.
+/// The modules that `from` leads to, directly or through others.
 fn reached(arrows: &Arrows, from: &str) -> BTreeSet<String> {
     let mut reached = BTreeSet::new();
     let mut left = vec![from.to_owned()];

@@ -1,4 +1,4 @@
-//! Rules for pages: the map lists all of them, their links lead somewhere, and they are short.
+//! Rules for pages: the map lists all of them, their links have a destination, and they are short.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,7 +8,7 @@ use regex::Regex;
 
 /// Maximum number of words below docs, without the decisions.
 const MAX_WORDS: usize = 40_000;
-/// Folders without pages of ours.
+/// Folders whose pages are not this project's.
 const SKIPPED: [&str; 4] = ["target", "node_modules", ".git", "artifacts"];
 
 fn tree() -> PathBuf {
@@ -67,7 +67,7 @@ fn anchors(page: &Path) -> BTreeSet<String> {
     found
 }
 
-/// Whether a link of a page leads to nothing.
+/// Whether a link of a page has no destination.
 fn is_dead(page: &Path, link: &str) -> bool {
     let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
     let target = match path {

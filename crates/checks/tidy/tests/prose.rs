@@ -1,4 +1,4 @@
-//! How many sentences of the pages and comments have a habit that makes English hard to read.
+//! Counts the sentences of pages and comments that have a habit which makes English hard to read.
 //!
 //! A pattern is a place to look at: a good sentence may match. So the rule limits the share of such
 //! sentences in each crate and in the pages, not any single sentence.
@@ -13,16 +13,16 @@ use regex::Regex;
 const MAX_FLAGGED: f64 = 4.0;
 /// Clauses without a noun as their subject, in 100 sentences.
 const MAX_HEADLESS: f64 = 0.5;
-/// Fewer sentences than this give no share.
+/// Groups with fewer sentences than this are not judged.
 const MIN_SENTENCES: usize = 50;
 const MAX_WORDS: usize = 32;
-/// A sentence of fewer words is a title.
+/// A sentence with fewer words counts as a title.
 const MIN_WORDS: usize = 4;
 
 const HEADLESS: &[&str] = &[
     concat!(
         r"^(?:What|Who|Whoever|Whatever|Whom|Whose|Which|How often|How long|That what)\b",
-        // A question has a subject.
+        // Leave questions out: they have a subject.
         r"[^.?!]*(?:[.!]|$)"
     ),
     concat!(
@@ -32,13 +32,13 @@ const HEADLESS: &[&str] = &[
 ];
 
 const OTHERS: &[&str] = &[
-    // Nobody acts.
+    // Sentences without an actor.
     concat!(
         r"\b(?:is|are|was|were) (?:told|said|heard|asked|heeded|let in|let out|let go|to be had|",
         r"had|shown|taken back|taken for|begun|ended|gone on|looked at|looked after|spoken)\b"
     ),
     r"(?i)\b(?:nobody|somebody|someone|anybody|everybody|whoever)\b",
-    // Words in the place of a noun.
+    // Other words in the place of a noun.
     concat!(
         r"\b(?:that of|those of|the one that|the other one|the same with|as that|such a one|",
         r"of them all|of its own|by itself|of theirs)\b"
@@ -156,7 +156,8 @@ impl Judge {
     }
 }
 
-/// A line's prose. A page's tables, headings and figures have none, nor has a source's code.
+/// The prose of a line; `None` if it has none. A page's tables, headings and figures are no prose,
+/// nor is a source's code.
 fn prose_of(line: &str, is_source: bool) -> Option<&str> {
     let text = line.trim();
     if !is_source {
@@ -178,7 +179,7 @@ fn files_below(folder: &Path, extension: &str, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The groups that have a share of their own: each crate's sources, the decisions, the other pages.
+/// The groups that are judged on their own: each crate's sources, the decisions, the other pages.
 fn groups() -> Vec<(String, Vec<PathBuf>)> {
     let tree = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(3).expect("the workspace");
     let below = |folder: &str, extension: &str| {

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The arrows of `docs/ARCHITECTURE.md`: the crates that each crate may use outside its tests.
+/// The dependencies of `docs/ARCHITECTURE.md`: the crates that each crate may use outside its
+/// tests.
 const ARROWS: &[(&str, &[&str])] = &[
     ("wire", &[]),
     ("proto", &["wire"]),
@@ -35,7 +36,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("capi", &["block", "host", "reactor", "tls"]),
-    // It runs the whole product in one thread.
+    // This crate runs the whole product in one thread.
     (
         "sim",
         &[
@@ -68,7 +69,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// All dependencies of the crates without I/O besides each other.
+/// All dependencies of the crates without I/O, besides other crates of this kind.
 const WITHOUT_IO: &[(&str, &[&str])] = &[
     ("wire", &["zerocopy"]),
     ("proto", &["crc-fast", "crc32c", "zerocopy"]),
@@ -85,12 +86,12 @@ const MAY_BE_UNSAFE: &[(&str, &str)] = &[
     ("testkit", "an allocator that counts"),
 ];
 
-/// Single files that may. Loop devices do not fit an event loop, and no crate offers their calls
-/// with block size and direct I/O. The FUSE code exchanges the file behind a descriptor of a
-/// library that cannot take over a mount. ublk's commands are ring entries whose buffers the kernel
-/// fills, and its requests are in memory shared with the driver. WinSpd's library is loaded at run
-/// time and uses callbacks. No crate finds Windows threads by name. systemd passes a descriptor as
-/// a number.
+/// Single files that may have `unsafe` code. Loop devices do not fit an event loop, and no crate
+/// offers their calls with block size and direct I/O. The FUSE code exchanges the file behind a
+/// descriptor of a library that cannot take over a mount. ublk's commands are ring entries whose
+/// buffers the kernel fills, and its requests are in memory shared with the driver. WinSpd's
+/// library is loaded at run time and uses callbacks. No crate finds Windows threads by name.
+/// systemd passes a descriptor as a number.
 const MAY_BE_UNSAFE_FILES: &[&str] = &[
     "attach/src/fuse/loop_device/ioctl.rs",
     "attach/src/fuse/resume.rs",
@@ -107,7 +108,7 @@ const MAX_COLUMNS: usize = 100;
 const MAX_FUNCTION_LINES: usize = 70;
 const MAX_FIELDS: usize = 25;
 
-/// Structs with more fields: a foreign format or a command line dictates them.
+/// Structs that may have more fields, because a foreign format or a command line dictates them.
 const MAY_HAVE_MANY_FIELDS: &[&str] =
     &["BenchArgs", "ControllerInfo", "CreateTransport", "Plan", "ServeArgs", "Settings"];
 
@@ -116,7 +117,7 @@ fn rooms() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("crates/").to_path_buf()
 }
 
-/// Every crate's folder, by the crate's name without `farblock-`.
+/// Every crate's folder, by the crate's name without its prefix `farblock-`.
 fn crates() -> BTreeMap<String, PathBuf> {
     let mut found = BTreeMap::new();
     for room in fs::read_dir(rooms()).expect("crates/") {
@@ -205,7 +206,7 @@ fn the_protocol_does_no_io() {
             assert!(root.contains(attribute), "{name} lacks {attribute}");
         }
         for (path, text) in sources(&folder.join("src")) {
-            // Unit tests may use any crate: at the end of a file, or in a separate one.
+            // Unit tests may use any crate; they are at the end of a file, or in a separate file.
             if path.ends_with("tests.rs") {
                 continue;
             }
@@ -258,8 +259,8 @@ fn function_indent(line: &str) -> Option<usize> {
     begins.then(|| line.len() - code.len())
 }
 
-/// The first function above the line limit. rustfmt indents its last brace, or the semicolon of one
-/// without a body, like its first line.
+/// The first function above the line limit. rustfmt indents its last brace, or the semicolon of a
+/// function without a body, like its first line.
 fn long_function(text: &str) -> Option<(usize, usize)> {
     let lines: Vec<&str> = text.lines().collect();
     lines.iter().enumerate().find_map(|(first, line)| {
@@ -344,7 +345,8 @@ fn structs_have_few_fields() {
     }
 }
 
-/// Vague type names, and how many types may have each. A search for a name then finds few.
+/// Vague type names, and how many types may have each of them. With few such types, a search for a
+/// name finds few.
 const VAGUE: &[(&str, usize)] = &[
     ("Bell", 0),
     ("Deed", 0),
@@ -356,8 +358,8 @@ const VAGUE: &[(&str, usize)] = &[
     ("Shared", 2),
     ("State", 1),
 ];
-/// The limit for any other name, which should fall. The crate distinguishes names that every crate
-/// has (`Options`, `StartError`), but not most others.
+/// The limit for any other name, which should fall over time. The path of the crate distinguishes
+/// types with a name that every crate uses (`Options`, `StartError`), but not most others.
 const MAX_OF_A_NAME: usize = 14;
 
 /// The name of the type that a line defines.
@@ -424,7 +426,7 @@ fn scripts_let_grep_read_to_the_end() {
     let root = rooms().with_file_name("");
     for folder in ["contrib", "dashboard", "engines", "interop"] {
         for (path, text) in files(&root.join(folder), "sh") {
-            // Packages of npm are not ours.
+            // Packages of npm are not part of this project.
             if path.components().any(|part| part.as_os_str() == "node_modules") {
                 continue;
             }
@@ -440,7 +442,7 @@ fn scripts_let_grep_read_to_the_end() {
     }
 }
 
-/// Whether a stage is not part of the pipeline: after `||` a separate command starts.
+/// Whether a stage is not part of the pipeline: a separate command starts after `||`.
 fn is_alternative(text: &str, stage: &str) -> bool {
     let at = stage.as_ptr() as usize - text.as_ptr() as usize;
     text[..at].trim_end().ends_with("||")

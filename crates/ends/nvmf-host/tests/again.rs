@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 const TRIES: usize = 1 + limits::COMMAND_RETRIES as usize;
 
-/// A disk on a target that fails the first `failures` commands with `status`, and the number of
+/// A disk on a target that fails the first `failures` commands with `status`, and the count of
 /// commands.
 fn failing(
     failures: usize,
@@ -64,7 +64,7 @@ fn what_the_controller_says_will_fail_again() {
     assert_eq!(tries.load(Ordering::SeqCst), 1);
 }
 
-/// CRD selects one of three delays, here 2: 300 ms.
+/// The controller's CRD field selects one of three delays, here number 2: 300 ms.
 #[test]
 fn the_controllers_advice_is_heeded() {
     let status = Status::INTERNAL_ERROR.with_retry_delay(2);
@@ -116,8 +116,8 @@ fn damaged_data_are_read_again() {
     assert!(done[0].result.is_ok() && read.iter().all(|byte| *byte == 0xa5));
 }
 
-/// One command at a time, for an operation of several whose first command fails: the host sends no
-/// others, or repeats all of them.
+/// The host sends one command at a time for an operation of several commands: if the first fails,
+/// the host sends no others, or repeats all of them.
 #[test]
 fn an_operation_of_several_commands() {
     for (status, expected) in [
@@ -135,7 +135,7 @@ fn an_operation_of_several_commands() {
     }
 }
 
-/// A target that answers every command with a path error after `delay`, and the number of its
+/// A target that answers every command with a path error after `delay`, and the count of its
 /// answers.
 fn misleading(delay: Duration, misleads: &Arc<AtomicBool>) -> (Peer, Arc<AtomicUsize>) {
     let tries = Arc::new(AtomicUsize::new(0));
@@ -166,13 +166,13 @@ fn paths_that_keep_failing_are_waited_for_as_long_as_lost_ones() {
     let start = Instant::now();
     assert_eq!(user.write(0), Err(BlockError::Disconnected));
     assert!(start.elapsed() >= limit, "given up after {:?}", start.elapsed());
-    // No try starts after the limit, and each takes a fifth of it.
+    // No attempt starts after the limit, and each takes a fifth of it.
     assert!(tries.load(Ordering::SeqCst) <= 7, "{tries:?} tries");
     misleads.store(false, Ordering::SeqCst);
     assert_eq!(user.write(0), Ok(()), "it is over");
 }
 
-/// Operations may not wait, but they try another live path.
+/// Operations may not wait here, but they try another live path.
 #[test]
 fn a_path_error_is_not_the_end_while_another_path_is_live() {
     let options = DiskOptions {
@@ -211,12 +211,12 @@ fn a_path_error_is_not_the_end_while_another_path_is_live() {
         asked[0].load(Ordering::SeqCst) > before
     });
     misleads[1].store(true, Ordering::SeqCst);
-    // The first path may still be backing off after its last answer; then no path is tried.
+    // The first path may still be backing off after its last answer; then the disk tries no path.
     assert_eq!(user.write(0), Err(BlockError::Disconnected), "no path wants it");
 }
 
-/// A target that loses the connection at each command fails no operation before the limit, however
-/// quickly it returns.
+/// However quickly a target returns after it loses the connection at each command, no operation
+/// fails before the limit.
 #[test]
 fn connections_that_are_lost_each_time_are_waited_for_as_long_as_lost_ones() {
     let limit = Duration::from_secs(1);
@@ -242,7 +242,7 @@ fn connections_that_are_lost_each_time_are_waited_for_as_long_as_lost_ones() {
         assert_eq!(user.one(), Err(BlockError::Disconnected));
         assert!(start.elapsed() >= limit, "given up after {:?}", start.elapsed());
         assert!(tries.load(Ordering::SeqCst) > 1, "it was tried again");
-        // The next operation would have no time left until the path has served again.
+        // Without this, the next operation would have no time left until the path has served again.
         drops.store(false, Ordering::SeqCst);
         until("it is over", || user.write(0) == Ok(()));
     }

@@ -20,7 +20,7 @@ const TOTAL: u64 = 300;
 /// Runs operations of every size until none allocates.
 fn settle(namespace: &Arc<dyn Namespace>, engine: EngineKind) {
     let mut driver = Driver::with(namespace, engine);
-    // In-capsule and copied, in-capsule, one command, and several.
+    // Sizes: in-capsule and copied, in-capsule, one command, and several commands.
     for blocks in [1u32, 16, 128, 600] {
         let bytes = blocks as usize * 512;
         let read = |buffer, at| Op::read(at % 100, blocks, buffer, at);
@@ -54,7 +54,7 @@ fn a_disk_allocates_nothing_either() {
             let peers = [1, 2].map(|cntlid| Peer::new(Script { cntlid, ..Script::default() }));
             let url = |peer: &Peer| format!("nvme+tcp://{}/{SUBSYSTEM}", peer.address());
             let urls = [&peers[0], &peers[1]].map(|peer| url(peer).parse().unwrap());
-            // No connection may be lost here, even on a busy machine.
+            // No connection may be lost in this test, even on a busy machine.
             let path_timeout = Some(std::time::Duration::from_secs(30));
             let connection = Options { path_timeout, ..options() };
             let options = DiskOptions { connection, policy, ..DiskOptions::default() };

@@ -24,7 +24,7 @@ fn connect(address: &str, options: &Options) -> Result<Controller, ConnectError>
     })
 }
 
-/// The error of connecting to a server that does this on every connection.
+/// The error of connecting to a server that handles every connection with `server`.
 fn against(server: impl Fn(TcpStream) + Send + 'static) -> ConnectError {
     against_with(server, &options())
 }
@@ -45,7 +45,7 @@ fn is_connect(capsule: &Capsule) -> bool {
         && capsule.sqe.fctype() == FabricsCommandType::CONNECT.0
 }
 
-/// The error if a target answers the Connect of the admin queue like this.
+/// The error if a target answers the admin queue's Connect with this status and result.
 fn refusing(status: Status, result: u64) -> ConnectError {
     let peer = Peer::with_hook(move |connection, _, capsule| {
         if is_connect(capsule) {
@@ -124,7 +124,8 @@ fn nobody_there() {
 
 #[test]
 fn strangers() {
-    // Each reads the request, because closing with unread data would reset the connection.
+    // Each server reads the request first, because closing with unread data would reset the
+    // connection.
     let answering = |answer: &'static [u8], piece_bytes: usize| {
         against(move |mut stream| {
             let _ = stream.read_exact(&mut [0; 128]);
@@ -216,7 +217,7 @@ fn digests_are_all_or_nothing() {
     };
     assert_eq!(grants(DigestFlags::HEADER), Err(ConnectError::Tcp(TcpRefusal::DigestsRefused)));
     assert_eq!(grants(DigestFlags::BOTH), Ok(()));
-    // Digests that were not requested.
+    // The target grants digests that the host did not request.
     let error = against(|stream| {
         let mut connection = Connection::new(stream);
         let mut request = [0; 128];
@@ -241,7 +242,7 @@ fn damage_on_the_way() {
         connect(&peer.address(), &options).unwrap_err()
     };
     assert_eq!(damaged(true), ConnectError::Tcp(TcpRefusal::DigestMismatch));
-    // The first data are those of Identify.
+    // The first data with a digest are those of Identify.
     assert_eq!(damaged(false), ConnectError::Tcp(TcpRefusal::DigestMismatch));
 }
 
@@ -323,8 +324,8 @@ fn bad_options_are_named() {
     assert!(error.contains("brackets"), "{error}");
 }
 
-/// A target with a discovery log page of this many records. Its generation changes from 1 to 2
-/// while the host reads it.
+/// A target with a discovery log page of this many records. The log page's generation changes from
+/// 1 to 2 while the host reads it.
 fn discovery_peer(records: u64) -> Peer {
     let reads = AtomicUsize::new(0);
     Peer::new(Script {
@@ -373,7 +374,7 @@ fn discovery_reads_one_generation() {
     let entries = discover(&peer.address(), &options()).unwrap();
     assert_eq!(entries.len(), 37);
     assert!(entries.iter().all(|entry| entry.port_id == 2), "records of two generations");
-    // As it was sent: whoever shows it escapes it, in a way of the output's own.
+    // The name is as it was sent: each output escapes it in its own way.
     assert_eq!(entries[36].subnqn, "nqn.2024-01.example:disk36\u{1b}[31m");
     assert!(entries[0].is_subsystem() && entries[0].is_tcp());
     assert_eq!(farblock_host::entry_address(&entries[0]), "127.0.0.1:4420");

@@ -26,7 +26,8 @@ fn access_states_choose_the_path() {
     let before = stages[0].ios();
     (0..5).for_each(|lba| assert_eq!(user.write(lba), Ok(())));
     assert_eq!(stages[0].ios(), before, "the optimized path is the second");
-    // The status of the answer reports it before the event, and the operation moves at once.
+    // The status of a command reports the change before the event does, and the operation moves to
+    // the other path at once.
     stages[1].set_access(AnaState::INACCESSIBLE);
     assert_eq!(user.write(0), Ok(()));
     assert!(stages[0].ios() > before);
@@ -35,7 +36,7 @@ fn access_states_choose_the_path() {
     let before = stages[1].ios();
     (0..5).for_each(|lba| assert_eq!(user.write(lba), Ok(())));
     assert_eq!(stages[1].ios(), before);
-    // Back again, which only the event reports.
+    // The path is optimized again, which only the event reports.
     stages[1].set_access(AnaState::OPTIMIZED);
     until("it is known", || access(&disk)[1] == Some(AnaState::OPTIMIZED));
     // The queue was busy on the other path and must process the change first.
@@ -152,8 +153,8 @@ fn a_target_that_never_comes() {
     assert!(refused.to_string().contains("cannot connect"), "{refused}");
 }
 
-/// An event reports it; the namespace has the same number and sizes. The disk sends it nothing more
-/// on any path, until the right one is back.
+/// An event reports the swap; the new namespace has the same number and sizes. The disk sends
+/// nothing more to the new one on any path, until the right one is back.
 #[test]
 fn a_namespace_that_is_swapped_in_place() {
     for count in [1, 2] {
@@ -276,8 +277,8 @@ fn what_cannot_be_recorded_is_not_used() {
     assert_eq!(user.one(), Ok(()));
 }
 
-/// The disk follows the change. A user who learned that there was no cache need not flush: writes
-/// become durable.
+/// The disk follows a change of the volatile cache. A user who learned that there was no cache need
+/// not flush, so the disk makes later writes durable.
 #[test]
 fn a_volatile_cache_comes_and_goes() {
     let stage = Stage::new(AnaState::OPTIMIZED);
@@ -305,11 +306,12 @@ fn a_volatile_cache_comes_and_goes() {
     assert_eq!(stage.durable.load(Ordering::SeqCst), before + 1, "its clients are the same");
 }
 
-/// Another attempt would end in the same way, and users learn how.
+/// The disk gives up such a target, since another attempt would end in the same way, and tells its
+/// users why.
 #[test]
 fn a_target_that_breaks_the_protocol_each_time() {
     let peer = Peer::with_hook(|connection, qid, capsule| match (qid, capsule.sqe.opcode) {
-        // A read.
+        // A read on an I/O queue.
         (1.., 0x02) => connection.succeed(capsule.cid()).map(|()| Handled::Yes),
         _ => Ok(Handled::No),
     });

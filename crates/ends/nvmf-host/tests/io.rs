@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 const BLOCK_BYTES: usize = 512;
-/// Short enough for a test, and long enough for a busy machine to answer.
+/// Short enough for a test, and long enough for a busy machine to answer in time.
 const KEEP_ALIVE: Duration = Duration::from_secs(2);
 
 /// A host with one queue on a target.
@@ -33,8 +33,8 @@ impl Setup {
         Setup::connect(script, options, engine).unwrap()
     }
 
-    /// Retries, because a short `io_timeout` also applies to the commands before the first I/O, for
-    /// which a busy machine may need longer.
+    /// Connects with a short `io_timeout`. Retries, because the timeout also applies to the
+    /// commands before the first I/O, for which a busy machine may need longer.
     fn hurried(
         script: impl Fn() -> Script,
         io_timeout: Duration,
@@ -88,7 +88,7 @@ fn on_io(
 }
 
 /// The results of a read of two blocks, and of a write of 40 blocks (too long for a capsule), if
-/// the target does this.
+/// the target handles commands with this hook.
 fn misbehaving(
     hook: impl Fn(&mut Connection, &Capsule) -> io::Result<Handled> + Send + Sync + 'static,
 ) -> Vec<[Result<(), BlockError>; 2]> {
@@ -121,8 +121,8 @@ fn disconnects(
     }
 }
 
-/// The target commits a fault: the results of 300 operations, at most one of them a success. Later
-/// ones fail.
+/// The target commits a fault: returns the results of 300 operations, at most one of them a
+/// success. Later operations fail.
 fn of_a_fault(
     hook: impl Fn(&mut Connection, &Capsule) -> io::Result<()> + Send + Sync + 'static,
     write: bool,
@@ -132,10 +132,10 @@ fn of_a_fault(
         let hook = Arc::clone(&hook);
         let script = on_io(move |connection, capsule| {
             hook(connection, capsule)?;
-            // No answer after that: only the fault ends the operations.
+            // Leave the command unanswered: only the fault ends the operations.
             Ok(Handled::Yes)
         });
-        // No timeout ends them, either.
+        // Timeouts are so long that they do not end the operations, either.
         let options =
             Options { io_timeout: Duration::ZERO, keep_alive: Duration::ZERO, ..options() };
         let mut setup = Setup::new(script, &options, engine);
@@ -172,7 +172,7 @@ fn data_split_at_every_boundary() {
             let options = Options { tcp: digests(true, true), ..options() };
             let mut setup = Setup::new(script, &options, engine);
             let geometry = farblock_block::Geometry::new(512, 1 << 15);
-            // Header, its digest, data, its digest.
+            // Damage each byte of the header, its digest, the data, and their digest.
             for at in 1..=24 + 4 + 512 + 4 {
                 assert_eq!(setup.driver.read(0, geometry, 0, 1), pattern(512), "split at {at}");
             }
@@ -393,9 +393,9 @@ fn requests_for_data_that_is_not_there() {
 
 #[test]
 fn a_command_completed_twice() {
-    // A surplus completion may arrive just after another command took over the identifier; that
+    // A surplus completion may arrive just after another command got the same identifier; that
     // command then fails, because its data are missing. So the target sends more completions than
-    // there are commands, all for one identifier: sooner or later it is unused.
+    // there are commands, all for one identifier: sooner or later the identifier is unused.
     const COMPLETIONS: usize = 400;
     let connections = Mutex::new(HashSet::new());
     of_a_fault(
@@ -446,7 +446,7 @@ fn a_command_that_is_never_answered() {
 #[test]
 fn a_target_that_stops_reading() {
     for engine in engines() {
-        // The target continues when the test is over: only the host ends the operations.
+        // The target stays connected until the test is over: only the host ends the operations.
         let (over, is_over) = mpsc::channel::<()>();
         let is_over = Arc::new(Mutex::new(is_over));
         let script = || {
@@ -456,7 +456,7 @@ fn a_target_that_stops_reading() {
                 let _ = is_over.lock().unwrap().recv();
                 Ok(Handled::Close)
             });
-            // More than any socket buffers hold, in one operation and the following ones.
+            // More data than any socket buffers hold, in one operation and the following ones.
             Script { mdts: 8, blocks: 1 << 17, ..script }
         };
         let options = Options { keep_alive: Duration::ZERO, ..options() };
@@ -570,9 +570,9 @@ fn it_is_kept_alive() {
 /// The state of the scripted target in the next test.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Shrinking {
-    /// Full size; with the event request, if it has arrived.
+    /// The namespace has its full size; with the event request, if it has arrived.
     Not(Option<u16>),
-    /// It shrinks at the next keep alive.
+    /// The namespace shrinks at the next keep alive; with the event request.
     Soon(u16),
     Done,
 }
@@ -720,7 +720,7 @@ fn noise() {
     }
 }
 
-/// A PDU that is nearly valid.
+/// A PDU that is valid except for a few bytes.
 fn noisy_answer(
     connection: &mut Connection,
     capsule: &Capsule,
@@ -749,7 +749,7 @@ fn noisy_answer(
 #[test]
 fn what_makes_zeroes_keeps_to_the_controllers_limits() {
     for engine in engines() {
-        // 8 KiB, and 300 blocks: the peer checks them.
+        // Operations of 8 KiB, and of 300 blocks: the peer checks their limits.
         let script = Script { most: (1, 300), ..Script::default() };
         let mut setup = Setup::new(script, &options(), engine);
         let ones = || {

@@ -1,5 +1,5 @@
 //! The last message to a controller when the host closes a connection because of invalid input: a
-//! terminate PDU, in plain or in TLS, or a TLS alert. The host sends it even if the queue's event
+//! terminate PDU, without or with TLS, or a TLS alert. The host sends it even if the queue's event
 //! loop no longer runs: after a failed operation its user may have nothing else to do.
 
 mod peer;
@@ -34,7 +34,7 @@ struct Terminator {
 /// State shared by the threads of a connection.
 struct Both {
     tls: Mutex<Box<dyn Tls>>,
-    /// Damage the next record to the host.
+    /// Whether to damage the next record to the host.
     spoils: Arc<AtomicBool>,
     ends: mpsc::Sender<TlsError>,
 }
@@ -73,7 +73,7 @@ impl Both {
         let both = Arc::new(self);
         let (down, from, to) = (Arc::clone(&both), target.try_clone()?, host.try_clone()?);
         std::thread::spawn(move || down.carry_down(from, to));
-        // Data received with the end of the handshake come first.
+        // Data that arrived with the end of the handshake come first.
         let mut count = 0;
         loop {
             let mut plain = vec![0; both.tls().openable_bytes(count)];
@@ -190,7 +190,8 @@ fn fails(address: &str, options: &Options) -> Driver {
     driver
 }
 
-/// Whether or not the target closes afterwards, which resets the connection.
+/// The controller gets the message, whether or not it closes afterwards, which resets the
+/// connection.
 #[test]
 fn a_controller_is_told_of_its_fault() {
     let wanted = FatalErrorStatus::INVALID_PDU_HEADER_FIELD.to_string();
@@ -221,7 +222,7 @@ fn a_controller_is_told_of_its_fault_in_tls() {
     }
 }
 
-/// A record damaged in transit: on an I/O queue, and during connecting.
+/// An alert answers a record damaged in transit, on an I/O queue and during connecting.
 #[test]
 fn who_sends_what_is_not_sealed_right_gets_an_alert() {
     const BAD_RECORD_MAC: &str = "it has sent the alert 20";

@@ -1,4 +1,4 @@
-//! A target that cannot close lost controllers holds commands, and may carry out those of a lost
+//! A target that cannot close lost controllers holds commands, and may execute commands of a lost
 //! connection until `--quiesce` is over. Faults during that time, also in pairs, must not undo any
 //! acknowledged write. `LATE_SEED=n` repeats a run, `LATE_SECONDS=n` extends it.
 
@@ -23,13 +23,13 @@ use std::time::{Duration, Instant};
 const BLOCKS: u64 = 32;
 const BLOCK_BYTES: usize = 512;
 const DEPTH: usize = 12;
-/// The time for which the target may carry out a command after its connection was lost.
+/// The time for which the target may execute a command after its connection was lost.
 const LONGEST: Duration = Duration::from_millis(300);
-/// The same as configured in the host: much longer, because a busy machine may be slow to read the
-/// remaining data of a connection that was cut.
+/// The `quiesce` time in the host's options: much longer than [`LONGEST`], because a busy machine
+/// may be slow to read the remaining data of a connection that was cut.
 const QUIESCE: Duration = Duration::from_millis(1500);
 const RUN_SECONDS: u64 = 6;
-/// The time by which a run may be longer if no write was late.
+/// The time limit of a run, if it must run longer until a write was late.
 const LONGEST_RUN: Duration = Duration::from_secs(60);
 
 /// The state behind all paths: the number of the last write of each block.
@@ -38,7 +38,7 @@ struct Store {
     blocks: Mutex<Vec<u64>>,
     random: Mutex<Random>,
     holds: AtomicBool,
-    /// Writes carried out after their connection was lost.
+    /// The number of writes executed after their connection was lost.
     late: Mutex<u64>,
 }
 
@@ -60,7 +60,7 @@ impl Store {
         Ok(Handled::Yes)
     }
 
-    /// Carries out a write, or holds it and leaves its connection without an answer.
+    /// Executes a write, or holds it and leaves its connection without an answer.
     fn write(self: &Arc<Store>, to: &mut Connection, capsule: &Capsule) -> io::Result<Handled> {
         let lba = capsule.sqe.cdw10.get() as usize;
         let value = u64::from_le_bytes(capsule.data[..8].try_into().expect("in the capsule"));
@@ -76,14 +76,14 @@ impl Store {
         };
         let (store, stream) = (Arc::clone(self), to.stream.try_clone()?);
         std::thread::spawn(move || {
-            // There may be more data to read before the end.
+            // There may be more data to read before the connection ends.
             while matches!(stream.peek(&mut [0]), Ok(1..)) {
                 std::thread::sleep(Duration::from_millis(1));
             }
             let lost = Instant::now();
             std::thread::sleep(held);
             let mut blocks = store.blocks.lock().unwrap();
-            // On a busy machine it may be too late for that.
+            // On a busy machine it may be too late to execute the write.
             if lost.elapsed() < LONGEST {
                 blocks[lba] = value;
                 *store.late.lock().unwrap() += 1;
@@ -96,7 +96,7 @@ impl Store {
 #[derive(Clone, Default)]
 struct Known {
     acknowledged: u64,
-    /// Writes in an unknown state, with no later write acknowledged.
+    /// Writes whose result is unknown, with no later acknowledged write.
     maybe: BTreeSet<u64>,
     busy: bool,
 }
@@ -105,7 +105,7 @@ struct Known {
 struct Client {
     user: Option<User>,
     known: Vec<Known>,
-    /// By token: the block, and the number of a write.
+    /// Operations in flight by token: the block, and the number of a write.
     flights: Vec<Option<(u64, Option<u64>)>>,
     next: u64,
     random: Random,
@@ -165,7 +165,7 @@ impl Client {
         }
     }
 
-    /// Drops its queue with all operations in flight.
+    /// Drops the client's queue with all operations in flight.
     fn forget(&mut self) {
         self.user = None;
         self.flights.fill(None);
@@ -202,7 +202,7 @@ fn options() -> DiskOptions {
     options
 }
 
-/// The process is killed: its successor starts with its recorded state.
+/// Kills the host's process: its successor starts with its recorded state.
 fn succeed(
     client: &mut Client,
     disk: &mut Option<Disk>,
@@ -273,7 +273,7 @@ fn what_is_late_undoes_nothing() {
             }
             faults += 1;
         }
-        // The target never answers held commands.
+        // From now on the target does not hold commands; those that it holds, it never answers.
         store.holds.store(false, Ordering::SeqCst);
         peers.iter().for_each(Peer::cut);
         client.finish();

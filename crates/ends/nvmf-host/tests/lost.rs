@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Before the disk repeats a write, it waits until such a target must have stopped the lost
-/// controller, or for the time in the options. A read need not wait.
+/// Before the disk repeats a write, it waits until a target that cannot reset lost controllers must
+/// have stopped the lost one, or for the time in the options. A read need not wait.
 #[test]
 fn a_target_that_cannot_end_a_lost_controller() {
     let (none, long) = (Some(Duration::ZERO), Duration::from_secs(4));
@@ -60,7 +60,7 @@ fn an_operation_is_measured_once_with_all_that_it_waited_for() {
     user.queue.submit(Op::read(0, 1, Buffer::new(512), 1));
     assert!(user.turn(Duration::from_millis(100)).is_empty());
     stage.silent.store(false, Ordering::SeqCst);
-    // On whichever path it is.
+    // Cut both, since the operation may be on either path.
     peers.iter().for_each(Peer::cut);
     assert_eq!(user.one(), Ok(()));
     (0..2).for_each(|lba| assert_eq!(user.write(lba), Ok(())));
@@ -77,8 +77,8 @@ fn an_operation_is_measured_once_with_all_that_it_waited_for() {
     assert_eq!(disk.latency(), measured, "nobody asks any more");
 }
 
-/// The disk uses a new connection to such a target at once, except for writes that the lost one may
-/// yet carry out.
+/// The disk uses a new connection to a target that cannot reset lost controllers at once, except
+/// for writes that the lost controller may yet execute.
 #[test]
 fn only_what_was_lost_waits() {
     let stage = Stage::new(AnaState::OPTIMIZED);
@@ -132,7 +132,8 @@ fn a_target_that_does_not_know_a_lost_controller() {
     }
 }
 
-/// Without keep alives such a target never stops a lost controller: connecting fails.
+/// Without keep alives, a target that cannot reset controllers never stops a lost one: connecting
+/// fails.
 #[test]
 fn a_target_that_never_ends_a_lost_controller() {
     let peer = target(&Stage::new(AnaState::OPTIMIZED));
@@ -164,7 +165,7 @@ fn a_queue_that_is_dropped_with_writes_under_way() {
 }
 
 /// A lost connection's writes must not stay in the buffer of a closed socket: the system would keep
-/// sending them long after other paths carried them out.
+/// sending them long after the disk wrote the data on other paths.
 #[test]
 #[cfg(target_os = "linux")]
 fn a_connection_that_was_given_up_sends_nothing_more() {
@@ -210,7 +211,7 @@ fn a_connection_that_was_given_up_sends_nothing_more() {
     assert_eq!(kind, io::ErrorKind::ConnectionReset);
 }
 
-/// Connecting I/O queues takes no time from the operations' timeouts.
+/// The time for connecting I/O queues does not count towards the operations' timeouts.
 #[test]
 fn never_is_never_while_queues_are_connected() {
     let connects = Arc::new(AtomicUsize::new(0));
@@ -230,7 +231,8 @@ fn never_is_never_while_queues_are_connected() {
     assert!(connects.load(Ordering::SeqCst) > 3);
 }
 
-/// One round trip after the other for many queues takes longer than users wait.
+/// Queues are connected in parallel: one round trip after the other for many queues would take
+/// longer than users wait.
 #[test]
 fn queues_are_connected_side_by_side() {
     let (connecting, away) = (AtomicUsize::new(0), Arc::new(AtomicBool::new(false)));
@@ -239,13 +241,13 @@ fn queues_are_connected_side_by_side() {
         let connect = capsule.sqe.opcode == 0x7f && capsule.sqe.fctype() == 1;
         if connect && qid > 0 {
             connecting.fetch_add(1, Ordering::SeqCst);
-            // The target answers none before there are three.
+            // The target answers no Connect before three have arrived.
             until("others come", || connecting.load(Ordering::SeqCst) >= 3);
         }
         Ok(if is_away.load(Ordering::SeqCst) { Handled::Close } else { Handled::No })
     });
     let disk = disk(&[&peer], &usual());
-    // All three are needed when the path is back.
+    // All three queues are needed when the path is back.
     away.store(true, Ordering::SeqCst);
     peer.cut();
     until("it is away", || disk.state() == DiskState::Waiting);
@@ -257,7 +259,7 @@ fn queues_are_connected_side_by_side() {
 }
 
 /// The path's log page reports it as usable, but its answers report the opposite. Operations wait
-/// for it no longer than for a path reported as unusable.
+/// for this path no longer than for a path reported as unusable.
 #[test]
 fn an_access_state_that_is_not_so() {
     let peer = Peer::with_hook(|connection, qid, capsule| {
@@ -300,8 +302,8 @@ fn a_target_that_refuses_queues() {
     assert!((3..20).contains(&count), "{count} controllers");
 }
 
-/// Writes acknowledged but not flushed before the target's machine rebooted may be lost: one flush
-/// fails.
+/// After a reboot of the target's machine, writes that were acknowledged but not flushed may be
+/// lost: one flush fails.
 #[test]
 fn a_flush_after_the_target_lost_its_cache() {
     let boot = |byte| ControllerOrigin { place: [byte; 16], boot: [byte; 16] };
@@ -353,7 +355,7 @@ fn another_process_behind_a_path_is_told_before_it_is_used() {
         heard.fetch_add(usize::from(change == Change::Contents), Ordering::SeqCst);
     });
     let mut user = User::new(&disk);
-    // The last two do not report their process.
+    // The last two processes do not report their name.
     for (process, expected) in [(1, 0), (2, 1), (2, 1), (0, 2), (0, 3)] {
         let before = disk.paths()[0].reconnects;
         stage.process.store(process, Ordering::SeqCst);
@@ -366,7 +368,7 @@ fn another_process_behind_a_path_is_told_before_it_is_used() {
     }
 }
 
-/// The same, if only a process that died before a flush knew of the writes.
+/// As above, if only a process that died before a flush knew of the writes.
 #[test]
 fn a_successor_fails_the_flush_of_a_dead_process() {
     let boot = |byte| ControllerOrigin { place: [byte; 16], boot: [byte; 16] };
@@ -397,7 +399,7 @@ fn a_successor_fails_the_flush_of_a_dead_process() {
     until("it need not be known any more", || marks() == 0);
 }
 
-/// A process that dies before its user can know of a loss leaves the report to its successor.
+/// A host process that dies before its user can know of a loss leaves the report to its successor.
 #[test]
 fn a_flush_that_failed_and_was_not_heard_of() {
     let boot = |byte| ControllerOrigin { place: [byte; 16], boot: [byte; 16] };
@@ -418,7 +420,7 @@ fn a_flush_that_failed_and_was_not_heard_of() {
         assert!(user.turn(Duration::ZERO).is_empty());
         first.paths()[0].reconnects == 1
     });
-    // A flush of another client, which has disconnected, informs no user.
+    // A flush of another client, which has disconnected, does not inform this user.
     let mut other = User::new(&first);
     assert_eq!(other.write(1), Ok(()));
     stage.silent.store(true, Ordering::SeqCst);

@@ -66,7 +66,8 @@ fn write(blocks: u32, token: u64) -> Op {
     Op::write(0, blocks, Buffer::new(blocks as usize * BLOCK_BYTES), token)
 }
 
-/// Sizes that fit a capsule, one command, and several commands that share the buffer.
+/// Writes and reads sizes that fit a capsule, one command, and several commands that share the
+/// buffer.
 #[test]
 fn what_was_written_is_read() {
     each(|options| {
@@ -130,7 +131,7 @@ fn the_controller_closes_at_any_command() {
             let seen = AtomicUsize::new(0);
             let script = on_io(move |_, _| match seen.fetch_add(1, Ordering::AcqRel) {
                 count if count == last => Ok(Handled::Close),
-                // The target never answers some of them.
+                // The target never answers every third command.
                 count if count % 3 == 2 => Ok(Handled::Yes),
                 _ => Ok(Handled::No),
             });
@@ -151,7 +152,8 @@ fn the_controller_closes_at_any_command() {
     });
 }
 
-/// Its buffer stays registered until the controller has closed, because it may still write to it.
+/// The buffer of such a command stays registered until the controller has closed, because the
+/// controller may still write to it.
 #[test]
 fn a_command_that_is_never_answered() {
     each(|options| {
@@ -181,7 +183,7 @@ fn an_answer_to_no_command_ends_the_connection() {
     });
 }
 
-/// After a transient failure, the host sends a command again from its returned buffer.
+/// After a transient failure, the host sends a command again from the buffer that it got back.
 #[test]
 fn a_command_is_tried_again() {
     each(|options| {

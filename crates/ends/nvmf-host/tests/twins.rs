@@ -1,4 +1,4 @@
-//! Two targets with one name that are not one: a machine and its clone.
+//! Two targets with one name that are different targets: a machine and its clone.
 
 mod peer;
 mod stage;
@@ -55,7 +55,7 @@ fn a_clone_behind_a_path_is_not_used() {
     until("both paths", || disk.state() == DiskState::Live);
 }
 
-/// The identifier may be given anew as soon as its controller has ended.
+/// A target may give an identifier anew as soon as its controller has ended.
 #[test]
 fn an_identifier_is_free_once_its_controller_is_gone() {
     let stages = two_stages();

@@ -15,7 +15,7 @@ use std::sync::Arc;
 static ALLOCATOR: Counting = Counting;
 
 const DEPTH: usize = 8;
-/// Bytes of a round, and its most I/Os: some milliseconds.
+/// The bytes of a round and its most I/Os, which take some milliseconds.
 const ROUND_BYTES: usize = 8 << 20;
 const MOST: usize = 300;
 /// Lists grow while timing varies, and other threads allocate every second or so. An allocation per
@@ -31,8 +31,8 @@ fn settle(engine: EngineKind, digests: bool) {
     let disk = Disk::connect(&[url(target.addresses()[0])], &options).expect("connected");
     let disk: Arc<dyn Namespace> = Arc::new(disk);
     let mut driver = Driver::with(&disk, engine);
-    // Copied; complete in one receive; in the capsule and received directly; requested; several
-    // chunks.
+    // Sizes whose data are: copied; complete in one receive; in the capsule and received directly;
+    // requested; in several chunks.
     for blocks in [1u32, 8, 32, 128, 256, 2048] {
         let bytes = blocks as usize * BLOCK;
         let total = MOST.min(ROUND_BYTES / bytes) as u64;
@@ -47,7 +47,7 @@ fn settle(engine: EngineKind, digests: bool) {
     }
 }
 
-/// One test for all: allocations of a parallel test would count as well.
+/// One test runs everything: allocations of a parallel test would count as well.
 #[test]
 fn a_target_and_its_host_allocate_nothing_per_io() {
     for engine in engines() {

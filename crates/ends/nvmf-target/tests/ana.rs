@@ -31,7 +31,7 @@ fn connect(addresses: &[SocketAddr]) -> Disk {
     let urls: Vec<Url> = addresses.iter().map(|address| url(*address)).collect();
     let mut options = options(EngineKind::Auto);
     options.policy = Policy::RoundRobin;
-    // A path that is slow on a busy machine is not lost.
+    // A path that is slow on a busy machine must not count as lost.
     options.connection.path_timeout = Some(WAIT_LIMIT);
     let disk = Disk::connect(&urls, &options).expect("connected");
     until("every path", || live_paths(&disk) == addresses.len());
@@ -59,7 +59,7 @@ fn a_disk_follows_the_states_of_its_paths() {
         for token in 0..16 {
             user.write(token, 1, round + 1, token);
         }
-        // Change them in either order: for a moment, no path or both paths work.
+        // Change the listeners in either order: for a moment, no path or both paths work.
         if round % 3 == 0 {
             set(&target, to, AnaState::OPTIMIZED);
         }
@@ -77,7 +77,8 @@ fn a_disk_follows_the_states_of_its_paths() {
     assert_eq!(disk.paths().iter().map(|path| path.reconnects).sum::<u64>(), 0);
 }
 
-/// Submitted operations complete; others get the path's status, and execute only once a path works.
+/// Submitted operations complete; later ones get the path's status, and execute only once a path
+/// works.
 #[test]
 fn a_change_takes_nothing_back() {
     let gate = Arc::new(Gate::new(mem()));
@@ -133,7 +134,7 @@ fn a_listener_comes_with_its_states_and_namespaces_with_their_groups() {
     assert!(error.to_string().contains("does not listen"), "{error}");
 }
 
-/// A target of its own, with the controller identifiers of its process.
+/// A target with its own controller identifiers, as if in its own process.
 fn start(store: Arc<Mem>, ids: RangeInclusive<u16>, state: AnaState) -> Target {
     let mut subsystem = Subsystem::new(NQN);
     subsystem.config.allow_any_host = true;
@@ -149,13 +150,13 @@ fn start(store: Arc<Mem>, ids: RangeInclusive<u16>, state: AnaState) -> Target {
     Target::start(&config).expect("it starts")
 }
 
-/// A target and its clone, whichever identifiers they have given to the host.
+/// The host tells a target from its clone, whichever identifiers they have given to the host.
 #[test]
 #[cfg(target_os = "linux")]
 fn a_cloned_target_is_no_second_path() {
     let (original, clone) =
         (start(mem(), 1..=999, AnaState::OPTIMIZED), start(mem(), 1..=999, AnaState::OPTIMIZED));
-    // So that the host has another identifier there.
+    // With these connections the host gets another identifier there.
     let _others = [connect(clone.addresses()), connect(clone.addresses())];
     let urls = [url(original.addresses()[0]), url(clone.addresses()[0])];
     let error = Disk::connect(&urls, &options(EngineKind::Auto)).expect_err("a clone");
@@ -168,8 +169,8 @@ fn a_cloned_target_is_no_second_path() {
     assert!(error.to_string().contains("not two paths to one disk"), "{error}");
 }
 
-/// Two targets with the same data are two ports of one subsystem: their controller identifiers are
-/// disjoint.
+/// Two targets with the same data are two ports of one subsystem if their controller identifiers
+/// are disjoint.
 #[test]
 fn two_targets_are_two_ports() {
     let store = mem();

@@ -17,7 +17,7 @@ fn serve(keys: HostKeys, engine: farblock_reactor::EngineKind) -> Target {
     serve_to(HOST, keys, None, engine)
 }
 
-/// Connects, and returns the block count, read by an admin command.
+/// Connects, and returns the block count, which an admin command reads.
 fn connect(
     target: &Target,
     host: Option<&KeyFile>,
@@ -63,7 +63,7 @@ fn both_ways_with_every_hash_and_some_groups() {
     }
 }
 
-/// A host refuses a target that accepts only weak algorithms.
+/// A host refuses a target that accepts only algorithms that the host does not allow.
 #[test]
 fn a_host_uses_only_what_is_in_its_own_list() {
     let file = KeyFile::of_secret(1);
@@ -135,7 +135,7 @@ fn a_controller_without_a_secret_of_its_own_is_not_trusted() {
     let (host, controller) = (KeyFile::of_secret(1), KeyFile::of_secret(2));
     let refused = connect(&target, Some(&host), Some(&controller));
     assert!(matches!(refused, Err(ConnectError::AuthenticationFailed(_))), "{refused:?}");
-    // Nor one that requires no authentication.
+    // Nor does the host accept a target that requires no authentication.
     let mut open = Subsystem::new(NQN);
     open.config.allow_any_host = true;
     let target = Target::start(&TargetConfig {
@@ -180,7 +180,7 @@ fn an_identifier_is_its_hosts_alone() {
     assert!(connect(HOST, ours).is_ok() && connect(other, others).is_ok());
     assert!(refused(other, ours), "another host's identifier");
     assert!(refused(HOST, others), "another identifier than its own");
-    // A host whose identifier becomes another's is disconnected.
+    // A host is disconnected when its identifier becomes another's.
     let stays = connect(HOST, ours).expect("it has the key");
     let goes = connect(other, others).expect("it has the key");
     let keys = HostKeys { id: Some(others.0), ..HostKeys::new(secret(1)) };
@@ -191,8 +191,8 @@ fn an_identifier_is_its_hosts_alone() {
     drop((stays, goes));
 }
 
-/// An identifier that is not configured belongs to the first host that authenticates with it, since
-/// reservations identify hosts by it.
+/// An identifier without a configured owner belongs to the first host that authenticates with it,
+/// since reservations identify hosts by it.
 #[test]
 fn an_identifier_is_that_of_the_first_host_that_proves_itself_with_it() {
     use farblock_host::HostId;
@@ -217,7 +217,8 @@ fn an_identifier_is_that_of_the_first_host_that_proves_itself_with_it() {
         let all = control.report().controllers.into_iter();
         all.map(|one| one.host_nqn).collect::<Vec<_>>()
     };
-    // A host that need not authenticate keeps it until another host authenticates with it.
+    // A host that need not authenticate keeps its identifier until another host authenticates with
+    // it.
     let believed = connect(OPEN, 1).expect("nobody else has it");
     let host = connect(HOST, 1).expect("it has the key");
     assert_eq!(live(), [HOST], "it only said that it is its identifier");
@@ -260,7 +261,7 @@ fn a_host_that_is_connected_authenticates_anew() {
             blocks.write(0, &[seed; 512]).expect("its queues stay");
             assert_eq!(controller.namespace_ids().expect("it answers"), [1]);
         }
-        // Two at once: one is refused, or waits for the other.
+        // Two authentications at once: one is refused, or waits for the other.
         std::thread::scope(|scope| {
             let both = [
                 scope.spawn(|| controller.authenticate()),
@@ -272,7 +273,7 @@ fn a_host_that_is_connected_authenticates_anew() {
                 assert!(refused.to_string().contains("already"), "{refused}");
             }
         });
-        // The controller must prove itself as well: the host rejects its proof, and reports that.
+        // The controller must authenticate as well: the host rejects its proof, and reports that.
         own.change(9);
         let refused = controller.authenticate().expect_err("the controller has another secret");
         assert!(matches!(refused, Error::Authentication { .. }), "{refused}");

@@ -45,7 +45,7 @@ fn connect(address: SocketAddr, nqn: &str) -> Result<Controller, farblock_host::
     Controller::connect(&address.to_string(), nqn, &Options::default())
 }
 
-/// Number of discovery entries of a subsystem.
+/// The number of discovery entries of a subsystem.
 fn listed(address: SocketAddr, nqn: &str) -> usize {
     let found = discover(&address.to_string(), &Options::default()).expect("it answers");
     found.iter().filter(|entry| entry.subnqn == nqn).count()
@@ -72,7 +72,7 @@ fn a_subsystem_comes_and_goes() {
     assert_eq!(listed(address, SECOND), 0);
     assert!(connect(address, SECOND).is_err());
     assert_eq!(first.namespace_ids().expect("others do not notice"), [1]);
-    // Again, with its old name.
+    // Add the subsystem again, with its old name.
     control.add_subsystem(&subsystem(SECOND)).expect("it is new");
     connect(address, SECOND).expect("it is there");
     target.stop().expect("it ends well");
@@ -115,7 +115,7 @@ fn a_listener_comes_and_goes() {
     assert!(here.namespace_ids().is_ok(), "who came elsewhere stays");
     until("nobody answers there", || connect(second, FIRST).is_err());
     assert_eq!(listed(first, FIRST), 1);
-    // The port is free.
+    // The port is free again.
     assert_eq!(
         control.listen(second, &PortAccess::default(), TlsPolicy::Allowed).expect("it is free"),
         second
@@ -155,7 +155,7 @@ fn a_namespace_vanishes_for_one_host_and_not_for_another() {
     see(Some(&hosts[..1]));
     assert_eq!((listed(&one), listed(&other)), (vec![1, 2], vec![1]));
     assert!(other.namespace(2).is_err());
-    // A host that uses it, on a queue connected before.
+    // Another host uses the namespace, on a queue connected before.
     let remote = one.namespace(2).expect("it sees it");
     let mut blocks = Blocking::new(&remote).expect("a queue");
     let mut data = vec![1; 512];

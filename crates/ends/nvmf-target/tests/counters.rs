@@ -1,4 +1,4 @@
-//! The target's counters match the hosts' actions.
+//! The target's counters match what the hosts did.
 
 mod rig;
 
@@ -31,7 +31,7 @@ fn timed(counts: &IoCounts) -> (u64, u64) {
     (sum(&counts.read_latency.counts), sum(&counts.write_latency.counts))
 }
 
-/// All counters that must agree.
+/// All counters that must have the same values.
 fn views(stats: &Stats) -> [IoCounts; 5] {
     let mut cores = IoCounts::default();
     stats.cores.iter().for_each(|core| cores += &core.io);

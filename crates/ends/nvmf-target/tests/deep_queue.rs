@@ -16,9 +16,9 @@ use std::time::Duration;
 /// Writes of 64 KiB in their capsules: 50 MiB.
 const WRITES: u64 = 800;
 const WRITE_BLOCKS: u32 = (64 << 10) / BLOCK as u32;
-/// Writes that a connection's commands may hold.
+/// The most writes that a connection's commands may hold.
 const HELD: usize = (32 << 20) / (64 << 10);
-/// In addition, those that arrived in the same receive of 256 KiB.
+/// [`HELD`], and the writes that arrived in the same receive of 256 KiB.
 const MOST: usize = HELD + (256 << 10) / (64 << 10);
 
 /// A target with the deepest queues.

@@ -75,8 +75,8 @@ fn operations_wait_for_a_path_and_end_once() {
     }
 }
 
-/// A write stuck in the backend when the connection is lost is not repeated before it ends there:
-/// otherwise it could undo later writes.
+/// A write that is stuck in the backend when the connection is lost is not repeated before it has
+/// ended there: otherwise it could undo later writes.
 #[test]
 fn a_first_attempt_does_not_outlive_the_second() {
     for paths in [1, 2] {
@@ -96,7 +96,7 @@ fn a_first_attempt_does_not_outlive_the_second() {
         proxies[0].cut();
         let early = user.turn(Duration::from_millis(700));
         assert!(early.is_empty(), "done again while the first attempt is under way");
-        // Reads that do not depend on it continue where there is another path.
+        // Reads do not depend on that write, and continue if there is another path.
         if paths == 2 {
             user.read(7, 1, 9);
             assert_eq!(user.one().token, 9);
@@ -109,7 +109,7 @@ fn a_first_attempt_does_not_outlive_the_second() {
     }
 }
 
-/// A write still under way in the network does not execute after its retry.
+/// A write that is still in transit does not execute after its retry.
 #[test]
 fn what_arrives_late_is_not_done() {
     let target = serve(mem(), &[any()]);
@@ -121,7 +121,7 @@ fn what_arrives_late_is_not_done() {
     proxy.stall();
     user.write(0, 1, 2, 2);
     assert!(user.turn(Duration::from_millis(50)).is_empty());
-    // The write stays under way while the disk reconnects.
+    // The write stays in transit while the disk reconnects.
     proxy.detain();
     proxy.resume();
     assert_eq!(user.one().result, Ok(()));
@@ -132,7 +132,7 @@ fn what_arrives_late_is_not_done() {
     assert_eq!(user.value(0), 3, "the first attempt was carried out late");
 }
 
-/// The controllers recorded last.
+/// The controllers that the disk recorded last.
 #[derive(Clone, Default)]
 struct Journal(Arc<Mutex<Vec<ControllerLife>>>);
 
@@ -147,8 +147,8 @@ impl Record for Journal {
     }
 }
 
-/// The same when the sending process has died, and its successor knows the controller from the
-/// journal.
+/// Like the test above, when the sending process has died, and its successor knows the controller
+/// from the journal.
 #[test]
 fn what_a_dead_process_sent_is_not_done_late() {
     let target = serve(mem(), &[any()]);
@@ -170,7 +170,7 @@ fn what_a_dead_process_sent_is_not_done_late() {
     proxy.stall();
     user.write(0, 1, 2, 2);
     assert!(user.turn(Duration::from_millis(50)).is_empty());
-    // The write stays under way; no one closes the controller or notices its loss.
+    // The write stays in transit; no peer closes the controller or notices its loss.
     proxy.refuse();
     proxy.detain();
     proxy.resume();
@@ -188,8 +188,8 @@ fn what_a_dead_process_sent_is_not_done_late() {
     assert_eq!(user.value(0), 3, "what the dead process sent was carried out late");
 }
 
-/// When another controller now runs at the recorded origin, as after a target restart, a successor
-/// need not wait.
+/// A successor need not wait if another controller now runs at the recorded origin, as after a
+/// target restart.
 #[test]
 fn a_successor_after_the_target_was_started_anew() {
     let backend = mem();
@@ -215,7 +215,7 @@ fn a_successor_after_the_target_was_started_anew() {
         assert_eq!(disk.state(), DiskState::Live);
         let mut user = User::new(&disk, EngineKind::Auto);
         assert_eq!(user.value(0), 0);
-        // It waits for one that it cannot reset.
+        // The successor waits for a controller that it cannot reset.
         user.write(1, 1, 1, 1);
         assert_eq!(user.one().result, Ok(()));
         assert_eq!(begin.elapsed() >= quiesce_time, waits, "{name:?} {origin:?}");
@@ -241,7 +241,7 @@ fn what_was_not_done_in_time_fails_and_there_is_hope() {
         assert_eq!(done.buffer.map(|buffer| buffer.len()), Some(BLOCK));
         assert!(lost.elapsed() >= limit, "{:?}", lost.elapsed());
         assert_eq!(disk.state(), DiskState::Waiting, "there is still hope");
-        // Then at once: the quickest of several excludes delays of a busy machine.
+        // Later operations run at once: the quickest of several excludes delays of a busy machine.
         let quickest = (0..20).map(|token| {
             let start = Instant::now();
             user.read(0, 1, token);
@@ -279,7 +279,7 @@ fn what_is_lost_for_long_is_given_up() {
     }
 }
 
-/// With unlimited patience, nothing fails.
+/// With unlimited patience, no operation fails.
 #[test]
 fn patience() {
     let target = serve(mem(), &[any()]);
@@ -338,7 +338,7 @@ fn another_disk_in_the_same_place_is_not_taken_for_it() {
     user.write(0, 1, 1, 1);
     assert_eq!(user.one().result, Err(BlockError::Disconnected));
     assert_eq!(disk.state(), DiskState::Waiting, "the right one may come back");
-    // The first connect refuses paths to different disks, too.
+    // The first connect also refuses paths to different disks.
     let other = serve_as(mem(), "one", &[any()], EngineKind::Auto);
     let urls = [url(address), url(other.addresses()[0])];
     let error = Disk::connect(&urls, &options).expect_err("two disks");
@@ -348,7 +348,7 @@ fn another_disk_in_the_same_place_is_not_taken_for_it() {
 
 #[test]
 fn nobody_there_from_the_start() {
-    // Keeps the port from other processes meanwhile.
+    // Keep the port from other processes meanwhile.
     let taken = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
     let taken = taken.expect("a socket");
     taken.bind(&any().into()).expect("a port");
@@ -384,7 +384,7 @@ fn failover(engine: EngineKind, silent: bool) -> Duration {
         write(0);
         disk.state() == DiskState::Degraded
     });
-    // While the host tries to reconnect it.
+    // While the host tries to reconnect the path.
     let lost = Instant::now();
     while lost.elapsed() < Duration::from_secs(2) {
         write(1);
@@ -400,7 +400,7 @@ fn failover(engine: EngineKind, silent: bool) -> Duration {
     longest
 }
 
-/// The quickest of several: a busy machine's delays are not the disk's.
+/// Takes the quickest of several: a busy machine's delays are not the disk's.
 #[test]
 fn failover_takes_less_than_a_second() {
     for engine in engines() {
@@ -431,15 +431,15 @@ fn policies_choose_paths() {
         let target = serve(mem(), &[any(), any()]);
         let proxies: Vec<_> =
             target.addresses().iter().map(|&address| Proxy::new(address)).collect();
-        // Slow enough for the queue depth to show.
+        // Delay the network enough for the queue depth to show.
         proxies.iter().for_each(|proxy| proxy.delay(Duration::from_millis(5)));
         let mut options = DiskOptions { policy, ..options(EngineKind::Auto) };
-        // A stalled path is not lost before the test has checked it.
+        // A stalled path must not count as lost before the test has checked it.
         options.connection.path_timeout = Some(WAIT_LIMIT);
         let disk = connect(&[&proxies[0], &proxies[1]], &options);
         let mut user = User::new(&disk, EngineKind::Auto);
         until("both paths", || live_paths(&disk) == 2);
-        // More bytes than a queue's connect.
+        // Larger than what a queue's Connect sends.
         let blocks = 64;
         let wanted = if both { &proxies[..] } else { &proxies[..1] };
         until("the queues are there", || {
@@ -473,7 +473,7 @@ fn more_queues_than_the_controller_has() {
     second.read(0, 1, 1);
     assert_eq!(second.one().result, Err(BlockError::NoResources));
     drop(first);
-    // A queue is free now.
+    // A queue is free by now.
     until("a queue", || {
         second.read(0, 1, 2);
         second.one().result == Ok(())
@@ -543,12 +543,12 @@ fn a_new_controller_waits_for_what_the_last_one_left() {
     while gate.kept() == 0 {
         assert!(user.turn(Duration::from_millis(5)).is_empty());
     }
-    // While it is connected, other paths may be as well.
+    // While the old controller is connected, other paths may be connected as well.
     drop(connect(&options.connection).expect("a second path"));
     proxy.cut();
     assert_eq!(user.one().result, Err(BlockError::Disconnected));
     until("the target knows", || target.connections() <= 1);
-    // It may connect, but its commands wait; another host's do not.
+    // The new controller may connect, but its commands wait; another host's do not.
     let anew = connect(&options.connection).expect("connected").namespace(1).expect("a namespace");
     let mut user = User::new(&anew, EngineKind::Auto);
     user.write(0, 1, 2, 1);
@@ -586,7 +586,7 @@ fn a_failed_write_does_not_come_late() {
     proxy.down();
     assert_eq!(user.one().result, Err(BlockError::Disconnected));
     proxy.up();
-    // It waits or fails while the first is under way, and then succeeds.
+    // The second write waits or fails while the first is in progress, and then succeeds.
     user.write(0, 1, 2, 2);
     let mut early = user.turn(Duration::from_millis(700));
     assert!(early.iter().all(|done| done.result.is_err()), "written beside an earlier write");

@@ -32,10 +32,10 @@ const LONGEST_RUN: Duration = Duration::from_secs(60);
 const RECONNECTS: u64 = 4;
 /// Damaged PDUs that a run needs in each direction.
 const DAMAGED: u64 = 100;
-/// One PDU in this many is damaged. An operation fails if all its six tries are damaged; with 12,
-/// that failed one run in two hundred.
+/// One PDU in this many is damaged. An operation fails if all its six attempts are damaged; with
+/// one PDU in 12, that failed one run in two hundred.
 const ONE_IN: u64 = 24;
-/// After this many faults without a completed operation, the test waits for one.
+/// After this many faults without a completed operation, the test waits for a completion.
 const HARMS_IN_VAIN: u64 = 4;
 
 /// The contents of a block: zeroes are version 0.
@@ -54,14 +54,14 @@ fn version(block: &[u8], lba: u64) -> u64 {
     version
 }
 
-/// A thread with its blocks.
+/// A thread that writes its own blocks.
 struct Writer {
     user: User,
     first: u64,
-    /// Acknowledged versions.
+    /// The acknowledged versions of these blocks.
     versions: Vec<u64>,
     busy: Vec<bool>,
-    /// Operations in flight, by token.
+    /// Operations in flight, by token: command, first block, blocks, version.
     flights: Vec<Option<(Command, u64, u32, u64)>>,
     next_version: u64,
     random: Random,
@@ -166,7 +166,7 @@ impl Writer {
         }
     }
 
-    /// Reads every block once more.
+    /// Reads all the blocks once more.
     fn verify(&mut self) {
         for at in 0..BLOCKS {
             self.busy[at as usize] = true;
@@ -195,7 +195,7 @@ fn stress(disk: &Disk, engine: EngineKind, seed: u64, harm: impl FnMut(&mut Rand
     stress_until(|| reconnects(disk) >= RECONNECTS, disk, engine, seed, harm);
 }
 
-/// The same, until `is_enough`.
+/// Like [`stress`], until `is_enough` returns true.
 fn stress_until(
     is_enough: impl Fn() -> bool,
     disk: &Disk,
@@ -337,7 +337,7 @@ fn a_target_that_comes_and_goes() {
     }
 }
 
-/// All damage is detected: the command is repeated, and its second data count.
+/// Digests detect all damage: the host repeats the command, and uses the second data.
 #[test]
 fn damaged_data_in_mass() {
     for engine in engines() {
@@ -354,7 +354,8 @@ fn damaged_data_in_mass() {
             let mut options = patient(engine, Policy::RoundRobin);
             options.connection.tcp.data_digest = true;
             let disk = loop {
-                // Commands that bring a controller up are not repeated, and may be damaged.
+                // The host does not repeat the commands that enable a controller, and they may be
+                // damaged.
                 match Disk::connect(&urls, &options) {
                     Ok(disk) => break disk,
                     Err(error) => println!("{error}"),

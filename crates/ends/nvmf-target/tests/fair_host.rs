@@ -1,4 +1,5 @@
-//! Effects of one host on others and on itself: no late execution, and fair turns.
+//! The effects of one host on others and on itself: no command executes late, and all get fair
+//! turns.
 
 mod rig;
 
@@ -18,8 +19,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// An admin queue, an I/O queue lost with a write of 1s under way, and the gate that holds the
-/// write.
+/// An admin queue, the slot of an I/O queue that was lost with a write of ones in progress, and the
+/// gate that holds the write.
 fn with_a_lost_write(engine: EngineKind) -> (Target, Queue, u16, Arc<Gate>) {
     let disk = || Arc::new(Mem::new(BLOCK as u32, 1 << 20).expect("a size"));
     let gate = Arc::new(Gate::of(Command::Write, disk()));
@@ -51,7 +52,7 @@ fn io_once_free(address: SocketAddr, controller: u16) -> Queue {
     connected.expect("connected just now")
 }
 
-/// Sends a write of 2s to the blocks of the lost one, without waiting.
+/// Sends a write of twos to the blocks of the lost write, without waiting.
 fn send_anew(queue: &mut Queue) {
     let mut out = Vec::new();
     let sqe = blocks(1, 0, 1, SglDescriptor::in_capsule(0, BLOCK as u32));
@@ -90,7 +91,7 @@ fn a_queue_that_was_lost_does_not_undo_what_its_successor_writes() {
 fn a_reset_or_shutdown_is_not_over_before_what_it_ended() {
     const SHUTDOWN: u64 = 1 << 14;
     const ENABLED: u64 = 1 | 6 << 16 | 4 << 20;
-    // CC after the change; CSTS while the write is under way, and afterwards.
+    // Cases: CC after the change; CSTS while the write is in progress, and afterwards.
     let cases = [(ENABLED & !1, 1, 0), (ENABLED | SHUTDOWN, 1 | 1 << 2, 1 | 2 << 2)];
     for &engine in EngineKind::HERE {
         for (cc, before, after) in cases {
@@ -109,14 +110,14 @@ fn a_reset_or_shutdown_is_not_over_before_what_it_ended() {
 
 #[test]
 fn a_reset_and_a_shutdown_leave_event_requests_unanswered() {
-    /// More than the queue has entries, to detect entries that are not freed.
+    /// More resets than the queue has entries, to detect entries that are not freed.
     const RESETS: u16 = 40;
     for &engine in EngineKind::HERE {
         let target = target(engine, |_| {});
         let (mut queue, _) = admin(target.addresses()[0], Digests::NONE);
         let write_cc = |queue: &mut Queue, cc: u64| {
             let set = PropertySetCommand::new(0, offset::CC, PropertySize::Four, cc).to_sqe();
-            // Only its own response arrives.
+            // Only the response to this command arrives.
             assert_eq!(queue.run(set, Transfer::None, &[]).status, Status::SUCCESS);
         };
         for round in 0..=RESETS {
@@ -138,7 +139,7 @@ fn a_reset_and_a_shutdown_leave_event_requests_unanswered() {
 }
 
 const MANY: u16 = 48;
-/// Verify steps under way at once.
+/// Verify steps in progress at once.
 const AT_ONCE: usize = limits::IN_PLACE_BYTES / limits::STEP_BYTES;
 
 /// A target that holds all reads, and an I/O queue with many Verify commands of 32 MiB.
@@ -156,7 +157,7 @@ fn with_verifies(engine: EngineKind) -> (Target, [Queue; 2], u16, Arc<Gate>) {
         queue.end.submit(SlotId(slot), &sqe, Transfer::None, &mut out);
     }
     queue.stream.write_all(&out).expect("sent");
-    // Behind them, without reading the disk.
+    // A write goes behind the Verify commands, without reading the disk.
     assert_eq!(write(&mut queue, 0, &[1; BLOCK], true), Status::SUCCESS);
     rig::until("all that may begin has", || gate.kept() == AT_ONCE);
     (target, [admin, queue], controller, gate)
@@ -168,7 +169,7 @@ fn what_is_carried_out_in_place_holds_little_and_ends_with_its_connection() {
         let (target, [_admin, mut queue], controller, gate) = with_verifies(engine);
         assert_eq!(write(&mut queue, 0, &[2; BLOCK], true), Status::SUCCESS);
         assert_eq!(gate.kept(), AT_ONCE, "{engine}: more than is let");
-        // Their queue is closed: they end with the current step.
+        // The queue of the Verify commands is closed: they end with the current step.
         drop(queue);
         rig::until("the target knows", || {
             let mut again = Queue::new(target.addresses()[0], Digests::NONE);
@@ -200,7 +201,7 @@ fn what_is_carried_out_in_place_takes_turns() {
         queue.completions(1);
         let seen = gate.seen();
         let turn = seen.iter().position(|&lba| lba == ELSEWHERE).expect("it was carried out");
-        // The others have thousands of steps.
+        // The other commands have thousands of steps.
         assert!(turn <= 2 * AT_ONCE, "{engine}: {turn} others went first");
     }
 }
@@ -223,7 +224,7 @@ fn a_slow_disk_keeps_no_other_from_its_turns() {
         }
         queue.stream.write_all(&out).expect("sent");
         rig::until("all that may begin has", || gate.kept() == AT_ONCE);
-        // On the same queue, and so the same core: Verify and Write Zeroes.
+        // On the same queue, and so on the same core: Verify and Write Zeroes.
         for opcode in [0x0c, 0x08] {
             let other = Sqe { nsid: 2.into(), ..blocks(opcode, 0, 65536, sqe.dptr) };
             assert_eq!(queue.run(other, Transfer::None, &[]).status, Status::SUCCESS, "{engine}");

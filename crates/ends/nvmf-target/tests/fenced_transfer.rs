@@ -1,4 +1,4 @@
-//! A write whose data are still to come when another host reserves the disk.
+//! A write whose data have not arrived when another host reserves the disk.
 
 mod rig;
 

@@ -30,7 +30,7 @@ fn block(value: u32) -> Vec<u8> {
     block
 }
 
-/// The statuses of a pair.
+/// Sends a fused pair, and returns the statuses of both commands.
 fn fused(queue: &mut Queue, old: u32, new: u32) -> [Status; 2] {
     scripted::fused(queue, LBA, &block(old), &block(new))
 }
@@ -80,7 +80,7 @@ fn five_hosts_count_and_lose_nothing_on_the_portable_engine() {
     count(5, EngineKind::Portable, Digests::NONE);
 }
 
-/// Sends a command of one block with its data, or none, without waiting.
+/// Sends a command of one block, with its data if it has any, without waiting.
 fn send(queue: &mut Queue, slot: u16, sqe: Sqe, data: &[u8]) {
     let mut out = Vec::new();
     let length = data.len() as u32;
@@ -100,7 +100,7 @@ fn send_pair(queue: &mut Queue, slots: [u16; 2], lba: u64, [old, new]: [u32; 2])
     }
 }
 
-/// The statuses of the next commands to complete, by slot.
+/// The statuses of the next `count` commands to complete, by slot.
 fn statuses(queue: &mut Queue, count: usize) -> BTreeMap<u16, Status> {
     let mut statuses = BTreeMap::new();
     loop {
@@ -120,10 +120,10 @@ fn statuses(queue: &mut Queue, count: usize) -> BTreeMap<u16, Status> {
 }
 
 /// A disk that stops the target's core at each read of block [`STALLED`]. So several events wait
-/// for the core's next tick.
+/// for the core's next turn.
 struct Stall {
     inner: Arc<dyn Namespace>,
-    /// Both sides meet here once the core has stopped, and again to let it continue.
+    /// The core and the test meet here once the core has stopped, and again to let it continue.
     turn: Arc<Barrier>,
 }
 
@@ -167,8 +167,8 @@ impl BlockQueue for StallQueue {
     }
 }
 
-/// In one tick, two pairs are aborted and the next pair takes their slots. It must claim its own
-/// blocks, instead of starting with the claim of an aborted pair.
+/// In one turn of the core, two pairs are aborted and the next pair takes their slots. The new pair
+/// must reserve its own blocks, instead of starting with the blocks reserved by an aborted pair.
 #[test]
 fn a_pair_in_the_slots_of_aborted_ones_claims_its_own_blocks() {
     for engine in rig::engines() {

@@ -64,7 +64,7 @@ impl Host {
         write(&mut self.io, 5, &pattern(BLOCK, self.key as u8), true)
     }
 
-    /// Registrants in any order: identifier, key, and whether it holds the reservation.
+    /// The registrants in any order: identifier, key, and whether the host holds the reservation.
     fn report(&mut self) -> Vec<(u128, u64, bool)> {
         const LENGTH: u32 = 4096;
         let mut sqe = Sqe::new(NvmOpcode::RESERVATION_REPORT.0, 0, 1);
@@ -102,12 +102,12 @@ fn who_comes_back_is_who_it_was_and_nobody_else_is() {
         let both = [(IDS[0], 1, true), (IDS[1], 2, false)];
         assert_eq!(hosts[2].report(), both);
 
-        // With the holder's key, but only half of its identifier.
+        // Clear with the holder's key, but only half of its identifier.
         let clear = ReservationControl::default().with_action(ReleaseAction::CLEAR.0);
         let cleared = hosts[2].send(NvmOpcode::RESERVATION_RELEASE, clear, &[1]);
         assert_eq!(cleared, CONFLICT, "{engine:?}");
 
-        // Connections are lost, of each host alone and of all.
+        // The connections of each host alone, and then of all hosts, are lost.
         for gone in [&[0][..], &[1], &[2], &[0, 1, 2]] {
             for &gone in gone {
                 hosts[gone] = Host::new(gone, address);
@@ -115,7 +115,7 @@ fn who_comes_back_is_who_it_was_and_nobody_else_is() {
             assert_eq!(hosts.each_mut().map(Host::write), [OK, OK, CONFLICT], "{engine:?}");
             assert_eq!(hosts[0].report(), both);
         }
-        // Registered already, with another key.
+        // Host 0 is registered already, with another key.
         hosts[0].key = 9;
         assert_eq!(hosts[0].register(), CONFLICT);
         hosts[0].key = 1;

@@ -1,4 +1,4 @@
-//! Listening at start.
+//! How a target listens when it starts.
 
 use farblock_proto::controller::PortAccess;
 use farblock_target::{StartError, Target, TargetConfig, TlsPolicy};
@@ -14,7 +14,8 @@ fn any() -> TcpListener {
     TcpListener::bind("127.0.0.1:0").expect("a port")
 }
 
-/// As after a kill -9, when the process has ended but its io_uring has not.
+/// The port is busy for a while, as after a kill -9, when the process has ended but its io_uring
+/// has not.
 #[test]
 fn a_port_that_becomes_free_is_waited_for() {
     let other = any();
@@ -51,7 +52,7 @@ fn an_address_is_listened_on_once() {
 }
 
 /// Starts a target on these addresses with one free port. Another process may take the port
-/// meanwhile.
+/// meanwhile, so this retries.
 fn on_one_port(addresses: [&str; 2]) -> Target {
     let start = |_| {
         let port = any().local_addr().expect("it is bound").port();

@@ -1,6 +1,6 @@
-//! Strangers attack a target whose hosts have keys, in every way possible without a key: they stop
-//! after each message, send wrong proofs, start TLS, reconnect repeatedly. The hosts can still
-//! connect, and the target frees the memory that the strangers made it hold.
+//! Strangers attack a target whose hosts have keys, in every way that needs no key: they stop after
+//! each message, send wrong proofs, start TLS, reconnect repeatedly. The hosts can still connect,
+//! and the target frees the memory that the strangers made it hold.
 //!
 //! The figures are in docs/security.md:
 //!
@@ -36,22 +36,23 @@ use std::time::{Duration, Instant};
 
 /// The name of the test that runs the target's process.
 const SERVE: &str = "serve_until_the_input_ends";
-/// Addresses of strangers, enough to stay below the limit of half-open connections per address.
+/// Addresses of strangers: so many that none has more half-open connections than the limit per
+/// address.
 const ADDRESSES: usize = 200;
-/// Strangers per thread, and the most threads.
+/// Strangers of one thread.
 const STRANGERS_PER_THREAD: usize = 40;
 const MOST_THREADS: usize = 96;
-/// Connections beyond which those closed by the target are dropped first.
+/// With more connections than this, those that the target has closed are dropped first.
 const DESCRIPTORS: usize = 18_000;
-/// Longest wait of a stranger.
+/// The longest time that a stranger waits for the target.
 const BRIEFLY: Duration = Duration::from_millis(200);
-/// Longest time until each stranger has connected once.
+/// The longest time until each stranger has connected once.
 const ALL_KNOCK: Duration = Duration::from_secs(300);
-/// Visits of each host during the attack.
+/// The number of visits of each host during the attack.
 const VISITS: usize = 6;
 /// The host whose TLS key strangers do not have.
 const TLS_HOST: usize = 2_000_000;
-/// Seed of its key; strangers try another one.
+/// The seed of that key; strangers try another one.
 const TLS_SEED: u8 = 1;
 
 /// The behavior of a stranger.
@@ -65,13 +66,13 @@ enum StrangerKind {
     Connected,
     /// Makes the target compute with the largest group, without waiting.
     Negotiating,
-    /// The same with the smallest group.
+    /// As `Negotiating`, with the smallest group.
     Cheap,
-    /// Receives the challenge.
+    /// Waits for the challenge.
     Challenged,
     /// Replies with a guess, without waiting.
     Guessing,
-    /// Receives the refusal of its guess.
+    /// Waits for the refusal of its guess.
     Refused,
     /// Sends half of a ClientHello.
     HalfHello,
@@ -95,7 +96,7 @@ const KINDS: [StrangerKind; 11] = [
     StrangerKind::Hasty,
 ];
 
-/// One attack at a time: each needs all processors and descriptors.
+/// Serializes the tests: each needs all processors and descriptors.
 fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -119,7 +120,7 @@ fn tls_key(seed: u8) -> TlsKey {
     key.expect("a suite")
 }
 
-/// The process under attack; only the other tests run it.
+/// The process under attack; only the other tests of this file start it.
 #[test]
 #[ignore = "a part of the others"]
 fn serve_until_the_input_ends() {
@@ -173,7 +174,7 @@ fn send(peer: &mut Peer, message: &[u8]) -> bool {
     peer.send(sqe, Transfer::InCapsule(length), message)
 }
 
-/// Receives the target's message, if it has processed the last one.
+/// Receives the target's next message, if the target has processed the last one.
 fn receive(peer: &mut Peer) -> Option<()> {
     peer.status()?.0.is_success().then_some(())?;
     let length = 2048;
@@ -184,7 +185,7 @@ fn receive(peer: &mut Peer) -> Option<()> {
 }
 
 /// Runs a stranger of this kind on its own connection, as far as the target permits. The connection
-/// lives as long as the result.
+/// stays open as long as the result exists.
 fn knock(kind: StrangerKind, stream: TcpStream) -> Option<TcpStream> {
     match kind {
         StrangerKind::Silent => return Some(stream),
@@ -202,7 +203,7 @@ fn knock(kind: StrangerKind, stream: TcpStream) -> Option<TcpStream> {
         StrangerKind::Connected => true,
         StrangerKind::Negotiating => send(&mut peer, &negotiate(GroupId::FFDHE8192)),
         StrangerKind::Cheap => send(&mut peer, &negotiate(GroupId::FFDHE2048)),
-        // It stops there if the others keep the target busy.
+        // A stranger stops there if the others keep the target busy.
         StrangerKind::Challenged => {
             let _ = send(&mut peer, &negotiate(GroupId::FFDHE8192)) && receive(&mut peer).is_some();
             true
@@ -235,14 +236,14 @@ struct Crowd {
     address: SocketAddr,
     strangers: usize,
     threads: usize,
-    /// Threads whose strangers have all connected once.
+    /// The number of threads whose strangers have all connected once.
     stand: AtomicUsize,
     begun: AtomicUsize,
     is_over: AtomicBool,
 }
 
 impl Crowd {
-    /// Connects its part of the strangers, and reconnects those that the target has closed.
+    /// Connects the strangers of one thread, and reconnects those that the target has closed.
     fn besiege(&self, part: usize) {
         let numbers: Vec<usize> = (part..self.strangers).step_by(self.threads).collect();
         let mut alive: Vec<Option<TcpStream>> = numbers.iter().map(|_| None).collect();
@@ -265,7 +266,7 @@ impl Crowd {
         }
     }
 
-    /// Drops connections that the target has closed when descriptors run short.
+    /// When descriptors run short, drops connections that the target has closed.
     fn let_go(&self, streams: &mut [Option<TcpStream>]) {
         if streams.iter().flatten().count() >= DESCRIPTORS / self.threads {
             for stream in streams {
@@ -290,7 +291,7 @@ fn hosts(secret: &KeyFile, tls: &KeyFile) -> [Options; 2] {
     let named = |number: usize, id| Options {
         hostnqn: Some(host(number)),
         hostid: Some(HostId([id; 16])),
-        // The strangers get their turns as well.
+        // The strangers get their turns as well, so connecting takes long.
         connect_timeout: Duration::from_secs(30),
         ..Options::default()
     };
@@ -328,7 +329,7 @@ fn siege(strangers: usize, connections: Option<usize>) {
     let (secret, tls) = (KeyFile::of_secret(1), KeyFile::of_key(&tls_key(TLS_SEED)));
     let hosts = hosts(&secret, &tls);
     let besieged = Besieged::start(SERVE, connections);
-    // Once, from another address, to load the libraries and start the authentication thread.
+    // Connect once from another address, to load the libraries and start the authentication thread.
     for kind in KINDS {
         knock(kind, from(2, 1, besieged.address));
     }
@@ -388,10 +389,10 @@ fn siege(strangers: usize, connections: Option<usize>) {
     assert!(each < STRANGER_BYTES, "{each} bytes each");
 }
 
-/// Most memory that may remain, in bytes: tables that grow with connections, and the last few
+/// The most bytes that may remain in use: tables that grow with connections, and the last few
 /// strangers.
 const KEPT_BYTES: usize = 40 * MIB;
-/// Most memory per stranger, in bytes: decision 16 states 24 KiB without TLS, and 42 KiB with a
+/// The most bytes per stranger: decision 16 states 24 KiB without TLS, and 42 KiB with a
 /// ClientHello.
 const STRANGER_BYTES: usize = 42 << 10;
 

@@ -55,7 +55,8 @@ fn url_of(means: &Means, endpoint: &Endpoint, tls: bool) -> String {
     }
 }
 
-/// A target that listens at several addresses, returned in that order. Its disk is not filled.
+/// A target that listens at several addresses, with its endpoints in that order. The target's disk
+/// is not filled.
 pub(in crate::bench_peers) fn serve_at(
     means: &Means,
     backend: Backend,
@@ -66,14 +67,14 @@ pub(in crate::bench_peers) fn serve_at(
     Ok((process, endpoints))
 }
 
-/// The command that shares such a disk.
+/// The command that serves such a target.
 pub(in crate::bench_peers) fn serving(
     means: &Means,
     backend: Backend,
     listen: &[String],
 ) -> Result<Command, String> {
     let disk = match backend {
-        // farblock locks its file against other programs.
+        // farblock locks its file, so it has its own copy.
         Backend::File => format!("file:{}", means.file_for("farblock")?.display()),
         _ => disk(means, backend),
     };
@@ -86,7 +87,8 @@ pub(in crate::bench_peers) fn serving(
     Ok(command)
 }
 
-/// Writes data to an NVMe/TCP target's memory disk: never-written memory is faster to read.
+/// Writes data to an NVMe/TCP target's memory disk, because reads of never-written memory are
+/// faster.
 pub(super) fn fill(means: &Means, endpoint: &Endpoint) -> Result<(), String> {
     fill_at(means, &url(endpoint))
 }

@@ -1,4 +1,4 @@
-//! The floor, with both ends as processes.
+//! The floor (bare sockets), with both ends as processes.
 
 use std::process::Command;
 

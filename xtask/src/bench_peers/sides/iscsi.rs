@@ -15,7 +15,7 @@ const BLOCK_BYTES: u32 = 512;
 pub(super) fn serve(means: &Means) -> Result<Server, String> {
     let file = means.file_in_memory("iscsi")?;
     let address = free_address()?;
-    // Its control socket's name contains this number, which must be small.
+    // The name of tgt's control socket contains this number, which must be small.
     let control = (address.port() % 32_768).to_string();
     let mut command = Command::new("tgtd");
     command.args(["-f", "-C", &control, "--iscsi", &format!("portal={address}")]);

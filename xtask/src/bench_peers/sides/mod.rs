@@ -22,7 +22,7 @@ pub(crate) enum Target {
     Floor,
     Farblock {
         poll: bool,
-        /// TLS is required.
+        /// Whether TLS is required.
         tls: bool,
     },
     Spdk {
@@ -104,12 +104,12 @@ pub(crate) const ALL: [Side; 11] = [
 pub(crate) const PAIRS: [Side; 3] = [FARBLOCK, FLOOR, SPDK];
 
 impl Side {
-    /// Whether the side can run this load, and whether the result is meaningful.
+    /// Whether the side can run this load, and whether its result is meaningful.
     pub(crate) fn supports(&self, backend: Backend, load: &Load) -> bool {
         let plain = load.rate.is_none() && !load.digests;
         match *self {
             FLOOR => plain && backend != Backend::File,
-            // Polling saves only the wake-up of a single I/O.
+            // Polling saves only the wake-up of a single I/O, so only depth 1 is measured.
             POLLING => plain && load.depth == 1 && backend == Backend::Mem,
             TLS => plain && load.depth > 1 && backend == Backend::Mem,
             ISCSI => plain && backend == Backend::Mem && !load.rw.writes(),
@@ -129,7 +129,7 @@ pub(crate) struct Means {
     pub(crate) xtask: PathBuf,
     /// A build of SPDK.
     pub(crate) spdk: Option<PathBuf>,
-    /// The disk file, full of data.
+    /// The disk file, filled with data.
     pub(crate) file: PathBuf,
     /// Size of each disk in bytes.
     pub(crate) disk_bytes: u64,
@@ -154,7 +154,7 @@ pub(crate) struct Server {
 /// A host to be run.
 pub(crate) struct Client {
     pub(crate) command: Command,
-    /// The line that shows that the load has started; without one it starts at once.
+    /// The output line that shows that the load has started; `None`: it starts at once.
     pub(crate) begins: Option<&'static str>,
     pub(crate) parse: fn(&str, &Load) -> Result<Measured, String>,
 }
@@ -184,7 +184,7 @@ pub(crate) fn copy_of(file: &Path, whose: &str) -> PathBuf {
     file.with_extension(whose)
 }
 
-/// The same in a memory file system.
+/// The path of a side's copy of the disk file in a memory file system.
 pub(crate) fn memory_copy_of(file: &Path, whose: &str) -> PathBuf {
     Path::new("/dev/shm").join(copy_of(file, whose).file_name().unwrap_or_default())
 }
@@ -205,7 +205,7 @@ impl Means {
         Ok(copy)
     }
 
-    /// Copies it to a memory file system.
+    /// Copies the disk file to a memory file system.
     fn file_in_memory(&self, whose: &str) -> Result<PathBuf, String> {
         assert!(FILE_COPIES.contains(&whose), "or nobody removes it");
         let copy = memory_copy_of(&self.file, whose);
@@ -214,7 +214,7 @@ impl Means {
         Ok(copy)
     }
 
-    /// Why a side cannot be measured here.
+    /// The reason why a side cannot be measured here; `None` if it can.
     pub(crate) fn lack(&self, side: Side) -> Option<String> {
         let spdk = matches!(side.target, Target::Spdk { .. }) || side.host == Host::SpdkPerf;
         match (&self.spdk, side) {
@@ -272,7 +272,7 @@ impl Means {
     }
 }
 
-/// The packages to install for a peer, unless all its programs exist.
+/// The packages to install for a peer; `None` if all its programs exist.
 pub(super) fn lack_of(peer: &str, programs: &[&str], packages: &str) -> Option<String> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let directories: Vec<PathBuf> =

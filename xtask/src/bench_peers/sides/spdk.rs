@@ -30,7 +30,8 @@ pub(super) fn serve(means: &Means, backend: Backend, zero_copy: bool) -> Result<
     command
         .args(["-m", &format!("{:#x}", 1_u64 << means.target_cpu)])
         .args(["-s", &(OWN_MIB + disk_mib).to_string(), "-u", "--no-huge", "--wait-for-rpc"])
-        // Otherwise no second target starts on this processor, even while the first is stopped.
+        // Without this option no second target starts on this processor, even while the first is
+        // stopped.
         .args(["--disable-cpumask-locks", "-r"])
         .arg(&rpc.path);
     let process = Process::start(command, means.target_cpu)?;
@@ -45,7 +46,7 @@ pub(super) fn serve(means: &Means, backend: Backend, zero_copy: bool) -> Result<
     share(&rpc, address)?;
     let server = Server { process, endpoint: Endpoint { address, name: NQN.to_owned() } };
     if backend == Backend::Mem {
-        // Its memory is allocated on the first write.
+        // The memory disk allocates its memory on the first write.
         farblock::fill(means, &server.endpoint)?;
     }
     Ok(server)
@@ -90,7 +91,7 @@ pub(super) fn client(means: &Means, endpoint: &Endpoint, load: &Load, times: Tim
     let build = means.spdk.as_ref().expect("nobody asks for it without a build");
     let (ip, port) = (endpoint.address.ip(), endpoint.address.port());
     let seconds = |time: Duration| time.as_secs_f64().ceil().to_string();
-    // Line-buffered, so that the start is seen at once.
+    // `stdbuf` makes the output line-buffered, so that the start is seen at once.
     let mut command = Command::new("stdbuf");
     command
         .arg("-oL")
@@ -137,7 +138,7 @@ fn parse(output: &str, load: &Load) -> Result<Measured, String> {
     })
 }
 
-/// A free address.
+/// An address with a free port.
 pub(super) fn free_address() -> Result<SocketAddr, String> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
     listener.and_then(|listener| listener.local_addr()).map_err(|error| error.to_string())
@@ -149,7 +150,7 @@ struct Rpc {
 }
 
 impl Rpc {
-    /// The socket of the target at this address, running or not.
+    /// The RPC socket of the target at this address, running or not.
     fn of(address: SocketAddr) -> Rpc {
         let name = format!("farblock-spdk-{}-{}.sock", std::process::id(), address.port());
         Rpc { path: std::env::temp_dir().join(name) }
@@ -188,7 +189,7 @@ impl Rpc {
     }
 }
 
-/// Why a build cannot be used.
+/// The reason why a build cannot be used.
 pub(super) fn check(build: &Path) -> Result<(), String> {
     for binary in ["nvmf_tgt", "spdk_nvme_perf"] {
         let path = build.join("build/bin").join(binary);

@@ -31,7 +31,7 @@ impl Choice {
         self.0 & 4 == 0
     }
 
-    /// Most values request the concatenation that the target offers.
+    /// The host's request: most values ask for the concatenation that the target offers.
     fn asked(self) -> Concatenation {
         match self.0 >> 3 & 7 {
             0 => Concatenation::NONE,
@@ -72,10 +72,10 @@ impl Choice {
 }
 
 /// A host requests TLS concatenation, and a controller offers it. An attacker between them changes,
-/// cuts, repeats and forges messages. Another host then starts over on the same queue, wherever the
-/// first one stopped. The first two bytes determine the secrets and requests of these hosts. The
-/// third one determines after which message the first host disconnects, and whether the other one
-/// follows.
+/// cuts, repeats and forges messages. Then another host starts a new authentication on the same
+/// queue, wherever the first one stopped. The first two bytes determine the secrets and requests of
+/// these hosts. The third byte determines after which message the first host disconnects, and
+/// whether the other one follows.
 ///
 /// If one end panics, if a key results for a peer without a valid proof, if a requested channel is
 /// skipped, or if two ends with the same secrets derive different keys without an attack.
@@ -92,7 +92,7 @@ pub fn concatenation(data: &[u8]) {
     if cut & 1 == 0 {
         return;
     }
-    // The transport has already delivered the messages that the target took.
+    // The transport has already delivered the messages that the target received.
     let mut other = Host::new(second.host(), &mut numbers(5));
     exchange(&mut other, &mut controller, MOST_MESSAGES, |message| network.carry(message));
     let is_done = controller.progress() == Progress::Done;
@@ -106,7 +106,7 @@ pub fn concatenation(data: &[u8]) {
     assert!(is_done || later.is_empty(), "keys before their time");
 }
 
-/// The attacker between the two.
+/// The attacker between the two ends.
 struct Network<'a> {
     fates: std::slice::Chunks<'a, u8>,
     last: Vec<u8>,
@@ -115,8 +115,8 @@ struct Network<'a> {
 }
 
 impl Network<'_> {
-    /// The first byte of a fate decides whether there is a change; usually not, so that most inputs
-    /// get far.
+    /// The first byte of a fate decides whether the message changes; usually it does not, so that
+    /// most inputs get far.
     fn carry(&mut self, message: &mut Vec<u8>) {
         let before = message.clone();
         if let Some((&is_met, fate)) = self.fates.next().and_then(<[u8]>::split_first)

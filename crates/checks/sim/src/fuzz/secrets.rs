@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 pub(super) const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:host";
 pub(super) const SUBSYSTEM: &str = "nqn.2026-11.org.example:disks";
-/// Limit of messages; two good exchanges have ten.
+/// Limit of messages; two successful exchanges have ten.
 pub(super) const MOST_MESSAGES: usize = 16;
 /// Bytes of the input that determine the fate of one message.
 const FATE_BYTES: usize = 4;
@@ -18,8 +18,8 @@ const FATE_BYTES: usize = 4;
 /// messages. The first byte says whether they have the same secrets.
 ///
 /// # Panics
-/// If one panics, admits a peer with another secret, or if two ends with the same secrets do not
-/// succeed without an attack.
+/// If one end panics, admits a peer with another secret, or if two ends with the same secrets do
+/// not succeed without an attack.
 pub fn authentication(data: &[u8]) {
     let Some((&choice, data)) = data.split_first() else { return };
     let (knows_host, knows_controller) = (choice & 1 == 0, choice & 2 == 0);
@@ -49,7 +49,7 @@ pub fn authentication(data: &[u8]) {
     }
 }
 
-/// Exchanges at most this many messages; `carry` may change each.
+/// Exchanges at most [`MOST_MESSAGES`] messages; `carry` may change each.
 pub(super) fn exchange(
     host: &mut Host,
     controller: &mut Controller,
@@ -73,7 +73,7 @@ pub(super) fn exchange(
     }
 }
 
-/// Changes a message: the fate has the kind, the place, and two parameter bytes.
+/// Changes a message: the fate contains the kind of change, its position, and two parameter bytes.
 pub(super) fn change(message: &mut Vec<u8>, last: &[u8], fate: &[u8]) {
     let &[what, at, one, two] = fate else { return };
     let at = usize::from(at);
@@ -99,7 +99,7 @@ pub(super) fn change(message: &mut Vec<u8>, last: &[u8], fate: &[u8]) {
 /// Key texts, and a client's first TLS message with its identities.
 ///
 /// # Panics
-/// If a parsed text formats differently, or anything panics.
+/// If a parsed text changes when it is formatted again, or anything panics.
 pub fn keys(data: &[u8]) {
     if let Ok(text) = str::from_utf8(data) {
         if let Ok(secret) = Secret::parse(text) {
@@ -157,7 +157,7 @@ pub(super) fn controller_terms(own: Secret) -> ControllerTerms {
     }
 }
 
-/// Numbers from a seed.
+/// Pseudorandom bytes from a seed.
 pub(super) fn numbers(mut state: u32) -> impl FnMut(&mut [u8]) {
     move |out| {
         out.fill_with(|| {

@@ -1,8 +1,8 @@
 //! Deadlines of operations, according to the disk's options.
 //!
-//! The options limit the duration of every operation, from its submission or from the last change
-//! of the world: each further fault may cost as much again. Without a usable path, this applies
-//! only if operations fail fast.
+//! The options limit the duration of every operation, measured from its submission or from the last
+//! change of the world: each further fault may take as much time again. While no path is usable,
+//! the limit applies only if operations fail fast.
 
 use super::Plan;
 use farblock_host::disk::DiskOptions;
@@ -11,7 +11,7 @@ use farblock_target::limits as target;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// For zero-duration steps: messages in transit, a queue's turn.
+/// Time for steps that take no time by the options: messages in transit, a poll of a queue.
 const SLACK: Duration = Duration::from_secs(1);
 
 /// See the [module](self).
@@ -40,22 +40,22 @@ impl Deadlines {
         self.begun.remove(&token);
     }
 
-    /// Forgets all operations, because their caller is gone.
+    /// Forgets all operations, because their caller no longer exists.
     pub(super) fn forget(&mut self) {
         self.begun.clear();
     }
 
-    /// Notes a fault that lasts until then, or its end.
+    /// Notes a fault that lasts until `until`, or the end of a fault.
     pub(super) fn change(&mut self, until: Duration) {
         self.changed = self.changed.max(until);
     }
 
-    /// Notes that all connections have closed, which ends the effects of earlier faults.
+    /// Notes that all connections have closed, so that earlier faults have no effect any more.
     pub(super) fn begin_anew(&mut self, at: Duration) {
         self.changed = at;
     }
 
-    /// An operation past its deadline, and the time since its submission.
+    /// The token of an operation past its deadline, and the time since its submission.
     pub(super) fn overdue(&self, now: Duration, is_there: bool) -> Option<(u64, Duration)> {
         let within = if is_there { self.within } else { self.within_alone };
         let is_late = |begun: Duration| now > begun.max(self.changed) + within;
@@ -73,8 +73,8 @@ fn within(plan: &Plan, options: &DiskOptions) -> Duration {
     // An attempt in progress, the pause, and an attempt that succeeds.
     let reconnect =
         options.reconnect_delay + connection.connect_timeout * 2 + host::BUSY_RETRY_TIME;
-    // Each path may be lost with the operation. Then the controller that must abort the commands
-    // may not answer.
+    // The operation may lose each path. Then the controller that must abort the commands may not
+    // answer.
     let lost = notice * (plan.paths as u32 + 1) + reconnect * 2;
     // The target frees the memory of lost commands when it gives up on them.
     let memory = plan.core_buffer_bytes.map_or(Duration::ZERO, |_| target::TRANSFER_TIMEOUT);

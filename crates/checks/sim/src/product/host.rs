@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use super::model::BLOCK_BYTES;
 
-/// The machines of hosts, which share one clock.
+/// The machines of host processes, which share one clock.
 pub(super) const HOSTS: Range<u32> = 0..TARGET;
 /// The pause after a failed attempt to start.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -25,7 +25,7 @@ struct Folder(Arc<Mutex<Kept>>);
 #[derive(Default)]
 struct Kept {
     left: Predecessor,
-    /// The number of dead processes.
+    /// The number of processes that have died.
     gone: u32,
 }
 
@@ -34,7 +34,7 @@ impl Folder {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The state that was left, and the number of the process that reads it.
+    /// The state that the last process left, and the number of the process that reads it.
     fn read(&self) -> (Predecessor, u32) {
         let kept = self.lock();
         (kept.left.clone(), kept.gone)
@@ -71,7 +71,7 @@ impl Record for Writer {
 /// See the [module](self).
 pub(super) struct Host {
     urls: Vec<Url>,
-    /// `None`: it has no successor.
+    /// `None`: the host's process has no successor.
     folder: Option<Folder>,
     running: Option<(Disk, Box<dyn Queue>)>,
     /// The start time of the next process.
@@ -97,7 +97,7 @@ impl Host {
             Some(folder) => {
                 let (left, process) = folder.read();
                 let record = Writer { folder: folder.clone(), process };
-                // A separate machine for each, as processes share nothing.
+                // Each process has its own machine, as processes share nothing.
                 on_machine(1 + process, || Disk::succeed(&self.urls, options, left, record))?
             }
         };
@@ -106,12 +106,12 @@ impl Host {
         Ok(())
     }
 
-    /// The queue of the process, if it is running.
+    /// The queue of the process; `None` if it is not running.
     pub(super) fn queue(&mut self) -> Option<&mut (dyn Queue + 'static)> {
         self.running.as_mut().map(|(_, queue)| &mut **queue)
     }
 
-    /// Whether its process may die.
+    /// Whether the host's process may die and get a successor.
     pub(super) fn is_succeeded(&self) -> bool {
         self.folder.is_some()
     }
@@ -126,7 +126,7 @@ impl Host {
         kept.gone += 1;
         drop(kept);
         world.end_process(machine, longest);
-        // It can no longer send to any machine.
+        // The process can no longer send to any machine.
         let end = || os::spawn("dying".to_owned(), move || drop(disk)).expect("a thread");
         on_machine(machine, || {
             drop(queue);
@@ -145,21 +145,21 @@ impl Host {
         is_there
     }
 
-    /// The machines that its processes were on.
+    /// The machines on which the host's processes ran.
     pub(super) fn machines(&self) -> Range<u32> {
         0..self.folder.as_ref().map_or(1, |folder| folder.lock().gone + 2)
     }
 
-    /// Describes its paths.
+    /// Describes the paths of the disk.
     pub(super) fn describe(&self) -> String {
         self.running.as_ref().map_or("dead".to_owned(), |(disk, _)| format!("{:?}", disk.paths()))
     }
 }
 
-/// Attributes all data that reaches the disk to host processes.
+/// Knows which host process wrote the data that reaches the disk.
 #[derive(Default)]
 pub(super) struct Witness {
-    /// The last numbers of the dead processes' writes.
+    /// The number of each dead process's last write.
     last: Vec<u64>,
     /// The latest process with data on the disk.
     latest: usize,
@@ -168,7 +168,7 @@ pub(super) struct Witness {
 }
 
 impl Witness {
-    /// Notes that a process died whose last write has this number.
+    /// Notes that a process died, and the number of its last write.
     pub(super) fn died(&mut self, last: u64) {
         self.last.push(last);
     }
@@ -178,8 +178,8 @@ impl Witness {
         self.acknowledged.insert(number, now);
     }
 
-    /// Checks that no data of a dead process lands after data of its successor, and that no
-    /// acknowledged write lands twice.
+    /// Checks that no data of a dead process reaches the disk after data of its successor, and that
+    /// no acknowledged write reaches it twice.
     pub(super) fn see(&mut self, landed: Vec<Landed>) {
         for Landed { at, offset, bytes } in landed {
             for (lba, block) in (offset / BLOCK_BYTES..).zip(bytes.chunks(BLOCK_BYTES)) {

@@ -12,7 +12,7 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Other systems have no TLS library.
+/// Whether this system has a TLS library.
 const HAS_TLS: bool = cfg!(unix);
 
 /// The ends that must authenticate, and the method.
@@ -22,15 +22,15 @@ pub(super) enum Proof {
     OneWay,
     /// The controller as well.
     BothWays,
-    /// Both, with a key for TLS.
+    /// Both ends, with a key for TLS.
     Tls,
-    /// The host authenticates, which yields the key for TLS; the controller as well if mutual.
+    /// The host authenticates, which yields the key for TLS; if mutual, the controller as well.
     Concatenated { is_mutual: bool },
 }
 
 impl Proof {
-    /// Seven of sixteen seeds authenticate. The choice consumes no random numbers, so the other
-    /// seeds' runs stay the same.
+    /// Seven of sixteen seeds authenticate. The choice consumes no random numbers, so the runs of
+    /// the other seeds stay the same.
     pub(super) fn of(seed: u64) -> Option<Proof> {
         match seed % 16 {
             3 | 11 => Some(Proof::OneWay),
@@ -42,8 +42,8 @@ impl Proof {
         }
     }
 
-    /// Must be called outside of every world, so that OpenSSL's one-time random numbers do not come
-    /// from the first world.
+    /// Makes OpenSSL draw simulated random numbers. Call it outside of every world: the numbers
+    /// that OpenSSL draws only once must not come from the first world.
     pub(super) fn prepare(self) {
         #[cfg(unix)]
         if matches!(self, Proof::Tls | Proof::Concatenated { .. }) {
@@ -55,7 +55,7 @@ impl Proof {
         matches!(self, Proof::BothWays | Proof::Concatenated { is_mutual: true })
     }
 
-    /// Whether corruption in transit cannot do harm.
+    /// Whether corrupted bytes in transit cannot do harm, because the connection detects them.
     pub(super) fn is_sealed(self) -> bool {
         self == Proof::Tls
     }
@@ -64,11 +64,11 @@ impl Proof {
 /// The progress of the change of the host's key, which happens once in a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Change {
-    /// It has not started.
+    /// The change has not started.
     Ahead,
-    /// Both keys are valid, and the host has the new one.
+    /// The target accepts both keys, and the host has the new one.
     UnderWay,
-    /// The old one was removed.
+    /// The target no longer accepts the old key.
     Over,
 }
 
@@ -83,7 +83,7 @@ pub(super) struct Terms {
 pub(super) struct Keys {
     folder: PathBuf,
     proof: Proof,
-    /// The old and the new one.
+    /// The host's old and new secret.
     host: [Secret; 2],
     tls: [TlsKey; 2],
     controller: Secret,
@@ -147,8 +147,8 @@ impl Keys {
         }
     }
 
-    /// Advances the change of the key, if `change` is its next step. If so, the caller updates the
-    /// target.
+    /// Advances the change of the key; true if `change` was its next step. Then the caller updates
+    /// the target.
     pub(super) fn go_on(&mut self, change: Change) -> bool {
         let is_next = matches!(
             (self.change, change),
@@ -160,7 +160,7 @@ impl Keys {
         is_next
     }
 
-    /// Gives the host the new key, which the target accepts by now.
+    /// Gives the host the new key, which the target accepts already.
     pub(super) fn renew(&self) {
         for (file, text) in [("host", self.host[1].text()), ("tls", self.tls[1].text())] {
             let path = self.folder.join(file);
@@ -227,7 +227,7 @@ impl Drop for Keys {
     }
 }
 
-/// A new folder. A killed process may have left one of the same number.
+/// A new folder. A killed process may have left a folder of the same number.
 fn new_folder() -> PathBuf {
     static RUNS: AtomicU64 = AtomicU64::new(0);
     loop {

@@ -1,4 +1,5 @@
-//! Compares memory with its limits: the target's accounts for its peers, and the actual buffers.
+//! Compares memory with its limits: the target's accounts for its peers, and the buffers that
+//! exist.
 
 use super::model::BLOCK_BYTES;
 use super::server::TARGET;
@@ -18,7 +19,7 @@ pub(super) fn check(world: &World, plan: &Plan) {
     assert!(highest <= most, "a core's peers hold {highest} bytes, where {most} are the limit");
 }
 
-/// Checks that everything is freed when all is closed.
+/// Checks that all buffers are freed when hosts and targets are closed.
 pub(super) fn check_end(machines: impl IntoIterator<Item = u32>) {
     for machine in machines.into_iter().chain([TARGET]) {
         let left = tally::of(machine).now_bytes;

@@ -5,13 +5,13 @@
 //! [world](farblock_reactor::sim) offers: connections break, and deliver their data later;
 //! addresses do not answer, or delay the data of one side; the target's process dies, or its
 //! machine loses power; the host's process dies and gets a successor; clocks jump ahead on either
-//! side; the disk is slow or fails. Then everything is repaired, and every operation must end. It
-//! checks that:
+//! side; the disk is slow or fails. Then all faults are repaired, and every operation must end. The
+//! run checks that:
 //!
-//! - a read gives what the [model] says;
+//! - a read returns data that the [model] allows;
 //! - every operation completes, once, and fails only if the disk may fail;
-//! - it does so [in the time](deadlines) that the options give it;
-//! - no data of a dead [host process](host) reaches the disk once data of its successor has;
+//! - each operation completes [in the time](deadlines) that the options allow;
+//! - no data of a dead [host process](host) reaches the disk after data of its successor;
 //! - where hosts must use authentication, TLS or concatenation (in seven of sixteen seeds), a host
 //!   with another key, or with an expired one, gets no queue, whatever the faults;
 //! - the [memory] held by the target's peers is within the limits, which are narrow in a third of
@@ -49,29 +49,29 @@ use std::time::Duration;
 const HOST_NQN: &str = "nqn.2014-08.org.example:simulated";
 /// Operations of a usual run.
 pub const OPERATIONS: u64 = 250;
-/// Limit of steps in which they are submitted.
+/// Limit of steps in which the operations are submitted.
 const MOST_STEPS: u64 = 2_000;
 /// Limit of operations in flight.
 const DEPTH: usize = 12;
 /// Limit of blocks in an operation.
 const MOST_BLOCKS: u64 = 20;
-/// The time in which everything ends once all faults are repaired.
+/// Time within which all operations end once all faults are repaired.
 const WAIT_LIMIT: Duration = Duration::from_secs(600);
 /// The maximum duration of a fault.
 const LONGEST: Duration = Duration::from_secs(4);
-/// One fault in so many lasts this long, without other faults meanwhile.
+/// One fault in this many lasts for [`LONGEST`], without other faults meanwhile.
 const LASTING_ONE_IN: u64 = 5;
 const LASTING: Duration = Duration::from_secs(40);
 /// The maximum jump of a clock.
 const JUMP: Duration = Duration::from_secs(20);
-/// One fault in so many is the death of the host's process.
+/// One fault in this many is the death of the host's process.
 const DIES_ONE_IN: u64 = 8;
 
-/// The time in which the target drops its last connection: the network's own timers need this long
-/// to end an abandoned one.
+/// Time within which the target drops its last connection: the network's own timers need this long
+/// to end an abandoned connection.
 const GONE_TIME: Duration = Duration::from_secs(150);
 
-/// A run and how it went.
+/// The results of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Outcome {
     /// A digest of the whole run.
@@ -86,13 +86,13 @@ pub struct Outcome {
     pub faults: u64,
 }
 
-/// Settings that a seed decides once.
+/// Settings that the seed decides once for a run.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
     paths: usize,
     cores: usize,
     is_memory: bool,
-    /// One step in so many has a fault; 0: none.
+    /// One step in this many has a fault; 0: none.
     fault_one_in: u64,
     net: NetFaults,
     disk: DiskFaults,
@@ -102,11 +102,11 @@ struct Plan {
     fast_fail: Option<Duration>,
     /// The command timeout.
     io_timeout: Duration,
-    /// The memory that peers may hold per core, if it is small. Writes then wait for memory.
+    /// The memory that peers may hold per core, if the limit is small. Writes then wait for memory.
     core_buffer_bytes: Option<usize>,
-    /// The host's process dies now and then, and gets a successor.
+    /// Whether the host's process dies now and then, and gets a successor.
     is_succeeded: bool,
-    /// The hosts' clocks jump, too.
+    /// Whether the hosts' clocks jump, too.
     hosts_jump: bool,
 }
 
@@ -153,7 +153,7 @@ pub fn run(seed: u64) -> Outcome {
     run_as(seed, &Variant::default())
 }
 
-/// A run that is not the usual one.
+/// How a run differs from the usual one.
 #[derive(Clone, Copy, Debug)]
 pub struct Variant {
     /// A deliberate mistake in the product.
@@ -168,7 +168,7 @@ impl Default for Variant {
     }
 }
 
-/// Runs the world of a seed in another way.
+/// Runs the world of a seed with these differences.
 ///
 /// # Panics
 /// If a check fails.
@@ -203,10 +203,10 @@ pub fn shrink(seed: u64) -> u64 {
     })
 }
 
-/// The fewest operations with which a run still panics that panics with `known`.
+/// The fewest operations with which a run still panics; with `known` operations it does.
 fn fewest(known: u64, run: impl Fn(u64) + RefUnwindSafe) -> u64 {
     let fails = |operations| catch_unwind(|| run(operations)).is_err();
-    // Fewer operations need not fail, too: this finds some boundary, cheaply.
+    // A failing run need not fail with fewer operations: this finds some boundary, cheaply.
     let (mut passes, mut known) = (0, known);
     while passes + 1 < known {
         let middle = passes.midpoint(known);
@@ -297,7 +297,7 @@ impl<'a> Client<'a> {
         let reactor = Reactor::new(&config).expect("a loop");
         let host = Host::start(server.urls(), &options, &reactor, plan.is_succeeded);
         if let Some(medium) = server.medium() {
-            // From now on.
+            // Report only data written from now on.
             let _ = world.take_landed(medium);
         }
         server.set_faults(world, plan.disk);
@@ -325,7 +325,7 @@ impl<'a> Client<'a> {
     fn run(&mut self, operations: u64) {
         let mut steps = 0;
         self.spoil_beginnings();
-        // Where faults never cease, operations may not end before they are repaired.
+        // With faults all the time, operations may not end before the repair.
         while self.submitted < operations && steps < MOST_STEPS {
             steps += 1;
             for _ in 0..self.random.below(4) {
@@ -360,7 +360,7 @@ impl<'a> Client<'a> {
             let Client { world, plan, random, server, .. } = self;
             match go_wrong(world, plan, random, server, longest) {
                 Wrong::Power => self.model.power_cut(),
-                // Lost data is sent again within twice the time.
+                // The network sends lost data again within twice the time.
                 Wrong::Network => self.deadlines.change(self.world.elapsed() + longest * 2),
                 Wrong::Address | Wrong::Process => {}
             }
@@ -375,12 +375,12 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// New connections break all the time.
+    /// Whether new connections break all the time.
     fn is_restless(&self) -> bool {
         self.keys.is_some() && self.plan.fault_one_in != 0
     }
 
-    /// Whether operations in flight must end soon.
+    /// Whether operations in flight must end soon, because a path is usable.
     fn has_hope(&self) -> bool {
         self.server.is_usable() || self.plan.fast_fail.is_some()
     }
@@ -394,7 +394,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Repairs everything, and waits for everything to end.
+    /// Ends all faults, and waits until no operation is in flight.
     fn finish(mut self) -> (Outcome, Range<u32>) {
         self.server.mend(self.world);
         self.is_mended = true;
@@ -432,8 +432,8 @@ impl<'a> Client<'a> {
         (Outcome { trace, elapsed, succeeded, failed, faults }, machines)
     }
 
-    /// With authentication, new connections often break: in the middle of their first messages, or
-    /// between them. With TLS, bytes are corrupted as well.
+    /// With authentication, makes many new connections break: in the middle of their first
+    /// messages, or between them. With TLS, this corrupts bytes as well.
     fn spoil_beginnings(&self) {
         let Some(keys) = &self.keys else { return };
         if self.plan.fault_one_in != 0 {
@@ -494,7 +494,7 @@ impl<'a> Client<'a> {
         self.host.queue().expect("it is open").submit(op);
     }
 
-    /// Advances time, and takes completions.
+    /// Lets the world's time pass, and takes completions.
     fn turn(&mut self, wait: Duration) {
         self.poll();
         self.reactor.poll(Some(wait), &mut self.ready).expect("the loop works");
@@ -554,7 +554,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Waits for everything in flight to end.
+    /// Waits until no operation is in flight.
     fn settle(&mut self) {
         let until = self.world.elapsed() + WAIT_LIMIT;
         while self.model.in_flight() > 0 || self.host.queue().is_none() {
@@ -574,9 +574,9 @@ impl<'a> Client<'a> {
 enum Wrong {
     /// The target is unreachable at one of its addresses.
     Address,
-    /// It is not running.
+    /// The target's process is not running.
     Process,
-    /// Its machine has lost power.
+    /// The target's machine has lost power.
     Power,
     /// Data in transit is lost or late.
     Network,
@@ -634,14 +634,14 @@ fn break_something(world: &World, random: &mut Random, longest: Duration) {
         _ => Break::Stray(longest),
     };
     let first = random.below(connections.len() as u64) as usize;
-    // One connection, or all of them.
+    // Break one connection, or all of them.
     let count = if random.one_in(3) { connections.len() } else { 1 };
     for connection in connections.into_iter().cycle().skip(first).take(count) {
         world.break_connection(connection, how);
     }
 }
 
-/// Strangers with other keys must be refused, even without faults.
+/// Checks that strangers with other keys are refused, even without faults.
 fn turn_strangers_away(server: &Server, plan: &Plan, keys: &Keys) {
     let good = options(plan, Some(keys));
     for (connection, why) in keys.strangers(&good.connection) {

@@ -1,7 +1,7 @@
 //! A model of the data that reads may return.
 //!
 //! Every write has a number, which its blocks contain. For each block the model tracks the numbers
-//! that it may hold now, and those to which it may fall back when the power fails:
+//! that it may contain now, and those that it may contain after a power failure:
 //!
 //! | event | may hold now | may fall back to |
 //! |---|---|---|
@@ -27,7 +27,7 @@ pub(super) const BLOCKS: u64 = 192;
 struct Block {
     now: BTreeSet<u64>,
     older: BTreeSet<u64>,
-    /// When its content was acknowledged.
+    /// The time at which the block's content was acknowledged.
     since: u64,
 }
 
@@ -39,9 +39,9 @@ struct Flying {
     /// The number of a write.
     content: u64,
     is_durable: bool,
-    /// Of a read: what each block could hold when it was submitted.
+    /// For a read: what each block could contain at its submission.
     possible: Vec<BTreeSet<u64>>,
-    /// Acknowledgements and power cuts before it was submitted.
+    /// Acknowledgements and power cuts before the operation was submitted.
     acknowledged: u64,
     power_cuts: u64,
 }
@@ -49,13 +49,13 @@ struct Flying {
 /// An operation to perform.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wish {
-    /// Its command.
+    /// The operation's command.
     pub(super) command: Command,
-    /// Its first block.
+    /// The operation's first block.
     pub(super) lba: u64,
-    /// Its number of blocks.
+    /// The operation's number of blocks.
     pub(super) blocks: u64,
-    /// Durable when it is complete.
+    /// Whether the data must be durable when the operation completes.
     pub(super) is_durable: bool,
 }
 
@@ -66,10 +66,10 @@ pub(super) struct Model {
     next: u64,
     acknowledged: u64,
     power_cuts: u64,
-    /// Acknowledged data may be lost, and no flush has failed for it yet.
+    /// Whether acknowledged data may be lost, and no flush has failed for that yet.
     owes_failure: bool,
-    /// Acknowledgements before the last failed flush: that flush may have worked, and have failed
-    /// for an earlier loss.
+    /// The number of acknowledgements before the last failed flush, which may have made them
+    /// durable, and have failed for an earlier loss.
     maybe_flushed: u64,
 }
 
@@ -145,7 +145,7 @@ impl Model {
     /// Completes an operation.
     ///
     /// # Errors
-    /// A sentence about the contradiction to the model.
+    /// A sentence that says how the result contradicts the model.
     pub(super) fn complete(
         &mut self,
         token: u64,
@@ -181,7 +181,7 @@ impl Model {
         self.next - 1
     }
 
-    /// The power failed.
+    /// Notes that the power failed.
     pub(super) fn power_cut(&mut self) {
         self.power_cuts += 1;
         let is_lost = |block: &Block| !block.older.is_empty() && block.since > self.maybe_flushed;
@@ -199,7 +199,8 @@ impl Model {
     fn wrote(&mut self, op: &Flying) {
         self.acknowledged += 1;
         let since = self.acknowledged;
-        // Otherwise it may have been acknowledged before the power failed, and be lost with it.
+        // Otherwise the target may have acknowledged the operation before the power failed, and
+        // lost its data.
         let is_certain = op.power_cuts == self.power_cuts || op.is_durable;
         for (_, block) in self.range(op.lba, op.blocks) {
             // The earlier contents stay possible, and as durable as before.
@@ -219,7 +220,7 @@ impl Model {
 
     fn flushed(&mut self, op: &Flying) -> Result<(), String> {
         if op.power_cuts != self.power_cuts {
-            // The order of the two is unknown here.
+            // The order of the flush and the power failure is unknown here.
             self.owes_failure = false;
             return Ok(());
         }

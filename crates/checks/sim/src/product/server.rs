@@ -18,7 +18,7 @@ use std::time::Duration;
 
 /// The machine of the target; hosts have lower numbers.
 pub(super) const TARGET: u32 = 1 << 16;
-/// The time for which an address answers before it may fall silent again, so that no data is in
+/// Time for which an address answers before it may fall silent again, so that no data stays in
 /// transit for ever.
 const LUCID: Duration = Duration::from_secs(20);
 
@@ -39,7 +39,7 @@ pub(super) struct Server {
     terms: Option<Terms>,
     /// The storage of persistent reservations.
     kept: Option<Kept>,
-    /// `None` while its process is dead.
+    /// `None` while the target's process is dead.
     target: Option<Target>,
     /// The time at which the process restarts.
     restart: Option<Duration>,
@@ -90,7 +90,7 @@ impl Server {
         self.addresses.clone()
     }
 
-    /// The disk, if the server has one: others keep their blocks in memory.
+    /// The disk, if the server has one: other servers keep their blocks in memory.
     pub(super) fn medium(&self) -> Option<Medium> {
         match self.store {
             Store::Disk(medium) => Some(medium),
@@ -147,13 +147,13 @@ impl Server {
         if let Store::Disk(medium) = &mut self.store {
             *medium = if is_power { world.cut_power(*medium) } else { world.orphan_disk(*medium) };
         }
-        // It may be dead already.
+        // The process may be dead already.
         let Some(target) = self.target.take() else { return };
         for &address in &self.addresses {
             world.kill(address);
         }
         self.kept.iter().for_each(Kept::orphan);
-        // It can no longer send to any machine.
+        // The process can no longer send to any machine.
         let end = || os::spawn("dying".to_owned(), move || drop(target)).expect("a thread");
         drop(on_machine(TARGET, end));
         self.restart = Some(world.elapsed() + time);
@@ -166,12 +166,12 @@ impl Server {
     }
 
     /// Drops the data that one side of an address's connections sends, for a while; false if that
-    /// happened lately.
+    /// happened too recently.
     pub(super) fn darken(&mut self, world: &World, at: usize, side: Side, time: Duration) -> bool {
         let now = world.elapsed();
         let may = self.dark[at].is_zero() || now > self.dark[at] + LUCID;
         if may {
-            // Lost data is sent again within twice the time.
+            // The network sends lost data again within twice the time.
             self.dark[at] = now + time * 2;
             world.blackhole(self.addresses[at], side, time);
         }
@@ -183,17 +183,17 @@ impl Server {
         self.dark.iter().copied().max().unwrap_or_default()
     }
 
-    /// Whether its process is alive.
+    /// Whether the target's process is running.
     pub(super) fn is_running(&self) -> bool {
         self.target.is_some()
     }
 
-    /// Whether it can be used over some path.
+    /// Whether a host can use the target over some path.
     pub(super) fn is_usable(&self) -> bool {
         self.target.is_some() && self.hidden.iter().any(Option::is_none)
     }
 
-    /// Ends faults that are due to end; returns whether it did.
+    /// Ends faults whose time has passed; returns whether there was one.
     pub(super) fn tend(&mut self, world: &World) -> bool {
         let mut is_changed = false;
         let is_due = |at: Option<Duration>| at.is_some_and(|at| at <= world.elapsed());

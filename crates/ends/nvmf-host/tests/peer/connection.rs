@@ -42,15 +42,15 @@ pub struct Connection {
     pub digests: DigestFlags,
     /// Commands that arrived while the target waited for data.
     waiting: VecDeque<Capsule>,
-    /// Damage the next data digest.
+    /// Whether to damage the next data digest.
     pub corrupt_data_digest: bool,
-    /// Damage the next header digest.
+    /// Whether to damage the next header digest.
     pub corrupt_header_digest: bool,
-    /// Send in pieces of this many bytes, if not 0.
+    /// If not 0, the connection sends pieces of this many bytes.
     pub piece_bytes: usize,
-    /// Send the next bytes in two parts, the first of this length.
+    /// If set, the next bytes are sent in two parts, the first of this length.
     pub split_at: Option<usize>,
-    /// Collect sent bytes here instead.
+    /// If set, sent bytes are collected here instead.
     pub hold: Option<Vec<u8>>,
 }
 
@@ -76,7 +76,7 @@ impl Connection {
     }
 
     pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        // Usually long enough for a part to arrive separately.
+        // A pause long enough, usually, for a part to arrive separately.
         let pause = || std::thread::sleep(std::time::Duration::from_micros(200));
         if let Some(hold) = &mut self.hold {
             hold.extend_from_slice(bytes);
@@ -108,7 +108,7 @@ impl Connection {
         Ok(request)
     }
 
-    /// The next PDU, digests checked.
+    /// The next PDU, after a check of its digests.
     pub fn pdu(&mut self) -> io::Result<Pdu> {
         let common = self.read(CommonHeader::LEN)?;
         let header = CommonHeader::parse(&common).unwrap();
@@ -140,7 +140,7 @@ impl Connection {
         })
     }
 
-    /// The next command; data PDUs are not expected.
+    /// The next command; an error if a data PDU arrives.
     pub fn command(&mut self) -> io::Result<Capsule> {
         if let Some(capsule) = self.waiting.pop_front() {
             return Ok(capsule);
@@ -180,14 +180,14 @@ impl Connection {
         self.respond(cid, Status::SUCCESS, 0)
     }
 
-    /// Data for a command, with any offset and flags.
+    /// Sends data for a command, with any offset and flags.
     pub fn push(&mut self, cid: u16, offset: u32, data: &[u8], flags: u8) -> io::Result<()> {
         let shape = PduShape::new(24, data.len() as u32, self.digests, 0).unwrap();
         let pdu = DataPdu::c2h(cid, offset, shape, flags);
         self.send(pdu.as_bytes(), shape, data)
     }
 
-    /// Sends all data of a command in pieces, then its success by a flag or a response.
+    /// Sends all data of a command in pieces, then its success, by a flag or a response.
     pub fn push_all(
         &mut self,
         cid: u16,

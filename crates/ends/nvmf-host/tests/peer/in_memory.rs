@@ -54,7 +54,7 @@ impl Carries for Wired {
     }
 }
 
-/// A target in this process; dropping it closes its connections.
+/// A target in this process; dropping the target closes its connections.
 pub struct Near {
     shared: Arc<PeerShared<Wired>>,
     wires: Arc<Mutex<Vec<Arc<Wire>>>>,
@@ -65,7 +65,7 @@ impl Near {
         Near { shared: Arc::new(PeerShared::new(script)), wires: Arc::default() }
     }
 
-    /// Connects a host to it.
+    /// Connects a host to this target.
     pub fn connect(&self, options: &Options) -> Result<Controller, Error> {
         let (shared, wires) = (Arc::clone(&self.shared), Arc::clone(&self.wires));
         let dial: Dial = Arc::new(move || {

@@ -30,9 +30,9 @@ pub const CNTLID: u16 = 7;
 
 /// The result of a hook.
 pub enum Handled {
-    /// Nothing: process the command as usual.
+    /// The hook did nothing: process the command as usual.
     No,
-    /// It has processed the command.
+    /// The hook has processed the command.
     Yes,
     /// Close the connection.
     Close,
@@ -75,7 +75,7 @@ pub struct Script<C = Connection> {
     pub vwc: bool,
     pub oaes: u32,
     pub cntrltype: u8,
-    /// Two paths of one disk have different ones.
+    /// The controller's identifier; two paths of one disk have different ones.
     pub cntlid: u16,
     pub mqes_z: u16,
     pub queues: u16,
@@ -86,10 +86,10 @@ pub struct Script<C = Connection> {
     /// Bytes per R2T.
     pub r2t_bytes: u32,
     pub success_flag: bool,
-    /// Send in pieces of this many bytes, if not 0.
+    /// If not 0, the target sends pieces of this many bytes.
     pub piece_bytes: usize,
     pub read_only: bool,
-    /// WZSL and DMRSL.
+    /// The limits WZSL and DMRSL.
     pub most: (u8, u32),
     pub hook: Hook<C>,
 }
@@ -133,7 +133,7 @@ struct PeerShared<C> {
     stop: AtomicBool,
     connections: AtomicUsize,
     streams: Mutex<Vec<std::net::TcpStream>>,
-    /// CC.SHN was set.
+    /// Whether a host has set CC.SHN.
     shut_down: AtomicBool,
 }
 
@@ -164,7 +164,7 @@ impl Peer {
         Peer { address, shared }
     }
 
-    /// With a hook for commands; otherwise the default script.
+    /// A target with a hook for commands, and otherwise the default script.
     pub fn with_hook<F>(hook: F) -> Peer
     where
         F: Fn(&mut Connection, u16, &Capsule) -> io::Result<Handled> + Send + Sync + 'static,
@@ -180,7 +180,7 @@ impl Peer {
         self.shared.disk.lock().unwrap().clone()
     }
 
-    /// Changes the disk, as a late command would.
+    /// Changes the contents of the disk, as a late command would.
     pub fn overwrite(&self, at: usize, bytes: &[u8]) {
         self.shared.disk.lock().unwrap()[at..at + bytes.len()].copy_from_slice(bytes);
     }
@@ -437,5 +437,5 @@ pub fn identify_namespace<C>(script: &Script<C>, data: &mut [u8]) {
     data[130] = script.block_size.ilog2() as u8;
 }
 
-/// SQHD with flow control disabled, for hand-made responses.
+/// SQHD with flow control disabled, for responses that a hook makes.
 pub const SQHD: u16 = SQHD_NO_FLOW_CONTROL;

@@ -24,30 +24,30 @@ pub const CROSS_CONTROLLER_RESET: u8 = AdminOpcode::CROSS_CONTROLLER_RESET.0;
 pub const IDENTIFY: u8 = 0x06;
 pub const WRITE: u8 = 0x01;
 
-/// The present state of a scripted target, and its observations.
+/// The present state of a scripted target, and what it has seen.
 pub struct Stage {
     pub access: AtomicU8,
     pub blocks: AtomicU64,
     /// The byte that fills the namespace's UUID; 0: no UUID.
     pub uuid: AtomicU8,
     pub volatile_cache: AtomicBool,
-    /// Another namespace replaces it during the lookup.
+    /// Whether another namespace replaces this one during the lookup.
     pub swaps_at_a_look: AtomicBool,
     /// Number of writes with FUA.
     pub durable: AtomicUsize,
     /// Events to report, as results of event requests.
     pub events: Mutex<Vec<u64>>,
-    /// The waiting event request.
+    /// The command identifier of the waiting event request.
     pub held: Mutex<Option<u16>>,
     pub ios: AtomicUsize,
-    /// Its reported place. With one, it supports Cross-Controller Reset, but knows no lost
-    /// controller.
+    /// The place that the target reports. With a place, the target supports Cross-Controller Reset,
+    /// but knows no lost controller.
     pub origin: Mutex<Option<ControllerOrigin>>,
-    /// The byte that fills its process name, reported with an origin; 0: no name.
+    /// The byte that fills the process name, reported with an origin; 0: no name.
     pub process: AtomicU8,
-    /// The identifier of its controllers; 0: each target has its own.
+    /// The identifier of the target's controllers; 0: each target has its own.
     pub cntlid: AtomicU16,
-    /// Leave commands on I/O queues unanswered.
+    /// Whether to leave commands on I/O queues unanswered.
     pub silent: AtomicBool,
 }
 
@@ -80,7 +80,7 @@ impl Stage {
         self.events.lock().unwrap().push(0x0004_0002);
     }
 
-    /// Another namespace replaces it.
+    /// Replaces the namespace by another one with this UUID.
     pub fn swap(&self, uuid: u8) {
         self.uuid.store(uuid, Ordering::SeqCst);
         self.events.lock().unwrap().push(0x0004_0002);
@@ -227,15 +227,16 @@ pub fn usual() -> DiskOptions {
     DiskOptions { connection, reconnect_delay: Duration::from_millis(50), ..Default::default() }
 }
 
-/// For targets whose lost commands have no late effects.
+/// Options for targets whose lost commands have no late effects.
 pub fn quick() -> DiskOptions {
     DiskOptions { quiesce: Some(Duration::ZERO), ..usual() }
 }
 
-/// The disk waits for a lost controller of a target that cannot close it: 4 s by default.
+/// Options with which the disk waits for a lost controller that its target cannot close: 4 s by
+/// default.
 pub fn impatient(quiesce: Option<Duration>) -> DiskOptions {
     let mut options = DiskOptions { quiesce, ..usual() };
-    // Rounded up to whole seconds, and doubled.
+    // The host rounds this up to whole seconds, and doubles it.
     options.connection.keep_alive = Duration::from_millis(1500);
     options
 }
@@ -283,7 +284,7 @@ impl User {
         self.one()
     }
 
-    /// Writes, and returns whether that target received it.
+    /// Writes, and returns whether this target received the write.
     pub fn goes_to(&mut self, stage: &Stage) -> bool {
         let before = stage.ios();
         assert_eq!(self.write(0), Ok(()));
@@ -302,7 +303,7 @@ pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
 pub fn access(disk: &Disk) -> Vec<Option<AnaState>> {
     disk.paths().iter().map(|path| path.access).collect()
 }
-/// Stores the state for a disk's successor; tests can make it fail.
+/// Records the state for a disk's successor; tests can make it fail.
 #[derive(Clone, Default)]
 pub struct Notes(pub Arc<Mutex<(Predecessor, bool)>>);
 

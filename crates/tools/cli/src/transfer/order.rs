@@ -45,7 +45,7 @@ impl Queue for LastFirstQueue {
         self.waker.wake();
     }
 
-    /// Completes the operations, the last first, once all have been submitted.
+    /// Completes the operation submitted last, once all have been submitted.
     fn poll(&mut self, done: &mut Vec<Completion>) {
         if self.submitted < PIECES {
             return;

@@ -1,5 +1,5 @@
 //! A cluster agent on a node: it registers, reserves and fences, over its own connections, which
-//! also get lost. It retries until it knows the result of an order.
+//! faults break, too. It retries until it knows the result of an order.
 
 use super::super::server::NQN;
 use farblock_proto::tcp::host_end::{Event, HostEnd, Transfer};
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 const TIMEOUT: Duration = Duration::from_secs(3);
 /// The pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Longer than any delay of data sent on a lost connection.
+/// Longer than any delay of data that was sent on a lost connection.
 pub(super) const STRAY_TIME: Duration = Duration::from_secs(10);
 /// Bytes of a report.
 const REPORT_BYTES: u32 = 1024;
@@ -37,9 +37,9 @@ pub(super) struct Identity {
 /// An order to an agent.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Order {
-    /// Registers this key.
+    /// Registers the node with this key.
     Register(u64),
-    /// Reserves.
+    /// Reserves the namespace.
     Acquire(ReservationType),
     /// Preempts the node with this key, and reserves if that node held the reservation.
     Fence { victim: u64, rtype: ReservationType, abort: bool },
@@ -48,13 +48,13 @@ pub(super) enum Order {
 /// The result of an order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Outcome {
-    /// It took effect by this time.
+    /// The order took effect by this time.
     Done(Instant),
-    /// Another one has fenced this node.
+    /// Another node has fenced this one.
     Fenced,
 }
 
-/// See the [module](self). It ends when dropped.
+/// See the [module](self). The agent ends when dropped.
 pub(super) struct Agent {
     orders: Sender<Order>,
     outcomes: Receiver<Outcome>,
@@ -101,18 +101,18 @@ struct Worker {
     addresses: Vec<SocketAddr>,
     persist: bool,
     tries: usize,
-    /// Its registered key.
+    /// The node's registered key.
     key: u64,
-    /// Its controller's queues, for administration and for reservations.
+    /// The queues of the agent's controller, for administration and for reservations.
     queues: Option<(Queue, Queue)>,
-    /// A command of the present order may still be in transit.
+    /// Whether a command of the present order may still be in transit on a lost connection.
     was_lost: bool,
 }
 
 /// The reservation of a namespace, from a report.
 struct Report {
     rtype: ReservationType,
-    /// Keys, and whether each holds the reservation.
+    /// The registered keys, and whether each holds the reservation.
     registrants: Vec<(u64, bool)>,
 }
 
@@ -123,7 +123,7 @@ impl Worker {
             match self.attempt(order) {
                 Ok(Some(outcome)) => {
                     if let (Order::Register(_), true) = (order, self.was_lost) {
-                        // Otherwise a late command could undo another node's fence.
+                        // Without this wait, a late command could undo another node's fence.
                         os::sleep(STRAY_TIME);
                     }
                     return outcome;
@@ -138,7 +138,7 @@ impl Worker {
         }
     }
 
-    /// Attempts an order; returns the result if it is known.
+    /// Attempts an order; returns the result, or `None` if it is unknown.
     fn attempt(&mut self, order: Order) -> io::Result<Option<Outcome>> {
         let control = ReservationControl::default();
         let (opcode, control, keys) = match order {
@@ -165,7 +165,7 @@ impl Worker {
         match Status(status.code()) {
             Status::SUCCESS => Ok(Some(Outcome::Done(os::now()))),
             Status::RESERVATION_CONFLICT => self.look(order),
-            // For example, the target could not persist them.
+            // For example, the target could not persist the reservation.
             _ => Ok(None),
         }
     }
@@ -237,7 +237,7 @@ impl Worker {
     }
 }
 
-/// A queue pair with one command under way at a time.
+/// A queue pair with at most one command in flight.
 struct Queue {
     socket: Socket,
     end: HostEnd,
@@ -268,7 +268,7 @@ impl Queue {
         let cqe = self.hear(completed)?;
         match cqe.status() {
             Status::SUCCESS => Ok(cqe.result()),
-            // For example, its predecessor still exists.
+            // For example, the controller's predecessor still exists.
             _ => Err(ErrorKind::Other.into()),
         }
     }

@@ -1,4 +1,4 @@
-//! Persistent storage of reservations while the target is down.
+//! Persistent storage of reservations, which outlives the target's process.
 
 use farblock_reactor::os;
 use farblock_target::ReservationStore;
@@ -8,10 +8,10 @@ use std::time::Duration;
 
 /// The longest duration of a store.
 const LONGEST: Duration = Duration::from_millis(20);
-/// One store in so many fails.
+/// One store in this many fails.
 const FAILS_ONE_IN: u8 = 8;
 
-/// The storage, shared by successive processes.
+/// The storage, shared by successive target processes.
 #[derive(Clone, Default)]
 pub(in crate::product) struct Kept(Arc<Mutex<Place>>);
 
@@ -20,7 +20,7 @@ struct Place {
     text: String,
     /// The value being stored.
     next: Option<String>,
-    /// The number of processes that have used it.
+    /// The number of processes that have used the storage.
     generation: u32,
     /// Whether stores may fail.
     fails: bool,
@@ -36,7 +36,7 @@ impl Kept {
         Arc::new(Store { kept: self.clone(), generation: self.lock().generation })
     }
 
-    /// The process has died: its pending store is either done or not.
+    /// Ends a process: its pending store is either done or not.
     pub(in crate::product) fn orphan(&self) {
         let mut place = self.lock();
         place.generation += 1;
@@ -84,7 +84,7 @@ impl ReservationStore for Store {
     }
 }
 
-/// From the world's random numbers.
+/// A byte from the world's random numbers.
 fn random() -> u8 {
     let mut byte = [0];
     assert!(os::fill_simulated(&mut byte), "it is used in a simulated world");

@@ -4,17 +4,17 @@
 //! [model](super::model) knows what it may read. Each node also has its own blocks. Now and then a
 //! node fences another one, or two fence each other, with Preempt or Preempt and Abort. Meanwhile
 //! connections break in every way that the world offers, and, if reservations persist, the target's
-//! process dies or its machine loses power. A fenced node continues to write as if it did not know,
-//! and later returns with a new identity. The simulation checks that:
+//! process dies or its machine loses power. A fenced node continues to write as if it were not
+//! fenced, and later returns with a new identity. The simulation checks that:
 //!
 //! - once an agent has seen the completion of its Preempt, or a report without the victim, none of
 //!   the victim's writes reaches the disk: each write contains its author, and the world reports
-//!   all data that lands;
-//! - nothing succeeds that a fenced node starts, except reads if the reservation type allows them
-//!   to all hosts; nor does anything that the type forbids to registrants;
+//!   all written data;
+//! - no operation succeeds that a fenced node starts, except reads if the reservation type allows
+//!   them to all hosts; nor one that the type forbids to registrants;
 //! - no operation of a permitted node is refused;
 //! - of two nodes that fence each other, one wins;
-//! - the new leader reads the writes acknowledged to the old one, and later its own.
+//! - the new leader reads the writes acknowledged to the old leader, and later its own.
 
 mod agent;
 mod kept;
@@ -43,16 +43,16 @@ const OWN_BLOCKS: u64 = 16;
 const SHARED_BLOCKS: u64 = BLOCKS - NODES as u64 * OWN_BLOCKS;
 /// A node's operations in flight.
 const DEPTH: usize = 6;
-/// The numbers of writes outside of the model.
+/// Writes that the model does not know are numbered from this on.
 const UNKNOWN: u64 = 1 << 40;
 /// Operations of a usual run.
 pub const OPERATIONS: u64 = 250;
-/// Limit of steps in which they are submitted.
+/// Limit of steps in which the operations are submitted.
 const MOST_STEPS: u64 = 1_200;
-/// One step in so many starts a fence.
+/// One step in this many starts a fence.
 const FENCE_ONE_IN: u64 = 25;
 
-/// A run and how it went.
+/// The results of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Outcome {
     /// A digest of the whole run.
@@ -111,34 +111,34 @@ pub fn shrink(seed: u64) -> u64 {
 enum Must {
     Succeed,
     Fail,
-    /// Depends on concurrent events.
+    /// The result depends on concurrent events.
     Either,
 }
 
 struct Flight {
     must: Must,
     command: Command,
-    /// The model knows it.
+    /// Whether the model knows the operation.
     is_known: bool,
 }
 
 /// The state of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Standing {
-    /// It is registered.
+    /// The node is registered.
     In,
-    /// It was fenced, and continues until then as if it were not.
+    /// The node was fenced, and continues until this time as if it were not.
     Fenced { until: Duration },
-    /// It is down until then.
+    /// The node is down until this time.
     Away { until: Duration },
-    /// It is up, and about to be registered.
+    /// The node is up, and about to be registered.
     Joining,
 }
 
 struct Node {
     identity: Identity,
     agent: Agent,
-    /// The number of its starts, which its key and its writes contain.
+    /// The number of the node's starts, which its key and its writes contain.
     life: u64,
     standing: Standing,
     disk: Option<Disk>,
@@ -177,11 +177,11 @@ struct Cluster<'a> {
     nodes: Vec<Node>,
     leader: usize,
     rtype: ReservationType,
-    /// Fences in progress: one, or two of the same nodes.
+    /// Fences in progress: one, or two in which the same nodes fence each other.
     contest: Vec<Fence>,
-    /// The author of each write: node and life.
+    /// The author of each write: the node, and the number of its start.
     authors: BTreeMap<u64, (usize, u64)>,
-    /// The time from which no write of a node and life may land.
+    /// The time from which no write of a node's start may reach the disk.
     fences: BTreeMap<(usize, u64), Duration>,
     next: u64,
     outcome: Outcome,
@@ -195,8 +195,8 @@ impl<'a> Cluster<'a> {
     fn new(world: &'a World, seed: u64) -> Cluster<'a> {
         let mut random = Random::new(Random::mix(&[seed, 16]));
         let plan = Plan::new(&mut random);
-        // Nodes wait by their clocks until nothing they sent can be in transit. Some operations
-        // need more memory than a small limit allows.
+        // Nodes wait by their clocks until no data that they sent can be in transit. Some
+        // operations need more memory than a small limit allows.
         let core_buffer_bytes = None;
         let plan = Plan { is_memory: false, hosts_jump: false, core_buffer_bytes, ..plan };
         let (persist, in_capsule) = (!random.one_in(3), random.one_in(2));
@@ -314,7 +314,7 @@ impl<'a> Cluster<'a> {
         let Cluster { world, plan, random, server, .. } = self;
         let longest = Duration::from_millis(random.below(LONGEST.as_millis() as u64) + 1);
         if !self.persist {
-            // Reservations would be lost.
+            // Reservations would be lost, so inject another fault.
             return break_something(world, random, longest);
         }
         if go_wrong(world, plan, random, server, longest) == Wrong::Power {
@@ -342,7 +342,7 @@ impl<'a> Cluster<'a> {
             self.contest.push(Fence { by, victim, rtype, outcome: None });
         }
         // Data in transit may land before or after. A fenced node may read if the new reservation
-        // type allows it to all hosts.
+        // type allows all hosts to read.
         for node in &mut self.nodes {
             let is_fenced = node.standing != Standing::In;
             let hangs_on_it = |flight: &&mut Flight| !is_fenced || !flight.command.writes();
@@ -371,14 +371,14 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Notes that a node knows of another one's fence.
+    /// Notes that the node `by` knows that it has fenced `victim`.
     fn fenced(&mut self, by: usize, victim: usize, rtype: ReservationType, since: Instant) {
         let since = since.saturating_duration_since(self.epoch);
         let more = Duration::from_millis(self.random.below(3_000));
         let node = &mut self.nodes[victim];
         self.fences.insert((victim, node.life), since);
         node.standing = Standing::Fenced { until: self.world.elapsed() + more };
-        // Data in transit has landed or never will; answers may still arrive.
+        // Data in transit has reached the disk or never will; answers may still arrive.
         for (token, flight) in &mut node.flights {
             flight.must = Must::Either;
             if std::mem::take(&mut flight.is_known) {
@@ -395,7 +395,7 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Finishes fences, and returns nodes that were fenced.
+    /// Finishes fences, and restarts nodes that were fenced.
     fn tend_nodes(&mut self) {
         self.server.tend(self.world);
         self.tend_contest();
@@ -469,7 +469,7 @@ impl<'a> Cluster<'a> {
             3 => Command::WriteZeroes { deallocate: self.random.one_in(2) },
             _ => Command::Write,
         };
-        // A former leader does not know that it lost, and the author of its zeroes would be
+        // A former leader does not know that it was replaced, and the author of its zeroes would be
         // unknown.
         let is_shared = is_leader || command == Command::Read;
         let is_shared = is_shared || (command == Command::Write && !self.is_in(at));
@@ -576,7 +576,7 @@ impl<'a> Cluster<'a> {
                 let content = u64::from_le_bytes(block[..8].try_into().expect("a block"));
                 let author = match self.authors.get(&content) {
                     Some(author) => *author,
-                    // Only the leader writes zeroes there, in any of its lives.
+                    // Only the leader writes zeroes to shared blocks, whichever start it is.
                     None if (lba as u64) < SHARED_BLOCKS => continue,
                     None => {
                         let node = (lba - SHARED_BLOCKS as usize) / OWN_BLOCKS as usize;
@@ -595,7 +595,7 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Waits for everything in flight to end.
+    /// Waits until no operation is in flight.
     fn settle(&mut self) {
         let until = self.world.elapsed() + WAIT_LIMIT;
         let is_over = |cluster: &Cluster| {
@@ -610,7 +610,7 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Repairs everything, and waits for everything to end.
+    /// Ends all faults, and waits until no operation is in flight.
     fn finish(mut self) -> Outcome {
         self.server.mend(self.world);
         self.kept.set_fails(false);

@@ -27,7 +27,7 @@ const RECORD_BYTES: usize = 4096;
 const HOST_NQN: &str = "nqn.2014-08.org.example:mirror";
 const NSID: NamespaceId = NamespaceId(1);
 
-/// The present file of a leg, for the next open.
+/// The file that a leg now has, for the next open.
 #[derive(Clone)]
 struct Slot(Arc<Mutex<Medium>>);
 
@@ -82,7 +82,7 @@ impl LegSource for Far {
     }
 }
 
-/// As the program opens legs: without a limit on reconnecting.
+/// Options as the program sets them for legs: without a limit on reconnecting.
 fn options() -> DiskOptions {
     let connection = Options {
         hostnqn: Some(HOST_NQN.to_owned()),
@@ -101,7 +101,7 @@ struct Machine {
     number: u32,
     address: SocketAddr,
     nqn: String,
-    /// `None` while its process is dead.
+    /// `None` while the target's process is dead.
     target: Option<Target>,
 }
 
@@ -113,7 +113,7 @@ pub(super) struct Leg {
     faults: DiskFaults,
     /// `None` for a file of the mirror's machine.
     machine: Option<Machine>,
-    /// Copies of its earlier contents, the oldest first.
+    /// Copies of the leg's earlier contents, the oldest first.
     copies: Vec<Vec<u8>>,
 }
 
@@ -167,13 +167,13 @@ impl Leg {
         self.machine.as_ref().is_none_or(|machine| machine.target.is_some())
     }
 
-    /// Starts its target's process, unless one is running.
+    /// Starts the process of the leg's target, unless one is running.
     pub(super) fn serve(&mut self) {
         let medium = self.slot.medium();
         self.serve_as(medium, "file");
     }
 
-    /// Starts the process with a file in place of the leg's.
+    /// Starts the process with `medium` in place of the leg's file.
     pub(super) fn serve_as(&mut self, medium: Medium, identity: &str) {
         let Some(machine) = &mut self.machine else { return };
         if machine.target.is_some() {
@@ -197,7 +197,7 @@ impl Leg {
         machine.target = Some(target.expect("the address is free"));
     }
 
-    /// Kills its target's process, or cuts the machine's power.
+    /// Kills the process of the leg's target, or cuts the machine's power.
     pub(super) fn die(&mut self, world: &World, is_power: bool) {
         let Some(machine) = &mut self.machine else { return };
         let Some(target) = machine.target.take() else { return };
@@ -208,7 +208,7 @@ impl Leg {
         if is_power {
             world.reboot(machine.number);
         }
-        // It can no longer send to another machine.
+        // The process can no longer send to another machine.
         let end = || os::spawn("dying".to_owned(), move || drop(target)).expect("a thread");
         drop(on_machine(machine.number, end));
     }
@@ -237,14 +237,14 @@ impl Leg {
         world.contents(self.slot.medium())
     }
 
-    /// Its data, without the mirror's reserved part.
+    /// The leg's data, without the mirror's reserved part.
     pub(super) fn data(&self, world: &World) -> Vec<u8> {
         let mut data = self.contents(world);
         data.truncate(BLOCKS as usize * BLOCK_BYTES);
         data
     }
 
-    /// Keeps a copy of its contents, like a backup or snapshot.
+    /// Keeps a copy of the leg's contents, like a backup or snapshot.
     pub(super) fn copy(&mut self, world: &World) {
         const MOST: usize = 8;
         if self.copies.len() == MOST {
@@ -253,8 +253,8 @@ impl Leg {
         self.copies.push(self.contents(world));
     }
 
-    /// The latest copy with another record than the leg has now. A copy with the same record cannot
-    /// be detected by reading the leg, and no test expects that.
+    /// The latest copy whose mirror record differs from the leg's present one. A copy with the same
+    /// record cannot be detected by reading the leg, and no test expects that.
     pub(super) fn older_copy(&self, world: &World) -> Option<Vec<u8>> {
         let now = self.contents(world);
         let records = |bytes: &[u8]| {
@@ -278,8 +278,8 @@ impl Leg {
         world.replace_contents(self.slot.medium(), contents);
     }
 
-    /// Acts like an operator on a leg that the mirror has put out for good: stops the leg's target,
-    /// and empties the leg. A file is replaced by a new one as well.
+    /// Acts like an operator on a leg that the mirror no longer uses: stops the leg's target, and
+    /// empties the leg. If the leg is a file, this replaces it by a new one.
     pub(super) fn make_empty(&mut self, world: &World) {
         self.die(world, false);
         self.copies.clear();
@@ -287,7 +287,7 @@ impl Leg {
         self.serve();
     }
 
-    /// A file with these contents beside the leg's.
+    /// A file with these contents, beside the leg's file.
     pub(super) fn other_file(&self, world: &World, contents: &[u8]) -> Medium {
         let medium = world.disk(LEG_BYTES);
         world.set_disk_faults(medium, self.faults);
@@ -302,7 +302,7 @@ impl Leg {
         on_machine(machine.number, || target.stop()).expect("its loops work");
     }
 
-    /// The machine to which its buffers are charged.
+    /// The machine to which the leg's buffers are charged.
     pub(super) fn machine(&self) -> Option<u32> {
         self.machine.as_ref().map(|machine| machine.number)
     }

@@ -6,17 +6,17 @@
 //!
 //! - every operation succeeds within [`IO_BOUND`], as the other leg has all data;
 //! - a read returns data that the [model](super::model) allows. Only for [`NOTICE`] after a change
-//!   that no read or write can detect, it may return the data of the changed leg;
-//! - the mirror is whole again after the round. If it reports a leg as out until an operator acts,
-//!   the test empties the leg, as `docs/mirror.md` says;
+//!   that no read or write can detect, the read may return the data of the changed leg;
+//! - the mirror is whole again after the round. If the mirror reports a leg as out until an
+//!   operator acts, the test empties the leg, as `docs/mirror.md` says;
 //! - the legs then hold the same data.
 //!
-//! [`stop`] tests mirrors without any leg, and targets that are stopped then. [`plain`] tests disks
-//! without a mirror.
+//! [`stop`] tests mirrors without any leg, and the stop of targets with such mirrors. [`plain`]
+//! tests disks without a mirror.
 //!
-//! **Undetectable, and not tested:** a copy of a leg with the leg's present record, in use; a file
+//! **Undetectable, and not tested:** a copy of a leg in use, with the leg's present record; a file
 //! replaced by name while it is open (its user keeps the old file); and a leg in use whose data
-//! blocks another program changes, but not the record.
+//! blocks, but not the record, another program changes.
 
 mod legs;
 pub mod plain;
@@ -35,11 +35,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use user::{Ended, User};
 
-/// Limit of operations: the mirror's patience with legs, and the limit of disk sets.
+/// Time limit of operations: the mirror's timeout for legs, and that of remote disks in sets.
 pub const IO_BOUND: Duration = Duration::from_secs(21);
-/// The mirror detects within this time a change that no read or write detects.
+/// Time within which the mirror detects a change that no read or write detects.
 pub const NOTICE: Duration = Duration::from_secs(10);
-/// A returned leg is in sync within this time: retries are at most 60 s apart.
+/// Time within which a returned leg is in sync: retries are at most 60 s apart.
 const HEALS: Duration = Duration::from_secs(300);
 /// A leg that is out for this long, although its target is up, needs an operator.
 const IS_OUT: Duration = Duration::from_secs(130);
@@ -51,35 +51,35 @@ const QUIET: Duration = Duration::from_millis(50);
 /// A fault of a leg.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Fault {
-    /// Its file is truncated while idle; the mirror's next write extends it again.
+    /// The leg's file is truncated while idle; the mirror's next write extends it again.
     Cut,
-    /// Its file is truncated while operations are in flight.
+    /// The leg's file is truncated while operations are in flight.
     CutUnderWay,
-    /// Its file is truncated and extended again at once.
+    /// The leg's file is truncated and extended again at once.
     CutAndGrown,
-    /// Its file grows.
+    /// The leg's file grows.
     Grown,
-    /// An older copy overwrites its file, which is in use.
+    /// An older copy overwrites the leg's file, which is in use.
     RolledBack,
-    /// Its target's process dies, and restarts within two seconds.
+    /// The process of the leg's target dies, and restarts within two seconds.
     Restarted,
-    /// The same, and an older copy overwrites its file meanwhile.
+    /// As `Restarted`, and an older copy overwrites the file meanwhile.
     RestartedOlder,
-    /// The same, and its file is truncated and extended again meanwhile.
+    /// As `Restarted`, and the file is truncated and extended again meanwhile.
     RestartedCut,
-    /// The same, and another file replaces it for a while.
+    /// As `Restarted`, and another file replaces the leg's for a while.
     Swapped,
-    /// Its target's machine restarts within two seconds.
+    /// The machine of the leg's target restarts within two seconds.
     Rebooted,
-    /// The same, with an older copy.
+    /// As `Rebooted`, with an older copy.
     RebootedOlder,
-    /// The same, and the machine lost data that it had reported as flushed.
+    /// As `Rebooted`, and the machine lost data that it had reported as flushed.
     LostCache,
-    /// Its target is away for longer, and returns with an older copy.
+    /// The leg's target is away for longer, and returns with an older copy.
     AwayOlder,
-    /// Its target reports the ANA state inaccessible or change.
+    /// The leg's target reports the ANA state inaccessible or change.
     Ana,
-    /// Its target hides the namespace from the mirror's host.
+    /// The leg's target hides the namespace from the mirror's host.
     Masked,
 }
 
@@ -101,10 +101,10 @@ pub const FAULTS: [Fault; 15] = [
     Fault::Ana,
     Fault::Masked,
 ];
-/// The number of them, from the first on, that a file of the mirror's own machine can have.
+/// The number of faults, from the first on, that a file of the mirror's own machine can have.
 const NEAR_FAULTS: usize = 5;
 
-/// A run and how it went.
+/// The results of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Outcome {
     /// A digest of the whole run.
@@ -158,7 +158,7 @@ struct Run<'a> {
     fault: Option<Fault>,
     /// The time until which a changed leg need not be detected.
     blind_until: Duration,
-    /// No leg is available, or was a moment ago.
+    /// Whether operations may fail: no leg is available, or none was a moment ago.
     may_fail: bool,
     outcome: Outcome,
 }
@@ -237,7 +237,7 @@ impl<'a> Run<'a> {
     }
 
     fn inflict(&mut self, victim: usize, fault: Fault) {
-        // Mostly within the data, rather than in the reserved part.
+        // Mostly truncates within the data, rather than in the reserved part.
         let most = if self.random.one_in(4) { (LEG_BYTES / BLOCK_BYTES) as u64 } else { BLOCKS };
         let size = self.random.below(most) as usize * BLOCK_BYTES;
         match fault {
@@ -247,7 +247,7 @@ impl<'a> Run<'a> {
                 self.legs[victim].set_size(self.world, size);
             }
             Fault::CutUnderWay => {
-                // Operations in flight may extend it again at once.
+                // Operations in flight may extend the file again at once.
                 self.be_blind();
                 self.legs[victim].set_size(self.world, size);
             }
@@ -271,7 +271,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// No read or write is sure to detect the present change.
+    /// Notes a change that no read or write is sure to detect.
     fn be_blind(&mut self) {
         self.blind_until = self.world.elapsed() + NOTICE;
     }
@@ -306,7 +306,8 @@ impl<'a> Run<'a> {
             Fault::LostCache => self.lose_cache(victim),
             _ => {}
         }
-        // A leg that is away for two seconds is put out; one more second lets all queues see it.
+        // The mirror puts out a leg that is away for two seconds; one more second lets all queues
+        // see that.
         let (least, most) = if fault == Fault::AwayOlder { (3_000, 8_000) } else { (0, 1_500) };
         let pause = Duration::from_millis(least + self.random.below(most));
         self.load(pause);
@@ -349,7 +350,7 @@ impl<'a> Run<'a> {
     /// Waits until the mirror is whole, and acts as an operator if a leg stays out.
     fn heal(&mut self, victim: usize) {
         let begun = self.world.elapsed();
-        // All changes are detected by then.
+        // The mirror has detected all changes by then.
         let blind = self.blind_until.saturating_sub(begun);
         let (mut was_out, mut is_empty) = (false, false);
         self.load(blind);
@@ -378,7 +379,7 @@ impl<'a> Run<'a> {
         assert!(self.legs.iter().all(Leg::is_served), "a target was forgotten");
     }
 
-    /// Reads everything repeatedly, so that each leg is read.
+    /// Reads all blocks repeatedly, so that each leg is read.
     fn sweep(&mut self) {
         self.settle();
         for lba in (0..BLOCKS).step_by(MOST_BLOCKS as usize).cycle().take(30) {
@@ -418,7 +419,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Waits for everything in flight to end.
+    /// Waits until no operation is in flight.
     fn settle(&mut self) {
         while self.user.in_flight() > 0 {
             self.turn(QUIET);
@@ -432,7 +433,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Advances time, and checks completions.
+    /// Lets the world's time pass, and checks completions.
     fn turn(&mut self, wait: Duration) {
         for Ended { token, result, wrong } in self.user.turn(wait) {
             let (now, fault) = (self.world.elapsed(), self.fault);

@@ -7,8 +7,7 @@
 //! | an older copy overwrites it | nothing: only its user knows the contents |
 //! | it grows | a larger namespace |
 //!
-//! So after a truncation, a read fails or returns data that the [model](super::super::model)
-//! allows.
+//! After a truncation, a read fails or returns data that the [model](super::super::model) allows.
 
 use super::legs::Leg;
 use super::user::User;
@@ -43,7 +42,7 @@ fn cut(world: &World, mut random: Random) -> (Outcome, Vec<u32>) {
     leg.set_size(world, end as usize * BLOCK_BYTES);
     outcome.faults += 1;
     if random.one_in(2) {
-        // In the last block, so that an extended file has its old length.
+        // Write to the last block, so that the extended file has its old length.
         user.write(BLOCKS - 1);
     }
     pass(world, &mut user, &mut random, &mut outcome);

@@ -1,4 +1,4 @@
-//! Mirrors whose legs are all away, while operations are in flight and when the target is stopped.
+//! Mirrors whose legs are all away, while operations are in flight and while the target stops.
 //!
 //! Operations of a mirror without a leg must fail within [`IO_BOUND`], and the mirror must be whole
 //! again when the legs are back. A target that is ordered to stop must end within [`STOP_BOUND`],
@@ -46,16 +46,16 @@ pub fn run(seed: u64) -> Outcome {
     outcome
 }
 
-/// Why legs are away.
+/// The reason why legs are away.
 #[derive(Clone, Copy, Debug)]
 enum Away {
-    /// Their targets' processes are dead.
+    /// The processes of the legs' targets are dead.
     Dead,
-    /// Their targets report this ANA state.
+    /// The legs' targets report this ANA state.
     Ana(AnaState),
-    /// Their targets hide the namespaces.
+    /// The legs' targets hide the namespaces.
     Masked,
-    /// Nothing that their machines send arrives for this long.
+    /// No data that the legs' machines send arrives for this long.
     Cut(Duration),
 }
 
@@ -102,7 +102,7 @@ fn wait(world: &World, random: Random, legs: Vec<Leg>) -> (Outcome, Vec<u32>) {
     run.load(time);
     show(&mut run.legs);
     if let Away::Cut(longest) = away {
-        // Lost data is sent again within twice the time.
+        // The network sends lost data again within twice the time.
         run.load((longest * 2).saturating_sub(time));
     }
     run.load(IO_BOUND);

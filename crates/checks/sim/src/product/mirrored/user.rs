@@ -16,7 +16,7 @@ const DEPTH: usize = 8;
 pub(super) struct Ended {
     pub(super) token: u64,
     pub(super) result: Result<(), BlockError>,
-    /// Data that a read must not return.
+    /// The difference, if a read returned data that it must not return.
     pub(super) wrong: Option<String>,
 }
 
@@ -95,7 +95,7 @@ impl<'a> User<'a> {
         self.queue.submit(if is_durable { op.durable() } else { op });
     }
 
-    /// Advances time, and returns completed operations.
+    /// Lets the world's time pass, and returns completed operations.
     pub(super) fn turn(&mut self, wait: Duration) -> Vec<Ended> {
         self.queue.poll(&mut self.done);
         let wait = if self.done.is_empty() { wait } else { Duration::ZERO };
@@ -113,7 +113,7 @@ impl<'a> User<'a> {
         ended
     }
 
-    /// An operation submitted before `time`, and its submission time.
+    /// An operation submitted before `time`, and its submission time; `None` if there is none.
     pub(super) fn older_than(&self, time: Duration) -> Option<(u64, Duration)> {
         let mut begun = self.begun.iter();
         begun.find(|(_, begun)| **begun < time).map(|(token, begun)| (*token, *begun))
