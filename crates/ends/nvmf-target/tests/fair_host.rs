@@ -19,8 +19,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// An admin queue, the slot of an I/O queue that was lost with a write of ones in progress, and the
-/// gate that holds the write.
+/// A target, an admin queue and its controller's identifier, and the gate that holds a write of
+/// ones, whose I/O queue was lost.
 fn with_a_lost_write(engine: EngineKind) -> (Target, Queue, u16, Arc<Gate>) {
     let disk = || Arc::new(Mem::new(BLOCK as u32, 1 << 20).expect("a size"));
     let gate = Arc::new(Gate::of(Command::Write, disk()));

@@ -25,7 +25,7 @@ fn rates(commands: u64) -> Rates {
     Rates { commands, burst: Duration::from_nanos(1), ..Rates::default() }
 }
 
-/// The first block of namespace `nsid`.
+/// The value of namespace `nsid`'s first block.
 fn contents(nsid: u32) -> Vec<u8> {
     nsid.to_le_bytes().repeat(BLOCK / 4)
 }
@@ -61,7 +61,7 @@ fn a_thousand_limits_change_while_all_are_used() {
             let answer = queue.run(sqe, Transfer::InCapsule(length), &contents(nsid));
             assert_eq!(answer.status, Status::SUCCESS, "namespace {nsid}");
         }
-        // Backwards, so that the last one used is never the next.
+        // Backwards, so that the namespace used last is never the next one.
         for nsid in (1..NAMESPACES).step_by(STEP).rev() {
             let sqe = Sqe { nsid: nsid.into(), ..blocks(2, 0, 1, transport) };
             let answer = queue.run(sqe, Transfer::FromController(length), &[]);

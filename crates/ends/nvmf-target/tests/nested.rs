@@ -1,5 +1,5 @@
-//! Namespaces that would contain themselves through other targets: refused at the start, and cut
-//! off where that becomes known later, so that no read is without an end.
+//! Namespaces that would contain themselves through other targets: refused at the start, or, if
+//! that becomes known later, cut off, so that no read goes round for ever.
 
 mod rig;
 
@@ -43,7 +43,8 @@ fn whole(part: &Arc<Disk>) -> Arc<dyn Namespace> {
     Arc::new(Concat::new(vec![Arc::clone(part) as Arc<dyn Namespace>]).expect("a row"))
 }
 
-/// A namespace whose parts are known only later, as those of a target that has just connected one.
+/// A namespace whose parts are known only later, like that of a target that has just connected its
+/// remote disk.
 struct Late {
     inner: Arc<dyn Namespace>,
     is_known: AtomicBool,
@@ -83,7 +84,7 @@ fn a_namespace_that_contains_itself_through_other_targets_is_refused() {
         let error = error.expect_err("it contains itself").to_string();
         assert!(error.contains("contains this very namespace"), "{error}");
     }
-    // What is another namespace may contain them all.
+    // A different namespace may contain them all.
     let other = export(whole(&disk(&first)), "fourth");
     second.control().add_namespace(NQN, NamespaceId(2), &other).expect("no loop");
 }

@@ -1,4 +1,4 @@
-//! Writes of scripted hosts that wait, or do not, since a namespace is limited.
+//! Scripted hosts whose writes wait, or do not, because a namespace is limited.
 
 mod rig;
 
@@ -22,21 +22,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// A host at a target: its admin queue and one for I/O.
+/// A host at a target: its admin queue and its I/O queue.
 fn host(target: &Target) -> (Queue, Queue) {
     let address = target.addresses()[0];
     let (admin, controller) = admin(address, Digests::NONE);
     (admin, io(address, Digests::NONE, controller, true))
 }
 
-/// So many bytes may be written in a second, and nothing was saved up.
+/// Limits writes to this many bytes per second, without a burst.
 fn limit(target: &Target, writes: u64) {
     let bytes = Rate { writes, ..Rate::default() };
     let rates = Rates { bytes, burst: Duration::from_nanos(1), ..Rates::default() };
     target.control().set_rates(NQN, NamespaceId(1), &rates).expect("it is there");
 }
 
-/// The same, once this queue's core has applied it.
+/// Like [`limit`], and returns once this queue's core has applied the limit.
 fn limit_for(queue: &mut Queue, target: &Target, writes: u64) {
     limit(target, writes);
     assert_eq!(read(queue, 0, 512).status, Status::SUCCESS);
@@ -54,7 +54,7 @@ fn a_limit_that_comes_while_data_are_on_their_way_does_not_ask_for_them_again() 
     assert_eq!(read(&mut other, 0, 512).status, Status::SUCCESS);
     grants.into_iter().for_each(|grant| give(&mut queue, grant, &[7; 4096]));
     (0..3).for_each(|_| assert_eq!(status(&mut queue), Status::SUCCESS));
-    // The next one waits for its start before its data are requested.
+    // The next write waits for its start before the target requests its data.
     ask(&mut queue, 0, 512);
     let grant = wanted(&mut queue);
     ask(&mut queue, 1, 512);
@@ -77,7 +77,7 @@ fn what_waits_keeps_its_turn_when_something_else_changes() {
     let grant = wanted(&mut queue);
     give(&mut queue, grant, &[1; 4096]);
     assert_eq!(status(&mut queue), Status::SUCCESS);
-    // The second may start a second later, even if another namespace changes meanwhile.
+    // The second write may start a second later, even if another namespace changes meanwhile.
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -100,7 +100,7 @@ fn who_goes_takes_nothing_of_the_budget_along() {
     limit(&target, 4096);
     let (other_admin, mut other) = host(&target);
     assert_eq!(write(&mut other, 0, &[1; 4096], true), Status::SUCCESS);
-    // It would take four minutes, and does not start.
+    // This write would take four minutes, and does not start.
     ask(&mut other, 9, 1 << 20);
     assert_eq!(read(&mut other, 1024, 512).status, Status::SUCCESS);
     drop((other, other_admin));
@@ -109,8 +109,8 @@ fn who_goes_takes_nothing_of_the_budget_along() {
     assert_eq!(write(&mut queue, 0, &[2; 4096], true), Status::SUCCESS);
 }
 
-/// A host preempts another: the preempt completes, and the other host gets a conflict. Its waiting
-/// commands end then, and never reach the disk.
+/// A host preempts another: the preempt completes, and the other host gets a conflict. The other
+/// host's waiting commands end then, and never reach the disk.
 #[test]
 fn what_waits_ends_with_the_right_to_do_it() {
     let target = target(EngineKind::Auto, |_| {});

@@ -23,7 +23,7 @@ fn limit(target: &Target, rates: &Rates) {
     target.control().set_rates(NQN, NamespaceId(1), rates).expect("it is there");
 }
 
-/// The same, once the user's core has applied it.
+/// Like `limit`, and returns once the user's core has applied the limit.
 fn limit_for(user: &mut User, target: &Target, rates: &Rates) {
     limit(target, rates);
     user.value(2000);
@@ -36,7 +36,7 @@ fn user(target: &Target) -> (Disk, User) {
     (disk, user)
 }
 
-/// One byte per second: only the first command of a kind executes during a test.
+/// A limit of one byte per second: only the first command of a kind executes during a test.
 fn crawl() -> Rates {
     let bytes = Rate { writes: 1, ..Rate::default() };
     Rates { bytes, burst: Duration::from_nanos(1), ..Rates::default() }
@@ -48,18 +48,18 @@ fn what_is_over_a_limit_waits_until_that_changes() {
     let target = serve(gate.clone(), &[any()]);
     let (_disk, mut user) = user(&target);
     limit_for(&mut user, &target, &crawl());
-    // In the capsule, and not.
+    // Writes with their data in the capsule, and without.
     for (token, blocks) in [(1, 1), (2, 1), (3, 64), (4, 64)] {
         user.write(token * 64, blocks, token as u8, token);
     }
     assert_eq!(user.one().token, 1, "the first finds the budget untouched");
     assert!(user.turn(NOTHING).is_empty(), "there is none left");
     assert_eq!(gate.seen().len(), 1, "nor is the disk asked");
-    // Commands without a limit proceed, of the same host on the same connection.
+    // Commands without a limit proceed, even of the same host on the same connection.
     assert_eq!(user.value(64), 1);
     user.queue.submit(Op::flush(9));
     assert_eq!(user.one().token, 9);
-    // The same limit, which changes nothing; another of the same kind; and none.
+    // Set the same limit, which changes nothing; then another of the same kind; then none.
     limit(&target, &crawl());
     assert!(user.turn(NOTHING).is_empty(), "there is none left");
     limit(&target, &Rates { burst: Duration::from_nanos(2), ..crawl() });
@@ -88,9 +88,9 @@ fn reads_and_writes_are_limited_apart() {
     while done < 11 {
         done += user.turn(Duration::from_secs(60)).len();
     }
-    // Never sooner: ten gaps of 20 ms. A busy machine may take longer.
+    // The commands take at least ten gaps of 20 ms. A busy machine may take longer.
     assert!(begin.elapsed() >= Duration::from_millis(199), "{:?}", begin.elapsed());
-    // 20 ms, 40 ms and so on up to 200 ms, in sum.
+    // The sum of 20 ms, 40 ms and so on up to 200 ms.
     let waited = target.control().stats().subsystems[0].namespaces[0].1.waited;
     assert!(waited.namespace_limit_ns >= 1_095_000_000, "{waited:?}");
     assert_eq!((waited.host_limit_ns, waited.turn_ns), (0, 0));
@@ -149,8 +149,8 @@ fn a_host_is_limited_by_itself() {
     }
     assert_eq!(slow.one().token, 0, "the first finds the budget untouched");
     assert!(slow.turn(NOTHING).is_empty(), "there is none left");
-    // Its consumption carries over to its next connection, and setting the same limits does not
-    // reset it.
+    // The host's consumption carries over to its next connection, and setting the same limits does
+    // not reset it.
     let (_again, mut late) = user(&target);
     limit(&host, &crawl());
     late.write(64, 1, 1, 9);
@@ -217,7 +217,7 @@ fn a_namespace_comes_with_its_limits() {
     }
     assert_eq!(user.one().token, 0, "the first finds the budget untouched");
     assert!(user.turn(NOTHING).is_empty(), "there is none left");
-    // Other changes do not reset them.
+    // Other changes of the namespace do not reset its limits.
     let smaller = Sharing { blocks: Some(64), ..sharing };
     target.control().set_sharing(NQN, NamespaceId(2), &smaller).expect("it is there");
     assert!(user.turn(NOTHING).is_empty(), "there is none left");

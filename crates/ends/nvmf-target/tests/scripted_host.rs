@@ -1,5 +1,5 @@
-//! A target against a scripted host of a socket and the protocol's host end: its responses, its
-//! refusals, and that one connection's faults affect no other.
+//! A target against a scripted host, made of a socket and the protocol's host end: the target's
+//! responses and refusals, and that one connection's faults affect no other.
 
 mod rig;
 
@@ -248,7 +248,7 @@ fn a_host_that_asks_and_does_not_read_holds_little_memory() {
         .collect();
     let before = resident_bytes();
     greedy.stream.write_all(&capsules).expect("they fit the socket");
-    // Another host is served meanwhile.
+    // The target serves another host meanwhile.
     let (mut other, _) = admin(address, Digests::NONE);
     for _ in 0..50 {
         other.property(offset::CSTS);
@@ -316,7 +316,7 @@ fn a_write_that_never_comes_does_not_keep_the_target_from_stopping() {
     target.stop().expect("a clean stop");
 }
 
-/// A target of two disks of 16 MiB that hold all reads.
+/// A target with two disks of 16 MiB, which hold all reads.
 fn gated_target(engine: EngineKind) -> (Target, [Arc<Gate>; 2]) {
     let gates = [1, 2].map(|_| {
         let disk = Arc::new(Mem::new(BLOCK as u32, 16 << 20).expect("a size"));
@@ -328,11 +328,12 @@ fn gated_target(engine: EngineKind) -> (Target, [Arc<Gate>; 2]) {
     (target_of(engine, disks, |_| {}), gates)
 }
 
-/// The last byte of a write arrives while the host receives no responses, and so many wait that the
-/// target stops parsing. The write must complete all the same, since no more input arrives.
+/// The last byte of a write arrives while the host receives no responses, and so many responses
+/// wait that the target stops parsing. The write must complete all the same, since no more input
+/// arrives.
 #[test]
 fn a_write_ends_although_its_host_takes_no_answers() {
-    /// More than the sockets in between can buffer.
+    /// More reads than the sockets in between can buffer.
     const READS: u16 = 8;
     const READ_BYTES: u32 = 1 << 20;
     const WRITE_BYTES: u32 = 64 << 10;
@@ -358,7 +359,7 @@ fn a_write_ends_although_its_host_takes_no_answers() {
         rig::until("all reads are there", || (first.kept(), second.kept()) == (READS.into(), 1));
         std::thread::sleep(Duration::from_millis(100));
 
-        // These fill the sockets; this one waits behind them.
+        // The reads of the first disk fill the sockets; this one waits behind them.
         first.open_up();
         rig::until("the first are read", || first.kept() == 0);
         second.open_up();
@@ -374,7 +375,7 @@ fn a_write_ends_although_its_host_takes_no_answers() {
 
 #[test]
 fn a_capsule_that_breaks_off_is_waited_for_only_so_long() {
-    // In parallel: each takes the target's timeout.
+    // Run these in parallel: each takes the target's timeout.
     let begun: Vec<_> = EngineKind::HERE
         .iter()
         .map(|&engine| {

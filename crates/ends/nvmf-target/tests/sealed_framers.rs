@@ -1,6 +1,7 @@
-//! The framers of both ends over TLS, as their connections use them: records with only data of a
-//! command are decrypted directly into its buffer. With digests, frequent key updates, records in
-//! arbitrary pieces, and a final record damaged on the way.
+//! The framers of both ends over TLS, as their connections use them: a record that contains only
+//! data of a command is decrypted directly into the command's buffer. The tests use digests,
+//! frequent key updates, records in arbitrary pieces, and a last record that was damaged on the
+//! way.
 
 use farblock_proto::capsule::{DataPointer, RemoteForm};
 use farblock_proto::tcp::controller_end::{self, ControllerEnd, Event as FromHost, PushPart};
@@ -15,7 +16,7 @@ use std::sync::Arc;
 const HOST: &str = "nqn.2026-11.h:one";
 const SUBSYSTEM: &str = "nqn.2026-11.s:one";
 const DEPTH: u16 = 8;
-/// Buffer contents that were never written.
+/// The byte that fills buffers before data are written.
 const UNTOUCHED: u8 = 0xa5;
 /// Records per key: fewer than one large transfer.
 const RECORDS_PER_KEY: u64 = 3;
@@ -28,7 +29,7 @@ const WRITE: u8 = 1;
 #[derive(Default)]
 struct Buffers {
     all: Vec<Vec<u8>>,
-    /// Data that were decrypted directly into place.
+    /// Bytes that were decrypted directly into place.
     placed: usize,
 }
 
@@ -276,7 +277,7 @@ impl Pair {
         pieces.find_map(|piece| receive(&mut self.controller, &mut *self.controller_tls, piece))
     }
 
-    /// Runs until both are idle, in pieces of `piece` bytes.
+    /// Exchanges pieces of `piece` bytes until both ends are idle.
     fn exchange(&mut self, piece: usize) {
         loop {
             let (down, up) = (self.controller_says(), self.host_says());
@@ -307,7 +308,7 @@ fn seal(tls: &mut dyn Tls, plain: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Data without repetitions.
+/// Bytes in which no sequence repeats.
 fn pattern(length: usize) -> Vec<u8> {
     (0..length as u32).step_by(4).flat_map(|at| (at ^ 0x1357_9bdf).to_be_bytes()).collect()
 }
@@ -317,7 +318,7 @@ fn has_none_of(buffer: &[u8], data: &[u8]) -> bool {
     buffer.chunks(8).zip(data.chunks(8)).all(|(found, belongs)| found != belongs)
 }
 
-/// Changes the record `ahead` of the last one, and drops those after it.
+/// Changes the record that is `ahead` records before the last one, and drops those after it.
 fn spoil(sealed: &mut Vec<u8>, ahead: usize) {
     let (mut ends, mut end) = (Vec::new(), 0);
     while let Some([_, _, _, high, low]) = sealed.get(end..end + 5) {
@@ -329,8 +330,8 @@ fn spoil(sealed: &mut Vec<u8>, ahead: usize) {
     *sealed.last_mut().expect("there are some") ^= 1;
 }
 
-/// The size of pieces, and the damaged record: the last one, which contains the digest, or the one
-/// before it, which has only data and would be decrypted into place.
+/// The size of pieces, and the damaged record, counted from the last: the last record contains the
+/// digest, and the one before it only data, which would be decrypted into place.
 const SPOILT: [(usize, usize); 6] =
     [(1000, 0), (16 << 10, 0), (1 << 20, 0), (1000, 1), (16 << 10, 1), (1 << 20, 1)];
 
@@ -372,7 +373,7 @@ fn a_target_hands_nothing_over_of_a_write_whose_last_record_is_bad() {
         assert_eq!(pair.controller_hears(&sealed, piece), None);
         let sealed = pair.controller_says();
         assert_eq!(pair.host_hears(&sealed, piece), None);
-        // One more, ahead of the data that the target has requested.
+        // One more record, ahead of the data that the target has requested.
         let granted = std::mem::take(&mut pair.host.out);
         pair.host.write(2, pattern(2048));
         pair.host.out.extend(granted);

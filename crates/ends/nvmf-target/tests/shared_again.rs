@@ -1,4 +1,4 @@
-//! Remote disks shared again: a silent target behind them stalls no other host.
+//! A target shares remote disks again: a silent target behind them stalls no other host.
 
 mod rig;
 
@@ -25,7 +25,7 @@ fn mem() -> Arc<dyn Namespace> {
 }
 
 /// A lost part fails the commands that touch it with a path error, so that hosts try another path;
-/// flushes touch all parts. When it recovers, so does the whole.
+/// flushes touch all parts. When the part recovers, so does the whole disk.
 #[test]
 fn a_lost_part_is_a_lost_path_until_it_is_back() {
     for &engine in EngineKind::HERE {
@@ -41,7 +41,7 @@ fn a_lost_part_is_a_lost_path_until_it_is_back() {
         let (_admin, controller) = admin(address, Digests::NONE);
         let mut queue = io(address, Digests::NONE, controller, false);
         let data = pattern(2 * BLOCK, 1);
-        // The last one spans two parts.
+        // The last range spans two parts.
         let places = [0, BLOCKS, 2 * BLOCKS, BLOCKS - 1];
         let write = |queue: &mut Queue| places.map(|lba| write(queue, lba, &data, true));
         let flush = |queue: &mut Queue| {
@@ -104,7 +104,7 @@ fn a_status_passes_through_a_disk_that_is_shared_again() {
     }
 }
 
-/// A store reports a loss once, and it may concern any host.
+/// A store reports a loss once, and the loss may concern any host.
 #[test]
 #[cfg(target_os = "linux")]
 fn a_flush_that_failed_is_heard_of_by_every_host() {
@@ -141,8 +141,8 @@ fn a_flush_that_failed_is_heard_of_by_every_host() {
         lose(&mut one, 1);
         assert_eq!([flush(&mut one), flush(&mut one)], [ok, ok]);
         assert_eq!([flush(&mut other), flush(&mut other)], [lost, ok]);
-        // A flush of all namespaces, on whichever connection follows; a host that connected later
-        // has lost nothing.
+        // A flush of all namespaces fails, on whichever connection it follows; a host that
+        // connected later has lost nothing.
         lose(&mut one, u32::MAX);
         drop(other);
         let [mut other, mut later] = ["other", "later"].map(connect);
@@ -151,7 +151,7 @@ fn a_flush_that_failed_is_heard_of_by_every_host() {
     }
 }
 
-/// Via the same queue, and so on the same core.
+/// Both namespaces are used on the same queue, and so on the same core.
 #[test]
 fn a_silent_target_behind_a_namespace_stalls_no_other() {
     for &engine in EngineKind::HERE {
@@ -159,7 +159,7 @@ fn a_silent_target_behind_a_namespace_stalls_no_other() {
         let proxy = Proxy::new(behind.addresses()[0]);
         let disk = Disk::connect(&[rig::url(proxy.address)], &rig::options(engine));
         let disk: Arc<dyn Namespace> = Arc::new(disk.expect("it is there"));
-        // Before any queue is open: all of them wait in the handshake.
+        // Stall before any queue is open: all of them wait in the handshake.
         proxy.stall();
         let stripe = Arc::new(Stripe::new(vec![disk, mem()], 64 << 10).expect("a stripe set"));
         let target = target_of(engine, [stripe as Arc<dyn Namespace>, mem()], |_| {});
@@ -180,7 +180,7 @@ fn a_silent_target_behind_a_namespace_stalls_no_other() {
         let removal = target.control().remove_namespace(NQN, NamespaceId(1)).expect("it is there");
         let removal = removal.wait(Duration::from_millis(1)).expect_err("a read is under way");
         proxy.resume();
-        // Started commands complete, and then nothing is left of it.
+        // Commands that have started complete, and then no data of the namespace remain.
         assert_eq!(queue.completions(1), length as usize);
         removal.wait(Duration::from_secs(60)).expect("it drains");
     }

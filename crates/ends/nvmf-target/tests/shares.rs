@@ -1,5 +1,5 @@
-//! A full core: each host gets its share, for any number and depth of queues. Measured by the order
-//! in which the disk receives commands.
+//! On a full core each host gets its share, whatever the number and depth of its queues. The tests
+//! measure this by the order in which the disk receives commands.
 
 mod rig;
 
@@ -104,7 +104,7 @@ fn name(number: u8) -> String {
     format!("nqn.2014-08.org.nvmexpress:uuid:00000000-0000-4000-8000-0000000000{number:02}")
 }
 
-/// A host, and its first block.
+/// A host, and the first block that it uses.
 struct Host {
     _admin: Queue,
     queues: Vec<Queue>,
@@ -132,7 +132,7 @@ impl Host {
         Self { queues: queues.collect(), _admin: admin, lba: u64::from(number - 1) * BLOCKS / 2 }
     }
 
-    /// Uses the quarter of the blocks given by its number.
+    /// A host that uses the quarter of the blocks with its number.
     fn part(number: u8, address: SocketAddr, queues: u16) -> Self {
         Self { lba: u64::from(number - 1) * BLOCKS / 4, ..Self::new(number, address, queues) }
     }
@@ -150,7 +150,7 @@ impl Host {
         }
     }
 
-    /// Waits for all sent commands.
+    /// Waits for `count` commands on each queue.
     fn finish(&mut self, count: u16) {
         for queue in &mut self.queues {
             assert_eq!(queue.completions(count.into()), usize::from(count) * BLOCK);
@@ -177,7 +177,7 @@ fn order_of(
     (greedy, other): (&mut Host, &mut Host),
     (many, few): (u16, u16),
 ) -> Vec<bool> {
-    // Both have sent commands recently.
+    // Both hosts have sent commands recently, so both count as active.
     for host in [&mut *other, &mut *greedy] {
         host.send(1);
         host.finish(1);
@@ -225,7 +225,7 @@ fn weights_say_how_much_each_gets() {
         let (mut heavy, mut light) = (Host::new(1, address, 8), Host::new(2, address, 8));
         let order = order_of(&log, (&mut heavy, &mut light), (DEEP, DEEP));
         let of_light = order[..384].iter().filter(|is_light| **is_light).count();
-        // A quarter, plus or minus a round.
+        // A quarter of the commands, plus or minus a round.
         assert!((64..=128).contains(&of_light), "{engine:?}: {of_light} of 384");
         let stats = target.control().stats();
         let light = stats.hosts.iter().find(|host| host.nqn == name(2)).expect("it is known");
@@ -235,8 +235,8 @@ fn weights_say_how_much_each_gets() {
     }
 }
 
-/// Three hosts with three weights, each of which disconnects and reconnects in turn: a weight
-/// belongs to its host, for new connections too, whatever other connections open and close.
+/// Three hosts with three weights disconnect and reconnect in turn: a weight belongs to its host,
+/// also on new connections, whatever other connections open and close.
 #[test]
 fn three_hosts_keep_their_parts_over_restarts() {
     for &engine in EngineKind::HERE {
@@ -250,7 +250,8 @@ fn three_hosts_keep_their_parts_over_restarts() {
         for gone in 0..3 {
             hosts[gone] = Host::part(gone as u8 + 1, address, 6);
             let order = thirds(&log, &mut hosts);
-            // The heaviest has no more commands than this; each host gets its share in that time.
+            // The host with the highest weight has no more commands than this; each host gets its
+            // share in that time.
             let counts =
                 [0, 1, 2].map(|host| order[..512].iter().filter(|it| **it == host).count());
             let [heavy, middle, light] = counts;

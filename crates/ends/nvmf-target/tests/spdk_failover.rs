@@ -1,16 +1,16 @@
 //! Follows path states like SPDK's initiator: its bdev module in multipath mode, as a scripted
 //! host.
 //!
-//! Source: `module/bdev/nvme/bdev_nvme.c` of spdk/spdk (2022), by its functions.
+//! The source is `module/bdev/nvme/bdev_nvme.c` of spdk/spdk (2022), function by function.
 //! `nvme_ctrlr_create` reads the ANA log page if CMIC reports one; `nvme_ctrlr_init_ana_log_page`
 //! computes its size from NANAGRPID and MNAN. `aer_cb` reads it again upon an ANA event.
 //! `bdev_nvme_io_complete_nvme_status` does so for a command that fails with one of the three
-//! statuses, unless with Do Not Retry, which is final. It queues the command again while
+//! statuses, unless with Do Not Retry, which is final. It queues the command again as long as
 //! `any_io_path_may_become_available`. `bdev_nvme_find_io_path` takes the first path whose
 //! namespace is optimized, or else the first that is not. `nvme_ctrlr_set_ana_states` applies the
 //! states. `bdev_nvme_check_multipath` permits a second controller.
 //!
-//! Differences: one command at a time, and no reconnect. SPDK itself was not available.
+//! Differences from SPDK: one command at a time, and no reconnect. SPDK itself was not available.
 
 mod rig;
 
@@ -34,7 +34,7 @@ use std::time::Duration;
 
 const LOG: u32 = 0x0c;
 const EVENT: u64 = 0x000c_0302;
-/// The slot of the event request, beside the command under way.
+/// The slot of the event request, beside the slot of the present command.
 const EVENT_SLOT: SlotId = SlotId(1);
 const ANA_ERRORS: [Status; 3] =
     [Status::ANA_PERSISTENT_LOSS, Status::ANA_INACCESSIBLE, Status::ANA_TRANSITION];
@@ -47,7 +47,7 @@ struct Path {
     nguid: [u8; 16],
     state: AnaState,
     is_connected: bool,
-    /// Log reads caused by an event, and by a status.
+    /// Number of log reads caused by an event; then those caused by a status.
     events: usize,
     errors: usize,
 }
@@ -98,7 +98,7 @@ impl Path {
         self.admin.stream.write_all(&out).expect("sent");
     }
 
-    /// `nvme_ctrlr_read_ana_log_page`: all of it at once, without retaining the event.
+    /// `nvme_ctrlr_read_ana_log_page`: reads the whole page at once, without retaining the event.
     fn read_log(&mut self) {
         let groups = self.identify.nanagrpid.get() as usize;
         let namespaces = self.identify.mnan.get() as usize;
@@ -172,8 +172,8 @@ impl Multipath {
         first(AnaState::OPTIMIZED).or_else(|| first(AnaState::NON_OPTIMIZED))
     }
 
-    /// Executes a command, queued again as often as needed; returns the path that completed it.
-    /// `heeds`: whether to poll for events in between.
+    /// Executes a command, and queues it again as often as needed; returns the index of the path
+    /// that completed it. `heeds`: whether to poll for events in between.
     fn submit(&mut self, heeds: bool, command: impl Fn(&mut Queue) -> Option<Status>) -> usize {
         let mut done = None;
         until("it is done", || {
@@ -188,7 +188,7 @@ impl Multipath {
             match command(&mut path.io) {
                 Some(Status::SUCCESS) => done = Some(at),
                 Some(status) => {
-                    // With Do Not Retry or another status, it would be a disk error.
+                    // With Do Not Retry or another status, SPDK would report a disk error.
                     assert!(ANA_ERRORS.contains(&status), "{status:?}");
                     path.errors += 1;
                     path.read_log();
@@ -291,7 +291,7 @@ fn it_follows_the_statuses_of_commands() {
         let mut host = Multipath::attach(&ports);
         assert_eq!(host.write(false, 0, 77), 0, "the first of two that are equal");
         set_at(&target, ports[0], state);
-        // Its core may not have applied it yet.
+        // The target's core may not have applied the change yet.
         until("it goes by the other path", || host.write(false, 1, value) == 1);
         assert_eq!((host.0[0].errors, host.0[0].events, host.0[0].state), (1, 0, state));
         assert_eq!((host.read(0), host.read(1)), (77, value));
@@ -300,7 +300,8 @@ fn it_follows_the_statuses_of_commands() {
     }
 }
 
-/// No path works: queued commands complete once one does, none failed and none repeated.
+/// While no path works, commands are queued; they complete once one works, and none fails or
+/// executes twice.
 #[test]
 fn it_waits_while_there_is_no_way() {
     let target = start(&disk(), 1..=999, 2);
@@ -320,7 +321,7 @@ fn it_waits_while_there_is_no_way() {
     assert_eq!(host.read(3), 9);
 }
 
-/// Two targets of one disk, of which one ends.
+/// Two targets share one disk, and one of them stops.
 #[test]
 fn it_goes_by_the_other_target() {
     let disk = disk();

@@ -1,4 +1,5 @@
-//! Bounds the memory that malicious or careless hosts make a target hold, while others are served.
+//! The memory that malicious or careless hosts can make a target hold is limited, and others are
+//! served meanwhile.
 #![cfg(target_os = "linux")]
 
 mod rig;
@@ -17,15 +18,15 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Memory that peers may make each core hold here.
+/// The limit in this test for the memory that peers may make each core hold.
 const CORE_BYTES: usize = 8 * MIB;
-/// Memory by which the process may grow under any attack: the cores' limits, and as much again for
-/// connections' own structures and for the tests.
+/// The process may grow by this many bytes under any attack: the cores' limits, and as much again
+/// for connections' own structures and for the tests.
 const GROWTH: usize = 64 * MIB;
-/// Connection limit.
+/// The target's connection limit.
 const MAX_CONNECTIONS: usize = 400;
 
-/// Only one test at a time can measure the process's memory.
+/// Serializes the tests, because they measure the process's memory.
 fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -61,7 +62,7 @@ fn wait_for_memory(before: usize) {
     }
 }
 
-/// Hosts that owe a requested mebibyte each and withhold its end.
+/// Hosts each of which owes a requested mebibyte and withholds its last bytes.
 fn withholding(address: SocketAddr, count: usize, name: impl Fn(usize) -> String) -> Vec<Peer> {
     let mut peers = Vec::new();
     for number in 0..count {
@@ -84,7 +85,7 @@ fn writes_whose_end_is_withheld_hold_little_and_their_memory_comes_back() {
     let (_admin, mut honest) = Peer::io(address, &host(1000));
     assert_eq!(honest.write(MIB), Status::SUCCESS);
     let before = resident();
-    // Twice: after the first time, allocators keep caches.
+    // Repeat it: after the first time, allocators keep caches.
     for _ in 0..2 {
         let greedy = withholding(address, 80, |_| host(0));
         let grown = resident().saturating_sub(before);
@@ -131,7 +132,7 @@ fn pages_that_nobody_reads_hold_little() {
         let id = if number % 2 == 0 { 1 } else { 0x70 };
         page.cdw10 = (id | dwords_z << 16).into();
         page.cdw11 = (dwords_z >> 16).into();
-        // Output that is not received is not sent either.
+        // The target does not send more output while the peer receives none.
         while peer.next < 30 && peer.send(page, Transfer::FromController(MIB as u32), &[]) {}
         greedy.push(peer);
     }
@@ -183,7 +184,7 @@ fn connections_without_a_host_make_room_for_those_with_one() {
     let half_open: Vec<_> =
         (0..2 * MAX_CONNECTIONS).map(|number| from(1, (number % 10) as u8, address)).collect();
     let deadline = Instant::now() + WAIT_LIMIT;
-    // It may be refused while others are being closed.
+    // The target may refuse the host while it closes other connections.
     let mut honest = loop {
         if let Some(peer) = Peer::try_on(from(0, 2, address)) {
             break peer;
@@ -199,8 +200,8 @@ fn connections_without_a_host_make_room_for_those_with_one() {
     target.stop().expect("it stops");
 }
 
-/// Most memory per half-open connection, of the target and this test together: decision 16 states
-/// 24 KiB.
+/// The most bytes per half-open connection, in the target and this test together: decision 16
+/// states 24 KiB.
 const STRANGER_BYTES: usize = 24 << 10;
 
 /// Many strangers start a Connect and never complete it, while a host is admitted and served.
@@ -216,7 +217,7 @@ fn knock(strangers: usize) {
         let own = number / 200;
         let stream = from((1 + own / 250) as u8, (1 + own % 250) as u8, address);
         let mut peer = Peer::try_on(stream).expect("there is room");
-        // The header of a capsule with 1024 bytes, and half of those.
+        // Sends the header of a capsule with 1024 bytes, and half of those bytes.
         let mut capsule = [0; 72 + 512];
         (capsule[0], capsule[2], capsule[3]) = (4, 72, 72);
         capsule[4..8].copy_from_slice(&(72 + 1024_u32).to_le_bytes());

@@ -46,7 +46,7 @@ fn serve(keys: &[TlsKey], tls: TlsPolicy, engine: EngineKind) -> Target {
 }
 
 fn options(host: &str, key: Option<&KeyFile>) -> Options {
-    // A host that has authenticated does not share its identifier.
+    // Hosts that have authenticated may not share an identifier, so each gets its own.
     let id = host.bytes().fold(1, u8::wrapping_add);
     Options {
         hostnqn: Some(host.to_owned()),
@@ -67,7 +67,7 @@ fn connect(target: &Target, options: &Options) -> Result<Controller, String> {
     }
 }
 
-/// Writes and reads back, in pieces of many sizes.
+/// Writes data and reads them back, in pieces of many sizes.
 fn moves_data(controller: &Controller) {
     let namespace = controller.namespace(1).expect("it is there");
     let mut disk = Blocking::new(&namespace).expect("a queue");
@@ -158,7 +158,8 @@ fn discovery_says_what_is_required() {
     }
 }
 
-/// The discovery entry of the disk at a listener: `None`, or whether it requires TLS.
+/// The discovery entry of the disk at a listener: `None` without an entry, otherwise whether it
+/// requires TLS.
 fn listed(service: SocketAddr, options: &Options, at: SocketAddr) -> Option<bool> {
     let entries = discover(&service.to_string(), options).expect("anybody may ask");
     let port = at.port().to_string();
@@ -166,8 +167,8 @@ fn listed(service: SocketAddr, options: &Options, at: SocketAddr) -> Option<bool
     Some(its.requirements & 0b11 == 0b01)
 }
 
-/// Discovery lists exactly what a host can use, with the right security: for hosts with a key,
-/// without, and with concatenation, at listeners of every policy.
+/// Discovery lists exactly the listeners that a host can use, with the right security: for hosts
+/// with a key, without a key, and with concatenation, at listeners of every policy.
 #[test]
 fn discovery_shows_a_host_what_it_may_use() {
     const CONCATENATES: &str = "nqn.2014-08.org.example:concatenates";
@@ -209,7 +210,7 @@ fn discovery_shows_a_host_what_it_may_use() {
     assert_eq!(says(), [Some(false), None, None]);
 }
 
-/// A target that was changed while it ran: its listener `listen` requires TLS.
+/// A target that was changed while it ran: its listener `listen` now requires TLS.
 fn steered() -> Target {
     let target = serve(&[], TlsPolicy::Allowed, EngineKind::Auto);
     let control = target.control();
@@ -242,7 +243,7 @@ fn keys_come_and_go_while_it_runs() {
     let controller = connect(&target, &options(HOST, Some(&file))).expect("it has the key");
     set(&[second.clone(), first]);
     connect(&target, &options(HOST, Some(&next))).map(drop).expect("either is good");
-    // The host uses it for new connections.
+    // The host uses the file's new key for new connections.
     std::fs::write(&file.0, second.text().as_str()).expect("room");
     set(std::slice::from_ref(&second));
     assert!(is_connected(&target, HOST));
@@ -299,7 +300,7 @@ fn eventually(is_so: impl Fn() -> bool) {
 fn answer(target: &Target, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(target.addresses()[0]).expect("it listens");
     stream.write_all(bytes).expect("it takes them");
-    // It may be reset by now, with some bytes unread.
+    // The connection may be reset by now, with some bytes unread.
     let _ = stream.shutdown(std::net::Shutdown::Write);
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
@@ -312,7 +313,8 @@ fn strangers_are_hung_up_on_and_harm_nobody() {
     let target = serve(std::slice::from_ref(&good), TlsPolicy::Required, EngineKind::Auto);
     let file = KeyFile::of_key(&good);
     let controller = connect(&target, &options(HOST, Some(&file))).expect("it has the key");
-    // No TLS at all; the start of a record; an alert; a record that claims to be long; noise.
+    // Input: no TLS at all; the start of a record; an alert; a record that claims to be long;
+    // noise.
     let mut noise = vec![22, 3, 3, 0x3f, 0xff];
     noise.extend((0..20_000u32).map(|n| ((n * 7919) >> 3) as u8));
     for bytes in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[22, 3], &[21, 3, 3, 0, 2, 2, 40], &noise, &[]] {
@@ -329,7 +331,7 @@ mod others {
     use farblock_secure::{Derivation, IdentityForm};
     use std::process::{Command, Stdio};
 
-    /// As a client without a key.
+    /// Runs `openssl s_client` as a client without a key.
     fn s_client(target: &Target, arguments: &[&str]) -> String {
         let output = Command::new("openssl")
             .args(["s_client", "-connect", &target.addresses()[0].to_string()])
@@ -363,12 +365,13 @@ mod others {
         ] {
             assert!(text.contains("Cipher is (NONE)"), "{text}");
         }
-        // With a key, but without a fresh key exchange.
+        // A client with a key, but without a fresh key exchange.
         let text = with(&psk.identity, &secret, &["-allow_no_dhe_kex", "-curves", "X448"]);
         assert!(!text.contains("Reused, "), "{text}");
     }
 
-    /// `gnutls-cli` as a foreign client, with AES-128-GCM; whether it connected, and its output.
+    /// Runs `gnutls-cli` as a foreign client, with AES-128-GCM; returns whether it connected, and
+    /// its output.
     fn gnutls_cli(target: &Target, identity: &str, secret: &str) -> (bool, String) {
         const PRIORITY: &str = "NORMAL:-VERS-ALL:+VERS-TLS1.3:-KX-ALL:+ECDHE-PSK:-CIPHER-ALL:\
                                 +AES-128-GCM";
@@ -392,7 +395,7 @@ mod others {
             let psk = psk.expect("it fits");
             let secret: String = psk.key.iter().map(|byte| format!("{byte:02x}")).collect();
             let (is_in, said) = gnutls_cli(&target, &psk.identity, &secret);
-            // It offers only the suite of keys with SHA-256.
+            // GnuTLS offers only the cipher suite of keys with SHA-256.
             assert_eq!(is_in, hash == Hash::Sha256, "{said}");
             let wrong = "00".repeat(psk.key.len());
             for (identity, secret) in
@@ -401,7 +404,7 @@ mod others {
                 let (is_in, said) = gnutls_cli(&target, identity, secret);
                 assert!(!is_in, "{said}");
             }
-            // None of them harms the target.
+            // None of these clients harms the target.
             let file = KeyFile::of_key(&good);
             moves_data(&connect(&target, &options(HOST, Some(&file))).expect("it has the key"));
         }
@@ -445,7 +448,8 @@ mod others {
             };
             wait_for(b"Verif", 1);
             for (index, update) in updates.iter().enumerate() {
-                // Each read is one command: the previous one must have been consumed.
+                // The client reads commands one by one, so the previous one must have been
+                // consumed.
                 input.write_all(*update).expect("it runs");
                 wait_for(b">>> TLS 1.3, Handshake [length 0005], KeyUpdate", index + 1);
             }

@@ -8,17 +8,17 @@
 //! * 3.4.4.11 `CprepDiskPRPreempt3` preempts, with the owner's key and its own.
 //! * 3.4.4.13 `CprepDiskIsPRPresent3` looks for a key.
 //! * 3.2.4.22 `CprepDiskIsPRPresent` distinguishes no reservation, another node's and its own.
-//! * 3.2.4.21 `CprepDiskGetArbSectors` names two sectors for trials.
+//! * 3.2.4.21 `CprepDiskGetArbSectors` names two sectors for trial writes.
 //! * The order (unregister, register, reserve, read): test reports in quantum/esos issue 62
 //!   ("Registering PR key for cluster disk 0 from node ...", "Putting PR reserve on ...",
 //!   "Attempting to read PR on ...").
 //! * The same order: Microsoft's "Windows 2008 Failover Cluster Validation Fails on 'Validate
 //!   SCSI-3 Persistent Reservation'" (askcore, 15 April 2009).
 //!
-//! This test translates the SCSI commands by meaning: ignoring an existing key is IEKEY, APTPL is
-//! CPTPL, type 5 is 3 and type 6 is 4. It composes the type, the steps of several nodes and the
-//! restarts from those steps. No trace of stornvme was available: a real cluster may send other
-//! commands.
+//! This test translates the SCSI commands by meaning: ignoring an existing key becomes IEKEY, APTPL
+//! becomes CPTPL, type 5 becomes 3 and type 6 becomes 4. It composes the type, the steps of several
+//! nodes and the restarts from those steps. No trace of stornvme was available: a real cluster may
+//! send other commands.
 
 mod rig;
 
@@ -42,7 +42,7 @@ use std::sync::{Arc, Mutex};
 
 const CONFLICT: Status = Status::RESERVATION_CONFLICT.with_dnr();
 const OK: Status = Status::SUCCESS;
-/// The reservation type of nodes that all write.
+/// The reservation type with which all registered nodes may write.
 const SHARED: ReservationType = ReservationType::WRITE_EXCLUSIVE_REGISTRANTS;
 /// The sectors for the nodes' trial writes.
 const SECTORS: [u64; 2] = [11, 12];
@@ -125,7 +125,7 @@ impl Node {
         self.send(NvmOpcode::RESERVATION_REGISTER, control, &[0, self.key])
     }
 
-    /// The same with the key 0.
+    /// Like [`Node::register`], with the key 0.
     fn unregister(&mut self) -> Status {
         let control = ReservationControl::default()
             .with_action(RegisterAction::UNREGISTER.0)
@@ -156,8 +156,8 @@ impl Node {
         self.send(NvmOpcode::RESERVATION_RELEASE, control, &[self.key])
     }
 
-    /// PERSISTENT RESERVE IN: the type, whether it persists, and the registrants, with whether each
-    /// holds the reservation.
+    /// PERSISTENT RESERVE IN: the type, whether the reservation persists, and the registrants, each
+    /// with whether it holds the reservation.
     fn report(&mut self) -> (u8, bool, Vec<(u64, bool)>) {
         const LENGTH: u32 = 4096;
         let mut sqe = Sqe::new(NvmOpcode::RESERVATION_REPORT.0, 0, 1);
@@ -203,7 +203,7 @@ impl Node {
     }
 }
 
-/// Every node removes the remains of an earlier validation.
+/// Every node removes what an earlier validation left.
 fn tidy(nodes: &mut [Node]) {
     for node in nodes {
         assert_eq!(node.register(), OK);
@@ -254,7 +254,7 @@ fn validate(nodes: &mut [Node; 3], rtype: ReservationType) {
     assert_eq!(first.write(1), CONFLICT);
     assert_eq!((first.release(rtype), first.acquire(rtype)), (CONFLICT, CONFLICT));
     assert_eq!(second.preempt(first.key, rtype), CONFLICT, "nobody has that key");
-    // The first registers again. Then all is released.
+    // The first node registers again. Then all nodes release and unregister.
     assert_eq!((first.register(), first.write(1)), (OK, OK));
     assert_eq!(second.release(rtype), OK);
     assert_eq!([first.present(), second.present()], [Present::None; 2]);
@@ -275,7 +275,7 @@ fn a_node_that_holds_a_disk_is_challenged_and_a_restart_of_the_target_changes_no
         drop(owner);
         drop(target);
 
-        // Its defender does not reconnect at once.
+        // The node that defends the reservation does not reconnect at once.
         let target = storage.share();
         let mut challenger = Node::new(2, target.addresses()[0]);
         assert_eq!(challenger.write(2), CONFLICT);
@@ -294,7 +294,7 @@ fn a_node_that_holds_a_disk_is_challenged_and_a_restart_of_the_target_changes_no
         assert_eq!(late.write(1), CONFLICT, "{engine}: it was put out before the restart");
         assert_eq!(challenger.report(), (SHARED.0, true, vec![(challenger.key, true)]));
         assert_eq!(challenger.read(), Ok(2));
-        // Evicted: every node may use the disk.
+        // The defender is evicted: every node may use the disk.
         assert_eq!((challenger.unregister(), late.write(1)), (OK, OK));
         assert_eq!(late.present(), Present::None);
     }

@@ -1,4 +1,4 @@
-//! The file: everything a program can do with it.
+//! The file of a mounted disk: everything that a program can do with it.
 #![cfg(target_os = "linux")]
 
 mod fuse_support;
@@ -54,7 +54,7 @@ fn the_file_is_what_the_namespace_is() {
     served.stop();
 }
 
-/// Reads, writes and zeroing of any range, against a model, from two threads' channels.
+/// Reads, writes and zeroes any range from two threads, and compares with a model.
 #[test]
 fn any_range_of_bytes() {
     for engine in ENGINES {
@@ -105,7 +105,7 @@ fn parts_of_a_block_are_written_by_many() {
                     for round in 0..200 {
                         let bytes = [writer + 8 * (round % 16); 100];
                         file.write_all_at(&bytes, 100 * u64::from(writer)).expect("it writes");
-                        // Writes whole blocks meanwhile, which must wait.
+                        // Another thread writes whole blocks meanwhile, which must wait.
                         let whole = [writer; 4096];
                         let at = 4096 * (1 + u64::from(writer));
                         file.write_all_at(&whole, at).expect("it writes");
@@ -136,7 +136,7 @@ fn ends_and_sizes_are_a_disks() {
     }
     file.set_len(end).expect("it has this size");
     assert_eq!(errno(fs::set_permissions(served.path(), fs::Permissions::from_mode(0o777))), EPERM);
-    // Opened with `O_TRUNC`, it keeps its content.
+    // A file opened with `O_TRUNC` keeps its content.
     let again = File::create(served.path()).expect("it opens");
     assert_eq!(again.metadata().expect("a file").len(), end);
     assert_eq!(file.read_at(&mut bytes, end - 1000).expect("what there is"), 1000);
@@ -247,7 +247,8 @@ fn another_size_is_seen() {
     served.stop();
 }
 
-/// A hundred requests of 200 ms each, sent by one program at once, take little more than one.
+/// A program sends a hundred requests of 200 ms each at once: together they take little longer than
+/// one.
 #[test]
 fn requests_are_not_served_one_at_a_time() {
     for engine in ENGINES {
@@ -271,14 +272,14 @@ fn requests_are_not_served_one_at_a_time() {
                 ],
             );
             let took = start.elapsed();
-            // One at a time: forty seconds.
+            // One request at a time would take forty seconds.
             assert!(took < Duration::from_secs(30), "{engine} {rw}: {took:?}");
         }
         served.stop();
     }
 }
 
-/// Ordinary programs: the file is copied in, compared, mapped, and written with and without the
+/// Ordinary programs copy data into the file, compare it, map it, and write it with and without the
 /// cache.
 #[test]
 fn programs_use_the_file() {

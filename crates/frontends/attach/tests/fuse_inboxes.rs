@@ -20,7 +20,7 @@ use loom::thread::{JoinHandle, spawn};
 use loom_loop::{Loop, event, in_every_order};
 use sync::{Arc, AtomicUsize, Ordering};
 
-/// Limit for the requests of a core: one of these fits, two do not.
+/// Limit for the bytes of requests in a core: one of these requests fits, two do not.
 const CORE_BYTES: usize = 8;
 const REQUEST_BYTES: usize = 6;
 
@@ -144,7 +144,7 @@ fn cores_end_when_another_fails() {
     in_every_order(|| {
         let (mut loops, server) = Server::new(2);
         let core = server.core(1, loops.remove(1));
-        // No core will execute this.
+        // No core will execute this request.
         server.post(0);
         server.inboxes.fail();
         assert_eq!(core.join().unwrap(), 0);

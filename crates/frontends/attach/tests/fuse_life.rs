@@ -1,4 +1,4 @@
-//! Starting where the server cannot mount, stopping while the disk is in use, and being killed.
+//! A server that starts where it cannot mount, stops while the disk is in use, or is killed.
 #![cfg(target_os = "linux")]
 
 mod fuse_support;
@@ -15,7 +15,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The example in its own process.
+/// The example, run in its own process.
 struct Program {
     child: Child,
     input: ChildStdin,
@@ -38,7 +38,7 @@ impl Program {
         (program, path.into())
     }
 
-    /// Cargo builds examples for `cargo test`, next to the tests.
+    /// Cargo builds examples for `cargo test`, in a folder next to the tests.
     fn path() -> PathBuf {
         let test = std::env::current_exe().expect("this test");
         test.parent().and_then(Path::parent).expect("target").join("examples/fuse_serve")
@@ -79,7 +79,7 @@ fn ends(child: &mut Child) -> bool {
 }
 
 /// The server is killed while a program writes to a file system on its loop device. All users get
-/// errors and nothing hangs. The next server cleans up, and the durable data is there.
+/// errors and nothing hangs. The next server cleans up, and the durable data is still stored.
 #[test]
 fn killed_it_leaves_nothing_stuck() {
     for engine in ["uring", "portable"] {
@@ -116,7 +116,7 @@ fn killed_it_leaves_nothing_stuck() {
         used.unmount();
 
         let (program, device) = Program::start(&arguments);
-        // fsck repairs the same damage as after a power cut, and must succeed.
+        // fsck must succeed: it repairs the same damage as after a power cut.
         let mended = output("fsck.ext4", &["-fy", &device]).status.code();
         assert!(mended.is_some_and(|code| code < 4), "{mended:?}");
         let used = MountedFs::new(&device, "rw");
@@ -129,7 +129,7 @@ fn killed_it_leaves_nothing_stuck() {
     }
 }
 
-/// Killed while its loop device is mounted: the next server still starts.
+/// The server is killed while its loop device is mounted: the next server still starts.
 #[test]
 fn a_stale_mount_is_cleaned_while_it_is_used() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -197,7 +197,7 @@ fn a_copy_of_the_mount_is_elsewhere() {
 
 #[test]
 fn by_force_it_ends_and_nobody_waits() {
-    // A disk whose answers do not arrive.
+    // A disk that does not answer.
     let mut served = Served::new(ENGINES[0], disk("delay:300s,mem:1MiB", 512));
     let path = served.path().to_path_buf();
     let reader = std::thread::spawn(move || fs::read(path));
@@ -216,7 +216,7 @@ fn unmounted_by_somebody_it_stops() {
     served.stop();
 }
 
-/// Neither a stopped server nor its threads keep the namespace.
+/// Neither a stopped server nor its threads hold a reference to the namespace.
 #[test]
 fn a_stopped_server_gives_the_namespace_up() {
     let namespace = disk("mem:1MiB", 512);
@@ -250,7 +250,7 @@ fn what_is_in_the_way_is_said() {
     served.stop();
 }
 
-/// Without root the helper mounts and unmounts, and without the helper the error says so.
+/// Without root the helper program mounts and unmounts; without the helper the error names it.
 #[test]
 fn not_only_for_root() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -280,7 +280,7 @@ fn not_only_for_root() {
     assert!(said.contains("user_allow_other"), "{said}");
 }
 
-/// Runs in its own mount namespace, with an empty folder over the hidden one.
+/// Runs the command in its own mount namespace, with an empty folder over `hidden`.
 fn without(hidden: &str, command: &str) -> String {
     let script = format!("mount -t tmpfs none {hidden} && exec {command}");
     let output = output("unshare", &["--mount", "sh", "-c", &script]);

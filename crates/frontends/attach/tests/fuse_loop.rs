@@ -1,4 +1,4 @@
-//! A block device on the file: file systems on it, its properties, its size. It needs root.
+//! A loop device on the file: file systems on it, its properties, its size. The tests need root.
 #![cfg(target_os = "linux")]
 
 mod fuse_support;
@@ -19,14 +19,14 @@ fn users() -> RwLockReadGuard<'static, ()> {
     DEVICES.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A backend in a file, for data that must outlive a server.
+/// The spec of a backend in a file, for data that must outlive a server.
 fn image(folder: &Path, bytes: u64) -> String {
     let path = folder.join("image");
     fs::File::create(&path).expect("a file").set_len(bytes).expect("a size");
     path.to_str().expect("UTF-8").into()
 }
 
-/// The whole life of a disk: create, use, check, detach, attach again, and all data is there.
+/// A disk is created, used, checked, detached and attached again, and all data is still stored.
 #[test]
 fn a_file_system_lives_on_it() {
     let _users = users();
@@ -147,7 +147,7 @@ fn trimming_gives_space_back() {
     assert!(blocks() * 512 < (full * 512) - (39 << 20), "{full} blocks, then {}", blocks());
     mounted.unmount();
     run("fsck.ext4", &["-fn", device.name()]);
-    // Zeroing through the device makes zeroes, with or without deallocation.
+    // Zeroing through the device writes zeroes, with or without deallocation.
     run("blkdiscard", &["-z", "-o", "0", "-l", "1048576", device.name()]);
     run("cmp", &["-n", "1048576", "/dev/zero", device.name()]);
     loop_device::detach(&device.0, false).expect("nobody uses it");
@@ -208,7 +208,8 @@ fn another_size_reaches_the_file_system() {
     served.stop();
 }
 
-/// A disk that is mounted, used for swap, partitioned or just open stays with its user.
+/// A disk that is mounted, used for swap, partitioned or just open stays attached, and the error
+/// names its user.
 #[test]
 fn who_uses_it_keeps_it_and_is_named() {
     let _users = users();

@@ -1,4 +1,4 @@
-//! The purpose of all this: a file system on a remote disk, through a real target and a real host.
+//! The main use: a file system on a remote disk, through a real target and a real host.
 #![cfg(target_os = "linux")]
 
 mod fuse_support;

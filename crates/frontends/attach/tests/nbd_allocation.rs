@@ -10,7 +10,7 @@ use std::io::{Read, Write};
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Allocations of the server's threads: all threads except the test's own.
+/// The allocations of all threads except the test's own.
 fn counted() -> u64 {
     allocations() - allocations_marked()
 }

@@ -36,7 +36,7 @@ fn client_in_state(
         _ => {
             client.go(b"", if state == 4 { &[] } else { &[3] }).expect("there is an export");
             if state == 6 {
-                // In the middle of a write's data.
+                // The client stops in the middle of a write's data.
                 client.request(0, WRITE, 1, 0, 100_000);
                 client.send(&random.bytes(5000));
             }

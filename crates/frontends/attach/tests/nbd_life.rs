@@ -1,4 +1,4 @@
-//! Start and stop of a server, and its listening addresses.
+//! Starting and stopping a server, and its listening addresses.
 #![cfg(target_os = "linux")]
 
 mod nbd_support;
@@ -49,7 +49,7 @@ fn a_unix_socket() {
 fn what_is_there_already() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("disk.sock");
-    // Left by a server that was killed.
+    // A socket file, as a killed server leaves it.
     drop(UnixListener::bind(&path).expect("a socket"));
     let server = Server::start(&at(&path), disk("mem:1MiB", 512)).expect("it makes way");
     assert!(refusal(&at(&path)).contains("somebody listens at"));
@@ -114,7 +114,7 @@ fn idle_clients_do_not_keep_it() {
     for engine in ENGINES {
         let server = serve(engine, disk("mem:16MiB", 512));
         let mut clients = vec![Client::raw(&server), Client::simple(&server)];
-        // In the middle of a large write.
+        // Another client stops in the middle of a large write.
         let mut writing = Client::structured(&server);
         writing.request(0, WRITE, 9, 0, 1 << 20);
         writing.send(&[9; 50_000]);
@@ -122,7 +122,7 @@ fn idle_clients_do_not_keep_it() {
         std::thread::sleep(Duration::from_millis(20));
         let start = Instant::now();
         server.stop().expect("it stops");
-        // A client that reads nothing has ten seconds.
+        // The limit for a client that reads nothing is ten seconds.
         assert!(start.elapsed() < Duration::from_secs(9), "it took {:?}", start.elapsed());
         clients.iter_mut().for_each(Client::expect_end);
     }

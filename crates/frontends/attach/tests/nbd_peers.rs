@@ -133,7 +133,7 @@ fn nbdcopy_both_ways() {
         let (file, back) = (served.random_file(), served.path("back"));
         let most = AtomicUsize::new(0);
         std::thread::scope(|scope| {
-            // Closing the connection, in any way, ends the thread.
+            // Closing the connection ends the thread, however it closes.
             let (hang_up, hung_up) = mpsc::channel::<()>();
             scope.spawn(|| {
                 let hung_up = hung_up;
@@ -151,7 +151,7 @@ fn nbdcopy_both_ways() {
         });
         assert!(same(&file, &back));
         assert_eq!(most.load(Ordering::Relaxed), 4, "connections at once");
-        // Zeroes are transferred as write zeroes.
+        // The client sends zeroes as write zeroes commands.
         std::fs::write(&file, vec![0; SIZE]).expect("a file");
         run("nbdcopy", &["--destination-is-zero", &file, &served.uri]);
         run("nbdcopy", &[&file, &served.uri]);

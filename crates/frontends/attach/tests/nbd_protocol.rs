@@ -267,7 +267,7 @@ fn errors_of_the_disk() {
         let mut client = Client::structured(&server);
         let mut failed = 0;
         for index in 0..30 {
-            // Three operations each, of which one fails.
+            // Requests of three operations each, of which one fails.
             let length = 3 << 20;
             let errno = client.call(0, READ, 0, length).errno;
             assert!(errno == 0 || errno == EIO, "{errno}");
@@ -290,7 +290,8 @@ fn who_knows_the_block_size_keeps_to_it() {
     assert_eq!(client.read(0, 8192), [0; 8192], "nothing was written");
 }
 
-/// Any range of bytes, compared with a copy in memory.
+/// A client that does not know the block size writes any range of bytes, compared with a copy in
+/// memory.
 #[test]
 fn who_does_not_know_the_block_size_writes_any_bytes() {
     for (engine, block_size) in ENGINES.into_iter().zip([4096, 512]) {
@@ -315,7 +316,7 @@ fn who_does_not_know_the_block_size_writes_any_bytes() {
                     model[range].fill(0);
                 }
                 2 => {
-                    // A trimmed range may read as anything, and nothing else may change.
+                    // A trimmed range may read as any bytes, and no other data may change.
                     assert_eq!(client.call(0, TRIM, offset, length as u32).errno, 0);
                     let now = client.read(offset, length as u32);
                     model[range].copy_from_slice(&now);
@@ -353,7 +354,8 @@ fn parts_of_a_block_do_not_undo_each_other() {
     }
 }
 
-/// A whole block and a part of it, at once: the rest of the block has the whole write's data.
+/// A write of a whole block and a write of a part of it, at once: the rest of the block has the
+/// whole write's data.
 #[test]
 fn a_part_does_not_undo_the_whole() {
     for engine in ENGINES {

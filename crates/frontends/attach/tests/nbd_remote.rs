@@ -1,4 +1,4 @@
-//! The purpose of all this: a remote disk, through a real target and a real host.
+//! The main use: a remote disk, through a real target and a real host.
 #![cfg(target_os = "linux")]
 
 mod nbd_support;
@@ -112,7 +112,7 @@ fn the_remote_disk_is_lost() {
 /// blocks. When the target is back, the later client's data must be stored.
 #[test]
 fn a_dead_client_undoes_nothing_when_the_target_is_back() {
-    // Fits into a socket without a reader.
+    // So few that they fit into a socket without a reader.
     const BLOCKS: u64 = 16;
     for engine in ENGINES {
         let memory = disk("mem:32MiB", 4096);

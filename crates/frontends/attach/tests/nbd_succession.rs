@@ -82,7 +82,7 @@ fn what_was_not_begun_is_given_up() {
     }
 }
 
-/// Several connections of one client do not wait for each other.
+/// A new connection of the same client does not wait for that client's other connections.
 #[test]
 fn clients_that_are_there_are_not_waited_for() {
     for engine in ENGINES {

@@ -42,7 +42,7 @@ impl Program {
 
     fn memory(&mut self, slot: usize) -> &mut [u8] {
         let start = (self.region.addr + slot * REQUEST_BYTES) as *mut u8;
-        // SAFETY: a part of the region, which lives as long as we do, and no request uses it.
+        // SAFETY: a part of the region, which lives as long as `self`, and no request uses it.
         unsafe { std::slice::from_raw_parts_mut(start, REQUEST_BYTES) }
     }
 
@@ -52,7 +52,7 @@ impl Program {
         let mut timeout = Duration::from_secs(60);
         let done = self.queues[queue].do_io(&mut completion, 1, Some(&mut timeout), None);
         assert_eq!(done.expect("it goes on"), 1);
-        // SAFETY: one was written.
+        // SAFETY: one completion was written.
         let completion = unsafe { completion[0].assume_init_ref() };
         (completion.user_data, completion.ret)
     }

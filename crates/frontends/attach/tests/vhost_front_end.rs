@@ -1,4 +1,4 @@
-//! A front end is a namespace: the conformance suite through rings.
+//! The vhost-user front end is a namespace: it runs the conformance suite through rings.
 #![cfg(target_os = "linux")]
 
 use farblock_attach::vhost_user::front_end::{self, FrontEnd};

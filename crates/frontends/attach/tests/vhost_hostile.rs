@@ -1,4 +1,4 @@
-//! Misbehaving guests and monitors.
+//! Guests and virtual machine monitors that break the protocol.
 #![cfg(target_os = "linux")]
 
 mod vhost_support;
@@ -12,7 +12,7 @@ use vhost::vhost_user::VhostUserFrontend;
 use vhost_support::*;
 
 const NOWHERE: u64 = MEMORY_BYTES + 4096;
-/// Time in which no unwanted answer may arrive.
+/// Time for which the test checks that no answer arrives.
 const SILENCE: Duration = Duration::from_millis(100);
 
 fn message(code: u32, flags: u32, body: &[u8]) -> Vec<u8> {
@@ -23,7 +23,8 @@ fn message(code: u32, flags: u32, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Chains without room for a status are returned with nothing written, and the ring continues.
+/// The device returns chains without room for a status with no byte written, and the ring
+/// continues.
 #[test]
 fn chains_that_are_no_requests() {
     for engine in ENGINES {
@@ -115,14 +116,14 @@ fn rings_that_are_broken() {
     }
 }
 
-/// Requests that need more buffers than a ring may hold wait for each other.
+/// Requests that together need more buffers than a ring may hold wait for each other.
 #[test]
 fn more_than_may_be_held() {
     for engine in ENGINES {
         let served = serve(engine, disk("delay:5ms,mem:64MiB", 512));
         let mut vm = served.boot();
         for _ in 0..10 {
-            // At the same address: the data does not matter.
+            // All at the same address: the data does not matter.
             vm.submit(0, OUT, 0, &[(DATA, 30 << 20)]);
         }
         for _ in 0..10 {

@@ -114,7 +114,8 @@ fn the_truth_about_a_disk() {
     }
 }
 
-/// Segments that do not end at block boundaries, on both rings, and requests of several operations.
+/// Data segments that do not end at block boundaries, on both rings, and requests that need several
+/// operations.
 #[test]
 fn data_in_any_pieces() {
     for engine in ENGINES {
@@ -137,7 +138,7 @@ fn data_in_any_pieces() {
     }
 }
 
-/// As many requests as a ring holds at once, several times around.
+/// As many requests at once as a ring holds, several times in a row.
 #[test]
 fn many_at_once() {
     for engine in ENGINES {
@@ -276,7 +277,7 @@ fn the_cache_is_the_guests_to_switch() {
     vm.frontend().set_config(32, flags, &[1]).expect("and on");
     assert_eq!((vm.store(0, &[3; 512]), durable()), (OK, 2));
     vm.disconnect();
-    // A driver without the flush feature cannot request one.
+    // A driver without the flush feature cannot send a flush.
     let mut vm = Vm::new();
     vm.attach(&served, !F_FLUSH);
     assert_eq!((vm.store(0, &[4; 512]), durable()), (OK, 3));

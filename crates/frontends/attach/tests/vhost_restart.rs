@@ -104,7 +104,7 @@ fn a_successor_goes_on() {
         let (gate, state) = Gate::around(&inner);
         let mut served = serve(engine, gate);
         let mut vm = served.boot();
-        // Complete one before, so that not all indexes start at zero.
+        // Complete one request first, so that not all indexes start at zero.
         state.open();
         assert_eq!(vm.store(100, &[9; 512]), OK);
         state.open.store(false, Ordering::SeqCst);
@@ -167,7 +167,7 @@ fn a_monitor_comes_back() {
     }
 }
 
-/// A stopped ring finishes the requests that it has taken, and reports its position.
+/// A stopped ring finishes the requests that it has received, and reports its position.
 #[test]
 fn a_ring_is_stopped_and_started() {
     for engine in ENGINES {
@@ -190,7 +190,7 @@ fn a_ring_is_stopped_and_started() {
     }
 }
 
-/// A server answers the requests it has taken before it stops.
+/// Before it stops, a server answers the requests that it has received.
 #[test]
 fn a_stop_answers() {
     for engine in ENGINES {

@@ -24,7 +24,7 @@ use sync::Arc;
 /// A message to a thread.
 #[allow(dead_code)]
 enum Message {
-    /// A weak reference to it shows whether it was dropped.
+    /// A weak reference to the work shows whether it was dropped.
     Work(std::sync::Arc<()>),
     /// Sends a message to another thread when it is dropped.
     Telling(Teller),

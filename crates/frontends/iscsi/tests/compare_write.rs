@@ -7,7 +7,8 @@ use support::*;
 const BLOCK: usize = 512;
 const MOST_BLOCKS: u32 = 128;
 
-/// The command for `blocks` blocks at `lba`. Unlike in other commands, the count is in byte 13.
+/// The SCSI command for `blocks` blocks at `lba`. Unlike other commands, it has the count in byte
+/// 13.
 fn cdb(lba: u64, blocks: u32) -> [u8; 16] {
     cdb16(0x89, 0, lba, blocks)
 }

@@ -47,7 +47,7 @@ fn what_a_dead_session_wrote_comes_no_more() {
             }
             std::thread::sleep(Duration::from_micros(random.below(15_000)));
             drop(dead);
-            // The same initiator again, or another.
+            // The same initiator returns, or another one logs in.
             let back = if random.below(2) == 0 { isid } else { random.below(3) };
             let mut client = Client::new(&server, &wishes(back));
             for lba in 0..BLOCKS {

@@ -53,9 +53,9 @@ fn failures(server: &farblock_iscsi::Server) -> Vec<String> {
     failed.map(str::to_owned).collect()
 }
 
-/// All applicable tests of libiscsi. They skip features that the unit does not report: ORWRITE,
-/// WRITE ATOMIC, PRE-FETCH, EXTENDED COPY, GET LBA STATUS, READ DEFECT DATA, RESERVE (6), SANITIZE,
-/// removable media.
+/// Runs all applicable tests of libiscsi. They skip features that the unit does not report:
+/// ORWRITE, WRITE ATOMIC, PRE-FETCH, EXTENDED COPY, GET LBA STATUS, READ DEFECT DATA, RESERVE (6),
+/// SANITIZE, removable media.
 #[test]
 fn the_tests_of_libiscsi() {
     for &engine in ENGINES {

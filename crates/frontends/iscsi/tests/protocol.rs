@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use support::*;
 
-/// Random writes and reads of all sizes, with all negotiated settings.
+/// Random writes and reads of all sizes, with each combination of negotiated settings.
 #[test]
 fn data_goes_both_ways_however_it_is_agreed() {
     for &engine in ENGINES {
@@ -58,7 +58,7 @@ fn commands_of_a_disk() {
         assert_eq!(client.call(&cdb16(0x93, 0, 3, 100), WRITE, 4096, &pattern).status, 0);
         assert!(client.read(3, 100, 4096).iter().all(|&byte| byte == 7));
         assert_eq!(client.read(103, 1, 4096), [0; 4096]);
-        // The list: 24 bytes, of which 16 are one range.
+        // A parameter list of 24 bytes, of which 16 are one range.
         let mut list = vec![0, 22, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 50];
         list.resize(24, 0);
         assert_eq!(client.call(&[0x42, 0, 0, 0, 0, 0, 0, 0, 24], WRITE, 24, &list).status, 0);
@@ -146,7 +146,7 @@ fn another_size() {
     assert_eq!(client.call(&[0x25], READ, 8, &[]).data[..4], [0, 0, 3, 255]);
     let beyond = client.call(&cdb16(0x88, 0, 1024, 1), READ, 512, &[]);
     assert_eq!(beyond.sense, Some(OUT_OF_RANGE));
-    // A session that logs in again may know the old size.
+    // A session that logs in again may still know the old size.
     let mut client = Client::new(&server, &Wishes::default());
     assert_eq!(client.call(&[0; 6], 0, 0, &[]).sense, Some(CAPACITY_CHANGED));
 }
@@ -177,7 +177,8 @@ fn aborted_writes_have_ended() {
         gate.open();
         let answer = client.take();
         assert_eq!((answer.opcode(), answer.word(16), answer.bhs[2]), (0x22, management, 0));
-        // A task that does not exist, one that waits for data, and one of another initiator.
+        // Aborts of a task that does not exist, of one that waits for data, and of one of another
+        // initiator.
         client.manage(1, 4711);
         assert_eq!(client.take().bhs[2], 1);
         client.command(&cdb16(0x8a, 0, 0, 8), WRITE | FINAL, 4096, &[]);
@@ -325,7 +326,7 @@ fn a_target_that_stops_asks_for_a_logout() {
         let server = serve(engine, namespace);
         let mut client = Client::new(&server, &Wishes::default());
         server.stop(true).expect("it stops");
-        // The target closes at once: it does not ask for a logout, or wait.
+        // The target closes at once: it neither asks for a logout nor waits.
         client.expect_end();
     }
 }

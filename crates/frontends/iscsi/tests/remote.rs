@@ -1,4 +1,4 @@
-//! The purpose of all this: a remote disk, through a real target and a real host.
+//! The main use: a remote disk, through a real target and a real host.
 
 mod support;
 
@@ -87,7 +87,8 @@ fn the_remote_disk_is_lost() {
                 0x25 => waiting -= i32::from(pdu.bhs[1] & 1 != 0),
                 0x21 if pdu.bhs[3] == 0 => waiting -= 1,
                 0x21 => {
-                    // Not ready, or aborted by the controller that was about to shut down.
+                    // The command fails as not ready, or aborted by the controller that was about
+                    // to shut down.
                     let sense = (pdu.data[4], pdu.data[14], pdu.data[15]);
                     assert!([(2, 4, 1), (11, 0, 0)].contains(&sense), "{sense:?}");
                     waiting -= 1;

@@ -1,6 +1,6 @@
 //! A disk through WinSpd, from the view of a client of its pipes. The server loads the library, the
-//! library serves a pipe, and the client uses only the documented messages. Runs with the stand-in
-//! of the examples, and with a build of WinSpd if `FARBLOCK_WINSPD` names one.
+//! library serves a pipe, and the client uses only the documented messages. The tests run with the
+//! stand-in of the examples, and with a build of WinSpd if `FARBLOCK_WINSPD` names one.
 #![cfg(windows)]
 
 #[path = "support/gate.rs"]
@@ -74,7 +74,7 @@ fn the_disk_is_shown_as_it_is() {
     }
 }
 
-/// All operations of a disk, compared with a model.
+/// Runs all operations of a disk, and compares with a model.
 #[test]
 fn all_of_a_disk() {
     for library in libraries() {
@@ -191,7 +191,7 @@ fn errors_have_sense() {
         assert_eq!(sense(client.write(100, &[0; 512], false)), ((3, 0x0c, 0), Some(100)));
         assert_eq!(sense(client.write(200, &[0; 512], false)), ((7, 0x27, 7), None));
         assert_eq!(sense(client.unmap(&[(100, 1)])).0, (3, 0x0c, 0));
-        // Out of range, at the edges.
+        // Requests out of range, at the edges.
         assert_eq!(sense(client.read(2048, 1)), ((5, 0x21, 0), Some(2048)));
         assert_eq!(sense(client.read(2047, 2)), ((5, 0x21, 0), Some(2047)));
         assert_eq!(sense(client.write(u64::MAX, &[0; 1024], false)), ((5, 0x21, 0), None));
@@ -201,7 +201,7 @@ fn errors_have_sense() {
         client.next_hint = 1;
         assert!(client.read(0, 1).is_good() && client.read(1, 1).is_good());
         server.stop(false).expect("it stops");
-        // Read-only.
+        // The same on a read-only disk.
         let read_only = Options { read_only: true, ..options(&library) };
         let server = Server::start(&read_only, disk("mem:1MiB", 512)).expect("it starts");
         let mut client = Client::connect(&server.location());
@@ -215,7 +215,7 @@ fn errors_have_sense() {
 /// Requests with more data than the limit, which would exceed the library's buffer.
 #[test]
 fn nonsense_is_refused() {
-    // WinSpd's own library does not answer some of it.
+    // WinSpd's own library does not answer some of these requests.
     for library in libraries().into_iter().filter(|library| library.name == "stand-in") {
         let server = serve(&library, disk("mem:1MiB", 512));
         let mut client = Client::connect(&server.location());
@@ -233,7 +233,7 @@ fn nonsense_is_refused() {
     }
 }
 
-/// A stop waits for accepted requests; a forced one does not.
+/// A stop waits for accepted requests; a forced stop does not.
 #[test]
 fn stopping_with_requests_under_way() {
     for library in libraries() {
@@ -285,7 +285,7 @@ fn the_driver_is_stopped() {
     server.stop(false).expect("it stops");
 }
 
-/// Clients connect and disconnect, even in the middle of requests, and the disk stays.
+/// Clients connect and disconnect, even in the middle of requests, and the disk stays available.
 #[test]
 fn clients_come_and_go() {
     for library in libraries() {
@@ -328,7 +328,7 @@ fn refused(options: &Options, namespace: Arc<dyn Namespace>) -> (StartError, Str
     (error, text)
 }
 
-/// Each error says what to do.
+/// Each error of a start says what to do.
 #[test]
 fn what_does_not_start() {
     for library in libraries() {
@@ -357,7 +357,7 @@ fn what_does_not_start() {
     assert!(matches!(error, StartError::BlockSize(8192)), "{error:?}");
 }
 
-/// WinSpd's own test program.
+/// Runs WinSpd's own test program.
 #[test]
 fn stgtest() {
     let Some(folder) = std::env::var_os("FARBLOCK_WINSPD") else {

@@ -1,5 +1,5 @@
-//! The purpose of all this: a remote disk, through a real target and a real host, whose connections
-//! are cut again and again.
+//! The main use: a remote disk, through a real target and a real host, whose connections are cut
+//! repeatedly.
 #![cfg(windows)]
 
 mod support;

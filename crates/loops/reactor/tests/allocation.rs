@@ -135,7 +135,7 @@ fn steady_state(event_loop: &Loop) -> usize {
     made
 }
 
-/// Bytes per idle stream.
+/// Allocated bytes per idle stream.
 fn idle_bytes(event_loop: &mut Loop) -> usize {
     const STREAMS: usize = 1000;
     let sockets: Vec<_> = (0..STREAMS).map(|_| event_loop.stream_and_socket()).collect();
@@ -153,7 +153,8 @@ fn loops() -> [Option<Loop>; 3] {
 fn nothing_is_allocated_per_operation() {
     for event_loop in loops().into_iter().flatten() {
         let engine = event_loop.reactor.engine();
-        // An unusually large burst may still grow a vector: allow a handful, not one per operation.
+        // An unusually large burst may still grow a vector: allow a few allocations, not one per
+        // operation.
         let allocations = steady_state(&event_loop);
         assert!(allocations <= 10, "{allocations} allocations in 3000 rounds ({engine})");
         println!("{engine}: {allocations} allocations in 3000 rounds");

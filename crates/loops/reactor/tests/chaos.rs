@@ -1,5 +1,6 @@
 //! Random conversations with random closes, from seeds: every operation completes exactly once, the
-//! bytes arrive in order, `Closed` is the last event, and nothing writes to a returned buffer.
+//! bytes arrive in order, `Closed` is the last event, and the loop writes to no buffer that it has
+//! returned.
 
 mod support;
 

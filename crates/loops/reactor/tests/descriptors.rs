@@ -1,4 +1,5 @@
-//! A process without free descriptors. One test, because the limit applies to the whole process.
+//! A process without free descriptors. There is one test, because the limit applies to the whole
+//! process.
 #![cfg(target_os = "linux")]
 
 mod support;
@@ -34,7 +35,7 @@ fn pause_and_resume(mut event_loop: Loop) {
             }
         }
     }
-    // Room for the client's end only.
+    // Frees one descriptor: room for the client's end only.
     hoard.pop();
     let second = TcpStream::connect(address).unwrap();
     match event_loop.next() {

@@ -66,7 +66,7 @@ fn open(event_loop: &Loop, name: &str) -> FileId {
     event_loop.reactor.add_file(file).unwrap()
 }
 
-/// Carries an operation out; returns its buffer and result.
+/// Executes an operation; returns its buffer and result.
 fn run(event_loop: &mut Loop, file: FileId, op: FileOp) -> (Option<Buffer>, std::io::Result<()>) {
     event_loop.reactor.file(event_loop.task, file, op, 77);
     match event_loop.next() {
@@ -295,7 +295,7 @@ fn direct_io(mut event_loop: Loop) {
 #[cfg(not(target_os = "linux"))]
 fn direct_io(_: Loop) {}
 
-/// Shared memory supports holes but no zeroing.
+/// Files in shared memory support holes but no zeroing.
 #[cfg(target_os = "linux")]
 fn unsupported_is_said(mut event_loop: Loop) {
     let path = format!("/dev/shm/farblock-{}-{:p}", std::process::id(), &event_loop);

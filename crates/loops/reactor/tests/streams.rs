@@ -157,7 +157,7 @@ fn echo_with_random_splits(mut event_loop: Loop) {
             }
         }
         assert!(echoed == content, "round {round} of seed 42");
-        // The server's receive is outstanding: end it with one more byte.
+        // The server's receive is outstanding: complete it with one more byte.
         reactor.send(client, bytes(b"."));
         for _ in 0..2 {
             match event_loop.next() {
@@ -380,7 +380,7 @@ fn connect_refused(mut event_loop: Loop) {
 }
 
 fn connect_closed_at_once(mut event_loop: Loop) {
-    // No host answers there (RFC 5737); without a route, the attempt fails at once.
+    // No host answers at this address (RFC 5737); without a route, the attempt fails at once.
     let address = "192.0.2.1:4420".parse().unwrap();
     let Ok(stream) = event_loop.reactor.connect(event_loop.task, address) else { return };
     event_loop.reactor.close(stream);
@@ -419,7 +419,7 @@ fn close_returns_what_was_pending(mut event_loop: Loop) {
     for is_submitted in [true, false] {
         let (stream, socket) = event_loop.stream_and_socket();
         let mut batch = SendBatch::new();
-        // More than the socket buffers hold.
+        // A payload larger than the socket buffers.
         batch.payload(5, Buffer::new(64 << 20), 0..64 << 20);
         reactor.send(stream, batch);
         reactor.recv_into(stream, Buffer::new(1234), 0..1234);
@@ -488,7 +488,7 @@ fn calls_after_close_do_nothing(mut event_loop: Loop) {
     abuse();
     assert!(matches!(event_loop.next(), Event::Received { result: Err(_), .. }));
     assert!(matches!(event_loop.next(), Event::Closed { .. }));
-    // The successor in the same slot is unaffected.
+    // The next stream in the same slot is unaffected.
     let (_next, _other) = event_loop.stream_and_socket();
     abuse();
     assert!(event_loop.next_within(Duration::from_millis(20)).is_none());
@@ -650,7 +650,7 @@ fn dropped_with_everything_in_flight(mut event_loop: Loop) {
     }
 }
 
-/// One engine made the stream non-blocking; the other can still use it.
+/// One engine made the socket non-blocking; the other can still use it.
 fn moves_between_engines(mut event_loop: Loop) {
     let mut other = Loop::portable();
     let socket = local_listener();
@@ -665,7 +665,7 @@ fn moves_between_engines(mut event_loop: Loop) {
     assert_eq!(received_whole(&mut event_loop, stream, 5), b"moved");
 }
 
-/// Later bytes go to the next loop, and the previous loop gets no more events.
+/// Bytes that arrive later go to the next loop, and the previous loop gets no more events.
 fn is_taken_when_nothing_is_outstanding(mut event_loop: Loop) {
     let reactor = event_loop.reactor.clone();
     let (stream, mut peer) = event_loop.stream_and_socket();

@@ -159,7 +159,8 @@ fn a_storm_of_wakes_loses_none(mut event_loop: Loop) {
             })
         })
         .collect();
-    // If a wake were lost, the loop would sleep for ever before the counter reaches its value.
+    // If a wake were lost, the loop would sleep for ever before the counter reaches its final
+    // value.
     while counter.load(Ordering::SeqCst) < THREADS * WAKES {
         let before = counter.load(Ordering::SeqCst);
         let ready = event_loop.poll(Some(WAIT_LIMIT)).len();
@@ -241,8 +242,7 @@ fn children_report_their_root(mut event_loop: Loop) {
     assert!(event_loop.poll(Some(Duration::from_millis(5))).is_empty());
 }
 
-/// A task that is always ready, like one that works through a long list, does not starve the
-/// sockets.
+/// A task that is always ready, like a task with a long list of work, does not starve the sockets.
 fn busy_tasks_do_not_starve_streams(mut event_loop: Loop) {
     let reactor = event_loop.reactor.clone();
     let busy = reactor.add_task();

@@ -13,7 +13,7 @@ use loom_loop::waker::Waker;
 use loom_loop::{Loop, in_every_order};
 use sync::{Arc, Mutex};
 
-/// A loop, and mailboxes of one task each.
+/// A loop with several tasks, each with a mailbox.
 struct Tasks {
     looped: Loop,
     mailboxes: Vec<Arc<Mutex<u32>>>,

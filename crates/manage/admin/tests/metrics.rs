@@ -38,7 +38,7 @@ const HEADER: &str = "| name | type | labels | value |\n| --- | --- | --- | --- 
 /// Suffixes of the samples of histograms.
 const PARTS: [&str; 3] = ["_bucket", "_sum", "_count"];
 
-/// A metric without its prefix.
+/// The kind, help and labels of a metric.
 #[derive(Clone, PartialEq, Default, Debug)]
 struct Metric {
     kind: String,
@@ -89,7 +89,7 @@ fn page(all: &BTreeMap<String, Metric>) -> String {
     text
 }
 
-/// Whether each scope has this metric, with the scope's labels besides its own.
+/// Whether each scope has this metric, with the scope's labels in addition to the metric's own.
 fn is_in_all_scopes(all: &BTreeMap<String, Metric>, name: &str, metric: &Metric) -> bool {
     SCOPES.iter().all(|(scope, labels)| {
         let mut expected = metric.clone();
@@ -140,7 +140,7 @@ fn sample(line: &str, all: &mut BTreeMap<String, Metric>) {
     }
 }
 
-/// A scrape of a target that has one of everything.
+/// A scrape of a target with one object of each kind.
 fn scrape() -> String {
     let io = json!({
         "reads": 1, "writes": 1, "others": 1, "read_bytes": 1, "written_bytes": 1,

@@ -1,4 +1,4 @@
-//! From one document to another, with a failure at every step.
+//! Changes one document to another, with a failure at every step.
 
 use farblock_state::{
     Ana, Document, Host, Limits, Listener, Namespace, Referral, Running, Step, Subsystem,
@@ -90,7 +90,7 @@ fn keyed(key: &str) -> Host {
     Host { dhchap_key: Some(format!("/{key}.key")), ..Host::default() }
 }
 
-/// Hosts are names, or NAME=KEY.
+/// A subsystem with these hosts, each a name or NAME=KEY, and these namespaces.
 fn subsystem(hosts: &[&str], paths: &[(u32, &str)]) -> Subsystem {
     let entry = |host: &&str| match host.split_once('=') {
         Some((host, key)) => (format!("nqn.2026-11.h:{host}"), keyed(key)),
@@ -295,13 +295,13 @@ fn a_file_takes_nobodys_key_by_not_naming_it() {
         hosts.into_values().map(|host| host.dhchap_key).collect::<Vec<_>>()
     };
     let some = |names: [&str; 3]| names.map(|name| keyed(name).dhchap_key).to_vec();
-    // It lists a host that got its key at run time, and changes another one's.
+    // The new file lists a host that got its key at run time, and changes another host's key.
     let file = document(&[1], &[("one", subsystem(&["a", "b=4", "c"], &[]))]);
     assert_eq!(keys(&file), some(["9", "4", "3"]));
     // A key that the file itself had is removed.
     let file = document(&[1], &[("one", subsystem(&["a", "b"], &[]))]);
     assert_eq!(keys(&file), [keyed("9").dhchap_key, None, keyed("3").dhchap_key]);
-    // It lists a subsystem that was added at run time.
+    // The new file lists a subsystem that was added at run time.
     let nothing = document(&[1], &[]);
     let file = document(&[1], &[("one", subsystem(&["a", "b", "c"], &[]))]);
     let merged = merge(&nothing, &file, &current);
@@ -343,7 +343,7 @@ fn a_file_opens_no_subsystem_with_a_host_whose_key_it_never_had() {
     let any = with(&[]);
     let problem = merge(&with(&["a"]), &any, &with(&["a=1"])).check().unwrap_err();
     assert!(problem.field.ends_with("s:one.allow_any_host"), "{problem}");
-    // The file had the key and no longer has it, or there is none.
+    // The old file had the key and the new one does not, or neither has it.
     for (old, current) in [(&["a=1"], &["a=1"]), (&["a"], &["a"]), (&["a"], &["b"])] {
         let merged = merge(&with(old), &any, &with(current));
         assert_eq!(merged.check().is_ok(), *current != ["b"], "{merged:?}");
@@ -442,7 +442,7 @@ fn nobody_gets_in_without_tls_because_something_was_left_out() {
     // The file has the TLS key, and removes it.
     let (old, new) = (with(true, true, "a"), with(true, false, "a"));
     assert_eq!(has(&merge(&old, &new, &old)), (Some("/a.key".to_owned()), false));
-    // A request must mention both.
+    // A request must mention both keys.
     let value = |document: &Document| serde_json::to_value(document).unwrap();
     let problem = keys_kept(&old, &value(&new)).unwrap_err();
     assert!(problem.field.ends_with(".tls_key"), "{problem}");
@@ -455,7 +455,7 @@ fn nobody_gets_in_without_tls_because_something_was_left_out() {
     assert_eq!(keys_kept(&strict, &said), Ok(()));
     said["listeners"]["127.0.0.1:1"] = json!({ "ana": "inaccessible" });
     assert!(keys_kept(&strict, &said).unwrap_err().field.ends_with("127.0.0.1:1.tls"));
-    // Also with other texts of its address.
+    // The same holds for other spellings of its address.
     let mut said = value(&strict);
     said["listeners"] = json!({ "127.0.0.1:01": {} });
     assert!(keys_kept(&strict, &said).unwrap_err().field.ends_with("127.0.0.1:1.tls"));
@@ -546,7 +546,7 @@ fn what_is_demanded_of_a_host_is_demanded_until_something_else_is_said() {
     for demand in [Demand::Auth, Demand::Mutual, Demand::Concat] {
         assert_eq!(Demand::from_name(demand.name()), Some(demand));
         assert_eq!(with(Some(demand), &own).check(), Ok(()));
-        // A key that the demand needs cannot be removed before it.
+        // A request cannot remove a key that the demand needs while it keeps the demand.
         let without = with(Some(demand), &|host| host.dhchap_key = None);
         let problem = without.check().unwrap_err();
         assert!(problem.field.ends_with(".dhchap_key"), "{problem}");
@@ -574,7 +574,8 @@ fn what_is_demanded_of_a_host_is_demanded_until_something_else_is_said() {
     }
     assert_eq!(keys_kept(&old, &said), Ok(()));
 
-    // A file that does not mention it keeps it; a file that had it and no longer has it removes it.
+    // A file that never mentions the demand keeps it; a file that mentioned it and no longer does
+    // removes it.
     let demanded = |document: &Document| {
         document.subsystems.values().next().unwrap().hosts.values().next().unwrap().demand
     };

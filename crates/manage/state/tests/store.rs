@@ -1,4 +1,4 @@
-//! A crash while a state is stored leaves the old one or the new one.
+//! A crash while a state is stored leaves the old state or the new one.
 
 use farblock_state::{Document, Host, Kept, Namespace, Stage, Store};
 
@@ -19,7 +19,7 @@ fn a_crash_leaves_the_old_state_or_the_new_one() {
         store.save_until(&kept(2), |stage| stage != last).unwrap();
         let expected = if number < 3 { kept(1) } else { kept(2) };
         assert_eq!(store.load().unwrap(), Some(expected), "{last:?}");
-        // The leftovers do not disturb the next save.
+        // Leftovers of a crash do not disturb the next save.
         store.save(&kept(3)).unwrap();
         assert_eq!(store.load().unwrap(), Some(kept(3)));
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
@@ -62,7 +62,7 @@ fn a_kept_state_with_names_that_are_refused_now_is_loaded() {
     assert!(doubts[0].contains("ctl disallow-host 'nqn.2026-11.s:one' 'nqm.2026-11.h:a'"));
     assert!(doubts[1].contains("ctl visible-to 'nqn.2026-11.s:one' 3 "), "{doubts:?}");
 
-    // All of it can be changed, and removed, but no such name is added.
+    // All these objects can be changed and removed, but none with such a name can be added.
     assert!(Document::parse(&old.shared.to_json()).is_err());
     assert!(Document::parse_after(&old.shared.to_json(), &old.shared).is_ok());
     let fewer = named(&["nqm.2026-11.h:a"], "nqn.2026-11.h:b").shared;
@@ -77,7 +77,7 @@ fn a_kept_state_with_names_that_are_refused_now_is_loaded() {
     }
 }
 
-/// A file cannot replace a folder; the new file is not left beside it.
+/// A file cannot replace a folder; then the new file is not left beside the folder.
 #[test]
 fn what_could_not_be_kept_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();

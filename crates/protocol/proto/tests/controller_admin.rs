@@ -230,7 +230,7 @@ fn unknown_and_malformed_commands_are_refused() {
     assert_eq!(discovery.admin(&mut registry, &abort, at(0)), failed(Status::INVALID_OPCODE));
     let reset = command(AdminOpcode::CROSS_CONTROLLER_RESET, 0);
     assert_eq!(discovery.admin(&mut registry, &reset, at(0)), failed(Status::INVALID_OPCODE));
-    // PRPs, a reserved PSDT, fused.
+    // Commands with PRPs, with a reserved PSDT, and fused ones.
     for flags in [0x00, 0xc0, 0x41, 0x42, 0x43] {
         let mut sqe = command(AdminOpcode::KEEP_ALIVE, 0);
         sqe.flags = flags;
@@ -294,7 +294,7 @@ fn a_silent_host_is_gone() {
     let host = Host::ready(&mut registry);
     host.io_queue(&mut registry, 2).unwrap();
     assert_eq!(registry.next_deadline(), Some(at(5)));
-    // Connect and the enabling counted as traffic.
+    // Connect and the enabling count as traffic.
     assert!(registry.tick(at(5)).is_empty());
     assert_eq!(keep_alive(&host, &mut registry, at(9)), OK);
     assert_eq!(registry.next_deadline(), Some(at(14)));
@@ -426,7 +426,7 @@ fn a_namespace_in_another_ones_place_is_told_twice() {
     assert_eq!(drain(&mut registry), told(11), "the host may have found only that one went");
     assert_eq!(list(&mut registry), 1);
     assert_eq!(drain(&mut registry), []);
-    // A namespace whose removal the host has read is simply new.
+    // Once the host has read of its removal, a namespace with the same ID is simply new.
     registry.remove_namespace(subsystem, NamespaceId(1)).unwrap();
     assert_eq!(drain(&mut registry)[1..], told(12));
     list(&mut registry);

@@ -1,4 +1,4 @@
-//! Asymmetric namespace access: the notices to hosts, and the commands that it blocks.
+//! Asymmetric namespace access: the notices to hosts, and the commands that a state blocks.
 
 mod controller_fixture;
 
@@ -22,7 +22,7 @@ const FAR: PortId = PortId(2);
 const LOG: u8 = 0x0c;
 const EVENT: u64 = 0x000c_0302;
 
-/// Namespaces 1 and 2 are of group 1, namespace 7 is of group 3.
+/// Namespaces 1 and 2 are in group 1, namespace 7 is in group 3.
 fn registry_of_two_ports() -> (Registry, SubsystemId) {
     let (mut registry, id) = registry();
     for port in [NEAR, FAR] {
@@ -116,7 +116,7 @@ fn what_is_advertised_is_what_there_is() {
     assert_eq!((page[342], page[343]), (limits::ANA_TRANSITION_SECONDS, 0b1_1111), "ANATT, ANACAP");
     assert_eq!(number(&page, 344, 4), u64::from(limits::MAX_ANA_GROUPS), "ANAGRPMAX");
     assert_eq!(number(&page, 348, 4), u64::from(limits::MAX_ANA_GROUPS), "NANAGRPID");
-    // A port can take each state that ANACAP names, and reports it.
+    // A port can have each state that ANACAP names, and reports the state.
     for state in [0x01, 0x02, 0x03, 0x04, 0x0f].map(AnaState) {
         registry.set_port_access(NEAR, PortAccess::all(state)).unwrap();
         assert_eq!(log(&host, &mut registry, true).1[0].1, state.0);
@@ -174,7 +174,7 @@ fn out_of_reach_is_a_status_of_its_own() {
                 assert_ne!(free, Err(status), "{opcode:?} by another port");
             }
         }
-        // Both halves of a fused pair, so that the check may use either one.
+        // Both commands of a fused pair, so that the check may use either one.
         for (opcode, fuse) in [(NvmOpcode::COMPARE, 1), (NvmOpcode::WRITE, 2)] {
             let sqe = Sqe { flags: fuse | io(opcode, 7).flags, ..io(opcode, 7) };
             let by = |table| IoCommand::parse(&sqe, table, RemoteForm::Transport);
@@ -278,7 +278,7 @@ fn a_change_is_told_to_whom_it_concerns_once() {
     let of_nobody = states(AnaState::CHANGE, &[(9, AnaState::OPTIMIZED)]);
     registry.set_port_access(FAR, of_nobody).unwrap();
     assert_eq!(told(&mut registry), [], "nothing of what it sees");
-    // One namespace changes its group, and a new one arrives, which has its own event.
+    // One namespace changes its group, and a new namespace appears, which has its own event.
     let info = registry.subsystem(subsystem).unwrap().namespaces[&NamespaceId(7)];
     let info = farblock_proto::controller::NamespaceInfo { ana_group: 1, ..info };
     registry.replace_namespace(subsystem, NamespaceId(7), info).unwrap();
@@ -287,7 +287,7 @@ fn a_change_is_told_to_whom_it_concerns_once() {
     registry.add_namespace(subsystem, NamespaceId(9), info).unwrap();
     assert_eq!(told(&mut registry), []);
     assert_eq!(log(&far, &mut registry, true).0, 5);
-    // The count restarts with the controller.
+    // The change count restarts with the controller.
     far.write_cc(&mut registry, Default::default(), at(0));
     far.write_cc(&mut registry, enabling(), at(0));
     assert_eq!(log(&far, &mut registry, true).0, 0);
@@ -304,7 +304,8 @@ fn a_listener_begins_with_nothing_of_the_last_one_of_its_number() {
         table.seen_from(Some(FAR)).check_reach(NamespaceId(1))
     };
     let listener = registry.remove_listener(FAR).unwrap();
-    // A controller that connected there still exists for a moment, and other changes may happen.
+    // A controller that connected at the earlier listener still exists for a moment, and other
+    // changes may happen.
     registry.publish(subsystem);
     assert_eq!(reach(&registry), Err(Status::ANA_INACCESSIBLE));
     assert_eq!(log(&host, &mut registry, true).1[0].1, AnaState::INACCESSIBLE.0);

@@ -17,7 +17,7 @@ use farblock_wire::status::Status;
 const PORTS: [(u16, ChannelSecurity); 3] =
     [(1, ChannelSecurity::None), (2, ChannelSecurity::Allowed), (3, ChannelSecurity::Required)];
 
-/// TREQ's two bits, and SECTYPE.
+/// The two bits of TREQ, and SECTYPE.
 const NONE: (u8, u8) = (0b10, 0);
 const ALLOWED: (u8, u8) = (0b10, 2);
 const REQUIRED: (u8, u8) = (0b01, 2);

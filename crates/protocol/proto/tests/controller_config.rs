@@ -10,7 +10,7 @@ use farblock_proto::controller::{
 use farblock_proto::ids::NamespaceId;
 use farblock_wire::nqn::DISCOVERY_NQN;
 
-/// The fixture's configuration with one thing changed.
+/// The result for the fixture's configuration after one change.
 fn changed(change: impl FnOnce(&mut SubsystemConfig)) -> Result<(), ConfigError> {
     let mut config = config();
     change(&mut config);
@@ -31,7 +31,7 @@ fn names_and_texts_fit_their_fields() {
         |name: &str| matches!(changed(|c| c.nqn = name.into()), Err(ConfigError::Nqn(..)));
     assert!(bad_nqn("") && bad_nqn("nqn.disks") && bad_nqn(&format!("{SUBSYSTEM_NQN}{:0>224}", 1)));
     assert_eq!(changed(|c| c.nqn = DISCOVERY_NQN.into()), Err(ConfigError::DiscoveryNqn));
-    // Some peers have names that are not NQNs and do not claim to be.
+    // Some peers' names are not NQNs and do not claim to be.
     assert_eq!(changed(|c| c.nqn = "blktests-subsystem-1".into()), Ok(()));
     let host = changed(|c| c.allowed_hosts.push("nqn.me".into()));
     assert!(matches!(host, Err(ConfigError::Nqn(..))));

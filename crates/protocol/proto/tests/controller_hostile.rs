@@ -58,8 +58,8 @@ fn entry() -> impl Strategy<Value = Box<[u8; 64]>> {
         let mut sqe = Sqe::new(opcode, cid, nsid);
         sqe.dptr = SglDescriptor::transport(length);
         let dwords_z = (length / 4).wrapping_sub(1);
-        // Half of the time valid fields for a Get Log Page or an Identify command, otherwise random
-        // ones.
+        // Half of the entries have valid fields for a Get Log Page or an Identify command, the
+        // others random ones.
         let (high, cdw11, cdw12) = match (dwords[0] % 2, opcode) {
             (0, 0x02) => (dwords_z << 16, 0, dwords[2] % 2048 * 4),
             (0, _) => (0, dwords[1] % 2, dwords[2] % 256),
@@ -295,7 +295,7 @@ proptest! {
     }
 }
 
-/// Some of the entries above pass the first checks, so the test reaches the code behind them.
+/// Some of the generated entries pass the first checks, so the test reaches the code behind them.
 #[test]
 fn hostile_entries_get_far_enough() {
     let mut runner = proptest::test_runner::TestRunner::deterministic();

@@ -1,4 +1,4 @@
-//! Identifiers of hosts: their owners, and the time for which they own them.
+//! Identifiers of hosts: which host owns one, and for how long.
 
 mod controller_fixture;
 
@@ -38,7 +38,8 @@ fn check(registry: &Registry, id: SubsystemId, nqn: &str, host: [u8; 16]) -> Res
     registry.check_identifier(id, &Identified { nqn, mark, id: host })
 }
 
-/// Registers or unregisters. Returns the text to store, and reports it stored.
+/// Registers or unregisters a host for reservations. Returns the text to store, and reports to the
+/// registry that it is stored.
 fn asks(registry: &mut Registry, id: SubsystemId, host: &Host, action: RegisterAction) -> String {
     let (ticket, controller) = (Ticket(1), host.id);
     let persist = (action == RegisterAction::REGISTER).then_some(true);

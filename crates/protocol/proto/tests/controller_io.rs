@@ -79,7 +79,7 @@ fn commands_without_data() {
     let expected = IoCommand::Verify { namespace, lba, blocks, fua: true };
     assert_eq!(parse(&verify, &table()), Ok(expected));
 
-    // A command that transfers no data may name more than the largest transfer.
+    // A command that transfers no data may cover more blocks than the largest transfer.
     let mut zeroes = sqe(NvmOpcode::WRITE_ZEROES, 1, 0, 0x1000, 0);
     let parse = |sqe: &Sqe| parse(sqe, &table());
     let expected = |namespace, fua, deallocate| {
@@ -136,7 +136,7 @@ fn transfers_have_a_limit() {
         let too_long = sqe(NvmOpcode::READ, 1, 0, blocks, blocks * 512);
         assert_eq!(refusal(&too_long), Status::INVALID_FIELD);
     }
-    // 2^16 blocks of 2^16 bytes do not fit 32 bits.
+    // The size of 2^16 blocks of 2^16 bytes does not fit 32 bits.
     let huge = NamespaceInfo::new(1 << 16, 1 << 20);
     let table = NamespaceTable::new(1, u32::MAX, [(NamespaceId(1), huge)]);
     let status = parse(&sqe(NvmOpcode::READ, 1, 0, 1 << 16, 0), &table);
@@ -199,7 +199,7 @@ fn lists_are_pulled_by_keyed_descriptors() {
     copy.cdw12 = (ranges - 1).into();
     let needed = ranges * CopyRange::LEN as u32;
     let refused = |status: Status| Err(status.with_dnr());
-    // The descriptor is exactly as long as the list, as for any transfer.
+    // The descriptor must be exactly as long as the list, as for any transfer.
     for length_bytes in [0, needed - 1, needed, needed + 1, KEYED_LENGTH_MAX] {
         let block = KeyedBlock { address: 1 << 40, length_bytes, key: 7, invalidate: true };
         copy.dptr = SglDescriptor::keyed(block);
@@ -337,7 +337,7 @@ fn deallocate_ranges_are_merged_and_limited() {
     assert!(!merged.is_empty());
     let rest: Vec<_> = merged.collect();
     assert_eq!(rest, [(Lba(10), BlockCount(5)), (Lba(100), BlockCount(10))]);
-    // DMRSL, DMSL, DMRL.
+    // The limits DMRSL, DMSL, DMRL.
     assert_eq!(parse(&[range(7, MOST)]).expect("as much as that").count(), 1);
     assert_eq!(parse(&[range(7, MOST + 1)]), Err(too_large));
     assert_eq!(parse(&[range(7, MOST), range(7, 1)]), Err(too_large), "the same blocks twice");

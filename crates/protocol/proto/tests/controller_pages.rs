@@ -120,7 +120,8 @@ fn mdts_obeys_the_smallest_namespace() {
         let info = farblock_proto::controller::NamespaceInfo { max_blocks, ..info };
         registry.replace_namespace(subsystem, NamespaceId(7), info).unwrap();
         let page = identify(&host, &mut registry, 0x01, 0).unwrap();
-        // MDTS cannot express one page: 0 means no limit. The smallest value is two pages.
+        // MDTS cannot express one page: a value of 0 means no limit. The smallest limit is two
+        // pages.
         assert_eq!(page[77], if mdts == 0 { 1 } else { mdts }, "{max_blocks}");
     }
 }
@@ -287,7 +288,7 @@ fn allocated_namespaces_are_the_active_ones() {
     assert_eq!(page, refused(Status::INVALID_NAMESPACE));
 }
 
-/// A controller list: a count, then identifiers.
+/// Parses a controller list: a count, then identifiers.
 fn controllers(page: &[u8]) -> Vec<u16> {
     let count = usize::from(u16_at(page, 0));
     assert!(page[2 + 2 * count..].iter().all(|&byte| byte == 0));
@@ -402,7 +403,7 @@ fn log_page_lengths_are_bounded() {
     let (mut registry, host) = ready();
     let too_long = host.fetch(&mut registry, log_page(0x01, 0, (1 << 20) + 4), (1 << 20) + 4);
     assert_eq!(too_long, refused(Status::INVALID_FIELD));
-    // All bits of the number of dwords: 16 GiB.
+    // A length that sets all bits of the number of dwords: 16 GiB.
     let mut sqe = log_page(0x01, 0, 4);
     sqe.cdw10 = 0xffff_0001.into();
     sqe.cdw11 = 0xffff.into();
@@ -561,7 +562,7 @@ fn discovery_lists_what_a_host_may_use() {
     assert!(page[6 * 1024..].iter().all(|&byte| byte == 0));
     let generation = u64_at(&page, 0);
 
-    // The header alone, then records one by one, across their borders too.
+    // Fetches the header alone, then records one by one, across their borders too.
     let header = host.fetch(&mut registry, log_page(0x70, 0, 16), 16).unwrap();
     assert_eq!(header, page[..16]);
     for (offset, bytes) in [(1024, 1024), (1000, 100), (2048, 4096), (6140, 8), (6144, 4)] {
@@ -632,7 +633,7 @@ fn discovery_has_no_other_pages_and_few_features() {
 #[test]
 fn features_have_current_default_and_capabilities() {
     let (mut registry, host) = ready();
-    // Feature, its dword 11, default, a value to set, the value then, capabilities.
+    // For each feature: its dword 11, default, a value to set, the value after that, capabilities.
     let cases = [
         (0x01, 0, 0b111, Some((0x0102_0304, 0x0102_0304)), 4),
         (0x02, 0, 0, Some((0, 0)), 4),

@@ -22,7 +22,7 @@ const SHARED: ReservationType = ReservationType::WRITE_EXCLUSIVE_REGISTRANTS;
 const FIRST_KEY: u64 = 5;
 const SECOND_KEY: u64 = 6;
 
-/// A page of the log: its number, what happened, how many more there are, the namespace.
+/// A page of the log: its number, the kind of notice, the number of further notices, the namespace.
 type Page = (u64, u8, u8, u32);
 
 const ALL: [NotificationType; 3] = [
@@ -65,7 +65,7 @@ impl Pair {
         self.second.admin(&mut self.registry, &sqe, at(0));
     }
 
-    /// Carries out a request of one host, and returns the events of the second.
+    /// Executes a request of one host, and returns the events of the second host.
     fn carry_out(&mut self, is_first: bool, request: KeyedCommand) -> Vec<CommandId> {
         let controller = if is_first { self.first.id } else { self.second.id };
         let (ticket, queue, namespace) = (Ticket(1), QueueId(1), NSID);
@@ -98,7 +98,7 @@ impl Pair {
         }
     }
 
-    /// Causes this notice to the second host; returns its events.
+    /// Causes this kind of notice to the second host; returns its events.
     fn happens(&mut self, what: NotificationType) -> Vec<CommandId> {
         self.register();
         match what {
@@ -119,7 +119,7 @@ impl Pair {
         assert_eq!(self.second.result(&mut self.registry, &sqe), Ok(0));
     }
 
-    /// The second host reads its log; returns the page, and the events that follow.
+    /// The second host reads its log; returns the page, and the events after it.
     fn read(&mut self, retains: bool) -> (Page, Vec<CommandId>) {
         let mut sqe = log_page(0x80, 0, 64);
         sqe.cdw10 = (sqe.cdw10.get() | u32::from(retains) << 15).into();
@@ -143,7 +143,7 @@ fn what_is_masked_is_neither_told_nor_logged() {
         pair.mask(0b1110 & !(1 << bit));
         assert_eq!(pair.happens(what), [CommandId(1)], "all but {what:?} are masked");
         assert_eq!(pair.read(false), ((1, what.0, 0, 1), vec![]), "all but {what:?} are masked");
-        // A notice that was masked when it happened is lost.
+        // A notice that was masked when its cause happened is lost.
         pair.wait_for_event(2);
         pair.mask(0);
         assert_eq!(pair.read(false), (EMPTY, vec![]));

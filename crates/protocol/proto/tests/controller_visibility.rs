@@ -1,4 +1,4 @@
-//! Visibility of namespaces for hosts: the notices, and the inactive namespaces.
+//! Visibility of namespaces for hosts: the notices, and namespaces that are inactive for a host.
 
 mod controller_fixture;
 
@@ -105,15 +105,16 @@ fn what_a_host_does_not_see_is_inactive() {
         assert_eq!(identify(&second, &mut registry, cns, 7), Err(GONE), "{cns:#x}");
         assert!(identify(&first, &mut registry, cns, 7).is_ok(), "{cns:#x}");
     }
-    // Attached controllers: only controllers whose hosts see the namespace.
+    // The list of attached controllers has only controllers whose hosts see the namespace.
     let attached = identify(&first, &mut registry, 0x12, 7).unwrap();
     assert_eq!(u16::from_le_bytes([attached[0], attached[1]]), 1);
     assert_eq!(u16::from_le_bytes([attached[2], attached[3]]), first.id.0);
     assert_eq!(identify(&second, &mut registry, 0x12, 7).unwrap()[0], 0);
-    // ANA: the header counts the groups, their descriptors list the namespaces.
+    // In the ANA log, the header counts the groups, and their descriptors list only visible
+    // namespaces.
     let ana = second.fetch(&mut registry, log_page(0x0c, 0, 4096), 4096).unwrap();
     assert_eq!(u32::from_le_bytes(ana[20..24].try_into().unwrap()), 2, "NNSIDS");
-    // Features of reservations.
+    // Features of reservations are refused.
     let mut get = get_features(0x82, 0, 0);
     get.nsid = 7.into();
     assert_eq!(second.result(&mut registry, &get), Err(GONE));
@@ -139,7 +140,7 @@ fn queues_have_what_their_host_sees() {
         assert!(flush(&table.seen_by(nobody), 1).is_ok());
         assert!(flush(&table.seen_by(nobody), 0xffff_ffff).is_ok(), "all that it sees");
     }
-    // Together with the ANA states of a port.
+    // Visibility works together with the ANA states of a port.
     let (family, address) = (AddressFamily::V4, "192.0.2.1".to_owned());
     let listener = Listener { port: FAR, family, address, service: "4420".to_owned() };
     registry.add_listener(listener).unwrap();
@@ -191,7 +192,7 @@ fn only_those_are_told_for_whom_it_makes_a_difference() {
     assert_eq!(changed(&second, &mut registry), []);
     assert_eq!(active(&second, &mut registry), [1, 2]);
     assert_eq!(active(&first, &mut registry), [1, 2, 8]);
-    // The next namespace with its number starts fresh.
+    // The next namespace with this number starts without the old settings.
     registry.remove_namespace(id, NamespaceId(8)).unwrap();
     registry.add_namespace(id, NamespaceId(8), info).unwrap();
     assert_eq!(active(&second, &mut registry), [1, 2, 8]);
@@ -203,7 +204,7 @@ fn names_are_names_and_not_too_many() {
     let mut set = |hosts| registry.set_visible_to(id, NamespaceId(1), hosts);
     assert!(matches!(set(only(&["nqn.wrong"])), Err(ConfigError::Nqn(..))));
     let name = |index| format!("nqn.2026-01.test.farblock:{index}");
-    // One host is on a list already.
+    // One host is on the list already.
     let most: BTreeSet<_> = (1..limits::MAX_VISIBLE_TO).map(name).collect();
     set(Some(most.clone())).unwrap();
     let more = most.iter().cloned().chain([name(0)]).collect();

@@ -1,4 +1,4 @@
-//! The two ends of the TCP transport against each other, with the stream cut at every byte, and
+//! The two ends of the TCP transport against each other, with the stream divided at every byte, and
 //! against bytes that no correct peer sends.
 
 use farblock_proto::capsule::{DataPointer, RemoteForm};
@@ -13,7 +13,8 @@ use proptest::prelude::*;
 const ALL_DIGESTS: [Digests; 4] = [Digests::NONE, Digests::HEADER, Digests::DATA, Digests::BOTH];
 const DEPTH: u16 = 8;
 
-/// A disk of bytes behind a controller's end. Opcode 1 writes cdw10.. bytes at 0, opcode 2 reads.
+/// A controller's end with a disk of bytes. Opcode 1 writes the number of bytes in cdw10 at offset
+/// 0, opcode 2 reads them.
 struct Controller {
     end: ControllerEnd,
     disk: Vec<u8>,
@@ -59,7 +60,7 @@ impl Controller {
             return;
         }
         let data = self.disk[..length as usize].to_vec();
-        // Two pushes, to cover offsets other than 0.
+        // Two pushes of data, to cover offsets other than 0.
         let (front, back) = data.split_at(data.len() / 2);
         let mut ended = false;
         for (offset, piece, part) in
@@ -207,7 +208,7 @@ fn large_writes_come_in_pieces_of_the_agreed_size() {
     assert_eq!(host.completed, [(SlotId(0), Status::SUCCESS, true)]);
 }
 
-/// Both ends initialised, nothing in flight.
+/// Both ends after the IC exchange, with nothing in flight.
 fn initialized(digests: Digests) -> (Host, Controller) {
     let (mut host, mut controller) = (Host::new(digests), Controller::new(true));
     exchange(&mut host, &mut controller, 1 << 20);
@@ -279,7 +280,7 @@ fn broken_headers_are_named_by_status_and_offset() {
     let cases: &[(Vec<u8>, FatalErrorStatus, u32)] = &[
         (common(0x0a, 0, 24, 0, 24), FIELD, 0),
         (common(0xff, 0, 24, 0, 24), FIELD, 0),
-        // PDUs of the other direction.
+        // PDUs that only the controller may send.
         (common(0x07, 0, 24, 24, 28), FIELD, 0),
         (common(0x09, 0, 24, 0, 24), FIELD, 0),
         // A second ICReq.
@@ -294,7 +295,7 @@ fn broken_headers_are_named_by_status_and_offset() {
         (common(0x04, 0, 72, 73, 80), FIELD, 3),
         (common(0x04, 0, 72, 72, u32::MAX), FIELD, 4),
         (common(0x04, 0, 72, 72, 72 + 8193), FIELD, 4),
-        // Data without a transfer.
+        // Data for which there is no transfer.
         (data_pdu(0, 0, 0, 16), FIELD, 10),
         (data_pdu(0xffff, 7, 0, 16), FIELD, 10),
         (data_pdu(0, 0, 0, 0), FIELD, 16),
@@ -486,11 +487,11 @@ fn a_controller_cannot_write_outside_of_a_read() {
     assert_eq!(host_fault(&c2h(1, 1, 511, 4)), out_of_range);
     assert_eq!(host_fault(&c2h(1, u32::MAX, 1, 4)), out_of_range);
     assert_eq!(host_fault(&[c2h(1, 0, 512, 4), c2h(1, 512, 1, 4)].concat()), out_of_range);
-    // A write's identifier, one that is not in flight, one beyond the queue.
+    // The identifier of a write, one that is not in flight, and one beyond the queue.
     assert_eq!(host_fault(&c2h(2, 0, 16, 4)), field);
     assert_eq!(host_fault(&c2h(0, 0, 16, 4)), field);
     assert_eq!(host_fault(&c2h(0xffff, 0, 16, 4)), field);
-    // SUCCESS without LAST_PDU, and then more data for the completed command.
+    // A PDU with SUCCESS but without LAST_PDU, and then more data for the completed command.
     assert_eq!(host_fault(&c2h(1, 0, 512, 8)), field);
     assert_eq!(host_fault(&[c2h(1, 0, 512, 12), c2h(1, 0, 512, 12)].concat()), field);
 }

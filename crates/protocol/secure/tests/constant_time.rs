@@ -42,7 +42,7 @@ fn sources(crate_name: &str) -> Vec<(PathBuf, String)> {
     found
 }
 
-/// Lines that compare a secret with an operator.
+/// Lines of source that compare a secret with an operator.
 fn comparisons(text: &str) -> Vec<&str> {
     let code = text.lines().map(|line| line.split("//").next().unwrap_or(""));
     let compares = |line: &&str| line.contains(" == ") || line.contains(" != ");
@@ -54,7 +54,7 @@ fn comparisons(text: &str) -> Vec<&str> {
     code.filter(compares).filter(names).filter(|line| !is_harmless(line)).collect()
 }
 
-/// Types that hold a secret and derive a comparison.
+/// Types that hold a secret and derive a comparison operator.
 fn derived(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for part in text.split("#[derive(").skip(1) {

@@ -1,4 +1,4 @@
-//! Invalid messages of peers: each causes the failure that the specification names.
+//! Invalid messages of peers: each causes the failure reason that the specification names.
 
 #[allow(dead_code, reason = "the other files use the rest of it")]
 mod pair;
@@ -7,7 +7,7 @@ use farblock_secure::{Controller, Failure, Group, Hash, Host, Party, Progress, S
 use farblock_wire::auth::FailureReason;
 use pair::{Pair, answer, controller, host_terms, numbers, secret};
 
-/// The reason that the controller sends to a host after `message` at this point.
+/// The failure reason that the controller sends to a host after `message` in this state.
 fn refusal(controller: &mut Controller, message: &[u8]) -> FailureReason {
     controller.handle(message, &mut numbers(3));
     assert_eq!(controller.progress(), Progress::Failed, "{message:02x?}");
@@ -97,7 +97,7 @@ fn a_sequence_number_of_zero_is_for_secure_channels() {
 
 #[test]
 fn what_was_said_before_is_worth_nothing_again() {
-    // The same reply to another connection's challenge.
+    // The reply that belongs to another connection's challenge.
     let (_, reply) = challenged();
     let mut other = controller();
     other.handle(&Pair::negotiation(), &mut numbers(77));
@@ -113,7 +113,7 @@ fn what_was_said_before_is_worth_nothing_again() {
 #[test]
 fn nobody_answers_before_the_question() {
     let (_, reply) = challenged();
-    // The controller made the challenge, but the host has not received it.
+    // A reply to a challenge that the controller has made, but the host has not received.
     let mut early = controller();
     early.handle(&Pair::negotiation(), &mut numbers(2));
     assert_eq!(refusal(&mut early, &reply), FailureReason::INCORRECT_MESSAGE);
@@ -141,7 +141,7 @@ fn the_host_ends_it() {
     assert_eq!(controller.failure().unwrap().by, Party::Peer);
 }
 
-/// The failure at a host when the controller's message at this point is changed.
+/// The failure at a host when the controller's message number `turn` is changed.
 fn host_fails(turn: usize, change: impl Fn(&mut Vec<u8>)) -> Failure {
     let mut controller = controller();
     let mut host = Host::new(host_terms(), &mut numbers(1));
@@ -258,7 +258,7 @@ fn any_bytes_at_all() {
     for _ in 0..2000 {
         let length = usize::from(draw(1)[0]);
         let mut message = draw(length);
-        // Half of them start like a valid message.
+        // Half of the messages start like a valid one.
         if length > 8 && message[2] & 1 == 0 {
             message[0] &= 1;
             message[1] &= 7;

@@ -1,5 +1,5 @@
-//! Every hash function, group and direction against another implementation: `vectors.py` in this
-//! folder printed the expected hash values of whole conversations.
+//! Every hash function, group and direction, compared with another implementation: `vectors.py` in
+//! this folder printed the expected hash values of whole conversations.
 
 #[allow(dead_code, reason = "the other files use the rest of it")]
 mod pair;
@@ -84,6 +84,6 @@ const TRANSCRIPTS: [(u8, u8, bool, &str); 36] = [
     (3, 0, false, "91d41befe149865b84ea52f2f8a5a24b3db31ce631340b6732ecff3970b1497b"),
     (3, 0, true, "23972a76718ef0c86ed5c1823f6ea356ee870f20f558a6f303aa9b0d22e3a744"),
 ];
-/// The shared secret of this seed begins with 00f83e.
+/// A seed whose shared secret begins with 00f83e, and the expected hash.
 const LEADING_ZERO: (u32, &str) =
     (224, "2d5f5a6b5d17a7119d743a8148dd00aaee001d85ae4149c773a1e289a2802189");

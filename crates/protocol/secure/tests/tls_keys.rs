@@ -1,4 +1,4 @@
-//! Keys for TLS against the results of other implementations.
+//! Keys for TLS, compared with the results of other implementations.
 //!
 //! `nvme gen-tls-key -m 1 -s 0001…` of nvme-cli 2.13 (libnvme 1.13, Debian 13) made the texts.
 //! `nvme_insert_tls_key_versioned` of the same libnvme made identities and keys of the derivation

@@ -1,4 +1,4 @@
-//! Clients of other TLS implementations and this server, which keeps asking for key updates.
+//! Clients of other TLS implementations against this server, which requests key updates repeatedly.
 #![cfg(unix)]
 
 use farblock_secure::{Derivation, Hash, IdentityForm, TlsKey, TlsPsk};
@@ -15,7 +15,7 @@ const SUBSYSTEM: &str = "nqn.2026-11.s:other";
 /// Lines that the client sends and the server returns.
 const LINES: usize = 200;
 
-/// Echoes until the end of the connection; returns the result.
+/// Echoes until the end of the connection; returns the number of bytes, or the error.
 fn echo(mut socket: TcpStream, keys: Arc<ServerKeys>, per_key: u64) -> Result<usize, TlsError> {
     let mut tls = server_with(keys, per_key)?;
     let mut buffer = vec![0; 1 << 16];
@@ -70,7 +70,7 @@ fn talk(mut client: Command) -> Result<(), String> {
     let mut said = Vec::new();
     for number in 0..LINES {
         let line = format!("line {number} of them\n");
-        // If the client has closed the connection, its output read below has the reason.
+        // If the client has closed the connection, its output, read below, has the reason.
         let _ = input.write_all(line.as_bytes());
         let mut byte = [0];
         while !said.windows(line.len()).any(|part| part == line.as_bytes()) {
@@ -153,7 +153,7 @@ fn wolfssl(port: u16, psk: &TlsPsk, suite: &str) -> Command {
     command
 }
 
-/// Both suites with an unrelated implementation, and key updates from each end.
+/// Both cipher suites with an unrelated implementation, and key updates from each end.
 #[test]
 fn another_implementation_has_either_suite() {
     const SHORT: &str = "TLS13-AES128-GCM-SHA256";

@@ -1,4 +1,4 @@
-//! A client and a server that pass each other bytes, and strangers.
+//! A client and a server that pass bytes to each other, and strangers.
 
 use farblock_secure::{Derivation, Hash, IdentityForm, TlsKey, TlsPsk};
 use farblock_tls::{ServerKeys, Tls, TlsError, client, client_with, limits, server, server_with};
@@ -31,7 +31,7 @@ fn output(from: &mut dyn Tls) -> Vec<u8> {
     bytes
 }
 
-/// Seals data of one end into records.
+/// Encrypts data of one end into records.
 fn sealed(from: &mut dyn Tls, plain: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; from.sealed_bytes(plain.len())];
     let length = from.seal(&mut std::iter::once(plain), &mut bytes).unwrap();
@@ -39,7 +39,7 @@ fn sealed(from: &mut dyn Tls, plain: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Moves one end's own output to the other, in pieces of `piece` bytes.
+/// Moves one end's handshake output to the other end, in pieces of `piece` bytes.
 fn carry(from: &mut dyn Tls, to: &mut dyn Tls, piece: usize) -> usize {
     let bytes = output(from);
     bytes.chunks(piece).for_each(|bytes| to.feed(bytes));
@@ -67,7 +67,7 @@ fn pair(psk: TlsPsk, known: Arc<ServerKeys>) -> (Box<dyn Tls>, Box<dyn Tls>) {
     (client(psk).unwrap(), server(known).unwrap())
 }
 
-/// Opens these bytes; returns the plain bytes, and the error after them.
+/// Decrypts these bytes; returns the plain bytes, and the error after them.
 fn opened(tls: &mut dyn Tls, sealed: &[u8]) -> (Vec<u8>, Option<TlsError>) {
     let mut plain = vec![0; tls.openable_bytes(sealed.len())];
     let (filled, ended) = tls.open(sealed, &mut plain);
@@ -145,7 +145,8 @@ fn every_key_of_a_host_is_good_for_discovery() {
             assert_eq!(comes(key, IdentityForm::Digest, derivation), (Ok(true), Ok(true)));
             let is_in = || comes(key, IdentityForm::Names, derivation) == (Ok(true), Ok(true));
             let turns = all.len().div_ceil(limits::DISCOVERY_KEYS);
-            // The rest of a round, and then a whole one.
+            // The connections until each key has had its turn: the rest of a round, and then a
+            // whole one.
             assert!((1..2 * turns).any(|_| is_in()), "each has had its turn");
             for _ in 0..turns {
                 let (_, at_server) = comes(&other, IdentityForm::Names, derivation);
@@ -212,7 +213,7 @@ fn keys_are_updated_in_time_and_nothing_is_lost() {
     assert_eq!(shake(&mut *client, &mut *server, 1000), (Ok(true), Ok(true)));
     let mut updates = [0, 0];
     let mut sent = 0;
-    // Each direction alone, and both at once.
+    // Send in each direction alone, and then in both at once.
     for round in 0..120usize {
         let (there, back) = (round % 3 != 0, round % 3 != 1);
         let data: Vec<u8> = (0..round + 1).map(|at| (at * 7 + round) as u8).collect();
@@ -259,7 +260,8 @@ fn a_server_asks_in_time_who_does_not() {
                 }
             }
         }
-        // The end that sends more updates more often; the other end answers with its next data.
+        // The end that sends more requests updates more often; the other end answers with its next
+        // data.
         let rounds = (40 * there.max(back) / PER_KEY as usize).min(40);
         assert!(updates[1] + 1 >= rounds, "{there}, {back}: {updates:?}");
         assert!(updates[0] + 1 >= updates[1].min(40), "{there}, {back}: {updates:?}");
@@ -270,10 +272,10 @@ fn a_server_asks_in_time_who_does_not() {
 fn who_is_lost_by_being_asked_is_asked_once() {
     let configured = key(Hash::Sha256, 1);
     let known = keys(std::slice::from_ref(&configured));
-    // Counts the key updates of a connection with this end until it closes.
+    // Counts the key updates of a connection until this end closes it.
     let updates = |ends: fn(&mut dyn Tls, &mut dyn Tls, &[u8])| {
         let mut client = client_with(by_digest(&configured), u64::MAX).unwrap();
-        // Copies share the list.
+        // Copies of the server's keys share the list.
         let mut server = server_with(Arc::new((*known).clone()), 5).unwrap();
         assert_eq!(shake(&mut *client, &mut *server, 1000), (Ok(true), Ok(true)));
         for _ in 0..20 {
@@ -299,7 +301,7 @@ fn who_is_lost_by_being_asked_is_asked_once() {
 #[test]
 fn who_asks_for_updates_and_takes_no_answers_is_done_with() {
     let configured = key(Hash::Sha256, 1);
-    // A key update precedes each of its records.
+    // This client sends a key update before each of its records.
     let mut client = client_with(by_digest(&configured), 0).unwrap();
     let mut server = server(keys(&[configured])).unwrap();
     assert_eq!(shake(&mut *client, &mut *server, 1000), (Ok(true), Ok(true)));
@@ -352,11 +354,12 @@ fn another_hash_is_told_from_another_name() {
     assert!(text.contains("NVMe1R02") && text.ends_with("NVMe0R01, NVMe1R01"), "{text}");
 }
 
-/// A client whose changed first message offers unsupported options.
+/// A client's first message is changed so that it offers unsupported options.
 #[test]
 fn what_a_client_does_not_offer_is_named() {
-    // Two suites: the client's own, and the one that signals that it does not renegotiate. The
-    // extension with key exchange modes: its type, its length, one mode, the mode with an exchange.
+    // Two cipher suites: the client's own, and the one that signals that it does not renegotiate.
+    // The extension with key exchange modes: its type, its length, one mode, the mode with an
+    // exchange.
     let changes: [(&[u8], &[u8], &str); 2] = [
         (&[0, 4, 0x13, 1], &[0, 4, 0x13, 3], "SHA-256, whose cipher suite TLS_AES_128_GCM_SHA256"),
         (&[0, 45, 0, 2, 1, 1], &[0, 45, 0, 2, 1, 0], "psk_dhe_ke"),
@@ -424,7 +427,7 @@ fn what_is_changed_or_cut_is_noticed() {
     assert_eq!(opened(&mut *server, cut), (vec![], None), "half a record is nothing yet");
     let (plain, ended) = opened(&mut *server, &[last[0] ^ 1]);
     assert!(plain.is_empty() && matches!(ended, Some(TlsError::Broken(_))), "{ended:?}");
-    // The error persists, and the other end gets an alert.
+    // The error persists, and the other end receives an alert.
     assert!(opened(&mut *server, &sent).1.is_some());
     let told = sealed(&mut *server, b"not this");
     assert_eq!(opened(&mut *client, &told), (vec![], Some(refused(20))));
@@ -466,11 +469,12 @@ fn a_record_is_good_once_and_in_its_turn() {
     }
 }
 
-/// A key belongs to the hash that its identity names, and so to one suite: a server that answers
-/// with another suite gets no data.
+/// A key belongs to the hash that its identity names, and so to one cipher suite: a server that
+/// answers with another suite gets no data.
 #[test]
 fn a_server_cannot_choose_another_suite_than_the_keys() {
-    // After the headers of record and message: version, random, and the session's identifier.
+    // The offset of the session's length: after the headers of record and message come version,
+    // random, and this.
     const SESSION_LENGTH_AT: usize = 5 + 4 + 2 + 32;
     const SUITES: [[u8; 2]; 3] = [[0x13, 1], [0x13, 2], [0x13, 3]];
     for (hash, own) in [(Hash::Sha256, SUITES[0]), (Hash::Sha384, SUITES[1])] {
@@ -511,7 +515,7 @@ fn every_cut_and_change_of_a_first_message_is_no_panic() {
         assert_eq!(run(&first[..at]), Ok(false), "cut at {at}");
         let mut changed = first.clone();
         changed[at] ^= 0x41;
-        // The binder covers all bytes but itself and the framing of the message.
+        // The binder covers all bytes except itself and the framing of the message.
         assert_ne!(run(&changed), Ok(true), "changed at {at}");
     }
 }

@@ -6,7 +6,7 @@ use farblock_tls::{ServerKeys, Tls, limits, server};
 use std::sync::Arc;
 
 const STRANGERS: usize = 300;
-/// The sent bytes, and the library's own memory.
+/// The most bytes of one stranger: the bytes it sent, and the library's own memory.
 const MOST_BYTES: usize = limits::HANDSHAKE_BYTES + (24 << 10);
 
 /// The resident memory of this process, in bytes.

@@ -34,7 +34,7 @@ fn statuses_print_the_specifications_name() {
     assert_eq!(Status(0x1ff).to_string(), "unknown command specific status (0x1ff)");
     assert_eq!(Status(0x7c1).to_string(), "vendor specific status (0x7c1)");
     assert_eq!(format!("{:?}", Status::ABORTED_BY_HOST), "Status(Command Aborted By Host (0x371))");
-    // The command decides what the number means.
+    // The command decides what the status code means.
     let status = Status::CONNECT_INVALID_PARAMETERS;
     assert_eq!(status.connect_name(), Some("Connect Invalid Parameters"));
     assert_eq!(status.to_string(), "Attempted Write to Read Only Range");
@@ -113,7 +113,7 @@ fn sgl_nibbles() {
 
 #[test]
 fn properties() {
-    // MQES 127, CQR, TO 15 s, NVM command set: what a Linux target reports, by hand.
+    // CAP as a Linux target reports it, computed by hand: MQES 127, CQR, TO 15 s, NVM command set.
     let cap = Cap(0).with_mqes_z(127).with_cqr(true).with_to(30).with_css(Cap::CSS_NVM);
     assert_eq!(cap.0, 0x0000_0020_1e01_007f);
     assert_eq!((cap.mqes_z(), cap.to(), cap.css(), cap.mpsmin()), (127, 30, 1, 0));

@@ -63,12 +63,12 @@ fn bad_fields() {
     let mut field = [0xff; 256];
     field[255] = 0;
     assert_eq!(parse_field(&field), Err(NqnError::NotUtf8));
-    // Bytes after the NUL do not matter.
+    // Bytes after the NUL are ignored.
     let mut field = nqn_field("testnqn");
     field[8..].fill(0xff);
     assert_eq!(parse_field_text(&field), Ok("testnqn"));
     assert_eq!(parse_field(&field), Err(NqnError::NoPrefix));
-    // 224 bytes and a NUL.
+    // A name of 224 bytes and a NUL.
     let mut field = [b'a'; 256];
     field[224] = 0;
     assert_eq!(parse_field_text(&field), Err(NqnError::TooLong));
@@ -81,7 +81,8 @@ fn parsing_any_bytes_never_panics() {
     for round in 0..2000_usize {
         random.fill(&mut bytes);
         if round % 3 == 0 {
-            // Mostly printable, so that the text parsers get further than the first byte.
+            // Make bytes mostly printable, so that the text parsers get further than the first
+            // byte.
             bytes.iter_mut().for_each(|byte| *byte &= 0x7f);
         }
         let cut = &bytes[..round * 2];

@@ -1,4 +1,4 @@
-//! Hand-computed byte vectors, emitted over memory filled with 0xa5, so that an unwritten byte
+//! Byte vectors computed by hand, emitted over memory filled with 0xa5, so that an unwritten byte
 //! shows, and parsed back.
 
 use farblock_wire::fabrics::{
@@ -37,7 +37,7 @@ fn padded(prefix: &[u8], len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Zeroes of `len`, with pieces at their offsets.
+/// `len` zeroes, with pieces at their offsets.
 fn pieces(len: usize, pieces: &[(usize, &[u8])]) -> Vec<u8> {
     let mut bytes = vec![0; len];
     for (at, piece) in pieces {
@@ -109,7 +109,7 @@ fn sqe() {
 
 #[test]
 fn capsule_cmd_with_in_capsule_data() {
-    // 72 bytes of header, data right behind it: 72 + 4096 = 0x1048.
+    // A header of 72 bytes, with data right behind it: 72 + 4096 = 0x1048.
     let mut bytes = vec![4, 0, 72, 72, 0x48, 0x10, 0, 0];
     bytes.extend(WRITE_SQE);
     check!(CapsuleCmd::new(write_sqe(), 4096, DigestFlags::NONE, 0).unwrap(), CapsuleCmd, bytes);
@@ -134,7 +134,7 @@ fn cqe() {
     check!(cqe, Cqe, CQE);
     assert_eq!(cqe.status(), status);
     assert_eq!(cqe.result(), 0x5566_7788_1122_3344);
-    // A phase tag from a peer does not reach the status.
+    // A phase tag from a peer does not become part of the status.
     let phased = Cqe { status: U16::new(cqe.status.get() | 1), ..cqe };
     assert_eq!(phased.status(), status);
 }
@@ -191,7 +191,7 @@ fn pdu_shapes() {
     assert_eq!(shape(1, DigestFlags::NONE, 32), None);
     assert_eq!(shape(u32::MAX - 23, DigestFlags::NONE, 0), None);
     assert_eq!(shape(u32::MAX - 24, DigestFlags::NONE, 0).unwrap().plen, u32::MAX);
-    // Offset 256 does not fit PDO.
+    // A data offset of 256 does not fit PDO.
     assert_eq!(PduShape::new(128, 1, DigestFlags::HEADER, 31).map(|shape| shape.pdo), None);
 }
 

@@ -37,7 +37,7 @@ on_both_engines! {
             whole.write(lba, &[lba as u8 + 1; BLOCK]).unwrap();
         }
         disks[1].resize(4);
-        // The whole keeps its size, and the host has not requested a missing block.
+        // The whole disk keeps its size, and the host has not requested a missing block.
         assert_eq!(concat.geometry().blocks, 30);
         let mut two = [0; 2 * BLOCK];
         assert_eq!(whole.read(13, &mut two), Err(BlockError::ReadFailed));
@@ -52,7 +52,7 @@ on_both_engines! {
         assert_eq!(concat.geometry().blocks, 30);
         assert_eq!(whole.read(19, &mut two), Ok(()));
         assert_eq!(two[0], 20, "what was there is there");
-        // When the last one shrinks, so does the whole.
+        // When the last disk shrinks, so does the whole.
         disks[2].resize(5);
         assert_eq!(concat.geometry().blocks, 25);
         assert_eq!(whole.read(24, &mut two), Err(BlockError::OutOfRange));

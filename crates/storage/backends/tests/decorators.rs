@@ -37,7 +37,7 @@ on_both_engines! {
         let tokens: Vec<u64> = driver.wait(0, 50).iter().map(|done| done.token).collect();
         let took = begin.elapsed();
         assert!(took >= Duration::from_millis(200), "too early: {took:?}");
-        // One after another, they would take ten seconds.
+        // One after another, the operations would take ten seconds.
         assert!(took < Duration::from_secs(9), "one after the other? {took:?}");
         assert_eq!(tokens, (0..50).collect::<Vec<_>>(), "a fixed delay keeps the order");
     }
@@ -134,7 +134,7 @@ on_both_engines! {
         let last = driver.wait(0, 33).pop().unwrap();
         assert_eq!(last.token, 99);
         let took = begin.elapsed();
-        // The last one starts when the budget covers the 31 before it, less the burst.
+        // The last operation starts when the budget covers the 31 before it, less the burst.
         assert!(took >= Duration::from_millis(185), "too fast: {took:?}");
         assert!(took < Duration::from_secs(20), "too slow: {took:?}");
     }

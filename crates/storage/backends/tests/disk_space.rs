@@ -32,7 +32,7 @@ fn fill(path: &Path, engine: EngineKind) {
         let mut buffer = Buffer::new(geometry.bytes(PIECE));
         buffer.fill(2);
         driver.submit(0, Op::write(at * u64::from(PIECE), PIECE, buffer, 1));
-        // Operations that need no new space continue and see no error.
+        // Operations that need no new space continue without an error.
         driver.submit(0, Op::read(0, 2, Buffer::new(8192), 2));
         let mut buffer = Buffer::new(8192);
         buffer.fill(1);
@@ -96,7 +96,7 @@ on_both_engines! {
         assert_eq!(fs::metadata(&path).unwrap().len(), 4 << 20);
     }
 
-    // This file system cannot mark ranges as zero, so zeroes are written.
+    // This file system cannot mark ranges as zero, so the backend writes zeroes.
     files_on_a_memory_file_system(engine) {
         if !may_use_root() {
             return;

@@ -174,7 +174,7 @@ on_both_engines! {
             disk.read(1024, &mut data).unwrap();
             File::options().write(true).open(&path).unwrap().set_len(300_000).unwrap();
             assert_eq!(disk.read(1024, &mut data), Err(BlockError::ReadFailed));
-            // A range across the end, and the partial last block.
+            // A read of a range across the end, and of the partial last block.
             assert_eq!(disk.read(580, &mut data), Err(BlockError::ReadFailed));
             assert_eq!(disk.read(585, &mut data[..512]), Err(BlockError::ReadFailed));
             disk.read(0, &mut data).unwrap();
@@ -194,7 +194,7 @@ on_both_engines! {
             let mut blocks = Blocking::with_engine(&disk, engine).unwrap();
             File::options().write(true).open(&path).unwrap().set_len(300_000).unwrap();
             assert_eq!(blocks.write(1024, &[7; 512]), Err(BlockError::WriteFailed));
-            // The gap between the old end and the write holds zeroes that were never written.
+            // The gap between the old end and the new write contains zeroes that no host wrote.
             assert_eq!(blocks.read(700, &mut [0; 512]), Err(BlockError::ReadFailed));
             assert_eq!(blocks.flush(), Err(BlockError::WriteFailed));
             assert_eq!(told.recv(), Ok(Change::Contents));
@@ -317,7 +317,7 @@ fn qemu_and_farblock_keep_each_other_out() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    // An answer shows that the image is open.
+    // An answer of the tool shows that it has opened the image.
     let mut input = writer.stdin.take().unwrap();
     input.write_all(b"write 0 4k\n").unwrap();
     let mut lines = BufReader::new(writer.stdout.take().unwrap()).lines();

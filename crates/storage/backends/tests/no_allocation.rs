@@ -45,7 +45,7 @@ impl Load {
         Load { queue, reactor, ready: Vec::new(), done: Vec::new(), buffers }
     }
 
-    /// A full queue depth of operations, and all of their completions.
+    /// Submits a full queue depth of operations, and takes all completions.
     fn round(&mut self, round: u64) {
         for at in 0..DEPTH {
             let buffer = self.buffers.pop().expect("one for each");

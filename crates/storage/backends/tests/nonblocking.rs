@@ -81,7 +81,7 @@ fn many_at_once_from_many_threads() {
             });
         }
     });
-    // One after another, they would take 25 seconds.
+    // One after another, the operations would take 25 seconds.
     assert!(start.elapsed() < Duration::from_secs(20), "one after the other");
 }
 

@@ -1,4 +1,4 @@
-//! Stripe sets beyond the conformance suite: the placement on children.
+//! Stripe sets beyond the conformance suite: the placement of data on the children.
 
 mod support;
 
@@ -129,7 +129,8 @@ fn a_set_is_read_only_if_a_disk_is() {
     assert_eq!(disk.write(0, &[1; 512]), Err(BlockError::ReadOnly));
 }
 
-/// Several ranges of one file can be open together; an overlapping range is refused meanwhile.
+/// Several ranges of one file can be open together; an overlapping range is refused as long as they
+/// are.
 #[test]
 fn parts_of_a_file_do_not_overlap() {
     let dir = support::Dir::new();

@@ -64,7 +64,7 @@ const FLAWS: [Flaw; 23] = [
     Flaw::QueuesDoNotShare,
 ];
 
-/// A slow RAM disk whose behavior the tests can spoil.
+/// A slow RAM disk with one flaw, which the test chooses.
 struct Flawed {
     geometry: Geometry,
     flaw: Flaw,
@@ -210,7 +210,7 @@ fn passes(flaw: Flaw) -> bool {
 fn no_flaw_passes() {
     assert!(passes(Flaw::None));
     for flaw in FLAWS {
-        // The suite waits its full timeout for a swallowed operation.
+        // The suite waits its full timeout for an operation that never completes.
         if flaw != Flaw::SwallowsOne {
             assert!(!passes(flaw), "the suite does not see {flaw:?}");
         }

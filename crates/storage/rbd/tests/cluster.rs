@@ -1,4 +1,4 @@
-//! Images of a real cluster. `interop/ceph/test.sh` makes one with the pool `rbd`, points
+//! Images of a real cluster. `interop/ceph/test.sh` starts a cluster with the pool `rbd`, points
 //! `CEPH_CONF` to its configuration, and runs these tests.
 
 #![cfg(target_os = "linux")]
@@ -50,7 +50,7 @@ fn an_image_that_grows_tells_of_it() {
 #[ignore = "needs a cluster: interop/ceph/test.sh"]
 fn an_image_of_any_size_opens() {
     let image = fresh(MIN_BYTES, "layering");
-    // Without a unit the number is in MiB; with one it must fit in an i64.
+    // Without a unit the number is in MiB; with a unit it must fit in an i64.
     let mebibytes = (9_u64 << 40).to_string();
     rbd(&["resize", &image, "--size", &mebibytes, "--no-progress"]);
     for block_size in [512, 4096, 65536] {

@@ -1,5 +1,5 @@
-//! Images of a real cluster, with a librbd that lacks functions newer than Ceph 14. It runs in its
-//! own process, because a process has one librbd. `interop/ceph/test.sh` runs it.
+//! Images of a real cluster, with a librbd that lacks functions newer than Ceph 14. This test runs
+//! in its own process, because a process has one librbd. `interop/ceph/test.sh` runs it.
 
 #![cfg(target_os = "linux")]
 

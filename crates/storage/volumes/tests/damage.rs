@@ -1,4 +1,4 @@
-//! Corrupt reserved parts, copies of a leg from any moment, and power failures in the first records
+//! Corrupt reserved parts, copies of a leg from any time, and power failures in the first records
 //! of a start.
 
 mod support;
@@ -59,7 +59,7 @@ fn put(leg: &Mem, at: u64, bytes: &[u8]) {
 
 fn become_the_same(legs: &Legs, byte: u8, what: &str) {
     let mirror = open(legs);
-    // Legs in sync may differ after a crash; the mirror makes them equal while it serves.
+    // Legs in sync may differ after a crash; the mirror makes them equal while it serves I/O.
     let is_alike = || support::is_whole(&mirror) && mirror.status().suspect_bytes == 0;
     support::wait_until(is_alike);
     assert_eq!(region(&mirror, 0), byte, "{what}");
@@ -82,7 +82,7 @@ fn empty() -> MirrorOptions {
     MirrorOptions { taking: Taking::Empty, ..MirrorOptions::default() }
 }
 
-/// The leg was empty and nothing was copied to it, so it is accepted when the power is back.
+/// The leg was empty and nothing was copied to it, so the mirror accepts it when the power is back.
 #[test]
 fn a_new_leg_whose_first_record_is_torn_is_taken_all_the_same() {
     for sector in [0, 7] {
@@ -103,7 +103,7 @@ fn a_new_leg_whose_first_record_is_torn_is_taken_all_the_same() {
     }
 }
 
-/// The mirror does not mistake foreign data for its own unfinished record.
+/// The mirror does not mistake other data for its own unfinished record.
 #[test]
 fn a_leg_with_somebodys_data_at_its_end_is_not_taken() {
     let legs = [memory(LEG_BYTES), memory(LEG_BYTES)];
@@ -159,7 +159,7 @@ fn a_bitmap_that_has_rotted_does_not_hide_what_a_leg_lacks() {
         let mirror = open_without_second(&legs);
         (0..8).for_each(|region| fill(&mirror, region, 7));
         drop(mirror);
-        // Before there were checksums it was elsewhere; one bit is lost in both places.
+        // Before there were checksums, the page was elsewhere; one bit is lost in both places.
         for page_at in [PAGE_AT, PAGE_AT - (64 << 10)] {
             let mut end = read(&legs[0], LEG_BYTES).split_off(page_at as usize);
             end.truncate(4096);
@@ -179,13 +179,13 @@ fn a_torn_bitmap_does_not_hide_what_a_leg_lacks() {
         (0..8).for_each(|region| fill(&mirror, region, 7));
         drop(mirror);
         put(&legs[0], PAGE_AT + torn * 512, &[0xa5; 512]);
-        // Before there were checksums it was elsewhere.
+        // Before there were checksums, the page was elsewhere.
         put(&legs[0], PAGE_AT - (64 << 10) + torn * 512, &[0; 512]);
         become_the_same(&legs, 7, &format!("part {torn}"));
     }
 }
 
-/// While one leg in sync has a whole page, a damaged one costs nothing.
+/// While one leg in sync has a whole bitmap page, a damaged one costs nothing.
 #[test]
 fn a_whole_bitmap_is_believed_before_a_damaged_one() {
     let legs = create();
@@ -202,7 +202,7 @@ fn a_whole_bitmap_is_believed_before_a_damaged_one() {
     assert_eq!((one, both), (REGION as u64, DATA_BYTES));
 }
 
-/// The regions that it lacks were in the bitmap, but have been cleared.
+/// The regions that the copy lacks were in the bitmap, but have been cleared.
 #[test]
 fn a_copy_of_a_leg_in_use_is_recognised_after_the_mirror_was_closed() {
     for leg in 0..2 {
@@ -244,8 +244,8 @@ fn a_copy_of_a_leg_in_use_is_recognised_when_the_bitmap_has_forgotten() {
     assert_eq!(second().state, LegState::Out, "it lacks what is in no bitmap");
 }
 
-/// The mirror was not closed, and nothing marks the copy as one: the other leg's data count
-/// nevertheless.
+/// The mirror was not closed, and nothing marks the copy as one: the mirror uses the other leg's
+/// data nevertheless.
 #[test]
 fn a_copy_of_a_leg_is_not_what_others_are_made_like() {
     let legs = create();
@@ -260,13 +260,13 @@ fn a_copy_of_a_leg_is_not_what_others_are_made_like() {
 }
 
 /// A start reached only one leg before the power failed. The mirror continues on the other leg; the
-/// first lacks only the data written meanwhile.
+/// first leg lacks only the data written meanwhile.
 #[test]
 fn a_leg_that_alone_knows_of_a_start_is_not_filled_anew() {
     for starts in 1..3 {
         let legs = create();
         for _ in 0..starts {
-            // Each has the bitmap, and the second one a record.
+            // Both legs have the bitmap, and the second one also a record.
             let wired = |at: usize, writes| {
                 Arc::new(Wired::new(&format!("leg{at}"), &legs[at], &Power::lasting(writes))) as _
             };

@@ -91,8 +91,8 @@ fn generation(leg: &Mem) -> u64 {
     of_slot(0).max(of_slot(64 << 10))
 }
 
-/// Starts the mirror without the other leg until its record is newer by more generations than a
-/// record remembers. Each time, it writes this byte.
+/// Starts the mirror without the other leg, until this leg's record is newer by more generations
+/// than a record remembers. Each start writes this byte.
 fn restart_alone(legs: &[Arc<Mem>; 2], at: usize, byte: u8) {
     let until = generation(&legs[at]) + limits::HISTORY as u64 + 20;
     let mut alone = [None; 2];
@@ -128,7 +128,7 @@ fn legs_that_were_written_alone_are_refused_after_any_number_of_restarts() {
         write(&create(&legs.each_ref().map(Some)), 1);
         restart_alone(&legs, 0, 2);
         restart_alone(&legs, 1, 3);
-        // Now the record of one is older than the history of the other.
+        // Now one leg's record is older than the history in the other's.
         more.into_iter().for_each(|at| restart_alone(&legs, at, 4));
         let before = legs.each_ref().map(|leg| read(leg, LEG_BYTES));
         for order in [[0, 1], [1, 0]] {
@@ -157,8 +157,8 @@ fn legs_in_another_order_are_the_same_mirror() {
     assert!(legs.iter().all(|leg| read(leg, DATA_BYTES).iter().all(|&byte| byte == 2)));
 }
 
-/// It has no record at the expected place: the mirror does not overwrite it, and its data are
-/// intact when it has its size again.
+/// The leg has no record at the expected place: the mirror does not overwrite the leg, and its data
+/// are intact when it has its old size again.
 #[test]
 fn a_leg_that_grew_or_shrank_is_refused() {
     for change in [-512_i64, 512, -(limits::RESERVED_BYTES as i64), limits::RESERVED_BYTES as i64] {
@@ -169,7 +169,7 @@ fn a_leg_that_grew_or_shrank_is_refused() {
         copy(&legs[1], &odd);
         let before = read(&odd, odd.geometry().capacity_bytes());
         let error = refused(&[Some(&legs[0]), Some(&odd)]);
-        // The record is lost with the MiB that is cut off, and found otherwise.
+        // The record is lost with a MiB that is cut off, and otherwise found.
         let is_lost = change == -(limits::RESERVED_BYTES as i64);
         let former = format!("leg1 was a leg of a mirror when it had {}", ExactSize(LEG_BYTES));
         let reason = if is_lost { "leg1 has no record of a mirror" } else { &former };
@@ -185,12 +185,12 @@ fn a_leg_that_grew_or_shrank_is_refused() {
     }
 }
 
-/// The power fails while one of three legs is being filled, and another leg is lost, too.
+/// The power fails while the mirror fills one of three legs, and another leg is lost, too.
 #[test]
 fn the_power_fails_at_each_step_of_filling_and_takes_a_leg_with_it() {
     for lost in 0..2 {
-        // With fewer writes it does not start: bitmap and record of the two legs in sync come
-        // first.
+        // With fewer writes the mirror does not start: first it writes bitmap and record of the two
+        // legs in sync.
         for cut in 5.. {
             let legs = [memory(LEG_BYTES), memory(LEG_BYTES), memory(LEG_BYTES)];
             let all = legs.each_ref().map(Some);
@@ -227,8 +227,9 @@ fn the_power_fails_at_each_step_of_filling_and_takes_a_leg_with_it() {
     }
 }
 
-/// Returns a lost leg. The power failure may have kept its record from the others, which continued
-/// without it. Then the mirror refuses it, and it is filled anew.
+/// Returns a lost leg. The power failure may have kept the lost leg's record from the other legs,
+/// which continued without it. Then the mirror refuses the lost leg, and fills it anew once it is
+/// empty.
 fn bring_back(all: &[Option<&Arc<Mem>>; 3], lost: usize) -> Arc<Mem> {
     match try_open(all, &lasting(), |_| {}) {
         Ok(mirror) => {

@@ -12,7 +12,7 @@ use farblock_volumes::{LegSource, LegState, Mirror, MirrorOptions, Taking, limit
 
 const LEG_BYTES: u64 = 8 * limits::MIN_REGION_BYTES + limits::RESERVED_BYTES;
 
-/// A leg that is settled after this many requests.
+/// A leg that is settled after this many requests to settle it.
 struct Late {
     name: &'static str,
     memory: Arc<Mem>,
@@ -104,7 +104,7 @@ fn the_mirror_waits_for_one_of_the_legs_with_all_of_the_data() {
     assert_eq!(states.collect::<Vec<_>>(), [LegState::Out, LegState::InSync]);
     write(&mirror, 2);
     assert_eq!([legs[0].bytes()[0], legs[1].bytes()[0]], [1, 2]);
-    // It waits for one of them if both may get late writes.
+    // The mirror waits for one of the legs if both may get late writes.
     drop(mirror);
     legs[0].asks(0);
     let mirror = open(&legs, Taking::Members);
@@ -113,7 +113,7 @@ fn the_mirror_waits_for_one_of_the_legs_with_all_of_the_data() {
     legs.iter().for_each(|leg| leg.asks(3));
     let mirror = open(&legs, Taking::Members);
     assert!(support::is_whole(&mirror));
-    // The first leg of a new mirror has its data.
+    // The first leg of a new mirror provides the data.
     let new = [Late::new("three"), Late::new("four")];
     new.iter().for_each(|leg| leg.asks(3));
     let mirror = open(&new, Taking::Empty);

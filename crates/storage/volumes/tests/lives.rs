@@ -1,6 +1,7 @@
-//! Random lives of mirrors in simulated worlds. `MIRROR_SEED=17` repeats a run. `MIRROR_SEEDS=10000
-//! cargo test --release -p farblock-volumes --test lives` sets the number of runs, and both
-//! together the first seed, too. `cargo xtask sim --mirrors` continues for hours.
+//! Random simulated lifetimes of mirrors, with load, faults and power cuts. `MIRROR_SEED=17`
+//! repeats a run. `MIRROR_SEEDS=10000 cargo test --release -p farblock-volumes --test lives` sets
+//! the number of runs; with both variables, `MIRROR_SEED` is the first seed. `cargo xtask sim
+//! --mirrors` runs for hours.
 
 mod support;
 
@@ -8,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use support::life::Run;
 
-/// Deliberate mistakes in the code, each of which must be found.
+/// Deliberate mistakes in the code, each of which the runs must find.
 const MISTAKES: [&str; 12] = [
     "a bitmap that is not durable",
     "a clean region without a flush",
@@ -23,7 +24,7 @@ const MISTAKES: [&str; 12] = [
     "legs trusted after a power cut",
     "reads from a leg that catches up",
 ];
-/// The number of seeds within which each mistake is found.
+/// The number of seeds within which the runs must find each mistake.
 const SEEDS_FOR_A_MISTAKE: u64 = 1500;
 
 fn number(name: &str) -> Option<u64> {
@@ -76,7 +77,7 @@ fn the_same_seed_is_the_same_run() {
     assert_ne!(trace(3), trace(4));
 }
 
-/// Common mistakes, found with few seeds: proves that the runs above detect anything.
+/// Common mistakes, found with few seeds: they show that the runs detect faults.
 #[test]
 fn common_mistakes_are_found_soon() {
     let common = [

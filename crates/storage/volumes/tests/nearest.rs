@@ -1,4 +1,4 @@
-//! The leg that a mirror reads: legs with scripted times, in virtual time.
+//! Which leg a mirror reads: legs with scripted read times, in virtual time.
 
 mod support;
 
@@ -15,7 +15,7 @@ use farblock_volumes::{LegSource, Mirror, MirrorOptions, Taking, limits};
 
 const LEG_BYTES: u64 = limits::MIN_REGION_BYTES * 2 + limits::RESERVED_BYTES;
 
-/// The time of reads in a leg's first half, and their count.
+/// The duration of reads in a leg's first half, and the count of reads.
 #[derive(Default)]
 struct Script {
     micros: AtomicU64,
@@ -44,8 +44,8 @@ impl LegSource for Scripted {
     }
 }
 
-/// Neither a `Delay`, whose time is fixed, nor a `Fault`: it counts requests, slow or failing, and
-/// both can change while the mirror has it open.
+/// A leg that counts requests, and whose speed and failures can change while the mirror has it
+/// open, unlike a `Delay` or `Fault`.
 struct Slow {
     inner: Arc<Mem>,
     script: Arc<Script>,
@@ -164,7 +164,7 @@ impl Stand {
         }
     }
 
-    /// Performs `reads`, `depth` at a time; returns the number per leg.
+    /// Performs `reads` reads, `depth` at a time; returns the number of reads at each leg.
     fn read(&mut self, queue: usize, reads: u64, depth: u64) -> [u64; 2] {
         let had = |stand: &Stand| {
             stand.scripts.each_ref().map(|script| script.reads.load(Ordering::SeqCst))

@@ -1,4 +1,5 @@
-//! Legs whose contents change below the mirror: a leg must show its record to be trusted.
+//! Legs whose contents change below the mirror: the mirror trusts a leg only after it has shown its
+//! record.
 
 mod support;
 
@@ -50,13 +51,13 @@ impl Pair {
     }
 }
 
-/// The leg has its last record, so it lacks at most the regions in the bitmap.
+/// The leg still has its last record, so it lacks at most the regions in the bitmap.
 #[test]
 fn a_leg_whose_target_is_another_process_is_compared_where_it_was_written() {
     let pair = Pair::new();
     let older = pair.copy_of(1);
     pair.write(1);
-    // The data only, without the bitmap in the reserved part.
+    // Copy only the data, without the bitmap in the reserved part.
     let data = read(&older, DATA_BYTES);
     Blocking::new(&*pair.legs[1]).unwrap().write(0, &data).unwrap();
     pair.powers[1].swaps();
@@ -81,7 +82,7 @@ fn an_older_copy_behind_another_process_stays_out() {
     assert!(data.iter().all(|&byte| byte == 2));
 }
 
-/// No event reports it; the leg's record does, before the leg gets the next one.
+/// No event reports the change; the leg's record shows it, before the leg gets the next record.
 #[test]
 fn a_leg_that_is_rolled_back_beneath_a_running_mirror_is_put_out() {
     let pair = Pair::new();
@@ -95,7 +96,7 @@ fn a_leg_that_is_rolled_back_beneath_a_running_mirror_is_put_out() {
     assert_eq!(pair.state(0).0, LegState::InSync);
 }
 
-/// A copy from an idle time differs from the leg by its record as soon as a write is acknowledged.
+/// A copy from an idle time has another record than the leg as soon as a write is acknowledged.
 #[test]
 fn a_copy_from_before_the_first_write_is_noticed() {
     let pair = Pair::new();
@@ -108,7 +109,7 @@ fn a_copy_from_before_the_first_write_is_noticed() {
     assert_eq!(pair.state(0).0, LegState::InSync);
 }
 
-/// The only leg left is not the one that was written: reads fail rather than return older data.
+/// The only leg left is not the leg that was written: reads fail rather than return older data.
 #[test]
 fn the_last_leg_is_not_read_before_it_has_shown_its_record() {
     let pair = Pair::new();

@@ -18,7 +18,7 @@ use support::wire::{Power, Wired};
 const DATA_BYTES: u64 = 8 * limits::MIN_REGION_BYTES;
 const LEG_BYTES: u64 = DATA_BYTES + limits::RESERVED_BYTES;
 const BITMAP_AT: u64 = 192 << 10;
-/// Before the bits of a page of the bitmap.
+/// Bytes before the bits in a page of the bitmap.
 const HEADER_BYTES: usize = 16;
 
 fn memory() -> Arc<Mem> {
@@ -63,7 +63,7 @@ fn a_new_leg_is_filled_whenever_the_power_fails() {
         let legs = [memory(), memory()];
         Blocking::new(&*legs[0]).unwrap().write(0, &vec![0x5a; DATA_BYTES as usize]).unwrap();
         let power = Power::lasting(cut);
-        // Before the third write nothing is a mirror.
+        // Before the third write the mirror does not exist yet.
         if let Ok(mirror) = try_open(wired(&legs, &power)) {
             support::wait_until(|| power.is_off() || support::is_whole(&mirror));
         }
@@ -109,7 +109,7 @@ fn a_leg_that_grows_keeps_its_record_where_it_is() {
     support::wait_until(|| support::is_whole(&mirror) && mirror.status().dirty_bytes == 0);
     legs[0].lengthen(LEG_BYTES + limits::RESERVED_BYTES).unwrap();
     Blocking::new(&mirror).unwrap().write(0, &[1; 512]).unwrap();
-    // A busy machine may put a slow leg out; it gets the bitmap before it is in sync again.
+    // A busy machine may put a slow leg out; that leg gets the bitmap before it is in sync again.
     support::wait_until(|| mirror.status().legs[0].state == LegState::InSync);
     let bytes = std::fs::read(legs[0].path()).unwrap();
     assert_eq!(
@@ -232,7 +232,7 @@ fn a_leg_that_is_let_in_in_the_middle_of_a_region_gets_all_of_it() {
 
 #[test]
 fn large_blocks_keep_the_parts_of_the_bitmap_apart() {
-    // Slightly more than fits into one page.
+    // Slightly more regions than fit into one page.
     let regions = 4096 * 8 + 100;
     let bytes = regions * limits::MIN_REGION_BYTES + limits::RESERVED_BYTES;
     let leg = || Arc::new(Mem::new(16384, bytes).unwrap());
@@ -260,7 +260,7 @@ fn a_leg_that_lost_its_cache_is_not_read() {
     let reactor = Reactor::new(&Config::default()).unwrap();
     let mut queue = mirror.open(&reactor, reactor.add_task()).unwrap();
     blinking.lasts(0);
-    // One to each leg: the second read waits for the leg that is away.
+    // One read to each leg: the second read waits for the leg that is away.
     for token in 0..2 {
         queue.submit(Op::read(0, 1, Buffer::new(512), token));
     }
@@ -276,13 +276,13 @@ fn a_leg_that_lost_its_cache_is_not_read() {
         assert_eq!(done.buffer.as_deref().unwrap()[0], 0x5a, "read {} is old", done.token);
     }
     drop(queue);
-    // It lacks only that, and returns.
+    // The leg lacks only that region, and returns.
     support::wait_until(|| support::is_whole(&mirror));
     assert_eq!(read(&legs[1], 0, 512)[0], 0x5a);
 }
 
-/// All legs have lost data and report it to the keeper's flush, which would clear the bitmap. The
-/// mirror must still report it to its user, once.
+/// All legs have lost data and report that to the keeper's flush, which would clear the bitmap. The
+/// mirror must still report the loss to its user, once.
 #[test]
 fn a_flush_that_the_keeper_saw_fail_fails() {
     let (mirror, powers, _) = written();
@@ -307,9 +307,9 @@ fn completes(reactor: &Reactor, queue: &mut dyn Queue, rounds: usize) -> Option<
     done.pop()
 }
 
-/// The same before the keeper knows the result: every leg has answered the keeper's flush, so each
-/// performs the user's flush. That must not succeed before the keeper knows. If its caller has
-/// abandoned it, the next flush fails.
+/// Like the test above, before the keeper knows the result: every leg has answered the keeper's
+/// flush, so each executes the user's flush. The user's flush must not succeed before the keeper
+/// knows. If its caller has abandoned that flush, the next flush fails.
 #[test]
 fn a_flush_beside_one_of_the_keeper_that_fails_fails() {
     for unwanted in [false, true] {
@@ -335,8 +335,8 @@ fn a_flush_beside_one_of_the_keeper_that_fails_fails() {
     }
 }
 
-/// One leg reports a loss while another is slow: the first is not read from then on, no matter who
-/// flushed.
+/// One leg reports a loss while another is slow: the mirror reads the first no more from then on,
+/// whoever flushed.
 #[test]
 fn a_leg_that_fails_a_flush_is_put_out_before_the_others_have_answered() {
     for is_users in [false, true] {

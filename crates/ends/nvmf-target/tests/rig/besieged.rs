@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// The connection limit, if not the default.
+/// The variable with the connection limit, if it is not the default.
 const CONNECTIONS: &str = "FARBLOCK_SIEGE_CONNECTIONS";
 
 pub struct Besieged {
@@ -21,7 +21,7 @@ pub struct Besieged {
 }
 
 impl Besieged {
-    /// Runs the test of this name, which calls [`serve`].
+    /// Runs the test with this name, which calls [`serve`], in a new process.
     pub fn start(test: &str, connections: Option<usize>) -> Self {
         let own = std::env::current_exe().expect("this test");
         let mut command = Command::new(own);
@@ -34,12 +34,12 @@ impl Besieged {
         Self { child, lines, address }
     }
 
-    /// Resident memory of its process, in bytes.
+    /// Resident memory of the target's process, in bytes.
     pub fn resident(&self) -> usize {
         resident_of(self.child.id())
     }
 
-    /// Ends it; returns the peak number of connections.
+    /// Ends the process; returns the peak number of connections.
     pub fn end(mut self) -> usize {
         drop(self.child.stdin.take());
         let most = after(&mut self.lines, "most ").parse().expect("a number");
@@ -65,13 +65,13 @@ pub fn serve(target: &Target) {
     println!("\nmost {most}");
 }
 
-/// The connection limit that the starting process has set.
+/// The connection limit that the parent process has set.
 pub fn max_connections() -> Option<usize> {
     let text = std::env::var(CONNECTIONS).ok()?;
     Some(text.parse().expect("a number"))
 }
 
-/// The rest of the line with this prefix.
+/// Skips lines up to one with this prefix, and returns the rest of that line.
 fn after(lines: &mut impl BufRead, what: &str) -> String {
     loop {
         let mut line = String::new();

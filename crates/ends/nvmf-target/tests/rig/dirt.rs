@@ -15,7 +15,7 @@ const COMMON_BYTES: usize = 8;
 struct DirtState {
     clean: AtomicBool,
     stop: AtomicBool,
-    /// By direction: from the host, from the target.
+    /// The number of damaged PDUs, from the host and from the target.
     damaged: [AtomicU64; 2],
 }
 
@@ -53,7 +53,7 @@ impl Dirt {
         Dirt { address, state }
     }
 
-    /// Damaged PDUs from the host, and from the target.
+    /// The number of damaged PDUs, from the host and from the target.
     pub fn damaged(&self) -> [u64; 2] {
         [0, 1].map(|direction| self.state.damaged[direction].load(Ordering::SeqCst))
     }
@@ -88,7 +88,7 @@ fn pass_on(
         from.read_exact(&mut pdu[COMMON_BYTES..])?;
         let has_data = flags & HAS_DIGEST != 0 && (COMMON_BYTES..length).contains(&data_at);
         if has_data && random.below(one_in) == 0 && !state.clean.load(Ordering::SeqCst) {
-            // The digest itself may be hit as well.
+            // The digest itself may be damaged as well.
             let at = data_at + random.below((length - data_at) as u64) as usize;
             pdu[at] ^= 1 << random.below(8);
             state.damaged[direction].fetch_add(1, Ordering::SeqCst);

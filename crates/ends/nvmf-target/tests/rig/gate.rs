@@ -1,4 +1,4 @@
-//! A backend that holds the next writes, or reads, until it is opened.
+//! A backend that holds the next writes, or reads, until the test opens it.
 
 use farblock_block::{BlockError, Command, Completion, Geometry, Namespace, Op, Queue};
 use farblock_reactor::{Reactor, TaskId, Waker};
@@ -7,13 +7,13 @@ use std::sync::{Arc, Mutex};
 
 #[derive(Default)]
 struct GateState {
-    /// The number to hold.
+    /// The number of operations to hold.
     budget: AtomicUsize,
-    /// Hold only those that start at this block.
+    /// If set, hold only operations that start at this block.
     place: Mutex<Option<u64>>,
     kept: AtomicUsize,
     durable: AtomicUsize,
-    /// First blocks, in order.
+    /// The first blocks of the operations that arrived, in order.
     seen: Mutex<Vec<u64>>,
     wakers: Mutex<Vec<Waker>>,
     generation: AtomicUsize,
@@ -26,7 +26,7 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Holds writes.
+    /// A gate that holds writes.
     pub fn new(inner: Arc<dyn Namespace>) -> Gate {
         Gate::of(Command::Write, inner)
     }
@@ -35,12 +35,12 @@ impl Gate {
         Gate { inner, command, state: Arc::default() }
     }
 
-    /// Holds the next `count`.
+    /// Holds the next `count` operations.
     pub fn keep(&self, count: usize) {
         self.state.budget.store(count, Ordering::SeqCst);
     }
 
-    /// Holds the next one that starts at this block.
+    /// Holds the next operation that starts at this block.
     pub fn keep_at(&self, lba: u64) {
         *self.state.place.lock().unwrap() = Some(lba);
         self.keep(1);

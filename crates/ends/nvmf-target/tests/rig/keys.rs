@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The same secret for the same seed.
+/// A secret, the same for the same seed.
 pub fn secret(seed: u8) -> Secret {
     Secret::generate(32, None, &mut |out: &mut [u8]| out.fill(seed)).expect("a length there is")
 }
@@ -45,7 +45,7 @@ impl KeyFile {
         Self::holding(key.text().as_str())
     }
 
-    /// Replaces its contents.
+    /// Replaces the secret in the file.
     #[allow(dead_code, reason = "not every test changes one")]
     pub fn change(&self, seed: u8) {
         std::fs::write(&self.0, secret(seed).text().as_str()).expect("room");

@@ -29,7 +29,7 @@ pub const BLOCK: usize = 512;
 /// Longer than any step takes on a busy machine.
 pub const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
-/// The engines that work here.
+/// The engines that work on this system.
 pub fn engines() -> Vec<EngineKind> {
     let works = |engine: &EngineKind| {
         Reactor::new(&Config { engine: *engine, ..Config::default() }).is_ok()
@@ -79,7 +79,7 @@ pub fn url(address: SocketAddr) -> Url {
     format!("nvme+tcp://{address}/{NQN}?ns=1").parse().expect("a URL")
 }
 
-/// Options without files of this machine.
+/// Options that do not depend on files of this machine.
 pub fn options(engine: EngineKind) -> DiskOptions {
     let connection = Options {
         hostnqn: Some("nqn.2014-08.org.example:tester".to_owned()),
@@ -110,7 +110,7 @@ pub fn live_paths(disk: &Disk) -> usize {
 
 /// One thread's use of a disk.
 pub struct User {
-    // First: dropping it deregisters it from the reactor.
+    // First, because dropping the queue deregisters it from the reactor.
     pub queue: Box<dyn Queue>,
     pub reactor: Reactor,
     done: Vec<Completion>,
@@ -136,7 +136,7 @@ impl User {
         self.queue.submit(Op::read(lba, blocks, buffer, token));
     }
 
-    /// Turns until `time` is over or operations complete; returns those.
+    /// Polls until `time` is over or operations complete; returns the completions.
     pub fn turn(&mut self, time: Duration) -> Vec<Completion> {
         let deadline = Instant::now() + time;
         loop {

@@ -8,15 +8,15 @@ use std::time::Duration;
 
 #[derive(Default)]
 struct ProxyState {
-    /// New connections are closed at once.
+    /// Whether new connections are closed at once.
     down: AtomicBool,
-    /// Carries nothing, without notice.
+    /// Whether to carry no data, without closing connections.
     stalled: AtomicBool,
-    /// The same for connections made before this one.
+    /// Carry no data on connections with a lower number than this.
     stalled_before: AtomicU64,
     made: AtomicU64,
     delay_us: AtomicU64,
-    /// Picks bytes before which a connection is closed.
+    /// Accepts the bytes before which a connection is closed.
     ends_before: OnceLock<fn(&[u8]) -> bool>,
     /// Bytes carried in both directions.
     carried: AtomicUsize,
@@ -70,8 +70,8 @@ impl Proxy {
         self.state.stalled_before.store(0, Ordering::SeqCst);
     }
 
-    /// Holds the data of the present connections until [`up`](Self::up), while new ones work. Only
-    /// the hosts see the present ones close.
+    /// Holds the data of the present connections until [`up`](Self::up), while new connections
+    /// work. Only the hosts see the present connections close.
     pub fn detain(&self) {
         let made = self.state.made.load(Ordering::SeqCst);
         self.state.stalled_before.store(made, Ordering::SeqCst);
@@ -80,17 +80,17 @@ impl Proxy {
         }
     }
 
-    /// New connections are closed at once until [`admit`](Self::admit).
+    /// Closes new connections at once, until [`admit`](Self::admit).
     pub fn refuse(&self) {
         self.state.down.store(true, Ordering::SeqCst);
     }
 
-    /// Admits new connections again; the others stay as they are.
+    /// Admits new connections again; the present ones stay as they are.
     pub fn admit(&self) {
         self.state.down.store(false, Ordering::SeqCst);
     }
 
-    /// Stops all data in both directions, without notice.
+    /// Stops all data in both directions, without closing connections.
     pub fn stall(&self) {
         self.state.stalled.store(true, Ordering::SeqCst);
     }
@@ -100,8 +100,7 @@ impl Proxy {
         self.state.stalled.store(false, Ordering::SeqCst);
     }
 
-    /// Once: closes a connection before it carries bytes that `are_last` picks, in either
-    /// direction.
+    /// Closes one connection before it carries bytes that `are_last` accepts, in either direction.
     pub fn end_before(&self, are_last: fn(&[u8]) -> bool) {
         self.state.ends_before.set(are_last).expect("it is said once");
     }
@@ -163,7 +162,7 @@ impl ProxyState {
                     }
                     state.carried.fetch_add(length, Ordering::SeqCst);
                 }
-                // The close arrives no sooner than the data before it.
+                // The close arrives no earlier than the data before it.
                 state.wait_while_stalled(number);
                 let _ = from.shutdown(Shutdown::Both);
                 let _ = to.shutdown(Shutdown::Both);

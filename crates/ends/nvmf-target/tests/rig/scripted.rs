@@ -91,7 +91,7 @@ impl Queue {
                 true
             }
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => false,
-            // A ring that this thread has closed can interrupt it.
+            // An io_uring that this thread has closed can interrupt the read.
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => self.receive(),
             Err(error) => panic!("no answer: {error}"),
         }
@@ -113,7 +113,7 @@ impl Queue {
         self.try_run(sqe, transfer, data).expect("closed before the answer")
     }
 
-    /// The same; `None` if the connection closes first.
+    /// Like [`Queue::run`]; `None` if the connection closes first.
     pub fn try_run(&mut self, sqe: Sqe, transfer: Transfer, data: &[u8]) -> Option<Answer> {
         let mut out = Vec::new();
         self.end.submit(SlotId(0), &sqe, transfer, &mut out);
@@ -190,26 +190,26 @@ impl Queue {
         answer.result
     }
 
-    /// Whether the target closes the connection, after any output.
+    /// Whether the target closes the connection, possibly after more output.
     pub fn is_closed(&mut self) -> bool {
         while self.receive() {}
         true
     }
 }
 
-/// The host identifier where one host is enough.
+/// The host identifier for tests in which one host is enough.
 const HOST_ID: [u8; 16] = [7; 16];
 
 pub fn connect_data(cntlid: u16) -> ConnectData {
     ConnectData::new(HOST_ID, cntlid, NQN, HOST_NQN)
 }
 
-/// The admin queue of an enabled controller, and its identifier.
+/// The admin queue of an enabled controller, and the controller's identifier.
 pub fn admin(address: SocketAddr, digests: Digests) -> (Queue, u16) {
     admin_of(HOST_ID, address, digests)
 }
 
-/// The same for the host with this identifier.
+/// Like [`admin`], for the host with this identifier.
 pub fn admin_of(hostid: [u8; 16], address: SocketAddr, digests: Digests) -> (Queue, u16) {
     let mut queue = Queue::new(address, digests);
     let data = ConnectData { hostid, ..connect_data(0xffff) };
@@ -226,7 +226,7 @@ pub fn io(address: SocketAddr, digests: Digests, controller: u16, flow_control: 
     io_of(HOST_ID, address, digests, controller, flow_control)
 }
 
-/// The same for the host with this identifier.
+/// Like `io`, for the host with this identifier.
 pub fn io_of(
     hostid: [u8; 16],
     address: SocketAddr,

@@ -37,7 +37,7 @@ pub fn from(net: u8, number: u8, to: SocketAddr) -> TcpStream {
     socket.into()
 }
 
-/// Whether the target has not closed it.
+/// Whether the target has left the connection open.
 pub fn is_open(stream: &TcpStream) -> bool {
     let _ = stream.set_nonblocking(true);
     let peeked = stream.peek(&mut [0]);
@@ -71,7 +71,7 @@ impl Peer {
         Self::try_on(stream).expect("it is let in")
     }
 
-    /// `None` if the target closes the connection.
+    /// A queue on this connection; `None` if the target closes it.
     pub fn try_on(stream: TcpStream) -> Option<Self> {
         stream.set_read_timeout(Some(WAIT_LIMIT)).expect("a timeout");
         stream.set_write_timeout(Some(Duration::from_millis(200))).expect("a timeout");
@@ -130,7 +130,7 @@ impl Peer {
         self.try_connect(nqn, host, queue, controller).expect("it is let in")
     }
 
-    /// `None` if the target refuses or closes it.
+    /// Connects the queue; `None` if the target refuses or closes it.
     pub fn try_connect(
         &mut self,
         nqn: &str,
@@ -148,7 +148,8 @@ impl Peer {
         status.is_success().then_some(result as u16)
     }
 
-    /// Makes this the admin queue of an enabled controller; `None` if the target closes it.
+    /// Makes this queue the admin queue of an enabled controller, and returns its identifier;
+    /// `None` if the target closes the queue.
     pub fn try_enable(&mut self, nqn: &str, host: &str) -> Option<u16> {
         let controller = self.try_connect(nqn, host, 0, 0xffff)?;
         let cc = 1 | 6 << 16 | 4 << 20;
@@ -195,18 +196,18 @@ impl Peer {
         })
     }
 
-    /// Sends requested data without the last bytes.
+    /// Sends requested data, but without the last `bytes`.
     pub fn withhold(&mut self, grant: Grant, bytes: usize) {
         let zeroes = vec![0; MIB];
         let (mut grant, mut out) = (grant, Vec::new());
         if let Some(range) = self.end.data_header(&mut grant, &mut out) {
             out.extend_from_slice(&zeroes[..range.len() - bytes]);
-            // It may be closed meanwhile.
+            // The target may have closed the connection meanwhile.
             let _ = self.stream.write_all(&out);
         }
     }
 
-    /// Writes like an honest host.
+    /// Writes this many bytes like an honest host.
     pub fn write(&mut self, bytes: usize) -> Status {
         self.stream.set_write_timeout(Some(WAIT_LIMIT)).expect("a timeout");
         assert!(self.ask_to_write(bytes));

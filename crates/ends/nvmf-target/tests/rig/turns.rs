@@ -1,4 +1,4 @@
-//! Single steps of scripted hosts: a write whose data follow their request, two hosts,
+//! Single steps of scripted hosts: a write whose data wait for the target's request, two hosts,
 //! reservations.
 
 use super::scripted::*;
@@ -17,7 +17,7 @@ pub fn another_host(address: SocketAddr) -> (Queue, Queue) {
     (admin, io_of(HOST_ID, address, Digests::NONE, controller, true))
 }
 
-/// Sends a write of this many bytes to the first blocks, without data.
+/// Sends a write command for this many bytes at the first blocks, without data.
 pub fn ask(queue: &mut Queue, slot: u16, bytes: u32) {
     let count = bytes / BLOCK as u32;
     let sqe = blocks(NvmOpcode::WRITE.0, 0, count, SglDescriptor::transport(bytes));
@@ -57,7 +57,7 @@ pub fn wanted(queue: &mut Queue) -> Grant {
     }
 }
 
-/// The status of a command.
+/// The status of the next command to complete.
 pub fn status(queue: &mut Queue) -> Status {
     match hear(queue) {
         Heard::Completed(status) => status,

@@ -46,7 +46,7 @@ impl Served {
 
     /// Stops the server; its disk must have no users.
     pub fn stop(mut self) {
-        // A child of another test shares this process's descriptors until it runs a program.
+        // A child process of another test holds this process's descriptors until it runs a program.
         let deadline = Instant::now() + Duration::from_secs(60);
         while let Err(error) = self.server.stop(false) {
             assert!(Instant::now() < deadline, "it does not stop: {error}");

@@ -49,7 +49,7 @@ pub fn serve(engine: EngineKind, namespace: Arc<dyn Namespace>) -> Server {
     Server::start(&config, namespace).expect("it starts")
 }
 
-/// A server at its own port.
+/// A server that listens at its own port.
 pub fn serve_tcp(engine: EngineKind, namespace: Arc<dyn Namespace>) -> Server {
     let listen = Some(Address::Tcp(([127, 0, 0, 1], 0).into()));
     let config = Config { engine, threads: 2, ..Config::new(listen) };
@@ -149,7 +149,7 @@ impl Client {
         self.send(&bytes);
     }
 
-    /// The reply's type and data.
+    /// The next option reply: its type and data.
     pub fn option_reply(&mut self, code: u32) -> (u32, Vec<u8>) {
         let header = self.take(20);
         assert_eq!(header[..8], 0x0003_e889_0455_65a9_u64.to_be_bytes());
@@ -157,7 +157,7 @@ impl Client {
         (number(&header[12..16]) as u32, self.take(number(&header[16..]) as usize))
     }
 
-    /// INFO (6) or GO (7): the information, or the error.
+    /// Sends INFO (6) or GO (7); returns the information, or the error.
     pub fn ask(&mut self, code: u32, name: &[u8], wanted: &[u16]) -> Result<Vec<Vec<u8>>, u32> {
         let mut data = (name.len() as u32).to_be_bytes().to_vec();
         data.extend(name);
@@ -174,7 +174,7 @@ impl Client {
         }
     }
 
-    /// GO: all information, and the transmission flags.
+    /// Sends GO; returns all information, and the transmission flags.
     pub fn go(&mut self, name: &[u8], wanted: &[u16]) -> Result<(Vec<Vec<u8>>, u16), u32> {
         let found = self.ask(7, name, wanted)?;
         let export = found.iter().find(|item| item[..2] == [0, 0]).expect("what the export is");
@@ -186,7 +186,7 @@ impl Client {
         self.send(&request(flags, code, cookie, offset, length));
     }
 
-    /// One request and its answer.
+    /// Sends one request, and returns its answer.
     pub fn call(&mut self, flags: u16, code: u16, offset: u64, length: u32) -> Reply {
         self.request(flags, code, 77, offset, length);
         self.reply(if code == READ { length } else { 0 })
@@ -204,7 +204,7 @@ impl Client {
         self.reply(0).errno
     }
 
-    /// The next answer; a simple one to a read is followed by `read_bytes`.
+    /// The next answer; after a simple reply to a read, `read_bytes` of data follow.
     pub fn reply(&mut self, read_bytes: u32) -> Reply {
         let magic = number(&self.take(4));
         if magic == 0x6744_6698 {

@@ -1,4 +1,4 @@
-//! A disk that holds writes back for as long as a test wants.
+//! A disk that holds writes back until a test releases them.
 
 use farblock_block::{BlockError, Completion, Geometry, Namespace, Op, Queue};
 use farblock_reactor::{Reactor, TaskId, Waker};
@@ -17,7 +17,7 @@ struct SluiceShared {
     hold: AtomicUsize,
     /// The number of writes held back.
     held: AtomicUsize,
-    /// Writes held back are not started, and may be withdrawn.
+    /// Whether writes held back count as not started, so that they may be withdrawn.
     unbegun: AtomicBool,
     /// The number of withdrawn writes.
     abandoned: AtomicUsize,

@@ -61,9 +61,9 @@ const MONITOR: u64 = 0x7000_0000_0000;
 const RING_BYTES: u64 = 64 << 10;
 const AVAIL: u64 = 4096;
 const USED: u64 = 8192;
-/// Headers and status bytes of requests.
+/// The place of headers and status bytes of requests.
 const HEADERS: u64 = 32 << 10;
-/// Where tests put data.
+/// The place of the tests' data.
 pub const DATA: u64 = 2 << 20;
 
 /// Opens the disk that a spec names.
@@ -126,7 +126,7 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// The next request uses this descriptor of a finished one.
+    /// Makes the next request use this descriptor of a finished one.
     pub fn reuse(&mut self, descriptor: u16) {
         self.next = descriptor;
     }
@@ -166,7 +166,7 @@ impl Vm {
         self.attach_to(&served.config.socket, wanted);
     }
 
-    /// Like `attach`, but to any back end with two rings that listens there.
+    /// Like `attach`, but to any back end with two rings that listens at this socket.
     pub fn attach_to(&mut self, socket: &Path, wanted: u64) {
         let mut frontend = Frontend::connect(socket, 2).expect("it listens");
         frontend.set_owner().expect("an owner");
@@ -201,7 +201,7 @@ impl Vm {
         self.frontend().set_mem_table(&[region]).expect("memory");
     }
 
-    /// As QEMU does it: reads the notes once, and sets them at every start.
+    /// As QEMU does, reads the record of requests in flight once, and passes it at every start.
     fn keep_notes(&mut self) {
         if self.inflight.is_none() {
             let wanted = VhostUserInflight::new(0, 0, 2, SIZE);
@@ -243,10 +243,10 @@ impl Vm {
         self.frontend = None;
     }
 
-    /// Part of the configuration space.
+    /// Reads a part of the configuration space.
     pub fn config(&mut self, offset: usize, length: usize) -> Vec<u8> {
         let flags = VhostUserConfigFlags::empty();
-        // The front end counts from the start of the space.
+        // The front end counts offsets from the start of the space.
         let whole = vec![0; 60];
         let (_, space) = self.frontend().get_config(0, 60, flags, &whole).expect("configuration");
         space[offset..offset + length].to_vec()
@@ -271,7 +271,7 @@ impl Vm {
     }
 
     /// Puts descriptors into a ring's table, one after the other, and the first of them into the
-    /// available ring. Each is linked to the next one unless it sets its own link.
+    /// available ring. Each descriptor is linked to the next one unless it sets its own link.
     pub fn offer(&mut self, ring: usize, chain: &[Descriptor]) -> u16 {
         let head = self.rings[ring].next;
         for &(address, length, flags, next) in chain {
@@ -302,7 +302,7 @@ impl Vm {
         self.rings[ring].kick.write(1).expect("a kick");
     }
 
-    /// The device's next entry in the used ring; waits for it, up to a limit.
+    /// The device's next entry in the used ring; waits for it up to a limit, then returns `None`.
     pub fn used(&mut self, ring: usize) -> Option<Used> {
         self.used_within(ring, WAIT_LIMIT)
     }
@@ -319,7 +319,7 @@ impl Vm {
         }
         let element = self.read(at + 4 + u64::from(used % SIZE) * 8, 8);
         self.rings[ring].used = used.wrapping_add(1);
-        // Ask for an interrupt at the next one.
+        // Ask for an interrupt at the next entry.
         self.write(ring_at(ring) + AVAIL + 4 + u64::from(SIZE) * 2, &(used + 1).to_le_bytes());
         let word = |at: usize| u32::from_le_bytes(element[at..at + 4].try_into().expect("4"));
         Some((word(0), word(4)))
@@ -330,7 +330,7 @@ impl Vm {
         self.memory.load(at, Ordering::SeqCst).expect("memory")
     }
 
-    /// Header and status of a request, each in its own place.
+    /// The header and status descriptors of a request, each request's in its own place.
     pub fn frame(&self, ring: usize, kind: u32, sector: u64) -> (Descriptor, Descriptor) {
         let at = ring_at(ring) + HEADERS + u64::from(self.rings[ring].next) * 32;
         let mut header = kind.to_le_bytes().to_vec();
@@ -346,7 +346,8 @@ impl Vm {
         self.file.set_len(DATA / 2).expect("it is truncated");
     }
 
-    /// Starts a request with these pieces of memory; returns its head and where its status is.
+    /// Starts a request with these pieces of memory; returns its head, and the address of its
+    /// status.
     pub fn submit(
         &mut self,
         ring: usize,
@@ -402,7 +403,7 @@ impl Vm {
         self.read(DATA, length as usize)
     }
 
-    /// A discard or write zeroes of ranges: sector, sectors, flags.
+    /// Sends a discard or write zeroes with these ranges: sector, sectors, flags.
     pub fn ranges(&mut self, kind: u32, ranges: &[(u64, u32, u32)]) -> u8 {
         let mut bytes = Vec::new();
         for (sector, sectors, flags) in ranges {

@@ -41,7 +41,7 @@ pub fn config(engine: EngineKind) -> Config {
     Config { engine, ..Config::new(([127, 0, 0, 1], 0).into(), NAME) }
 }
 
-/// A target at its own port.
+/// A target that listens at its own port.
 pub fn serve(engine: EngineKind, namespace: Arc<dyn Namespace>) -> Server {
     Server::start(&config(engine), namespace).expect("it starts")
 }
@@ -71,7 +71,7 @@ pub struct Reply {
     /// The byte of the command's data at which the command failed.
     pub offset: Option<u32>,
     pub data: Vec<u8>,
-    /// Overflow is positive.
+    /// Bytes of residual count; an overflow is positive.
     pub residual: i64,
 }
 
@@ -243,7 +243,7 @@ impl Client {
         }
     }
 
-    /// The target must reject the last PDU for this reason, and close.
+    /// Checks that the target rejects the last PDU for this reason, and closes.
     pub fn expect_reject_and_end(&mut self, reason: u8) {
         let pdu = self.take();
         assert_eq!((pdu.opcode(), pdu.bhs[2]), (0x3f, reason));
@@ -362,7 +362,7 @@ impl Client {
         self.call(&cdb16(0x8a, 0, lba, blocks), WRITE, data.len() as u32, data)
     }
 
-    /// Sends a task management request. Its answer arrives later.
+    /// Sends a task management request. The answer arrives later.
     pub fn manage(&mut self, function: u8, referenced: u32) -> u32 {
         self.tag += 1;
         let mut bhs = header(0x42, FINAL | function);

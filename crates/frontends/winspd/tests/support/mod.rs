@@ -39,7 +39,7 @@ pub fn libraries() -> Vec<Library> {
     all
 }
 
-/// A folder of this test program with the stand-in, under the library's file name.
+/// Copies the stand-in to a folder of this test program, under the library's file name.
 fn stand_in() -> PathBuf {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     let make = || {
@@ -63,7 +63,7 @@ pub struct Answer {
     pub hint: u64,
     pub kind: u8,
     pub scsi_status: u8,
-    /// Key, code, qualifier.
+    /// The sense data: key, code, qualifier.
     pub sense: (u8, u8, u8),
     pub information: Option<u64>,
     pub data: Vec<u8>,
@@ -126,7 +126,7 @@ impl Client {
         String::from_utf8_lossy(&self.params[28..44]).into_owned()
     }
 
-    /// The disk's flags: write-protected, with a cache, with unmap, not to be ejected.
+    /// The disk's flags: write-protected, with a cache, with unmap, not ejectable.
     pub fn flags(&self) -> u32 {
         number(&self.params, 52)
     }
@@ -158,7 +158,7 @@ impl Client {
             data.extend_from_slice(&blocks.to_le_bytes());
             data.extend_from_slice(&[0; 4]);
         }
-        // The count is in the field that has the address in other requests.
+        // The count is in the field that contains the address in other requests.
         self.send(UNMAP, ranges.len() as u64, 0, false, &data)
     }
 

@@ -1,4 +1,4 @@
-//! Shared by the integration tests: a loop that is easy to drive, and connected sockets.
+//! Shared helpers of the integration tests: a loop that is easy to drive, and connected sockets.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
 
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -65,7 +65,8 @@ pub struct Loop {
 }
 
 impl Loop {
-    /// `None` where the system has no io_uring, unless `FARBLOCK_NEED_URING` requires it.
+    /// A loop on io_uring; `None` where the system has none, unless `FARBLOCK_NEED_URING` requires
+    /// it.
     pub fn uring() -> Option<Loop> {
         Loop::uring_if_there(Polling::default())
     }
@@ -108,7 +109,7 @@ impl Loop {
         Loop { reactor, task, pending, ready: Vec::new(), events: Vec::new(), world: None }
     }
 
-    /// The simulated world that it is in, if any.
+    /// The simulated world of this loop, if there is one.
     pub fn world(&self) -> Option<&World> {
         self.world.as_ref()
     }
@@ -125,7 +126,7 @@ impl Loop {
         }
     }
 
-    /// The next event, if one arrives within `timeout`.
+    /// The next event; `None` if none arrives within `timeout`.
     pub fn next_within(&mut self, timeout: Duration) -> Option<Event> {
         let deadline = os::now() + timeout;
         while self.pending.is_empty() && os::now() < deadline {
@@ -134,7 +135,7 @@ impl Loop {
         self.pending.pop_front()
     }
 
-    /// Polls once; events of the task go to `next`.
+    /// Polls once; [`Loop::next`] returns the events of the loop's task.
     pub fn poll(&mut self, timeout: Option<Duration>) -> &[TaskId] {
         self.reactor.poll(timeout, &mut self.ready).unwrap();
         self.reactor.take_events(self.task, &mut self.events);

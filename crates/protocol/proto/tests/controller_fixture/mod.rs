@@ -1,5 +1,5 @@
-//! Shared by the tests of the controller side: a registry with one subsystem, and a host that sends
-//! it submission queue entries.
+//! Shared helpers of the controller tests: a registry with one subsystem, and a host that sends it
+//! submission queue entries.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its own part of this")]
 
 use core::time::Duration;
@@ -27,17 +27,18 @@ pub const OTHER_HOST_NQN: &str = "nqn.2026-01.test.farblock:other";
 pub const HOST_ID: [u8; 16] = [7; 16];
 pub const LOCAL_ADDRESS: &str = "192.0.2.1";
 
-/// A moment of the virtual clock.
+/// An instant of the virtual clock, in milliseconds since its start.
 pub fn at_ms(milliseconds: u64) -> Instant {
     Instant::default().saturating_add(Duration::from_millis(milliseconds))
 }
 
-/// A moment of the virtual clock.
+/// An instant of the virtual clock, in seconds since its start.
 pub fn at(seconds: u64) -> Instant {
     at_ms(seconds * 1000)
 }
 
-/// Namespaces 1 (512-byte blocks, volatile cache), 2 (4096-byte blocks, read only), 7 (plain).
+/// A subsystem with namespaces 1 (512-byte blocks, volatile cache), 2 (4096-byte blocks, read
+/// only), 7 (plain).
 pub fn config() -> SubsystemConfig {
     let mut config = SubsystemConfig::new(SUBSYSTEM_NQN, "SERIAL0001");
     config.allowed_hosts.push(HOST_NQN.into());
@@ -59,7 +60,7 @@ pub fn config() -> SubsystemConfig {
     config
 }
 
-/// A registry that offers [`config`].
+/// A registry with the subsystem of [`config`].
 pub fn registry() -> (Registry, SubsystemId) {
     let mut registry = Registry::new();
     let id = registry.add_subsystem(config()).expect("the configuration is sound");
@@ -67,12 +68,12 @@ pub fn registry() -> (Registry, SubsystemId) {
     (registry, id)
 }
 
-/// Takes every action.
+/// Takes all actions that the registry requests.
 pub fn drain(registry: &mut Registry) -> Vec<Action> {
     std::iter::from_fn(|| registry.poll_action()).collect()
 }
 
-/// A Connect command and its data, which tests modify before use.
+/// A Connect command and its data, which tests modify before they send it.
 #[derive(Clone)]
 pub struct Connect {
     pub command: ConnectCommand,
@@ -237,7 +238,7 @@ pub fn command(opcode: AdminOpcode, nsid: u32) -> Sqe {
     Sqe::new(opcode.0, 9, nsid)
 }
 
-/// Get Features.
+/// A Get Features command.
 pub fn get_features(feature: u8, select: u32, cdw11: u32) -> Sqe {
     let mut sqe = command(AdminOpcode::GET_FEATURES, 0);
     sqe.cdw10 = (u32::from(feature) | select << 8).into();
@@ -245,7 +246,7 @@ pub fn get_features(feature: u8, select: u32, cdw11: u32) -> Sqe {
     sqe
 }
 
-/// Get Log Page of `bytes` bytes from `offset`.
+/// A Get Log Page command for `bytes` bytes from `offset`.
 pub fn log_page(page: u8, offset: u64, bytes: u32) -> Sqe {
     let dwords_z = (bytes / 4).wrapping_sub(1);
     let mut sqe = command(AdminOpcode::GET_LOG_PAGE, 0xffff_ffff);
@@ -256,7 +257,7 @@ pub fn log_page(page: u8, offset: u64, bytes: u32) -> Sqe {
     sqe
 }
 
-/// The status, with Do Not Retry.
+/// A refusal with this status and Do Not Retry.
 pub fn refused<T>(status: Status) -> Result<T, Status> {
     Err(status.with_dnr())
 }

@@ -11,7 +11,7 @@ use farblock_secure::{
 pub(crate) const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:host";
 pub(crate) const SUBSYSTEM: &str = "nqn.2026-11.org.example:disks";
 
-/// Numbers from a seed.
+/// Pseudorandom bytes from a seed.
 pub(crate) fn numbers(seed: u64) -> impl FnMut(&mut [u8]) {
     let mut random = Random::new(seed);
     move |out| random.fill(out)
@@ -80,7 +80,7 @@ pub(crate) fn answer_from(
     }
 }
 
-/// The shared parts of both sides.
+/// Settings that both sides share.
 pub(crate) struct Pair;
 
 impl Pair {

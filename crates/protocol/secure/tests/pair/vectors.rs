@@ -1,5 +1,5 @@
-//! A conversation with the numbers and secrets of `vectors.py`, whose output comes from another
-//! implementation.
+//! A conversation with the random numbers and secrets of `vectors.py`, whose output comes from
+//! another implementation.
 
 use farblock_secure::{Agreed, Controller, Host, Progress, Secret, Step};
 use sha2::{Digest, Sha256};
@@ -19,7 +19,7 @@ pub(crate) fn controller_secret() -> Secret {
     Secret::parse(CONTROLLER_SECRET).expect("a secret")
 }
 
-/// The same numbers as in `vectors.py`.
+/// The same pseudorandom bytes as in `vectors.py`.
 pub(crate) fn random(mut state: u32) -> impl FnMut(&mut [u8]) {
     move |out| {
         out.fill_with(|| {
@@ -61,7 +61,7 @@ pub(crate) fn converse(
     (said, agreed)
 }
 
-/// In the format of `vectors.py`.
+/// A hash in the format of `vectors.py`.
 pub(crate) fn hexadecimal(said: Sha256) -> String {
     said.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -13,7 +13,7 @@ use farblock_block::{BlockError, Geometry, Namespace, Op, Queue};
 use farblock_random::Random;
 use farblock_reactor::{Reactor, TaskId};
 
-/// Creates a module for each name, with a test for each engine in it.
+/// Creates a module for each name, with a test for each engine.
 macro_rules! on_both_engines {
     ($($name:ident($engine:ident) $body:block)*) => {$(
         mod $name {
@@ -196,7 +196,7 @@ impl Drop for Mount {
 /// A loop device over a sparse file, detached when dropped.
 pub(crate) struct Loop {
     pub(crate) path: PathBuf,
-    /// The file below it.
+    /// The file below the device.
     pub(crate) file: PathBuf,
 }
 
@@ -205,14 +205,14 @@ impl Loop {
         Loop::over(&dir.file(bytes), sector)
     }
 
-    /// A device on an existing file.
+    /// A loop device on an existing file.
     pub(crate) fn over(file: &Path, sector: u32) -> Loop {
         let sector = sector.to_string();
         let arguments = ["--show", "--find", "--sector-size", &sector, text(file)];
         Loop { path: run("losetup", &arguments).into(), file: file.to_owned() }
     }
 
-    /// A device on a part of a file.
+    /// A loop device on a part of a file.
     pub(crate) fn part(file: &Path, offset: u64, bytes: u64) -> Loop {
         let (offset, bytes) = (offset.to_string(), bytes.to_string());
         let limits = ["--offset", &offset, "--sizelimit", &bytes, text(file)];

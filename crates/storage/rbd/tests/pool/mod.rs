@@ -41,7 +41,7 @@ pub(crate) fn shared(text: &str, block_size: u32) -> Arc<dyn Namespace> {
     Arc::new(open(text, block_size, false).expect("it opens"))
 }
 
-/// The number of an image's objects.
+/// The number of objects that an image uses.
 pub(crate) fn used(image: &str) -> usize {
     rbd(&["diff", image, "--format", "json"]).matches("\"exists\":\"true\"").count()
 }

@@ -23,7 +23,7 @@ pub(crate) fn read(leg: &Mem, bytes: u64) -> Vec<u8> {
     data
 }
 
-/// Copies as much of a leg as fits into another.
+/// Copies as much of one leg as fits into another.
 pub(crate) fn copy(from: &Mem, into: &Mem) {
     let [one, other] = [from, into].map(|leg| leg.geometry().capacity_bytes());
     Blocking::new(into).unwrap().write(0, &read(from, one.min(other))).unwrap();
@@ -33,7 +33,7 @@ pub(crate) fn lasting() -> Arc<Power> {
     Power::lasting(i64::MAX)
 }
 
-/// `None`: that leg is lost.
+/// Opens a mirror; a leg that is `None` is lost.
 pub(crate) fn try_open(
     legs: &[Option<&Arc<Mem>>],
     power: &Arc<Power>,

@@ -1,5 +1,5 @@
-//! A life of a mirror in a simulated world: load, legs that are away, fail and lose data, power
-//! cuts at any moment, and a model of the possible contents of each block.
+//! The simulated lifetime of a mirror: load, legs that are away, fail and lose data, power cuts at
+//! any time, and a model of the possible contents of each block.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,9 +26,9 @@ const QUEUES: usize = 2;
 struct Block {
     now: Vec<u64>,
     fallback: Vec<u64>,
-    /// The step of its last change.
+    /// The step of the block's last change.
     changed: u64,
-    /// Unchanged since the power failed: reads return the stored value.
+    /// Whether the block is unchanged since the power failed: then reads return the stored value.
     settled: bool,
     busy: bool,
 }
@@ -50,7 +50,7 @@ pub(crate) struct Run {
     legs: Vec<Arc<Leg>>,
     model: Vec<Block>,
     flying: BTreeMap<u64, Flying>,
-    /// Legs with trouble, and the time when it ended.
+    /// For each leg, whether it has had trouble since all legs were last in sync for a while.
     troubled: Vec<bool>,
     quiet: Duration,
     /// Whether legs without a record are accepted.
@@ -64,7 +64,7 @@ pub(crate) struct Run {
     pub(crate) refilled: u64,
 }
 
-/// The mirror while the power is on.
+/// The running mirror, between two power cuts.
 struct Life {
     // Drop the driver first: it has the queues.
     driver: Driver,
@@ -107,7 +107,7 @@ impl Run {
         }
     }
 
-    /// Runs some lives, each ended by a power cut, and checks everything at the end.
+    /// Runs the mirror several times, each until a power cut, and checks everything at the end.
     pub(crate) fn run(&mut self) -> Outcome {
         let mut life = self.start()?;
         if self.random.one_in(2) {
@@ -126,7 +126,7 @@ impl Run {
     }
 
     fn start(&mut self) -> Result<Life, String> {
-        // Start without a leg only if a leg that is then refused can be filled anew.
+        // Start without a leg only if the mirror can fill that leg anew when it refuses it later.
         if self.taking == Taking::Members {
             self.legs.iter().filter(|leg| leg.is_away()).for_each(|leg| leg.set_away(false));
         }
@@ -260,7 +260,7 @@ impl Run {
         self.model[lba as usize..(lba + blocks) as usize].iter_mut().for_each(change);
     }
 
-    /// Advances time, and checks completions.
+    /// Lets the world's time pass, and checks completions.
     fn pass(&mut self, life: &mut Life, time: Duration) -> Outcome {
         let until = self.world.elapsed() + time;
         let mut done = Vec::new();
@@ -319,8 +319,8 @@ impl Run {
             if !whole || !block.now.contains(&value) {
                 return Err(format!("block {lba} reads {value}, and may be {:?}", block.now));
             }
-            // A value that was read remains; after a power failure, too, if it dates from before
-            // the last one.
+            // A value that was read stays; even after a power failure, if it is older than the
+            // failure before.
             if block.settled {
                 block.fallback = vec![value];
             }
@@ -329,7 +329,7 @@ impl Run {
         Ok(())
     }
 
-    /// Cuts the power of everything. The next life starts with the remaining data.
+    /// Cuts the power of all machines. The next run starts with the remaining data.
     fn cut_power(&mut self, life: Life) -> Result<Life, String> {
         self.power_cuts += 1;
         for leg in &self.legs {
@@ -355,7 +355,7 @@ impl Run {
         }
         match self.start() {
             Ok(life) => Ok(life),
-            // The other data is on legs that were away.
+            // The other data are on legs that are away.
             Err(error) if error.contains("no leg of the mirror") => {
                 self.legs.iter().for_each(|leg| leg.set_away(false));
                 self.start()
@@ -364,7 +364,7 @@ impl Run {
         }
     }
 
-    /// Ends all trouble, and gives the mirror the time that it needs.
+    /// Ends all trouble, and gives the mirror the time that it needs to recover.
     fn heal(&mut self, life: &mut Life) -> Outcome {
         self.end_trouble(life);
         for _ in 0..30 {
@@ -380,7 +380,7 @@ impl Run {
     }
 
     /// If a mirror was started without a leg, that leg may have a record that no other leg has.
-    /// That looks like a split history, so the mirror refuses it, and it is filled anew.
+    /// That looks like a split history, so the mirror refuses the leg, and the test empties it.
     fn replace_diverged(&mut self, life: &Life) {
         if self.taking == Taking::Members || self.degraded_starts == 0 {
             return;

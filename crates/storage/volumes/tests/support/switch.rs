@@ -1,5 +1,5 @@
 //! A leg of a simulated world that can be away. Operations wait meanwhile, and run some time after
-//! its return, behind newer ones, as with a remote disk.
+//! the leg's return, behind newer ones, as with a remote disk.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ use farblock_reactor::sim::Medium;
 use farblock_reactor::{Event, Reactor, TaskId, Waker, os};
 use farblock_volumes::LegSource;
 
-/// The delay between a leg's return and its held operations.
+/// The delay between a leg's return and the start of its held operations.
 const HELD: Duration = Duration::from_millis(200);
 
 #[derive(Default)]
@@ -65,7 +65,7 @@ impl Leg {
         line.tell();
     }
 
-    /// The leg's machine has failed: its open files are lost, and `medium` remains.
+    /// Simulates a failure of the leg's machine: its open files are lost, and `medium` remains.
     pub(crate) fn replace(&self, medium: Medium, away: bool) {
         let line = Line { away: AtomicBool::new(away), ..Line::default() };
         let next = Node { medium, line: Arc::new(line) };

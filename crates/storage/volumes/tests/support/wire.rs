@@ -1,4 +1,4 @@
-//! A leg in memory; the test decides how many writes succeed.
+//! A leg in memory for which the test decides how many writes succeed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use farblock_block::{
 use farblock_reactor::{Reactor, TaskId};
 use farblock_volumes::{LegSource, limits};
 
-/// The power that several legs may share; it fails after a number of writes.
+/// A power supply that several legs may share; it fails after a number of writes.
 pub(crate) struct Power(AtomicI64, Changes, AtomicU64, AtomicBool);
 
 impl Power {
@@ -28,13 +28,13 @@ impl Power {
         self.1.tell(Change::Availability);
     }
 
-    /// A power failure too short to be noticed, which loses unflushed data.
+    /// A power failure too short for the mirror to notice, which loses unflushed data.
     pub(crate) fn blinks(&self) {
         self.1.tell(Change::Loss);
         self.lasts(i64::MAX);
     }
 
-    /// Another process has replaced the target, however quickly.
+    /// Another process has replaced the target, too quickly to be noticed otherwise.
     pub(crate) fn swaps(&self) {
         self.1.tell(Change::Contents);
     }
@@ -65,7 +65,7 @@ pub(crate) struct Wired {
     power: Arc<Power>,
     /// The number of writes into the reserved part that fail.
     failing: Arc<AtomicU64>,
-    /// The most blocks of a transfer, 0: any.
+    /// The most blocks of a transfer; 0: any number.
     max_blocks: u32,
 }
 
@@ -165,7 +165,7 @@ impl Queue for LineQueue {
         let is_write = op.command == Command::Write;
         self.inner.submit(op);
         if is_write {
-            // It has all writes submitted while the power was on.
+            // The leg has all writes that were submitted while the power was on.
             self.inner.poll(&mut self.done);
         }
     }
