@@ -94,7 +94,6 @@ impl Data {
         Data::parse(&text).map_err(|error| format!("{}: {error}", path.display()))
     }
 
-    /// Writes `NAME.csv` in a folder, in place of an older one.
     pub(crate) fn write(&self, folder: &Path, name: &str) -> Result<(), String> {
         let path = folder.join(format!("{name}.csv"));
         fs::create_dir_all(folder)
@@ -136,12 +135,10 @@ impl Data {
         place.ok_or_else(|| format!("there is no column {name:?} in {:?}", self.columns))
     }
 
-    /// The cell of a row in a column.
     pub(crate) fn cell<'a>(&self, row: &'a [String], column: &str) -> Result<&'a str, String> {
         Ok(&row[self.column(column)?])
     }
 
-    /// The number of a row in a column.
     pub(crate) fn number(&self, row: &[String], column: &str) -> Result<f64, String> {
         let cell = self.cell(row, column)?;
         cell.parse().map_err(|_| format!("{:?} has no number in {column:?}", row.join(",")))

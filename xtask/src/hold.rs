@@ -12,7 +12,6 @@ use serde::{Deserialize, Serialize};
 
 /// I/O queues that farblock's target grants to one controller.
 const QUEUES_EACH: usize = 128;
-/// Time limit for an I/O.
 const WAIT_LIMIT: Duration = Duration::from_secs(30);
 
 /// Hold many connections to a target, and read through all of them in turn; prints JSON

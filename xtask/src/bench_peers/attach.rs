@@ -28,7 +28,6 @@ struct Way {
     _folder: Folder,
 }
 
-/// The tool that generates the load.
 enum LoadTool {
     /// fio, with the options for this way.
     Fio(Vec<String>),
@@ -220,7 +219,6 @@ impl LoadTool {
         }
     }
 
-    /// The command for 4k random reads at this depth.
     fn read(&self, means: &Means, depth: u32, times: Times) -> Command {
         let mut command = self.command();
         let (ramp, runtime) = (times.ramp.as_millis(), times.runtime.as_millis());

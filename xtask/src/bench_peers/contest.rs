@@ -36,7 +36,6 @@ pub(super) const LOCAL: &str = "local";
 /// One client and its server in a comparison.
 pub(super) struct Entrant<'a> {
     pub(super) name: &'static str,
-    /// The process that serves the load.
     pub(super) server: Option<&'a Process>,
     /// The server polls even when idle, so it is paused while others are measured.
     pub(super) polls: bool,

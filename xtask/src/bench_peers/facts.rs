@@ -11,7 +11,6 @@ use super::sides::{Endpoint, Means, farblock};
 use super::work::Backend;
 use crate::hold::Held;
 
-/// Duration of an idle measurement.
 const IDLE_LOOK: Duration = Duration::from_secs(10);
 
 /// One fact about the target, and whether it meets its goal.

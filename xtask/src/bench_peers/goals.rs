@@ -146,7 +146,6 @@ fn more(
     goal(row, what, side, IOPS, against, at_least(bound))
 }
 
-/// All goals that compare sides within one row.
 fn within_rows() -> Vec<Goal> {
     let mut goals = against_spdk();
     goals.extend(AGAINST_FLOOR.map(|(row, bound)| {

@@ -30,7 +30,6 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts a command on one processor.
     pub(crate) fn start(command: Command, cpu: usize) -> Result<Process, String> {
         Process::start_with(command, cpu, Stdio::null())
     }

@@ -29,7 +29,6 @@ impl Backend {
     }
 }
 
-/// A load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Load {
     pub(crate) rw: Rw,

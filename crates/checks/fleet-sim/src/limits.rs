@@ -8,7 +8,6 @@ pub(crate) const HOSTS: u32 = 20_000;
 /// Limit for the targets of a simulated fleet.
 pub(crate) const TARGETS: u32 = 4_000;
 
-/// Limit for the disks of each host.
 pub(crate) const DISKS_PER_HOST: u32 = 16;
 
 /// Default number of disks of each host.

@@ -15,7 +15,6 @@ const SHOW_PERIOD: Duration = Duration::from_millis(200);
 /// The period for counting connections.
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A scene.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Scene {
     /// All hosts start.

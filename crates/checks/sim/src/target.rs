@@ -463,7 +463,6 @@ impl Target {
         }
     }
 
-    /// The connection and slot of a held command.
     fn held(&self, controller: ControllerId, command: CommandId) -> Option<(u64, SlotId)> {
         let (&id, connection) = self.connections.iter().find(|(_, connection)| {
             connection.open && matches!(connection.session, Session::Admin(id) if id == controller)

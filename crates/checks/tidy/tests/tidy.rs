@@ -247,7 +247,6 @@ fn files_and_lines_are_short() {
     }
 }
 
-/// The indentation of a line that starts a function.
 fn function_indent(line: &str) -> Option<usize> {
     let code = line.trim_start();
     let words = code.split_whitespace().take_while(|word| *word != "fn");
@@ -362,7 +361,6 @@ const VAGUE: &[(&str, usize)] = &[
 /// types with a name that every crate uses (`Options`, `StartError`), but not most others.
 const MAX_OF_A_NAME: usize = 14;
 
-/// The name of the type that a line defines.
 fn defined_type(line: &str) -> Option<&str> {
     let rest = match line.strip_prefix("pub(in ") {
         Some(rest) => rest.split_once(") ")?.1,

@@ -115,7 +115,6 @@ impl Both {
     }
 }
 
-/// The host's key file.
 struct KeyFile(PathBuf);
 
 impl KeyFile {

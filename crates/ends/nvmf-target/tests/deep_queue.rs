@@ -21,7 +21,6 @@ const HELD: usize = (32 << 20) / (64 << 10);
 /// [`HELD`], and the writes that arrived in the same receive of 256 KiB.
 const MOST: usize = HELD + (256 << 10) / (64 << 10);
 
-/// A target with the deepest queues.
 fn serve_deep(gate: Arc<Gate>, engine: EngineKind) -> Target {
     let mut subsystem = Subsystem::new(NQN);
     subsystem.config.allow_any_host = true;

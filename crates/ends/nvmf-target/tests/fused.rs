@@ -90,7 +90,6 @@ fn send(queue: &mut Queue, slot: u16, sqe: Sqe, data: &[u8]) {
     queue.stream.write_all(&out).expect("sent");
 }
 
-/// Sends a fused pair in two slots.
 fn send_pair(queue: &mut Queue, slots: [u16; 2], lba: u64, [old, new]: [u32; 2]) {
     let pair = [(NvmOpcode::COMPARE, 1, old), (NvmOpcode::WRITE, 2, new)];
     for (slot, (opcode, fuse, value)) in slots.into_iter().zip(pair) {

@@ -39,7 +39,6 @@ const SERVE: &str = "serve_until_the_input_ends";
 /// Addresses of strangers: so many that none has more half-open connections than the limit per
 /// address.
 const ADDRESSES: usize = 200;
-/// Strangers of one thread.
 const STRANGERS_PER_THREAD: usize = 40;
 const MOST_THREADS: usize = 96;
 /// With more connections than this, those that the target has closed are dropped first.
@@ -139,7 +138,6 @@ fn serve_until_the_input_ends() {
     besieged::serve(&Target::start(&config).expect("it starts"));
 }
 
-/// AUTH_Negotiate with one group.
 fn negotiate(group: GroupId) -> Vec<u8> {
     let head = Negotiate { t_id: 1.into(), napd: 1, ..Negotiate::zeroed() };
     let mut offer = ProtocolDescriptor {

@@ -22,7 +22,6 @@ fn serve(name: &str) -> Result<Target, StartError> {
 
 #[test]
 fn a_name_that_does_not_claim_to_be_an_nqn() {
-    /// The name in blktests.
     const NAME: &str = "blktests-subsystem-1";
     let target = serve(NAME).expect("it is served");
     let address = target.addresses()[0].to_string();

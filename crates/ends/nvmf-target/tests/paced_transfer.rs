@@ -22,7 +22,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// A host at a target: its admin queue and its I/O queue.
 fn host(target: &Target) -> (Queue, Queue) {
     let address = target.addresses()[0];
     let (admin, controller) = admin(address, Digests::NONE);

@@ -410,7 +410,6 @@ mod others {
         }
     }
 
-    /// A client that accepts and requests key updates.
     #[test]
     fn keys_are_updated_as_another_client_asks() {
         const IC_RESP: [u8; 8] = [1, 0, 128, 0, 128, 0, 0, 0];

@@ -24,7 +24,6 @@ use sync::{Arc, AtomicUsize, Ordering};
 const CORE_BYTES: usize = 8;
 const REQUEST_BYTES: usize = 6;
 
-/// A request that counts its failure.
 struct CountedRequest(Arc<AtomicUsize>);
 
 impl Work for CountedRequest {

@@ -170,7 +170,6 @@ fn requests_out_of_order() {
     }
 }
 
-/// A query for metadata contexts.
 fn contexts(export: &[u8], queries: &[&[u8]]) -> Vec<u8> {
     let text = |text: &[u8]| [&(text.len() as u32).to_be_bytes()[..], text].concat();
     let mut data = text(export);

@@ -18,7 +18,6 @@ use std::time::Duration;
 
 const NQN: &str = "nqn.2026-11.org.farblock:nbd";
 
-/// A target with a namespace.
 fn target(engine: EngineKind, address: SocketAddr, namespace: Arc<dyn Namespace>) -> Target {
     let mut subsystem = Subsystem::new(NQN);
     subsystem.config.allow_any_host = true;

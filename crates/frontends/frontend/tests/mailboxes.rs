@@ -54,7 +54,6 @@ fn take(looped: &Loop, mailboxes: &Mailboxes<Message>, core: usize, count: usize
     taken
 }
 
-/// A server's threads and their mailboxes.
 fn server(threads: usize) -> (Vec<Loop>, Arc<Mailboxes<Message>>) {
     let loops: Vec<_> = (0..threads).map(|_| Loop::new()).collect();
     let mailboxes = Mailboxes::default();

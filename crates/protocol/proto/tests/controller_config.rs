@@ -10,7 +10,6 @@ use farblock_proto::controller::{
 use farblock_proto::ids::NamespaceId;
 use farblock_wire::nqn::DISCOVERY_NQN;
 
-/// The result for the fixture's configuration after one change.
 fn changed(change: impl FnOnce(&mut SubsystemConfig)) -> Result<(), ConfigError> {
     let mut config = config();
     change(&mut config);

@@ -184,7 +184,6 @@ fn data_in_full_records_both_ways() {
     assert_eq!(read(&mut *client, &back, 3), b"back");
 }
 
-/// A reader with small buffers gets all data.
 #[test]
 fn data_go_through_small_buffers() {
     let configured = key(Hash::Sha256, 3);

@@ -138,7 +138,6 @@ fn write_until_it_works(mirror: &Arc<Mirror>) {
     writer.join().unwrap();
 }
 
-/// A mirror of legs in sync with an empty bitmap.
 fn clean(legs: &[Arc<Mem>; 2]) -> (Arc<Mirror>, [Arc<std::sync::atomic::AtomicU64>; 2]) {
     let power = Power::lasting(i64::MAX);
     let filled = open(wired(legs, &power));

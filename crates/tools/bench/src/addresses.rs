@@ -9,7 +9,6 @@ use farblock_random::Random;
 /// The part of a namespace that a pattern uses, in I/Os of the pattern's block size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
-    /// Blocks of the namespace in one I/O.
     pub(crate) io_blocks: u32,
     /// Blocks in one operation of an I/O: all of the I/O's, unless the namespace takes less at
     /// once.

@@ -33,7 +33,6 @@ use crate::progress::{Cancel, Phase};
 /// Prefix of the names of load threads; a number follows.
 pub const THREAD_NAME_PREFIX: &str = "fb-bench-";
 
-/// One run.
 #[derive(Debug)]
 pub(crate) struct RunSpec<'a> {
     pub(crate) pattern: &'a Pattern,

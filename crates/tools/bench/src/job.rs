@@ -210,7 +210,6 @@ fn run_job(
 #[derive(Debug)]
 struct Pace {
     interval: Duration,
-    /// The earliest start of the next I/O.
     next: Option<Instant>,
 }
 

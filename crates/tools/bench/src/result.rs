@@ -250,7 +250,6 @@ impl Report {
         self.sides().map(|(name, _)| (name, pattern.figures(name)))
     }
 
-    /// All figures.
     pub(crate) fn all_figures(&self) -> impl Iterator<Item = &Figures> {
         self.patterns.iter().flat_map(|p| [&p.local, &p.remote, &p.floor]).flatten()
     }

@@ -68,7 +68,6 @@ impl Spread {
         }
     }
 
-    /// Appends all completions to `done`.
     pub(crate) fn poll(&mut self, done: &mut Vec<Completion>) {
         for index in self.dirty.drain(..) {
             let member = &mut self.queues[index];

@@ -52,7 +52,6 @@ pub(crate) fn leg_options() -> DiskOptions {
     }
 }
 
-/// Parses a leg's URL.
 pub(crate) fn leg_url(text: &str) -> Result<Url, String> {
     text.parse().map_err(|error| format!("leg {text}: {error}"))
 }

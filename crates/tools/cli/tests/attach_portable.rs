@@ -85,7 +85,6 @@ impl Drop for Attachments {
     }
 }
 
-/// Connects to `127.0.0.1:PORT` of a URL.
 fn connect(url: &str) -> TcpStream {
     let address = url.split('/').nth(2).expect("an address");
     let stream = TcpStream::connect(address).expect("somebody listens");
@@ -136,7 +135,6 @@ impl Initiator {
         (header, data)
     }
 
-    /// A 10-byte SCSI command for block 0, with `bytes` bytes of data.
     fn command(&mut self, flags: u8, code: u8, bytes: u32, data: &[u8]) -> ([u8; 48], Vec<u8>) {
         let mut header = [0; 48];
         (header[0], header[1]) = (0x01, flags);

@@ -6,7 +6,6 @@ use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
 use support::{Outcome, Scratch, Server, noise, read};
 
-/// Options for a short run.
 const SHORT: [&str; 5] = ["bench", "--runtime", "500ms", "--ramp-time", "0"];
 
 fn bench(scratch: &Scratch, args: &[&str]) -> Outcome {

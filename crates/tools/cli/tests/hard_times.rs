@@ -157,7 +157,6 @@ fn a_file_cut_short() {
     }
 }
 
-/// A command that runs with a full disk at `full` in the scratch directory.
 fn with_full_disk(scratch: &Scratch, kib: u32) -> Command {
     if !has("unshare") || !has("mount") {
         cannot_check("there is no unshare to mount a small disk with");

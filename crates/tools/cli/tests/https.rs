@@ -22,7 +22,6 @@ fn secret(scratch: &Scratch, name: &str, text: &str) -> String {
     path
 }
 
-/// The parameters of a server certificate.
 fn params(names: &[&str]) -> CertificateParams {
     let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
     let mut params = CertificateParams::new(names).unwrap();
@@ -30,7 +29,6 @@ fn params(names: &[&str]) -> CertificateParams {
     params
 }
 
-/// A certificate authority, with its certificate in NAME.pem.
 fn authority(scratch: &Scratch, name: &str) -> CertifiedIssuer<'static, KeyPair> {
     let mut params = params(&[]);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -81,7 +79,6 @@ fn status(scratch: &Scratch, url: &str, ca: &str) -> Outcome {
     scratch.run(["status", "--json", "--api", url, "--token-file", &token, "--api-ca", ca])
 }
 
-/// The outcome of another program.
 fn other(scratch: &Scratch, program: &str, args: &[&str]) -> Outcome {
     let mut command = Command::new(program);
     scratch.prepare(&mut command);

@@ -87,7 +87,6 @@ impl Host {
     }
 }
 
-/// A reservation command with its keys.
 fn command(opcode: NvmOpcode, control: ReservationControl, keys: &[u64]) -> (Sqe, Vec<u8>) {
     let data: Vec<u8> = keys.iter().flat_map(|key| key.to_le_bytes()).collect();
     let dptr = SglDescriptor::in_capsule(0, data.len() as u32);

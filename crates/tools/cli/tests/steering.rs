@@ -194,7 +194,6 @@ fn hosts_subsystems_and_listeners() {
     server.stop();
 }
 
-/// A configuration with these namespaces.
 fn configuration(scratch: &Scratch, namespaces: &[&str]) -> String {
     let mut text = format!(
         "listeners = [\"127.0.0.1:0\"]\n[[subsystems]]\nnqn = \"{NQN}\"\nallow_any_host = true\n"

@@ -16,7 +16,6 @@ const HOST: &str = "nqn.2026-11.org.farblock:host";
 const OTHER: &str = "nqn.2026-11.org.farblock:other";
 
 impl Scratch {
-    /// Connects as a host, with the key in a file or none.
     fn connect(&self, server: &Server, host: &str, key: Option<&str>) -> Outcome {
         let id = if host == HOST { 1 } else { 2 };
         let url = format!("{}&hostnqn={host}&hostid={id:032x}", server.url(1));
@@ -52,7 +51,6 @@ fn serve(scratch: &Scratch, key: &str, more: &[&str]) -> Server {
     scratch.serve(args.iter().chain(more))
 }
 
-/// Concatenates files into one.
 fn put_together(files: &[&str], into: &str) {
     let text: String = files.iter().map(|file| std::fs::read_to_string(file).unwrap()).collect();
     std::fs::write(into, text).unwrap();

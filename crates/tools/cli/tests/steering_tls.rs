@@ -15,7 +15,6 @@ const HOST: &str = "nqn.2026-11.org.farblock:host";
 const OTHER: &str = "nqn.2026-11.org.farblock:other";
 
 impl Scratch {
-    /// Connects as a host, with the key in a file or none.
     fn connect(&self, server: &Server, host: &str, key: Option<&str>) -> Outcome {
         self.connect_to(&format!("{}&hostnqn={host}", server.url(1)), key)
     }
@@ -164,7 +163,6 @@ fn a_listener_that_requires_tls_is_not_warned_of() {
     scratch.run(["serve", "mem:1MiB", "--tls", "required"]).fails(2, &["--tls-key NQN=FILE"]);
 }
 
-/// GET of a path on the control socket.
 fn get(socket: &str, path: &str) -> String {
     let mut stream = UnixStream::connect(socket).expect("it listens");
     write!(stream, "GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
@@ -181,7 +179,6 @@ fn refused(socket: &str) -> BTreeMap<String, u64> {
     tls.map(|(reason, count)| (reason, count.as_u64().expect("a count"))).collect()
 }
 
-/// The next event about a refused host.
 fn next_refusal(events: &mut impl BufRead) -> Value {
     let end = Instant::now() + Duration::from_secs(60);
     let mut is_next = false;

@@ -140,7 +140,6 @@ fn is_silence(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
-/// The attachment with this name or at this path.
 pub(super) fn find(runtime: &Path, name: &str) -> Result<Folder> {
     let all = Folder::all(runtime);
     if let Some(folder) = all.iter().find(|folder| folder.name() == name) {

@@ -208,7 +208,6 @@ impl Folder {
         all
     }
 
-    /// The folders that hold attachments.
     pub(super) fn attached(runtime: &Path) -> Vec<Folder> {
         let mut all = Folder::all(runtime);
         all.retain(|folder| folder.path("settings.json").exists());
@@ -225,7 +224,6 @@ impl Folder {
         system::is_locked(&self.path(role.file()))
     }
 
-    /// Kills the process with this role.
     pub(super) fn kill(&self, role: Role) -> Found {
         let record = self.read(role.record()).unwrap_or_default();
         let is_ended = system::kill_holder(&self.path(role.file()), &record);
@@ -274,7 +272,6 @@ impl Folder {
         serde_json::from_str(&self.read(file)?).ok()
     }
 
-    /// The supervisor's process ID.
     pub(super) fn pid(&self) -> Option<u32> {
         self.read(Role::Supervisor.record())?.split_whitespace().next()?.parse().ok()
     }

@@ -22,7 +22,6 @@ use std::time::Duration;
 
 /// Time limit for a server's status.
 const WAIT_LIMIT: Duration = Duration::from_secs(3);
-/// The trouble of a server that does not answer.
 pub(super) const SILENT: &str = "the process that serves it does not answer";
 
 /// Runs the command.

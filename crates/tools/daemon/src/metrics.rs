@@ -8,7 +8,6 @@ use farblock_block::latency_bound_us;
 use farblock_wire::text::Plain;
 use std::fmt::Write as _;
 
-/// Every state of an attachment.
 const STATES: [AttachmentState; 7] = [
     AttachmentState::Live,
     AttachmentState::Degraded,
@@ -18,7 +17,6 @@ const STATES: [AttachmentState; 7] = [
     AttachmentState::Unusable,
     AttachmentState::Stale,
 ];
-/// Every state of a path.
 const PATH_STATES: [&str; 4] = ["connecting", "live", "reconnecting", "failed"];
 
 /// Prefix of all metric names.

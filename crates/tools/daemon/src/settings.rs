@@ -342,7 +342,6 @@ impl Settings {
         Ok(())
     }
 
-    /// The options for the disk's connections.
     pub(crate) fn disk_options(&self) -> DiskOptions {
         let usual = DiskOptions::default();
         let connection = Options {

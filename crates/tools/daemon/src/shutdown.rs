@@ -27,7 +27,6 @@ const ROUND: Duration = Duration::from_secs(5);
 const WAIT_LIMIT: Duration = Duration::from_secs(3);
 /// Time limit for a forced detach.
 const FORCED_TIMEOUT: Duration = Duration::from_secs(30);
-/// Prefix of farblock's own services.
 const OWN_SERVICES: &str = "farblock-attach@";
 
 /// Makes sure that a stopping server exits in time. `is_service`: a service manager waits for the

@@ -179,7 +179,6 @@ pub(super) struct Path {
     pub(super) error: Option<String>,
 }
 
-/// The name as in the kernel's `ana_state`.
 fn access_name(access: AnaState) -> String {
     let name = match access {
         AnaState::OPTIMIZED => "optimized",
@@ -244,7 +243,6 @@ fn trouble(paths: &[PathStatus]) -> Option<String> {
     lost.min_by_key(|path| path.since)?.error.clone()
 }
 
-/// The latencies of a disk, if measured.
 pub(super) fn latency(disk: &Disk) -> Option<Latency> {
     let DiskLatency { reads, writes, flushes, others } =
         disk.measures_latency().then(|| disk.latency())?;
@@ -256,7 +254,6 @@ pub(super) fn latency(disk: &Disk) -> Option<Latency> {
     })
 }
 
-/// The disk's geometry as offered.
 pub(super) fn geometry(disk: &Disk, read_only: bool) -> Geometry {
     let geometry = disk.geometry();
     Geometry { read_only: geometry.read_only || read_only, ..geometry }

@@ -245,7 +245,6 @@ impl<'a> Fleet<'a> {
         Ok(())
     }
 
-    /// Starts an agent in a node.
     pub(crate) fn agent(&self, node: usize, name: &str) -> Result<Peer, FleetError> {
         let Setting { launcher, folder, .. } = &self.setting;
         self.nodes[node].agent(name, launcher, folder, &self.terms)
@@ -271,7 +270,6 @@ impl<'a> Fleet<'a> {
         if is_whole { Ok(()) } else { Err(FleetError::plan(&self.plan.name, why)) }
     }
 
-    /// The share of the target with this index.
     fn wanted(&self, index: usize, address: SocketAddr) -> Result<Share, FleetError> {
         let plan = self.plan;
         let (set, way) = plan.set_and_way(index);
@@ -409,7 +407,6 @@ impl<'a> Fleet<'a> {
         self.connect_as(pattern, |client| client.vm = vm)
     }
 
-    /// Connects all clients to this URL.
     pub(crate) fn connect_to(&mut self, pattern: &Pattern, url: &str) -> Result<(), FleetError> {
         self.connect_as(pattern, |client| url.clone_into(&mut client.url))
     }

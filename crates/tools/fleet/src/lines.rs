@@ -39,7 +39,6 @@ impl<R: Read> Reader<R> {
     }
 }
 
-/// Writes a message and flushes it.
 pub(crate) fn write(stream: &mut impl Write, message: &impl Serialize) -> io::Result<()> {
     stream.write_all(&line(message))?;
     stream.flush()

@@ -398,7 +398,6 @@ impl Plan {
         Ok(())
     }
 
-    /// The number of drives of a target.
     pub(crate) fn drives_of_target(&self) -> u32 {
         match self.drives.len() {
             0 => self.drives_per_target,

@@ -125,7 +125,6 @@ impl Storage {
         stopped.map_err(|error| format!("the target failed: {error}"))
     }
 
-    /// One of the drives.
     pub(crate) fn drive(&self, index: usize) -> Result<Arc<dyn Namespace>, String> {
         self.drives.get(index).cloned().ok_or_else(|| format!("it has no drive {index}"))
     }

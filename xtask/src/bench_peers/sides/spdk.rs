@@ -138,7 +138,6 @@ fn parse(output: &str, load: &Load) -> Result<Measured, String> {
     })
 }
 
-/// An address with a free port.
 pub(super) fn free_address() -> Result<SocketAddr, String> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
     listener.and_then(|listener| listener.local_addr()).map_err(|error| error.to_string())

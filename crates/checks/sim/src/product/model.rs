@@ -18,7 +18,6 @@
 use farblock_block::{BlockError, Command};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Bytes of a block.
 pub(super) const BLOCK_BYTES: usize = 512;
 /// Blocks of the disk.
 pub(super) const BLOCKS: u64 = 192;

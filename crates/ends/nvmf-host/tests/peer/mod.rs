@@ -83,7 +83,6 @@ pub struct Script<C = Connection> {
     pub max_h2c_bytes: u32,
     /// Data bytes per C2HData.
     pub c2h_bytes: usize,
-    /// Bytes per R2T.
     pub r2t_bytes: u32,
     pub success_flag: bool,
     /// If not 0, the target sends pieces of this many bytes.
@@ -219,7 +218,6 @@ pub fn options() -> Options {
     }
 }
 
-/// TCP options with these digests.
 pub fn digests(header_digest: bool, data_digest: bool) -> TcpOptions {
     TcpOptions { header_digest, data_digest, ..TcpOptions::default() }
 }

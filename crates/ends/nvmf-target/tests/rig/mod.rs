@@ -40,7 +40,6 @@ pub fn engines() -> Vec<EngineKind> {
     engines
 }
 
-/// Serves a namespace on these addresses.
 pub fn serve(namespace: Arc<dyn Namespace>, listeners: &[SocketAddr]) -> Target {
     serve_as(namespace, "disk", listeners, EngineKind::Auto)
 }

@@ -150,7 +150,6 @@ impl Client {
         hint
     }
 
-    /// Sends a request to unmap these ranges.
     pub fn send_unmap(&mut self, ranges: &[(u64, u32)]) -> u64 {
         let mut data = Vec::new();
         for (lba, blocks) in ranges {

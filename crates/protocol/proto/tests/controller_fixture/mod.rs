@@ -60,7 +60,6 @@ pub fn config() -> SubsystemConfig {
     config
 }
 
-/// A registry with the subsystem of [`config`].
 pub fn registry() -> (Registry, SubsystemId) {
     let mut registry = Registry::new();
     let id = registry.add_subsystem(config()).expect("the configuration is sound");
@@ -233,12 +232,10 @@ impl Host {
     }
 }
 
-/// An admin command.
 pub fn command(opcode: AdminOpcode, nsid: u32) -> Sqe {
     Sqe::new(opcode.0, 9, nsid)
 }
 
-/// A Get Features command.
 pub fn get_features(feature: u8, select: u32, cdw11: u32) -> Sqe {
     let mut sqe = command(AdminOpcode::GET_FEATURES, 0);
     sqe.cdw10 = (u32::from(feature) | select << 8).into();
@@ -246,7 +243,6 @@ pub fn get_features(feature: u8, select: u32, cdw11: u32) -> Sqe {
     sqe
 }
 
-/// A Get Log Page command for `bytes` bytes from `offset`.
 pub fn log_page(page: u8, offset: u64, bytes: u32) -> Sqe {
     let dwords_z = (bytes / 4).wrapping_sub(1);
     let mut sqe = command(AdminOpcode::GET_LOG_PAGE, 0xffff_ffff);

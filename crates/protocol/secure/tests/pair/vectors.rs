@@ -9,12 +9,10 @@ const CONTROLLER_SECRET: &str = "\
     DHHC-1:03:ZGVmZ2hpamtsbW5vcHFyc3R1dnd4eXp7fH1+f4CBgoOEhYaHiImKi4yNjo+QkZKTlJWWl5\
     iZmpucnZ6foKGio8FPdnY=:";
 
-/// The host's secret.
 pub(crate) fn host_secret() -> Secret {
     Secret::parse(HOST_SECRET).expect("a secret")
 }
 
-/// The controller's secret.
 pub(crate) fn controller_secret() -> Secret {
     Secret::parse(CONTROLLER_SECRET).expect("a secret")
 }

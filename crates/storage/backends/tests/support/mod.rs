@@ -212,7 +212,6 @@ impl Loop {
         Loop { path: run("losetup", &arguments).into(), file: file.to_owned() }
     }
 
-    /// A loop device on a part of a file.
     pub(crate) fn part(file: &Path, offset: u64, bytes: u64) -> Loop {
         let (offset, bytes) = (offset.to_string(), bytes.to_string());
         let limits = ["--offset", &offset, "--sizelimit", &bytes, text(file)];

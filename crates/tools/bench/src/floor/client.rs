@@ -220,7 +220,6 @@ struct Load {
 }
 
 impl Asker {
-    /// Connects once for each of `depths`.
     fn connect(spec: &FloorSpec<'_>, thread: usize, depths: Vec<usize>) -> io::Result<Asker> {
         let bytes = spec.pattern.block_size_bytes as usize;
         let size = |wanted, depth: usize| if wanted { depth * bytes } else { 0 };

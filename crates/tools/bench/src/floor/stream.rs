@@ -28,7 +28,6 @@ pub(super) struct Stream {
     heads: Vec<u8>,
     /// The frames in `heads`, with the data that follow each header.
     frames: VecDeque<Frame>,
-    /// Sent bytes of `heads`.
     heads_sent: usize,
     /// Sent bytes of the first frame's header and data.
     first_sent: usize,

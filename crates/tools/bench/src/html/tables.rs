@@ -39,7 +39,6 @@ pub(super) fn metric(page: &mut String, report: &Report, metric: &Metric) {
     page.push_str("</tbody></table></div>\n");
 }
 
-/// The base of a percentage.
 type Base = (&'static str, fn(&PatternReport) -> Option<Percent>);
 
 fn bases(report: &Report) -> Vec<Base> {

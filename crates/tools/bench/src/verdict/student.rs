@@ -13,7 +13,6 @@ pub(super) fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
-/// The variance of the mean, for at least two values.
 fn variance_of_mean(values: &[f64]) -> Option<f64> {
     let count = values.len();
     let mean = mean(values);

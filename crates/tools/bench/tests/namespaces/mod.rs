@@ -16,7 +16,6 @@ pub(crate) enum When {
     AtOnce,
     /// Only after the event loop was polled, in reverse order, all but the oldest.
     Later,
-    /// Never.
     Never,
 }
 

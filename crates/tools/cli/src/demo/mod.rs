@@ -26,7 +26,6 @@ use std::time::{Duration, Instant};
 
 /// The polling interval of a wait.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// The time limit of a wait.
 const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 /// Runs the command.

@@ -159,7 +159,6 @@ impl Drop for Target {
     }
 }
 
-/// The last line of a log.
 fn last(log: &Path) -> String {
     let mut text = String::new();
     let _ = File::open(log).and_then(|mut file| file.read_to_string(&mut text));

@@ -16,7 +16,6 @@ pub(super) const LEGS: [&str; 2] = ["left", "right"];
 const NQN: &str = "nqn.2026-11.org.farblock:demo";
 /// Bytes of a leg: the mirror reserves one MiB of them.
 const LEG_BYTES: u64 = 65 << 20;
-/// The socket of the target with the mirror.
 const CONTROL: &str = "mirror.sock";
 const RECONNECT_DELAY: Duration = Duration::from_secs(1);
 /// The time after which the host gives up its disk: only if the target with the mirror dies, which

@@ -10,7 +10,6 @@ const CHECK: &str = "attachment";
 /// A path with more reconnections than this is unstable.
 const MANY_RECONNECTS: u64 = 10;
 
-/// All findings.
 pub(super) fn examine(attachment: &Examined, patience: Duration) -> Vec<Finding> {
     let options =
         Options { connect_timeout: patience, io_timeout: patience, ..attachment.options.clone() };

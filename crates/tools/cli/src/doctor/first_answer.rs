@@ -36,7 +36,6 @@ const CLIENT_HELLO: &[u8] = &[
     0,
 ];
 
-/// The protocol of the first answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum FirstAnswer {
     /// An NVMe/TCP controller, and its response time.

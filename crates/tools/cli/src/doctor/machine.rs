@@ -16,7 +16,6 @@ const NOBODYS: &[&str] = &[
     "12345678-1234-5678-90ab-cddeefaabbcc",
 ];
 
-/// All findings.
 pub(super) fn examine() -> Vec<Finding> {
     #[cfg_attr(not(target_os = "linux"), expect(unused_mut, reason = "nothing is added"))]
     let mut findings = vec![version(), identity(HostIdentity::and_source())];

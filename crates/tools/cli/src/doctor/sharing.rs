@@ -11,7 +11,6 @@ use std::time::Duration;
 
 const CHECK: &str = "target";
 
-/// All findings about one target.
 pub(super) fn examine(target: &Status) -> Vec<Finding> {
     let at = target.listening.join(", ");
     let hosts: BTreeSet<_> = target.controllers.iter().map(|it| &it.host_nqn).collect();

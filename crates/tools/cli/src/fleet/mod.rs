@@ -173,7 +173,6 @@ fn plan(args: &RunArgs) -> Result<Plan> {
     Ok(plan)
 }
 
-/// The files for the plan's guests, if it has any.
 fn guests(plan: &Plan, args: &RunArgs) -> Result<Option<GuestFiles>> {
     if plan.guests == 0 {
         return Ok(None);

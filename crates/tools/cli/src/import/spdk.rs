@@ -32,7 +32,6 @@ const TUNING: &[&str] = &[
 #[derive(Default)]
 struct Reader {
     imported: Imported,
-    /// The storage of bdevs, by name.
     bdevs: BTreeMap<String, Namespace>,
     /// Key files, by name.
     keys: BTreeMap<String, String>,

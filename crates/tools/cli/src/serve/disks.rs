@@ -354,7 +354,6 @@ fn map_paths(spec: &Spec, map: &dyn Fn(&Path) -> std::path::PathBuf) -> Spec {
     })
 }
 
-/// Applies `change` to a spec and to all specs inside it.
 fn mapped(mut spec: Spec, change: &dyn Fn(&mut Spec)) -> Spec {
     change(&mut spec);
     for part in spec.parts_mut() {

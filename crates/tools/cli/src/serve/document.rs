@@ -26,7 +26,6 @@ pub(super) type Opening<'a> =
     Box<dyn FnOnce(Shares, &mut dyn FnMut(String)) -> Result<Shares> + 'a>;
 
 impl Shares {
-    /// Adds an opened namespace to the subsystem at `index`.
     pub(super) fn add(&mut self, index: usize, nsid: NamespaceId, opened: Opened) {
         let subsystem = &mut self.config.subsystems[index];
         let namespace = std::sync::Arc::clone(&opened.namespace);
@@ -167,7 +166,6 @@ pub(super) fn access(document: &Document, addresses: &[SocketAddr]) -> BTreeMap<
     each.filter_map(|(index, it)| Some((index, farblock_admin::access(listener(it)?)))).collect()
 }
 
-/// The TLS policy of each listener.
 fn policies(document: &Document, addresses: &[SocketAddr]) -> BTreeMap<usize, TlsPolicy> {
     let listener = |address| document.listeners.get(address);
     let each = addresses.iter().enumerate();

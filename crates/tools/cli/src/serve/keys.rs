@@ -133,7 +133,6 @@ pub(super) fn add(
     Ok(entries)
 }
 
-/// A host's rate limits.
 fn limits(source: &Source<'_>, key: &str, host: &HostConfig) -> Result<Limits, String> {
     let Some(limits) = &host.limits else { return Ok(Limits::default()) };
     limits.as_ref().check().map_err(|problem| {

@@ -178,7 +178,6 @@ impl Mirrored for Watched {
     }
 }
 
-/// The status of a mirror's legs.
 pub(super) fn legs(mirror: &Arc<Mirror>) -> Legs {
     Arc::new(Watched(Arc::downgrade(mirror)))
 }
@@ -238,7 +237,6 @@ fn named(status: MirrorStatus) -> Vec<LegStatus> {
     status.legs.into_iter().map(named).collect()
 }
 
-/// The identity of a remote disk.
 pub(super) fn remote_identity(url: &str) -> Uuid {
     Uuid::new_v5(&Uuid::NAMESPACE_OID, without_keys(url).as_bytes())
 }

@@ -175,7 +175,6 @@ pub(super) struct Begun {
     pub(super) store: Option<Store>,
 }
 
-/// The keys that a target starts with.
 pub(super) fn keys(config: &TargetConfig) -> Keys {
     let all = config.subsystems.iter().flat_map(|subsystem| {
         let nqn = &subsystem.config.nqn;

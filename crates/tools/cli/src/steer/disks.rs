@@ -37,7 +37,6 @@ pub(super) fn add(client: &Client, args: &AddNamespaceArgs) -> Result<()> {
     }
 }
 
-/// Replaces the disk of a namespace.
 pub(super) fn replace(client: &Client, nqn: &str, nsid: u32, disk: &DiskArgs) -> Result<()> {
     let uri = namespace_at(nqn, nsid);
     loop {

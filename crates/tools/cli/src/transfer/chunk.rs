@@ -5,7 +5,6 @@ use std::ops::Range;
 
 /// A piece of a transfer's data, in memory or as a number of zeroes.
 pub(super) enum Chunk {
-    /// A range of a buffer.
     Data(Buffer, Range<usize>),
     /// This many zeroes.
     Hole(u64),
@@ -29,7 +28,6 @@ impl Chunk {
     }
 }
 
-/// Whether all bytes are zero.
 pub(super) fn is_zero(bytes: &[u8]) -> bool {
     // Compares in chunks, so that the compiler compares many bytes at once.
     let (chunks, rest) = bytes.as_chunks::<64>();

@@ -21,7 +21,6 @@ pub(super) enum Sink {
 }
 
 impl Sink {
-    /// Writes a chunk, and hands free memory to `free`.
     pub(super) fn write(&mut self, chunk: Chunk, free: &mut dyn FnMut(Buffer)) -> Result<()> {
         match self {
             Sink::Namespace(sink) => sink.write(chunk, free),

@@ -257,7 +257,6 @@ struct Reader {
     namespace: Arc<dyn Namespace>,
     reactor: Reactor,
     geometry: Geometry,
-    /// The namespace's name, for errors.
     name: String,
     /// The requested range, in bytes.
     range: Range<u64>,

@@ -42,7 +42,6 @@ fn programs_use_it() {
     target.server.stop();
 }
 
-/// A connected client is a user.
 #[test]
 fn a_client_is_a_user() {
     let attachments = Attachments::new();

@@ -9,7 +9,6 @@ use std::process::Command;
 
 const DISK_BYTES: u64 = 16 << 20;
 
-/// The URL without its namespace.
 fn without_namespace(server: &Server) -> String {
     let url = server.url(1);
     url.split_once("?ns=").expect("it names one").0.to_owned()

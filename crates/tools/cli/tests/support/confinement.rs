@@ -3,7 +3,6 @@
 use serde_json::Value;
 use std::fs;
 
-/// The kernel's value of `name` for each thread of a process.
 pub fn threads(process: u64, name: &str) -> Vec<String> {
     let tasks = fs::read_dir(format!("/proc/{process}/task")).expect("it runs");
     let value = |task: fs::DirEntry| {
@@ -14,7 +13,6 @@ pub fn threads(process: u64, name: &str) -> Vec<String> {
     tasks.filter_map(|task| value(task.expect("an entry"))).collect()
 }
 
-/// The running children of a process.
 pub fn children(process: u64) -> Vec<u64> {
     let tasks = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());

@@ -225,7 +225,6 @@ pub fn finish(mut command: Command, input: &[u8]) -> Outcome {
     }
 }
 
-/// Waits for a child, with a timeout.
 pub fn wait(child: Child) -> Output {
     let id = child.id();
     let (sender, receiver) = mpsc::channel();

@@ -25,7 +25,6 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use zeroize::Zeroizing;
 
-/// The size limit of a message.
 const MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// The limit of descriptors in a message: one for each connection of a device.
 const DESCRIPTORS_MAX: usize = 64;

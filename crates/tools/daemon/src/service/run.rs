@@ -47,7 +47,6 @@ pub(super) fn run(global: &Global) -> Result<()> {
 /// A longer log is moved to `service.log.old`.
 const MAX_LOG_BYTES: u64 = 1 << 20;
 
-/// Opens the log file.
 pub(super) fn log() -> Option<File> {
     let base = system::base().ok()?;
     system::make_private(&base).ok()?;

@@ -117,7 +117,6 @@ pub(in super::super) fn send_channel(stream: &Stream) -> io::Result<Channel> {
     Ok(ours)
 }
 
-/// Receives a channel sent with [`send_channel`].
 pub(in super::super) fn receive_channel(stream: &Stream) -> io::Result<Channel> {
     let mut byte = [0];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];

@@ -9,7 +9,6 @@ use std::time::Duration;
 /// The block sizes to write and read back.
 const VERIFY_SIZES: &str = "4k-64k";
 
-/// The arguments of a load, for `run`.
 pub(super) fn load(pattern: &Pattern, ramp: Duration, runtime: Duration) -> String {
     let Pattern { rw, block_size_bytes, iodepth, numjobs, rwmixread, rate_iops, .. } = pattern;
     let rate = rate_iops.map(|rate| format!(" --rate_iops={rate}")).unwrap_or_default();

@@ -24,7 +24,6 @@ const TIMEOUT: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(100);
 /// Longer than any delay of data that was sent on a lost connection.
 pub(super) const STRAY_TIME: Duration = Duration::from_secs(10);
-/// Bytes of a report.
 const REPORT_BYTES: u32 = 1024;
 
 /// The identity of a node.

@@ -6,7 +6,6 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The longest duration of a store.
 const LONGEST: Duration = Duration::from_millis(20);
 /// One store in this many fails.
 const FAILS_ONE_IN: u8 = 8;

@@ -16,7 +16,6 @@ const ENOUGH_LOCKED_BYTES: u64 = 64 << 10;
 const IO_URING_DISABLED: &str = "/proc/sys/kernel/io_uring_disabled";
 const GOVERNOR: &str = "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor";
 
-/// All findings.
 pub(super) fn examine() -> Vec<Finding> {
     let disabled = std::fs::read_to_string(IO_URING_DISABLED).unwrap_or_default();
     let ring = Reactor::new(&Config {

@@ -19,7 +19,6 @@ const MOST_BYTES: u64 = 16 << 10;
 const LOCK_TIME: Duration = Duration::from_secs(3);
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
-/// The folder of this process, and the lock on it.
 static FOLDER: OnceLock<(PathBuf, File)> = OnceLock::new();
 
 /// The state folder: the one of the command line, or systemd's for the service.
