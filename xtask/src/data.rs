@@ -24,7 +24,7 @@ pub(crate) struct Head {
     pub(crate) what: String,
     pub(crate) machine: String,
     pub(crate) date: String,
-    /// How the figures were measured: number of runs, pinning and so on.
+    /// Number of runs, pinning and so on.
     pub(crate) method: String,
     pub(crate) command: String,
 }

@@ -33,7 +33,7 @@ const RAMP: Duration = Duration::from_millis(1500);
 /// The entrant that all others are compared with, if present.
 pub(super) const LOCAL: &str = "local";
 
-/// One client and its server in a comparison.
+/// A client with its server.
 pub(super) struct Entrant<'a> {
     pub(super) name: &'static str,
     pub(super) server: Option<&'a Process>,
@@ -67,8 +67,7 @@ pub(super) fn times(options: &Options) -> Result<Times, String> {
 }
 
 /// The window for processor time: it starts when the slowest entrant has started, and closes before
-/// the fastest one finishes. The load during warm-up is the same, so the window may cover a part of
-/// it.
+/// the fastest one finishes. The warm-up has the same load.
 fn window(times: Times) -> Window {
     let load = times.ramp + times.runtime;
     let length = load.saturating_sub(times.ramp).mul_f64(0.9);

@@ -201,7 +201,7 @@ impl HostNames {
     }
 }
 
-/// The disk as an argument of `farblock serve`, and the targets that it needs.
+/// The argument of `farblock serve`, and the targets that it needs.
 fn stored(
     means: &Means,
     folder: &Folder,
@@ -233,7 +233,7 @@ fn stored(
     Ok((path, legs))
 }
 
-/// A leg of a mirror: a memory disk on its own target.
+/// A mirror's memory leg on its own target.
 fn remote_leg(means: &Means, leg: usize, bytes: u64) -> Result<(Process, String), String> {
     let mut command = Command::new(&means.farblock);
     command.args(["serve", "--json", "--no-control", "--listen", "127.0.0.1:0"]);

@@ -6,7 +6,7 @@ use super::measure::Figures;
 use super::report::RowReport;
 use super::sides::{self, Side};
 
-/// Whether a higher or a lower value is better.
+/// The better direction of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Better {

@@ -233,8 +233,7 @@ struct Stand<'a> {
     means: &'a Means,
     times: Times,
     rounds: u32,
-    /// Targets of the current backend, or the reason why one could not be started; `None` if the
-    /// side has none.
+    /// Targets of the current backend, or why one could not start; `None`: no target.
     servers: HashMap<(Target, Backend), Result<Option<Server>, String>>,
     missing: Vec<String>,
     done: usize,

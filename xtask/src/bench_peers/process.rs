@@ -156,7 +156,7 @@ pub(crate) fn describe(command: &Command) -> String {
     words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
 }
 
-/// Starts a child on one processor: a child inherits the CPU affinity of the thread that starts it.
+/// Starts a child, which inherits the CPU affinity of its starting thread.
 fn spawn_pinned(command: &mut Command, cpu: usize) -> std::io::Result<Child> {
     let before = sched_getaffinity(None)?;
     let mut only = CpuSet::new();

@@ -71,7 +71,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     contest::hold(TABLE, options, &rows, &entrants, contest::times(options)?, &remarks)
 }
 
-/// The path of SPDK's plugin, or the reason why it is missing.
+/// SPDK's plugin, or the reason why it is missing.
 fn spdk_plugin(means: &Means) -> Result<PathBuf, String> {
     if let Some(sentence) = means.lack(sides::SPDK) {
         return Err(sentence);

@@ -24,7 +24,7 @@ pub(crate) const STARTS: u32 = 64;
 
 /// Hosts that stop in parallel.
 pub(crate) const ENDS: usize = 64;
-/// Virtual time for each group of [`ENDS`] hosts to stop.
+/// Virtual time for each group to stop.
 pub(crate) const END: Duration = Duration::from_millis(100);
 
 /// Targets that die at once, in successive scenes.

@@ -17,7 +17,6 @@ const SECOND: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Scene {
-    /// All hosts start.
     Start,
     /// This many targets die at once, and are started again.
     Restart(u32),
@@ -56,7 +55,7 @@ struct Play<'a> {
     begin: Duration,
     /// The time at which the lost targets or switch return: before that, no host can recover.
     back: Duration,
-    /// The number of targets to start again, and the time to do it.
+    /// How many targets to start again, and when.
     restart: Option<(u32, Duration)>,
     hit: u64,
     /// Affected hosts that have not resumed I/O.

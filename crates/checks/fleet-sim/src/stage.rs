@@ -28,7 +28,7 @@ const PORT: u16 = 4420;
 const FIRST_TARGET: u32 = 1 << 20;
 /// Limit for the network's delay of a piece of a stream.
 const NET_DELAY: Duration = Duration::from_micros(100);
-/// The pause of a host before it queries a discovery service that did not answer again.
+/// The pause of a host before it asks a silent discovery service again.
 const DISCOVERY_PAUSE: Duration = Duration::from_secs(1);
 /// The number of operations in a probe of one disk: a read and a write.
 const PROBES: u64 = 2;
@@ -158,7 +158,6 @@ pub(crate) struct Stage {
     arrivals: Option<Receiver<Arrival>>,
     starters: Vec<JoinHandle<()>>,
     failure: Arc<Mutex<Option<String>>>,
-    /// Operations that failed.
     pub(crate) failed: u64,
     world: World,
 }
@@ -395,8 +394,7 @@ impl Starters {
         let Settings { targets, disks, .. } = self.settings;
         let mut all = Vec::new();
         for disk in 0..disks {
-            // The disks are spread over all targets, so that hosts with successive numbers do not
-            // share all of them.
+            // Spread over all targets, so that hosts with near numbers do not share all of them.
             let target = (number + disk * (targets / disks)) % targets;
             let (address, nqn) = &self.places[target as usize];
             while !is_offered(*address, nqn, &options.connection) {
@@ -412,7 +410,7 @@ impl Starters {
     }
 }
 
-/// Whether the target's discovery service lists the subsystem for this host.
+/// Whether the target's discovery service answers for this host.
 fn is_offered(address: SocketAddr, nqn: &str, options: &Options) -> bool {
     let found = discover(&address.to_string(), options);
     found.is_ok_and(|entries| entries.iter().any(|entry| entry.subnqn == nqn))

@@ -156,8 +156,8 @@ impl Judge {
     }
 }
 
-/// The prose of a line; `None` if it has none. A page's tables, headings and figures are no prose,
-/// nor is a source's code.
+/// The prose of a line, if any. A page's tables, headings and figures are no prose, nor is a
+/// source's code.
 fn prose_of(line: &str, is_source: bool) -> Option<&str> {
     let text = line.trim();
     if !is_source {

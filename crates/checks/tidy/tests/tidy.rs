@@ -357,8 +357,8 @@ const VAGUE: &[(&str, usize)] = &[
     ("Shared", 2),
     ("State", 1),
 ];
-/// The limit for any other name, which should fall over time. The path of the crate distinguishes
-/// types with a name that every crate uses (`Options`, `StartError`), but not most others.
+/// The limit for any other name, which should fall over time. A crate's path distinguishes types
+/// with common names (`Options`, `StartError`), but not most others.
 const MAX_OF_A_NAME: usize = 14;
 
 fn defined_type(line: &str) -> Option<&str> {

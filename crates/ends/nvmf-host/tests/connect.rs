@@ -45,7 +45,6 @@ fn is_connect(capsule: &Capsule) -> bool {
         && capsule.sqe.fctype() == FabricsCommandType::CONNECT.0
 }
 
-/// The error if a target answers the admin queue's Connect with this status and result.
 fn refusing(status: Status, result: u64) -> ConnectError {
     let peer = Peer::with_hook(move |connection, _, capsule| {
         if is_connect(capsule) {

@@ -26,8 +26,7 @@ fn access_states_choose_the_path() {
     let before = stages[0].ios();
     (0..5).for_each(|lba| assert_eq!(user.write(lba), Ok(())));
     assert_eq!(stages[0].ios(), before, "the optimized path is the second");
-    // The status of a command reports the change before the event does, and the operation moves to
-    // the other path at once.
+    // A command's status reports the change before the event does, and the operation moves at once.
     stages[1].set_access(AnaState::INACCESSIBLE);
     assert_eq!(user.write(0), Ok(()));
     assert!(stages[0].ios() > before);
@@ -306,8 +305,7 @@ fn a_volatile_cache_comes_and_goes() {
     assert_eq!(stage.durable.load(Ordering::SeqCst), before + 1, "its clients are the same");
 }
 
-/// The disk gives up such a target, since another attempt would end in the same way, and tells its
-/// users why.
+/// The disk gives up such a target, and tells its users why.
 #[test]
 fn a_target_that_breaks_the_protocol_each_time() {
     let peer = Peer::with_hook(|connection, qid, capsule| match (qid, capsule.sqe.opcode) {

@@ -135,7 +135,7 @@ fn of_a_fault(
             // Leave the command unanswered: only the fault ends the operations.
             Ok(Handled::Yes)
         });
-        // Timeouts are so long that they do not end the operations, either.
+        // No timeout ends the operations, either.
         let options =
             Options { io_timeout: Duration::ZERO, keep_alive: Duration::ZERO, ..options() };
         let mut setup = Setup::new(script, &options, engine);
@@ -172,7 +172,7 @@ fn data_split_at_every_boundary() {
             let options = Options { tcp: digests(true, true), ..options() };
             let mut setup = Setup::new(script, &options, engine);
             let geometry = farblock_block::Geometry::new(512, 1 << 15);
-            // Damage each byte of the header, its digest, the data, and their digest.
+            // Each byte of the header, its digest, the data, their digest.
             for at in 1..=24 + 4 + 512 + 4 {
                 assert_eq!(setup.driver.read(0, geometry, 0, 1), pattern(512), "split at {at}");
             }

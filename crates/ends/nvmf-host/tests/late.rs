@@ -273,7 +273,7 @@ fn what_is_late_undoes_nothing() {
             }
             faults += 1;
         }
-        // From now on the target does not hold commands; those that it holds, it never answers.
+        // The target holds no more commands, and never answers those it holds.
         store.holds.store(false, Ordering::SeqCst);
         peers.iter().for_each(Peer::cut);
         client.finish();

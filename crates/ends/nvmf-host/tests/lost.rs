@@ -231,8 +231,7 @@ fn never_is_never_while_queues_are_connected() {
     assert!(connects.load(Ordering::SeqCst) > 3);
 }
 
-/// Queues are connected in parallel: one round trip after the other for many queues would take
-/// longer than users wait.
+/// Queues connect in parallel: one after the other, many queues would take longer than users wait.
 #[test]
 fn queues_are_connected_side_by_side() {
     let (connecting, away) = (AtomicUsize::new(0), Arc::new(AtomicBool::new(false)));

@@ -139,7 +139,6 @@ fn a_reset_and_a_shutdown_leave_event_requests_unanswered() {
 }
 
 const MANY: u16 = 48;
-/// Verify steps in progress at once.
 const AT_ONCE: usize = limits::IN_PLACE_BYTES / limits::STEP_BYTES;
 
 /// A target that holds all reads, and an I/O queue with many Verify commands of 32 MiB.

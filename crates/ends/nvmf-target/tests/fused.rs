@@ -30,7 +30,7 @@ fn block(value: u32) -> Vec<u8> {
     block
 }
 
-/// Sends a fused pair, and returns the statuses of both commands.
+/// Sends a fused pair; returns both statuses.
 fn fused(queue: &mut Queue, old: u32, new: u32) -> [Status; 2] {
     scripted::fused(queue, LBA, &block(old), &block(new))
 }

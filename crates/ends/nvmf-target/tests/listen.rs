@@ -14,8 +14,7 @@ fn any() -> TcpListener {
     TcpListener::bind("127.0.0.1:0").expect("a port")
 }
 
-/// The port is busy for a while, as after a kill -9, when the process has ended but its io_uring
-/// has not.
+/// The port is busy as after a kill -9: the process has ended but its io_uring has not.
 #[test]
 fn a_port_that_becomes_free_is_waited_for() {
     let other = any();

@@ -54,7 +54,6 @@ const TLS_HOST: usize = 2_000_000;
 /// The seed of that key; strangers try another one.
 const TLS_SEED: u8 = 1;
 
-/// The behavior of a stranger.
 #[derive(Clone, Copy, Debug)]
 enum StrangerKind {
     /// Stays silent after TCP connect.

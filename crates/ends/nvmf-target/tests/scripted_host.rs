@@ -222,7 +222,6 @@ fn a_port_in_use_is_said_in_one_sentence() {
     assert!(error.to_string().contains("in use"), "{error}");
 }
 
-/// Resident memory of this process, in bytes.
 fn resident_bytes() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").expect("Linux");
     let pages = statm.split(' ').nth(1).expect("a field").parse::<usize>().expect("a number");
@@ -359,7 +358,7 @@ fn a_write_ends_although_its_host_takes_no_answers() {
         rig::until("all reads are there", || (first.kept(), second.kept()) == (READS.into(), 1));
         std::thread::sleep(Duration::from_millis(100));
 
-        // The reads of the first disk fill the sockets; this one waits behind them.
+        // The first disk's reads fill the sockets; this one waits behind them.
         first.open_up();
         rig::until("the first are read", || first.kept() == 0);
         second.open_up();

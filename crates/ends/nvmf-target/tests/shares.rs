@@ -30,7 +30,6 @@ struct Log {
     goes_on: bool,
 }
 
-/// A disk that records the order of its reads.
 struct Recorder {
     inner: Mem,
     log: Arc<(Mutex<Log>, Condvar)>,
@@ -177,7 +176,7 @@ fn order_of(
     (greedy, other): (&mut Host, &mut Host),
     (many, few): (u16, u16),
 ) -> Vec<bool> {
-    // Both hosts have sent commands recently, so both count as active.
+    // Both hosts count as active.
     for host in [&mut *other, &mut *greedy] {
         host.send(1);
         host.finish(1);

@@ -124,8 +124,7 @@ fn besiege(part: usize, address: SocketAddr, is_over: &AtomicBool, begun: &Atomi
     }
 }
 
-/// An honest host: returns the longest 4 KiB write, the longest connect with a write, and the
-/// number of writes.
+/// An honest host's longest 4 KiB write, longest connect with a write, and number of writes.
 fn honest(address: SocketAddr, is_over: &AtomicBool) -> (Duration, Duration, usize) {
     let (_admin, mut old) = Peer::io(address, &host(1_000_000));
     let (mut longest, mut longest_new, mut count) = (Duration::ZERO, Duration::ZERO, 0);

@@ -172,8 +172,8 @@ impl Multipath {
         first(AnaState::OPTIMIZED).or_else(|| first(AnaState::NON_OPTIMIZED))
     }
 
-    /// Executes a command, and queues it again as often as needed; returns the index of the path
-    /// that completed it. `heeds`: whether to poll for events in between.
+    /// Executes a command, queued again as often as needed; returns the index of the path that
+    /// completed it. `heeds`: whether to poll for events in between.
     fn submit(&mut self, heeds: bool, command: impl Fn(&mut Queue) -> Option<Status>) -> usize {
         let mut done = None;
         until("it is done", || {

@@ -18,7 +18,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The limit in this test for the memory that peers may make each core hold.
+/// Limit for the memory that peers make a core hold here.
 const CORE_BYTES: usize = 8 * MIB;
 /// The process may grow by this many bytes under any attack: the cores' limits, and as much again
 /// for connections' own structures and for the tests.

@@ -218,7 +218,6 @@ fn steered() -> Target {
     target
 }
 
-/// Whether a host is still connected.
 fn is_connected(target: &Target, host: &str) -> bool {
     target.control().report().controllers.iter().any(|one| one.host_nqn == host)
 }

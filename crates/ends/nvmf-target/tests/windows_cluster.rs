@@ -248,7 +248,6 @@ fn validate(nodes: &mut [Node; 3], rtype: ReservationType) {
     assert_eq!(third.write(3), CONFLICT);
     assert_eq!(third.read(), if reads_are_refused { Err(CONFLICT) } else { Ok(2) });
     assert_eq!(third.preempt(first.key, rtype), CONFLICT, "without a key");
-    // The second preempts the reservation: the first is unregistered now.
     assert_eq!(second.preempt(first.key, rtype), OK);
     assert_eq!(second.report(), (rtype.0, true, vec![(second.key, true)]));
     assert_eq!(first.write(1), CONFLICT);

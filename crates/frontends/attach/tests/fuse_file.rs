@@ -1,4 +1,4 @@
-//! The file of a mounted disk: everything that a program can do with it.
+//! Everything that programs can do with the file of a disk.
 #![cfg(target_os = "linux")]
 
 mod fuse_support;

@@ -170,7 +170,7 @@ fn a_killed_writer_waits_for_a_write_that_was_begun() {
     let mut writer = writer(served.path());
     eventually("the write is held", || away.held() == 1);
     writer.kill().expect("SIGKILL");
-    // The server has checked for signals several times, and the program still exists.
+    // The program still exists after several checks for signals.
     std::thread::sleep(3 * farblock_attach::fuse::limits::SIGNAL_INTERVAL);
     assert!(!has_ended(&mut writer) && away.held() == 1, "nobody knows yet what becomes of it");
     away.is_back();

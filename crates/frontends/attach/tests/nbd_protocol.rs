@@ -289,8 +289,7 @@ fn who_knows_the_block_size_keeps_to_it() {
     assert_eq!(client.read(0, 8192), [0; 8192], "nothing was written");
 }
 
-/// A client that does not know the block size writes any range of bytes, compared with a copy in
-/// memory.
+/// A client writes any range of bytes, compared with a copy in memory.
 #[test]
 fn who_does_not_know_the_block_size_writes_any_bytes() {
     for (engine, block_size) in ENGINES.into_iter().zip([4096, 512]) {
@@ -353,8 +352,8 @@ fn parts_of_a_block_do_not_undo_each_other() {
     }
 }
 
-/// A write of a whole block and a write of a part of it, at once: the rest of the block has the
-/// whole write's data.
+/// Writes of a whole block and of a part, at once: the rest of the block has the whole write's
+/// data.
 #[test]
 fn a_part_does_not_undo_the_whole() {
     for engine in ENGINES {

@@ -46,7 +46,6 @@ impl Program {
         unsafe { std::slice::from_raw_parts_mut(start, REQUEST_BYTES) }
     }
 
-    /// Waits for the next completion of a queue.
     fn next(&mut self, queue: usize) -> (usize, i32) {
         let mut completion = [const { MaybeUninit::<Completion>::uninit() }];
         let mut timeout = Duration::from_secs(60);

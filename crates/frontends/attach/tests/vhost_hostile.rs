@@ -1,4 +1,4 @@
-//! Guests and virtual machine monitors that break the protocol.
+//! Guests and monitors that break the protocol.
 #![cfg(target_os = "linux")]
 
 mod vhost_support;

@@ -21,7 +21,6 @@ use mailboxes::Mailboxes;
 use std::sync::Weak;
 use sync::Arc;
 
-/// A message to a thread.
 #[allow(dead_code)]
 enum Message {
     /// A weak reference to the work shows whether it was dropped.

@@ -259,7 +259,6 @@ fn an_initiator_that_reads_nothing() {
     }
 }
 
-/// Sessions whose PDUs are changed at random.
 #[test]
 fn random_changes() {
     for &engine in ENGINES {

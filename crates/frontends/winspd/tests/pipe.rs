@@ -201,7 +201,6 @@ fn errors_have_sense() {
         client.next_hint = 1;
         assert!(client.read(0, 1).is_good() && client.read(1, 1).is_good());
         server.stop(false).expect("it stops");
-        // The same on a read-only disk.
         let read_only = Options { read_only: true, ..options(&library) };
         let server = Server::start(&read_only, disk("mem:1MiB", 512)).expect("it starts");
         let mut client = Client::connect(&server.location());

@@ -4,7 +4,6 @@
 
 use farblock_mem::trim_heap;
 
-/// The resident memory of the process, in bytes.
 fn resident_bytes() -> usize {
     let text = std::fs::read_to_string("/proc/self/statm").expect("Linux has it");
     let pages = text.split(' ').nth(1).expect("its second field is what is resident");

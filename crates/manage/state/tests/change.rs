@@ -90,7 +90,7 @@ fn keyed(key: &str) -> Host {
     Host { dhchap_key: Some(format!("/{key}.key")), ..Host::default() }
 }
 
-/// A subsystem with these hosts, each a name or NAME=KEY, and these namespaces.
+/// A subsystem; hosts are names, or NAME=KEY.
 fn subsystem(hosts: &[&str], paths: &[(u32, &str)]) -> Subsystem {
     let entry = |host: &&str| match host.split_once('=') {
         Some((host, key)) => (format!("nqn.2026-11.h:{host}"), keyed(key)),

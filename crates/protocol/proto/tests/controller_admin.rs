@@ -230,7 +230,7 @@ fn unknown_and_malformed_commands_are_refused() {
     assert_eq!(discovery.admin(&mut registry, &abort, at(0)), failed(Status::INVALID_OPCODE));
     let reset = command(AdminOpcode::CROSS_CONTROLLER_RESET, 0);
     assert_eq!(discovery.admin(&mut registry, &reset, at(0)), failed(Status::INVALID_OPCODE));
-    // Commands with PRPs, with a reserved PSDT, and fused ones.
+    // PRPs, a reserved PSDT, fused commands.
     for flags in [0x00, 0xc0, 0x41, 0x42, 0x43] {
         let mut sqe = command(AdminOpcode::KEEP_ALIVE, 0);
         sqe.flags = flags;
@@ -426,7 +426,7 @@ fn a_namespace_in_another_ones_place_is_told_twice() {
     assert_eq!(drain(&mut registry), told(11), "the host may have found only that one went");
     assert_eq!(list(&mut registry), 1);
     assert_eq!(drain(&mut registry), []);
-    // Once the host has read of its removal, a namespace with the same ID is simply new.
+    // A namespace ID is simply new once the host has read of its removal.
     registry.remove_namespace(subsystem, NamespaceId(1)).unwrap();
     assert_eq!(drain(&mut registry)[1..], told(12));
     list(&mut registry);

@@ -13,8 +13,7 @@ use farblock_wire::nqn::DISCOVERY_NQN;
 use farblock_wire::property::Cc;
 use farblock_wire::status::Status;
 
-/// The answer to a Connect that blames a parameter: the status, whether the data is at fault, and
-/// the offset.
+/// The status of a refused Connect, whether its data is at fault, and the offset.
 fn blame(connect: &Connect, registry: &mut Registry) -> (Status, bool, u16) {
     let refusal = connect.send(registry, at(0)).expect_err("this Connect is wrong");
     assert_eq!(refusal.result >> 17, 0);

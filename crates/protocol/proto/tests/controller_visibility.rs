@@ -110,8 +110,7 @@ fn what_a_host_does_not_see_is_inactive() {
     assert_eq!(u16::from_le_bytes([attached[0], attached[1]]), 1);
     assert_eq!(u16::from_le_bytes([attached[2], attached[3]]), first.id.0);
     assert_eq!(identify(&second, &mut registry, 0x12, 7).unwrap()[0], 0);
-    // In the ANA log, the header counts the groups, and their descriptors list only visible
-    // namespaces.
+    // ANA: the header counts the groups, their descriptors list visible namespaces.
     let ana = second.fetch(&mut registry, log_page(0x0c, 0, 4096), 4096).unwrap();
     assert_eq!(u32::from_le_bytes(ana[20..24].try_into().unwrap()), 2, "NNSIDS");
     // Features of reservations are refused.

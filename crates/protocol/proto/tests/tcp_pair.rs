@@ -13,8 +13,7 @@ use proptest::prelude::*;
 const ALL_DIGESTS: [Digests; 4] = [Digests::NONE, Digests::HEADER, Digests::DATA, Digests::BOTH];
 const DEPTH: u16 = 8;
 
-/// A controller's end with a disk of bytes. Opcode 1 writes the number of bytes in cdw10 at offset
-/// 0, opcode 2 reads them.
+/// A controller's end with a disk of bytes. Opcode 1 writes cdw10 bytes at 0, opcode 2 reads them.
 struct Controller {
     end: ControllerEnd,
     disk: Vec<u8>,

@@ -191,8 +191,8 @@ fn what_makes_the_key_cannot_be_left_out() {
     assert_eq!(run(8, 0, false), (Some(FailureReason::INCORRECT_PAYLOAD), 0), "CVALID");
 }
 
-/// Columns: the seed (with 224 the shared secret begins with 00f83e), the hash function, whether
-/// both sides prove their identity, SC_C, and the expected hash.
+/// Seed (with 224 the shared secret begins with 00f83e), hash function, whether both sides prove
+/// their identity, SC_C, expected hash.
 const TRANSCRIPTS: [(u32, u8, bool, u8, &str); 16] = [
     (7, 1, false, 2, "8dc5d4511cc091134b55a87c3281b29512c4c2197a4543ad479f20e89e2f5108"),
     (7, 1, false, 3, "882e7fbc8c2a47a2b9284431a0151e48d15adadd6d65e6ac5421a32b45578809"),

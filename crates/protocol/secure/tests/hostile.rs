@@ -103,7 +103,6 @@ fn what_was_said_before_is_worth_nothing_again() {
     other.handle(&Pair::negotiation(), &mut numbers(77));
     other.take_message().unwrap();
     assert_eq!(refusal(&mut other, &reply), FailureReason::FAILED);
-    // The same reply twice on one connection.
     let (mut same, reply) = challenged();
     same.handle(&reply, &mut numbers(5));
     same.take_message().unwrap();

@@ -15,7 +15,7 @@ const SUBSYSTEM: &str = "nqn.2026-11.s:other";
 /// Lines that the client sends and the server returns.
 const LINES: usize = 200;
 
-/// Echoes until the end of the connection; returns the number of bytes, or the error.
+/// Echoes until the end of the connection; returns the number of bytes.
 fn echo(mut socket: TcpStream, keys: Arc<ServerKeys>, per_key: u64) -> Result<usize, TlsError> {
     let mut tls = server_with(keys, per_key)?;
     let mut buffer = vec![0; 1 << 16];

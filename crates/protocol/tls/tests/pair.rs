@@ -145,8 +145,7 @@ fn every_key_of_a_host_is_good_for_discovery() {
             assert_eq!(comes(key, IdentityForm::Digest, derivation), (Ok(true), Ok(true)));
             let is_in = || comes(key, IdentityForm::Names, derivation) == (Ok(true), Ok(true));
             let turns = all.len().div_ceil(limits::DISCOVERY_KEYS);
-            // The connections until each key has had its turn: the rest of a round, and then a
-            // whole one.
+            // Connect for the rest of a round, and then a whole one.
             assert!((1..2 * turns).any(|_| is_in()), "each has had its turn");
             for _ in 0..turns {
                 let (_, at_server) = comes(&other, IdentityForm::Names, derivation);
@@ -200,7 +199,6 @@ fn data_go_through_small_buffers() {
 
 /// Bytes of a record besides its content and padding.
 const RECORD_EXTRA_BYTES: usize = 22;
-/// The size of a record with a key update.
 const UPDATE_BYTES: usize = 64;
 
 #[test]
@@ -472,8 +470,7 @@ fn a_record_is_good_once_and_in_its_turn() {
 /// answers with another suite gets no data.
 #[test]
 fn a_server_cannot_choose_another_suite_than_the_keys() {
-    // The offset of the session's length: after the headers of record and message come version,
-    // random, and this.
+    // Before the session's length: headers of record and message, version, random.
     const SESSION_LENGTH_AT: usize = 5 + 4 + 2 + 32;
     const SUITES: [[u8; 2]; 3] = [[0x13, 1], [0x13, 2], [0x13, 3]];
     for (hash, own) in [(Hash::Sha256, SUITES[0]), (Hash::Sha384, SUITES[1])] {

@@ -6,10 +6,9 @@ use farblock_tls::{ServerKeys, Tls, limits, server};
 use std::sync::Arc;
 
 const STRANGERS: usize = 300;
-/// The most bytes of one stranger: the bytes it sent, and the library's own memory.
+/// Most bytes of a stranger: those sent, and the library's own.
 const MOST_BYTES: usize = limits::HANDSHAKE_BYTES + (24 << 10);
 
-/// The resident memory of this process, in bytes.
 fn resident_bytes() -> usize {
     const PAGE_BYTES: usize = 4096;
     let text = std::fs::read_to_string("/proc/self/statm").expect("Linux has it");

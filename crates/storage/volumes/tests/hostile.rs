@@ -228,8 +228,7 @@ fn the_power_fails_at_each_step_of_filling_and_takes_a_leg_with_it() {
 }
 
 /// Returns a lost leg. The power failure may have kept the lost leg's record from the other legs,
-/// which continued without it. Then the mirror refuses the lost leg, and fills it anew once it is
-/// empty.
+/// which continued without it. Then the mirror refuses that leg, and the test has it filled anew.
 fn bring_back(all: &[Option<&Arc<Mem>>; 3], lost: usize) -> Arc<Mem> {
     match try_open(all, &lasting(), |_| {}) {
         Ok(mirror) => {

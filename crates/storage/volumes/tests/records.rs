@@ -122,7 +122,6 @@ fn a_leg_that_grows_keeps_its_record_where_it_is() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// Whether a leg's bitmap includes the first region.
 fn has_first_region(leg: &Arc<Mem>) -> bool {
     let at = leg.geometry().capacity_bytes() - limits::RESERVED_BYTES + BITMAP_AT;
     read(leg, at, 512)[HEADER_BYTES] & 1 != 0

@@ -16,8 +16,7 @@ use crate::result::{Figures, PatternReport};
 const AS_FAST_PERCENT: f64 = 95.0;
 /// Processors count as used up from this utilization on.
 const USED_UP_PERCENT: f64 = 90.0;
-/// If the remote side sleeps less than this more often per I/O than the local, sleeps explain
-/// nothing.
+/// Fewer additional sleeps per I/O than this, compared with the local side, explain nothing.
 const FEW_SLEEPS: f64 = 0.1;
 
 impl PatternReport {

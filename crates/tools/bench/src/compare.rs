@@ -26,7 +26,6 @@ use crate::result::{Failure, Figures, Method, PatternReport, Percent, Report, SC
 use crate::verdict::ratio_interval;
 use farblock_random::Random;
 
-/// Bytes in a MiB.
 const MIB: f64 = (1 << 20) as f64;
 
 /// Measures `local`, `remote` or both according to `plan`, and the plan's floor.
@@ -70,7 +69,7 @@ pub fn compare(
     Ok(report)
 }
 
-/// What a load runs on: a disk or the floor.
+/// What a load runs on.
 #[derive(Clone, Copy)]
 enum Under<'a> {
     Disk(&'a Side),
@@ -85,7 +84,7 @@ impl<'a> Under<'a> {
         }
     }
 
-    /// The phases of a run on this subject, derived from those on a disk.
+    /// The phases of a run, derived from those on a disk.
     fn times(self, disk: Times) -> Times {
         match self {
             Under::Disk(_) => disk,

@@ -66,7 +66,7 @@ pub struct Meters {
 }
 
 impl Default for Meters {
-    /// Meters for this process as the host, without a target.
+    /// The host is this process, without a target.
     fn default() -> Meters {
         Meters {
             host_cpu: Some(Arc::new(ThisProcess)),
@@ -78,14 +78,13 @@ impl Default for Meters {
 }
 
 impl Meters {
-    /// Meters for a target that is part of this process: `target` reads the target's threads, and
-    /// all others are the host.
+    /// The target is part of this process: `target` reads its threads, and the host has all others.
     pub fn embedded(target: Arc<dyn CpuSource>) -> Meters {
         let host = Without::new(Arc::new(ThisProcess), Arc::clone(&target));
         Meters { host_cpu: Some(Arc::new(host)), target_cpu: Some(target), ..Meters::default() }
     }
 
-    /// Meters for a target that is a separate process on this machine.
+    /// The target is a separate process on this machine.
     #[cfg(any(target_os = "linux", windows))]
     pub fn separate(target_process: u32) -> std::io::Result<Meters> {
         let target = OtherProcess::new(target_process)?;

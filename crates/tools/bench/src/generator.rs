@@ -78,7 +78,6 @@ pub(crate) struct Tick {
     pub(crate) iops: f64,
 }
 
-/// Performs one run.
 pub(crate) fn run(
     namespace: &Arc<dyn Namespace>,
     spec: &RunSpec<'_>,

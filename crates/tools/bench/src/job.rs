@@ -26,7 +26,6 @@ use crate::slots::{Failed, Slots};
 use crate::spread::Spread;
 use farblock_random::Random;
 
-/// The parameters of a job.
 #[derive(Clone, Copy)]
 pub(crate) struct JobSpec<'a> {
     pub(crate) namespace: &'a dyn Namespace,
@@ -92,7 +91,6 @@ pub(crate) enum Message {
     Panicked,
 }
 
-/// A job's results.
 #[derive(Debug)]
 pub(crate) struct JobOutcome {
     pub(crate) reads: u64,

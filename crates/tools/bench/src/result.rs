@@ -35,7 +35,6 @@ use farblock_reactor::Polling;
 
 /// Version of the JSON.
 pub const SCHEMA: u32 = 1;
-/// Bytes in a MiB.
 const MIB: f64 = (1 << 20) as f64;
 
 /// All results of one benchmark.

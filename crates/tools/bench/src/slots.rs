@@ -33,7 +33,6 @@ pub(crate) struct Finished {
     pub(crate) submitted: Instant,
 }
 
-/// An operation that failed.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Failed {
     pub(crate) command: Command,

@@ -61,7 +61,7 @@ impl Spread {
         self.mark(index);
     }
 
-    /// Notes that a task of the reactor is ready: its queue has events.
+    /// Notes that a queue's task is ready.
     pub(crate) fn ready(&mut self, task: TaskId) {
         if let Some(&index) = self.by_task.get(task) {
             self.mark(index);

@@ -15,7 +15,7 @@ const GAP: &str = "  ";
 /// The width of the labels in the head.
 const HEAD: usize = 9;
 
-/// Selects the remote side's percentage of the local side or of the floor.
+/// The remote side as a percentage of another side.
 type PercentOf = fn(&PatternReport) -> Option<Percent>;
 
 /// The whole report as text with final newline, however wide its tables are.

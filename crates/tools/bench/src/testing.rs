@@ -63,7 +63,6 @@ pub(crate) fn compared(pattern: Pattern, local: Figures, remote: Figures) -> Pat
     }
 }
 
-/// The machine of [`report`].
 fn machine() -> Machine {
     Machine {
         cpu_model: "Intel(R) Xeon(R) Platinum 8380 CPU @ 2.30GHz".to_owned(),

@@ -76,7 +76,7 @@ pub struct Load {
     pub name: String,
     /// The load's parameters. If they differ, the loads are not compared.
     pub setup: String,
-    /// The metrics of all runs; empty if the load failed.
+    /// All metrics; empty if the load failed.
     pub series: Vec<Series>,
     /// Why runs are missing.
     pub failure: Option<String>,

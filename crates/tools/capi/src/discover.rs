@@ -26,8 +26,8 @@ struct Texts {
     transport: u32,
 }
 
-/// An entry of a discovery service: a subsystem, or another service. Set `size` to
-/// `sizeof(fb_entry)` before the call.
+/// A discovery entry: a subsystem or another service. Set `size` to `sizeof(fb_entry)` before the
+/// call.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fb_entry {

@@ -23,7 +23,7 @@ pub const FB_VOLATILE_CACHE: u32 = 2;
 /// A property of a disk: deallocating frees space.
 pub const FB_DEALLOCATE: u32 = 4;
 
-/// A flag of writes and of zeroing: the data is durable when the operation completes.
+/// A flag of writes and zeroing: durable when the operation completes.
 pub const FB_DURABLE: u32 = 1;
 /// A flag of zeroing: the space stays allocated.
 pub const FB_KEEP_ALLOCATED: u32 = 2;
@@ -427,7 +427,7 @@ fn only_namespace(urls: &[Url], options: &Options) -> Result<u32, Failure> {
     Err(error.expect("there is a URL, and it could not be connected").into())
 }
 
-/// Converts a range in bytes to its first block and its number of blocks.
+/// Converts a range in bytes to a first block and a count.
 pub(crate) fn range(
     geometry: &Geometry,
     command: Command,

@@ -40,7 +40,7 @@ pub enum fb_kind {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fb_op {
-    /// A value of the caller, returned with the completion.
+    /// The caller's value, returned with the completion.
     pub user: *mut c_void,
     /// For reads and writes: memory of `length` bytes at any address. It belongs to the operation
     /// until that completes: until then do not change or free it, and do not look at a read's data.

@@ -111,8 +111,7 @@ fn listing(
     text
 }
 
-/// A sentence with the number of subsystems that a service lists for this host; the service lists
-/// itself as well.
+/// Says how many subsystems a service lists for this host, besides itself.
 fn known(entries: &[DiscoveryEntry]) -> String {
     let count = |count: usize, what: &str| match count {
         1 => format!("1 {what}"),

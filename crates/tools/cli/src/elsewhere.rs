@@ -64,7 +64,6 @@ pub(crate) fn said(failure: Failure) -> String {
     }
 }
 
-/// Opens a disk.
 pub(crate) fn open(
     spec: &Spec,
     block_size: u32,

@@ -154,8 +154,8 @@ fn derive(args: &DeriveArgs) -> Result<()> {
     Ok(())
 }
 
-/// Reads a key file of either kind, secrets or TLS keys. If the file is of neither kind, the error
-/// is about the kind that it resembles.
+/// Reads secrets or TLS keys from a file. If the file is of neither kind, the error is about the
+/// kind that it resembles.
 fn read(file: &Path) -> Result<Keys> {
     let tls = match key_file::read_tls(file) {
         Ok(keys) => return Ok(Keys::Tls(keys)),

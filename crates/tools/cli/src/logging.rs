@@ -40,7 +40,7 @@ pub(crate) fn start(global: &Global, time: bool, file: Option<File>) -> bool {
     let by_variable = matches!(wanted, Some(Ok(_)));
     let filter = match &wanted {
         Some(Ok(targets)) => targets.clone(),
-        // A server has no user who reads the errors of its own operations, so it logs them.
+        // A server logs errors of its own operations, since it has no user who reads them.
         _ if time && !quiet => {
             let operations = level.max(LevelFilter::INFO);
             let quieter = Targets::new().with_default(level);

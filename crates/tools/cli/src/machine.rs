@@ -29,8 +29,8 @@ fn name() -> String {
     std::env::var("COMPUTERNAME").unwrap_or_else(|_| "localhost".to_owned())
 }
 
-/// The memory that this process can have, in bytes: the machine's, or less within a control group;
-/// `None` if the system does not report it.
+/// The bytes of memory that this process can have, if the system tells: the machine's, or less
+/// within a control group.
 #[cfg(target_os = "linux")]
 pub(crate) fn memory_bytes() -> Option<u64> {
     let found = rustix::system::sysinfo();

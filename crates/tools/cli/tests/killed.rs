@@ -19,7 +19,6 @@ const NQN: &str = "nqn.2026-11.org.farblock:killed";
 const OTHER: &str = "nqn.2026-11.org.farblock:other";
 const HOST: &str = "nqn.2026-11.org.farblock:host";
 
-/// The moment of the kill.
 #[derive(Clone, Copy, Debug)]
 enum Moment {
     /// As soon as the state file or its temporary file has this event.

@@ -61,7 +61,6 @@ impl Far {
     }
 }
 
-/// A running mirror.
 struct Mirror<'a> {
     scratch: &'a Scratch,
     server: Server,

@@ -23,7 +23,6 @@ impl Scratch {
         self.run(["id", &url].into_iter().chain(secret.into_iter().flatten()))
     }
 
-    /// The identifiers of all controllers.
     fn controllers(&self) -> Vec<u64> {
         let status = self.run(["status", "--json"]).ok().json();
         let all = status["controllers"].as_array().unwrap();

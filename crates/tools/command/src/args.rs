@@ -76,7 +76,7 @@ pub struct Global {
 }
 
 impl Global {
-    /// The polling mode from the command line; `None` if it has neither --spin nor --poll.
+    /// The polling mode from the command line, if given.
     pub fn spin(&self) -> Option<Polling> {
         if self.poll { Some(Polling::Always) } else { self.spin }
     }

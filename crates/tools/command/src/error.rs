@@ -67,7 +67,7 @@ impl Failure {
         ExitCode::from(code)
     }
 
-    /// The exit code and the sentence to print; `None` if there is nothing to print.
+    /// The exit code and the sentence to print; `None`: print nothing.
     fn last_word(&self) -> Option<(u8, Cow<'_, str>)> {
         let (code, sentence) = match self {
             Failure::Usage(sentence) => (2, sentence),

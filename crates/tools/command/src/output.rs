@@ -57,9 +57,8 @@ pub fn spelled(text: &str) -> Cow<'_, str> {
     if is_utf8 { Cow::Borrowed(text) } else { Cow::Owned(in_ascii(text)) }
 }
 
-/// Whether the locale is UTF-8. `names` are the values of the variables that set a locale, the
-/// strongest first. Without any, true: where no locale is set, as in containers, terminals use
-/// UTF-8.
+/// Whether the locale is UTF-8, by the values of the variables that name one, the strongest first.
+/// Without any, true: where no locale is set, as in containers, terminals use UTF-8.
 fn is_utf8(mut names: impl Iterator<Item = String>) -> bool {
     let Some(name) = names.find(|name| !name.is_empty()) else { return true };
     let name = name.to_ascii_lowercase();

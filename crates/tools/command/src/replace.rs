@@ -24,7 +24,6 @@ const OTHERS_READ: Duration = Duration::from_secs(5);
 /// A file that is being written to replace another.
 pub struct Replacement {
     file: File,
-    /// The temporary path.
     part: PathBuf,
     /// The final path, with symbolic links resolved.
     place: PathBuf,

@@ -17,7 +17,6 @@ use std::time::Duration;
 #[cfg(target_os = "linux")]
 use std::time::Instant;
 
-/// Time limit for a server's answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Time limit for a detach, including the flush and the wait for the last user.

@@ -27,7 +27,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Maximum length of a name, in bytes.
 const MAX_NAME_BYTES: usize = 32;
 /// Prefix of derived names.
 const DERIVED: &str = "fb";
@@ -88,7 +87,6 @@ fn check_private(folder: &Path, closed: bool) -> Result<()> {
     })
 }
 
-/// The folder of one attachment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Folder(pub(super) PathBuf);
 

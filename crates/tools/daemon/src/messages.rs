@@ -7,8 +7,7 @@ use serde::{Deserialize, Serialize};
 /// From a supervisor to a server: to serve at once, or to end later.
 #[derive(Serialize, Deserialize, Debug)]
 pub(super) struct Order {
-    /// Resume the work of a server that died. The message carries the descriptor that the
-    /// supervisor kept.
+    /// Resume the work of a dead server, with the descriptor that the supervisor kept.
     pub(super) resume: bool,
     /// Detach and exit as soon as no process uses the disk.
     #[serde(default)]
@@ -28,7 +27,7 @@ impl Order {
 /// From a server to its supervisor, and from a supervisor to the command that started it.
 #[derive(Serialize, Deserialize, Debug)]
 pub(super) enum Report {
-    /// The disk can be used. The message carries the descriptor to keep in case the server dies.
+    /// The disk can be used. The message carries the descriptor to keep.
     Ready(Offer),
     /// The disk cannot be used, for this reason. The process exits.
     Failed(String),

@@ -31,7 +31,6 @@ type Row<'a> = (Labels<'a>, u64);
 /// Selects the counts of one kind of operation.
 type Operations = fn(&Latency) -> &Counts;
 
-/// Renders all metrics.
 pub(super) fn render(all: &[Status]) -> String {
     let mut text = String::new();
     disks(&mut text, all);

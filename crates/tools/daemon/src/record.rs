@@ -64,7 +64,7 @@ fn maybe<const N: usize>(text: Option<&str>) -> Option<Option<[u8; N]>> {
     text.map_or(Some(None), |text| bytes(text).map(Some))
 }
 
-/// Writes down what the disk reports: its identity and its controllers.
+/// Records the disk's identity and its controllers.
 pub(super) struct Recorder {
     folder: Folder,
     settings: Settings,
@@ -205,7 +205,6 @@ pub(super) fn lives(path: &Path, settings: &Settings) -> Result<Vec<ControllerLi
     }
 }
 
-/// The controllers in a file.
 pub(super) fn lives_in(path: &Path) -> Result<Vec<ControllerLife>, Unread> {
     let lives: Vec<Life> =
         serde_json::from_value(read(path)?).map_err(|error| Unread::Broken(error.to_string()))?;

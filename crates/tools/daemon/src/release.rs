@@ -132,7 +132,6 @@ impl Release {
         }
     }
 
-    /// Unmounts a path, in process `of`'s mount namespace if given.
     fn unmount(&self, of: Option<u32>, path: &Path) {
         let Ok(program) = std::env::current_exe() else { return };
         let mut command = Command::new(system::program(&program));

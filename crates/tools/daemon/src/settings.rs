@@ -386,7 +386,7 @@ impl Settings {
         self.spin.unwrap_or_default()
     }
 
-    /// The number of threads; 0: as many as suit the machine.
+    /// Number of threads; 0: the machine decides.
     pub(crate) fn threads(&self) -> usize {
         self.threads.unwrap_or(0).into()
     }

@@ -25,7 +25,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 const ROUND: Duration = Duration::from_secs(5);
 /// Time limit for the server's answer.
 const WAIT_LIMIT: Duration = Duration::from_secs(3);
-/// Time limit for a forced detach.
 const FORCED_TIMEOUT: Duration = Duration::from_secs(30);
 const OWN_SERVICES: &str = "farblock-attach@";
 

@@ -137,7 +137,7 @@ impl Launch<'_> {
     }
 }
 
-/// Clears or takes over leftovers of this name, and writes the settings. Returns true if an earlier
+/// Clears or takes over leftovers of this name, and writes the settings. True if an earlier
 /// attachment continues.
 fn prepare(folder: &Folder, settings: &Settings) -> Result<bool> {
     let resume = clear(folder, settings)?;

@@ -16,7 +16,7 @@ pub(super) const LOOP_ON: &str = "loop on ";
 pub(super) struct Use {
     pub(super) kind: UseKind,
     pub(super) path: String,
-    /// The object behind the path, for example a loop device's file, if worth showing.
+    /// The object behind the path, such as a loop device's file.
     pub(super) behind: Option<String>,
 }
 
@@ -41,10 +41,8 @@ impl Use {
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum UseKind {
-    /// A block device.
     Device,
     File,
-    /// A Unix socket.
     Socket,
     /// An address for programs that speak the protocol.
     Url,
@@ -158,7 +156,6 @@ impl AttachmentState {
     }
 }
 
-/// A path to the disk.
 #[derive(Serialize, Deserialize, Clone, Debug)]
 pub(super) struct Path {
     pub(super) url: String,

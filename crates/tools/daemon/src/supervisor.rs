@@ -85,7 +85,6 @@ pub(super) struct Supervisor<'a> {
 
 /// How a server ended.
 enum End {
-    /// The disk is detached.
     Detached,
     Died {
         why: String,

@@ -32,8 +32,8 @@ pub(crate) struct Offset {
 }
 
 impl Offset {
-    /// The difference by one round trip: asked at `asked_ns` of our clock, answered at `told_ns` of
-    /// the agent's, received at `heard_ns` of ours.
+    /// From one round trip: asked at `asked_ns` and received at `heard_ns` of our clock, answered
+    /// at `told_ns` of theirs.
     pub(crate) fn by(asked_ns: u64, told_ns: u64, heard_ns: u64) -> Offset {
         let middle = (i128::from(asked_ns) + i128::from(heard_ns)) / 2;
         let round_trip = Duration::from_nanos(heard_ns.saturating_sub(asked_ns));

@@ -36,7 +36,7 @@ const SEED: u64 = 0x666c_6565_7421;
 
 /// The environment in which a plan runs.
 pub struct Setting<'a> {
-    /// The program that serves as an agent, to start agents.
+    /// The program to start as an agent.
     pub launcher: Launcher,
     /// True if this process may make network namespaces, one for each node.
     pub has_network: bool,

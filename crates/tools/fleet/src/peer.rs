@@ -69,7 +69,7 @@ pub(crate) struct Peer {
     pub(crate) name: String,
     pub(crate) machine: Machine,
     pub(crate) offset: Offset,
-    /// Lines for the thread that writes. `None`: that thread has been told to stop.
+    /// Lines for the thread that writes; `None` once it must stop.
     asks: Option<Sender<Vec<u8>>>,
     terms: Terms,
     /// Time since the agent's last message, or since a request.

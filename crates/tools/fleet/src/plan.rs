@@ -50,10 +50,10 @@ pub struct Plan {
     /// Stripe sets of a target; 0: none, each drive is a namespace.
     pub sets_per_target: u32,
     /// Whether the drives of each NUMA node form one set instead, which the node's processors
-    /// serve, if the drives are at several nodes.
+    /// serve.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub sets_by_node: bool,
-    /// The description of a drive, as `farblock serve` takes it.
+    /// A drive, as `farblock serve` takes it.
     pub drive: String,
     /// The drives of a target, instead of `drives_per_target` times `drive`.
     #[serde(skip_serializing_if = "Vec::is_empty")]

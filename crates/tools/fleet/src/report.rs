@@ -69,7 +69,7 @@ pub struct SetsReport {
 pub struct SetReport {
     /// The descriptions of the set's drives.
     pub drives: Vec<String>,
-    /// The NUMA node of all these drives; `None` if the set is not of one node.
+    /// The NUMA node of all these drives; `None`: several, or unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<usize>,
     /// The node's processors, which serve the set.

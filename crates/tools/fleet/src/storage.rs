@@ -81,7 +81,7 @@ impl Sharing {
     }
 }
 
-/// The drives that an agent opened and shares; none at first.
+/// The drives that an agent has opened and shares.
 pub(crate) struct Storage {
     allowed: Allowed,
     memory: Memory,

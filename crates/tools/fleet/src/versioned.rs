@@ -18,7 +18,7 @@ pub struct Versioned {
     blocks: Blocking,
     /// The writer's first block.
     first: u64,
-    /// The number of the disk's blocks in one block of [`BLOCK`] bytes.
+    /// The disk's blocks in [`BLOCK`] bytes.
     per_block: u64,
     /// The acknowledged versions; `None` if unknown, as after a failed write.
     versions: Vec<Option<u64>>,
@@ -149,7 +149,7 @@ impl Tally {
     }
 }
 
-/// Fills a block with its address and version; version 0 is a block that was never written.
+/// Fills a block; version 0 is a block never written.
 fn fill(data: &mut [u8], block: u64, version: u64) {
     let block = if version == 0 { 0 } else { block };
     for chunk in data.chunks_exact_mut(16) {

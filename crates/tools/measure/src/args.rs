@@ -65,7 +65,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "TIME", value_parser = values::seconds, help_heading = "Load")]
     pub(crate) runtime: Option<Duration>,
 
-    /// Time before the measured time of a run, in seconds [default: 1]
+    /// Unmeasured time at the start of each run, in seconds [default: 1]
     #[arg(long, value_name = "TIME", value_parser = values::seconds, help_heading = "Load")]
     pub(crate) ramp_time: Option<Duration>,
 

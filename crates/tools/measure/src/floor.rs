@@ -15,7 +15,7 @@ use std::time::Duration;
 /// The floor, and its server if both ends are in this process.
 pub(super) struct Open {
     floor: Floor,
-    /// The server, which answers until it is dropped.
+    /// The server answers until it is dropped.
     _server: Option<Server>,
 }
 
@@ -51,9 +51,8 @@ pub(super) fn open(args: &BenchArgs) -> Result<Option<Open>> {
     }
 }
 
-/// Whether to measure the floor without a request: beside the demonstration's six patterns it shows
-/// the cost of loopback alone. The floor needs at least two processors, since none of its threads
-/// ever sleeps.
+/// Whether to measure the floor unasked: beside the six patterns it shows the cost of loopback
+/// alone. The floor needs at least two processors, since none of its threads ever sleeps.
 fn is_shown_unasked(args: &BenchArgs) -> bool {
     args.disks.is_empty() && args.rw.is_none() && cores() > 1
 }

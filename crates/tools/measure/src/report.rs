@@ -18,7 +18,7 @@ pub(super) struct Files {
 
 /// The destination of one form of a report.
 pub enum Destination {
-    /// The standard output: the default when no file is named.
+    /// The default, without a named file.
     StandardOutput,
     /// A regular file, written next to the old one and then moved into its place.
     File(Replacement),

@@ -109,7 +109,7 @@ impl Side {
         let plain = load.rate.is_none() && !load.digests;
         match *self {
             FLOOR => plain && backend != Backend::File,
-            // Polling saves only the wake-up of a single I/O, so only depth 1 is measured.
+            // Polling saves only the wake-up of a single I/O.
             POLLING => plain && load.depth == 1 && backend == Backend::Mem,
             TLS => plain && load.depth > 1 && backend == Backend::Mem,
             ISCSI => plain && backend == Backend::Mem && !load.rw.writes(),
@@ -184,7 +184,7 @@ pub(crate) fn copy_of(file: &Path, whose: &str) -> PathBuf {
     file.with_extension(whose)
 }
 
-/// The path of a side's copy of the disk file in a memory file system.
+/// Like [`copy_of`], in a memory file system.
 pub(crate) fn memory_copy_of(file: &Path, whose: &str) -> PathBuf {
     Path::new("/dev/shm").join(copy_of(file, whose).file_name().unwrap_or_default())
 }
@@ -214,7 +214,7 @@ impl Means {
         Ok(copy)
     }
 
-    /// The reason why a side cannot be measured here; `None` if it can.
+    /// The reason why a side cannot be measured; `None` if it can.
     pub(crate) fn lack(&self, side: Side) -> Option<String> {
         let spdk = matches!(side.target, Target::Spdk { .. }) || side.host == Host::SpdkPerf;
         match (&self.spdk, side) {

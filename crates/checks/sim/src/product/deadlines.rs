@@ -11,7 +11,7 @@ use farblock_target::limits as target;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Time for steps that take no time by the options: messages in transit, a poll of a queue.
+/// Time for steps without a limit: messages in transit, a poll of a queue.
 const SLACK: Duration = Duration::from_secs(1);
 
 /// See the [module](self).

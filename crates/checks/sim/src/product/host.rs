@@ -145,7 +145,6 @@ impl Host {
         is_there
     }
 
-    /// The machines on which the host's processes ran.
     pub(super) fn machines(&self) -> Range<u32> {
         0..self.folder.as_ref().map_or(1, |folder| folder.lock().gone + 2)
     }

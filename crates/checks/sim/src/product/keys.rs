@@ -42,8 +42,8 @@ impl Proof {
         }
     }
 
-    /// Makes OpenSSL draw simulated random numbers. Call it outside of every world: the numbers
-    /// that OpenSSL draws only once must not come from the first world.
+    /// Call it outside of every world, so that the random numbers that OpenSSL draws only once do
+    /// not come from the first world.
     pub(super) fn prepare(self) {
         #[cfg(unix)]
         if matches!(self, Proof::Tls | Proof::Concatenated { .. }) {
@@ -55,7 +55,7 @@ impl Proof {
         matches!(self, Proof::BothWays | Proof::Concatenated { is_mutual: true })
     }
 
-    /// Whether corrupted bytes in transit cannot do harm, because the connection detects them.
+    /// Whether the connection detects corrupted bytes.
     pub(super) fn is_sealed(self) -> bool {
         self == Proof::Tls
     }
@@ -83,7 +83,6 @@ pub(super) struct Terms {
 pub(super) struct Keys {
     folder: PathBuf,
     proof: Proof,
-    /// The host's old and new secret.
     host: [Secret; 2],
     tls: [TlsKey; 2],
     controller: Secret,

@@ -100,7 +100,6 @@ struct Plan {
     policy: Policy,
     /// Operations fail after this time without a path.
     fast_fail: Option<Duration>,
-    /// The command timeout.
     io_timeout: Duration,
     /// The memory that peers may hold per core, if the limit is small. Writes then wait for memory.
     core_buffer_bytes: Option<usize>,

@@ -19,7 +19,6 @@ use farblock_block::{BlockError, Command};
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) const BLOCK_BYTES: usize = 512;
-/// Blocks of the disk.
 pub(super) const BLOCKS: u64 = 192;
 
 #[derive(Clone, Default)]
@@ -48,11 +47,8 @@ struct Flying {
 /// An operation to perform.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wish {
-    /// The operation's command.
     pub(super) command: Command,
-    /// The operation's first block.
     pub(super) lba: u64,
-    /// The operation's number of blocks.
     pub(super) blocks: u64,
     /// Whether the data must be durable when the operation completes.
     pub(super) is_durable: bool,

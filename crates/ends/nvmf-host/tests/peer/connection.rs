@@ -11,11 +11,9 @@ use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 
-/// A command capsule.
 #[derive(Clone, Debug)]
 pub struct Capsule {
     pub sqe: Sqe,
-    /// In-capsule data.
     pub data: Vec<u8>,
 }
 
@@ -180,7 +178,6 @@ impl Connection {
         self.respond(cid, Status::SUCCESS, 0)
     }
 
-    /// Sends data for a command, with any offset and flags.
     pub fn push(&mut self, cid: u16, offset: u32, data: &[u8], flags: u8) -> io::Result<()> {
         let shape = PduShape::new(24, data.len() as u32, self.digests, 0).unwrap();
         let pdu = DataPdu::c2h(cid, offset, shape, flags);

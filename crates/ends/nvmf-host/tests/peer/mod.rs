@@ -34,13 +34,11 @@ pub enum Handled {
     No,
     /// The hook has processed the command.
     Yes,
-    /// Close the connection.
     Close,
 }
 
 /// A controller's side of a connection, over any transport.
 pub trait Carries {
-    /// The next command.
     fn command(&mut self) -> io::Result<Capsule>;
 
     fn respond(&mut self, cid: u16, status: Status, result: u64) -> io::Result<()>;

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// The variable with the connection limit, if it is not the default.
+/// The variable for the connection limit.
 const CONNECTIONS: &str = "FARBLOCK_SIEGE_CONNECTIONS";
 
 pub struct Besieged {
@@ -71,7 +71,7 @@ pub fn max_connections() -> Option<usize> {
     Some(text.parse().expect("a number"))
 }
 
-/// Skips lines up to one with this prefix, and returns the rest of that line.
+/// Skips to a line with this prefix; returns its rest.
 fn after(lines: &mut impl BufRead, what: &str) -> String {
     loop {
         let mut line = String::new();

@@ -13,7 +13,7 @@ struct GateState {
     place: Mutex<Option<u64>>,
     kept: AtomicUsize,
     durable: AtomicUsize,
-    /// The first blocks of the operations that arrived, in order.
+    /// First blocks of operations, in order of arrival.
     seen: Mutex<Vec<u64>>,
     wakers: Mutex<Vec<Waker>>,
     generation: AtomicUsize,

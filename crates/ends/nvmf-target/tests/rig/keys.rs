@@ -11,7 +11,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A secret, the same for the same seed.
 pub fn secret(seed: u8) -> Secret {
     Secret::generate(32, None, &mut |out: &mut [u8]| out.fill(seed)).expect("a length there is")
 }

@@ -94,7 +94,6 @@ pub fn options(engine: EngineKind) -> DiskOptions {
     }
 }
 
-/// Waits until a condition holds.
 pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !condition() {

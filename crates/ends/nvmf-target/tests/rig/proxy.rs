@@ -110,7 +110,6 @@ impl Proxy {
         self.state.carried.load(Ordering::SeqCst)
     }
 
-    /// Delays all data.
     pub fn delay(&self, delay: Duration) {
         self.state.delay_us.store(delay.as_micros() as u64, Ordering::SeqCst);
     }

@@ -19,7 +19,6 @@ pub fn resident() -> usize {
     resident_of(std::process::id())
 }
 
-/// Resident memory of a process, in bytes.
 pub fn resident_of(process: u32) -> usize {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("it runs");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line");
@@ -148,8 +147,8 @@ impl Peer {
         status.is_success().then_some(result as u16)
     }
 
-    /// Makes this queue the admin queue of an enabled controller, and returns its identifier;
-    /// `None` if the target closes the queue.
+    /// Makes this the admin queue of an enabled controller; returns its identifier, or `None` if
+    /// the target closes.
     pub fn try_enable(&mut self, nqn: &str, host: &str) -> Option<u16> {
         let controller = self.try_connect(nqn, host, 0, 0xffff)?;
         let cc = 1 | 6 << 16 | 4 << 20;

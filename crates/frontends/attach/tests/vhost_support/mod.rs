@@ -97,7 +97,6 @@ impl Served {
         self.server.take().expect("it runs").stop().expect("it stops");
     }
 
-    /// A raw connection.
     pub fn connect(&self) -> UnixStream {
         let stream = UnixStream::connect(&self.config.socket).expect("it listens");
         stream.set_read_timeout(Some(WAIT_LIMIT)).expect("a timeout");

@@ -46,7 +46,6 @@ pub fn serve(engine: EngineKind, namespace: Arc<dyn Namespace>) -> Server {
     Server::start(&config(engine), namespace).expect("it starts")
 }
 
-/// A received PDU.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Pdu {
     pub bhs: [u8; 48],
@@ -71,7 +70,7 @@ pub struct Reply {
     /// The byte of the command's data at which the command failed.
     pub offset: Option<u32>,
     pub data: Vec<u8>,
-    /// Bytes of residual count; an overflow is positive.
+    /// Residual bytes; an overflow is positive.
     pub residual: i64,
 }
 

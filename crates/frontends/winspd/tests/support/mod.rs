@@ -57,7 +57,6 @@ fn stand_in() -> PathBuf {
     FOLDER.get_or_init(make).clone()
 }
 
-/// The answer to a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Answer {
     pub hint: u64,

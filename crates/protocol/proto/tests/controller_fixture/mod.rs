@@ -27,12 +27,10 @@ pub const OTHER_HOST_NQN: &str = "nqn.2026-01.test.farblock:other";
 pub const HOST_ID: [u8; 16] = [7; 16];
 pub const LOCAL_ADDRESS: &str = "192.0.2.1";
 
-/// An instant of the virtual clock, in milliseconds since its start.
 pub fn at_ms(milliseconds: u64) -> Instant {
     Instant::default().saturating_add(Duration::from_millis(milliseconds))
 }
 
-/// An instant of the virtual clock, in seconds since its start.
 pub fn at(seconds: u64) -> Instant {
     at_ms(seconds * 1000)
 }
@@ -117,7 +115,6 @@ pub fn enabling() -> Cc {
     Cc::default().with_en(true).with_iosqes(Cc::IOSQES_64).with_iocqes(Cc::IOCQES_16)
 }
 
-/// One host's controller.
 pub struct Host {
     pub id: ControllerId,
     pub instance: Instance,

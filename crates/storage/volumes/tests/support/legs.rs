@@ -33,7 +33,7 @@ pub(crate) fn lasting() -> Arc<Power> {
     Power::lasting(i64::MAX)
 }
 
-/// Opens a mirror; a leg that is `None` is lost.
+/// Opens a mirror; a leg is lost if `None`.
 pub(crate) fn try_open(
     legs: &[Option<&Arc<Mem>>],
     power: &Arc<Power>,

@@ -28,7 +28,7 @@ struct Block {
     fallback: Vec<u64>,
     /// The step of the block's last change.
     changed: u64,
-    /// Whether the block is unchanged since the power failed: then reads return the stored value.
+    /// Unchanged since the power failed: then reads return the stored value.
     settled: bool,
     busy: bool,
 }
@@ -50,7 +50,7 @@ pub(crate) struct Run {
     legs: Vec<Arc<Leg>>,
     model: Vec<Block>,
     flying: BTreeMap<u64, Flying>,
-    /// For each leg, whether it has had trouble since all legs were last in sync for a while.
+    /// Legs that had trouble since all were last in sync.
     troubled: Vec<bool>,
     quiet: Duration,
     /// Whether legs without a record are accepted.

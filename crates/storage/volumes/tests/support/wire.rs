@@ -141,7 +141,6 @@ struct LineQueue {
     failing: Arc<AtomicU64>,
     reserved: u64,
     held: Vec<Op>,
-    /// Failed flushes.
     failed: Vec<Completion>,
     done: Vec<Completion>,
 }

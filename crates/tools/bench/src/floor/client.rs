@@ -74,7 +74,6 @@ fn depths(spec: &FloorSpec<'_>) -> Vec<usize> {
     job.repeat(spec.pattern.numjobs as usize)
 }
 
-/// Performs one run.
 pub(crate) fn run(
     spec: &FloorSpec<'_>,
     cancel: &Cancel,

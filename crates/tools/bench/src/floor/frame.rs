@@ -12,7 +12,6 @@ const MAGIC: [u8; 4] = *b"fBfL";
 const READ: u8 = 2;
 const WRITE: u8 = 1;
 
-/// A client's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FloorRequest {
     Read { bytes: u32 },

@@ -21,7 +21,6 @@ const AXIS: f64 = 22.0;
 const TICKS: f64 = 4.0;
 /// The approximate width of a character.
 const CHARACTER: f64 = 6.8;
-/// The gap between a bar and its value.
 const VALUE_GAP: f64 = 5.0;
 
 /// One chart.

@@ -135,8 +135,8 @@ fn is_steered_in_secret(named: &Named) -> Result<()> {
     }
 }
 
-/// All targets of this user on this machine. An empty list is an error, unless the page has other
-/// content (`besides`, or a running fleet).
+/// All targets of this user on this machine. An empty list is an error, unless `besides` or a fleet
+/// runs.
 fn here(besides: bool) -> Result<Vec<Node>> {
     let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let sockets = steer::living().unwrap_or_default();

@@ -19,7 +19,7 @@ pub(super) struct Load {
     pub(super) swept: AtomicU64,
     /// The longest read and write since the last call of `longest`, in microseconds.
     longest: [AtomicU64; 2],
-    /// The number of operations that each writer has done.
+    /// Operations that each writer has done.
     turns: [AtomicU64; WRITERS],
 }
 

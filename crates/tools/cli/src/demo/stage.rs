@@ -18,8 +18,7 @@ const NQN: &str = "nqn.2026-11.org.farblock:demo";
 const LEG_BYTES: u64 = 65 << 20;
 const CONTROL: &str = "mirror.sock";
 const RECONNECT_DELAY: Duration = Duration::from_secs(1);
-/// The time after which the host gives up its disk: only if the target with the mirror dies, which
-/// no fault here touches.
+/// The host gives up its disk after this: only if the mirror's target dies, which no fault touches.
 const GIVEN_UP: Duration = Duration::from_secs(20);
 
 /// The fields are in the order in which they must drop.

@@ -3,7 +3,6 @@
 use crate::table::printable;
 use serde::Serialize;
 
-/// The verdict of a check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Verdict {

@@ -122,7 +122,7 @@ fn keys(reason: &ConnectError) -> Option<(&'static str, &'static str)> {
     })
 }
 
-/// The failed step and advice, when the target does not know a name that the connection uses.
+/// The failed step and advice, for names that the target does not know.
 fn names(reason: &ConnectError, url: &Url, options: &Options) -> (&'static str, String) {
     let nqn = url.subsystem.as_deref().unwrap_or("NQN");
     let options = options.with_url(url);

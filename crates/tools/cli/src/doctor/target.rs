@@ -27,7 +27,6 @@ const JUMBO_MTU_BYTES: u32 = 9216;
 const FELT: Duration = Duration::from_millis(200);
 const CONNECTION: &str = "connection";
 
-/// All findings, up to the first problem.
 pub(super) fn examine(url: &Url, options: &Options) -> Vec<Finding> {
     let mut findings = Vec::new();
     if let Err(problem) = walk(url, options, &mut findings) {

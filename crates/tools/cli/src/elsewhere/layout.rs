@@ -83,7 +83,6 @@ pub(super) struct Settled {
     parts: Vec<SetPart>,
 }
 
-/// A file in a set.
 struct SetPart {
     path: std::path::PathBuf,
     place: LayoutPlace,

@@ -261,8 +261,8 @@ fn has_network(plan: &Plan, args: &RunArgs) -> Result<bool> {
 
 /// Lets `farblock ui` and `farblock top` see the fleet. The fleet also runs if this fails.
 fn watched(board: &Board) -> Option<Server> {
-    // In the user namespace this process is root and would choose another folder for sockets, so
-    // the outer process passes its own.
+    // In the user namespace this process is root, so the outer process passes its folder of
+    // sockets.
     let place = std::env::var_os(INSIDE).map(PathBuf::from).or_else(steer::fleet_sockets);
     let place = place.filter(|place| place.is_absolute())?;
     steer::remove_left_behind(&place);

@@ -169,7 +169,6 @@ impl Reader {
         self.imported.document.subsystems.insert(nqn.to_owned(), subsystem);
     }
 
-    /// The name and the subsystem that a call refers to.
     fn named(&mut self, params: &Value) -> Option<(String, &mut Subsystem)> {
         let nqn = said(&params["nqn"])?;
         Some((nqn.to_owned(), self.imported.document.subsystems.get_mut(nqn)?))
@@ -280,8 +279,7 @@ impl Reader {
         }
     }
 
-    /// Notes subsystems that would gain listeners: in SPDK a listener belongs to one subsystem, in
-    /// farblock every listener offers all.
+    /// Notes subsystems that gain listeners: in farblock, every listener offers all.
     fn note_what_is_not_offered(&mut self) {
         let Imported { document, notes } = &mut self.imported;
         let everything = document

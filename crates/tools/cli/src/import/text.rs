@@ -16,7 +16,7 @@ fn array<T: Display>(all: impl IntoIterator<Item = T>) -> String {
     format!("[{}]", all.join(", "))
 }
 
-/// The reason why a configuration file cannot contain the subsystem yet; `None` if it can.
+/// The reason why a configuration file cannot contain the subsystem yet.
 fn lacks(it: &Subsystem) -> Option<&'static str> {
     match it {
         _ if it.namespaces.is_empty() => Some("has no namespace: add one"),
@@ -40,7 +40,7 @@ pub(super) fn of(imported: &Imported) -> String {
     let document = &imported.document;
     let mut text = String::new();
     let mut notes = notes(imported);
-    // Leave TLS out here: the file contains it with each address.
+    // The file names TLS with each address.
     let ana = |one: &Listener| Listener { tls: Tls::default(), ..one.clone() };
     let all: Vec<_> = document.listeners.iter().map(|(at, one)| address(at, one.tls)).collect();
     let listeners: BTreeMap<_, _> =

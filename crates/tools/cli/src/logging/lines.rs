@@ -56,7 +56,6 @@ fn ascii(json: &str) -> String {
     text
 }
 
-/// The values of an event.
 struct Fields(Map<String, Value>);
 
 impl Fields {

@@ -49,7 +49,7 @@ struct SharedNamespace {
     url: String,
 }
 
-/// Command lines to copy, for connecting to the target.
+/// Command lines to copy.
 #[derive(Serialize)]
 struct Connect {
     farblock: Vec<String>,

@@ -30,7 +30,6 @@ use std::path::Path;
 use toml::Spanned;
 use uuid::Uuid;
 
-/// The whole file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FileConfig {
@@ -536,7 +535,6 @@ fn controller_ids(
     }
 }
 
-/// The settings of a namespace.
 fn terms(source: &Source<'_>, key: &str, config: &NamespaceConfig) -> Result<Namespace, String> {
     let ana_group = match &config.ana_group {
         None => USUAL_ANA_GROUP,

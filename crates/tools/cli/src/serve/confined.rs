@@ -19,7 +19,7 @@ const NO_KEYRING: &str = "a target gives up asking the kernel's keyring when it 
                           with this one, or name a file";
 
 /// Gives up all rights that the command line and the configuration do not need. A target does this
-/// first, once it has read the command line and the configuration.
+/// once it has read the command line and configuration.
 pub(super) fn confine(args: &ServeArgs, written: Option<&str>) -> Result<()> {
     if args.sandbox.no_sandbox {
         return Ok(());
@@ -83,7 +83,6 @@ fn paths(args: &ServeArgs, given: &[PathBuf]) -> Result<Paths> {
     let own = [&args.control, &persist, &args.spdk_rpc].map(Option::as_ref);
     let state = reserved::wanted(args.state_dir.as_deref());
     if let Some(folder) = &state {
-        // As for the folder above.
         let _ = DirBuilder::new().recursive(true).mode(0o700).create(folder);
     }
     let own = own.into_iter().flatten().map(|path| folder(path)).chain(default).chain(state);

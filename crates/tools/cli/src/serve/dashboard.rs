@@ -41,7 +41,7 @@ pub(super) fn wanted(args: &UiArgs, is_secure: bool) -> Result<Option<Wanted>> {
     offered(&place, args.ui_token.as_deref(), args.ui_steer).map(Some)
 }
 
-/// The address of a dashboard, and how messages name its options.
+/// The address of a dashboard and its options' names.
 pub(crate) struct Place {
     /// The options for the address and the token file, for messages.
     pub(crate) options: [&'static str; 2],

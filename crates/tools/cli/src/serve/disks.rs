@@ -97,7 +97,7 @@ fn open_now(
 
 /// Announces the files of a disk while the disk is open, so that of two targets which open the same
 /// files at once, one sees the other. The disk keeps the returned value. A disk with a configured
-/// identity is not checked: it may be in two places.
+/// identity may be in two places.
 fn announce(
     spec: &Spec,
     given: Option<Uuid>,
@@ -202,7 +202,7 @@ fn identity_now(spec: &Spec, note: &mut dyn FnMut(String)) -> String {
 fn reservations(spec: &Spec, given: Option<Uuid>) -> Option<Arc<dyn ReservationStore>> {
     let lasting = || match forgets(spec) {
         true => None,
-        // Identities that are not stored with the data are not UUIDs.
+        // Identities not stored with the data are not UUIDs.
         false => {
             given.or_else(|| identity_now(spec, &mut |text| tracing::info!("{text}")).parse().ok())
         }

@@ -172,7 +172,6 @@ fn policies(document: &Document, addresses: &[SocketAddr]) -> BTreeMap<usize, Tl
     each.filter_map(|(at, it)| Some((at, farblock_admin::tls_policy(listener(it)?.tls)))).collect()
 }
 
-/// A namespace on this disk.
 pub(super) fn namespace(spec: &Spec, block_size: u32, read_only: bool) -> Namespace {
     Namespace { block_size, read_only, ..Namespace::new(disks::name(spec)) }
 }

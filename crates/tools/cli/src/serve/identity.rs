@@ -46,7 +46,7 @@ pub(super) fn of(path: &Path) -> Option<Kept> {
     by_device(&metadata).map(|text| known(&text))
 }
 
-/// An announcement; on this system it does nothing.
+/// Announces nothing on this system.
 #[cfg(not(target_os = "linux"))]
 pub(super) struct Announced;
 
@@ -57,7 +57,7 @@ pub(super) fn announce(_: &Path, _: Uuid) -> Result<Option<Announced>, String> {
     Ok(None)
 }
 
-/// Files to compare; on this system it does nothing.
+/// Compares nothing on this system.
 #[cfg(not(target_os = "linux"))]
 pub(super) struct Gathering;
 

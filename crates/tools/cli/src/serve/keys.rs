@@ -83,7 +83,7 @@ fn demanded(demand: Option<Demand>) -> farblock_target::Demand {
     }
 }
 
-/// `all` if the list is empty, since an empty list is no restriction.
+/// The listed ones, or `all` for an empty list.
 fn or_all<T: Clone>(listed: Vec<T>, all: &[T]) -> Vec<T> {
     if listed.is_empty() { all.to_vec() } else { listed }
 }

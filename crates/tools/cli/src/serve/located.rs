@@ -67,7 +67,6 @@ impl Source<'_> {
         }
     }
 
-    /// The error for text that is not TOML.
     pub(super) fn syntax_error(&self, error: &toml::de::Error) -> String {
         let what = in_words(error.message(), None);
         let Some(span) = error.span() else {

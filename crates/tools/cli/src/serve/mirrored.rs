@@ -131,7 +131,6 @@ impl LegSource for Remote {
     }
 }
 
-/// Opens a mirror.
 pub(super) fn open(
     legs: &[Spec],
     options: MirrorOptions,

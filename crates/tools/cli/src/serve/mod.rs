@@ -213,7 +213,7 @@ fn on_tcp((): &()) -> announce::OnTcp<'static> {
     announce::OnTcp::default()
 }
 
-/// Logs a warning for hosts that can connect although the operator may not intend it.
+/// Warns of hosts that can connect without intent.
 fn warn(target: &Target) {
     for warning in farblock_admin::warnings(&target.control().report()) {
         tracing::warn!("{warning}");
@@ -234,7 +234,6 @@ fn without_steering<T>(args: &ServeArgs, _: T) -> Result<()> {
     }
 }
 
-/// Checks a configuration.
 fn check(path: &std::path::Path) -> Result<()> {
     let document = config::document(path)?;
     check_listeners(&document.listeners.keys().copied().collect::<Vec<_>>())?;

@@ -3,8 +3,8 @@
 //!
 //! On a target that uses two nodes, all data would cross between them. So without `--cores`, if all
 //! known disks and cards are on one node, the target uses that node's processors, with one thread
-//! on each. If disks and cards are on several nodes, or their nodes are unknown, the target uses
-//! all processors. An operator with a set of disks on each node starts one target per node.
+//! on each. If disks and cards are on several nodes, or unknown ones, it uses all processors. An
+//! operator with a set of disks on each node starts one target per node.
 //!
 //! The kernel provides the nodes (Documentation/ABI/stable/sysfs-devices-node,
 //! testing/sysfs-bus-pci `numa_node`). Its routes show which card leads to an address
@@ -31,8 +31,8 @@ impl Machine {
         Machine(nodes::Machine::here())
     }
 
-    /// The node that has all disks and cards in use; `None` if there are several, or the machine
-    /// has only one node.
+    /// The node with all disks and cards in use; `None` if they are on several, or there is one
+    /// node.
     pub(super) fn near<'a>(
         &self,
         paths: impl Iterator<Item = &'a str>,
@@ -63,7 +63,7 @@ impl Machine {
         self.node_of_address(addresses.next()?.ip())
     }
 
-    /// The node of the network card that has an address, or through which the route to it leads.
+    /// The node of the network card that has an address, or routes to it.
     fn node_of_address(&self, address: IpAddr) -> Option<usize> {
         if address.is_unspecified() || address.is_loopback() {
             return None;

@@ -29,7 +29,6 @@ pub(super) fn wanted(args: &ApiArgs) -> Result<Option<Remote>> {
     Ok(Some(Remote { address, tokens }))
 }
 
-/// The certificate of the target's TCP services.
 pub(super) fn certificate(args: &ServeArgs) -> Result<Option<Certificate>> {
     let api = &args.api;
     let is_used = api.api.is_some() || args.ui.ui.is_some() || args.metrics.is_some();

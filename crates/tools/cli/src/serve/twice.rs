@@ -23,7 +23,7 @@ pub(super) fn find<'a, T>(
     None
 }
 
-/// The files that a disk needs for itself alone; a part of a file may be a disk beside other parts.
+/// The files that a disk needs for itself; several disks may be parts of one file.
 fn whole_files(spec: &Spec) -> Vec<&Path> {
     match spec {
         Spec::File(path) => vec![path],

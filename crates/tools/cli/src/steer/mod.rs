@@ -219,7 +219,7 @@ fn done(answer: Answer) -> Result<Answer> {
     }))
 }
 
-/// Prints the effects of a change, or `nothing` if there are none.
+/// Prints the effects of a change, or `nothing`.
 fn say(answer: &Answer, nothing: &str) -> Result<()> {
     let answer = answer.json();
     let lines = answer["changed"].as_array().into_iter().flatten().filter_map(Value::as_str);
@@ -387,7 +387,6 @@ fn seen_by(hosts: &[String], all: bool, none: bool) -> Result<Option<&[String]>>
     Ok(Some(hosts).filter(|_| !all))
 }
 
-/// Adds a subsystem.
 fn add_subsystem(
     client: &Client,
     nqn: &str,
@@ -418,7 +417,6 @@ fn add_listener(client: &Client, address: &SocketAddr, tls: Option<Tls>) -> Resu
     })
 }
 
-/// The strictest TLS policy of all listeners.
 fn strictest(client: &Client) -> Result<Tls> {
     let state = ask(client, "GET", "/v1/state", None, None)?.json();
     let listeners = state["listeners"].as_object().into_iter().flatten();

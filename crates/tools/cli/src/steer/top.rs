@@ -17,7 +17,6 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 const EVERY: Duration = Duration::from_secs(1);
-/// The minimum width of the name column.
 const NAME_COLUMNS: u16 = 20;
 /// The width of a figure, without the space before it.
 const FIGURE_COLUMNS: u16 = 12;

@@ -3,7 +3,7 @@
 use farblock_reactor::Buffer;
 use std::ops::Range;
 
-/// A piece of a transfer's data, in memory or as a number of zeroes.
+/// Data, or a number of zeroes.
 pub(super) enum Chunk {
     Data(Buffer, Range<usize>),
     /// This many zeroes.

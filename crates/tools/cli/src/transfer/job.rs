@@ -23,7 +23,7 @@ pub(super) struct Job<'a> {
 
 impl Job<'_> {
     pub(super) fn run(mut self) -> Result<Summary> {
-        // Install this only now: until then, a signal may kill the process while it connects.
+        // Only now: until then, a signal may kill the connecting process.
         let stop = Stop::install_with_hangup()?;
         if self.opener.options.verify && (!self.input.is_repeatable() || self.output.is_stream()) {
             return Err(Failure::usage(

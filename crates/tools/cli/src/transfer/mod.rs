@@ -68,13 +68,12 @@ impl Summary {
 /// The size limits of a transfer.
 #[derive(Clone, Copy)]
 struct Limits {
-    /// The exact number of bytes required; `None`: as many as there are.
+    /// The exact number of bytes required, if known.
     exactly: Option<u64>,
     /// Bytes of space at the destination; `None`: no limit.
     room: Option<u64>,
 }
 
-/// A transfer in progress.
 struct Transfer<'a> {
     source: Source,
     sink: Sink,

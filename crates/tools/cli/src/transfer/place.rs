@@ -80,7 +80,6 @@ pub(super) struct Opener<'a> {
     pub(super) options: &'a TransferArgs,
 }
 
-/// The identity of an end.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum Identity {
     /// Device and inode number; on Windows volume and file index.
@@ -177,7 +176,7 @@ impl Output {
         new.old().and_then(file_number).is_some_and(|number| number == end.identity)
     }
 
-    /// The length of the new file, which an earlier attempt may have begun.
+    /// The present length of the new file.
     pub(super) fn kept_bytes(&self) -> Option<u64> {
         match &self.kind {
             OutputKind::Regular(Some(new)) => new.file().metadata().ok().map(|found| found.len()),
@@ -185,7 +184,7 @@ impl Output {
         }
     }
 
-    /// The path of another file beside a regular file; `None` for other destinations.
+    /// The path of another file beside a regular one.
     pub(super) fn beside(&self, kind: &str) -> Option<PathBuf> {
         match &self.kind {
             OutputKind::Regular(Some(new)) => Some(new.beside(kind)),
@@ -405,8 +404,8 @@ fn file_input(path: &Path) -> Result<Input> {
     Ok(Input { name, bytes, identity, kind })
 }
 
-/// Opens a destination file: a regular file is written beside the old one and renamed; other files
-/// are written in place.
+/// A destination: a regular file is written beside the old one and renamed; others are written in
+/// place.
 fn file_output(path: &Path, options: &TransferArgs) -> Result<Output> {
     let name = path.display().to_string();
     if path.is_dir() {
@@ -468,7 +467,6 @@ fn file_identity(file: &File) -> Identity {
         .map_or(Identity::Unknown, |metadata| Identity::File(metadata.dev(), metadata.ino()))
 }
 
-/// The identity of a file.
 fn file_number(file: &File) -> Option<String> {
     match file_identity(file) {
         Identity::File(device, number) => Some(format!("file {device}:{number}")),

@@ -154,7 +154,6 @@ pub(super) fn read(path: &Path) -> Result<Option<Record>> {
     }
 }
 
-/// Checks that the recorded transfer is the requested one.
 fn check(old: &Record, new: &Record, path: &Path) -> Result<()> {
     let (was, is) = (&old.source, &new.source);
     let why = if was != is && was.name != is.name {

@@ -236,7 +236,6 @@ fn read_at(file: &File, buffer: &mut [u8], place: u64) -> std::io::Result<usize>
     std::os::windows::fs::FileExt::seek_read(file, buffer, place)
 }
 
-/// Reads until the buffer is full or the input ends.
 fn fill(input: &mut impl Read, buffer: &mut [u8]) -> std::io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {

@@ -41,7 +41,6 @@ impl Attachments {
         outcome.json().as_array().expect("a list").clone()
     }
 
-    /// The state of one attachment.
     #[track_caller]
     pub(crate) fn status(&self, name: &str) -> Value {
         let all = self.list();
@@ -49,7 +48,6 @@ impl Attachments {
         found.unwrap_or_else(|| panic!("no {name} in {all:?}")).clone()
     }
 
-    /// Kills the server process of an attachment.
     pub(crate) fn kill_server(&self, name: &str) -> u64 {
         let pid = self.status(name)["server_pid"].as_u64().expect("it is served");
         signal(u32::try_from(pid).expect("a pid"), "KILL");
@@ -262,7 +260,6 @@ pub(crate) fn progress(device: &str) -> u64 {
     numbers[2] + numbers[6]
 }
 
-/// Waits until a device has done more I/O.
 #[track_caller]
 pub(crate) fn wait_for_progress(device: &str) {
     let before = progress(device);

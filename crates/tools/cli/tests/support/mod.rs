@@ -37,7 +37,6 @@ impl Scratch {
         self.path(name).display().to_string()
     }
 
-    /// Makes a file with these bytes.
     pub fn file(&self, name: &str, bytes: &[u8]) -> String {
         std::fs::write(self.path(name), bytes).expect("a file");
         self.text(name)
@@ -155,7 +154,6 @@ impl Scratch {
     }
 }
 
-/// The outcome of a command.
 #[derive(Debug)]
 pub struct Outcome {
     pub code: Option<i32>,
@@ -240,7 +238,6 @@ pub fn wait(child: Child) -> Output {
     }
 }
 
-/// Waits until `is_so`, with a timeout.
 #[track_caller]
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begin = Instant::now();
@@ -334,7 +331,6 @@ impl Server {
         Server { child: Some(child), id, said, address, nqn }
     }
 
-    /// The URL of a namespace.
     pub fn url(&self, nsid: u32) -> String {
         format!("{}?ns={nsid}", self.subsystem_url())
     }

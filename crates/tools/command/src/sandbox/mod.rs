@@ -30,7 +30,7 @@ struct GivenUp {
 /// The paths that may be opened.
 #[derive(Default)]
 pub struct Paths {
-    /// Files and folders that the target may share, with everything below them.
+    /// The target may share everything below these.
     pub shared: Vec<PathBuf>,
     /// Folders in which files are made and replaced: sockets, saved state.
     pub own: Vec<PathBuf>,

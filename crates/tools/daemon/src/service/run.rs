@@ -116,7 +116,6 @@ fn restore(
     Ok(())
 }
 
-/// Reports the service's state to Windows.
 struct Status(ServiceStatusHandle);
 
 impl Status {

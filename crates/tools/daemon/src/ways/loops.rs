@@ -5,7 +5,7 @@
 //! before an answer, yet would keep open the connection on which the kernel waits for this answer:
 //! all loop devices would be blocked. A separate process does not hold that connection: when the
 //! server dies, the connection closes and the call fails. `stat` of a file that the server itself
-//! serves has the same problem, and also runs in the separate process.
+//! serves has the same problem, and also runs there.
 
 use super::super::system;
 use super::sentence;
@@ -17,7 +17,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// A task for the process.
 #[derive(Serialize, Deserialize)]
 enum Task {
     /// Attach a loop device to the file.
@@ -70,7 +69,6 @@ pub(super) fn attach(file: &Path, block_size: u32, read_only: bool) -> Result<Pa
     made.ok_or_else(|| Problem::Failed("there is no loop device after all".to_owned()))
 }
 
-/// Detaches a loop device from its file.
 pub(super) fn detach(device: &Path, force: bool) -> Result<(), Problem> {
     ask(&Task::Detach { device: device.to_path_buf(), force }).map(drop)
 }

@@ -117,7 +117,7 @@ fn until_free<T, E: fmt::Display>(
 
 /// A disk that is offered. Call [`Attached::stop`] before dropping it, or parts of it may remain.
 pub(super) trait Attached: Send {
-    /// The path or address at which the disk can be used.
+    /// The disk's path or address.
     fn used(&self) -> Use;
 
     /// State, trouble and geometry, for ways without a [`Disk`] of ours.
@@ -257,7 +257,7 @@ pub(super) fn clean_up(_: &Folder, _: &Settings, _: &Value, _: bool) -> Result<(
 /// A candidate for `--as auto`.
 pub(super) struct Candidate {
     pub(super) way: As,
-    /// Without a block device, only a file or socket.
+    /// Without a block device.
     pub(super) no_device: bool,
     /// The reason for this choice, as a sentence.
     pub(super) why: String,

@@ -26,19 +26,17 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub(super) const STRAY_TIME: Duration = Duration::from_secs(10);
 const REPORT_BYTES: u32 = 1024;
 
-/// The identity of a node.
 #[derive(Clone, Debug)]
 pub(super) struct Identity {
     pub(super) hostid: [u8; 16],
     pub(super) hostnqn: String,
 }
 
-/// An order to an agent.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Order {
     /// Registers the node with this key.
     Register(u64),
-    /// Reserves the namespace.
+    /// Reserves the namespace with this type.
     Acquire(ReservationType),
     /// Preempts the node with this key, and reserves if that node held the reservation.
     Fence { victim: u64, rtype: ReservationType, abort: bool },
@@ -203,7 +201,6 @@ impl Worker {
         Ok(Report { rtype: ReservationType(head.rtype), registrants })
     }
 
-    /// The queue for reservations.
     fn io(&mut self) -> io::Result<&mut Queue> {
         if self.queues.is_none() {
             let address = self.addresses[self.tries % self.addresses.len()];
@@ -299,7 +296,6 @@ impl Queue {
         self.socket.write_all(&out)
     }
 
-    /// Waits for an event that `pick` accepts.
     fn hear<T>(&mut self, mut pick: impl FnMut(&Event) -> Option<T>) -> io::Result<T> {
         loop {
             let pending = std::mem::take(&mut self.pending);

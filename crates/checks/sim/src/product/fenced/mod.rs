@@ -35,7 +35,6 @@ use farblock_wire::reservation::ReservationType;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Nodes of a cluster.
 const NODES: usize = 3;
 /// Each node's own blocks, at the end of the disk.
 const OWN_BLOCKS: u64 = 16;

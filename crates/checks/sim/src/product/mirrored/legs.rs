@@ -96,7 +96,6 @@ fn options() -> DiskOptions {
     DiskOptions { connection, reconnect_delay, ctrl_loss_timeout: None, ..DiskOptions::default() }
 }
 
-/// The machine of a leg.
 struct Machine {
     number: u32,
     address: SocketAddr,
@@ -287,7 +286,6 @@ impl Leg {
         self.serve();
     }
 
-    /// A file with these contents, beside the leg's file.
     pub(super) fn other_file(&self, world: &World, contents: &[u8]) -> Medium {
         let medium = world.disk(LEG_BYTES);
         world.set_disk_faults(medium, self.faults);

@@ -154,7 +154,6 @@ struct Run<'a> {
     legs: Vec<Leg>,
     mirror: Arc<Mirror>,
     user: User<'a>,
-    /// The fault of this round.
     fault: Option<Fault>,
     /// The time until which a changed leg need not be detected.
     blind_until: Duration,

@@ -8,10 +8,9 @@ use rustix::process::{Resource, Rlimit, getrlimit};
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
-/// A limit of descriptors that suffices: each connection needs one, and with too few a target
-/// refuses hosts.
+/// Enough descriptors: each connection needs one.
 const ENOUGH_DESCRIPTORS: u64 = 4096;
-/// A limit of locked memory that suffices: memory registered with the kernel counts against it.
+/// Enough locked memory, against which registered memory counts.
 const ENOUGH_LOCKED_BYTES: u64 = 64 << 10;
 const IO_URING_DISABLED: &str = "/proc/sys/kernel/io_uring_disabled";
 const GOVERNOR: &str = "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor";

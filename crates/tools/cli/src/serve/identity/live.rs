@@ -145,8 +145,8 @@ fn refuse_twins(files: &[(PathBuf, Uuid)]) -> Result<(), String> {
     Ok(())
 }
 
-/// Advice on how a copy gets another identity. The record of a mirror is not an attribute, so it
-/// needs other advice.
+/// Advice on how a copy gets another identity. A mirror's record is no attribute and needs other
+/// advice.
 fn remedy(path: &Path, uuid: Uuid) -> String {
     let text = File::open(path).ok().and_then(|file| super::attribute(&file, super::IDENTITY));
     match text.and_then(|text| super::parse(&text)) {
@@ -181,7 +181,7 @@ fn shared(sockets: &str) -> HashMap<&str, Vec<(&str, u32)>> {
     shared
 }
 
-/// A file of another place that a process shares, and that process; `None` if there is none.
+/// A file of another place that a process shares, and that process.
 fn shared_elsewhere(places: &[(&str, u32)], own: &str) -> Option<(String, u32)> {
     let others = places.iter().filter(|(place, _)| *place != own);
     let mut open =

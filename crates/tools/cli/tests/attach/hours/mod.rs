@@ -21,7 +21,6 @@ use writers::Scene;
 const DISK_BYTES: u64 = 16 << 20;
 const WRITERS: u64 = 6;
 
-/// The faults to inject.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     Server,

@@ -15,7 +15,6 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
 const BLOCK: usize = 4096;
-/// Blocks of one writer.
 const BLOCKS: u64 = 48;
 /// The most buffered writes between two `fsync`s.
 const BATCH: u64 = 6;
