@@ -16,7 +16,7 @@
 // A property of a disk: deallocating frees space.
 #define FB_DEALLOCATE 4
 
-// A flag of writes and of zeroing: the data is durable when the operation completes.
+// A flag of writes and zeroing: durable when the operation completes.
 #define FB_DURABLE 1
 
 // A flag of zeroing: the space stays allocated.
@@ -312,8 +312,8 @@ typedef struct fb_options {
   uint32_t reserved;
 } fb_options;
 
-// An entry of a discovery service: a subsystem, or another service. Set `size` to
-// `sizeof(fb_entry)` before the call.
+// A discovery entry: a subsystem or another service. Set `size` to `sizeof(fb_entry)` before the
+// call.
 typedef struct fb_entry {
   // `sizeof(fb_entry)`, by which the library knows your version of it.
   size_t size;
@@ -388,7 +388,7 @@ typedef struct fb_path_info {
 
 // An operation to submit. Set unused fields to zero.
 typedef struct fb_op {
-  // A value of the caller, returned with the completion.
+  // The caller's value, returned with the completion.
   void *user;
   // For reads and writes: memory of `length` bytes at any address. It belongs to the operation
   // until that completes: until then do not change or free it, and do not look at a read's data.

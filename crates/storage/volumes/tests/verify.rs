@@ -31,7 +31,7 @@ fn verified(mirror: &Mirror) -> MirrorStatus {
     mirror.status()
 }
 
-/// Legs whose reads of some blocks fail once enabled.
+/// Legs whose reads of some blocks fail once the faults are enabled.
 fn faulty(legs: &[Arc<Mem>], bad: &[usize]) -> (Vec<Arc<Fault>>, Mirror) {
     let rule = || vec![Rule::new(BlockError::ReadFailed).command(Command::Read).blocks(BAD)];
     let fault = |(at, leg): (usize, &Arc<Mem>)| {
@@ -59,7 +59,7 @@ fn what_a_leg_cannot_read_is_not_called_the_same() {
     assert_eq!(status.verified_bytes, DATA_BYTES - REGION);
     assert_eq!(status.unread_legs, ["leg1"]);
     assert!(support::is_whole(&mirror), "a failed read puts nobody out");
-    // The next verify starts from scratch.
+    // The next verify starts from the beginning.
     faults[1].set_enabled(false);
     let status = verified(&mirror);
     assert_eq!((status.uncompared_bytes, status.verified_bytes), (0, DATA_BYTES));

@@ -41,7 +41,7 @@ fn allocations(engine: EngineKind, when: When, max_blocks: u32, rw: Rw, ios: u64
     allocations_marked() - before
 }
 
-/// One test only: the counter belongs to the whole process.
+/// There is only one test, because the counter belongs to the whole process.
 #[test]
 fn ios_do_not_allocate() {
     for engine in [EngineKind::Auto, EngineKind::Portable] {

@@ -13,7 +13,7 @@ use farblock_bench::{
     Silent, Snapshot, compare,
 };
 
-/// An address without a listener: no system assigns this port automatically.
+/// An address without a listener: no system gives out this port.
 const NOBODY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
 
 fn load(pattern: Pattern) -> Drive {

@@ -1,4 +1,4 @@
-//! Whole benchmarks on small namespaces: the I/Os they do, and the reports they give.
+//! Whole benchmarks on small namespaces: their I/Os and their reports.
 
 mod namespaces;
 

@@ -92,8 +92,8 @@ fn connect(url: &str) -> TcpStream {
     stream
 }
 
-/// A minimal initiator (RFC 7143): it logs in, asks for a disk's size and reads or writes a block.
-/// The second field is the number of its next command.
+/// A minimal initiator (RFC 7143) that logs in, asks for a disk's size and reads or writes a block.
+/// The second field is the number of the initiator's next command.
 struct Initiator(TcpStream, u32);
 
 impl Initiator {
@@ -162,7 +162,7 @@ impl Initiator {
     }
 }
 
-/// The whole life of an attachment.
+/// Attaches a disk, uses it, and detaches it.
 #[test]
 fn an_initiator_finds_a_disk_and_is_not_left_without_it() {
     let attachments = Attachments::new();
@@ -191,7 +191,7 @@ fn an_initiator_finds_a_disk_and_is_not_left_without_it() {
     attachments.run(&["detach", "a_Box"]).fails_in_a_line(2, &["\"a_Box\" is not attached"]);
 }
 
-/// A forced detach takes the disk away from its users, by a path as well as by a name.
+/// A forced detach removes the disk although it has users, by a path as well as by a name.
 #[test]
 fn force_detaches() {
     let attachments = Attachments::new();
@@ -214,7 +214,7 @@ fn promtool(metrics: &str) {
     assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""), "{metrics}");
 }
 
-/// doctor describes an attachment and, when its target is gone, names the step that fails.
+/// doctor describes an attachment and, when its target has stopped, names the step that fails.
 #[test]
 fn a_doctor_looks_at_an_attachment() {
     let mut attachments = Attachments::new();
@@ -248,7 +248,7 @@ fn a_doctor_looks_at_an_attachment() {
     }
 }
 
-/// Each scrape contains the operations since the one before, once each.
+/// Each scrape contains the operations since the previous scrape, once each.
 #[test]
 fn a_scrape_has_how_long_operations_took() {
     let attachments = Attachments::new();

@@ -9,7 +9,7 @@ use support::{Scratch, Server, read, until};
 
 const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555";
 
-/// A target that knows one host's key and has its own.
+/// A target that knows one host's key and has its own key.
 struct Keys {
     scratch: Scratch,
     host: String,
@@ -77,7 +77,7 @@ fn a_pair_of_ends_is_told_what_to_put_where() {
         assert!(said.contains(HOST) && said.contains(subsystem), "{said}");
         let secret = scratch.run(["keys", "show", "--secret", file]).ok().out();
         assert!(!said.contains(secret.trim()), "{said}");
-        // The second run finds the same key, and the printed commands can be typed.
+        // The second run finds the same key, and its printed commands work.
         assert_eq!(scratch.run(&args).ok().out(), said);
         let path = scratch.text(file).replace('\'', "'\\''");
         assert!(said.contains(&path), "{path}: {said}");
@@ -85,7 +85,7 @@ fn a_pair_of_ends_is_told_what_to_put_where() {
         let served = said.lines().find(|line| line.contains("farblock serve")).unwrap();
         assert!(served.contains(&format!("--nqn {subsystem}")), "{said}");
     }
-    // Without a file name it makes a new file, and never overwrites one.
+    // Without a file name `keys pair` makes a new file, and never overwrites one.
     let unnamed = ["keys", "pair", HOST, subsystem];
     assert!(scratch.run(unnamed).ok().out().contains("--host-key"));
     scratch.run(["keys", "check", "host.key"]).ok();
@@ -197,7 +197,7 @@ fn only_who_has_the_key_gets_in() {
     assert_eq!(log.lines().filter(is_of_one).count(), expected.len(), "{log}");
 }
 
-/// By options, in a URL, and in the file of an attachment.
+/// Set by options, in a URL, and in the file of an attachment.
 #[test]
 fn a_host_insists_on_groups_and_hashes() {
     let keys = Keys::new();

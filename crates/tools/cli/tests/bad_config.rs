@@ -139,7 +139,7 @@ fn every_mistake_has_file_line_and_key() {
         let code = if parts.contains(&"does not exist") { 1 } else { 2 };
         let outcome = outcome.fails_in_a_line(code, parts);
         for name in ["u32", "i64", "i128", "invalid type", "sequence", "struct"] {
-            // The key `eui64` contains `i64`.
+            // The name of the key `eui64` contains `i64`, a name of a Rust type.
             let said = outcome.stderr.replace("eui64", "");
             assert!(!said.contains(name), "{said}");
         }
@@ -215,7 +215,7 @@ fn the_example_is_served() {
     let scratch = Scratch::new();
     let example = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/farblock.toml");
     let text = std::fs::read_to_string(example).unwrap();
-    // A free port, since tests run in parallel.
+    // Use a free port, since tests run in parallel.
     let text = text.replace("127.0.0.1:4420\"]", "127.0.0.1:0\"]");
     let config = scratch.file("farblock.toml", text.as_bytes());
     let server = support::Server::start(scratch.command(["serve", "--config", &config]));

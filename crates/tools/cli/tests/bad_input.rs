@@ -97,7 +97,7 @@ fn options_that_make_no_sense() {
     }
 }
 
-/// Global options work before and after the command.
+/// Global options may be before and after the command.
 #[test]
 fn two_ways_to_wait() {
     let both = ["--poll", "serve", "mem:1MiB", "--listen", "127.0.0.1:0", "--spin", "efficient"];

@@ -229,7 +229,7 @@ fn what_makes_no_sense() {
         (&["--floor-serve", "127.0.0.1"], &["has no port"]),
         (&["--floor-serve", "127.0.0.1:0", "--floor"], &["cannot be used with"]),
     ] {
-        // Without the options for short runs, since one case has its own.
+        // Use no options for short runs, since one case has its own.
         let args: Vec<&str> = ["bench"].iter().chain(args).copied().collect();
         let outcome = scratch.run(&args);
         eprintln!("{args:?}: {}", outcome.stderr.lines().next().unwrap_or_default());
@@ -269,7 +269,7 @@ fn interrupted_it_reports_what_it_has_and_leaves_nothing() {
 fn a_disk_that_fails_is_named() {
     let scratch = Scratch::new();
     let outcome = bench(&scratch, &["fault:50,null:64MiB", "--rw", "randread", "--wide"]);
-    // The line breaks at a different place for each failed block.
+    // The report breaks this line at a different place for each failed block.
     let said = outcome.out().split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(said.contains("failed after"), "{said}");
     outcome.fails(1, &["some runs failed"]);

@@ -87,8 +87,8 @@ fn counters_are_scraped() {
     });
     assert!(scrape("Accept: application/openmetrics-text\r\n").ends_with("# EOF\n"));
     assert!(scrape("Host: localhost:80\r\n").contains("farblock_uptime_seconds"));
-    // DNS rebinding: a foreign name may resolve to this address, so that a web page could read the
-    // counters.
+    // DNS rebinding: a foreign name may resolve to this address, which would let a web page read
+    // the counters.
     assert!(scrape("Host: evil.example:80\r\n").starts_with("use this machine's address"));
     let text = scrape("");
     if cfg!(target_os = "linux") {

@@ -14,7 +14,7 @@ fn start(scratch: &Scratch, args: &[&str]) -> Child {
     command.env("TMPDIR", scratch.path("tmp")).spawn().expect("it starts")
 }
 
-/// Reads its output up to a line with these words.
+/// Reads the demonstration's output up to a line with these words.
 fn said(out: &mut BufReader<ChildStdout>, words: &str) -> String {
     let mut text = String::new();
     while !text.contains(words) {

@@ -9,7 +9,7 @@ use std::process::Command;
 
 const ARCHIVES: [&str; 2] = ["farblock-linux-x86_64.tar.gz", "farblock-windows-x86_64.zip"];
 
-/// Packs two small programs in a folder, with the settings of some person's machine.
+/// Packs two small programs in a folder, with a user's umask and time zone.
 fn pack(folder: &Path, umask: &str, timezone: &str) -> PathBuf {
     let programs = folder.join("programs");
     fs::create_dir_all(&programs).expect("a folder");

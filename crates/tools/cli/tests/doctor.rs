@@ -32,7 +32,7 @@ fn doctor(scratch: &Scratch, url: &str, options: &[&str]) -> Outcome {
     scratch.run([&["doctor", url], options].concat())
 }
 
-/// The only problem, which is the last finding: its check, and both sentences.
+/// The only problem, which must be the last finding: its check, and both sentences.
 #[track_caller]
 fn problem(scratch: &Scratch, url: &str, options: &[&str]) -> (String, String) {
     let json = [options, &["--json"]].concat();
@@ -70,10 +70,10 @@ fn all_is_well_as_far_as_a_block() {
     // Unnecessary digests are a hint, not a problem.
     let text = doctor(&scratch, &server.url(1), &["--data-digest"]).ok().out();
     assert!(text.contains("hint") && text.contains("leave --data-digest out"), "{text}");
-    // Without a subsystem it lists the target's subsystems.
+    // Without a subsystem in the URL, doctor lists the target's subsystems.
     let text = doctor(&scratch, &format!("nvme+tcp://{}", server.address), &[]).ok().out();
     assert!(text.contains("farblock discover"), "{text}");
-    // The target logs nothing about it.
+    // The target logs nothing about doctor.
     assert_eq!(server.stop().stderr, "stopped\n");
 }
 
@@ -243,7 +243,7 @@ fn a_target_that_wants_tls() {
     says(&found, "TLS", &["refuses TLS", "farblock keys derive"]);
     let text = doctor(&scratch, &url, &["--tls-key", &key]).ok().out();
     assert!(text.contains("lets this host in over TLS"), "{text}");
-    // A key for a target that has none.
+    // The host has a key, but the target has none.
     let plain = scratch.serve(["mem:1MiB"]);
     let found = problem(&scratch, &plain.url(1), &["--tls-key", &key]);
     says(&found, "TLS", &["leave --tls-key out"]);
@@ -269,14 +269,14 @@ fn a_host_whose_name_is_not_enough() {
     let id = "01234567-89ab-cdef-0123-456789abcdef";
     scratch.ctl(&[&allow[..], &["--host-id", id]].concat()).ok();
     let found = problem(&scratch, &url, &["--tls-key", &key]);
-    // The default identifier comes from the name.
+    // The default identifier is derived from the name.
     let own = "not with the identifier 11111111-2222-3333-4444-555555555555";
     says(&found, "host", &["the target knows", own, "(host_id)", "?hostid=UUID"]);
     let others = ["allow-host", "set-tls", "--tls-key FILE", "the target's log"];
     assert!(others.iter().all(|other| !found.1.contains(other)), "{found:?}");
     doctor(&scratch, &format!("{url}&hostid={id}"), &["--tls-key", &key]).ok();
     scratch.run(["id", &url]).fails_in_a_line(1, &["farblock doctor 'nvme+tcp://"]);
-    // Without TLS for it, the target does not even list the subsystem.
+    // Without TLS, the target does not even list the subsystem for this host.
     scratch.ctl(&["set-tls", &server.address, "plain"]).ok();
     let found = problem(&scratch, &format!("{url}&hostid={id}"), &[]);
     says(&found, "host", &["does not allow", "if it is allowed already", "ctl set-tls ADDR:PORT"]);
@@ -400,7 +400,7 @@ fn a_target_whose_socket_is_anywhere() {
     assert!(said.contains("none runs here") && said.contains("run-serve"), "{said}");
     let mut command = scratch.command(["doctor"]);
     command.env_remove("FARBLOCK_RUNTIME_DIR");
-    // It sees the other targets of this machine, too.
+    // doctor sees the other targets of this machine, too.
     let said = support::finish(command, b"").out();
     let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(said.contains(&format!("one runs at {}", server.address)), "{said}");

@@ -86,7 +86,7 @@ fn copies_in_all_directions() {
         let source = scratch.file("source.img", &data);
         copy(&[&source, &first]).ok();
         copy(&[&first, &second]).ok();
-        // A longer file is replaced, not overwritten at its beginning.
+        // A longer file is replaced, not overwritten from its beginning.
         let result = scratch.disk("result.img", 32 << 20);
         copy(&[&second, &result, "--length", "8MiB"]).ok();
         assert!(read(&result) == data, "{engine}");
@@ -275,7 +275,7 @@ fn several_listeners_each_serve() {
     server.stop();
 }
 
-/// On a separate address, since the ports are fixed.
+/// This uses its own address, since the ports are fixed.
 #[test]
 fn discovery_finds_the_port() {
     const ADDRESS: &str = "127.0.0.77";

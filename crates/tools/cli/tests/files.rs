@@ -1,4 +1,4 @@
-//! Commands replace files atomically: the old or the new file is there at every moment, complete.
+//! Commands replace files atomically: at every moment the old or the new file exists, complete.
 
 mod support;
 
@@ -92,7 +92,7 @@ fn a_report_that_cannot_be_written_leaves_the_old_one() {
     }
 }
 
-/// With the default name too, which is the first to ask for the identity.
+/// A new identity is reported once, also with the default name, which reads the identity first.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_new_identity_is_said_once() {
@@ -104,7 +104,7 @@ fn a_new_identity_is_said_once() {
         std::fs::copy(&disk, &copy).unwrap();
         let said = |stderr: &str| stderr.matches("has an identity of its own now").count();
         let serve = || scratch.serve([&[copy.as_str()], nqn].concat()).stop().stderr;
-        // On a file system without attributes an identity is never new.
+        // On a file system without attributes an identity is never reported as new.
         let first = serve();
         assert!(said(&first) == 1 || !keeps_attributes(&copy), "{nqn:?}: {first}");
         assert_eq!(said(&serve()), 0, "{nqn:?}: the second time");

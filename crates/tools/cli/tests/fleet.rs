@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::os::unix::fs::PermissionsExt;
 use support::{Scratch, Server, read};
 
-/// Two nodes, and agents in processes.
+/// A plan with two nodes, whose agents are processes.
 const SMALL: &str = "\
 host_nodes = 1
 drives_per_target = 2
@@ -76,7 +76,7 @@ fn a_target_that_is_killed_comes_back_and_nothing_is_lost() {
     assert_eq!(report["verified"]["lost"], 0);
 }
 
-/// In network namespaces, which only root may make.
+/// This uses network namespaces, which only root may make.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_target_that_is_cut_off_or_slow_holds_up_its_hosts_and_loses_nothing() {
@@ -94,7 +94,7 @@ fn a_target_that_is_cut_off_or_slow_holds_up_its_hosts_and_loses_nothing() {
     assert_eq!(names, ["cut", "slow"]);
     assert!(faults.iter().all(|fault| fault["failed"] == 0 && fault["lost"] == 0), "{report}");
     let pause = |fault: usize| faults[fault]["pause_seconds"].as_f64().unwrap();
-    // At least that long: the only path was cut for two seconds.
+    // The pause is at least that long: the only path was cut for two seconds.
     assert!(pause(0) >= 1.5, "nobody was cut off: {report}");
     assert!(pause(1) >= 0.02, "nothing was slow: {report}");
     assert_eq!(report["verified"]["lost"], 0);
@@ -116,8 +116,8 @@ fn a_plan_that_is_brought_along_runs() {
     }
 }
 
-/// The unchanged plan, except for its times and drive sizes. Without root, only with the fault that
-/// needs no network namespaces.
+/// Runs the plan unchanged, except for its times and drive sizes. Without root it has only the
+/// fault that needs no network namespaces.
 #[test]
 fn the_plan_of_failures_loses_nothing() {
     let scratch = Scratch::new();
@@ -161,7 +161,7 @@ fn an_agent_that_is_killed_ends_the_run_and_is_named() {
     use std::process::Stdio;
     for (place, name) in ["target on node 1", "hosts on node 2"].into_iter().enumerate() {
         let scratch = Scratch::new();
-        // So long that only the death of the process ends it.
+        // So long that the action ends only with the process.
         let plan = small(&scratch, &SMALL.replace("_seconds = 0.5", "_seconds = 3600"));
         let mut command = scratch.command(["-q", "fleet", "run", &plan, "--loopback"]);
         let run = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
@@ -194,7 +194,7 @@ fn with(variable: &str) -> Vec<(u32, String)> {
     found
 }
 
-/// As `kill -STOP` does: it keeps its connections, and is silent.
+/// The agent is stopped as by `kill -STOP`: it keeps its connections, and is silent.
 #[cfg(target_os = "linux")]
 #[test]
 fn an_agent_that_is_stopped_ends_the_run_is_named_and_is_gone() {

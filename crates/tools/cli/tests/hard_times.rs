@@ -35,13 +35,13 @@ fn signals_without_a_meaning_end_nothing() {
     assert!(outcome.stderr.contains("no configuration file to read again"), "{}", outcome.stderr);
 }
 
-/// An acknowledged write must be in the file, even if the target is stopped meanwhile.
+/// The data of an acknowledged write must be in the file, even if the target is stopped meanwhile.
 #[test]
 fn a_target_stopped_during_a_write() {
     for engine in ENGINES {
         let scratch = Scratch::new();
         let disk = scratch.disk("disk.img", 64 << 20);
-        // Slow enough to stop it in the middle.
+        // The disk is slow enough to stop the target in the middle.
         let slow = format!("limit:16MiB/s,{disk}");
         let server = scratch.serve(["--engine", engine, &slow]);
         let data = noise(1, 64 << 20);
@@ -81,7 +81,7 @@ fn start_reading(scratch: &Scratch, server: &Server) -> Child {
         let status = scratch.run(["status", "--json"]).ok().json();
         status["controllers"][0]["io_queues"].as_u64() > Some(0)
     });
-    // The commands follow within milliseconds.
+    // The commands follow within milliseconds of the connection.
     std::thread::sleep(Duration::from_millis(500));
     child
 }
@@ -89,7 +89,7 @@ fn start_reading(scratch: &Scratch, server: &Server) -> Child {
 #[test]
 fn a_second_signal_ends_at_once() {
     let scratch = Scratch::new();
-    // Each read takes longer than any timeout here.
+    // Each read takes longer than any timeout in this test.
     let mut server = scratch.serve(["delay:60s,mem:1MiB"]);
     let mut reader = start_reading(&scratch, &server);
     // A second signal that arrives before the first was handled merges with it.

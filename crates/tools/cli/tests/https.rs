@@ -58,7 +58,7 @@ fn tokens(scratch: &Scratch) -> String {
     secret(scratch, "tokens", &format!("ops admin {ADMIN}\nwatcher read-only {WATCH}\n"))
 }
 
-/// A target with that certificate, and the port of its interface.
+/// A target with the certificate in cert.pem, and the port of its interface.
 fn start(scratch: &Scratch, more: &[&str]) -> (Server, String) {
     let tokens = tokens(scratch);
     let args = ["--nqn", NQN, "mem:1MiB", "--api", "127.0.0.1:0", "--api-tokens", &tokens];
@@ -154,7 +154,7 @@ fn what_is_wrong_with_a_certificate_is_said() {
         (params(&["elsewhere.example"]), "is not for 127.0.0.1"),
     ] {
         certify(&scratch, &params, &ours);
-        // The check does not know by which names clients reach the target.
+        // The check does not know the names by which clients reach the target.
         let checked = scratch.run(&check);
         match sentence {
             "is not for 127.0.0.1" => checked.ok(),
@@ -164,7 +164,7 @@ fn what_is_wrong_with_a_certificate_is_said() {
         let url = format!("https://127.0.0.1:{port}");
         status(&scratch, &url, "ours.pem").fails_in_a_line(1, &[sentence]);
         server.stop();
-        // A copy of the self-signed certificate does not make it trusted here.
+        // Trusting the server's own certificate does not help: its fault remains.
         certify_itself(&scratch, params);
         let (server, port) = start(&scratch, &[]);
         let url = format!("https://127.0.0.1:{port}");
@@ -278,7 +278,7 @@ fn events_come_to_whoever_has_a_token() {
             text.push_str(&String::from_utf8_lossy(&piece[..count]));
         }
     };
-    // The server sends the first comment when it is subscribed.
+    // The server sends the first comment once the client is subscribed.
     read(":\n\n");
     scratch.run(["ctl", "add-namespace", NQN, "mem:2MiB"]).ok();
     read("event: namespace_added");

@@ -9,7 +9,7 @@ use support::{Reserved, Scratch, Server};
 const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:11111111-0000-4000-8000-000000000001";
 const LOCKED: &str = "nqn.2014-08.org.nvmexpress:uuid:11111111-0000-4000-8000-000000000002";
 
-/// Imports a configuration, serves it, and returns its state and the messages.
+/// Imports a configuration, serves it, and returns the target's state and the importer's messages.
 fn imported(scratch: &Scratch, json: &str) -> (serde_json::Value, String) {
     let reserved = Reserved::at(Ipv4Addr::LOCALHOST);
     let port = reserved.address.port();

@@ -111,7 +111,7 @@ fn neither_pages_nor_who_guesses_get_anything() {
         .collect();
     let answers: Vec<_> = guesses.into_iter().map(|guess| guess.join().unwrap()).collect();
     assert!(answers.iter().all(|it| it.starts_with("HTTP/1.1 4")), "{answers:?}");
-    // Too many wrong guesses from this address.
+    // Send too many wrong guesses from this address.
     let answer = ask(&url, "GET /v1/status", &bearer(WATCH.trim_start_matches('f')));
     assert!(answer.starts_with("HTTP/1.1 429"), "{answer}");
     assert!(answer.to_lowercase().contains("retry-after: 60"), "{answer}");
@@ -139,7 +139,7 @@ fn conditions_hold() {
     for others in ["\u{e9}", "\"1\"", "W/\"1\"", "\"1\", \"2\"", "\"1\"\r\nIf-Match: \"2\""] {
         asked("DELETE", &format!("If-Match: {others}\r\n"), "412");
     }
-    // The object exists and only a new one was requested: the body is not even checked.
+    // The object exists and the request allows only a new one: the body is not even checked.
     let refused = asked("PUT", "If-None-Match: *\r\n", "412");
     assert!(refused.contains("there is a namespace 1 of subsystem"), "{refused}");
     asked("PUT", "If-None-Match: \"1\"\r\n", "422");

@@ -1,5 +1,5 @@
 //! A target that saves its changes is killed at every step of a change. A restart finds the old or
-//! the new state, complete, and continues from there.
+//! the new state, complete, and the target continues from that state.
 #![cfg(target_os = "linux")]
 
 mod support;
@@ -21,13 +21,13 @@ const HOST: &str = "nqn.2026-11.org.farblock:host";
 
 #[derive(Clone, Copy, Debug)]
 enum Moment {
-    /// As soon as the state file or its temporary file has this event.
+    /// When the state file or its temporary file has this event.
     Seen(ReadFlags),
-    /// After a partial write, because of a limit on file sizes.
+    /// After a partial write, which a limit on file sizes causes.
     Half,
-    /// This long after the request.
+    /// When this time has passed since the request.
     After(Duration),
-    /// As soon as the target confirms the change.
+    /// When the target confirms the change.
     Answered,
 }
 
@@ -49,7 +49,7 @@ const ROUNDS: usize = 3;
 /// A file size limit below the size of every state.
 const HALF: u64 = 700;
 
-/// The sequence of states: changes in one step, in several steps, and of a moving disk.
+/// The states to request in turn: changes in one step, in several steps, and of a moving disk.
 fn states(begun: &Value) -> Vec<Document> {
     let disk = |size: u64| json!({ "path": "disk.img", "size": size });
     let host = json!({ HOST: { "limits": { "iops": 100_000 } } });
@@ -196,7 +196,7 @@ fn killed_at_any_moment_of_a_change_it_has_the_old_state_or_the_new_one() {
     let states = states(&begun);
     let (mut at, mut old, mut new) = (0, 0, 0);
     for round in 0..ROUNDS * MOMENTS.len() {
-        // Start from a saved state, with a different change for each moment in each round.
+        // Start from a saved state, so that each moment meets a different change in each round.
         for _ in 0..1 + round / MOMENTS.len() {
             at = (at + 1) % states.len();
             assert_eq!(ask(&client(&scratch), &states[at]), Some(200));
@@ -218,7 +218,7 @@ fn killed_at_any_moment_of_a_change_it_has_the_old_state_or_the_new_one() {
     }
     println!("{old} times the old state, {new} times the new one");
     assert!(old > 0 && new > 0);
-    // Leftovers of the last kill do not disturb, and are removed.
+    // Leftovers of the last kill do not disturb the next start, which removes them.
     assert_eq!(ask(&client(&scratch), &states[(at + 1) % states.len()]), Some(200));
     let left = std::fs::read_dir(scratch.path("kept")).expect("a folder");
     let mut left: Vec<_> = left.map(|one| one.expect("an entry").file_name()).collect();

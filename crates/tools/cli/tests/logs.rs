@@ -26,7 +26,7 @@ fn a_failing_disk_is_one_line_on_each_side() {
     assert!(rest.len() <= 1, "{}", outcome.stderr);
 }
 
-/// The operator learns of it while the disk can still be copied.
+/// The log tells the operator of the replacement while the old disk can still be copied.
 #[cfg(unix)]
 #[test]
 fn a_disk_that_was_replaced_by_another_file_is_said() {
@@ -103,7 +103,7 @@ fn the_environment_says_what_is_logged() {
     assert!(serve("farblock_target=loud").contains("RUST_LOG is of no use"));
 }
 
-/// A contributor follows a command from one end to the other and back.
+/// The log shows each command at the host and at the target, so that a contributor can follow it.
 #[test]
 fn each_command_is_logged_at_both_ends() {
     let scratch = Scratch::new();
@@ -152,21 +152,21 @@ fn another_kind_of_server_is_suspected() {
     outcome.fails_in_a_line(1, &["another kind of server may be listening"]);
 }
 
-/// The target's log, in this format, of an admitted and a refused host.
+/// The target's log, with these options, of an admitted and a refused host.
 fn logged(scratch: &Scratch, options: &[&str]) -> String {
     let serve = [&["mem:1MiB", "--allow-host", HOST, "-v"], options].concat();
     let server = scratch.serve(serve);
     let url = format!("{}&hostnqn={HOST}", server.url(1));
     scratch.run(["read", &url, "-o", "out.bin"]).ok();
     scratch.run(["id", &server.url(1)]).fails(1, &["does not allow this host"]);
-    // A connection at the stop, so that the stop is logged.
+    // Keep a connection open at the stop, so that the target logs the stop.
     let mut connected = TcpStream::connect(&server.address).expect("it listens");
     let mut hello = [0; 128];
     (hello[2], hello[4]) = (128, 128);
     connected.write_all(&hello).expect("it takes it");
     connected.read_exact(&mut hello).expect("it answers");
     let text = server.stop().stderr;
-    // Earlier connections may still be counted.
+    // The count may include earlier connections.
     assert!(text.contains("stopping: finishing what ") && text.contains(" connection"), "{text}");
     text
 }

@@ -97,7 +97,8 @@ fn a_free_port_is_the_same_one_when_the_configuration_comes_back_to_it() {
         let status = scratch.run(["status", "--json"]).ok().json();
         status["listening"].as_array().unwrap().len()
     };
-    // Hosts know the target by its first address, so it stays, and no step is applied.
+    // Hosts know the target by its first address, so that address stays, and no step of the change
+    // is applied.
     write(&other);
     scratch.run(["reload"]).fails(1, &["started with"]);
     assert_eq!(listening(), 1);

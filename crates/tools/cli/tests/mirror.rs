@@ -16,7 +16,7 @@ const LEG_BYTES: usize = 9 << 20;
 const RESERVED_BYTES: usize = 1 << 20;
 const BLOCKS: u64 = 64;
 
-/// The states of both legs in a leg's newest record: 1 is in sync, 2 behind.
+/// The states of both legs in the newest record on a leg: 1 is in sync, 2 behind.
 fn standings(image: &str) -> [u8; 2] {
     let bytes = support::read(image);
     let reserved = &bytes[bytes.len() - RESERVED_BYTES..];
@@ -26,7 +26,7 @@ fn standings(image: &str) -> [u8; 2] {
     [newest[72], newest[73]]
 }
 
-/// Writes versions of its blocks and reads them back until `stop`.
+/// Writes versions of blocks and reads them back until `stop`.
 fn load(disk: &Disk, stop: &AtomicBool, count: &AtomicU64) {
     let mut blocks = Blocking::new(disk).expect("a queue");
     let size = blocks.geometry().block_size as usize;
@@ -34,7 +34,7 @@ fn load(disk: &Disk, stop: &AtomicBool, count: &AtomicU64) {
     let mut turn: u64 = 0;
     while !stop.load(Ordering::Relaxed) {
         turn += 1;
-        // Far apart, so that the writes hit several regions.
+        // The blocks are far apart, so that the writes hit several regions.
         let (at, lba) = ((turn * 7 % BLOCKS) as usize, turn * 7 % BLOCKS * 200);
         blocks.read(lba, &mut data).expect("read");
         assert!(data.iter().all(|&byte| byte == versions[at]), "block {lba} went back");
@@ -109,7 +109,7 @@ fn compares(scratch: &Scratch, nqn: &str, image: &str, more: impl Fn()) {
     assert!(slow.contains("at 1 MiB/s at most"), "{slow}");
     ctl(&["verify", nqn, "1", "--no-wait"]).ok();
     more();
-    // The new speed applies at once.
+    // The new speed applies to the running comparison.
     ctl(&["copy-speed", nqn, "1", "0"]).ok();
     let same = ctl(&["verify", nqn, "1"]).ok().out();
     assert!(same.contains("all legs in sync are the same"), "{same}");
@@ -166,7 +166,7 @@ fn a_leg_that_has_shrunk_is_out() {
         scratch.run(["ctl", "--control", &far, "resize", &leg.nqn, "1", &bytes]).ok();
     };
     let status = || scratch.run(["status", "--control", &control]).ok().out();
-    // Wait until no write would notice the problem.
+    // Wait until the mirror writes no more: a write would notice the change.
     until("the bitmap is empty", || {
         let status = scratch.run(["status", "--control", &control, "--json"]).ok().json();
         status["subsystems"][0]["namespaces"][0]["mirror"]["dirty_bytes"] == 0
@@ -180,7 +180,8 @@ fn a_leg_that_has_shrunk_is_out() {
     leg.stop().ok();
 }
 
-/// Reads MiB 2 so often that every leg in sync is read, and expects the last written data.
+/// Reads MiB 2 so often that the mirror reads it from every leg in sync, and expects the last
+/// written data.
 fn reads_are(scratch: &Scratch, url: &str, byte: u8) {
     for _ in 0..6 {
         let read = scratch.run(["read", url, "--offset", "2MiB", "--length", "1MiB"]).ok();

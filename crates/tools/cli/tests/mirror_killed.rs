@@ -1,5 +1,5 @@
-//! A mirror's process is killed while a remote leg's storage delays one of its writes. That write
-//! must not be executed after the next process's writes.
+//! A mirror's process is killed while a remote leg's storage delays one of its writes. The target
+//! must not execute that write after the next process's writes.
 #![cfg(unix)]
 
 mod support;
@@ -143,20 +143,20 @@ fn what_is_held_back_does_not_come_after_what_is_written_then() {
     assert_eq!(far.has(), 3, "what a dead process had sent has come after it");
     let (state, reason) = far_leg;
     assert!(state == "out" && reason.contains("has not confirmed"), "{state}: {reason}");
-    // Nothing is delayed: the old controllers are cancelled, and the leg is used at once.
+    // No write is delayed: the old controllers are cancelled, and the mirror uses the leg at once.
     second.kill();
     let third = Mirror::start(&scratch, &legs, "");
     assert!(third.is_whole(), "{:?}", third.legs());
     third.verify();
-    // After an orderly stop there is nothing to wait for.
+    // After an orderly stop no write is outstanding, so the mirror does not wait.
     third.server.stop().ok();
     let files = std::fs::read_dir(scratch.path("kept/controllers")).expect("a folder");
     let texts: Vec<_> = files.map(|file| support::read(file.expect("it is one").path())).collect();
     assert_eq!(texts, [b"[]"]);
 }
 
-/// A target, such as the kernel's, can neither cancel controllers nor delay later writes behind a
-/// lost one. The mirror waits three times the keep alive timeout for that write.
+/// A target such as the kernel's can neither cancel controllers nor hold later writes until a lost
+/// one has ended. The mirror waits three times the keep alive timeout for that write.
 #[test]
 fn a_target_that_ends_nothing_is_given_its_time() {
     let scratch = Scratch::new();
@@ -200,7 +200,7 @@ fn a_target_that_ends_nothing_is_given_its_time() {
     second.server.stop().ok();
 }
 
-/// The leg that cannot be written yet is the only one with all data: the mirror waits.
+/// The leg that cannot be written yet is the only leg with all data: the mirror waits.
 #[test]
 fn the_only_leg_with_the_data_is_waited_for() {
     let (scratch, far) = (Scratch::new(), Far::new());
@@ -221,7 +221,7 @@ fn the_only_leg_with_the_data_is_waited_for() {
     };
     let said = || String::from_utf8_lossy(&support::read(&log)).into_owned();
     let waits = || until("it says that it waits", || said().contains("the mirror waits"));
-    // A signal stops it during the wait.
+    // A signal stops the target during the wait.
     let child = command().spawn().expect("the target starts");
     waits();
     support::signal(child.id(), "TERM");

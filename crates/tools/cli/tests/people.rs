@@ -66,7 +66,7 @@ fn terminal() -> (std::fs::File, std::fs::File) {
     (person.into(), program)
 }
 
-/// Control-D on a terminal ends the input, and once is enough.
+/// Control-D on a terminal ends the input; once is enough.
 #[cfg(target_os = "linux")]
 #[test]
 fn what_is_typed_ends_once() {
@@ -130,14 +130,14 @@ fn a_host_says_who_it_is_on_the_command_line() {
         let with = |more: &[&str]| scratch.run([command, more].concat());
         let refused = with(&[]);
         assert_eq!(refused.code, Some(1), "{command:?}: {}", refused.stderr);
-        // Either is enough: the identifier is in the name.
+        // Either option is enough: the identifier is part of the name.
         with(&["--hostnqn", &named]).ok();
         with(&["--hostid", ID]).ok();
     }
     let discover = |host: &str| scratch.run(["discover", address, "--hostnqn", host]).ok().out();
     assert!(discover(&named).contains(&server.nqn));
     assert!(!discover("nqn.2026-11.h:other").contains(&server.nqn));
-    // The URL works like the option, and repeating the same value is no contradiction.
+    // The URL's parameter works like the option, and the same value in both is no contradiction.
     let named_there = format!("nvme+tcp://{address}/?hostnqn={named}");
     for command in
         [&["discover", &named_there][..], &["discover", &named_there, "--hostnqn", &named]]

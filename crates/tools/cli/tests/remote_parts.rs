@@ -1,5 +1,5 @@
-//! Remote disks as parts of a set: each target behind it is killed in turn, under load, and nothing
-//! fails or is lost.
+//! Remote disks as parts of a set: each target that serves a part is killed in turn, under load,
+//! and no operation fails and no data is lost.
 #![cfg(unix)]
 
 mod support;
@@ -12,13 +12,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use support::{Reserved, Scratch, Server, until};
 
 const PART_BYTES: u64 = 8 << 20;
-/// Test locations, over all parts together.
+/// The number of locations that the test writes, over all parts together.
 const PLACES: u64 = 64;
 
-/// Writes versions of its blocks and reads them back until `stop`.
+/// Writes versions of blocks and reads them back until `stop`.
 fn load(disk: &Disk, step: u64, stop: &AtomicBool, count: &AtomicU64) {
     let mut blocks = Blocking::new(disk).expect("a queue");
-    // Two blocks each, some of them across two parts.
+    // Each location has two blocks; some cross the boundary of parts.
     let size = 2 * blocks.geometry().block_size as usize;
     let (mut data, mut versions) = (vec![0; size], [0_u8; PLACES as usize]);
     let mut turn: u64 = 0;
@@ -38,7 +38,7 @@ fn load(disk: &Disk, step: u64, stop: &AtomicBool, count: &AtomicU64) {
     }
 }
 
-/// Kills each part in turn under load; `step` blocks lie between locations.
+/// Kills the target of each part in turn under load; `step` blocks lie between locations.
 fn each_is_killed_in_turn(kind: &str, step: u64, order: [usize; 2]) {
     let scratch = Scratch::new();
     let images = ["one.img", "two.img"].map(|name| scratch.disk(name, PART_BYTES));
@@ -79,7 +79,7 @@ fn each_is_killed_in_turn(kind: &str, step: u64, order: [usize; 2]) {
     });
     drop(disk);
     server.stop().ok();
-    // All parts have been written.
+    // Every part has been written.
     for image in images.iter().chain([&local]) {
         assert!(support::read(image).iter().any(|byte| *byte != 0), "{image} is empty");
     }
@@ -96,8 +96,8 @@ fn a_concatenation_goes_on_when_its_last_part_is_back() {
     each_is_killed_in_turn("concat:", (PART_BYTES / 512 - 1) / 21, [1, 0]);
 }
 
-/// Double faults: two parts at once, and a part with the machine that has the set. The host
-/// retries, and all written data is there.
+/// Two targets of parts are killed at once, or one of them together with the target that has the
+/// set. The host retries, and all written data is still stored.
 #[test]
 fn two_are_killed_at_once() {
     let scratch = Scratch::new();
@@ -131,7 +131,7 @@ fn two_are_killed_at_once() {
                 let _ = servers[index].take().expect("it runs").wait();
             }
             let mut back = pair;
-            // The set opens only when its parts are there.
+            // The set opens only when all its parts are available.
             back.sort_unstable();
             for index in back {
                 servers[index] = Some(serve(all[index], &addresses[index], &names[index]));
@@ -173,7 +173,7 @@ fn the_next_target_ends_what_a_dead_one_has_begun() {
     for _ in 0..3 {
         let server = start();
         written(&server);
-        // The old controller is removed once the new one has written.
+        // The record of the old controller is removed once the new one has written.
         until("it is the only one", || lives().len() == 1);
         names.push(lives()[0]["name"].to_string());
         server.signal("KILL");
@@ -201,7 +201,7 @@ fn parts_are_what_they_are_called() {
         scratch.run(["serve", "--listen", "127.0.0.1:0", spec]).fails(1, parts);
     };
     refused(&format!("concat:{locked_url},{open_url}"), &["TLS"]);
-    // The same disk by another address.
+    // The same disk at another address.
     let again = open_url.replace("127.0.0.1", "localhost");
     refused(&format!("stripe:{open_url},{again}"), &["same disk", "once"]);
     let gone = scratch.serve([scratch.disk("three.img", PART_BYTES)]);
@@ -221,7 +221,7 @@ fn parts_are_what_they_are_called() {
     let status = scratch.run(["status", "--control", &control]).ok().out();
     assert!(!status.contains("tls.key") && status.contains("ready"), "{status}");
     assert_eq!(status.matches("leg of 1").count(), 2, "{status}");
-    // Of the URL's parameters only the namespace belongs to the name.
+    // Of the URL's parameters only the namespace is part of the name.
     assert_eq!(status.matches("?ns=1, ready").count(), 2, "{status}");
     let nqn = whole.nqn.clone();
     scratch
@@ -278,7 +278,7 @@ fn a_part_that_is_another_size_the_next_time_moves_nothing() {
     let mut data = [0; 512];
     blocks.read(behind_one, &mut data).expect("read");
     assert_eq!(data, [7; 512]);
-    // Shrinking in use: status reports it, and the missing part fails.
+    // The part shrinks in use: status reports that, and reads of the missing blocks fail.
     resized(PART_BYTES / 2);
     until("it is said that it is shorter", || status().contains("where it had 16 MiB"));
     assert!(status().contains(", away"), "{}", status());
@@ -290,7 +290,7 @@ fn a_part_that_is_another_size_the_next_time_moves_nothing() {
     serve(&named).fails(1, &["is shorter than the 8 MiB of it"]);
 }
 
-/// Two sets with one remote disk would overwrite each other's data.
+/// Two sets that contain one remote disk would overwrite each other's data.
 #[test]
 fn a_remote_disk_is_part_of_one_thing() {
     let scratch = Scratch::new();

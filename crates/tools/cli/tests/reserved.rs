@@ -1,5 +1,5 @@
-//! Reservations of disks without attributes: kept in the target's folder, across kill -9 at any
-//! moment, and not offered without a folder.
+//! Reservations of disks without attributes: the target keeps them in its folder, across kill -9 at
+//! any time, and does not offer them without a folder.
 
 mod support;
 
@@ -49,12 +49,12 @@ impl Host {
         self.io.run(sqe, Transfer::InCapsule(data.len() as u32), &data).status
     }
 
-    /// Registers this key to persist, whatever key was registered before.
+    /// Registers this key persistently, whatever key was registered before.
     fn register(&mut self, key: u64) -> Status {
         self.send(NvmOpcode::RESERVATION_REGISTER, replaces(), &[0, key])
     }
 
-    /// The same, without waiting for the answer.
+    /// Like [`register`](Self::register), without waiting for the answer.
     fn begin_to_register(&mut self, key: u64) {
         let (sqe, data) = command(NvmOpcode::RESERVATION_REGISTER, replaces(), &[0, key]);
         let mut out = Vec::new();
@@ -70,7 +70,7 @@ impl Host {
         self.send(NvmOpcode::RESERVATION_ACQUIRE, control, &[key, 0])
     }
 
-    /// The type, whether it persists, and the registered keys.
+    /// The type, whether the reservation persists, and the registered keys.
     fn report(&mut self) -> (u8, bool, Vec<u64>) {
         const LENGTH: u32 = 4096;
         let mut sqe = Sqe::new(NvmOpcode::RESERVATION_REPORT.0, 0, 1);
@@ -93,7 +93,7 @@ fn command(opcode: NvmOpcode, control: ReservationControl, keys: &[u64]) -> (Sqe
     (Sqe { cdw10: control.0.into(), dptr, ..Sqe::new(opcode.0, 0, 1) }, data)
 }
 
-/// Replaces any earlier key, to persist.
+/// A registration that replaces any earlier key, and persists.
 fn replaces() -> ReservationControl {
     ReservationControl::default()
         .with_action(RegisterAction::REPLACE.0)
@@ -157,7 +157,7 @@ fn killed_at_any_moment_it_has_what_was_answered() {
             let (_, persists, keys) = host.report();
             let kept = scratch.path("answered");
             let answered: u64 = std::fs::read_to_string(kept).unwrap().parse().unwrap();
-            // The unanswered one may have been saved as well.
+            // The unanswered registration may have been saved as well.
             assert!(persists && [vec![answered], vec![answered + 1]].contains(&keys), "{keys:?}");
         }
         let mut answered = first;
@@ -166,7 +166,7 @@ fn killed_at_any_moment_it_has_what_was_answered() {
             assert_eq!(host.register(answered + 1), Status::SUCCESS);
             answered += 1;
         }
-        // Kill it while it saves the next one.
+        // Kill the target while it saves the next registration.
         host.begin_to_register(answered + 1);
         kill(server);
         scratch.file("answered", answered.to_string().as_bytes());

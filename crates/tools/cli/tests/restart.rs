@@ -33,7 +33,7 @@ fn held(socket: &TcpListener) -> Stdio {
     OwnedFd::from(socket.try_clone().expect("a descriptor")).into()
 }
 
-/// Writes and reads back until `stop`; returns the longest round.
+/// Writes and reads data back until `stop`; returns the longest round.
 fn load(disk: &Disk, stop: &AtomicBool, rounds: &AtomicU64) -> Duration {
     let mut blocks = Blocking::new(disk).expect("a queue");
     let mut back = vec![0; 512];
@@ -45,7 +45,7 @@ fn load(disk: &Disk, stop: &AtomicBool, rounds: &AtomicU64) -> Duration {
         let begin = Instant::now();
         let data = support::noise(round, 512);
         blocks.write(round % 64, &data).expect("it waits, and is written");
-        // Also a block from before the restart.
+        // Also read a block from before the restart.
         let earlier = round.saturating_sub(63);
         blocks.read(earlier % 64, &mut back).expect("it waits, and is read");
         assert!(back == support::noise(earlier, 512), "round {earlier} is not what was written");
@@ -55,7 +55,7 @@ fn load(disk: &Disk, stop: &AtomicBool, rounds: &AtomicU64) -> Duration {
     longest
 }
 
-/// Connects repeatedly: the socket always listens.
+/// Connects repeatedly: the socket must listen all the time. Returns the number of connections.
 fn strangers(socket: &TcpListener, stop: &AtomicBool) -> u64 {
     let address = socket.local_addr().expect("an address");
     let mut connected = 0;

@@ -1,5 +1,5 @@
-//! The rights that a running target has given up, as the kernel reports them, and that it works
-//! nevertheless.
+//! The rights that a running target has given up, as the kernel reports them; and that the target
+//! works without them.
 #![cfg(target_os = "linux")]
 
 mod support;
@@ -106,7 +106,7 @@ fn memory_of_one_command_with_a_key_is_not_dumped() {
         let mut command = scratch.command_of_nobody(args);
         let mut child = command.stderr(Stdio::null()).spawn().expect("it starts");
         let (mut peer, _) = silent.accept().expect("it connects");
-        // It has read its key when it sends its first byte.
+        // The command has read its key when it sends its first byte.
         peer.read_exact(&mut [0]).expect("a byte");
         let file = format!("/proc/{}/environ", child.id());
         let owner = std::fs::metadata(file).expect("it runs").uid();
@@ -138,7 +138,7 @@ fn a_disk_is_added_where_that_is_allowed() {
     let seen = status(&scratch);
     assert_eq!(seen["confinement"]["allowed_paths"], serde_json::json!([allowed]));
     server.stop();
-    // The saved state is restored, and files outside are still refused.
+    // The target restores the saved state, and still refuses files outside of its paths.
     let server = scratch.serve(args);
     is_used(&scratch, &server, 2);
     server.stop();
@@ -165,7 +165,7 @@ fn a_leg_has_its_key_in_the_keyring() {
     let legs = || scratch.run(["status"]).ok().out();
     support::until("both legs are in sync", || legs().matches("in sync").count() >= 2);
     server.stop();
-    // A target without a keyring key at its start cannot ask later, and says so.
+    // A target that started without a keyring key cannot ask for one later, and says so.
     let _server = scratch.serve(["--nqn", NQN, "mem:1MiB"]);
     let other = scratch.disk("other.img", 4 << 20);
     let mirror = format!("mirror:{leg},{other}?create");
@@ -174,7 +174,7 @@ fn a_leg_has_its_key_in_the_keyring() {
         .fails(1, &["gives up asking the kernel's keyring"]);
 }
 
-/// A broker reads hosts' keys for the target, each time that they are needed.
+/// A broker reads hosts' keys for the target, each time that the target needs them.
 #[test]
 fn a_host_has_its_key_in_the_targets_keyring() {
     let scratch = Scratch::new();
@@ -203,7 +203,7 @@ fn a_host_has_its_key_in_the_targets_keyring() {
     let seen = status(&scratch);
     is_confined(seen["pid"].as_u64().expect("a process"), &seen["confinement"]);
     assert_eq!(seen["confinement"]["dumpable"], false, "{seen}");
-    // A broker, which holds only keys, is not swapped if that is permitted.
+    // The broker process, which holds only keys, is not swapped if that is permitted.
     if is_root() {
         let locked = |process: &u64| threads(*process, "VmLck")[0] != "0 kB";
         let brokers = children(seen["pid"].as_u64().expect("a process"));
@@ -220,7 +220,7 @@ fn a_host_has_its_key_in_the_targets_keyring() {
     scratch.run(["reload"]).ok();
     id(&server, &first).ok();
     id(&server, &second).ok();
-    // The target notices without a request.
+    // The target notices a changed key without a request.
     drop(kept);
     let url = format!("{}&hostnqn={host}", server.url(1));
     let is_refused = || scratch.run(["id", &url, "--tls-key", &first]).code == Some(1);
@@ -231,7 +231,7 @@ fn a_host_has_its_key_in_the_targets_keyring() {
     // The keyring has no secrets for authentication.
     let secret = ["allow-host", nqn, host, "--key", "keyring:"];
     scratch.ctl(&secret).fails(1, &["dhchap_key", "credential:NAME"]);
-    // Removing the last key logs one warning that the host still gets in.
+    // Removing the last key logs one warning: the host can still connect.
     drop(kept_second);
     let sentence = "gets in with the key that it had";
     let warned = || std::fs::read_to_string(&log).expect("text").matches(sentence).count();
@@ -242,13 +242,13 @@ fn a_host_has_its_key_in_the_targets_keyring() {
     support::until("a key that is put there is taken again", is_known);
     assert_eq!(warned(), 1, "it is said once");
     server.stop();
-    // A target without a keyring key at its start cannot ask later, and says so.
+    // A target that started without a keyring key cannot ask for one later, and says so.
     let _server = scratch.serve(["--nqn", nqn, "mem:1MiB", "--allow-host", HOST]);
     scratch.ctl(&allow).fails(1, &["gives up asking the kernel's keyring", "name a file"]);
 }
 
-/// A copy of a whole file system has all attributes of its original, and the inode numbers. In the
-/// sandbox, a target may not look at the files of the other target.
+/// A copy of a whole file system has all attributes and inode numbers of its original. In the
+/// sandbox, a target cannot look at the other target's files.
 #[test]
 fn a_copy_is_refused_while_its_original_is_shared() {
     use rustix::fs::{XattrFlags, getxattr, setxattr};

@@ -14,7 +14,7 @@ fn section(title: &str) -> String {
     rest.split("\n## ").next().expect("a part").to_owned()
 }
 
-/// The code blocks, with the text behind each fence.
+/// The code blocks, each with the text after its fence.
 fn blocks(section: &str) -> Vec<(&str, &str)> {
     let inside = section.split("```").skip(1).step_by(2);
     inside.map(|block| block.split_once('\n').expect("a line at least")).collect()
@@ -33,7 +33,7 @@ fn commands(section: &str) -> Vec<String> {
     commands
 }
 
-/// The test's replacements for the document's names.
+/// Replaces the document's names by the test's.
 struct Cast {
     scratch: Scratch,
     host: String,
@@ -69,7 +69,7 @@ impl Cast {
         }
     }
 
-    /// The target of the document's file; adds a subsystem before the hosts.
+    /// Starts a target with the document's file; adds a subsystem before the hosts.
     fn configured(&self, block: &str) -> Server {
         let subsystem = "[[subsystems]]\nnqn = \"nqn.2026-11.org.farblock:document\"\n\
                          namespaces = [{ path = \"disk.img\" }]\n\n[[subsystems.hosts]]";
@@ -83,8 +83,8 @@ impl Cast {
     }
 }
 
-/// Follows a section: makes the keys, starts a target by options and then one by its file, and runs
-/// all later commands against each.
+/// Follows a section: makes the keys, starts a target by options and then one by the section's
+/// file, and runs all later commands against each.
 fn done(title: &str, expected: &[&str]) {
     let (cast, section) = (Cast::new(), section(title));
     let commands = commands(&section);

@@ -25,7 +25,7 @@ fn connect(server: &Server, nsid: u32) -> Disk {
     Disk::connect(&[url], &options).expect("connected")
 }
 
-/// Writes and reads back until `stop`.
+/// Writes and reads data back until `stop`.
 fn load(disk: &Disk, stop: &AtomicBool, count: &AtomicU64) {
     let mut blocks = Blocking::new(disk).expect("a queue");
     let mut back = vec![0; 512];
@@ -86,7 +86,7 @@ fn namespaces_come_change_and_go_under_load() {
         scratch.ctl(&["remove-namespace", NQN, "3"]).ok();
         until("what is gone answers so", || blocks.write(0, &[7; 512]).is_err());
         goes_on();
-        // Removing a namespace closes its file, also for one that the target started with.
+        // Removing a namespace closes its file, even if the target started with that namespace.
         scratch.ctl(&["remove-namespace", NQN, "2"]).ok();
         scratch.ctl(&["add-namespace", NQN, "second.img"]).ok();
         scratch.ctl(&["add-namespace", NQN, "third.img", "--nsid", "9"]).ok();
@@ -332,7 +332,7 @@ fn what_is_kept_comes_back() {
     let server = start();
     assert_eq!(scratch.run(["config", "show"]).ok().out(), before);
     assert_eq!(scratch.status()["subsystems"][0]["namespaces"][1]["bytes"], 512 << 10);
-    // Killed during many changes, the target finds one of the states, complete.
+    // A target killed during many changes restarts with one of the states, complete.
     let mut rounds = std::process::Command::new("sh");
     let script = "i=0; while :; do i=$((i + 1)); \"$0\" ctl resize \"$1\" 2 $((i % 2 + 1))KiB \
                   || exit 0; done";
@@ -350,7 +350,8 @@ fn what_is_kept_comes_back() {
     server.stop();
 }
 
-/// Neither as a namespace of the configuration nor as a file.
+/// A disk removed at run time may be missing at the next start, as a namespace of the configuration
+/// and as a file.
 #[test]
 fn what_was_taken_away_while_it_ran_need_not_be_there_again() {
     let scratch = Scratch::new();
@@ -628,7 +629,7 @@ fn a_namespace_is_seen_by_whom_it_is_said_to_be() {
     scratch
         .ctl(&["visible-to", NQN, "9", "--all"])
         .fails(1, &["there is no namespace 9 of subsystem"]);
-    // Reload, with a mistake and without.
+    // Reload the configuration, first with a mistake and then without.
     let broken = config.replace(HOST, "nqn.bad");
     std::fs::write(scratch.path("farblock.toml"), broken).unwrap();
     scratch.run(["reload"]).fails(1, &["visible_to[0]"]);
@@ -677,7 +678,7 @@ impl Screen {
         self.script.stdin.as_mut().unwrap().write_all(key).unwrap();
     }
 
-    /// It leaves the alternate screen and exits with success.
+    /// Checks that `top` leaves the alternate screen and exits with success.
     fn quits(mut self) {
         self.press(b"q");
         self.shows("\u{1b}[?1049l");
@@ -696,7 +697,7 @@ fn top_shows_what_is_done_and_leaves_the_terminal_as_it_was() {
     screen.shows("NAMESPACE");
     screen.shows(NQN);
     screen.press(b"c");
-    // Only differences are drawn.
+    // `top` draws only differences.
     screen.shows("core ");
     screen.quits();
     for (rows, columns) in [(1, 1), (2, 5), (300, 2)] {

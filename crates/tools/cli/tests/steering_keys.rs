@@ -16,6 +16,7 @@ const HOST: &str = "nqn.2026-11.org.farblock:host";
 const OTHER: &str = "nqn.2026-11.org.farblock:other";
 
 impl Scratch {
+    /// Connects as `host`, with the key in a file or without one.
     fn connect(&self, server: &Server, host: &str, key: Option<&str>) -> Outcome {
         let id = if host == HOST { 1 } else { 2 };
         let url = format!("{}&hostnqn={host}&hostid={id:032x}", server.url(1));
@@ -66,7 +67,7 @@ fn a_target_with_keys_is_steered_and_a_new_host_needs_its_own() {
     scratch.ctl(&["add-namespace", NQN, "mem:2MiB"]).ok();
     let allowed = scratch.ctl(&["allow-host", NQN, OTHER, "--key", "other.key"]).ok();
     assert!(allowed.out().contains("may connect with its key"), "{}", allowed.out());
-    // With another host's identifier it is refused, whatever its key is.
+    // With another host's identifier the host is refused, whatever its key is.
     let url = format!("{}&hostnqn={OTHER}&hostid={:032x}", server.url(1), 1);
     scratch.run(["id", &url, "--dhchap-secret", &other]).fails(1, &["HOSTID", "hostid="]);
     scratch.connect(&server, OTHER, Some(&other)).ok();
@@ -157,7 +158,7 @@ fn a_key_changes_without_an_interruption_and_a_lost_one_ends_at_once() {
     std::fs::set_permissions(&key, PermissionsExt::from_mode(0o600)).unwrap();
     scratch.connect(&server, HOST, None).fails(1, &["--dhchap-secret"]);
     assert_eq!(scratch.controllers(), connected);
-    // The old secret is no longer valid, so its user is disconnected.
+    // The old secret is no longer valid, so the host that used it is disconnected.
     put_together(&[&old], &key);
     again().ok();
     assert!(!scratch.controllers().contains(&connected[0]));
@@ -212,7 +213,7 @@ fn a_configuration_with_keys_is_read_again_and_kept() {
     scratch.run(["reload"]).fails(1, &["farblock.toml", "chmod 600"]);
     scratch.connect(&server, HOST, None).fails(1, &["--dhchap-secret"]);
     std::fs::set_permissions(&key, PermissionsExt::from_mode(0o600)).unwrap();
-    // A host added at run time returns with its key, or not at all.
+    // A host added at run time is restored with its key, or not at all.
     let [third] = scratch.keys(["third.key"], &[]);
     scratch.ctl(&["allow-host", NQN, "nqn.2026-11.h:third", "--key", &third]).ok();
     assert!(!std::fs::read_to_string(scratch.path("state.json")).unwrap().contains("DHHC"));

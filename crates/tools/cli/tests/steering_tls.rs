@@ -32,7 +32,7 @@ fn a_target_with_tls_is_steered() {
     let given = format!("{HOST}={key}");
     let server = scratch.serve(["--nqn", NQN, "mem:1MiB", "--tls-key", &given]);
     scratch.connect(&server, HOST, Some(&key)).ok();
-    // Another host with its own key, and the first host again with another file.
+    // Another host with its own key connects, and then the first host with another file.
     scratch.connect(&server, OTHER, Some(&other)).fails(1, &["does not know the identity"]);
     let allowed = scratch.ctl(&["allow-host", NQN, OTHER, "--tls-key", "other.key"]).ok();
     assert!(allowed.out().contains("may connect with its key"), "{}", allowed.out());
@@ -55,7 +55,7 @@ fn a_target_with_tls_is_steered() {
     scratch.ctl(&["set-tls", address, "allowed"]).ok();
     scratch.connect(&server, OTHER, None).ok();
     scratch.connect(&server, HOST, None).fails(1, &["does not allow this host"]);
-    // By default a new listener is as strict as the strictest.
+    // By default a new listener is as strict as the strictest existing one.
     scratch.ctl(&["set-tls", address, "required"]).ok();
     let reserved = Reserved::at([127, 0, 0, 3]);
     let said = scratch.ctl(&["add-listener", &reserved.address.to_string()]).ok().out();
@@ -111,7 +111,7 @@ fn a_configuration_says_who_uses_tls_where() {
     }
     scratch.connect_to(&strict(OTHER), None).fails(1, &["TLS"]);
     scratch.connect_to(&open(OTHER), None).ok();
-    // Both keys are valid, then only the new one.
+    // First both keys are valid, then only the new one.
     let both = [&next, &key].map(|file| std::fs::read_to_string(file).unwrap()).concat();
     std::fs::write(&key, &both).unwrap();
     let said = scratch.run(["reload"]).ok().out();
@@ -171,7 +171,7 @@ fn get(socket: &str, path: &str) -> String {
     answer.split_once("\r\n\r\n").expect("a body").1.to_owned()
 }
 
-/// The counts of refused hosts, for each reason about TLS.
+/// The counts of refused hosts, for each reason that concerns TLS.
 fn refused(socket: &str) -> BTreeMap<String, u64> {
     let stats: Value = serde_json::from_str(&get(socket, "/v1/stats")).expect("JSON");
     let all = stats["connections"]["refused"].as_object().expect("counts").clone();
@@ -234,10 +234,10 @@ fn whoever_fails_at_tls_is_counted_and_told_of() {
         scratch.run(["status", "--control", &socket, "--json"]).ok().json()["listening"][0].clone();
     let address = address.as_str().expect("an address");
     scratch.run(["ctl", "--control", &socket, "set-tls", address, "allowed"]).ok();
-    // Now the host can give its name, which has a key.
+    // Now the host can send its name, for which the target has a key.
     expect(&["tls_missing"], &["came without TLS"], Some(HOST), None);
-    // An address gets five events, and later ones are only counted: no test step may follow.
-    // Current identities contain a digest of the key; older ones do not.
+    // The target reports five events for an address, and only counts later ones: no further step
+    // may follow. Current identities contain a digest of the key; older ones do not.
     let reasons = ["tls_unknown_identity", "tls_wrong_key"];
     let words = ["no key for the identity", "another key for the identity"];
     expect(&reasons, &words, Some(HOST), Some(&other));

@@ -65,7 +65,8 @@ fn a_namespace_is_added_with_all_that_there_is_to_say_of_it() {
     server.stop();
 }
 
-/// A connected host sees the new disk; a disk that insists on the old one gets no data of it.
+/// A connected host sees the new disk; a disk that requires the old identity gets none of the new
+/// data.
 #[test]
 fn a_namespace_is_stored_elsewhere() {
     let scratch = Scratch::new();
@@ -74,7 +75,7 @@ fn a_namespace_is_stored_elsewhere() {
     let disk = |nsid| {
         let url: Url = server.url(nsid).parse().expect("a URL");
         let options = DiskOptions {
-            // The time to wait for the old disk.
+            // The time that this disk waits for the old namespace.
             ctrl_loss_timeout: Some(Duration::from_secs(1)),
             ..DiskOptions::default()
         };
@@ -129,7 +130,7 @@ fn a_file_that_was_moved_in_takes_the_place_of_the_old_one() {
     let replace = || scratch.ctl(&["replace-namespace", NQN, "1", &path]);
     assert!(replace().ok().out().contains("it is like that already"));
     blocks.write(1, &[7; 512]).expect("it was left alone");
-    // No file is there: the old disk stays shared, and the error says why.
+    // The path has no file: the old disk stays shared, and the error says why.
     std::fs::rename(&path, scratch.path("old.img")).expect("moved");
     replace().fails_in_a_line(1, &["namespace 1 stays as it is", "disk.img"]);
     blocks.write(2, &[7; 512]).expect("it was left alone");
@@ -162,7 +163,7 @@ fn a_disk_that_replaces_another_has_its_block_size_and_copies_only_as_a_mirror()
     let server = scratch.serve(["--config", &config]);
     let entry = || scratch.state()["subsystems"][NQN]["namespaces"]["1"].clone();
     assert_eq!(entry()["copy_bytes_per_second"], 1 << 20, "{}", entry());
-    // The mirror has the speed, and follows changes.
+    // The mirror has the speed, and follows its changes.
     let paced = || {
         let status = scratch.run(["status", "--json"]).ok().json();
         status["subsystems"][0]["namespaces"][0]["mirror"]["copy_bytes_per_second"].clone()
@@ -241,7 +242,7 @@ impl Watcher {
         queue.stream.write_all(&out).expect("sent");
     }
 
-    /// Waits for the event.
+    /// Waits for the event, and returns its result.
     fn told(&mut self) -> u64 {
         loop {
             let pending = std::mem::take(&mut self.0.pending);

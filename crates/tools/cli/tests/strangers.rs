@@ -1,4 +1,4 @@
-//! A target with many idle strangers.
+//! A target with many idle connections of strangers.
 #![cfg(target_os = "linux")]
 
 mod support;
@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use std::process::Command;
 use support::{Scratch, Server};
 
-/// A host's first use of a file works even if strangers hold most of few descriptors.
+/// A host's first use of a file works even if strangers hold most of a small number of descriptors.
 #[test]
 fn strangers_do_not_take_the_descriptors_that_files_need() {
     let scratch = Scratch::new();

@@ -1,4 +1,4 @@
-//! Names that a peer chooses never control a terminal: neither in the log nor in output.
+//! Names that a peer chooses never control a terminal, in the log or in output.
 
 mod support;
 
@@ -7,7 +7,8 @@ use std::net::{TcpListener, TcpStream};
 use support::{Scratch, Server};
 
 const NQN: &str = "nqn.2026-11.org.farblock:terminal";
-/// Clears the screen and sets the window's title; the same with a C1 character; and a forged line.
+/// A name that clears the screen and sets the window's title; does so again with a C1 character;
+/// and forges a log line.
 const HOSTILE: &str = "nqn.2026-11.org.farblock:h\x1b[2J\x1b]0;a\x07\u{9b}2J\r\nWARN forged";
 
 /// The bytes of an ICReq, and of a host's Connect with this name.
@@ -69,7 +70,7 @@ fn a_hosts_name_commands_nothing() {
     }
 }
 
-/// A peer that gives this answer to everything.
+/// A peer that answers everything with these bytes.
 #[test]
 fn what_is_no_target_commands_nothing() {
     let scratch = Scratch::new();

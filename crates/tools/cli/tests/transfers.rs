@@ -5,7 +5,7 @@ mod support;
 use std::process::Child;
 use support::{Outcome, Scratch, Server, noise, read};
 
-/// A target with a fixed port, so that it can restart there.
+/// A target with a fixed port, so that it can restart at the same address.
 #[cfg_attr(not(unix), allow(dead_code, reason = "what kills it is for Unix"))]
 struct Target<'a> {
     scratch: &'a Scratch,
@@ -18,7 +18,7 @@ struct Target<'a> {
 
 #[cfg_attr(not(unix), allow(dead_code, reason = "what kills it is for Unix"))]
 impl<'a> Target<'a> {
-    /// Slow enough for an interruption in the middle.
+    /// A target that is slow enough for an interruption in the middle.
     fn new(scratch: &'a Scratch, disk: &str) -> Target<'a> {
         let what = format!("limit:8MiB/s,{disk}");
         #[cfg(unix)]
@@ -53,7 +53,7 @@ impl<'a> Target<'a> {
     }
 }
 
-/// Waits until any file in the folder records progress, while the transfer runs.
+/// Waits until a file in the folder records progress, while the transfer runs.
 fn wait_for_record(scratch: &Scratch, folder: &str, transfer: &mut Child) -> std::path::PathBuf {
     let mut found = None;
     support::until("something is on record", || {
@@ -90,7 +90,8 @@ fn ends_well(child: Child) -> String {
     stderr
 }
 
-/// One log line for the loss and one for its end, whatever the number of connections and attempts.
+/// Checks that the log has one line for the loss and one for its end, whatever the number of
+/// connections and attempts.
 #[cfg(unix)]
 fn says_that_it_was_lost(stderr: &str) {
     let lines: Vec<_> = stderr.lines().filter(|line| line.contains("WARN")).collect();
@@ -183,7 +184,7 @@ fn a_killed_transfer_to_a_file_goes_on() {
     assert!(read(&output) == read(&disk));
     let count = || std::fs::read_dir(scratch.path("to")).unwrap().count();
     assert_eq!(count(), 1, "nothing is left");
-    // As if it was killed after the file was in place, and before the record was removed.
+    // As after a kill when the file was in place, and before the record was removed.
     std::fs::write(&map, record).unwrap();
     let summary = scratch.run(args).ok().json();
     assert_eq!(summary["resumed_from"], 0, "the file is whole already, and made anew");
@@ -204,14 +205,14 @@ fn a_changed_source_is_refused() {
     let modified = std::fs::metadata(&input).and_then(|found| found.modified()).unwrap();
     scratch.file("in.img", &noise(7, SIZE));
     if cfg!(unix) {
-        // As programs that restore files do.
+        // Set the time back, as programs that restore files do.
         let file = std::fs::OpenOptions::new().write(true).open(&input).unwrap();
         file.set_modified(modified).unwrap();
     }
     scratch.run(args).fails_in_a_line(1, &["cannot go on", "in.img has changed"]);
     scratch.file("in.img", &noise(7, SIZE - 512));
     scratch.run(args).fails_in_a_line(1, &["bytes then and has", "now"]);
-    // Overwriting a part of it invalidates the record, too.
+    // Overwriting a part of the destination invalidates the record, too.
     let count = || std::fs::read_dir(scratch.path("state/farblock")).unwrap().count();
     assert_eq!(count(), 1);
     let part = scratch.file("part.img", &noise(12, 4096));
@@ -219,7 +220,7 @@ fn a_changed_source_is_refused() {
     assert_eq!(count(), 1, "that was somewhere else");
     scratch.run(["write", &server.url, "--offset", "1MiB", "--input", &part]).ok();
     assert_eq!(count(), 0);
-    // Without the option everything is overwritten, and the record is invalid.
+    // Without `--resume` the whole file is written again, and the record is invalid.
     scratch.run(["copy", &input, &server.url]).ok();
     let summary = scratch.run(args.iter().chain(&["--json"])).ok().json();
     assert_eq!(summary["resumed_from"], 0);
@@ -304,7 +305,7 @@ fn an_interrupted_transfer_says_what_is_durable() {
     interrupted_by("INT");
 }
 
-/// A terminal is closed, or its connection is lost.
+/// The terminal of a transfer is closed, or its connection is lost.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_transfer_whose_terminal_ends_says_what_is_durable() {
@@ -347,7 +348,7 @@ fn a_second_signal_does_not_wait_for_a_silent_target() {
     });
     let output = support::wait(child);
     assert_eq!(output.status.code(), Some(130));
-    // It had no time to report data that it could not make durable.
+    // The command had no time to report which data it could not make durable.
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
     server.signal("CONT");
 }

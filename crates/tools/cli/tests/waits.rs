@@ -1,5 +1,5 @@
 //! An input may stay silent, and a target's disk may not answer: commands report what they wait
-//! for, and can be stopped.
+//! for, and signals can stop them.
 #![cfg(unix)]
 
 mod support;
@@ -58,7 +58,7 @@ fn a_pipe_that_nobody_writes_to_is_refused() {
     serve(&persist).fails(1, &["not a regular file"]);
 }
 
-/// A key belongs to the configuration, which is then invalid.
+/// The expected exit code: a bad key makes a configuration invalid.
 fn code(args: &[&str]) -> i32 {
     if args[1].ends_with("keyed.toml") { 2 } else { 1 }
 }
@@ -141,7 +141,7 @@ fn a_reader_that_waits_for_an_answer_can_be_ended() {
     let here = || scratch.path("").read_dir().expect("a folder").count();
     let before = here();
     let mut child = scratch.command(["read", &url, "-o", &out]).spawn().expect("it starts");
-    // The command handles signals before it makes the file.
+    // The command handles signals before it makes the file, so the file shows that it does.
     until("there is the file that it writes", || here() > before);
     signal(child.id(), "TERM");
     until("it ends", || child.try_wait().expect("a child of ours").is_some());

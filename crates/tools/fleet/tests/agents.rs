@@ -1,4 +1,4 @@
-//! Small plans with real listening agents, and the errors when one is wrong, dead or dies.
+//! Small plans with real listening agents, and the errors when an agent is wrong, dead or dies.
 
 mod support;
 
@@ -31,7 +31,7 @@ fn many_hosts_are_one_report() {
     let text = farblock_fleet::text::render_within(&report, 80);
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     assert!(text.contains("4k random mixed") && text.contains("blocks compared"), "{text}");
-    // The report of 576 clients on two processors.
+    // A report as that of 576 clients on two processors.
     let mut slow = report.clone();
     slow.actions[0].pattern.name = "VM 2M sequential write".to_owned();
     slow.actions[0].total.mib_per_second = 119_010.5;
@@ -49,7 +49,7 @@ fn many_hosts_are_one_report() {
     assert!(farblock_fleet::text::markdown(&report).contains("| 4k random mixed | 4 |"));
 }
 
-/// The same load, through rings in memory; no file of its sockets remains.
+/// The same load runs through rings in memory; no file of the rings' sockets remains.
 #[cfg(target_os = "linux")]
 #[test]
 fn virtual_machines_disks_are_driven_beside_raw_ones() {
@@ -122,7 +122,7 @@ fn an_agent_holds_as_much_memory_as_its_owner_gives() {
     let why = carry_out(&plan, TOKEN).expect_err("two of them are too much").to_string();
     assert!(why.starts_with("storage: these drives would take 18 MiB"), "{why}");
     assert!(why.contains("--memory"), "{why}");
-    // Buffers count as well, and all memory is returned: the next plan can use all of it.
+    // The agent also counts buffers, and frees all memory: the next plan can use all of it.
     plan.drive = "mem:8MiB".to_owned();
     let why = carry_out(&plan, TOKEN).expect_err("no room for a load").to_string();
     assert!(why.starts_with("storage: the load's buffers would take"), "{why}");
@@ -132,7 +132,7 @@ fn an_agent_holds_as_much_memory_as_its_owner_gives() {
 
 #[test]
 fn a_dead_agent_is_said() {
-    // Bound, so that no other process gets the port, but not listening.
+    // Bind the port, so that no other process gets it, but do not listen.
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
     let socket = socket.expect("a socket");
     socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).expect("a port");
@@ -148,7 +148,7 @@ fn strangers_get_nothing_out_of_an_agent() {
         let mut stream = TcpStream::connect(address).expect("it listens");
         stream.write_all(text).expect("it reads");
         let mut answer = Vec::new();
-        // It may have been reset before all was read.
+        // The connection may have been reset before all data was read.
         let _ = stream.shutdown(std::net::Shutdown::Write);
         let _ = stream.read_to_end(&mut answer);
         String::from_utf8_lossy(&answer).into_owned()
@@ -157,7 +157,7 @@ fn strangers_get_nothing_out_of_an_agent() {
         assert_eq!(said(text), "", "{text:?}");
     }
     assert!(said(b"{\"ask\":\"clock\"}\n").contains("refused"));
-    // It serves an admitted controller.
+    // The agent serves an admitted controller.
     let mut stream = TcpStream::connect(address).expect("it listens");
     let version = message::VERSION;
     let hello = format!("{{\"ask\":\"hello\",\"version\":{version},\"token\":\"{TOKEN}\"}}\n");

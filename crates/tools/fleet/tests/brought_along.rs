@@ -23,7 +23,7 @@ fn tiny(name: &str) -> Plan {
 fn six_patterns_are_four_hosts_on_two_sets_of_four_drives() {
     let mut plan = tiny("six-patterns");
     assert_eq!(plan.actions.len(), 6);
-    // One of each block size: eight drives are measured alone for each.
+    // One action of each block size, because each measures eight drives alone.
     plan.actions = [0, 3, 4].map(|at| plan.actions[at].clone()).to_vec();
     // A drive with a byte rate would not write a mebibyte in so short a time.
     plan.drive = "limit:2000/s,mem:8MiB".to_owned();
@@ -44,7 +44,7 @@ fn six_patterns_are_four_hosts_on_two_sets_of_four_drives() {
         let documents = action.documents.as_ref().expect("it is one of the documents'");
         assert!(documents.percent_of_theoretical.is_some(), "{documents:?}");
     }
-    // Of eight drives: each one's speed alone is limited, and this is their sum.
+    // Eight drives: the speed of each alone is limited, and this is their sum.
     let reads = report.actions.first().and_then(|action| action.alone_iops).expect("measured");
     assert!(reads > 0.0 && reads < 8.0 * 4000.0, "{reads}");
 }

@@ -15,9 +15,9 @@ use support::{TOKEN, carry_out_with, listener, plan};
 /// The way in which an agent is lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Loss {
-    /// It dies in the middle of a line.
+    /// The agent dies in the middle of a line.
     Dies,
-    /// It hangs, and its connection stays.
+    /// The agent hangs, and its connection stays open.
     Hangs,
 }
 
@@ -68,7 +68,7 @@ fn carry(from: &TcpStream, mut to: &TcpStream, last: &str, loss: Loss, is_lost: 
 
 fn patience(loss: Loss) -> FleetTimeouts {
     match loss {
-        // The end of its connection shows it, without a timeout.
+        // The end of the connection shows the loss, without a timeout.
         Loss::Dies => FleetTimeouts::default(),
         Loss::Hangs => {
             let time = Duration::from_secs(4);
@@ -92,7 +92,7 @@ fn stages(is_target: bool) -> [(&'static str, &'static str, Plan); 4] {
         (plan.ramp_seconds, plan.runtime_seconds, plan.alone_seconds) = (ramp, runtime, 0.0);
         plan
     };
-    // Longer than any wait: only a detected loss ends these.
+    // So long that only a detected loss ends these actions.
     let ever = 3600.0;
     match is_target {
         true => [
@@ -104,7 +104,7 @@ fn stages(is_target: bool) -> [(&'static str, &'static str, Plan); 4] {
         false => [
             ("before the start", "\"ask\":\"connect\"", with(0.1, ever)),
             ("warm-up", "\"say\":\"progress\",\"iops\":0", with(ever, 1.0)),
-            // With any speed.
+            // The message has any speed.
             ("measuring", "\"say\":\"progress\",\"iops\":", with(0.0, ever)),
             ("results", "\"say\":\"measured\"", with(0.1, 0.3)),
         ],

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use farblock_block::{BlockError, Command, Completion, Geometry, Namespace, Op, Queue};
 use farblock_reactor::{Reactor, TaskId};
 
-/// When a queue returns its completions.
+/// The time at which a queue returns completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum When {
     /// At the poll right after the submission.
@@ -82,7 +82,7 @@ struct FakeQueue {
     reactor: Reactor,
     parent: TaskId,
     pending: Vec<Op>,
-    /// It has requested another poll since the last completion.
+    /// Whether the queue requested another poll since the last completion.
     asked: bool,
 }
 

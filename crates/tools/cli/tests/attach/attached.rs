@@ -7,7 +7,7 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// A runtime directory. If a test fails, dropping it detaches the rest by force.
+/// A runtime directory. If a test fails, dropping it detaches the test's disks by force.
 pub(crate) struct Attachments {
     pub(crate) scratch: Scratch,
 }
@@ -29,7 +29,7 @@ impl Attachments {
         finish(self.command(args), b"")
     }
 
-    /// Attaches, and returns the path to use.
+    /// Attaches a disk, and returns its path.
     #[track_caller]
     pub(crate) fn attach(&self, args: &[&str]) -> String {
         let outcome = self.run([&["attach", "--json"], args].concat()).ok();
@@ -72,7 +72,7 @@ impl Attachments {
         self.detach_by(name, name);
     }
 
-    /// Detaches by a path to the disk, and checks that it was the attachment `name`.
+    /// Detaches by a path to the disk, and checks that this detached the attachment `name`.
     #[track_caller]
     pub(crate) fn detach_by(&self, name: &str, path: &str) {
         self.run(["detach", path]).ok();
@@ -234,7 +234,7 @@ impl Load {
         let output = crate::support::wait(child);
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         let complained = String::from_utf8_lossy(&output.stderr);
-        // The fifth field of the terse report is the error.
+        // The fifth field of the terse report is the error number.
         let error = said.split(';').nth(4);
         assert_eq!(error, Some("0"), "{}\n{said}\n{complained}", output.status);
         assert!(!complained.contains("verify:"), "{complained}");

@@ -57,8 +57,8 @@ fn a_disk_that_is_used_authenticates_anew() {
     run("nbdcopy", &["--flush", "--", &input, &exported]);
     assert_eq!(attachments.status("fb0")["paths"][0]["reconnects"], 0);
     copy(&wrong, &key);
-    // A connecting queue reads the same file. If it is refused first, the connection is lost for
-    // the same reason.
+    // A connecting queue reads the same file as `authenticate`. If the target refuses that queue
+    // first, the connection is lost for the same reason.
     let why = "authentication failed: the controller refuses this host's proof";
     authenticate().fails_in_a_line(1, &["fb0: ", "127.0.0.1:", why, "secret"]);
     attachments.wait_for_state("fb0", "reconnecting");

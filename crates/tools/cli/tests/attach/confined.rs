@@ -1,5 +1,5 @@
-//! The rights that the server of a disk has given up, as the kernel reports them, and that the disk
-//! works nevertheless.
+//! The rights that the server of a disk has given up, as the kernel reports them; and that the disk
+//! works without them.
 
 use crate::attached::{Attachments, Target, run};
 use crate::support::confinement::{children, filter_of_the_tests, is_confined, runs};
@@ -102,7 +102,7 @@ fn servers_open_only_what_is_theirs() {
         let opened = serde_json::json!([runtime, attachments.scratch.path("sockets")]);
         assert_eq!(confinement["allowed_paths"], opened, "{confinement}");
     }
-    // The next connection needs another key.
+    // The next connection needs a key from another folder.
     let [other] = attachments.scratch.keys(["keys/other.key"], &["--tls"]);
     fs::rename(other, &key).expect("renamed");
     let address = target.address.clone();
@@ -150,7 +150,7 @@ fn a_key_is_changed_by_a_link_to_its_folder() {
     attachments.detach("fb0");
 }
 
-/// A process with a key has no core dump, confined or not; one without a key has.
+/// A process with a key writes no core dump, confined or not; one without a key does.
 #[test]
 fn memory_with_keys_is_not_dumped() {
     let attachments = Attachments::new();
@@ -192,7 +192,7 @@ fn servers_of_mounts_are_confined_whatever_dies() {
                 "broker" => &[broker],
                 _ => &[broker, server],
             };
-            // At once: a server without its broker would stop by itself.
+            // Kill them together: a server without its broker would stop by itself.
             let killed: Vec<String> = killed.iter().map(u64::to_string).collect();
             let kill = Command::new("kill").arg("-KILL").args(&killed).status();
             assert!(victims == "both" || kill.expect("kill").success(), "{victims}");

@@ -1,4 +1,4 @@
-//! Detaches servers that do not answer, and several attachments at once.
+//! Detaches disks whose servers do not answer, and several disks at once.
 
 use crate::attached::{Attachments, Mounted, Target, run};
 use crate::support::{signal, until};
@@ -30,7 +30,7 @@ fn a_stopped_server_is_ended_by_force() {
     assert!(!mounts.contains(&folder), "{mounts}");
 }
 
-/// A server that has read a key; only root can see its descriptors.
+/// The stopped server has read a key; only root can see its descriptors.
 #[test]
 fn a_stopped_server_that_has_a_key_is_ended_by_force() {
     let attachments = Attachments::new();
@@ -73,7 +73,7 @@ fn a_successor_that_connects_is_ended_by_force() {
     assert!(!attachments.folder("fb0").exists(), "something is left");
 }
 
-/// The recorded process IDs may be wrong or reused: such a process must survive.
+/// The recorded process IDs may be wrong or reused: `detach` must not kill such a process.
 #[test]
 fn only_its_own_processes_are_ended() {
     let attachments = Attachments::new();
@@ -109,13 +109,13 @@ fn several_and_all() {
     for name in ["a", "b", "c", "d"] {
         socket(&attachments, &target.url(), name);
     }
-    // One wrong name, and nothing is detached.
+    // With one wrong name, no disk is detached.
     let unknown = attachments.run(["detach", "a", "nosuch", "b"]);
     unknown.fails_in_a_line(2, &["\"nosuch\" is not attached: attached are a, b, c, d"]);
     assert_eq!(attachments.list().len(), 4);
     attachments.run(["detach", "a", "a", "b"]).ok();
     assert_eq!(attachments.list().len(), 2);
-    // One in use does not keep the others from being detached.
+    // A disk in use does not keep the others from being detached.
     let path = attachments.folder("c").join("nbd.sock");
     let client = std::os::unix::net::UnixStream::connect(&path);
     let client = client.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -130,7 +130,7 @@ fn several_and_all() {
     attachments.run(["detach", "a", "--all"]).fails(2, &["--all"]);
 }
 
-/// By any path that leads to the disk, relative to the user's directory.
+/// Detaches by any path that leads to the disk, relative to the user's directory.
 #[test]
 fn paths_from_here() {
     let attachments = Attachments::new();
@@ -193,7 +193,7 @@ fn what_is_stacked_on_a_disk_is_unmounted() {
     fs::write(upper.file("kept"), "all of it").expect("it writes");
     let user = fs::File::create(upper.file("open")).expect("it is made");
 
-    // A process with an open file survives, and everything stays mounted.
+    // A process with an open file is not killed, and everything stays mounted.
     let refused = attachments.run(["detach", "fb0", "--unmount"]);
     refused.fails_in_a_line(1, &["fb0 is in use", &device, "is mounted at"]);
     fs::write(upper.file("more"), "still there").expect("it writes");

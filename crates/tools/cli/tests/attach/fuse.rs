@@ -23,7 +23,7 @@ fn size_of(device: &str) -> u64 {
     run("blockdev", &["--getsize64", device]).trim().parse().expect("a number")
 }
 
-/// The whole life of a disk: make, use, check, detach, attach again, and find all data.
+/// A disk is attached, used, checked, detached and attached again, and all data is still stored.
 #[test]
 fn a_file_system_lives_on_it() {
     let attachments = Attachments::new();
@@ -41,7 +41,7 @@ fn a_file_system_lives_on_it() {
     load.finish();
     fs::remove_file(mounted.file("load")).expect("it is removed");
 
-    // The refusal names the users, and leaves them alone.
+    // The refusal names the users of the disk, and does not disturb them.
     let at = mounted.path().display().to_string();
     let refused = attachments.run(["detach", "fb0"]);
     refused.fails_in_a_line(1, &["fb0 is in use", &device, "mounted at", &at, "--force"]);
@@ -87,7 +87,7 @@ fn a_killed_server_is_not_noticed() {
     run("mkfs.ext4", &["-q", &device]);
     let mounted = Mounted::new(&device);
     let mut load = Load::start(&mounted.file("load"), &[]);
-    // The name of the only controller that may still execute commands.
+    // The name of the only controller in the record, which may still execute commands.
     let controller = || {
         let file = std::fs::read(attachments.folder("fb0").join("controllers.json"));
         let lives: Value = serde_json::from_slice(&file.expect("a file")).expect("JSON");
@@ -133,9 +133,9 @@ fn a_killed_target_is_waited_for() {
         wait_for_progress(&device);
         assert!(load.is_running(), "the load ended");
     }
-    // A busy machine may miss a keep alive and reconnect more often.
+    // A busy machine may miss a keep alive, and so reconnect more often.
     assert!(attachments.status("fb0")["paths"][0]["reconnects"].as_u64() >= Some(2));
-    // Target and server at once.
+    // Kill target and server at once.
     wait_for_progress(&device);
     target.kill();
     let killed = attachments.kill_server("fb0");
@@ -175,7 +175,8 @@ fn nothing_is_detached_that_cannot_be_flushed() {
     assert!(attachments.list().is_empty());
 }
 
-/// All processes of an attachment are killed: the leftovers are listed, and removed when unused.
+/// All processes of an attachment are killed: `list` shows the leftovers, and removes them when
+/// unused.
 #[test]
 fn what_killed_processes_leave_is_cleaned_up() {
     let attachments = Attachments::new();
@@ -309,7 +310,7 @@ fn a_mount_that_only_others_have_is_not_live() {
     assert!(attachments.list().is_empty());
 }
 
-/// SIGTERM detaches once the last user is gone.
+/// SIGTERM detaches the disk once its last user has closed it.
 #[test]
 fn a_signal_asks_it_to_end() {
     let attachments = Attachments::new();
@@ -329,7 +330,7 @@ fn a_signal_asks_it_to_end() {
     run("fsck.ext4", &["-fn", &attachments.scratch.text("disk.img")]);
 }
 
-/// The processes that make a loop device of this mount: the one inside the call, the broker that
+/// The processes that make a loop device on this mount: the one inside the call, the broker that
 /// started it, and the server that started the broker.
 fn makers(mount: &str) -> Option<[u32; 3]> {
     let parent = |pid: u32| -> Option<u32> {
@@ -358,7 +359,7 @@ fn loop_devices_below(mount: &str) -> usize {
 #[test]
 fn killed_while_the_loop_device_is_made() {
     let attachments = Attachments::new();
-    // The delay holds up the driver's search for partitions.
+    // The delay holds up the driver while it looks for partitions.
     let server = attachments.scratch.serve(["delay:2s,mem:16MiB"]);
     for (victim, why) in [("server", "died (signal: 9"), ("broker", "with the rights for it")] {
         let mut command = attachments.command(["attach", &server.url(1), "--as", "fuse"]);
@@ -400,8 +401,8 @@ fn force_is_force() {
     assert!(kept[4096..4096 + 8192] == noise(3, 8192), "what was written is lost");
 }
 
-/// A reservation of another host is not a failure of the disk; errors, the list and commands say
-/// so.
+/// Another host's reservation is not a failure of the disk; errors, the list and commands name the
+/// reservation.
 #[test]
 fn a_fenced_host_is_told_of_the_reservation() {
     const EBADE: i32 = 52;

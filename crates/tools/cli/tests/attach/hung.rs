@@ -1,5 +1,5 @@
-//! A target whose disk is on a file system that no longer answers: here an attachment's, whose
-//! server is stopped.
+//! A target whose disk is a file on a file system that no longer answers: here that of an
+//! attachment whose server is stopped.
 
 use crate::attached::{Attachments, Target};
 use crate::support::{Scratch, signal, until};
@@ -8,7 +8,8 @@ use std::fs;
 const DISK_BYTES: u64 = 16 << 20;
 const NQN: &str = "nqn.2026-11.org.farblock:hung";
 
-/// Lets a stopped process continue even if the test fails: otherwise its waiters could never exit.
+/// Lets a stopped process continue even if the test fails: otherwise processes that wait for it
+/// could never exit.
 struct Stopped(u32);
 
 impl Stopped {
@@ -52,8 +53,8 @@ fn a_file_system_that_hangs_keeps_other_changes_for_a_while_only() {
     // The check for grown files continues with other files.
     fs::File::options().write(true).open(&other).unwrap().set_len(2 << 20).unwrap();
     until("the other file has grown", || bytes(&scratch, 2) == Some(2 << 20));
-    // Removing it works although its file does not close, and other namespaces can still be
-    // changed.
+    // The namespace can be removed although its file does not close, and other namespaces can still
+    // be changed.
     scratch.ctl(&["remove-namespace", NQN, "1"]).ok();
     assert_eq!(bytes(&scratch, 1), None);
     scratch.ctl(&["remove-namespace", NQN, "3"]).ok();

@@ -1,4 +1,4 @@
-//! Another disk appears in place of the attached one: it is neither read nor written.
+//! Another disk appears in place of the attached one: the server neither reads nor writes it.
 
 use crate::attached::{Attachments, Target};
 use crate::support::{noise, signal, until};
@@ -21,7 +21,7 @@ fn is_untouched(attachments: &Attachments) -> bool {
     bytes.iter().all(|byte| *byte == 0)
 }
 
-/// Neither the server, when the target returns, nor its successor accepts it.
+/// Neither the server, when the target returns, nor the server's successor accepts the other disk.
 #[test]
 fn another_file_in_the_same_place() {
     for way in ["fuse", "nbd", "iscsi", "vhost-user"] {
@@ -74,7 +74,7 @@ fn a_successor_does_not_write_to_another_file() {
     let device = attachments.attach(&[&target.url(), "--as", "fuse", "--reconnect-delay", "100ms"]);
     let file = open(&device);
     let status = attachments.status("fb0");
-    // Stop the supervisor, so that it does nothing between the two deaths.
+    // Stop the supervisor, so that it does nothing between the deaths of server and target.
     let pid = |which: &str| u32::try_from(status[which].as_u64().expect("a pid")).expect("a pid");
     signal(pid("pid"), "STOP");
     signal(pid("server_pid"), "KILL");
@@ -124,7 +124,8 @@ fn the_uuid_that_was_asked_for() {
     attachments.run(["detach", "fb0", "--force"]).ok();
 }
 
-/// An older farblock wrote no `identity.json`. Its disk waits, and the advice helps.
+/// An older farblock wrote no `identity.json`. The disk of such an attachment waits, and the advice
+/// in its trouble helps.
 #[test]
 fn an_attachment_that_does_not_know_its_namespace() {
     let attachments = Attachments::new();
@@ -152,7 +153,7 @@ fn an_attachment_that_does_not_know_its_namespace() {
     with("2d6f12ca-6c90-538f-a383-5ab39f554825").fails(1, &["does not go on", "UUID", &uuid]);
     with(&uuid).ok();
     attachments.wait_for_state("fb0", "live");
-    // A program with the open device has noticed nothing.
+    // A program that has the device open has noticed nothing.
     file.write_all_at(&noise(4, 8192), 8192).expect("it writes");
     let mut read = vec![0; 8192];
     file.read_exact_at(&mut read, 0).expect("it reads");
@@ -165,7 +166,7 @@ fn an_attachment_that_does_not_know_its_namespace() {
     assert!(!attachments.folder("fb0").exists(), "something is left");
 }
 
-/// A second writer of one namespace is refused, by whatever address.
+/// A second writer of one namespace is refused, whatever address it uses.
 #[test]
 fn a_namespace_that_is_attached_already() {
     let attachments = Attachments::new();
@@ -175,7 +176,7 @@ fn a_namespace_that_is_attached_already() {
     let way = ["--as", "nbd", "--no-device"];
     let attach = |args: &[&str]| attachments.run([&["attach"], args, &way[..]].concat());
     attach(&[&url]).ok();
-    // With the same name, or without one, it would be an additional path.
+    // With the same name, or without one, the address would add a path.
     let second = attach(&[&other_name, "--name", "second"]);
     second.fails_in_a_line(1, &["as fb0", "--read-only", "--shared"]);
     assert_eq!(attachments.list().len(), 1);
@@ -194,8 +195,7 @@ fn a_namespace_that_is_attached_already() {
     attachments.detach("reads");
 }
 
-/// The target sees the host identity of the command line, and sees it again after the server's
-/// death.
+/// The target sees the host identity from the command line, also after the server's death.
 #[test]
 fn an_attachment_says_who_it_is() {
     const HOST: &str = "nqn.2026-11.org.example:somebody";

@@ -36,7 +36,7 @@ fn initiators_use_it_and_find_its_successor() {
     target.server.stop();
 }
 
-/// A logged-in initiator is a user.
+/// A logged-in initiator counts as a user of the disk.
 #[test]
 fn it_is_not_detached_from_an_initiator() {
     let attachments = Attachments::new();

@@ -1,4 +1,4 @@
-//! Disks with a key in the kernel's keyring: the server asks its broker for it.
+//! Disks with a key in the kernel's keyring: the server gets the key from its broker.
 
 use crate::attached::{Attachments, run};
 use crate::confined::confined_server;
@@ -31,7 +31,7 @@ fn a_confined_server_has_keys_of_the_keyring() {
     let kept = keyring::put(&first, HOST, NQN);
     let exported = attachments.attach(&wanted);
     let server = confined_server(&attachments.status("fb0"));
-    // The key changes before the next connection, which asks for it again.
+    // The key changes before the next connection, for which the server asks again.
     drop(target);
     attachments.wait_for_state("fb0", "reconnecting");
     drop(kept);
@@ -89,7 +89,7 @@ fn a_server_without_broker_and_supervisor_serves_on() {
     until("it says what is wrong", || trouble().contains("rights"));
     assert_eq!(attachments.status("fb0")["server_pid"], server);
     run("nbdcopy", &["--", &exported, &attachments.scratch.text("output")]);
-    // A flush may need a new connection, for which it has no key.
+    // A flush may need a new connection, for which the server has no key.
     attachments.run(["detach", "fb0"]).fails(1, &["fb0 stays: the process with the rights"]);
     attachments.run(["detach", "fb0", "--force"]).ok();
 }

@@ -1,4 +1,4 @@
-//! NBD: a socket for programs that speak it.
+//! NBD: a socket for programs that speak this protocol.
 
 use crate::attached::{Attachments, Target, run};
 use crate::support::{noise, signal, until};
@@ -84,7 +84,7 @@ fn a_killed_server_is_back() {
     attachments.detach("fb0");
 }
 
-/// Meaningless signals kill neither the server nor its supervisor.
+/// SIGHUP, SIGUSR1 and SIGUSR2 kill neither the server nor its supervisor.
 #[test]
 fn signals_without_a_meaning_are_ignored() {
     let attachments = Attachments::new();
@@ -95,7 +95,7 @@ fn signals_without_a_meaning_are_ignored() {
         let pid = before[process].as_u64().and_then(|pid| u32::try_from(pid).ok());
         ["HUP", "USR1", "USR2"].iter().for_each(|name| signal(pid.expect("a pid"), name));
     }
-    // A process killed by a signal is gone by then.
+    // A process killed by a signal has exited by then.
     std::thread::sleep(std::time::Duration::from_millis(500));
     let after = attachments.status("fb0");
     let who = |status: &serde_json::Value| (status["pid"].clone(), status["server_pid"].clone());
@@ -121,7 +121,7 @@ fn a_wait_that_is_given_up_is_over() {
     }
 }
 
-/// It listens on a port of the loopback only.
+/// The server listens on a port of the loopback only.
 #[test]
 fn it_listens_on_tcp() {
     let attachments = Attachments::new();
@@ -130,7 +130,7 @@ fn it_listens_on_tcp() {
     let url = attachments.attach(&[&of, "--as", "nbd", "--listen", "127.0.0.1:0"]);
     assert!(url.starts_with("nbd://127.0.0.1:") && !url.contains(":0/"), "{url}");
     run("nbdinfo", &[&url]);
-    // A successor uses the same address, even if another program holds the port for a moment.
+    // A successor uses the same address, even if another program holds the port for a short time.
     let address = url.split('/').nth(2).expect("an address").to_owned();
     for is_taken in [false, true] {
         let killed = attachments.status("fb0")["server_pid"].as_u64().expect("it is served");

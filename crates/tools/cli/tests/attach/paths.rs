@@ -57,7 +57,7 @@ impl Wire {
         }
     }
 
-    /// Connects it to another target.
+    /// Connects the network to another target.
     fn lead_to(&self, target: &str) {
         self.cut();
         target.clone_into(&mut self.target.lock().expect("no panic"));
@@ -183,7 +183,7 @@ fn a_path_is_added_under_load() {
     assert!(added.stderr.contains("fb0 has another path"), "{}", added.stderr);
     assert!(added.out().contains(&device), "{}", added.out());
     until("it is live", || [0, 1].iter().all(|&path| path_state(&attachments, path) == "live"));
-    // The first path is no longer needed.
+    // The first path is not needed any more.
     first.cut();
     wait_for_progress(&device);
     let killed = attachments.kill_server("fb0");
@@ -192,7 +192,7 @@ fn a_path_is_added_under_load() {
     wait_for_progress(&device);
     assert!(load.is_running());
     load.finish();
-    // Adding the same path again is refused, and so is another disk of the same name.
+    // Adding the same path again is refused, and so is a path to another disk of the same name.
     let again = attachments.run(["attach", &url(&second), "--as", "fuse"]);
     again.fails_in_a_line(1, &["attached already, as fb0"]);
     let other = attachments.scratch.disk("other.img", 32 << 20);

@@ -103,7 +103,8 @@ fn the_next_way_is_taken_where_fuse_is_closed() {
     attachments.detach("fb0");
 }
 
-/// Root in a container without the right to mount gets the next method, and doctor predicts that.
+/// Root in a container without the right to mount gets the next way to attach, and doctor predicts
+/// that.
 #[test]
 fn root_that_may_not_mount_gets_the_next_way() {
     let attachments = Attachments::new();
@@ -128,7 +129,7 @@ fn root_that_may_not_mount_gets_the_next_way() {
     refused.fails_in_a_line(1, &["nothing may be mounted", "CAP_SYS_ADMIN"]);
 }
 
-/// A method is available but fails: mounting is refused although the process has all rights.
+/// A way to attach is available but fails: mounting is refused although the process has all rights.
 #[test]
 fn a_way_that_fails_is_followed_by_the_next() {
     let attachments = Attachments::new();

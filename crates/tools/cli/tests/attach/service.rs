@@ -1,4 +1,5 @@
-//! In the foreground, for a service manager: files, systemd's notifications, signals, the unit.
+//! `attach` in the foreground, for a service manager: files, systemd's notifications, signals, the
+//! unit.
 
 use crate::attached::{Attachments, Load, Mounted, Target, run, wait_for_progress};
 use crate::support::{WAIT_LIMIT, signal, until, wait};
@@ -27,7 +28,7 @@ impl Systemd {
         self.is_given(part).0
     }
 
-    /// The same, with the descriptor to keep, if the notification has one.
+    /// Like `is_told`, and returns the descriptor to keep, if the notification has one.
     #[track_caller]
     fn is_given(&self, part: &str) -> (String, Option<OwnedFd>) {
         let mut buffer = [0; 4096];
@@ -52,8 +53,8 @@ impl Systemd {
     }
 }
 
-/// Whether the server gives systemd its connection to keep; that needs a kernel that delivers
-/// pending requests again.
+/// Whether the server gives systemd its connection to keep: only if the kernel can deliver pending
+/// requests again.
 fn is_kept() -> bool {
     let release = run("uname", &["-r"]);
     let mut numbers = release.split(|it: char| !it.is_ascii_digit()).map(|it| it.parse().ok());
@@ -95,7 +96,7 @@ fn restored(attachments: &Attachments, name: &str, text: &str) {
     fs::write(folder.join(format!("{name}.toml")), text).expect("a file");
 }
 
-/// The whole life of a service: restored from its file, ready, killed, in use, stopped.
+/// A service is restored from its file, becomes ready, is killed, is used, and stops.
 #[test]
 fn systemd_is_told_how_it_goes() {
     let attachments = Attachments::new();
@@ -143,7 +144,7 @@ fn kill_both(attachments: &Attachments, supervisor: Child) {
 }
 
 /// As systemd does when a service's main process is killed: the server is killed as well, and both
-/// restart with the kept descriptor. Users of the disk wait, and lose nothing.
+/// restart with the kept descriptor. Users of the disk wait, and lose no data.
 #[test]
 fn a_killed_service_goes_on_with_what_systemd_keeps() {
     if !is_kept() {
@@ -166,7 +167,7 @@ fn a_killed_service_goes_on_with_what_systemd_keeps() {
     for round in 0..2 {
         wait_for_progress(&device);
         kill_both(&attachments, child);
-        // Listing it neither cleans it up nor keeps it from restarting.
+        // `list` neither cleans the attachment up nor keeps it from restarting.
         let trouble = attachments.status("data")["trouble"].as_str().unwrap_or_default().to_owned();
         assert!(trouble.contains("in use") || trouble.contains("kept"), "{trouble}");
         child = again_with(&attachments, &kept, &["--restore", "data"]);
@@ -230,11 +231,11 @@ fn a_failure_is_a_failure() {
     assert!(fs::read_dir(attachments.scratch.path("run")).expect("it").next().is_none());
 }
 
-/// Ctrl-C while it is still connecting.
+/// Ctrl-C while the command is still connecting.
 #[test]
 fn who_does_not_wait_any_longer_gets_no_disk() {
     let attachments = Attachments::new();
-    // A peer that accepts and stays silent.
+    // A peer that accepts connections and stays silent.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let url =
         format!("nvme+tcp://{}/nqn.2026-11.org.example:x?ns=1", silent.local_addr().expect("it"));
@@ -251,7 +252,7 @@ fn the_unit_is_one() {
         .join("../../../contrib/systemd/farblock-attach@.service");
     let text = fs::read_to_string(&unit).expect("the unit");
     assert!(text.contains("attach --restore %i --foreground") && text.contains("Type=notify"));
-    // The unit's program is at its installed path.
+    // In the unit, the program has its installed path.
     let folder = tempfile::tempdir().expect("a folder");
     let text = text.replace("/usr/bin/farblock", env!("CARGO_BIN_EXE_farblock"));
     let copy = folder.path().join("farblock-attach@data.service");

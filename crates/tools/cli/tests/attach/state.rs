@@ -21,8 +21,8 @@ fn obstruct(attachments: &Attachments, file: &str) -> PathBuf {
     path
 }
 
-/// A successor that cannot save its state continues, and reports that. One that cannot record its
-/// controllers waits. Users of the disk notice at most a pause.
+/// A successor that cannot save its state continues, and reports that. A successor that cannot
+/// record its controllers waits. Users of the disk notice at most a pause.
 #[test]
 fn a_runtime_folder_that_takes_nothing() {
     let attachments = Attachments::new();
@@ -50,7 +50,7 @@ fn a_runtime_folder_that_takes_nothing() {
     target.server.stop();
 }
 
-/// Without users, there is no reason to keep a disk up that cannot save state.
+/// Without users, there is no reason to offer a disk whose state cannot be saved.
 #[test]
 fn a_first_server_that_can_write_nothing_refuses() {
     let attachments = Attachments::new();
@@ -106,10 +106,11 @@ impl Drop for Small {
     }
 }
 
-/// The folder is full when a server dies: its successor waits for space, and reports that.
+/// The folder's file system is full when a server dies: its successor waits for space, and reports
+/// that.
 #[test]
 fn a_full_runtime_folder() {
-    // In this order, so that after a failure the rest is detached first.
+    // In this order, so that after a failure the disks are detached first.
     let (place, attachments);
     attachments = Attachments::new();
     let runtime = attachments.scratch.path("run");
@@ -139,7 +140,7 @@ fn a_full_runtime_folder() {
     drop(place);
 }
 
-/// Looking up a disk's users takes time, and is not mistaken for detaching.
+/// Looking for a disk's users takes time; a status request at that time must not report a detach.
 #[test]
 fn many_who_look_at_once_see_no_detach() {
     let attachments = Attachments::new();

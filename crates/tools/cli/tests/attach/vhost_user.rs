@@ -31,7 +31,7 @@ fn a_monitor_is_served_and_is_a_user() {
     let monitor = connect(&socket);
     let whose = format!("process {}", std::process::id());
     attachments.run(["detach", "vm"]).fails_in_a_line(1, &["monitor", &whose, "--force"]);
-    // After a kill it returns, and the monitor can connect again.
+    // After a kill the socket returns, and the monitor can connect again.
     let killed = attachments.kill_server("vm");
     attachments.wait_for_successor("vm", killed);
     drop(monitor);

@@ -32,7 +32,7 @@ pub fn filter_of_the_tests() -> String {
     threads(std::process::id().into(), "Seccomp").swap_remove(0)
 }
 
-/// Checks that every thread has given up the same rights, and that the process reports it.
+/// Checks that every thread has given up the same rights, and that the process's own report agrees.
 #[track_caller]
 pub fn is_confined(process: u64, said: &Value) {
     for (name, value) in [("NoNewPrivs", "1"), ("Seccomp", "2"), ("CapInh", "0000000000000000")] {
@@ -48,7 +48,7 @@ pub fn is_confined(process: u64, said: &Value) {
     for name in ["sandboxed", "no_new_privileges", "system_calls_filtered"] {
         assert_eq!(said[name], true, "{name}: {said}");
     }
-    // Under another filter, such as a container's, Landlock is not tried, and the process says so.
+    // Under another filter, such as a container's, the process does not try Landlock, and says so.
     let is_ours = filter_of_the_tests() == "0";
     assert_eq!(said["runs_no_program"], is_ours, "{said}");
     assert_eq!(said["lacks"] == serde_json::json!([]), is_ours, "{said}");

@@ -16,16 +16,16 @@ use windows_sys::Win32::System::Threading::{
 /// Passes the process ID to `press_ctrl_c`.
 const WHOSE: &str = "FARBLOCK_PRESS_CTRL_C";
 
-/// Puts a process on its own console.
+/// Starts a process on its own console.
 pub fn give_its_own(command: &mut Command) {
     command.creation_flags(CREATE_NO_WINDOW);
 }
 
-/// Types Ctrl-C on the console of a process that a test started, for every signal name but `KILL`,
-/// which kills the process.
+/// For a process that a test started: types Ctrl-C on its console, for every signal name but
+/// `KILL`, which kills the process.
 ///
-/// Only a process on a console can do that, and changing the console changes where output goes. So
-/// this runs the test binary again, with one test that does it.
+/// Only a process on that console can do this, and changing consoles changes where output goes. So
+/// this starts the test binary again, to run one test that does it.
 pub fn signal(id: u32, name: &str) {
     if name == "KILL" {
         return kill(id);
@@ -61,7 +61,7 @@ fn press_ctrl_c() {
         FreeConsole();
         AttachConsole(id) != 0 && GenerateConsoleCtrlEvent(CTRL_C_EVENT, 0) != 0
     };
-    // Ctrl-C reaches this process as well, once it is on its way to all of them.
+    // Ctrl-C reaches this process as well; wait until it does.
     let until = Instant::now() + Duration::from_secs(10);
     while done && !HEARD.load(Ordering::Relaxed) && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(1));

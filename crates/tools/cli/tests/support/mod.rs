@@ -1,4 +1,4 @@
-//! Runs the binary as a user would, and targets for it.
+//! Runs the binary as a user would, and starts targets.
 #![allow(dead_code, reason = "each test file uses a part")]
 #![allow(unreachable_pub, reason = "a module of each test file")]
 
@@ -88,8 +88,8 @@ impl Scratch {
             .stderr(Stdio::piped());
     }
 
-    /// The binary as a user without rights, in a directory open to all users. If the tests run as
-    /// root it is a copy, since others may not reach the build directory.
+    /// The binary as a user without rights, in a directory that all users can open. If the tests
+    /// run as root the binary is a copy, since others may not reach the build directory.
     #[cfg(unix)]
     pub fn command_of_nobody<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
         use std::os::unix::fs::PermissionsExt;
@@ -103,8 +103,8 @@ impl Scratch {
         std::fs::set_permissions(self.path(""), open).expect("it is ours");
         let copy = self.text("farblock");
         if !self.path("farblock").exists() {
-            // Another process copies: if this one had the file open for writing while another test
-            // forks, it could not be executed ("text busy").
+            // Copy in another process: if this one had the file open for writing while another test
+            // forks, the copy could not be executed ("text busy").
             let copied = Command::new("cp").args([env!("CARGO_BIN_EXE_farblock"), &copy]).status();
             assert!(copied.expect("cp").success(), "cp");
         }
@@ -166,14 +166,14 @@ impl Outcome {
         String::from_utf8_lossy(&self.stdout).into_owned()
     }
 
-    /// Checks that it succeeded.
+    /// Checks that the command succeeded.
     #[track_caller]
     pub fn ok(self) -> Outcome {
         assert_eq!(self.code, Some(0), "{}\n{}", self.out(), self.stderr);
         self
     }
 
-    /// Checks that it failed with this code and one sentence that contains all of `parts`.
+    /// Checks that the command failed with this code and one sentence that contains all of `parts`.
     #[track_caller]
     pub fn fails(self, code: i32, parts: &[&str]) -> Outcome {
         let all = format!("{}\n--- stderr\n{}", self.out(), self.stderr);
@@ -187,8 +187,8 @@ impl Outcome {
         self
     }
 
-    /// Like [`fails`](Outcome::fails), and the sentence is one line, ours and not clap's. Further
-    /// lines may say what it waited for, depending on the machine's load.
+    /// Like [`fails`](Outcome::fails), and the sentence is one line, farblock's and not clap's.
+    /// Further lines may say what the command waited for, depending on the machine's load.
     #[track_caller]
     pub fn fails_in_a_line(self, code: i32, parts: &[&str]) -> Outcome {
         let outcome = self.fails(code, parts);
@@ -258,8 +258,8 @@ pub fn signal(id: u32, name: &str) {
     assert!(status.is_ok_and(|status| status.success()), "kill -{name} {id}");
 }
 
-/// An address that the system gives to no other program as a free one: the socket is bound but does
-/// not listen. A program that asks for this address may listen on it.
+/// An address that the system gives out to no other program: the socket is bound but does not
+/// listen. A program that requests this address may listen on it.
 #[cfg(unix)]
 pub struct Reserved {
     _socket: socket2::Socket,
@@ -268,7 +268,7 @@ pub struct Reserved {
 
 #[cfg(unix)]
 impl Reserved {
-    /// A port of this address.
+    /// Reserves a port of this address.
     pub fn at(ip: impl Into<IpAddr>) -> Reserved {
         let any = SocketAddr::new(ip.into(), 0);
         let domain = socket2::Domain::for_address(any);
@@ -284,9 +284,9 @@ impl Reserved {
 pub struct Server {
     child: Option<Child>,
     pub id: u32,
-    /// Its output until it listened.
+    /// The target's output up to the line that says that it listens.
     pub said: String,
-    /// `127.0.0.1:PORT`.
+    /// The target's address, `127.0.0.1:PORT`.
     pub address: String,
     pub nqn: String,
 }
@@ -343,13 +343,13 @@ impl Server {
         signal(self.id, name);
     }
 
-    /// Whether it has exited.
+    /// Whether the target has exited.
     pub fn has_ended(&mut self) -> bool {
         let child = self.child.as_mut().expect("it runs");
         child.try_wait().expect("a child of ours").is_some()
     }
 
-    /// Waits until it exits.
+    /// Waits until the target exits.
     pub fn wait(mut self) -> Outcome {
         let output = wait(self.child.take().expect("it runs"));
         Outcome {
@@ -359,7 +359,8 @@ impl Server {
         }
     }
 
-    /// Stops it with SIGTERM, as a service manager would; it must succeed without any complaint.
+    /// Stops the target with SIGTERM, as a service manager would; it must succeed without any
+    /// complaint.
     #[track_caller]
     pub fn stop(self) -> Outcome {
         self.signal("TERM");
@@ -387,7 +388,7 @@ pub fn has(program: &str) -> bool {
     std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
 }
 
-/// Fails a test that cannot run here: a skip would look like a pass.
+/// Fails a test that cannot run on this machine: a skip would look like a pass.
 pub fn cannot_check(why: &str) -> ! {
     panic!("this cannot be checked here: {why}");
 }

@@ -54,7 +54,7 @@ impl Line {
 fn pass_on(from: &TcpStream, to: &TcpStream, holds: Option<Arc<AtomicBool>>) {
     let mut from = from.try_clone().expect("a copy");
     let mut to = to.try_clone().expect("a copy");
-    // Read at once: a sender's reset would discard data that is not read yet.
+    // Read the data at once: a sender's reset would discard unread data.
     let (sender, pieces) = mpsc::channel::<Vec<u8>>();
     thread::spawn(move || {
         let mut buffer = vec![0; 64 << 10];

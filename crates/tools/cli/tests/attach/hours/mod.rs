@@ -117,7 +117,7 @@ impl Stand {
         *self.scene.device.lock().expect("nobody panicked") = Some((self.generation, path));
     }
 
-    /// Removes the device by `how`, and makes a new one.
+    /// Removes the device with `how`, and makes a new one.
     fn take_away(&mut self, how: impl FnOnce(&mut Stand)) {
         self.scene.may_fail.store(true, Ordering::SeqCst);
         how(self);
@@ -128,7 +128,7 @@ impl Stand {
         self.attach();
     }
 
-    /// Fails early: a writer that finds an error panics, and waiting for it would be in vain.
+    /// Fails early: if a writer has panicked on an error, waiting for it would be in vain.
     fn check(&self) {
         assert!(!self.scene.wrong.load(Ordering::SeqCst), "see above");
     }
@@ -144,7 +144,7 @@ impl Stand {
     }
 
     fn kill(&self, of: &str) {
-        // It may be dead already.
+        // The process may be dead already.
         let _ = std::process::Command::new("kill").args(["-9", &self.pid(of).to_string()]).output();
     }
 
@@ -234,7 +234,7 @@ impl Stand {
                 }
                 self.pause(50);
                 self.force();
-                // The next attachment starts while old data is still on its way.
+                // The next attachment starts while old data is still in transit.
                 let (server, late) = (self.target.server.id, self.below(1500));
                 self.lines.iter().for_each(|line| line.let_go_after(Duration::from_millis(late)));
                 thread::spawn(move || {

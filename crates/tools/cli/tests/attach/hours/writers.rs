@@ -1,9 +1,9 @@
 //! Threads that write to a block device all the time, and verify its contents.
 //!
-//! Each block holds the number of a write. An acknowledged write is the block's content from then
-//! on; a direct write is acknowledged at once, a buffered one by the next `fsync`. A failed write
-//! may or may not have been executed. A later read settles that: if the read does not show the
-//! write, it must never be executed.
+//! Each block holds the number of a write. The data of an acknowledged write is the block's content
+//! from then on; a direct write is acknowledged at once, a buffered one by the next `fsync`. A
+//! failed write may or may not have been executed. A later read decides that: if it does not show
+//! the write, the write must never be executed.
 
 use crate::support::until;
 use farblock_random::Random;
@@ -35,9 +35,9 @@ pub(super) struct Scene {
     pub(super) syncs: AtomicU64,
     pub(super) reads: AtomicU64,
     pub(super) failed: AtomicU64,
-    /// A writer found an error.
+    /// Set when a writer has found an error.
     pub(super) wrong: AtomicBool,
-    /// Writers that have closed a removed device.
+    /// The number of writers that have closed a removed device.
     pub(super) idle: AtomicU64,
 }
 
