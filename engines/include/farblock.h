@@ -222,13 +222,13 @@ enum fb_path_state
   : uint32_t
 #endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
  {
-  // It was never connected.
+  // The path was never connected.
   FB_PATH_STATE_CONNECTING = 1,
-  // It is connected.
+  // The path is connected.
   FB_PATH_STATE_LIVE = 2,
-  // It was lost, and the library is reconnecting it.
+  // The path was lost, and the library is reconnecting it.
   FB_PATH_STATE_RECONNECTING = 3,
-  // The library has given it up.
+  // The library has given up the path.
   FB_PATH_STATE_DEAD = 4,
 };
 #ifndef __cplusplus
@@ -323,13 +323,13 @@ typedef struct fb_entry {
   const char *url;
   // The subsystem's NQN.
   const char *nqn;
-  // Its address (TRADDR).
+  // The entry's address (TRADDR).
   const char *address;
-  // Its port (TRSVCID).
+  // The entry's port (TRSVCID).
   const char *service;
-  // Its type (SUBTYPE: 1 another discovery service, 2 a subsystem, 3 this service).
+  // The entry's type (SUBTYPE: 1 another discovery service, 2 a subsystem, 3 this service).
   uint32_t kind;
-  // Its transport (TRTYPE: 1 RDMA, 2 Fibre Channel, 3 TCP).
+  // The entry's transport (TRTYPE: 1 RDMA, 2 Fibre Channel, 3 TCP).
   uint32_t transport;
 } fb_entry;
 
@@ -371,7 +371,7 @@ typedef struct fb_info {
 typedef struct fb_path_info {
   // `sizeof(fb_path_info)`, by which the library knows your version of it.
   size_t size;
-  // Its URL. Valid until fb_disconnect.
+  // The path's URL. Valid until fb_disconnect.
   const char *url;
   // Time in this state.
   uint64_t since_ms;
@@ -379,10 +379,10 @@ typedef struct fb_path_info {
   uint64_t reconnects;
   // An `fb_path_state`.
   uint32_t state;
-  // Its access to the namespace (ANA: 1 optimized, 2 non-optimized, 3 inaccessible, 4 persistent
-  // loss, 15 change); 0 if it is not connected.
+  // The path's access to the namespace (ANA: 1 optimized, 2 non-optimized, 3 inaccessible, 4
+  // persistent loss, 15 change); 0 if the path is not connected.
   uint32_t access;
-  // Why it was last lost or could not be connected, in UTF-8; empty without an error.
+  // Why the path was last lost or could not be connected, in UTF-8; empty without an error.
   char error[FB_ERROR_BYTES];
 } fb_path_info;
 

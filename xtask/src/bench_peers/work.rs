@@ -81,7 +81,7 @@ impl Load {
         slug
     }
 
-    /// For example `4k randread, QD 32, 1 connection`.
+    /// The load in words: `4k randread, QD 32, 1 connection`.
     pub(crate) fn words(&self) -> String {
         let connections = match self.connections {
             1 => "1 connection".to_owned(),

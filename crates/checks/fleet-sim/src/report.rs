@@ -19,7 +19,7 @@ pub struct SimulationReport {
     pub schema: String,
     /// The program and its version.
     pub tool: String,
-    /// Each fleet.
+    /// The results of each fleet.
     pub fleets: Vec<FleetReport>,
 }
 

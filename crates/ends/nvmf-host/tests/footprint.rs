@@ -38,7 +38,7 @@ fn disks_share_one_thread_and_one_loop() {
     let task = reactor.add_task();
     let own = rings();
     let mut paths = urls(&[&peers[0], &peers[1]]);
-    // No target listens there.
+    // No target listens at this address.
     paths.push(format!("nvme+tcp://127.0.0.1:1/{SUBSYSTEM}").parse().expect("a URL"));
     let connect = |_| Disk::connect(&paths, &usual()).expect("connected");
     let disks: Vec<_> = (0..3).map(connect).collect();

@@ -259,7 +259,7 @@ fn three_hosts_keep_their_parts_over_restarts() {
                 && (32..=128).contains(&light);
             assert!(is_fair, "{engine:?}: {counts:?} when {gone} was started anew");
         }
-        // Without one host, its share goes to the others by weight.
+        // When one host leaves, the others get its share by weight.
         let [heavy, _, light] = &mut hosts;
         heavy.lba = 0;
         light.lba = BLOCKS / 2;

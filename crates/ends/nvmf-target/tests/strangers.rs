@@ -105,7 +105,7 @@ fn many_hosts_that_withhold_lose_their_connections_to_one_that_does_not() {
     let before = resident();
     let greedy = withholding(address, 40, host);
     let held = target.connections();
-    // More than once, to reach both cores.
+    // Send it twice, to reach both cores.
     for number in 0..2 {
         let (_admin, mut honest) = Peer::io(address, &host(1000 + number));
         assert_eq!(honest.write(MIB), Status::SUCCESS);

@@ -54,7 +54,7 @@ fn what_is_there_already() {
     let server = Server::start(&at(&path), disk("mem:1MiB", 512)).expect("it makes way");
     assert!(refusal(&at(&path)).contains("somebody listens at"));
     UnixStream::connect(&path).expect("the first server is still there");
-    // Another process's socket of the same name stays.
+    // The server does not remove another process's socket of the same name.
     std::fs::remove_file(&path).expect("it is there");
     let other = UnixListener::bind(&path).expect("a socket");
     server.stop().expect("it stops");

@@ -36,7 +36,7 @@ fn guest(disk: &str, block_size: u32, engine: EngineKind, depth: u16) -> Guest {
 #[test]
 fn it_is_a_namespace() {
     for engine in [EngineKind::Uring, EngineKind::Portable] {
-        // With a short ring some operations wait for a slot; with a long one none does.
+        // With a short ring some operations wait for a slot; with a long ring none does.
         for depth in [2, front_end::RING_SIZE] {
             let make = |block_size| Arc::new(guest("mem:16MiB", block_size, engine, depth)) as _;
             Suite::new(engine).run(&make);

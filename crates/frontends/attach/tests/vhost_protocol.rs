@@ -324,7 +324,7 @@ fn announcements() {
         assert!(vm.rings[1].call.read().is_err(), "the other ring has nothing to say");
     }
     let mut vm = served.boot();
-    // Far ahead of any index in this test.
+    // An index far ahead of any in this test.
     vm.write(ring_at(0) + 4096 + 4 + u64::from(SIZE) * 2, &1000_u16.to_le_bytes());
     let (_, status) = vm.submit(0, IN, 0, &[(DATA, 512)]);
     eventually("it is answered", || vm.used_index(0) == 1);

@@ -41,7 +41,7 @@ fn an_older_copy_of_a_leg_is_refused_when_the_mirror_starts() {
         write(&create(&all), 1);
         let older = memory(LEG_BYTES);
         copy(&legs[at], &older);
-        // Unchanged, the leg is accepted.
+        // An unchanged leg is accepted.
         write(&open(&all), 2);
         let mut with_copy = all;
         with_copy[at] = Some(&older);

@@ -1,4 +1,4 @@
-//! The reserved parts after a power failure or a failed write at a bad moment.
+//! The reserved parts after a power failure or a failed write at a critical step.
 
 mod support;
 

@@ -85,8 +85,8 @@ mod tests {
     use crate::result::Percent;
     use crate::testing::{compared, figures};
 
-    /// Both sides of two jobs of 4k writes: I/Os per second, mean latency, and processor time per
-    /// I/O of host and target.
+    /// A pattern of two jobs of 4k writes. Each side has I/Os per second and mean latency in µs;
+    /// the remote side also has processor time per I/O of host and target.
     fn measured(local: (f64, f64), remote: (f64, f64, f64, f64)) -> PatternReport {
         let (iops, mean_us) = local;
         let local = figures(iops, 4096, mean_us * 1e3, Some((5.0, None)));

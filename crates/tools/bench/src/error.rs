@@ -63,7 +63,7 @@ pub enum BenchError {
     /// The floor's server is unusable.
     #[error("the floor at {address}: {}", floor_words(.error))]
     Floor {
-        /// Its address.
+        /// The server's address.
         address: SocketAddr,
         /// The reason.
         #[source]

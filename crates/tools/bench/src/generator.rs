@@ -443,7 +443,7 @@ mod tests {
 
     #[test]
     fn ios_that_never_complete_end_the_run_with_an_error() {
-        // On a busy machine it may end before the first I/O: then retry with a longer time.
+        // On a busy machine the run may end before the first I/O: then retry with a longer time.
         let mut runtime = Duration::from_millis(5);
         let error = loop {
             match run_hanging(runtime, &Cancel::new()) {

@@ -9,7 +9,7 @@ use crate::limits::{LATENCY_DIGITS, MAX_LATENCY};
 
 /// A histogram of latencies in nanoseconds, with three digits, an exact mean and an exact maximum.
 ///
-/// Its size is fixed from the start, so recording allocates nothing.
+/// The histogram's size is fixed, so recording allocates nothing.
 #[derive(Clone, Debug)]
 pub struct Latencies {
     pub(crate) histogram: Histogram<u64>,

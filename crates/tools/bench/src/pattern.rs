@@ -90,7 +90,7 @@ impl FromStr for Rw {
 
 /// One pattern of load.
 ///
-/// Its text form follows fio: `randrw,bs=4k,iodepth=32,numjobs=2,rwmixread=70`.
+/// The text form follows fio: `randrw,bs=4k,iodepth=32,numjobs=2,rwmixread=70`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pattern {
     /// The pattern's name for people: `4k random read`.

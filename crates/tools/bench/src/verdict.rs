@@ -254,7 +254,7 @@ pub(crate) fn ratio_interval(base: &[f64], other: &[f64]) -> Option<[f64; 2]> {
     Some([(difference - margin).exp() * 100.0, (difference + margin).exp() * 100.0])
 }
 
-/// By how many per cent the fastest run exceeds the slowest.
+/// The percentage by which the fastest run exceeds the slowest.
 pub(crate) fn spread_percent(rates: &[f64]) -> Option<f64> {
     let slowest = rates.iter().copied().reduce(f64::min).filter(|rate| *rate > 0.0)?;
     let fastest = rates.iter().copied().reduce(f64::max)?;

@@ -228,7 +228,7 @@ mod tests {
         let (go, wait) = std::sync::mpsc::channel::<()>();
         let named = std::thread::Builder::new().name("farblock-busy-1".to_owned());
         let busy = named.spawn(move || while wait.try_recv() == Err(TryRecvError::Empty) {});
-        // On a busy machine the thread gets less processor time than the time that passes.
+        // On a busy machine the thread gets less processor time than the elapsed time.
         let begin = Instant::now();
         while group.cpu_time() < Duration::from_millis(50) {
             assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", group.cpu_time());

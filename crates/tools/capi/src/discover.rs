@@ -39,13 +39,13 @@ pub struct fb_entry {
     pub url: *const c_char,
     /// The subsystem's NQN.
     pub nqn: *const c_char,
-    /// Its address (TRADDR).
+    /// The entry's address (TRADDR).
     pub address: *const c_char,
-    /// Its port (TRSVCID).
+    /// The entry's port (TRSVCID).
     pub service: *const c_char,
-    /// Its type (SUBTYPE: 1 another discovery service, 2 a subsystem, 3 this service).
+    /// The entry's type (SUBTYPE: 1 another discovery service, 2 a subsystem, 3 this service).
     pub kind: u32,
-    /// Its transport (TRTYPE: 1 RDMA, 2 Fibre Channel, 3 TCP).
+    /// The entry's transport (TRTYPE: 1 RDMA, 2 Fibre Channel, 3 TCP).
     pub transport: u32,
 }
 

@@ -28,13 +28,13 @@ pub enum fb_disk_state {
 #[repr(u32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum fb_path_state {
-    /// It was never connected.
+    /// The path was never connected.
     Connecting = 1,
-    /// It is connected.
+    /// The path is connected.
     Live = 2,
-    /// It was lost, and the library is reconnecting it.
+    /// The path was lost, and the library is reconnecting it.
     Reconnecting = 3,
-    /// The library has given it up.
+    /// The library has given up the path.
     Dead = 4,
 }
 
@@ -44,7 +44,7 @@ pub enum fb_path_state {
 pub struct fb_path_info {
     /// `sizeof(fb_path_info)`, by which the library knows your version of it.
     pub size: usize,
-    /// Its URL. Valid until fb_disconnect.
+    /// The path's URL. Valid until fb_disconnect.
     pub url: *const c_char,
     /// Time in this state.
     pub since_ms: u64,
@@ -52,10 +52,10 @@ pub struct fb_path_info {
     pub reconnects: u64,
     /// An `fb_path_state`.
     pub state: u32,
-    /// Its access to the namespace (ANA: 1 optimized, 2 non-optimized, 3 inaccessible, 4 persistent
-    /// loss, 15 change); 0 if it is not connected.
+    /// The path's access to the namespace (ANA: 1 optimized, 2 non-optimized, 3 inaccessible, 4
+    /// persistent loss, 15 change); 0 if the path is not connected.
     pub access: u32,
-    /// Why it was last lost or could not be connected, in UTF-8; empty without an error.
+    /// Why the path was last lost or could not be connected, in UTF-8; empty without an error.
     pub error: [c_char; FB_ERROR_BYTES],
 }
 

@@ -114,7 +114,7 @@ thread_local! {
 /// failed call in this thread; empty before the first.
 #[unsafe(no_mangle)]
 pub extern "C" fn fb_last_error() -> *const c_char {
-    // While the thread exits it may no longer exist.
+    // While the thread exits, `LAST` may no longer exist.
     LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
 

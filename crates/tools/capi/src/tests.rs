@@ -184,7 +184,7 @@ fn calls_that_block() {
         let target = serve();
         let disk = connect(&target, 1, engine);
         let info = describe(disk);
-        // At an odd address.
+        // Use memory at an odd address.
         let mut memory: Vec<u8> = (0..2 * BLOCK + 1).map(|n| (n % 251) as u8).collect();
         let mut back = vec![0xa5_u8; 2 * BLOCK + 2];
         // SAFETY: all pointers are valid, and as long as said.
@@ -279,7 +279,7 @@ fn hundreds_in_flight_on_two_disks() {
                 count += got;
             }
             assert!(zeroes.iter().all(|&byte| byte == 0));
-            // With nothing in flight it does not wait, despite its arguments.
+            // With nothing in flight, `fb_poll` does not wait, despite its arguments.
             assert_eq!(fb_poll(queue, done.as_mut_ptr(), 1, 64, -1), 0);
             let mut back = vec![0_u8; 300 * BLOCK];
             good(fb_submit(queue, &op(fb_kind::Read, 0, &mut back, 1)));
@@ -588,7 +588,8 @@ fn a_program_may_end_calls_that_wait() {
             good(fb_read(disk, data.as_mut_ptr().cast(), 0, 4096));
             drop(target);
             wait_for(disk, fb_disk_state::Waiting);
-            // Its queue may not have noticed yet; the call would wait for a write that was sent.
+            // The blocking calls' queue may not have noticed the loss yet; the call would wait for
+            // a write that was sent.
             fails(
                 fb_read(disk, data.as_mut_ptr().cast(), 0, 4096),
                 fb_status::Aborted,

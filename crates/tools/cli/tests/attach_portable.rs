@@ -336,7 +336,7 @@ fn programs_that_speak_nbd_find_a_server() {
     attachments.detach("fb0");
 }
 
-/// In the foreground, as a service manager runs it, from a file.
+/// Attaches from a file, in the foreground, as a service manager does.
 #[test]
 fn in_the_foreground_it_ends_with_its_console() {
     let attachments = Attachments::new();

@@ -265,7 +265,7 @@ fn a_host_whose_name_is_not_enough() {
     let others = ["allow-host", "set-tls", "host_id"];
     assert!(others.iter().all(|other| !found.1.contains(other)), "{found:?}");
     doctor(&scratch, &url, &["--tls-key", &key]).ok();
-    // With TLS, the identifier is the problem.
+    // With TLS, the host's identifier is the problem.
     let id = "01234567-89ab-cdef-0123-456789abcdef";
     scratch.ctl(&[&allow[..], &["--host-id", id]].concat()).ok();
     let found = problem(&scratch, &url, &["--tls-key", &key]);

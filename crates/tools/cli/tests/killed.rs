@@ -43,7 +43,7 @@ const MOMENTS: [Moment; 9] = [
     Moment::After(Duration::from_millis(3)),
 ];
 
-/// Each moment meets each kind of change in this many rounds.
+/// Each moment is used with each kind of change in this many rounds.
 const ROUNDS: usize = 3;
 
 /// A file size limit below the size of every state.

@@ -514,7 +514,7 @@ fn a_host_is_limited_and_no_other_is_let_in_by_that() {
     let said = limit(&["--write-iops", "5", "--mib", "200"]).ok().out();
     let expected = format!("host {HOST} is limited to write_iops 5 bytes 209715200");
     assert!(said.contains(&expected), "{said}");
-    // Other changes of a host leave its limits alone.
+    // Other changes of a host do not change its limits.
     scratch.ctl(&["allow-host", NQN, HOST, "--no-key"]).ok();
     let shown = || scratch.run(["config", "show"]).ok().json()["subsystems"][NQN]["hosts"].clone();
     assert_eq!(shown()[HOST]["limits"]["write_iops"], 5);

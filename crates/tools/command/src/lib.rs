@@ -1,9 +1,9 @@
 //! Common code of farblock's commands and daemons.
 //!
-//! It keeps their promises to people and scripts. Results go to the standard output, everything
-//! else to the standard error. An error is one sentence with an exit code ([`error`]). A closed
-//! pipe is an ordinary end ([`output`]). A file is replaced by renaming a complete new one
-//! ([`replace`]). A process with untrusted peers gives up the rights that it does not need
+//! It implements the conventions on which people and scripts rely. Results go to the standard
+//! output, everything else to the standard error. An error is one sentence with an exit code
+//! ([`error`]). A closed pipe is no error ([`output`]). A file is replaced by renaming a complete
+//! new one ([`replace`]). A process with untrusted peers gives up the rights that it does not need
 //! (`sandbox`), and a `broker` process keeps the few others.
 //!
 //! Nothing here depends on a particular command.

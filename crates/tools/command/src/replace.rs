@@ -275,7 +275,7 @@ fn open_part(part: &Path, name: &str) -> Result<File> {
                 "another farblock is writing {name}: wait for it, or stop it"
             )));
         }
-        // Another process may have renamed or removed it before we had the lock.
+        // Another process may have renamed or removed the file before this process had the lock.
         if is_at(&file, part).map_err(|error| failed(&error))? {
             return Ok(file);
         }
@@ -366,7 +366,7 @@ mod tests {
         assert!(text.contains("another farblock"), "{text}");
     }
 
-    /// A program that has the file open for a moment does not make the replacement fail.
+    /// A program that briefly has the file open does not make the replacement fail.
     #[test]
     fn a_reader_is_waited_for() {
         let folder = tempfile::tempdir().unwrap();

@@ -25,7 +25,7 @@ const EXIT_CODE: i32 = 130;
 const END_TIME: std::time::Duration = std::time::Duration::from_secs(5);
 
 impl Stop {
-    /// Takes the signals over, for the rest of the process's life.
+    /// Takes over the handling of these signals until the process exits.
     pub fn install() -> Result<Stop> {
         installed(Stop::try_install())
     }

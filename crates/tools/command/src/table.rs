@@ -55,7 +55,7 @@ impl Table {
     }
 }
 
-/// Names and values in two columns, for one thing with many properties.
+/// Names and values in two columns, for one object with many properties.
 pub fn properties(pairs: &[(&str, String)], indent: usize) -> String {
     let width = pairs.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
     let margin = " ".repeat(indent);

@@ -15,7 +15,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// As many symbolic links as the kernel follows for one path.
+/// The kernel's limit of symbolic links in one path.
 const LINKS: usize = 40;
 
 /// The brokers of a server. If one dies, the server cannot work.
@@ -101,7 +101,7 @@ fn ways_to(file: &Path) -> Vec<PathBuf> {
         let Some((link, to)) = link else { break };
         let folder = link.parent().unwrap_or(Path::new("/"));
         folders.extend((folder != Path::new("/")).then(|| folder.to_owned()));
-        // No trailing slash: the kernel would follow a link before it.
+        // Without a trailing slash: before one, the kernel would follow a link.
         let rest = path.strip_prefix(link).unwrap_or(Path::new(""));
         path = folder.join(to).components().chain(rest.components()).collect();
     }
@@ -205,7 +205,7 @@ mod tests {
         }
         let of = |way| Settings { way, ..Settings::default() };
         assert!(ways::keeps_rights(&of(As::Fuse)).is_none() && ways::takes_rights(&of(As::Fuse)));
-        // With a device, if the kernel has NBD.
+        // NBD with a device, if the kernel has NBD.
         assert!(ways::keeps_rights(&of(As::Nbd)).is_none());
         for way in [As::Ublk, As::Nvme] {
             assert!(ways::keeps_rights(&of(way)).is_some());

@@ -26,29 +26,29 @@ const BRIEF_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Everything known about an attachment.
 pub struct Examined {
-    /// Its name.
+    /// The attachment's name.
     pub name: String,
-    /// As `farblock list` shows it: `live`, `degraded`…
+    /// The attachment's state, as `farblock list` shows it: `live`, `degraded`…
     pub state: &'static str,
-    /// Its problem, if it has one.
+    /// The attachment's problem, if it has one.
     pub trouble: Option<String>,
     /// The path or address in use, if its server reports it.
     pub used: Option<String>,
-    /// Its users, as sentences.
+    /// The disk's users, as sentences.
     pub users: Vec<String>,
     /// Swap on this disk that can hang the machine, and the advice.
     pub swap: Option<(String, &'static str)>,
     /// The paths to its disk.
     pub paths: Vec<Way>,
-    /// Its connection options.
+    /// The disk's connection options.
     pub options: Options,
-    /// Its daemon's log file.
+    /// The daemon's log file.
     pub log: PathBuf,
 }
 
 /// One path to the disk of an attachment.
 pub struct Way {
-    /// Its address.
+    /// The path's address.
     pub url: Url,
     /// `live`, `connecting`, `reconnecting` or `failed`; `None` if the server does not answer.
     pub state: Option<String>,
@@ -73,11 +73,11 @@ pub fn examined(given: Option<&Path>, name: &str) -> Result<Option<Examined>> {
 /// Summary of an attachment.
 #[cfg(target_os = "linux")]
 pub struct Brief {
-    /// Its name.
+    /// The attachment's name.
     pub name: String,
     /// The path or address in use, if known.
     pub used: Option<String>,
-    /// As `farblock list` shows it.
+    /// The state, as `farblock list` shows it.
     pub state: &'static str,
 }
 
@@ -170,7 +170,7 @@ fn unserved(folder: &Folder) -> Option<String> {
     }
 }
 
-/// The sentence about a full runtime directory; `None` while it has room.
+/// A warning that the runtime directory is full; `None` while it has room.
 pub fn no_room(given: Option<&Path>) -> Result<Option<String>> {
     Ok(list::full(&runtime(given)?))
 }

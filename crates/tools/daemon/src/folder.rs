@@ -135,9 +135,9 @@ impl Role {
 pub(super) enum Found {
     /// No such process.
     Nobody,
-    /// It was killed.
+    /// The process was killed.
     Ended,
-    /// It exists, but its process ID is unknown.
+    /// The process exists, but its ID is unknown.
     Unknown,
 }
 
@@ -398,7 +398,7 @@ mod tests {
         symlink(&open, &link).expect("a link");
         refused(&link, "symbolic link");
         assert!(runtime(Some(&open)).is_ok());
-        // The same checks for the attachment's own folder.
+        // Repeat the checks for the attachment's own folder.
         symlink(place.path(), open.join("x")).expect("a link");
         assert!(Folder::claim(&open, Some("x")).is_err());
         fs::create_dir(open.join("y")).expect("a folder");

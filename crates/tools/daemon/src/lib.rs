@@ -98,7 +98,7 @@ pub fn choice() -> String {
 #[cfg(not(any(target_os = "linux", windows)))]
 pub use elsewhere::{attach, authenticate, detach, list, names, part};
 
-/// Not supported on this system.
+/// Fails: this system does not support attachments.
 #[cfg(all(unix, not(target_os = "linux")))]
 pub fn watch(
     _: Option<&std::path::Path>,

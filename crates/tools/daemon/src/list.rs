@@ -239,7 +239,7 @@ fn table(all: &[Status]) -> String {
                 "live" => String::new(),
                 _ => format!(" for {} s", path.since_seconds),
             };
-            // With a single path, its error is the disk's trouble, printed above.
+            // With a single path, the path's error is the disk's trouble, printed above.
             let why = path.error.as_ref().filter(|_| path.state != "live" && paths.len() > 1);
             let why = why.map_or(String::new(), |why| format!(": {why}"));
             note(format!("  path {}: {}{since}{access}{why}", path.url, path.state));

@@ -109,7 +109,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Only the required options; the kernel's defaults for all others.
+    /// The required options, and the kernel's defaults for all others.
     #[must_use]
     pub fn new(traddr: IpAddr, trsvcid: u16, nqn: impl Into<String>, nsid: u32) -> Options {
         Options {
@@ -284,7 +284,7 @@ pub struct Connection {
     pub nqn: String,
     /// The namespace.
     pub nsid: u32,
-    /// Its block device.
+    /// The namespace's block device.
     pub device: PathBuf,
 }
 
@@ -365,7 +365,7 @@ impl Connection {
         if !self.is_there() {
             return Err(Error::NoConnection(self.nqn.clone()));
         }
-        // While we hold the device exclusively, it cannot be mounted.
+        // While this process has the device open exclusively, no process can mount it.
         let claim = if force { None } else { self.claim()? };
         if let Some(device) = &claim {
             rustix::fs::fsync(device).map_err(|error| {
@@ -410,7 +410,7 @@ fn known_options() -> Result<String, Error> {
     let mut known = String::new();
     match open()?.take(MAX_ANSWER_BYTES).read_to_string(&mut known) {
         Ok(_) => Ok(known),
-        // Before 5.17 the file could be read only after connecting.
+        // Before Linux 5.17 the file could be read only after connecting.
         Err(error) => {
             tracing::debug!("the kernel does not say which options it knows: {error}");
             Ok(String::new())

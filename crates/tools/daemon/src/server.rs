@@ -363,7 +363,7 @@ impl DaemonShared {
         let goes_on = self.settings.way != As::Fuse || is_kept();
         if goes_on && self.folder.is_held(Role::Supervisor) {
             tracing::error!("{why}: this one ends, to have both started anew");
-            // As if killed: users of the disk wait for the successor.
+            // Exits as if killed: users of the disk wait for the successor.
             std::process::exit(1);
         }
         tracing::error!("{why}: this one serves on as long as it can");

@@ -668,7 +668,7 @@ fn vm(pattern: &Pattern) -> Vm {
 pub(crate) struct Sum {
     pub(crate) runs: Vec<Total>,
     latencies: Latencies,
-    /// By agent: the sum of the runs' percentages.
+    /// For each agent, the sum of the runs' percentages.
     cpu: BTreeMap<String, f64>,
 }
 

@@ -1,4 +1,4 @@
-//! The same file over iSCSI, alternating with NVMe: shared by farblock or by tgt.
+//! Measures the same file over iSCSI, alternating with NVMe: farblock or tgt shares it.
 //!
 //! A round: the NVMe target closes the file, each iSCSI target has it for one run, and then the
 //! NVMe target again. All connections use the loopback, where farblock's iSCSI target listens. Both
@@ -184,8 +184,8 @@ pub(crate) fn fill(path: &Path) -> io::Result<()> {
     file.sync_all()
 }
 
-/// A program whose output goes to a file. It is killed when this is dropped, or when this process
-/// ends.
+/// A running program whose output is written to a file. It is killed when this is dropped, or when
+/// this process ends.
 struct Process {
     name: String,
     child: Child,

@@ -13,7 +13,7 @@ use std::process::Command;
 pub struct Launcher {
     /// The program.
     pub program: PathBuf,
-    /// Its arguments.
+    /// The program's arguments.
     pub args: Vec<OsString>,
 }
 

@@ -3,8 +3,8 @@
 use farblock_bench::cpu::CpuSource;
 use std::process::Command;
 
-/// The same program, killed when this process ends, and without Ctrl-C, which is for the
-/// controller.
+/// The command, changed so that the program is killed when this process exits, and gets no Ctrl-C,
+/// which is for the controller.
 pub(crate) fn bound(program: &Command) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "--"]).arg(program.get_program());

@@ -57,7 +57,7 @@ pub struct NodeReport {
 pub struct SetsReport {
     /// The target's name.
     pub target: String,
-    /// Each set.
+    /// The results of each set.
     pub sets: Vec<SetReport>,
     /// Why the sets are not divided by NUMA node, if that was requested and not possible.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -156,7 +156,7 @@ pub struct IscsiTotal {
     pub cpu_us_per_io: f64,
 }
 
-/// All clients together.
+/// The results of all clients together.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Total {
     /// I/Os per second.

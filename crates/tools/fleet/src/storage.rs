@@ -246,7 +246,7 @@ mod tests {
     use super::*;
     use farblock_host::Controller;
 
-    /// As on a machine with two nodes, whose only processor here is the first.
+    /// The machine has two nodes by name; both have its first processor.
     #[test]
     fn each_node_has_a_target_of_its_own_at_the_same_place_again() {
         let sizes = [1, 2, 4];

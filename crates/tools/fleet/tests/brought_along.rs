@@ -1,5 +1,5 @@
-//! The built-in plans in a tiny form: as many hosts, drives and sets, for moments instead of
-//! seconds, on the loopback.
+//! The built-in plans in a tiny form: all hosts, drives and sets, but for fractions of a second, on
+//! the loopback.
 
 mod support;
 

@@ -94,7 +94,7 @@ pub(super) fn serve(address: SocketAddr, stop: &Stop, global: &Global) -> Result
         );
     }
     match output::print(&format!("{text}listening on {listening}\n")) {
-        // It serves even if its output is closed.
+        // The server continues even if its output is closed.
         Ok(()) | Err(Failure::OutputClosed) => {}
         Err(failure) => return Err(failure),
     }

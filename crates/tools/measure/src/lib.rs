@@ -109,7 +109,7 @@ fn explain(error: &BenchError) -> Failure {
     }
 }
 
-/// A time for people.
+/// A duration in words.
 pub fn words(time: std::time::Duration) -> String {
     match time.as_secs() {
         0..=1 => "1 second".to_owned(),

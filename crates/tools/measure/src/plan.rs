@@ -5,7 +5,7 @@ use farblock_bench::{Pattern, Plan};
 use farblock_command::args::Global;
 use farblock_command::error::{Failure, Result};
 
-/// With `--until-known`: with fewer runs of each disk the interval is too wide to be useful.
+/// With `--until-known`: fewer runs of each disk give an interval too wide to be useful.
 const LEAST_RUNS: u32 = 3;
 /// With `--until-known`: after these runs the report gives the interval, however wide.
 const MOST_RUNS: u32 = 10;

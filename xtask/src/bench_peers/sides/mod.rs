@@ -61,13 +61,13 @@ const ADAPTIVE_HOST: Host = Host::Farblock { poll: false, tls: false };
 const SPDK_TARGET: Target = Target::Spdk { zero_copy: false };
 
 pub(crate) const FARBLOCK: Side = side("farblock", ADAPTIVE_TARGET, ADAPTIVE_HOST);
-/// Both ends never sleep, like SPDK's.
+/// farblock with both ends polling, like SPDK's.
 pub(crate) const POLLING: Side = side(
     "farblock polling",
     Target::Farblock { poll: true, tls: false },
     Host::Farblock { poll: true, tls: false },
 );
-/// With TLS 1.3, AES-128-GCM.
+/// farblock with TLS 1.3, AES-128-GCM.
 pub(crate) const TLS: Side = side(
     "farblock TLS",
     Target::Farblock { poll: false, tls: true },
@@ -76,7 +76,7 @@ pub(crate) const TLS: Side = side(
 pub(crate) const FLOOR: Side = side("floor", Target::Floor, Host::Floor);
 pub(crate) const LOCAL: Side = side("local", Target::None, ADAPTIVE_HOST);
 pub(crate) const SPDK: Side = side("SPDK", SPDK_TARGET, Host::SpdkPerf);
-/// With zero-copy send, SPDK's default.
+/// SPDK with zero-copy send, its default.
 pub(crate) const SPDK_ZERO_COPY: Side =
     side("SPDK zero-copy", Target::Spdk { zero_copy: true }, Host::SpdkPerf);
 pub(crate) const SPDK_ON_FARBLOCK: Side =

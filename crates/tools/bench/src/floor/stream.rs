@@ -179,8 +179,8 @@ impl<T, const HEAD: usize> Cutter<T, HEAD> {
         Cutter { head: [0; HEAD], have: 0, frame: None, data_left: 0 }
     }
 
-    /// Processes bytes. `parse` returns the meaning of a header and the length of its data, or
-    /// `None` if it is invalid; `on_frame` gets the meaning once the data are complete.
+    /// Divides bytes into frames. `parse` returns the meaning of a header and the length of its
+    /// data, or `None` if it is invalid; `on_frame` gets the meaning once the data are complete.
     pub(super) fn feed(
         &mut self,
         mut bytes: &[u8],

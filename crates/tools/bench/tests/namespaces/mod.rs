@@ -14,7 +14,7 @@ use farblock_reactor::{Reactor, TaskId};
 pub(crate) enum When {
     /// At the poll right after the submission.
     AtOnce,
-    /// Only after the event loop was polled, in reverse order, all but the oldest.
+    /// Only after a poll of the event loop, in reverse order, all but the oldest.
     Later,
     Never,
 }

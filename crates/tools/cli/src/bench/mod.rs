@@ -50,9 +50,9 @@ enum BenchCommand {
 
 /// Check whether one report's disks are slower than another's
 ///
-/// Both are files written by --json of `farblock bench` or `farblock fleet run`. With repeats
-/// (--runs, --full) the command shows medians, the change, and the 95 % confidence interval of the
-/// change.
+/// Both A and B are files written by --json of `farblock bench` or `farblock fleet run`. With
+/// repeats (--runs, --full) the command shows medians, the change, and the 95 % confidence interval
+/// of the change.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:

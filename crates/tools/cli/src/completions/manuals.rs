@@ -29,7 +29,7 @@ fn write_all(command: &Command, folder: &Path) -> io::Result<()> {
 
 fn page(command: &Command, man: &Man) -> io::Result<Vec<u8>> {
     let mut page = Vec::new();
-    // No date, so that the same version gives the same pages.
+    // Pages have no date, so that the same version gives the same pages.
     let (name, version) = (man.get_filename(), env!("CARGO_PKG_VERSION"));
     let name = name.trim_end_matches(".1");
     writeln!(page, ".TH {name} 1 \"\" \"farblock {version}\" \"User Commands\"")?;

@@ -94,7 +94,7 @@ fn targets(patience: std::time::Duration) -> Vec<Finding> {
     running.into_iter().flat_map(examine).collect()
 }
 
-/// All attachments of this user, and their directory.
+/// Findings about all attachments of this user, and about their directory.
 #[cfg(any(target_os = "linux", windows))]
 fn attachments(args: &DoctorArgs) -> Vec<Finding> {
     const CHECK: &str = "attachments";

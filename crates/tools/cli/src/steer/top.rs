@@ -112,7 +112,7 @@ impl Shown {
         frame.render_widget(Line::from(spelled(help)), keys);
     }
 
-    /// As many whole columns as fit beside the name.
+    /// A table with as many columns as fit beside the name.
     fn table(&self, width: u16) -> Table<'static> {
         let fitting = width.saturating_sub(NAME_COLUMNS) / (FIGURE_COLUMNS + 1);
         let count = usize::from(fitting).clamp(1, COLUMNS.len());

@@ -218,7 +218,7 @@ fn what_killed_processes_leave_is_cleaned_up() {
     let folder = attachments.folder("fb0");
     assert!(folder.exists());
     let args = ["attach", &url, "--as", "fuse", "--name", "fb0"];
-    // A killed process takes a moment to disappear.
+    // A killed process takes a short time to disappear.
     until("it is attached", || attachments.run(args).code == Some(0));
     let device = attachments.status("fb0")["use"]["path"].as_str().expect("a path").to_owned();
     run("fsck.ext4", &["-fn", &device]);

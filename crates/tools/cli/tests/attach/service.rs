@@ -143,8 +143,8 @@ fn kill_both(attachments: &Attachments, supervisor: Child) {
     attachments.wait_for_state("data", "stale");
 }
 
-/// As systemd does when a service's main process is killed: the server is killed as well, and both
-/// restart with the kept descriptor. Users of the disk wait, and lose no data.
+/// Server and supervisor are killed, as by systemd when a service's main process is killed, and
+/// both restart with the kept descriptor. Users of the disk wait, and lose no data.
 #[test]
 fn a_killed_service_goes_on_with_what_systemd_keeps() {
     if !is_kept() {

@@ -2,7 +2,7 @@
 
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
-/// For sharing other users' files, listening on low ports, and accounting the rings' memory.
+/// Needed to share other users' files, listen on low ports, and account the rings' memory.
 const NEEDED: CapabilitySet = CapabilitySet::DAC_OVERRIDE
     .union(CapabilitySet::DAC_READ_SEARCH)
     .union(CapabilitySet::FOWNER)

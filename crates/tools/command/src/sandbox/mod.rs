@@ -14,7 +14,7 @@ use rustix::process::{DumpableBehavior, dumpable_behavior, set_dumpable_behavior
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-/// The rights that were given up, for the life of the process.
+/// The rights that this process has given up.
 static GIVEN_UP: OnceLock<GivenUp> = OnceLock::new();
 
 /// Facts that the kernel does not report later.

@@ -1,4 +1,4 @@
-//! Each test runs in a new process of this binary, because given-up rights do not come back.
+//! Each test runs in a new process of this binary, because a process cannot regain its rights.
 
 use super::*;
 use std::io::ErrorKind;

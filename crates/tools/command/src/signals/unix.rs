@@ -34,7 +34,7 @@ impl Stop {
         let flag = Arc::new(AtomicBool::new(false));
         let (read, write) = UnixStream::pair()?;
         for &signal in signals {
-            // In this order, so that the first signal finds the flag unset and sets it.
+            // In this order the first signal finds the flag unset, and sets it.
             signal_hook::flag::register_conditional_shutdown(signal, EXIT_CODE, Arc::clone(&flag))?;
             signal_hook::flag::register(signal, Arc::clone(&flag))?;
             signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;

@@ -135,7 +135,7 @@ pub(in super::super) fn lock(path: &Path) -> Option<Descriptor> {
     let mut options = File::options();
     let file = options.create(true).truncate(false).write(true).mode(0o600).open(path).ok()?;
     rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
-    // Another process may have removed the folder meanwhile, with this file.
+    // Another process may have removed the folder and this file meanwhile.
     path.exists().then(|| file.into())
 }
 
@@ -160,7 +160,7 @@ pub(in super::super) fn make_private(folder: &Path) -> io::Result<()> {
 /// Checks that no other user can change the folder or, with `closed`, read it. The error says what
 /// is wrong and what to do.
 pub(in super::super) fn check_private(folder: &Path, closed: bool) -> Result<(), String> {
-    // Not a link's target: another user may exchange the link.
+    // Checks the path itself, not a link's target: another user may exchange the link.
     let found = fs::symlink_metadata(folder).map_err(|error| os(&error))?;
     let (ours, mode) = (rustix::process::geteuid().as_raw(), found.mode() & 0o777);
     if found.is_symlink() {

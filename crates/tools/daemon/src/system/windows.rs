@@ -178,7 +178,7 @@ pub(in super::super) fn check_private(_: &Path, _: bool) -> Result<(), String> {
     Ok(())
 }
 
-/// Not checked on Windows.
+/// False: not checked on Windows.
 pub(in super::super) fn is_full(_: &Path) -> bool {
     false
 }
