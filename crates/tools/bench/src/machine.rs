@@ -23,7 +23,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// This machine.
+    /// Describes this machine.
     #[cfg(windows)]
     pub fn this() -> Machine {
         use crate::windows::{cpu_model, memory_bytes, system};
@@ -36,7 +36,7 @@ impl Machine {
         }
     }
 
-    /// This machine.
+    /// Describes this machine.
     #[cfg(not(windows))]
     pub fn this() -> Machine {
         let read = |path| std::fs::read_to_string(path).ok();

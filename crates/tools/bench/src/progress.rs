@@ -78,7 +78,7 @@ pub struct Snapshot<'a> {
     pub phase: Phase,
     /// Time since the start of the phase.
     pub elapsed: Duration,
-    /// The planned time of the phase, if known: bytes end a fill, not time.
+    /// The planned time of the phase, if known: a fill ends after bytes, not after a time.
     pub planned: Option<Duration>,
     /// I/Os per second since the last snapshot.
     pub iops: f64,

@@ -142,7 +142,7 @@ fn describe_path(disk: *const fb_disk, index: u32) -> fb_path_info {
     info
 }
 
-/// Polls a disk until it is in a state.
+/// Polls a disk until it is in this state.
 fn wait_for(disk: *const fb_disk, state: fb_disk_state) -> fb_info {
     let begin = Instant::now();
     loop {

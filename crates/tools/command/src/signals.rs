@@ -53,7 +53,7 @@ pub fn end_with_input() -> Result<()> {
     })
 }
 
-/// This system does not support it.
+/// This system does not support a stop by the standard input.
 #[cfg(not(unix))]
 pub fn end_with_input() -> Result<()> {
     Err(Failure::usage("--end-with-input needs a Unix system: leave it out here"))

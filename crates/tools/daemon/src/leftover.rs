@@ -165,7 +165,7 @@ mod tests {
         sweep(place.path());
         assert!(over.iter().all(|path| !path.exists()), "{:?}", files(place.path()));
         assert!(not_over.iter().all(|path| path.exists()), "{:?}", files(place.path()));
-        // Files that only a reset would expire: the oldest are removed.
+        // Of files that expire only by a reset, the oldest are removed.
         let (forever, oldest) = (life(u64::MAX), 100_000);
         for number in 0..MAX_FILES as u64 {
             keep(&format!("forever{number}"), &forever, oldest - number);

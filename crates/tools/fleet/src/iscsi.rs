@@ -184,8 +184,8 @@ pub(crate) fn fill(path: &Path) -> io::Result<()> {
     file.sync_all()
 }
 
-/// A running program whose output is written to a file. It is killed when this is dropped, or when
-/// this process ends.
+/// A running program whose output is written to a file. The program is killed when this value is
+/// dropped, or when this process exits.
 struct Process {
     name: String,
     child: Child,

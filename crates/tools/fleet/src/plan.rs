@@ -1,6 +1,6 @@
 //! The description of a fleet and its work.
 //!
-//! A file of TOML, or a report, which contains its plan:
+//! A plan is a TOML file, or a report, which contains its plan:
 //!
 //! ```toml
 //! name = "two-by-two"

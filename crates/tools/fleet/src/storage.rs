@@ -246,7 +246,7 @@ mod tests {
     use super::*;
     use farblock_host::Controller;
 
-    /// The machine has two nodes by name; both have its first processor.
+    /// The groups are of two nodes, which both have the first processor here.
     #[test]
     fn each_node_has_a_target_of_its_own_at_the_same_place_again() {
         let sizes = [1, 2, 4];

@@ -155,8 +155,8 @@ fn disk_in(directory: &Path, args: &BenchArgs) -> Result<Made, String> {
     let opened =
         opened.and_then(|()| FileDisk::open(&path, &options).map_err(|error| error.to_string()));
     let disk = opened?;
-    // Where an open file can be unlinked, it keeps its data until this process ends, however it
-    // ends.
+    // Where an open file can be unlinked, the file keeps its data until this process exits, for any
+    // reason.
     let kept = if cfg!(unix) { None } else { Some(file) };
     Ok((disk, kept))
 }

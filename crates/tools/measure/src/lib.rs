@@ -22,7 +22,7 @@ use farblock_command::signals::Stop;
 pub use report::Destination;
 use std::sync::Arc;
 
-/// Opens a local disk for measurement: its name, block size, and whether it is read-only.
+/// Opens a local disk for measurement by its name, with this block size, and read-only or not.
 pub type OpenLocal = fn(&Spec, u32, bool) -> Result<Arc<dyn Namespace>, OpenError>;
 
 /// Runs the command.

@@ -28,7 +28,7 @@
 //! | a send buffer of 4 MiB, not the system's choice | 926 | 825 | 1594 | 123 | 99 | 7.3 | 6.6 |
 //! | one destination for everything, not one per I/O | 712 | 463 | 769 | 113 | 130 | 7.8 | 6.1 |
 //!
-//! Repeated runs differ by a fifth, so only the worse rows are significant. Two variants were
+//! Repeated runs differ by a fifth, so only larger differences are significant. Two variants were
 //! rejected: one buffer for all I/Os, which is impossible for a disk; and both ends of a connection
 //! on one core, which over loopback is twice as fast but involves no network.
 //!

@@ -81,7 +81,7 @@ enum Hold {
     System,
 }
 
-/// The kind of file, its size in bytes, and its user.
+/// Opens a file: returns its kind, its size in bytes, and its other user.
 fn open(path: &Path) -> Result<(&'static str, u64, Hold), FileProblem> {
     let found = path.metadata().map_err(problem)?.file_type();
     // Check the kind before opening, since opening a pipe waits for its other end.

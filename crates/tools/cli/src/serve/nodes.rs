@@ -1,10 +1,10 @@
 //! Chooses near cores. On a NUMA machine these are the cores of the node to which all the disks,
 //! and the network cards towards hosts and remote disks, are attached.
 //!
-//! On a target that uses two nodes, all data would cross between them. So without `--cores`, if all
-//! known disks and cards are on one node, the target uses that node's processors, with one thread
-//! on each. If disks and cards are on several nodes, or unknown ones, it uses all processors. An
-//! operator with a set of disks on each node starts one target per node.
+//! In a target that runs on two nodes, every byte would cross between them. So without `--cores`,
+//! if all known disks and cards are on one node, the target uses that node's processors, with one
+//! thread on each. If disks and cards are on several nodes, or unknown ones, it uses all
+//! processors. An operator with a set of disks on each node starts one target per node.
 //!
 //! The kernel provides the nodes (Documentation/ABI/stable/sysfs-devices-node,
 //! testing/sysfs-bus-pci `numa_node`). Its routes show which card leads to an address

@@ -4,8 +4,8 @@ use farblock_backends::Spec;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// The first of `disks` that uses a file which an earlier one uses, or which it names twice itself,
-/// with that file. Each disk comes with whether it is read-only: read-only disks may share files.
+/// The first of `disks` that names a file which an earlier disk or the disk itself has named, with
+/// that file. Each disk comes with whether it is read-only: read-only disks may share files.
 pub(super) fn find<'a, T>(
     disks: impl Iterator<Item = (T, &'a Spec, bool)>,
 ) -> Option<(T, &'a Path)> {

@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use uuid::Uuid;
 
-/// The extension of records that are not beside the destination.
+/// The file extension of records that are not beside the destination.
 const EXTENSION: &str = "farblock-map";
 
 /// An end of a transfer, which must be unchanged to resume.

@@ -104,7 +104,7 @@ pub struct Hangup(UnixStream);
 impl Hangup {
     /// Calls `heard` for each SIGHUP, on a thread.
     pub fn on_each(mut self, mut heard: impl FnMut() + Send + 'static) -> io::Result<()> {
-        // A signal that finds the pipe full is dropped: another one is still pending.
+        // If the pipe is full, the signal is dropped: an earlier one is still pending.
         let answer = move || {
             while self.0.read(&mut [0; 64]).is_ok_and(|count| count > 0) {
                 heard();

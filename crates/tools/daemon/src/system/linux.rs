@@ -281,7 +281,7 @@ pub(in super::super) fn own_process() -> String {
     format!("{}\n", std::process::id())
 }
 
-/// This program, even if its file was removed.
+/// The path of this program, even if its file was removed.
 pub(in super::super) fn program(path: &Path) -> &Path {
     // A newer version may have replaced the file, which is fine.
     if path.exists() { path } else { Path::new("/proc/self/exe") }

@@ -285,7 +285,7 @@ pub(in super::super) fn make_server(command: &mut Command) {
     command.creation_flags(CREATE_NO_WINDOW);
 }
 
-/// This program. Windows does not remove its file while it runs.
+/// The path of this program. Windows does not remove its file while it runs.
 pub(in super::super) fn program(path: &Path) -> &Path {
     path
 }

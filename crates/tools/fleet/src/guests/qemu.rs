@@ -52,7 +52,8 @@ impl Accelerator {
     }
 }
 
-/// A booting or running guest. It is killed when this is dropped, or when this process ends.
+/// A booting or running guest. The guest is killed when this value is dropped, or when this process
+/// exits.
 pub(super) struct Guest {
     pub(super) name: String,
     child: Child,
