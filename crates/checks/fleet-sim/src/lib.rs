@@ -13,10 +13,10 @@
 //!
 //! # Assumptions
 //!
-//! Processors take no time, with one exception: [`Settings`] give a target a processor time for
-//! each connection, and for each piece of a stream, spent one after the other. The defaults of
-//! these times are assumptions, not measurements. The network delays data by up to 100 µs, loses
-//! nothing, and has no bandwidth limit.
+//! Processors take no time, with one exception: by the [`Settings`] a target takes time for each
+//! connection, and for each piece of a stream, one after the other. The defaults of these times are
+//! assumptions, not measurements. The network delays data by up to 100 µs, loses nothing, and has
+//! no bandwidth limit.
 
 #![forbid(unsafe_code)]
 

@@ -16,9 +16,9 @@
 //!   SCSI-3 Persistent Reservation'" (askcore, 15 April 2009).
 //!
 //! This test translates the SCSI commands by meaning: ignoring an existing key becomes IEKEY, APTPL
-//! becomes CPTPL, type 5 becomes 3 and type 6 becomes 4. It composes the type, the steps of several
-//! nodes and the restarts from those steps. No trace of stornvme was available: a real cluster may
-//! send other commands.
+//! becomes CPTPL, type 5 becomes 3 and type 6 becomes 4. The sources state neither the type, nor
+//! the sequence of several nodes, nor the restarts: this test adds them. No trace of stornvme was
+//! available: a real cluster may send other commands.
 
 mod rig;
 

@@ -361,7 +361,7 @@ impl Inner {
         self.finished.len() >= min || self.in_flight == 0
     }
 
-    /// Runs the disks' queues: all of them after events, otherwise those with new operations.
+    /// Runs the queues of all disks after events, otherwise only those with new operations.
     fn collect(&mut self, news: bool) {
         for (index, lane) in self.disks.iter_mut().enumerate() {
             if !std::mem::take(&mut lane.submitted) && !news {

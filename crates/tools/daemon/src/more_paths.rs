@@ -15,7 +15,7 @@ use std::time::Duration;
 const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 /// Adds the new addresses to the attachment of the same namespace. `None` if there is no such
-/// attachment, or nothing new.
+/// attachment, or no new address.
 pub(super) fn add(runtime: &Path, settings: &Settings) -> Result<Option<Offer>> {
     if settings.shared || settings.read_only {
         return Ok(None);

@@ -136,7 +136,7 @@ pub(super) enum AttachmentState {
     Failed,
     /// The server died, and its successor is not ready yet; I/O waits where possible.
     Restarting,
-    /// The server works, but its mount or loop device on this machine is broken.
+    /// The server works, but its mount or loop device no longer exists on this machine.
     Unusable,
     /// The attachment's processes are dead.
     Stale,

@@ -1,9 +1,9 @@
 //! Measures the same file over iSCSI, alternating with NVMe: farblock or tgt shares it.
 //!
-//! A round: the NVMe target closes the file, each iSCSI target has it for one run, and then the
-//! NVMe target again. All connections use the loopback, where farblock's iSCSI target listens. Both
-//! sides have the same load: one generator, over farblock's host or over farblock's initiator,
-//! which has a session for each job.
+//! A round: the NVMe target closes the file, each iSCSI target shares it for one run, and then the
+//! NVMe target shares it again. All connections use the loopback, where farblock's iSCSI target
+//! listens. Both sides have the same load: one generator, over farblock's host or over farblock's
+//! initiator, which has a session for each job.
 
 use crate::controller::{Fleet, Sum};
 use crate::error::FleetError;

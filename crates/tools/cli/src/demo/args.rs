@@ -18,7 +18,7 @@ Examples:
   farblock demo --open                          the dashboard in the browser, too
   farblock demo --for 60 --every 2")]
 pub(crate) struct DemoArgs {
-    /// Stop after so many seconds [default: run until Ctrl-C]
+    /// Stop after this many seconds [default: run until Ctrl-C]
     #[arg(long = "for", value_name = "SECONDS", value_parser = values::seconds)]
     pub(crate) duration: Option<Duration>,
 

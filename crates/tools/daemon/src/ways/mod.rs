@@ -120,7 +120,7 @@ pub(super) trait Attached: Send {
     /// The disk's path or address.
     fn used(&self) -> Use;
 
-    /// State, trouble and geometry, for ways without a [`Disk`] of ours.
+    /// State, trouble and geometry, if the kernel connects and no [`Disk`] does.
     fn condition(&self) -> Option<Condition> {
         None
     }
