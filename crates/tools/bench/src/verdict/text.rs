@@ -4,6 +4,9 @@ use super::{Change, Comparison, Metric, Verdict, signed};
 use crate::format;
 use crate::wrap::wrap;
 
+/// The largest change that the table shows as a number.
+const MOST_PERCENT: f64 = 999.0;
+
 /// Tables are always narrow; sentences are wrapped at this width.
 pub fn render_within(comparison: &Comparison, columns: usize) -> String {
     let mut text = String::new();
@@ -53,15 +56,21 @@ fn cells(change: &Change) -> String {
         _ => format::tenths(value),
     };
     let interval = change.interval_percent;
-    let interval = interval.map(|[low, high]| format!("{} to {}", signed(low), signed(high)));
+    let interval = interval.map(|[low, high]| format!("{} to {}", bounded(low), bounded(high)));
     row([
         change.metric.name(),
         &number(change.median_a),
         &number(change.median_b),
-        &format!("{} %", signed(change.percent)),
+        &format!("{} %", bounded(change.percent)),
         &interval.unwrap_or_else(|| format::NOTHING.to_owned()),
         word(change),
     ])
+}
+
+/// A change in per cent. Runs that vary by orders of magnitude have an interval without meaning, and
+/// its digits would widen the table.
+fn bounded(percent: f64) -> String {
+    if percent > MOST_PERCENT { format!(">{MOST_PERCENT}") } else { signed(percent) }
 }
 
 fn word(change: &Change) -> &'static str {
@@ -96,5 +105,9 @@ mod tests {
         assert!(widest.is_some_and(|columns| columns <= 80), "{widest:?}\n{text}");
         assert!(text.contains("one run"), "{text}");
         assert!(text.contains("−10.0 %"), "{text}");
+        a.loads[0].series[0].runs = vec![99_999_999.0, 1.0];
+        let text = render_within(&Comparison::of(&a, &a), 80);
+        assert!(text.contains("to >999"), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     }
 }
