@@ -43,9 +43,9 @@ impl DataPointer {
     /// Reads the data pointer of a command that transfers data on a transport with this form.
     ///
     /// # Errors
-    /// SGL Descriptor Type Invalid for any other descriptor, including another transport's. SGL
-    /// Offset Invalid for data that does not start right after the entry. Invalid Field for a PRP
-    /// list.
+    /// SGL Descriptor Type Invalid for a descriptor that is neither in-capsule nor of type
+    /// `remote`. SGL Offset Invalid for data that does not start right after the entry. Invalid
+    /// Field for PRPs.
     pub fn parse(sqe: &Sqe, remote: RemoteForm) -> Result<Self, Status> {
         if !matches!(sqe.psdt(), PSDT_SGL | PSDT_SGL_METADATA) {
             return Err(Status::INVALID_FIELD.with_dnr());

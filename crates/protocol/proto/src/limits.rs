@@ -10,7 +10,7 @@ pub const IN_CAPSULE_BYTES: u32 = 65536;
 pub const ADMIN_IN_CAPSULE_BYTES: u32 = 8192;
 
 /// Largest H2CData payload that a controller requests, in bytes (MAXH2CDATA). A large value saves
-/// headers. It costs no memory, because the host splits its data.
+/// headers and costs no memory.
 pub const MAX_H2C_DATA_BYTES: u32 = 4 << 20;
 
 /// Commands in flight that a connection may have before its Connect command is accepted.

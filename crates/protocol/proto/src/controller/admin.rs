@@ -17,17 +17,17 @@ use farblock_wire::opcode::{AdminOpcode, FabricsCommandType};
 use farblock_wire::sqe::Sqe;
 use farblock_wire::status::Status;
 
-/// The target's response to an admin or fabrics command.
+/// The next step for an admin or Fabrics command.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum AdminOutcome {
-    /// Complete it.
+    /// Complete the command.
     Respond {
         /// The completion's status.
         status: Status,
         /// The completion's result: dwords 0 and 1.
         result: u64,
     },
-    /// Push these bytes to the host, then complete it with success.
+    /// Push these bytes to the host, then complete the command with success.
     Push {
         /// The data, as long as the host requested.
         bytes: Vec<u8>,
@@ -37,7 +37,7 @@ pub enum AdminOutcome {
     /// Hold the command until an [`Action::Complete`](super::Action::Complete).
     Pending,
     /// Try to abort the command, then complete this one with success. The result is 0 if the target
-    /// aborted it and 1 if not ("Abort command").
+    /// aborted the other command and 1 if not ("Abort command").
     Abort {
         /// The I/O queue of the command to abort.
         queue: QueueId,
@@ -53,14 +53,14 @@ pub enum AdminOutcome {
         /// The controller instance that has ended, now or earlier.
         instance: Instance,
     },
-    /// Pass it to [`Registry::reserve`], whose answer completes it.
+    /// Pass the request to [`Registry::reserve`], whose answer completes the command.
     Reserve {
         /// The namespace.
         namespace: NamespaceId,
         /// The reservation command.
         request: KeyedCommand,
     },
-    /// Complete it with success, then close the queue's connection ("Disconnect Command").
+    /// Complete the command with success, then close the queue's connection ("Disconnect Command").
     Disconnect,
 }
 
@@ -93,7 +93,8 @@ impl Registry {
         if data_pointer(sqe, bytes, controller.remote).is_ok() { bytes } else { 0 }
     }
 
-    /// Carries out a command of an admin queue. `data` is the data that was pulled from the host.
+    /// Executes a command of an admin queue. `data` is the data that the caller pulled from the
+    /// host.
     pub fn admin(
         &mut self,
         controller: ControllerId,
@@ -105,7 +106,7 @@ impl Registry {
         self.finish(controller, QueueId(0), sqe, outcome)
     }
 
-    /// Carries out a Fabrics command of an I/O queue ([`IoCommand::Fabrics`](super::IoCommand)).
+    /// Executes a Fabrics command of an I/O queue ([`IoCommand::Fabrics`](super::IoCommand)).
     pub fn fabrics_on_io_queue(
         &mut self,
         controller: ControllerId,
@@ -120,7 +121,7 @@ impl Registry {
         self.finish(controller, queue, sqe, outcome)
     }
 
-    /// Turns a failure into an answer, and logs it.
+    /// Turns an error into a response, and adds it to the error information log.
     fn finish(
         &mut self,
         controller: ControllerId,
@@ -148,7 +149,7 @@ impl Registry {
         data: &[u8],
         now: Instant,
     ) -> Result<AdminOutcome, Status> {
-        // The association may have ended while the command was on its way to us.
+        // The association may have ended while the command was on its way to this function.
         let controller = self.controllers.get_mut(&id).ok_or(Status::ABORTED_SQ_DELETION)?;
         controller.keep_alive.traffic().mark();
         if sqe.opcode == AdminOpcode::FABRICS.0 {
@@ -259,8 +260,8 @@ impl Registry {
     }
 }
 
-/// Checks the rules for all commands other than Fabrics commands: not fused, and with SGLs ("Common
-/// Command Format").
+/// Checks that a command other than a Fabrics command is not fused and uses SGLs ("Common Command
+/// Format").
 pub(super) fn check_flags(sqe: &Sqe) -> Result<(), Status> {
     match sqe.fuse() {
         0 => check_pointer(sqe),

@@ -3,7 +3,7 @@
 //!
 //! A namespace belongs to one ANA group; a port has a state for each group. A controller's host
 //! sees the states of the port through which its admin queue connected. An I/O queue needs only its
-//! [`NamespaceTable`], which lists the inaccessible namespaces.
+//! [`NamespaceTable`], which also lists the inaccessible namespaces.
 
 use super::config::{ConfigError, PortId, SubsystemId};
 use super::events::Notice;
@@ -27,14 +27,14 @@ pub const USUAL_ANA_GROUP: u32 = 1;
 /// The ANA states of namespaces on a port.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PortAccess {
-    /// The default state.
+    /// The state of every other group.
     pub usual: AnaState,
-    /// The states of these ANA groups.
+    /// The states of single ANA groups.
     pub groups: BTreeMap<u32, AnaState>,
 }
 
 impl Default for PortAccess {
-    /// Every namespace in its best state.
+    /// Every namespace in the optimized state.
     fn default() -> Self {
         Self::all(AnaState::OPTIMIZED)
     }
@@ -74,8 +74,8 @@ pub(crate) fn check_group(group: u32) -> Result<(), ConfigError> {
     }
 }
 
-/// The status of a command for a namespace in this state, unless the target carries it out ("ANA
-/// Effects on Command Processing"). The status lets hosts try another path.
+/// The status with which a command for a namespace in this state fails, so that the host tries
+/// another path; `None`: the target executes it ("ANA Effects on Command Processing").
 fn refusal(state: AnaState) -> Option<Status> {
     match state {
         AnaState::INACCESSIBLE => Some(Status::ANA_INACCESSIBLE),
@@ -85,7 +85,7 @@ fn refusal(state: AnaState) -> Option<Status> {
     }
 }
 
-/// A table for each port through which some namespace is inaccessible.
+/// A table for each port through which at least one namespace is inaccessible.
 pub(super) fn views(
     table: &NamespaceTable,
     access: &BTreeMap<PortId, PortAccess>,
@@ -132,7 +132,7 @@ impl Registry {
         port.and_then(|port| self.access.get(&port)).cloned().unwrap_or_default()
     }
 
-    /// Notifies the hosts of those controllers that their access to namespaces has changed.
+    /// Notifies the hosts of the selected controllers that their access to namespaces has changed.
     pub(super) fn access_changed(
         &mut self,
         concerns: impl Fn(&Controller, &NamespaceTable) -> bool,
@@ -151,7 +151,7 @@ impl Registry {
         }
     }
 
-    /// Gives every I/O queue of a subsystem the current namespaces, if there is such a subsystem.
+    /// Passes the current namespaces to every I/O queue of a subsystem, if the subsystem exists.
     /// Hosts get no notice.
     pub fn publish(&mut self, id: SubsystemId) {
         let Some(table) = self.new_table(id) else { return };
@@ -201,8 +201,8 @@ impl Registry {
         page
     }
 
-    /// The Identify Namespace data as a host sees it through its controller. It hides the usage
-    /// (NUSE) of an inaccessible namespace.
+    /// The Identify Namespace data for a controller's host. If the namespace is inaccessible
+    /// through the controller, its usage (NUSE) is hidden.
     pub(super) fn as_reached(
         &self,
         controller: &Controller,

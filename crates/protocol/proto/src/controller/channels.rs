@@ -14,19 +14,20 @@ pub enum HostChannel {
     Plain,
     /// With TLS concatenation: the host authenticates without TLS first (TP 8018).
     Concatenated,
-    /// With TLS, and the host's own key.
+    /// With TLS and the host's own pre-shared key.
     Tls,
 }
 
 impl HostChannel {
-    /// The security of a listener in this host's log page; `None` if the host cannot connect there.
+    /// The security of a listener in this host's log page; `None` if the host cannot connect to the
+    /// listener.
     fn at(self, port: ChannelSecurity) -> Option<ChannelSecurity> {
         match (self, port) {
             (Self::Plain, ChannelSecurity::None | ChannelSecurity::Allowed) => {
                 Some(ChannelSecurity::None)
             }
-            // A host that reads "required" starts with TLS, for which it has no key. The response
-            // to Connect tells it that TLS concatenation is required (ASCR).
+            // A host that reads "required" starts with TLS, but this host has no key yet. The
+            // response to Connect tells the host that TLS concatenation is required (ASCR).
             (Self::Concatenated, ChannelSecurity::Allowed) => Some(ChannelSecurity::Allowed),
             (Self::Tls, ChannelSecurity::Allowed | ChannelSecurity::Required) => {
                 Some(ChannelSecurity::Required)
@@ -81,7 +82,8 @@ impl Channels {
             .unwrap_or_default()
     }
 
-    /// The security of a subsystem at a listener in a host's log page; `None` if it has no record.
+    /// The security of a subsystem at a listener in a host's log page; `None` if the page has no
+    /// record of this pair.
     pub(super) fn of_subsystem(
         &self,
         host: &str,
@@ -111,7 +113,7 @@ impl Registry {
         }
     }
 
-    /// Sets how a host must connect to a subsystem, or to all of them.
+    /// Sets how a host must connect to a subsystem; `None`: to all subsystems.
     pub fn set_host_channel(
         &mut self,
         id: Option<SubsystemId>,

@@ -26,14 +26,14 @@ impl Cipher {
         Self { round_keys }
     }
 
-    /// The number to which `plain` enciphers.
+    /// The enciphered form of `plain`.
     pub(super) fn encipher(&self, plain: u64) -> u64 {
         let halves = ((plain >> 32) as u32, plain as u32);
         let (x, y) = self.round_keys.iter().fold(halves, |(x, y), &key| turn(x, y, key));
         u64::from(x) << 32 | u64::from(y)
     }
 
-    /// The number that enciphers to `enciphered`.
+    /// The plain form of `enciphered`.
     pub(super) fn decipher(&self, enciphered: u64) -> u64 {
         let halves = ((enciphered >> 32) as u32, enciphered as u32);
         let (x, y) = self.round_keys.iter().rev().fold(halves, |(x, y), &key| turn_back(x, y, key));

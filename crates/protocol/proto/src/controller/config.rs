@@ -23,7 +23,7 @@ const ADDRESS_BYTES: usize = 256;
 /// Bytes of the transport service identifier field (TRSVCID).
 const SERVICE_BYTES: usize = 32;
 
-/// A subsystem of a registry. The registry never uses a number twice.
+/// The number of a subsystem in its registry, which never uses a number twice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SubsystemId(pub u32);
 
@@ -54,7 +54,7 @@ pub struct SubsystemConfig {
     pub model: String,
     /// Firmware revision (FR): printable ASCII, at most 8 characters.
     pub firmware: String,
-    /// Whether hosts may connect that are not in `allowed_hosts`.
+    /// Whether hosts that are not in `allowed_hosts` may connect, too.
     pub allow_any_host: bool,
     /// NQNs of the hosts that may connect.
     pub allowed_hosts: Vec<String>,
@@ -75,7 +75,7 @@ pub struct SubsystemConfig {
     pub max_queue_depth: u16,
     /// Most bytes that one command transfers (MDTS): a power of two, at least two pages.
     pub max_transfer_bytes: u32,
-    /// Data that I/O queues accept in a capsule, in bytes (IOCCSZ): a multiple of 16.
+    /// Most in-capsule data that I/O queues accept, in bytes (IOCCSZ): a multiple of 16.
     pub in_capsule_bytes: u32,
     /// Whether a host's shutdown waits for the target to flush. If so, the target answers
     /// [`Action::Flush`](super::Action::Flush) with
@@ -178,7 +178,7 @@ pub enum AddressFamily {
     V6,
 }
 
-/// Whether hosts may or must use TLS at a listener, as the discovery log page says it (TREQ, and
+/// Whether hosts may or must use TLS at a listener, according to the discovery log page (TREQ, and
 /// SECTYPE of TCP).
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum ChannelSecurity {
@@ -245,7 +245,7 @@ impl Referral {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// The text is not an NVMe Qualified Name.
+    /// The text is not a valid NVMe Qualified Name.
     Nqn(String, NqnError),
     /// The well-known discovery name cannot be a subsystem's.
     DiscoveryNqn,
@@ -265,7 +265,7 @@ pub enum ConfigError {
     Exists(&'static str),
     /// No item of this kind exists.
     NotFound(&'static str),
-    /// The namespace contains itself, through the sets of other targets or of this one.
+    /// The namespace contains itself, through sets of this target or of other targets.
     ContainsItself,
 }
 

@@ -34,7 +34,7 @@ pub struct ConnectRequest<'a> {
     pub local_address: &'a str,
     /// The listener that accepted the connection, if known.
     pub port: Option<PortId>,
-    /// How commands of this transport name data outside their capsules.
+    /// The type of SGL descriptor with which this transport describes data outside capsules.
     pub remote: RemoteForm,
 }
 
@@ -63,8 +63,8 @@ pub struct Connected {
     pub depth: u16,
     /// The subsystem; `None` on a discovery controller.
     pub subsystem: Option<SubsystemId>,
-    /// The port of the controller, which determines the ANA states of its namespaces; see
-    /// [`NamespaceTable::seen_from`].
+    /// The port through which the controller's admin queue connected. It determines the ANA states
+    /// of the namespaces; see [`NamespaceTable::seen_from`].
     pub port: Option<PortId>,
     /// The current namespaces; none on a discovery controller.
     pub namespaces: Arc<NamespaceTable>,
@@ -74,7 +74,8 @@ pub struct Connected {
     pub restrictions: Vec<(NamespaceId, Rights)>,
     /// The target must mark this whenever commands arrive.
     pub traffic: Arc<Traffic>,
-    /// Whether completions report the queue's head (CATTR bit 2 clear). If not, SQHD is `0xffff`.
+    /// Whether completions report the submission queue's head (CATTR bit 2 clear). If not, SQHD is
+    /// `0xffff`.
     pub flow_control: bool,
     /// The completion's result: the controller identifier, with no authentication required.
     pub result: u64,
@@ -88,7 +89,7 @@ impl Connected {
     }
 }
 
-/// Why a queue was not connected.
+/// The content of the completion of a Connect command that failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Refusal {
     /// The completion's status.
@@ -141,7 +142,7 @@ impl Registry {
     /// Connects a queue: an admin queue to a new controller, an I/O queue to its controller.
     ///
     /// # Errors
-    /// The content of the completion when the host may not have the queue.
+    /// The content of the completion if the controller refuses the queue.
     pub fn connect(
         &mut self,
         request: &ConnectRequest<'_>,
@@ -231,7 +232,7 @@ impl Registry {
         Ok(connected)
     }
 
-    /// The subsystem that a host names, if it may use it; `None` for discovery.
+    /// The subsystem that a host names, if the host may use it; `None` for discovery.
     fn named_subsystem(&self, names: &Names<'_>) -> Result<Option<SubsystemId>, Refusal> {
         if names.subsystem == DISCOVERY_NQN {
             return Ok(None);
@@ -273,13 +274,14 @@ impl Registry {
     }
 }
 
-/// I/O queues that a controller may have: the number that the target granted, or the maximum if the
-/// host did not request a number.
+/// The number of I/O queues that a controller may have: as many as the target granted, or the
+/// subsystem's limit if the host requested no number.
 fn granted_queues(controller: &Controller, config: &SubsystemConfig) -> u16 {
     controller.features.granted_queues().unwrap_or(config.max_io_queues)
 }
 
-/// Entries of the queue that a host requests, at least two and at most `max_entries`.
+/// The number of entries of the queue that a host requests. An error if there are fewer than two or
+/// more than `max_entries`.
 fn queue_depth(command: &ConnectCommand, max_entries: u16) -> Result<u16, Refusal> {
     let sqsize_z = command.sqsize_z.get();
     if sqsize_z == 0 || sqsize_z >= max_entries {

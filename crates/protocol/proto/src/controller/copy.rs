@@ -30,7 +30,7 @@ pub struct CopyPlan {
     pub across: bool,
 }
 
-/// A part of a Copy command that the target copies in one piece.
+/// A run of blocks of a Copy command that the target copies in one step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CopyPart {
     /// The source.
@@ -45,7 +45,7 @@ impl CopyPart {
     /// Checks the part against the namespaces in this table.
     ///
     /// # Errors
-    /// The status of its command.
+    /// The status to complete the Copy command with.
     pub fn check(&self, table: &NamespaceTable) -> Result<(), Status> {
         let into = table.find(self.namespace).ok_or(Status::INVALID_NAMESPACE.with_dnr())?;
         table.check_reach(self.namespace)?;
@@ -57,8 +57,8 @@ impl CopyPart {
     }
 }
 
-/// The progress of a Copy command. The target copies its ranges in their order, and the blocks of a
-/// range in their order.
+/// The progress of a Copy command. The target copies the ranges, and the blocks of each range, in
+/// ascending order of their numbers.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct CopyRanges {
     sources: Vec<CopySource>,
@@ -105,7 +105,7 @@ impl CopyRanges {
         Ok(Self { sources, into, ..Self::default() })
     }
 
-    /// The next part, of at most `most` blocks (at least one).
+    /// The next part, of at most `most` blocks (at least one); `None`: no part is left.
     #[must_use]
     pub fn peek(&self, most: u32) -> Option<CopyPart> {
         let source = self.sources.get(self.next)?;
@@ -115,7 +115,7 @@ impl CopyRanges {
         Some(CopyPart { from: CopySource { lba, blocks, ..*source }, namespace, to })
     }
 
-    /// Advances past a part that the target is about to write.
+    /// Advances past a part that the target begins to copy.
     pub fn begin(&mut self, part: &CopyPart) {
         self.begun_blocks += part.from.blocks.0;
         self.into = Some((part.namespace, Lba(part.to.0 + u64::from(part.from.blocks.0))));
@@ -171,7 +171,7 @@ fn check_source(
     check_blocks(source.lba, source.blocks.0.into(), info)
 }
 
-/// Checks that this many blocks are within a namespace.
+/// Checks that `blocks` blocks from `lba` are within a namespace.
 fn check_blocks(lba: Lba, blocks: u64, info: &NamespaceInfo) -> Result<(), Status> {
     match lba.0.checked_add(blocks) {
         Some(end) if end <= info.blocks => Ok(()),

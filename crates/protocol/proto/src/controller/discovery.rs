@@ -31,7 +31,7 @@ struct Address<'a> {
     security: ChannelSecurity,
 }
 
-/// The target of a record.
+/// The service that a record describes.
 #[derive(Clone, Copy, Debug)]
 enum Target<'a> {
     Subsystem(&'a SubsystemConfig),
@@ -52,7 +52,7 @@ struct Listed<'a> {
 pub(super) struct DiscoveryPage<'a> {
     generation: u64,
     subsystems: Vec<Listed<'a>>,
-    /// Records about subsystems.
+    /// The number of records about subsystems.
     listed: usize,
     /// Lists of addresses, indexed by [`Listed::places`].
     places: Vec<Vec<Address<'a>>>,
@@ -103,7 +103,7 @@ impl<'a> DiscoveryPage<'a> {
         self.listed + self.referrals.len() + self.itself.len()
     }
 
-    /// `bytes` of the page from `offset` on, with zeroes beyond its end.
+    /// Reads `bytes` of the page from `offset`; beyond the page's end, zeroes.
     pub(super) fn read(&self, offset: u64, bytes: u32) -> Result<Vec<u8>, Status> {
         let length = (self.records() as u64 + 1) * RECORD_BYTES;
         if offset > length {
@@ -137,7 +137,7 @@ impl<'a> DiscoveryPage<'a> {
         }
     }
 
-    /// The address and target of the record with this number, which is less than [`Self::records`].
+    /// The address and service of record `index`, which is less than [`Self::records`].
     fn target(&self, index: usize) -> (Address<'a>, Target<'a>) {
         if let Some(index) = index.checked_sub(self.listed) {
             return match self.referrals.get(index) {
@@ -152,7 +152,7 @@ impl<'a> DiscoveryPage<'a> {
 
     fn record(&self, index: usize) -> DiscoveryLogEntry {
         type Entry = DiscoveryLogEntry;
-        /// The number of admin queue entries that every discovery service must support.
+        /// The number of admin queue entries that every discovery controller must support.
         const ANY_ADMIN_ENTRIES: u16 = 32;
         let (address, target) = self.target(index);
         let own_entries = limits::ADMIN_QUEUE_ENTRIES;

@@ -66,13 +66,13 @@ enum Delivery {
     /// Nothing to report.
     #[default]
     Quiet,
-    /// Waits for the next request.
+    /// Waits for the next Asynchronous Event Request.
     Pending,
-    /// Reported; masked until the host reads its log page.
+    /// Reported; masked until the host reads the notice's log page.
     Masked,
 }
 
-/// The held requests and the state of each notice.
+/// The held Asynchronous Event Requests and the state of each notice.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
     /// Asynchronous Event Requests without an answer, oldest first.

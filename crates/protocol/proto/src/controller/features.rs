@@ -1,7 +1,8 @@
 //! Features (NVMe Base Specification 2.0, "Get Features command", "Set Features command"; NVM
 //! Command Set Specification 1.0, "Feature Specific Information").
 //!
-//! No feature survives a reset. Only the reservation features have a value for each namespace. The
+//! A controller reset restores the default of every feature except the keep-alive timer, the host
+//! identifier and the reservation features. Only the latter have a value for each namespace. The
 //! others ignore the namespace identifier, because nvme-cli sends one for every feature.
 
 use super::admin::AdminOutcome;
@@ -21,7 +22,7 @@ use farblock_wire::features::{
 use farblock_wire::reservation::{NotificationType, PERSISTENCE_PTPL};
 use farblock_wire::{IntoBytes, Sqe, Status};
 
-/// Every feature: whether hosts can set it, and whether discovery controllers have it.
+/// Every supported feature, whether hosts can set it, and whether discovery controllers have it.
 const FEATURES: [(FeatureId, bool, bool); 14] = [
     (FeatureId::ARBITRATION, true, false),
     (FeatureId::POWER_MANAGEMENT, true, false),
@@ -41,7 +42,8 @@ const FEATURES: [(FeatureId, bool, bool); 14] = [
 
 /// Arbitration without a burst limit.
 const DEFAULT_ARBITRATION: u32 = 0b111;
-/// SMART warnings in Asynchronous Event Configuration: hosts can enable them; we never send any.
+/// SMART warnings in Asynchronous Event Configuration: hosts can enable them, but our controllers
+/// never send any.
 const SMART_WARNINGS: u32 = AsyncEventConfig(0).with_critical_warnings(0xff).0;
 /// The threshold and sensor that dword 11 of Temperature Threshold selects.
 const TEMPERATURE_SELECTION: u32 = 0b11_1111 << 16;
@@ -52,7 +54,7 @@ enum Value {
     Data(Vec<u8>),
 }
 
-/// The values that a controller remembers, except those stored elsewhere.
+/// A controller's feature values, except those that other types hold.
 #[derive(Debug)]
 pub(crate) struct FeatureValues {
     arbitration: u32,
@@ -82,12 +84,13 @@ impl FeatureValues {
         }
     }
 
-    /// I/O queues granted by Number of Queues; `None` until the host requests some.
+    /// The number of I/O queues that Number of Queues granted; `None` until the host requests some.
     pub(crate) fn granted_queues(&self) -> Option<u16> {
         self.granted_queues
     }
 
-    /// The threshold that command dword 11 selects, with the selection bits.
+    /// The value of the temperature threshold that command dword 11 selects, with the selection
+    /// bits.
     fn temperature_value(&mut self, cdw11: u32) -> Result<u32, Status> {
         let threshold = u32::from(*self.temperature(cdw11)?);
         Ok(threshold | cdw11 & TEMPERATURE_SELECTION)
@@ -119,7 +122,7 @@ impl Clock {
     }
 
     fn emit(&self, now: Instant) -> Vec<u8> {
-        /// Timestamp origin 001b, in bits 3:1: Set Features.
+        /// Timestamp origin 001b (Set Features), in bits 3:1.
         const SET_BY_HOST: u8 = 0b001 << 1;
         let passed = now.saturating_duration_since(self.since).as_millis() as u64;
         let attributes = if self.set_by_host { SET_BY_HOST } else { 0 };
@@ -187,7 +190,7 @@ impl Registry {
             FeatureSelect::SUPPORTED if changeable => Value::Dword(CAPABILITY_CHANGEABLE),
             FeatureSelect::SUPPORTED => Value::Dword(0),
             FeatureSelect::CURRENT => current(controller, get, queues, now)?,
-            // We save no values, so the saved value is the default.
+            // Controllers save no values, so the saved value is the default.
             FeatureSelect::DEFAULT | FeatureSelect::SAVED => initial(controller, get, queues, now)?,
             _ => return Err(Status::INVALID_FIELD.with_dnr()),
         };
@@ -289,7 +292,8 @@ impl Registry {
         Ok(AdminOutcome::Reserve { namespace, request })
     }
 
-    /// Number of Queues: as many as requested, up to the subsystem's limit ("Number of Queues").
+    /// Grants as many queues as the host requests, up to the subsystem's limit ("Number of
+    /// Queues").
     fn grant_queues(&mut self, id: ControllerId, asked: NumberOfQueues) -> Result<u64, Status> {
         /// The reserved value, which would mean 65,536 queues.
         const RESERVED: u16 = u16::MAX;
@@ -314,7 +318,7 @@ impl Registry {
     }
 }
 
-/// The value in force.
+/// The current value of a feature.
 fn current(
     controller: &mut Controller,
     get: FeatureGet,
@@ -337,12 +341,12 @@ fn current(
         FeatureId::HOST_BEHAVIOR_SUPPORT => {
             return Ok(Value::Data(features.behavior.as_bytes().to_vec()));
         }
-        // A constant feature: its value is its default.
+        // The value of a constant feature is its default.
         _ => return initial(controller, get, max_queues, now),
     }))
 }
 
-/// The default value.
+/// The default value of a feature.
 fn initial(
     controller: &Controller,
     get: FeatureGet,
@@ -374,7 +378,7 @@ fn change(
     data: &[u8],
     now: Instant,
 ) -> Result<(), Status> {
-    /// Deallocated or Unwritten Logical Block Error Enable: we have no such error.
+    /// Deallocated or Unwritten Logical Block Error Enable: not supported.
     const DULBE: u32 = 1 << 16;
     const TIME_LIMIT: u32 = 0xffff;
     const POWER_STATE: u32 = 0b1_1111;
@@ -415,7 +419,7 @@ fn change(
 }
 
 /// Host Behavior Support: the features that the host supports. The other bits concern features that
-/// we do not have.
+/// our controllers lack.
 fn host_behavior(data: &[u8]) -> Result<HostBehavior, Status> {
     const ENABLED: u8 = 1;
     let behavior = HostBehavior::parse(data).ok_or(Status::DATA_TRANSFER_ERROR)?;

@@ -15,8 +15,8 @@ use crate::ids::ControllerId;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
-/// A hash of a proved host name, which reservations store. Equal names have equal marks, and it is
-/// hard to find another name with the same mark.
+/// A hash of a proved host name. Reservations store it instead of the name. Finding another name
+/// with the same mark is hard.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct HostMark(pub u64);
 
@@ -31,20 +31,22 @@ pub struct Identified<'a> {
     pub id: HostId,
 }
 
-/// Why a host may not have an identifier.
+/// Reasons to refuse a host its identifier.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NotIts {
     /// The identifier belongs to another host, which has proved its name.
     Anothers,
-    /// The host has as many identifiers as allowed.
+    /// The host already owns [`limits::MAX_IDENTIFIERS`] identifiers.
     OneTooMany,
 }
 
-/// The identifier of hosts without one. It has no owner and cannot reserve anything.
+/// The HOSTID of hosts without an identifier. No host owns it, and reservation commands with it
+/// fail.
 const NONE: HostId = [0; 16];
 
 impl Registry {
-    /// Checks that a host may use its identifier in a subsystem, given the hosts with proved names.
+    /// Checks that a host may use its identifier in a subsystem: no other host with a proved name
+    /// owns it.
     ///
     /// # Errors
     /// The reason to refuse the identifier.

@@ -150,7 +150,7 @@ impl Registry {
     }
 }
 
-/// The bytes of a structure.
+/// The structure as bytes.
 fn page<T: IntoBytes + Immutable>(structure: &T) -> Vec<u8> {
     structure.as_bytes().to_vec()
 }
@@ -169,7 +169,7 @@ fn command_set_limits() -> IdentifyControllerNvm {
     }
 }
 
-/// A namespace list: the namespaces above an identifier.
+/// A namespace list: the namespaces whose identifiers are above `after`.
 fn namespaces_after(after: NamespaceId, table: &NamespaceTable) -> Result<Vec<u8>, Status> {
     if after.0 >= 0xffff_fffe {
         return Err(Status::INVALID_NAMESPACE.with_dnr());
@@ -178,7 +178,7 @@ fn namespaces_after(after: NamespaceId, table: &NamespaceTable) -> Result<Vec<u8
     Ok(page(&NamespaceList::from_nsids(ids.map(|id| id.0))))
 }
 
-/// The combinations of command sets that the controller itself supports.
+/// The supported combinations of command sets, if `of` denotes the controller itself.
 fn command_sets(of: u16, controller: &Controller) -> Result<Vec<u8>, Status> {
     /// The controller that processes the command.
     const THIS: u16 = 0xffff;
@@ -190,7 +190,7 @@ fn command_sets(of: u16, controller: &Controller) -> Result<Vec<u8>, Status> {
     Ok(page(&vector))
 }
 
-/// The Namespace Identification Descriptors that exist.
+/// The Namespace Identification Descriptors of the identifiers that the namespace has.
 fn descriptors(info: &NamespaceInfo) -> Vec<u8> {
     let identifiers: [(NamespaceIdType, &[u8]); 3] = [
         (NamespaceIdType::EUI64, &info.eui64),
@@ -304,7 +304,7 @@ fn discovery_controller(controller: &Controller) -> IdentifyController {
     }
 }
 
-/// MDTS: the subsystem's limit, or less when a namespace has a lower one.
+/// MDTS: the subsystem's limit, or the lowest limit of a namespace if that is lower.
 fn mdts(config: &SubsystemConfig) -> u8 {
     let limited = config.namespaces.values().filter(|info| info.max_blocks != 0);
     let smallest = limited.map(|info| u64::from(info.max_blocks) * u64::from(info.block_size));

@@ -1,5 +1,5 @@
-//! Parses I/O commands, with every check that the command and the namespace allow (NVM Command Set
-//! Specification 1.0, "NVM Command Set"). No later code repeats the checks.
+//! Parses I/O commands and checks their fields against the namespace (NVM Command Set Specification
+//! 1.0, "NVM Command Set"). No later code repeats the checks.
 
 use super::admin::check_pointer;
 use super::copy::CopyPlan;
@@ -30,7 +30,7 @@ pub enum IoCommand {
         blocks: BlockCount,
         /// Whether the data must come from the medium, or be written to it first (FUA).
         fua: bool,
-        /// The bytes to push and the host's descriptor for them.
+        /// The location and length of the data to push.
         data: DataPointer,
     },
     /// Pull blocks from the host, and write them.
@@ -43,7 +43,7 @@ pub enum IoCommand {
         blocks: BlockCount,
         /// Whether the data must be on the medium before completion (FUA).
         fua: bool,
-        /// The bytes to pull and the host's descriptor for them.
+        /// The location and length of the data to pull.
         data: DataPointer,
     },
     /// Pull blocks from the host, and compare them with the stored blocks.
@@ -56,7 +56,7 @@ pub enum IoCommand {
         blocks: BlockCount,
         /// Whether to compare with the data on the medium (FUA).
         fua: bool,
-        /// The bytes to pull and the host's descriptor for them.
+        /// The location and length of the data to pull.
         data: DataPointer,
     },
     /// Check that blocks can be read.
@@ -83,26 +83,27 @@ pub enum IoCommand {
         /// Whether the target may free the space (DEAC).
         deallocate: bool,
     },
-    /// Pull ranges from the host, read them with [`DeallocateRanges::parse`], free their space
+    /// Pull ranges from the host, read them with [`DeallocateRanges::parse`], and free their space
     /// (Dataset Management with AD).
     Deallocate {
         /// The namespace.
         namespace: NamespaceId,
         /// The number of ranges, 1 to 256.
         ranges: u16,
-        /// The bytes to pull: at least 16 for each range, at most 4096.
+        /// The location and length of the data to pull: at least 16 bytes for each range, at most
+        /// 4096.
         data: DataPointer,
     },
     /// Pull source ranges from the host, read them with
     /// [`CopyRanges::parse`](super::CopyRanges::parse), and copy their blocks, one range after the
-    /// other. If that fails, the completion's result is the number of the lowest range that is not
-    /// copied.
+    /// other. If the copy fails, the completion's result is the number of the lowest range that is
+    /// not copied.
     Copy {
         /// The destination, and the format of the ranges.
         plan: CopyPlan,
         /// Whether the copy must be on the medium before completion (FUA).
         fua: bool,
-        /// The bytes to pull: 32 for each range.
+        /// The location and length of the data to pull: 32 bytes for each range.
         data: DataPointer,
     },
     /// Hints about future use (Dataset Management without AD): complete with success, pull nothing.
@@ -115,7 +116,7 @@ pub enum IoCommand {
         /// The namespace; [`NamespaceId::ALL`] for all.
         namespace: NamespaceId,
     },
-    /// Query or change the reservations. Pull the command's data, add it with
+    /// Query or change the reservations. Pull the command's data, add the keys in it with
     /// [`ReservationCommand::with_keys`], and pass it to
     /// [`Registry::reserve`](super::Registry::reserve).
     Reserve {
@@ -123,7 +124,7 @@ pub enum IoCommand {
         namespace: NamespaceId,
         /// The command, without its keys.
         command: ReservationCommand,
-        /// The bytes to pull, or to push for a report.
+        /// The location and length of the data to pull, or to push for a report.
         data: DataPointer,
     },
     /// A Fabrics command: pass the entry to
@@ -154,7 +155,7 @@ impl Fuse {
         }
     }
 
-    /// Checks that a fused operation with such a command exists.
+    /// Checks that a fused operation with this command in this role exists.
     ///
     /// # Errors
     /// Invalid Field if there is none.
@@ -174,7 +175,7 @@ impl Fuse {
 const EXTENSION_TYPE: u32 = 0xf << 16;
 
 impl IoCommand {
-    /// Parses a command of an I/O queue on a transport with this form.
+    /// Parses a command of an I/O queue on a transport that describes remote data with `remote`.
     ///
     /// # Errors
     /// The status with which to complete the command.
@@ -232,7 +233,7 @@ impl IoCommand {
         }
     }
 
-    /// Whether these are a Compare and a Write of the same blocks.
+    /// Whether the two commands are a Compare and a Write of the same blocks.
     #[must_use]
     pub fn can_be_fused(first: &Self, second: &Self) -> bool {
         let extent = |command: &Self| match *command {
@@ -244,7 +245,7 @@ impl IoCommand {
         kinds && extent(first) == extent(second)
     }
 
-    /// Whether the command changes what is stored.
+    /// Whether the command changes stored data.
     #[must_use]
     pub fn changes(&self) -> bool {
         matches!(
@@ -275,8 +276,8 @@ impl IoCommand {
         }
     }
 
-    /// The same command, but durable before its completion: for hosts that disable the volatile
-    /// write cache.
+    /// The same command with FUA: its writes are durable before it completes. For hosts that
+    /// disable the volatile write cache.
     #[must_use]
     pub fn written_through(mut self) -> Self {
         if let Self::Write { fua, .. } | Self::WriteZeroes { fua, .. } | Self::Copy { fua, .. } =
@@ -305,7 +306,7 @@ impl IoCommand {
         }
     }
 
-    /// The data to pull from the host before the target can carry out the command.
+    /// The data to pull from the host before the target can execute the command; `None`: none.
     #[must_use]
     pub fn data_from_host(&self) -> Option<DataPointer> {
         match *self {
@@ -317,7 +318,7 @@ impl IoCommand {
         }
     }
 
-    /// The data to push to the host.
+    /// The data to push to the host; `None`: none.
     #[must_use]
     pub fn data_to_host(&self) -> Option<DataPointer> {
         match *self {
@@ -341,8 +342,8 @@ pub fn data_pointer(sqe: &Sqe, bytes: u32, remote: RemoteForm) -> Result<DataPoi
     Ok(data)
 }
 
-/// A data pointer of any length that fits the direction of the transfer: capsules only carry data
-/// to the controller.
+/// The data pointer, of any length, if its type fits the direction of the transfer: a capsule can
+/// only carry data to the controller.
 fn usable_pointer(sqe: &Sqe, remote: RemoteForm) -> Result<DataPointer, Status> {
     let data = DataPointer::parse(sqe, remote)?;
     let to_host = DataDirection::of_command(sqe) == DataDirection::ControllerToHost;
@@ -395,7 +396,7 @@ fn copy(
     if ranges > limits::COPY_RANGES {
         return Err(Status::COMMAND_SIZE_LIMIT_EXCEEDED.with_dnr());
     }
-    // A Copy writes at least one block; the ranges give the number.
+    // A Copy writes at least one block. The ranges, read later, determine how many.
     check_end(lba.0.checked_add(1), info)?;
     let data = data_pointer(sqe, u32::from(ranges) * CopyRange::LEN as u32, remote)?;
     let plan = CopyPlan { namespace, lba, ranges, across };
@@ -417,7 +418,7 @@ impl Extent {
         let control = command.control;
         let deallocates = control.deac() && sqe.opcode != NvmOpcode::WRITE_ZEROES.0;
         let is_extended = control.0 & EXTENSION_TYPE != 0 || control.dtype() != 0;
-        // We have no metadata, so a pointer to it is invalid.
+        // Namespaces have no metadata, so a metadata pointer is invalid.
         if deallocates || is_extended || sqe.mptr.get() != 0 {
             return Err(Status::INVALID_FIELD.with_dnr());
         }
@@ -495,7 +496,7 @@ pub struct DeallocateRanges {
 }
 
 impl DeallocateRanges {
-    /// Reads the first `ranges` of `data`, which may be longer.
+    /// Reads the first `ranges` ranges in `data`, which may hold more bytes.
     ///
     /// # Errors
     /// LBA Out of Range. Command Size Limit Exceeded if the ranges exceed DMRL, DMRSL or DMSL. Data
@@ -526,7 +527,8 @@ impl DeallocateRanges {
         Ok(Self { ranges: sorted.into_iter().rev().map(merged).collect() })
     }
 
-    /// Checks that the remaining ranges are within the namespace, which may have a new size.
+    /// Checks that the remaining ranges are still within the namespace, whose size may have
+    /// changed.
     ///
     /// # Errors
     /// LBA Out of Range if they are not.
@@ -535,7 +537,7 @@ impl DeallocateRanges {
         ends.into_iter().try_for_each(|end| check_end(end, info))
     }
 
-    /// Takes the next part, of at most `most` blocks (at least one).
+    /// Removes and returns the next blocks, at most `most` (at least one); `None`: none are left.
     pub fn next_part(&mut self, most: u32) -> Option<(Lba, BlockCount)> {
         let (lba, blocks) = self.ranges.pop()?;
         let part = blocks.0.min(most.max(1));
@@ -545,7 +547,7 @@ impl DeallocateRanges {
         Some((lba, BlockCount(part)))
     }
 
-    /// Whether nothing is left.
+    /// Whether no blocks are left.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()

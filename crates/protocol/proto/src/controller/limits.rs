@@ -45,18 +45,19 @@ pub const MIN_QUEUE_DEPTH: u16 = 2;
 pub const ASYNC_EVENT_REQUESTS: usize = 4;
 
 /// Abort commands that a host may have outstanding (ACL is one less). The target holds those that
-/// it cannot answer at once, and refuses any beyond this limit.
+/// it cannot answer at once, and refuses further ones.
 pub const ABORT_COMMANDS: u8 = 4;
 
 /// Blocks that a fused Compare and Write may name (ACWU is one less). On-disk locks use one block,
 /// and every store writes one block atomically.
 pub const FUSED_BLOCKS: u32 = 1;
 
-/// Cross-Controller Resets that a host may have in progress (CCRL). The target answers each at once
-/// and holds none, so it does not enforce the limit.
+/// Cross-Controller Resets that a host may have in progress (CCRL). The target answers each at
+/// once, so it need not enforce the limit.
 pub const CROSS_CONTROLLER_RESETS: u8 = 4;
 
-/// Entries of a controller's error information log (ELPE is one less). New ones replace the oldest.
+/// Entries of a controller's error information log (ELPE is one less). New entries replace the
+/// oldest.
 pub const ERROR_LOG_ENTRIES: u8 = 64;
 
 /// Granularity of the keep-alive timeout, in milliseconds (KAS counts units of 100 ms).
@@ -78,7 +79,8 @@ pub const DISCOVERY_KEEP_ALIVE: Duration = Duration::from_secs(120);
 /// termination").
 pub const ASSOCIATION_LINGER: Duration = Duration::from_secs(120);
 
-/// CAP.TO and CRTO: the time a host waits for readiness, in units of 500 ms. We are ready at once.
+/// CAP.TO and CRTO: the time a host waits for readiness, in units of 500 ms. Our controllers are
+/// ready at once.
 pub const READY_TIMEOUT_500_MS: u8 = 15;
 
 /// Smallest memory page (CAP.MPSMIN 0), the unit of MDTS, in bytes.
@@ -88,23 +90,22 @@ pub const PAGE_BYTES: u32 = 4096;
 /// express one page, as 0 means no limit.
 pub const MIN_TRANSFER_BYTES: u32 = 2 * PAGE_BYTES;
 
-/// Largest data transfer that a subsystem may be configured with, in bytes.
+/// Largest data transfer limit that a subsystem may be configured with, in bytes.
 pub const MAX_TRANSFER_BYTES: u32 = 64 << 20;
 
-/// Largest in-capsule data that a subsystem may be configured with, in bytes.
+/// Largest in-capsule data limit that a subsystem may be configured with, in bytes.
 pub const MAX_IN_CAPSULE_BYTES: u32 = 1 << 20;
 
 /// Ranges of one Dataset Management command (DMRL).
 pub const DATASET_RANGES: u16 = 128;
 
 /// Blocks of one range of a Dataset Management command (DMRSL), and of all of its ranges (DMSL): 64
-/// GiB of the smallest blocks. Linux splits by DMRSL and ignores DMSL, but limits the sum of a
-/// command's ranges.
+/// GiB of the smallest blocks. Linux splits deallocations by DMRSL only. It ignores DMSL, but never
+/// sends more than DMRSL blocks in all ranges of a command.
 pub const DATASET_BLOCKS: u32 = 1 << 27;
 
-/// Largest range of a Write Zeroes (WZSL) or Verify (VSL) command, in bytes: as many of the
-/// smallest blocks as a command can name. With a larger WZSL, Linux would send more blocks than a
-/// command can name.
+/// Largest range of a Write Zeroes (WZSL) or Verify (VSL) command, in bytes: 65,536 blocks, the
+/// most that a command can name, of the smallest size. With a larger WZSL, Linux would exceed NLB.
 pub const IN_PLACE_BYTES: u32 = 32 << 20;
 
 /// Source ranges of a Copy command (MSRC is one less).
@@ -114,19 +115,20 @@ pub const COPY_RANGES: u16 = 128;
 /// value of MSSRL.
 pub const COPY_RANGE_BYTES: u32 = 32 << 20;
 
-/// Most bytes that a Copy command copies (MCL): a slow disk finishes it before the host's timeout.
+/// Most bytes that a Copy command copies (MCL): few enough for a slow disk to finish before the
+/// host's timeout.
 pub const COPY_BYTES: u32 = 128 << 20;
 
 /// Registrants of a namespace: hosts that have registered a reservation key. A further host gets
 /// Internal Error, and may try again.
 pub const MAX_REGISTRANTS: usize = 64;
 
-/// Identifiers (HOSTID) that one host with a proved name may own in a subsystem at once. Usually
-/// one; more after a reinstallation, or if several systems share a name.
+/// Identifiers (HOSTID) that one host with a proved name may own in a subsystem at once. A host
+/// usually has one; it has more after a reinstallation, or if several systems share its name.
 pub const MAX_IDENTIFIERS: usize = 8;
 
-/// Reservation notifications that a controller keeps for its host. New ones replace the oldest; the
-/// host sees the gap in their numbers.
+/// Reservation notifications that a controller keeps for its host. New notifications replace the
+/// oldest; the host sees the gap in their numbers.
 pub const RESERVATION_NOTIFICATIONS: usize = 64;
 
 /// Smallest logical block, in bytes.

@@ -1,4 +1,4 @@
-//! Namespaces as a controller describes them, and the snapshot that I/O queues use.
+//! A controller's descriptions of namespaces, and the table of namespaces that I/O queues use.
 
 use super::ana::{USUAL_ANA_GROUP, check_group};
 use super::config::{ConfigError, PortId};
@@ -25,10 +25,10 @@ pub struct NamespaceInfo {
     pub deallocate: bool,
     /// Commands that do not cross a multiple of this many blocks are fastest (NOIOB); 0: unknown.
     pub optimal_blocks: u32,
-    /// Writes in multiples of this many blocks, aligned to it, are fastest (NPWG, NPWA, NPDG,
-    /// NPDA, NOWS); 0: unknown.
+    /// Writes of a multiple of this many blocks that start at such a multiple are fastest (NPWG,
+    /// NPWA, NPDG, NPDA, NOWS); 0: unknown.
     pub preferred_blocks: u32,
-    /// Most blocks that one command may read or write; 0: the limit of the largest transfer (MDTS).
+    /// Most blocks that one command may read or write; 0: only MDTS limits it.
     pub max_blocks: u32,
     /// The ANA group, whose namespaces always have the same state (ANAGRPID).
     pub ana_group: u32,
@@ -104,11 +104,12 @@ pub struct NamespaceTable {
     max_transfer_bytes: u32,
     /// Sorted by identifier.
     namespaces: Vec<(NamespaceId, NamespaceInfo)>,
-    /// Inaccessible namespaces, sorted by identifier, with the status of commands for them.
+    /// Inaccessible namespaces, sorted by identifier, with the status with which their commands
+    /// fail.
     barred: Vec<(NamespaceId, Status)>,
-    /// The tables of the ports through which some namespaces are inaccessible.
+    /// The tables of the ports through which at least one namespace is inaccessible.
     views: Vec<(PortId, Arc<Self>)>,
-    /// The tables of single hosts, where some hosts do not see every namespace.
+    /// The tables of single hosts, if some hosts do not see every namespace.
     hosts: Option<ByHost>,
 }
 
@@ -126,7 +127,7 @@ impl NamespaceTable {
         Self { generation, max_transfer_bytes, namespaces, barred, views, hosts }
     }
 
-    /// The same table, with these namespaces inaccessible: by ascending identifier.
+    /// The same table, in which the `barred` namespaces (by ascending identifier) are inaccessible.
     pub(crate) fn without(&self, barred: Vec<(NamespaceId, Status)>) -> Self {
         let namespaces = self.namespaces.clone();
         Self { namespaces, barred, views: Vec::new(), hosts: None, ..*self }
@@ -160,7 +161,7 @@ impl NamespaceTable {
     /// Checks that a namespace is accessible; for [`NamespaceId::ALL`], that every namespace is.
     ///
     /// # Errors
-    /// The status of a command for an inaccessible one.
+    /// The status with which a command for an inaccessible namespace fails.
     pub fn check_reach(&self, id: NamespaceId) -> Result<(), Status> {
         let barred = match id {
             NamespaceId::ALL => self.barred.first(),
@@ -172,7 +173,7 @@ impl NamespaceTable {
         barred.map_or(Ok(()), |(_, status)| Err(*status))
     }
 
-    /// The version of the subsystem's namespaces: higher is newer.
+    /// The version of this table: a newer table of the subsystem has a higher one.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.generation

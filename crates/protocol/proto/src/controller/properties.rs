@@ -38,7 +38,7 @@ pub enum Lifecycle {
     Failed,
 }
 
-/// The inputs, besides the lifecycle, that decide about a write to CC.
+/// The inputs of the transition at a write to CC, besides the lifecycle and CC.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Circumstances {
     /// A discovery controller has no I/O queues, so their entry sizes do not matter.
@@ -77,7 +77,7 @@ impl Lifecycle {
 
     /// CSTS in this state; `enabled` is CC.EN.
     pub(crate) fn csts(self, enabled: bool) -> Csts {
-        // A controller that is shut down stays ready until it is disabled ("CSTS.RDY").
+        // A controller that is shut down stays ready until the host disables it ("CSTS.RDY").
         let csts = Csts::default().with_rdy(enabled && self != Self::Failed);
         match self {
             Self::Disabled | Self::Ready => csts,
@@ -91,7 +91,7 @@ impl Lifecycle {
 /// Whether a host can enable this configuration (NVMe Base Specification 2.0, "Controller
 /// Configuration"). Linux nvmet makes the same checks.
 fn is_supported(cc: Cc, discovery: bool) -> bool {
-    // Hosts should write zero entry sizes to discovery controllers, but some write others.
+    // Hosts should write zero as entry sizes of discovery controllers, but some write other values.
     let entries = discovery || (cc.iosqes() == Cc::IOSQES_64 && cc.iocqes() == Cc::IOCQES_16);
     entries && cc.mps() == 0 && cc.ams() == 0 && cc.css() == Cc::CSS_NVM
 }

@@ -33,13 +33,13 @@ pub struct Registry {
     pub(super) listeners: Vec<Listener>,
     pub(super) channels: Channels,
     pub(super) referrals: Vec<Referral>,
-    /// The states of ports that have their own settings.
+    /// The ANA states of the ports for which [`Registry::set_port_access`] set some.
     pub(super) access: BTreeMap<PortId, PortAccess>,
     pub(super) controllers: BTreeMap<ControllerId, Controller>,
     pub(super) controller_ids: RangeInclusive<u16>,
     next_controller_id: u16,
     pub(super) instances: Instances,
-    /// The registry's location in Identify Controller, if configured.
+    /// This registry's location, for Identify Controller, if configured.
     pub(super) origin: Option<ControllerOrigin>,
     /// The process name in Identify Controller, if configured.
     pub(super) process: Option<ProcessName>,
@@ -66,13 +66,13 @@ pub(super) struct Subsystem {
     next_controller_id: u16,
 }
 
-/// A step that a target takes for a connection other than the caller's.
+/// A step for a connection other than the one that the last call was about.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// Complete an Asynchronous Event Request that was answered with
+    /// Complete an Asynchronous Event Request for which the registry returned
     /// [`AdminOutcome::Pending`](super::AdminOutcome::Pending).
     Complete {
-        /// The controller on whose admin queue it waits.
+        /// The controller on whose admin queue the request waits.
         controller: ControllerId,
         /// The request.
         command: CommandId,
@@ -81,11 +81,11 @@ pub enum Action {
         /// The completion's result: the event.
         result: u64,
     },
-    /// Forget an Asynchronous Event Request that was answered with
+    /// Forget an Asynchronous Event Request for which the registry returned
     /// [`AdminOutcome::Pending`](super::AdminOutcome::Pending). The host reset or shut down the
     /// controller, which ends the request, and expects no answer to it any more.
     Forget {
-        /// The controller on whose admin queue it waits.
+        /// The controller on whose admin queue the request waits.
         controller: ControllerId,
         /// The request.
         command: CommandId,
@@ -99,16 +99,16 @@ pub enum Action {
         /// Its namespaces.
         table: Arc<NamespaceTable>,
     },
-    /// Flush every namespace of the subsystem, then call [`Registry::shutdown_flushed`]. Only with
-    /// [`SubsystemConfig::flush_on_shutdown`].
+    /// Flush every namespace of the subsystem, then call [`Registry::shutdown_flushed`]. Occurs
+    /// only with [`SubsystemConfig::flush_on_shutdown`].
     Flush {
         /// The controller that the host shuts down.
         controller: ControllerId,
         /// Its subsystem.
         subsystem: SubsystemId,
     },
-    /// Make a namespace's reservations durable, replacing the stored ones, then call
-    /// [`Registry::reservations_saved`]. Only after [`Registry::keep_reservations`].
+    /// Store a namespace's reservations durably in place of the older ones, then call
+    /// [`Registry::reservations_saved`]. Occurs only after [`Registry::keep_reservations`].
     SaveReservations {
         /// The subsystem.
         subsystem: SubsystemId,
@@ -116,13 +116,13 @@ pub enum Action {
         namespace: NamespaceId,
         /// Pass this to [`Registry::reservations_saved`].
         serial: u64,
-        /// The text to store; empty: store nothing.
+        /// The text to store; empty: remove the stored text.
         text: String,
     },
-    /// Apply this on every queue of the subsystem. When all queues apply it, and every command that
-    /// it forbids or aborts has ended, call [`Registry::access_spread`].
+    /// Apply this change on every queue of the subsystem. When all queues apply it, and every
+    /// command that the change forbids or aborts has ended, call [`Registry::access_spread`].
     Access(Arc<AccessChange>),
-    /// Complete a command that was passed to [`Registry::reserve`].
+    /// Complete a command that the target passed to [`Registry::reserve`].
     Reserved {
         /// The command's ticket.
         ticket: Ticket,
@@ -138,7 +138,7 @@ pub enum Action {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Teardown {
     /// The controller. Unless the reason is [`TeardownReason::Disabled`], the registry has removed
-    /// it: its identifier is invalid, and the target need not report that it closed the queues.
+    /// the controller: the identifier is invalid, and the target need not report the closed queues.
     pub controller: ControllerId,
     /// The queues that are still connected.
     pub queues: Vec<QueueId>,
@@ -155,7 +155,7 @@ pub enum TeardownReason {
     KeepAliveExpired,
     /// The time in which a host can read properties of a shut-down controller has passed.
     AssociationExpired,
-    /// The host reset or shut down the controller: its I/O queues end, its admin queue does not.
+    /// The host reset or shut down the controller: its I/O queues close, its admin queue stays.
     Disabled,
     /// The target's operator removed the controller.
     Removed,
@@ -163,9 +163,9 @@ pub enum TeardownReason {
     CrossControllerReset,
     /// The subsystem was removed.
     SubsystemRemoved,
-    /// The host may not use the subsystem any more.
+    /// The operator withdrew the host's access to the subsystem.
     HostDisallowed,
-    /// The host gave an identifier that another host owns, which has proved its name.
+    /// The host used an identifier (HOSTID) of another host, which has proved its name.
     IdentifierProved,
     /// The target stops.
     TargetStopped,
@@ -190,7 +190,7 @@ pub struct ControllerSummary<'a> {
     pub keep_alive_ms: u32,
     /// Connected I/O queues.
     pub io_queues: usize,
-    /// Commands that failed (the error count of the error information log).
+    /// The number of commands that failed (error count of the error information log).
     pub errors: u64,
 }
 
@@ -260,7 +260,7 @@ impl Registry {
     /// Offers a subsystem on every listener.
     ///
     /// # Errors
-    /// When the configuration is invalid, or the name exists.
+    /// When the configuration is invalid, or another subsystem has its name.
     pub fn add_subsystem(&mut self, config: SubsystemConfig) -> Result<SubsystemId, ConfigError> {
         config.check()?;
         if self.find_subsystem(&config.nqn).is_some() {
@@ -346,7 +346,7 @@ impl Registry {
     /// Adds a listener to the discovery log page.
     ///
     /// # Errors
-    /// When its fields do not fit the page, or its number exists.
+    /// When a field does not fit the page, or another listener has its number.
     pub fn add_listener(&mut self, listener: Listener) -> Result<(), ConfigError> {
         listener.check()?;
         if self.listeners.iter().any(|other| other.port == listener.port) {
@@ -359,15 +359,15 @@ impl Registry {
         let before = self.access.remove(&listener.port);
         self.listeners.push(listener);
         if before.is_some() {
-            // An earlier listener may have had this number and its own ANA states.
+            // This port number may have ANA states that an earlier listener left.
             self.publish_all();
         }
         self.discovery_changed(|_, _| true);
         Ok(())
     }
 
-    /// Removes a listener from the discovery log page. Its connections remain, and so do the ANA
-    /// states that apply to them.
+    /// Removes a listener from the discovery log page. Connections that it accepted remain open and
+    /// keep their ANA states.
     ///
     /// # Errors
     /// When there is no such listener.
@@ -381,7 +381,7 @@ impl Registry {
     /// Points hosts to another discovery service.
     ///
     /// # Errors
-    /// When its fields do not fit the discovery log page, or the page already lists it.
+    /// When a field does not fit the discovery log page, or the page already lists the referral.
     pub fn add_referral(&mut self, referral: Referral) -> Result<(), ConfigError> {
         referral.check()?;
         if self.referrals.contains(&referral) {
@@ -509,7 +509,7 @@ impl Registry {
         self.counters(id)
     }
 
-    /// Most bytes that a command of the controller transfers.
+    /// The most bytes that a command of the controller may transfer; `None` if it does not exist.
     #[must_use]
     pub fn max_transfer_bytes(&self, controller: ControllerId) -> Option<u32> {
         let controller = self.controllers.get(&controller)?;
@@ -602,9 +602,9 @@ impl Registry {
         None
     }
 
-    /// The next Asynchronous Event Request of one controller to complete with success, and the
-    /// event, which is the result. Equivalent to [`Action::Complete`]: the registry returns each
-    /// event through only one of them.
+    /// The next Asynchronous Event Request of one controller to complete with success, and its
+    /// result, the event. The registry returns each event either here or as an
+    /// [`Action::Complete`].
     pub fn poll_event(&mut self, controller: ControllerId) -> Option<(CommandId, u64)> {
         self.controllers.get_mut(&controller)?.events.poll()
     }
@@ -624,7 +624,7 @@ impl Registry {
     }
 
     /// Adds a command that failed on an I/O queue to the controller's error information log.
-    /// [`Registry::admin`] adds those of the admin queue.
+    /// [`Registry::admin`] adds the failed commands of the admin queue.
     pub fn record_error(&mut self, controller: ControllerId, record: &ErrorRecord) {
         if let Some(controller) = self.controllers.get_mut(&controller) {
             controller.errors.push(record);
@@ -713,7 +713,8 @@ impl Registry {
         });
     }
 
-    /// Notifies each of a subsystem's controllers of a namespace's change, as its host sees it.
+    /// Notifies each of a subsystem's controllers of the `change` of a namespace that its host
+    /// sees.
     pub(super) fn tell(
         &mut self,
         id: SubsystemId,

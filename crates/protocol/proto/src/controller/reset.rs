@@ -51,7 +51,7 @@ impl Instances {
         issued.then_some(Instance(number))
     }
 
-    /// CIU: never 0, which means none.
+    /// CIU of an instance number: never 0, which means none.
     fn uniquifier(&self, number: u64) -> u8 {
         (self.cipher.encipher(number | UNIQUIFIER) % u64::from(u8::MAX)) as u8 + 1
     }

@@ -35,7 +35,7 @@ pub struct Traffic {
 impl Traffic {
     /// Records that a command arrived.
     pub fn mark(&self) {
-        // Load first: the cache line then stays shared between the cores that only find it set. The
+        // Load first: while the flag is set, the cores only read it and share its cache line. The
         // flag orders no other access, so relaxed is enough.
         if !self.seen.load(Ordering::Relaxed) {
             self.seen.store(true, Ordering::Relaxed);
@@ -64,7 +64,7 @@ impl Traffic {
         self.copies_across.store(copies_across, Ordering::Relaxed);
     }
 
-    /// Returns whether a command arrived since the last call.
+    /// Returns whether a command arrived since the last call, and clears the record.
     fn take(&self) -> bool {
         self.seen.swap(false, Ordering::Relaxed)
     }
@@ -82,7 +82,7 @@ impl Default for Soonest {
 }
 
 impl Soonest {
-    /// Notes a timer's new deadline.
+    /// Lowers the bound to a timer's new deadline.
     pub(crate) fn note(&self, deadline: Instant) {
         // Every caller that changes a timer holds the registry, so there is no concurrent access.
         self.0.fetch_min(deadline.0, Ordering::Relaxed);
@@ -93,7 +93,7 @@ impl Soonest {
         self.0.store(u64::MAX, Ordering::Relaxed);
     }
 
-    /// The earliest deadline; `None`: no timer runs.
+    /// The bound; `None`: no timer runs.
     pub(crate) fn get(&self) -> Option<Instant> {
         Some(self.0.load(Ordering::Relaxed)).filter(|at| *at < u64::MAX).map(Instant)
     }
@@ -102,7 +102,7 @@ impl Soonest {
 /// The timer that ends a controller (NVMe Base Specification 2.0, "Keep Alive").
 #[derive(Debug)]
 pub(crate) struct KeepAlive {
-    /// KATO in milliseconds, rounded and reported to the host; 0: none.
+    /// KATO in milliseconds, rounded up, as the host can read it; 0: none.
     timeout_ms: u32,
     /// The timeout that applies when the host requested none.
     fallback: Option<Duration>,
@@ -201,13 +201,13 @@ pub(crate) struct Controller {
     pub(crate) subsystem: Option<SubsystemId>,
     pub(crate) host_nqn: String,
     pub(crate) host_id: [u8; 16],
-    /// The mark of its host's name, if the host has proved it.
+    /// The mark of the host's name, if the host has proved the name.
     pub(crate) proved: Option<HostMark>,
     /// The address that the host connected to, for the discovery log page.
     pub(crate) local_address: String,
     /// The listener that accepted its admin queue, if known.
     pub(crate) port: Option<PortId>,
-    /// How its transport describes data outside capsules.
+    /// The type of SGL descriptor with which its transport describes data outside capsules.
     pub(crate) remote: RemoteForm,
     /// Connected queues and their depths, in entries.
     pub(crate) queues: BTreeMap<QueueId, u16>,
@@ -241,7 +241,7 @@ pub(crate) struct Beginning<'a> {
 }
 
 impl Controller {
-    /// The controller that a Connect of an admin queue creates.
+    /// The controller that the Connect of its admin queue creates.
     pub(crate) fn new(beginning: &Beginning<'_>, now: Instant) -> Self {
         // The timer also runs before the host enables the controller, because a host may die early.
         let fallback = match beginning.subsystem {

@@ -25,9 +25,9 @@ use farblock_wire::status::Status;
 /// The tables of a subsystem whose hosts see different namespaces.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct ByHost {
-    /// For the hosts with their own visibility.
+    /// The tables of the hosts that a visibility list names.
     named: BTreeMap<String, Arc<NamespaceTable>>,
-    /// For all other hosts.
+    /// The table of all other hosts.
     others: Arc<NamespaceTable>,
 }
 
@@ -81,7 +81,7 @@ impl Registry {
     /// the namespace's stored reservations, which apply again; the registry then stores changes.
     ///
     /// # Errors
-    /// Those of [`Registry::add_namespace`], and when the list of hosts is invalid.
+    /// As for [`Registry::add_namespace`], and when the list of hosts is invalid.
     pub fn add_namespace_for(
         &mut self,
         subsystem: SubsystemId,
@@ -147,7 +147,7 @@ impl Registry {
     /// one change without the other.
     ///
     /// # Errors
-    /// Those of [`Registry::replace_namespace`], and when the list of hosts is invalid.
+    /// As for [`Registry::replace_namespace`], and when the list of hosts is invalid.
     pub fn replace_namespace_for(
         &mut self,
         subsystem: SubsystemId,
@@ -183,7 +183,7 @@ impl Registry {
         Ok(())
     }
 
-    /// The hosts that see a namespace; `None` if all do.
+    /// The hosts that see a namespace; `None`: all hosts.
     #[must_use]
     pub fn visible_to(
         &self,
@@ -231,7 +231,8 @@ impl Registry {
     }
 }
 
-/// Changes the hosts that see a namespace and returns the previous ones; an error changes nothing.
+/// Sets the hosts that see a namespace and returns the previous ones. After an error nothing has
+/// changed.
 pub(super) fn replace_visibility(
     config: &mut SubsystemConfig,
     namespace: NamespaceId,

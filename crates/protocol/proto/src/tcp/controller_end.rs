@@ -38,7 +38,7 @@ const FEI_CCCID: u32 = 8;
 const FEI_TTAG: u32 = 10;
 const FEI_DATAO: u32 = 12;
 
-/// The options that a controller's end offers.
+/// The options of a controller's end.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// Digests to accept if the host requests them.
@@ -65,7 +65,7 @@ pub enum Event<'a> {
         /// The submission queue entry.
         sqe: Sqe,
     },
-    /// Data of a command that was pulled.
+    /// Data of a command that the driver pulled.
     Data {
         /// The command.
         slot: SlotId,
@@ -88,7 +88,7 @@ pub enum Event<'a> {
     },
 }
 
-/// The position of a push within a command's data.
+/// The position of a data PDU within a command's data to the host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PushPart {
     /// More data follows.
@@ -107,7 +107,7 @@ enum Slot {
     Free,
     /// A command that the controller works on.
     Taken { cid: CommandId },
-    /// A command whose data is arriving: `received` of `length` bytes have come, in order.
+    /// A command whose data is arriving: the first `received` of `length` bytes have arrived.
     Pulling { cid: CommandId, length: u32, received: u32, intact: bool, in_capsule: bool },
 }
 
@@ -116,13 +116,13 @@ enum Slot {
 enum Incoming {
     /// No command: the data is dropped.
     Dropped,
-    /// In-capsule data of a command whose driver has not yet decided whether it wants the data.
+    /// In-capsule data that the driver may still pull.
     Offered(SlotId, u32),
     /// In-capsule data that the driver does not want.
     Unwanted(SlotId),
-    /// In-capsule data of a command that the driver has already answered (`late`).
+    /// In-capsule data of a command whose response waits in `late`.
     Answered(SlotId),
-    /// This command.
+    /// Data that the driver pulled for this command.
     For(SlotId),
 }
 
@@ -136,13 +136,13 @@ pub struct ControllerEnd {
     slots: Vec<Slot>,
     free: Vec<SlotId>,
     incoming: Incoming,
-    /// The response to the command whose capsule is still arriving.
+    /// The response that waits until its command's capsule has arrived.
     late: Option<Cqe>,
     success_flag: bool,
 }
 
 impl ControllerEnd {
-    /// A connection that was just accepted.
+    /// The state of a connection that the target has just accepted.
     #[must_use]
     pub fn new(config: Config) -> Self {
         assert!(config.max_h2c_data_bytes >= MAXH2CDATA_MIN_BYTES);
@@ -161,7 +161,7 @@ impl ControllerEnd {
         end
     }
 
-    /// Allows this many commands in flight. The driver calls it once it has accepted Connect.
+    /// Allows `depth` commands in flight. The driver calls this once it has accepted Connect.
     pub fn set_depth(&mut self, depth: u16) {
         let before = self.slots.len() as u16;
         self.slots.resize(usize::from(depth.max(before)), Slot::Free);
@@ -175,8 +175,8 @@ impl ControllerEnd {
         self.framer.set_max_in_capsule_bytes(bytes);
     }
 
-    /// Allows the SUCCESS flag instead of a response capsule: only when the host disabled
-    /// submission queue flow control, since the flag cannot carry SQHD.
+    /// Allows the SUCCESS flag instead of a response capsule. The driver allows it only when the
+    /// host disabled submission queue flow control, since the flag cannot carry SQHD.
     pub fn set_success_flag(&mut self, allowed: bool) {
         self.success_flag = allowed;
     }
@@ -205,13 +205,14 @@ impl ControllerEnd {
         }
     }
 
-    /// Whether some of a command's data has arrived and some is still to come.
+    /// Whether a data PDU that the driver wants has begun but not ended.
     #[must_use]
     pub fn is_in_data(&self) -> bool {
         matches!(self.incoming, Incoming::For(_))
     }
 
-    /// Reports that the driver received `bytes` straight to where [`Self::data_wanted`] pointed.
+    /// Reports that the driver received `bytes` straight to the place that [`Self::data_wanted`]
+    /// named.
     pub fn data_received(&mut self, bytes: &[u8]) {
         let Incoming::For(slot) = self.incoming else { panic!("no data was wanted") };
         self.framer.data_received(bytes);
@@ -227,10 +228,10 @@ impl ControllerEnd {
         offset
     }
 
-    /// Takes the next event off the front of `input`; `None` when it needs more bytes.
+    /// Removes the next event from the front of `input`; `None` if `input` has too few bytes.
     ///
     /// # Errors
-    /// A [`Fault`]: emit it with [`Self::terminate`] and close.
+    /// A [`Fault`]: emit it with [`Self::terminate`] and close the connection.
     pub fn next<'a>(
         &mut self,
         input: &mut &'a [u8],
@@ -365,7 +366,7 @@ impl ControllerEnd {
         Some(Event::Pulled { slot, intact })
     }
 
-    /// Requests a command's data by R2T, or takes it from its capsule.
+    /// Requests a command's data by R2T, or accepts the data in the command's capsule.
     ///
     /// # Errors
     /// Data SGL Length Invalid if the capsule's data is not exactly as long as the pointer says.
@@ -408,7 +409,7 @@ impl ControllerEnd {
     }
 
     /// Emits the header for `length` bytes of data to the host, from `offset` of the command's
-    /// data; the caller appends the bytes and then [`Self::data_digest`] of them.
+    /// data. The caller appends these bytes and then their [`Self::data_digest`].
     ///
     /// Returns true if this also ended the command (SUCCESS flag). The slot is then free and no
     /// response may follow.
@@ -444,8 +445,8 @@ impl ControllerEnd {
         self.digests.data().then(DataDigest::default)
     }
 
-    /// Emits the response capsule and frees the slot, once the command's own capsule has arrived.
-    /// Sets `cqe.cid`.
+    /// Emits the response capsule, with the command's identifier as `cqe.cid`, and frees the slot.
+    /// While in-capsule data is still arriving, this end postpones both.
     pub fn respond(&mut self, slot: SlotId, cqe: &Cqe, out: &mut impl Sink) {
         assert_ne!(self.incoming, Incoming::Answered(slot), "a command has one response");
         if self.is_coming(slot) {
@@ -465,7 +466,7 @@ impl ControllerEnd {
         self.release(slot);
     }
 
-    /// The layout of a PDU with header `H` and this much data on this connection.
+    /// The layout of a PDU with header `H` and `data_bytes` of data on this connection.
     fn shape<H>(&self, data_bytes: u32) -> PduShape {
         PduShape::new(size_of::<H>() as u8, data_bytes, self.digests, self.host_pda_z)
             .expect("transfers are limited and the alignment was checked")
@@ -479,7 +480,7 @@ impl ControllerEnd {
         }
     }
 
-    /// Whether in-capsule data is arriving for a command that does not pull it.
+    /// Whether in-capsule data is still arriving for a command that did not pull it.
     fn is_coming(&self, slot: SlotId) -> bool {
         let offered = matches!(self.incoming, Incoming::Offered(offered, _) if offered == slot);
         offered || self.incoming == Incoming::Unwanted(slot)

@@ -1,7 +1,9 @@
-//! CRC32C, the digest of the TCP transport, with the processor's instructions where it has them.
+//! CRC32C, the digest of the TCP transport, computed with special processor instructions if
+//! present.
 //!
 //! Wide carry-less multiplication (AVX-512) is three to four times as fast as the CRC32
-//! instruction. The narrow form, which crc-fast uses elsewhere, is slower.
+//! instruction. Narrow carry-less multiplication, which crc-fast uses on other processors, is
+//! slower.
 
 use core::sync::atomic::{AtomicU8, Ordering};
 use crc_fast::{CrcAlgorithm, Digest, checksum};
@@ -77,7 +79,7 @@ mod tests {
         assert_eq!(crc32c(&counting), 0x46dd_794e);
     }
 
-    /// On a processor with both instructions, both give the same result.
+    /// On a processor with both kinds of instructions, both ways give the same result.
     #[test]
     fn both_ways_agree() {
         let bytes: Vec<u8> = (0..70_000_u32).map(|i| ((i * 31) >> 3) as u8).collect();

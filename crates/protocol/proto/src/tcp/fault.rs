@@ -1,4 +1,4 @@
-//! A fault of the connection: the content of the terminate PDU and its encoding.
+//! Protocol faults of the peer, and their encoding in a terminate PDU.
 
 use super::Sink;
 use alloc::boxed::Box;
@@ -31,7 +31,7 @@ impl Fault {
         Self { status, information, reason, header: carried.into() }
     }
 
-    /// Whether the peer sent a TLS handshake record instead of a PDU.
+    /// Whether the peer sent a TLS handshake record where a PDU was expected.
     #[must_use]
     pub fn is_tls(&self) -> bool {
         /// Type and version of the first record, whatever the version of TLS (RFC 8446, 5.1).

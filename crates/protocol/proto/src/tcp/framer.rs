@@ -37,7 +37,7 @@ const FEI_DATAL: u32 = 16;
 /// Longest header with its digest.
 const MAX_HEADER_BYTES: usize = 128 + DIGEST_LEN;
 
-/// The end that this framer reads for.
+/// The end of the connection that reads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
     /// Reads PDUs from a host.
@@ -46,7 +46,7 @@ pub enum Role {
     Host,
 }
 
-/// A PDU whose header passed every check that does not need to know the commands in flight.
+/// A PDU whose header passed every check that does not depend on the commands in flight.
 #[derive(Clone, Copy, Debug)]
 pub enum Pdu {
     /// ICReq.
@@ -68,7 +68,7 @@ pub enum Pdu {
 /// The next piece that the framer found.
 #[derive(Debug)]
 pub enum Framed<'a> {
-    /// A header; if data follows, `Data` pieces and one `End` come after it.
+    /// A PDU's header. If the PDU has data, `Data` pieces and one `End` follow.
     Pdu(Pdu),
     /// The next bytes of the current PDU's data.
     Data(&'a [u8]),
@@ -86,7 +86,7 @@ enum FramerState {
     Header,
     /// Skipping the padding before the data.
     Padding(u32),
-    /// In the data: this many bytes to come.
+    /// In the data, of which this many bytes have not yet arrived.
     Data(u32),
     /// Collecting the data digest.
     Digest,
@@ -98,8 +98,8 @@ pub struct Framer {
     role: Role,
     state: FramerState,
     digests: Digests,
-    /// False until the IC exchange. Until then only IC and terminate PDUs are valid, without
-    /// digests.
+    /// False until the IC exchange is done. Until then only IC and terminate PDUs are valid, and
+    /// they have no digests.
     operational: bool,
     max_in_capsule_bytes: u32,
     partial: [u8; MAX_HEADER_BYTES],
@@ -147,7 +147,7 @@ impl Framer {
     /// Reports that the driver received `bytes` of data straight into their destination.
     ///
     /// # Panics
-    /// If there are more bytes than [`Self::data_left`].
+    /// If `bytes` is longer than [`Self::data_left`].
     pub fn data_received(&mut self, bytes: &[u8]) {
         let FramerState::Data(left) = self.state else { panic!("no data is expected") };
         let length = u32::try_from(bytes.len()).expect("bounded by data_left");
@@ -162,7 +162,7 @@ impl Framer {
         self.state = FramerState::Data(left);
     }
 
-    /// Takes the next piece off the front of `input`; `None` when it needs more bytes.
+    /// Removes the next piece from the front of `input`; `None` if `input` has too few bytes.
     ///
     /// # Errors
     /// A [`Fault`]; the connection is then unusable.
@@ -207,7 +207,7 @@ impl Framer {
         Some(Framed::End { intact: received == self.crc })
     }
 
-    /// Collects `wanted` bytes across calls; returns them once all have arrived.
+    /// Collects `wanted` bytes over several calls; returns them when all have arrived.
     fn collect(&mut self, input: &mut &[u8], wanted: usize) -> Option<[u8; MAX_HEADER_BYTES]> {
         let taken = (wanted - self.partial_length).min(input.len());
         self.partial[self.partial_length..][..taken].copy_from_slice(&input[..taken]);
@@ -304,7 +304,7 @@ impl Framer {
         Ok((expected, true))
     }
 
-    /// `bytes` is a whole header with its digest, if any.
+    /// Checks and reads `bytes`, a whole header with its digest, if any.
     fn whole_header(&mut self, bytes: &[u8]) -> Result<Pdu, Fault> {
         let common = CommonHeader::read_from_prefix(bytes).expect("eight bytes").0;
         let header = &bytes[..usize::from(common.hlen)];
@@ -362,7 +362,7 @@ impl Framer {
     fn term_req(&self, common: &CommonHeader, header: &[u8]) -> Result<Pdu, Fault> {
         match common.plen.get().checked_sub(u32::from(common.hlen)) {
             Some(length) if length as usize <= TERM_DATA_MAX_BYTES => {
-                // Only readers of packet traces need its content; the connection ends here.
+                // The connection ends here, so the PDU's data does not matter.
                 Ok(Pdu::TermReq(read(header)))
             }
             _ => Err(Fault::field(FEI_PLEN, "terminate PDU is too long or too short", header)),

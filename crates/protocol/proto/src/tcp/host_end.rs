@@ -1,10 +1,10 @@
 //! The host's end of a TCP connection: one queue pair.
 //!
-//! The driver submits commands under slots (the slot is the command identifier on the wire), feeds
-//! received bytes to [`HostEnd::next`] and acts on the [`Event`]s; it owns all buffers. The host
-//! checks every PDU against the command that it belongs to. It reports a [`Fault`] for data outside
-//! the command's buffer, for an answer to a command that is not in flight, and for a request for
-//! more data than the command has. Such data never reaches memory.
+//! The driver chooses a slot for each command (the slot is the command identifier on the wire),
+//! feeds received bytes to [`HostEnd::next`] and acts on the [`Event`]s; it owns all buffers. This
+//! end checks every PDU against the PDU's command. It reports a [`Fault`] for data outside the
+//! command's buffer, for an answer to a command that is not in flight, and for a request for more
+//! data than the command has. Data outside a buffer never reaches memory.
 //!
 //! ```text
 //!        submit()                  R2T event         all granted data emitted
@@ -33,7 +33,7 @@ const FEI_MAXH2CDATA: u32 = 12;
 const FEI_CCCID: u32 = 8;
 const FEI_DATAO: u32 = 12;
 
-/// A command's data, as the transport sees it.
+/// The direction, the length and the place of a command's data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Transfer {
     /// No data.
@@ -42,7 +42,7 @@ pub enum Transfer {
     FromController(u32),
     /// This many bytes to the controller, when it requests them (R2T).
     ToController(u32),
-    /// This many bytes to the controller, in the capsule: the caller appends them.
+    /// This many bytes to the controller, in the capsule: the caller appends the bytes.
     InCapsule(u32),
 }
 
@@ -66,7 +66,7 @@ pub enum Event<'a> {
     Completed {
         /// The command.
         slot: SlotId,
-        /// The completion queue entry; built here if the SUCCESS flag ended the command.
+        /// The completion queue entry. This end builds it if the SUCCESS flag ended the command.
         cqe: Cqe,
         /// Bytes of data received.
         received: u32,
@@ -97,7 +97,7 @@ pub struct Grant {
 enum Slot {
     /// No command.
     Free,
-    /// In flight, expecting `expected` bytes of which `received` came, in order.
+    /// In flight: of `expected` bytes, the first `received` have arrived.
     Reading { expected: u32, received: u32, intact: bool },
     /// In flight, with `length` bytes to send. The controller has requested `granted` of them, of
     /// which this end has not yet emitted `unsent`.
@@ -113,7 +113,7 @@ pub struct HostEnd {
     controller_pda_z: u8,
     max_h2c_data_bytes: u32,
     slots: Vec<Slot>,
-    /// The data PDU being received: its command, and whether it ends the command.
+    /// The command of the data PDU that is arriving, and whether the PDU ends the command.
     incoming: Option<(SlotId, bool)>,
 }
 
@@ -168,14 +168,15 @@ impl HostEnd {
         put_header(&capsule, shape, out);
     }
 
-    /// The layout of a PDU with header `H` and this much data on this connection.
+    /// The layout of a PDU with header `H` and `data_bytes` of data on this connection.
     fn shape<H>(&self, data_bytes: u32) -> PduShape {
         PduShape::new(size_of::<H>() as u8, data_bytes, self.digests, self.controller_pda_z)
             .expect("transfers are limited and the alignment was checked")
     }
 
-    /// Emits the header of the next data PDU of a grant. Returns the range of the command's buffer
-    /// to append, before its [`Self::data_digest`]; `None` once this end has emitted everything.
+    /// Emits the header of the next data PDU of a grant. The caller then appends the returned range
+    /// of the command's buffer and its [`Self::data_digest`]. `None`: all data of the grant is
+    /// sent.
     pub fn data_header(
         &mut self,
         grant: &mut Grant,
@@ -216,7 +217,8 @@ impl HostEnd {
         }
     }
 
-    /// Reports that the driver received `bytes` straight to where [`Self::data_wanted`] pointed.
+    /// Reports that the driver received `bytes` straight to the place that [`Self::data_wanted`]
+    /// named.
     pub fn data_received(&mut self, bytes: &[u8]) {
         let (slot, _) = self.incoming.expect("data was wanted");
         self.framer.data_received(bytes);
@@ -232,10 +234,10 @@ impl HostEnd {
         offset
     }
 
-    /// Takes the next event off the front of `input`; `None` when it needs more bytes.
+    /// Removes the next event from the front of `input`; `None` if `input` has too few bytes.
     ///
     /// # Errors
-    /// A [`Fault`]: emit it with [`Self::terminate`] and close.
+    /// A [`Fault`]: emit it with [`Self::terminate`] and close the connection.
     pub fn next<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Event<'a>>, Fault> {
         loop {
             let Some(framed) = self.framer.next(input)? else { return Ok(None) };

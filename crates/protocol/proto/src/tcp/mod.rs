@@ -1,5 +1,5 @@
-//! The TCP transport, sans I/O: [`controller_end::ControllerEnd`] and [`host_end::HostEnd`] turn
-//! bytes into capsules and data, and the reverse. They never buffer payload.
+//! The TCP transport, sans I/O: [`controller_end::ControllerEnd`] and [`host_end::HostEnd`] convert
+//! bytes to capsules and data, and the reverse. They never buffer payload.
 //!
 //! Source: NVM Express TCP Transport Specification 1.0c.
 

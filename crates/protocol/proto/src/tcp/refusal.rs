@@ -1,4 +1,4 @@
-//! Reasons for a failed connection that only TCP can have.
+//! Reasons for a failed connection that are specific to TCP.
 
 use alloc::string::String;
 use core::fmt;
@@ -8,7 +8,7 @@ use farblock_wire::tcp::FatalErrorStatus;
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum TcpRefusal {
-    /// Something answered, but not an NVMe/TCP controller.
+    /// A peer answered, but it is not an NVMe/TCP controller.
     NotNvmeTcp {
         /// The protocol that the answer resembles, if recognised.
         looks_like: Option<&'static str>,
@@ -19,7 +19,7 @@ pub enum TcpRefusal {
     DigestMismatch,
     /// The controller ended the connection with a terminate PDU.
     Terminated(FatalErrorStatus),
-    /// The TLS connection to the controller failed, with the sentence that explains it.
+    /// The TLS connection to the controller failed; the sentence explains why.
     Tls(String),
 }
 
@@ -48,7 +48,7 @@ impl fmt::Display for TcpRefusal {
 
 impl core::error::Error for TcpRefusal {}
 
-/// The likely kind of peer that answers an ICReq with these bytes.
+/// The likely protocol of a peer that answers an ICReq with these bytes; `None`: unknown.
 #[must_use]
 pub fn recognise(answer: &[u8]) -> Option<&'static str> {
     const ISCSI_LOGIN_RESPONSE: u8 = 0x23;
