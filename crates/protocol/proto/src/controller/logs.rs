@@ -23,15 +23,15 @@ use farblock_wire::{IntoBytes, Sqe, Status};
 /// A command that failed, for the error information log ("Error Information").
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ErrorRecord {
-    /// The queue that it arrived on.
+    /// The queue that the command arrived on.
     pub queue: QueueId,
     /// Its identifier.
     pub command: CommandId,
     /// The status of its completion.
     pub status: Status,
-    /// The namespace that it named, 0 for none.
+    /// The namespace that the command named, 0 for none.
     pub namespace: NamespaceId,
-    /// The first block that could not be accessed.
+    /// The first block that the target could not access; `None`: the error concerns no block.
     pub lba: Option<Lba>,
 }
 
@@ -39,9 +39,9 @@ pub struct ErrorRecord {
 /// decrease.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct SmartCounters {
-    /// Bytes that Read commands moved (reported as Data Units Read).
+    /// Bytes that Read commands transferred (reported as Data Units Read).
     pub read_bytes: u128,
-    /// Bytes that Write commands moved (reported as Data Units Written).
+    /// Bytes that Write commands transferred (reported as Data Units Written).
     pub written_bytes: u128,
     /// Read commands that succeeded.
     pub read_commands: u128,
@@ -51,14 +51,14 @@ pub struct SmartCounters {
     pub busy_ms: u128,
     /// Milliseconds since the target started (reported in hours).
     pub uptime_ms: u128,
-    /// Times that a backend reported damaged data.
+    /// The number of times that a backend reported damaged data.
     pub media_errors: u128,
 }
 
 /// The last failed commands of a controller.
 #[derive(Debug, Default)]
 pub(crate) struct ErrorLog {
-    /// Newest first, with the number of each.
+    /// Newest first, each with its error count.
     entries: VecDeque<(u64, ErrorRecord)>,
     count: u64,
 }
@@ -163,7 +163,7 @@ impl ChangedNamespaces {
 #[derive(Clone, Copy, Debug)]
 struct Window {
     page: LogPageId,
-    /// Whether the read leaves the event masked (RAE).
+    /// Whether the read leaves the page's event masked (RAE).
     retain: bool,
     /// First byte (LPO).
     offset: u64,
@@ -176,7 +176,7 @@ impl Window {
         let LogPageParameters { lid: page, rae: retain, lpo: offset, ot, csi, .. } =
             LogPageParameters::parse(sqe);
         let length = LogPageParameters::parse(sqe).length_bytes();
-        // We have no indexed pages (OT), and only one that depends on a command set.
+        // No page is indexed (OT), and only one depends on a command set.
         let other_set = page == LogPageId::COMMAND_EFFECTS && csi != CommandSet::NVM.0;
         if length > u64::from(max_bytes) || !offset.is_multiple_of(4) || ot || other_set {
             return Err(Status::INVALID_FIELD.with_dnr());
@@ -186,7 +186,7 @@ impl Window {
         Ok(Self { page, retain, offset, bytes })
     }
 
-    /// The window's bytes of a page, with zeroes beyond its end.
+    /// The window's bytes of `page`; beyond the page's end, zeroes.
     fn cut(&self, page: &[u8]) -> Result<Vec<u8>, Status> {
         let offset = usize::try_from(self.offset).ok();
         let rest = offset.and_then(|offset| page.get(offset..));
@@ -250,7 +250,7 @@ impl Registry {
         Ok(bytes)
     }
 
-    /// A whole page, other than the discovery log page.
+    /// The whole of a log page other than the discovery log page.
     fn page(&self, controller: &Controller, page: LogPageId, sqe: &Sqe) -> Result<Vec<u8>, Status> {
         let config = controller.subsystem.and_then(|id| self.subsystem(id));
         Ok(match page {
@@ -277,7 +277,7 @@ impl Registry {
         })
     }
 
-    /// Unmasks the notice that this page explains, unless the host retains it.
+    /// Unmasks the notice that the read page explains, unless the host set RAE.
     fn log_was_read(&mut self, id: ControllerId, notice: Notice, window: Window) {
         if let Some(controller) = self.controllers.get_mut(&id).filter(|_| !window.retain) {
             controller.events.log_was_read(notice);

@@ -8,8 +8,8 @@ use farblock_wire::log::{AnaGroupDescriptor, AnaLogHeader, AnaState, LogPageId};
 /// The most groups that a host reads; real subsystems have fewer.
 const MAX_GROUPS: u32 = 4096;
 
-/// The part of the ANA log page that holds `groups` groups without their namespaces. Request it
-/// with [`AnaLogHeader::LSP_GROUPS_ONLY`].
+/// The read of an ANA log page with `groups` groups, without their namespaces
+/// ([`AnaLogHeader::LSP_GROUPS_ONLY`]).
 #[must_use]
 pub fn ana_log_page(groups: u32) -> LogPage {
     let groups = groups.clamp(1, MAX_GROUPS) as usize;

@@ -1,4 +1,4 @@
-//! Bringing a controller up: the admin commands from Connect to ready, one after the other.
+//! Brings a controller up: the admin commands from Connect to readiness, one after the other.
 //!
 //! ```text
 //!  Connect (-> Authenticate) -> ReadCapabilities -> ReadVersion -> Enable -> PollReady <-> Wait
@@ -21,7 +21,7 @@ use farblock_wire::features::{AsyncEventConfig, FeatureId};
 use farblock_wire::property::{Cap, Cc, Csts, Version, offset};
 use farblock_wire::{Cqe, IntoBytes};
 
-/// CAP.TO is in these units.
+/// The unit of CAP.TO.
 const READY_TIMEOUT_UNIT: Duration = Duration::from_millis(500);
 /// First pause between two reads of CSTS. Each further pause is twice as long, up to
 /// [`READY_POLL_MAX`].
@@ -51,9 +51,9 @@ pub enum Step {
     Command(Command, Vec<u8>),
     /// Authenticate the admin queue, then call [`Bringup::handle_authenticated`].
     Authenticate,
-    /// Let this much time pass.
+    /// Wait for this time.
     Wait(Duration),
-    /// Use the controller.
+    /// The controller is ready.
     Ready(ControllerInfo),
 }
 
@@ -62,7 +62,7 @@ pub enum Step {
 enum BringUpState {
     /// Next: send Connect.
     Connect,
-    /// The controller requires authentication before anything else.
+    /// Next: authenticate, which the controller requires before other commands.
     Authenticate,
     /// Next: read CAP.
     ReadCapabilities,
@@ -72,7 +72,7 @@ enum BringUpState {
     Enable,
     /// Next: read CSTS.
     PollReady,
-    /// CSTS was not ready: a pause of this length.
+    /// Next: pause for this time, because CSTS was not ready.
     Wait(Duration),
     /// Next: send Identify Controller.
     Identify,
@@ -158,7 +158,7 @@ impl Bringup {
     /// Reports that the command of [`Step::Command`] completed, with `data` from the controller.
     ///
     /// # Errors
-    /// When the host cannot bring the controller up; close the connection.
+    /// When the host cannot bring the controller up. The caller then closes the connection.
     pub fn handle_completion(&mut self, cqe: &Cqe, data: &[u8]) -> Result<(), ConnectError> {
         let (status, result) = (cqe.status(), cqe.result());
         let succeeded = |what| {

@@ -1,4 +1,4 @@
-//! The commands a host sends, as values: the entry, and the direction and length of its data.
+//! The commands that a host sends: the queue entry, and the direction and length of the data.
 //!
 //! The caller chooses lengths and block counts within the controller's limits.
 
@@ -21,7 +21,7 @@ use farblock_wire::{IDENTIFY_BYTES, NSID_BROADCAST, SglDescriptor, Sqe, U16};
 /// The most blocks that one Read, Write, Write Zeroes or Compare names (NLB: 16 bits, 0's-based).
 pub const MAX_COMMAND_BLOCKS: u32 = 1 << 16;
 
-/// Data that a command moves.
+/// The data that a command transfers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Data {
     /// None.
@@ -37,20 +37,20 @@ pub enum Data {
 pub struct Command {
     /// The submission queue entry, its data pointer empty.
     pub sqe: Sqe,
-    /// The data that it moves.
+    /// The data that the command transfers.
     pub data: Data,
 }
 
 impl Command {
-    /// Any command: for pass-through, and for commands without a builder here.
+    /// Any command: for pass-through, and for commands without a function of their own here.
     #[must_use]
     pub fn new(sqe: Sqe, data: Data) -> Self {
         let flags = sqe.flags & 0b11 | Sqe::FLAGS_SGL;
         Self { sqe: Sqe { flags, dptr: SglDescriptor::NONE, ..sqe }, data }
     }
 
-    /// The entry with its data pointer for TCP, and the transfer that the transport expects. Data
-    /// to the controller is in the capsule if it has at most `in_capsule_bytes`.
+    /// The entry with its data pointer for TCP, and the transfer to submit with it. Data to the
+    /// controller goes in the capsule if it has at most `in_capsule_bytes` bytes.
     #[must_use]
     pub fn place(&self, in_capsule_bytes: u32) -> (Sqe, Transfer) {
         let (dptr, transfer) = match self.data {
@@ -144,9 +144,9 @@ pub fn deallocate_range(lba: u64, blocks: u32) -> DsmRange {
     DsmRange::new(lba, blocks)
 }
 
-/// Copies `ranges` (1 to 256) ranges to `lba` and beyond, one after the other. The ranges are the
-/// command's data: see [`copy_range`]. With `across`, each range names its namespace; Host Behavior
-/// Support must have enabled that.
+/// Copies `ranges` (1 to 256) ranges, one after the other, to the blocks from `lba`. The ranges are
+/// the command's data: see [`copy_range`]. With `across`, each range names its namespace; the host
+/// must first enable that format with Host Behavior Support.
 #[must_use]
 pub fn copy(nsid: u32, lba: u64, ranges: usize, across: bool) -> Command {
     assert!((1..=256).contains(&ranges), "{ranges} ranges in one command");
@@ -196,7 +196,7 @@ pub fn identify_descriptors(nsid: u32) -> Command {
     identify(Cns::NAMESPACE_ID_DESCRIPTORS, nsid)
 }
 
-/// The active namespaces whose identifiers are above `after`, at most 1024 of them.
+/// Identify the active namespaces whose identifiers are above `after`, at most 1024 of them.
 #[must_use]
 pub fn identify_active_namespaces(after: u32) -> Command {
     identify(Cns::ACTIVE_NAMESPACES, after)
@@ -220,7 +220,7 @@ pub struct LogPage {
 }
 
 impl LogPage {
-    /// `bytes` of the controller's `page` from its start.
+    /// The first `bytes` of the controller's `page`.
     #[must_use]
     pub fn new(page: LogPageId, bytes: u32) -> Self {
         Self { page, nsid: NSID_BROADCAST, offset: 0, bytes, retain_event: false, specific: 0 }
@@ -262,7 +262,7 @@ pub fn set_number_of_queues(count: u16) -> Command {
     set_features(FeatureId::NUMBER_OF_QUEUES, NumberOfQueues::pairs(count).0)
 }
 
-/// The queue pairs that the result of [`set_number_of_queues`] grants.
+/// The number of queue pairs that the result of [`set_number_of_queues`] grants.
 #[must_use]
 pub fn granted_queues(result: u32) -> u16 {
     u16::try_from(NumberOfQueues(result).pair_count()).unwrap_or(u16::MAX)
@@ -286,8 +286,8 @@ pub fn cross_controller_reset(impacted: CrossControllerReset) -> Command {
     Command::new(impacted.emit(), Data::None)
 }
 
-/// Connect queue `qid`, whose data is [`connect_data`]. SQ flow control is always disabled, so
-/// that the controller may end a read with its last data.
+/// Connect queue `qid`, whose data is [`connect_data`]. SQ flow control is always disabled, so that
+/// the controller may end a read with the SUCCESS flag.
 #[must_use]
 pub fn connect(qid: u16, sqsize_z: u16, keep_alive_ms: u32) -> Command {
     let mut command = ConnectCommand::new(0, qid, sqsize_z, keep_alive_ms);
@@ -320,7 +320,7 @@ pub struct Identity<'a> {
     pub subnqn: &'a str,
 }
 
-/// The data of [`connect`]: for the admin queue `controller` is `None`.
+/// The data of [`connect`]. For the admin queue, `controller` is `None`.
 #[must_use]
 pub fn connect_data(identity: &Identity<'_>, controller: Option<u16>) -> ConnectData {
     let cntlid = controller.unwrap_or(CNTLID_DYNAMIC);

@@ -1,4 +1,4 @@
-//! Reads a discovery log page piece by piece, until all pieces have the same generation.
+//! Reads a discovery log page in pieces, and again until all pieces have the same generation.
 //!
 //! ```text
 //!  Header --> Entries(0) --> Entries(n) ... --> Check --> Done
@@ -20,7 +20,7 @@ const RECORD_BYTES: usize = DiscoveryLogEntry::LEN;
 const RECORDS_PER_READ: u64 = 16;
 /// The most records that the host accepts: a page of 16 MiB.
 const RECORDS_MAX: u64 = 16384;
-/// The host gives up reading after this many generations.
+/// The host gives up after reading this many generations.
 const GENERATIONS_MAX: u32 = 10;
 
 /// One record of a discovery log page.
@@ -32,7 +32,7 @@ pub struct DiscoveryEntry {
     pub address_family: AddressFamily,
     /// The kind of the entry (SUBTYPE).
     pub kind: SubsystemType,
-    /// Secure channel requirements and the like (TREQ), uninterpreted.
+    /// Transport requirements such as a secure channel (TREQ), uninterpreted.
     pub requirements: u8,
     /// Port identifier (PORTID).
     pub port_id: u16,
@@ -86,13 +86,13 @@ impl DiscoveryEntry {
 /// The next step.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum DiscoveryStep {
-    /// Get this part of the log page and hand it to [`DiscoveryReader::handle_data`].
+    /// Get this part of the log page and pass it to [`DiscoveryReader::handle_data`].
     Read(LogPage),
     /// All records have arrived.
     Done,
 }
 
-/// The state of the reading; see the module's diagram.
+/// The reader's state; see the module's diagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum DiscoveryState {
     /// Next: read the header.

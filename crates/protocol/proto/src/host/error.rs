@@ -1,4 +1,4 @@
-//! Reasons for a failed connection, in words that tell the operator where to look.
+//! Reasons for a failed connection, with advice for the operator.
 
 use crate::tcp::TcpRefusal;
 use alloc::string::String;
@@ -9,15 +9,15 @@ use farblock_wire::fabrics::{ConnectCommand, ConnectData, ConnectInvalidParamete
 
 /// The reason why a host could not connect to a controller or bring it up.
 ///
-/// The driver adds the network's errors; the state machines add all others.
+/// The driver produces the network's errors; the state machines produce all others.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The resolver does not know the address's name, with its reason.
+    /// The resolver found no address for the host name; the text is its reason.
     Unresolved(String),
     /// No process listens at the address.
     Refused,
-    /// No route to the address, with the system's reason.
+    /// No route to the address; the text is the system's reason.
     Unreachable(String),
     /// No answer in time.
     TimedOut {
@@ -31,9 +31,9 @@ pub enum ConnectError {
         /// The step that the host waited for.
         during: &'static str,
     },
-    /// Any other failure of the connection or of this machine, with the system's reason.
+    /// Any other failure of the connection or of this machine; the text is the system's reason.
     Io(String),
-    /// A failure that only TCP has.
+    /// A failure that is specific to TCP.
     Tcp(TcpRefusal),
     /// The controller broke the protocol.
     Protocol(&'static str),
@@ -41,7 +41,7 @@ pub enum ConnectError {
     NoSuchSubsystem,
     /// The subsystem does not accept this host.
     HostNotAllowed,
-    /// The subsystem does not accept this host with this identifier.
+    /// The subsystem does not accept this host with its identifier (HOSTID).
     IdentifierNotAllowed,
     /// The controller does not accept the queue size.
     QueueSizeInvalid,
@@ -55,20 +55,20 @@ pub enum ConnectError {
     RestartDiscovery,
     /// The controller requires authentication, and the host has no secret for it.
     AuthenticationRequired,
-    /// The host requires the controller to prove its identity, and the controller does not offer
-    /// it.
+    /// The host requires the controller to authenticate itself, and the controller does not offer
+    /// that.
     AuthenticationNotOffered,
-    /// The authentication failed, with the sentence that says why.
+    /// The authentication failed; the sentence says why.
     AuthenticationFailed(String),
     /// The controller closed the connection instead of answering the host's proof: it may have
     /// refused the proof, or have died.
     ProofNotJudged,
-    /// A secret could not be read, with the sentence that says why.
+    /// The host could not read a secret; the sentence says why.
     KeyFile(String),
     /// The controller requires a secure channel (TLS) with a key from the authentication, and the
     /// host did not request one.
     SecureChannelRequired,
-    /// A command that is needed to bring the controller up failed.
+    /// A command of the bring-up failed.
     CommandFailed {
         /// The command.
         what: &'static str,
@@ -77,14 +77,14 @@ pub enum ConnectError {
     },
     /// The controller did not become ready.
     NotReady {
-        /// The time limit, which the controller itself announces.
+        /// The time limit that the controller announced.
         after: Duration,
     },
     /// The controller reports a fatal internal state (CSTS.CFS).
     ControllerFatal,
     /// Every I/O queue that the controller granted is in use.
     NoQueueLeft {
-        /// The number that it granted.
+        /// The number of I/O queues that the controller granted.
         granted: u16,
     },
 }
@@ -173,7 +173,8 @@ impl From<TcpRefusal> for ConnectError {
     }
 }
 
-/// The meaning of a failed Connect (Base 2.0c, "Connect Command and Response", status values).
+/// The error for a failed Connect's status and result (Base 2.0c, "Connect Command and Response",
+/// status values).
 #[must_use]
 pub fn refused(status: Status, result: u64) -> ConnectError {
     const SQSIZE: ConnectInvalidParameter =
@@ -240,7 +241,7 @@ pub fn accepted(result: u64) -> Result<Accepted, ConnectError> {
     Ok(Accepted { cntlid, must_authenticate: authreq & ConnectResult::AUTHREQ_ATR != 0 })
 }
 
-/// Names the field at an offset of the Connect command or its data.
+/// Displays the name of the field at an offset of the Connect command or its data.
 struct Parameter(ConnectInvalidParameter);
 
 impl fmt::Display for Parameter {

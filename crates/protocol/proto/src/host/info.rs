@@ -1,4 +1,4 @@
-//! Reads a controller's description of itself.
+//! Reads a controller's Identify data and properties.
 
 use super::error::ConnectError;
 use alloc::string::{String, ToString};
@@ -10,12 +10,13 @@ use farblock_wire::origin::{ControllerIds, ControllerOrigin, ProcessName};
 use farblock_wire::property::{Cc, Version};
 use farblock_wire::reset::CrossControllerReset;
 
-/// Smallest memory page, for MDTS: 2^12 bytes.
+/// Base-two logarithm of the smallest memory page in bytes, for MDTS.
 const PAGE_SHIFT: u32 = 12;
 /// The IOCCSZ of a capsule that holds only a submission queue entry, in units of 16 bytes.
 const IOCCSZ_MIN: u32 = 4;
 
-/// A malformed answer of a controller, or one that describes an unsupported feature.
+/// Why the host cannot use a controller's answer: it is malformed or describes an unsupported
+/// feature.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum InfoError {
@@ -27,7 +28,7 @@ pub enum InfoError {
     NoSuchNamespace,
     /// The LBA format in use is not one of the namespace's formats.
     FormatOutOfRange,
-    /// The host does not support the block size, 2 to this power.
+    /// The host does not support the block size, 2 to the power `shift`.
     BlockSize {
         /// LBADS.
         shift: u8,
@@ -44,7 +45,7 @@ pub enum InfoError {
     },
     /// A list of namespaces is not in ascending order.
     NotAscending,
-    /// The discovery log page has a format that is not known.
+    /// The discovery log page has an unknown format.
     RecordFormat(u16),
     /// The discovery log page claims more records than the host accepts.
     TooManyRecords(u64),
@@ -102,13 +103,13 @@ pub struct ControllerInfo {
     pub model: String,
     /// Firmware revision.
     pub firmware: String,
-    /// NQN that the controller reports for its subsystem; may be empty.
+    /// NQN of the subsystem, as the controller reports it; may be empty.
     pub subnqn: String,
     /// Version of the NVMe specification (VS).
     pub version: Version,
     /// Whether it is a discovery controller.
     pub discovery: bool,
-    /// Most bytes a command may move (MDTS); `None` for no limit.
+    /// Most bytes that a command may transfer (MDTS); `None` for no limit.
     pub max_transfer_bytes: Option<u32>,
     /// Bytes of data that a command capsule of an I/O queue may carry (IOCCSZ).
     pub in_capsule_bytes: u32,
@@ -139,8 +140,8 @@ pub struct ControllerInfo {
     /// The name of this controller instance in a Cross-Controller Reset (CCRL, CIU, CIRN), if the
     /// controller supports this command.
     pub life: Option<CrossControllerReset>,
-    /// The longest time for which the controller may still carry out commands after the end of its
-    /// association (CQT); zero if it does not say.
+    /// The longest time for which the controller may still execute commands after the end of its
+    /// association (CQT); zero if the controller does not say.
     pub quiesce_time: Duration,
     /// The retry delays 1 to 3 of a failed command's status (CRDT1 to CRDT3).
     pub retry_delays: [Duration; 3],
@@ -199,7 +200,7 @@ impl ControllerInfo {
             0 => most,
             commands => most.min(commands.into()),
         };
-        // 0FFFFh would leave no identifier for "none".
+        // 0FFFFh commands would leave no identifier that means "none".
         let most = u16::try_from(most).unwrap_or(u16::MAX).min(u16::MAX - 1);
         depth.clamp(1, most.max(1))
     }
@@ -245,7 +246,7 @@ impl ControllerInfo {
         self.controller_ids = ControllerIds::parse(&identify.vs);
         let reports_ana = identify.cmic & IdentifyController::CMIC_ANA != 0;
         self.ana_groups = reports_ana.then_some(identify.nanagrpid.get());
-        // The host does not use in-capsule data that would not directly follow the entry.
+        // The host uses no in-capsule data if the data must not directly follow the entry.
         self.in_capsule_bytes = match identify.icdoff.get() {
             0 => u32::try_from(identify.in_capsule_data_bytes()).unwrap_or(u32::MAX),
             _ => 0,

@@ -1,9 +1,8 @@
-//! The host's side, sans I/O: builds the host's commands, brings a controller up, and reads the
-//! controllers' answers.
+//! The host's side, sans I/O: builds commands, brings a controller up, and reads controllers'
+//! answers.
 //!
-//! Contract: every byte from a controller is hostile until this module has read it. The values that
-//! functions return are bounded and consistent; malformed input is an [`InfoError`] or a
-//! [`ConnectError`].
+//! Contract: this module treats every byte from a controller as hostile. The values that functions
+//! return are bounded and consistent; malformed input is an [`InfoError`] or a [`ConnectError`].
 //!
 //! Not implemented: authentication, reservations, zoned and key-value command sets, metadata.
 

@@ -7,7 +7,7 @@ use farblock_wire::identify::{
     IdentifyControllerNvm, IdentifyNamespace, NamespaceIdDescriptor, NamespaceIdType, NamespaceList,
 };
 
-/// Block sizes that the host uses: 512 bytes to 64 KiB.
+/// Base-two logarithms of the block sizes that the host supports: 512 bytes to 64 KiB.
 const BLOCK_SHIFT_MIN: u8 = 9;
 const BLOCK_SHIFT_MAX: u8 = 16;
 
@@ -17,7 +17,7 @@ pub struct CommandLimits {
     /// Bytes of a Write Zeroes command (WZSL), if there is a limit. Computed with NVMe's smallest
     /// page size, so it is never too large.
     pub zeroes_bytes: Option<u64>,
-    /// Blocks of a deallocation of one range (DMRSL and DMSL), if there is a limit.
+    /// Most blocks of a deallocation with one range (DMRSL and DMSL), if there is a limit.
     pub deallocate_blocks: Option<u32>,
 }
 
@@ -57,7 +57,7 @@ pub struct NamespaceInfo {
     /// Operations that do not cross a multiple of this many blocks are fastest (NOIOB); 0 if not
     /// given.
     pub optimal_blocks: u32,
-    /// Preferred write granularity in blocks (NPWG); 0 if not given.
+    /// Preferred write granularity in blocks (NPWG); 0: unknown.
     pub preferred_blocks: u32,
     /// Whether several controllers may use the namespace (NMIC).
     pub shared: bool,
@@ -140,11 +140,11 @@ fn not_zero<const N: usize>(id: &[u8]) -> Option<[u8; N]> {
     id.try_into().ok().filter(|id| *id != [0; N])
 }
 
-/// Reads a list of active namespaces above `after`: ascending, ended by a zero. The flag is true if
-/// the list is full, so that there may be more.
+/// Reads a list of active namespaces above `after`, ascending and ended by a zero. The returned
+/// flag is true if the list is full, so that more namespaces may follow.
 ///
 /// # Errors
-/// When the list is too short, or not in order.
+/// When the data is too short, or the list is not in order.
 pub fn parse_namespace_list(data: &[u8], after: u32) -> Result<(Vec<u32>, bool), InfoError> {
     let identifiers = NamespaceList::parse(data).ok_or(InfoError::TooShort)?;
     let mut list = Vec::new();
@@ -160,8 +160,8 @@ pub fn parse_namespace_list(data: &[u8], after: u32) -> Result<(Vec<u32>, bool),
     Ok((list, full))
 }
 
-/// Reads a changed namespace list log page: `None` if more changed than it could hold, or if it
-/// is malformed.
+/// Reads a Changed Namespace List log page. `None`: more namespaces changed than the page can hold,
+/// or the page is malformed.
 #[must_use]
 pub fn parse_changed_namespaces(data: &[u8]) -> Option<Vec<u32>> {
     let list: Vec<u32> = NamespaceList::parse(data)?.iter().collect();

@@ -43,7 +43,7 @@ impl Rights {
 pub struct Access {
     /// Its type.
     pub(super) rtype: ReservationType,
-    /// The hosts with all rights.
+    /// The hosts that the reservation does not restrict.
     pub(super) hosts: Vec<HostId>,
 }
 

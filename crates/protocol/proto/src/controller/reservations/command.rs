@@ -9,7 +9,7 @@ use farblock_wire::reservation::{
 use farblock_wire::sqe::Sqe;
 use farblock_wire::status::Status;
 
-/// A reservation command without the keys in its data. Every field has a value that the
+/// A reservation command without the keys in its data. Every field's value is one that the
 /// specification defines.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReservationCommand {
@@ -76,7 +76,8 @@ impl ReservationCommand {
                 action.name().ok_or(INVALID)?;
                 Ok(Self::Register { action, ignore_key: control.iekey(), persist })
             }
-            // Since revision 1.3 the target cannot ignore the existing key here (RESCAP bit 7).
+            // IEKEY is valid only in Reservation Register: RESCAP bit 7 announces the 1.3
+            // definition.
             _ if control.iekey() && sqe.opcode != NvmOpcode::RESERVATION_REPORT.0 => Err(INVALID),
             NvmOpcode::RESERVATION_ACQUIRE => {
                 let action = AcquireAction(control.action());
@@ -89,7 +90,7 @@ impl ReservationCommand {
                 action.name().ok_or(INVALID)?;
                 Ok(Self::Release { action, rtype })
             }
-            // Hosts have 128-bit identifiers here, which do not fit in the short data structure.
+            // Fabrics hosts have 128-bit identifiers, which do not fit in the short data structure.
             _ if sqe.cdw11.get() & REPORT_EXTENDED == 0 => {
                 Err(Status::HOST_ID_INCONSISTENT.with_dnr())
             }
@@ -114,7 +115,7 @@ impl ReservationCommand {
     /// Adds the keys in the command's `data`.
     ///
     /// # Errors
-    /// Data SGL Length Invalid if there is too little data.
+    /// Data SGL Length Invalid if `data` is too short.
     pub fn with_keys(self, data: &[u8]) -> Result<KeyedCommand, Status> {
         const SHORT: Status = Status::DATA_SGL_LENGTH_INVALID.with_dnr();
         Ok(match self {
@@ -162,7 +163,7 @@ pub enum KeyedCommand {
         action: AcquireAction,
         /// The type of the reservation.
         rtype: ReservationType,
-        /// The host's key as it states it (CRKEY).
+        /// The host's current key, according to the host (CRKEY).
         current: u64,
         /// The key of the reservation or registration to preempt (PRKEY).
         preempted: u64,
@@ -173,7 +174,7 @@ pub enum KeyedCommand {
         action: ReleaseAction,
         /// The type of the reservation.
         rtype: ReservationType,
-        /// The host's key as it states it (CRKEY).
+        /// The host's current key, according to the host (CRKEY).
         current: u64,
     },
     /// Reservation Report.

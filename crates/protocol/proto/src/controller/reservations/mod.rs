@@ -46,14 +46,15 @@ use farblock_wire::reservation::{NotificationType, ReservationNotificationLog};
 use farblock_wire::{IntoBytes, Status};
 use state::Effects;
 
-/// A request's number, chosen by the caller of [`Registry::reserve`], which matches its answer.
+/// A request's number. The caller of [`Registry::reserve`] chooses it; [`Action::Reserved`] returns
+/// it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Ticket(pub u64);
 
-/// A command on its way to a namespace's reservations.
+/// A reservation command and its origin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReservationRequest {
-    /// The number that matches the answer.
+    /// The number that [`Action::Reserved`] returns.
     pub ticket: Ticket,
     /// The controller that received it.
     pub controller: ControllerId,
@@ -120,7 +121,7 @@ pub(super) struct Reserved {
 #[derive(Clone, Copy, Debug)]
 struct Asker {
     host: HostId,
-    /// The mark of the host that owns the identifier, if it has proved its name.
+    /// The mark of the host's name, if the host has proved the name.
     mark: Option<HostMark>,
 }
 
@@ -140,7 +141,7 @@ impl Reserved {
         }
     }
 
-    /// Whether there is no state to keep.
+    /// Whether nothing differs from the initial state.
     fn is_blank(&self) -> bool {
         !self.can_persist
             && self.mask == 0
@@ -150,7 +151,8 @@ impl Reserved {
     }
 }
 
-/// Notifications that a controller's host has not read ("Reservation Notification log page").
+/// The notifications that a controller's host has not yet read ("Reservation Notification log
+/// page").
 #[derive(Debug, Default)]
 pub(crate) struct Notifications {
     entries: VecDeque<(u64, NotificationType, NamespaceId)>,
@@ -158,7 +160,7 @@ pub(crate) struct Notifications {
 }
 
 impl Notifications {
-    /// Adds a notification, dropping the oldest at the limit: the host sees the gap in the numbers.
+    /// Adds a notification. At the limit it drops the oldest: the host sees the gap in the numbers.
     fn push(&mut self, what: NotificationType, namespace: NamespaceId) {
         // Zero is the number of the empty page.
         self.count = self.count.wrapping_add(1).max(1);
@@ -229,10 +231,10 @@ impl Registry {
     /// Queues a reservation command. Its answer is an [`Action::Reserved`].
     ///
     /// # Errors
-    /// The status to complete it with; no [`Action::Reserved`] follows then.
+    /// The status to complete the command with; no [`Action::Reserved`] follows.
     pub fn reserve(&mut self, request: &ReservationRequest) -> Result<(), Status> {
         let controller = self.controllers.get(&request.controller);
-        // The association may have ended while the command was on its way to us.
+        // The association may have ended while the command was on its way to this function.
         let controller = controller.ok_or(Status::ABORTED_SQ_DELETION)?;
         let subsystem = controller.subsystem;
         let asker = Asker { host: controller.host_id, mark: controller.proved };
@@ -251,7 +253,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Reports that the target has done [`Action::SaveReservations`], or failed.
+    /// Reports that the target has executed [`Action::SaveReservations`], or failed.
     pub fn reservations_saved(
         &mut self,
         subsystem: SubsystemId,
@@ -269,7 +271,7 @@ impl Registry {
         self.go_on(subsystem, namespace);
     }
 
-    /// Reports that every core applies [`Action::Access`].
+    /// Reports that every core applies the change of [`Action::Access`].
     pub fn access_spread(&mut self, subsystem: SubsystemId, namespace: NamespaceId, serial: u64) {
         if let Some(current) = self.take_current(subsystem, namespace, serial) {
             self.answer(current.ticket, Status::SUCCESS, None);
@@ -303,8 +305,8 @@ impl Registry {
         for ticket in current.into_iter().chain(waiting) {
             self.answer(ticket, Status::INVALID_NAMESPACE.with_dnr(), None);
         }
-        // The next namespace with this number is a different one. No request waits until the cores
-        // apply this.
+        // Later the identifier may name a different namespace. No request waits for the cores to
+        // apply this change.
         let serial = self.next_reservation_serial();
         let change =
             AccessChange { serial, subsystem: id, namespace, access: None, aborted: Vec::new() };
@@ -368,7 +370,7 @@ impl Registry {
         }
     }
 
-    /// Makes a new state effective.
+    /// Applies a new state, which is already stored if it must be.
     fn hold(
         &mut self,
         id: SubsystemId,
@@ -433,7 +435,7 @@ impl Registry {
         }
     }
 
-    /// A host's rights in each namespace of a subsystem that restricts it.
+    /// A host's rights in each namespace of a subsystem whose reservation restricts the host.
     pub(super) fn restrictions(
         &self,
         subsystem: Option<SubsystemId>,
@@ -461,13 +463,13 @@ impl Registry {
         }
     }
 
-    /// Whether a namespace's reservations can persist through a power loss.
+    /// Whether the target can store a namespace's reservations through a power loss.
     pub(super) fn can_persist(&self, id: SubsystemId, namespace: NamespaceId) -> bool {
         let found = self.subsystem_of(id).and_then(|found| found.reserved.get(&namespace));
         found.is_some_and(|reserved| reserved.can_persist)
     }
 
-    /// Reservation Notification Mask and Reservation Persistence, for Get Features.
+    /// The values of Reservation Notification Mask and Reservation Persistence.
     pub(super) fn reservation_features(
         &self,
         id: SubsystemId,

@@ -27,7 +27,7 @@ const INVALID: Status = Status::INVALID_FIELD.with_dnr();
 pub(super) struct Registrant {
     pub(super) host: HostId,
     pub(super) key: u64,
-    /// The mark of the host that owns the identifier, if it has proved its name.
+    /// The mark of the host's name, if the host has proved the name.
     pub(super) mark: Option<HostMark>,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct Registrant {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Held {
     pub(super) rtype: ReservationType,
-    /// The host that acquired it; meaningless if every registrant holds it.
+    /// The host that acquired the reservation; meaningless if every registrant holds it.
     pub(super) holder: HostId,
 }
 
@@ -87,7 +87,7 @@ impl Reservations {
     /// keep the state through a power loss.
     ///
     /// # Errors
-    /// The status to complete the command with; the state is unchanged.
+    /// The status to complete the command with. The state is then unchanged.
     pub(super) fn change(
         &mut self,
         host: HostId,
@@ -152,7 +152,7 @@ impl Reservations {
             },
             RegisterAction::REPLACE => match place {
                 Some(place) if matches => self.registrants[place].key = new,
-                // "Without regard to its registration status."
+                // The specification: "Without regard to its registration status."
                 None if current.is_none() => self.add(host, new)?,
                 _ => return Err(CONFLICT),
             },
@@ -164,7 +164,7 @@ impl Reservations {
 
     fn add(&mut self, host: HostId, key: u64) -> Result<(), Status> {
         if self.registrants.len() >= limits::MAX_REGISTRANTS {
-            // Another registrant may leave, so a later attempt can succeed.
+            // A registrant may unregister, so a later attempt can succeed.
             return Err(Status::INTERNAL_ERROR);
         }
         self.registrants.push(Registrant { host, key, mark: None });
@@ -198,7 +198,7 @@ impl Reservations {
         Ok(Effects::default())
     }
 
-    /// "Preempting a Reservation or Registration".
+    /// Preempt ("Preempting a Reservation or Registration").
     fn preempt(
         &mut self,
         host: HostId,
@@ -306,7 +306,7 @@ impl Reservations {
         effects.notices.extend(others.map(|registrant| (registrant.host, what)));
     }
 
-    /// The data of Reservation Report, in full length: one entry for each registrant, without a
+    /// The whole data of Reservation Report: one entry for each registrant, which names no
     /// controller.
     #[must_use]
     pub fn report(&self) -> Vec<u8> {

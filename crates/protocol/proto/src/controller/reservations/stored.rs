@@ -1,4 +1,4 @@
-//! The state of a namespace's reservations as text, which the target keeps through a power loss.
+//! The state of a namespace's reservations as text, which the target stores durably.
 //!
 //! ```text
 //! farblock reservations 1
@@ -118,7 +118,7 @@ impl Reservations {
     }
 }
 
-/// A number in as few characters as [`u128::from_str_radix`] accepts.
+/// A number in base 36, the shortest form that [`u128::from_str_radix`] reads.
 fn short(number: u128) -> String {
     let digit = |digit| char::from_digit(digit, BASE).expect("it is less than the base");
     let (mut rest, mut digits) = (number, String::new());
