@@ -1,5 +1,5 @@
 //! Messages of in-band authentication (Base 2.0c, "NVMe In-band Authentication"): the common
-//! messages and the DH-HMAC-CHAP messages. Newer versions say KX-HMAC-CHAP.
+//! messages and the DH-HMAC-CHAP messages. Newer versions of the specification say KX-HMAC-CHAP.
 //!
 //! Each message starts with the same six bytes, [`MessageHead`]. Fields of variable length
 //! (challenges, responses, Diffie-Hellman values) follow the fixed part, in the order that the doc

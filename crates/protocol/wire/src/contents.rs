@@ -4,7 +4,7 @@
 //! Other targets use these bytes differently, or not at all, so readers ignore bytes that do not
 //! start with [`MAGIC`].
 
-/// The first of the vendor specific bytes, if farblock wrote them.
+/// The first 16 vendor specific bytes, if farblock wrote them.
 pub const MAGIC: [u8; 16] = *b"farblock.parts01";
 
 /// The most UUIDs that fit the vendor specific bytes.

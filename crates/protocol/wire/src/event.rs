@@ -16,14 +16,14 @@ open_code! {
     }
 }
 
-/// Completion dword 0 of an Asynchronous Event Request: what happened.
+/// Completion dword 0 of an Asynchronous Event Request: the event.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct AsyncEvent {
     /// Asynchronous event type, 3 bits.
     pub event_type: EventType,
     /// Asynchronous event information; its meaning depends on the type.
     pub info: u8,
-    /// The log page to read, which also clears the event.
+    /// The log page that explains the event. Reading the page also clears the event.
     pub log_page: LogPageId,
 }
 

@@ -106,7 +106,7 @@ impl ConnectData {
     /// Data for a connection between the named host and subsystem.
     ///
     /// # Panics
-    /// When a name is longer than [`nqn::NQN_MAX_BYTES`]: validate names when they come in.
+    /// When a name is longer than [`nqn::NQN_MAX_BYTES`]: validate names on input.
     pub fn new(hostid: [u8; 16], cntlid: u16, subnqn: &str, hostnqn: &str) -> Self {
         Self {
             hostid,
@@ -131,7 +131,7 @@ impl ConnectData {
 /// The result of Connect (Base 2.0c, "Connect Response").
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ConnectResult {
-    /// The controller the queue now belongs to (CNTLID).
+    /// The controller to which the queue now belongs (CNTLID).
     pub cntlid: u16,
     /// Authentication requirements (AUTHREQ): see the `AUTHREQ_` constants.
     pub authreq: u16,
@@ -140,7 +140,7 @@ pub struct ConnectResult {
 impl ConnectResult {
     /// The host must authenticate before other commands (ATR).
     pub const AUTHREQ_ATR: u16 = 1 << 1;
-    /// The host must authenticate with a secure channel (ASCR).
+    /// The host must authenticate and then use a secure channel with the generated key (ASCR).
     pub const AUTHREQ_ASCR: u16 = 1 << 2;
 
     /// Reads a successful completion's result.
@@ -154,13 +154,13 @@ impl ConnectResult {
     }
 }
 
-/// The result of Connect with status Connect Invalid Parameters: the position of the parameter.
+/// The result of Connect with status Connect Invalid Parameters: the location of the parameter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ConnectInvalidParameter {
     /// Whether the parameter is in the Connect data instead of the submission queue entry (IATTR
     /// bit 0).
     pub in_data: bool,
-    /// Its offset in bytes (IPO).
+    /// The parameter's offset in bytes (IPO).
     pub offset: u16,
 }
 
@@ -196,7 +196,7 @@ pub enum PropertySize {
 }
 
 impl PropertySize {
-    /// From the attributes byte; `None` for a reserved size.
+    /// Reads the attributes byte; `None` for a reserved size.
     pub const fn parse(attrib: u8) -> Option<Self> {
         match attrib & 0b111 {
             0 => Some(Self::Four),
@@ -290,7 +290,7 @@ layout! {
 }
 
 impl DisconnectCommand {
-    /// Deletes the queue it is sent on.
+    /// Deletes the queue on which the host sends the command.
     pub fn new(cid: u16) -> Self {
         Self {
             opcode: AdminOpcode::FABRICS.0,
@@ -346,7 +346,7 @@ impl AuthenticationCommand {
         Self::new(cid, FabricsCommandType::AUTHENTICATION_RECEIVE, length)
     }
 
-    /// Whether this is for NVMe's own authentication.
+    /// Whether the command's security protocol is NVMe's own authentication.
     pub fn is_nvme(&self) -> bool {
         (self.secp, self.spsp0, self.spsp1) == (auth::SECP_NVME, auth::SPSP, auth::SPSP)
     }

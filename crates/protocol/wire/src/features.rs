@@ -54,7 +54,7 @@ open_code! {
     }
 }
 
-/// Result of Get Features with SEL supported capabilities: the feature can be saved.
+/// Result of Get Features with SEL supported capabilities: the controller can save the feature.
 pub const CAPABILITY_SAVEABLE: u32 = 1 << 0;
 /// Result of Get Features with SEL supported capabilities: the feature is namespace specific.
 pub const CAPABILITY_NAMESPACE: u32 = 1 << 1;
@@ -134,7 +134,7 @@ impl NumberOfQueues {
         Self(0).with_nsq_z(queues - 1).with_ncq_z(queues - 1)
     }
 
-    /// The number of queue pairs that this allows: the smaller of the two counts.
+    /// The number of queue pairs: the smaller of the two counts.
     pub const fn pair_count(self) -> u32 {
         let smaller = if self.nsq_z() < self.ncq_z() { self.nsq_z() } else { self.ncq_z() };
         smaller as u32 + 1
@@ -142,7 +142,7 @@ impl NumberOfQueues {
 }
 
 /// Asynchronous Event Configuration: command dword 11 (Base 2.0c, "Asynchronous Event
-/// Configuration"). OAES of Identify Controller has the notices in the same bits.
+/// Configuration"). OAES of Identify Controller uses the same bits for the notices.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct AsyncEventConfig(pub u32);
 

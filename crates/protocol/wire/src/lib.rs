@@ -1,9 +1,9 @@
 //! NVMe base, NVM, fabrics and TCP structures as bytes: no_std, no unsafe, no I/O.
 //!
 //! **What it is.** The byte layouts of NVMe over Fabrics, without behaviour. Structures are
-//! little-endian zerocopy structs with alignment 1, so that they can be read from and written to
-//! any offset of a receive or send buffer. Codes (opcodes, statuses, PDU types, ...) are open
-//! newtypes: an unknown value survives a round trip and prints as hex.
+//! little-endian zerocopy structs with alignment 1, so that callers can read and write them at any
+//! offset of a buffer. Codes (opcodes, statuses, PDU types, ...) are open newtypes: an unknown
+//! value survives a round trip and prints as hex.
 //!
 //! **Contract.**
 //! - Every struct asserts its size and the offset of *every* field at compile time. Size alone is
@@ -16,8 +16,8 @@
 //!   their unit.
 //!
 //! **Specifications.** NVM Express Base Specification 2.0c ("Base 2.0c"), NVM Command Set
-//! Specification 1.0c ("NVM 1.0c"), NVMe/TCP Transport Specification 1.0c ("TCP 1.0c"). Sections
-//! are cited by name.
+//! Specification 1.0c ("NVM 1.0c"), NVMe/TCP Transport Specification 1.0c ("TCP 1.0c"). Comments
+//! cite sections by name.
 //!
 //! **Not implemented.** PRP lists and SGL segments (fabrics commands carry one descriptor), the
 //! memory based transport's queues and doorbells, protection information formats, the Zoned and
@@ -55,12 +55,12 @@ pub use sgl::SglDescriptor;
 pub use sqe::{Cqe, Sqe};
 pub use status::Status;
 
-/// The field types of every struct here, for callers that build or edit one.
+/// The field types of this crate's structs, for callers that build or edit one.
 pub use zerocopy::little_endian::{U16, U32, U64, U128};
-/// The traits every struct here implements, so that callers need no zerocopy of their own.
+/// The traits that this crate's structs implement, so that callers need not depend on zerocopy.
 pub use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The namespace identifier that means every namespace (Base 2.0c, "Namespace Identifiers").
+/// The namespace identifier that denotes every namespace (Base 2.0c, "Namespace Identifiers").
 pub const NSID_BROADCAST: u32 = 0xffff_ffff;
 
 /// Bytes that every Identify data structure occupies (Base 2.0c, "Identify command").

@@ -2,8 +2,8 @@
 
 /// Declares a wire struct, with one line for each field: offset, name, type, doc.
 ///
-/// The size, the alignment (1) and every offset are checked at compile time. Because the struct
-/// and the offsets come from the same list, a field cannot be forgotten by the checks.
+/// Checks the size, the alignment (1) and every offset at compile time. Struct and checks come from
+/// the same list, so that the checks cover every field.
 macro_rules! layout {
     ($(#[$meta:meta])* pub struct $name:ident, $size:literal {
         $($at:literal $field:ident: $ty:ty, $doc:literal;)+
@@ -54,7 +54,7 @@ macro_rules! layout {
 /// Declares a code as a newtype that keeps unknown values, with the specification's names of known
 /// values.
 ///
-/// Extra attributes (for example zerocopy derives, for a code used inside a `layout!`) go above.
+/// Extra attributes, such as zerocopy derives for a code inside a `layout!`, precede the struct.
 macro_rules! open_code {
     ($(#[$meta:meta])* pub struct $name:ident($inner:ty), $what:literal {
         $($konst:ident = $value:literal, $text:literal;)+
@@ -67,7 +67,7 @@ macro_rules! open_code {
         impl $name {
             $(#[doc = $text] pub const $konst: Self = Self($value);)+
 
-            /// The specification's name, or `None` for a value it does not define.
+            /// The specification's name; `None` for a value that the specification does not define.
             pub const fn name(self) -> Option<&'static str> {
                 match self.0 {
                     $($value => Some($text),)+

@@ -57,7 +57,7 @@ pub fn parse_field_text(field: &[u8; NQN_FIELD_BYTES]) -> Result<&str, NqnError>
     Ok(text)
 }
 
-/// The NQN of a NUL-terminated field, validated. Bytes behind the NUL are ignored.
+/// The validated NQN in a NUL-terminated field. Ignores bytes after the NUL.
 pub fn parse_field(field: &[u8; NQN_FIELD_BYTES]) -> Result<&str, NqnError> {
     let text = parse_field_text(field)?;
     validate(text)?;
@@ -87,8 +87,8 @@ pub fn validate(name: &str) -> Result<(), NqnError> {
     }
 }
 
-/// Checks that a name is valid where an NQN is expected: it is an NQN, or does not claim to be one.
-/// Linux and its tests use names such as `blktests-subsystem-1`.
+/// Checks a name where an NQN is expected: it must be a valid NQN, or not start with `nqn.`. Linux
+/// and its tests use names such as `blktests-subsystem-1`.
 pub fn validate_name(name: &str) -> Result<(), NqnError> {
     if name.starts_with("nqn.") { validate(name) } else { check_text(name) }
 }
@@ -96,7 +96,7 @@ pub fn validate_name(name: &str) -> Result<(), NqnError> {
 /// The field for a name: its bytes, then NULs.
 ///
 /// # Panics
-/// When the name is longer than [`NQN_MAX_BYTES`]: validate names when they come in.
+/// When the name is longer than [`NQN_MAX_BYTES`]: validate names on input.
 pub fn nqn_field(name: &str) -> [u8; NQN_FIELD_BYTES] {
     assert!(name.len() <= NQN_MAX_BYTES, "NQN longer than {NQN_MAX_BYTES} bytes");
     let mut field = [0; NQN_FIELD_BYTES];

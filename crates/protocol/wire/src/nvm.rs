@@ -34,8 +34,8 @@ pub struct RwCommand {
 }
 
 impl RwCommand {
-    /// A command on `block_count` blocks from `slba` on; `None` when the count is 0 or above
-    /// 65536, which NLB cannot express.
+    /// The range of `block_count` blocks from `slba`; `None` if the count is 0 or above 65536,
+    /// which NLB cannot express.
     pub const fn new(slba: u64, block_count: u32) -> Option<Self> {
         if block_count == 0 || block_count > 1 << 16 {
             return None;
@@ -193,7 +193,7 @@ layout! {
 }
 
 impl CopyRange {
-    /// SOPT: copy fast, or not at all (FCO).
+    /// SOPT: fail the command if the copy would not be fast (FCO).
     pub const SOPT_FAST_ONLY: u16 = 1 << 15;
 
     /// A range of `block_count` blocks; `None` when that is 0 or above 65536, which NLB cannot

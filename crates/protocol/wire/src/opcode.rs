@@ -79,7 +79,7 @@ pub enum DataDirection {
     HostToController,
     /// From controller to host (10b).
     ControllerToHost,
-    /// Both ways (11b).
+    /// In both directions (11b).
     Bidirectional,
 }
 

@@ -4,10 +4,10 @@
 //! Other targets use these bytes differently, or not at all, so readers ignore bytes that do not
 //! start with [`MAGIC`].
 
-/// The first of the vendor specific bytes, if farblock wrote them.
+/// The first 16 vendor specific bytes, if farblock wrote them.
 pub const MAGIC: [u8; 16] = *b"farblock.origin1";
 
-/// A controller's origin. All zeroes: unknown.
+/// A controller's origin. A field of zeroes: unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ControllerOrigin {
     /// A hash of a machine's boot, its network and the target's listen addresses: unique among the

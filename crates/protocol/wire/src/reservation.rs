@@ -58,7 +58,7 @@ bit_fields! { ReservationControl(u32) {
 impl ReservationControl {
     /// CPTPL: the state remains unchanged.
     pub const CPTPL_KEEP: u8 = 0b00;
-    /// CPTPL: reservations end and registrants are forgotten with a power loss.
+    /// CPTPL: a power loss ends reservations and removes registrants.
     pub const CPTPL_CLEAR: u8 = 0b10;
     /// CPTPL: reservations and registrants persist through a power loss.
     pub const CPTPL_SET: u8 = 0b11;
@@ -72,8 +72,9 @@ pub const REPORT_EXTENDED: u32 = 1 << 0;
 pub const PERSISTENCE_PTPL: u32 = 1 << 0;
 
 open_code! {
-    /// Reservation Notification Log Page Type (Base 2.0c, "Reservation Notification Log Page").
-    /// Reservation Notification Mask (feature 82h) masks each with the bit of this number.
+    /// Reservation Notification Log Page Type (Base 2.0c, "Reservation Notification Log Page"). In
+    /// Reservation Notification Mask (feature 82h), the bit with this number masks the
+    /// notification.
     pub struct NotificationType(u8), "reservation notification" {
         EMPTY = 0x00, "empty log page";
         REGISTRATION_PREEMPTED = 0x01, "registration preempted";
@@ -83,7 +84,7 @@ open_code! {
 }
 
 impl NotificationType {
-    /// Its bit in Reservation Notification Mask (REGPRE, RESREL, RESPRE).
+    /// The notification's bit in Reservation Notification Mask (REGPRE, RESREL, RESPRE).
     pub const fn mask_bit(self) -> u32 {
         1 << self.0
     }

@@ -4,7 +4,7 @@
 use crate::Sqe;
 use crate::opcode::AdminOpcode;
 
-/// The controller to end, as Identify Controller described it.
+/// The controller to end, with the values that its Identify Controller data reported.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CrossControllerReset {
     /// Impacted controller's identifier (ICID).
@@ -16,8 +16,7 @@ pub struct CrossControllerReset {
 }
 
 impl CrossControllerReset {
-    /// Completion dword 0: the impacted controller has already ended, and so have its commands
-    /// (IRS).
+    /// Completion dword 0: the impacted controller and its commands have already ended (IRS).
     pub const IMMEDIATE: u64 = 1 << 0;
 
     /// Reads the command's dwords 10, 12 and 13.

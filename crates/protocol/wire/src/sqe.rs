@@ -27,10 +27,12 @@ layout! {
 }
 
 impl Sqe {
-    /// PSDT 01b in place: SGL for the data, one buffer for metadata. Fabrics commands use this.
+    /// The flags byte with PSDT 01b: SGL for the data, one buffer for metadata. Commands over
+    /// fabrics use it.
     pub const FLAGS_SGL: u8 = 0b01 << 6;
 
-    /// A command with the given opcode, identifier and namespace; PSDT set, all else zero.
+    /// A command with this opcode, identifier and namespace, with [`Self::FLAGS_SGL`], all else
+    /// zero.
     pub fn new(opcode: u8, cid: u16, nsid: u32) -> Self {
         Self {
             opcode,

@@ -4,9 +4,9 @@ use core::fmt;
 
 /// The 15-bit Status Field without the phase tag.
 ///
-/// Bits 7:0 Status Code (SC), 10:8 Status Code Type (SCT), 12:11 Command Retry Delay (CRD),
-/// 13 More (M), 14 Do Not Retry (DNR). Equality compares all of them; use [`Status::code`] to
-/// compare the code without the retry advice.
+/// Bits 7:0 Status Code (SC), 10:8 Status Code Type (SCT), 12:11 Command Retry Delay (CRD), 13 More
+/// (M), 14 Do Not Retry (DNR). Equality compares all of these bits; use [`Status::code`] to compare
+/// only SCT and SC.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct Status(pub u16);
@@ -162,7 +162,7 @@ statuses! {
     ABORTED_BY_HOST = 0x371, "Command Aborted By Host";
 }
 
-/// Codes whose value depends on the command they answer.
+/// Codes whose meaning depends on the command.
 impl Status {
     /// Connect: Connect Incompatible Format.
     pub const CONNECT_INCOMPATIBLE_FORMAT: Self = Self(0x180);
@@ -197,7 +197,7 @@ pub enum StatusType {
     Path,
     /// Vendor Specific (7h).
     Vendor,
-    /// A type the specification reserves (4h to 6h).
+    /// A type that the specification reserves (4h to 6h).
     Reserved(u8),
 }
 
@@ -241,7 +241,7 @@ impl Status {
         Self(self.0 | Self::DNR)
     }
 
-    /// This status with More set: the error log page has more about it.
+    /// This status with More set: the Error Information log page has details.
     pub const fn with_more(self) -> Self {
         Self(self.0 | Self::MORE)
     }
@@ -272,7 +272,8 @@ impl Status {
     }
 }
 
-/// The name, if there is one. Without a name, and in the alternate form (`{:#}`), also the number.
+/// Shows the name if the code has one. Without a name, and in the alternate form (`{:#}`), shows
+/// the number, too.
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.name() {

@@ -13,15 +13,15 @@ use crate::sqe::{Cqe, Sqe};
 pub const HDGSTF: u8 = 1 << 0;
 /// Flag, PDUs with data: a data digest follows the data (DDGSTF).
 pub const DDGSTF: u8 = 1 << 1;
-/// Flag, H2CData and C2HData: this PDU ends the transfer or the R2T (LAST_PDU).
+/// Flag, H2CData and C2HData: this PDU is the last of its R2T or of its command's data (LAST_PDU).
 pub const LAST_PDU: u8 = 1 << 2;
 /// Flag, C2HData with LAST_PDU: the command succeeded and no response capsule follows (SUCCESS).
 pub const SUCCESS: u8 = 1 << 3;
 
 /// Bytes of a header digest or a data digest.
 pub const DIGEST_LEN: usize = 4;
-/// Longest data field of a terminate PDU, in bytes: at most a copy of one PDU header.
-/// (TCP 1.0c: PLEN of a terminate PDU is at most 152, of which the header takes 24.)
+/// Longest data field of a terminate PDU, in bytes: room for a copy of any PDU header. (TCP 1.0c:
+/// PLEN of a terminate PDU is at most 152, of which the header takes 24.)
 pub const TERM_DATA_MAX_BYTES: usize = 128;
 /// The only PDU format version: NVMe/TCP 1.0 (PFV 0).
 pub const PFV_1_0: u16 = 0;
@@ -119,7 +119,7 @@ impl DigestFlags {
     /// Both digests.
     pub const BOTH: Self = Self(3);
 
-    /// Flags for the two digests.
+    /// The flags for the given digests.
     pub const fn new(header: bool, data: bool) -> Self {
         Self(header as u8 | (data as u8) << 1)
     }
@@ -170,10 +170,11 @@ layout! {
 }
 
 impl CommonHeader {
-    /// A header for a PDU of a known type and of `shape`, with the digest flags that follow.
+    /// A header for a PDU of a known type and of `shape`. Adds the digest flags of `shape` to
+    /// `flags`.
     ///
     /// # Panics
-    /// When `pdu_type` is unknown or `shape` was made for another header length.
+    /// When `pdu_type` is unknown, or `shape` has another header length.
     pub fn new(pdu_type: PduType, shape: PduShape, flags: u8) -> Self {
         assert_eq!(pdu_type.header_len(), Some(shape.hlen), "shape made for another PDU");
         let flags = flags | shape.digest_flags();
@@ -267,7 +268,7 @@ impl PduShape {
     }
 }
 
-/// The shape of a PDU without data and of a length that its type fixes.
+/// The shape of a PDU without data.
 const fn bare(hlen: u8, digests: DigestFlags) -> PduShape {
     match PduShape::new(hlen, 0, digests, 0) {
         Some(shape) => shape,
@@ -328,8 +329,8 @@ impl IcResp {
 }
 
 layout! {
-    /// Terminate Connection Request, both ways (TCP 1.0c, "H2CTermReq" and "C2HTermReq").
-    /// The offending PDU's header follows as data, at most [`TERM_DATA_MAX_BYTES`] of it.
+    /// Terminate Connection Request, in both directions (TCP 1.0c, "H2CTermReq" and "C2HTermReq").
+    /// The first [`TERM_DATA_MAX_BYTES`] bytes of the offending PDU's header follow as data.
     pub struct TermReq, 24 {
         0 ch: CommonHeader, "Common header.";
         8 fes: U16, "Fatal error status (FES).";
@@ -362,7 +363,7 @@ impl TermReq {
     }
 
     /// Fatal error information: for an invalid header field or an unsupported parameter, the
-    /// field's offset in bytes; for a header digest error, the digest that was received.
+    /// field's offset in bytes; for a header digest error, the received digest.
     pub const fn fei_u32(&self) -> u32 {
         u32::from_le_bytes(self.fei)
     }
@@ -377,7 +378,8 @@ layout! {
 }
 
 impl CapsuleCmd {
-    /// A command capsule with `data_bytes` of in-capsule data; `None` when it does not fit a PDU.
+    /// A command capsule with `data_bytes` of in-capsule data; `None` if the data does not fit a
+    /// PDU.
     pub fn new(sqe: Sqe, data_bytes: u32, digests: DigestFlags, cpda_z: u8) -> Option<Self> {
         let shape = PduShape::new(72, data_bytes, digests, cpda_z)?;
         Some(Self { ch: CommonHeader::new(PduType::CAPSULE_CMD, shape, 0), sqe })

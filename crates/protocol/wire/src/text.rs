@@ -15,7 +15,7 @@ pub fn is_plain(c: char) -> bool {
             | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}'))
 }
 
-/// Shows text with every character that is not plain as `\u{…}`.
+/// Shows text, with `\u{…}` for every character that is not [plain](is_plain).
 #[derive(Clone, Copy, Debug)]
 pub struct Plain<'a>(pub &'a str);
 
@@ -40,7 +40,8 @@ pub struct PlainJson<'a>(pub &'a str);
 impl fmt::Display for PlainJson<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for c in self.0.chars() {
-            // Strings contain no ASCII control characters but DEL; between them there are newlines.
+            // Serialized strings contain no ASCII control characters but DEL, so a newline is
+            // between strings.
             if is_plain(c) || c == '\n' {
                 f.write_char(c)?;
                 continue;

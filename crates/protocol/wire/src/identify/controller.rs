@@ -142,7 +142,7 @@ layout! {
     }
 }
 
-/// Bits of the fields above; each is named after its field.
+/// Bits of the fields above. Each constant's name starts with its field's name.
 impl IdentifyController {
     /// CMIC: the NVM subsystem may have more than one port.
     pub const CMIC_MULTI_PORT: u8 = 1 << 0;
@@ -175,7 +175,8 @@ impl IdentifyController {
     pub const LPA_COMMAND_EFFECTS: u8 = 1 << 1;
     /// LPA: extended data for Get Log Page (32-bit length, offset).
     pub const LPA_EXTENDED_DATA: u8 = 1 << 2;
-    /// LPA: Supported Log Pages log page, and those listed with it.
+    /// LPA: Supported Log Pages log page, and the other pages that the specification ties to this
+    /// bit.
     pub const LPA_SUPPORTED_LOG_PAGES: u8 = 1 << 5;
 
     /// FRMW: the first slot is read only.
@@ -217,7 +218,7 @@ impl IdentifyController {
     /// VWC bits 2:1 as 11b: Flush of all namespaces (FFFFFFFFh) is supported.
     pub const VWC_FLUSH_ALL_SUPPORTED: u8 = 0b11 << 1;
 
-    /// SGLS bits 1:0 as 01b: SGLs are supported, with no alignment.
+    /// SGLS bits 1:0 as 01b: SGLs are supported, without alignment requirements.
     pub const SGLS_SUPPORTED: u32 = 0b01;
     /// SGLS bits 1:0 as 10b: SGLs are supported, aligned and sized to dwords.
     pub const SGLS_SUPPORTED_DWORD: u32 = 0b10;

@@ -48,7 +48,7 @@ impl NamespaceIdDescriptor {
         id_at + id.len()
     }
 
-    /// The descriptors of a list. It ends at a zero length or where the list is malformed.
+    /// The descriptors of a list, up to a zero length or the first malformed entry.
     pub fn iter(mut list: &[u8]) -> impl Iterator<Item = (NamespaceIdType, &[u8])> {
         core::iter::from_fn(move || {
             let header = Self::parse(list).filter(|header| header.nidl != 0)?;
@@ -69,7 +69,7 @@ layout! {
 }
 
 impl ControllerList {
-    /// The first 2047 of `ids`, which ascend.
+    /// A list of the first 2047 of `ids`, which must ascend.
     pub fn from_ids(ids: impl IntoIterator<Item = u16>) -> Self {
         let mut list = Self::zeroed();
         let mut count = 0;
@@ -96,7 +96,7 @@ layout! {
 }
 
 impl NamespaceList {
-    /// The first 1024 of `nsids`, which ascend.
+    /// A list of the first 1024 of `nsids`, which must ascend.
     pub fn from_nsids(nsids: impl IntoIterator<Item = u32>) -> Self {
         let mut list = Self::zeroed();
         for (slot, nsid) in list.nsids.iter_mut().zip(nsids) {

@@ -98,7 +98,8 @@ impl IdentifyParameters {
     }
 }
 
-/// An ASCII field: the text, then spaces. Longer text is cut; other characters become `?`.
+/// An ASCII field: the text, then spaces. Truncates longer text and replaces other characters by
+/// `?`.
 pub fn ascii_field<const N: usize>(text: &str) -> [u8; N] {
     let mut field = [b' '; N];
     for (byte, character) in field.iter_mut().zip(text.chars()) {
@@ -110,6 +111,6 @@ pub fn ascii_field<const N: usize>(text: &str) -> [u8; N] {
 /// The text of an ASCII field without padding, up to the first byte that is not printable.
 pub fn parse_ascii(field: &[u8]) -> &str {
     let end = field.iter().position(|byte| !matches!(byte, b' '..=b'~')).unwrap_or(field.len());
-    // Only printable ASCII is left, so this cannot fail; empty is the harmless answer.
+    // Only printable ASCII is left, so the conversion cannot fail.
     core::str::from_utf8(&field[..end]).unwrap_or_default().trim_end_matches(' ')
 }

@@ -66,7 +66,7 @@ layout! {
     }
 }
 
-/// Bits of the fields above; each is named after its field.
+/// Bits of the fields above. Each constant's name starts with its field's name.
 impl IdentifyNamespace {
     /// NSFEAT: thin provisioning: NCAP may be below NSZE.
     pub const NSFEAT_THIN: u8 = 1 << 0;
@@ -84,13 +84,13 @@ impl IdentifyNamespace {
     pub const NSATTR_WRITE_PROTECTED: u8 = 1 << 0;
     /// DLFEAT bits 2:0 as 001b: deallocated blocks read as zeroes.
     pub const DLFEAT_READ_ZEROES: u8 = 0b001;
-    /// DLFEAT: Write Zeroes honours its deallocate bit.
+    /// DLFEAT: the controller obeys the deallocate bit of Write Zeroes.
     pub const DLFEAT_WRITE_ZEROES_DEALLOCATE: u8 = 1 << 3;
     /// RESCAP: persist through power loss.
     pub const RESCAP_PERSIST: u8 = 1 << 0;
     /// RESCAP: all six reservation types.
     pub const RESCAP_ALL_TYPES: u8 = 0b0111_1110;
-    /// RESCAP: the ignore existing key behaviour of revision 1.3 and later.
+    /// RESCAP: Ignore Existing Key is as defined in revision 1.3 and later.
     pub const RESCAP_IGNORE_KEY_1_3: u8 = 1 << 7;
 
     /// Index of the LBA format in use.

@@ -72,7 +72,8 @@ impl DiscoveryLogEntry {
     pub const TREQ_SECURE_NOT_REQUIRED: u8 = 0b10;
     /// TREQ bit 2: the controller may disable SQ flow control.
     pub const TREQ_DISABLE_SQ_FLOW: u8 = 1 << 2;
-    /// EFLAGS: the same information from another port of this discovery subsystem (DUPRETINFO).
+    /// EFLAGS: this discovery subsystem returns the same information through every entry with this
+    /// flag (DUPRETINFO).
     pub const EFLAGS_DUPLICATE: u16 = 1 << 0;
     /// EFLAGS: explicit persistent connections are supported (EPCSD).
     pub const EFLAGS_PERSISTENT: u16 = 1 << 1;

@@ -56,7 +56,7 @@ layout! {
 impl SmartLog {
     /// Critical warning: available spare is below the threshold.
     pub const WARNING_SPARE: u8 = 1 << 0;
-    /// Critical warning: a temperature is beyond a threshold.
+    /// Critical warning: a temperature is above or below its threshold.
     pub const WARNING_TEMPERATURE: u8 = 1 << 1;
     /// Critical warning: reliability is degraded.
     pub const WARNING_RELIABILITY: u8 = 1 << 2;

@@ -54,7 +54,7 @@ pub struct LogPageParameters {
     pub lid: LogPageId,
     /// Log specific parameter (LSP), 7 bits.
     pub lsp: u8,
-    /// Retain the asynchronous event (RAE).
+    /// Do not clear the asynchronous event (RAE).
     pub rae: bool,
     /// Dwords to return, 0's-based (NUMDU and NUMDL).
     pub numd_z: u32,
@@ -71,7 +71,7 @@ pub struct LogPageParameters {
 }
 
 impl LogPageParameters {
-    /// Parameters for `length_bytes` of a page, from `offset_bytes` on.
+    /// Parameters to read `length_bytes` of a page from `offset_bytes`.
     ///
     /// # Panics
     /// When the length is 0, not a multiple of 4, or too long for NUMD.
