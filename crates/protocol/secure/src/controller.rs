@@ -12,8 +12,8 @@
 //!                               v          taken                     v
 //!                            Failing ------------------------------> Failed
 //! ```
-//! Challenging and Succeeding hold the message that the host will receive. A host may restart with
-//! AUTH_Negotiate at any time before it has failed.
+//! Challenging, Succeeding and Failing hold the message that the host has yet to receive ("taken").
+//! A host may restart with AUTH_Negotiate at any time until the authentication fails.
 
 use crate::group::KeyPair;
 use crate::hash::Digested;
@@ -58,7 +58,7 @@ pub enum Demand {
     Authentication,
     /// The host must request the controller's proof.
     Mutual,
-    /// The host must use TLS: with its own key, or with one from its authentication.
+    /// The host must use TLS, with its own key or with a key that the authentication generates.
     SecureChannel,
 }
 
@@ -74,13 +74,12 @@ pub enum Progress {
     Failed,
 }
 
-/// The cost of [handling](Controller::handle) a message, by which a caller with a queue of messages
-/// can schedule them.
+/// The cost of [handling](Controller::handle) a message, so that a caller can schedule messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cost {
-    /// Thousands of multiplications, approximately.
+    /// Word multiplications, in thousands, approximately.
     pub work: u64,
-    /// Whether the message starts an exchange.
+    /// Whether the message starts an authentication (AUTH_Negotiate).
     pub is_beginning: bool,
 }
 
@@ -154,7 +153,7 @@ impl Controller {
     }
 
     /// Handles a message from the host (Authentication Send). [`Self::take_message`] then returns
-    /// the answer.
+    /// the answer, if any.
     pub fn handle(&mut self, bytes: &[u8], entropy: &mut dyn Entropy) {
         if self.progress() == Progress::Failed {
             return;
@@ -184,7 +183,7 @@ impl Controller {
         }
     }
 
-    /// The length of the message that waits for the host; `None` if none does.
+    /// The length in bytes of the message that waits for the host; `None`: no message waits.
     #[must_use]
     pub fn message_bytes(&self) -> Option<usize> {
         match &self.state {
@@ -195,7 +194,7 @@ impl Controller {
         }
     }
 
-    /// Takes the message that waits for the host (Authentication Receive).
+    /// Removes and returns the message that waits for the host (Authentication Receive).
     pub fn take_message(&mut self) -> Option<Vec<u8>> {
         let (state, message) = match core::mem::replace(&mut self.state, ControllerState::Failed) {
             ControllerState::Challenging(asked, message) => {
@@ -234,7 +233,8 @@ impl Controller {
         self.asked != Concatenation::NONE
     }
 
-    /// The TLS keys from the finished authentication: one key, in each form that hosts derive.
+    /// Removes and returns the generated TLS key, once for each derivation that hosts may use;
+    /// empty if the authentication is not finished or generated none.
     pub fn take_psks(&mut self) -> Vec<TlsPsk> {
         match self.progress() {
             Progress::Done => core::mem::take(&mut self.psks),
@@ -265,7 +265,7 @@ impl Controller {
         })?;
         if let Message::Negotiate { head, descriptors } = message {
             self.transaction = transaction;
-            // An unfinished exchange must leave no key behind.
+            // An unfinished authentication must leave no key behind.
             self.psks.clear();
             self.asked = self.concatenation(Concatenation(head.sc_c))?;
             let offer = message::offer(descriptors).map_err(bad_offer)?.ok_or_else(no_offer)?;
@@ -330,7 +330,7 @@ impl Controller {
         }
     }
 
-    /// Chooses from the host's offer, and challenges the host.
+    /// Chooses hash and group from the host's offer, and challenges the host.
     fn challenge(&mut self, offer: &Offer, entropy: &mut dyn Entropy) -> Result<(), Failure> {
         let terms = &self.terms;
         let (hashes, groups) = usable(&terms.hashes, &terms.groups, self.asked);
@@ -444,7 +444,8 @@ impl Controller {
         Names { host: &self.terms.host_nqn, subsystem: &self.terms.subsystem_nqn }
     }
 
-    /// Tries every secret, so that the time does not reveal which one matched.
+    /// Whether the response matches a secret of the host. Tries every secret, so that the time does
+    /// not reveal which one matched.
     fn is_hosts(&self, question: &Question<'_>, response: &[u8]) -> bool {
         let fits = |secret| question.of_host(secret, self.names()).ct_eq(response);
         let none = subtle::Choice::from(0);

@@ -26,13 +26,13 @@ pub(crate) type Key = (Zeroizing<Vec<u8>>, Option<Hash>);
 
 /// The error in a text.
 pub(crate) enum Problem {
-    /// Another prefix.
+    /// The prefix is a different one.
     Prefix,
-    /// The text is longer than any key's: its length in bytes.
+    /// The text, of this many bytes, is longer than any key's.
     TooLong(usize),
-    /// The parts are malformed.
+    /// The text does not consist of prefix, hash and base64 parts.
     Form,
-    /// There is no such hash.
+    /// This kind of key has no such hash.
     Hash,
     /// The base64 part is invalid.
     Base64,
@@ -43,7 +43,7 @@ pub(crate) enum Problem {
 }
 
 impl Form {
-    /// Reads a key; `check` checks its length and hash.
+    /// Reads a key; `check` checks the key's length and hash.
     pub(crate) fn parse<E: From<Problem>>(
         &self,
         text: &str,

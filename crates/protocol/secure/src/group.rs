@@ -1,7 +1,7 @@
 //! Diffie-Hellman in the finite field groups of RFC 7919.
 //!
-//! Private exponents are short, as RFC 7919 (section 5.2) allows: twice the group's strength. This
-//! makes the larger groups affordable for a controller that answers strangers.
+//! Private exponents are short, as RFC 7919 (section 5.2) allows: twice the group's strength. So a
+//! controller can afford the larger groups even for hosts that it does not know.
 
 use crate::Entropy;
 use alloc::vec::Vec;
@@ -17,7 +17,7 @@ mod primes;
 /// A Diffie-Hellman group of DH-HMAC-CHAP.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Group {
-    /// No exchange: the challenge is not augmented.
+    /// No Diffie-Hellman exchange: the response uses the challenge unchanged.
     Null,
     /// 2048 bits.
     Ffdhe2048,
@@ -61,7 +61,7 @@ impl Group {
         }
     }
 
-    /// The group with this name: `null`, `ffdhe2048`.
+    /// The group with this name, such as `null` or `ffdhe2048`.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Group> {
         Self::ALL.into_iter().find(|group| group.name().eq_ignore_ascii_case(name))
@@ -80,7 +80,7 @@ impl Group {
         }
     }
 
-    /// Bytes of a value of the group; 0 without an exchange.
+    /// The length of a public value in bytes; 0 for the NULL group.
     #[must_use]
     pub const fn bytes(self) -> usize {
         match self {
@@ -93,7 +93,8 @@ impl Group {
         }
     }
 
-    /// Bits of a private exponent (RFC 7919, section 5.2 and appendix A, rounded up to words).
+    /// The length of a private exponent in bits (RFC 7919, section 5.2 and appendix A, rounded up
+    /// to words).
     const fn exponent_bits(self) -> u32 {
         match self {
             Group::Null => 0,
@@ -166,8 +167,8 @@ impl fmt::Display for Group {
     }
 }
 
-/// One side of an exchange: a private exponent and the public value for the other side. For one
-/// use.
+/// One side of an exchange: a private exponent and the public value for the other side. Use each
+/// pair once.
 pub(crate) struct KeyPair {
     group: Group,
     exponent: Zeroizing<Vec<u8>>,
@@ -210,7 +211,8 @@ impl KeyPair {
             return if theirs.is_empty() { Ok(None) } else { Err(BadValue) };
         }
         let value = self.group.number(theirs).ok_or(BadValue)?;
-        // 0, 1 and p - 1 would give a secret that any listener knows; no value is p or more.
+        // With 0, 1 or p - 1, any eavesdropper would know the shared secret. Valid values are below
+        // p.
         let least = self.group.number(&[2]).expect("it is small");
         let most = self.group.modulus().get().wrapping_sub(&least);
         if theirs.is_empty() || value < least || value > most {

@@ -8,8 +8,8 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256, Sha384, Sha512};
 use zeroize::Zeroizing;
 
-/// The output of a hash function or HMAC. It is wiped when dropped, since it is often as
-/// sensitive as a secret.
+/// The output of a hash function or HMAC. Dropping it wipes it, since it may be as sensitive as a
+/// secret.
 pub(crate) type Digested = Zeroizing<Vec<u8>>;
 
 /// A hash function of DH-HMAC-CHAP.
@@ -27,7 +27,7 @@ impl Hash {
     /// All hash functions, the cheapest first.
     pub const ALL: [Hash; 3] = [Hash::Sha256, Hash::Sha384, Hash::Sha512];
 
-    /// The hashes of TLS cipher suites.
+    /// The hash functions that TLS cipher suites use.
     pub(crate) const OF_SUITES: [Hash; 2] = [Hash::Sha256, Hash::Sha384];
 
     /// The hash function with this identifier (HashID).

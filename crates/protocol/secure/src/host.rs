@@ -56,8 +56,8 @@ impl HostTerms {
         !hashes.is_empty() && !groups.is_empty()
     }
 
-    /// The offered hash functions and groups: those that can generate a TLS key, if one is
-    /// requested.
+    /// The offered hash functions and groups: if the host requests a TLS key, only those that can
+    /// generate one.
     fn offer(&self) -> (Vec<Hash>, Vec<Group>) {
         usable(&self.hashes, &self.groups, self.concatenation)
     }
@@ -79,7 +79,7 @@ pub struct Agreed {
 pub enum Step {
     /// Send this message (Authentication Send), then call [`Host::handle_sent`].
     Send(Vec<u8>),
-    /// Take the controller's message (Authentication Receive), then call
+    /// Fetch the controller's message (Authentication Receive), then call
     /// [`Host::handle_received`].
     Receive,
     /// The authentication succeeded.
@@ -109,7 +109,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// Bytes of room for the controller's messages.
+    /// The buffer size, in bytes, for the controller's messages.
     pub const RECEIVE_BYTES: u32 = 4096;
 
     /// The state before the first message.
@@ -121,8 +121,8 @@ impl Host {
         Self { terms, transaction, state: HostState::Opening, psks: Vec::new() }
     }
 
-    /// The TLS keys from the finished authentication: one key, in each form that controllers
-    /// derive.
+    /// Removes and returns the generated TLS key, once for each derivation that controllers may
+    /// use; empty if the authentication is not finished or generated none.
     pub fn take_psks(&mut self) -> Vec<TlsPsk> {
         match self.state {
             HostState::Done(_) => core::mem::take(&mut self.psks),
@@ -162,7 +162,7 @@ impl Host {
     /// Reports that the driver sent the message of [`Step::Send`], and the controller accepted it.
     ///
     /// # Panics
-    /// If there was no message.
+    /// If the step was not [`Step::Send`].
     pub fn handle_sent(&mut self) {
         self.state = match core::mem::replace(&mut self.state, HostState::Opening) {
             HostState::Opening => HostState::AwaitsChallenge,
@@ -173,10 +173,10 @@ impl Host {
         };
     }
 
-    /// Takes the message that [`Step::Receive`] requested.
+    /// Handles the message that [`Step::Receive`] requested.
     ///
     /// # Panics
-    /// If no message was requested.
+    /// If the step was not [`Step::Receive`].
     pub fn handle_received(&mut self, bytes: &[u8], entropy: &mut dyn Entropy) {
         let state = core::mem::replace(&mut self.state, HostState::Opening);
         let next = match (state, self.parse(bytes)) {
@@ -220,7 +220,7 @@ impl Host {
         Ok(message)
     }
 
-    /// The controller's failure reason, explained for the host's operator.
+    /// Explains the controller's failure reason to the host's operator.
     fn refusal(&self, reason: FailureReason) -> String {
         let HostTerms { host_nqn, controller_secrets, .. } = &self.terms;
         let (hashes, groups) = self.terms.offer();
@@ -368,7 +368,7 @@ impl fmt::Debug for Host {
     }
 }
 
-/// The error that the controller chose a parameter that it may not choose.
+/// The error sentence for a controller that chose a parameter which the host did not offer.
 fn chose<T: fmt::Display>(what: &str, chosen: Option<T>, offered: Vec<Option<T>>) -> String {
     let chosen = List(Vec::from([chosen]));
     let offered = List(offered);

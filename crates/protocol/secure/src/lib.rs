@@ -20,9 +20,9 @@
 //! attacker can change the messages that agree on hash and group, so each side should list only
 //! values that it trusts.
 //!
-//! **Secure channel concatenation** (TP 8018, Base 2.1): a host may request a TLS key from its
-//! authentication ([`Concatenation`]). Both sides then have the same [`TlsPsk`]; further commands
-//! use another connection, in TLS with that key.
+//! **Secure channel concatenation** (TP 8018, Base 2.1): a host may request that the authentication
+//! also generates a TLS key ([`Concatenation`]). Both sides then have the same [`TlsPsk`]; further
+//! commands use a new TLS connection with that key.
 //!
 //! The caller supplies random bytes ([`Entropy`]) and enforces timeouts, because this crate has no
 //! clock.
@@ -55,7 +55,7 @@ pub use tls_key::{Derivation, IdentityForm, TlsKey, TlsKeyError, TlsPsk};
 
 /// A source of random bytes.
 pub trait Entropy {
-    /// Fills `bytes` with unpredictable numbers.
+    /// Fills `bytes` with unpredictable values.
     fn fill(&mut self, bytes: &mut [u8]);
 }
 

@@ -8,14 +8,14 @@ use farblock_wire::auth::{
     Success1, Success2,
 };
 
-/// The lists in one descriptor of AUTH_Negotiate.
+/// The lists of hashes and groups in one descriptor of AUTH_Negotiate.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Offer {
     pub(crate) hashes: Vec<u8>,
     pub(crate) groups: Vec<u8>,
 }
 
-/// A received message; its variable parts are not decoded.
+/// A received message, with undecoded variable parts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Message<'a> {
     Negotiate { head: Negotiate, descriptors: &'a [u8] },
@@ -81,7 +81,7 @@ impl<'a> Message<'a> {
     }
 }
 
-/// The DH-HMAC-CHAP lists in the descriptors of AUTH_Negotiate; `None` without such a descriptor.
+/// The lists in the DH-HMAC-CHAP descriptor of AUTH_Negotiate; `None` without such a descriptor.
 pub(crate) fn offer(descriptors: &[u8]) -> Result<Option<Offer>, FailureReason> {
     for bytes in descriptors.chunks_exact(ProtocolDescriptor::LEN) {
         let descriptor = ProtocolDescriptor::parse(bytes).expect("as long as one");
@@ -119,7 +119,7 @@ pub(crate) fn negotiate(
     [head.as_bytes(), descriptor.as_bytes()].concat()
 }
 
-/// AUTH_Failure1 of a controller, AUTH_Failure2 of a host.
+/// Encodes AUTH_Failure1 of a controller or AUTH_Failure2 of a host.
 pub(crate) fn failure(id: CommonMessage, transaction: u16, reason: FailureReason) -> Vec<u8> {
     let failure = Failure {
         auth_type: MessageType::COMMON.0,
@@ -132,7 +132,7 @@ pub(crate) fn failure(id: CommonMessage, transaction: u16, reason: FailureReason
     failure.as_bytes().to_vec()
 }
 
-/// DH-HMAC-CHAP_Success1, with the controller's response if the host has asked for it.
+/// DH-HMAC-CHAP_Success1, with the controller's response if the host requested it.
 pub(crate) fn success1(transaction: u16, hash_bytes: usize, response: Option<&[u8]>) -> Vec<u8> {
     let head = Success1 {
         auth_type: MessageType::DH_HMAC_CHAP.0,

@@ -11,7 +11,7 @@ pub(crate) struct Names<'a> {
     pub(crate) subsystem: &'a str,
 }
 
-/// The values that one side of a transaction must answer.
+/// A challenge and the other inputs of the response to it.
 #[derive(Clone, Copy)]
 pub(crate) struct Question<'a> {
     pub(crate) hash: Hash,
@@ -27,13 +27,13 @@ pub(crate) struct Question<'a> {
 }
 
 impl Question<'_> {
-    /// R1: the host's answer.
+    /// R1: the host's response.
     pub(crate) fn of_host(&self, secret: &Secret, names: Names<'_>) -> Digested {
         let key = secret.transformed(names.host);
         self.answer(&key, b"HostHost", names.host, names.subsystem)
     }
 
-    /// R2: the controller's answer.
+    /// R2: the controller's response.
     pub(crate) fn of_controller(&self, secret: &Secret, names: Names<'_>) -> Digested {
         let key = secret.transformed(names.subsystem);
         self.answer(&key, b"Controller", names.subsystem, names.host)

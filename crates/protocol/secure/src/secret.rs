@@ -9,7 +9,7 @@ use core::fmt;
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
-/// The text form.
+/// The text form of a secret.
 const FORM: Form = Form {
     prefix: "DHHC-1:",
     hashes: &[Hash::Sha256, Hash::Sha384, Hash::Sha512],
@@ -29,10 +29,11 @@ impl Secret {
     /// Valid key lengths, in bytes.
     pub const LENGTHS: [usize; 3] = [32, 48, 64];
 
-    /// A new random secret of `bytes` bytes, which is transformed with `hash` before use.
+    /// A new random secret of `bytes` bytes. If `hash` is given, both sides transform the secret
+    /// with it before use.
     ///
     /// # Errors
-    /// When there are no keys of that length, or with that hash.
+    /// When `bytes` is not a valid length, or does not fit `hash`.
     pub fn generate(
         bytes: usize,
         hash: Option<Hash>,
@@ -47,7 +48,7 @@ impl Secret {
     /// Reads the text form.
     ///
     /// # Errors
-    /// The error in the text; never contains a part of the secret.
+    /// The error in the text. The error never contains a part of the secret.
     pub fn parse(text: &str) -> Result<Self, SecretError> {
         let (key, hash) = FORM.parse(text, check_length)?;
         Ok(Self { key, hash })
@@ -59,7 +60,7 @@ impl Secret {
         FORM.text(&self.key, self.hash)
     }
 
-    /// The hash of its transformation, if any.
+    /// The hash that transforms the secret before use, if any.
     #[must_use]
     pub fn hash(&self) -> Option<Hash> {
         self.hash
@@ -119,17 +120,17 @@ fn check_length(bytes: usize, hash: Option<Hash>) -> Result<(), SecretError> {
 /// The error in a secret's text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SecretError {
-    /// Another prefix.
+    /// The prefix is not `DHHC-1:`.
     Prefix,
-    /// The parts are malformed.
+    /// The text does not consist of prefix, hash and base64 parts.
     Form,
     /// The hash is not 00 to 03.
     Hash,
     /// The base64 part is invalid.
     Base64,
-    /// There are no keys of this many bytes.
+    /// A secret cannot have this many bytes.
     Length(usize),
-    /// The length of a transformed key differs from its hash's.
+    /// The length of a transformed secret differs from the length of its hash.
     Mismatch {
         /// The key's length.
         bytes: usize,

@@ -16,7 +16,7 @@ use core::fmt;
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
-/// The text form.
+/// The text form of a TLS key.
 const FORM: Form = Form { prefix: "NVMeTLSkey-1:", hashes: &Hash::OF_SUITES, key_bytes_max: 48 };
 /// Longest label or context of HKDF-Expand-Label, in bytes (RFC 8446, section 7.1).
 const CONTEXT_BYTES_MAX: usize = 255;
@@ -30,7 +30,7 @@ const PSK_LABEL: &str = "tls13 nvme-tls-psk";
 pub struct TlsKey {
     key: Zeroizing<Vec<u8>>,
     hash: Option<Hash>,
-    /// The identity, if this already is the pre-shared key of a host and a subsystem.
+    /// The identity, if the key already is a pre-shared key, for one host and one subsystem.
     identity: Option<String>,
 }
 
@@ -63,7 +63,7 @@ pub enum Derivation {
 pub struct TlsPsk {
     /// The identity on the wire.
     pub identity: String,
-    /// The key itself.
+    /// The key's bytes.
     pub key: Zeroizing<Vec<u8>>,
     /// The hash of the cipher suite for this key.
     pub hash: Hash,
@@ -92,7 +92,7 @@ impl TlsKey {
         Ok(Self { key, hash, identity: None })
     }
 
-    /// A pre-shared key that was derived elsewhere, and is valid only for its names.
+    /// A pre-shared key that the caller supplies. It is valid only for the names in its identity.
     #[must_use]
     pub fn given(psk: TlsPsk) -> Self {
         Self { key: psk.key, hash: None, identity: Some(psk.identity) }
@@ -105,13 +105,13 @@ impl TlsKey {
         FORM.text(&self.key, self.hash)
     }
 
-    /// Whether the host uses the key without deriving a retained key first (`00`).
+    /// Whether the key already is a retained key (`00`), so that none is derived from it.
     #[must_use]
     pub fn is_retained(&self) -> bool {
         self.hash.is_none()
     }
 
-    /// The hash of its cipher suite: SHA-256 stands for `TLS_AES_128_GCM_SHA256`, SHA-384 for
+    /// The hash of the key's cipher suite: SHA-256 stands for `TLS_AES_128_GCM_SHA256`, SHA-384 for
     /// `TLS_AES_256_GCM_SHA384`.
     #[must_use]
     pub fn suite(&self) -> Hash {
@@ -142,8 +142,8 @@ impl TlsKey {
         psks
     }
 
-    /// The pre-shared key for a host and a subsystem. `None` if the names are too long for it, or
-    /// the key was [given](Self::given).
+    /// The pre-shared key for a host and a subsystem. `None` if the names are too long, or the key
+    /// is a [given](Self::given) one.
     #[must_use]
     pub fn psk(
         &self,
@@ -178,9 +178,10 @@ impl TlsKey {
 }
 
 impl TlsPsk {
-    /// The pre-shared keys from an authentication (Base 2.1, "Generated PSK for TLS"): HMAC of both
-    /// challenges with the session key, used like a retained key. The specified derivation comes
-    /// first. Empty if the names are too long, or no cipher suite has the hash.
+    /// The pre-shared keys from an authentication (Base 2.1, "Generated PSK for TLS"): derived from
+    /// the HMAC of both challenges with the session key, as if that were a retained key. The
+    /// specified derivation comes first. Empty if the names are too long, or no cipher suite has
+    /// the hash.
     pub(crate) fn generated(
         hash: Hash,
         session_key: &[u8],
@@ -202,8 +203,8 @@ impl TlsPsk {
         [Derivation::Specified, Derivation::Unframed].into_iter().filter_map(with).collect()
     }
 
-    /// A key that was derived elsewhere, with the identity that names its host and subsystem.
-    /// `None` if its length differs from the identity's hash, or the identity is invalid.
+    /// A pre-shared key that the caller supplies, with its identity. `None` if the identity is
+    /// invalid, or the key's length differs from the length of the identity's hash.
     #[must_use]
     pub fn given(identity: &str, key: &[u8]) -> Option<Self> {
         let hash = identity_hash(identity)?;
@@ -216,7 +217,7 @@ impl TlsPsk {
         })
     }
 
-    /// Whether an identity belongs to a configured key of a host for a subsystem.
+    /// Whether an identity has the form of a configured key's and names this host and subsystem.
     #[must_use]
     pub fn is_for(identity: &str, host: &str, subsystem: &str) -> bool {
         let mut parts = identity.split(' ').skip(1);
@@ -232,7 +233,7 @@ impl TlsPsk {
     }
 }
 
-/// The hash in the identity of a configured key.
+/// The hash in the identity of a configured key; `None` for any other identity.
 fn identity_hash(identity: &str) -> Option<Hash> {
     let (form, _) = identity.split_once(' ')?;
     let id = form.strip_prefix("NVMe0R").or(form.strip_prefix("NVMe1R"))?;
@@ -240,7 +241,7 @@ fn identity_hash(identity: &str) -> Option<Hash> {
     (identity.split(' ').count() == if form.starts_with("NVMe0") { 3 } else { 4 }).then_some(hash)
 }
 
-/// The digest that distinguishes keys in an identity, and the context of the derivation.
+/// The digest that distinguishes keys in an identity, and the context that derives the key.
 fn digest(hash: Hash, key: &[u8], names: &str) -> (String, String) {
     let digest = hash.hmac(key, &[names.as_bytes(), b" NVMe-over-Fabrics"]);
     let digest = Base64::encode_string(&digest);
@@ -249,7 +250,7 @@ fn digest(hash: Hash, key: &[u8], names: &str) -> (String, String) {
 }
 
 impl Derivation {
-    /// Derives a key of the hash's length from `key`: HKDF-Extract without salt, then one block of
+    /// Derives a key as long as the hash from `key`: HKDF-Extract without salt, then one block of
     /// HKDF-Expand (RFC 5869).
     fn expand(
         self,
@@ -333,17 +334,17 @@ fn check(bytes: usize, hash: Option<Hash>) -> Result<(), TlsKeyError> {
 /// The error in a key's text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TlsKeyError {
-    /// Another prefix.
+    /// The prefix is not `NVMeTLSkey-1:`.
     Prefix,
-    /// The parts are malformed.
+    /// The text does not consist of prefix, hash and base64 parts.
     Form,
     /// The hash is not 00 to 02.
     Hash,
     /// The base64 part is invalid.
     Base64,
-    /// There are no keys of this many bytes.
+    /// A key cannot have this many bytes.
     Length(usize),
-    /// The length of the key differs from its hash's.
+    /// The key's length differs from the length of its hash.
     Mismatch {
         /// The key's length.
         bytes: usize,
