@@ -233,8 +233,8 @@ impl Controller {
         self.asked != Concatenation::NONE
     }
 
-    /// Removes and returns the generated TLS key, once for each derivation that hosts may use;
-    /// empty if the authentication is not finished or generated none.
+    /// Takes the generated TLS key, once for each derivation that hosts may use; empty if
+    /// unfinished or without a key.
     pub fn take_psks(&mut self) -> Vec<TlsPsk> {
         match self.progress() {
             Progress::Done => core::mem::take(&mut self.psks),
@@ -444,8 +444,7 @@ impl Controller {
         Names { host: &self.terms.host_nqn, subsystem: &self.terms.subsystem_nqn }
     }
 
-    /// Whether the response matches a secret of the host. Tries every secret, so that the time does
-    /// not reveal which one matched.
+    /// Whether a secret of the host matches. Tries all, so that the time does not reveal which one.
     fn is_hosts(&self, question: &Question<'_>, response: &[u8]) -> bool {
         let fits = |secret| question.of_host(secret, self.names()).ct_eq(response);
         let none = subtle::Choice::from(0);

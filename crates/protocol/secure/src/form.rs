@@ -30,7 +30,7 @@ pub(crate) enum Problem {
     Prefix,
     /// The text, of this many bytes, is longer than any key's.
     TooLong(usize),
-    /// The text does not consist of prefix, hash and base64 parts.
+    /// The text does not have all parts.
     Form,
     /// This kind of key has no such hash.
     Hash,

@@ -121,8 +121,8 @@ impl Host {
         Self { terms, transaction, state: HostState::Opening, psks: Vec::new() }
     }
 
-    /// Removes and returns the generated TLS key, once for each derivation that controllers may
-    /// use; empty if the authentication is not finished or generated none.
+    /// Takes the generated TLS key, once for each derivation that controllers may use; empty if
+    /// unfinished or without a key.
     pub fn take_psks(&mut self) -> Vec<TlsPsk> {
         match self.state {
             HostState::Done(_) => core::mem::take(&mut self.psks),
@@ -368,7 +368,7 @@ impl fmt::Debug for Host {
     }
 }
 
-/// The error sentence for a controller that chose a parameter which the host did not offer.
+/// The sentence for a parameter that the host did not offer.
 fn chose<T: fmt::Display>(what: &str, chosen: Option<T>, offered: Vec<Option<T>>) -> String {
     let chosen = List(Vec::from([chosen]));
     let offered = List(offered);

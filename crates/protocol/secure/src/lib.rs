@@ -20,9 +20,9 @@
 //! attacker can change the messages that agree on hash and group, so each side should list only
 //! values that it trusts.
 //!
-//! **Secure channel concatenation** (TP 8018, Base 2.1): a host may request that the authentication
-//! also generates a TLS key ([`Concatenation`]). Both sides then have the same [`TlsPsk`]; further
-//! commands use a new TLS connection with that key.
+//! **Secure channel concatenation** (TP 8018, Base 2.1): a host may request a TLS key from its
+//! authentication ([`Concatenation`]). Both sides then have the same [`TlsPsk`]; further commands
+//! use a new TLS connection with it.
 //!
 //! The caller supplies random bytes ([`Entropy`]) and enforces timeouts, because this crate has no
 //! clock.

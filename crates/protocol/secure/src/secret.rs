@@ -29,8 +29,7 @@ impl Secret {
     /// Valid key lengths, in bytes.
     pub const LENGTHS: [usize; 3] = [32, 48, 64];
 
-    /// A new random secret of `bytes` bytes. If `hash` is given, both sides transform the secret
-    /// with it before use.
+    /// A new random secret of `bytes` bytes, which both sides transform with `hash`, if given.
     ///
     /// # Errors
     /// When `bytes` is not a valid length, or does not fit `hash`.
@@ -122,7 +121,7 @@ fn check_length(bytes: usize, hash: Option<Hash>) -> Result<(), SecretError> {
 pub enum SecretError {
     /// The prefix is not `DHHC-1:`.
     Prefix,
-    /// The text does not consist of prefix, hash and base64 parts.
+    /// The text does not have all parts.
     Form,
     /// The hash is not 00 to 03.
     Hash,

@@ -92,7 +92,7 @@ impl TlsKey {
         Ok(Self { key, hash, identity: None })
     }
 
-    /// A pre-shared key that the caller supplies. It is valid only for the names in its identity.
+    /// A supplied pre-shared key, valid only for the names in its identity.
     #[must_use]
     pub fn given(psk: TlsPsk) -> Self {
         Self { key: psk.key, hash: None, identity: Some(psk.identity) }
@@ -105,7 +105,7 @@ impl TlsKey {
         FORM.text(&self.key, self.hash)
     }
 
-    /// Whether the key already is a retained key (`00`), so that none is derived from it.
+    /// Whether the key already is a retained key (`00`).
     #[must_use]
     pub fn is_retained(&self) -> bool {
         self.hash.is_none()
@@ -336,7 +336,7 @@ fn check(bytes: usize, hash: Option<Hash>) -> Result<(), TlsKeyError> {
 pub enum TlsKeyError {
     /// The prefix is not `NVMeTLSkey-1:`.
     Prefix,
-    /// The text does not consist of prefix, hash and base64 parts.
+    /// The text does not have all parts.
     Form,
     /// The hash is not 00 to 02.
     Hash,

@@ -1,4 +1,4 @@
-//! The keys that a host may use for discovery: its keys for single subsystems.
+//! The keys that a host may use for discovery: all of its keys for single subsystems.
 //!
 //! An identity with a digest names one key. An identity without a digest (`NVMe0R`) may stand for
 //! any key of the host, and a stranger may offer it to make the server try many keys. So the server
@@ -17,14 +17,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// The name of the discovery subsystem.
 pub(crate) const DISCOVERY_NQN: &str = "nqn.2014-08.org.nvmexpress.discovery";
 
-/// The keys by their identities, each with the number of its subsystems. The server computes the
-/// identities when it sets keys, not when a client connects, because strangers connect too and
+/// The keys by their identities, each with the number of subsystems for which it is set. The server
+/// computes the identities when it sets keys, not when a client connects: any peer can connect, and
 /// there may be thousands of subsystems.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct ForDiscovery {
     known: BTreeMap<String, Vec<(TlsKey, usize)>>,
-    /// The turns of identities that have too many keys for one ClientHello. All copies share them
-    /// until the keys change.
+    /// The turns of identities that have too many keys for one ClientHello. All copies share the
+    /// turns until the keys change.
     turns: Arc<Mutex<BTreeMap<String, Turns>>>,
 }
 
@@ -91,7 +91,7 @@ impl ForDiscovery {
         self.known.is_empty()
     }
 
-    /// All keys that an identity may stand for.
+    /// All keys that an identity may denote.
     pub(crate) fn of(&self, identity: &str) -> impl Iterator<Item = &TlsKey> + Clone {
         self.known.get(identity).into_iter().flatten().map(|(key, _)| key)
     }
@@ -112,7 +112,7 @@ impl ForDiscovery {
         (count > limits::DISCOVERY_KEYS).then_some(count)
     }
 
-    /// The keys to try now for an identity, and before them the key that matched last time.
+    /// The key that matched last time, and the keys to try after it for this ClientHello.
     pub(crate) fn turn(
         &self,
         identity: &str,
@@ -135,7 +135,7 @@ impl ForDiscovery {
         (right, keys.take(limits::DISCOVERY_KEYS).collect())
     }
 
-    /// Records the key that a host proved to have.
+    /// Records the key that a host proved.
     pub(crate) fn was_right(&self, named: &Arc<Named>) {
         let identity = &named.psk.identity;
         if self.too_many(identity).is_some() {

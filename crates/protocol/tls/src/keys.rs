@@ -27,7 +27,7 @@ pub struct ServerKeys {
     unable: Arc<Mutex<HashSet<String>>>,
 }
 
-/// Keys that authentications generated, while they are valid: by host and subsystem, oldest first.
+/// Valid keys that authentications generated: by host and subsystem, oldest first.
 #[derive(Default, Debug)]
 struct Generated(Mutex<HashMap<(String, String), VecDeque<Made>>>);
 
@@ -117,8 +117,8 @@ impl ServerKeys {
     }
 
     /// Adds a key that the authentication of a host for a subsystem generated, in each form that
-    /// hosts derive. At the limit it replaces the oldest key, if possible one that no connection
-    /// uses.
+    /// hosts derive. At the limit, the new key replaces the oldest key that no connection uses, or
+    /// else the oldest key.
     pub fn generate(&self, psks: Vec<TlsPsk>, host: &str, subsystem: &str, now: Instant) {
         let named = |psk| {
             let (host, subsystem) = (host.to_owned(), subsystem.to_owned());
@@ -134,8 +134,8 @@ impl ServerKeys {
         }
     }
 
-    /// Drops the keys that authentications generated [some time](limits::GENERATED_TIME) ago and
-    /// that no connection uses.
+    /// Drops the generated keys that are older than [a limit](limits::GENERATED_TIME) and that no
+    /// connection uses.
     pub fn expire(&self, now: Instant) {
         self.generated.all().retain(|_, of_host| {
             let is_new = |at| now.saturating_duration_since(at) < limits::GENERATED_TIME;
@@ -144,14 +144,15 @@ impl ServerKeys {
         });
     }
 
-    /// Drops the keys that authentications generated for a subsystem: those of `host`, or of every
-    /// host if `host` is `None`.
+    /// Drops the generated keys for a subsystem: the keys of `host`, or of every host if `host` is
+    /// `None`.
     pub fn forget_generated(&self, host: Option<&str>, subsystem: &str) {
         let is_meant = |name: &str| host.is_none_or(|host| host == name);
         self.generated.all().retain(|(name, of), _| of != subsystem || !is_meant(name));
     }
 
-    /// Whether the server may ask a host for a key update.
+    /// Whether the server may ask a host for a key update: the host never dropped a connection
+    /// because of one.
     pub(crate) fn may_ask(&self, host: &str) -> bool {
         !self.unable.lock().unwrap_or_else(PoisonError::into_inner).contains(host)
     }
@@ -180,7 +181,7 @@ impl ServerKeys {
         self.by_host.contains_key(host) || self.for_discovery.contains_key(host)
     }
 
-    /// Whether a host still has one of the keys in `before` for discovery.
+    /// Whether a host still has at least one of the discovery keys that it has in `before`.
     #[must_use]
     pub fn keeps_for_discovery(&self, before: &Self, host: &str) -> bool {
         let (had, has) = (before.for_discovery.get(host), self.for_discovery.get(host));
@@ -202,14 +203,14 @@ impl ServerKeys {
         for_all.chain(own).collect()
     }
 
-    /// The hosts that have a key for this subsystem.
+    /// The hosts that have a configured key for this subsystem.
     pub fn hosts(&self, subsystem: &str) -> impl Iterator<Item = &String> {
         let own = self.by_names.iter().filter(move |(_, of_host)| of_host.contains_key(subsystem));
         own.map(|(host, _)| host).chain(self.by_host.keys())
     }
 
-    /// Whether the key that a peer has proved is still valid. This derives no keys: a host's
-    /// identity may stand for thousands.
+    /// Whether the key that a peer has proved is still valid. Derives no keys, because a host's
+    /// identity may denote thousands.
     #[must_use]
     pub fn is_good(&self, shown: &Named) -> bool {
         let Some(key) = &shown.made_of else {
@@ -219,8 +220,8 @@ impl ServerKeys {
         self.meant(&shown.psk.identity, &shown.host, &shown.subsystem).contains(&key)
     }
 
-    /// The keys that an identity may stand for: both derivations of each key of its host, unless
-    /// the identity has a digest that selects one.
+    /// The keys to try for an identity: both derivations of each key that the identity may denote.
+    /// A digest selects one.
     pub(crate) fn find(&self, identity: &[u8]) -> Vec<Arc<Named>> {
         let Ok(identity) = str::from_utf8(identity) else { return Vec::new() };
         // Refuse control characters: no valid name has them, and logs show names.
@@ -258,7 +259,7 @@ impl ServerKeys {
         right.into_iter().chain(made).collect()
     }
 
-    /// The forms of identity that the server knows for this identity's host and subsystem.
+    /// The identity forms that the server knows for this identity's host and subsystem.
     pub(crate) fn forms_beside(&self, identity: &[u8]) -> Vec<String> {
         let Ok(identity) = str::from_utf8(identity) else { return Vec::new() };
         let mut parts = identity.split(' ').skip(1);
@@ -271,7 +272,7 @@ impl ServerKeys {
         psks.filter_map(form).collect::<BTreeSet<_>>().into_iter().collect()
     }
 
-    /// Records the key that a host proved to have.
+    /// Records the key that a host proved, so that the server tries it first next time.
     pub(crate) fn was_right(&self, named: &Arc<Named>) {
         if named.subsystem == DISCOVERY_NQN
             && let Some(discovery) = self.for_discovery.get(&named.host)
@@ -331,7 +332,7 @@ mod tests {
         assert!(keys.is_empty());
     }
 
-    /// The server does not derive a key again to check that it is still valid.
+    /// The server does not derive a key again to check that the key is still valid.
     #[test]
     fn nothing_is_derived_for_a_key_that_was_shown() {
         let mut keys = ServerKeys::default();
@@ -417,7 +418,7 @@ mod tests {
         keys.generate(generated(1), HOST, DISK, now);
         keys.forget(DISK);
         assert!(keys.is_empty());
-        // At the limit, the oldest unused key is dropped.
+        // At the limit, the new key replaces the oldest unused one.
         keys.generate(generated(0), HOST, DISK, now);
         let used = keys.find(generated(0)[0].identity.as_bytes());
         (1..=200).for_each(|seed| keys.generate(generated(seed), HOST, DISK, now));
@@ -479,11 +480,11 @@ mod tests {
                 assert!(found.len() == 1 && found[0].psk == shown.psk, "{number}: {found:?}");
                 assert!(keys.is_good(&found[0]), "{number}");
             }
-            // An identity without a digest waits for its turn.
+            // For an identity without a digest, the key waits for its turn.
             let names = key(number).psks(HOST, DISCOVERY_NQN).pop().unwrap();
             assert!(names.identity.starts_with("NVMe0R"), "{}", names.identity);
             let round = usize::from(SUBSYSTEMS).div_ceil(limits::DISCOVERY_KEYS);
-            // The rest of a round, and then a whole one.
+            // The rest of a round, and then a whole round.
             let mut turns = (1..2 * round).flat_map(|_| own.find(names.identity.as_bytes()));
             assert!(turns.any(|one| one.psk == names), "{number}");
         }

@@ -1,4 +1,4 @@
-//! TLS 1.3 with pre-shared keys, between a socket and its user, without I/O.
+//! TLS 1.3 with pre-shared keys, without I/O: between a socket and the code that uses it.
 //!
 //! **What it is.** [`client`] and [`server`] return a [`Tls`]. It converts between network bytes
 //! and plain bytes.
@@ -11,8 +11,8 @@
 //! ```
 //!
 //! **Contract.** Only TLS 1.3, with a fresh Diffie-Hellman exchange (`psk_dhe_ke`), the cipher
-//! suite of the key, and a pre-shared key. A peer without a key does not get past its first
-//! message, and neither end accepts a certificate. [`open`](Tls::open) handles key updates and
+//! suite of the key, and a pre-shared key. The server refuses a peer without a key after the peer's
+//! first message. Neither end accepts a certificate. [`open`](Tls::open) handles key updates and
 //! session tickets of the peer. A client asks for a key update [in time](limits::RECORDS_PER_KEY).
 //! A server asks [later](limits::SERVER_RECORDS_PER_KEY), except hosts that have dropped a
 //! connection because of such a request. Hostile input causes an error, never a panic.
@@ -29,10 +29,10 @@
 //! **Memory.** A connection stores an incomplete record until the end of the record arrives. After
 //! the handshake it uses no memory of OpenSSL.
 //!
-//! **The libraries.** The system's OpenSSL 3 (`libssl.so.3`) does the handshake, on Windows the
-//! copy in the program's folder (`libssl-3-x64.dll`). The process loads it on the first use of TLS
-//! (decision 26). Records are our own code, with AES-GCM from AWS-LC where the processor has
-//! AVX-512, otherwise from `ring` (decision 26).
+//! **The libraries.** The system's OpenSSL 3 (`libssl.so.3`) does the handshake; on Windows, the
+//! copy in the program's folder does (`libssl-3-x64.dll`). The process loads it on the first use of
+//! TLS (decision 26). This crate itself processes records, with AES-GCM from AWS-LC if the
+//! processor has wide AES instructions, otherwise from `ring` (decision 26).
 //!
 //! **Not implemented.** Kernel TLS (decision 27), certificates, early data, resumption.
 
@@ -73,11 +73,11 @@ pub fn look_at(bytes: &[u8], keys: &ServerKeys) -> usize {
 
 /// The TLS state of one connection. See the module's text.
 pub trait Tls: Send {
-    /// Takes bytes from the network.
+    /// Adds bytes from the network, for `handshake` or `open`.
     fn feed(&mut self, bytes: &[u8]);
 
-    /// Continues the handshake as far as the fed bytes allow; true when it is done. There may be
-    /// output even if it fails.
+    /// Continues the handshake as far as the fed bytes allow; returns true when the handshake is
+    /// done. Send the pending output even after an error.
     ///
     /// # Errors
     /// This end refuses the peer, or the peer refuses this end.
@@ -89,8 +89,8 @@ pub trait Tls: Send {
     /// The size that `plain` needs to open `sealed_bytes` more network bytes.
     fn openable_bytes(&self, sealed_bytes: usize) -> usize;
 
-    /// Opens the fed bytes, and then `sealed`, which arrived since. Returns the number of plain
-    /// bytes, and the error that ended the connection after them, if any.
+    /// Decrypts the fed bytes, and then `sealed`, which arrived later. Returns the number of bytes
+    /// in `plain`, and the error that ended the connection after these, if any.
     fn open(&mut self, sealed: &[u8], plain: &mut [u8]) -> (usize, Option<TlsError>);
 
     /// Like [`open`](Self::open), but opens only whole records that fit in `plain`, so that data
@@ -135,19 +135,20 @@ pub enum TlsError {
     UnknownIdentity {
         /// The offered identities.
         offered: Vec<String>,
-        /// The forms of known identities of the same host for the same subsystem.
+        /// The identity forms that the server knows for the same host and subsystem.
         known: Vec<String>,
     },
     /// The identity is known, but the peer has a different key for it.
     WrongKey(String),
-    /// The identity may stand for many keys, the server tried some, and the peer has none of these.
+    /// The identity may denote many keys. The server tried some of them, and the peer has none of
+    /// these.
     OtherKeys {
         /// The identity.
         identity: String,
-        /// The number of keys.
+        /// The number of keys that the identity may denote.
         keys: usize,
     },
-    /// The peer refuses the connection, with its reason.
+    /// The peer refuses the connection, for this reason.
     Refused(String),
     /// The peer sent invalid bytes.
     Broken(String),

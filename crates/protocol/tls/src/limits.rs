@@ -5,17 +5,16 @@ use std::time::Duration;
 /// Most bytes from a peer before the handshake is done. A usual handshake needs some kilobytes.
 pub const HANDSHAKE_BYTES: usize = 32 << 10;
 
-/// Plain bytes in a record (RFC 8446, section 5.1).
+/// Most content bytes of a record (RFC 8446, section 5.1).
 pub const RECORD_BYTES: usize = 16 << 10;
 
-/// The most by which a sealed record may be longer than its content (RFC 8446, section 5.2), in
-/// bytes.
+/// The most bytes by which encryption may lengthen a record (RFC 8446, section 5.2).
 pub const EXPANSION_BYTES: usize = 256;
 
-/// Room for any opened record, in bytes.
+/// Room for the content of any record while `open` decrypts it, in bytes.
 pub const OPENED_BYTES: usize = RECORD_BYTES + EXPANSION_BYTES;
 
-/// The size of our full records, in bytes.
+/// The size of the full records that this crate sends, in bytes.
 pub const SEALED_BYTES: usize = 16 << 10;
 
 /// Most consecutive records without data: tickets, key updates, and empty ones.
@@ -38,10 +37,10 @@ pub const DISCOVERY_KEYS: usize = 8;
 /// Most identities of a client that the server checks.
 pub const IDENTITIES: usize = 8;
 
-/// Identities of a peer in an error message.
+/// Most identities of a peer in an error message.
 pub const NAMED_IDENTITIES: usize = 4;
 
-/// Characters of an identity in an error message.
+/// Most characters of an identity in an error message.
 pub const NAMED_CHARACTERS: usize = 600;
 
 /// Records with one key after which a client asks for a key update: half of the limit that RFC 8446
@@ -53,14 +52,15 @@ pub const RECORDS_PER_KEY: u64 = 1 << 23;
 /// to RFC 8446's limit, is for records that arrive before the client answers.
 pub const SERVER_RECORDS_PER_KEY: u64 = 23_000_000;
 
-/// Hosts that the server remembers because they dropped a connection when asked for a key update.
+/// Most hosts that the server remembers because they dropped a connection after a request for a key
+/// update.
 pub const UNABLE_HOSTS: usize = 1024;
 
 /// Most generated keys of one host for one subsystem. Each controller of the host has one, and a
 /// host with several paths has several controllers.
 pub const GENERATED_KEYS: usize = 32;
 
-/// The time for which a generated key opens connections while none uses it. The host connects its
+/// The time for which a generated key remains valid without a connection. A host connects its
 /// queues at once, and a host that reconnects later authenticates again.
 pub const GENERATED_TIME: Duration = Duration::from_secs(120);
 

@@ -1,4 +1,4 @@
-//! A key with its names.
+//! A pre-shared key and the names for which it is valid.
 
 use farblock_secure::{TlsKey, TlsPsk};
 
@@ -10,8 +10,8 @@ pub struct Named {
     /// The configured key from which `psk` was derived; `None` if an authentication generated
     /// `psk`.
     pub made_of: Option<TlsKey>,
-    /// The host.
+    /// The host's NQN.
     pub host: String,
-    /// The subsystem.
+    /// The subsystem's NQN.
     pub subsystem: String,
 }

@@ -1,4 +1,4 @@
-//! The secrets that a handshake passes to the records.
+//! The secrets that the handshake passes to the record layer.
 
 use zeroize::Zeroizing;
 

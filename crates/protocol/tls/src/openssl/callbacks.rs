@@ -38,8 +38,8 @@ pub(super) struct State {
     side: Side,
     /// The key in use.
     pub(super) chosen: Option<Arc<Named>>,
-    /// The identities that the refused peer offered, and the forms that the server knows for its
-    /// names.
+    /// The identities that a refused peer offered, and the identity forms that the server knows for
+    /// the peer's host and subsystem.
     pub(super) refused: Option<(Vec<String>, Vec<String>)>,
     /// The secrets of the handshake.
     pub(super) secrets: Secrets,
@@ -50,7 +50,7 @@ impl State {
         Self { functions, side, chosen: None, refused: None, secrets: Secrets::default() }
     }
 
-    /// The hash of the suite in use, or of the suite that a client offers.
+    /// The hash of the cipher suite that a client offers or that the chosen key requires.
     pub(super) fn suite(&self) -> Hash {
         match &self.side {
             Side::Client(psk) => psk.hash,
@@ -66,15 +66,15 @@ impl State {
         keys.too_many(self.chosen.as_ref()?)
     }
 
-    /// The side with the next key for the chosen identity.
+    /// The side that tries the next key for the chosen identity; `None` if no key is left.
     pub(super) fn next_turn(&mut self) -> Option<Side> {
         let Side::Server { keys, left } = &mut self.side else { return None };
         let (keys, left) = (Arc::clone(keys), std::mem::take(left));
         (!left.is_empty()).then_some(Side::Server { keys, left })
     }
 
-    /// Chooses a key for one of the identities that a client offers. When the client has to offer
-    /// them again (HelloRetryRequest), it chooses the same key.
+    /// Chooses a key for one of the identities that a client offers. If the client must offer the
+    /// identities again (HelloRetryRequest), chooses the same key.
     fn choose(&mut self, extension: &[u8]) -> bool {
         let Side::Server { keys, left } = &mut self.side else { return false };
         if self.chosen.is_some() {
@@ -113,7 +113,7 @@ pub(super) unsafe fn choose_suite(functions: &Functions, ssl: *mut Ssl, hash: Ha
 /// The state of an `SSL` that calls back.
 ///
 /// # Safety
-/// The `SSL` is one of ours and calls back, so nothing else accesses its state.
+/// This crate created the `SSL`, which is in a callback, so nothing else accesses its state.
 unsafe fn state<'a>(ssl: *mut Ssl) -> Option<&'a mut State> {
     let library = super::Library::load(&CALLBACKS).ok()?;
     // SAFETY: each `SSL` got its state before it could call back.
@@ -228,7 +228,7 @@ fn from_hex(text: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
     Some(bytes)
 }
 
-/// A session in the form in which OpenSSL takes a pre-shared key; null on failure.
+/// A session that holds the pre-shared key, as OpenSSL expects it; null on failure.
 ///
 /// # Safety
 /// The `SSL` is valid.
@@ -252,7 +252,7 @@ unsafe fn make_session(f: &Functions, ssl: *mut Ssl, psk: &TlsPsk) -> *mut SslSe
     }
 }
 
-/// A cipher suite as it goes over the wire (RFC 8446, appendix B.4).
+/// A cipher suite's identifier on the wire (RFC 8446, appendix B.4).
 fn suite(hash: Hash) -> [u8; 2] {
     match hash {
         Hash::Sha256 => [0x13, 0x01],

@@ -1,12 +1,12 @@
-//! OpenSSL's library files. The system's loader finds them. Windows has no system OpenSSL: there
-//! they are in the program's folder.
+//! OpenSSL's library files. The system's loader finds them. On Windows, which has no system
+//! OpenSSL, they are in the program's folder.
 
 use libloading::Library;
 
 /// Supported versions, the oldest first.
 pub(super) const VERSIONS: [u32; 2] = [3, 4];
 
-/// Loads a version: every library with functions that we use.
+/// Loads a version: every library with functions that this crate uses.
 #[cfg(unix)]
 pub(super) fn load(version: u32) -> Result<Vec<Library>, String> {
     // `libssl` loads `libcrypto`, whose functions the loader finds through `libssl`.
@@ -22,11 +22,11 @@ pub(super) fn advice() -> String {
     "install the package libssl3 or openssl-libs".to_owned()
 }
 
-/// Loads a version: every library with functions that we use.
+/// Loads a version: every library with functions that this crate uses.
 ///
-/// Only from the program's own folder. Windows would also search the working folder and `PATH`,
-/// where any user can leave a library that then runs in our name. The libraries' own dependencies
-/// may be beside them, or part of Windows.
+/// Loads only from the program's own folder. Windows would also search the working folder and
+/// `PATH`, where another user may leave a library, which would run with this program's rights. The
+/// libraries' own dependencies may be in the same folder, or part of Windows.
 #[cfg(windows)]
 pub(super) fn load(version: u32) -> Result<Vec<Library>, String> {
     use libloading::os::windows::{
@@ -73,7 +73,7 @@ fn file_names(version: u32) -> [String; 2] {
     ["libcrypto", "libssl"].map(|name| format!("{name}-{version}{processor}.dll"))
 }
 
-/// The text of a loader's error; most errors only name the call that failed.
+/// The text of a loader's error, with its cause: most errors only name the failed call.
 pub(super) fn words(error: &libloading::Error) -> String {
     let cause = std::error::Error::source(error);
     cause.map_or_else(|| error.to_string(), ToString::to_string)

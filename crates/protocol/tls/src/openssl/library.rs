@@ -1,4 +1,5 @@
-//! The functions of OpenSSL that we use, found in its libraries on the first use of TLS.
+//! The functions of OpenSSL that this crate uses. The first use of TLS loads them from OpenSSL's
+//! libraries.
 
 use super::files;
 use std::ffi::{c_char, c_int, c_long, c_uchar, c_ulong, c_void};
@@ -21,7 +22,7 @@ const VERIFY_PEER: c_int = 1;
 /// Lists of groups. If OpenSSL rejects the first, we use the second, without a group that FIPS
 /// modules lack.
 const GROUPS: [&[u8]; 2] = [b"X25519:P-256:P-384\0", b"P-256:P-384\0"];
-/// TLS 1.3, as the wire has it.
+/// The number of TLS 1.3 on the wire.
 pub(super) const VERSION: c_int = 0x0304;
 
 macro_rules! opaque {
@@ -125,7 +126,7 @@ functions! {
     SSL_SESSION_set_protocol_version(*mut SslSession, c_int) -> c_int;
 }
 
-/// Our functions that OpenSSL calls back.
+/// This crate's functions that OpenSSL calls.
 pub(super) struct Callbacks {
     pub(super) hello_came: HelloCame,
     pub(super) find_session: FindSession,

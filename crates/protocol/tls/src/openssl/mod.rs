@@ -1,5 +1,5 @@
-//! The handshake with OpenSSL, over two memory BIOs, and then our own records with the keys of the
-//! handshake.
+//! The handshake with OpenSSL, over two memory BIOs, and then this crate's records with the keys of
+//! the handshake.
 
 mod callbacks;
 mod files;
@@ -28,7 +28,7 @@ const REASON_EXTENSION: c_ulong = 110;
 /// OpenSSL's reason when no key matches, since there is no certificate either.
 const REASON_SIGNATURE: c_ulong = 118;
 const REASON_CIPHER: c_ulong = 193;
-/// Reasons from here on are alerts from the peer.
+/// Reasons from this number are alerts from the peer.
 const REASON_ALERTS: c_ulong = 1000;
 const ALERT_HANDSHAKE_FAILURE: c_ulong = 40;
 const ALERT_ILLEGAL_PARAMETER: c_ulong = 47;
@@ -40,10 +40,10 @@ const FIRST_TYPES: std::ops::RangeInclusive<u8> = 21..=22;
 /// Record sizes that a client may request: 512 bytes, 1024, 2048 or 4096.
 const SHORT_RECORDS: std::ops::RangeInclusive<u8> = 1..=4;
 
-/// Checks that there is a TLS library, and loads it if necessary.
+/// Checks that the system has a TLS library, and loads it on the first call.
 ///
 /// # Errors
-/// The package to install.
+/// If there is no library; the error names the package to install.
 pub fn available() -> Result<(), TlsError> {
     Library::load(&CALLBACKS).map(drop).map_err(|e| TlsError::Unavailable(e.to_owned()))
 }
@@ -98,7 +98,7 @@ struct Handle {
     state: NonNull<State>,
 }
 
-/// One connection's handshake and then its records; see the module's text.
+/// One connection: its handshake, and then its records.
 struct Session {
     stage: Stage,
     /// Bytes fed before the handshake was done.
@@ -108,7 +108,7 @@ struct Session {
     /// memory.
     has_begun: bool,
     is_client: bool,
-    /// Records after which this end asks for a key update.
+    /// Records with one key after which this end asks for a key update.
     per_key: Option<u64>,
     /// A server's keys, which also record the hosts that the server must not ask for a key update.
     keys: Option<Arc<ServerKeys>>,
@@ -190,7 +190,7 @@ impl Handle {
         unsafe { (self.library.functions.BIO_ctrl_pending)(self.output.as_ptr()) }
     }
 
-    /// Takes the fed bytes that OpenSSL has not used.
+    /// Removes and returns the fed bytes that OpenSSL has not used.
     fn take_input(&mut self) -> Vec<u8> {
         // SAFETY: the BIO is valid.
         let count = unsafe { (self.library.functions.BIO_ctrl_pending)(self.input.as_ptr()) };
@@ -214,7 +214,7 @@ impl Handle {
         taken.max(0) as usize
     }
 
-    /// Continues the handshake; false if it needs more bytes.
+    /// Continues the handshake; returns false if it needs more bytes.
     fn shake(&mut self) -> Result<bool, Problem> {
         let f = &self.library.functions;
         // SAFETY: it affects only this thread's list of errors.
@@ -254,7 +254,7 @@ impl Handle {
         Ok(records)
     }
 
-    /// The content limit of a record, if the client requested short records and the library agreed
+    /// The most bytes of a record, if the client requested short records and the library agreed
     /// (RFC 6066, section 4).
     fn short_record_bytes(&self) -> Option<usize> {
         let f = &self.library.functions;
@@ -355,8 +355,8 @@ impl Session {
     }
 }
 
-/// Restarts the handshake with the next key that the identity may stand for, because an identity
-/// without a digest does not select one. `None` if there is none, or it is too late.
+/// Restarts the handshake with the next key that the identity may denote: an identity without a
+/// digest does not select one. `None` if no key is left, or the server has already answered.
 fn next_key(
     handle: &mut Handle,
     problem: &Problem,
@@ -541,7 +541,7 @@ impl Tls for Session {
     ) -> Result<usize, TlsError> {
         let sealed = match (&mut self.stage, &self.failure) {
             (Stage::Open { records, .. }, None) => records.seal(plain, into),
-            // The alert for the peer, or the handshake's output.
+            // Before the records: an alert for the peer, or the handshake's output.
             _ => return Ok(self.output(into)),
         };
         sealed.or_else(|error| self.fail(error))
@@ -592,8 +592,7 @@ mod tests {
         bytes
     }
 
-    /// Microcontrollers and cards have little memory, and OpenSSL agrees to the limit that they
-    /// request.
+    /// Small devices request short records, and OpenSSL agrees to the requested limit.
     #[test]
     fn records_are_as_short_as_a_client_has_asked_for() {
         for (mode, most_bytes) in [(0, limits::RECORD_BYTES), (1, 512), (2, 1024), (4, 4096)] {
@@ -618,7 +617,7 @@ mod tests {
             let mut left = &sealed[..length];
             while let [_, _, _, high, low, rest @ ..] = left {
                 let body_bytes = usize::from(u16::from_be_bytes([*high, *low]));
-                // With the type and the padding (RFC 8446, section 5.4).
+                // The limit includes type and padding (RFC 8446, section 5.4).
                 assert!(body_bytes - 16 <= most_bytes, "{body_bytes} bytes of {most_bytes}");
                 left = &rest[body_bytes..];
             }

@@ -1,8 +1,8 @@
-//! OpenSSL's random numbers from a simulation.
+//! Replaces OpenSSL's random numbers by those of a simulation.
 //!
-//! Two handshakes with the same key differ only in these numbers. With seeded numbers, the same run
-//! has the same bytes on the wire. Everything else in OpenSSL is unchanged. A thread outside a
-//! simulation gets OpenSSL's own numbers, even in a program with simulations.
+//! Two handshakes with the same key differ only in random numbers. With seeded numbers, repeated
+//! runs send the same bytes. Nothing else in OpenSSL changes. A thread outside a simulation gets
+//! OpenSSL's own numbers, even in a program with simulations.
 
 use super::library::symbol;
 use std::ffi::{c_int, c_uchar, c_void};
@@ -21,7 +21,7 @@ struct RandMethod {
     status: Option<unsafe extern "C" fn() -> c_int>,
 }
 
-/// Fills bytes if the calling thread is in a simulation; false if it is in none.
+/// Fills the bytes and returns true if the calling thread is in a simulation; otherwise false.
 type Source = fn(&mut [u8]) -> bool;
 
 static METHOD: RandMethod = RandMethod {

@@ -6,7 +6,7 @@
 /// 2.40).
 const PIECE_BYTES: usize = 1024;
 
-/// Like `copy_from_slice`, fast for any destination.
+/// Like `copy_from_slice`, but fast for any alignment.
 pub(super) fn copy(into: &mut [u8], from: &[u8]) {
     assert!(into.len() == from.len(), "{} bytes into {}", from.len(), into.len());
     for (into, from) in into.chunks_mut(PIECE_BYTES).zip(from.chunks(PIECE_BYTES)) {

@@ -1,5 +1,5 @@
-//! The keys of one direction: seals or opens its records (RFC 8446, sections 5.2, 5.3, 7.2 and
-//! 7.3).
+//! The keys of one direction, which encrypt or decrypt its records (RFC 8446, sections 5.2, 5.3,
+//! 7.2 and 7.3).
 
 use super::cipher::{Cipher, NONCE_BYTES, Sealing};
 use super::{HEADER_BYTES, TAG_BYTES};
@@ -18,7 +18,7 @@ pub(super) struct Direction {
     secret: Zeroizing<Vec<u8>>,
     key: Cipher,
     iv: [u8; NONCE_BYTES],
-    /// Records sealed or opened with the key so far.
+    /// Records encrypted or decrypted with the current key so far.
     sequence: u64,
 }
 
@@ -49,12 +49,12 @@ impl Direction {
         Self::new(self.hash, secret)
     }
 
-    /// Records sealed or opened with the key so far.
+    /// Records encrypted or decrypted with the current key so far.
     pub(super) fn records(&self) -> u64 {
         self.sequence
     }
 
-    /// A nonce that this key has never used.
+    /// A nonce that this key has never used; `None`: all are used.
     fn nonce(&mut self) -> Option<[u8; NONCE_BYTES]> {
         let mut bytes = self.iv;
         for (byte, number) in bytes[4..].iter_mut().zip(self.sequence.to_be_bytes()) {
@@ -64,7 +64,7 @@ impl Direction {
         Some(bytes)
     }
 
-    /// Seals a record in place: its content already is between the header and the tag.
+    /// Encrypts a record in place: the content is already between the header and the tag.
     pub(super) fn seal(&mut self, record: &mut [u8]) -> Option<()> {
         let (header, body) = record.split_at_mut(HEADER_BYTES);
         show(header, body.len())?;

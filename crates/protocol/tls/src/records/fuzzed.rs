@@ -1,5 +1,6 @@
-//! For fuzzing. The input decides what a peer with the keys sends, valid or not, how an attacker
-//! changes it in transit, and in which pieces it arrives and is read.
+//! For fuzzing. The fuzz input decides which valid or invalid bytes a peer with the keys sends, how
+//! an attacker changes them in transit, and in which pieces they arrive and the receiver reads
+//! them.
 
 use super::{APPLICATION, EXTRA_BYTES, HEADER_BYTES, LINE_BYTES, Records};
 use crate::TlsError;
@@ -55,7 +56,7 @@ struct Way {
     /// The number of `wire` bytes that have arrived, and of `said` bytes that were read.
     brought: usize,
     read: usize,
-    /// Data from here on was changed and must not be read.
+    /// The attacker changed the bytes from here, which the receiver must not read.
     changed_at: Option<usize>,
     /// Whether the fuzz input may have ended the connection.
     is_odd: bool,
@@ -136,7 +137,7 @@ impl Way {
         let end = self.wire.len().min(self.brought + bytes);
         let mut plain = vec![0; room];
         let mut sealed = &self.wire[self.brought..end];
-        // Some go straight to a buffer with room for whole records only.
+        // Some bytes take the path for whole records only.
         let (mut filled, mut ended) = self.to.open_some(&mut sealed, &mut plain[..room / 2]);
         if ended.is_none() {
             let (more, end) = self.to.open(sealed, &mut plain[filled..]);
@@ -146,7 +147,7 @@ impl Way {
         let expected = self.said.get(self.read..self.read + filled);
         assert!(expected == Some(&plain[..filled]), "something else is read");
         self.read += filled;
-        // A record is no shorter than its data.
+        // A record is no shorter than its data, so the receiver reads no more than arrived.
         let most = self.changed_at.unwrap_or(self.brought);
         assert!(self.read <= most, "it is read behind a change");
         self.ended = ended;
@@ -170,7 +171,7 @@ impl Way {
             ((1, None), None) => assert_eq!(plain[0], 7),
             ((0, None), Some(TlsError::Closed | TlsError::Refused(_))) => {}
             ((0, Some(TlsError::Refused(_))), Some(TlsError::Broken(_))) => {}
-            // An end that asked for this many answers at once receives them all.
+            // An end that requested this many answers at once receives them all.
             ((0, Some(over)), _) if length / LINE_BYTES > limits::RECORDS_WITHOUT_DATA => {
                 self.is_odd = true;
                 self.ended = Some(over);

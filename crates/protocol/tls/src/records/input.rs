@@ -3,11 +3,11 @@
 use super::{APPLICATION, DECODE_ERROR, Fatal, HEADER_BYTES, RECORD_OVERFLOW, TAG_BYTES};
 use crate::limits;
 
-/// Collects bytes to whole records; see the module's text.
+/// Collects received bytes until they form whole records.
 #[derive(Default)]
 pub(super) struct Input {
     bytes: Vec<u8>,
-    /// Bytes already consumed.
+    /// Bytes at the front that [`Self::next`] has already returned.
     taken: usize,
 }
 
@@ -78,7 +78,7 @@ impl Input {
         }
     }
 
-    /// Frees memory after a record was used.
+    /// Frees the memory if all collected records are used.
     pub(super) fn tidy(&mut self) {
         if self.len() == 0 {
             *self = Self::default();
@@ -86,7 +86,7 @@ impl Input {
     }
 }
 
-/// The length of the first record in `bytes`, once its header is complete.
+/// The length of the first record in `bytes`; `None` if its header is incomplete.
 fn record_bytes(bytes: &[u8]) -> Result<Option<usize>, Fatal> {
     let [kind, _, _, high, low, ..] = *bytes else { return Ok(None) };
     let length = usize::from(u16::from_be_bytes([high, low]));

@@ -69,15 +69,15 @@ pub(crate) struct Records {
     input: Input,
     /// Opened data that was not read yet.
     held: Vec<u8>,
-    /// An incomplete message.
+    /// An incomplete handshake message.
     messages: Vec<u8>,
-    /// Records in a row without data.
+    /// Consecutive records without data.
     without_data: usize,
     /// Sealed bytes that were not output yet.
     output: Vec<u8>,
 }
 
-/// The kind of a record.
+/// The content of a decrypted record.
 enum Opened {
     Data(usize),
     /// Data for which `plain` had no room; now in `held`.
@@ -89,8 +89,8 @@ enum Opened {
 struct Fatal(u8, &'static str);
 
 impl Records {
-    /// Takes the secrets of a handshake, its remaining output, and the bytes received after it.
-    /// `None` if there is no suite with the hash, or a secret is missing.
+    /// The records after a handshake with these secrets. `None` if no cipher suite has the hash, or
+    /// a secret is missing.
     pub(crate) fn new(
         hash: Hash,
         secrets: Secrets,
@@ -115,8 +115,8 @@ impl Records {
         })
     }
 
-    /// Limits a record's content, with type and padding, to this many bytes: some cache lines (RFC
-    /// 6066, section 4; RFC 8446, section 5.4).
+    /// Limits a record to `most_bytes`, a multiple of the cache line (RFC 6066, section 4; RFC
+    /// 8446, section 5.4).
     pub(crate) fn shorten(&mut self, most_bytes: usize) {
         self.record_bytes = self.record_bytes.min(most_bytes);
     }
@@ -135,8 +135,8 @@ impl Records {
         self.held.len() + self.input.len() + more
     }
 
-    /// Opens the fed bytes, then `sealed`; returns the number of plain bytes, and the error that
-    /// ended the connection after them.
+    /// Decrypts the fed bytes, then `sealed`. Returns the number of bytes in `plain`, and the error
+    /// that ended the connection after these.
     pub(crate) fn open(&mut self, sealed: &[u8], plain: &mut [u8]) -> (usize, Option<TlsError>) {
         let mut filled = self.take_held(plain);
         let mut sealed = sealed;
@@ -149,7 +149,7 @@ impl Records {
                 Err(error) => return (filled, Some(error)),
             }
         }
-        // The rest is part of a record, or waits because `plain` is full.
+        // The rest is an incomplete record, or must wait because `plain` is full.
         self.input.add(sealed);
         (filled, None)
     }
@@ -273,7 +273,7 @@ impl Records {
             let Some((body, rest)) = rest.split_at_checked(length) else { break };
             match (*kind, body) {
                 (NEW_SESSION_TICKET, _) if self.is_client => {}
-                // The next record uses the new key, so nothing may follow in this one.
+                // The next record uses the new key, so no message may follow in this record.
                 (KEY_UPDATE, [asked @ (0 | 1)]) if rest.is_empty() => self.follow(*asked == 1)?,
                 _ => return Err(Fatal(UNEXPECTED_MESSAGE, "a message is not expected")),
             }
@@ -283,7 +283,7 @@ impl Records {
         Ok(())
     }
 
-    /// Handles a key update of the peer.
+    /// Handles a key update of the peer, which may ask for one in return.
     fn follow(&mut self, is_asked: bool) -> Result<(), Fatal> {
         let none = || Fatal(INTERNAL_ERROR, "the keys cannot be updated");
         self.incoming = self.incoming.updated().ok_or_else(none)?;
@@ -299,7 +299,7 @@ impl Records {
         Ok(())
     }
 
-    /// Writes a key update and switches to the new keys.
+    /// Writes a key update and switches to the new sending keys.
     fn update_keys(&mut self, asks: bool, into: &mut [u8]) -> Option<usize> {
         let message = [KEY_UPDATE, 0, 0, 1, u8::from(asks)];
         into[HEADER_BYTES..][..message.len()].copy_from_slice(&message);
@@ -337,8 +337,8 @@ impl Records {
         self.output.len() + plain_bytes + records * (EXTRA_BYTES + LINE_BYTES + LINE_BYTES)
     }
 
-    /// Writes pending output into `into`, and all of `plain` in records after it. Returns the
-    /// number of bytes, at most [`sealed_bytes`](Self::sealed_bytes).
+    /// Writes pending output into `into`, and then all of `plain` in encrypted records. Returns the
+    /// number of written bytes, at most [`sealed_bytes`](Self::sealed_bytes).
     pub(crate) fn seal(
         &mut self,
         plain: &mut dyn Iterator<Item = &[u8]>,
@@ -374,7 +374,7 @@ impl Records {
         Ok(end)
     }
 
-    /// Writes a key update before a record, if one is due.
+    /// Writes a key update before a record, if one is due; returns its length.
     fn begin(&mut self, into: &mut [u8]) -> Result<usize, TlsError> {
         let Some(per_key) = self.per_key else { return Ok(0) };
         let is_due = self.outgoing.records() >= per_key;
@@ -387,7 +387,7 @@ impl Records {
         updated.ok_or_else(|| TlsError::Broken("the keys cannot be updated".to_owned()))
     }
 
-    /// Seals a full record of contiguous content.
+    /// Encrypts a full record of contiguous content; returns the record's length.
     fn whole(&mut self, content: &[u8], into: &mut [u8]) -> Result<usize, TlsError> {
         let record = &mut into[..content.len() + EXTRA_BYTES];
         let is_sealed = self.outgoing.seal_from(APPLICATION, content, record).is_some();
@@ -408,7 +408,7 @@ impl Records {
         self.output.len()
     }
 
-    /// Moves pending output into `into`, as much as fits.
+    /// Moves pending output into `into`, as much as fits; returns the number of bytes.
     pub(crate) fn take_output(&mut self, into: &mut [u8]) -> usize {
         take_from(&mut self.output, into)
     }
@@ -423,7 +423,8 @@ fn not_taken() -> TlsError {
     TlsError::Broken("a record was not taken".to_owned())
 }
 
-/// Moves bytes from the front of `kept`, as many as fit; frees its memory when it is empty.
+/// Moves bytes from the front of `kept`, as many as fit; frees the memory of `kept` when it is
+/// empty.
 fn take_from(kept: &mut Vec<u8>, into: &mut [u8]) -> usize {
     let count = kept.len().min(into.len());
     into[..count].copy_from_slice(&kept[..count]);

@@ -1,4 +1,4 @@
-//! AES-GCM, with the faster of two libraries on this processor (decision 26).
+//! AES-GCM, from the library that is faster on this processor (decision 26).
 //!
 //! Both libraries seal and open from one buffer to another. `wide` does so in one pass, with the
 //! widest instructions. `narrow` copies first, and serves every other processor and system.
@@ -13,14 +13,14 @@ use farblock_secure::Hash;
 /// Bytes of a nonce.
 pub(super) const NONCE_BYTES: usize = 12;
 
-/// A key of the suite with this hash.
+/// An AES-GCM key.
 pub(super) enum Cipher {
     Narrow(narrow::Key),
     #[cfg(all(feature = "wide", target_arch = "x86_64", target_os = "linux"))]
     Wide(wide::Key),
 }
 
-/// The bytes to seal: content, type and padding.
+/// The input of the encryption of one record without padding.
 pub(super) struct Sealing<'a> {
     pub(super) nonce: [u8; NONCE_BYTES],
     pub(super) header: &'a [u8],
@@ -30,7 +30,7 @@ pub(super) struct Sealing<'a> {
 }
 
 impl Cipher {
-    /// The length of a key; `None` if there is no suite with the hash.
+    /// The length of a key in bytes; `None` if no cipher suite has the hash.
     pub(super) fn key_bytes(hash: Hash) -> Option<usize> {
         match hash {
             Hash::Sha256 => Some(16),
@@ -39,7 +39,7 @@ impl Cipher {
         }
     }
 
-    /// Uses the faster of the two libraries.
+    /// Prepares a key for the faster of the two libraries.
     pub(super) fn new(key: &[u8]) -> Option<Self> {
         #[cfg(all(feature = "wide", target_arch = "x86_64", target_os = "linux"))]
         if wide::is_fast() {
@@ -48,7 +48,7 @@ impl Cipher {
         narrow::Key::new(key).map(Self::Narrow)
     }
 
-    /// Seals content and type into a record's `body`, which is as long as both plus the tag.
+    /// Encrypts content and type into a record's `body`, which is as long as both plus the tag.
     pub(super) fn seal(&self, what: &Sealing<'_>, body: &mut [u8]) -> Option<()> {
         assert!(body.len() == what.content.len() + 1 + TAG_BYTES, "the body has another length");
         match self {
@@ -58,7 +58,7 @@ impl Cipher {
         }
     }
 
-    /// Seals the content that already is in a record's `body`, before its tag.
+    /// Encrypts the content that is already in a record's `body`, before the tag.
     pub(super) fn seal_in_place(
         &self,
         nonce: [u8; NONCE_BYTES],

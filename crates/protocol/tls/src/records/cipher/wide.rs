@@ -1,7 +1,8 @@
-//! AES-GCM with AWS-LC, where the processor has AES and carry-less multiplication on 64 bytes at a
-//! time: one and a half times as fast as `ring`, and from one place to another.
+//! AES-GCM with AWS-LC, for processors with AES and carry-less multiplication on 64 bytes at a
+//! time: one and a half times as fast as `ring`, and from one buffer into another.
 //!
-//! Its Rust interface seals only in place. Its C interface, used here, has no such limit.
+//! AWS-LC's Rust interface encrypts only in place; its C interface, used here, does not require
+//! that.
 
 use super::{NONCE_BYTES, Sealing, TAG_BYTES};
 use aws_lc_sys::{
@@ -10,14 +11,14 @@ use aws_lc_sys::{
 };
 use std::ptr::NonNull;
 
-/// A key for AWS-LC; see the module's text. Owns the context, which AWS-LC wipes when it frees it.
+/// A key for AWS-LC; see the module's text. Owns the context, which AWS-LC wipes on release.
 pub(in super::super) struct Key(NonNull<EVP_AEAD_CTX>);
 
 // SAFETY: the context is not bound to a thread, and the functions called with it only read it.
 unsafe impl Send for Key {}
 
-/// Whether the processor has the instructions that make AWS-LC faster. AWS-LC checks them itself
-/// and falls back to narrower instructions than `ring` uses.
+/// Whether the processor has the instructions that make AWS-LC faster. Without them, AWS-LC falls
+/// back to narrower instructions than `ring` uses.
 pub(super) fn is_fast() -> bool {
     is_x86_feature_detected!("vaes")
         && is_x86_feature_detected!("vpclmulqdq")
@@ -61,7 +62,8 @@ impl Key {
         unsafe { self.scatter(nonce, header, (into, into, inner.len()), &[], tag) }
     }
 
-    /// Seals bytes from the first place into the second, then `more` and the tag into `behind`.
+    /// Encrypts bytes from the first place into the second, then writes `more`, encrypted, and the
+    /// tag into `behind`.
     ///
     /// # Safety
     /// The first place is valid for reads and the second for writes; they are equal or disjoint.
