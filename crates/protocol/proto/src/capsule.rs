@@ -23,8 +23,8 @@ pub enum RemoteForm {
     Keyed,
 }
 
-/// The location of a command's data. Fields that only the transport needs, such as the key and
-/// address of registered memory, stay in the descriptor.
+/// The location of a command's data. The key and address of registered memory, which only the
+/// transport needs, stay in the descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DataPointer {
     /// In the command capsule, after the submission queue entry.
@@ -32,7 +32,7 @@ pub enum DataPointer {
         /// Length in bytes.
         length: u32,
     },
-    /// In the host's memory. The transport moves it when the controller pulls or pushes.
+    /// In the host's memory. The transport transfers it when the controller pulls or pushes.
     Remote {
         /// Length in bytes.
         length: u32,

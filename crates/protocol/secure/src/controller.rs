@@ -56,7 +56,7 @@ pub enum Demand {
     /// None.
     #[default]
     Authentication,
-    /// The host must request the controller's proof.
+    /// The host must request the controller's proof of identity.
     Mutual,
     /// The host must use TLS, with its own key or with a key that the authentication generates.
     SecureChannel,
@@ -226,8 +226,7 @@ impl Controller {
         }
     }
 
-    /// Whether the host has requested a secure channel. If so, a queue without TLS must carry no
-    /// other commands.
+    /// Whether the host has requested a secure channel. If so, reject other commands without TLS.
     #[must_use]
     pub fn has_concatenated(&self) -> bool {
         self.asked != Concatenation::NONE
@@ -444,7 +443,8 @@ impl Controller {
         Names { host: &self.terms.host_nqn, subsystem: &self.terms.subsystem_nqn }
     }
 
-    /// Whether a secret of the host matches. Tries all, so that the time does not reveal which one.
+    /// Whether one of the host's secrets matches. Tries all, so that the time does not reveal which
+    /// one matched.
     fn is_hosts(&self, question: &Question<'_>, response: &[u8]) -> bool {
         let fits = |secret| question.of_host(secret, self.names()).ct_eq(response);
         let none = subtle::Choice::from(0);

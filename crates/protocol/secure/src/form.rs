@@ -21,7 +21,7 @@ pub(crate) struct Form {
     pub(crate) key_bytes_max: usize,
 }
 
-/// A key, and the hash in its text.
+/// A key, and the hash (`hh`) in its text.
 pub(crate) type Key = (Zeroizing<Vec<u8>>, Option<Hash>);
 
 /// The error in a text.

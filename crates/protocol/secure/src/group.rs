@@ -1,7 +1,7 @@
 //! Diffie-Hellman in the finite field groups of RFC 7919.
 //!
 //! Private exponents are short, as RFC 7919 (section 5.2) allows: twice the group's strength. So a
-//! controller can afford the larger groups even for hosts that it does not know.
+//! controller can afford the larger groups even for unknown hosts.
 
 use crate::Entropy;
 use alloc::vec::Vec;

@@ -159,7 +159,7 @@ impl Host {
         matches!(self.state, HostState::Replying { .. } | HostState::AwaitsSuccess { .. })
     }
 
-    /// Reports that the driver sent the message of [`Step::Send`], and the controller accepted it.
+    /// Reports that the driver sent the message of [`Step::Send`], and that the command succeeded.
     ///
     /// # Panics
     /// If the step was not [`Step::Send`].

@@ -22,7 +22,7 @@
 //!
 //! **Secure channel concatenation** (TP 8018, Base 2.1): a host may request a TLS key from its
 //! authentication ([`Concatenation`]). Both sides then have the same [`TlsPsk`]; further commands
-//! use a new TLS connection with it.
+//! use a new TLS connection with this key.
 //!
 //! The caller supplies random bytes ([`Entropy`]) and enforces timeouts, because this crate has no
 //! clock.

@@ -1,5 +1,5 @@
 //! Secrets in their text form: `DHHC-1:hh:base64(key ‖ CRC-32):` (TP 8006, "secret representation";
-//! nvme-cli's `gen-dhchap-key` makes it).
+//! as from nvme-cli's `gen-dhchap-key`).
 
 use crate::form::{Form, Problem};
 use crate::{Entropy, Hash};
@@ -18,7 +18,7 @@ const FORM: Form = Form {
 /// The text that the transformation appends to the name.
 const TRANSFORMATION: &[u8] = b"NVMe-over-Fabrics";
 
-/// A secret of DH-HMAC-CHAP. It is never printed, and its memory is wiped when it is dropped.
+/// A secret of DH-HMAC-CHAP. Never printed, and wiped from memory when dropped.
 #[derive(Clone)]
 pub struct Secret {
     key: Zeroizing<Vec<u8>>,

@@ -25,7 +25,7 @@ const RETAINED_LABEL: &str = "tls13 HostNQN";
 /// The label that derives a pre-shared key.
 const PSK_LABEL: &str = "tls13 nvme-tls-psk";
 
-/// A key for TLS. It is never printed, and its memory is wiped when it is dropped.
+/// A key for TLS. Never printed, and wiped from memory when dropped.
 #[derive(Clone)]
 pub struct TlsKey {
     key: Zeroizing<Vec<u8>>,
@@ -179,9 +179,8 @@ impl TlsKey {
 
 impl TlsPsk {
     /// The pre-shared keys from an authentication (Base 2.1, "Generated PSK for TLS"): derived from
-    /// the HMAC of both challenges with the session key, as if that were a retained key. The
-    /// specified derivation comes first. Empty if the names are too long, or no cipher suite has
-    /// the hash.
+    /// the HMAC of both challenges with the session key as from a retained key. The specified
+    /// derivation comes first. Empty if the names are too long, or no cipher suite has the hash.
     pub(crate) fn generated(
         hash: Hash,
         session_key: &[u8],

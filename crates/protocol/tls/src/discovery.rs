@@ -18,8 +18,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(crate) const DISCOVERY_NQN: &str = "nqn.2014-08.org.nvmexpress.discovery";
 
 /// The keys by their identities, each with the number of subsystems for which it is set. The server
-/// computes the identities when it sets keys, not when a client connects: any peer can connect, and
-/// there may be thousands of subsystems.
+/// computes the identities when it sets keys, not when a client connects: there may be thousands,
+/// and any peer can connect.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct ForDiscovery {
     known: BTreeMap<String, Vec<(TlsKey, usize)>>,

@@ -151,8 +151,7 @@ impl ServerKeys {
         self.generated.all().retain(|(name, of), _| of != subsystem || !is_meant(name));
     }
 
-    /// Whether the server may ask a host for a key update: the host never dropped a connection
-    /// because of one.
+    /// Whether the server may ask a host for a key update: no request made it drop a connection.
     pub(crate) fn may_ask(&self, host: &str) -> bool {
         !self.unable.lock().unwrap_or_else(PoisonError::into_inner).contains(host)
     }
@@ -181,7 +180,7 @@ impl ServerKeys {
         self.by_host.contains_key(host) || self.for_discovery.contains_key(host)
     }
 
-    /// Whether a host still has at least one of the discovery keys that it has in `before`.
+    /// Whether a host still has at least one of its discovery keys in `before`.
     #[must_use]
     pub fn keeps_for_discovery(&self, before: &Self, host: &str) -> bool {
         let (had, has) = (before.for_discovery.get(host), self.for_discovery.get(host));
@@ -360,7 +359,7 @@ mod tests {
         for number in 0..KEYS {
             keys.set(HOST, &format!("{DISK}{number}"), &[key(number)]);
         }
-        // The host gets one turn of each round, and always the same one.
+        // The host gets one turn of each round, always at the same place in the round.
         let mut tried = vec![false; psks.len()];
         for _ in 0..20 {
             let found = keys.find(psks[0].identity.as_bytes());
@@ -467,7 +466,7 @@ mod tests {
         for number in 0..SUBSYSTEMS {
             let subsystem = format!("{DISK}{number}");
             own.set(HOST, &subsystem, &[key(number)]);
-            // A keyring has keys for the subsystem, and one for discovery.
+            // Keyring keys: several for the subsystem, and one for discovery.
             let listed = as_given(&psk(number, DISCOVERY_NQN));
             let others = (0..7).map(|other| as_given(&psk(100 + other, &subsystem)));
             let keys: Vec<_> = others.chain([listed]).collect();

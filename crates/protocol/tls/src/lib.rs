@@ -30,8 +30,8 @@
 //! the handshake it uses no memory of OpenSSL.
 //!
 //! **The libraries.** The system's OpenSSL 3 (`libssl.so.3`) does the handshake; on Windows, the
-//! copy in the program's folder does (`libssl-3-x64.dll`). The process loads it on the first use of
-//! TLS (decision 26). This crate itself processes records, with AES-GCM from AWS-LC if the
+//! copy in the program's folder does (`libssl-3-x64.dll`). The process loads OpenSSL on the first
+//! use of TLS (decision 26). This crate itself processes records, with AES-GCM from AWS-LC if the
 //! processor has wide AES instructions, otherwise from `ring` (decision 26).
 //!
 //! **Not implemented.** Kernel TLS (decision 27), certificates, early data, resumption.

@@ -52,8 +52,7 @@ pub const RECORDS_PER_KEY: u64 = 1 << 23;
 /// to RFC 8446's limit, is for records that arrive before the client answers.
 pub const SERVER_RECORDS_PER_KEY: u64 = 23_000_000;
 
-/// Most hosts that the server remembers because they dropped a connection after a request for a key
-/// update.
+/// Most hosts that the server remembers for dropping a connection after a request for a key update.
 pub const UNABLE_HOSTS: usize = 1024;
 
 /// Most generated keys of one host for one subsystem. Each controller of the host has one, and a

@@ -78,8 +78,8 @@ macro_rules! open_code {
 
         impl core::fmt::Display for $name {
             fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-                // The name, if there is one. Without a name, and in the alternate form, also the
-                // number.
+                // Shows the name if the code has one. Without a name, and in the alternate form,
+                // shows the number, too.
                 match self.name() {
                     Some(name) if f.alternate() => write!(f, "{name} ({:#04x})", self.0),
                     Some(name) => f.write_str(name),

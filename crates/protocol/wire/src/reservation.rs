@@ -1,5 +1,5 @@
 //! Reservations (Base 2.0c, "Reservation Acquire command", "Reservation Register command",
-//! "Reservation Release command", "Reservation Report command"; figures are cited by their names).
+//! "Reservation Release command", "Reservation Report command"; comments cite figures by name).
 
 use zerocopy::little_endian::{U16, U32, U64};
 

@@ -149,7 +149,7 @@ impl Registry {
         data: &[u8],
         now: Instant,
     ) -> Result<AdminOutcome, Status> {
-        // The association may have ended while the command was on its way to this function.
+        // The association may have ended before this call.
         let controller = self.controllers.get_mut(&id).ok_or(Status::ABORTED_SQ_DELETION)?;
         controller.keep_alive.traffic().mark();
         if sqe.opcode == AdminOpcode::FABRICS.0 {

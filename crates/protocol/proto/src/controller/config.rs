@@ -253,7 +253,7 @@ pub enum ConfigError {
     Text(&'static str),
     /// The number of this name is outside its limits.
     OutOfRange(&'static str),
-    /// There are already as many of these as the limit allows.
+    /// The number of items of this kind has reached its limit.
     TooMany(&'static str),
     /// A namespace identifier of 0 or above the limit.
     NamespaceId(NamespaceId),

@@ -29,8 +29,8 @@ pub struct ConnectRequest<'a> {
     pub command: &'a ConnectCommand,
     /// The command's data.
     pub data: &'a ConnectData,
-    /// The local address of the connection, without port and brackets: printable ASCII. It
-    /// replaces the wildcard address of a listener in the discovery log page.
+    /// The local address of the connection, without port and brackets: printable ASCII. In the
+    /// discovery log page it replaces a listener's wildcard address.
     pub local_address: &'a str,
     /// The listener that accepted the connection, if known.
     pub port: Option<PortId>,
@@ -56,15 +56,15 @@ pub struct Connected {
     pub instance: Instance,
     /// The queue's identifier.
     pub queue: QueueId,
-    /// The kind of its commands.
+    /// The kind of commands on the queue.
     pub kind: QueueKind,
     /// The number of queue entries: SQSIZE + 1. A host has at most one command fewer in flight,
     /// unless it disabled flow control.
     pub depth: u16,
     /// The subsystem; `None` on a discovery controller.
     pub subsystem: Option<SubsystemId>,
-    /// The port through which the controller's admin queue connected. It determines the ANA states
-    /// of the namespaces; see [`NamespaceTable::seen_from`].
+    /// The port through which the controller's admin queue connected. This port determines the ANA
+    /// states of the namespaces; see [`NamespaceTable::seen_from`].
     pub port: Option<PortId>,
     /// The current namespaces; none on a discovery controller.
     pub namespaces: Arc<NamespaceTable>,
@@ -139,7 +139,7 @@ impl<'a> Names<'a> {
 }
 
 impl Registry {
-    /// Connects a queue: an admin queue to a new controller, an I/O queue to its controller.
+    /// Connects a queue: an admin queue to a new controller, an I/O queue to an existing one.
     ///
     /// # Errors
     /// The content of the completion if the controller refuses the queue.

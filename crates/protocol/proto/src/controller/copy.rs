@@ -22,7 +22,7 @@ pub struct CopySource {
 pub struct CopyPlan {
     /// The namespace.
     pub namespace: NamespaceId,
-    /// The first block there.
+    /// The first destination block.
     pub lba: Lba,
     /// The number of source ranges, 1 to 128.
     pub ranges: u16,
@@ -37,7 +37,7 @@ pub struct CopyPart {
     pub from: CopySource,
     /// The destination namespace.
     pub namespace: NamespaceId,
-    /// The first block there.
+    /// The first destination block.
     pub to: Lba,
 }
 

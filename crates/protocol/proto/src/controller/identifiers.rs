@@ -20,7 +20,7 @@ use alloc::vec::Vec;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct HostMark(pub u64);
 
-/// A host, and the identifier that it claims.
+/// A host, and the identifier that it uses.
 #[derive(Clone, Copy, Debug)]
 pub struct Identified<'a> {
     /// Its name (HOSTNQN).

@@ -44,8 +44,7 @@ pub const MIN_QUEUE_DEPTH: u16 = 2;
 /// Asynchronous Event Request Limit Exceeded.
 pub const ASYNC_EVENT_REQUESTS: usize = 4;
 
-/// Abort commands that a host may have outstanding (ACL is one less). The target holds those that
-/// it cannot answer at once, and refuses further ones.
+/// Abort commands that a host may have outstanding (ACL is one less). The target refuses any more.
 pub const ABORT_COMMANDS: u8 = 4;
 
 /// Blocks that a fused Compare and Write may name (ACWU is one less). On-disk locks use one block,
@@ -79,8 +78,8 @@ pub const DISCOVERY_KEEP_ALIVE: Duration = Duration::from_secs(120);
 /// termination").
 pub const ASSOCIATION_LINGER: Duration = Duration::from_secs(120);
 
-/// CAP.TO and CRTO: the time a host waits for readiness, in units of 500 ms. Our controllers are
-/// ready at once.
+/// CAP.TO and CRTO: the time for which a host waits for readiness, in units of 500 ms. Our
+/// controllers are ready at once.
 pub const READY_TIMEOUT_500_MS: u8 = 15;
 
 /// Smallest memory page (CAP.MPSMIN 0), the unit of MDTS, in bytes.
@@ -100,8 +99,8 @@ pub const MAX_IN_CAPSULE_BYTES: u32 = 1 << 20;
 pub const DATASET_RANGES: u16 = 128;
 
 /// Blocks of one range of a Dataset Management command (DMRSL), and of all of its ranges (DMSL): 64
-/// GiB of the smallest blocks. Linux splits deallocations by DMRSL only. It ignores DMSL, but never
-/// sends more than DMRSL blocks in all ranges of a command.
+/// GiB of the smallest blocks. Linux splits deallocations by DMRSL only. A command of Linux never
+/// has more than DMRSL blocks in all of its ranges.
 pub const DATASET_BLOCKS: u32 = 1 << 27;
 
 /// Largest range of a Write Zeroes (WZSL) or Verify (VSL) command, in bytes: 65,536 blocks, the

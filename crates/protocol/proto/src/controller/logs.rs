@@ -93,7 +93,7 @@ impl ErrorLog {
     }
 
     pub(crate) fn push(&mut self, record: &ErrorRecord) {
-        // Zero would mark the entry as unused, so the count starts at one.
+        // An error count of zero would mark the entry as unused, so the count starts at one.
         self.count += 1;
         self.entries.truncate(usize::from(limits::ERROR_LOG_ENTRIES) - 1);
         self.entries.push_front((self.count, *record));
@@ -250,7 +250,7 @@ impl Registry {
         Ok(bytes)
     }
 
-    /// The whole of a log page other than the discovery log page.
+    /// A whole log page other than the discovery log page.
     fn page(&self, controller: &Controller, page: LogPageId, sqe: &Sqe) -> Result<Vec<u8>, Status> {
         let config = controller.subsystem.and_then(|id| self.subsystem(id));
         Ok(match page {

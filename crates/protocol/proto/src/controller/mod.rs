@@ -11,12 +11,12 @@
 //! - For an admin command: call [`Registry::admin_data_bytes`], pull that many bytes from the host,
 //!   call [`Registry::admin`], then act on the [`AdminOutcome`].
 //! - After *every* call that takes `&mut Registry`: call [`Registry::poll_action`] until it returns
-//!   `None`. It returns the actions for connections other than the one that the call was about.
+//!   `None`. These actions concern other connections than the one that the call was about.
 //! - When [`Registry::next_look`] passes: call [`Registry::tick`].
 //! - No input from a peer makes a call panic, and no answer is longer than the subsystem's largest
 //!   transfer.
 //! - A [`ControllerId`](crate::ids::ControllerId) is unique in the whole registry, not only in its
-//!   subsystem. The registry reuses it only after all others.
+//!   subsystem. The registry reuses an identifier only after all others.
 //!
 //! **Not implemented.** Namespace management, firmware download, format, sanitize, self-test,
 //! telemetry, directives, in-band authentication, the static controller model, saving of features

@@ -127,25 +127,25 @@ impl NamespaceTable {
         Self { generation, max_transfer_bytes, namespaces, barred, views, hosts }
     }
 
-    /// The same table, in which the `barred` namespaces (by ascending identifier) are inaccessible.
+    /// This table, except that the `barred` namespaces (by ascending identifier) are inaccessible.
     pub(crate) fn without(&self, barred: Vec<(NamespaceId, Status)>) -> Self {
         let namespaces = self.namespaces.clone();
         Self { namespaces, barred, views: Vec::new(), hosts: None, ..*self }
     }
 
-    /// The same table, with other tables for these ports.
+    /// This table, with the tables to use for these ports instead.
     pub(crate) fn with_views(mut self, views: Vec<(PortId, Arc<Self>)>) -> Self {
         self.views = views;
         self
     }
 
-    /// The same table, with other tables for some hosts.
+    /// This table, with the tables to use for some hosts instead.
     pub(super) fn with_hosts(mut self, hosts: ByHost) -> Self {
         self.hosts = Some(hosts);
         self
     }
 
-    /// The table for a host. Call it before [`NamespaceTable::seen_from`].
+    /// The table for a host. Call this before [`NamespaceTable::seen_from`].
     #[must_use]
     pub fn seen_by(self: &Arc<Self>, host_nqn: &str) -> Arc<Self> {
         Arc::clone(self.hosts.as_ref().map_or(self, |hosts| hosts.seen_by(host_nqn)))

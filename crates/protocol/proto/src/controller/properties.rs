@@ -34,14 +34,15 @@ pub enum Lifecycle {
     ShuttingDown,
     /// Shutdown is complete; only a controller reset leaves this state. CSTS.SHST 10b.
     ShutDown,
-    /// The host enabled a configuration that we do not support. CSTS.CFS 1.
+    /// The host enabled an unsupported configuration. CSTS.CFS 1.
     Failed,
 }
 
 /// The inputs of the transition at a write to CC, besides the lifecycle and CC.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Circumstances {
-    /// A discovery controller has no I/O queues, so their entry sizes do not matter.
+    /// Whether the controller is a discovery controller: it has no I/O queues, so their entry sizes
+    /// do not matter.
     pub(crate) discovery: bool,
     /// Whether a shutdown must wait for a flush.
     pub(crate) must_flush: bool,

@@ -83,7 +83,7 @@ pub enum Action {
     },
     /// Forget an Asynchronous Event Request for which the registry returned
     /// [`AdminOutcome::Pending`](super::AdminOutcome::Pending). The host reset or shut down the
-    /// controller, which ends the request, and expects no answer to it any more.
+    /// controller, which ends the request without an answer.
     Forget {
         /// The controller on whose admin queue the request waits.
         controller: ControllerId,
@@ -509,7 +509,7 @@ impl Registry {
         self.counters(id)
     }
 
-    /// The most bytes that a command of the controller may transfer; `None` if it does not exist.
+    /// The most bytes that a command may transfer; `None` if the controller does not exist.
     #[must_use]
     pub fn max_transfer_bytes(&self, controller: ControllerId) -> Option<u32> {
         let controller = self.controllers.get(&controller)?;
@@ -643,7 +643,7 @@ impl Registry {
         self.subsystem(id).is_some_and(|config| config.allows(host_nqn))
     }
 
-    /// The namespaces of a controller, by its subsystem.
+    /// The namespace table of a controller's subsystem; empty on a discovery controller.
     pub(super) fn table_of(&self, subsystem: Option<SubsystemId>) -> Arc<NamespaceTable> {
         let table = subsystem.and_then(|id| self.namespaces(id));
         table.unwrap_or_else(|| self.no_namespaces.clone())
@@ -728,7 +728,7 @@ impl Registry {
             let Some(change) = change(controller) else { continue };
             controller.changed.push(namespace, change);
             if matches!(change, NamespaceChange::Came | NamespaceChange::Went) {
-                // The ANA log page has changed, and this event reports it.
+                // The ANA log page has changed, and the same event reports that.
                 controller.access_changes += 1;
             }
             controller.events.raise(Notice::NamespaceAttribute);

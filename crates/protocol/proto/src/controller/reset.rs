@@ -58,8 +58,8 @@ impl Instances {
 }
 
 impl Registry {
-    /// Sets the key of the controllers' names (CIU and CIRN): 128 secret random bits. Without it,
-    /// any peer can compute the names.
+    /// Sets the key of the controllers' names (CIU and CIRN): 128 secret random bits. Without such
+    /// a key, any peer can compute the names.
     pub fn set_instance_key(&mut self, random: [u8; 16]) {
         self.instances.cipher = Cipher::new(random);
     }

@@ -84,7 +84,8 @@ impl Default for Soonest {
 impl Soonest {
     /// Lowers the bound to a timer's new deadline.
     pub(crate) fn note(&self, deadline: Instant) {
-        // Every caller that changes a timer holds the registry, so there is no concurrent access.
+        // Every caller that changes a timer has exclusive access to the registry, so relaxed is
+        // enough.
         self.0.fetch_min(deadline.0, Ordering::Relaxed);
     }
 
@@ -192,7 +193,7 @@ impl KeepAlive {
     }
 }
 
-/// A controller between its admin queue's Connect and the end of the association.
+/// A controller, from its admin queue's Connect to the end of the association.
 #[derive(Debug)]
 pub(crate) struct Controller {
     pub(crate) id: ControllerId,

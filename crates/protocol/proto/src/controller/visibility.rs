@@ -165,7 +165,7 @@ impl Registry {
         let before = config.namespaces.insert(namespace, info).expect("it was found");
         let regrouped = before.ana_group != info.ana_group;
         let change = if before.uuid != info.uuid {
-            // It is a new namespace, without reservations.
+            // The identifier now belongs to a new namespace, without reservations.
             self.end_reservations(subsystem, namespace);
             Some(NamespaceChange::Replaced)
         } else if regrouped && before == (NamespaceInfo { ana_group: before.ana_group, ..info }) {

@@ -152,7 +152,7 @@ impl DiscoveryReader {
         }
     }
 
-    /// Takes the data that [`Self::step`] requested.
+    /// Handles the data that [`Self::step`] requested.
     ///
     /// # Errors
     /// When the page is malformed, or changes too often while the host reads it.

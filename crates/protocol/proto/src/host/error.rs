@@ -61,7 +61,7 @@ pub enum ConnectError {
     /// The authentication failed; the sentence says why.
     AuthenticationFailed(String),
     /// The controller closed the connection instead of answering the host's proof: it may have
-    /// refused the proof, or have died.
+    /// rejected the proof or crashed.
     ProofNotJudged,
     /// The host could not read a secret; the sentence says why.
     KeyFile(String),

@@ -22,9 +22,9 @@ const IOCCSZ_MIN: u32 = 4;
 pub enum InfoError {
     /// Fewer bytes than the structure has.
     TooShort,
-    /// It is a discovery controller, which has no namespaces.
+    /// The controller is a discovery controller, which has no namespaces.
     DiscoveryController,
-    /// There is no active namespace with that identifier.
+    /// The namespace identifier is not active.
     NoSuchNamespace,
     /// The LBA format in use is not one of the namespace's formats.
     FormatOutOfRange,
@@ -84,8 +84,8 @@ impl fmt::Display for InfoError {
 
 impl core::error::Error for InfoError {}
 
-/// Text of a fixed-length field, without its padding. It may contain any character, so show it to
-/// people as [`farblock_wire::text::Plain`].
+/// Text of a fixed-length field, without its padding. The text may contain any character, so show
+/// it to people as [`farblock_wire::text::Plain`].
 pub(super) fn text(field: &[u8]) -> String {
     let end = field.iter().position(|&byte| byte == 0).unwrap_or(field.len());
     let text = String::from_utf8_lossy(&field[..end]);

@@ -175,8 +175,8 @@ impl ControllerEnd {
         self.framer.set_max_in_capsule_bytes(bytes);
     }
 
-    /// Allows the SUCCESS flag instead of a response capsule. The driver allows it only when the
-    /// host disabled submission queue flow control, since the flag cannot carry SQHD.
+    /// Allows the SUCCESS flag instead of a response capsule. Only for hosts that disabled
+    /// submission queue flow control, since the flag cannot carry SQHD.
     pub fn set_success_flag(&mut self, allowed: bool) {
         self.success_flag = allowed;
     }

@@ -26,7 +26,7 @@ pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
     if !multiplies_wide() {
         return crc32c::crc32c_append(crc, bytes);
     }
-    // crc-fast does not invert its states; it does invert its results.
+    // crc-fast inverts results, but not its internal states.
     let mut digest = Digest::new_with_init_state(ALGORITHM, u64::from(!crc));
     digest.update(bytes);
     digest.finalize() as u32

@@ -12,7 +12,7 @@
 //!  | Digest | <-------- | Data | <-------- | Padding |
 //!  +--------+           +------+           +---------+
 //! ```
-//! The framer hands data on as slices of the input. The driver may also receive it straight into
+//! The framer returns data as slices of the input. The driver may also receive data straight into
 //! its destination ([`Framer::data_left`], [`Framer::data_received`]).
 
 use super::Digests;
@@ -130,7 +130,7 @@ impl Framer {
         }
     }
 
-    /// The IC exchange is done: from the next PDU on, these digests apply.
+    /// Reports that the IC exchange is done: these digests apply from the next PDU.
     pub fn set_operational(&mut self, digests: Digests) {
         self.digests = digests;
         self.operational = true;

@@ -151,7 +151,7 @@ unsafe extern "C" fn hello_came(ssl: *mut Ssl, alert: *mut c_int, _: *mut c_void
     }
 }
 
-/// Returns a server's key for an identity, if it is the chosen one.
+/// Returns a server's key for an identity, if the key is the chosen one.
 unsafe extern "C" fn find_session(
     ssl: *mut Ssl,
     identity: *const c_uchar,
@@ -174,7 +174,7 @@ unsafe extern "C" fn find_session(
     }
 }
 
-/// Returns a client's key, if it fits the requested hash.
+/// Returns a client's key, if the key fits the requested hash.
 unsafe extern "C" fn use_session(
     ssl: *mut Ssl,
     digest: *const Digest,

@@ -25,8 +25,8 @@ pub(super) fn advice() -> String {
 /// Loads a version: every library with functions that this crate uses.
 ///
 /// Loads only from the program's own folder. Windows would also search the working folder and
-/// `PATH`, where another user may leave a library, which would run with this program's rights. The
-/// libraries' own dependencies may be in the same folder, or part of Windows.
+/// `PATH`, where other users may leave a library that then runs with our rights. The libraries' own
+/// dependencies may be in the same folder, or part of Windows.
 #[cfg(windows)]
 pub(super) fn load(version: u32) -> Result<Vec<Library>, String> {
     use libloading::os::windows::{

@@ -41,11 +41,11 @@ static OWN: OnceLock<Bytes> = OnceLock::new();
 /// If there is no library.
 pub fn draw_from(source: fn(&mut [u8]) -> bool) -> Result<(), crate::TlsError> {
     let _ = SOURCE.set(source);
-    // OpenSSL draws its numbers for the whole process now, outside any simulation.
+    // OpenSSL must seed itself for the process now, outside any simulation.
     super::available()
 }
 
-/// Installs our functions in the library.
+/// Installs this module's functions in OpenSSL.
 pub(super) fn install(libraries: &[libloading::Library]) -> Result<(), String> {
     // SAFETY: the types match OpenSSL 3's headers, where they are stable. OpenSSL's own method is
     // static, and so is ours.

@@ -1,6 +1,5 @@
 //! For fuzzing. The fuzz input decides which valid or invalid bytes a peer with the keys sends, how
-//! an attacker changes them in transit, and in which pieces they arrive and the receiver reads
-//! them.
+//! an attacker changes them, and in which pieces they arrive and are read.
 
 use super::{APPLICATION, EXTRA_BYTES, HEADER_BYTES, LINE_BYTES, Records};
 use crate::TlsError;

@@ -374,7 +374,7 @@ impl Records {
         Ok(end)
     }
 
-    /// Writes a key update before a record, if one is due; returns its length.
+    /// Writes a key update if one is due; returns its length.
     fn begin(&mut self, into: &mut [u8]) -> Result<usize, TlsError> {
         let Some(per_key) = self.per_key else { return Ok(0) };
         let is_due = self.outgoing.records() >= per_key;

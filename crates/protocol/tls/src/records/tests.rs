@@ -137,7 +137,7 @@ fn memory_is_given_back() {
     assert_eq!(client.output.capacity() + server.held.capacity(), 0);
 }
 
-/// Whole records that fit go straight to their destination; records that do not fit stay unchanged.
+/// Whole records that fit are decrypted straight to their destination; others stay unchanged.
 #[test]
 fn what_has_no_room_stays_where_it_is() {
     let (mut client, mut server) = pair();
@@ -167,8 +167,8 @@ impl Numbers {
 }
 
 /// Data sent in batches of any size, with key updates and short records, arrives in pieces of any
-/// size and is read in others. A change in transit ends the connection before any changed data is
-/// read.
+/// size, and the receiver reads it in pieces of other sizes. A change in transit ends the
+/// connection before the receiver reads changed data.
 #[test]
 fn what_is_read_is_what_was_said() {
     for seed in 0..60 {
@@ -200,7 +200,7 @@ fn what_is_read_is_what_was_said() {
         while ended.is_none() && (!left.is_empty() || to.openable_bytes(0) > 0) {
             let (piece, rest) = left.split_at(left.len().min(1 + numbers.below(30_000)));
             let mut plain = vec![0; numbers.below(30_000)];
-            // Some go straight to a buffer with room for whole records only.
+            // Some bytes take the path for whole records only.
             let (mut piece, room) = (piece, numbers.below(2) * numbers.below(plain.len() + 1));
             let (straight, mut end) = to.open_some(&mut piece, &mut plain[..room]);
             let mut filled = straight;

@@ -38,7 +38,7 @@ impl Rights {
     }
 }
 
-/// A reservation as the data path sees it.
+/// A reservation's effect on reads and writes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Access {
     /// Its type.

@@ -160,7 +160,8 @@ pub(crate) struct Notifications {
 }
 
 impl Notifications {
-    /// Adds a notification. At the limit it drops the oldest: the host sees the gap in the numbers.
+    /// Adds a notification. At the limit, the oldest is dropped: the host sees the gap in the
+    /// numbers.
     fn push(&mut self, what: NotificationType, namespace: NamespaceId) {
         // Zero is the number of the empty page.
         self.count = self.count.wrapping_add(1).max(1);
@@ -234,7 +235,7 @@ impl Registry {
     /// The status to complete the command with; no [`Action::Reserved`] follows.
     pub fn reserve(&mut self, request: &ReservationRequest) -> Result<(), Status> {
         let controller = self.controllers.get(&request.controller);
-        // The association may have ended while the command was on its way to this function.
+        // The association may have ended before this call.
         let controller = controller.ok_or(Status::ABORTED_SQ_DELETION)?;
         let subsystem = controller.subsystem;
         let asker = Asker { host: controller.host_id, mark: controller.proved };
@@ -370,7 +371,7 @@ impl Registry {
         }
     }
 
-    /// Applies a new state, which is already stored if it must be.
+    /// Applies a new state. If it must persist, the target has already stored it.
     fn hold(
         &mut self,
         id: SubsystemId,
@@ -456,7 +457,7 @@ impl Registry {
         Some(&self.subsystem_of(id)?.reserved)
     }
 
-    /// Drops the waiting requests of closed queues: no host waits for their answers any more.
+    /// Drops the waiting requests of closed queues, whose answers no host can receive.
     pub(super) fn forget_requests(&mut self, gone: impl Fn(ControllerId, QueueId) -> bool) {
         for reserved in self.every_reserved() {
             reserved.waiting.retain(|(_, asked)| !gone(asked.controller, asked.queue));

@@ -70,7 +70,7 @@ impl Reservations {
         self.persist
     }
 
-    /// The access that the data path must apply; `None` while there is no reservation.
+    /// The access rights that the data path must enforce; `None` while there is no reservation.
     #[must_use]
     pub fn access(&self) -> Option<Access> {
         let held = self.held?;
@@ -143,7 +143,7 @@ impl Reservations {
         let registered = place.map(|place| self.registrants[place].key);
         let matches = registered.is_some_and(|key| current.is_none_or(|current| current == key));
         match action {
-            // Key 0 is invalid: it has another meaning in a Preempt.
+            // Key 0 is invalid: in a Preempt it denotes all registrants.
             RegisterAction::REGISTER | RegisterAction::REPLACE if new == 0 => return Err(INVALID),
             RegisterAction::REGISTER => match registered {
                 None => self.add(host, new)?,
