@@ -232,8 +232,8 @@ impl Controller {
         self.asked != Concatenation::NONE
     }
 
-    /// Takes the generated TLS key, once for each derivation that hosts may use; empty if
-    /// unfinished or without a key.
+    /// Takes the generated TLS key, once for each derivation that hosts may use; empty if the
+    /// authentication is unfinished or generated none.
     pub fn take_psks(&mut self) -> Vec<TlsPsk> {
         match self.progress() {
             Progress::Done => core::mem::take(&mut self.psks),

@@ -8,7 +8,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256, Sha384, Sha512};
 use zeroize::Zeroizing;
 
-/// The output of a hash function or HMAC. Dropping it wipes it, since it may be as sensitive as a
+/// The output of a hash function or HMAC. Wiped when dropped, since it may be as sensitive as a
 /// secret.
 pub(crate) type Digested = Zeroizing<Vec<u8>>;
 

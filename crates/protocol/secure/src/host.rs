@@ -121,8 +121,8 @@ impl Host {
         Self { terms, transaction, state: HostState::Opening, psks: Vec::new() }
     }
 
-    /// Takes the generated TLS key, once for each derivation that controllers may use; empty if
-    /// unfinished or without a key.
+    /// Takes the generated TLS key, once for each derivation that controllers may use; empty if the
+    /// authentication is unfinished or generated none.
     pub fn take_psks(&mut self) -> Vec<TlsPsk> {
         match self.state {
             HostState::Done(_) => core::mem::take(&mut self.psks),

@@ -1,5 +1,5 @@
 //! Secrets in their text form: `DHHC-1:hh:base64(key ‖ CRC-32):` (TP 8006, "secret representation";
-//! as from nvme-cli's `gen-dhchap-key`).
+//! nvme-cli's `gen-dhchap-key` generates such secrets).
 
 use crate::form::{Form, Problem};
 use crate::{Entropy, Hash};

@@ -31,7 +31,7 @@ pub struct ServerKeys {
 #[derive(Default, Debug)]
 struct Generated(Mutex<HashMap<(String, String), VecDeque<Made>>>);
 
-/// A key that an authentication generated, in each form that hosts derive.
+/// A key that an authentication generated, once for each derivation that hosts use.
 #[derive(Debug)]
 struct Made {
     at: Instant,
@@ -116,9 +116,9 @@ impl ServerKeys {
         !self.by_host.is_empty() || !self.by_names.is_empty()
     }
 
-    /// Adds a key that the authentication of a host for a subsystem generated, in each form that
-    /// hosts derive. At the limit, the new key replaces the oldest key that no connection uses, or
-    /// else the oldest key.
+    /// Adds a key that the authentication of a host for a subsystem generated, once for each
+    /// derivation that hosts use. At the limit, the new key replaces the oldest key that no
+    /// connection uses, or else the oldest key.
     pub fn generate(&self, psks: Vec<TlsPsk>, host: &str, subsystem: &str, now: Instant) {
         let named = |psk| {
             let (host, subsystem) = (host.to_owned(), subsystem.to_owned());

@@ -32,7 +32,7 @@ pub const SQHD_NO_FLOW_CONTROL: u16 = 0xffff;
 macro_rules! command_view {
     ($($name:ident),+) => {$(
         impl $name {
-            /// This view of an entry. The caller has checked opcode and command type.
+            /// Reinterprets an entry. The caller has checked opcode and command type.
             pub fn from_sqe(sqe: &Sqe) -> Self {
                 zerocopy::transmute!(*sqe)
             }

@@ -73,7 +73,7 @@ pub struct FeatureGet {
 }
 
 impl FeatureGet {
-    /// Reads the parameters of an entry.
+    /// Reads the parameters from a submission queue entry.
     pub const fn parse(sqe: &Sqe) -> Self {
         let cdw10 = sqe.cdw10.get();
         Self {
@@ -83,7 +83,7 @@ impl FeatureGet {
         }
     }
 
-    /// Writes the parameters to an entry.
+    /// Writes the parameters to a submission queue entry.
     pub fn emit(&self, sqe: &mut Sqe) {
         sqe.cdw10.set(u32::from(self.fid.0) | u32::from(self.select.0 & 0b111) << 8);
         sqe.cdw11.set(self.cdw11);
@@ -102,13 +102,13 @@ pub struct FeatureSet {
 }
 
 impl FeatureSet {
-    /// Reads the parameters of an entry.
+    /// Reads the parameters from a submission queue entry.
     pub const fn parse(sqe: &Sqe) -> Self {
         let cdw10 = sqe.cdw10.get();
         Self { fid: FeatureId(cdw10 as u8), save: cdw10 >> 31 != 0, cdw11: sqe.cdw11.get() }
     }
 
-    /// Writes the parameters to an entry.
+    /// Writes the parameters to a submission queue entry.
     pub fn emit(&self, sqe: &mut Sqe) {
         sqe.cdw10.set(u32::from(self.fid.0) | u32::from(self.save) << 31);
         sqe.cdw11.set(self.cdw11);

@@ -26,7 +26,7 @@ impl CrossControllerReset {
         Self { icid: cdw10 as u16, ciu: (cdw10 >> 16) as u8, cirn }
     }
 
-    /// The command.
+    /// The command as a submission queue entry.
     pub fn emit(&self) -> Sqe {
         Sqe {
             opcode: AdminOpcode::CROSS_CONTROLLER_RESET.0,

@@ -245,7 +245,7 @@ impl Registry {
         let subsystem = self.controllers[&id].subsystem;
         let subsystem = subsystem.ok_or(Status::INVALID_FIELD.with_dnr())?;
         let table = self.table_seen_by(&self.controllers[&id]);
-        // The broadcast identifier has no single value.
+        // For the broadcast identifier, there is no single value to return.
         table.find(namespace).ok_or(match namespace {
             NamespaceId::ALL => Status::INVALID_FIELD.with_dnr(),
             _ => Status::INVALID_NAMESPACE.with_dnr(),

@@ -531,7 +531,7 @@ impl DeallocateRanges {
     /// changed.
     ///
     /// # Errors
-    /// LBA Out of Range if they are not.
+    /// LBA Out of Range otherwise.
     pub fn check(&self, info: &NamespaceInfo) -> Result<(), Status> {
         let ends = self.ranges.iter().map(|(lba, blocks)| lba.0.checked_add(blocks.0.into()));
         ends.into_iter().try_for_each(|end| check_end(end, info))

@@ -39,7 +39,7 @@ pub struct Registry {
     pub(super) controller_ids: RangeInclusive<u16>,
     next_controller_id: u16,
     pub(super) instances: Instances,
-    /// This registry's location, for Identify Controller, if configured.
+    /// This registry's origin (boot and addresses), for Identify Controller.
     pub(super) origin: Option<ControllerOrigin>,
     /// The process name in Identify Controller, if configured.
     pub(super) process: Option<ProcessName>,

@@ -42,7 +42,7 @@ pub struct Command {
 }
 
 impl Command {
-    /// Any command: for pass-through, and for commands without a function of their own here.
+    /// A command with any entry: for pass-through, and for commands that have no function here.
     #[must_use]
     pub fn new(sqe: Sqe, data: Data) -> Self {
         let flags = sqe.flags & 0b11 | Sqe::FLAGS_SGL;
@@ -207,7 +207,7 @@ pub fn identify_active_namespaces(after: u32) -> Command {
 pub struct LogPage {
     /// Log page identifier (LID).
     pub page: LogPageId,
-    /// Namespace, or [`NSID_BROADCAST`] for the controller's.
+    /// Namespace, or [`NSID_BROADCAST`] for the controller's page.
     pub nsid: u32,
     /// Start, in bytes: a multiple of 4.
     pub offset: u64,

@@ -20,7 +20,7 @@ const IOCCSZ_MIN: u32 = 4;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum InfoError {
-    /// Fewer bytes than the structure has.
+    /// The answer has fewer bytes than its structure.
     TooShort,
     /// The controller is a discovery controller, which has no namespaces.
     DiscoveryController,
@@ -148,7 +148,7 @@ pub struct ControllerInfo {
     /// Whether every command, not only Keep Alive, resets the controller's keep-alive timer
     /// (CTRATT.TBKAS).
     pub traffic_keep_alive: bool,
-    /// The controller's location, if it is a farblock controller.
+    /// The origin (boot and addresses) of the controller's process, if it is a farblock controller.
     pub origin: Option<ControllerOrigin>,
     /// The process of the controller, if it is a farblock controller that reports its process.
     pub process: Option<ProcessName>,

@@ -63,11 +63,11 @@ pub struct NamespaceInfo {
     pub shared: bool,
     /// Its ANA group (ANAGRPID); 0 for none.
     pub ana_group: u32,
-    /// Namespace globally unique identifier, if it has one.
+    /// Namespace globally unique identifier, if the namespace has one.
     pub nguid: Option<[u8; 16]>,
-    /// IEEE extended unique identifier, if it has one.
+    /// IEEE extended unique identifier, if the namespace has one.
     pub eui64: Option<[u8; 8]>,
-    /// UUID, if it has one.
+    /// UUID, if the namespace has one.
     pub uuid: Option<[u8; 16]>,
     /// UUIDs of the remote namespaces of which it consists, if its target reports them.
     pub contents: Vec<[u8; 16]>,

@@ -16,7 +16,7 @@ const CTRL_SET_SESSION_CACHE: c_int = 44;
 const CTRL_SET_GROUPS: c_int = 92;
 const CTRL_SET_MIN_VERSION: c_int = 123;
 const CTRL_SET_MAX_VERSION: c_int = 124;
-/// OpenSSL frees its record buffers when they are empty.
+/// Makes OpenSSL free its record buffers when they are empty.
 const MODE_RELEASE_BUFFERS: c_long = 0x10;
 const VERIFY_PEER: c_int = 1;
 /// Lists of groups. If OpenSSL rejects the first, we use the second, without a group that FIPS
@@ -142,7 +142,7 @@ pub(super) struct Library {
 }
 
 // SAFETY: several threads may use OpenSSL's contexts once they are set up, which happens before
-// they are shared. They live as long as the process.
+// they are shared. The contexts live as long as the process.
 unsafe impl Send for Library {}
 // SAFETY: as above.
 unsafe impl Sync for Library {}

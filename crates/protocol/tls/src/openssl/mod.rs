@@ -56,7 +56,7 @@ pub fn client(psk: TlsPsk) -> Result<Box<dyn Tls>, TlsError> {
     client_with(psk, limits::RECORDS_PER_KEY)
 }
 
-/// As [`client`], with another number of records for each key.
+/// As [`client`], with `records_per_key` as the limit.
 ///
 /// # Errors
 /// As with [`client`].
@@ -75,7 +75,7 @@ pub fn server(keys: Arc<ServerKeys>) -> Result<Box<dyn Tls>, TlsError> {
     server_with(keys, limits::SERVER_RECORDS_PER_KEY)
 }
 
-/// As [`server`], with another number of records for each key.
+/// As [`server`], with `records_per_key` as the limit.
 ///
 /// # Errors
 /// As with [`server`].

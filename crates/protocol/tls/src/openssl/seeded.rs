@@ -47,8 +47,8 @@ pub fn draw_from(source: fn(&mut [u8]) -> bool) -> Result<(), crate::TlsError> {
 
 /// Installs this module's functions in OpenSSL.
 pub(super) fn install(libraries: &[libloading::Library]) -> Result<(), String> {
-    // SAFETY: the types match OpenSSL 3's headers, where they are stable. OpenSSL's own method is
-    // static, and so is ours.
+    // SAFETY: the types match OpenSSL 3's headers, where they are stable. OpenSSL's own method and
+    // `METHOD` are static.
     unsafe {
         let own: unsafe extern "C" fn() -> *const RandMethod = symbol(libraries, "RAND_OpenSSL")?;
         let set: unsafe extern "C" fn(*const RandMethod) -> c_int =

@@ -78,7 +78,7 @@ impl IdentifyParameters {
         Self { cns, cntid: 0, cnssid: 0, csi: CommandSet::NVM, uuid_index: 0 }
     }
 
-    /// Reads the parameters of an entry.
+    /// Reads the parameters from a submission queue entry.
     pub const fn parse(sqe: &Sqe) -> Self {
         let (cdw10, cdw11) = (sqe.cdw10.get(), sqe.cdw11.get());
         Self {
@@ -90,7 +90,7 @@ impl IdentifyParameters {
         }
     }
 
-    /// Writes the parameters to an entry.
+    /// Writes the parameters to a submission queue entry.
     pub fn emit(&self, sqe: &mut Sqe) {
         sqe.cdw10.set(u32::from(self.cns.0) | u32::from(self.cntid) << 16);
         sqe.cdw11.set(u32::from(self.cnssid) | u32::from(self.csi.0) << 24);

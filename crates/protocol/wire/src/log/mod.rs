@@ -96,7 +96,7 @@ impl LogPageParameters {
         (self.numd_z as u64 + 1) * 4
     }
 
-    /// Reads the parameters of an entry.
+    /// Reads the parameters from a submission queue entry.
     pub const fn parse(sqe: &Sqe) -> Self {
         let (cdw10, cdw11, cdw14) = (sqe.cdw10.get(), sqe.cdw11.get(), sqe.cdw14.get());
         Self {
@@ -112,7 +112,7 @@ impl LogPageParameters {
         }
     }
 
-    /// Writes the parameters to an entry.
+    /// Writes the parameters to a submission queue entry.
     pub fn emit(&self, sqe: &mut Sqe) {
         sqe.cdw10.set(
             u32::from(self.lid.0)

@@ -20,7 +20,7 @@ pub(super) enum Cipher {
     Wide(wide::Key),
 }
 
-/// The input of the encryption of one record without padding.
+/// One record to encrypt, without padding.
 pub(super) struct Sealing<'a> {
     pub(super) nonce: [u8; NONCE_BYTES],
     pub(super) header: &'a [u8],
