@@ -11,7 +11,7 @@ pub(super) const VERSIONS: [u32; 2] = [3, 4];
 pub(super) fn load(version: u32) -> Result<Vec<Library>, String> {
     // `libssl` loads `libcrypto`, whose functions the loader finds through `libssl`.
     let name = format!("libssl.so.{version}");
-    // SAFETY: it is a library of the system, and its initialisers do not affect us.
+    // SAFETY: this is a library of the system, whose initialisers do not affect this program.
     let library = unsafe { Library::new(name) }.map_err(|error| words(&error))?;
     Ok(vec![library])
 }

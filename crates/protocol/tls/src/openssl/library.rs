@@ -160,7 +160,7 @@ impl Library {
             true => INIT_NO_ATEXIT | INIT_NO_LOAD_CONFIG,
             false => INIT_NO_ATEXIT,
         };
-        // SAFETY: any thread may call it at any time.
+        // SAFETY: any thread may call this function at any time.
         unsafe { (functions.OPENSSL_init_crypto)(options, std::ptr::null()) };
         let (server, client) = (functions.context()?, functions.context()?);
         let f = &functions;
@@ -202,7 +202,7 @@ impl Functions {
         if is_set {
             return Ok(context);
         }
-        // SAFETY: nothing else uses it.
+        // SAFETY: nothing else uses the context.
         unsafe { (self.SSL_CTX_free)(context) };
         Err("OpenSSL is not set up for TLS 1.3 here".to_owned())
     }

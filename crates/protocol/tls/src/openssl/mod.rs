@@ -121,8 +121,8 @@ enum Stage {
     Open { records: Box<Records>, peer: Option<Arc<Named>> },
 }
 
-// SAFETY: OpenSSL lets an `SSL` move between threads as long as one at a time uses it, which `&mut`
-// guarantees. The same holds for the state, which only the handle owns.
+// SAFETY: OpenSSL lets an `SSL` move between threads as long as only one thread at a time uses it,
+// which `&mut` guarantees. The same holds for the state, which only the handle owns.
 unsafe impl Send for Handle {}
 
 impl Handle {
@@ -139,12 +139,12 @@ impl Handle {
         // SAFETY: the method is static.
         let bio = || NonNull::new(unsafe { (f.BIO_new)((f.BIO_s_mem)()) });
         let (Some(input), output) = (bio(), bio()) else {
-            // SAFETY: nothing else uses either.
+            // SAFETY: nothing else uses the `SSL` or the state.
             unsafe { drop_parts(library, ssl, state) };
             return Err(none());
         };
         let Some(output) = output else {
-            // SAFETY: nothing else uses any of these.
+            // SAFETY: nothing else uses the BIO, the `SSL` or the state.
             unsafe {
                 (f.BIO_free)(input.as_ptr());
                 drop_parts(library, ssl, state);
@@ -152,7 +152,8 @@ impl Handle {
             return Err(none());
         };
         let handle = Self { library, ssl, input, output, state };
-        // SAFETY: all are valid; the `SSL` owns the BIOs from here on, and the state outlives it.
+        // SAFETY: all pointers are valid; the `SSL` owns the BIOs from here on, and the state
+        // outlives it.
         let has_suite = unsafe {
             (f.SSL_set_bio)(ssl.as_ptr(), input.as_ptr(), output.as_ptr());
             (f.SSL_set_ex_data)(ssl.as_ptr(), callbacks::STATE_INDEX, state.as_ptr().cast());
@@ -171,7 +172,7 @@ impl Handle {
 
     /// The results of the callbacks.
     fn state(&mut self) -> &mut State {
-        // SAFETY: it is valid until the handle is dropped, and no function of OpenSSL runs.
+        // SAFETY: the state is valid until the handle is dropped, and no function of OpenSSL runs.
         unsafe { self.state.as_mut() }
     }
 
@@ -217,7 +218,7 @@ impl Handle {
     /// Continues the handshake; returns false if it needs more bytes.
     fn shake(&mut self) -> Result<bool, Problem> {
         let f = &self.library.functions;
-        // SAFETY: it affects only this thread's list of errors.
+        // SAFETY: the call affects only this thread's list of errors.
         unsafe { (f.ERR_clear_error)() };
         // SAFETY: the `SSL` is valid.
         let given = unsafe { (f.SSL_do_handshake)(self.ssl.as_ptr()) };
@@ -227,7 +228,7 @@ impl Handle {
         // SAFETY: the `SSL` is valid, and the error belongs to the call above.
         match unsafe { (f.SSL_get_error)(self.ssl.as_ptr(), given) } {
             ERROR_WANT_READ => Ok(false),
-            // SAFETY: it affects only this thread's list of errors.
+            // SAFETY: the call affects only this thread's list of errors.
             _ => Err(Problem { reason: unsafe { (f.ERR_get_error)() } }),
         }
     }
@@ -267,7 +268,7 @@ impl Handle {
     }
 
     fn words(&self, problem: &Problem) -> String {
-        // SAFETY: it returns a static text, or null.
+        // SAFETY: the call returns a static text, or null.
         unsafe {
             let text = (self.library.functions.ERR_reason_error_string)(problem.reason);
             if text.is_null() {
@@ -280,7 +281,7 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // SAFETY: nothing else uses either; the `SSL` owns the BIOs.
+        // SAFETY: nothing else uses the `SSL` or the state; the `SSL` owns the BIOs.
         unsafe { drop_parts(self.library, self.ssl, self.state) };
     }
 }

@@ -75,7 +75,7 @@ unsafe extern "C" fn fill(bytes: *mut c_uchar, count: c_int) -> c_int {
     };
     match (SOURCE.get(), OWN.get()) {
         (Some(source), _) if source(slice) => 1,
-        // SAFETY: it is OpenSSL's own function, with the same contract.
+        // SAFETY: this is OpenSSL's own function, with the same contract.
         (_, Some(own)) => unsafe { own(bytes, count) },
         (_, None) => 0,
     }
