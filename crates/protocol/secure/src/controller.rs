@@ -152,8 +152,7 @@ impl Controller {
         self.terms = terms;
     }
 
-    /// Handles a message from the host (Authentication Send). [`Self::take_message`] then returns
-    /// the answer, if any.
+    /// Handles a message from the host (Authentication Send); see [`Self::take_message`].
     pub fn handle(&mut self, bytes: &[u8], entropy: &mut dyn Entropy) {
         if self.progress() == Progress::Failed {
             return;

@@ -1,4 +1,4 @@
-//! Replaces OpenSSL's random numbers by those of a simulation.
+//! Makes OpenSSL use a simulation's random numbers.
 //!
 //! Two handshakes with the same key differ only in random numbers. With seeded numbers, repeated
 //! runs send the same bytes. Nothing else in OpenSSL changes. A thread outside a simulation gets
