@@ -142,10 +142,12 @@ impl Attached for Fuse {
         if !self.server.is_mounted_here() {
             let users = self.server.users_elsewhere();
             let users: Vec<_> = users.iter().map(ToString::to_string).collect();
+            let place = match users.join("; ") {
+                users if users.is_empty() => "no process has it".to_owned(),
+                users => format!("only others have it ({users})"),
+            };
             return Some(format!(
-                "its mount is gone from this mount namespace, and only others have it ({}): \
-                 {advice}",
-                users.join("; ")
+                "its mount is gone from this mount namespace, and {place}: {advice}"
             ));
         }
         let device = self.device.as_ref()?;
