@@ -58,7 +58,7 @@ pub(crate) const CHARTS: [Spec; 5] = [
     },
 ];
 
-/// The six patterns as rows of `bench-peers`, and their names in the chart.
+/// The six patterns: names of `bench-peers` rows, and names in the chart.
 const PATTERNS: [(&str, &str); 6] = [
     ("4k randread, QD 512, 16 connections", "4k random read"),
     ("4k randwrite, QD 32, 8 connections", "4k random write"),

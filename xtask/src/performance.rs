@@ -161,7 +161,7 @@ fn wrapped(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Maximum length of the page for decision-makers, tables included.
+    /// Maximum number of words of the page for decision-makers, tables included.
     const MAX_WORDS: usize = 1500;
 
     fn docs() -> PathBuf {

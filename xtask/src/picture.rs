@@ -25,7 +25,7 @@ pub(crate) struct Chart {
     pub(crate) title: &'static str,
     /// The name of the reference: a line at 1.
     pub(crate) reference: &'static str,
-    /// Length of a bar of 1.
+    /// Length of a bar whose ratio is 1.
     pub(crate) unit_length: f64,
     pub(crate) bars: Vec<Bar>,
     /// Machine, date and method of the figures.

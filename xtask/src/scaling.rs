@@ -96,7 +96,7 @@ struct Assumed {
 }
 
 impl Assumed {
-    /// IOPS with this number of cores, and the bottleneck.
+    /// IOPS of this number of cores, and the bottleneck.
     fn scale(&self, load: &Load, seconds: f64, cores: u32) -> (f64, Limit) {
         let cores = f64::from(cores);
         let shared = self.shared_writes * self.bounce_seconds;
@@ -168,7 +168,7 @@ fn row(load: &Load, us: f64, assumed: &Assumed) -> Vec<String> {
     row
 }
 
-/// The target's processor time in farblock's row for a load.
+/// The target's processor time per I/O, from farblock's row for this load.
 fn target_us(measured: &Data, load: &str) -> Result<f64, String> {
     let row = measured.row(&[("load", load), ("side", "farblock")])?;
     measured.number(row, "target µs/IO")

@@ -30,7 +30,7 @@ const HOST_DEVICE: &str = "fb-host";
 /// Latency added to each round trip.
 const DELAYS: [(&str, Duration); 2] =
     [("veth + 100 µs", Duration::from_micros(100)), ("veth + 500 µs", Duration::from_micros(500))];
-/// Farblock warms up within this time.
+/// Warm-up time of each entrant, enough for farblock.
 const RAMP: Duration = Duration::from_millis(300);
 
 /// A network namespace, which exists until the input of the process that keeps it closes.

@@ -1,7 +1,7 @@
 //! Compares the ways to attach a disk: 4k random reads of memory at depths 1 and 32.
 //!
-//! The servers are examples of `farblock-attach`: with no network in between, only the attachment
-//! is measured.
+//! The servers are Cargo examples of `farblock-attach`: with no network in between, the comparison
+//! measures only the attachment.
 
 use std::fs;
 use std::path::{Path, PathBuf};

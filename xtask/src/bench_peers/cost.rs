@@ -1,7 +1,7 @@
 //! Measures the cost of features, used and unused: the same load on several targets in turn, each
 //! with another feature.
 //!
-//! On a busy machine, only the processor time of an I/O is comparable.
+//! On a busy machine, only the processor time per I/O is comparable.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -28,7 +28,7 @@ const NQN: &str = "nqn.2026-11.org.farblock:cost";
 const LIMITS: &str = "{ iops = 1000000000, read_bytes = 1000000000000, write_iops = 1000000000 }";
 /// Number of namespaces of the targets with many.
 const MANY: u32 = 1000;
-/// Idle time for the measurement of targets with many namespaces.
+/// Length of the idle measurement of targets with many namespaces.
 const IDLE: Duration = Duration::from_secs(5);
 
 /// The feature that a target uses.
@@ -54,7 +54,7 @@ enum TargetKind {
     /// The file as in `File`; two hosts are registered, and the one that measures holds a
     /// reservation that excludes unregistered hosts.
     Reserved,
-    /// Many namespaces, of which one is used.
+    /// Many namespaces; the load uses one of them.
     Many,
     /// As `Many`, with limits on each.
     ManyLimited,

@@ -18,7 +18,8 @@ const MOST_CHUNKS: usize = 1024;
 /// Data, and the time at which to send them.
 type Chunk = (Instant, Vec<u8>);
 
-/// Listens at `address` for the life of this process, and forwards to `to`.
+/// Listens at `address` until this process exits, and forwards to `to`. Returns the listening
+/// address.
 pub(super) fn forward(
     address: IpAddr,
     to: SocketAddr,

@@ -33,7 +33,7 @@ struct Served {
 }
 
 const ONE: &[&str] = &["127.0.0.1:0"];
-/// Two addresses, as a target limits each client address to half of its connections.
+/// Two addresses, as a target admits at most half of its connections from one client address.
 const TWO: &[&str] = &["127.0.0.1:0", "[::1]:0"];
 
 type Measure = fn(&Means, &Served) -> Result<f64, String>;

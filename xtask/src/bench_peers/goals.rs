@@ -63,7 +63,7 @@ const AGAINST_SPDK: [(&str, f64); 8] = [
     ("mem-1M-randwrite-qd8-c1", 1.5),
 ];
 
-/// Rows of the disk file, for which SPDK polls.
+/// Rows of the disk file, for which SPDK's target polls.
 const FILE_AGAINST_SPDK: [&str; 6] = [
     "file-4k-randread-qd1-c1",
     "file-4k-randwrite-qd1-c1",

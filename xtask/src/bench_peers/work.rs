@@ -50,7 +50,7 @@ impl Load {
         Load { rw, block_bytes, depth, connections, rate: None, digests: false }
     }
 
-    /// A pattern with one connection for each job.
+    /// The load of a pattern, with one connection for each job.
     pub(crate) fn of(pattern: &Pattern) -> Load {
         let Pattern { rw, block_size_bytes, numjobs, iodepth, .. } = *pattern;
         Load::new(rw, block_size_bytes, numjobs * iodepth, numjobs)

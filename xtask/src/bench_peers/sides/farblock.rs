@@ -33,7 +33,7 @@ pub(super) fn serve(
     Ok(Server { process, endpoint })
 }
 
-/// Creates a TLS key, and returns its file.
+/// Creates a TLS key, and returns the path of its file.
 fn new_key(means: &Means) -> Result<String, String> {
     let path = super::key_of(&means.file);
     let _ = std::fs::remove_file(&path);

@@ -57,7 +57,7 @@ pub(super) fn client(means: &Means, endpoint: &Endpoint, load: &Load, times: Tim
     Client { command, begins: None, parse }
 }
 
-/// Parses fio's JSON, which notes may precede.
+/// Parses fio's JSON output, and skips any notes before it.
 pub(in crate::bench_peers) fn parse(output: &str, load: &Load) -> Result<Measured, String> {
     let start = output.find('{').ok_or("fio printed no JSON")?;
     let mut documents = serde_json::Deserializer::from_str(&output[start..]).into_iter::<Value>();

@@ -80,7 +80,7 @@ fn share(rpc: &Rpc, address: SocketAddr) -> Result<(), String> {
     rpc.call("nvmf_subsystem_add_listener", &json!({ "nqn": NQN, "listen_address": listen }))
 }
 
-/// Limits a target's IOPS, since its host lacks such an option.
+/// Limits a target's IOPS, since SPDK's host has no option for it.
 pub(super) fn limit(server: &Server, rate: Option<u32>) -> Result<(), String> {
     let rpc = Rpc::of(server.endpoint.address);
     let rate = rate.unwrap_or(0);
