@@ -93,7 +93,7 @@ mod tests {
         report.fleets.into_iter().next().expect("one fleet")
     }
 
-    /// Removes the values that depend on the machine that simulates.
+    /// Removes the values that depend on the machine that runs the simulation.
     fn virtually(mut report: FleetReport) -> FleetReport {
         for scene in &mut report.scenes {
             (scene.cpu_seconds, scene.real_seconds, scene.memory_bytes) = Default::default();

@@ -5,14 +5,14 @@ use farblock_bench::group;
 use farblock_bench::html::chart::{Bar, Chart, Group};
 use farblock_bench::html::tick;
 
-/// Light or dark like the reader's system: the colours of the reports' pages.
+/// Light or dark like the user's system, with the colours of the HTML reports.
 const STYLE: &str = "<style>svg{font:12px system-ui,sans-serif}text{fill:#1d2733}\
     .soft{fill:#5d6b7a}.axis{stroke:#d5dce3}.remote{fill:#2a78d6}.local{fill:#9db4cc}\
     @media(prefers-color-scheme:dark){text{fill:#e8edf2}.soft{fill:#9aa7b4}.axis{stroke:#3a4653}\
     .remote{fill:#5a9ff0}.local{fill:#5b7089}}</style>";
 
-/// One group of bars for each fleet, with a bar for each scene: the median host in one colour, the
-/// last one in the other.
+/// One group for each fleet, with a bar for each scene: up to the median host in one colour, and
+/// from there to the last host in the other.
 pub(crate) fn render(report: &SimulationReport) -> String {
     let chart = Chart {
         id: "scale".to_owned(),

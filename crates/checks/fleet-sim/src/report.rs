@@ -53,20 +53,20 @@ pub struct SceneReport {
     pub cpu_seconds: f64,
     /// Real time of the simulation.
     pub real_seconds: f64,
-    /// Memory of the simulation at its end.
+    /// Memory of the simulation at the end of the scene.
     pub memory_bytes: Option<u64>,
 }
 
 /// Times of hosts, in virtual seconds.
 #[derive(Clone, Copy, PartialEq, Default, Debug, Serialize, Deserialize)]
 pub struct Times {
-    /// Time of the first host.
+    /// Time of the fastest host.
     pub first: f64,
     /// Half of the hosts needed less.
     pub median: f64,
     /// All hosts except one in a hundred needed less.
     pub p99: f64,
-    /// Time of the last host.
+    /// Time of the slowest host.
     pub last: f64,
 }
 
@@ -105,7 +105,7 @@ impl SimulationReport {
         serde_json::to_string_pretty(self).expect("plain data")
     }
 
-    /// The time until the last host resumed I/O, as a picture.
+    /// The recovery times of the median host and the last host, as an SVG picture.
     #[must_use]
     pub fn to_svg(&self) -> String {
         super::picture::render(self)

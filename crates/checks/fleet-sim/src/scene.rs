@@ -18,7 +18,7 @@ const SECOND: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Scene {
     Start,
-    /// This many targets die at once, and are started again.
+    /// This many targets die at once, and restart later.
     Restart(u32),
     /// The hosts behind the failing switch lose all connections.
     Switch,

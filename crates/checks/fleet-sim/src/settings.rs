@@ -11,9 +11,9 @@ use std::time::Duration;
 /// A fleet, and the parameters of its scenes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Settings {
-    /// Hosts, each on a separate machine.
+    /// Number of hosts, each on a separate machine.
     pub hosts: u32,
-    /// Targets, each on a separate machine.
+    /// Number of targets, each on a separate machine.
     pub targets: u32,
     /// Disks of each host, each on another target.
     pub disks: u32,
@@ -44,7 +44,7 @@ impl Settings {
         limits::STANDSTILL.max(limits::STANDSTILL_PAUSES * self.reconnect_delay())
     }
 
-    /// The settings as text, which repeats the run.
+    /// The settings as text, to repeat the run.
     #[must_use]
     pub fn text(&self) -> String {
         let Settings { hosts, targets, disks, away, reconnect, seed, accept_us, message_us } = self;

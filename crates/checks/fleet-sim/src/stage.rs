@@ -43,7 +43,7 @@ struct Place {
     before: Counts,
 }
 
-/// Events at targets so far.
+/// Counts of events at targets so far.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Counts {
     pub(crate) accepted: u64,
@@ -79,7 +79,7 @@ impl Place {
         }
     }
 
-    /// The counts of this machine, including its current target.
+    /// The counts of this machine, including those of its current target.
     fn current(&self, world: &World) -> Counts {
         let mut counts = Counts::default();
         if let Some(target) = &self.target {
@@ -228,7 +228,7 @@ impl Stage {
         self.world.elapsed()
     }
 
-    /// A digest of all events.
+    /// A digest of all events so far.
     pub(crate) fn trace(&self) -> u64 {
         self.world.trace()
     }
@@ -307,7 +307,7 @@ impl Stage {
         submitted > 0
     }
 
-    /// True if the host waits for operations, or has not started.
+    /// True if the host waits for operations to complete, or has not started.
     pub(crate) fn waits(&self, number: u32) -> bool {
         self.hosts[number as usize].pending > 0
     }

@@ -36,12 +36,12 @@ pub fn allocations_here() -> u64 {
     HERE.get()
 }
 
-/// Allocations of threads after their call of [`mark`].
+/// Allocations of threads that called [`mark`], since those calls.
 pub fn allocations_marked() -> u64 {
     MARKED.load(Relaxed)
 }
 
-/// Also counts this thread's further allocations as marked.
+/// From now on, also counts this thread's allocations as marked.
 pub fn mark() {
     IS_MARKED.set(true);
 }
@@ -61,7 +61,7 @@ fn count(bytes: usize) {
     }
 }
 
-// SAFETY: everything is handed to the system's allocator unchanged; counting allocates nothing.
+// SAFETY: all calls go to the system's allocator unchanged; counting allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size());

@@ -122,7 +122,7 @@ fn product(text: &str) -> String {
     comment.replace_all(&item.replace_all(text, ""), "").into_owned()
 }
 
-/// The modules that each module at the top of a crate names.
+/// For each top-level module of a crate, the top-level modules that its source names.
 fn arrows(folder: &Path) -> Arrows {
     let source = folder.join("src");
     let mut files = Vec::new();
@@ -173,7 +173,7 @@ fn reached(arrows: &Arrows, from: &str) -> BTreeSet<String> {
     reached
 }
 
-/// Groups of modules that lead to each other.
+/// Groups of modules that depend on each other.
 fn cycles(arrows: &Arrows) -> BTreeSet<String> {
     let reach: BTreeMap<_, _> = arrows.keys().map(|from| (from, reached(arrows, from))).collect();
     let cycle = |from: &String| {

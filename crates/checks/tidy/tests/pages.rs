@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use regex::Regex;
 
-/// Maximum number of words below docs, without the decisions.
+/// Maximum number of words in all pages below docs together, without the decisions.
 const MAX_WORDS: usize = 40_000;
 /// Folders whose pages are not this project's.
 const SKIPPED: [&str; 4] = ["target", "node_modules", ".git", "artifacts"];
@@ -43,7 +43,7 @@ fn text(page: &Path) -> String {
     text
 }
 
-/// The targets of a page's links, without those to other sites.
+/// The targets of a page's links, without links to other sites.
 fn links(page: &Path) -> Vec<String> {
     let link = Regex::new(r"\]\(([^()\s:]+)\)").expect("a pattern");
     link.captures_iter(&text(page)).map(|found| found[1].to_owned()).collect()

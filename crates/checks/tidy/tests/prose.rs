@@ -1,7 +1,7 @@
 //! Counts the sentences of pages and comments that have a habit which makes English hard to read.
 //!
-//! A pattern is a place to look at: a good sentence may match. So the rule limits the share of such
-//! sentences in each crate and in the pages, not any single sentence.
+//! A good sentence may also match a pattern. So the test limits the share of matching sentences in
+//! each crate and in each group of pages, and does not reject single sentences.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 
 use regex::Regex;
 
-/// Flagged sentences in 100, for each crate and for each group of pages.
+/// Maximum flagged sentences in 100, for each crate and for each group of pages.
 const MAX_FLAGGED: f64 = 4.0;
-/// Clauses without a noun as their subject, in 100 sentences.
+/// Maximum clauses without a noun as their subject, in 100 sentences.
 const MAX_HEADLESS: f64 = 0.5;
 /// Groups with fewer sentences than this are not judged.
 const MIN_SENTENCES: usize = 50;
@@ -43,7 +43,7 @@ const OTHERS: &[&str] = &[
         r"\b(?:that of|those of|the one that|the other one|the same with|as that|such a one|",
         r"of them all|of its own|by itself|of theirs)\b"
     ),
-    // Inverted and translated sentences.
+    // Inverted sentences, and sentences translated word by word.
     concat!(
         r"\b(?:has to (?:have|be)|is to be|are to be|in the way of|goes on|go on|",
         r"comes? (?:to|of|by)|as it (?:is|does|was)|for (?:in|a) dead|in turns|",

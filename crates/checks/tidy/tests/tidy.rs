@@ -286,7 +286,7 @@ fn functions_are_short() {
     }
 }
 
-/// The first struct with too many fields, and their number, in text formatted by rustfmt.
+/// The name and field count of the first struct with too many fields, in text formatted by rustfmt.
 fn large_struct(text: &str) -> Option<(&str, usize)> {
     let mut lines = text.lines();
     while let Some(line) = lines.next() {
@@ -309,11 +309,11 @@ fn large_struct(text: &str) -> Option<(&str, usize)> {
     None
 }
 
-/// Matches a word and a colon at the indentation of a field.
+/// Whether the line has a word and a colon, at the indentation of a field.
 fn is_field(line: &str, indent: usize) -> bool {
     let bare = line.trim_start();
     let field = strip_words(bare, &["pub", "pub(crate)", "pub(super)"]);
-    // Types in a `where` clause start with a capital.
+    // Only types in a `where` clause start with a capital.
     let is_word = |name: &str| name.chars().all(|c| c.is_lowercase() || c.is_numeric() || c == '_');
     line.len() - bare.len() == indent
         && field.split_once(": ").is_some_and(|(name, _)| is_word(name))
@@ -417,8 +417,8 @@ fn clauses_have_heads() {
     }
 }
 
-/// `grep -q` exits at the first match. The writer into the pipe then gets SIGPIPE, and with
-/// `pipefail` a check that should pass sometimes fails.
+/// `grep -q` exits at its first match. The program that writes into the pipe then gets SIGPIPE, and
+/// with `pipefail` a check that should pass sometimes fails.
 #[test]
 fn scripts_let_grep_read_to_the_end() {
     let root = rooms().with_file_name("");
