@@ -1,5 +1,5 @@
-//! Runs seeds for a given time: `cargo xtask sim --hours 8`. Prints the failing ones, and the
-//! fewest operations with which each fails.
+//! Runs seeds for a given time: `cargo xtask sim --hours 8`. Prints each failing seed, and the
+//! fewest operations with which the seed still fails.
 
 use farblock_sim::product::{self, fenced};
 use std::process::ExitCode;
@@ -55,7 +55,7 @@ fn main() -> ExitCode {
     if failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Runs code that may panic, without output.
+/// Runs code that may panic, without printing the panic.
 fn quietly<T>(act: impl FnOnce() -> T) -> T {
     std::panic::set_hook(Box::new(|_| {}));
     let result = act();

@@ -7,7 +7,7 @@ mod secrets;
 pub use concatenation::concatenation;
 pub use secrets::{authentication, keys};
 
-/// TLS records of a peer that has the keys, with changes by an attacker on the path.
+/// TLS records of a peer that has the keys, changed in transit by an attacker.
 #[cfg(unix)]
 pub use farblock_tls::records_of as records;
 
@@ -48,7 +48,7 @@ pub fn framer(data: &[u8]) {
     assert_eq!(whole, bytewise);
 }
 
-/// The output of a framer: PDUs, data without its splits, and the end.
+/// The output of a framer: PDUs, data with its pieces joined, and the end.
 fn summary<'a>(framer: &mut Framer, pieces: impl Iterator<Item = &'a [u8]>) -> Vec<String> {
     let mut found = Vec::new();
     let mut data = Vec::new();
@@ -282,7 +282,7 @@ impl Session {
     }
 }
 
-/// Runs `body` on `count` inputs made from `seed`: noise, and noise on structure.
+/// Runs `body` on `count` random inputs made from `seed`: half of them consist mostly of zeroes.
 pub fn replay(body: fn(&[u8]), seed: u64, count: u64) {
     let mut random = Random::new(seed);
     for _ in 0..count {

@@ -1,10 +1,10 @@
 //! The product in one thread, with a virtual network, disk and clock, all from one seed.
 //!
 //! **Contents.** `product::run` (with the feature `product`) runs the host's `Disk` against the
-//! target over a network and disks of a simulated world (`farblock_reactor::sim`). It injects
+//! target over the network and disks of a simulated world (`farblock_reactor::sim`). It injects
 //! faults, and checks every answer against a model. A run is a function of its seed: a failure
-//! prints the seed, which reproduces it byte for byte. The fuzzer sends bytes to [`Target`], the
-//! controller side of the protocol on its own disk.
+//! prints the seed, which reproduces the run byte for byte. The fuzzer sends bytes to [`Target`],
+//! the controller side of the protocol on its own disk.
 //!
 //! **Limits.** The simulation covers neither the engines for real systems nor real parallelism of
 //! threads, which have separate tests.

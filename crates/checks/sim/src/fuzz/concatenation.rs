@@ -1,4 +1,4 @@
-//! TLS concatenation: the authentication messages in transit, and the key that the two ends derive.
+//! TLS concatenation: authentication messages in transit, and the TLS key that both ends derive.
 
 use super::secrets::{
     HOST, MOST_MESSAGES, SUBSYSTEM, change, controller_terms, exchange, host_terms, numbers, secret,
@@ -14,7 +14,7 @@ const NEW: Concatenation = Concatenation::NEW_TLS_PSK;
 /// Bytes of the input that determine the fate of one message.
 const FATE_BYTES: usize = 5;
 
-/// A byte of the input that configures a host.
+/// A byte of the input that determines a host's secrets and requests.
 #[derive(Clone, Copy)]
 struct Choice(u8);
 
@@ -77,8 +77,8 @@ impl Choice {
 /// these hosts. The third byte determines after which message the first host disconnects, and
 /// whether the other one follows.
 ///
-/// If one end panics, if a key results for a peer without a valid proof, if a requested channel is
-/// skipped, or if two ends with the same secrets derive different keys without an attack.
+/// Panics if one end panics, if a peer without a valid proof obtains a key, if a requested channel
+/// is skipped, or if two ends with the same secrets derive different keys without an attack.
 pub fn concatenation(data: &[u8]) {
     let Some((&[first, second, cut], data)) = data.split_first_chunk() else { return };
     let (first, second) = (Choice(first), Choice(second));

@@ -112,7 +112,7 @@ pub fn keys(data: &[u8]) {
     let key = TlsKey::generate(Hash::Sha256, &mut numbers(5)).expect("there is such a suite");
     let mut known = ServerKeys::default();
     known.set(HOST, SUBSYSTEM, std::slice::from_ref(&key));
-    // An identity of arbitrary bytes, and the right one with one byte changed.
+    // An arbitrary identity, and the right identity with one byte changed.
     let found = farblock_tls::look_at(data, &known);
     assert!(found <= data.len());
     let good = key.psks(HOST, SUBSYSTEM).swap_remove(0).identity.into_bytes();

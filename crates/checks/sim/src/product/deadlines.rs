@@ -1,4 +1,4 @@
-//! Deadlines of operations, according to the disk's options.
+//! Deadlines of operations, derived from the disk's options.
 //!
 //! The options limit the duration of every operation, measured from its submission or from the last
 //! change of the world: each further fault may take as much time again. While no path is usable,
@@ -19,7 +19,7 @@ pub(super) struct Deadlines {
     begun: BTreeMap<u64, Duration>,
     changed: Duration,
     within: Duration,
-    /// The limit while there is no target, which closes all connections.
+    /// The limit while no target runs; its death closes all connections.
     within_alone: Duration,
 }
 
@@ -67,16 +67,16 @@ impl Deadlines {
 /// The longest duration of an operation while nothing changes.
 fn within(plan: &Plan, options: &DiskOptions) -> Duration {
     let connection = &options.connection;
-    // A queue checks eight times per command timeout, and once more for the check in progress. The
-    // keep alive is sent at half its interval, and then has its own timeout.
+    // A queue checks eight times per command timeout, and one check may be in progress. The host
+    // sends a keep alive after half its interval, and then waits for another whole interval.
     let notice = (connection.io_timeout * 10 / 8).max(connection.keep_alive * 3 / 2);
-    // An attempt in progress, the pause, and an attempt that succeeds.
+    // A failing attempt, the pause, and an attempt that succeeds.
     let reconnect =
         options.reconnect_delay + connection.connect_timeout * 2 + host::BUSY_RETRY_TIME;
     // The operation may lose each path. Then the controller that must abort the commands may not
     // answer.
     let lost = notice * (plan.paths as u32 + 1) + reconnect * 2;
-    // The target frees the memory of lost commands when it gives up on them.
+    // The target frees the memory of lost commands only when their transfers time out.
     let memory = plan.core_buffer_bytes.map_or(Duration::ZERO, |_| target::TRANSFER_TIMEOUT);
     let patience = options.fast_io_fail_timeout.unwrap_or_default();
     lost + patience + memory + plan.disk.delay + plan.disk.late + SLACK

@@ -1,4 +1,4 @@
-//! The host's process: its disk, and the state that it leaves to its successor.
+//! The host's process: its disk, and the state that it leaves to a successor process.
 
 use super::server::TARGET;
 use farblock_block::{Namespace, Queue};
@@ -41,7 +41,7 @@ impl Folder {
     }
 }
 
-/// The writes of one process into the folder, until it dies.
+/// Writes the state of one process into the folder, until the process dies.
 struct Writer {
     folder: Folder,
     process: u32,
@@ -116,8 +116,8 @@ impl Host {
         self.folder.is_some()
     }
 
-    /// Kills the process, and schedules another one. Everything that it has sent arrives within
-    /// `longest`.
+    /// Kills the process, and schedules its successor. All data that the dead process sent arrives
+    /// within `longest`.
     pub(super) fn die(&mut self, world: &World, pause: Duration, longest: Duration) {
         let Some((disk, queue)) = self.running.take() else { return };
         let folder = self.folder.as_ref().expect("it is succeeded");
@@ -135,7 +135,7 @@ impl Host {
         self.restart = world.elapsed() + pause;
     }
 
-    /// Starts the next process when it is due; returns whether it did.
+    /// Starts the next process when it is due; returns whether one started.
     pub(super) fn tend(&mut self, world: &World, options: &DiskOptions, reactor: &Reactor) -> bool {
         if self.running.is_some() || self.restart > world.elapsed() {
             return false;
@@ -160,7 +160,7 @@ impl Host {
 pub(super) struct Witness {
     /// The number of each dead process's last write.
     last: Vec<u64>,
-    /// The latest process with data on the disk.
+    /// The latest process whose data is on the disk.
     latest: usize,
     /// The times at which writes were acknowledged.
     acknowledged: BTreeMap<u64, Duration>,

@@ -87,7 +87,7 @@ impl Agent {
         self.orders.send(order).expect("it takes orders until it is dropped");
     }
 
-    /// The result of the order, if it is known.
+    /// The result of the order, once; `None` until it is known.
     pub(super) fn outcome(&self) -> Option<Outcome> {
         self.outcomes.try_recv().ok()
     }
@@ -167,7 +167,7 @@ impl Worker {
         }
     }
 
-    /// Reads a report to see whether a command with a lost answer took effect.
+    /// After a reservation conflict, reads a report to see whether an earlier command took effect.
     fn look(&mut self, order: Order) -> io::Result<Option<Outcome>> {
         let Report { rtype, registrants } = self.report()?;
         let own = registrants.iter().find(|(key, _)| *key == self.key);
@@ -213,7 +213,7 @@ impl Worker {
     fn connect(&self, address: SocketAddr) -> io::Result<(Queue, Queue)> {
         let mut admin = Queue::new(address)?;
         let controller = self.join(&mut admin, 0, 0xffff)?;
-        // Enabled, with entries of 64 and 16 bytes.
+        // Controller configuration: enabled, entries of 64 and 16 bytes.
         let configuration = 1 | 6 << 16 | 4 << 20;
         let size = PropertySize::Four;
         let set = PropertySetCommand::new(0, offset::CC, size, configuration).to_sqe();

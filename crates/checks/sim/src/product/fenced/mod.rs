@@ -69,7 +69,7 @@ pub struct Outcome {
 /// Runs the cluster of a seed.
 ///
 /// # Panics
-/// If a check fails; the text has the seed.
+/// If a check fails; the message names the seed.
 #[must_use]
 pub fn run(seed: u64) -> Outcome {
     let _named = Named { seed, test: "fenced" };
@@ -321,7 +321,7 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Starts a fence of one node by another, which may fence back.
+    /// Starts a fence of one node by another; sometimes the victim fences back.
     fn begin_contest(&mut self) {
         let is_in = |at: &usize| self.nodes[*at].standing == Standing::In;
         let mut able: Vec<usize> = (0..NODES).filter(is_in).collect();
@@ -407,7 +407,7 @@ impl<'a> Cluster<'a> {
                     node.queue = None;
                     node.disk = None;
                     node.life += 1;
-                    // Wait until none of its data is in transit.
+                    // Wait until none of the node's data is in transit.
                     let until = self.world.elapsed() + agent::STRAY_TIME;
                     node.standing = Standing::Away { until };
                 }
@@ -442,7 +442,7 @@ impl<'a> Cluster<'a> {
         );
         let is_fenced = !matches!(self.nodes[at].standing, Standing::In);
         if is_fenced {
-            // The other node may change the type, but no type allows this node to write.
+            // Another node may change the type, but no type allows this node to write.
             let is_certain = command.writes() || (hides && self.contest.is_empty());
             return if is_certain { Must::Fail } else { Must::Either };
         }
