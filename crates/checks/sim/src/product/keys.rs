@@ -1,4 +1,4 @@
-//! Keys for runs in which the host must authenticate, in files as operators have them.
+//! Key files for runs in which the host must authenticate, in the format that operators use.
 
 use super::HOST_NQN;
 use farblock_host::{Options, TcpOptions};
@@ -15,12 +15,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Whether this system has a TLS library.
 const HAS_TLS: bool = cfg!(unix);
 
-/// The ends that must authenticate, and the method.
+/// Which ends must authenticate, and how.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Proof {
-    /// The host.
+    /// The host authenticates.
     OneWay,
-    /// The controller as well.
+    /// Host and controller authenticate.
     BothWays,
     /// Both ends, with a key for TLS.
     Tls,
@@ -61,7 +61,7 @@ impl Proof {
     }
 }
 
-/// The progress of the change of the host's key, which happens once in a run.
+/// The progress of the one change of the host's key in a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Change {
     /// The change has not started.
@@ -79,7 +79,7 @@ pub(super) struct Terms {
     pub(super) tls: Option<TlsPolicy>,
 }
 
-/// The key files of a run, deleted with it.
+/// The key files of a run. Dropping this deletes them.
 pub(super) struct Keys {
     folder: PathBuf,
     proof: Proof,
@@ -180,7 +180,7 @@ impl Keys {
         options.tcp.concatenate = matches!(self.proof, Proof::Concatenated { .. });
     }
 
-    /// Options of strangers who know the host's name, and the error that each gets.
+    /// Connect options of strangers who know the host's name, and the error that each must get.
     pub(super) fn strangers(&self, options: &Options) -> Vec<(Options, &'static str)> {
         assert_eq!(options.hostnqn.as_deref(), Some(HOST_NQN));
         let file = |name: &str| Some(self.folder.join(name));
@@ -208,7 +208,7 @@ impl Keys {
             all.push((with(file("old"), None), "refuses this host's proof"));
         }
         if self.proof.is_mutual() {
-            // A host rejects a controller with another secret than the configured one.
+            // A host rejects a controller whose secret is not the configured one.
             let wrong = "does not fit the secret that we have for it";
             all.push((with(file("host"), file("stranger")), wrong));
         }

@@ -7,11 +7,11 @@ use super::{MOST_BLOCKS, Plan};
 use farblock_reactor::sim::{World, tally};
 use farblock_target::limits;
 
-/// Checks a running target without any connection.
+/// Checks a running target that has no connections.
 pub(super) fn check(world: &World, plan: &Plan) {
     let usual = (limits::BUFFER_BYTES / plan.cores).max(limits::CORE_BUFFER_BYTES_MIN);
     let limit = plan.core_buffer_bytes.unwrap_or(usual);
-    // A single command always gets the memory that it needs.
+    // A single command always gets the memory that it needs, even above the limit.
     let largest = (MOST_BLOCKS as usize * BLOCK_BYTES).next_power_of_two();
     let most = (limit + limit / limits::RESERVE_SHARE).max(largest);
     let highest = world.highest("target: bytes that a core's peers hold");

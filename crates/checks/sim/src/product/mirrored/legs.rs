@@ -20,10 +20,10 @@ use std::time::Duration;
 
 /// The size of a leg: the model's blocks, and the mirror's reserved part.
 pub(super) const LEG_BYTES: usize = BLOCKS as usize * BLOCK_BYTES + limits::RESERVED_BYTES as usize;
-/// Offsets of the mirror's two record slots, after the data.
+/// Offsets of the mirror's two record slots, counted from the end of the data.
 const RECORDS: [usize; 2] = [0, 65_536];
 const RECORD_BYTES: usize = 4096;
-/// The name of the legs' host.
+/// The NQN of the host that uses the legs.
 const HOST_NQN: &str = "nqn.2014-08.org.example:mirror";
 const NSID: NamespaceId = NamespaceId(1);
 
@@ -110,7 +110,7 @@ pub(super) struct Leg {
     slot: Slot,
     bytes: usize,
     faults: DiskFaults,
-    /// `None` for a file of the mirror's machine.
+    /// `None`: the leg is a file of the mirror's machine.
     machine: Option<Machine>,
     /// Copies of the leg's earlier contents, the oldest first.
     copies: Vec<Vec<u8>>,
@@ -212,7 +212,7 @@ impl Leg {
         drop(on_machine(machine.number, end));
     }
 
-    /// Makes the target report this state to all hosts.
+    /// Makes the target report this ANA state to all hosts.
     pub(super) fn set_access(&self, state: AnaState) {
         let Some((target, address)) = self.target() else { return };
         target.control().set_access(address, &PortAccess::all(state)).expect("it listens there");
@@ -264,7 +264,7 @@ impl Leg {
         self.copies.iter().rev().find(is_older).cloned()
     }
 
-    /// The latest copy, even with the leg's present record.
+    /// The latest copy, even if its record is the leg's present record.
     pub(super) fn latest_copy(&self) -> Option<&Vec<u8>> {
         self.copies.last()
     }
@@ -293,7 +293,7 @@ impl Leg {
         medium
     }
 
-    /// Stops the target's process in order.
+    /// Stops the target's process in an orderly way.
     pub(super) fn stop(&mut self) {
         let Some(machine) = &mut self.machine else { return };
         let Some(target) = machine.target.take() else { return };

@@ -1,8 +1,8 @@
 //! A mirror in a simulated world whose legs change below it.
 //!
-//! The mirror has two legs: a file of its own machine, or disks on other machines' targets. In each
-//! round one leg has a [`Fault`]; the other leg is in sync and has none. The simulation checks
-//! that:
+//! The mirror has two legs. Each is a file of its own machine, or a disk on another machine's
+//! target. In each round one leg has a [`Fault`]; the other leg is in sync and has none. The
+//! simulation checks that:
 //!
 //! - every operation succeeds within [`IO_BOUND`], as the other leg has all data;
 //! - a read returns data that the [model](super::model) allows. Only for [`NOTICE`] after a change
@@ -41,7 +41,7 @@ pub const IO_BOUND: Duration = Duration::from_secs(21);
 pub const NOTICE: Duration = Duration::from_secs(10);
 /// Time within which a returned leg is in sync: retries are at most 60 s apart.
 const HEALS: Duration = Duration::from_secs(300);
-/// A leg that is out for this long, although its target is up, needs an operator.
+/// If a leg is out for this long although its target is up, an operator must act.
 const IS_OUT: Duration = Duration::from_secs(130);
 /// Rounds of a usual run.
 pub const ROUNDS: u64 = 3;
@@ -117,7 +117,7 @@ pub struct Outcome {
     pub noticed: u64,
     /// Operations that failed while no leg was available.
     pub failed: u64,
-    /// Reads that returned data of the changed leg, within [`NOTICE`] of a change.
+    /// Reads that returned data of the changed leg, within [`NOTICE`] of the change.
     pub stale: u64,
 }
 
@@ -130,7 +130,7 @@ pub fn run(seed: u64) -> Outcome {
     run_as(seed, None)
 }
 
-/// Runs the mirror of a seed, with only this kind of fault if given.
+/// Runs the mirror of a seed, with only this kind of fault if `only` is set.
 ///
 /// # Panics
 /// If a check fails.
@@ -155,7 +155,7 @@ struct Run<'a> {
     mirror: Arc<Mirror>,
     user: User<'a>,
     fault: Option<Fault>,
-    /// The time until which a changed leg need not be detected.
+    /// A changed leg may stay undetected until this time.
     blind_until: Duration,
     /// Whether operations may fail: no leg is available, or none was a moment ago.
     may_fail: bool,
@@ -200,7 +200,7 @@ impl<'a> Run<'a> {
             outcome: Outcome::default(),
         };
         run.heal(0);
-        // The first fill of a new leg is not a detected fault.
+        // The first copy to a new leg is not a detected fault.
         run.outcome.noticed = 0;
         run
     }
@@ -346,7 +346,7 @@ impl<'a> Run<'a> {
         (0..self.legs.len()).all(|leg| self.state(leg) == LegState::InSync)
     }
 
-    /// Waits until the mirror is whole, and acts as an operator if a leg stays out.
+    /// Waits until the mirror is whole, and acts as an operator if the leg stays out.
     fn heal(&mut self, victim: usize) {
         let begun = self.world.elapsed();
         // The mirror has detected all changes by then.
@@ -387,7 +387,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Checks that legs in sync are equal.
+    /// Checks that legs in sync hold the same data.
     fn compare(&mut self) {
         self.settle();
         self.turn_for(QUIET);
@@ -464,7 +464,7 @@ impl<'a> Run<'a> {
         drop(user);
         drop(mirror);
         legs.iter_mut().for_each(Leg::stop);
-        // Wait for late closing, and for threads that check files.
+        // Wait for threads that close something late, and for threads that check files.
         os::sleep(GONE_TIME);
         outcome.trace = world.trace();
         (outcome, legs.iter().filter_map(Leg::machine).chain([0]).collect())

@@ -1,4 +1,4 @@
-//! A plain disk below a target, whose file another program changes.
+//! A plain disk below a target; another program changes the disk's file.
 //!
 //! | change of the file | report of the target |
 //! |---|---|

@@ -1,7 +1,7 @@
 //! Mirrors whose legs are all away, while operations are in flight and while the target stops.
 //!
-//! Operations of a mirror without a leg must fail within [`IO_BOUND`], and the mirror must be whole
-//! again when the legs are back. A target that is ordered to stop must end within [`STOP_BOUND`],
+//! Operations of a mirror without legs must fail within [`IO_BOUND`], and the mirror must be whole
+//! again when the legs are back. A target that is ordered to stop must stop within [`STOP_BOUND`],
 //! whatever its mirror waits for.
 
 use super::legs::Leg;
@@ -21,14 +21,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// The time in which a target must stop: operations in flight may take [`IO_BOUND`], then the
-/// mirror and its connections are closed.
+/// A target must stop within this time: operations in flight may take [`IO_BOUND`], then the target
+/// closes the mirror and its connections.
 pub const STOP_BOUND: Duration = Duration::from_secs(40);
 /// The machine of the host that uses the target.
 const HOST: u32 = 1;
 const NQN: &str = "nqn.2026-11.org.farblock:mirror";
 
-/// Runs the mirror of a seed without its legs.
+/// Runs the mirror of a seed while its legs are away.
 ///
 /// # Panics
 /// If a check fails; the text has the seed.
@@ -91,7 +91,7 @@ fn show(legs: &mut [Leg]) {
     }
 }
 
-/// Checks that operations end without legs, and that the mirror recovers with them.
+/// Checks that operations fail while legs are away, and that the mirror recovers when they return.
 fn wait(world: &World, random: Random, legs: Vec<Leg>) -> (Outcome, Vec<u32>) {
     let mut run = Run::new(world, random, legs);
     run.load(Duration::from_secs(3));

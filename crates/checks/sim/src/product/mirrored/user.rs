@@ -1,4 +1,4 @@
-//! Uses a disk, and knows what data it may hold.
+//! A user of a disk, which knows what data the disk may hold.
 
 use super::super::MOST_BLOCKS;
 use super::super::model::{BLOCK_BYTES, BLOCKS, Model, Wish};
@@ -12,7 +12,7 @@ use std::time::Duration;
 /// Limit of operations in flight.
 const DEPTH: usize = 8;
 
-/// A completed operation.
+/// A completed operation and its check.
 pub(super) struct Ended {
     pub(super) token: u64,
     pub(super) result: Result<(), BlockError>,
@@ -23,7 +23,7 @@ pub(super) struct Ended {
 /// See the [module](self).
 pub(super) struct User<'a> {
     world: &'a World,
-    // Drop the queue before its reactor.
+    // Dropped before the reactor that it belongs to.
     queue: Box<dyn Queue>,
     reactor: Reactor,
     ready: Vec<TaskId>,
