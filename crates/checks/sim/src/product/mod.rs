@@ -47,17 +47,17 @@ use std::time::Duration;
 
 /// The name of the disk's host.
 const HOST_NQN: &str = "nqn.2014-08.org.example:simulated";
-/// Operations of a usual run.
+/// Number of operations of a usual run.
 pub const OPERATIONS: u64 = 250;
 /// Limit of steps in which the operations are submitted.
 const MOST_STEPS: u64 = 2_000;
 /// Limit of operations in flight.
 const DEPTH: usize = 12;
-/// Limit of blocks in an operation.
+/// Limit of blocks per operation.
 const MOST_BLOCKS: u64 = 20;
 /// Time within which all operations end once all faults are repaired.
 const WAIT_LIMIT: Duration = Duration::from_secs(600);
-/// The maximum duration of a fault.
+/// The maximum duration of a usual fault.
 const LONGEST: Duration = Duration::from_secs(4);
 /// One fault in this many lasts for [`LONGEST`], without other faults meanwhile.
 const LASTING_ONE_IN: u64 = 5;
@@ -98,7 +98,7 @@ struct Plan {
     disk: DiskFaults,
     digests: (bool, bool),
     policy: Policy,
-    /// Operations fail after this time without a path.
+    /// Without a path, operations fail after this time.
     fast_fail: Option<Duration>,
     io_timeout: Duration,
     /// The memory that peers may hold per core, if the limit is small. Writes then wait for memory.
@@ -157,7 +157,7 @@ pub fn run(seed: u64) -> Outcome {
 pub struct Variant {
     /// A deliberate mistake in the product.
     pub mistake: Option<&'static str>,
-    /// The number of operations with faults.
+    /// The number of operations submitted while faults happen.
     pub operations: u64,
 }
 
@@ -345,7 +345,8 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Injects a fault. A lasting one excludes others until all operations in flight have ended.
+    /// Injects a fault. During a lasting fault no other happens, until all operations in flight
+    /// end.
     fn go_wrong(&mut self) {
         let lasts = self.random.one_in(LASTING_ONE_IN) && !self.is_restless();
         let most = if lasts { LASTING } else { LONGEST };
@@ -384,7 +385,7 @@ impl<'a> Client<'a> {
         self.server.is_usable() || self.plan.fast_fail.is_some()
     }
 
-    /// Restarts dead processes when due.
+    /// Restarts dead processes when their restart is due.
     fn tend(&mut self) {
         let options = options(&self.plan, self.keys.as_ref());
         let is_changed = self.server.tend(self.world);
@@ -414,7 +415,7 @@ impl<'a> Client<'a> {
         let machines = host.machines();
         drop(host);
         drop(reactor);
-        // Wait for late closing, and for abandoned connections.
+        // Wait for threads that close something late, and for abandoned connections.
         os::sleep(GONE_TIME);
         if let Some(keys) = &keys {
             turn_strangers_away(&server, &plan, keys);
@@ -424,7 +425,8 @@ impl<'a> Client<'a> {
         memory::check(world, &plan);
         server.stop();
         if keys.is_some() {
-            // The calculating thread is notified of the target's end, but not joined.
+            // The thread for expensive calculations learns that the target ended, but nothing joins
+            // it.
             os::sleep(Duration::from_millis(1));
         }
         let (trace, elapsed) = (world.trace(), world.elapsed());
@@ -442,7 +444,8 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Changes the host's key at the target, then at the host, and later revokes the old one.
+    /// The target accepts a new key, then the host uses it, and later the target revokes the old
+    /// key.
     fn change_keys(&mut self, operations: u64) {
         let Some(keys) = &mut self.keys else { return };
         let thirds = 3 * self.submitted / operations.max(1);
@@ -608,7 +611,7 @@ fn go_wrong(
             server.darken(world, at, side, longest);
         }
         5 | 6 => {
-            // As after a suspended machine, whose connections were lost meanwhile.
+            // As after a suspended machine resumes, whose connections were lost meanwhile.
             break_something(world, random, longest);
             let target = TARGET..TARGET + 1;
             let machines = if plan.hosts_jump && random.one_in(2) { HOSTS } else { target };

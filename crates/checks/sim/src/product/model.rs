@@ -13,7 +13,7 @@
 //! | the power fails | also what it could fall back to | nothing else |
 //! | the host's process dies | as if the operations in flight were submitted now | |
 //!
-//! If the power fails while a block could fall back, a flush must fail.
+//! If the power fails while a block may fall back, a later flush must fail.
 
 use farblock_block::{BlockError, Command};
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,7 +34,7 @@ struct Flying {
     command: Command,
     lba: u64,
     blocks: u64,
-    /// The number of a write.
+    /// For a write: its number.
     content: u64,
     is_durable: bool,
     /// For a read: what each block could contain at its submission.
@@ -84,7 +84,7 @@ impl Default for Model {
 }
 
 impl Model {
-    /// Whether an operation overlaps one in flight: their order would be undefined.
+    /// Whether an operation overlaps another in flight: the order of the two would be undefined.
     pub(super) fn overlaps(&self, wish: &Wish) -> bool {
         self.flying
             .values()
@@ -104,7 +104,7 @@ impl Model {
         self.flying.iter().map(line).collect::<Vec<_>>().join(", ")
     }
 
-    /// Submits an operation: returns its token, and the data of a write.
+    /// Submits an operation. Returns its token and, for a write, its data.
     pub(super) fn submit(&mut self, wish: &Wish) -> (u64, Vec<u8>) {
         let token = self.next;
         self.next += 1;
@@ -165,8 +165,8 @@ impl Model {
         }
     }
 
-    /// Abandons the operations in flight, whose results stay unknown. Returns the last write
-    /// number.
+    /// Abandons the operations in flight: their results stay unknown. Returns the last number used
+    /// for a write.
     pub(super) fn abandon(&mut self) -> u64 {
         for op in std::mem::take(&mut self.flying).into_values() {
             if op.command == Command::Flush {
@@ -198,7 +198,7 @@ impl Model {
         // lost its data.
         let is_certain = op.power_cuts == self.power_cuts || op.is_durable;
         for (_, block) in self.range(op.lba, op.blocks) {
-            // The earlier contents stay possible, and as durable as before.
+            // A deallocated block may keep its earlier contents, which stay as durable as before.
             if op.command == Command::Deallocate {
                 continue;
             }
@@ -228,7 +228,7 @@ impl Model {
         Ok(())
     }
 
-    /// Whether an operation is a flush that may fail for data lost in a power cut.
+    /// Whether an operation is a flush that may fail because a power cut lost data.
     pub(super) fn may_have_lost(&self, token: u64) -> bool {
         let is_flush = |op: &Flying| op.command == Command::Flush;
         self.power_cuts > 0 && self.flying.get(&token).is_some_and(is_flush)
@@ -252,7 +252,7 @@ impl Model {
     }
 }
 
-/// The contents of a block after the write of this number; zeroes for 0.
+/// A block's contents after the write with this number; zeroes for number 0.
 pub(super) fn bytes_of(content: u64, lba: u64) -> impl Iterator<Item = u8> {
     let words = (0..BLOCK_BYTES as u64 / 16).flat_map(move |word| match content {
         0 => [0, 0],
@@ -261,7 +261,7 @@ pub(super) fn bytes_of(content: u64, lba: u64) -> impl Iterator<Item = u8> {
     words.flat_map(u64::to_le_bytes)
 }
 
-/// The number of the write with these contents; `None` if they are mixed.
+/// The number of the write with these contents; `None` if the contents are mixed.
 fn content_of(bytes: &[u8], lba: u64) -> Option<u64> {
     let content = u64::from_le_bytes(bytes[..8].try_into().expect("a block"));
     bytes_of(content, lba).eq(bytes.iter().copied()).then_some(content)

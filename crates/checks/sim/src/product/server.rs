@@ -16,7 +16,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The machine of the target; hosts have lower numbers.
+/// The target's machine. Hosts have lower numbers.
 pub(super) const TARGET: u32 = 1 << 16;
 /// Time for which an address answers before it may fall silent again, so that no data stays in
 /// transit for ever.
@@ -35,7 +35,7 @@ pub(super) struct Server {
     cores: usize,
     core_buffer_bytes: Option<usize>,
     store: Store,
-    /// The authentication required of the host; `None`: any host is admitted.
+    /// The authentication that the target requires of the host; `None`: it admits any host.
     terms: Option<Terms>,
     /// The storage of persistent reservations.
     kept: Option<Kept>,
@@ -43,9 +43,9 @@ pub(super) struct Server {
     target: Option<Target>,
     /// The time at which the process restarts.
     restart: Option<Duration>,
-    /// The times at which addresses answer again.
+    /// For each address: when it becomes reachable again; `None`: it is reachable.
     hidden: Vec<Option<Duration>>,
-    /// The times until which lost data of an address may still arrive.
+    /// For each address: until when its lost data may still arrive.
     dark: Vec<Duration>,
 }
 
@@ -142,7 +142,7 @@ impl Server {
         self.terms = Some(terms);
     }
 
-    /// Kills the process, or cuts the machine's power, for a while.
+    /// Kills the process or cuts the machine's power; the process restarts after `time`.
     pub(super) fn die(&mut self, world: &World, time: Duration, is_power: bool) {
         if let Store::Disk(medium) = &mut self.store {
             *medium = if is_power { world.cut_power(*medium) } else { world.orphan_disk(*medium) };
@@ -178,7 +178,7 @@ impl Server {
         may
     }
 
-    /// The time from which no lost data is outstanding.
+    /// By this time, all lost data has arrived.
     pub(super) fn lucid_at(&self) -> Duration {
         self.dark.iter().copied().max().unwrap_or_default()
     }
@@ -226,7 +226,7 @@ impl Server {
         self.target.as_ref().expect("it was mended").connections()
     }
 
-    /// Queues whose hosts have authenticated.
+    /// The number of queues whose hosts have authenticated.
     pub(super) fn authenticated(&self) -> u64 {
         let target = self.target.as_ref().expect("it was mended");
         target.control().stats().admissions.authenticated
