@@ -17,7 +17,7 @@ static ALLOCATOR: Counting = Counting;
 const DEPTH: usize = 16;
 const TOTAL: u64 = 300;
 
-/// Runs operations of every size until none allocates.
+/// Runs operations of every size until a whole run allocates nothing.
 fn settle(namespace: &Arc<dyn Namespace>, engine: EngineKind) {
     let mut driver = Driver::with(namespace, engine);
     // Sizes: in-capsule and copied, in-capsule, one command, and several commands.
@@ -26,7 +26,7 @@ fn settle(namespace: &Arc<dyn Namespace>, engine: EngineKind) {
         let read = |buffer, at| Op::read(at % 100, blocks, buffer, at);
         let write = |buffer, at| Op::write(at % 100, blocks, buffer, at);
         let mut settles = |make: &dyn Fn(Buffer, u64) -> Op| {
-            // Lists grow as long as new timings occur.
+            // The queue's lists grow as long as new timings occur.
             (0..20).any(|_| driver.keep_busy(make, DEPTH, bytes, TOTAL, &allocations_here) == 0)
         };
         assert!(settles(&read), "{engine}, {blocks} blocks: reads go on allocating");

@@ -395,7 +395,7 @@ fn a_controller_that_says_it_is_for_discovery_has_to_prove_itself_all_the_same()
     assert_eq!(refused, ConnectError::AuthenticationNotOffered);
 }
 
-/// URLs built by programs undergo the same checks as written ones.
+/// URLs built by programs undergo the same checks as parsed URLs.
 #[test]
 fn a_url_that_leads_nowhere_is_refused_in_a_sentence() {
     let url = Url { host: "127.0.0.1".to_owned(), ..Url::default() };

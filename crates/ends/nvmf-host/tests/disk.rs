@@ -38,7 +38,7 @@ fn access_states_choose_the_path() {
     // The path is optimized again, which only the event reports.
     stages[1].set_access(AnaState::OPTIMIZED);
     until("it is known", || access(&disk)[1] == Some(AnaState::OPTIMIZED));
-    // The queue was busy on the other path and must process the change first.
+    // The queue was busy on the other path, and must process the event first.
     until("it is used again", || user.goes_to(&stages[1]));
     let before = stages[0].ios();
     (0..5).for_each(|lba| assert_eq!(user.write(lba), Ok(())));
@@ -124,7 +124,7 @@ fn a_namespace_that_changes_its_size() {
     until("it is told", || *told.lock().unwrap() == [100, blocks]);
 }
 
-/// By default, connecting tries once, but it can also wait for the target.
+/// By default, `connect` tries once; with `connect_wait` it waits for the target.
 #[test]
 fn a_target_that_comes_later() {
     let refusals = AtomicUsize::new(0);
@@ -140,7 +140,7 @@ fn a_target_that_comes_later() {
     assert_eq!(connect(Duration::from_secs(60)).expect("later").state(), DiskState::Live);
 }
 
-/// Connecting does not wait longer for the target than requested.
+/// `connect` waits for the target no longer than `connect_wait`.
 #[test]
 fn a_target_that_never_comes() {
     // The system never assigns this port as a free one.
@@ -179,7 +179,7 @@ fn a_namespace_that_is_swapped_in_place() {
     }
 }
 
-/// The result of the lookup is outdated: the event arrived before any namespace was in use.
+/// The lookup's result is outdated: the event arrived before the disk used any namespace.
 #[test]
 fn a_namespace_that_is_swapped_while_it_is_looked_up() {
     let stage = Stage::new(AnaState::OPTIMIZED);
@@ -251,7 +251,7 @@ fn a_successor_takes_no_other_namespace() {
     assert_eq!(begin().expect("it is back").state(), DiskState::Live);
 }
 
-/// The disk does not use a controller before the record has stored it.
+/// The disk does not use a controller before the record has stored the controller.
 #[test]
 fn what_cannot_be_recorded_is_not_used() {
     let stage = Stage::new(AnaState::OPTIMIZED);

@@ -1,5 +1,5 @@
 //! Resources that disks use in their process besides their queues: one thread and one event loop
-//! for any number of disks, paths and queues, and none after they close.
+//! for any number of disks, paths and queues. After all disks close, no thread is left.
 
 #![cfg(target_os = "linux")]
 

@@ -110,7 +110,8 @@ fn misbehaving(
     engines().into_iter().map(run).collect()
 }
 
-/// The target commits a fault: operations in flight, and all later ones, fail.
+/// Checks that operations in flight and all later ones fail if the target handles commands like
+/// this.
 fn disconnects(
     hook: impl Fn(&mut Connection, &Capsule) -> io::Result<()> + Send + Sync + 'static,
     write: bool,
@@ -316,7 +317,7 @@ fn the_connection_closes() {
     }
 }
 
-/// Bytes right behind the answer to Connect arrive before the queue is on its event loop.
+/// Bytes that follow the answer to Connect at once arrive before the queue is on its event loop.
 #[test]
 fn nonsense_behind_the_answer_to_connect() {
     for engine in engines() {
@@ -496,7 +497,7 @@ fn the_admin_connection_is_lost() {
     ];
     for engine in engines() {
         for (ending, reason) in endings {
-            // The target never answers a read; a later keep alive ends the connection.
+            // The target never answers a read. It closes the connection at a later keep alive.
             let has_read = AtomicBool::new(false);
             let script = Script {
                 hook: Box::new(move |connection, qid, capsule| match (qid, capsule.sqe.opcode) {
@@ -664,7 +665,7 @@ fn admin_commands_both_ways() {
         }),
         ..Script::default()
     };
-    // The target answers a keep alive only after its present command.
+    // The target would answer a keep alive only after its present command.
     let keep_alive = Duration::ZERO;
     let options = Options { tcp: digests(true, true), keep_alive, ..options() };
     let setup = Setup::new(script, &options, EngineKind::Auto);

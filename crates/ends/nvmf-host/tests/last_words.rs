@@ -27,7 +27,7 @@ const WAIT_LIMIT: Duration = Duration::from_secs(60);
 /// A TLS proxy between the host and a scripted target without TLS.
 struct Terminator {
     address: SocketAddr,
-    /// Why connections ended, as reported by the host.
+    /// Why connections ended, as the host reported in alerts.
     ends: mpsc::Receiver<TlsError>,
 }
 
@@ -163,8 +163,8 @@ fn on_io(
     Script { hook: Box::new(hook), ..Script::default() }
 }
 
-/// A target that answers an I/O command with data for another one, and a receiver for the host's
-/// reaction.
+/// A target that answers an I/O command with data for another command, and a receiver for the
+/// host's reaction.
 fn at_fault() -> (Script, mpsc::Receiver<String>) {
     let (sender, told) = mpsc::channel();
     let script = on_io(move |connection, _| {
@@ -179,7 +179,7 @@ fn at_fault() -> (Script, mpsc::Receiver<String>) {
     (script, told)
 }
 
-/// Reads a block, which fails, and then stops running the event loop.
+/// Reads a block, which fails; the returned driver then no longer runs its event loop.
 fn fails(address: &str, options: &Options) -> Driver {
     let controller = Controller::connect(address, SUBSYSTEM, options).expect("it is there");
     let namespace: Arc<dyn Namespace> = Arc::new(controller.namespace(1).expect("it is there"));

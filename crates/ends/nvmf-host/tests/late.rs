@@ -101,7 +101,7 @@ struct Known {
     busy: bool,
 }
 
-/// A client of the disk that knows its contents.
+/// A user of the disk that knows the disk's contents.
 struct Client {
     user: Option<User>,
     known: Vec<Known>,

@@ -45,7 +45,7 @@ fn a_target_that_cannot_end_a_lost_controller() {
     }
 }
 
-/// Each operation counts once, on however many paths it was tried.
+/// The disk measures each operation once, on however many paths it tried the operation.
 #[test]
 fn an_operation_is_measured_once_with_all_that_it_waited_for() {
     let stage = Stage::new(AnaState::OPTIMIZED);
@@ -107,7 +107,7 @@ fn only_what_was_lost_waits() {
     assert_eq!(order[2], (7, Ok(())), "{order:?}");
 }
 
-/// If a target does not know a lost controller, that controller has ended only if the target has
+/// If a target does not know a lost controller, that controller has ended only if the target is in
 /// the same place: a name may resolve to several targets, and an address may move.
 #[test]
 fn a_target_that_does_not_know_a_lost_controller() {
@@ -179,7 +179,7 @@ fn a_connection_that_was_given_up_sends_nothing_more() {
     let keep = Arc::clone(&stalled);
     let peer = Peer::with_hook(move |connection, _, capsule| {
         let mut stalled = keep.lock().unwrap();
-        // Keeps the first write's connection open, and never reads from it again.
+        // Keep the first write's connection open, and never read from it again.
         if capsule.sqe.opcode == 0x01 && stalled.is_none() {
             *stalled = Some(connection.stream.try_clone()?);
             drop(stalled);
@@ -192,7 +192,7 @@ fn a_connection_that_was_given_up_sends_nothing_more() {
     let reactor = Reactor::new(&farblock_reactor::Config::default()).expect("an engine");
     let task = reactor.add_task();
     let mut queue = namespace.open(&reactor, task).expect("a queue");
-    // Far more than the receiver takes before it reads.
+    // Far more data than the target's system receives before the target reads.
     for lba in 0..127 {
         queue.submit(Op::write(lba * 16, 16, Buffer::new(8192), lba));
     }
@@ -273,7 +273,8 @@ fn an_access_state_that_is_not_so() {
     assert_eq!(User::new(&disk).write(0), Err(BlockError::Disconnected));
 }
 
-/// Controllers that connect without becoming usable do not extend timeouts, and retries are paced.
+/// Controllers that connect without becoming usable do not extend timeouts, and the host paces its
+/// retries.
 #[test]
 fn a_target_that_refuses_queues() {
     let controllers = Arc::new(AtomicUsize::new(0));
@@ -339,7 +340,7 @@ fn a_flush_after_the_target_lost_its_cache() {
     assert_eq!(user.flush(), Ok(()));
 }
 
-/// The host does not identify a target process by its path: each process reports its name.
+/// A path does not identify a target process: each process reports its name.
 #[test]
 fn another_process_behind_a_path_is_told_before_it_is_used() {
     let stage = Stage::new(AnaState::OPTIMIZED);

@@ -92,7 +92,7 @@ fn what_was_written_is_read() {
     });
 }
 
-/// Answers may arrive in any order, also for commands that share a buffer.
+/// Answers may arrive in any order, also for several commands that share a buffer.
 #[test]
 fn answers_in_another_order() {
     each(|options| {
@@ -122,7 +122,7 @@ fn answers_in_another_order() {
     });
 }
 
-/// At whichever command the controller closes, each operation completes once and returns its
+/// The controller closes at different commands. Each operation must complete once and return its
 /// buffer.
 #[test]
 fn the_controller_closes_at_any_command() {
@@ -159,7 +159,7 @@ fn a_command_that_is_never_answered() {
     each(|options| {
         let options = Options { io_timeout: Duration::from_secs(2), ..options.clone() };
         let script = || on_io(|_, _| Ok(Handled::Yes));
-        // The timeout also applies to commands before the first I/O.
+        // The short timeout also applies to commands before the first I/O.
         let mut tries = (0..100).map(|_| connect(script(), &options));
         let mut setup = tries.find_map(Result::ok).expect("one of a hundred times");
         setup.driver.submit(0, read(8, 1));
@@ -202,8 +202,8 @@ fn a_command_is_tried_again() {
     });
 }
 
-/// If a connection ends while the controller is being enabled, connecting fails. A lost controller
-/// ends its queues.
+/// If a connection closes while the host enables the controller, connecting fails. The loss of a
+/// controller closes its queues.
 #[test]
 fn the_beginning_and_the_end_of_a_controller() {
     each(|options| {

@@ -49,7 +49,7 @@ fn a_clone_behind_a_path_is_not_used() {
     assert_eq!(stages[1].ios(), before, "the clone was written");
     assert_ne!(disk.geometry().blocks, blocks);
     assert_ne!(disk.paths()[1].state, PathState::Live);
-    // The clone is stopped, and the disk's second target is back.
+    // The clone stops, and the disk's second target is back.
     stages[1].cntlid.store(8, Ordering::SeqCst);
     stages[1].blocks.store(stages[0].blocks.load(Ordering::SeqCst), Ordering::SeqCst);
     until("both paths", || disk.state() == DiskState::Live);

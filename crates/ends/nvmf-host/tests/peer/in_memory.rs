@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 /// A controller's end of a wire.
 pub struct Wired {
     pub wire: Arc<Wire>,
-    /// The memory of unanswered commands.
+    /// The host memory of unanswered commands, by command identifier.
     blocks: HashMap<u16, KeyedBlock>,
 }
 
@@ -75,7 +75,7 @@ impl Near {
             let shared = Arc::clone(&shared);
             std::thread::spawn(move || {
                 shared.connections.fetch_add(1, Ordering::AcqRel);
-                // The other side disconnects when a test ends.
+                // The host disconnects when a test ends.
                 let _ = shared.serve(&mut end);
                 end.wire.close();
                 shared.connections.fetch_sub(1, Ordering::AcqRel);

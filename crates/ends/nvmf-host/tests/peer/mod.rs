@@ -43,7 +43,7 @@ pub trait Carries {
 
     fn respond(&mut self, cid: u16, status: Status, result: u64) -> io::Result<()>;
 
-    /// Sends all data of a command, in pieces if configured, then its success.
+    /// Sends all data of a command, in pieces if so configured, then reports success.
     fn push_all(
         &mut self,
         cid: u16,
@@ -52,7 +52,7 @@ pub trait Carries {
         success_flag: bool,
     ) -> io::Result<()>;
 
-    /// Receives a part of a command's data.
+    /// Receives a part of the data of a write command.
     fn pull(&mut self, capsule: &Capsule, offset: u32, length: u32) -> io::Result<Vec<u8>>;
 
     fn succeed(&mut self, cid: u16) -> io::Result<()> {
@@ -60,7 +60,7 @@ pub trait Carries {
     }
 }
 
-/// Called for every command before the usual processing; the number is the queue's identifier.
+/// The target calls the hook before it processes a command. The number is the queue's identifier.
 pub type Hook<C> = Box<dyn Fn(&mut C, u16, &Capsule) -> io::Result<Handled> + Send + Sync>;
 
 /// The behaviour of the target.
@@ -151,7 +151,7 @@ impl Peer {
                 let mut connection = Connection::new(stream);
                 std::thread::spawn(move || {
                     shared.connections.fetch_add(1, Ordering::AcqRel);
-                    // The other side disconnects when a test ends.
+                    // The host disconnects when a test ends.
                     let _ = shared.begin(&mut connection);
                     let _ = connection.stream.shutdown(std::net::Shutdown::Both);
                     shared.connections.fetch_sub(1, Ordering::AcqRel);
