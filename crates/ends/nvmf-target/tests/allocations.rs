@@ -18,8 +18,8 @@ const DEPTH: usize = 8;
 /// The bytes of a round and its most I/Os, which take some milliseconds.
 const ROUND_BYTES: usize = 8 << 20;
 const MOST: usize = 300;
-/// Lists grow while timing varies, and other threads allocate every second or so. An allocation per
-/// I/O, or at any regular rate, shows in every round.
+/// Lists grow while timing varies, and other threads allocate every second or so. A regular
+/// allocation, such as one per I/O, shows in every round.
 const ROUNDS: usize = 50;
 
 fn settle(engine: EngineKind, digests: bool) {

@@ -115,7 +115,8 @@ fn has_refusal(bytes: &[u8]) -> bool {
     bytes.windows(8).any(|bytes| bytes[..2] == [0, 0xf1] && bytes[6] == 1)
 }
 
-/// Linux's target closes right after it refuses a proof, so the refusal may not arrive.
+/// Linux's target closes the connection right after it refuses a proof, so the refusal may not
+/// arrive.
 #[test]
 fn a_controller_that_closes_instead_of_judging_hints_at_the_secrets() {
     let target = serve(HostKeys::new(secret(1)), engines()[0]);
@@ -228,7 +229,7 @@ fn an_identifier_is_that_of_the_first_host_that_proves_itself_with_it() {
     let path = connect(HOST, 1).expect("another path");
     let again = connect(HOST, 4).expect("it has another one as well");
     assert!(refused(OPEN, 4));
-    // A configured owner takes precedence over all others.
+    // A configured owner of an identifier takes precedence over all others.
     let keys = HostKeys { id: Some([4; 16]), ..HostKeys::new(secret(1)) };
     control.set_host_keys(NQN, OTHER, Some(&keys)).expect("it is there");
     assert!(refused(HOST, 4) && connect(OTHER, 4).is_ok());
@@ -237,8 +238,8 @@ fn an_identifier_is_that_of_the_first_host_that_proves_itself_with_it() {
     connect(OPEN, 1).map(drop).expect("it is given back");
 }
 
-/// A connected host authenticates again with a new secret while I/O continues; with a wrong one it
-/// is refused and disconnected.
+/// A connected host authenticates again with a new secret while I/O continues. With a wrong secret
+/// the target refuses and disconnects it.
 #[test]
 fn a_host_that_is_connected_authenticates_anew() {
     for engine in engines() {

@@ -64,7 +64,7 @@ fn connect(target: &Target, options: &Options) -> Result<Controller, ConnectErro
     }
 }
 
-/// Forwards connections to a target, and records the first byte of each.
+/// A proxy that forwards connections to a target, and records the first byte of each.
 struct Between {
     address: SocketAddr,
     begun: Arc<Mutex<Vec<u8>>>,
@@ -162,7 +162,7 @@ fn who_has_to_and_does_not_is_refused() {
     assert_eq!(refused, Some(ConnectError::SecureChannelRequired));
     let sentence = refused.expect("it was").to_string();
     assert!(sentence.contains("--concat"), "{sentence}");
-    // A host that requires mutual authentication.
+    // A target that requires mutual authentication.
     let target = serve(keys(Demand::Mutual), TlsPolicy::Allowed, EngineKind::Auto);
     for concatenate in [false, true] {
         let refused = connect(&target, &files.options(concatenate, false)).err();

@@ -113,7 +113,7 @@ fn who_comes_and_who_is_not_let_in_is_counted() {
     target.stop().expect("it ends well");
 }
 
-/// Each core reports its processor time: much when busy, next to none when idle.
+/// Each core reports its processor time: much when busy, almost none when idle.
 #[test]
 #[cfg(target_os = "linux")]
 fn cores_tell_how_busy_they_are() {

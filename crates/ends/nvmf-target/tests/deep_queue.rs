@@ -1,4 +1,5 @@
-//! More in-capsule data than the target holds for one connection, on a disk that does not respond.
+//! A host sends more in-capsule data than the target holds for one connection, to a disk that does
+//! not respond.
 
 mod rig;
 
@@ -13,7 +14,7 @@ use rig::*;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Writes of 64 KiB in their capsules: 50 MiB.
+/// Number of writes of 64 KiB in their capsules, 50 MiB in all.
 const WRITES: u64 = 800;
 const WRITE_BLOCKS: u32 = (64 << 10) / BLOCK as u32;
 /// The most writes that a connection's commands may hold.

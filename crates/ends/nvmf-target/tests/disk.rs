@@ -353,7 +353,7 @@ fn nobody_there_from_the_start() {
     let taken = taken.expect("a socket");
     taken.bind(&any().into()).expect("a port");
     let address = taken.local_addr().ok().and_then(|it| it.as_socket()).expect("bound");
-    // The first failed attempt is reported; the next is ten minutes later.
+    // Connecting reports the first failed attempt; the next attempt would be ten minutes later.
     let start = Instant::now();
     let error = Disk::connect(&[url(address)], &options(EngineKind::Auto)).expect_err("nobody");
     assert!(error.to_string().contains("nothing listens"), "{error}");
@@ -393,7 +393,7 @@ fn failover(engine: EngineKind, silent: bool) -> Duration {
     proxies[0].up();
     proxies[0].cut();
     until("it is back", || live_paths(&disk) == 2);
-    // The first path is preferred: operations return to it.
+    // The host prefers the first path, so operations return to it.
     proxies[1].down();
     write(0);
     println!("{engine}, {}: {longest:?}", if silent { "silence" } else { "a cut" });
@@ -502,7 +502,7 @@ fn changes_are_told() {
     assert_eq!(told.load(Ordering::SeqCst), count, "nobody listens any more");
 }
 
-/// A queue keeps its disk; dropping the last one does not block its event loop.
+/// A queue keeps its disk alive; dropping the last queue does not block its event loop.
 #[test]
 fn a_queue_outlives_the_handle() {
     let target = serve(mem(), &[any()]);
@@ -566,7 +566,7 @@ fn a_new_controller_waits_for_what_the_last_one_left() {
     assert_eq!(user.value(0), 2, "the earlier write came late");
 }
 
-/// A write reported as failed ends before any later write executes.
+/// The disk ends a write that it reported as failed before any later write executes.
 #[test]
 fn a_failed_write_does_not_come_late() {
     let gate = Arc::new(Gate::new(mem()));
@@ -582,7 +582,7 @@ fn a_failed_write_does_not_come_late() {
     while gate.kept() == 0 {
         assert!(user.turn(Duration::from_millis(5)).is_empty());
     }
-    // If the host reconnected before it gives up, the write would wait for the held one.
+    // If the host reconnected before it gives the write up, the retry would wait for the held one.
     proxy.down();
     assert_eq!(user.one().result, Err(BlockError::Disconnected));
     proxy.up();

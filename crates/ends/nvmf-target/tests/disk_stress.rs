@@ -1,5 +1,5 @@
-//! Writers on a disk whose network is cut, stalls and recovers, and whose target restarts, all at
-//! random: no acknowledged write is lost, and none executes late.
+//! Writers on a disk whose network breaks, stalls and recovers, and whose target restarts, all at
+//! random. No acknowledged write may be lost, and none may execute late.
 //!
 //! Every block holds its version. A writer has one operation at a time on each of its blocks, so it
 //! knows the possible contents: the last acknowledged version or a newer one. `DISK_SEED=n` repeats
@@ -190,7 +190,7 @@ fn run_time() -> Duration {
     text.map_or(RUN, |text| Duration::from_secs(text.parse().expect("DISK_SECONDS is a number")))
 }
 
-/// Runs writers with repeated faults by `harm`, until the disk has lost its paths a few times.
+/// Runs writers while `harm` injects faults, until the disk has lost its paths a few times.
 fn stress(disk: &Disk, engine: EngineKind, seed: u64, harm: impl FnMut(&mut Random)) {
     stress_until(|| reconnects(disk) >= RECONNECTS, disk, engine, seed, harm);
 }

@@ -66,7 +66,7 @@ fn a_queue_that_was_lost_does_not_undo_what_its_successor_writes() {
     for &engine in EngineKind::HERE {
         let (target, _admin, controller, gate) = with_a_lost_write(engine);
         let mut queue = io_once_free(target.addresses()[0], controller);
-        // Other blocks and namespaces are as quick as before.
+        // Other blocks and namespaces respond as quickly as before.
         assert_eq!(read(&mut queue, 1, BLOCK as u32).data, vec![0; BLOCK]);
         let mut sqe = blocks(2, 0, 1, SglDescriptor::transport(BLOCK as u32));
         sqe.nsid = 2.into();

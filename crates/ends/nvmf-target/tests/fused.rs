@@ -190,7 +190,7 @@ fn a_pair_in_the_slots_of_aborted_ones_claims_its_own_blocks() {
         writes.keep(1);
         send(&mut other, 1, write(6), &block(1));
         until("the write is held", || writes.kept() == 1);
-        // The first pair waits for that write, and the second pair for the first.
+        // The first pair waits for the stalled write, and the second pair for the first.
         send_pair(&mut one, [1, 2], 6, [0, 2]);
         send_pair(&mut one, [3, 4], 8, [0, 2]);
         assert_eq!(one.run(flush, Transfer::None, &[]).status, Status::SUCCESS);
@@ -209,7 +209,7 @@ fn a_pair_in_the_slots_of_aborted_ones_claims_its_own_blocks() {
         }
         send_pair(&mut one, [6, 7], 7, [0, 2]);
         reads.keep_at(7);
-        // Nothing shows when the stopped core's messages and bytes have arrived.
+        // No event shows when the stopped core's messages and bytes have arrived.
         thread::sleep(Duration::from_millis(100));
         turn.wait();
         let ended = statuses(&mut one, 5);

@@ -70,7 +70,7 @@ impl Host {
         let mut sqe = Sqe::new(NvmOpcode::RESERVATION_REPORT.0, 0, 1);
         sqe.dptr = SglDescriptor::transport(LENGTH);
         sqe.cdw10 = (LENGTH / 4 - 1).into();
-        // Without this bit identifiers have 64 bits, which the target refuses.
+        // Without this bit a report has 64-bit identifiers, which the target refuses.
         let short = self.io.run(sqe, Transfer::FromController(LENGTH), &[]).status;
         assert_eq!(short, Status::HOST_ID_INCONSISTENT.with_dnr());
         sqe.cdw11 = REPORT_EXTENDED.into();
@@ -120,7 +120,8 @@ fn who_comes_back_is_who_it_was_and_nobody_else_is() {
         assert_eq!(hosts[0].register(), CONFLICT);
         hosts[0].key = 1;
 
-        // A host fenced while disconnected is still fenced when it reconnects; the others are not.
+        // A host that was fenced while disconnected stays fenced after its reconnect; the others do
+        // not.
         drop(std::mem::replace(&mut hosts[0], Host::new(2, address)));
         assert_eq!(hosts[1].acquire(AcquireAction::PREEMPT_ABORT, 1), OK);
         hosts[0] = Host::new(0, address);

@@ -62,13 +62,13 @@ enum StrangerKind {
     Initialized,
     /// Connects an admin queue with the host's name.
     Connected,
-    /// Makes the target compute with the largest group, without waiting.
+    /// Makes the target compute with the largest DH group, without waiting for the result.
     Negotiating,
     /// As `Negotiating`, with the smallest group.
     Cheap,
     /// Waits for the challenge.
     Challenged,
-    /// Replies with a guess, without waiting.
+    /// Replies to the challenge with a guess, without waiting.
     Guessing,
     /// Waits for the refusal of its guess.
     Refused,
@@ -149,7 +149,7 @@ fn negotiate(group: GroupId) -> Vec<u8> {
     [head.as_bytes(), offer.as_bytes()].concat()
 }
 
-/// A wrong reply that costs the target one more computation.
+/// A wrong reply to the challenge, which costs the target one more computation.
 fn guess() -> Vec<u8> {
     let (hash_bytes, value_bytes) = (32, 1024_u16);
     let head = Reply {

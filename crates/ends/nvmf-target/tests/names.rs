@@ -39,7 +39,7 @@ fn one_that_claims_to_be_and_is_not() {
     assert!(matches!(serve("nqn.disks"), Err(StartError::Subsystem(..))));
 }
 
-/// Each referral is followed once, in any topology: here a ring with a way out to a service that
+/// The host follows each referral once, in any topology: here a ring with an exit to a service that
 /// does not respond.
 #[test]
 fn referrals_are_followed_once_each() {

@@ -1,4 +1,4 @@
-//! Limits of a namespace: commands beyond them wait, and only those.
+//! Limits of a namespace: only commands beyond them wait.
 
 mod rig;
 
@@ -102,7 +102,7 @@ fn reads_and_writes_are_limited_apart() {
     assert_eq!(after, waited, "writes have waited for nothing");
 }
 
-/// Waiting commands end with their connection or namespace.
+/// Waiting commands end when their connection closes or their namespace is removed.
 #[test]
 fn who_goes_leaves_nothing_behind() {
     let gate = gate();
@@ -201,7 +201,7 @@ fn a_target_starts_with_its_limits() {
     assert_eq!((geometry.blocks, geometry.read_only), (7, true));
 }
 
-/// A namespace added with limits is never without them.
+/// A namespace that is added with limits has them from the start.
 #[test]
 fn a_namespace_comes_with_its_limits() {
     let target = serve(gate(), &[any()]);
