@@ -109,7 +109,7 @@ fn refused_commands_leave_the_queue_working() {
     assert_eq!(status.code(), Status::DATA_SGL_LENGTH_INVALID.code());
     let unknown = queue.run(Sqe::new(0x55, 0, 1), Transfer::None, &[]).status;
     assert_eq!(unknown.code(), Status::INVALID_OPCODE.code());
-    // A refused write with in-capsule data: the target skips the data.
+    // A refused write with in-capsule data: the target must skip the data.
     assert_eq!(write(&mut queue, BLOCKS, &[1; 512], true).code(), Status::LBA_OUT_OF_RANGE.code());
     assert_eq!(read(&mut queue, 0, 512).status, Status::SUCCESS);
     assert_eq!(admin_queue.property(offset::CSTS) & 1, 1);
@@ -198,7 +198,7 @@ fn stopping_answers_held_requests_and_closes() {
         let mut out = Vec::new();
         queue.end.submit(SlotId(1), &Sqe::new(0x0c, 0, 0), Transfer::None, &mut out);
         queue.stream.write_all(&out).expect("sent");
-        // The event request is held once a later command has completed.
+        // The target holds the event request once a later command has completed.
         assert_eq!(queue.property(offset::CSTS) & 1, 1);
         let stopper = std::thread::spawn(move || target.stop());
         while queue.receive() {}
@@ -255,7 +255,7 @@ fn a_host_that_asks_and_does_not_read_holds_little_memory() {
     }
     let grown = resident_bytes().saturating_sub(before);
     assert!(grown < 128 << 20, "{} MiB for one connection", grown >> 20);
-    // Every response arrives once the host receives.
+    // Every response arrives once the first host receives again.
     let per_answer = 24 + PAGE_BYTES as u64 + 24;
     let mut left = u64::from(QUESTIONS) * per_answer;
     let mut bytes = vec![0; 1 << 20];

@@ -18,14 +18,14 @@ const SUBSYSTEM: &str = "nqn.2026-11.s:one";
 const DEPTH: u16 = 8;
 /// The byte that fills buffers before data are written.
 const UNTOUCHED: u8 = 0xa5;
-/// Records per key: fewer than one large transfer.
+/// Records per key: fewer than one large transfer has.
 const RECORDS_PER_KEY: u64 = 3;
-/// Smaller payloads are not decrypted into place.
+/// The TLS layer does not decrypt smaller payloads into place.
 const DIRECT_BYTES: u32 = 8192;
 const READ: u8 = 2;
 const WRITE: u8 = 1;
 
-/// Commands of one end with their buffers.
+/// The commands of one end, with their buffers.
 #[derive(Default)]
 struct Buffers {
     all: Vec<Vec<u8>>,
@@ -88,7 +88,7 @@ struct ControllerSide {
     end: ControllerEnd,
     buffers: Buffers,
     out: Vec<u8>,
-    /// The host's written data, as delivered.
+    /// The data of each write, as the target received them.
     written: Vec<Vec<u8>>,
     disk: Vec<u8>,
 }
@@ -227,7 +227,7 @@ impl HostSide {
     }
 }
 
-/// Both ends with TLS in between.
+/// Both ends, with TLS in between.
 struct Pair {
     host: HostSide,
     controller: ControllerSide,
@@ -236,7 +236,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// Completes the handshake and the first PDUs.
+    /// Completes the TLS handshake, and exchanges the first PDUs.
     fn new(disk: &[u8]) -> Self {
         let key = TlsKey::generate(Hash::Sha256, &mut |out: &mut [u8]| out.fill(7));
         let key = key.expect("a suite");
@@ -356,7 +356,7 @@ fn data_come_whole_into_place_while_keys_change() {
             assert!(*pair.host.buffers.of(SlotId(3)) == disk[..512], "{piece}: {round}");
             pair.host.completed.clear();
         }
-        // Part of a payload always arrives with its header.
+        // Part of each payload arrives with its header, and so not directly in place.
         assert!(pair.controller.buffers.placed > 800_000, "{}", pair.controller.buffers.placed);
         assert!(pair.host.buffers.placed > 700_000, "{}", pair.host.buffers.placed);
     }

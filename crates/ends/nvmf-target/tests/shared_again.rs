@@ -69,7 +69,7 @@ fn a_lost_part_is_a_lost_path_until_it_is_back() {
     }
 }
 
-/// A host of the second target gets the first target's status, and the disk between them records
+/// A host of the second target gets the status of the first target, and the disk in between records
 /// the refusal.
 #[test]
 fn a_status_passes_through_a_disk_that_is_shared_again() {

@@ -18,7 +18,7 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex};
 
-/// A read of this block blocks the core until it is released.
+/// A read of this block blocks the core until the test releases it.
 const STALL: u64 = BLOCKS - 1;
 /// Outstanding commands per queue.
 const DEEP: u16 = 62;
@@ -157,7 +157,7 @@ impl Host {
     }
 }
 
-/// Blocks the core until it is released.
+/// Blocks the core until the test releases it.
 fn stall((log, changed): &(Mutex<Log>, Condvar), host: &mut Host) {
     let mut out = Vec::new();
     let sqe = blocks(2, STALL, 1, SglDescriptor::transport(BLOCK as u32));
@@ -169,8 +169,8 @@ fn stall((log, changed): &(Mutex<Log>, Condvar), host: &mut Host) {
     drop(changed.wait_while(log.lock().expect("no panic"), is_not_yet).expect("no panic"));
 }
 
-/// Blocks the core until both hosts have sent their reads; returns the hosts of the commands that
-/// the disk receives from then on, in order: true for the second host.
+/// Blocks the core until both hosts have sent their reads. Returns, in order, the hosts of the
+/// commands that the disk receives from then on: true is the second host.
 fn order_of(
     log: &(Mutex<Log>, Condvar),
     (greedy, other): (&mut Host, &mut Host),

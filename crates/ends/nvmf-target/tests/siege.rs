@@ -30,7 +30,7 @@ const SERVE: &str = "serve_until_the_input_ends";
 /// Addresses of attackers: so many that none reaches its limit.
 const ADDRESSES: usize = 200;
 const ATTACKERS: usize = 96;
-/// Duration once the attack has started.
+/// Duration of the measurement, after the attack has started.
 const TIME: Duration = Duration::from_secs(60);
 /// Goal for the memory that the target holds during the attack.
 const GOAL_BYTES: usize = 1 << 30;

@@ -124,7 +124,7 @@ impl Path {
         }
     }
 
-    /// Polls for an event, and handles it like `aer_cb`.
+    /// Polls for an event, and handles the event like `aer_cb`.
     fn poll_admin(&mut self) {
         let stream = self.admin.stream.try_clone().expect("a handle");
         stream.set_nonblocking(true).expect("it can be set");
@@ -149,7 +149,7 @@ impl Path {
     }
 }
 
-/// `nvme_bdev`: paths in order of attachment.
+/// `nvme_bdev`: its paths, in order of attachment.
 struct Multipath(Vec<Path>);
 
 impl Multipath {
@@ -281,7 +281,7 @@ fn it_follows_events() {
     assert!(host.0.iter().all(|path| path.events > 0 && path.errors == 0));
 }
 
-/// The command's status arrives before the event is polled.
+/// The host gets the command's status before it polls the event.
 #[test]
 fn it_follows_the_statuses_of_commands() {
     let loss = [AnaState::INACCESSIBLE, AnaState::CHANGE, AnaState::PERSISTENT_LOSS];

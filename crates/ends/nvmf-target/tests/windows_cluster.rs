@@ -116,7 +116,7 @@ impl Node {
         reservation(&mut self.io, opcode, control, keys)
     }
 
-    /// REGISTER AND IGNORE EXISTING KEY, persistent: whether the node is registered or not.
+    /// REGISTER AND IGNORE EXISTING KEY, persistent; works whether or not the node is registered.
     fn register(&mut self) -> Status {
         let control = ReservationControl::default()
             .with_action(RegisterAction::REPLACE.0)

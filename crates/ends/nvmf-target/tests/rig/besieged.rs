@@ -1,4 +1,4 @@
-//! A target in its own process, whose memory can be measured alone. That process runs an ignored
+//! A target in its own process, so that its memory can be measured. The process runs an ignored
 //! test of the same program.
 
 use super::stranger::resident_of;
@@ -48,7 +48,7 @@ impl Besieged {
     }
 }
 
-/// Lets a target serve until this process's input ends.
+/// Runs a target until this process's input ends.
 pub fn serve(target: &Target) {
     println!("\nlistening {}", target.addresses()[0]);
     let mut most = 0;

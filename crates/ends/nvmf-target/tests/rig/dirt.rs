@@ -1,5 +1,5 @@
 //! A network that flips a bit in the data of some PDUs, like bad memory or a bad network card that
-//! recomputes checksums. Only data digests detect it.
+//! recomputes checksums. Only data digests detect the damage.
 
 use farblock_random::Random;
 use std::io::{self, Read, Write};
@@ -25,7 +25,7 @@ pub struct Dirt {
 }
 
 impl Dirt {
-    /// Damages one in `one_in` PDUs with data.
+    /// Damages one in `one_in` PDUs that contain data.
     pub fn new(to: SocketAddr, one_in: u64, seed: u64) -> Dirt {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -58,7 +58,7 @@ impl Dirt {
         [0, 1].map(|direction| self.state.damaged[direction].load(Ordering::SeqCst))
     }
 
-    /// Stops the damage.
+    /// Stops damaging PDUs.
     pub fn clean(&self) {
         self.state.clean.store(true, Ordering::SeqCst);
     }

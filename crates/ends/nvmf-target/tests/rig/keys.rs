@@ -15,7 +15,7 @@ pub fn secret(seed: u8) -> Secret {
     Secret::generate(32, None, &mut |out: &mut [u8]| out.fill(seed)).expect("a length there is")
 }
 
-/// Serves 1 MiB to this host, once it has authenticated.
+/// Serves a disk of 1 MiB to this host, once the host has authenticated.
 pub fn serve_to(host: &str, keys: HostKeys, tls: Option<TlsPolicy>, engine: EngineKind) -> Target {
     let mut subsystem = Subsystem::new(NQN);
     subsystem.keys.insert(host.to_owned(), keys);

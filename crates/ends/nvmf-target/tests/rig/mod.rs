@@ -1,5 +1,5 @@
-//! Shared parts of disk tests: a target whose backend can be held, networks that can be cut, and a
-//! user of the disk.
+//! Shared code of disk tests: a target whose backend can hold operations, networks that can be cut,
+//! and a user of the disk.
 
 #![allow(dead_code, unreachable_pub, reason = "every test uses a part of it")]
 
@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 pub const NQN: &str = "nqn.2026-11.org.farblock:disk";
 pub const BLOCK: usize = 512;
-/// Longer than any step takes on a busy machine.
+/// Longer than any step of a test takes on a busy machine.
 pub const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 /// The engines that work on this system.
@@ -59,7 +59,7 @@ pub fn serve_as(
         engine,
         ..TargetConfig::default()
     };
-    // A port closed just now may be busy for a moment.
+    // A port that was closed just now may stay busy briefly.
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         match Target::start(&config) {
@@ -147,7 +147,7 @@ impl User {
         }
     }
 
-    /// The single expected completion.
+    /// Waits for a single completion, and returns it.
     pub fn one(&mut self) -> Completion {
         let mut done = self.turn(Duration::from_secs(60));
         assert_eq!(done.len(), 1, "completions");

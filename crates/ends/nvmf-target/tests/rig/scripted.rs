@@ -30,7 +30,7 @@ pub fn target(engine: EngineKind, change: impl FnOnce(&mut SubsystemConfig)) -> 
     target_of(engine, [disk as Arc<dyn Namespace>], change)
 }
 
-/// A target of these disks, numbered from 1.
+/// Starts a target of these disks, numbered from 1.
 pub fn target_of(
     engine: EngineKind,
     disks: impl IntoIterator<Item = Arc<dyn Namespace>>,
@@ -57,7 +57,7 @@ pub struct Queue {
     pub stream: TcpStream,
     pub end: HostEnd,
     pub pending: Vec<u8>,
-    /// Completions of slots other than the awaited one.
+    /// Completions of other slots than the awaited slot.
     pub told: Vec<Cqe>,
 }
 
@@ -157,7 +157,7 @@ impl Queue {
         }
     }
 
-    /// Waits for `count` successful completions; returns their bytes of data.
+    /// Waits for `count` successful completions; returns how many bytes of data they brought.
     pub fn completions(&mut self, count: usize) -> usize {
         let (mut completed, mut brought) = (0, 0);
         while completed < count {
@@ -260,7 +260,7 @@ pub fn write(queue: &mut Queue, lba: u64, data: &[u8], in_capsule: bool) -> Stat
     queue.run(blocks(1, lba, length / BLOCK as u32, dptr), transfer, data).status
 }
 
-/// The statuses of a fused Compare and Write of one block, sent together.
+/// The statuses of a fused Compare and Write of one block, which are sent together.
 pub fn fused(queue: &mut Queue, lba: u64, old: &[u8], new: &[u8]) -> [Status; 2] {
     let mut out = Vec::new();
     let length = BLOCK as u32;
@@ -285,7 +285,7 @@ pub fn fused(queue: &mut Queue, lba: u64, old: &[u8], new: &[u8]) -> [Status; 2]
     statuses.map(|status| status.expect("each once"))
 }
 
-/// The status of a reservation command, sent with its keys.
+/// Sends a reservation command with its keys; returns the status.
 pub fn reservation(
     queue: &mut Queue,
     opcode: NvmOpcode,

@@ -1,4 +1,4 @@
-//! A peer that breaks the rules, and does only what a test requests.
+//! A peer that can break the protocol, and does only what a test requests.
 
 use farblock_proto::tcp::host_end::{Event, Grant, HostEnd, Transfer};
 use farblock_proto::tcp::{Digests, SlotId};
@@ -26,7 +26,7 @@ pub fn resident_of(process: u32) -> usize {
     kib << 10
 }
 
-/// A connection from 127.0.`net`.`number`: another address than 127.0.0.1.
+/// A connection from 127.0.`net`.`number`, an address other than 127.0.0.1.
 pub fn from(net: u8, number: u8, to: SocketAddr) -> TcpStream {
     use socket2::{Domain, Socket, Type};
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
@@ -106,7 +106,7 @@ impl Peer {
         }
     }
 
-    /// Sends a command; false if that fails.
+    /// Sends a command; false if the connection fails.
     pub fn send(&mut self, sqe: Sqe, transfer: Transfer, data: &[u8]) -> bool {
         let slot = SlotId(self.next);
         self.next = (self.next + 1) % 128;

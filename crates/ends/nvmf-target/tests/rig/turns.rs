@@ -10,7 +10,7 @@ use farblock_wire::{SglDescriptor, Status};
 use std::io::Write;
 use std::net::SocketAddr;
 
-/// Queues of another host, with the same name and another identifier.
+/// The queues of another host, with the same NQN and another host identifier.
 pub fn another_host(address: SocketAddr) -> (Queue, Queue) {
     const HOST_ID: [u8; 16] = [9; 16];
     let (admin, controller) = admin_of(HOST_ID, address, Digests::NONE);
@@ -49,7 +49,7 @@ fn hear(queue: &mut Queue) -> Heard {
     }
 }
 
-/// The target's request for a write's data.
+/// Waits for the target's request for a write's data (R2T).
 pub fn wanted(queue: &mut Queue) -> Grant {
     match hear(queue) {
         Heard::Wanted(grant) => grant,
@@ -65,7 +65,7 @@ pub fn status(queue: &mut Queue) -> Status {
     }
 }
 
-/// Sends the requested data of a write.
+/// Sends the data that the target requested for a write.
 pub fn give(queue: &mut Queue, mut grant: Grant, data: &[u8]) {
     let mut out = Vec::new();
     while let Some(range) = queue.end.data_header(&mut grant, &mut out) {
