@@ -160,7 +160,7 @@ fn two_loop_devices_on_one_file_are_one_disk_where_they_overlap() {
     FileDisk::open(&other.path, &options).unwrap();
 }
 
-/// The path that sysfs has for a loop device's file may lead to no file, or to another one.
+/// The path that sysfs has for a loop device's file may lead to no file or to another file.
 #[test]
 fn the_file_of_a_loop_device_is_known_without_its_path() {
     if !may_use_root() {

@@ -292,7 +292,7 @@ fn a_lock_is_given_up_and_taken_again() {
     assert!(FileDisk::open(&path, &options).is_err());
 }
 
-/// QEMU's tools refuse an image that farblock shares, and farblock refuses one in use by them.
+/// QEMU's tools refuse an image that farblock shares, and farblock refuses one that they use.
 #[test]
 #[cfg(target_os = "linux")]
 fn qemu_and_farblock_keep_each_other_out() {

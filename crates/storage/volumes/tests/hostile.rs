@@ -1,5 +1,5 @@
-//! Legs that have changed when they return, and power failures at each step of filling one leg
-//! while another is lost.
+//! Legs that have changed when they return, and power failures at each step of copying to one leg
+//! while another leg is lost.
 
 mod support;
 
@@ -48,7 +48,7 @@ fn an_older_copy_of_a_leg_is_refused_when_the_mirror_starts() {
         let error = refused(&with_copy);
         assert!(error.contains(&format!("leg{at} is an older copy of itself")), "{error}");
         drop(open(&all));
-        // An emptied leg is filled.
+        // An emptied leg gets a full copy.
         let empty = memory(LEG_BYTES);
         with_copy[at] = Some(&empty);
         drop(create(&with_copy));

@@ -12,7 +12,7 @@ use farblock_volumes::{LegState, Mirror, MirrorOptions, Taking};
 use support::legs::{DATA_BYTES, LEG_BYTES, copy, lasting, memory, read};
 use support::wire::{Power, Wired};
 
-/// A mirror of two legs, each with its own power.
+/// A mirror of two legs, each with its own power supply.
 struct Pair {
     legs: [Arc<Mem>; 2],
     powers: [Arc<Power>; 2],
@@ -34,7 +34,7 @@ impl Pair {
         Blocking::new(&self.mirror).unwrap().write(0, &data).unwrap();
     }
 
-    /// Waits until the records say that both legs have all writes.
+    /// Waits until the records report that both legs have all writes.
     fn settle(&self) {
         support::wait_until(|| self.mirror.status().dirty_bytes == 0);
     }
@@ -136,7 +136,7 @@ fn the_last_leg_is_not_read_before_it_has_shown_its_record() {
     assert!(data.iter().all(|&byte| byte == 2));
 }
 
-/// All operations end, even when all legs are away.
+/// All operations complete, even when all legs are away.
 #[test]
 fn operations_end_when_every_leg_is_away_for_long() {
     let pair = Pair::new();

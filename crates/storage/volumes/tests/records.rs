@@ -46,7 +46,7 @@ fn wired(legs: &[Arc<Mem>; 2], power: &Arc<Power>) -> [Wired; 2] {
     [Wired::new("one", &legs[0], power), Wired::new("two", &legs[1], power)]
 }
 
-/// A mirror with legs in sync, each with its own power, and an unflushed write.
+/// A mirror of legs in sync, each with its own power supply, and an unflushed write.
 fn written() -> (Mirror, [Arc<Power>; 2], [Arc<Mem>; 2]) {
     let powers = [(); 2].map(|()| Power::lasting(i64::MAX));
     let legs = [memory(), memory()];
@@ -244,8 +244,8 @@ fn large_blocks_keep_the_parts_of_the_bitmap_apart() {
     assert_eq!(u64::from(marked), regions, "all are to be copied");
 }
 
-/// The machine of a leg restarts before the leg is put out, and loses acknowledged data: reads
-/// avoid the leg.
+/// The machine of a leg restarts and loses acknowledged data before the mirror takes the leg out:
+/// reads avoid the leg.
 #[test]
 fn a_leg_that_lost_its_cache_is_not_read() {
     let legs = [memory(), memory()];

@@ -53,7 +53,7 @@ pub(crate) struct Run {
     /// Legs that had trouble since all were last in sync.
     troubled: Vec<bool>,
     quiet: Duration,
-    /// Whether legs without a record are accepted.
+    /// Whether the mirror accepts legs without a record.
     taking: Taking,
     next: u64,
     step: u64,
@@ -169,7 +169,7 @@ impl Run {
         Ok(())
     }
 
-    /// Causes trouble on one leg, if another one is in sync and without trouble.
+    /// Causes trouble on one leg, if another leg is in sync and without trouble.
     fn trouble(&mut self, life: &Life) {
         let status = life.mirror.status();
         let state = |leg: &Arc<Leg>| {

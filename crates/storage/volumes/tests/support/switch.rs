@@ -37,7 +37,7 @@ struct Node {
     line: Arc<Line>,
 }
 
-/// A source of one leg, controlled by the test.
+/// One leg's source, which the test controls.
 pub(crate) struct Leg {
     name: String,
     blocks: u64,

@@ -44,7 +44,7 @@ impl Power {
         self.2.store(1, Ordering::SeqCst);
     }
 
-    /// Whether to hold back a failed flush from its caller, although the leg has reported
+    /// Sets whether the caller of a failed flush gets no answer yet, although the leg has reported
     /// everything.
     pub(crate) fn keeps_failure(&self, keeps: bool) {
         self.3.store(keeps, Ordering::SeqCst);
