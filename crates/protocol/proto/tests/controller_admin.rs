@@ -89,7 +89,7 @@ fn only_cc_can_be_written() {
         let value = host.result(&mut registry, &command);
         assert_eq!(value, refused(Status::INVALID_FIELD), "{ofst:#x}");
     }
-    // The upper half of the value does not belong to CC.
+    // The upper half of the value is not part of CC.
     let value = u64::from(enabling().0) | 0xdead_beef << 32;
     let command = PropertySetCommand::new(1, offset::CC, Four, value).to_sqe();
     assert_eq!(host.result(&mut registry, &command), Ok(0));
@@ -165,7 +165,7 @@ fn shutdown_can_wait_for_a_flush() {
     assert_eq!(host.csts(&mut registry).shst(), Csts::SHST_OCCURRING);
     let flush = Action::Flush { controller: host.id, subsystem };
     assert_eq!(drain(&mut registry), [flush]);
-    // The host repeats the request: still only one flush.
+    // The host repeats the request, but there is only one flush.
     host.write_cc(&mut registry, enabling().with_shn(Cc::SHN_ABRUPT), at(1));
     assert_eq!(drain(&mut registry), []);
     registry.shutdown_flushed(host.id, at(2));

@@ -52,7 +52,7 @@ fn number(page: &[u8], at: usize, bytes: usize) -> u64 {
     page[at..at + bytes].iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
-/// The change count, and the number, state and namespaces of each group.
+/// The log page's change count, and the number, state and namespaces of each group.
 fn log(host: &Host, registry: &mut Registry, groups_only: bool) -> (u64, Vec<(u64, u8, Vec<u64>)>) {
     let mut sqe = log_page(LOG, 0, 4096);
     sqe.cdw10 = (sqe.cdw10.get() | u32::from(groups_only) << 8).into();

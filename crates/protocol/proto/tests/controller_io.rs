@@ -286,7 +286,7 @@ fn deallocate_takes_whole_pages_of_ranges() {
         let status = refusal(&dataset_management(ranges, length));
         assert_eq!(status, Status::DATA_SGL_LENGTH_INVALID, "{ranges} {length}");
     }
-    // Hints are accepted and ignored.
+    // The registry accepts hints, and ignores them.
     for attributes in [0, 0b11] {
         let hint = Sqe { cdw11: attributes.into(), ..dataset_management(1, 0) };
         let advise = IoCommand::Advise { namespace };

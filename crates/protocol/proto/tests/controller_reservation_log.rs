@@ -59,7 +59,7 @@ impl Pair {
         Pair { registry, subsystem, first, second }
     }
 
-    /// The second host sends this Asynchronous Event Request.
+    /// The second host sends an Asynchronous Event Request with this identifier.
     fn wait_for_event(&mut self, cid: u16) {
         let sqe = Sqe::new(AdminOpcode::ASYNC_EVENT_REQUEST.0, cid, 0);
         self.second.admin(&mut self.registry, &sqe, at(0));

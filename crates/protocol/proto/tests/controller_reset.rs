@@ -1,4 +1,4 @@
-//! Cross-Controller Reset: a host ends one of its controllers through another one.
+//! Cross-Controller Reset: a host resets one of its controllers through another.
 
 mod controller_fixture;
 

@@ -236,7 +236,7 @@ fn a_flipped_bit_in_data_is_reported_to_its_command_only() {
     assert_eq!(host.completed.pop(), Some((SlotId(2), Status::SUCCESS, false)));
 }
 
-/// One round trip with the controller's bytes changed by `tamper`.
+/// One round trip, in which `tamper` changes the controller's bytes.
 fn exchange_with(host: &mut Host, controller: &mut Controller, tamper: impl Fn(&mut Vec<u8>)) {
     controller.feed(&std::mem::take(&mut host.out));
     let mut to_host = std::mem::take(&mut controller.out);

@@ -110,7 +110,7 @@ fn gnutls(port: u16, psk: &TlsPsk) -> Command {
     command
 }
 
-/// Echoes to one client with the key, at the returned port.
+/// Echoes to one client that has the key; returns the port, and the thread.
 fn serve(key: TlsKey, per_key: u64) -> (u16, JoinHandle<Result<usize, TlsError>>) {
     let mut keys = ServerKeys::default();
     keys.add(key, HOST);
@@ -181,7 +181,7 @@ fn another_implementation_has_either_suite() {
 /// A host with a key cannot make the server use another hash or cipher than its identity names.
 #[test]
 fn a_client_cannot_choose_another_suite_than_the_keys() {
-    // The command treats every pre-shared key as one with SHA-256.
+    // wolfSSL's client treats every pre-shared key as one with SHA-256.
     for (hash, suites, is_let_in) in [
         (Hash::Sha256, "TLS_AES_128_GCM_SHA256", true),
         (Hash::Sha256, "TLS_AES_256_GCM_SHA384:TLS_AES_128_GCM_SHA256", true),

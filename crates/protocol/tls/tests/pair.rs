@@ -85,7 +85,7 @@ fn read(tls: &mut dyn Tls, sealed: &[u8], piece: usize) -> Vec<u8> {
     all
 }
 
-/// The length of a last record with this much content.
+/// The length of a final record with this much content.
 fn record_bytes(content_bytes: usize) -> usize {
     (content_bytes + RECORD_EXTRA_BYTES).next_multiple_of(64)
 }

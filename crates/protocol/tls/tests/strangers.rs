@@ -1,4 +1,4 @@
-//! The memory that strangers occupy in a server.
+//! The memory that peers without a key occupy in a server.
 #![cfg(target_os = "linux")] // It looks at what the process has in memory.
 
 use farblock_secure::{Hash, TlsKey};

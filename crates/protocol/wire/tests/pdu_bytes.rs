@@ -15,7 +15,7 @@ use farblock_wire::tcp::{
 };
 use farblock_wire::{Cqe, SglDescriptor, Sqe, Status, U16};
 
-/// Emits over poison, compares with the expected bytes and parses them back.
+/// Emits over memory full of 0xa5, compares with the expected bytes and parses them back.
 macro_rules! check {
     ($value:expr, $ty:ident, $expected:expr) => {{
         let value: $ty = $value;

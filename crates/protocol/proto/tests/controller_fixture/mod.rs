@@ -121,7 +121,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// The controller that a Connect made.
+    /// The controller that this Connect created.
     pub fn of(connected: &Connected) -> Self {
         Self { id: connected.controller, instance: connected.instance }
     }
@@ -156,7 +156,7 @@ impl Host {
         registry.admin(self.id, sqe, &[], now)
     }
 
-    /// Sends a command without data; returns its result, or its failure.
+    /// Sends a command without data; returns its result, or its error status.
     pub fn result(&self, registry: &mut Registry, sqe: &Sqe) -> Result<u64, Status> {
         match self.admin(registry, sqe, at(0)) {
             AdminOutcome::Respond { status, result } if status.is_success() => Ok(result),
@@ -165,7 +165,7 @@ impl Host {
         }
     }
 
-    /// Sends a command that fetches `bytes` bytes; returns them, or its failure.
+    /// Sends a command that fetches `bytes` bytes; returns them, or the error status.
     pub fn fetch(
         &self,
         registry: &mut Registry,
