@@ -17,7 +17,7 @@ const COLUMNS: [&str; 8] = [
     "host + target µs/IO",
     "local µs/IO",
 ];
-/// Number of columns that contain figures.
+/// Columns of figures.
 const FIGURES: usize = 5;
 
 /// Write the six patterns, remote beside local, from reports of `farblock bench --json`

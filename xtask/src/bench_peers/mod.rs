@@ -45,7 +45,7 @@ use work::{Backend, Row};
 
 /// Default size of each disk.
 const DISK_MIB: u64 = 512;
-/// Maximum number of repetitions of a noisy run.
+/// Maximum number of repetitions because of noise.
 const REPEATS: u32 = 3;
 
 /// Measure farblock and its peers side by side

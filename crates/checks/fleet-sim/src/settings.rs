@@ -11,9 +11,9 @@ use std::time::Duration;
 /// A fleet, and the parameters of its scenes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Settings {
-    /// Number of hosts, each on a separate machine.
+    /// Hosts, each on a separate machine.
     pub hosts: u32,
-    /// Number of targets, each on a separate machine.
+    /// Targets, each on a separate machine.
     pub targets: u32,
     /// Disks of each host, each on another target.
     pub disks: u32,

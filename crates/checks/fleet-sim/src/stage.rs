@@ -228,7 +228,7 @@ impl Stage {
         self.world.elapsed()
     }
 
-    /// A digest of all events so far.
+    /// A digest of all events.
     pub(crate) fn trace(&self) -> u64 {
         self.world.trace()
     }
@@ -307,7 +307,7 @@ impl Stage {
         submitted > 0
     }
 
-    /// True if the host waits for operations to complete, or has not started.
+    /// True if the host waits for operations, or has not started.
     pub(crate) fn waits(&self, number: u32) -> bool {
         self.hosts[number as usize].pending > 0
     }

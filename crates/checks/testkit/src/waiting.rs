@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The longest wait of a test, ample even on a busy machine.
+/// The longest wait of a test, ample for the busiest machine.
 const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 /// Waits until a condition holds.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use regex::Regex;
 
-/// Maximum flagged sentences in 100, for each crate and for each group of pages.
+/// Flagged sentences in 100, for each crate and for each group of pages.
 const MAX_FLAGGED: f64 = 4.0;
 /// Maximum clauses without a noun as their subject, in 100 sentences.
 const MAX_HEADLESS: f64 = 0.5;

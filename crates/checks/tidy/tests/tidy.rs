@@ -309,11 +309,11 @@ fn large_struct(text: &str) -> Option<(&str, usize)> {
     None
 }
 
-/// Whether the line has a word and a colon, at the indentation of a field.
+/// Matches a word and a colon at the indentation of a field.
 fn is_field(line: &str, indent: usize) -> bool {
     let bare = line.trim_start();
     let field = strip_words(bare, &["pub", "pub(crate)", "pub(super)"]);
-    // Only types in a `where` clause start with a capital.
+    // Types in a `where` clause start with a capital.
     let is_word = |name: &str| name.chars().all(|c| c.is_lowercase() || c.is_numeric() || c == '_');
     line.len() - bare.len() == indent
         && field.split_once(": ").is_some_and(|(name, _)| is_word(name))
@@ -424,7 +424,7 @@ fn scripts_let_grep_read_to_the_end() {
     let root = rooms().with_file_name("");
     for folder in ["contrib", "dashboard", "engines", "interop"] {
         for (path, text) in files(&root.join(folder), "sh") {
-            // Packages of npm are not part of this project.
+            // Packages of npm are not ours.
             if path.components().any(|part| part.as_os_str() == "node_modules") {
                 continue;
             }

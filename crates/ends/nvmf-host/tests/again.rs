@@ -91,7 +91,7 @@ fn the_controllers_advice_is_heeded() {
     assert!(start.elapsed() >= Duration::from_millis(600), "{:?}", start.elapsed());
 }
 
-/// A bit error in transit is not the controller's fault, so the host retries the command.
+/// The controller did not cause a bit error in transit, so the host retries.
 #[test]
 fn damaged_data_are_read_again() {
     let damage = AtomicUsize::new(0);
@@ -220,8 +220,7 @@ fn a_path_error_is_not_the_end_while_another_path_is_live() {
 #[test]
 fn connections_that_are_lost_each_time_are_waited_for_as_long_as_lost_ones() {
     let limit = Duration::from_secs(1);
-    // The disk repeats reads at once. It repeats writes when the first attempt can no longer take
-    // effect.
+    // The disk repeats reads at once, and writes when the first attempt can no longer take effect.
     let options = DiskOptions { fast_io_fail_timeout: Some(limit), ..quick() };
     let drops = Arc::new(AtomicBool::new(false));
     let tries = Arc::new(AtomicUsize::new(0));

@@ -497,7 +497,7 @@ fn the_admin_connection_is_lost() {
     ];
     for engine in engines() {
         for (ending, reason) in endings {
-            // The target never answers a read. It closes the connection at a later keep alive.
+            // The target never answers a read; a later keep alive ends the connection.
             let has_read = AtomicBool::new(false);
             let script = Script {
                 hook: Box::new(move |connection, qid, capsule| match (qid, capsule.sqe.opcode) {

@@ -27,7 +27,7 @@ const WAIT_LIMIT: Duration = Duration::from_secs(60);
 /// A TLS proxy between the host and a scripted target without TLS.
 struct Terminator {
     address: SocketAddr,
-    /// Why connections ended, as the host reported in alerts.
+    /// Why connections ended, as reported by the host.
     ends: mpsc::Receiver<TlsError>,
 }
 

@@ -159,7 +159,7 @@ fn a_command_that_is_never_answered() {
     each(|options| {
         let options = Options { io_timeout: Duration::from_secs(2), ..options.clone() };
         let script = || on_io(|_, _| Ok(Handled::Yes));
-        // The short timeout also applies to commands before the first I/O.
+        // The timeout also applies to commands before the first I/O.
         let mut tries = (0..100).map(|_| connect(script(), &options));
         let mut setup = tries.find_map(Result::ok).expect("one of a hundred times");
         setup.driver.submit(0, read(8, 1));

@@ -64,7 +64,7 @@ fn connect(target: &Target, options: &Options) -> Result<Controller, ConnectErro
     }
 }
 
-/// A proxy that forwards connections to a target, and records the first byte of each.
+/// Forwards connections to a target, and records the first byte of each.
 struct Between {
     address: SocketAddr,
     begun: Arc<Mutex<Vec<u8>>>,

@@ -566,7 +566,7 @@ fn a_new_controller_waits_for_what_the_last_one_left() {
     assert_eq!(user.value(0), 2, "the earlier write came late");
 }
 
-/// The disk ends a write that it reported as failed before any later write executes.
+/// A write reported as failed ends before any later write executes.
 #[test]
 fn a_failed_write_does_not_come_late() {
     let gate = Arc::new(Gate::new(mem()));

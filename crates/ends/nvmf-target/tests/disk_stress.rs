@@ -1,5 +1,5 @@
-//! Writers on a disk whose network breaks, stalls and recovers, and whose target restarts, all at
-//! random. No acknowledged write may be lost, and none may execute late.
+//! Writers on a disk whose network is cut, stalls and recovers, and whose target restarts, all at
+//! random: no acknowledged write is lost, and none executes late.
 //!
 //! Every block holds its version. A writer has one operation at a time on each of its blocks, so it
 //! knows the possible contents: the last acknowledged version or a newer one. `DISK_SEED=n` repeats

@@ -90,7 +90,7 @@ fn reads_and_writes_are_limited_apart() {
     }
     // The commands take at least ten gaps of 20 ms. A busy machine may take longer.
     assert!(begin.elapsed() >= Duration::from_millis(199), "{:?}", begin.elapsed());
-    // The sum of 20 ms, 40 ms and so on up to 200 ms.
+    // 20 ms, 40 ms and so on up to 200 ms, in sum.
     let waited = target.control().stats().subsystems[0].namespaces[0].1.waited;
     assert!(waited.namespace_limit_ns >= 1_095_000_000, "{waited:?}");
     assert_eq!((waited.host_limit_ns, waited.turn_ns), (0, 0));

@@ -109,7 +109,7 @@ fn refused_commands_leave_the_queue_working() {
     assert_eq!(status.code(), Status::DATA_SGL_LENGTH_INVALID.code());
     let unknown = queue.run(Sqe::new(0x55, 0, 1), Transfer::None, &[]).status;
     assert_eq!(unknown.code(), Status::INVALID_OPCODE.code());
-    // A refused write with in-capsule data: the target must skip the data.
+    // A refused write with in-capsule data: the target skips the data.
     assert_eq!(write(&mut queue, BLOCKS, &[1; 512], true).code(), Status::LBA_OUT_OF_RANGE.code());
     assert_eq!(read(&mut queue, 0, 512).status, Status::SUCCESS);
     assert_eq!(admin_queue.property(offset::CSTS) & 1, 1);

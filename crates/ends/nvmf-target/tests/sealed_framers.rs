@@ -20,7 +20,7 @@ const DEPTH: u16 = 8;
 const UNTOUCHED: u8 = 0xa5;
 /// Records per key: fewer than one large transfer has.
 const RECORDS_PER_KEY: u64 = 3;
-/// The TLS layer does not decrypt smaller payloads into place.
+/// Smaller payloads are not decrypted into place.
 const DIRECT_BYTES: u32 = 8192;
 const READ: u8 = 2;
 const WRITE: u8 = 1;
@@ -236,7 +236,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// Completes the TLS handshake, and exchanges the first PDUs.
+    /// Completes the handshake and the first PDUs.
     fn new(disk: &[u8]) -> Self {
         let key = TlsKey::generate(Hash::Sha256, &mut |out: &mut [u8]| out.fill(7));
         let key = key.expect("a suite");

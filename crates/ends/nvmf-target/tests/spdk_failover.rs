@@ -149,7 +149,7 @@ impl Path {
     }
 }
 
-/// `nvme_bdev`: its paths, in order of attachment.
+/// `nvme_bdev`: paths in order of attachment.
 struct Multipath(Vec<Path>);
 
 impl Multipath {
@@ -281,7 +281,7 @@ fn it_follows_events() {
     assert!(host.0.iter().all(|path| path.events > 0 && path.errors == 0));
 }
 
-/// The host gets the command's status before it polls the event.
+/// The command's status arrives before the event is polled.
 #[test]
 fn it_follows_the_statuses_of_commands() {
     let loss = [AnaState::INACCESSIBLE, AnaState::CHANGE, AnaState::PERSISTENT_LOSS];

@@ -53,7 +53,7 @@ fn disk() -> Arc<dyn Namespace> {
     Arc::new(Mem::new(512, 4 * MIB as u64).expect("a size"))
 }
 
-/// Waits until the target has freed the held memory, except for caches.
+/// Waits until held memory is freed, except for caches.
 fn wait_for_memory(before: usize) {
     let deadline = Instant::now() + WAIT_LIMIT;
     while resident() > before + CORE_BYTES {

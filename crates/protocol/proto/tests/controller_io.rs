@@ -199,7 +199,7 @@ fn lists_are_pulled_by_keyed_descriptors() {
     copy.cdw12 = (ranges - 1).into();
     let needed = ranges * CopyRange::LEN as u32;
     let refused = |status: Status| Err(status.with_dnr());
-    // The descriptor must be exactly as long as the list, as for any transfer.
+    // The descriptor is exactly as long as the list, as for any transfer.
     for length_bytes in [0, needed - 1, needed, needed + 1, KEYED_LENGTH_MAX] {
         let block = KeyedBlock { address: 1 << 40, length_bytes, key: 7, invalidate: true };
         copy.dptr = SglDescriptor::keyed(block);
@@ -286,7 +286,7 @@ fn deallocate_takes_whole_pages_of_ranges() {
         let status = refusal(&dataset_management(ranges, length));
         assert_eq!(status, Status::DATA_SGL_LENGTH_INVALID, "{ranges} {length}");
     }
-    // The registry accepts hints, and ignores them.
+    // Hints are accepted and ignored.
     for attributes in [0, 0b11] {
         let hint = Sqe { cdw11: attributes.into(), ..dataset_management(1, 0) };
         let advise = IoCommand::Advise { namespace };

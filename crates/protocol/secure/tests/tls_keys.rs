@@ -1,6 +1,6 @@
 //! Keys for TLS, compared with the results of other implementations.
 //!
-//! `nvme gen-tls-key -m 1 -s 0001…` of nvme-cli 2.13 (libnvme 1.13, Debian 13) made the key texts.
+//! `nvme gen-tls-key -m 1 -s 0001…` of nvme-cli 2.13 (libnvme 1.13, Debian 13) made the texts.
 //! `nvme_insert_tls_key_versioned` of the same libnvme made identities and keys of the derivation
 //! that nvme-cli now calls `--compat`. OpenSSL 3.0 made those of the specified derivation: `openssl
 //! kdf … HKDF` (extract) and `… TLS13-KDF` (expand), the digest with `openssl dgst -mac HMAC`.

@@ -244,8 +244,8 @@ fn large_blocks_keep_the_parts_of_the_bitmap_apart() {
     assert_eq!(u64::from(marked), regions, "all are to be copied");
 }
 
-/// The machine of a leg restarts and loses acknowledged data before the mirror takes the leg out:
-/// reads avoid the leg.
+/// The machine of a leg restarts before the leg is put out, and loses acknowledged data: reads
+/// avoid the leg.
 #[test]
 fn a_leg_that_lost_its_cache_is_not_read() {
     let legs = [memory(), memory()];

@@ -159,7 +159,7 @@ pub(crate) struct Client {
     pub(crate) parse: fn(&str, &Load) -> Result<Measured, String>,
 }
 
-/// Warm-up time and measured time of a host.
+/// Warm-up and measurement time of a host.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Times {
     pub(crate) ramp: Duration,

@@ -160,7 +160,7 @@ impl Host {
 pub(super) struct Witness {
     /// The number of each dead process's last write.
     last: Vec<u64>,
-    /// The latest process whose data is on the disk.
+    /// The latest process with data on the disk.
     latest: usize,
     /// The times at which writes were acknowledged.
     acknowledged: BTreeMap<u64, Duration>,

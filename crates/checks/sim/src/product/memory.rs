@@ -7,7 +7,7 @@ use super::{MOST_BLOCKS, Plan};
 use farblock_reactor::sim::{World, tally};
 use farblock_target::limits;
 
-/// Checks a running target that has no connections.
+/// Checks a running target without any connection.
 pub(super) fn check(world: &World, plan: &Plan) {
     let usual = (limits::BUFFER_BYTES / plan.cores).max(limits::CORE_BUFFER_BYTES_MIN);
     let limit = plan.core_buffer_bytes.unwrap_or(usual);

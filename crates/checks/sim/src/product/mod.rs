@@ -47,7 +47,7 @@ use std::time::Duration;
 
 /// The name of the disk's host.
 const HOST_NQN: &str = "nqn.2014-08.org.example:simulated";
-/// Number of operations of a usual run.
+/// Operations of a usual run.
 pub const OPERATIONS: u64 = 250;
 /// Limit of steps in which the operations are submitted.
 const MOST_STEPS: u64 = 2_000;
@@ -57,7 +57,7 @@ const DEPTH: usize = 12;
 const MOST_BLOCKS: u64 = 20;
 /// Time within which all operations end once all faults are repaired.
 const WAIT_LIMIT: Duration = Duration::from_secs(600);
-/// The maximum duration of a usual fault.
+/// The maximum duration of a fault.
 const LONGEST: Duration = Duration::from_secs(4);
 /// One fault in this many lasts for [`LONGEST`], without other faults meanwhile.
 const LASTING_ONE_IN: u64 = 5;
@@ -385,7 +385,7 @@ impl<'a> Client<'a> {
         self.server.is_usable() || self.plan.fast_fail.is_some()
     }
 
-    /// Restarts dead processes when their restart is due.
+    /// Restarts dead processes when due.
     fn tend(&mut self) {
         let options = options(&self.plan, self.keys.as_ref());
         let is_changed = self.server.tend(self.world);

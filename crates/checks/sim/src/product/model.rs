@@ -176,7 +176,7 @@ impl Model {
         self.next - 1
     }
 
-    /// Notes that the power failed.
+    /// The power failed.
     pub(super) fn power_cut(&mut self) {
         self.power_cuts += 1;
         let is_lost = |block: &Block| !block.older.is_empty() && block.since > self.maybe_flushed;

@@ -35,7 +35,7 @@ pub(super) struct Server {
     cores: usize,
     core_buffer_bytes: Option<usize>,
     store: Store,
-    /// The authentication that the target requires of the host; `None`: it admits any host.
+    /// The authentication required of the host; `None`: any host is admitted.
     terms: Option<Terms>,
     /// The storage of persistent reservations.
     kept: Option<Kept>,

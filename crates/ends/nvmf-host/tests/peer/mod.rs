@@ -130,7 +130,7 @@ struct PeerShared<C> {
     stop: AtomicBool,
     connections: AtomicUsize,
     streams: Mutex<Vec<std::net::TcpStream>>,
-    /// Whether a host has set CC.SHN.
+    /// CC.SHN was set.
     shut_down: AtomicBool,
 }
 

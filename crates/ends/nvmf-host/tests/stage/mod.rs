@@ -227,7 +227,7 @@ pub fn usual() -> DiskOptions {
     DiskOptions { connection, reconnect_delay: Duration::from_millis(50), ..Default::default() }
 }
 
-/// Options for targets whose lost commands have no late effects.
+/// For targets whose lost commands have no late effects.
 pub fn quick() -> DiskOptions {
     DiskOptions { quiesce: Some(Duration::ZERO), ..usual() }
 }

@@ -26,7 +26,7 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// A gate that holds writes.
+    /// Holds writes.
     pub fn new(inner: Arc<dyn Namespace>) -> Gate {
         Gate::of(Command::Write, inner)
     }

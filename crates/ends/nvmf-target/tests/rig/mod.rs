@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 pub const NQN: &str = "nqn.2026-11.org.farblock:disk";
 pub const BLOCK: usize = 512;
-/// Longer than any step of a test takes on a busy machine.
+/// Longer than any step takes on a busy machine.
 pub const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 /// The engines that work on this system.

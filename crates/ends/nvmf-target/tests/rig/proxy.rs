@@ -18,7 +18,7 @@ struct ProxyState {
     delay_us: AtomicU64,
     /// Accepts the bytes before which a connection is closed.
     ends_before: OnceLock<fn(&[u8]) -> bool>,
-    /// Number of bytes carried in both directions.
+    /// Bytes carried in both directions.
     carried: AtomicUsize,
     stop: AtomicBool,
     /// Both sides of every connection.
@@ -105,7 +105,7 @@ impl Proxy {
         self.state.ends_before.set(are_last).expect("it is said once");
     }
 
-    /// Number of bytes carried so far in both directions.
+    /// Bytes carried so far in both directions.
     pub fn carried(&self) -> usize {
         self.state.carried.load(Ordering::SeqCst)
     }

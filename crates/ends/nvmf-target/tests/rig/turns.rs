@@ -49,7 +49,7 @@ fn hear(queue: &mut Queue) -> Heard {
     }
 }
 
-/// Waits for the target's request for a write's data (R2T).
+/// The target's request for a write's data.
 pub fn wanted(queue: &mut Queue) -> Grant {
     match hear(queue) {
         Heard::Wanted(grant) => grant,
@@ -65,7 +65,7 @@ pub fn status(queue: &mut Queue) -> Status {
     }
 }
 
-/// Sends the data that the target requested for a write.
+/// Sends the requested data of a write.
 pub fn give(queue: &mut Queue, mut grant: Grant, data: &[u8]) {
     let mut out = Vec::new();
     while let Some(range) = queue.end.data_header(&mut grant, &mut out) {

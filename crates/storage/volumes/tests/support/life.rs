@@ -53,7 +53,7 @@ pub(crate) struct Run {
     /// Legs that had trouble since all were last in sync.
     troubled: Vec<bool>,
     quiet: Duration,
-    /// Whether the mirror accepts legs without a record.
+    /// Whether legs without a record are accepted.
     taking: Taking,
     next: u64,
     step: u64,

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 const TIMEOUT: Duration = Duration::from_secs(3);
 /// The pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Longer than any delay of data that was sent on a lost connection.
+/// Longer than any delay of data sent on a lost connection.
 pub(super) const STRAY_TIME: Duration = Duration::from_secs(10);
 const REPORT_BYTES: u32 = 1024;
 

@@ -110,7 +110,7 @@ pub(super) struct Leg {
     slot: Slot,
     bytes: usize,
     faults: DiskFaults,
-    /// `None`: the leg is a file of the mirror's machine.
+    /// `None` for a file of the mirror's machine.
     machine: Option<Machine>,
     /// Copies of the leg's earlier contents, the oldest first.
     copies: Vec<Vec<u8>>,
@@ -264,7 +264,7 @@ impl Leg {
         self.copies.iter().rev().find(is_older).cloned()
     }
 
-    /// The latest copy, even if its record is the leg's present record.
+    /// The latest copy, even with the leg's present record.
     pub(super) fn latest_copy(&self) -> Option<&Vec<u8>> {
         self.copies.last()
     }
