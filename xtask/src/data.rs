@@ -129,7 +129,6 @@ impl Data {
         text
     }
 
-    /// The index of a column.
     pub(crate) fn column(&self, name: &str) -> Result<usize, String> {
         let place = self.columns.iter().position(|column| column == name);
         place.ok_or_else(|| format!("there is no column {name:?} in {:?}", self.columns))

@@ -8,7 +8,6 @@ const LEFT: f64 = 170.0;
 const TOP: f64 = 64.0;
 const ROW: f64 = 34.0;
 const BAR: f64 = 20.0;
-/// Maximum length of a bar.
 const MAX_LENGTH: f64 = 460.0;
 
 /// A bar, with its name to the left and its label to the right.

@@ -21,9 +21,7 @@ use clap::Args;
 
 use crate::data::{Data, Head};
 
-/// Numbers of cores in the table.
 const CORES: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
-/// Number of timed writes.
 const WRITES: u64 = 2_000_000;
 /// Overhead of packet headers with an MTU of 1,500, in percent of the payload.
 const FRAMING_PERCENT: f64 = 5.0;

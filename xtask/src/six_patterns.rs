@@ -17,7 +17,6 @@ const COLUMNS: [&str; 8] = [
     "host + target µs/IO",
     "local µs/IO",
 ];
-/// Columns of figures.
 const FIGURES: usize = 5;
 
 /// Write the six patterns, remote beside local, from reports of `farblock bench --json`

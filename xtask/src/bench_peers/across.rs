@@ -24,7 +24,6 @@ const TABLE: (&str, &str) =
 /// The addresses of the two ends, in a block reserved for documentation.
 const TARGET: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const HOST: &str = "192.0.2.2/30";
-/// Names of the veth devices.
 const TARGET_DEVICE: &str = "fb-target";
 const HOST_DEVICE: &str = "fb-host";
 /// Latency added to each round trip.

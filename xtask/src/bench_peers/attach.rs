@@ -19,7 +19,6 @@ use super::{DiskFile, Options};
 /// The name of the table's file, and what the table shows.
 const TABLE: (&str, &str) = ("attach", "the ways to attach a disk, one RAM disk each");
 
-/// A way to attach a disk.
 struct Way {
     name: &'static str,
     server: Process,
@@ -56,7 +55,6 @@ impl Drop for Folder {
     }
 }
 
-/// Runs the comparison.
 pub(crate) fn run(options: &Options) -> Result<(), String> {
     let rows = [1, 32].map(|depth| {
         let load = Load::new(Rw::RandRead, 4096, depth, 1);

@@ -31,7 +31,6 @@ const MANY: u32 = 1000;
 /// Length of the idle measurement of targets with many namespaces.
 const IDLE: Duration = Duration::from_secs(5);
 
-/// The feature that a target uses.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum TargetKind {
     /// A memory disk without features.
@@ -76,7 +75,6 @@ const KINDS: [(&str, TargetKind); 13] = [
     ("1,000 namespaces with limits", TargetKind::ManyLimited),
 ];
 
-/// Runs the comparison.
 pub(crate) fn run(options: &Options) -> Result<(), String> {
     if options.list {
         KINDS.iter().for_each(|(name, _)| println!("{name}"));
@@ -181,7 +179,6 @@ impl Served {
     }
 }
 
-/// The host's identity.
 struct HostNames {
     nqn: String,
     /// The host ID in hexadecimal.

@@ -25,7 +25,6 @@ const TABLE: (&str, &str) =
 /// Polling interval, shorter than Prometheus' usual one.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Runs the comparison.
 pub(crate) fn run(options: &Options) -> Result<(), String> {
     let rows = [1, 32].map(|depth| {
         let load = Load::new(Rw::RandRead, 4096, depth, 1);

@@ -43,7 +43,6 @@ struct Question {
     what: &'static str,
     goal: &'static str,
     unit: &'static str,
-    /// The addresses on which the target listens.
     listen: &'static [&'static str],
     measure: Measure,
     met: fn(f64) -> bool,
@@ -100,7 +99,6 @@ const QUESTIONS: [Question; 5] = [
     },
 ];
 
-/// Measures the facts whose names match.
 pub(crate) fn measure(means: &Means, only: &[String]) -> Vec<Fact> {
     let name = |question: &Question| format!("fact {}", question.name);
     let asked = |question: &&Question| {

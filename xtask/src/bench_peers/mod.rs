@@ -92,7 +92,6 @@ pub(crate) struct Options {
     host_cpu: usize,
 }
 
-/// Runs the stand.
 pub(crate) fn run(options: &Options) -> Result<(), String> {
     let mut rows = work::choose(work::all(), &options.only);
     if options.list {
@@ -228,7 +227,6 @@ impl Drop for DiskFile {
     }
 }
 
-/// The state of a running stand.
 struct Stand<'a> {
     means: &'a Means,
     times: Times,

@@ -37,9 +37,7 @@ pub(crate) struct Report {
     rounds: u32,
     runtime_seconds: f64,
     ramp_seconds: f64,
-    /// The default TCP congestion control.
     congestion_control: String,
-    /// Why sides are missing.
     missing: Vec<String>,
     goals: Vec<GoalReport>,
     facts: Vec<Fact>,

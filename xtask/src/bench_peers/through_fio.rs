@@ -18,14 +18,12 @@ const TABLE: (&str, &str) =
 /// The fio job files of this repository.
 const JOBS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../engines/fio/jobs");
 
-/// fio's engines.
 #[derive(Clone, Copy)]
 enum Engine {
     Farblock,
     Spdk,
 }
 
-/// Runs the comparison.
 pub(crate) fn run(options: &Options) -> Result<(), String> {
     let rows: Vec<Row> = Pattern::six().iter().map(row).collect();
     let rows: Vec<Row> = rows

@@ -218,7 +218,6 @@ impl Stage {
         });
     }
 
-    /// Cuts off the first `count` hosts.
     pub(crate) fn cut_hosts(&self, count: u32, time: Duration) {
         self.world.cut(1..count + 1, time);
     }
@@ -259,7 +258,6 @@ impl Stage {
         self.hosts.iter_mut().for_each(|host| host.pending = 1);
     }
 
-    /// Takes the hosts that have started.
     fn take_arrivals(&mut self) -> Result<(), SimulationError> {
         let failed = self.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(why) = failed {

@@ -45,7 +45,6 @@ fn on_io(
     Script { hook: Box::new(hook), ..Script::default() }
 }
 
-/// Runs with each engine.
 fn each(run: impl Fn(&Options)) {
     for engine in engines() {
         run(&Options { engine, ..options() });

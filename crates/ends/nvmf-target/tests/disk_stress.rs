@@ -28,7 +28,6 @@ const DEPTH: usize = 16;
 const RUN: Duration = Duration::from_secs(4);
 /// Longest duration, if a busy machine recovers slowly.
 const LONGEST_RUN: Duration = Duration::from_secs(60);
-/// Reconnects that a run needs.
 const RECONNECTS: u64 = 4;
 /// Damaged PDUs that a run needs in each direction.
 const DAMAGED: u64 = 100;

@@ -72,7 +72,6 @@ enum StrangerKind {
     Guessing,
     /// Waits for the refusal of its guess.
     Refused,
-    /// Sends half of a ClientHello.
     HalfHello,
     /// Sends a ClientHello for a key that it does not have.
     Hello,

@@ -201,7 +201,6 @@ fn a_target_starts_with_its_limits() {
     assert_eq!((geometry.blocks, geometry.read_only), (7, true));
 }
 
-/// A namespace that is added with limits has them from the start.
 #[test]
 fn a_namespace_comes_with_its_limits() {
     let target = serve(gate(), &[any()]);

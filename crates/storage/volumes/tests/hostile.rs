@@ -84,7 +84,6 @@ fn an_older_copy_of_a_leg_is_not_let_in_while_the_mirror_is_used() {
     assert!(read(&legs[1], DATA_BYTES).iter().all(|&byte| byte == 2));
 }
 
-/// The generation of the newest record on a leg.
 fn generation(leg: &Mem) -> u64 {
     let end = read(leg, LEG_BYTES).split_off(DATA_BYTES as usize);
     let of_slot = |at: usize| u64::from_le_bytes(end[at + 48..at + 56].try_into().unwrap());

@@ -9,7 +9,6 @@ use super::{Client, Endpoint, Means, Measured, Server, Times};
 use crate::bench_peers::process::Process;
 use crate::bench_peers::work::{Backend, Load, MIX_READ};
 
-/// The host that has the TLS key.
 const TLS_HOST: &str = "nqn.2026-11.org.farblock:bench";
 
 pub(super) fn serve(

@@ -127,11 +127,9 @@ pub(crate) struct Means {
     pub(crate) farblock: PathBuf,
     /// This program.
     pub(crate) xtask: PathBuf,
-    /// A build of SPDK.
     pub(crate) spdk: Option<PathBuf>,
     /// The disk file, filled with data.
     pub(crate) file: PathBuf,
-    /// Size of each disk in bytes.
     pub(crate) disk_bytes: u64,
     pub(crate) target_cpu: usize,
     pub(crate) host_cpu: usize,

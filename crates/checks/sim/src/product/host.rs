@@ -172,7 +172,6 @@ impl Witness {
         self.last.push(last);
     }
 
-    /// Notes an acknowledged write.
     pub(super) fn acknowledge(&mut self, number: u64, now: Duration) {
         self.acknowledged.insert(number, now);
     }

@@ -53,7 +53,6 @@ pub const OPERATIONS: u64 = 250;
 const MOST_STEPS: u64 = 2_000;
 /// Limit of operations in flight.
 const DEPTH: usize = 12;
-/// Limit of blocks per operation.
 const MOST_BLOCKS: u64 = 20;
 /// Time within which all operations end once all faults are repaired.
 const WAIT_LIMIT: Duration = Duration::from_secs(600);
@@ -62,7 +61,6 @@ const LONGEST: Duration = Duration::from_secs(4);
 /// One fault in this many lasts for [`LONGEST`], without other faults meanwhile.
 const LASTING_ONE_IN: u64 = 5;
 const LASTING: Duration = Duration::from_secs(40);
-/// The maximum jump of a clock.
 const JUMP: Duration = Duration::from_secs(20);
 /// One fault in this many is the death of the host's process.
 const DIES_ONE_IN: u64 = 8;

@@ -91,12 +91,10 @@ impl Model {
             .any(|other| wish.lba < other.lba + other.blocks && other.lba < wish.lba + wish.blocks)
     }
 
-    /// The number of operations in flight.
     pub(super) fn in_flight(&self) -> usize {
         self.flying.len()
     }
 
-    /// Describes the operations in flight.
     pub(super) fn describe(&self) -> String {
         let line = |(token, op): (&u64, &Flying)| {
             format!("{token}: {:?} of {} blocks at {}", op.command, op.blocks, op.lba)
@@ -176,7 +174,6 @@ impl Model {
         self.next - 1
     }
 
-    /// The power failed.
     pub(super) fn power_cut(&mut self) {
         self.power_cuts += 1;
         let is_lost = |block: &Block| !block.older.is_empty() && block.since > self.maybe_flushed;

@@ -221,7 +221,6 @@ impl Server {
         self.tend(world);
     }
 
-    /// The number of the target's connections.
     pub(super) fn connections(&self) -> usize {
         self.target.as_ref().expect("it was mended").connections()
     }

@@ -27,7 +27,6 @@ impl Capsule {
     }
 }
 
-/// A PDU from a host.
 #[derive(Debug)]
 pub enum Pdu {
     Command(Capsule),

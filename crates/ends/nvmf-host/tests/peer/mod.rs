@@ -220,7 +220,6 @@ pub fn digests(header_digest: bool, data_digest: bool) -> TcpOptions {
     TcpOptions { header_digest, data_digest, ..TcpOptions::default() }
 }
 
-/// The engines that work on this system.
 pub fn engines() -> Vec<EngineKind> {
     let works = |engine: &EngineKind| {
         let config = farblock_reactor::Config { engine: *engine, ..Default::default() };

@@ -56,7 +56,6 @@ impl Gate {
         self.state.seen.lock().unwrap().clone()
     }
 
-    /// The number of durable writes (FUA).
     pub fn durable(&self) -> usize {
         self.state.durable.load(Ordering::SeqCst)
     }

@@ -29,7 +29,6 @@ pub const BLOCK: usize = 512;
 /// Longer than any step takes on a busy machine.
 pub const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
-/// The engines that work on this system.
 pub fn engines() -> Vec<EngineKind> {
     let works = |engine: &EngineKind| {
         Reactor::new(&Config { engine: *engine, ..Config::default() }).is_ok()
@@ -154,7 +153,6 @@ impl User {
         done.pop().expect("counted")
     }
 
-    /// Reads the value of a block.
     pub fn value(&mut self, lba: u64) -> u8 {
         self.read(lba, 1, 0);
         let done = self.one();

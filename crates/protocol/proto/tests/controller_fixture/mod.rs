@@ -140,7 +140,6 @@ impl Host {
         host
     }
 
-    /// An enabled discovery controller.
     pub fn discovery(registry: &mut Registry) -> Self {
         let host = Self::connect(registry, DISCOVERY_NQN);
         host.write_cc(registry, enabling(), at(0));

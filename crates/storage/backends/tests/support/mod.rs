@@ -52,7 +52,6 @@ impl Dir {
         self.dir.path().join(name)
     }
 
-    /// A new sparse file.
     pub(crate) fn file(&self, bytes: u64) -> PathBuf {
         let number = self.files.fetch_add(1, Ordering::Relaxed);
         let path = self.path(&format!("disk{number}.img"));

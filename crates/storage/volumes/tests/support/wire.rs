@@ -39,7 +39,6 @@ impl Power {
         self.1.tell(Change::Contents);
     }
 
-    /// Makes the next flush of each leg fail.
     pub(crate) fn fail_flush(&self) {
         self.2.store(1, Ordering::SeqCst);
     }

@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 const LONGEST: Duration = Duration::from_millis(20);
-/// One store in this many fails.
 const FAILS_ONE_IN: u8 = 8;
 
 /// The storage, shared by successive target processes.
@@ -21,7 +20,6 @@ struct Place {
     next: Option<String>,
     /// The number of processes that have used the storage.
     generation: u32,
-    /// Whether stores may fail.
     fails: bool,
 }
 
@@ -30,7 +28,6 @@ impl Kept {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The store for a new process.
     pub(in crate::product) fn store(&self) -> Arc<dyn ReservationStore> {
         Arc::new(Store { kept: self.clone(), generation: self.lock().generation })
     }

@@ -38,7 +38,6 @@ use std::time::{Duration, Instant};
 const NODES: usize = 3;
 /// Each node's own blocks, at the end of the disk.
 const OWN_BLOCKS: u64 = 16;
-/// Blocks that the leader uses.
 const SHARED_BLOCKS: u64 = BLOCKS - NODES as u64 * OWN_BLOCKS;
 /// A node's operations in flight.
 const DEPTH: usize = 6;

@@ -23,7 +23,6 @@ pub(super) const LEG_BYTES: usize = BLOCKS as usize * BLOCK_BYTES + limits::RESE
 /// Offsets of the mirror's two record slots, counted from the end of the data.
 const RECORDS: [usize; 2] = [0, 65_536];
 const RECORD_BYTES: usize = 4096;
-/// The NQN of the host that uses the legs.
 const HOST_NQN: &str = "nqn.2014-08.org.example:mirror";
 const NSID: NamespaceId = NamespaceId(1);
 
