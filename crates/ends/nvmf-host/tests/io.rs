@@ -110,8 +110,7 @@ fn misbehaving(
     engines().into_iter().map(run).collect()
 }
 
-/// Checks that operations in flight and all later ones fail if the target handles commands like
-/// this.
+/// Checks that the fault of `hook` makes operations in flight and all later ones fail.
 fn disconnects(
     hook: impl Fn(&mut Connection, &Capsule) -> io::Result<()> + Send + Sync + 'static,
     write: bool,
@@ -317,7 +316,7 @@ fn the_connection_closes() {
     }
 }
 
-/// Bytes that follow the answer to Connect at once arrive before the queue is on its event loop.
+/// Bytes right behind the answer to Connect arrive before the queue is on its event loop.
 #[test]
 fn nonsense_behind_the_answer_to_connect() {
     for engine in engines() {
