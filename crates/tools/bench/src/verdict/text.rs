@@ -67,7 +67,7 @@ fn cells(change: &Change) -> String {
     ])
 }
 
-/// A change in per cent. Runs that vary by orders of magnitude have an interval without meaning, and
+/// A change in per cent. If runs vary by orders of magnitude, their interval has no meaning, and
 /// its digits would widen the table.
 fn bounded(percent: f64) -> String {
     if percent > MOST_PERCENT { format!(">{MOST_PERCENT}") } else { signed(percent) }
