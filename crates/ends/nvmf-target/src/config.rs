@@ -125,7 +125,7 @@ pub struct TargetConfig {
     pub cores: Vec<usize>,
     /// The event loop engine.
     pub engine: EngineKind,
-    /// How long a core polls for events before it sleeps.
+    /// The time that a core polls for events before it sleeps.
     pub polling: Polling,
     /// Limits the bytes of one system call. Set only for measurements; the default is no limit.
     #[doc(hidden)]

@@ -78,7 +78,7 @@ pub const DIRECT_RECEIVE_BYTES: usize = 16 << 10;
 /// Time from accept to the end of the login.
 pub const LOGIN_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// How long a stopping target waits for initiators to log out.
+/// The time that a stopping target waits for initiators to log out.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The most rounds of completions and answers before the event loop polls again. Without a limit, a

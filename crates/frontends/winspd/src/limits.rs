@@ -19,5 +19,5 @@ pub const UNMAPS_AT_ONCE: usize = 16;
 /// The most threads that fetch requests from WinSpd, and copy the data of writes.
 pub const MAX_DISPATCHERS: usize = 4;
 
-/// How long a stop without force waits for accepted requests to finish.
+/// The time that a stop without force waits for accepted requests to finish.
 pub const DRAIN_TIME: Duration = Duration::from_secs(30);

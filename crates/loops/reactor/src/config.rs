@@ -65,7 +65,7 @@ impl FromStr for EngineKind {
     }
 }
 
-/// How long a loop with [`Polling::Busy`] spins after the last work. A solid-state disk over a
+/// The time that a loop with [`Polling::Busy`] spins after the last work. A solid-state disk over a
 /// network answers in less time, and spinning after a keep-alive every few seconds costs nothing
 /// measurable.
 const BUSY_IDLE: Duration = Duration::from_millis(1);
@@ -80,13 +80,13 @@ pub enum Polling {
     /// this makes the load faster. Looking takes at most six times the time of the work, and stops
     /// at once when there is no work.
     Adaptive {
-        /// How long the loop looks at most before it sleeps.
+        /// The time that the loop looks at most before it sleeps.
         longest: Duration,
     },
     /// `latency`: it looks until no work has come for `idle`, without measuring the gain. Under
     /// load it uses its processor all the time, and hardly any when it is idle.
     Busy {
-        /// How long the loop looks; longer than any expected answer takes.
+        /// The time that the loop looks; longer than any expected answer takes.
         idle: Duration,
     },
     /// `always`: it never sleeps, and uses its processor all the time.

@@ -30,7 +30,7 @@ pub(crate) const LARGE_RECV_BYTES: usize = 256 << 10;
 pub(crate) fn recv_bytes(limit: u32) -> usize {
     if limit == 0 { RECV_BYTES } else { (limit as usize).min(LARGE_RECV_BYTES) }
 }
-/// How long a listener pauses after an error, for example when the process has no free descriptors.
+/// The time that a listener pauses after an error, for example when no descriptor is free.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The reactor state that an engine may use during a call.
@@ -81,7 +81,7 @@ impl FileOp {
     }
 }
 
-/// How long a turn may wait for an event.
+/// The time that a turn may wait for an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wait {
     /// Not at all.

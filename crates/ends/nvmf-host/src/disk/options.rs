@@ -11,7 +11,7 @@ pub struct DiskOptions {
     /// Options of each connection, such as keep alive. With several paths the default
     /// `path_timeout` is short.
     pub connection: Options,
-    /// How long to retry if no path connects at first. Zero: try once.
+    /// The time to retry if no path connects at first. Zero: try once.
     pub connect_wait: Duration,
     /// The longest pause between attempts to reconnect. The first attempt follows at once; then
     /// each pause is twice the previous one, up to this.

@@ -61,7 +61,7 @@ impl Listening {
         entrances.iter().find(|(address, _)| is_entrance(*address, local)).map(|(_, port)| *port)
     }
 
-    /// How long to retry while a port is in use: a removed listener of this target may still use
+    /// The time to retry while a port is in use: a removed listener of this target may still use
     /// it.
     pub(crate) fn patience(&self, port: u16) -> Duration {
         let is_ours = self.given_up().iter().any(|(given_up, _)| *given_up == port);

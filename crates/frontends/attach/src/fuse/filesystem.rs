@@ -24,8 +24,8 @@ const ROOT: INodeNo = INodeNo::ROOT;
 /// The inode number of the file.
 pub(super) const FILE: INodeNo = INodeNo(2);
 
-/// How long the kernel may cache the file's attributes. The server notifies the kernel when they
-/// change.
+/// The time that the kernel may cache the file's attributes. The server notifies the kernel of
+/// every change.
 const REMEMBER: Duration = Duration::from_secs(3600);
 /// The kernel caches nothing about the directory, so that `stat` of a dead server's mount fails.
 const FORGET: Duration = Duration::ZERO;

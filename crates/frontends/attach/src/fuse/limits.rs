@@ -21,13 +21,13 @@ pub const CORE_BUFFER_BYTES: usize = 256 << 20;
 /// Bytes of a long range that one step zeroes or deallocates. Further steps do the rest.
 pub const STEP_BYTES: u32 = 1 << 30;
 
-/// How long a stopping server waits for accepted requests to finish.
+/// The time that a stopping server waits for accepted requests to finish.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long to wait until the kernel releases an unused mount or loop device.
+/// The time to wait until the kernel releases an unused mount or loop device.
 pub const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long to wait for a mount to show whether its server is dead. If another process keeps the
+/// The time to wait for a mount to show whether its server is dead. If another process keeps the
 /// mount of a dead server, the mount does not answer.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 

@@ -52,7 +52,7 @@ pub const MAX_OPTIONS: u32 = 256;
 /// Time from accept to the end of the negotiation.
 pub const NEGOTIATION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a stopping server waits for accepted requests to finish.
+/// The time that a stopping server waits for accepted requests to finish.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The most rounds of completions and answers before the event loop polls again. Without a limit, a

@@ -28,18 +28,18 @@ pub const MAX_BLOCK_BYTES: u32 = 4096;
 /// The most bytes of [`Config::identifier`](super::Config::identifier).
 pub const MAX_IDENTIFIER_BYTES: usize = 256;
 
-/// How long a forced stop waits for requests in progress. The rest fails.
+/// The time that a forced stop waits for requests in progress. The rest fails.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long to wait until a device's character device exists and is accessible: udev may have to
+/// The time to wait until a device's character device exists and is accessible: udev may have to
 /// change its owner.
 pub const NODE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long to wait for a dead server's device. If the server held every request of a queue, the
+/// The time to wait for a dead server's device. If the server held every request of a queue, the
 /// kernel notices its death only when the oldest request is 30 s old.
 pub const RECOVER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long to wait for a server process that still exists: it may be exiting.
+/// The time to wait for a server process that still exists: it may be exiting.
 pub const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The most rounds of requests and completions before the event loop polls again. Without a limit,

@@ -29,7 +29,7 @@ pub const THREAD_NAME_PREFIX: &str = "ublk-";
 const MAX_DEFAULT_QUEUES: usize = 4;
 /// Default number of requests of a queue.
 const DEFAULT_DEPTH: u16 = 64;
-/// How long to wait for programs that probe a new disk, such as udev.
+/// The time to wait for programs that probe a new disk, such as udev.
 const LOOKING: Duration = Duration::from_secs(2);
 
 /// The configuration of a server.
@@ -52,7 +52,7 @@ pub struct Config {
     pub recoverable: bool,
     /// The disk's identifier. [`Server::recover`] must pass the same one.
     pub identifier: String,
-    /// How long [`Server::recover`] waits before it executes requests again, so that the dead
+    /// The time that [`Server::recover`] waits before it executes requests again, so that the dead
     /// server's operations can arrive and complete: see the module's text. Only `recover` waits.
     pub settle: Duration,
 }

@@ -46,11 +46,11 @@ pub const MAX_SLOTS: usize = 64;
 /// The most bytes of the configuration space: the protocol's limit.
 pub const MAX_CONFIG_BYTES: u32 = 256;
 
-/// How long to wait for a monitor to take the message about a changed configuration.
+/// The time to wait for a monitor to take the message about a changed configuration.
 pub const NOTICE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long a stopping server waits for accepted requests to finish. Unfinished requests stay noted
-/// for a successor.
+/// The time that a stopping server waits for accepted requests to finish. Unfinished requests stay
+/// noted for a successor.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The most rounds of requests and completions before the event loop polls again.

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use zerocopy::IntoBytes;
 
-/// How long to wait for the answer to a login or query.
+/// The time to wait for the answer to a login or query.
 const ANSWER_TIME: Duration = Duration::from_secs(30);
 /// The longest data segment that the initiator accepts, in bytes.
 pub(super) const SEGMENT_BYTES: u32 = 256 << 10;

@@ -27,7 +27,7 @@ enum Recv {
     Into { buffer: Buffer, range: Range<usize>, done: usize },
 }
 
-/// What an engine still has to handle.
+/// The events that an engine still has to handle.
 #[derive(Default)]
 pub(super) struct News {
     /// Streams that may make progress, in the order of their creation.

@@ -43,7 +43,7 @@ use provided::{Group, ProvidedBuffers};
 use ring::{Completion, Ring};
 use watches::Watch;
 
-/// How long a dropped reactor waits until the kernel releases its memory.
+/// The time that a dropped reactor waits until the kernel releases its memory.
 const SHUT_DOWN_TIMEOUT: Duration = Duration::from_secs(30);
 /// The interval at which the dropped reactor repeats the cancellation.
 const SHUT_DOWN_STEP: Duration = Duration::from_millis(20);

@@ -21,9 +21,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const CONTROL: &str = "/dev/loop-control";
-/// How often to try: another process may take the free device first.
+/// The number of attempts: another process may take the free device first.
 const ATTEMPTS: usize = 16;
-/// How long to wait for short uses of a device to end. For example, a process that was started
+/// The time to wait for short uses of a device to end. For example, a process that was started
 /// while a thread had the device open shares its descriptor until it runs a program.
 const LOOKING: Duration = Duration::from_millis(300);
 const LOOK_EVERY: Duration = Duration::from_millis(10);

@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long to wait for an answer of the back end.
+/// The time to wait for an answer of the back end.
 const ANSWER_TIME: Duration = Duration::from_secs(30);
 /// The memory's pretended address in the monitor; messages name rings by such addresses.
 const HERE: u64 = 0x7000_0000_0000;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::{RETRANSMIT_TIME, Side};
 use crate::sim::{Happening, WorldState};
 
-/// How long a side takes to notice, without a message, that the other end is dead.
+/// The time that a side takes to notice, without a message, that the other end is dead.
 const GHOST_TIME: Duration = Duration::from_secs(120);
 
 /// The way in which a connection breaks.

@@ -14,7 +14,7 @@ use std::time::Duration;
 use farblock_reactor::loop_device::{self, Backing};
 use rustix::fs::{OFlags, makedev};
 
-/// How long to wait for the file system of a loop device's file: it may depend on a network or a
+/// The time to wait for the file system of a loop device's file: it may depend on a network or a
 /// process.
 const ANSWER_TIME: Duration = Duration::from_secs(2);
 /// The loop devices whose file systems have not answered so far.
