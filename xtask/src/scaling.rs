@@ -137,13 +137,13 @@ fn table(measured: &Data, options: &Options, assumed: &Assumed) -> Result<Data, 
     let mut table = Data::new(Head::of_this_run(what, method), &columns);
     table.remarks = vec![
         format!(
-            "A write to a line that another processor also writes takes {:.0} ns more, measured \
-             now. Each I/O has {} such writes.",
+            "A write to a cache line that another processor also writes takes {:.0} ns more, \
+             measured on this machine. Each I/O makes {} such writes.",
             assumed.bounce_seconds * 1e9,
             assumed.shared_writes,
         ),
         format!(
-            "Assumed: a network of {} Gbit/s, memory that moves {} GB/s.",
+            "The model assumes a network of {} Gbit/s, and memory that moves {} GB/s.",
             options.network_gbit, options.memory_gb,
         ),
     ];

@@ -140,8 +140,9 @@ pub(crate) fn compare(options: &Options) -> Result<(), String> {
     }
     entrants.iter_mut().skip(1).for_each(|entrant| entrant.server = Some(&server));
     let remarks = [
-        "The disk is a file, past the page cache. A delay is a round trip. The forwarder that adds \
-         it runs on the same two processors and takes more time than the delay."
+        "The disk is a file, without the page cache. A delay is added to each round trip. The \
+         program that adds it runs on the same two processors, and its work takes longer than the \
+         delay."
             .to_owned(),
     ];
     let times = Times { ramp: RAMP, ..contest::times(options)? };

@@ -98,7 +98,8 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         }
     }
     let mut remarks = vec![
-        "\"nothing\" is a RAM disk without a feature, and \"file in memory\" a file without one."
+        "The baselines use none of the measured features: \"nothing\" is a plain RAM disk, and \
+         \"file in memory\" a plain file in /dev/shm."
             .to_owned(),
     ];
     remarks.extend(targets.iter().filter_map(Served::idle));
@@ -173,8 +174,8 @@ impl Served {
         let mib = self.process.memory_bytes()? as f64 / f64::from(1 << 20);
         let name = self.name;
         Some(format!(
-            "The idle target of row {name:?} holds {mib:.1} MiB, its RAM disk included, and uses \
-             {percent:.2} % of a processor."
+            "When idle, the target of row {name:?} holds {mib:.1} MiB, its RAM disk included, and \
+             uses {percent:.2} % of a processor."
         ))
     }
 }

@@ -50,8 +50,8 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     let entrants = targets.iter().map(|target| target.entrant(&means));
     let entrants: Vec<_> = entrants.chain(disks.iter().map(|disk| disk.entrant(&means))).collect();
     let remarks =
-        ["An attached disk is a FUSE file without a loop device, and fio reads it. Its server's \
-         processor time is not counted."
+        ["An attached disk is a FUSE file without a loop device, and fio reads this file. The \
+         processor time of the disk's server is not counted."
             .to_owned()];
     contest::hold(TABLE, options, &rows, &entrants, contest::times(options)?, &remarks)
 }

@@ -44,8 +44,8 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         return Err(format!("there is no {missing}: build it with engines/fio/build.sh {folder}"));
     }
     let mut remarks = vec![
-        "The jobs are `engines/fio/jobs`, with their numbers of jobs and depths, as threads, on \
-         512 MiB of memory."
+        "The jobs are those in `engines/fio/jobs`. fio runs each job as a thread, on a RAM disk of \
+         512 MiB."
             .to_owned(),
     ];
     let ours = means.serve(sides::ADAPTIVE_TARGET, Backend::Mem)?.expect("a process");
@@ -60,7 +60,9 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     if let Some(server) = &theirs {
         server.process.pause();
         remarks.push(
-            "SPDK's plugin polls: with more jobs than processors they wait for each other.".into(),
+            "SPDK's plugin polls, so if there are more jobs than processors, the jobs wait for each \
+             other."
+                .into(),
         );
         entrants.push(entrant("SPDK", Engine::Spdk, &plugin, server, true));
         let name = "farblock's engine, SPDK's target";
