@@ -147,10 +147,16 @@ impl Writer<'_> {
         let counts: [(&str, &str, Count); 6] = [
             ("reads_completed", "Read commands that succeeded", |io| io.reads),
             ("writes_completed", "Write commands that succeeded", |io| io.writes),
-            ("others_completed", "Other I/O commands that succeeded", |io| io.others),
+            (
+                "others_completed",
+                "I/O commands that succeeded, other than reads and writes",
+                |io| io.others,
+            ),
             ("read_bytes", "Bytes read", |io| io.read_bytes),
             ("written_bytes", "Bytes written", |io| io.written_bytes),
-            ("storage_errors", "Operations that failed in the storage", |io| io.storage_errors),
+            ("storage_errors", "Operations that the storage could not execute", |io| {
+                io.storage_errors
+            }),
         ];
         for (name, help, count) in counts {
             let rows = rows.iter().map(|(labels, io)| (labels.clone(), count(io)));
@@ -245,23 +251,27 @@ impl Scrape {
         let Self { status, stats } = self;
         let one = |value| [(Labels::new(), value)];
         let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
-        writer.gauges("target_info", "The program that serves", [(version, 1)])?;
+        writer.gauges(
+            "target_info",
+            "1, with the version of the target program",
+            [(version, 1)],
+        )?;
         writer.gauges(
             "uptime_seconds",
             "Seconds since the target started",
             one(status.uptime_seconds),
         )?;
         let connections = &stats.connections;
-        writer.gauges("connections", "Connections of hosts", one(connections.open))?;
-        let help = "Connections that were accepted";
+        writer.gauges("connections", "Open connections of hosts", one(connections.open))?;
+        let help = "Connections that the target accepted";
         writer.counters("connections_accepted", help, one(connections.accepted))?;
-        let help = "Connections and queues that were refused";
+        let help = "Connections and queues that the target refused, by reason";
         writer.by_reason("connections_refused", help, "reason", &connections.refused)?;
-        let help = "Digests that did not match, and other breaches of the protocol";
+        let help = "Digests that did not match, and other protocol errors, by kind";
         writer.by_reason("connection_faults", help, "kind", &connections.faults)?;
-        let help = "Queues whose hosts have authenticated";
+        let help = "Queues on which the host authenticated";
         writer.counters("authentications", help, one(connections.authenticated))?;
-        let help = "Queues whose hosts could not authenticate";
+        let help = "Queues on which the host failed to authenticate, by reason";
         let failures = &connections.not_authenticated;
         writer.by_reason("authentication_failures", help, "reason", failures)?;
         let help = "Changes of listeners' ANA states and of namespaces' ANA groups";
@@ -316,7 +326,11 @@ impl Scrape {
         let sizes = all.iter().map(|(nqn, it)| (labels(nqn, it.nsid), it.bytes));
         writer.gauges("namespace_capacity_bytes", "Size of a namespace", sizes)?;
         let read_only = all.iter().map(|(nqn, it)| (labels(nqn, it.nsid), it.read_only.into()));
-        writer.gauges("namespace_read_only", "1 if writes are refused", read_only)?;
+        writer.gauges(
+            "namespace_read_only",
+            "1 if the target refuses writes to a namespace",
+            read_only,
+        )?;
         let health = all.iter().flat_map(|(nqn, it)| {
             HEALTH_STATES.iter().map(|state| {
                 let mut labels = labels(nqn, it.nsid);
@@ -324,7 +338,11 @@ impl Scrape {
                 (labels, u64::from(it.health == *state))
             })
         });
-        writer.gauges("namespace_health", "1 for the health of a namespace's storage", health)
+        writer.gauges(
+            "namespace_health",
+            "1 for the present health state of a namespace's storage",
+            health,
+        )
     }
 
     /// Writes the states of mirror legs and remote parts.

@@ -54,7 +54,7 @@ fn disks(text: &mut String, all: &[Status]) {
     family(text, "disk_state", "gauge", help, &states.collect::<Vec<_>>());
     let help = "Size of an attached disk";
     family(text, "disk_capacity_bytes", "gauge", help, &per_disk(|disk| disk.offer.size_bytes));
-    let help = "1 if a supervisor restarts the disk's server when it ends";
+    let help = "1 if a supervisor restarts the disk's server when the server ends";
     let is_supervised = per_disk(|disk| u64::from(disk.pid.is_some()));
     family(text, "disk_supervised", "gauge", help, &is_supervised);
     let used = all.iter().filter_map(|disk| Some((disk_labels(disk), disk.cpu_ms?)));
@@ -111,7 +111,7 @@ fn latencies(text: &mut String, all: &[Status]) {
         ("disk_other_seconds", "zeroing and deallocation", |it| &it.others),
     ];
     for (name, what, of) in families {
-        let help = format!("Time that successful {what} took, with all attempts");
+        let help = format!("Time that successful {what} took, including repeated attempts");
         let rows = all.iter().filter_map(|disk| Some((disk, of(disk.latency.as_ref()?))));
         histograms(text, name, &help, rows);
     }
@@ -283,7 +283,7 @@ mod tests {
 # Metrics of attached disks
 
 A test writes this page from the program. [The guide](guides/watch.md#attached-disks) describes how
-to collect the output of `farblock list --metrics`. Histograms exist once a program reads them.
+to collect the output of `farblock list --metrics`. The first run starts to measure the histograms.
 
 | name | type | labels | value |
 | --- | --- | --- | --- |
