@@ -141,8 +141,7 @@ pub(crate) fn compare(options: &Options) -> Result<(), String> {
     entrants.iter_mut().skip(1).for_each(|entrant| entrant.server = Some(&server));
     let remarks =
         ["The disk is a file, without the page cache. A delay is added to each round trip. The \
-         program that adds it runs on the same two processors, and its work takes longer than the \
-         delay."
+         forwarder that adds it uses the same two processors, for longer than the delay."
             .to_owned()];
     let times = Times { ramp: RAMP, ..contest::times(options)? };
     contest::hold(TABLE, options, &rows, &entrants, times, &remarks)

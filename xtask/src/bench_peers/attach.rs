@@ -67,9 +67,8 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     let file = DiskFile::create(&options.directory, options.disk_mib)?;
     let means = super::means(options, &file)?;
     let mut remarks = vec![
-        "Server µs/IO is the processor time of the serving process. The library has no \
-         serving process: all its processor time is the client's. Neither column counts the \
-         kernel's threads of a loop device."
+        "Server µs/IO is the processor time of the serving process; the library runs in the \
+         client. Neither column counts the kernel's threads of a loop device."
             .to_owned(),
         "fio 3.33 has no engine for vhost-user, so our program `vhost_drive` acts as the guest's \
          driver, without EVENT_IDX. A real guest without KVM would measure its emulator."

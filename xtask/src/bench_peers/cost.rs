@@ -174,8 +174,8 @@ impl Served {
         let mib = self.process.memory_bytes()? as f64 / f64::from(1 << 20);
         let name = self.name;
         Some(format!(
-            "When idle, the target of row {name:?} holds {mib:.1} MiB, its RAM disk included, and \
-             uses {percent:.2} % of a processor."
+            "The idle target {name:?} holds {mib:.1} MiB with its RAM disk, and uses {percent:.2} % \
+             of a processor."
         ))
     }
 }

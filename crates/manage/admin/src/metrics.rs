@@ -265,13 +265,13 @@ impl Scrape {
         writer.gauges("connections", "Open connections of hosts", one(connections.open))?;
         let help = "Connections that the target accepted";
         writer.counters("connections_accepted", help, one(connections.accepted))?;
-        let help = "Connections and queues that the target refused, by reason";
+        let help = "Connections and queues that the target refused";
         writer.by_reason("connections_refused", help, "reason", &connections.refused)?;
-        let help = "Digests that did not match, and other protocol errors, by kind";
+        let help = "Digests that did not match, and other protocol errors";
         writer.by_reason("connection_faults", help, "kind", &connections.faults)?;
         let help = "Queues on which the host authenticated";
         writer.counters("authentications", help, one(connections.authenticated))?;
-        let help = "Queues on which the host failed to authenticate, by reason";
+        let help = "Queues on which the host failed to authenticate";
         let failures = &connections.not_authenticated;
         writer.by_reason("authentication_failures", help, "reason", failures)?;
         let help = "Changes of listeners' ANA states and of namespaces' ANA groups";

@@ -19,7 +19,7 @@ have `_bucket`, `_sum` and `_count`.
 const IO: &str = "
 ## I/O
 
-In these names, SCOPE is one of the following, and each series has the labels in parentheses:
+SCOPE is one of the following, with its labels in parentheses:
 
 - `namespace` (`nqn`, `nsid`)
 - `subsystem` (`nqn`)
