@@ -60,7 +60,7 @@ const QUESTIONS: [Question; 5] = [
     },
     Question {
         name: "memory",
-        what: "resident memory of a target, 100 queues of depth 128, all of it used",
+        what: "resident memory of a target with 100 queues of depth 128, all in use",
         goal: "< 128",
         unit: "MiB",
         listen: ONE,
@@ -69,7 +69,7 @@ const QUESTIONS: [Question; 5] = [
     },
     Question {
         name: "connections",
-        what: "connections held by one target at once, each served",
+        what: "connections that one target serves at once",
         goal: "≥ 10000",
         unit: "connections",
         listen: TWO,
@@ -78,18 +78,18 @@ const QUESTIONS: [Question; 5] = [
     },
     Question {
         name: "scaling-target-cpu",
-        what: "CPU per I/O of the target, 1,000 connections to 10, 1,000 reads in flight",
+        what: "CPU per I/O of the target, 1,000 connections ÷ 10, 1,000 reads in flight",
         goal: "≤ 3",
-        unit: "times",
+        unit: "ratio",
         listen: ONE,
         measure: scaling,
         met: |ratio| ratio <= 3.0,
     },
     Question {
         name: "scaling-iops",
-        what: "IOPS, 1,000 connections to 10, 1,000 reads in flight",
+        what: "IOPS, 1,000 connections ÷ 10, 1,000 reads in flight",
         goal: "≥ 0.33",
-        unit: "times",
+        unit: "ratio",
         listen: ONE,
         measure: |means, served| {
             let few = hold(means, &served.endpoints, 10, 1000)?;
