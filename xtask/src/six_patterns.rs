@@ -76,7 +76,8 @@ fn table(reports: &[Report]) -> Data {
 fn head(reports: &[Report]) -> Head {
     let what = "the six patterns of farblock bench: a remote disk beside the same disk locally";
     let method = format!(
-        "each figure is the median of {} runs, and % of local the median of their ratios",
+        "each figure is the median of {} runs, and % of local is the median of the runs' own \
+         ratios",
         reports.len()
     );
     let head = Head::of_this_run(what, method);
