@@ -174,8 +174,8 @@ impl Served {
         let mib = self.process.memory_bytes()? as f64 / f64::from(1 << 20);
         let name = self.name;
         Some(format!(
-            "The idle target {name:?} holds {mib:.1} MiB with its RAM disk, and uses {percent:.2} % \
-             of a processor."
+            "The idle target {name:?} holds {mib:.1} MiB with its RAM disk, and uses \
+             {percent:.2} % of a processor."
         ))
     }
 }

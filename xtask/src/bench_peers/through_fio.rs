@@ -60,8 +60,8 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     if let Some(server) = &theirs {
         server.process.pause();
         remarks.push(
-            "SPDK's plugin polls, so if there are more jobs than processors, the jobs wait for each \
-             other."
+            "SPDK's plugin polls, so if there are more jobs than processors, the jobs wait for \
+             each other."
                 .into(),
         );
         entrants.push(entrant("SPDK", Engine::Spdk, &plugin, server, true));
