@@ -34,7 +34,7 @@ impl Choices {
     }
 }
 
-/// How often a command waits in one run, so that each run ends.
+/// Maximum number of waits of a command in one run, so that each run ends.
 const WAITS: usize = 3;
 
 /// One command at gates whose answers are chosen.
