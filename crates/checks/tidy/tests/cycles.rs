@@ -52,7 +52,6 @@ const MAY_STAY: &[(&str, &str, &str)] = &[
         "builtin controller faults guests iscsi plan report",
         "to be divided: the plan from what carries it out",
     ),
-    ("state", "check json", "to be divided"),
     (
         "daemon",
         "claim connect folder leftover record rights settings ways",

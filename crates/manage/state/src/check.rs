@@ -4,11 +4,11 @@ use crate::document::{Demand, Document, Host, Limits, Namespace, Subsystem, VERS
 use crate::eui64::Eui64;
 use crate::json::parse as parse_json;
 use crate::name::KnownNames;
+use crate::problem::Problem;
 use farblock_proto::controller::{SubsystemConfig, limits};
 use farblock_wire::fabrics::CNTLID_MAX;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::path::Path;
 
 /// Prefixes of the texts of secrets and keys.
@@ -24,33 +24,6 @@ pub const MAX_WEIGHT: u32 = 1000;
 
 /// Longest burst of limits, in milliseconds.
 pub const MAX_BURST_MS: u32 = 60_000;
-
-/// A fault in a document, and its place.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Problem {
-    /// The field: its names from the top, separated by dots.
-    pub field: String,
-    /// One sentence.
-    pub sentence: String,
-}
-
-impl Problem {
-    /// A problem of `field`.
-    pub fn new(field: impl Into<String>, sentence: impl fmt::Display) -> Self {
-        Self { field: field.into(), sentence: sentence.to_string() }
-    }
-}
-
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.field.as_str() {
-            "" => f.write_str(&self.sentence),
-            field => write!(f, "{field}: {}", self.sentence),
-        }
-    }
-}
-
-impl std::error::Error for Problem {}
 
 impl Document {
     /// Reads a document, and checks it.

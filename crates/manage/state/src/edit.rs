@@ -1,7 +1,7 @@
 //! Changes a part of a document, by its address.
 
-use crate::check::Problem;
 use crate::document::{Document, Host, Tls};
+use crate::problem::Problem;
 use serde_json::Value;
 
 /// The value at the end of this path of names; `None` if it does not exist.

@@ -4,7 +4,7 @@
 //! program that checks a change before it arrives here may have seen another value than the one
 //! applied.
 
-use crate::check::Problem;
+use crate::problem::Problem;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 use std::fmt;

@@ -3,8 +3,8 @@
 //! It writes a new state to a second file, makes it durable, and renames it over the old one: a
 //! crash at any moment leaves one of the two, whole.
 
-use crate::check::Problem;
 use crate::document::Document;
+use crate::problem::Problem;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::fs::{self, File, OpenOptions, TryLockError};
