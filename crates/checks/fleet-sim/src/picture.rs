@@ -5,26 +5,32 @@ use farblock_bench::group;
 use farblock_bench::html::chart::{Bar, Chart, Group};
 use farblock_bench::html::tick;
 
+/// The first tag of a picture in a separate file.
+const ROOT: &str = "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"760\" ";
+
 /// Light or dark like the user's system, with the colours of the HTML reports.
 const STYLE: &str = "<style>svg{font:12px system-ui,sans-serif}text{fill:#1d2733}\
     .soft{fill:#5d6b7a}.axis{stroke:#d5dce3}.remote{fill:#2a78d6}.local{fill:#9db4cc}\
     @media(prefers-color-scheme:dark){text{fill:#e8edf2}.soft{fill:#9aa7b4}.axis{stroke:#3a4653}\
     .remote{fill:#5a9ff0}.local{fill:#5b7089}}</style>";
 
-/// One group for each fleet, with a bar for each scene: up to the median host in one colour, and
-/// from there to the last host in the other.
-pub(crate) fn render(report: &SimulationReport) -> String {
-    let chart = Chart {
-        id: "scale".to_owned(),
-        title: "Virtual seconds until half of the hosts, and all, do I/O again".to_owned(),
-        tick: &tick,
-        groups: report.fleets.iter().map(fleet).collect(),
-    };
-    let svg = chart.render();
-    let svg = svg.replacen("<svg ", "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"760\" ", 1);
-    match svg.split_once("</desc>") {
-        Some((head, rest)) => format!("{head}</desc>{STYLE}{rest}"),
-        None => svg,
+impl SimulationReport {
+    /// The recovery times of the median host and the last host, as an SVG picture. It has one group
+    /// for each fleet, with a bar for each scene: up to the median host in one colour, and from
+    /// there to the last host in the other.
+    #[must_use]
+    pub fn to_svg(&self) -> String {
+        let chart = Chart {
+            id: "scale".to_owned(),
+            title: "Virtual seconds until half of the hosts, and all, do I/O again".to_owned(),
+            tick: &tick,
+            groups: self.fleets.iter().map(fleet).collect(),
+        };
+        let svg = chart.render().replacen("<svg ", ROOT, 1);
+        match svg.split_once("</desc>") {
+            Some((head, rest)) => format!("{head}</desc>{STYLE}{rest}"),
+            None => svg,
+        }
     }
 }
 

@@ -105,12 +105,6 @@ impl SimulationReport {
         serde_json::to_string_pretty(self).expect("plain data")
     }
 
-    /// The recovery times of the median host and the last host, as an SVG picture.
-    #[must_use]
-    pub fn to_svg(&self) -> String {
-        super::picture::render(self)
-    }
-
     /// True if a host never resumed I/O, or an operation failed.
     #[must_use]
     pub fn has_errors(&self) -> bool {
