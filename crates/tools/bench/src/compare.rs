@@ -20,9 +20,10 @@ use crate::generator::{self, RunSpec, Sample, Tick};
 use crate::limits::{DRAIN_LIMIT, KNOWN_WITHIN_PERCENT};
 use crate::machine::{self, Machine};
 use crate::pattern::Pattern;
-use crate::plan::{Plan, Side, Times};
+use crate::plan::{Plan, Side};
 use crate::progress::{Cancel, Phase, Progress, SideName, Snapshot};
 use crate::result::{Failure, Figures, Method, PatternReport, Percent, Report, SCHEMA};
+use crate::times::Times;
 use crate::verdict::ratio_interval;
 use farblock_random::Random;
 

@@ -66,6 +66,7 @@ mod spread;
 pub mod table;
 #[cfg(test)]
 mod testing;
+mod times;
 pub mod verdict;
 #[cfg(windows)]
 #[allow(unsafe_code, reason = "no crate has these questions without a dozen others")]

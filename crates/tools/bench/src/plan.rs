@@ -14,6 +14,7 @@ use crate::limits::{MAX_BUFFER_BYTES, MAX_RUNS};
 use crate::machine;
 use crate::pattern::{Pattern, Rw};
 use crate::slots::buffer_bytes;
+use crate::times::Times;
 
 /// The parameters of a benchmark: start from [`Plan::quick`] or [`Plan::full`].
 #[derive(Clone, Debug)]
@@ -141,17 +142,8 @@ impl Plan {
         for side in sides {
             side.check(self)?;
         }
-        self.floor.as_ref().map_or(Ok(()), |floor| floor.check(self))
+        self.floor.as_ref().map_or(Ok(()), |floor| floor.check(self.runtime, &self.patterns))
     }
-}
-
-/// The phases of a run.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Times {
-    pub(crate) warm_up: Duration,
-    pub(crate) ramp: Duration,
-    /// Zero: until the bytes of `io_size` are done.
-    pub(crate) runtime: Duration,
 }
 
 impl Default for Plan {

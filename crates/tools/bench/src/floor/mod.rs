@@ -55,12 +55,12 @@ use crate::cpu::Meters;
 use crate::error::{BenchError, RunError};
 use crate::limits::FLOOR_MAX_BYTES;
 use crate::pattern::Pattern;
-use crate::plan::{Plan, Times};
 use crate::progress::Cancel;
 use crate::result::Figures;
+use crate::times::Times;
 
-/// The floor beside the namespaces of a [`Plan`]: runs its patterns, with the same depth and number
-/// of connections, against a [`Server`].
+/// The floor beside the namespaces of a plan: runs the plan's patterns, with the same depth and
+/// number of connections, against a [`Server`].
 #[derive(Clone, Debug)]
 pub struct Floor {
     /// The server's address.
@@ -86,12 +86,12 @@ impl Floor {
         Times { warm_up: Duration::ZERO, ramp: disk.ramp.min(runtime / 2), runtime }
     }
 
-    /// Checks that the plan can run on the floor, and that the server answers.
-    pub(crate) fn check(&self, plan: &Plan) -> Result<(), BenchError> {
-        if plan.runtime.is_zero() {
+    /// Checks that the patterns can run on the floor, and that the server answers.
+    pub(crate) fn check(&self, runtime: Duration, patterns: &[Pattern]) -> Result<(), BenchError> {
+        if runtime.is_zero() {
             return Err(BenchError::BadPlan("the floor needs a time to measure in"));
         }
-        for pattern in &plan.patterns {
+        for pattern in patterns {
             let wrong = |why: &str| {
                 let (text, why) = (pattern.name.clone(), why.to_owned());
                 Err(BenchError::BadPattern { text, why })
