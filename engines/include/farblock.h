@@ -471,6 +471,13 @@ void fb_disconnect(struct fb_disk *disk);
 // The pointers are null or valid: a disk, and a place of at least `size` bytes.
 fb_status fb_describe(const struct fb_disk *disk, struct fb_info *info);
 
+// Describes one of a disk's paths: `index` counts from 0 in the order of the URLs, up to
+// `fb_info.paths`.
+//
+// # Safety
+// The pointers are null or valid: a disk, and a place of at least `size` bytes.
+fb_status fb_describe_path(const struct fb_disk *disk, uint32_t index, struct fb_path_info *info);
+
 // Reads `length` bytes from `offset` on into `data`: any number of whole blocks. Returns when the
 // data has arrived. A large transfer is split; when one part fails, the later ones do not start.
 //
@@ -511,13 +518,6 @@ fb_status fb_write_zeroes(const struct fb_disk *disk,
 // # Safety
 // The disk is null or valid.
 fb_status fb_deallocate(const struct fb_disk *disk, uint64_t offset, uint64_t length);
-
-// Describes one of a disk's paths: `index` counts from 0 in the order of the URLs, up to
-// `fb_info.paths`.
-//
-// # Safety
-// The pointers are null or valid: a disk, and a place of at least `size` bytes.
-fb_status fb_describe_path(const struct fb_disk *disk, uint32_t index, struct fb_path_info *info);
 
 // Opens a queue to a disk, with its own connection over each path. It does not wait for the
 // connections: operations wait for them, and fail with FB_STATUS_RESOURCES if the disk's queues

@@ -4,7 +4,7 @@ use crate::fork::Process;
 use crate::limits;
 use crate::memory::{Memory, give, handle, text, write_sized};
 use crate::options::{self, Given, fb_options};
-use crate::paths::{Grants, fb_disk_state};
+use crate::paths::{Grants, fb_disk_state, fb_path_info};
 use crate::status::{Failure, Outcome, fb_status, guard};
 use crate::waiting::Waiting;
 use crate::worker::{QueueRequest, Worker};
@@ -41,7 +41,7 @@ pub struct fb_disk {
     worker: Mutex<Option<Arc<Worker>>>,
     pub(crate) disk: Disk,
     description: CString,
-    pub(crate) urls: Vec<CString>,
+    urls: Vec<CString>,
     namespace_id: u32,
     pub(crate) grants: Grants,
     pub(crate) reactor: Config,
@@ -148,6 +148,32 @@ pub unsafe extern "C" fn fb_describe(disk: *const fb_disk, info: *mut fb_info) -
         disk.check_process()?;
         // SAFETY: the caller's promises.
         unsafe { write_sized(info, &disk.info(), "fb_info") }
+    })
+}
+
+/// Describes one of a disk's paths: `index` counts from 0 in the order of the URLs, up to
+/// `fb_info.paths`.
+///
+/// # Safety
+/// The pointers are null or valid: a disk, and a place of at least `size` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fb_describe_path(
+    disk: *const fb_disk,
+    index: u32,
+    info: *mut fb_path_info,
+) -> fb_status {
+    guard(|| {
+        // SAFETY: the caller's promise.
+        let disk = unsafe { handle(disk, "disk") }?;
+        disk.check_process()?;
+        let paths = disk.disk.paths();
+        let at = index as usize;
+        let (Some(status), Some(url)) = (paths.get(at), disk.urls.get(at)) else {
+            let text = format!("the disk has no path {index}: it has {}", paths.len());
+            return Err(Failure::argument(text));
+        };
+        // SAFETY: the caller's promise.
+        unsafe { write_sized(info, &fb_path_info::new(status, url.as_ptr()), "fb_path_info") }
     })
 }
 

@@ -1,8 +1,5 @@
 //! The state of a disk and its paths, for programs that show it or act on it.
 
-use crate::disk::fb_disk;
-use crate::memory::{handle, write_sized};
-use crate::status::{Failure, fb_status, guard};
 use farblock_host::disk::{DiskState, PathState, PathStatus};
 use std::ffi::c_char;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -59,34 +56,8 @@ pub struct fb_path_info {
     pub error: [c_char; FB_ERROR_BYTES],
 }
 
-/// Describes one of a disk's paths: `index` counts from 0 in the order of the URLs, up to
-/// `fb_info.paths`.
-///
-/// # Safety
-/// The pointers are null or valid: a disk, and a place of at least `size` bytes.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn fb_describe_path(
-    disk: *const fb_disk,
-    index: u32,
-    info: *mut fb_path_info,
-) -> fb_status {
-    guard(|| {
-        // SAFETY: the caller's promise.
-        let disk = unsafe { handle(disk, "disk") }?;
-        disk.check_process()?;
-        let paths = disk.disk.paths();
-        let at = index as usize;
-        let (Some(status), Some(url)) = (paths.get(at), disk.urls.get(at)) else {
-            let text = format!("the disk has no path {index}: it has {}", paths.len());
-            return Err(Failure::argument(text));
-        };
-        // SAFETY: the caller's promise.
-        unsafe { write_sized(info, &fb_path_info::new(status, url.as_ptr()), "fb_path_info") }
-    })
-}
-
 impl fb_path_info {
-    fn new(status: &PathStatus, url: *const c_char) -> fb_path_info {
+    pub(crate) fn new(status: &PathStatus, url: *const c_char) -> fb_path_info {
         fb_path_info {
             size: size_of::<fb_path_info>(),
             url,
