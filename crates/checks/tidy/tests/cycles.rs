@@ -58,7 +58,6 @@ const MAY_STAY: &[(&str, &str, &str)] = &[
         "to be divided: what is kept of a disk from the ways to attach it",
     ),
     ("daemon", "control server", "to be divided"),
-    ("command", "error output", "to be divided"),
 ];
 
 type Arrows = BTreeMap<String, BTreeSet<String>>;

@@ -1,9 +1,7 @@
-//! Errors for people: one sentence, and an exit code.
+//! Errors for people: each is one sentence.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::io;
-use std::process::ExitCode;
 
 /// Why a command failed.
 #[derive(Debug)]
@@ -48,39 +46,6 @@ impl Failure {
             io::ErrorKind::BrokenPipe => Failure::OutputClosed,
             _ => Failure::Run(format!("cannot write to the standard output: {}", os(error))),
         }
-    }
-
-    /// Prints the sentence, and returns the exit code.
-    pub fn report(&self) -> ExitCode {
-        let Some((code, sentence)) = self.last_word() else { return self.silent_code() };
-        let red = crate::output::stderr_has_colour();
-        let (start, end) = if red { ("\x1b[1;31m", "\x1b[0m") } else { ("", "") };
-        // If the standard error is closed too, only the exit code reports the failure.
-        let _ = crate::output::write_stderr(&format!("{start}error:{end} {}\n", shown(&sentence)));
-        ExitCode::from(code)
-    }
-
-    /// Logs the sentence for a program, and returns the exit code.
-    pub fn report_in_log(&self) -> ExitCode {
-        let Some((code, sentence)) = self.last_word() else { return self.silent_code() };
-        tracing::error!("{sentence}");
-        ExitCode::from(code)
-    }
-
-    /// The exit code and the sentence to print; `None`: print nothing.
-    fn last_word(&self) -> Option<(u8, Cow<'_, str>)> {
-        let (code, sentence) = match self {
-            Failure::Usage(sentence) => (2, sentence),
-            Failure::Run(sentence) => (1, sentence),
-            Failure::Interrupted(sentence) => (130, sentence),
-            Failure::OutputClosed | Failure::Reported => return None,
-        };
-        Some((code, advised(sentence)))
-    }
-
-    /// The exit code of failures without a sentence.
-    fn silent_code(&self) -> ExitCode {
-        if matches!(self, Failure::Reported) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
     }
 }
 
@@ -151,23 +116,6 @@ fn words_for_windows(kind: io::ErrorKind) -> Option<&'static str> {
     })
 }
 
-/// Adds the remedy to a sentence which says that a process ran out of descriptors. Any system call
-/// can fail like this, in every crate, in this process or in the target.
-fn advised(sentence: &str) -> Cow<'_, str> {
-    if !sentence.contains("Too many open files") || sentence.contains("LimitNOFILE") {
-        return Cow::Borrowed(sentence);
-    }
-    Cow::Owned(format!(
-        "{sentence}; raise the limit of open files (LimitNOFILE= in the systemd unit, ulimit -n)"
-    ))
-}
-
-/// A sentence for a terminal; it may have several lines and contain a peer's text.
-fn shown(sentence: &str) -> String {
-    let lines: Vec<String> = sentence.split('\n').map(crate::table::printable).collect();
-    lines.join("\n")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -177,15 +125,5 @@ mod tests {
         let error = io::Error::from_raw_os_error(2);
         assert!(!os(&error).contains("os error"), "{}", os(&error));
         assert_eq!(os(&io::Error::other("odd")), "odd");
-    }
-    #[cfg(unix)]
-    #[test]
-    fn a_lack_of_descriptors_names_the_limit() {
-        let error =
-            Failure::run(format!("cannot open a.img: {}", io::Error::from_raw_os_error(24)));
-        let (_, sentence) = error.last_word().expect("a sentence");
-        assert!(sentence.contains("a.img") && sentence.contains("LimitNOFILE="), "{sentence}");
-        assert_eq!(advised(&sentence), sentence, "only once");
-        assert_eq!(advised("cannot open a.img: No such file"), "cannot open a.img: No such file");
     }
 }

@@ -24,6 +24,7 @@ pub mod output;
 pub mod reachable;
 pub mod remote;
 pub mod replace;
+mod report;
 #[cfg(all(target_os = "linux", feature = "manage"))]
 pub mod sandbox;
 pub mod shell;
