@@ -57,7 +57,6 @@ const MAY_STAY: &[(&str, &str, &str)] = &[
         "claim connect folder leftover record rights settings ways",
         "to be divided: what is kept of a disk from the ways to attach it",
     ),
-    ("daemon", "control server", "to be divided"),
 ];
 
 type Arrows = BTreeMap<String, BTreeSet<String>>;

@@ -1,7 +1,9 @@
 //! The process that serves a disk: connects, offers the disk in one way, and reports to its
 //! supervisor.
 
-use super::control::{self, Answer};
+mod clients;
+
+use super::control::Answer;
 use super::folder::{Folder, Role};
 use super::leftover;
 use super::messages::{Order, Report};
@@ -247,7 +249,7 @@ fn serve(
     events: &Sender<Event>,
 ) -> Result<()> {
     let cannot = |error: std::io::Error| Failure::run(format_args!("control: {}", os(&error)));
-    control::serve(&shared.folder, shared).map_err(cannot)?;
+    clients::serve(shared).map_err(cannot)?;
     shared.tell_ready(&channel).map_err(cannot)?;
     let mut channel = Arc::new(channel);
     watch_supervisor(&channel, events).map_err(cannot)?;
