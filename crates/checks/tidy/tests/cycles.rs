@@ -38,11 +38,6 @@ const MAY_STAY: &[(&str, &str, &str)] = &[
         "to be divided: the state of the server from its pages",
     ),
     (
-        "backends",
-        "concat error file mem null range set shared spec stripe",
-        "to be divided: the error of a specification from the error of a disk",
-    ),
-    (
         "cli",
         "args bench cluster demo doctor fleet serve steer",
         "to be divided: product logic leaves this crate",

@@ -38,12 +38,13 @@ pub mod limit;
 pub mod mem;
 pub mod nodes;
 pub mod null;
+mod open;
 pub mod range;
 mod set;
-mod shared;
 mod spec;
 pub mod standby;
 pub mod stripe;
 
 pub use error::{FileProblem, OpenError};
-pub use spec::{KINDS, OpenElsewhere, REMOTE_SCHEME, Spec, SpecError};
+pub use open::OpenElsewhere;
+pub use spec::{DEFAULT_CHUNK_BYTES, KINDS, REMOTE_SCHEME, Spec, SpecError};

@@ -17,9 +17,6 @@ use farblock_block::size::Size;
 
 pub use crate::set::MAX_CHILDREN;
 
-/// The default chunk size.
-pub const DEFAULT_CHUNK_BYTES: u64 = 64 << 10;
-
 /// Several namespaces as one, in chunks.
 pub struct Stripe {
     chunk_blocks: u32,

@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use farblock_block::Namespace;
 
+use super::OpenElsewhere;
 use crate::error::OpenError;
-use crate::spec::{OpenElsewhere, Spec};
+use crate::spec::Spec;
 
 struct Open {
     name: OsString,

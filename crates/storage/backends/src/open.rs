@@ -1,0 +1,166 @@
+//! Opens the namespaces that names describe.
+
+mod shared;
+
+use std::sync::Arc;
+
+use farblock_block::{BlockError, Namespace};
+
+use crate::concat::Concat;
+use crate::delay::Delay;
+use crate::error::OpenError;
+use crate::fault::{Fault, Rule, When};
+use crate::file::{FileDisk, FileOptions};
+use crate::limit::Limit;
+use crate::mem::Mem;
+use crate::null::Null;
+use crate::range::Range;
+use crate::spec::{Rate, Spec, SpecError};
+use crate::stripe::Stripe;
+
+/// A function that opens an image of a Ceph cluster, or a remote disk.
+pub type OpenElsewhere<'a> = dyn Fn(&Spec) -> Result<Arc<dyn Namespace>, OpenError> + 'a;
+
+impl Spec {
+    /// Opens the namespace. Each call opens a new RAM disk for `mem:`.
+    pub fn open(&self, block_size: u32, read_only: bool) -> Result<Arc<dyn Namespace>, OpenError> {
+        self.open_with(block_size, read_only, &|spec| {
+            Err(OpenError::Rbd(format!("{spec}: such disks cannot be used here")))
+        })
+    }
+
+    /// Like [`Spec::open`]; `elsewhere` opens Ceph images and remote disks. Remote disks are always
+    /// writable.
+    pub fn open_with(
+        &self,
+        block_size: u32,
+        read_only: bool,
+        elsewhere: &OpenElsewhere<'_>,
+    ) -> Result<Arc<dyn Namespace>, OpenError> {
+        let open = |spec: &Spec| spec.open_with(block_size, read_only, elsewhere);
+        Ok(match self {
+            Spec::Rbd(_) => elsewhere(self)?,
+            Spec::Remote(_) if read_only => Arc::new(Range::read_only(elsewhere(self)?)),
+            Spec::Remote(_) => elsewhere(self)?,
+            Spec::File(path) => {
+                let options = FileOptions { read_only, ..FileOptions::new(block_size) };
+                Arc::new(FileDisk::open(path, &options)?)
+            }
+            Spec::Mem { bytes } => {
+                let mem = Mem::new(block_size, *bytes)?;
+                Arc::new(if read_only { mem.read_only() } else { mem })
+            }
+            Spec::Null { bytes } => {
+                let null = Null::new(block_size, *bytes)?;
+                Arc::new(if read_only { null.read_only() } else { null })
+            }
+            Spec::Stripe { chunk_bytes, children } => {
+                let children = children.iter().map(open);
+                Arc::new(Stripe::new(children.collect::<Result<_, _>>()?, *chunk_bytes)?)
+            }
+            Spec::Concat { children } => {
+                let parts = children.iter().map(|child| match child {
+                    Spec::Front { bytes, inner } => Ok((open(inner)?, Some(*bytes))),
+                    child => Ok((open(child)?, None)),
+                });
+                let parts: Vec<_> = parts.collect::<Result<_, OpenError>>()?;
+                Self::check_fronts(children, &parts)?;
+                Arc::new(Concat::of(parts)?)
+            }
+            Spec::Front { bytes, inner } => Arc::new(Range::new(open(inner)?, 0, *bytes)?),
+            Spec::Range { offset_bytes, bytes, inner } => {
+                let whole = shared::open(inner, block_size, read_only, &open)?;
+                Arc::new(Range::new(whole, *offset_bytes, *bytes)?)
+            }
+            Spec::Mirror { .. } => {
+                return Err(OpenError::Spec(SpecError(format!(
+                    "{self}: a mirror is shared by `farblock serve`, as a whole and not within \
+                     another disk"
+                ))));
+            }
+            Spec::Delay { fixed, jitter, inner } => {
+                let inner = open(inner)?;
+                Arc::new(Delay::new(inner, *fixed).jitter(*jitter, 0))
+            }
+            Spec::Limit { rate, inner } => {
+                let limit = Limit::new(open(inner)?);
+                Arc::new(match *rate {
+                    Rate::Ops(rate) => limit.ops_per_second(rate),
+                    Rate::Bytes(rate) => limit.bytes_per_second(rate),
+                })
+            }
+            Spec::Fault { every, inner } => {
+                let inner = open(inner)?;
+                Arc::new(Fault::new(inner, faults(*every), 0))
+            }
+        })
+    }
+
+    /// The size of a disk in a concatenation determines where the next disk starts. A disk whose
+    /// size can change between opens needs an explicit size.
+    fn check_fronts(
+        children: &[Spec],
+        parts: &[(Arc<dyn Namespace>, Option<u64>)],
+    ) -> Result<(), OpenError> {
+        let can_change = |spec: &Spec| !matches!(spec, Spec::Mem { .. } | Spec::Null { .. });
+        let mut others = children.iter().zip(parts).take(children.len() - 1);
+        let unknown = others.find(|(child, (_, bytes))| bytes.is_none() && can_change(child));
+        let Some((unknown, _)) = unknown else { return Ok(()) };
+        let last = children.len() - 1;
+        let all = children.iter().zip(parts).enumerate();
+        let with_sizes = all.map(|(at, (child, (namespace, bytes)))| {
+            if at == last || bytes.is_some() || !can_change(child) {
+                return child.clone();
+            }
+            let bytes = namespace.geometry().capacity_bytes();
+            Spec::Front { bytes, inner: Box::new(child.clone()) }
+        });
+        let children = with_sizes.collect();
+        Err(OpenError::Set(format!(
+            "how much of {unknown} belongs to the concatenation is written down nowhere, and if it \
+             were larger the next time, all behind it would be elsewhere: write the sizes, as in \
+             {} if none of them has changed since the concatenation was made",
+            Spec::Concat { children }
+        )))
+    }
+}
+
+/// Fails every n-th read and every n-th write.
+fn faults(every: u64) -> Vec<Rule> {
+    use farblock_block::Command::{Read, Write};
+    vec![
+        Rule::new(BlockError::ReadFailed).command(Read).when(When::Every(every)),
+        Rule::new(BlockError::WriteFailed).command(Write).when(When::Every(every)),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn opening_reports_what_does_not_fit() {
+        let open = |text: &str| Spec::parse(text).unwrap().open(512, false);
+        let message = |text| open(text).err().expect("it opened").to_string();
+        assert!(open("stripe:64KiB,mem:1MiB,mem:2MiB").is_ok());
+        assert!(message("mirror:mem:1MiB,mem:1MiB").contains("not within another disk"));
+        assert!(message("mem:1000").contains("multiple of 512"));
+        assert!(message("stripe:100,mem:1MiB").contains("do not suit"));
+        assert!(message("stripe:64KiB,mem:32KiB").contains("no stripe set"));
+        assert!(message("no/such/disk.img").contains("no/such/disk.img does not exist"));
+        assert!(message("range:1MiB+1MiB,mem:1MiB").contains("ends beyond memory"));
+        assert!(message("range:0+100,mem:1MiB").contains("choose multiples"));
+        assert!(message("concat:nvme+tcp://a/n").contains("cannot be used here"));
+        let concat = open("concat:512KiB@mem:1MiB,mem:1MiB").unwrap();
+        assert_eq!(concat.geometry().capacity_bytes(), 3 << 19);
+        assert!(message("concat:2MiB@mem:1MiB,mem:1MiB").contains("shorter than the 2 MiB"));
+        assert!(message("concat:100@mem:1MiB,mem:1MiB").contains("choose a multiple"));
+        let stripe = open("stripe:64KiB,mem:1MiB,mem:2MiB").unwrap();
+        assert_eq!(stripe.geometry().capacity_bytes(), 2 << 20);
+        assert_eq!(
+            stripe.describe(),
+            "stripe of 2 (2 MiB, 512-byte blocks, chunks of 64 KiB): memory (1 MiB, 512-byte \
+             blocks), memory (2 MiB, 512-byte blocks)"
+        );
+    }
+}
