@@ -43,11 +43,6 @@ const MAY_STAY: &[(&str, &str, &str)] = &[
         "to be divided: product logic leaves this crate",
     ),
     (
-        "fleet",
-        "builtin controller faults guests iscsi plan report",
-        "to be divided: the plan from what carries it out",
-    ),
-    (
         "daemon",
         "claim connect folder leftover record rights settings ways",
         "to be divided: what is kept of a disk from the ways to attach it",

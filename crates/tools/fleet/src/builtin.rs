@@ -7,7 +7,22 @@ use crate::plan::{Action, Fault, IscsiTarget, Plan};
 /// measure the processor. With limits the drives are the bottleneck, as they were in the documents.
 const LIMITED: &str = "limit:2000/s,limit:64MiB/s,mem:64MiB";
 
-pub(crate) fn all() -> Vec<Plan> {
+impl Plan {
+    /// The built-in plans.
+    #[must_use]
+    pub fn built_in() -> Vec<Plan> {
+        all()
+    }
+
+    /// A built-in plan by its name, scaled to this many processors.
+    #[must_use]
+    pub fn named(name: &str, cores: u32) -> Option<Plan> {
+        let plan = all().into_iter().find(|plan| plan.name == name);
+        plan.map(|plan| scaled(plan, cores))
+    }
+}
+
+fn all() -> Vec<Plan> {
     vec![hci(), six_patterns(), nvme_vs_iscsi(), failover()]
 }
 
@@ -163,7 +178,7 @@ fn failover() -> Plan {
 ///
 /// Limits the clients of a processor, and the processors of a node: beyond that, the run would
 /// measure the scheduler.
-pub(crate) fn scaled(mut plan: Plan, cores: u32) -> Plan {
+fn scaled(mut plan: Plan, cores: u32) -> Plan {
     let cores = cores.max(1);
     let plural = if cores == 1 { "processor" } else { "processors" };
     let mut note = |what: &str, from: u32, to: u32| {

@@ -1,7 +1,7 @@
 //! Hosts that write, read and compare, while faults hit the targets.
 
-use crate::controller::Fleet;
 use crate::error::FleetError;
+use crate::fleet::Fleet;
 use crate::limits::RECOVERY_TIME;
 use crate::live::LiveHost;
 use crate::message::{Ask, Looked, Say};

@@ -20,11 +20,12 @@
 use crate::documents::Documents;
 use crate::error::FleetError;
 use crate::limits::{AGENTS, CLIENTS, DRIVES, GUESTS, NODES, PATHS, VM_RINGS};
-use crate::{builtin, iscsi, report};
-use farblock_bench::Pattern;
+use farblock_bench::{Pattern, jobs_and_depth};
 use serde::{Deserialize, Serialize};
-use std::path::Path;
 use std::time::Duration;
+
+/// The block size of tgt, and so of all targets that are compared over iSCSI.
+const ISCSI_BLOCK_BYTES: u32 = 512;
 
 /// A plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -239,40 +240,6 @@ impl Default for Plan {
 }
 
 impl Plan {
-    /// The built-in plans.
-    #[must_use]
-    pub fn built_in() -> Vec<Plan> {
-        builtin::all()
-    }
-
-    /// A built-in plan by its name, scaled to this many processors.
-    #[must_use]
-    pub fn named(name: &str, cores: u32) -> Option<Plan> {
-        let plan = builtin::all().into_iter().find(|plan| plan.name == name);
-        plan.map(|plan| builtin::scaled(plan, cores))
-    }
-
-    /// Reads a file's text: TOML, or a report's JSON.
-    ///
-    /// # Errors
-    /// If the text is invalid, with the reason.
-    pub fn parse(name: &str, text: &str) -> Result<Plan, FleetError> {
-        let mut plan = if text.trim_start().starts_with('{') {
-            let report = report::Report::from_json(text);
-            report
-                .map_err(|error| FleetError::plan(name, format!("is not a report: {error}")))?
-                .plan
-        } else {
-            toml::from_str(text).map_err(|error| FleetError::plan(name, one_line(&error)))?
-        };
-        if plan.name.is_empty() {
-            // Readers of a report need not know the folder.
-            let stem = Path::new(name).file_stem().unwrap_or_default();
-            plan.name = stem.to_string_lossy().into_owned();
-        }
-        Ok(plan)
-    }
-
     /// The actions, each with all depths, jobs and mixes of the sweep.
     ///
     /// # Errors
@@ -459,7 +426,7 @@ impl Plan {
             u32::from(self.drives.is_empty()),
         ];
         let is_simple = one_each.iter().all(|&count| count == 1) && self.sets_per_target == 0;
-        let is_file = self.drive.starts_with("temporary:") && self.block_size == iscsi::BLOCK_BYTES;
+        let is_file = self.drive.starts_with("temporary:") && self.block_size == ISCSI_BLOCK_BYTES;
         if is_away || self.together || !is_simple || !is_file {
             return Err(FleetError::plan(
                 &self.name,
@@ -467,7 +434,20 @@ impl Plan {
                  drive that is temporary:, blocks of 512 bytes, no agents and no targets",
             ));
         }
-        loads.iter().try_for_each(|load| iscsi::check(self, load))
+        loads.iter().try_for_each(|load| self.check_iscsi_load(load))
+    }
+
+    /// Checks that a load is possible over iSCSI.
+    fn check_iscsi_load(&self, wanted: &Wanted) -> Result<(), FleetError> {
+        let pattern = &wanted.pattern;
+        let is_fit = !wanted.vm && pattern.block_size_bytes.is_multiple_of(ISCSI_BLOCK_BYTES);
+        let why = format!(
+            "compares with iSCSI in blocks of {ISCSI_BLOCK_BYTES} bytes, without virtual machines; \
+             {} ({}) is something else",
+            pattern.name,
+            jobs_and_depth(pattern)
+        );
+        if is_fit { Ok(()) } else { Err(FleetError::plan(&self.name, why)) }
     }
 
     /// An existing disk that this plan would overwrite; `None` if there is none.
@@ -567,12 +547,6 @@ fn with_mix(name: &str, reads: u8) -> String {
 
 fn or_own<T: Copy>(sweep: &[T], own: T) -> Vec<T> {
     if sweep.is_empty() { vec![own] } else { sweep.to_vec() }
-}
-
-fn one_line(error: &toml::de::Error) -> String {
-    let text = error.to_string();
-    let lines = text.lines().filter(|line| !line.trim().is_empty() && !line.contains('|'));
-    lines.collect::<Vec<_>>().join(": ")
 }
 
 #[cfg(test)]

@@ -17,6 +17,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+/// The iSCSI name of an agent's target, and of the targets that are compared with it.
+pub(crate) const ISCSI_NAME: &str = "iqn.2026-11.org.farblock:fleet";
+
 /// The drives that an agent may share, besides memory drives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Allowed {
@@ -154,7 +157,7 @@ fn serve(
 ) -> Result<(Served, Vec<SocketAddr>, Vec<Shared>), String> {
     if share.iscsi {
         let (server, address) = by_iscsi(share, drives)?;
-        let url = format!("iscsi://{address}/{}/0", crate::iscsi::NAME);
+        let url = format!("iscsi://{address}/{}/0", ISCSI_NAME);
         let shared = Shared { url, drives: vec![0], node: None, processors: Vec::new() };
         return Ok((Served::Iscsi(server), vec![address], vec![shared]));
     }
@@ -181,7 +184,7 @@ fn by_iscsi(
     drives: &Drives,
 ) -> Result<(farblock_iscsi::Server, SocketAddr), String> {
     let [drive] = drives else { return Err("an iSCSI target has one drive".to_owned()) };
-    let config = farblock_iscsi::Config::new(share.address, crate::iscsi::NAME);
+    let config = farblock_iscsi::Config::new(share.address, ISCSI_NAME);
     let server = farblock_iscsi::Server::start(&config, Arc::clone(drive));
     let server = server.map_err(|error| error.to_string())?;
     let address = server.address();

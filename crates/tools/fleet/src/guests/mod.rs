@@ -8,83 +8,21 @@
 mod fio;
 mod qemu;
 
-use crate::controller::{Fleet, Sum};
 use crate::error::FleetError;
+use crate::fleet::Fleet;
+use crate::guest_files::GuestFiles;
 use crate::limits::{GUEST_BOOT_TIME, GUEST_MEMORY_MIB, GUEST_RAMP, GUEST_VERIFY_BYTES};
 use crate::message::{Ask, Client, Measured, Say};
 use crate::plan::{Plan, Wanted};
 use crate::report::{ActionReport, GuestsReport};
+use crate::sum::Sum;
 use farblock_bench::cpu::CpuSource;
 use qemu::{Accelerator, Guest};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Interval of the checks for messages.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// QEMU's program, as packages name it.
-const QEMU: &str = "qemu-system-x86_64";
-
-/// The files of a guest.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GuestFiles {
-    /// QEMU.
-    pub qemu: PathBuf,
-    /// A Linux kernel.
-    pub kernel: PathBuf,
-    /// The kernel's initial file system, with fio, and an `/init` such as in `interop/linux/guest`.
-    pub image: PathBuf,
-}
-
-impl GuestFiles {
-    /// Finds QEMU in the search path; kernel and image at the given paths, or else those from
-    /// `interop/linux/setup.sh` in the folder.
-    ///
-    /// # Errors
-    /// If a file is missing, with the way to get it, as the end of a sentence.
-    pub fn find(
-        path: &std::ffi::OsStr,
-        folder: Option<&Path>,
-        kernel: Option<&Path>,
-        image: Option<&Path>,
-    ) -> Result<GuestFiles, String> {
-        let found = std::env::split_paths(path).map(|it| it.join(QEMU)).find(|it| it.is_file());
-        let qemu = found.ok_or_else(|| {
-            format!(
-                "needs {QEMU} for its guests, which is not installed: install it (Debian: apt \
-                 install qemu-system-x86), or leave --guests out"
-            )
-        })?;
-        if let Some(missing) = [kernel, image].into_iter().flatten().find(|it| !it.is_file()) {
-            return Err(format!(
-                "needs {} for its guests, which is not a file: name one that is there",
-                missing.display()
-            ));
-        }
-        let kernel = kernel.map(Path::to_path_buf).or_else(|| Some(folder?.join("vmlinux")));
-        let image = image.map(Path::to_path_buf).or_else(|| newest_image(folder?));
-        let is_there = |it: &PathBuf| it.is_file();
-        let whole = kernel.filter(is_there).zip(image.filter(is_there));
-        let (kernel, image) = whole.ok_or_else(|| {
-            let folder = folder.map_or_else(|| "no home folder".into(), Path::to_string_lossy);
-            format!(
-                "needs a kernel and an image for its guests, which are not there ({folder}): run \
-                 interop/linux/setup.sh of farblock's sources, which makes them, or name yours \
-                 with --guest-kernel and --guest-image"
-            )
-        })?;
-        Ok(GuestFiles { qemu, kernel, image })
-    }
-}
-
-/// Each version of the scripts has its own image.
-fn newest_image(folder: &Path) -> Option<PathBuf> {
-    let is_image = |path: &PathBuf| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        name.starts_with("image-") && name.ends_with(".cpio")
-    };
-    let images = std::fs::read_dir(folder).ok()?.flatten().map(|it| it.path()).filter(is_image);
-    images.max_by_key(|path| path.metadata().and_then(|it| it.modified()).ok())
-}
 
 /// Checks that the plan can have guests, and that this machine has the memory.
 pub(crate) fn check(plan: &Plan, files: Option<&GuestFiles>) -> Result<(), FleetError> {

@@ -5,7 +5,7 @@
 //! `interop/linux/setup.sh`: their `/init` runs the job that QEMU passes as `opt/farblock/job` of
 //! its firmware configuration.
 
-use super::GuestFiles;
+use crate::guest_files::GuestFiles;
 use crate::limits::{GUEST_LINE_BYTES, GUEST_MEMORY_MIB};
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};

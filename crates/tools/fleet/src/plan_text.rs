@@ -1,0 +1,35 @@
+//! Plans from the text of files.
+
+use crate::error::FleetError;
+use crate::plan::Plan;
+use crate::report::Report;
+use std::path::Path;
+
+impl Plan {
+    /// Reads a file's text: TOML, or a report's JSON.
+    ///
+    /// # Errors
+    /// If the text is invalid, with the reason.
+    pub fn parse(name: &str, text: &str) -> Result<Plan, FleetError> {
+        let mut plan = if text.trim_start().starts_with('{') {
+            let report = Report::from_json(text);
+            report
+                .map_err(|error| FleetError::plan(name, format!("is not a report: {error}")))?
+                .plan
+        } else {
+            toml::from_str(text).map_err(|error| FleetError::plan(name, one_line(&error)))?
+        };
+        if plan.name.is_empty() {
+            // Readers of a report need not know the folder.
+            let stem = Path::new(name).file_stem().unwrap_or_default();
+            plan.name = stem.to_string_lossy().into_owned();
+        }
+        Ok(plan)
+    }
+}
+
+fn one_line(error: &toml::de::Error) -> String {
+    let text = error.to_string();
+    let lines = text.lines().filter(|line| !line.trim().is_empty() && !line.contains('|'));
+    lines.collect::<Vec<_>>().join(": ")
+}
