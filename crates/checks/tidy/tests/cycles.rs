@@ -24,11 +24,6 @@ const MAY_STAY: &[(&str, &str, &str)] = &[
     ("reactor", "engine event os portable sim task uring waker", "to be divided: loop and system"),
     (
         "nvmf-host",
-        "authentication control error identity key_file keyring options transport url",
-        "to be divided: addresses and keys from connections",
-    ),
-    (
-        "nvmf-host",
         "admin controller disk namespace queue shared",
         "to be divided: a disk and its controllers",
     ),

@@ -2,9 +2,9 @@
 //! controller's secret.
 
 use crate::control::blocking;
+use crate::exchange::Exchange;
 use crate::key_file;
 use crate::options::Options;
-use crate::transport::dial::Exchange;
 use farblock_proto::host::{ConnectError, Identity, command};
 use farblock_reactor::os;
 use farblock_secure::{Concatenation, Group, Hash, Host, HostTerms, Step, TlsPsk};

@@ -1,5 +1,6 @@
 //! Errors of calls to the host, except those of block operations.
 
+use crate::control::Panicked;
 use crate::url::UrlError;
 use farblock_proto::host::{ConnectError, InfoError};
 use farblock_proto::tcp::TcpRefusal;
@@ -62,12 +63,6 @@ pub enum Error {
     Busy,
     /// The operating system refused a resource (threads, sockets, event queues).
     System(Arc<io::Error>),
-}
-
-/// The text of a system error, without the number that the standard library adds.
-pub(crate) fn words(error: &io::Error) -> String {
-    let text = error.to_string();
-    text.split_once(" (os error ").map_or(text.as_str(), |(words, _)| words).to_owned()
 }
 
 /// The reason word of an error specific to TCP.
@@ -150,6 +145,12 @@ impl std::error::Error for Error {
             Error::System(error) => Some(&**error),
             _ => None,
         }
+    }
+}
+
+impl From<Panicked> for Error {
+    fn from(panicked: Panicked) -> Error {
+        Error::Lost(panicked.to_string().into())
     }
 }
 

@@ -6,6 +6,7 @@
 //! 3. `hostid` in the user's configuration directory, made once at random,
 //! 4. a random identity for this process, if that directory cannot be written.
 
+use crate::name;
 use farblock_wire::nqn::UUID_NQN_PREFIX;
 use std::fmt;
 use std::fs;
@@ -198,7 +199,7 @@ fn first_line(text: &str) -> Option<&str> {
 fn from_system(directory: &Path) -> Option<HostIdentity> {
     let line =
         |name| first_line(&fs::read_to_string(directory.join(name)).ok()?).map(str::to_owned);
-    let nqn: Option<String> = line("hostnqn").filter(|nqn| crate::url::check_name(nqn).is_ok());
+    let nqn: Option<String> = line("hostnqn").filter(|nqn| name::check(nqn).is_ok());
     let id: Option<HostId> = line("hostid").and_then(|text| text.parse().ok());
     match (nqn, id) {
         (Some(nqn), Some(id)) => Some(HostIdentity { nqn, id }),

@@ -1,15 +1,14 @@
 //! Key files: one `DHHC-1:…:` or `NVMeTLSkey-1:…:` per line, readable only by the owner.
 
+pub use crate::guard::guard_by;
+
+use crate::guard::guard;
 use crate::readable::Readable;
-#[cfg(target_os = "linux")]
-use farblock_proto::host::Identity;
+use crate::system_error::words;
 use farblock_secure::{Secret, TlsKey};
-#[cfg(target_os = "linux")]
-use farblock_wire::nqn::DISCOVERY_NQN;
 use std::fmt::Display;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 use zeroize::Zeroizing;
 
 /// Largest file, in bytes: some lines of secrets and comments.
@@ -28,10 +27,6 @@ pub const CREDENTIAL: &str = "credential:";
 /// number, or nothing for the keys of the host and subsystem.
 pub const KEYRING: &str = "keyring:";
 
-/// The error on systems without keyrings.
-#[cfg(not(target_os = "linux"))]
-pub(crate) const NO_KEYRINGS: &str = "there are no keyrings on this system: name a file";
-
 /// Whether a name denotes a file.
 #[must_use]
 pub fn is_file(path: &Path) -> bool {
@@ -43,22 +38,6 @@ pub fn is_file(path: &Path) -> bool {
 #[must_use]
 pub fn is_keyring(path: &Path) -> bool {
     path.to_string_lossy().starts_with(KEYRING)
-}
-
-/// The function that protects the program's memory before it holds a key.
-static GUARD: OnceLock<fn()> = OnceLock::new();
-
-/// Sets a function to call before every read of a key; later calls have no effect. Without such a
-/// function the library changes nothing about its process.
-pub fn guard_by(guard: fn()) {
-    let _ = GUARD.set(guard);
-}
-
-/// Call this before reading a key.
-pub(crate) fn guard() {
-    if let Some(guard) = GUARD.get() {
-        guard();
-    }
 }
 
 /// Reads the secrets of a file, or of `credential:NAME`: one secret, or two during a replacement,
@@ -76,38 +55,6 @@ pub fn read(path: &Path) -> Result<Vec<Secret>, String> {
 /// As [`read`].
 pub fn read_tls(path: &Path) -> Result<Vec<TlsKey>, String> {
     parse(path, "key for TLS", "farblock keys new --tls", TlsKey::parse)
-}
-
-/// Reads a host's TLS keys for a subsystem: from a file as [`read_tls`], or from the kernel's
-/// keyrings. From these it also reads the host's keys for discovery.
-///
-/// # Errors
-/// As [`read`].
-pub fn read_tls_of(path: &Path, host: &str, subsystem: &str) -> Result<Vec<TlsKey>, String> {
-    match path.to_str().and_then(|text| text.strip_prefix(KEYRING)) {
-        Some(name) => in_keyring(name, host, subsystem),
-        None => read_tls(path),
-    }
-}
-
-#[cfg(target_os = "linux")]
-fn in_keyring(name: &str, host: &str, subsystem: &str) -> Result<Vec<TlsKey>, String> {
-    let of = |subnqn| {
-        // Only the two names identify a key.
-        let identity = Identity { hostnqn: host, hostid: [0; 16], subnqn };
-        crate::keyring::ask(name, &identity)
-    };
-    let mut keys = of(subsystem)?;
-    // A key given by identity or number is only for these names.
-    if name.is_empty() {
-        keys.extend(of(DISCOVERY_NQN).unwrap_or_default());
-    }
-    Ok(keys.into_iter().map(TlsKey::given).collect())
-}
-
-#[cfg(not(target_os = "linux"))]
-fn in_keyring(_: &str, _: &str, _: &str) -> Result<Vec<TlsKey>, String> {
-    Err(NO_KEYRINGS.to_owned())
 }
 
 fn parse<K, E: Display>(
@@ -197,9 +144,7 @@ fn text_open(
     is_secret: fn(&str) -> bool,
 ) -> Result<Zeroizing<String>, String> {
     let shown = path.display();
-    let cannot = |error: &io::Error| {
-        format!("cannot read the key file {shown}: {}", crate::error::words(error))
-    };
+    let cannot = |error: &io::Error| format!("cannot read the key file {shown}: {}", words(error));
     let file = Readable::open(path).map_err(|error| cannot(&error))?;
     let readers = check_readers(&file, path, allowed).map_err(|error| cannot(&error))?;
     guard();

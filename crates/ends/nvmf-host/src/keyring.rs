@@ -10,6 +10,8 @@
 //! A process that has given up access to the kernel's keys lets another process read them
 //! ([`read_by`], [`read`]).
 
+use crate::guard::guard;
+use crate::system_error::words;
 use farblock_proto::host::Identity;
 use farblock_secure::TlsPsk;
 use linux_keyutils::{Key, KeyError, KeyRing, KeyRingIdentifier, KeySerialId};
@@ -49,7 +51,7 @@ pub fn read_by(reader: Box<Reader>) {
 
 /// Reads keys with the function set by [`read_by`], otherwise with [`read`].
 pub(crate) fn ask(name: &str, identity: &Identity<'_>) -> Result<Vec<TlsPsk>, String> {
-    crate::key_file::guard();
+    guard();
     READER.get().map_or_else(|| read(name, identity), |reader| reader(name, identity))
 }
 
@@ -60,7 +62,7 @@ pub(crate) fn ask(name: &str, identity: &Identity<'_>) -> Result<Vec<TlsPsk>, St
 pub fn read(name: &str, identity: &Identity<'_>) -> Result<Vec<TlsPsk>, String> {
     let text = fs::read_to_string(LIST);
     let text = text.map_err(|error| {
-        let error = crate::error::words(&error);
+        let error = words(&error);
         format!("the kernel has no keyrings that can be looked at ({LIST}: {error}): use a file")
     })?;
     let own = KeyRing::from_special_id(KeyRingIdentifier::Process, true);

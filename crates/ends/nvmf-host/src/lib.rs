@@ -103,17 +103,23 @@ mod controller;
 mod discover;
 pub mod disk;
 mod error;
+mod exchange;
+mod guard;
 pub mod identity;
 pub mod key_file;
 #[cfg(target_os = "linux")]
 pub mod keyring;
 pub mod limits;
+mod name;
 mod namespace;
 mod options;
 mod queue;
 pub mod readable;
 mod shared;
 mod status;
+mod system_error;
+mod tcp_options;
+pub mod tls_keys;
 mod transport;
 pub mod url;
 
@@ -124,7 +130,7 @@ pub use error::Error;
 pub use identity::{HostId, HostIdentity};
 pub use namespace::RemoteNamespace;
 pub use options::Options;
-pub use transport::tcp::TcpOptions;
+pub use tcp_options::TcpOptions;
 pub use url::Url;
 
 /// Control of the threads that all hosts of a process share, for programs that fork.

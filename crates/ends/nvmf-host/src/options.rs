@@ -2,7 +2,7 @@
 
 use crate::identity::{HostId, HostIdentity};
 use crate::limits;
-use crate::transport::tcp::TcpOptions;
+use crate::tcp_options::TcpOptions;
 use crate::url::Url;
 use farblock_reactor::EngineKind;
 use farblock_secure::{Group, Hash};

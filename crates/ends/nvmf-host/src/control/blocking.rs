@@ -2,10 +2,10 @@
 //! callbacks.
 
 use super::reply::reply;
-use crate::error::Error;
 use farblock_block::{Change, Changes};
 use farblock_reactor::os;
 use std::cell::Cell;
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 thread_local! {
@@ -28,13 +28,23 @@ pub(crate) async fn tell(changes: &Changes, change: Change) {
     }
 }
 
+/// A function that ran on another thread panicked. The log has the reason.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Panicked;
+
+impl fmt::Display for Panicked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a thread that was to help with it panicked")
+    }
+}
+
 /// Runs a function on another thread, or on this thread if the system refuses to start one.
 ///
 /// # Errors
 /// If the function panicked.
 pub(crate) async fn blocking<T: Send + 'static>(
     act: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, Error> {
+) -> Result<T, Panicked> {
     let (sender, answer) = reply();
     let act = Arc::new(Mutex::new(Some(act)));
     let take = |act: &Mutex<Option<_>>| act.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -52,5 +62,5 @@ pub(crate) async fn blocking<T: Send + 'static>(
         let act = take(&act).expect("no thread has it");
         return Ok(act());
     }
-    answer.await.ok_or_else(|| Error::Lost("a thread that was to help with it panicked".into()))
+    answer.await.ok_or(Panicked)
 }

@@ -20,7 +20,7 @@ mod local;
 mod reply;
 mod waiting;
 
-pub(crate) use blocking::{blocking, tell};
+pub(crate) use blocking::{Panicked, blocking, tell};
 pub(crate) use combine::{all, unless};
 pub(crate) use local::{Local, Mailbox};
 pub(crate) use reply::{Receiver, Sender, reply};

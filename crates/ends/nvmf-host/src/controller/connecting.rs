@@ -5,16 +5,17 @@ use crate::admin::{self, Pulse};
 use crate::authentication;
 use crate::control::{Control, Local, reply};
 use crate::error::Error;
+use crate::exchange::Exchange;
 use crate::identity::HostIdentity;
 use crate::limits;
+use crate::name;
 use crate::options::Options;
 use crate::shared::ControllerShared;
 use crate::transport::Opened;
-use crate::transport::dial::{Address, Caller, Dialled, Exchange, Unreached};
+use crate::transport::dial::{Address, Caller, Dialled, Unreached};
 #[cfg(feature = "memory")]
 use crate::transport::memory::Memory;
 use crate::transport::tcp::Link;
-use crate::url;
 use farblock_proto::host::{
     Bringup, ConnectError, ControllerInfo, Identity, Parameters, Step, accepted, command, refused,
 };
@@ -265,8 +266,8 @@ pub(super) fn wire_identity<'a>(identity: &'a HostIdentity, subnqn: &'a str) -> 
 }
 
 fn check_options(subsystem: &str, options: &Options) -> Result<(), Error> {
-    let check = |what: &str, name: &str| {
-        url::check_name(name).map_err(|reason| Error::Options(format!("{what}: {reason}")))
+    let check = |what: &str, nqn: &str| {
+        name::check(nqn).map_err(|reason| Error::Options(format!("{what}: {reason}")))
     };
     check("the subsystem's name is not usable", subsystem)?;
     if let Some(hostnqn) = &options.hostnqn {

@@ -7,10 +7,10 @@ use crate::admin::{self, check_request};
 use crate::authentication;
 use crate::control::reply;
 use crate::error::Error;
+use crate::exchange::Exchange;
 use crate::limits;
 use crate::namespace::RemoteNamespace;
 use crate::shared::AdminRequest;
-use crate::transport::dial::Exchange;
 use farblock_proto::host::command::{self, LogPage};
 use farblock_proto::host::{
     AnaLog, Command, CommandLimits, ConnectError, DiscoveryEntry, DiscoveryReader, DiscoveryStep,

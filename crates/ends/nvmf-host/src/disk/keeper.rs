@@ -271,7 +271,7 @@ impl Keeper {
             return Ok(act(&self.hub));
         }
         let hub = Arc::clone(&self.hub);
-        blocking(move || act(&hub)).await
+        Ok(blocking(move || act(&hub)).await?)
     }
 
     async fn establish(&mut self) -> Result<Arc<Session>, Error> {

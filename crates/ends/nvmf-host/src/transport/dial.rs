@@ -15,7 +15,9 @@
 use super::memory;
 use super::{Opened, tcp};
 use crate::control::Local;
+use crate::exchange::Exchange;
 use crate::options::Options;
+use crate::system_error::words;
 use crate::url::{Url, UrlError};
 use farblock_proto::host::{Command, ConnectError, Identity};
 use farblock_wire::Cqe;
@@ -104,18 +106,6 @@ pub(crate) enum Greeted {
     Tcp(Box<tcp::Handshake<tcp::Tcp>>),
     #[cfg(feature = "memory")]
     Memory(memory::Greeted),
-}
-
-/// A queue that executes commands one at a time, over any transport.
-pub(crate) trait Exchange {
-    /// Executes one command; `data` goes to the controller. Returns the completion and the data
-    /// from the controller.
-    async fn execute(
-        &mut self,
-        command: &Command,
-        data: &[u8],
-        during: &'static str,
-    ) -> Result<(Cqe, Vec<u8>), ConnectError>;
 }
 
 impl Address {
@@ -216,8 +206,8 @@ pub(crate) fn from_io(error: &io::Error, during: &'static str, after: Duration) 
             ConnectError::Closed { during }
         }
         Kind::NetworkUnreachable | Kind::HostUnreachable | Kind::NetworkDown => {
-            ConnectError::Unreachable(crate::error::words(error))
+            ConnectError::Unreachable(words(error))
         }
-        _ => ConnectError::Io(crate::error::words(error)),
+        _ => ConnectError::Io(words(error)),
     }
 }

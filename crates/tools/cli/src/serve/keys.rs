@@ -5,7 +5,7 @@ use crate::args::ServeArgs;
 use crate::error::{Failure, Result};
 use crate::values;
 use farblock_admin::{Aside, OpenTimeouts};
-use farblock_host::key_file;
+use farblock_host::{key_file, tls_keys};
 use farblock_secure::{Group, Hash, Secret, TlsKey};
 use farblock_state::{Demand, Host, Limits};
 use farblock_target::{HostKeys, Subsystem, TLS_KEYS_PER_HOST, TargetConfig};
@@ -50,7 +50,7 @@ fn read<T: Send + 'static>(path: &Path, by: fn(&Path) -> Result<T, String>) -> R
 fn read_tls(path: &Path, host: &str, subsystem: &str) -> Result<Vec<TlsKey>, String> {
     let what = format!("the key {}", path.display());
     let (path, host, subsystem) = (path.to_owned(), host.to_owned(), subsystem.to_owned());
-    let read = move || key_file::read_tls_of(&path, &host, &subsystem);
+    let read = move || tls_keys::read(&path, &host, &subsystem);
     OpenTimeouts::default().with(Aside::Key, &what, read)
 }
 

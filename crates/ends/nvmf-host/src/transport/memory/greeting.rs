@@ -2,7 +2,8 @@
 
 use super::{Dial, Region, Wire};
 use crate::control::{Local, Mailbox};
-use crate::transport::dial::{Exchange, from_io};
+use crate::exchange::Exchange;
+use crate::transport::dial::from_io;
 use farblock_proto::host::{Command, ConnectError, Data};
 use farblock_proto::limits::ADMIN_IN_CAPSULE_BYTES;
 use farblock_reactor::os;

@@ -5,6 +5,7 @@ use super::carrier::Tcp;
 use super::concatenation;
 use super::handshake::Handshake;
 use crate::control::blocking;
+use crate::system_error::words;
 use crate::transport::dial::{Caller, Unreached};
 use crate::url::{self, Bracketed, UrlError};
 use farblock_proto::host::ConnectError;
@@ -84,7 +85,7 @@ impl TcpAddress {
             return Ok(vec![SocketAddr::new(address, port)]);
         }
         let resolve = move || (host.as_str(), port).to_socket_addrs().map(Iterator::collect);
-        let unresolved = |error| ConnectError::Unresolved(crate::error::words(&error));
+        let unresolved = |error| ConnectError::Unresolved(words(&error));
         match blocking(resolve).await {
             Ok(addresses) => addresses.map_err(unresolved),
             Err(error) => Err(ConnectError::Unresolved(error.to_string())),

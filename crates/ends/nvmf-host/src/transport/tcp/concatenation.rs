@@ -2,7 +2,8 @@
 
 use super::handshake::Handshake;
 use crate::authentication;
-use crate::transport::dial::{Caller, Exchange, Unreached};
+use crate::exchange::Exchange;
+use crate::transport::dial::{Caller, Unreached};
 use farblock_proto::host::{ConnectError, command, refused};
 use farblock_proto::tcp::TcpRefusal;
 use farblock_secure::{Concatenation, HostTerms, TlsPsk};

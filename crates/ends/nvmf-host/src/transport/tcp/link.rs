@@ -15,6 +15,7 @@ use super::handshake::Connected;
 use super::moving;
 use super::place::{TcpPart, TcpPlace, append};
 use crate::limits;
+use crate::system_error::words;
 use crate::transport::{Commands, Loss, Order, Transport};
 use farblock_proto::tcp::fault::Fault;
 use farblock_proto::tcp::host_end::{Event as Protocol, HostEnd, Transfer};
@@ -479,5 +480,5 @@ impl Link {
 }
 
 fn from_io(error: &io::Error) -> Loss {
-    Loss::Io(crate::error::words(error))
+    Loss::Io(words(error))
 }

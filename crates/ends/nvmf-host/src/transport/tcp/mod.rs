@@ -8,7 +8,6 @@ mod conversation;
 mod handshake;
 mod link;
 mod moving;
-mod options;
 mod place;
 mod secured;
 
@@ -16,4 +15,3 @@ pub(crate) use address::TcpAddress;
 pub(crate) use carrier::Tcp;
 pub(crate) use handshake::{Connected, Handshake};
 pub(crate) use link::Link;
-pub use options::TcpOptions;

@@ -2,8 +2,8 @@
 
 use super::carrier::Carrier;
 use crate::control::{Local, blocking};
-use crate::key_file;
 use crate::options::Options;
+use crate::tls_keys;
 use crate::transport::dial::from_io;
 use farblock_proto::host::{ConnectError, Identity};
 use farblock_proto::tcp::TcpRefusal;
@@ -11,7 +11,6 @@ use farblock_reactor::os;
 use farblock_secure::TlsPsk;
 use farblock_tls::{Tls, TlsError};
 use std::io;
-use std::path::Path;
 use std::time::Duration;
 
 /// Names this step in the error of a timeout.
@@ -44,31 +43,13 @@ pub(crate) async fn psks(
     let (hostnqn, subnqn) = (identity.hostnqn.to_owned(), identity.subnqn.to_owned());
     let hostid = identity.hostid;
     let read = move || {
-        read(&path, &Identity { hostid, hostnqn: hostnqn.as_str(), subnqn: subnqn.as_str() })
+        tls_keys::psks(
+            &path,
+            &Identity { hostid, hostnqn: hostnqn.as_str(), subnqn: subnqn.as_str() },
+        )
     };
     let psks = blocking(read).await.map_err(|error| ConnectError::Io(error.to_string()))?;
     psks.map(Some).map_err(ConnectError::KeyFile)
-}
-
-/// Reads keys; blocks for file and keyring I/O.
-fn read(path: &Path, identity: &Identity<'_>) -> Result<Vec<TlsPsk>, String> {
-    let in_keyring = path.to_str().and_then(|text| text.strip_prefix(key_file::KEYRING));
-    if let Some(name) = in_keyring {
-        return in_kernel(name, identity);
-    }
-    let keys = key_file::read_tls(path)?;
-    Ok(keys.iter().flat_map(|key| key.psks(identity.hostnqn, identity.subnqn)).collect())
-}
-
-/// Reads keys from the kernel's keyrings.
-#[cfg(target_os = "linux")]
-fn in_kernel(name: &str, identity: &Identity<'_>) -> Result<Vec<TlsPsk>, String> {
-    crate::keyring::ask(name, identity)
-}
-
-#[cfg(not(target_os = "linux"))]
-fn in_kernel(_: &str, _: &Identity<'_>) -> Result<Vec<TlsPsk>, String> {
-    Err(key_file::NO_KEYRINGS.to_owned())
 }
 
 impl<C: Carrier> Secured<C> {

@@ -1,4 +1,4 @@
-//! TCP options.
+//! Options of connections over TCP.
 
 use farblock_proto::tcp::Digests;
 use std::path::PathBuf;

@@ -1,0 +1,16 @@
+//! Commands one at a time, while a queue connects or authenticates.
+
+use farblock_proto::host::{Command, ConnectError};
+use farblock_wire::Cqe;
+
+/// A queue that executes commands one at a time, over any transport.
+pub(crate) trait Exchange {
+    /// Executes one command; `data` goes to the controller. Returns the completion and the data
+    /// from the controller.
+    async fn execute(
+        &mut self,
+        command: &Command,
+        data: &[u8],
+        during: &'static str,
+    ) -> Result<(Cqe, Vec<u8>), ConnectError>;
+}
