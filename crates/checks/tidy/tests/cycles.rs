@@ -23,11 +23,6 @@ const MAY_STAY: &[(&str, &str, &str)] = &[
     ("mem", "buffer huge", "a buffer returns to the region that it was cut from"),
     ("reactor", "engine event os portable sim task uring waker", "to be divided: loop and system"),
     (
-        "nvmf-host",
-        "admin controller disk namespace queue shared",
-        "to be divided: a disk and its controllers",
-    ),
-    (
         "admin",
         "api audit bounded cluster fleet forward gather history remote server tls_listener ui",
         "to be divided: the state of the server from its pages",

@@ -1,53 +1,28 @@
-//! A connected controller: bringing it up, admin commands, namespaces and I/O queues.
+//! A connected controller: admin commands, and namespaces to read and write.
 
-mod connecting;
-mod questions;
-
-use crate::control::{self, Control, Local, Receiver};
+use crate::association::{Association, Connecting};
+use crate::control::{self, Control, Local};
 use crate::error::Error;
-use crate::identity::HostIdentity;
 use crate::namespace::RemoteNamespace;
 use crate::options::Options;
-use crate::shared::ControllerShared;
 use crate::transport::dial::Address;
 use crate::url::Url;
-use connecting::Connecting;
 use farblock_proto::host::command::LogPage;
-use farblock_proto::host::{Command, ConnectError, ControllerInfo, DiscoveryEntry, NamespaceInfo};
+use farblock_proto::host::{Command, ControllerInfo, DiscoveryEntry, NamespaceInfo};
 use farblock_wire::Cqe;
 use farblock_wire::identify::Cns;
 use farblock_wire::log::AnaState;
 use farblock_wire::nqn::DISCOVERY_NQN;
 use farblock_wire::reset::CrossControllerReset;
-use farblock_wire::tcp::PORT_IO;
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// A controller of a remote subsystem. Clones are the same controller. The host shuts it down when
 /// its last clone, namespace and queue is dropped.
 #[derive(Clone)]
 pub struct Controller {
-    inner: Arc<Inner>,
-}
-
-pub(crate) struct Inner {
-    shared: Arc<ControllerShared>,
-    info: ControllerInfo,
-    /// The address for its queues.
-    route: Address,
-    /// Its socket address.
-    address: SocketAddr,
-    subsystem: String,
-    identity: HostIdentity,
-    options: Options,
-    /// Resolves when the admin queue has ended and released everything.
-    ended: Mutex<Option<Receiver<()>>>,
-    /// Whether reauthentication is in progress.
-    authenticates: AtomicBool,
-    /// The control loop that runs the admin queue.
-    control: Arc<Control>,
+    association: Arc<Association>,
 }
 
 impl Controller {
@@ -64,8 +39,9 @@ impl Controller {
         let connecting = Connecting::new(address, subsystem, options)?;
         let control = Control::shared(options.engine).map_err(Error::System)?;
         let for_loop = Arc::clone(&control);
-        let controller = control.run(|local| connecting.connect(local, for_loop));
-        controller.unwrap_or_else(|| Err(Error::Lost("it could not be waited for".into())))
+        let association = control.run(|local| connecting.connect(local, for_loop));
+        let not_waited = || Err(Error::Lost("it could not be waited for".into()));
+        Ok(Self { association: association.unwrap_or_else(not_waited)? })
     }
 
     /// Connects to `subsystem` of a target in the same process, for tests. Its address is
@@ -105,35 +81,36 @@ impl Controller {
         let subsystem = url.subsystem.as_deref().unwrap_or(DISCOVERY_NQN);
         let address = Address::of_url(url).map_err(Error::Url)?.beginning_with(first);
         let connecting = Connecting::new(address, subsystem, &options)?;
-        connecting.connect(local.clone(), Arc::clone(control)).await
+        let association = connecting.connect(local.clone(), Arc::clone(control)).await?;
+        Ok(Self { association })
     }
 
     /// The controller's properties.
     #[must_use]
     pub fn info(&self) -> &ControllerInfo {
-        &self.inner.info
+        self.association.info()
     }
 
     /// The controller's socket address.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
-        self.inner.address
+        self.association.address()
     }
 
     /// The NQN of its subsystem.
     #[must_use]
     pub fn subsystem(&self) -> &str {
-        &self.inner.subsystem
+        self.association.subsystem()
     }
 
     /// Why the controller is lost; `None` if it is not.
     #[must_use]
     pub fn lost(&self) -> Option<Error> {
-        self.inner.shared.is_lost().then(|| self.inner.shared.lost_error())
+        self.association.lost()
     }
 
-    pub(crate) fn inner(&self) -> &Arc<Inner> {
-        &self.inner
+    pub(crate) fn association(&self) -> &Arc<Association> {
+        &self.association
     }
 
     /// Closes another controller of this host in the same subsystem. Returns true once that
@@ -142,7 +119,7 @@ impl Controller {
     /// # Errors
     /// As [`Controller::admin`], and if this controller cannot or will not close the other.
     pub fn end_other(&self, other: CrossControllerReset) -> Result<bool, Error> {
-        control::wait(self.inner.end_other(other))
+        control::wait(self.association.end_other(other))
     }
 
     /// The access state (ANA) of a namespace through this controller; optimized if the controller
@@ -151,7 +128,7 @@ impl Controller {
     /// # Errors
     /// As [`Controller::namespace_info`] and [`Controller::log_page`].
     pub fn access(&self, nsid: u32) -> Result<AnaState, Error> {
-        control::wait(self.inner.access(nsid))
+        control::wait(self.association.access(nsid))
     }
 
     /// Reauthenticates this host, with the secret now in its file, and the controller if required.
@@ -162,7 +139,7 @@ impl Controller {
     /// [`Error::Authentication`] with the reason; also if there is no secret, or if
     /// reauthentication is already in progress.
     pub fn authenticate(&self) -> Result<(), Error> {
-        control::wait(self.inner.authenticate())
+        control::wait(self.association.authenticate())
     }
 
     /// Executes an admin command and waits for it. `data` goes to the controller. Returns the
@@ -171,7 +148,7 @@ impl Controller {
     /// # Errors
     /// If the command cannot be sent, or the controller is lost before it answers.
     pub fn admin(&self, command: &Command, data: &[u8]) -> Result<(Cqe, Vec<u8>), Error> {
-        control::wait(self.inner.admin(command, data))
+        control::wait(self.association.admin(command, data))
     }
 
     /// Identify with any CNS: 4096 bytes.
@@ -179,7 +156,7 @@ impl Controller {
     /// # Errors
     /// As [`Controller::admin`], and if the command fails.
     pub fn identify(&self, cns: Cns, nsid: u32) -> Result<Vec<u8>, Error> {
-        control::wait(self.inner.identify(cns, nsid))
+        control::wait(self.association.identify(cns, nsid))
     }
 
     /// Reads a part of a log page.
@@ -190,7 +167,7 @@ impl Controller {
     /// # Panics
     /// If offset or length is not a multiple of 4, or the length is 0.
     pub fn log_page(&self, log: LogPage) -> Result<Vec<u8>, Error> {
-        control::wait(self.inner.log_page(log))
+        control::wait(self.association.log_page(log))
     }
 
     /// The identifiers of the active namespaces, in ascending order.
@@ -198,7 +175,7 @@ impl Controller {
     /// # Errors
     /// As [`Controller::identify`], and if the answer is invalid.
     pub fn namespace_ids(&self) -> Result<Vec<u32>, Error> {
-        control::wait(self.inner.namespace_ids())
+        control::wait(self.association.namespace_ids())
     }
 
     /// The properties of a namespace.
@@ -206,7 +183,7 @@ impl Controller {
     /// # Errors
     /// As [`Controller::identify`], and if the namespace does not exist or cannot be used.
     pub fn namespace_info(&self, nsid: u32) -> Result<NamespaceInfo, Error> {
-        control::wait(self.inner.namespace_info(nsid))
+        control::wait(self.association.namespace_info(nsid))
     }
 
     /// The active namespaces, except unusable ones, which are logged as warnings.
@@ -214,7 +191,7 @@ impl Controller {
     /// # Errors
     /// As [`Controller::namespace_ids`].
     pub fn namespaces(&self) -> Result<Vec<NamespaceInfo>, Error> {
-        control::wait(self.inner.namespaces())
+        control::wait(self.association.namespaces())
     }
 
     /// A namespace to read and write.
@@ -222,7 +199,7 @@ impl Controller {
     /// # Errors
     /// As [`Controller::namespace_info`].
     pub fn namespace(&self, nsid: u32) -> Result<RemoteNamespace, Error> {
-        control::wait(self.inner.namespace(nsid))
+        control::wait(RemoteNamespace::find(&self.association, nsid))
     }
 
     /// The records of a discovery controller's discovery log page.
@@ -230,65 +207,13 @@ impl Controller {
     /// # Errors
     /// As [`Controller::log_page`], and if the page is invalid.
     pub fn discovery(&self) -> Result<Vec<DiscoveryEntry>, Error> {
-        control::wait(self.inner.discovery())
+        control::wait(self.association.discovery())
     }
 }
 
 impl fmt::Debug for Controller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { address, subsystem, info, .. } = &*self.inner;
-        write!(f, "Controller({subsystem} at {address}, CNTLID {})", info.cntlid)
-    }
-}
-
-impl Inner {
-    pub(crate) fn shared(&self) -> &ControllerShared {
-        &self.shared
-    }
-
-    pub(crate) fn info(&self) -> &ControllerInfo {
-        &self.info
-    }
-
-    /// Takes the receiver that resolves when the admin queue has ended; `None` after the first
-    /// call.
-    pub(crate) fn take_ended(&self) -> Option<Receiver<()>> {
-        self.ended.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-
-    pub(crate) fn control(&self) -> &Arc<Control> {
-        &self.control
-    }
-
-    pub(crate) fn options(&self) -> &Options {
-        &self.options
-    }
-
-    /// `nvme+tcp://…`, for logs.
-    pub(crate) fn url(&self, nsid: u32) -> String {
-        let url = Url {
-            host: self.address.ip().to_string(),
-            port: Some(self.address.port()).filter(|&port| port != PORT_IO),
-            subsystem: Some(self.subsystem.clone()),
-            namespace: Some(nsid),
-            ..Url::default()
-        };
-        url.to_string()
-    }
-
-    pub(crate) fn connect_error(&self, reason: ConnectError) -> Error {
-        let (address, subsystem) = (self.address.to_string(), self.subsystem.clone());
-        Error::Connect { address, subsystem, reason }
-    }
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        self.shared.stop();
-        let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        // The admin queue ends within a bounded time.
-        if control::may_wait() {
-            let _ = ended.map(Receiver::wait);
-        }
+        let (subsystem, address) = (self.subsystem(), self.address());
+        write!(f, "Controller({subsystem} at {address}, CNTLID {})", self.info().cntlid)
     }
 }

@@ -97,6 +97,7 @@
 //! Metadata, RDMA. A time limit for name resolution: it takes as long as the system's resolver.
 
 mod admin;
+mod association;
 mod authentication;
 mod control;
 mod controller;
@@ -109,6 +110,7 @@ pub mod identity;
 pub mod key_file;
 #[cfg(target_os = "linux")]
 pub mod keyring;
+mod known;
 pub mod limits;
 mod name;
 mod namespace;

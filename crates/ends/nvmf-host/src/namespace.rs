@@ -1,16 +1,16 @@
 //! A remote namespace that implements the contract of block devices.
 
+use crate::association::Association;
 use crate::control::Local;
-use crate::controller::Inner;
-use crate::disk::KnownNamespace;
 use crate::error::Error;
+use crate::known::KnownNamespace;
 use crate::limits;
 use crate::queue::{IoQueue, Settings};
 use crate::shared::NamespaceState;
 use crate::transport::Opened;
 use farblock_block::size::Size;
 use farblock_block::{Availability, BlockError, Changes, Geometry, Namespace, Queue};
-use farblock_proto::host::{CommandLimits, ConnectError, NamespaceInfo};
+use farblock_proto::host::{CommandLimits, ConnectError, InfoError, NamespaceInfo};
 use farblock_reactor::{Reactor, TaskId};
 use std::sync::Arc;
 
@@ -21,28 +21,51 @@ use std::sync::Arc;
 /// [`Disk`](crate::Disk), which connects on other threads.
 #[derive(Clone)]
 pub struct RemoteNamespace {
-    controller: Arc<Inner>,
+    association: Arc<Association>,
     state: Arc<NamespaceState>,
     info: NamespaceInfo,
     most: CommandLimits,
 }
 
 impl RemoteNamespace {
-    pub(crate) fn new(
-        controller: Arc<Inner>,
+    /// As [`Controller::namespace`](crate::Controller::namespace).
+    pub(crate) async fn find(
+        association: &Arc<Association>,
+        nsid: u32,
+    ) -> Result<RemoteNamespace, Error> {
+        if association.info().discovery {
+            let what = format!("namespace {nsid}");
+            return Err(Error::Answer { what, reason: InfoError::DiscoveryController });
+        }
+        for _ in 0..limits::LOOKS {
+            let changes = association.shared().changes();
+            let info = association.namespace_info(nsid).await?;
+            let most = association.command_limits().await?;
+            let namespace = RemoteNamespace::new(Arc::clone(association), info, most);
+            // No change came in between. The admin queue handles later ones, because this namespace
+            // is now in use.
+            if association.shared().changes() == changes {
+                return Ok(namespace);
+            }
+        }
+        Err(Error::Lost("its namespaces change all the time".into()))
+    }
+
+    fn new(
+        association: Arc<Association>,
         info: NamespaceInfo,
         most: CommandLimits,
     ) -> RemoteNamespace {
         let geometry = Geometry {
             read_only: info.read_only,
-            volatile_cache: controller.info().volatile_cache,
-            deallocate: controller.info().has_deallocate(),
+            volatile_cache: association.info().volatile_cache,
+            deallocate: association.info().has_deallocate(),
             optimal_blocks: info.optimal_blocks,
             preferred_blocks: info.preferred_blocks,
             ..Geometry::new(info.block_size, info.blocks)
         };
-        let state = controller.shared().namespace(&info, geometry, &controller.info().serial);
-        RemoteNamespace { controller, state, info, most }
+        let state = association.shared().namespace(&info, geometry, &association.info().serial);
+        RemoteNamespace { association, state, info, most }
     }
 
     /// Whether the namespace was removed or replaced.
@@ -71,33 +94,33 @@ impl RemoteNamespace {
     /// # Errors
     /// If the controller has no queue left.
     pub fn open_queue(&self, reactor: &Reactor, parent: TaskId) -> Result<Box<dyn Queue>, Error> {
-        let (namespace, control) = (self.clone(), Arc::clone(self.controller.control()));
+        let (namespace, control) = (self.clone(), Arc::clone(self.association.control()));
         let connected = control.run(|local| async move { namespace.connect_queue(&local).await });
-        let lost = || Err(self.controller.shared().lost_error());
+        let lost = || Err(self.association.shared().lost_error());
         Ok(Box::new(connected.unwrap_or_else(lost)?.settle(reactor, parent)?))
     }
 
     /// Connects a queue that is not yet on a user's event loop: the part of opening that waits.
     pub(crate) async fn connect_queue(&self, local: &Local) -> Result<ConnectedQueue, Error> {
-        let shared = self.controller.shared();
+        let shared = self.association.shared();
         if shared.is_lost() {
             return Err(shared.lost_error());
         }
         let Some(qid) = shared.take_queue() else {
-            let granted = self.controller.info().queues;
-            return Err(self.controller.connect_error(ConnectError::NoQueueLeft { granted }));
+            let granted = self.association.info().queues;
+            return Err(self.association.connect_error(ConnectError::NoQueueLeft { granted }));
         };
         let settings = self.settings();
         let namespace = self.clone();
         let mut queue =
             ConnectedQueue { namespace, qid, connected: None, settings, settled: false };
-        let connected = self.controller.connect_queue(local, qid, queue.settings.depth).await;
-        queue.connected = Some(connected.map_err(|reason| self.controller.connect_error(reason))?);
+        let connected = self.association.connect_queue(local, qid, queue.settings.depth).await;
+        queue.connected = Some(connected.map_err(|reason| self.association.connect_error(reason))?);
         Ok(queue)
     }
 
     fn settings(&self) -> Settings {
-        let (info, options) = (self.controller.info(), self.controller.options());
+        let (info, options) = (self.association.info(), self.association.options());
         let most = info.max_transfer_bytes.unwrap_or(u32::MAX).min(limits::MAX_COMMAND_BYTES);
         let block_size = self.info.block_size;
         let in_capsule_bytes = info.in_capsule_bytes.min(limits::MAX_IN_CAPSULE_BYTES);
@@ -129,18 +152,18 @@ impl Namespace for RemoteNamespace {
     }
 
     fn availability(&self) -> Availability {
-        let is_gone = self.is_gone() || self.controller.shared().is_lost();
+        let is_gone = self.is_gone() || self.association.shared().is_lost();
         if is_gone { Availability::Gone } else { Availability::Ready }
     }
 
     fn trouble(&self) -> Option<String> {
-        self.controller.shared().loss().map(|why| why.to_string())
+        self.association.shared().loss().map(|why| why.to_string())
     }
 
     fn describe(&self) -> String {
         let geometry = self.geometry();
         let size = Size(geometry.capacity_bytes());
-        let url = self.controller.url(self.info.nsid);
+        let url = self.association.url(self.info.nsid);
         format!("{url} ({size}, {}-byte blocks)", geometry.block_size)
     }
 
@@ -173,9 +196,9 @@ impl ConnectedQueue {
     /// Puts the queue on an event loop, without waiting.
     pub(crate) fn settle(mut self, reactor: &Reactor, parent: TaskId) -> Result<IoQueue, Error> {
         let connected = self.connected.take().expect("it is settled once");
-        let controller = (Arc::clone(&self.namespace.controller), self.qid);
+        let association = (Arc::clone(&self.namespace.association), self.qid);
         let (state, settings) = (Arc::clone(&self.namespace.state), self.settings.clone());
-        let queue = IoQueue::new(reactor, parent, connected, state, settings, controller);
+        let queue = IoQueue::new(reactor, parent, connected, state, settings, association);
         // The queue now owns the identifier.
         self.settled = queue.is_ok();
         queue.map_err(Error::system)
@@ -185,7 +208,7 @@ impl ConnectedQueue {
 impl Drop for ConnectedQueue {
     fn drop(&mut self) {
         if !self.settled {
-            self.namespace.controller.shared().return_queue(self.qid);
+            self.namespace.association.shared().return_queue(self.qid);
         }
     }
 }

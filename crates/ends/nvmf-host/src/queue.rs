@@ -11,7 +11,7 @@ mod table;
 
 pub(crate) use carried::IoQueue;
 
-use crate::controller::Inner;
+use crate::association::Association;
 use crate::shared::NamespaceState;
 use crate::transport::{Loss, Transport};
 use farblock_block::{Completion, Op, Queue};
@@ -50,7 +50,7 @@ pub(crate) struct RemoteQueue<T: Transport> {
     task: TaskId,
     link: T,
     table: Table<T>,
-    controller: Arc<Inner>,
+    association: Arc<Association>,
     qid: u16,
     events: Vec<Event>,
     /// The interval of ticks; zero if commands never time out.
@@ -67,7 +67,7 @@ impl<T: Transport> RemoteQueue<T> {
         connected: T::Connected,
         namespace: Arc<NamespaceState>,
         settings: Settings,
-        controller: (Arc<Inner>, u16),
+        association: (Arc<Association>, u16),
     ) -> io::Result<RemoteQueue<T>> {
         let task = reactor.add_child(parent);
         let tick_time = settings.io_timeout / TICKS_PER_TIMEOUT;
@@ -79,14 +79,14 @@ impl<T: Transport> RemoteQueue<T> {
                 return Err(error);
             }
         };
-        let (controller, qid) = controller;
-        controller.shared().add_waker(qid, reactor.waker(task));
+        let (association, qid) = association;
+        association.shared().add_waker(qid, reactor.waker(task));
         Ok(RemoteQueue {
             reactor: reactor.clone(),
             task,
             link,
             table,
-            controller,
+            association,
             qid,
             events: Vec::new(),
             tick_time,
@@ -156,7 +156,7 @@ impl<T: Transport> RemoteQueue<T> {
         }
         let loss = self.link.loss().expect("a connection that is not open has a reason");
         tracing::info!(queue = self.qid, "the connection of an I/O queue is lost: {loss}");
-        self.controller.shared().note_loss(loss);
+        self.association.shared().note_loss(loss);
         // Operations may have been submitted since the loss.
         self.link.discard(&mut self.table);
         self.table.lose();
@@ -170,7 +170,7 @@ impl<T: Transport> Queue for RemoteQueue<T> {
 
     fn poll(&mut self, done: &mut Vec<Completion>) {
         self.handle_events();
-        if self.link.is_open() && self.controller.shared().is_lost() {
+        if self.link.is_open() && self.association.shared().is_lost() {
             self.link.fail(Loss::Controller, &mut self.table);
         }
         if self.link.is_open() {
@@ -196,7 +196,7 @@ impl<T: Transport> Drop for RemoteQueue<T> {
         self.link.abandon();
         self.reactor.remove_task(self.task);
         self.table.abandon();
-        self.controller.shared().remove_waker(self.qid);
-        self.controller.shared().return_queue(self.qid);
+        self.association.shared().remove_waker(self.qid);
+        self.association.shared().return_queue(self.qid);
     }
 }

@@ -2,8 +2,8 @@
 //! queues read one flag, and their namespace's atomic values.
 
 use crate::control::{self, Sender};
-use crate::disk::KnownNamespace;
 use crate::error::Error;
+use crate::known::KnownNamespace;
 use crate::limits;
 use crate::transport::Loss;
 use farblock_block::{Change, Changes, Geometry};

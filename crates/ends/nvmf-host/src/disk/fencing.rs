@@ -1,9 +1,9 @@
 //! Fencing of lost controllers, which may still carry out commands: in this process and, through a
 //! journal, in its successor.
 
-use super::identity::KnownNamespace;
-use crate::controller::Inner;
+use crate::association::Association;
 use crate::error::Error;
+use crate::known::KnownNamespace;
 use crate::url::Url;
 use farblock_reactor::os;
 use farblock_wire::Status;
@@ -77,7 +77,7 @@ impl Fencing {
 
 /// Whether all commands of a lost controller have ended. Asks the target to close it; if that is
 /// impossible, the caller must wait.
-pub(super) async fn is_over(through: &Inner, lost: &Fencing) -> bool {
+pub(super) async fn is_over(through: &Association, lost: &Fencing) -> bool {
     if os::has_mistake("host: a lost controller counts as finished") {
         return true;
     }

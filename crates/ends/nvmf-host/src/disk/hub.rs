@@ -3,7 +3,6 @@
 
 use super::cache::Cache;
 use super::fencing::{Fencing, Journal, Predecessor, Record};
-use super::identity::{Hex, KnownNamespace};
 use super::latency::Meters;
 use super::nesting::Nesting;
 use super::options::DiskOptions;
@@ -13,6 +12,7 @@ use super::refusal::Refusal;
 use super::session::Session;
 use crate::control::Local;
 use crate::error::Error;
+use crate::known::{Hex, KnownNamespace};
 use crate::namespace::ConnectedQueue;
 use crate::shared::NamespaceState;
 use farblock_block::{BlockError, Changes, Geometry};

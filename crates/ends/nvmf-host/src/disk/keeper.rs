@@ -191,10 +191,10 @@ impl Keeper {
     /// Shuts down every controller without other owners, and waits for its end.
     async fn end(mut self) {
         for session in std::mem::take(&mut self.retired) {
-            let inner = Arc::downgrade(session.controller.inner());
-            let ended = session.controller.inner().take_ended();
+            let association = Arc::downgrade(session.controller.association());
+            let ended = session.controller.association().take_ended();
             drop(session);
-            if let (Some(ended), 0) = (ended, inner.strong_count()) {
+            if let (Some(ended), 0) = (ended, association.strong_count()) {
                 ended.await;
             }
         }
@@ -290,14 +290,14 @@ impl Keeper {
         let closed = self.hub.keepers.until(|| self.hub.is_stopping());
         let connected = unless(closed, connect).await;
         let controller = connected.unwrap_or_else(|| Err(Error::Lost("it is closed".into())))?;
-        let shared = controller.inner().shared();
+        let shared = controller.association().shared();
         let inbox = Arc::new(Inbox::default());
         let (keepers, for_watcher) = (Arc::clone(&self.hub.keepers), Arc::clone(&inbox));
         shared.watch(Box::new(move |notice| {
             for_watcher.put(notice);
             keepers.notify();
         }));
-        let namespace = controller.inner().namespace(self.hub.nsid).await?;
+        let namespace = RemoteNamespace::find(controller.association(), self.hub.nsid).await?;
         let (known, geometry) = (namespace.known().clone(), namespace.geometry());
         self.recorded(move |hub| hub.agree(&known)).await??;
         self.path().propose(Some(&controller));
@@ -306,7 +306,7 @@ impl Keeper {
             self.tell(Change::Geometry).await;
         }
         self.learn_contents(&namespace).await?;
-        let access = controller.inner().access(self.hub.nsid).await?;
+        let access = controller.association().access(self.hub.nsid).await?;
         let url = &self.path().url;
         let quiesce = self.quiesce_time(&controller)?;
         let session = Session::new(self.index, url, controller, namespace, inbox, access, quiesce);
@@ -347,7 +347,7 @@ impl Keeper {
                 self.path().compared();
                 return Ok(());
             };
-            let asked = other.inner().identify(Cns::CONTROLLER, 0);
+            let asked = other.association().identify(Cns::CONTROLLER, 0);
             match self.local.until(os::now() + self.options().connect_timeout, asked).await {
                 Some(Ok(_) | Err(Error::Command { .. })) => return Err(Error::Twin(why)),
                 // The controller ended with its target, although its connection had not reported a
@@ -411,7 +411,7 @@ impl Keeper {
         let controller = self.hub.paths.get(path).and_then(Path::known_controller);
         let Some(controller) = controller else { return Ok(nobody) };
         let origin = controller.info().origin.filter(ControllerOrigin::knows_boot);
-        match controller.inner().identify(Cns::CONTROLLER, 0).await {
+        match controller.association().identify(Cns::CONTROLLER, 0).await {
             Ok(_) | Err(Error::Command { .. }) => {
                 Ok(Answer { boot: origin.map(|origin| origin.boot), ..nobody })
             }
@@ -524,7 +524,7 @@ impl Keeper {
     }
 
     async fn read_access(&self, session: &Session) {
-        let access = match session.controller.inner().access(self.hub.nsid).await {
+        let access = match session.controller.association().access(self.hub.nsid).await {
             Ok(access) => access,
             Err(error) => {
                 tracing::warn!(path = %self.path().url, "access state unknown: {error}");
@@ -588,7 +588,7 @@ impl Keeper {
                 Some(Error::Lost(reason)) => reason.to_string(),
                 _ => "it was lost".to_owned(),
             };
-            if let Some(breach) = session.controller.inner().shared().breach() {
+            if let Some(breach) = session.controller.association().shared().breach() {
                 self.breaches.note(&breach, self.hub.take_progress());
             }
             self.log.lost(&self.hub.paths[self.index].url, &reason);
@@ -615,7 +615,7 @@ impl Keeper {
     async fn finish_lost(&self, through: &Session) -> bool {
         let lost = self.hub.unfinished();
         for fencing in &lost {
-            if !fencing.is_finished() && is_over(through.controller.inner(), fencing).await {
+            if !fencing.is_finished() && is_over(through.controller.association(), fencing).await {
                 tracing::info!(
                     path = %fencing.life.url,
                     "what was sent on the lost connection is finished"

@@ -74,7 +74,6 @@
 mod cache;
 mod fencing;
 mod hub;
-mod identity;
 mod keeper;
 mod latency;
 mod nesting;
@@ -88,10 +87,10 @@ mod session;
 mod table;
 mod twins;
 
+pub use crate::known::KnownNamespace;
 pub use farblock_wire::origin::ControllerOrigin;
 pub use farblock_wire::reset::CrossControllerReset;
 pub use fencing::{ControllerLife, Predecessor, Record};
-pub use identity::KnownNamespace;
 pub use latency::DiskLatency;
 pub use options::{DiskOptions, ParsePolicyError, Policy};
 pub use orphans::OrphanedControllers;

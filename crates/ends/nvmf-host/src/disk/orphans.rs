@@ -76,7 +76,7 @@ async fn ask(
     let mut pause = limits::FINISH_PAUSE;
     loop {
         for lost in lost.iter().filter(|lost| !lost.is_finished()) {
-            if is_over(through.inner(), lost).await {
+            if is_over(through.association(), lost).await {
                 lost.set_finished();
             }
         }

@@ -92,17 +92,17 @@ impl Session {
     }
 
     pub(super) fn is_lost(&self) -> bool {
-        self.controller.inner().shared().is_lost()
+        self.controller.association().shared().is_lost()
     }
 
     /// Commands in flight on each of its queues.
     pub(super) fn queue_depth(&self) -> u16 {
-        let controller = self.controller.inner();
-        controller.info().queue_depth(controller.options().queue_depth)
+        let association = self.controller.association();
+        association.info().queue_depth(association.options().queue_depth)
     }
 
     /// Closes all connections of the session at once.
     pub(super) fn abort(&self, reason: &str) {
-        self.controller.inner().shared().abort(reason);
+        self.controller.association().shared().abort(reason);
     }
 }

@@ -2,7 +2,7 @@
 //! with TCP only need no check.
 
 use super::{RemoteQueue, Settings};
-use crate::controller::Inner;
+use crate::association::Association;
 use crate::shared::NamespaceState;
 #[cfg(feature = "memory")]
 use crate::transport::memory::Memory;
@@ -38,16 +38,16 @@ impl IoQueue {
         opened: Opened,
         namespace: Arc<NamespaceState>,
         settings: Settings,
-        controller: (Arc<Inner>, u16),
+        association: (Arc<Association>, u16),
     ) -> io::Result<IoQueue> {
         match opened {
             Opened::Tcp(connected) => {
-                RemoteQueue::new(reactor, parent, *connected, namespace, settings, controller)
+                RemoteQueue::new(reactor, parent, *connected, namespace, settings, association)
                     .map(IoQueue::Tcp)
             }
             #[cfg(feature = "memory")]
             Opened::Memory(wire) => {
-                RemoteQueue::new(reactor, parent, wire, namespace, settings, controller)
+                RemoteQueue::new(reactor, parent, wire, namespace, settings, association)
                     .map(IoQueue::Memory)
             }
         }

@@ -1,4 +1,4 @@
-//! The identity of a disk's namespace.
+//! Identities of namespaces.
 
 use farblock_proto::host::NamespaceInfo;
 

@@ -1,7 +1,7 @@
 //! Queries to a connected controller. They wait only with `await`, so both threads and the control
 //! loop can use them.
 
-use super::Inner;
+use super::Association;
 use super::connecting::wire_identity;
 use crate::admin::{self, check_request};
 use crate::authentication;
@@ -9,7 +9,6 @@ use crate::control::reply;
 use crate::error::Error;
 use crate::exchange::Exchange;
 use crate::limits;
-use crate::namespace::RemoteNamespace;
 use crate::shared::AdminRequest;
 use farblock_proto::host::command::{self, LogPage};
 use farblock_proto::host::{
@@ -20,12 +19,11 @@ use farblock_wire::identify::Cns;
 use farblock_wire::log::AnaState;
 use farblock_wire::reset::CrossControllerReset;
 use farblock_wire::{Cqe, Status};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// The admin queue, shared with other users.
 struct Live<'a> {
-    inner: &'a Inner,
+    association: &'a Association,
     /// Set if the connection was lost during the exchange.
     lost: Option<Error>,
 }
@@ -37,7 +35,7 @@ impl Exchange for Live<'_> {
         data: &[u8],
         _: &'static str,
     ) -> Result<(Cqe, Vec<u8>), ConnectError> {
-        let done = self.inner.admin(command, data).await;
+        let done = self.association.admin(command, data).await;
         done.map_err(|error| {
             let sentence = error.to_string();
             if matches!(error, Error::Lost(_)) {
@@ -49,8 +47,8 @@ impl Exchange for Live<'_> {
     }
 }
 
-impl Inner {
-    /// As [`Controller::end_other`](super::Controller::end_other).
+impl Association {
+    /// As [`Controller::end_other`](crate::Controller::end_other).
     pub(crate) async fn end_other(&self, other: CrossControllerReset) -> Result<bool, Error> {
         let (cqe, _) = self.admin(&command::cross_controller_reset(other), &[]).await?;
         let status = cqe.status();
@@ -63,7 +61,7 @@ impl Inner {
         }
     }
 
-    /// As [`Controller::access`](super::Controller::access).
+    /// As [`Controller::access`](crate::Controller::access).
     pub(crate) async fn access(&self, nsid: u32) -> Result<AnaState, Error> {
         let Some(groups) = self.info.ana_groups else { return Ok(AnaState::OPTIMIZED) };
         let group = self.namespace_info(nsid).await?.ana_group;
@@ -77,7 +75,7 @@ impl Inner {
         Ok(state.unwrap_or(AnaState::CHANGE))
     }
 
-    /// As [`Controller::authenticate`](super::Controller::authenticate).
+    /// As [`Controller::authenticate`](crate::Controller::authenticate).
     pub(crate) async fn authenticate(&self) -> Result<(), Error> {
         if self.options.dhchap_secret.is_none() {
             let what = "this host has no secret to authenticate with (--dhchap-secret)";
@@ -87,7 +85,7 @@ impl Inner {
             return Err(Error::Options("it is being authenticated anew already".to_owned()));
         }
         let identity = wire_identity(&self.identity, &self.subsystem);
-        let mut live = Live { inner: self, lost: None };
+        let mut live = Live { association: self, lost: None };
         let done = authentication::authenticate(&mut live, &identity, &self.options).await;
         self.authenticates.store(false, Ordering::Release);
         done.map_err(|reason| match (reason, live.lost) {
@@ -101,7 +99,7 @@ impl Inner {
         })
     }
 
-    /// As [`Controller::admin`](super::Controller::admin).
+    /// As [`Controller::admin`](crate::Controller::admin).
     pub(crate) async fn admin(
         &self,
         command: &Command,
@@ -122,12 +120,12 @@ impl Inner {
         if status.is_success() { Ok(data) } else { Err(Error::Command { what: what(), status }) }
     }
 
-    /// As [`Controller::identify`](super::Controller::identify).
+    /// As [`Controller::identify`](crate::Controller::identify).
     pub(crate) async fn identify(&self, cns: Cns, nsid: u32) -> Result<Vec<u8>, Error> {
         self.query(&command::identify(cns, nsid), || format!("Identify, {cns}")).await
     }
 
-    /// As [`Controller::log_page`](super::Controller::log_page).
+    /// As [`Controller::log_page`](crate::Controller::log_page).
     pub(crate) async fn log_page(&self, log: LogPage) -> Result<Vec<u8>, Error> {
         let page = log.page;
         let data = self.query(&command::log_page(log), || format!("Get Log Page, {page}")).await?;
@@ -138,7 +136,7 @@ impl Inner {
         Ok(data)
     }
 
-    /// As [`Controller::namespace_ids`](super::Controller::namespace_ids).
+    /// As [`Controller::namespace_ids`](crate::Controller::namespace_ids).
     pub(crate) async fn namespace_ids(&self) -> Result<Vec<u32>, Error> {
         let mut all = Vec::new();
         loop {
@@ -156,7 +154,7 @@ impl Inner {
         }
     }
 
-    /// As [`Controller::namespace_info`](super::Controller::namespace_info).
+    /// As [`Controller::namespace_info`](crate::Controller::namespace_info).
     pub(crate) async fn namespace_info(&self, nsid: u32) -> Result<NamespaceInfo, Error> {
         let data = self.identify(Cns::NAMESPACE, nsid).await?;
         let mut info = NamespaceInfo::parse(nsid, &data)
@@ -171,7 +169,7 @@ impl Inner {
         Ok(info)
     }
 
-    /// As [`Controller::namespaces`](super::Controller::namespaces).
+    /// As [`Controller::namespaces`](crate::Controller::namespaces).
     pub(crate) async fn namespaces(&self) -> Result<Vec<NamespaceInfo>, Error> {
         let mut infos = Vec::new();
         for nsid in self.namespace_ids().await? {
@@ -185,7 +183,7 @@ impl Inner {
     }
 
     /// The limits of single commands; the default for older controllers, which report none.
-    async fn command_limits(&self) -> Result<CommandLimits, Error> {
+    pub(crate) async fn command_limits(&self) -> Result<CommandLimits, Error> {
         match self.identify(Cns::COMMAND_SET_CONTROLLER, 0).await {
             Ok(data) => Ok(CommandLimits::parse(&data)),
             Err(Error::Command { .. }) => Ok(CommandLimits::default()),
@@ -193,27 +191,7 @@ impl Inner {
         }
     }
 
-    /// As [`Controller::namespace`](super::Controller::namespace).
-    pub(crate) async fn namespace(self: &Arc<Self>, nsid: u32) -> Result<RemoteNamespace, Error> {
-        if self.info().discovery {
-            let what = format!("namespace {nsid}");
-            return Err(Error::Answer { what, reason: InfoError::DiscoveryController });
-        }
-        for _ in 0..limits::LOOKS {
-            let changes = self.shared.changes();
-            let info = self.namespace_info(nsid).await?;
-            let most = self.command_limits().await?;
-            let namespace = RemoteNamespace::new(Arc::clone(self), info, most);
-            // No change came in between. The admin queue handles later ones, because this namespace
-            // is now in use.
-            if self.shared.changes() == changes {
-                return Ok(namespace);
-            }
-        }
-        Err(Error::Lost("its namespaces change all the time".into()))
-    }
-
-    /// As [`Controller::discovery`](super::Controller::discovery).
+    /// As [`Controller::discovery`](crate::Controller::discovery).
     pub(crate) async fn discovery(&self) -> Result<Vec<DiscoveryEntry>, Error> {
         let mut reader = DiscoveryReader::new();
         while let DiscoveryStep::Read(log) = reader.step() {

@@ -1,6 +1,6 @@
 //! Connects controllers and their I/O queues, on the control loop.
 
-use super::{Controller, Inner};
+use super::Association;
 use crate::admin::{self, Pulse};
 use crate::authentication;
 use crate::control::{Control, Local, reply};
@@ -35,7 +35,8 @@ const EVENTS: AsyncEventConfig =
 /// Entries of the admin queue, 0's-based.
 const SQSIZE_Z: u16 = limits::ADMIN_QUEUE_ENTRIES - 1;
 
-pub(super) struct Connecting {
+/// A controller to connect.
+pub(crate) struct Connecting {
     address: Address,
     subsystem: String,
     options: Options,
@@ -44,7 +45,7 @@ pub(super) struct Connecting {
 
 impl Connecting {
     /// Checks the parameters, without sending anything.
-    pub(super) fn new(address: Address, subsystem: &str, options: &Options) -> Result<Self, Error> {
+    pub(crate) fn new(address: Address, subsystem: &str, options: &Options) -> Result<Self, Error> {
         check_options(subsystem, options)?;
         Ok(Self {
             address,
@@ -54,11 +55,12 @@ impl Connecting {
         })
     }
 
-    pub(super) async fn connect(
+    /// Brings the controller up.
+    pub(crate) async fn connect(
         self,
         local: Local,
         control: Arc<Control>,
-    ) -> Result<Controller, Error> {
+    ) -> Result<Arc<Association>, Error> {
         let BroughtUp { connected, route, address, info } = match self.until_not_busy(&local).await
         {
             Ok(parts) => parts,
@@ -99,9 +101,9 @@ impl Connecting {
             }
         });
         let (subsystem, options, identity) = (self.subsystem, self.options, self.identity);
-        // From here on, dropping `inner` ends the queue, also if the caller stops waiting.
+        // From here on, dropping `association` ends the queue, also if the caller stops waiting.
         let ended = Mutex::new(Some(ended));
-        let inner = Inner {
+        let association = Association {
             shared,
             info,
             route,
@@ -114,9 +116,9 @@ impl Connecting {
             control,
         };
         match runs.await {
-            Some(Ok(())) => Ok(Controller { inner: Arc::new(inner) }),
+            Some(Ok(())) => Ok(Arc::new(association)),
             Some(Err(error)) => Err(Error::system(error)),
-            None => Err(inner.shared.lost_error()),
+            None => Err(association.shared.lost_error()),
         }
     }
 
@@ -197,7 +199,7 @@ async fn bring_up(
     Ok(info)
 }
 
-impl Inner {
+impl Association {
     /// Connects I/O queue `qid` for `depth` commands.
     pub(crate) async fn connect_queue(
         &self,
