@@ -1,7 +1,7 @@
 //! The behaviour of the simulated world towards the code inside it.
 
-use farblock_reactor::os;
-use farblock_reactor::sim::{Side, Stream, World, on_machine};
+use farblock_reactor::os::{self, Socket};
+use farblock_reactor::sim::{Side, World, on_machine};
 use std::io::{Read, Write};
 use std::sync::mpsc::channel;
 use std::time::Duration;
@@ -11,7 +11,7 @@ const SECOND: Duration = Duration::from_secs(1);
 #[test]
 fn packets_of_one_direction_vanish_and_come_later() {
     let world = World::enter(1);
-    let (mut client, mut server) = Stream::pair();
+    let (mut client, mut server) = Socket::simulated_pair();
     let address = client.peer_addr().expect("the server's");
     world.blackhole(address, Side::Client, 5 * SECOND);
     client.write_all(b"a").expect("nobody is told");
@@ -57,7 +57,7 @@ fn a_clock_that_jumps_ends_waits_on_its_machine() {
 #[test]
 fn a_process_that_is_gone_connects_no_more() {
     let world = World::enter(1);
-    let (mut client, mut server) = on_machine(0, Stream::pair);
+    let (mut client, mut server) = on_machine(0, Socket::simulated_pair);
     client.write_all(b"a").expect("it goes on its way");
     world.end_process(0, SECOND);
     assert!(client.write_all(b"b").is_err(), "its connections are broken");

@@ -21,7 +21,6 @@ const MAY_STAY: &[(&str, &str, &str)] = &[
         "one contract: an operation is checked against a geometry, and its error names both",
     ),
     ("mem", "buffer huge", "a buffer returns to the region that it was cut from"),
-    ("reactor", "engine event os portable sim task uring waker", "to be divided: loop and system"),
     (
         "admin",
         "api audit bounded cluster fleet forward gather history remote server tls_listener ui",

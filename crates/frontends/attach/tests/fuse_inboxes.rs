@@ -17,7 +17,7 @@ mod sync {
 
 use inboxes::{Inboxes, Message, Work};
 use loom::thread::{JoinHandle, spawn};
-use loom_loop::{Loop, event, in_every_order};
+use loom_loop::{Loop, ids, in_every_order};
 use sync::{Arc, AtomicUsize, Ordering};
 
 /// Limit for the bytes of requests in a core: one of these requests fits, two do not.

@@ -16,7 +16,7 @@ mod sync {
 }
 
 use loom::thread::JoinHandle;
-use loom_loop::{Loop, event, in_every_order};
+use loom_loop::{Loop, ids, in_every_order};
 use mailboxes::Mailboxes;
 use std::sync::Weak;
 use sync::Arc;

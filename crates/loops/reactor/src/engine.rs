@@ -1,96 +1,25 @@
-//! [`Engine`]: one of the loops behind the [`Reactor`](crate::Reactor), and the state that each
-//! call lends to it.
+//! [`Engine`]: one of the loops behind the [`Reactor`](crate::Reactor).
 
 use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::batch::SendBatch;
 use crate::config::{Config, EngineKind};
-use crate::event::{Event, FileOp, TaskId};
+use crate::context::{Context, Wait};
+use crate::file_op::FileOp;
+use crate::ids::TaskId;
 use crate::os::{File, Inner as SocketKind, ListenSocket, Socket};
 use crate::portable::Portable;
+#[cfg(feature = "sim")]
+use crate::sim_engine::Sim;
 use crate::slab::Key;
-use crate::task::Tasks;
 #[cfg(target_os = "linux")]
 use crate::uring::Uring;
 use crate::waker::WakerShared;
 use farblock_mem::Buffer;
-use farblock_mem::BufferPool;
-
-/// Size of the pool buffers that `recv` fills, in bytes.
-pub(crate) const RECV_BYTES: usize = 64 << 10;
-/// The most that `recv_at_most` receives at once, in bytes. The buffer stays in the processor's
-/// second-level cache until the caller has copied its payloads.
-pub(crate) const LARGE_RECV_BYTES: usize = 256 << 10;
-
-/// The size of a receive with this limit, in bytes; 0: [`RECV_BYTES`].
-pub(crate) fn recv_bytes(limit: u32) -> usize {
-    if limit == 0 { RECV_BYTES } else { (limit as usize).min(LARGE_RECV_BYTES) }
-}
-/// The time that a listener pauses after an error, for example when no descriptor is free.
-pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-/// The reactor state that an engine may use during a call.
-pub(crate) struct Context<'a> {
-    pub(crate) tasks: &'a mut Tasks,
-    pub(crate) pool: &'a BufferPool,
-}
-
-impl Context<'_> {
-    pub(crate) fn deliver(&mut self, task: TaskId, event: Event) {
-        self.tasks.deliver(task, event, self.pool);
-    }
-
-    /// Completes a file operation that never started.
-    pub(crate) fn deliver_file(
-        &mut self,
-        task: TaskId,
-        user_data: u64,
-        op: FileOp,
-        result: io::Result<()>,
-    ) {
-        let buffer = op.into_buffer();
-        self.deliver(task, Event::File { user_data, buffer, result });
-    }
-}
-
-impl FileOp {
-    pub(crate) fn into_buffer(self) -> Option<Buffer> {
-        match self {
-            FileOp::Read { buffer, .. } | FileOp::Write { buffer, .. } => Some(buffer),
-            FileOp::Sync | FileOp::PunchHole { .. } | FileOp::ZeroRange { .. } => None,
-        }
-    }
-
-    /// Whether the range fits in signed offsets, as systems require. Linux treats some negative
-    /// offsets as "the current position".
-    fn range_is_valid(&self) -> bool {
-        let (offset, len) = match self {
-            FileOp::Read { buffer, offset } | FileOp::Write { buffer, offset, .. } => {
-                (*offset, buffer.len() as u64)
-            }
-            FileOp::PunchHole { offset, len } | FileOp::ZeroRange { offset, len } => {
-                (*offset, *len)
-            }
-            FileOp::Sync => (0, 0),
-        };
-        offset.checked_add(len).is_some_and(|end| i64::try_from(end).is_ok())
-    }
-}
-
-/// The time that a turn may wait for an event.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Wait {
-    /// Not at all.
-    No,
-    /// Not at all; the loop is spinning, so it will soon look for events again.
-    Look,
-    /// Until this time; `None`: without limit.
-    Until(Option<Instant>),
-}
 
 /// The chosen loop.
 pub(crate) enum Engine {
@@ -98,7 +27,7 @@ pub(crate) enum Engine {
     Uring(Box<Uring>),
     Portable(Box<Portable>),
     #[cfg(feature = "sim")]
-    Sim(Box<crate::sim::Sim>),
+    Sim(Box<Sim>),
 }
 
 macro_rules! dispatch {
@@ -137,7 +66,7 @@ impl Engine {
             EngineKind::Uring => Engine::uring(shared),
             EngineKind::Portable => portable(),
             #[cfg(feature = "sim")]
-            EngineKind::Sim => crate::sim::Sim::new(shared).map(|sim| Engine::Sim(Box::new(sim))),
+            EngineKind::Sim => Sim::new(shared).map(|sim| Engine::Sim(Box::new(sim))),
             EngineKind::Auto => Engine::uring(shared).or_else(|error| {
                 tracing::info!(%error, "using the portable engine");
                 portable()
@@ -259,9 +188,7 @@ impl Engine {
             Engine::Uring(engine) => engine.take_stream(key).map(Socket::from),
             Engine::Portable(engine) => engine.take_stream(key).map(Socket::from),
             #[cfg(feature = "sim")]
-            Engine::Sim(engine) => {
-                engine.take_stream(key).map(|stream| Socket(SocketKind::Sim(stream)))
-            }
+            Engine::Sim(engine) => engine.take_stream(key).map(Socket::from),
         }
     }
 

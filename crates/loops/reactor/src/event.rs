@@ -1,74 +1,12 @@
-//! Identifiers, file operations and events.
+//! Events: what a loop reports to its tasks.
 
 use std::io;
 use std::net::SocketAddr;
 
 use crate::batch::SendBatch;
+use crate::ids::{ListenerId, StreamId};
 use crate::os::Socket;
-use crate::slab::Key;
 use farblock_mem::Buffer;
-
-macro_rules! identifiers {
-    ($($(#[$doc:meta])* $name:ident)*) => {$(
-        $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-        pub struct $name(pub(crate) Key);
-    )*};
-}
-
-identifiers! {
-    /// A mailbox of events with a "ready" mark. Calls with a removed task do nothing.
-    TaskId
-    /// A TCP connection. Calls with a closed stream do nothing; their buffers return to the pool.
-    StreamId
-    /// A listening socket. Calls with a closed listener do nothing.
-    ListenerId
-    /// A file or block device. An operation on a removed file fails with
-    /// [`io::ErrorKind::NotFound`].
-    FileId
-    /// A watched descriptor. Calls after it was unwatched do nothing.
-    WatchId
-}
-
-/// An operation on a file.
-#[derive(Debug)]
-pub enum FileOp {
-    /// Fills the whole buffer, or fails: with [`io::ErrorKind::UnexpectedEof`] if the file is too
-    /// short.
-    Read {
-        /// The destination; its length is the number of bytes.
-        buffer: Buffer,
-        /// Position in the file in bytes.
-        offset: u64,
-    },
-    /// Writes all of the buffer, or fails.
-    Write {
-        /// The data; the event returns it.
-        buffer: Buffer,
-        /// Position in the file in bytes.
-        offset: u64,
-        /// Completes only when the data is on stable storage (`RWF_DSYNC`, or a write and a sync).
-        durable: bool,
-    },
-    /// Makes durable all writes that completed before (`fdatasync`).
-    Sync,
-    /// Deallocates a range, which then reads as zeroes. Keeps the file's size. Fails with
-    /// [`io::ErrorKind::Unsupported`] if the system or the file system cannot do this.
-    PunchHole {
-        /// Position in the file in bytes.
-        offset: u64,
-        /// Length in bytes.
-        len: u64,
-    },
-    /// Zeroes a range and keeps it allocated. Keeps the file's size. Fails with
-    /// [`io::ErrorKind::Unsupported`] if the system or the file system cannot do this.
-    ZeroRange {
-        /// Position in the file in bytes.
-        offset: u64,
-        /// Length in bytes.
-        len: u64,
-    },
-}
 
 /// An event in the mailbox of the task to which the stream, listener or operation belongs.
 #[derive(Debug)]

@@ -70,8 +70,11 @@
 
 mod batch;
 mod config;
+mod context;
 mod engine;
 mod event;
+mod file_op;
+mod ids;
 #[cfg(target_os = "linux")]
 pub mod loop_device;
 pub mod notices;
@@ -82,6 +85,8 @@ pub mod raw_disk;
 mod reactor;
 #[cfg(feature = "sim")]
 pub mod sim;
+#[cfg(feature = "sim")]
+mod sim_engine;
 mod slab;
 mod socket;
 mod spin;
@@ -101,7 +106,9 @@ pub use batch::{Cursor, SendBatch};
 #[doc(hidden)]
 pub use config::CallBytes;
 pub use config::{Config, EngineKind, ParseEngineError, ParsePollingError, Polling};
-pub use event::{Event, FileId, FileOp, ListenerId, StreamId, TaskId, WatchId};
+pub use event::Event;
+pub use file_op::FileOp;
+pub use ids::{FileId, ListenerId, StreamId, TaskId, WatchId};
 pub use reactor::Reactor;
 pub use socket::Congestion;
 pub use task_map::TaskMap;

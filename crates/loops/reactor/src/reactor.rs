@@ -11,8 +11,11 @@ use std::time::{Duration, Instant};
 
 use crate::batch::SendBatch;
 use crate::config::{Config, EngineKind, Polling};
-use crate::engine::{Context, Engine, Wait};
-use crate::event::{Event, FileId, FileOp, ListenerId, StreamId, TaskId};
+use crate::context::{Context, Wait};
+use crate::engine::Engine;
+use crate::event::Event;
+use crate::file_op::FileOp;
+use crate::ids::{FileId, ListenerId, StreamId, TaskId};
 use crate::os::{self, File, ListenSocket, Socket};
 use crate::spin::{Budget, Spin};
 use crate::task::Tasks;

@@ -2,7 +2,8 @@
 
 use std::time::Instant;
 
-use crate::event::{Event, TaskId};
+use crate::event::Event;
+use crate::ids::TaskId;
 use crate::slab::{Key, Slab};
 use crate::timers::Timers;
 use farblock_mem::BufferPool;

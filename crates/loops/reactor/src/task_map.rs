@@ -1,6 +1,6 @@
 //! [`TaskMap`]: values by task, for a loop that looks up the value of every ready task.
 
-use crate::event::TaskId;
+use crate::ids::TaskId;
 
 /// Values by task. A reactor numbers its tasks from zero and reuses the numbers of removed ones, so
 /// a task's number is its index here and there is no hashing. All tasks must belong to one reactor.

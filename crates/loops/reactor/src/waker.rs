@@ -7,7 +7,7 @@
 use std::fmt;
 use std::sync::{OnceLock, PoisonError};
 
-use crate::event::TaskId;
+use crate::ids::TaskId;
 // The standard library's types, or in `tests/wakes.rs` loom's, which try every order of threads.
 use crate::sync::{Arc, AtomicBool, AtomicU8, Mutex, Ordering};
 

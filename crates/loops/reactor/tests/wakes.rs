@@ -8,7 +8,7 @@ mod sync {
     pub(crate) use loom::sync::{Arc, Mutex};
 }
 
-use loom_loop::event::{self, TaskId};
+use loom_loop::ids::{self, TaskId};
 use loom_loop::waker::Waker;
 use loom_loop::{Loop, in_every_order};
 use sync::{Arc, Mutex};

@@ -35,7 +35,22 @@ impl From<TcpStream> for Socket {
     }
 }
 
+#[cfg(feature = "sim")]
+impl From<sim::Stream> for Socket {
+    fn from(stream: sim::Stream) -> Socket {
+        Socket(Inner::Sim(stream))
+    }
+}
+
 impl Socket {
+    /// Both ends of a connection in the thread's simulated world, the client's first.
+    #[cfg(feature = "sim")]
+    #[must_use]
+    pub fn simulated_pair() -> (Socket, Socket) {
+        let (client, server) = sim::Stream::pair();
+        (client.into(), server.into())
+    }
+
     /// Connects within `timeout`.
     ///
     /// # Errors
@@ -43,8 +58,7 @@ impl Socket {
     pub fn connect_timeout(address: &SocketAddr, timeout: Duration) -> io::Result<Socket> {
         #[cfg(feature = "sim")]
         if super::is_simulated() {
-            return sim::Stream::connect(*address, timeout)
-                .map(|stream| Socket(Inner::Sim(stream)));
+            return sim::Stream::connect(*address, timeout).map(Socket::from);
         }
         TcpStream::connect_timeout(address, timeout).map(Socket::from)
     }

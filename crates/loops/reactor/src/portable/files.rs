@@ -6,7 +6,8 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use crate::event::{FileOp, TaskId};
+use crate::file_op::FileOp;
+use crate::ids::TaskId;
 use crate::waker::WakerShared;
 use farblock_mem::Buffer;
 

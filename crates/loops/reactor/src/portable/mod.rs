@@ -22,8 +22,10 @@ use mio::{Events, Interest, Poll, Token};
 
 use crate::batch::SendBatch;
 use crate::config::{CallBytes, Config};
-use crate::engine::{Context, Wait};
-use crate::event::{Event, FileOp, ListenerId, TaskId};
+use crate::context::{Context, Wait};
+use crate::event::Event;
+use crate::file_op::FileOp;
+use crate::ids::{ListenerId, TaskId};
 use crate::slab::{Key, Slab};
 use crate::socket::{settle, tune};
 use crate::waker::{Alarm, WakerShared};

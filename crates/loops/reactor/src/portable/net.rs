@@ -8,8 +8,9 @@ use std::time::Instant;
 
 use crate::batch::{Cursor, SendBatch};
 use crate::config::CallBytes;
-use crate::engine::{ACCEPT_PAUSE, Context, recv_bytes};
-use crate::event::{Event, StreamId, TaskId};
+use crate::context::{ACCEPT_PAUSE, Context, recv_bytes};
+use crate::event::Event;
+use crate::ids::{StreamId, TaskId};
 use crate::slab::Key;
 use crate::socket::settle;
 use farblock_mem::Buffer;

@@ -6,7 +6,8 @@ use std::ops::Range;
 use std::time::Duration;
 
 use super::{Happening, WorldState};
-use crate::event::{FileOp, TaskId};
+use crate::file_op::FileOp;
+use crate::ids::TaskId;
 use farblock_random::Random;
 
 /// The most unsynced versions of a unit; the disk writes back older ones.
@@ -47,19 +48,19 @@ pub struct Medium {
 }
 
 /// A file operation in flight, and its owner.
-pub(super) struct Flying {
+pub(crate) struct Flying {
     generation: u32,
     engine: u64,
-    pub(super) task: TaskId,
-    pub(super) user_data: u64,
-    pub(super) op: FileOp,
+    pub(crate) task: TaskId,
+    pub(crate) user_data: u64,
+    pub(crate) op: FileOp,
     fails: bool,
 }
 
 /// A finished file operation.
-pub(super) struct Finished {
-    pub(super) flying: Flying,
-    pub(super) result: io::Result<()>,
+pub(crate) struct Finished {
+    pub(crate) flying: Flying,
+    pub(crate) result: io::Result<()>,
 }
 
 /// Data that reached a disk.
@@ -116,10 +117,6 @@ impl Media {
 
     pub(super) fn at(&mut self, medium: Medium) -> &mut Disk {
         &mut self.disks[medium.index]
-    }
-
-    pub(super) fn take_finished(&mut self, engine: u64) -> Vec<Finished> {
-        self.finished.remove(&engine).unwrap_or_default()
     }
 
     /// Drops the results of an engine that no longer collects them.
@@ -247,7 +244,13 @@ impl Disk {
 }
 
 impl WorldState {
-    pub(super) fn start_file_op(
+    /// The finished operations of an engine.
+    pub(crate) fn take_finished(&mut self, engine: u64) -> Vec<Finished> {
+        self.media.finished.remove(&engine).unwrap_or_default()
+    }
+
+    /// Starts an operation of an engine, which later collects the result.
+    pub(crate) fn start_file_op(
         &mut self,
         engine: u64,
         medium: Medium,

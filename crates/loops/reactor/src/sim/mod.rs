@@ -25,8 +25,8 @@
 //! killed processes, clocks that jump.
 
 mod disk;
-mod engine;
 mod net;
+mod news;
 mod serving;
 mod threads;
 
@@ -41,15 +41,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 pub use disk::{DiskFaults, Landed, Medium};
-pub(crate) use engine::Sim;
 pub use farblock_mem::tally;
 pub use net::{Break, Connection, EarlyFaults, Listener, NetFaults, Side, Stream};
 pub use serving::Service;
 
 use disk::Media;
-use engine::News;
 use net::Net;
-use threads::{Marks, Threads, WaitsFor};
+use news::News;
+pub(crate) use threads::WaitsFor;
+use threads::{Marks, Threads};
 
 thread_local! {
     static WORLD: RefCell<Option<Rc<Inner>>> = const { RefCell::new(None) };
@@ -69,7 +69,7 @@ enum Happening {
     Done { medium: usize, op: u64 },
 }
 
-struct WorldState {
+pub(crate) struct WorldState {
     /// Nanoseconds since the start.
     now: u64,
     random: Random,
@@ -400,12 +400,12 @@ fn current() -> Rc<Inner> {
     WORLD.with(|world| world.borrow().clone()).expect("the thread is in a simulated world")
 }
 
-fn with_state<R>(act: impl FnOnce(&mut WorldState) -> R) -> R {
+pub(crate) fn with_state<R>(act: impl FnOnce(&mut WorldState) -> R) -> R {
     act(&mut current().state.borrow_mut())
 }
 
 /// Like [`with_state`], for values that may be dropped after the world.
-fn try_with_state(act: impl FnOnce(&mut WorldState)) {
+pub(crate) fn try_with_state(act: impl FnOnce(&mut WorldState)) {
     let world = WORLD.try_with(|world| world.borrow().clone());
     if let Ok(Some(world)) = world {
         act(&mut world.state.borrow_mut());
@@ -434,6 +434,11 @@ pub fn on_machine<T>(machine: u32, act: impl FnOnce() -> T) -> T {
     let result = act();
     world.threads.go_to(before);
     result
+}
+
+/// The time on the clock of the thread, which is in a world.
+fn local_now() -> Instant {
+    current().local_now()
 }
 
 /// The world's time, if the thread is in a world.
@@ -500,7 +505,11 @@ pub(crate) fn sleep_until(deadline: Option<Instant>) {
 
 /// Lets other threads run until the condition holds or the deadline has passed. Only progress of
 /// `waits_for` can make the condition hold.
-fn block_until(deadline: Option<Instant>, waits_for: WaitsFor, mut holds: impl FnMut() -> bool) {
+pub(crate) fn block_until(
+    deadline: Option<Instant>,
+    waits_for: WaitsFor,
+    mut holds: impl FnMut() -> bool,
+) {
     let world = current();
     let mut result = holds();
     while !result && deadline.is_none_or(|at| at > world.local_now()) && !std::thread::panicking() {

@@ -7,14 +7,12 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use crate::os::{Inner as SocketKind, Socket};
-
 pub use breaks::Break;
 use breaks::next_try;
 
 use super::serving::{Service, Serving};
 use super::threads::WaitsFor;
-use super::{Happening, WorldState, block_until, try_with_state, with_state};
+use super::{Happening, WorldState, block_until, local_now, try_with_state, with_state};
 
 /// How many bytes of a direction may be in flight or unread; then the sender waits.
 const WINDOW_BYTES: usize = 256 << 10;
@@ -317,11 +315,11 @@ impl WorldState {
     }
 
     /// Sets the engine's stream that owns an end, or no owner.
-    pub(super) fn set_owner(&mut self, stream: &Stream, owner: Option<(u64, u64)>) {
+    pub(crate) fn set_owner(&mut self, stream: &Stream, owner: Option<(u64, u64)>) {
         self.net.links[stream.link].ends[stream.side as usize].owner = owner;
     }
 
-    pub(super) fn set_accepting(&mut self, listener: &Listener, engine: u64) {
+    pub(crate) fn set_accepting(&mut self, listener: &Listener, engine: u64) {
         self.net.listeners[listener.0].engine = Some(engine);
         self.wake_engine(engine);
     }
@@ -369,7 +367,7 @@ impl WorldState {
     }
 
     /// Returns the number of bytes accepted; "would block" if there is no room.
-    pub(super) fn write(&mut self, stream: &Stream, bytes: &[u8]) -> io::Result<usize> {
+    pub(crate) fn write(&mut self, stream: &Stream, bytes: &[u8]) -> io::Result<usize> {
         let (side, other) = (stream.side as usize, stream.side.other() as usize);
         let link = &self.net.links[stream.link];
         if let Some(error) = link.ends[side].error {
@@ -485,7 +483,7 @@ impl WorldState {
     }
 
     /// Returns arrived bytes, no bytes at the end of the stream, or "would block".
-    pub(super) fn read(&mut self, stream: &Stream, into: &mut [u8]) -> io::Result<usize> {
+    pub(crate) fn read(&mut self, stream: &Stream, into: &mut [u8]) -> io::Result<usize> {
         let link = &mut self.net.links[stream.link];
         let end = &mut link.ends[stream.side as usize];
         if end.input.is_empty() {
@@ -504,7 +502,7 @@ impl WorldState {
     }
 
     /// Whether the connection is established, if known yet.
-    pub(super) fn connected(&self, stream: &Stream) -> Option<io::Result<()>> {
+    pub(crate) fn connected(&self, stream: &Stream) -> Option<io::Result<()>> {
         let link = &self.net.links[stream.link];
         match link.ends[0].error {
             Some(error) => Some(Err(error.into())),
@@ -540,7 +538,7 @@ impl WorldState {
     }
 
     /// Takes the next connection request from a listener.
-    pub(super) fn accept(&mut self, listener: &Listener) -> Option<(Stream, SocketAddr)> {
+    pub(crate) fn accept(&mut self, listener: &Listener) -> Option<(Stream, SocketAddr)> {
         let link = self.net.listeners[listener.0].backlog.pop_front()?;
         Some((Stream::new(link, Side::Server), self.net.links[link].addresses[0]))
     }
@@ -563,7 +561,7 @@ impl Stream {
     pub(crate) fn connect(address: SocketAddr, timeout: Duration) -> io::Result<Stream> {
         let stream = Stream::start(address);
         let mut result = None;
-        block_until(crate::os::now().checked_add(timeout), WaitsFor::Anybody, || {
+        block_until(local_now().checked_add(timeout), WaitsFor::Anybody, || {
             result = with_state(|state| state.connected(&stream));
             result.is_some()
         });
@@ -571,17 +569,15 @@ impl Stream {
     }
 
     /// Both ends of a connection, the client's first.
-    #[must_use]
-    pub fn pair() -> (Socket, Socket) {
+    pub(crate) fn pair() -> (Stream, Stream) {
         with_state(|state| {
             let link = state.add_link(SocketAddr::new(HOST.into(), 1), 0, true);
-            let socket = |side| Socket(SocketKind::Sim(Stream::new(link, side)));
-            (socket(Side::Client), socket(Side::Server))
+            (Stream::new(link, Side::Client), Stream::new(link, Side::Server))
         })
     }
 
     /// Sends a connection request, without waiting for the answer.
-    pub(super) fn start(address: SocketAddr) -> Stream {
+    pub(crate) fn start(address: SocketAddr) -> Stream {
         let machine = super::machine();
         with_state(|state| state.connect(address, machine))
     }
@@ -616,7 +612,7 @@ impl Stream {
         timeout: Option<Duration>,
         mut call: impl FnMut(&mut WorldState, &Stream) -> io::Result<usize>,
     ) -> io::Result<usize> {
-        let deadline = timeout.and_then(|timeout| crate::os::now().checked_add(timeout));
+        let deadline = timeout.and_then(|timeout| local_now().checked_add(timeout));
         let mut result = Err(ErrorKind::TimedOut.into());
         block_until(deadline, WaitsFor::Anybody, || {
             match with_state(|state| call(state, self)) {

@@ -24,7 +24,7 @@ type Suspend = Yielder<(), Waits>;
 
 /// The source of a thread's progress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum WaitsFor {
+pub(crate) enum WaitsFor {
     /// Any thread: each round polls it.
     Anybody,
     /// Events of this engine.

@@ -27,8 +27,9 @@ use rustix::net::RecvFlags;
 
 use super::Uring;
 use super::net::{Recv, Send, Stream, is_transient};
-use crate::engine::{Context, LARGE_RECV_BYTES, RECV_BYTES, recv_bytes};
-use crate::event::{Event, StreamId};
+use crate::context::{Context, LARGE_RECV_BYTES, RECV_BYTES, recv_bytes};
+use crate::event::Event;
+use crate::ids::StreamId;
 use crate::slab::Key;
 use farblock_mem::Buffer;
 
@@ -230,8 +231,8 @@ mod tests {
 
     use super::*;
     use crate::batch::SendBatch;
-    use crate::engine::Wait;
-    use crate::event::TaskId;
+    use crate::context::Wait;
+    use crate::ids::TaskId;
     use crate::task::Tasks;
     use crate::waker::WakerShared;
     use farblock_mem::BufferPool;

@@ -11,8 +11,9 @@ use io_uring::types::{Fd, FsyncFlags};
 
 use super::keys::{CompletionKind, pack};
 use super::{Completion, Uring};
-use crate::engine::Context;
-use crate::event::{FileOp, TaskId};
+use crate::context::Context;
+use crate::file_op::FileOp;
+use crate::ids::TaskId;
 use crate::slab::Key;
 
 /// The most bytes that one system call moves; further calls move the rest.

@@ -31,7 +31,7 @@ use io_uring::squeue::Entry;
 use io_uring::types::{CancelBuilder, Fd};
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::engine::{Context, Wait};
+use crate::context::{Context, Wait};
 use crate::slab::{Key, Slab};
 use crate::waker::{Alarm, WakerShared};
 use farblock_mem::Buffer;

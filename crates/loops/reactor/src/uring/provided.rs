@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use io_uring::types::BufRingEntry;
 
-use crate::engine::{LARGE_RECV_BYTES, RECV_BYTES};
+use crate::context::{LARGE_RECV_BYTES, RECV_BYTES};
 use farblock_mem::Buffer;
 use farblock_mem::BufferPool;
 

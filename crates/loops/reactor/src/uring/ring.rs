@@ -10,7 +10,7 @@ use io_uring::types::{SubmitArgs, Timespec};
 use io_uring::{EnterFlags, IoUring, Probe, opcode};
 
 use super::keys::{CompletionKind, NO_SLOT, pack, unpack};
-use crate::engine::Wait;
+use crate::context::Wait;
 use crate::slab::Key;
 
 /// The size of the submission queue, in operations.

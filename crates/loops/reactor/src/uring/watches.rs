@@ -9,8 +9,8 @@ use io_uring::types::Fd;
 
 use super::keys::{CompletionKind, pack};
 use super::{Completion, Uring};
-use crate::engine::Context;
-use crate::event::TaskId;
+use crate::context::Context;
+use crate::ids::TaskId;
 use crate::slab::Key;
 
 /// ```text

@@ -1,18 +1,18 @@
 //! For models of communication between threads: an event loop that sleeps until it is woken, with
 //! loom's locks and atomics, which try every order of threads. A test that includes this module
-//! needs `event` at its root, and a `sync` module with loom's types for `waker`.
+//! needs `ids` at its root, and a `sync` module with loom's types for `waker`.
 
 #[path = "../../src/waker.rs"]
 #[allow(dead_code, unreachable_pub)]
 pub(crate) mod waker;
 
 /// Stands in for the crate's module, for `waker`.
-pub(crate) mod event {
+pub(crate) mod ids {
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub(crate) struct TaskId(pub(crate) u32);
 }
 
-use event::TaskId;
+use ids::TaskId;
 use loom::sync::{Arc, Notify};
 use waker::{Alarm, Waker, WakerShared};
 

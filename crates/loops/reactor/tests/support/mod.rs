@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use farblock_reactor::os::{self, Socket};
-use farblock_reactor::sim::{Stream, World};
+use farblock_reactor::sim::World;
 use farblock_reactor::{Config, EngineKind, Event, Polling, Reactor, StreamId, TaskId};
 
 /// Makes one test per engine out of each function that takes a [`Loop`], and one for an io_uring
@@ -164,7 +164,7 @@ pub fn local_listener() -> TcpListener {
 /// The two ends of a connection, in the thread's simulated world if it is in one.
 pub fn socket_pair() -> (Socket, Socket) {
     if os::is_simulated() {
-        return Stream::pair();
+        return Socket::simulated_pair();
     }
     let (a, b) = tcp_pair();
     (a.into(), b.into())

@@ -1,6 +1,6 @@
 //! The third engine: streams, listeners and files of the thread's simulated world.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -8,12 +8,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use super::threads::WaitsFor;
-use super::{Listener, Medium, Stream, WorldState, block_until, pass, try_with_state, with_state};
 use crate::batch::{Cursor, SendBatch};
-use crate::engine::{Context, Wait, recv_bytes};
-use crate::event::{Event, FileOp, ListenerId, StreamId, TaskId};
-use crate::os::{Inner as SocketKind, Socket};
+use crate::context::{Context, Wait, recv_bytes};
+use crate::event::Event;
+use crate::file_op::FileOp;
+use crate::ids::{ListenerId, StreamId, TaskId};
+use crate::os::Socket;
+use crate::sim::{
+    Listener, Medium, Stream, WaitsFor, block_until, is_entered, pass, try_with_state, with_state,
+};
 use crate::slab::{Key, Slab};
 use crate::waker::{Alarm, WakerShared};
 use farblock_mem::Buffer;
@@ -25,47 +28,6 @@ enum Recv {
     None,
     Any { limit: u32 },
     Into { buffer: Buffer, range: Range<usize>, done: usize },
-}
-
-/// The events that an engine still has to handle.
-#[derive(Default)]
-pub(super) struct News {
-    /// Streams that may make progress, in the order of their creation.
-    streams: BTreeSet<u64>,
-    /// The thread that waits for the engine's events.
-    thread: Option<usize>,
-}
-
-impl WorldState {
-    pub(super) fn wake_engine(&mut self, engine: u64) {
-        if let Some(thread) = self.engines.get(&engine).and_then(|news| news.thread) {
-            self.marks.wake(thread);
-        }
-    }
-
-    /// Marks a stream of an engine that may make progress.
-    pub(super) fn wake_stream(&mut self, (engine, live): (u64, u64)) {
-        let news = self.engines.entry(engine).or_default();
-        news.streams.insert(live);
-        news.thread.into_iter().for_each(|thread| self.marks.wake(thread));
-    }
-
-    /// Notes the thread that waits for an engine's events.
-    pub(super) fn serve(&mut self, engine: u64, thread: usize) {
-        let news = self.engines.entry(engine).or_default();
-        news.thread = Some(thread);
-        if !news.streams.is_empty() {
-            self.marks.wake(thread);
-        }
-    }
-
-    /// The first of an engine's marked streams from `live` on.
-    fn take_stream(&mut self, engine: u64, live: u64) -> Option<u64> {
-        let streams = &mut self.engines.get_mut(&engine)?.streams;
-        let next = streams.range(live..).next().copied()?;
-        streams.remove(&next);
-        Some(next)
-    }
 }
 
 /// The engine's alarm: ends its wait when another thread has data for it.
@@ -106,7 +68,7 @@ static NEXT_ENGINE: AtomicU64 = AtomicU64::new(0);
 
 impl Sim {
     pub(crate) fn new(shared: &Arc<WakerShared>) -> io::Result<Sim> {
-        if !super::is_entered() {
+        if !is_entered() {
             return Err(io::Error::new(ErrorKind::Unsupported, "the thread is in no simulation"));
         }
         let number = NEXT_ENGINE.fetch_add(1, Ordering::Relaxed);
@@ -146,15 +108,14 @@ impl Sim {
     /// without an event since the last attempt.
     fn attempt(&mut self, cx: &mut Context<'_>) {
         let number = self.number;
-        for finished in with_state(|state| state.media.take_finished(number)) {
+        for finished in with_state(|state| state.take_finished(number)) {
             let flying = finished.flying;
             cx.deliver_file(flying.task, flying.user_data, flying.op, finished.result);
         }
         for &key in &self.listening {
             let Some((task, listener)) = self.listeners.find(key) else { continue };
             while let Some((stream, peer)) = with_state(|state| state.accept(listener)) {
-                let socket = Socket(SocketKind::Sim(stream));
-                let result = Ok((socket, peer));
+                let result = Ok((Socket::from(stream), peer));
                 cx.deliver(*task, Event::Accepted { listener: ListenerId(key), result });
             }
         }
@@ -169,10 +130,7 @@ impl Sim {
 
     pub(crate) fn shut_down(&mut self) {
         let number = self.number;
-        try_with_state(|state| {
-            state.media.forget(number);
-            state.engines.remove(&number);
-        });
+        try_with_state(|state| state.forget_engine(number));
     }
 
     pub(crate) fn listen(&mut self, task: TaskId, listener: Listener) -> Key {

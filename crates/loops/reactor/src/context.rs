@@ -1,0 +1,60 @@
+//! The state that the reactor lends to every engine for a call, the time that an engine may wait,
+//! and the sizes of receives.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use crate::event::Event;
+use crate::file_op::FileOp;
+use crate::ids::TaskId;
+use crate::task::Tasks;
+use farblock_mem::BufferPool;
+
+/// Size of the pool buffers that `recv` fills, in bytes.
+pub(crate) const RECV_BYTES: usize = 64 << 10;
+/// The most that `recv_at_most` receives at once, in bytes. The buffer stays in the processor's
+/// second-level cache until the caller has copied its payloads.
+pub(crate) const LARGE_RECV_BYTES: usize = 256 << 10;
+
+/// The size of a receive with this limit, in bytes; 0: [`RECV_BYTES`].
+pub(crate) fn recv_bytes(limit: u32) -> usize {
+    if limit == 0 { RECV_BYTES } else { (limit as usize).min(LARGE_RECV_BYTES) }
+}
+
+/// The time that a listener pauses after an error, for example when no descriptor is free.
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// The reactor state that an engine may use during a call.
+pub(crate) struct Context<'a> {
+    pub(crate) tasks: &'a mut Tasks,
+    pub(crate) pool: &'a BufferPool,
+}
+
+impl Context<'_> {
+    pub(crate) fn deliver(&mut self, task: TaskId, event: Event) {
+        self.tasks.deliver(task, event, self.pool);
+    }
+
+    /// Completes a file operation that never started.
+    pub(crate) fn deliver_file(
+        &mut self,
+        task: TaskId,
+        user_data: u64,
+        op: FileOp,
+        result: io::Result<()>,
+    ) {
+        let buffer = op.into_buffer();
+        self.deliver(task, Event::File { user_data, buffer, result });
+    }
+}
+
+/// The time that a turn may wait for an event.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Wait {
+    /// Not at all.
+    No,
+    /// Not at all; the loop is spinning, so it will soon look for events again.
+    Look,
+    /// Until this time; `None`: without limit.
+    Until(Option<Instant>),
+}
