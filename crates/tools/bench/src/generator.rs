@@ -161,8 +161,14 @@ struct Watch<'a> {
     failure: Option<RunError>,
     first: Option<Mark>,
     last: Option<Mark>,
-    host_memory_bytes: Option<u64>,
-    target_memory_bytes: Option<u64>,
+    memory: MemoryUse,
+}
+
+/// Memory in use at the end of the measured time.
+#[derive(Clone, Copy, Default)]
+struct MemoryUse {
+    host_bytes: Option<u64>,
+    target_bytes: Option<u64>,
 }
 
 impl<'a> Watch<'a> {
@@ -184,8 +190,7 @@ impl<'a> Watch<'a> {
             failure: None,
             first: None,
             last: None,
-            host_memory_bytes: None,
-            target_memory_bytes: None,
+            memory: MemoryUse::default(),
         }
     }
 
@@ -272,8 +277,10 @@ impl<'a> Watch<'a> {
             self.take_until(wake);
         }
         self.last = Some(self.mark());
-        self.host_memory_bytes = self.spec.meters.host_memory_bytes();
-        self.target_memory_bytes = self.spec.meters.target_memory_bytes();
+        self.memory = MemoryUse {
+            host_bytes: self.spec.meters.host_memory_bytes(),
+            target_bytes: self.spec.meters.target_memory_bytes(),
+        };
         let elapsed = Duration::ZERO;
         on_tick(Tick { phase: Phase::Drain, elapsed, iops: 0.0 });
     }
@@ -334,8 +341,8 @@ impl<'a> Watch<'a> {
             target_cpu: None,
             sleeps: None,
             cpu_elapsed: Duration::ZERO,
-            host_memory_bytes: self.host_memory_bytes,
-            target_memory_bytes: self.target_memory_bytes,
+            host_memory_bytes: self.memory.host_bytes,
+            target_memory_bytes: self.memory.target_bytes,
             engine: self.engine,
         };
         for outcome in &self.outcomes {

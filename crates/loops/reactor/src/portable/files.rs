@@ -39,6 +39,8 @@ struct PoolState {
 /// The threads. Dropping it waits for the running operations and discards the others.
 pub(crate) struct FilePool {
     state: Arc<PoolState>,
+    /// Finished operations; empty between calls.
+    taken: Vec<Job>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -56,7 +58,7 @@ impl FilePool {
             done: Mutex::new(Vec::new()),
             shared: Arc::clone(shared),
         });
-        let mut pool = FilePool { state, threads: Vec::new() };
+        let mut pool = FilePool { state, taken: Vec::new(), threads: Vec::new() };
         for number in 0..threads.max(1) {
             let state = Arc::clone(&pool.state);
             let builder = std::thread::Builder::new().name("farblock-file".to_owned());
@@ -74,10 +76,10 @@ impl FilePool {
         self.state.available.notify_one();
     }
 
-    /// Swaps the finished operations into `done`, which must be empty.
-    pub(crate) fn collect(&self, done: &mut Vec<Job>) {
-        assert!(done.is_empty());
-        std::mem::swap(&mut *lock(&self.state.done), done);
+    /// Takes the finished operations.
+    pub(crate) fn collect(&mut self) -> impl Iterator<Item = Job> {
+        std::mem::swap(&mut *lock(&self.state.done), &mut self.taken);
+        self.taken.drain(..)
     }
 }
 

@@ -62,8 +62,6 @@ pub(crate) struct Portable {
     call_bytes: CallBytes,
     file_threads: usize,
     file_pool: Option<FilePool>,
-    /// Finished file operations; empty between calls.
-    done: Vec<Job>,
     shared: Arc<WakerShared>,
 }
 
@@ -114,7 +112,6 @@ impl Portable {
             call_bytes: config.call_bytes,
             file_threads: config.file_threads,
             file_pool: None,
-            done: Vec::new(),
             shared: Arc::clone(shared),
         })
     }
@@ -399,9 +396,8 @@ impl Portable {
     }
 
     pub(crate) fn collect(&mut self, cx: &mut Context<'_>) {
-        let Some(pool) = &self.file_pool else { return };
-        pool.collect(&mut self.done);
-        for job in self.done.drain(..) {
+        let Some(pool) = &mut self.file_pool else { return };
+        for job in pool.collect() {
             cx.deliver_file(job.task, job.user_data, job.op, job.result);
         }
     }
