@@ -1,7 +1,7 @@
 //! House rules that a program can check: dependencies between crates, places of `unsafe`, and the
 //! lengths of files and lines.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -106,11 +106,71 @@ const MAY_BE_UNSAFE_FILES: &[&str] = &[
 const MAX_FILE_LINES: usize = 800;
 const MAX_COLUMNS: usize = 100;
 const MAX_FUNCTION_LINES: usize = 70;
-const MAX_FIELDS: usize = 25;
+const MAX_FIELDS: usize = 12;
 
-/// Structs that may have more fields, because a foreign format or a command line dictates them.
-const MAY_HAVE_MANY_FIELDS: &[&str] =
-    &["BenchArgs", "ControllerInfo", "CreateTransport", "Plan", "ServeArgs", "Settings"];
+/// Structs that may have more fields: options, documents, and the forms of foreign interfaces.
+const MAY_HAVE_MANY_FIELDS: &[&str] = &[
+    "BenchArgs",
+    "ControllerInfo",
+    "ControllerView",
+    "CreateSubsystem",
+    "CreateTransport",
+    "FileConfig",
+    "NamespaceInfo",
+    "NamespaceStatus",
+    "NullCreate",
+    "Options",
+    "Plan",
+    "Report",
+    "RunArgs",
+    "ServeArgs",
+    "Settings",
+    "StorageUnit",
+    "SubsystemConfig",
+    "SubsystemStatus",
+    "TargetConfig",
+    "Unit",
+    "fb_info",
+    "fb_options",
+];
+
+/// Structs to be divided, and how many fields they have. Remove a line when its struct has few
+/// fields. Neither the list nor its numbers may grow.
+const TO_BE_DIVIDED: [(&str, &str, usize); 33] = [
+    ("attach/src/fuse/core.rs", "FuseRequest", 14),
+    ("attach/src/fuse/core.rs", "Requests", 19),
+    ("attach/src/nbd/connection/mod.rs", "Connection", 18),
+    ("attach/src/nbd/core.rs", "Context", 13),
+    ("attach/src/ublk/worker.rs", "Worker", 18),
+    ("attach/src/vhost_user/worker.rs", "Worker", 18),
+    ("bench/src/job.rs", "Job", 19),
+    ("cli/src/transfer/namespace_sink.rs", "NamespaceSink", 16),
+    ("iscsi/src/connection/mod.rs", "Connection", 17),
+    ("iscsi/src/context.rs", "Context", 14),
+    ("iscsi/src/initiator/queue.rs", "SessionQueue", 16),
+    ("iscsi/src/task.rs", "Task", 23),
+    ("nvmf-host/src/disk/hub.rs", "Hub", 19),
+    ("nvmf-host/src/disk/queue.rs", "DiskQueue", 21),
+    ("nvmf-host/src/queue/table.rs", "Table", 16),
+    ("nvmf-host/tests/peer/mod.rs", "Script", 20),
+    ("nvmf-host/tests/stage/mod.rs", "Stage", 13),
+    ("nvmf-target/src/context.rs", "Context", 15),
+    ("nvmf-target/src/core.rs", "Core", 16),
+    ("nvmf-target/src/session/mod.rs", "Session", 25),
+    ("nvmf-target/src/session/mod.rs", "SessionRequest", 15),
+    ("nvmf-target/src/shared.rs", "TargetShared", 24),
+    ("nvmf-target/src/transport/tcp.rs", "Tcp", 15),
+    ("proto/src/controller/connect.rs", "Connected", 13),
+    ("proto/src/controller/registry.rs", "Registry", 18),
+    ("proto/src/controller/state.rs", "Controller", 20),
+    ("reactor/src/uring/mod.rs", "Uring", 18),
+    ("sim/src/product/fenced/mod.rs", "Cluster", 19),
+    ("sim/src/product/mod.rs", "Client", 17),
+    ("volumes/src/mirror/keeper.rs", "Keeper", 18),
+    ("volumes/src/mirror/queue.rs", "MirrorQueue", 16),
+    ("volumes/src/mirror/shared.rs", "Shared", 19),
+    ("volumes/tests/support/life.rs", "Run", 15),
+];
 
 /// The workspace's folder of crates: `crates/ROOM/CRATE`.
 fn rooms() -> PathBuf {
@@ -286,8 +346,9 @@ fn functions_are_short() {
     }
 }
 
-/// The name and field count of the first struct with too many fields, in text formatted by rustfmt.
-fn large_struct(text: &str) -> Option<(&str, usize)> {
+/// The structs with too many fields, and the counts, in text formatted by rustfmt.
+fn large_structs(text: &str) -> Vec<(&str, usize)> {
+    let mut found = Vec::new();
     let mut lines = text.lines();
     while let Some(line) = lines.next() {
         let bare = line.trim_start();
@@ -303,10 +364,10 @@ fn large_struct(text: &str) -> Option<(&str, usize)> {
         let inside = lines.by_ref().take_while(|line| *line != end);
         let count = inside.filter(|line| is_field(line, indent + 4)).count();
         if count > MAX_FIELDS && !MAY_HAVE_MANY_FIELDS.contains(&name) {
-            return Some((name, count));
+            found.push((name, count));
         }
     }
-    None
+    found
 }
 
 /// Matches a word and a colon at the indentation of a field.
@@ -327,21 +388,29 @@ fn strip_words<'a>(text: &'a str, words: &[&str]) -> &'a str {
 }
 
 #[test]
-fn structs_have_few_fields() {
+fn large_structs_are_found() {
     let fields: String =
         (0..MAX_FIELDS).map(|at| format!("    /// It.\n    pub a{at}: u8,\n")).collect();
     let fits = format!("pub struct A<T>\nwhere\n    T: B,\n{{\n{fields}}}\n");
-    assert_eq!(large_struct(&fits), None);
+    assert_eq!(large_structs(&fits), []);
     let more = fits.replacen("{\n", "{\n    more: u8,\n", 1);
-    assert_eq!(large_struct(&more), Some(("A", MAX_FIELDS + 1)), "one too many is found");
+    let both = [("A", MAX_FIELDS + 1); 2];
+    assert_eq!(large_structs(&format!("{more}\n{fits}\n{more}")), both, "one field too many");
+}
+
+#[test]
+fn structs_have_few_fields() {
+    let mut left: BTreeSet<_> = TO_BE_DIVIDED.iter().collect();
     for (path, text) in everywhere() {
-        if let Some((name, count)) = large_struct(&text) {
-            panic!(
-                "{}: {name} has {count} fields: put what belongs together into one",
-                path.display()
-            );
+        for (name, count) in large_structs(&text) {
+            let is_it = |(file, of, _): &&(&str, &str, usize)| *of == name && path.ends_with(file);
+            let known = left.iter().copied().find(is_it);
+            left.retain(|other| Some(*other) != known);
+            let (path, most) = (path.display(), known.map_or(MAX_FIELDS, |known| known.2));
+            assert!(count <= most, "{path}: {name} has {count} fields: give some of them an owner");
         }
     }
+    assert!(left.is_empty(), "these structs have few fields, so remove their lines: {left:?}");
 }
 
 /// Vague type names, and how many types may have each of them. With few such types, a search for a
