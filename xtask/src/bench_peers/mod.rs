@@ -22,6 +22,7 @@ pub(crate) mod counters;
 mod delay;
 mod facts;
 mod goals;
+mod map;
 mod measure;
 mod network;
 mod process;
@@ -57,6 +58,9 @@ pub(crate) struct Options {
     /// Measure only rows and sides whose names contain these words (repeatable); see --list
     #[arg(long, value_name = "WORDS")]
     only: Vec<String>,
+    /// Measure the map of block sizes instead: 512 B to 4 MiB, 1 to 128 in flight, a RAM disk
+    #[arg(long)]
+    map: bool,
     /// List what would be measured, and exit
     #[arg(long)]
     list: bool,
@@ -93,13 +97,16 @@ pub(crate) struct Options {
 }
 
 pub(crate) fn run(options: &Options) -> Result<(), String> {
-    let mut rows = work::choose(work::all(), &options.only);
+    let every = if options.map { work::map() } else { work::all() };
+    let mut rows = work::choose(every, &options.only);
     if options.list {
         for row in &rows {
             let sides: Vec<&str> = row.sides.iter().map(|side| side.name).collect();
             println!("{}: {}", row.slug(), sides.join(", "));
         }
-        facts::names().for_each(|name| println!("{name}"));
+        if !options.map {
+            facts::names().for_each(|name| println!("{name}"));
+        }
         return Ok(());
     }
     network::enter();
@@ -126,12 +133,12 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     let reports = rows.iter().map(|row| stand.measure(row)).collect();
     let missing = std::mem::take(&mut stand.missing);
     drop(stand);
-    let facts = facts::measure(&means, &options.only);
+    let facts = if options.map { Vec::new() } else { facts::measure(&means, &options.only) };
     let report = report::Report::new(reports, facts, missing, options.rounds, times);
     if report.is_empty() {
         return Err("no row or side has such a name; --list shows the names".to_owned());
     }
-    let tables = report.tables();
+    let tables = if options.map { vec![report.map()] } else { report.tables() };
     tables.iter().for_each(|(_, table)| print!("{}", table.report()));
     if let Some(path) = &options.json {
         write(path, &report.json())?;

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::facts::{self, Fact};
 use super::goals::{self, GoalReport};
+use super::map;
 use super::measure::Figures;
 use super::network;
 use super::sides::{self, Side, Times};
@@ -134,6 +135,19 @@ impl Report {
         tables
     }
 
+    /// The map of block sizes, with the name of its file.
+    pub(crate) fn map(&self) -> (String, Data) {
+        let what = "farblock, SPDK and bare sockets on a RAM disk, by block size and depth";
+        let mut table = Data::new(self.head(what), &map::COLUMNS);
+        table.remarks = self.remarks();
+        self.rows.iter().for_each(|row| table.push(map::cells(row)));
+        (map::NAME.to_owned(), table)
+    }
+
+    fn remarks(&self) -> Vec<String> {
+        self.missing.iter().map(|sentence| format!("Not measured: {sentence}.")).collect()
+    }
+
     fn head(&self, what: &str) -> Head {
         let method = format!(
             "medians of {} runs of {} s, sides interleaved, target and host pinned to a processor \
@@ -150,8 +164,7 @@ impl Report {
             backend.name()
         );
         let mut table = Data::new(self.head(&what), &COLUMNS);
-        table.remarks =
-            self.missing.iter().map(|sentence| format!("Not measured: {sentence}.")).collect();
+        table.remarks = self.remarks();
         for row in rows {
             let floor = row.of(sides::FLOOR).map(|floor| floor.iops);
             for side in &row.sides {

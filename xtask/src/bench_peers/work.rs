@@ -64,7 +64,8 @@ impl Load {
     pub(crate) fn block_size(&self) -> String {
         match self.block_bytes {
             bytes if bytes.is_multiple_of(1 << 20) => format!("{}M", bytes >> 20),
-            bytes => format!("{}k", bytes >> 10),
+            bytes if bytes.is_multiple_of(1 << 10) => format!("{}k", bytes >> 10),
+            bytes => format!("{bytes}"),
         }
     }
 
@@ -153,6 +154,26 @@ pub(crate) fn all() -> Vec<Row> {
     rows
 }
 
+/// Limit of the bytes in flight in the map, in order not to measure the machine's memory.
+const MAP_BYTES_IN_FLIGHT: u64 = 128 << 20;
+const MAP_DEPTHS: [u32; 5] = [1, 4, 8, 32, 128];
+
+/// The map of block sizes: every power of two from 512 B to 4 MiB at five depths, on a RAM disk.
+pub(crate) fn map() -> Vec<Row> {
+    let mut rows = Vec::new();
+    for rw in [Rw::RandRead, Rw::RandWrite] {
+        for block_bytes in (9..=22).map(|power| 1_u32 << power) {
+            for depth in MAP_DEPTHS {
+                if u64::from(block_bytes) * u64::from(depth) < MAP_BYTES_IN_FLIGHT {
+                    let load = Load::new(rw, block_bytes, depth, 1);
+                    rows.push(Row { backend: Backend::Mem, load, sides: sides::PAIRS.to_vec() });
+                }
+            }
+        }
+    }
+    rows
+}
+
 /// The rate of the fixed load in IOPS.
 pub(crate) const RATE: u32 = 20_000;
 
@@ -195,6 +216,19 @@ mod tests {
             assert!(!row.sides.is_empty(), "{}", row.slug());
             assert_eq!(row.load.depth_each() * row.load.connections, row.load.depth);
         }
+    }
+
+    #[test]
+    fn the_map_has_every_size_and_depth_once() {
+        let rows = map();
+        let slugs: std::collections::HashSet<_> = rows.iter().map(Row::slug).collect();
+        assert_eq!((slugs.len(), rows.len()), (132, 132));
+        for slug in ["mem-512-randread-qd1-c1", "mem-4M-randwrite-qd8-c1"] {
+            assert!(slugs.contains(slug), "{slug}");
+        }
+        let all_run =
+            |row: &Row| row.sides.iter().all(|side| side.supports(row.backend, &row.load));
+        assert!(rows.iter().all(all_run));
     }
 
     #[test]
