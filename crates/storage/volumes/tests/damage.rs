@@ -120,7 +120,7 @@ fn a_new_mirror_whose_first_record_is_torn_begins_again() {
         put(&legs[0], 0, &[7; 512]);
         let lost = Mirror::open(vec![torn(&legs[0], 1), torn(&legs[1], i64::MAX)], empty());
         let error = lost.map(drop).unwrap_err().to_string();
-        assert!(error.contains("was lost while the mirror started"), "{error}");
+        assert!(error.contains("became unavailable while the mirror started"), "{error}");
         tear(&legs[0], sector);
         let taking = |options: &mut MirrorOptions| options.taking = Taking::Empty;
         let mirror = try_open(&legs.each_ref().map(Some), &lasting(), taking).unwrap();
@@ -272,7 +272,7 @@ fn a_leg_that_alone_knows_of_a_start_is_not_filled_anew() {
             };
             let lost = Mirror::open(vec![wired(0, 1), wired(1, 2)], MirrorOptions::default());
             let error = lost.map(drop).unwrap_err().to_string();
-            assert!(error.contains("was lost while the mirror started"), "{error}");
+            assert!(error.contains("became unavailable while the mirror started"), "{error}");
         }
         let mirror = open_without_second(&legs);
         fill(&mirror, 0, 7);

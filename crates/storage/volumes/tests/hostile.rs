@@ -152,7 +152,7 @@ fn legs_in_another_order_are_the_same_mirror() {
     let twice = refused(&[one, two, two]);
     assert!(twice.contains("copies of the same leg"), "{twice}");
     let fewer = refused(&[one, two]);
-    assert!(fewer.contains("name all of them"), "{fewer}");
+    assert!(fewer.contains("name all legs"), "{fewer}");
     assert!(legs.iter().all(|leg| read(leg, DATA_BYTES).iter().all(|&byte| byte == 2)));
 }
 
@@ -171,13 +171,13 @@ fn a_leg_that_grew_or_shrank_is_refused() {
         // The record is lost with a MiB that is cut off, and otherwise found.
         let is_lost = change == -(limits::RESERVED_BYTES as i64);
         let former = format!("leg1 was a leg of a mirror when it had {}", ExactSize(LEG_BYTES));
-        let reason = if is_lost { "leg1 has no record of a mirror" } else { &former };
+        let reason = if is_lost { "leg1 has no mirror record" } else { &former };
         assert!(error.contains(reason), "{change}: {error}");
         let taken = try_open(&[Some(&legs[0]), Some(&odd)], &lasting(), |options| {
             options.taking = Taking::Empty;
         });
         let error = taken.map(|_| ()).unwrap_err();
-        let reason = if is_lost { "use a larger one" } else { &former };
+        let reason = if is_lost { "use a larger leg" } else { &former };
         assert!(error.contains(reason), "{change}: {error}");
         assert!(read(&odd, before.len() as u64) == before, "{change}: it was written");
         drop(open(&all));

@@ -130,7 +130,7 @@ fn the_last_leg_is_not_read_before_it_has_shown_its_record() {
     pair.powers[0].swaps();
     assert_eq!(blocks.read(0, &mut data), Err(BlockError::Disconnected));
     assert_eq!(blocks.write(0, &data), Err(BlockError::Disconnected));
-    assert!(pair.state(0).1.contains("another copy of itself"), "{:?}", pair.state(0));
+    assert!(pair.state(0).1.contains("another copy of this leg"), "{:?}", pair.state(0));
     copy(&newer, &pair.legs[0]);
     support::wait_until(|| blocks.read(0, &mut data).is_ok());
     assert!(data.iter().all(|&byte| byte == 2));

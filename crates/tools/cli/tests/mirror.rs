@@ -173,7 +173,11 @@ fn a_leg_that_has_shrunk_is_out() {
     });
     resized(LEG_BYTES / 2);
     until("it is out", || standings(&one) == [1, 2]);
-    assert!(status().contains("shorter") || status().contains("use a larger one"), "{}", status());
+    assert!(
+        status().contains("has shrunk") || status().contains("use a larger leg"),
+        "{}",
+        status()
+    );
     resized(LEG_BYTES);
     until("it can be used again", || !status().contains(", out"));
     server.stop().ok();
@@ -270,7 +274,7 @@ fn each_leg_is_killed_in_turn_and_comes_back() {
     let servers = legs.each_ref().map(|leg| leg.as_ref().expect("it runs"));
     let [one, two] = servers.map(|leg| leg.url(1));
     let refused = scratch.run(["serve", "--listen", "127.0.0.1:0", &format!("mirror:{one},{two}")]);
-    refused.fails(1, &["has no record of a mirror", "?create"]);
+    refused.fails(1, &["has no mirror record", "?create"]);
     let mirror = format!("mirror:{one},{two}?create");
     let control = scratch.text("control");
     let server = scratch.serve([mirror.as_str(), "--control", control.as_str()]);

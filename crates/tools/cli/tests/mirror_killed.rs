@@ -226,7 +226,7 @@ fn the_only_leg_with_the_data_is_waited_for() {
     waits();
     support::signal(child.id(), "TERM");
     assert_eq!(support::wait(child).status.code(), Some(1));
-    assert!(said().contains("given up while it waited"), "{}", said());
+    assert!(said().contains("stopped while the mirror waited"), "{}", said());
     std::thread::scope(|scope| {
         let command = command();
         let starting = scope.spawn(|| Server::start(command));

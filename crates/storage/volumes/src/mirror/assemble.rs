@@ -73,7 +73,8 @@ pub(crate) fn assemble(
 ) -> Result<Plan, MirrorError> {
     if !(MIN_LEGS..=MAX_LEGS).contains(&found.len()) {
         return refuse(format!(
-            "a mirror has {MIN_LEGS} to {MAX_LEGS} legs, and {} are named: list that many",
+            "a mirror has {MIN_LEGS} to {MAX_LEGS} legs, but {} are named: name {MIN_LEGS} to \
+             {MAX_LEGS}",
             found.len()
         ));
     }
@@ -88,9 +89,9 @@ pub(crate) fn assemble(
             }
             What::Unusable(_) => {
                 return refuse(format!(
-                    "the record at the end of {0} makes no sense: if another leg has all data, put \
-                     zeroes into the first and last MiB of {0}, and start with ?create: the mirror \
-                     fills it",
+                    "the mirror record at the end of {0} is damaged: if another leg has all data, \
+                     zero the first and last MiB of {0} and start with ?create, and the mirror \
+                     fills {0} again",
                     leg.name
                 ));
             }
@@ -138,9 +139,9 @@ fn join(
             && !alone
         {
             return refuse(format!(
-                "another leg of this mirror was in sync and may have newer data, and in its place \
-                 {} is not there ({reason}): bring it back or correct its name, or, if it is \
-                 certain that nobody has written that leg since, start without it with ?degraded",
+                "{} cannot be opened ({reason}), and the leg in its place was in sync and may have \
+                 newer data: bring it back or correct its name; add ?degraded only if it is \
+                 certain that nothing has written that leg since",
                 found[named].name
             ));
         }
@@ -157,7 +158,7 @@ fn join(
     }
     if !plan.in_sync.contains(&true) {
         return refuse(
-            "no leg of the mirror that is there has all of its data: bring back the one that was \
+            "none of the available legs has all data of the mirror: bring back the leg that was \
              written last",
         );
     }
@@ -169,7 +170,7 @@ fn places(found: &[Found], newest: &Record, take_empty: bool) -> Result<Vec<usiz
     let legs = newest.standings.len();
     if found.len() < legs {
         return refuse(format!(
-            "the mirror has {legs} legs, and {} are named: name all of them, also those that are \
+            "the mirror has {legs} legs, but only {} are named: name all legs, also those that are \
              away",
             found.len()
         ));
@@ -195,7 +196,13 @@ fn places(found: &[Found], newest: &Record, take_empty: bool) -> Result<Vec<usiz
                     found[*other].name, leg.name
                 ));
             }
-            None => return refuse(format!("{} is a leg that the mirror has not", leg.name)),
+            None => {
+                return refuse(format!(
+                    "{} belongs to a leg that this mirror does not have: name only the legs of \
+                     this mirror",
+                    leg.name
+                ));
+            }
         }
     }
     for (named, leg) in found.iter().enumerate().filter(|(_, leg)| record(leg).is_none()) {
@@ -221,16 +228,16 @@ pub(crate) fn may_take(
     refuse_former(leg)?;
     if !take_empty {
         return refuse(format!(
-            "{name} has no record of a mirror in its last MiB: if it was a leg of this mirror, it \
-             has grown or was cut, so give it its former size; only for a new disk without data \
-             say ?create, which overwrites all of it"
+            "{name} has no mirror record in its last MiB: if it was a leg of this mirror, it has \
+             grown or was cut, so give it its former size; add ?create only for a new disk without \
+             data, because the mirror then overwrites all of it"
         ));
     }
     if !leg.what.is_free_for(record.mirror) {
         return refuse(format!(
-            "{name} is to be overwritten, but it does not look empty: if it was a leg of this \
-             mirror, it has grown or was cut, so give it its former size; if nobody needs what it \
-             has, put zeroes into its first and last MiB"
+            "the mirror would overwrite {name}, which does not look empty: if it was a leg of this \
+             mirror, it has grown or was cut, so give it its former size; if its data may be lost, \
+             zero its first and last MiB"
         ));
     }
     fits(name, geometry, record)
@@ -243,9 +250,9 @@ fn refuse_former(leg: &Found) -> Result<(), MirrorError> {
     let (name, was) = (&leg.name, ExactSize(*former));
     let change = if *former < geometry.capacity_bytes() { "has grown" } else { "was cut" };
     refuse(format!(
-        "{name} was a leg of a mirror when it had {was}, and {change} to {} since: give it that \
-         size again (a file: truncate -s {former}), and start without ?create, which would lose \
-         data; only if nobody needs that mirror, put zeroes into the MiB from byte {} on",
+        "{name} was a leg of a mirror when it had {was}, and {change} to {} since: give it its \
+         former size (a file: truncate -s {former}), and start without ?create, which would lose \
+         data; only if you do not need that mirror, zero the MiB from byte {} on",
         ExactSize(geometry.capacity_bytes()),
         former.saturating_sub(RESERVED_BYTES)
     ))
@@ -257,20 +264,22 @@ pub(crate) fn fits(name: &str, geometry: &Geometry, record: &Record) -> Result<(
     let limit = |max: u32| if max == 0 { u32::MAX } else { max };
     if geometry.block_size != record.block_size {
         refuse(format!(
-            "{name} has {}-byte blocks, and the mirror {}-byte ones: all legs need the same",
+            "{name} has {}-byte blocks, but the mirror has {}-byte blocks: use a leg with the same \
+             block size",
             geometry.block_size, record.block_size
         ))
     } else if geometry.capacity_bytes() < needed {
         refuse(format!(
-            "{name} has {}, and the mirror needs {} of each leg: use a larger one",
+            "{name} has {}, but each leg of the mirror needs at least {}: use a larger leg",
             Size(geometry.capacity_bytes()),
             ExactSize(needed)
         ))
     } else if geometry.read_only {
-        refuse(format!("{name} cannot be written: make it writable"))
+        refuse(format!("{name} is read-only: make it writable"))
     } else if limit(geometry.max_blocks) < limit(record.max_blocks) {
         refuse(format!(
-            "{name} takes {} blocks at once, and the mirror was made for {}: use another leg",
+            "{name} takes at most {} blocks in an operation, but the mirror was made for {}: use \
+             another leg",
             geometry.max_blocks, record.max_blocks
         ))
     } else {
@@ -300,13 +309,13 @@ fn refuse_older_copies(found: &[Found], newest: &Record) -> Result<(), MirrorErr
 }
 
 /// The advice about a leg that was restored to an earlier state.
-pub(crate) const OLDER_COPY: &str = "is an older copy of itself (a snapshot or a backup, perhaps), \
-    and nobody knows what it lacks: bring back the leg as it was, or put zeroes into the first \
-    and last MiB of this one and start with ?create, to have it filled from the others";
+pub(crate) const OLDER_COPY: &str = "is an older copy of itself (perhaps a snapshot or a backup), \
+    and the mirror does not know which data it lacks: restore the leg as it was, or zero its first \
+    and last MiB and start with ?create, and the mirror fills it from the other legs";
 
 /// The advice about two legs with two histories.
-pub(crate) const TWO_HISTORIES: &str = "were each written without the other: decide whose data \
-    count, put zeroes into the first and last MiB of the other one, and start with ?create";
+pub(crate) const TWO_HISTORIES: &str = "were each written without the other: decide which one has \
+    the right data, zero the first and last MiB of the other one, and start with ?create";
 
 /// Plans a new mirror that keeps the data of the first leg.
 fn create(found: &[Found], take_empty: bool) -> Result<Plan, MirrorError> {
@@ -317,17 +326,17 @@ fn create(found: &[Found], take_empty: bool) -> Result<Plan, MirrorError> {
             What::Absent(reason) => return refuse(format!("{}: {reason}", leg.name)),
             What::Unmarked { .. } if !take_empty => {
                 return refuse(format!(
-                    "{} has no record of a mirror in its last MiB: if it was a leg, it has grown \
-                     or was cut, so give it its former size; only for a new mirror say ?create, \
-                     which keeps the data of {} and overwrites all other legs",
+                    "{} has no mirror record in its last MiB: if it was a leg, it has grown or was \
+                     cut, so give it its former size; add ?create only for a new mirror, which \
+                     keeps the data of {} and overwrites all other legs",
                     leg.name, found[0].name
                 ));
             }
             What::Unmarked { end_is_empty: false, claimed: None, .. } if at == 0 => {
                 return refuse(format!(
-                    "the last MiB of {} is needed for the mirror's record, and has data: if it was \
-                     a leg of a mirror, it was cut, so give it its former size; otherwise make the \
-                     disk 1 MiB larger first",
+                    "the mirror needs the last MiB of {0} for its record, and there are data in \
+                     it: if {0} was a leg of a mirror, it was cut, so give it its former size; \
+                     otherwise make {0} 1 MiB larger first",
                     leg.name
                 ));
             }
@@ -340,7 +349,7 @@ fn create(found: &[Found], take_empty: bool) -> Result<Plan, MirrorError> {
     let made = Record::new(random_uuid()?, first.block_size, smallest, found.len());
     let Some(mut record) = made else {
         return refuse(format!(
-            "the smallest leg has {}, which is too small: each needs 1 MiB for the mirror's \
+            "the smallest leg has {}, which is too small: give each leg 1 MiB for the mirror \
              record, and room for data",
             Size(smallest)
         ));
@@ -374,14 +383,15 @@ fn keeps_its_data(
     let room = record.blocks * u64::from(record.block_size);
     match content {
         Some(content) if *content > room => refuse(format!(
-            "{name} has a file system or volume of {}, and the mirror would have {}: give each leg \
+            "{name} has a file system or volume of {}, but the mirror would have {}: give each leg \
              at least {} first (truncate -s SIZE FILE)",
             Size(*content),
             Size(room),
             ExactSize(content + RESERVED_BYTES)
         )),
         None if room + RESERVED_BYTES < size => refuse(format!(
-            "{name} has {} and data, and the mirror would have {}: give each other leg at least {}",
+            "{name} has {} and contains data, but the mirror would have {}: give each other leg at \
+             least {}",
             Size(size),
             Size(room),
             ExactSize(size)
@@ -389,8 +399,8 @@ fn keeps_its_data(
         Some(_) => Ok(()),
         None => {
             tracing::warn!(
-                "the mirror has {}, 1 MiB less than {name}, and the size of what is on it is not \
-                 known: make sure that nothing needs its last MiB",
+                "the mirror has {}, 1 MiB less than {name}, whose data have an unknown size: make \
+                 sure that no data are in its last MiB",
                 Size(room)
             );
             Ok(())
@@ -403,7 +413,7 @@ pub(crate) fn random<const N: usize>() -> Result<[u8; N], MirrorError> {
     let mut bytes = [0; N];
     if !farblock_reactor::os::fill_simulated(&mut bytes) {
         getrandom::fill(&mut bytes)
-            .map_err(|error| MirrorError(format!("the system has no random numbers: {error}")))?;
+            .map_err(|error| MirrorError(format!("the system gave no random numbers: {error}")))?;
     }
     Ok(bytes)
 }
@@ -524,7 +534,7 @@ mod tests {
         let plan = assemble(&[marked(0, 4, "ii"), absent(1)], false, true).unwrap();
         assert_eq!(plan.in_sync, [true, false]);
         assert_eq!(plan.record.standings, [Standing::InSync, Standing::Behind]);
-        refused(&[absent(0), marked(1, 4, "ib")], false, true, "no leg of the mirror");
+        refused(&[absent(0), marked(1, 4, "ib")], false, true, "none of the available legs");
     }
 
     #[test]

@@ -158,8 +158,13 @@ impl Keeper {
             {
                 Shown::Right
             }
-            Ok(_) => Shown::Other("it is another copy of itself: its record is another one"),
-            Err(_) => Shown::Other("its record is lost: it was cut short, or written over"),
+            Ok(_) => Shown::Other(
+                "it holds another mirror record than the last one written to it: it is another \
+                 copy of this leg",
+            ),
+            Err(_) => Shown::Other(
+                "its mirror record is lost: the leg was cut, or another program overwrote it",
+            ),
         }
     }
 

@@ -249,7 +249,7 @@ impl Keeper {
     fn copy(&mut self, chunk: Chunk) {
         let Some((source, data)) = self.read_source(chunk) else {
             for leg in members(self.shared.written() & !self.shared.in_sync()) {
-                self.shared.put_out(leg, "what it lacks cannot be read from any leg in sync");
+                self.shared.put_out(leg, "no leg in sync could read the data that it lacks");
             }
             return;
         };
@@ -268,7 +268,8 @@ impl Keeper {
         lock(&self.shared.progress).copied_bytes += bytes * writes.len() as u64;
         for ended in self.panel.run(writes) {
             if let Err(error) = ended.done.result {
-                self.shared.put_out(ended.leg, &format!("copying to it failed: {error}"));
+                self.shared
+                    .put_out(ended.leg, &format!("the mirror could not copy data to it: {error}"));
             }
         }
     }
@@ -297,7 +298,11 @@ impl Keeper {
             if progress.differences.len() < DIFFERENCES {
                 progress.differences.push(Difference { lba: chunk.lba, blocks: chunk.blocks });
             }
-            tracing::error!(lba = chunk.lba, blocks = chunk.blocks, "legs in sync differ");
+            tracing::error!(
+                lba = chunk.lba,
+                blocks = chunk.blocks,
+                "legs in sync differ in these blocks"
+            );
         }
     }
 
@@ -307,7 +312,10 @@ impl Keeper {
         let Err(error) = &ended.done.result else { return };
         if *unread & bit(ended.leg) == 0 {
             let leg = &self.shared.legs[ended.leg].name;
-            tracing::warn!(%leg, lba = chunk.lba, "is not compared, as a read failed: {error}");
+            tracing::warn!(
+                %leg, lba = chunk.lba,
+                "the verify cannot compare these blocks of the leg, because a read failed: {error}"
+            );
         }
         *unread |= bit(ended.leg);
     }

@@ -160,7 +160,7 @@ impl Keeper {
         }
         let leg = &legs[members(in_sync).next()?];
         Some(format!(
-            "{} was lost while the mirror started, and no other leg has all of the data ({}): \
+            "{} became unavailable while the mirror started, and no other leg has all data ({}): \
              bring it back, and start again",
             leg.name,
             leg.absence()
@@ -242,7 +242,7 @@ impl Keeper {
     pub(crate) fn claim(&mut self, leg: usize, claim: &[u8]) -> Result<(), String> {
         let write = self.reserved_write(leg, claim::OFFSET, claim);
         let done = self.panel.run_one(leg, write);
-        done.result.map_err(|error| format!("it cannot be claimed: {error}"))
+        done.result.map_err(|error| format!("the mirror could not write its claim to it: {error}"))
     }
 
     pub(crate) fn record_write(&self, leg: usize, record: &Record) -> Op {
@@ -316,7 +316,7 @@ impl Keeper {
     /// Handles a failed write of a leg's reserved part: puts the leg out. `None` if it is the last
     /// leg in sync, which stays.
     fn reserve_failed(&mut self, leg: usize) -> Option<bool> {
-        if self.shared.put_out(leg, "its record cannot be written") {
+        if self.shared.put_out(leg, "the mirror could not write its record to it") {
             return Some(false);
         }
         self.shared.unrecordable.store(true, Ordering::SeqCst);
@@ -424,9 +424,12 @@ impl Keeper {
                 sooner(deadline, *at);
             } else if self.shared.legs[leg].is_there() && self.shared.legs[leg].has_late() {
                 // The end of the last late write wakes the keeper.
-                self.shared.legs[leg].say("writes of before are not over there");
+                self.shared.legs[leg].say("earlier writes may still change it");
             } else if let Err(reason) = rejoin::attempt(self, leg) {
-                tracing::debug!(leg = %self.shared.legs[leg].name, reason, "not let in");
+                tracing::debug!(
+                    leg = %self.shared.legs[leg].name, reason,
+                    "cannot add the leg again yet"
+                );
                 // Keep an earlier, more precise reason.
                 let is_opening = reason == rejoin::OPENING;
                 if !is_opening || lock(&self.shared.legs[leg].reason).is_empty() {
@@ -528,7 +531,7 @@ impl Keeper {
         let ops = members(legs).map(|leg| (leg, Op::flush(0))).collect();
         // Put out a leg at once, so that it is not read while flushes of other legs are slow.
         let ended = self.panel.run_telling(ops, |ended| {
-            if ended.done.result.is_err() && !shared.put_out(ended.leg, "a flush failed there") {
+            if ended.done.result.is_err() && !shared.put_out(ended.leg, "a flush of it failed") {
                 // A leg may report lost data only once, and this report did not reach a user of
                 // the mirror.
                 shared.owes_failure.store(true, Ordering::SeqCst);
@@ -549,7 +552,7 @@ impl Keeper {
         } else if self.shared.regions.dirty_count() > 0 {
             self.write_record(None);
         }
-        tracing::debug!("the mirror is closed");
+        tracing::debug!("closed the mirror");
     }
 
     /// Copies or compares a chunk; true if another one may follow at once.
@@ -579,14 +582,15 @@ impl Keeper {
                 continue;
             }
             if self.write_record(Some(leg)) && self.shared.promote(leg) {
-                tracing::info!(leg = %self.shared.legs[leg].name, "in sync again");
+                tracing::info!(leg = %self.shared.legs[leg].name, "the leg is in sync again");
                 self.retries[leg].wait = FIRST_RETRY;
                 self.shared.legs[leg].say("");
                 self.renewal = None;
                 self.next_clean.get_or_insert(os::now() + CLEAN_EVERY);
             } else {
                 // A record may call it in sync: another record must correct that.
-                self.shared.put_out(leg, "it was lost while it came into sync");
+                self.shared
+                    .put_out(leg, "it became unavailable while the mirror recorded it as in sync");
             }
             self.shared.wake_queues();
             self.shared.changes.tell(Change::Availability);

@@ -198,20 +198,24 @@ impl Mirror {
         let sources = plan.named.iter().map(|&named| Arc::clone(&sources[named])).collect();
         let (for_thread, kept) = (Arc::clone(&shared), options);
         let (tell, told) = std::sync::mpsc::channel();
-        let thread = os::spawn("farblock-mirror".to_owned(), move || {
-            match Panel::new(&for_thread, kept.engine) {
-                Ok(panel) => {
-                    for_thread.set_keeper(panel.reactor.waker(panel.task));
-                    let keeper = Keeper::new(for_thread, panel, kept, sources, read);
-                    keeper.run(|lost| drop(tell.send(lost)));
-                }
-                Err(error) => {
-                    drop(tell.send(Some(format!("no event loop can be started: {error}"))));
-                }
-            }
-        });
         let thread =
-            thread.map_err(|error| MirrorError(format!("no thread can be started: {error}")))?;
+            os::spawn("farblock-mirror".to_owned(), move || {
+                match Panel::new(&for_thread, kept.engine) {
+                    Ok(panel) => {
+                        for_thread.set_keeper(panel.reactor.waker(panel.task));
+                        let keeper = Keeper::new(for_thread, panel, kept, sources, read);
+                        keeper.run(|lost| drop(tell.send(lost)));
+                    }
+                    Err(error) => {
+                        drop(tell.send(Some(format!(
+                            "the mirror could not start an event loop: {error}"
+                        ))));
+                    }
+                }
+            });
+        let thread = thread.map_err(|error| {
+            MirrorError(format!("the mirror could not start a thread: {error}"))
+        })?;
         if let Ok(Some(error)) = os::recv(&told) {
             // The legs are closed when the thread has ended.
             let _ = thread.join();
@@ -299,8 +303,9 @@ fn probe(
             shared.install(leg, Arc::clone(namespace));
         }
     }
-    let mut panel = Panel::new(&shared, engine)
-        .map_err(|error| MirrorError(format!("no event loop can be started: {error}")))?;
+    let mut panel = Panel::new(&shared, engine).map_err(|error| {
+        MirrorError(format!("the mirror could not start an event loop: {error}"))
+    })?;
     let read = opened.iter().enumerate().map(|(leg, opened)| match opened {
         Ok(namespace) => find::read(&mut panel, leg, namespace, Search::Far),
         Err(reason) => find::Read::without(What::Absent(reason.clone())),

@@ -309,7 +309,7 @@ impl MirrorQueue {
                 if whole.regions.is_empty() && waits && !os::has_mistake("a leg that failed stays")
                 {
                     // It may have lost acknowledged data: do not read it while others are slow.
-                    self.shared.put_out(leg, &format!("a flush failed there: {error}"));
+                    self.shared.put_out(leg, &format!("a flush of it failed: {error}"));
                 }
             }
         }
@@ -369,7 +369,7 @@ impl MirrorQueue {
         }
         let stays = os::has_mistake("a leg that failed stays");
         for leg in members(failed).filter(|_| !stays) {
-            if !shared.put_out(leg, &format!("an operation failed there: {error}")) {
+            if !shared.put_out(leg, &format!("an operation on it failed: {error}")) {
                 return self.finish(key, Err(error));
             }
         }

@@ -14,7 +14,7 @@ use super::shared::lock;
 use super::{Taking, claim, find};
 
 /// The reason in the status of a leg that its source is still opening.
-pub(crate) const OPENING: &str = "it is being opened";
+pub(crate) const OPENING: &str = "the mirror is still opening it";
 
 /// Adds a leg that is out, if it is available and belongs here. Copying follows later.
 pub(crate) fn attempt(keeper: &mut Keeper, leg: usize) -> Result<(), String> {
@@ -37,7 +37,9 @@ pub(crate) fn attempt(keeper: &mut Keeper, leg: usize) -> Result<(), String> {
                 && keeper.record.generation <= record.generation
             {
                 if !keeper.write_record(None) {
-                    return Err("the others cannot be told of it".to_owned());
+                    return Err(
+                        "the mirror could not write a newer record to the legs in sync".to_owned()
+                    );
                 }
             }
             keeper.slots[leg] = read.slot;
@@ -55,19 +57,24 @@ pub(crate) fn attempt(keeper: &mut Keeper, leg: usize) -> Result<(), String> {
             (0..keeper.shared.regions.len()).collect()
         }
         What::Absent(reason) => return Err(reason.clone()),
-        What::Unusable(_) => return Err("its record cannot be used".to_owned()),
+        What::Unusable(_) => {
+            return Err("its mirror record is damaged, or in a newer format".to_owned());
+        }
     };
     // The others record the regions that it lacks before it gets a record. With only a record, it
     // would pass for a copy of theirs after a power cut.
     if !missed.is_empty() && !keeper.mark(&missed) {
-        return Err("the bitmap cannot be written".to_owned());
+        return Err("the mirror could not write the bitmap to the legs in sync".to_owned());
     }
     prepare(keeper, leg, is_new)?;
     if !keeper.shared.let_in(leg, doubts) {
-        return Err("writes of before are not over there".to_owned());
+        return Err("earlier writes may still change it".to_owned());
     }
     keeper.vouches_again(leg);
-    tracing::info!(leg = %keeper.shared.legs[leg].name, "catches up");
+    tracing::info!(
+        leg = %keeper.shared.legs[leg].name,
+        "the leg catches up: the mirror copies what it lacks"
+    );
     keeper.copy_from_the_beginning();
     keeper.shared.wake_queues();
     keeper.shared.changes.tell(farblock_block::Change::Availability);
@@ -77,7 +84,7 @@ pub(crate) fn attempt(keeper: &mut Keeper, leg: usize) -> Result<(), String> {
 /// Whether a leg with a record is an earlier state of this mirror.
 fn judge(keeper: &Keeper, leg: usize, record: &Record) -> Result<(), String> {
     if record.mirror != keeper.record.mirror || record.leg != leg {
-        return Err("it is another leg now: name the right one".to_owned());
+        return Err("it holds the record of another leg or mirror: name the right leg".to_owned());
     }
     let legs = 0..keeper.record.standings.len();
     let in_sync = legs.into_iter().find(|&leg| !keeper.record.is_behind(leg)).unwrap_or(0);
@@ -97,13 +104,14 @@ fn prepare(keeper: &mut Keeper, leg: usize, is_new: bool) -> Result<(), String> 
     let write = keeper.record_write(leg, &keeper.record.clone());
     let doubts = keeper.shared.legs[leg].doubts();
     let done = keeper.panel.run_one(leg, write);
-    done.result.map_err(|error| format!("its record cannot be written: {error}"))?;
+    done.result.map_err(|error| format!("the mirror could not write its record to it: {error}"))?;
     keeper.has_record(leg, doubts);
     keeper.page_count += 1;
     for page in keeper.pages() {
         let write = keeper.page_write(leg, page);
         let done = keeper.panel.run_one(leg, write);
-        done.result.map_err(|error| format!("its bitmap cannot be written: {error}"))?;
+        done.result
+            .map_err(|error| format!("the mirror could not write the bitmap to it: {error}"))?;
     }
     if is_new { keeper.claim(leg, &claim::NONE) } else { Ok(()) }
 }
@@ -140,7 +148,7 @@ fn open(keeper: &mut Keeper, leg: usize) -> Result<Option<Arc<dyn Namespace>>, S
             shared.wake_keeper();
         }
     });
-    started.map_err(|error| format!("no thread can be started: {error}"))?;
+    started.map_err(|error| format!("the mirror could not start a thread: {error}"))?;
     *opening = Some(slot);
     Err(OPENING.to_owned())
 }

@@ -37,7 +37,7 @@ const OUT: u8 = 2;
 
 /// Why a leg is out, if it reported no other reason.
 const OTHER_CONTENTS: &str =
-    "its file, or its target's process, may be another one than before: it is compared";
+    "its file or its target's process may have changed: the mirror compares its data";
 
 /// Legs as bits.
 pub(crate) type LegSet = u64;
@@ -284,7 +284,7 @@ impl Shared {
     pub(crate) fn set_hopeless(&self, is_hopeless: bool) {
         if self.hopeless.swap(is_hopeless, Ordering::SeqCst) != is_hopeless {
             if is_hopeless {
-                tracing::error!("no leg in sync is there: operations end with an error");
+                tracing::error!("no leg in sync is available: operations fail until one returns");
             }
             self.wake_queues();
         }
@@ -326,7 +326,10 @@ impl Shared {
         self.unproven.fetch_and(!bit(leg), Ordering::SeqCst);
         self.legs[leg].say(reason);
         drop(inbox);
-        tracing::warn!(leg = %self.legs[leg].name, was = ?state, "out of the mirror: {reason}");
+        tracing::warn!(
+            leg = %self.legs[leg].name, was = ?state,
+            "the leg is out of the mirror: {reason}"
+        );
         self.wake_keeper();
         true
     }
@@ -411,9 +414,11 @@ impl Shared {
         }
         if change == Change::Geometry && self.legs[leg].has_shrunk() {
             // The record at its end is lost along with some of its data.
-            self.put_out(leg, "it has become shorter");
+            self.put_out(leg, "it has shrunk");
         }
-        if change == Change::Loss && !self.put_out(leg, "it may have lost what was not flushed") {
+        if change == Change::Loss
+            && !self.put_out(leg, "it may have lost writes that were not flushed")
+        {
             self.changes.tell(Change::Loss);
         }
         self.wake_keeper();

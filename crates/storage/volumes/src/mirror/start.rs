@@ -44,14 +44,14 @@ pub(super) fn find_out(
         for &named in &waited_for {
             tracing::warn!(
                 leg = %sources[named].name(),
-                "the mirror waits, since no other leg has all of the data: {}",
+                "the mirror waits for this leg, because no other leg has all data: {}",
                 settled[named].as_ref().err().map_or("", |reason| reason)
             );
         }
         while waited_for.iter().all(|&named| settled[named].is_err()) {
             if !waited_for.iter().all(|&named| sources[named].is_wanted()) {
                 return Err(MirrorError(format!(
-                    "given up while it waited for {}, since it is to end",
+                    "stopped while the mirror waited for {}",
                     sources[waited_for[0]].name()
                 )));
             }
@@ -66,8 +66,8 @@ pub(super) fn find_out(
 
 fn in_vain(sources: &[Arc<dyn LegSource>], settled: &Settled, named: usize) -> MirrorError {
     MirrorError(format!(
-        "{} has the data, and no other leg has all of them, but what was sent there before may \
-         still be carried out ({}): see what its target waits for, and start again",
+        "only {} has all data, but its target may still execute earlier writes ({}): find out what \
+         that target waits for, and start again",
         sources[named].name(),
         settled[named].as_ref().err().map_or("", |reason| reason)
     ))
@@ -100,7 +100,10 @@ impl Start {
         }
         for (leg, &named) in plan.named.iter().enumerate() {
             if let (Err(reason), Ok(_)) = (&settled[named], &opened[named]) {
-                tracing::warn!(leg = %found[named].name, "begins as out of the mirror: {reason}");
+                tracing::warn!(
+                    leg = %found[named].name,
+                    "the leg starts as out of the mirror: {reason}"
+                );
                 plan.in_sync[leg] = false;
                 plan.record.standings[leg] = super::record::Standing::Behind;
                 // It is opened again when it returns.

@@ -356,7 +356,7 @@ impl Run {
         match self.start() {
             Ok(life) => Ok(life),
             // The other data are on legs that are away.
-            Err(error) if error.contains("no leg of the mirror") => {
+            Err(error) if error.contains("none of the available legs") => {
                 self.legs.iter().for_each(|leg| leg.set_away(false));
                 self.start()
             }
