@@ -43,15 +43,15 @@ impl fmt::Display for ChangeError {
             Self::Namespace(NamespaceId(nsid), error) => write!(f, "namespace {nsid}: {error}"),
             Self::TooFewBlocks { namespace: NamespaceId(nsid), wanted, blocks } => write!(
                 f,
-                "namespace {nsid} has {blocks} blocks, so {wanted} cannot be shared: enlarge what \
-                 stores it first"
+                "namespace {nsid} has {blocks} blocks, so the target cannot share {wanted}: \
+                 enlarge its file or device first"
             ),
             Self::Reservations(NamespaceId(nsid), why) => write!(
                 f,
-                "the reservations of namespace {nsid} that were kept cannot be taken up, and who \
-                 was fenced would get in: {why}"
+                "cannot share namespace {nsid}: its stored reservations cannot be used, and \
+                 without them a fenced host could write ({why})"
             ),
-            Self::Tls(error) => write!(f, "hosts would have to use TLS, and {error}"),
+            Self::Tls(error) => write!(f, "cannot require TLS of hosts: {error}"),
             Self::Stopping => f.write_str("the target is stopping"),
         }
     }

@@ -172,8 +172,8 @@ fn both_families(address: SocketAddr, others: &[SocketAddr]) -> Option<String> {
     let any = others.iter().filter(is_any).find(|it| it.port() == address.port())?;
     address.is_ipv4().then(|| {
         format!(
-            "{any} has the connections of IPv4, too: remove that listener, add {address}, and then \
-             add {any} again"
+            "the listener {any} also accepts IPv4 connections on this port: remove it, add \
+             {address}, and then add {any} again"
         )
     })
 }

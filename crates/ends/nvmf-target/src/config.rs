@@ -202,38 +202,41 @@ impl fmt::Display for StartError {
             Self::Listen(address, error) => {
                 write!(f, "cannot listen on {address}: {}", listen_problem(error))
             }
-            Self::Twice(address) => write!(f, "{address} is listed twice to listen on"),
+            Self::Twice(address) => {
+                write!(f, "{address} is listed twice: list each listen address once")
+            }
             Self::Reactor(engine, error) => write!(f, "cannot start the {engine} engine: {error}"),
-            Self::Random(error) => write!(f, "the system gives no random numbers: {error}"),
+            Self::Random(error) => write!(f, "the system gave no random numbers: {error}"),
             Self::Thread(error) => write!(f, "cannot start a thread: {error}"),
             Self::Core(core, error) => {
-                write!(f, "cannot use processor {core}: {error} (`nproc --all` tells how many)")
+                write!(
+                    f,
+                    "cannot use processor {core}: {error} (`nproc --all` shows how many there are)"
+                )
             }
             Self::Subsystem(nqn, error) => write!(f, "subsystem {nqn}: {error}"),
             Self::Address(address, error) => write!(f, "address {address}: {error}"),
             Self::NotOffered(nqn, what) => {
-                write!(f, "subsystem {nqn}: this target does not do {what}")
+                write!(f, "subsystem {nqn}: this target does not support {what}")
             }
             Self::Reservations(nqn, nsid, error) => write!(
                 f,
-                "subsystem {nqn}: the reservations that were kept for namespace {nsid} cannot be \
-                 read, and without them a host that was fenced could write: {error}"
+                "subsystem {nqn}: cannot read the stored reservations of namespace {nsid}, and \
+                 without them a fenced host could write: {error}"
             ),
             Self::ControllerIds(error) => error.fmt(f),
-            Self::NoListener => f.write_str("there is no address to listen on"),
-            Self::Tls(error) => write!(f, "hosts have to use TLS, and {error}"),
+            Self::NoListener => f.write_str("no address to listen on is configured"),
+            Self::Tls(error) => write!(f, "cannot require TLS of hosts: {error}"),
         }
     }
 }
 
 fn listen_problem(error: &io::Error) -> String {
     match error.kind() {
-        io::ErrorKind::AddrInUse => {
-            "the port is in use by another program; choose another one".to_owned()
-        }
+        io::ErrorKind::AddrInUse => "another program uses the port; choose another port".to_owned(),
         io::ErrorKind::AddrNotAvailable => "this machine has no such address".to_owned(),
         io::ErrorKind::PermissionDenied => {
-            "ports below 1024 need more rights; choose a higher one".to_owned()
+            "a port below 1024 needs more privileges; choose a higher port".to_owned()
         }
         _ => error.to_string(),
     }

@@ -398,7 +398,7 @@ impl Core {
                     Refusal::Share(_) => Reason::AddressShare,
                 });
                 self.cx.notice(NoticeKind::NoRoom, peer.ip(), || {
-                    tracing::warn!(%peer, "refused: {refusal}");
+                    tracing::warn!(%peer, "refused a connection: {refusal}");
                 });
                 return;
             }

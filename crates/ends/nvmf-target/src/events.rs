@@ -86,25 +86,27 @@ impl fmt::Display for Event {
                 where_from(address)
             ),
             Self::Refused { host, address, reason, .. } if host.is_empty() => {
-                write!(f, "a host at {} was refused: {reason}", where_from(address))
+                write!(f, "refused a host at {}: {reason}", where_from(address))
             }
             Self::Refused { host, address, subsystem, reason } => write!(
                 f,
-                "host {host} at {} was refused at {subsystem}: {reason}",
+                "refused host {host} at {} access to {subsystem}: {reason}",
                 where_from(address)
             ),
-            Self::NamespaceAdded(nqn, nsid) => write!(f, "{nqn}: namespace {nsid} is shared now"),
+            Self::NamespaceAdded(nqn, nsid) => {
+                write!(f, "{nqn}: started to share namespace {nsid}")
+            }
             Self::NamespaceRemoved(nqn, nsid) => {
-                write!(f, "{nqn}: namespace {nsid} is not shared any more")
+                write!(f, "{nqn}: stopped sharing namespace {nsid}")
             }
             Self::NamespaceChanged { subsystem, nsid, bytes, read_only } => {
-                let access = if *read_only { "read only" } else { "read and write" };
-                write!(f, "{subsystem}: namespace {nsid} has {} now, {access}", Size(*bytes))
+                let access = if *read_only { "read-only" } else { "writable" };
+                write!(f, "{subsystem}: namespace {nsid} now has {} and is {access}", Size(*bytes))
             }
-            Self::SubsystemAdded(nqn) => write!(f, "subsystem {nqn} is offered now"),
-            Self::SubsystemRemoved(nqn) => write!(f, "subsystem {nqn} is not offered any more"),
-            Self::ListenerAdded(address) => write!(f, "listening on {address} now"),
-            Self::ListenerRemoved(address) => write!(f, "not listening on {address} any more"),
+            Self::SubsystemAdded(nqn) => write!(f, "added subsystem {nqn}"),
+            Self::SubsystemRemoved(nqn) => write!(f, "removed subsystem {nqn}"),
+            Self::ListenerAdded(address) => write!(f, "started to listen on {address}"),
+            Self::ListenerRemoved(address) => write!(f, "stopped listening on {address}"),
             Self::StorageFailed { nsid, host, what } => {
                 write!(f, "namespace {nsid}, host {host}: {what}")
             }

@@ -35,13 +35,13 @@ const VISITS_PERIOD: Duration = Duration::from_secs(600);
 impl notices::LoggedKind for NoticeKind {
     fn plural(self) -> &'static str {
         match self {
-            NoticeKind::NotServed => "connections that could not be served",
-            NoticeKind::NoRoom => "connections for which there was no room",
+            NoticeKind::NotServed => "connections that the target could not serve",
+            NoticeKind::NoRoom => "connections refused or closed for lack of room",
             NoticeKind::Refused => "queues refused",
             NoticeKind::Fault => "protocol errors",
-            NoticeKind::Late => "connections that were too slow",
-            NoticeKind::Storage(_) => "operations that the storage failed",
-            NoticeKind::Visit => "times that a host came or went",
+            NoticeKind::Late => "connections that exceeded a timeout",
+            NoticeKind::Storage(_) => "operations that failed in the storage",
+            NoticeKind::Visit => "connects and disconnects of hosts",
         }
     }
 

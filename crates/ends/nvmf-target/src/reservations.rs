@@ -79,7 +79,8 @@ pub(crate) fn load(
 /// If they cannot be used.
 pub(crate) fn read(store: &dyn ReservationStore) -> io::Result<Reservations> {
     let text = store.load()?;
-    Reservations::from_text(&text).ok_or_else(|| io::Error::other("what was kept is damaged"))
+    Reservations::from_text(&text)
+        .ok_or_else(|| io::Error::other("the stored reservations are damaged"))
 }
 
 /// The thread that stores reservations. A core must not do so, since making data durable blocks.
@@ -144,7 +145,7 @@ impl Keeper {
                 };
                 if let Err(error) = &result {
                     let NamespaceId(nsid) = key.1;
-                    tracing::error!(namespace = nsid, "reservations cannot be kept: {error}");
+                    tracing::error!(namespace = nsid, "cannot store the reservations: {error}");
                 }
                 saved(key, serial, result.is_ok());
             }

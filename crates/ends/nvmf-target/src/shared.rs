@@ -307,8 +307,8 @@ impl TargetShared {
         if has_to && shown.is_none() && offer == Concatenation::NONE {
             return Err(not_by_tls(
                 Reason::TlsMissing,
-                "it has to use TLS, and may come without on its admin queue alone, to \
-                 authenticate, where a listener has TLS",
+                "the host must use TLS: without it, it may only authenticate on its admin queue, \
+                 at a listener with TLS",
             ));
         }
         Ok(offer)
@@ -323,7 +323,9 @@ impl TargetShared {
         let names = (request.data.host_nqn(), request.data.subsystem_nqn());
         let (Ok(host), Ok(subsystem)) = names else {
             // Without TLS, let the registry report the invalid names.
-            let invalid = || not_by_tls(Reason::TlsOtherHost, "its names are none");
+            let invalid = || {
+                not_by_tls(Reason::TlsOtherHost, "the host NQN or the subsystem NQN is malformed")
+            };
             return if shown.is_none() { Ok(()) } else { Err(invalid()) };
         };
         let checked = self.tls.check(request.port, shown, host, subsystem);
@@ -509,7 +511,7 @@ impl TargetShared {
         tracing::debug!(
             controller = teardown.controller.0,
             reason = ?teardown.reason,
-            "ending {} queues",
+            "closing {} queues",
             teardown.queues.len()
         );
         self.host_is_out(management, teardown);

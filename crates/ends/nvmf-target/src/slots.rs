@@ -52,8 +52,8 @@ pub(crate) enum Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Full(most) => write!(f, "{most} connections are the limit"),
-            Self::Share(share) => write!(f, "{share} connections are the limit for one address"),
+            Self::Full(most) => write!(f, "the target is at its limit of {most} connections"),
+            Self::Share(share) => write!(f, "this address is at its limit of {share} connections"),
         }
     }
 }

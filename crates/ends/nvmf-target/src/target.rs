@@ -179,7 +179,7 @@ impl Drop for Target {
         if !thread::panicking()
             && let Err(error) = self.stop_threads()
         {
-            tracing::error!("an event loop had failed: {error}");
+            tracing::error!("an event loop of the target failed: {error}");
         }
     }
 }
@@ -254,7 +254,7 @@ fn raise_file_limit() {
         let mut limit = getrlimit(Resource::Nofile);
         limit.current = limit.maximum;
         if let Err(error) = setrlimit(Resource::Nofile, limit) {
-            tracing::debug!("the limit of open files stays: {error}");
+            tracing::debug!("cannot raise the limit of open files: {error}");
         }
     }
 }
@@ -293,7 +293,7 @@ fn shortage(limit: usize, left: usize) -> Option<String> {
     (left < limits::MAX_CONNECTIONS).then(|| {
         format!(
             "the limit of {limit} open files leaves room for {left} connections: for more, raise \
-             it (LimitNOFILE= in the systemd unit, ulimit -n)"
+             the limit (LimitNOFILE= in the systemd unit, ulimit -n)"
         )
     })
 }
@@ -304,7 +304,7 @@ fn collect(started: Vec<Started>) -> Result<(Vec<Mailbox>, EngineKind), StartErr
     let mut mailboxes = Vec::new();
     let mut chosen = EngineKind::Auto;
     for receiver in started {
-        let died = |_| StartError::Thread(io::Error::other("it ended at once"));
+        let died = |_| StartError::Thread(io::Error::other("the thread exited during the start"));
         let (mailbox, engine) = os::recv(&receiver).map_err(died)??;
         mailboxes.push(mailbox);
         chosen = engine;

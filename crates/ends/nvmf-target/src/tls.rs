@@ -154,21 +154,21 @@ impl TlsTerms {
         match peer {
             Some(peer) if (peer.host.as_str(), peer.subsystem.as_str()) != (host, subsystem) => {
                 let (host, subsystem) = (&peer.host, &peer.subsystem);
-                let sentence = format!("its TLS key is that of host {host} for {subsystem}");
+                let sentence = format!("the host used the TLS key of host {host} for {subsystem}");
                 Err((Reason::TlsOtherHost, sentence))
             }
             Some(peer) if !now.keys.is_good(peer) => {
-                let sentence = "its TLS key was taken away meanwhile".to_owned();
+                let sentence = "the host's TLS key was removed during the handshake".to_owned();
                 Err((Reason::TlsUnknownIdentity, sentence))
             }
             Some(_) => Ok(()),
             None if now.policy(port) == TlsPolicy::Required => {
-                missing("it came without TLS, which is required here")
+                missing("the host connected without TLS, which this listener requires")
             }
             // Hosts that may connect without TLS may read the discovery log.
             None if subsystem == DISCOVERY_NQN => Ok(()),
             None if !now.keys.keys(host, subsystem).is_empty() => {
-                missing("it has a key for TLS here, and came without TLS")
+                missing("the host connected without TLS, although this target has a TLS key for it")
             }
             None => Ok(()),
         }

@@ -122,7 +122,7 @@ fn a_listener_comes_and_goes() {
     );
     connect(second, FIRST).expect("it listens again");
     let error = control.unlisten(first).expect_err("hosts know it by that");
-    assert!(error.to_string().contains("restart without it"), "{error}");
+    assert!(error.to_string().contains("restart the target without it"), "{error}");
     assert!(control.unlisten(any_port()).is_err());
     let error = control
         .listen(first, &PortAccess::default(), TlsPolicy::Allowed)

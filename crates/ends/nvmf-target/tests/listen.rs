@@ -92,6 +92,6 @@ fn the_other_family_can_follow() {
     TcpStream::connect(("127.0.0.1", port)).expect("both families");
     let four: SocketAddr = format!("0.0.0.0:{port}").parse().expect("an address");
     let error = target.control().listen(four, &access, plain).expect_err("it has them");
-    assert!(error.to_string().contains("has the connections of IPv4, too"), "{error}");
+    assert!(error.to_string().contains("also accepts IPv4 connections"), "{error}");
     target.stop().expect("it stops");
 }

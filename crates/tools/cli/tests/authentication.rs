@@ -149,7 +149,7 @@ fn with_tls_or_not_at_all() {
     let outcome = scratch.run(["id", &server.url(1), "--tls-key", &key]);
     outcome.fails_in_a_line(1, &["answers without TLS", "leave --tls-key out"]);
     let log = server.stop().stderr;
-    assert!(log.contains("it came with TLS, and there is none here"), "{log}");
+    assert!(log.contains("started a TLS handshake: this listener has no TLS"), "{log}");
 }
 
 #[cfg(unix)]
@@ -189,7 +189,11 @@ fn only_who_has_the_key_gets_in() {
         .fails_in_a_line(1, &["authenti"]);
     // The target logs each failed host, and no other.
     let log = || String::from_utf8(read(&log)).unwrap();
-    let expected = ["left when it was asked to", "does not fit the secret", "the host ended it"];
+    let expected = [
+        "disconnected when this target requested authentication",
+        "does not fit the secret",
+        "the host ended it",
+    ];
     until("each is said", || expected.iter().all(|part| log().contains(part)));
     server.stop();
     let log = log();

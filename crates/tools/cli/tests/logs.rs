@@ -68,7 +68,7 @@ fn a_host_that_cannot_stay_is_some_lines_and_a_number() {
     }
     let stderr = server.stop().stderr;
     assert!(stderr.lines().count() < 40 && stderr.contains(" connected to "), "{stderr}");
-    assert!(stderr.contains("more times that a host came or went in"), "{stderr}");
+    assert!(stderr.contains("more connects and disconnects of hosts in"), "{stderr}");
 }
 
 /// One line describes the change, and who made it.

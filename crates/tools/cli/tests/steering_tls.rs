@@ -235,7 +235,7 @@ fn whoever_fails_at_tls_is_counted_and_told_of() {
     let address = address.as_str().expect("an address");
     scratch.run(["ctl", "--control", &socket, "set-tls", address, "allowed"]).ok();
     // Now the host can send its name, for which the target has a key.
-    expect(&["tls_missing"], &["came without TLS"], Some(HOST), None);
+    expect(&["tls_missing"], &["the host connected without TLS"], Some(HOST), None);
     // The target reports five events for an address, and only counts later ones: no further step
     // may follow. Current identities contain a digest of the key; older ones do not.
     let reasons = ["tls_unknown_identity", "tls_wrong_key"];

@@ -80,7 +80,10 @@ impl<T: Transport> Session<T> {
         let is_elsewhere = machine.has_concatenated() && self.transport.peer().is_none();
         let psks = machine.take_psks();
         if let Some(psk) = psks.first() {
-            tracing::info!(peer = %self.peer, identity = %psk.identity, "authenticated: TLS next");
+            tracing::info!(
+                peer = %self.peer, identity = %psk.identity,
+                "the host authenticated; it must now reconnect with TLS"
+            );
             cx.shared.tls.generate(psks, &authentication.host, &authentication.subsystem);
         }
         if self.is_locked() && !is_elsewhere {
@@ -126,7 +129,7 @@ impl<T: Transport> Session<T> {
     fn is_not_its(&mut self, cx: &mut Context, reason: &str) {
         cx.notice(NoticeKind::Refused, self.peer.ip(), || {
             let host = self.host_to_authenticate();
-            tracing::warn!(peer = %self.peer, %host, "closing: {reason}");
+            tracing::warn!(peer = %self.peer, %host, "closing the connection: {reason}");
         });
         self.close_after_sending(cx);
     }
@@ -150,7 +153,10 @@ impl<T: Transport> Session<T> {
         cx.shared.admissions.not_authenticated(None);
         cx.notice(NoticeKind::Late, self.peer.ip(), || {
             let host = self.host_to_authenticate();
-            tracing::warn!(peer = %self.peer, %host, "it did not authenticate in time: closing");
+            tracing::warn!(
+                peer = %self.peer, %host,
+                "closing the connection: the host did not authenticate in time"
+            );
         });
         self.authentication = None;
         self.close(cx);
@@ -168,8 +174,8 @@ impl<T: Transport> Session<T> {
             return;
         }
         let how = match authentication.messages {
-            0 => "it has to authenticate here, and left when it was asked to",
-            _ => "it has to authenticate here, and left in the middle of it",
+            0 => "the host disconnected when this target requested authentication",
+            _ => "the host disconnected during authentication",
         };
         cx.notice(NoticeKind::Refused, self.peer.ip(), || {
             let host = self.host_to_authenticate();
@@ -260,7 +266,7 @@ impl<T: Transport> Session<T> {
         let job = Job::new((self.route, slot), machine, message, &authentication.waits);
         self.release(cx, slot);
         if let Err(error) = cx.shared.authenticate(self.peer.ip(), job) {
-            tracing::error!("cannot start the thread for authentication: {error}");
+            tracing::error!("cannot start the authentication thread: {error}");
             self.respond(slot, Status::INTERNAL_ERROR, 0);
             self.close_after_sending(cx);
         }
@@ -277,7 +283,10 @@ impl<T: Transport> Session<T> {
             return;
         }
         if cx.shared.authenticator.changed(&machine).is_some() {
-            tracing::info!(peer = %self.peer, "its key has changed meanwhile: closing");
+            tracing::info!(
+                peer = %self.peer,
+                "closing the connection: the host's key changed during authentication"
+            );
             self.close(cx);
             return;
         }

@@ -117,7 +117,8 @@ impl<T: Transport> Session<T> {
         cx.notice(NoticeKind::NoRoom, self.peer.ip(), || {
             tracing::warn!(
                 peer = %self.peer,
-                "closing: {bytes} bytes wait for this host, and others need the memory"
+                "closing the connection: {bytes} bytes wait for this host, and other hosts need \
+                 the memory"
             );
         });
         self.end(cx);

@@ -390,13 +390,13 @@ fn describe(command: &IoCommand) -> (NamespaceId, String) {
             (namespace, blocks("a write", lba, count))
         }
         IoCommand::Compare { namespace, lba, blocks: count, .. } => {
-            (namespace, blocks("a comparison", lba, count))
+            (namespace, blocks("a compare", lba, count))
         }
         IoCommand::Verify { namespace, lba, blocks: count, .. } => {
-            (namespace, blocks("a verification", lba, count))
+            (namespace, blocks("a verify", lba, count))
         }
         IoCommand::WriteZeroes { namespace, lba, blocks: count, .. } => {
-            (namespace, blocks("zeroing", lba, count))
+            (namespace, blocks("a zeroing", lba, count))
         }
         IoCommand::Flush { namespace } => (namespace, "a flush".to_owned()),
         IoCommand::Deallocate { namespace, .. } => (namespace, "a deallocation".to_owned()),

@@ -464,7 +464,10 @@ impl<T: Transport> Session<T> {
             SessionState::Waiting => {
                 cx.shared.admissions.refused(Reason::Late);
                 cx.notice(NoticeKind::Late, self.peer.ip(), || {
-                    tracing::warn!(peer = %self.peer, "no Connect command in time: closing");
+                    tracing::warn!(
+                        peer = %self.peer,
+                        "closing the connection: the host sent no Connect command in time"
+                    );
                 });
                 self.close(cx);
             }
@@ -474,7 +477,10 @@ impl<T: Transport> Session<T> {
                 if cx.now() >= deadline {
                     cx.notice(NoticeKind::Late, self.peer.ip(), || {
                         let peer = self.peer;
-                        tracing::warn!(%peer, "data that were to come did not: closing");
+                        tracing::warn!(
+                            %peer,
+                            "closing the connection: the host did not send its data in time"
+                        );
                     });
                     self.close(cx);
                 } else {

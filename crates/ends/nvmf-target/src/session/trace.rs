@@ -52,7 +52,7 @@ impl<T: Transport> Session<T> {
         let (controller, qid) = (queue.controller.0, queue.id.0);
         let (nsid, cid) = (request.sqe.nsid.get(), request.sqe.cid.get());
         let line = match step {
-            Step::Arrives(what) => format!("arrives: {}", what()),
+            Step::Arrives(what) => format!("arrived: {}", what()),
             Step::Waits(Gate::Data) if request.asked_for => {
                 format!("waits for data: R2T for {} bytes", request.pulled_bytes)
             }
@@ -60,7 +60,7 @@ impl<T: Transport> Session<T> {
                 format!("waits for data: {} bytes in its capsule", request.pulled_bytes)
             }
             Step::Waits(gate) => format!("waits at gate {gate:?}"),
-            Step::Wakes(gate) => format!("passes gate {gate:?}"),
+            Step::Wakes(gate) => format!("passed gate {gate:?}"),
             Step::Submits(lba, blocks) => format!("submitted: {blocks} blocks at LBA {lba}"),
             Step::AtOnce => "executed at once".to_owned(),
             Step::Answers(status, 0) => format!("answered: {status}"),

@@ -61,19 +61,21 @@ fn visitor(management: &Management, controller: ControllerId) -> Option<Visitor>
 
 fn in_words(reason: TeardownReason) -> &'static str {
     match reason {
-        TeardownReason::AdminQueueClosed => "it disconnected, or its connection was lost",
-        TeardownReason::KeepAliveExpired => "nothing was heard of it in its keep-alive time",
-        TeardownReason::AssociationExpired => "it had shut the controller down",
-        TeardownReason::Disabled => "it disabled the controller",
-        TeardownReason::Removed => "the controller was taken away from it",
+        TeardownReason::AdminQueueClosed => "the host disconnected, or its connection was lost",
+        TeardownReason::KeepAliveExpired => {
+            "the host was silent for longer than its keep-alive timeout"
+        }
+        TeardownReason::AssociationExpired => "the host had shut the controller down",
+        TeardownReason::Disabled => "the host disabled the controller",
+        TeardownReason::Removed => "the operator removed the controller",
         TeardownReason::CrossControllerReset => {
-            "it reset this controller by another one, after a lost connection"
+            "the host reset this controller via another one, after a lost connection"
         }
         TeardownReason::SubsystemRemoved => "the subsystem was removed",
-        TeardownReason::HostDisallowed => "it is not allowed any more",
+        TeardownReason::HostDisallowed => "the operator disallowed the host",
         TeardownReason::IdentifierProved => {
-            "another host gives the same identifier (HOSTID), and has proved who it is"
+            "another host has authenticated with the same identifier (HOSTID)"
         }
-        TeardownReason::TargetStopped => "the target stops",
+        TeardownReason::TargetStopped => "the target is stopping",
     }
 }

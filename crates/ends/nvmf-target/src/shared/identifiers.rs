@@ -75,16 +75,15 @@ impl TargetShared {
     }
 }
 
-const SAID: &str = "its identifier (HOSTID) is another host's, or not the one that is said here to \
-                    be its own (host_id): compare /etc/nvme/hostid";
+const SAID: &str = "the host sent an identifier (HOSTID) that belongs to another host, or differs \
+    from its host_id at this target: compare /etc/nvme/hostid";
 
-const ANOTHERS: &str = "its identifier (HOSTID) is that of another host, which has proved who it \
-                        is and is connected, or is registered with a reservation: give each host \
-                        its own (/etc/nvme/hostid), or say here whose it is (host_id, or \
-                        allow-host --host-id)";
+const ANOTHERS: &str = "the host sent the identifier (HOSTID) of another host, which has \
+    authenticated or holds a reservation registration: give each host its own (/etc/nvme/hostid), \
+    or assign the identifier at this target (host_id, or allow-host --host-id)";
 
-const ONE_TOO_MANY: &str = "it has given as many identifiers (HOSTID) as a host may have at once: \
-                            give this host one (/etc/nvme/hostid)";
+const ONE_TOO_MANY: &str = "the host uses as many identifiers (HOSTID) as a host may have at once: \
+    give this host a single one (/etc/nvme/hostid)";
 
 fn not_its_identifier(reason: &str) -> Denied {
     let parameter = ConnectInvalidParameter::in_data(std::mem::offset_of!(ConnectData, hostid));

@@ -120,7 +120,9 @@ impl TargetShared {
     ) -> Result<(), ChangeError> {
         let all = self.listening.all.lock().expect("no holder panics");
         let found = all.iter().find(|listened| listened.address == address);
-        let port = found.ok_or_else(|| refused(address, "the target does not listen there"))?.port;
+        let port = found
+            .ok_or_else(|| refused(address, "the target does not listen on this address"))?
+            .port;
         let mut management = self.lock_running()?;
         let before = management.registry.port_access(Some(port));
         let changed = management.registry.set_port_access(port, access.clone());
@@ -141,7 +143,9 @@ impl TargetShared {
         has_library(policy)?;
         let all = self.listening.all.lock().expect("no holder panics");
         let found = all.iter().find(|listened| listened.address == address);
-        let port = found.ok_or_else(|| refused(address, "the target does not listen there"))?.port;
+        let port = found
+            .ok_or_else(|| refused(address, "the target does not listen on this address"))?
+            .port;
         let mut management = self.lock_running()?;
         let before = self.tls.set_policy(port, policy);
         management.registry.set_security(port, security(policy));
@@ -208,12 +212,12 @@ impl TargetShared {
     pub(crate) fn unlisten(&self, address: SocketAddr) -> Result<(), ChangeError> {
         let mut all = self.listening.all.lock().expect("no holder panics");
         let Some(index) = all.iter().position(|listened| listened.address == address) else {
-            return Err(refused(address, "the target does not listen there"));
+            return Err(refused(address, "the target does not listen on this address"));
         };
         let started = all.iter().filter(|listened| listened.since_start).count();
         if all[index].since_start && started == 1 {
-            let sentence = "hosts know this target by the addresses that it was started with, and \
-                            this is the last of them: keep it, or restart without it";
+            let sentence = "this is the last address that the target was started with, and hosts \
+                know the target by these addresses: keep it, or restart the target without it";
             return Err(refused(address, sentence));
         }
         let Listened { port, .. } = all.remove(index);

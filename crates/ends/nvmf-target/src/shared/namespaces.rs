@@ -271,7 +271,9 @@ impl TargetShared {
         if found.is_ok_and(|exported| exported.backing.id == backing) {
             match adjusted(&mut management, subsystem, nsid, |_| Ok(())) {
                 Ok(event) => event.iter().for_each(|event| self.observed.log(event)),
-                Err(error) => tracing::error!("hosts cannot be told of a change: {error}"),
+                Err(error) => {
+                    tracing::error!("cannot notify hosts of a changed namespace: {error}")
+                }
             }
         }
         self.act(&mut management);

@@ -21,7 +21,7 @@ pub(crate) fn warn_of_same_serial(registry: &Registry, added: &SubsystemConfig) 
     if let Some(other) = others.find(|config| config.serial == added.serial) {
         tracing::warn!(
             "the subsystems {} and {} both have the serial number {}, by which hosts and \
-             /dev/disk/by-id tell disks: give one of them another",
+             /dev/disk/by-id distinguish disks: give one of them another serial number",
             other.nqn,
             added.nqn,
             added.serial

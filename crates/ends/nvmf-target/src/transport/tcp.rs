@@ -395,7 +395,7 @@ impl Session<Tcp> {
                     cx.shared.admissions.terminated();
                     cx.notice(NoticeKind::Fault, self.peer.ip(), || {
                         let peer = self.peer;
-                        tracing::warn!(%peer, "the host ended the connection: {status}");
+                        tracing::warn!(%peer, "the host terminated the connection: {status}");
                     });
                     self.close(cx);
                 }
@@ -429,8 +429,8 @@ impl Session<Tcp> {
             match fault.is_tls() {
                 true => tracing::warn!(
                     %peer,
-                    "refused: it came with TLS, and there is none here: tls = \"plain\" is said \
-                     of this listener, or no host has a key for TLS"
+                    "refused a host that started a TLS handshake: this listener has no TLS, \
+                     because it has tls = \"plain\", or because no host has a TLS key"
                 ),
                 false => tracing::warn!(%peer, "closing the connection: {fault}"),
             }

@@ -413,7 +413,7 @@ fn what_persists_holds_when_a_namespace_comes_back_while_hosts_are_connected() {
     assert_eq!(once_there(&mut other), Status::SUCCESS);
     remove();
     "rubbish".clone_into(&mut store.text.lock().unwrap());
-    let refused = add(Some(&kept)).expect_err("who was fenced would get in").to_string();
+    let refused = add(Some(&kept)).expect_err("a fenced host could write").to_string();
     assert!(refused.contains("damaged") && refused.contains("namespace 1"), "{refused}");
     // A namespace added without a reservation store gets one when it is added again with a store.
     add(None).expect("nothing is taken up");

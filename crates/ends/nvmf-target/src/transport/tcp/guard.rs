@@ -318,10 +318,12 @@ impl Session<Tcp> {
             }
             match error {
                 TlsError::NotTls => tracing::warn!(
-                    %peer, "refused: it came without TLS, which is required here (`--tls-key` at \
-                     the host; `--tls allowed` here lets hosts in that have no key)"
+                    %peer,
+                    "refused a host that connected without TLS, which this listener requires: \
+                     give the host --tls-key, or allow hosts without a key with `--tls allowed` \
+                     at this target"
                 ),
-                error => tracing::warn!(%peer, "refused: {error}"),
+                error => tracing::warn!(%peer, "refused a host: {error}"),
             }
         });
         if let Some(guard) = &mut self.transport.guard {
