@@ -65,7 +65,7 @@ export async function openStream(
   signal: AbortSignal,
 ): Promise<ReadableStreamDefaultReader<Uint8Array<ArrayBuffer>>> {
   const { body } = await send("GET", path, undefined, signal);
-  if (!body) throw new Refused("there is nothing to read");
+  if (!body) throw new Refused("the answer has no body");
   return body.getReader();
 }
 

@@ -77,17 +77,17 @@ export function attachedTroubles({ disks, at }: Attached, now: number): string[]
     const since = Math.min(...disk.paths.filter((path) => path.state !== "live").map((path) => path.since_seconds));
     const seconds = Number.isFinite(since) ? since + (now - at) / 1000 : NaN;
     const long = Number.isNaN(seconds) ? "" : `, for ${format.duration(Math.max(0, seconds))}`;
-    return `Disk ${disk.name}, attached here, is ${disk.state}${long}${disk.trouble ? `: ${disk.trouble}` : ""}.`;
+    return `Attached disk ${disk.name} is ${disk.state}${long}${disk.trouble ? `: ${disk.trouble}` : ""}.`;
   });
 }
 
 export class AttachedDisks {
   readonly node = el("div", { class: "fleets" });
-  private readonly picture = new Topology("Disks attached here");
+  private readonly picture = new Topology("Attached disks of this machine");
   private readonly table = new Table<Row>({
     title: "Paths of attached disks",
     key: (row) => row.key,
-    nothing: "No disk is attached here.",
+    nothing: "No disk is attached on this machine.",
     words: ({ disk, path }) => `${disk.use ?? ""} ${path?.url ?? ""}`,
     columns: [
       { title: "Disk", text: ({ disk }) => disk.name },

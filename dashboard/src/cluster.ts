@@ -58,7 +58,7 @@ export class Cluster {
     this.nodes = names.map((name) => {
       const watch = new Watch(`/v1/nodes/${encodeURIComponent(name)}`);
       watch.heard = (more) => this.tell(name, more);
-      return { name, watch, error: "it has not answered yet" };
+      return { name, watch, error: "the node has not answered yet" };
     });
     this.byName = new Map(this.nodes.map((node) => [node.name, node]));
   }
@@ -116,14 +116,14 @@ export class Cluster {
     for (const disk of this.attached ? disks : []) {
       const was = before.get(disk.name);
       const isWell = disk.state === "live";
-      if (!was) this.say(`Disk ${disk.name} is attached here.`, "good");
+      if (!was) this.say(`Disk ${disk.name} was attached.`, "good");
       else if (was.state !== disk.state) {
         const why = !isWell && disk.trouble ? `: ${disk.trouble}` : "";
-        this.say(`Disk ${disk.name}, attached here, is ${disk.state}${why}.`, isWell ? "good" : "bad");
+        this.say(`Attached disk ${disk.name} is ${disk.state}${why}.`, isWell ? "good" : "bad");
       }
       before.delete(disk.name);
     }
-    if (this.attached) for (const name of before.keys()) this.say(`Disk ${name} is not attached any more.`);
+    if (this.attached) for (const name of before.keys()) this.say(`Disk ${name} is no longer attached.`);
     this.attached = { disks, at: present() };
   }
 
@@ -142,7 +142,7 @@ export class Cluster {
       return;
     }
     this.fleets.set(name, now);
-    if (!was) tell(`Fleet ${now.plan} runs.`, "good");
+    if (!was) tell(`Fleet ${now.plan} started.`, "good");
     if (now.failed && !was?.failed) tell(`Fleet ${now.plan} has failed: ${now.failed}`, "bad");
     else if (now.phase && now.phase !== was?.phase) tell(`Fleet ${now.plan}: ${now.phase}.`);
   }
@@ -156,13 +156,13 @@ export class Cluster {
   troubles(now: number): string[] {
     if (this.goneSince !== null) {
       const since = duration(Math.max(0, (now - this.goneSince) / 1000));
-      return [`farblock ui does not answer, for ${since}. What is shown is how it was then.`];
+      return [`farblock ui has not answered for ${since}. The page shows the last known state.`];
     }
     const attached = this.attached ? attachedTroubles(this.attached, now) : [];
     const said = this.nodes.flatMap(({ name, watch, error }) => {
       if (watch.goneSince === null) return watch.troubles(now).map((text) => `${name}: ${text}`);
       const since = duration(Math.max(0, (now - watch.goneSince) / 1000));
-      return [`${name} does not answer, for ${since} (since ${clock(watch.goneSince)}): ${error}.`];
+      return [`${name} has not answered for ${since} (since ${clock(watch.goneSince)}): ${error}.`];
     });
     return [...said, ...attached];
   }
@@ -191,7 +191,7 @@ export class Cluster {
     for (const node of this.nodes) {
       const one = said.find((one) => one.name === node.name);
       if (!one?.status || !one.stats) {
-        this.gone(node, one?.error ?? "nothing is known of it");
+        this.gone(node, one?.error ?? "farblock ui has no status of this node");
         continue;
       }
       if (node.watch.goneSince !== null) this.documentsAt = 0;

@@ -69,7 +69,7 @@ export function change(a: Middle, b: Middle, { more, less, whole }: Measure): { 
   if (a.count === 0 && b.count === 0) return { figure: "–", words: "nothing was measured", is: false };
   if (a.count < FEWEST || b.count < FEWEST) {
     const which = a.count < FEWEST ? (b.count < FEWEST ? "both are" : "A is") : "B is";
-    return { figure: "–", words: `${which} too short to say`, is: false };
+    return { figure: "–", words: `${which} too short to compare`, is: false };
   }
   if (a.median === 0) {
     const words = b.median === 0 ? "none in either" : "only in B";
@@ -79,7 +79,7 @@ export function change(a: Middle, b: Middle, { more, less, whole }: Measure): { 
   const sign = share < 0 ? "−" : "+";
   const figure = `${sign}${(Math.abs(share) * 100).toFixed(Math.abs(share) < 0.0995 ? 1 : 0)} %`;
   const byChance = Math.abs(b.median - a.median) <= a.error + b.error;
-  if (byChance || Math.abs(share) < LEAST_CHANGE) return { figure, words: "the same, but for the usual ups and downs", is: false };
+  if (byChance || Math.abs(share) < LEAST_CHANGE) return { figure, words: "no difference beyond the usual variation", is: false };
   if (share >= 1) return { figure, words: `${(share + 1).toFixed(1)} times the ${whole}`, is: true };
   return { figure, words: `${(Math.abs(share) * 100).toFixed(0)} % ${share > 0 ? more : less}`, is: true };
 }
@@ -108,9 +108,9 @@ class Picker {
       "fieldset",
       { class: `period ${name.toLowerCase()}` },
       el("legend", {}, name, " ", this.words),
-      el("label", {}, "begins ", this.from),
+      el("label", {}, "starts ", this.from),
       el("label", {}, "seconds ", this.seconds),
-      el("button", { type: "button", click: take }, `${name} is what the charts show`),
+      el("button", { type: "button", click: take }, `Use the charts' period as ${name}`),
     );
   }
 
@@ -174,7 +174,7 @@ export class Comparison {
       this.hint,
       this.verdict,
       scroll,
-      el("div", { class: "bar" }, el("label", {}, "Both as lines, from their beginnings: ", this.measure), keys),
+      el("div", { class: "bar" }, el("label", {}, "Both as lines, from their starts: ", this.measure), keys),
       this.box,
     );
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
@@ -223,7 +223,7 @@ export class Comparison {
     for (const { period, reach } of [this.pickers.A, this.pickers.B].map((picker) => ({ period: picker.period, reach: picker.reach.bind(picker) }))) {
       reach(Math.min(past.start, period.from), Math.max(now - SHORTEST, period.from));
     }
-    say(this.hint, `Drag over a chart to pick ${this.next}; the keys a and b take what the charts show.`);
+    say(this.hint, `Drag over a chart to pick ${this.next}; the keys a and b pick the period that the charts show.`);
     const slices = { A: within(past, this.pickers.A.period), B: within(past, this.pickers.B.period) };
     this.table(past, slices.A, slices.B);
     this.overlay(slices.A, slices.B);
@@ -244,8 +244,8 @@ export class Comparison {
       row.forEach((text, column) => say(line.children[column]!, text));
     });
     const [first, second] = [stepOf(a), stepOf(b)];
-    const coarse = first === second ? "" : ` A is known by ${format.duration(first)}, B by ${format.duration(second)}.`;
-    const words = said.length > 0 ? `In B: ${said.join("; ")}.` : "B is as A was, as far as can be told.";
+    const coarse = first === second ? "" : ` A has one value per ${format.duration(first)}, B one per ${format.duration(second)}.`;
+    const words = said.length > 0 ? `In B: ${said.join("; ")}.` : "B does not differ from A beyond the usual variation.";
     say(this.verdict, words + coarse);
   }
 

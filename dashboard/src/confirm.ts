@@ -41,14 +41,14 @@ export function dialog(title: string, ...content: (Node | null)[]): HTMLDialogEl
 /** Why it did not work, and what that means. */
 export function reason(error: unknown): string {
   if (error instanceof Meanwhile) {
-    return "Nothing was changed: somebody else has changed this meanwhile. Close this and look again.";
+    return "Nothing was changed: another user has changed this object meanwhile. Close this dialog and open it again.";
   }
-  if (error instanceof Locked) return "Nothing was changed: the token is no good any more.";
+  if (error instanceof Locked) return "Nothing was changed: the token is no longer valid.";
   if (error instanceof Refused && error.status < BAD_GATEWAY) {
     return `Nothing was changed: ${error.message.replace(/\.$/, "")}.`;
   }
   const why = error instanceof Refused ? ` (${error.message})` : "";
-  return `There was no answer${why}: close this, and see whether it was changed when there is one.`;
+  return `The target did not answer${why}: close this dialog, and check for the change when the target answers again.`;
 }
 
 /** Asks, does it, and says what came of it. */
@@ -111,13 +111,13 @@ class Question {
     const { steps, version } = await this.shared.make(names, change, was);
     this.done();
     this.offer(null);
-    if (steps.length === 0) return this.tell("It was so already.");
+    if (steps.length === 0) return this.tell("Nothing to change: the target has this setting already.");
     const told = `Done: ${steps.join("; ")}.`;
     if (back && "none" in back) return this.tell(`${told} ${back.none}`);
     this.tell(told);
     const now = await this.shared.see(names).catch(() => null);
     if (now?.version !== version) {
-      return this.tell(`${told} There is no undo: somebody else changed something at the same moment.`);
+      return this.tell(`${told} Undo is not possible: another user made a change at the same moment.`);
     }
     const undo = (): Promise<void> => this.undo(back?.change ?? backTo(was), now.part);
     if (!back) return this.offer(undo, "Undo");

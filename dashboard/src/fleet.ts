@@ -46,7 +46,7 @@ class Panel {
     this.table = new Table<Row>({
       title: `Fleet ${format.tail(plan, 60)}`,
       key: (row) => row.key,
-      nothing: "No host drives a load at the moment.",
+      nothing: "No host runs a load at the moment.",
       columns: [
         { title: "Hosts", text: ({ host }) => format.tail(host.name, 48) },
         { title: "State", text: ({ host }) => state(host) },

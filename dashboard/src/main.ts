@@ -17,7 +17,7 @@ function login(wrong: boolean): void {
   // One that is open would be before the form.
   for (const box of document.querySelectorAll("dialog")) box.close();
   const token = el("input", { type: "password", autocomplete: "off", size: 36, required: true });
-  const said = wrong ? "This is not the token of this target. Without --ui-token it has a new one after each start." : "";
+  const said = wrong ? "The target refused this token. Without --ui-token, the target creates a new token at each start." : "";
   const form = el(
     "form",
     {
@@ -29,7 +29,7 @@ function login(wrong: boolean): void {
       },
     },
     el("h1", {}, "farblock"),
-    el("p", {}, "farblock printed an address with a token when it started. Open that, or enter the token:"),
+    el("p", {}, "farblock printed an address with a token when it started. Open that address, or enter the token:"),
     el("label", {}, "Token ", token),
     el("button", { class: "main" }, "Open"),
     el("p", { role: "alert" }, said),

@@ -82,7 +82,7 @@ export function verified(nqn: string, { nsid, mirror, block_size }: NamespaceSta
   const unread = mirror.unread_legs ?? [];
   if (unread.length > 0) {
     const legs = unread.map((name) => format.tail(name, 48)).join(" and ");
-    said.push(`${which}: ${format.bytes(mirror.uncompared_bytes ?? 0)} were not compared, since ${legs} could not be read there.`);
+    said.push(`${which}: ${format.bytes(mirror.uncompared_bytes ?? 0)} were not compared, because reads failed on ${legs}.`);
   }
   return said;
 }

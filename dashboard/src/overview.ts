@@ -70,14 +70,14 @@ export class Overview {
   show(): void {
     if (this.opened) return this.opened.show();
     const { nodes, goneSince, model, polled } = this.cluster;
-    const fresh = polled === null ? "live" : "asking each second";
+    const fresh = polled === null ? "live" : "polling each second";
     const live = nodes.filter((node) => node.watch.isLive);
     const gone = goneSince !== null || (live.length === 0 && nodes.length > 0);
     document.body.classList.toggle("gone", gone);
     this.alarms.show(this.cluster.troubles(present()));
     const good = live.length === nodes.length;
     say(this.state, gone ? "not answering" : this.stretch.held ? "paused" : good ? fresh : `${live.length} of ${nodes.length} live`);
-    this.state.title = polled === null ? "" : `There is no stream of events: ${polled}`;
+    this.state.title = polled === null ? "" : `The page has no event stream: ${polled}`;
     this.state.className = `state ${gone || !good ? "bad" : this.stretch.held ? "held" : "good"}`;
     const rates = model.target?.rates;
     document.title = gone ? "farblock: not answering" : `farblock: ${format.short(iops(rates))} IOPS`;

@@ -163,9 +163,9 @@ export class Page {
     const gone = goneSince !== null;
     document.body.classList.toggle("gone", gone);
     this.alarms.show(this.watch.troubles(present()));
-    const live = this.watch.polled === null ? "live" : "asking each second";
+    const live = this.watch.polled === null ? "live" : "polling each second";
     say(this.state, gone ? "not answering" : this.stretch.held ? "paused" : live);
-    this.state.title = this.watch.polled === null ? "" : `There is no stream of events: ${this.watch.polled}`;
+    this.state.title = this.watch.polled === null ? "" : `The page has no event stream: ${this.watch.polled}`;
     this.state.className = `state ${gone ? "bad" : this.stretch.held ? "held" : "good"}`;
     document.title = gone ? "farblock: not answering" : `farblock: ${format.short(iops(model.target?.rates))} IOPS`;
     if (!status || document.hidden) return;

@@ -37,7 +37,7 @@ async function open(
     confirm(shared, step, done);
   };
   try {
-    content = fill(await shared.document(), ask) ?? [el("p", {}, "It is not there any more.")];
+    content = fill(await shared.document(), ask) ?? [el("p", {}, "The target no longer has this object.")];
   } catch (error) {
     content = [el("p", { role: "alert" }, reason(error))];
   }
@@ -74,27 +74,27 @@ export function steerNamespace(desk: Desk, nqn: string, shown: NamespaceStatus):
       ask({ ...part, question, verb, change: { method: "PATCH", body } });
     const protect = (): void => {
       const question = was.read_only
-        ? `Take writes to ${which} again?`
-        : `Refuse writes to ${which}? Programs that are writing to it will see errors.`;
+        ? `Accept writes to ${which} again?`
+        : `Refuse writes to ${which}? Programs that write to it get errors.`;
       patch(question, was.read_only ? "Make it writable" : "Make it read-only", { read_only: !was.read_only });
     };
     const limits = limitFields(was.limits ?? {}, false);
     const limit = (): void => {
       if (!limits.valid()) return;
-      patch(`Limit ${which} to ${limits.words()}? What is over a limit waits.`, "Limit", { limits: limits.patch() });
+      patch(`Limit ${which} to ${limits.words()}? I/O over a limit waits.`, "Limit", { limits: limits.patch() });
     };
     const remove = (): void => {
-      const question = `Stop sharing ${which}? Hosts lose the disk at once; what was given to it already is finished.`;
+      const question = `Stop sharing ${which}? Hosts lose the disk at once; the target completes operations that have started.`;
       const step: Step = { ...part, question, verb: "Remove", change: { method: "DELETE" } };
       if (!isFleeting(was.path)) return ask(step);
-      const none = "There is no undo: what it held was in memory.";
-      ask({ ...step, question: `${question} What it holds is in memory, and lost: there is no undo.`, back: { none } });
+      const none = "Undo is not possible: the data were in memory.";
+      ask({ ...step, question: `${question} Its data are in memory and will be lost: undo is not possible.`, back: { none } });
     };
     return [
       resize(shown, part, which, ask),
       el("p", {}, button(was.read_only ? "Make it writable…" : "Make it read-only…", protect), " ", button("Remove…", remove)),
       folded("Limits", limits.node, el("p", {}, button("Limit…", limit))),
-      folded("Who sees it", ...visibility(was, which, patch)),
+      folded("Visibility", ...visibility(was, which, patch)),
     ];
   });
 }
@@ -109,11 +109,11 @@ function resize(shown: NamespaceStatus, part: Part, which: string, ask: Ask): HT
     const wanted = Math.round((size.valueAsNumber * GIB) / shown.block_size) * shown.block_size;
     if (!(wanted > 0) || wanted === has) return size.focus();
     const from = `from ${bytes(has)} to ${bytes(wanted)}`;
-    const loses = wanted < has ? " Hosts get errors beyond the new end; what stores it keeps what is there, and Undo brings it back." : "";
-    const question = `Resize ${which} ${from}?${loses} Hosts are told at once.`;
+    const loses = wanted < has ? " Hosts get errors beyond the new end. The storage keeps the data there, and Undo makes them available again." : "";
+    const question = `Resize ${which} ${from}?${loses} The target notifies hosts at once.`;
     // As large as what stores it would be as large as it was made.
     const back: Back = {
-      question: `Make it ${bytes(has)} again? Hosts get errors beyond that, also for what they have written there since. What stores it is not made shorter.`,
+      question: `Resize it to ${bytes(has)} again? Hosts get errors beyond the former end, also for data that they have written there since. The storage itself does not shrink.`,
       change: { method: "PUT", body: { ...was, size: has } },
     };
     const step: Step = { ...part, question, verb: "Resize", change: { method: "PATCH", body: { size: wanted } } };
@@ -135,13 +135,13 @@ function visibility(
   const act = (): void => {
     const hosts = all.checked ? null : lines(only.value);
     const who = hosts === null ? "all hosts that may connect" : hosts.length === 0 ? "no host" : hosts.join(", ");
-    const question = `Have ${which} be seen by ${who}? For others the disk is gone at once.`;
-    patch(question, "Change who sees it", { visible_to: hosts });
+    const question = `Make ${which} visible to ${who}? Other hosts lose the disk at once.`;
+    patch(question, "Change visibility", { visible_to: hosts });
   };
   return [
     el("p", {}, el("label", {}, all, " All hosts that may connect")),
-    el("p", {}, el("label", {}, "Or only these, an NQN a line (none: nobody) ", only)),
-    el("p", {}, button("Change who sees it…", act)),
+    el("p", {}, el("label", {}, "Or only these hosts, one NQN per line (empty: no host) ", only)),
+    el("p", {}, button("Change visibility…", act)),
   ];
 }
 
@@ -154,9 +154,9 @@ export function steerSubsystem(desk: Desk, nqn: string, status: Status | null): 
     if (!was) return null;
     const remove = (): void => {
       const lost = Object.values(was.namespaces).some(({ path }) => isFleeting(path));
-      const none = "There is no undo: some of it was in memory.";
-      const more = lost ? " What is in memory is lost: there is no undo." : "";
-      const question = `Remove ${which}? Its namespaces go, and all hosts that use it are disconnected.${more}`;
+      const none = "Undo is not possible: some of the data were in memory.";
+      const more = lost ? " Data in memory will be lost: undo is not possible." : "";
+      const question = `Remove ${which}? The target removes its namespaces and disconnects all hosts that use it.${more}`;
       const step: Step = { names, was, question, verb: "Remove", change: { method: "DELETE" } };
       ask(lost ? { ...step, back: { none } } : step);
     };
@@ -181,7 +181,7 @@ function addition(nqn: string, was: SubsystemDocument, ask: Ask): Node[] {
     if (!Number.isInteger(nsid) || Object.hasOwn(was.namespaces, nsid)) return number.focus();
     const how = only.checked ? ", read-only" : "";
     ask({
-      question: `Share ${wanted} as namespace ${nsid} of ${tail(nqn, 60)}${how}? Hosts that use the subsystem have the disk at once.`,
+      question: `Share ${wanted} as namespace ${nsid} of ${tail(nqn, 60)}${how}? Hosts that use the subsystem get the disk at once.`,
       verb: "Add",
       names: ["subsystems", nqn, "namespaces", nsid],
       was: undefined,
@@ -209,7 +209,7 @@ function hosts(nqn: string, was: SubsystemDocument, ask: Ask): Node[] {
     ask({ names, was: undefined, question: `Let ${host} use ${which}?`, verb: "Allow", change: { method: "PUT", body: {} } });
   };
   const any = (): void => {
-    const question = `Let any host use ${which}, whatever its name? The list goes, with its keys and limits.`;
+    const question = `Let any host use ${which}? The target removes the list of hosts, with their keys and limits.`;
     const body = { allow_any_host: true, hosts: null };
     const names: Names = ["subsystems", nqn];
     ask({ names, was, question, verb: "Let any host connect", change: { method: "PATCH", body } });
@@ -231,27 +231,27 @@ function connected(status: Status | null, nqn: string): string[] {
 /** The way from any host to listed ones: those that are there stay. */
 function anyHost(nqn: string, was: SubsystemDocument, there: string[], ask: Ask): Node[] {
   const close = (): void => {
-    const who = there.length === 0 ? "no host: none is connected" : `only ${there.join(", ")}`;
-    const question = `Let ${who} use subsystem ${tail(nqn, 60)} from now on? They can be limited, and disallowed, then.`;
+    const who = there.length === 0 ? "no host (none is connected)" : `only ${there.join(", ")}`;
+    const question = `Let ${who} use subsystem ${tail(nqn, 60)}? You can limit and disallow listed hosts.`;
     const body = { allow_any_host: false, hosts: Object.fromEntries(there.map((host) => [host, {}])) };
-    ask({ names: ["subsystems", nqn], was, question, verb: "Let only these connect", change: { method: "PATCH", body } });
+    ask({ names: ["subsystems", nqn], was, question, verb: "Allow only these hosts", change: { method: "PATCH", body } });
   };
   return [
-    el("p", {}, "Any host may connect: one that is ended would be back, and none can be limited."),
-    el("p", {}, button("Let only those connect that are connected now…", close)),
+    el("p", {}, "Any host may connect: a disconnected host would reconnect, and hosts cannot be limited."),
+    el("p", {}, button("Allow only the connected hosts…", close)),
   ];
 }
 
 function hostActions(nqn: string, host: string, was: HostDocument, which: string, ask: Ask): (Node | string)[] {
   const part = { names: ["subsystems", nqn, "hosts", host], was };
   const disallow = (): void => {
-    const question = `Stop ${host} from using ${which}? Its connections end at once.`;
+    const question = `Stop ${host} from using ${which}? Its connections close at once.`;
     ask({ ...part, question, verb: "Disallow", change: { method: "DELETE" } });
   };
   const fields = limitFields(was.limits ?? {}, true);
   const limit = (): void => {
     if (!fields.valid()) return;
-    const question = `Limit ${host} with ${which} to ${fields.words()}? What is over a limit waits.`;
+    const question = `Limit ${host} on ${which} to ${fields.words()}? I/O over a limit waits.`;
     ask({ ...part, question, verb: "Limit", change: { method: "PATCH", body: { limits: fields.patch() } } });
   };
   const limits = folded(`Limits of ${tail(host, 40)}`, fields.node, el("p", {}, button("Limit…", limit, `Limit ${host}`)));
@@ -276,7 +276,7 @@ export function steerHost(desk: Desk, host: string, status: Status | null): Prom
 
 /** A subsystem that is not there yet. */
 export function addSubsystem(desk: Desk): Promise<void> {
-  return open(desk, "Add a subsystem", "It is shared at every address that the target listens on.", (document, ask) => {
+  return open(desk, "Add a subsystem", "The target shares it at every address that it listens on.", (document, ask) => {
     const name = el("input", { type: "text", size: 40, placeholder: "nqn.2026-11.org.example:disks" });
     const any = el("input", { type: "checkbox" });
     const act = (): void => {

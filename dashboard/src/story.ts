@@ -97,16 +97,16 @@ export class News {
   since(at: number, isStatus: boolean): Happening[] {
     const told: Happening[] = [];
     if (this.lost > 0) {
-      const text = `More happened than could be told: ${plural(this.lost, "event")} left out.`;
+      const text = `Too many events at once: ${plural(this.lost, "event")} left out.`;
       told.push({ at, weight: "plain", text });
     }
     this.lost = 0;
     for (const { host, subsystem, reason } of this.visits) {
-      const text = `Host ${tail(host ?? "", NAME)} came to ${tail(subsystem ?? "", NAME)} and left: ${reason}.`;
+      const text = `Host ${tail(host ?? "", NAME)} connected to ${tail(subsystem ?? "", NAME)} and left: ${reason}.`;
       told.push({ at, weight: "plain", text });
     }
     const more = this.visited - this.visits.length;
-    if (more > 0) told.push({ at, weight: "plain", text: `${plural(more, "more visit")} of hosts.` });
+    if (more > 0) told.push({ at, weight: "plain", text: `${plural(more, "more short connection")} of hosts.` });
     this.visits.length = 0;
     this.visited = 0;
     if (isStatus) this.forget();
@@ -139,15 +139,15 @@ export function refusals(was: Stats, is: Stats, at: number, news: News): Happeni
 
 const REFUSALS: Record<string, string> = {
   host_not_allowed: "the host may not connect",
-  no_subsystem: "there is no such subsystem",
-  full: "the target has as many as it can take",
+  no_subsystem: "the target has no such subsystem",
+  full: "the target is at its limit of connections",
 };
 
 export function differences(was: Status, is: Status, at: number, news: News): Happening[] {
   const told: Happening[] = [];
   const tell: Tell = (text, weight = "plain", lasts = false) => told.push({ at, weight, text, lasts });
   if (was.pid !== is.pid || is.uptime_seconds < was.uptime_seconds) {
-    tell(`The target was started anew (process ${is.pid}).`);
+    tell(`The target restarted (process ${is.pid}).`);
   }
   hosts(was, is, tell, news);
   compare(
@@ -160,8 +160,8 @@ export function differences(was: Status, is: Status, at: number, news: News): Ha
   compare(
     byName(was.listening, String),
     byName(is.listening, String),
-    (address) => tell(`The target listens on ${address} now.`),
-    (address) => tell(`The target does not listen on ${address} any more.`),
+    (address) => tell(`The target started to listen on ${address}.`),
+    (address) => tell(`The target stopped listening on ${address}.`),
     () => undefined,
   );
   return told;
@@ -201,7 +201,7 @@ function paths(was: Status, is: Status, tell: Tell, news: News): void {
     of(was),
     of(is),
     (one) => wasThere.has(host(one)) && tell(`${who(one)} has one more path to ${where(one)}.`, "good"),
-    (one) => isThere.has(host(one)) && tell(`${who(one)} lost its path to ${where(one)}, and goes on${news.why(one)}.`, "bad"),
+    (one) => isThere.has(host(one)) && tell(`${who(one)} lost a path to ${where(one)} and continues${news.why(one)}.`, "bad"),
     () => undefined,
   );
 }
@@ -210,17 +210,17 @@ function subsystem(was: SubsystemStatus, is: SubsystemStatus, tell: Tell, news: 
   const where = tail(is.nqn, NAME);
   const failed = is.media_errors - was.media_errors;
   if (failed > 0) {
-    tell(`${plural(failed, "read or write")} failed in what stores ${where}${news.failure()}.`, "bad");
+    tell(`${plural(failed, "operation")} failed in the storage of ${where}${news.failure()}.`, "bad");
   }
   if (was.allow_any_host !== is.allow_any_host) {
-    const who = is.allow_any_host ? "Any host" : "No host but those listed";
-    tell(`${who} may connect to ${where} now.`);
+    const who = is.allow_any_host ? "Any host" : "Only listed hosts";
+    tell(`${who} may now connect to ${where}.`);
   }
   compare(
     byName(was.hosts, String),
     byName(is.hosts, String),
-    (host) => tell(`Host ${tail(host, NAME)} may connect to ${where} now.`),
-    (host) => tell(`Host ${tail(host, NAME)} may not connect to ${where} any more.`),
+    (host) => tell(`Host ${tail(host, NAME)} may now connect to ${where}.`),
+    (host) => tell(`Host ${tail(host, NAME)} may no longer connect to ${where}.`),
     () => undefined,
   );
   compare(
@@ -234,9 +234,9 @@ function subsystem(was: SubsystemStatus, is: SubsystemStatus, tell: Tell, news: 
 
 function namespace(was: NamespaceStatus, is: NamespaceStatus, where: string, tell: Tell): void {
   const which = `Namespace ${is.nsid} of ${where}`;
-  if (was.bytes !== is.bytes) tell(`${which} has ${bytes(is.bytes)} now, not ${bytes(was.bytes)}.`);
+  if (was.bytes !== is.bytes) tell(`${which} now has ${bytes(is.bytes)}, formerly ${bytes(was.bytes)}.`);
   if (was.read_only !== is.read_only) {
-    tell(`${which} ${is.read_only ? "refuses writes" : "takes writes again"} now.`);
+    tell(`${which} is now ${is.read_only ? "read-only" : "writable"}.`);
   }
   compare(
     byName(was.legs ?? [], (one) => one.name),
@@ -251,9 +251,9 @@ function leg(was: LegStatus, is: LegStatus, which: string, tell: Tell): void {
   if (was.state === is.state) return;
   const name = `The leg ${tail(is.name, NAME)}`;
   const why = is.reason ? ` (${is.reason})` : "";
-  if (is.state === "out") tell(`${which} goes on without one of its legs. ${name} is out${why}.`, "bad", true);
-  else if (is.state === "catching_up") tell(`${name} is back; what it missed is being copied.`);
-  else if (is.state === "away") tell(`${which} waits for a part of it: ${tail(is.name, NAME)} is away${why}.`, "bad", true);
-  else if (is.state === "ready") tell(`${which} has all of its parts: ${tail(is.name, NAME)} is back.`, "good");
+  if (is.state === "out") tell(`${which} continues without one of its legs. ${name} is out${why}.`, "bad", true);
+  else if (is.state === "catching_up") tell(`${name} is back; the mirror copies the data that it missed.`);
+  else if (is.state === "away") tell(`${which} waits for its part ${tail(is.name, NAME)}, which is away${why}.`, "bad", true);
+  else if (is.state === "ready") tell(`${which} has all of its parts again: ${tail(is.name, NAME)} is back.`, "good");
   else tell(`${name} is in sync again.`, "good");
 }

@@ -52,7 +52,7 @@ export class Parser {
       if (found) yield [found[1]!, found[2]!];
     }
     this.rest = this.rest.slice(begin);
-    if (this.rest.length > MAX_CHARACTERS) throw new Refused("what comes is no stream of events");
+    if (this.rest.length > MAX_CHARACTERS) throw new Refused("the answer is not an event stream");
   }
 }
 
@@ -111,7 +111,7 @@ async function follow(ear: Ear, changed: () => void): Promise<Course> {
     }
   } catch (error) {
     if (error instanceof Locked || error instanceof Refused) throw error;
-    if (error instanceof SyntaxError) throw new Refused("what comes is no stream of events");
+    if (error instanceof SyntaxError) throw new Refused("the answer is not an event stream");
     course.silent = signal.aborted;
   } finally {
     watchdog.stop();
@@ -139,7 +139,7 @@ async function once(ear: Ear, changed: () => void): Promise<boolean> {
     // One that was heard and ends is there again at once; one that was heard and is silent is gone.
     if (course.heard) return !course.silent;
     if (!course.began) return false;
-    why = "its events are held up on their way here";
+    why = "a proxy or the network delays the event stream";
   } catch (error) {
     if (!(error instanceof Refused)) throw error;
     why = error.message;

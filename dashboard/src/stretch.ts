@@ -58,12 +58,12 @@ export class Stretch {
     this.ranges = RANGES.map(([title, last]) =>
       el("button", { type: "button", click: () => this.range(last) }, title),
     );
-    const group = el("div", { class: "group", role: "group", "aria-label": "How far back" }, ...this.ranges);
+    const group = el("div", { class: "group", role: "group", "aria-label": "Range" }, ...this.ranges);
     const bar = el("div", { class: "bar" }, this.scope, this.whole, el("span", { class: "space" }), group, this.compare, this.pause);
     const hint = el(
       "p",
       { class: "quiet hint" },
-      "Drag over a chart to look closer, double-click to come back. Keys: space pauses, 1 to 5 choose how far back, c compares two periods, which a and b pick. ",
+      "Drag over a chart to zoom, double-click to return. Keys: space pauses, 1 to 5 choose the range, c compares two periods, which a and b pick. ",
       this.since,
     );
     this.node = el("section", { "aria-label": "Charts" }, bar, this.charts.node, hint, this.comparison.node);

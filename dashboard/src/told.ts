@@ -30,7 +30,7 @@ export class Log {
   private newest = "";
 
   constructor() {
-    const title = "What happened";
+    const title = "Events";
     const log = el("div", { class: "log", role: "log", "aria-label": title, tabindex: 0 }, this.list);
     this.node = el("section", { class: "panel" }, el("header", {}, el("h2", {}, title)), log);
   }

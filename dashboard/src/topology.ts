@@ -69,7 +69,7 @@ export class Topology {
   private notes = new Map<string, Element>();
   private wires: { link: Link; path: SVGPathElement }[] = [];
 
-  constructor(title = "Who uses what") {
+  constructor(title = "Connections") {
     this.picture = svg("svg", { role: "img", "aria-label": title });
     const label = `Picture of ${title.charAt(0).toLowerCase()}${title.slice(1)}`;
     const scroll = el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": label }, this.picture);
@@ -207,7 +207,7 @@ export function targetScene(status: Status, document: StateDocument | null, gone
   const words =
     `${format.plural(hosts, "host")} with ${format.plural(status.controllers.length, "controller")} ` +
     `on ${format.plural(status.subsystems.length, "subsystem")} with ` +
-    `${format.plural(namespaces, "namespace")}; the tables below have all of them`;
+    `${format.plural(namespaces, "namespace")}; the tables below list all of them`;
   const columns = boxes(status, document, lost);
   return { titles: TITLES, columns, ways: ways(status, lost), words };
 }

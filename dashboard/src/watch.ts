@@ -91,8 +91,8 @@ export class Watch {
     if (this.goneSince !== null) {
       const since = duration(Math.max(0, (now - this.goneSince) / 1000));
       said.push(
-        `The target does not answer, for ${since} (since ${clock(this.goneSince)}). ` +
-          "What is shown is how it was then. This page goes on asking.",
+        `The target has not answered for ${since} (since ${clock(this.goneSince)}). ` +
+          "The page shows the last known state, and keeps trying to connect.",
       );
       return said;
     }
@@ -107,14 +107,14 @@ export class Watch {
         for (const leg of (legs ?? []).filter((leg) => leg.state === "out" || leg.state === "away")) {
           const which = `Namespace ${nsid} of ${tail(nqn, 48)}`;
           const name = tail(leg.name, 48);
-          said.push(leg.state === "out" ? `${which} goes on without its leg ${name}, which is out.` : `${which} waits for its part ${name}.`);
+          said.push(leg.state === "out" ? `${which} continues without its leg ${name}, which is out.` : `${which} waits for its part ${name}.`);
         }
       }
     }
     const waiting = this.status?.controllers.filter((one) => one.subsystem && !one.ready) ?? [];
     if (waiting.length > 0 && this.uptimeSeconds > 5) {
       const hosts = [...new Set(waiting.map((one) => one.host_nqn))].slice(0, 3).join(", ");
-      said.push(`Connected, and not enabled by their hosts: ${waiting.length} controllers (${hosts}).`);
+      said.push(`${waiting.length} controllers are connected, but their hosts have not enabled them (${hosts}).`);
     }
     return said;
   }
@@ -157,7 +157,7 @@ export class Watch {
   takeStatus(status: Status, now: number): void {
     if (this.status) this.losses.take(this.status, status, now, this.news);
     if (this.status) this.tell(differences(this.status, status, now, this.news));
-    else this.tell([{ at: now, weight: "plain", text: "This page began to watch." }]);
+    else this.tell([{ at: now, weight: "plain", text: "The page opened." }]);
     this.status = status;
   }
 
@@ -168,7 +168,7 @@ export class Watch {
     this.model.lose();
     this.news.forget();
     this.documentAt = 0;
-    this.tell([{ at: this.goneSince, weight: "bad", text: `The target does not answer${this.status ? " any more" : ""}.` }]);
+    this.tell([{ at: this.goneSince, weight: "bad", text: `The target ${this.status ? "no longer answers" : "does not answer"}.` }]);
   }
 
   private tell(more: Happening[]): void {

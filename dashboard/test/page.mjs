@@ -269,13 +269,13 @@ async function steers(page, base) {
 
   await protect();
   await changed(other, { limits: { iops: 77 } });
-  await answer(page, "Make it read-only", /somebody else has changed this meanwhile/);
+  await answer(page, "Make it read-only", /another user has changed this object meanwhile/);
   hold(!(await state())[OTHER].namespaces[1].read_only, "of two who change the same thing, the second is told");
   await close(page);
   await protect();
   await answer(page, "Make it read-only");
   await changed(other, { limits: { iops: 78 } });
-  await answer(page, "Undo", /Nothing was changed: somebody else/);
+  await answer(page, "Undo", /Nothing was changed: another user/);
   const left = (await state())[OTHER].namespaces[1];
   hold(left.read_only && left.limits.iops === 78, "and so is who would undo what somebody else changed since", left);
   await close(page);
@@ -381,10 +381,10 @@ async function comes(page, state) {
 async function masks(page, state) {
   const row = page.locator("tr", { hasText: "null:1GiB" });
   await row.getByRole("button", { name: "Change…" }).click();
-  await page.getByText("Who sees it", { exact: true }).click();
+  await page.getByText("Visibility", { exact: true }).click();
   await page.getByLabel(/only these/).fill(HOST);
-  await page.getByRole("button", { name: "Change who sees it…" }).click();
-  await answer(page, "Change who sees it");
+  await page.getByRole("button", { name: "Change visibility…" }).click();
+  await answer(page, "Change visibility");
   hold((await state())[OTHER].namespaces[1].visible_to?.[0] === HOST, "a namespace is seen by one host only");
   await answer(page, "Undo", /^Undone: /);
   hold((await state())[OTHER].namespaces[1].visible_to === undefined, "and by all again");
@@ -409,7 +409,7 @@ async function hostsOf(page, state) {
   await page.getByRole("button", { name: `Disallow ${HOST}` }).click();
   await answer(page, "Disallow");
   await close(page);
-  await page.locator(".log").getByText(/may not connect to/).waitFor();
+  await page.locator(".log").getByText(/may no longer connect to/).waitFor();
   hold(true, "a host is disallowed, and the page tells of it");
   await hosts.click();
   await page.getByRole("button", { name: `Disallow ${KEYED}` }).click();
@@ -420,10 +420,10 @@ async function hostsOf(page, state) {
   hold(listed[KEYED]?.dhchap_key?.endsWith("host.key"), "who is allowed again has to prove who it is still", listed);
   const connected = panel(page, "Hosts").locator("tbody tr").first();
   await connected.getByRole("button", { name: "Change…" }).click();
-  await page.getByText("Any host may connect: one that is ended").waitFor();
+  await page.getByText("Any host may connect: a disconnected host").waitFor();
   await accessible(page, "what can be done with a host that is connected");
-  await page.getByRole("button", { name: "Let only those connect that are connected now…" }).click();
-  await answer(page, "Let only these connect");
+  await page.getByRole("button", { name: "Allow only the connected hosts…" }).click();
+  await answer(page, "Allow only these hosts");
   await close(page);
   const only = (await state())[NQN];
   const [host, ...more] = Object.keys(only.hosts);
@@ -464,7 +464,7 @@ async function killed(page, target, again) {
     new MutationObserver(told).observe(document.querySelector(".troubles"), { childList: true });
   });
   await stop(target, "SIGKILL");
-  await page.getByRole("alert").getByText("The target does not answer").waitFor();
+  await page.getByRole("alert").getByText("The target has not answered").waitFor();
   const failures = await page.evaluate(() => globalThis.failuresWhenTold);
   hold(failures >= 1 && failures <= 4, "when nobody answers two questions, each asked twice, it says so", failures);
   await page.screenshot({ path: join(screenshots, "gone.png") });
@@ -476,8 +476,8 @@ async function killed(page, target, again) {
   const back = await again();
   await page.locator(".state", { hasText: "live" }).waitFor();
   await answers.nth(before).waitFor();
-  await page.locator(".log").getByText("The target was started anew").waitFor();
-  hold((await page.getByRole("alert").getByText("does not answer").count()) === 0, "it goes on when the target is back, with what answers");
+  await page.locator(".log").getByText("The target restarted").waitFor();
+  hold((await page.getByRole("alert").getByText("has not answered").count()) === 0, "it goes on when the target is back, with what answers");
   await page.unroute("**/v1/state");
   return back;
 }
@@ -487,7 +487,7 @@ async function soon(page, target, again) {
   await takesLess(WITHIN_MS, "a target that is killed is told of within two seconds", async () => {
     await stop(target, "SIGKILL");
     const killed = performance.now();
-    await page.getByRole("alert").getByText("The target does not answer").waitFor();
+    await page.getByRole("alert").getByText("The target has not answered").waitFor();
     const took = performance.now() - killed;
     target = await again();
     await page.locator(".state", { hasText: "live" }).waitFor();
@@ -500,7 +500,7 @@ async function login(page, base) {
   await page.goto(base);
   await page.getByLabel("Token").fill("a-wrong-token-of-somebody");
   await page.getByRole("button", { name: "Open" }).click();
-  await page.getByText("This is not the token of this target").waitFor();
+  await page.getByText("The target refused this token").waitFor();
   await accessible(page, "the door");
   hold(true, "a wrong token is refused, in words");
   await page.goto("about:blank");
@@ -683,17 +683,17 @@ async function demonstration(browser, wrongs) {
   await page.goto(url);
   await page.locator(".box", { hasText: "in sync" }).nth(1).waitFor();
   hold(true, "the legs of a mirror are drawn");
-  await page.locator(".log").getByText(/lost its path to .* and goes on/).waitFor();
+  await page.locator(".log").getByText(/lost a path to .* and continues/).waitFor();
   await page.locator(".box.bad", { hasText: /lost at/ }).first().waitFor();
   hold(true, "a path that is lost is told of, and stays in the picture for a while");
-  await page.getByRole("alert").getByText(/goes on without its leg/).waitFor();
+  await page.getByRole("alert").getByText(/continues without its leg/).waitFor();
   await page.locator(".box.bad", { hasText: "out" }).waitFor();
   hold(true, "a leg that is out is an alarm, and drawn as one");
   await page.screenshot({ path: join(screenshots, "demo.png") });
   await accessible(page, "a mirror without a leg");
   await page.locator(".log").getByText(/is in sync again/).waitFor();
   // A frame later than the log, perhaps; and the next leg may be out by now.
-  await page.getByRole("alert").getByText(/goes on without its leg/).first().waitFor({ state: "hidden" });
+  await page.getByRole("alert").getByText(/continues without its leg/).first().waitFor({ state: "hidden" });
   hold(true, "and none when it is back");
   await page.close();
   await stop(shown, "SIGINT");
@@ -742,7 +742,7 @@ async function cluster(browser, wrongs) {
   let asked = 0;
   page.on("request", (asking) => (asked += asking.url().includes("/v1/nodes") ? 1 : 0));
   await stop(other, "SIGKILL");
-  await page.getByRole("alert").getByText(/^right does not answer/).waitFor();
+  await page.getByRole("alert").getByText(/^right has not answered/).waitFor();
   hold(asked === 0, "a node that is killed is told of, and nobody asked", asked);
   await row("right").getByText(/not answering/).waitFor();
   await page.locator(".state", { hasText: "1 of 2 live" }).waitFor();
@@ -752,12 +752,12 @@ async function cluster(browser, wrongs) {
   await page.screenshot({ path: join(screenshots, "cluster-lost.png"), fullPage: true });
   other = await right(address, door);
   await page.locator(".state", { hasText: /^live$/ }).waitFor();
-  hold((await page.getByRole("alert").getByText(/right does not answer/).count()) === 0, "and when it is back, that, too");
+  hold((await page.getByRole("alert").getByText(/right has not answered/).count()) === 0, "and when it is back, that, too");
   await page.locator(".log").getByText(/^.*right: The target answers again/).waitFor();
   await takesLess(WITHIN_MS, "a node that is killed is told of within two seconds", async () => {
     await stop(other, "SIGKILL");
     const killed = performance.now();
-    await page.getByRole("alert").getByText(/^right does not answer/).waitFor();
+    await page.getByRole("alert").getByText(/^right has not answered/).waitFor();
     const took = performance.now() - killed;
     other = await right(address, door);
     await page.locator(".state", { hasText: /^live$/ }).waitFor();
@@ -846,21 +846,21 @@ async function attachment(browser, wrongs) {
     await page.goto(shown.said.dashboard);
     const rows = panel(page, "Paths of attached disks").locator("tbody tr");
     await rows.nth(1).locator("td").nth(3).getByText("live").waitFor();
-    const picture = panel(page, "Disks attached here");
+    const picture = panel(page, "Attached disks of this machine");
     await picture.locator(".box text").getByText("disk", { exact: true }).waitFor();
     hold((await rows.count()) === 2, "its paths are on the page, and the node that one leads to");
     way.cut();
-    await page.getByRole("alert").getByText(/^Disk both, attached here, is degraded/).waitFor();
+    await page.getByRole("alert").getByText(/^Attached disk both is degraded/).waitFor();
     await picture.locator(".box.bad", { hasText: way.address }).getByText("reconnecting", { exact: true }).waitFor();
     hold(true, "a path that is cut is told of, and drawn as one");
     await accessible(page, "an attached disk without one of its paths");
     await page.screenshot({ path: join(screenshots, "attached.png"), fullPage: true });
     way.mend();
-    await page.locator(".log").getByText("Disk both, attached here, is live.").waitFor();
+    await page.locator(".log").getByText("Attached disk both is live.").waitFor();
     await picture.locator(".box.bad").waitFor({ state: "detached" });
     hold(true, "and when it is back");
     spawnSync(binary, ["detach", "both", "--runtime-dir", runtime], { cwd: work, timeout: PATIENCE_MS });
-    await page.locator(".log").getByText("Disk both is not attached any more.").waitFor();
+    await page.locator(".log").getByText("Disk both is no longer attached.").waitFor();
     hold(true, "and forgotten when it is detached");
     await page.close();
     await stop(shown);
@@ -884,14 +884,14 @@ async function mute(browser, wrongs) {
     const look = () => {
       const has = (words) => document.body?.textContent.includes(words);
       // Both in one frame, where a busy machine draws few of them.
-      if (has("left: This page began to watch")) globalThis.first ??= "left";
-      if (has("mute does not answer")) globalThis.first ??= "mute";
+      if (has("left: The page opened")) globalThis.first ??= "left";
+      if (has("mute has not answered")) globalThis.first ??= "mute";
       if (!globalThis.first) requestAnimationFrame(look);
     };
     look();
   });
   await page.goto(shown.said.dashboard);
-  await page.getByRole("alert").getByText(/^mute does not answer.*in time/).waitFor();
+  await page.getByRole("alert").getByText(/^mute has not answered.*in time/).waitFor();
   await page.locator(".state", { hasText: "1 of 2 live" }).waitFor();
   const first = await page.evaluate(() => globalThis.first);
   hold(first === "left", "a node that is mute from the start keeps no other one waiting", first);
@@ -958,7 +958,7 @@ async function steered(browser, wrongs) {
   await close(page);
   await stop(right, "SIGKILL");
   await panel(page, "Namespaces").getByRole("button", { name: "Change…" }).click();
-  await page.getByText(/There was no answer \(right: Connection refused\)/).waitFor();
+  await page.getByText(/The target did not answer \(right: Connection refused\)/).waitFor();
   hold(true, "a node that is gone is said to be");
   await close(page);
   await page.close();

@@ -40,7 +40,7 @@ async function streams(browser, wrongs) {
   await takesLess(WITHIN_MS, "silence is told of within two seconds, and that it is over", async () => {
     target.beats = false;
     const began = performance.now();
-    await alarm(page, "The target does not answer").waitFor();
+    await alarm(page, "The target has not answered").waitFor();
     const took = performance.now() - began;
     target.beats = true;
     await says(page, /^live$/);
@@ -58,15 +58,15 @@ async function streams(browser, wrongs) {
 
   target.stream = "none";
   target.cut();
-  await says(page, "asking each second");
+  await says(page, "polling each second");
   await rises(page, "Reads per second");
   await accessible(page, "where nothing is told");
   hold(true, "where there is no stream it asks, and says so");
   await page.reload();
-  await says(page, "asking each second");
+  await says(page, "polling each second");
   target.stream = "held";
   await page.reload();
-  await says(page, "asking each second");
+  await says(page, "polling each second");
   await rises(page, "Reads per second");
   hold(true, "it asks as well where a stream is held up on its way");
   target.stream = "told";
@@ -75,7 +75,7 @@ async function streams(browser, wrongs) {
 
   target.token = "another";
   target.cut();
-  await page.getByText("This is not the token of this target").waitFor();
+  await page.getByText("The target refused this token").waitFor();
   hold(true, "a token that is no good any more ends it, and asks for another");
   await page.close();
   target.stop();
@@ -103,7 +103,7 @@ async function hostile(browser, wrongs) {
   }
   target.tell("host_connected", { host: names[0], subsystem: NQN, controller: 9 });
   target.tell("host_ended", { host: names[0], subsystem: NQN, controller: 9, reason: names[1] });
-  await page.locator(".log").getByText(/came to .* and left/).waitFor();
+  await page.locator(".log").getByText(/connected to .* and left/).waitFor();
   for (const name of names.filter((name) => !name.includes("heap"))) await page.getByRole("button", { name: name.slice(-8).replace(/[\u0000-\u001f\u202e\u00a0\u3164]|\u{e0041}/gu, "\ufffd") }).first().click();
   const found = await page.evaluate(() => ({
     elements: document.querySelectorAll("#page img, #page script, #page b[onerror], #page title[x]").length,
@@ -174,7 +174,7 @@ async function compares(browser, wrongs) {
   await page.screenshot({ path: join(screenshots, "compare.png"), fullPage: true });
   await panel.getByRole("slider").last().focus();
   for (let press = 0; press < 9; press += 1) await page.keyboard.press("ArrowLeft");
-  await panel.getByText("B is as A was").waitFor();
+  await panel.getByText("B does not differ from A").waitFor();
   hold(true, "a period is moved by keys, and what is no change is none");
   await page.locator(".chart .plot").first().scrollIntoViewIfNeeded();
   const plot = await page.locator(".chart .plot").first().boundingBox();
@@ -225,7 +225,7 @@ async function storm(browser, wrongs) {
   await says(page, /^live$/);
   hold(true, "in a storm of events it lives");
   hold((await page.locator(".log li").count()) <= 200 && seen.heap < 60, "and remembers some of them", seen);
-  await page.locator(".log").getByText(/more visits of hosts/).first().waitFor();
+  await page.locator(".log").getByText(/more short connections of hosts/).first().waitFor();
   await page.locator(".log").getByText(/7 events left out/).first().waitFor();
   clearInterval(blow);
   await page.close();
@@ -389,11 +389,11 @@ async function nodes(browser, wrongs) {
     target.tell("stats", { node: "left", data: counted });
     target.tell("gone", { node: "dead", data: "Connection refused" });
   }, 250);
-  await alarm(page, /^dead does not answer.*Connection refused/).waitFor();
+  await alarm(page, /^dead has not answered.*Connection refused/).waitFor();
   await page.locator(".state", { hasText: "1 of 3 live" }).waitFor();
   await rises(page, "Reads per second");
   hold(true, "a node that is dead from the beginning is told of, and the others go on");
-  await page.getByText("it has not answered yet").waitFor();
+  await page.getByText("the node has not answered yet").waitFor();
   target.tell("status", { node: "nobody", data: one.status });
   target.tell("status", { node: "slow", data: one.status });
   target.tell("stats", { node: "slow", data: stats(one.status.subsystems, one.hosts, 5000) });
@@ -547,7 +547,7 @@ async function verifies(browser, wrongs) {
   await row.getByText("8 KiB").waitFor();
   await row.getByText("1 MiB", { exact: true }).waitFor();
   await alarm(page, /differ within 8 KiB, first in 16 blocks of 512 B from 77 on/).waitFor();
-  await alarm(page, /1 MiB were not compared, since .*192\.0\.2\.9.* could not be read/).waitFor();
+  await alarm(page, /1 MiB were not compared, because reads failed on .*192\.0\.2\.9/).waitFor();
   hold(true, "what it compared, what differs and where, and which leg could not be read");
   await accessible(page, "what a verify found");
   await page.screenshot({ path: join(screenshots, "verify.png"), fullPage: true });
@@ -571,21 +571,21 @@ async function attached(browser, wrongs) {
   tell(disk("live", undefined, path("127.0.0.1"), path("127.0.0.2", { access: "non-optimized" })));
   const rows = table(page, "Paths of attached disks").locator("tbody tr");
   await rows.nth(1).getByText("non-optimized").waitFor();
-  const picture = table(page, "Disks attached here");
+  const picture = table(page, "Attached disks of this machine");
   for (const words of ["fb0", "127.0.0.1:4420", "127.0.0.2:4420", "left", "right"]) await picture.locator(".box text").getByText(words, { exact: true }).waitFor();
   tell(disk("degraded", "Connection refused <b>", path("127.0.0.1"), path("127.0.0.2", lost)));
-  await alarm(page, /^Disk fb0, attached here, is degraded, for \d+ s: Connection refused <b>/).waitFor();
+  await alarm(page, /^Attached disk fb0 is degraded, for \d+ s: Connection refused <b>/).waitFor();
   await picture.locator(".box.bad", { hasText: "127.0.0.2" }).getByText("reconnecting", { exact: true }).waitFor();
   await rows.nth(1).getByText("reconnecting", { exact: true }).waitFor();
   await rows.nth(1).getByText("Connection refused <b>").waitFor();
-  await page.locator(".log").getByText("Disk fb0, attached here, is degraded: Connection refused <b>.").waitFor();
+  await page.locator(".log").getByText("Attached disk fb0 is degraded: Connection refused <b>.").waitFor();
   hold((await picture.locator(".wire").count()) === 4, "a path that is lost is drawn as one, told of, and leads to the node that it led to");
   await accessible(page, "attached disks");
   await page.screenshot({ path: join(screenshots, "attached.png"), fullPage: true });
   await page.setViewportSize({ width: 390, height: 844 });
   await accessible(page, "attached disks on a phone");
   tell();
-  await page.locator(".log").getByText("Disk fb0 is not attached any more.").waitFor();
+  await page.locator(".log").getByText("Disk fb0 is no longer attached.").waitFor();
   hold((await page.getByRole("alert").getByText(/fb0/).count()) === 0, "and forgotten when it is detached");
   await end();
 }

@@ -122,9 +122,9 @@ fn each_command_is_logged_at_both_ends() {
         assert!(host.contains(part), "{part:?} is missing in {host}");
     }
     let parts = [
-        "arrives: a write of 256 blocks at LBA 256",
+        "arrived: a write of 256 blocks at LBA 256",
         "waits for data: R2T for 131072 bytes",
-        "passes gate Data",
+        "passed gate Data",
         "submitted: 256 blocks at LBA 256",
         "answered: Successful Completion",
     ];
