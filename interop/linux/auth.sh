@@ -96,7 +96,7 @@ done
 some=nqn.host:sha256-null
 refused "no secret" "give --dhchap-secret" $some
 refused "a wrong secret" "compare the secrets" $some --dhchap-secret wrong.key
-refused "a wrong secret of the controller's" "does not fit the secret" $some-both \
+refused "a wrong secret of the controller's" "does not match the secret" $some-both \
     --dhchap-secret host.key --dhchap-ctrl-secret wrong.key
 # An attached disk re-authenticates on its live admin queue.
 attached() { "$farblock" --quiet "$1" "${@:2}" --runtime-dir "$logs/run"; }
@@ -114,7 +114,7 @@ guest_ends "$control"
 kill -TERM $server
 wait $server || fail "farblock serve: $(tail -n 5 serve.log)"
 server=
-said serve.log "the host's proof does not fit the secret" "it does not accept our challenge"
+said serve.log "the host's proof does not match any secret" "it refused the target's challenge"
 ! grep -q panicked serve.log || fail "farblock serve panicked: $(cat serve.log)"
 ! grep -rqF "$(cut -d : -f 3 host.key)" serve.log || fail "a secret is in the log"
 echo "auth.sh: all holds ($(grep -c '^ok: ' guest.log) checks in the guest)"

@@ -70,10 +70,10 @@ reads --dhchap-secret host.key || fail "the kernel's target"
 refused "the kernel's target, both ways" "hung up during the handshake of TLS" \
     --dhchap-secret host.key --dhchap-ctrl-secret ctrl.key
 refused "a wrong secret" "compare the secrets" --dhchap-secret wrong.key
-refused "a wrong secret of the controller's" "does not fit the secret" \
+refused "a wrong secret of the controller's" "does not match the secret" \
     --dhchap-secret host.key --dhchap-ctrl-secret wrong.key
 guest_ends "$control"
-said serve.log "the host's proof does not fit the secret" \
+said serve.log "the host's proof does not match any secret" \
     "TLS failed: bad extension; GnuTLS before 3.8.11"
 ! grep -q panicked serve.log || fail "farblock serve panicked: $(cat serve.log)"
 grep -m 1 '^Linux' guest.log

@@ -59,6 +59,6 @@ refused "no key" "TLS"
 refused "a wrong key" "TLS" --tls-key wrong.key
 guest_ends "$control"
 said serve.log "connected without TLS, which this listener requires" \
-    "the other end has another key for the identity \"NVMe0R01 $host $nqn\""
+    "the peer has another key for the identity \"NVMe0R01 $host $nqn\""
 ! grep -q panicked serve.log || fail "farblock serve panicked: $(cat serve.log)"
 grep -c 'ok:' guest.log | sed 's/$/ checks in the guest, and 5 outside/'

@@ -71,7 +71,7 @@ fn the_controller_is_brought_up_and_shut_down() {
     let namespace = controller.namespace(1).unwrap();
     assert_eq!(namespace.info().uuid, Some(*b"uuid-of-the-disk"));
     let missing = controller.namespace(2).err().expect("there is no namespace 2").to_string();
-    assert_eq!(missing, "namespace 2: there is no such namespace");
+    assert_eq!(missing, "namespace 2: the namespace does not exist");
     drop(controller);
     assert!(!peer.was_shut_down(), "the namespace still needs it");
     drop(namespace);
@@ -224,7 +224,7 @@ fn digests_are_all_or_nothing() {
         let ic = farblock_wire::tcp::IcResp::new(0, DigestFlags::DATA, 4096);
         let _ = connection.write(farblock_wire::IntoBytes::as_bytes(&ic));
     });
-    assert_eq!(error, ConnectError::Protocol("digests that were not asked for"));
+    assert_eq!(error, ConnectError::Protocol("digests that this host did not request"));
 }
 
 #[test]

@@ -181,7 +181,7 @@ fn there_is_none_where_there_is_no_tls() {
     else {
         panic!("it is refused")
     };
-    assert!(sentence.contains("leave --concat out"), "{sentence}");
+    assert!(sentence.contains("omit --concat"), "{sentence}");
     connect(&target, &files.options(false, false)).expect("without");
     // A host that must use TLS cannot connect to this listener at all.
     let target = serve(keys(Demand::SecureChannel), TlsPolicy::Plain, EngineKind::Auto);

@@ -390,7 +390,7 @@ fn a_target_hands_nothing_over_of_a_write_whose_last_record_is_bad() {
         assert!(before == &data[..before.len()] && has_none_of(behind, &data[before.len()..]));
         let alert = pair.controller_says();
         let told = pair.host_hears(&alert, piece);
-        assert_eq!(told, Some(TlsError::Refused("it has sent the alert 20".to_owned())));
+        assert_eq!(told, Some(TlsError::Refused("it sent the alert 20".to_owned())));
     }
 }
 
@@ -418,6 +418,6 @@ fn a_host_completes_what_came_before_a_bad_record_and_no_more() {
         assert!(has_none_of(behind, &disk[before.len()..]));
         let alert = pair.host_says();
         let told = pair.controller_hears(&alert, piece);
-        assert_eq!(told, Some(TlsError::Refused("it has sent the alert 20".to_owned())));
+        assert_eq!(told, Some(TlsError::Refused("it sent the alert 20".to_owned())));
     }
 }

@@ -107,7 +107,7 @@ fn who_has_no_key_stays_outside() {
         assert!(error.contains(sentence), "{error}");
     };
     refused(options(HOST, Some(&wrong)), "another key");
-    refused(options(OTHER, Some(&good)), "does not know the identity");
+    refused(options(OTHER, Some(&good)), "does not know the offered identity");
     refused(options(HOST, None), "TLS");
     refused(options(OTHER, None), "TLS");
     moves_data(&connect(&target, &options(HOST, Some(&good))).expect("it has the key"));

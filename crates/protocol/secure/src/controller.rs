@@ -259,7 +259,7 @@ impl Controller {
 
     fn advance(&mut self, bytes: &[u8], entropy: &mut dyn Entropy) -> Result<(), Failure> {
         let (transaction, message) = Message::parse(bytes).map_err(|reason| {
-            Failure::ours(reason, "the host's message is too short, or none of the protocol")
+            Failure::ours(reason, "the host's message is too short, or unknown")
         })?;
         if let Message::Negotiate { head, descriptors } = message {
             self.transaction = transaction;
@@ -277,11 +277,12 @@ impl Controller {
         );
         if !is_expected {
             let reason = FailureReason::INCORRECT_MESSAGE;
-            return Err(Failure::ours(reason, "the host sent a message out of its turn"));
+            return Err(Failure::ours(reason, "the host sent a message out of sequence"));
         }
         if transaction != self.transaction {
             let (reason, expected) = (FailureReason::INCORRECT_PAYLOAD, self.transaction);
-            let sentence = format!("the host answers transaction {transaction}, not {expected}");
+            let sentence =
+                format!("the host answered transaction {transaction} instead of {expected}");
             return Err(Failure::ours(reason, sentence));
         }
         match (core::mem::replace(&mut self.state, ControllerState::Failed), message) {
@@ -291,7 +292,8 @@ impl Controller {
             ) => self.reply(&asked, &head, response, challenge, value),
             (_, Message::Failure2(reason)) => {
                 let sentence = format!(
-                    "the host ended it: {reason} (it does not accept our challenge, or our proof)"
+                    "the host ended the authentication: {reason} (it refused the target's \
+                     challenge or proof)"
                 );
                 Err(Failure::theirs(reason, sentence))
             }
@@ -313,7 +315,9 @@ impl Controller {
             let has_to = self.offered == Concatenation::NEW_TLS_PSK
                 && self.terms.demand == Demand::SecureChannel;
             return if has_to {
-                mismatch("the host has to have TLS come of its authentication, and does not ask")
+                mismatch(
+                    "this controller requires TLS concatenation, and the host did not request it",
+                )
             } else {
                 Ok(asked)
             };
@@ -321,10 +325,10 @@ impl Controller {
         match self.offered {
             offered if offered == asked => Ok(asked),
             Concatenation::NONE => mismatch(
-                "the host asks for a secure channel out of the authentication, which there is on \
-                 admin queues only, and where listeners have TLS",
+                "the host requested TLS concatenation, which is available only on admin queues, \
+                 and only where the listener has TLS",
             ),
-            _ => mismatch("the host asks for another secure channel than this queue can have"),
+            _ => mismatch("the host requested another secure channel than this queue supports"),
         }
     }
 
@@ -336,7 +340,7 @@ impl Controller {
         let hash = hash.ok_or_else(|| {
             let theirs = List(offer.hashes.iter().map(|&id| Hash::from_id(id)).collect());
             let sentence = format!(
-                "the host offers the hash functions {theirs}, and we accept {}",
+                "the host offers the hash functions {theirs}, but this controller accepts {}",
                 List(hashes.iter().copied().map(Some).collect())
             );
             Failure::ours(FailureReason::HASH_UNUSABLE, sentence)
@@ -345,7 +349,8 @@ impl Controller {
         let group = group.ok_or_else(|| {
             let theirs = List(offer.groups.iter().map(|&id| Group::from_id(id)).collect());
             let sentence = format!(
-                "the host offers the Diffie-Hellman groups {theirs}, and we accept {}",
+                "the host offers the Diffie-Hellman groups {theirs}, but this controller accepts \
+                 {}",
                 List(groups.iter().copied().map(Some).collect())
             );
             Failure::ours(FailureReason::GROUP_UNUSABLE, sentence)
@@ -381,7 +386,7 @@ impl Controller {
     ) -> Result<(), Failure> {
         let wrong = |what| Failure::ours(FailureReason::INCORRECT_PAYLOAD, what);
         if usize::from(head.hl) != asked.hash.bytes() || head.cvalid > 1 {
-            return Err(wrong("the host's reply does not fit the hash function that was chosen"));
+            return Err(wrong("the host's reply does not fit the chosen hash function"));
         }
         let is_mutual = self.is_mutual(head)?;
         let shared = asked.keys.shared(value);
@@ -397,8 +402,8 @@ impl Controller {
         };
         if !self.is_hosts(&question, response) {
             let sentence = format!(
-                "the host's proof does not fit the secret that we have for it ({} of them): is it \
-                 the same one there, and its name too?",
+                "the host's proof does not match any secret that this target has for it ({} of \
+                 them): compare the secret and the host NQN at both ends",
                 self.terms.host_secrets.len()
             );
             return Err(Failure::ours(FailureReason::FAILED, sentence));
@@ -425,14 +430,17 @@ impl Controller {
         let wrong = |what: &str| Failure::ours(FailureReason::INCORRECT_PAYLOAD, what);
         let has_sequence = head.seqnum.get() != 0;
         let is_mutual = match (self.has_concatenated(), head.cvalid == 1) {
-            (true, false) => return Err(wrong("a secure channel needs the host's challenge")),
+            (true, false) => {
+                return Err(wrong("the host requested a secure channel without a challenge"));
+            }
             (false, true) if !has_sequence => {
                 return Err(wrong("the host's challenge has the sequence number 0"));
             }
             (_, has_challenge) => has_challenge && has_sequence,
         };
         if self.terms.demand == Demand::Mutual && !is_mutual {
-            let sentence = "the host has to ask us for proof of who we are, and does not";
+            let sentence = "this controller requires mutual authentication, and the host did not \
+                request it";
             return Err(Failure::ours(FailureReason::FAILED, sentence));
         }
         Ok(is_mutual)
@@ -452,8 +460,8 @@ impl Controller {
 
     fn own_proof(&self, question: &Question<'_>) -> Result<Digested, Failure> {
         let secret = self.terms.controller_secret.as_ref().ok_or_else(|| {
-            let sentence = "the host asks us for proof of who we are, and no secret of the \
-                            controller is configured";
+            let sentence = "the host requested mutual authentication, but the target has no secret \
+                for the controller: configure one";
             Failure::ours(FailureReason::FAILED, sentence)
         })?;
         Ok(question.of_controller(secret, self.names()))
@@ -479,7 +487,7 @@ pub(crate) fn usable(
 }
 
 fn bad_offer(reason: FailureReason) -> Failure {
-    Failure::ours(reason, "the host lists more hash functions or groups than fit")
+    Failure::ours(reason, "the host lists more hash functions or groups than the message can hold")
 }
 
 fn no_offer() -> Failure {

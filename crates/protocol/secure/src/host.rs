@@ -191,7 +191,7 @@ impl Host {
             (HostState::AwaitsChallenge | HostState::AwaitsSuccess { .. }, Ok(_)) => {
                 Err(Failure::ours(
                     FailureReason::INCORRECT_MESSAGE,
-                    "the controller sent a message out of its turn",
+                    "the controller sent a message out of sequence",
                 ))
             }
             _ => panic!("nothing was to be received"),
@@ -205,14 +205,14 @@ impl Host {
 
     fn parse<'a>(&self, bytes: &'a [u8]) -> Result<Message<'a>, Failure> {
         let (transaction, message) = Message::parse(bytes).map_err(|reason| {
-            Failure::ours(reason, "the controller's message is too short, or none of the protocol")
+            Failure::ours(reason, "the controller's message is too short, or unknown")
         })?;
         if let Message::Failure1(reason) = message {
             return Err(Failure::theirs(reason, self.refusal(reason)));
         }
         if transaction != self.transaction {
             let what = format!(
-                "the controller answers transaction {transaction}, not {}",
+                "the controller answered transaction {transaction} instead of {}",
                 self.transaction
             );
             return Err(Failure::ours(FailureReason::INCORRECT_MESSAGE, what));
@@ -226,32 +226,32 @@ impl Host {
         let (hashes, groups) = self.terms.offer();
         match reason {
             FailureReason::FAILED if !controller_secrets.is_empty() => format!(
-                "the controller refuses this host's proof, or has no secret of its own to prove \
-                 itself with: compare the secrets of {host_nqn} at both ends, and the controller's"
+                "the controller refused this host's proof, or has no secret to authenticate \
+                 itself: compare the secrets of {host_nqn} and of the controller at both ends"
             ),
             FailureReason::FAILED => format!(
-                "the controller refuses this host's proof, or wants to be asked for its own: \
-                 compare the secrets of {host_nqn} at both ends, or give --dhchap-ctrl-secret if \
-                 the controller demands to prove itself"
+                "the controller refused this host's proof, or requires mutual authentication: \
+                 compare the secrets of {host_nqn} at both ends, or give --dhchap-ctrl-secret for \
+                 mutual authentication"
             ),
             FailureReason::HASH_UNUSABLE => format!(
-                "the controller accepts none of the hash functions that were offered: {}",
+                "the controller accepts none of the offered hash functions: {}",
                 List(hashes.iter().copied().map(Some).collect())
             ),
             FailureReason::GROUP_UNUSABLE => format!(
-                "the controller accepts none of the Diffie-Hellman groups that were offered: {}",
+                "the controller accepts none of the offered Diffie-Hellman groups: {}",
                 List(groups.iter().copied().map(Some).collect())
             ),
             FailureReason::CONCATENATION_MISMATCH
                 if self.terms.concatenation == Concatenation::NONE =>
             {
-                "the controller wants TLS to come of this host's authentication: give --concat \
-                 (or a key for TLS, with --tls-key)"
+                "the controller requires TLS concatenation: give --concat (or a TLS key, with \
+                 --tls-key)"
                     .to_owned()
             }
             FailureReason::CONCATENATION_MISMATCH => {
-                "the controller has no TLS that comes of an authentication, or not there: leave \
-                 --concat out, and use --tls-key"
+                "the controller does not offer TLS concatenation, at least not on this listener or \
+                 queue: omit --concat, and use --tls-key"
                     .to_owned()
             }
             reason => format!("the controller ended the authentication: {reason}"),
@@ -273,7 +273,7 @@ impl Host {
             Failure::ours(FailureReason::HASH_UNUSABLE, what)
         })?;
         if hash.bytes() != usize::from(head.hl) {
-            let what = format!("the controller has another length for {hash}: {}", head.hl);
+            let what = format!("the controller states a wrong length for {hash}: {}", head.hl);
             return Err(Failure::ours(FailureReason::HASH_UNUSABLE, what));
         }
         let group = Group::from_id(head.dhg_id).filter(|group| groups.contains(group));
@@ -284,7 +284,7 @@ impl Host {
         })?;
         let keys = KeyPair::generate(group, entropy);
         let shared = keys.shared(value).map_err(|_| {
-            let what = "the controller's Diffie-Hellman value is not one of the group's";
+            let what = "the controller's Diffie-Hellman value does not belong to the group";
             Failure::ours(FailureReason::INCORRECT_PAYLOAD, what)
         })?;
         let shared = shared.as_ref().map(|shared| shared.as_slice());
@@ -341,7 +341,7 @@ impl Host {
         response: &[u8],
     ) -> Result<HostState, Failure> {
         if usize::from(head.hl) != agreed.hash.bytes() || head.rvalid > 1 {
-            let what = "the controller's proof does not fit the hash function that was chosen";
+            let what = "the controller's proof does not fit the chosen hash function";
             return Err(Failure::ours(FailureReason::INCORRECT_PAYLOAD, what));
         }
         if !agreed.is_mutual {
@@ -349,13 +349,15 @@ impl Host {
         }
         let failed = |what| Failure::ours(FailureReason::FAILED, what);
         if head.rvalid == 0 {
-            return Err(failed("the controller was asked for proof of who it is, and gave none"));
+            return Err(failed(
+                "the controller did not authenticate itself, although this host requested it",
+            ));
         }
         let none = subtle::Choice::from(0);
         if !bool::from(asked.iter().fold(none, |any, proof| any | proof.ct_eq(response))) {
             return Err(failed(
-                "the controller's proof does not fit the secret that we have for it: it is not \
-                 the controller that it says it is, or the secret is another one there",
+                "the controller's proof does not match the secret that this host has for it: \
+                 another controller answered, or the controller has another secret",
             ));
         }
         Ok(HostState::Confirming(agreed))

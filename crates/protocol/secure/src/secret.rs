@@ -157,20 +157,26 @@ impl From<Problem> for SecretError {
 impl fmt::Display for SecretError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Prefix => f.write_str("it does not begin with DHHC-1:"),
-            Self::Form => {
-                f.write_str("it is not of the form DHHC-1:hh:BASE64: with its last colon")
+            Self::Prefix => f.write_str("the secret does not start with DHHC-1:"),
+            Self::Form => f.write_str(
+                "the secret does not have the form DHHC-1:hh:BASE64: with its last colon",
+            ),
+            Self::Hash => f.write_str("the secret's hash is not 00, 01, 02 or 03"),
+            Self::Base64 => {
+                f.write_str("the secret's key is not base64: a character is missing or wrong")
             }
-            Self::Hash => f.write_str("its hash is not one of 00, 01, 02 and 03"),
-            Self::Base64 => f.write_str("its key is not base64: a character is missing or wrong"),
             Self::Length(bytes) => {
-                write!(f, "its key has {bytes} bytes, and there are only those of 32, 48 and 64")
+                write!(f, "the secret's key has {bytes} bytes instead of 32, 48 or 64")
             }
             Self::Mismatch { bytes, hash } => {
-                write!(f, "its key has {bytes} bytes, but one for {hash} has {}", hash.bytes())
+                write!(
+                    f,
+                    "the secret's key has {bytes} bytes, but a key for {hash} has {}",
+                    hash.bytes()
+                )
             }
             Self::Checksum => {
-                f.write_str("its checksum does not match: a character is wrong, or one is missing")
+                f.write_str("the secret's checksum does not match: a character is wrong or missing")
             }
         }
     }

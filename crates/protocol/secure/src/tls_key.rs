@@ -370,20 +370,20 @@ impl From<Problem> for TlsKeyError {
 impl fmt::Display for TlsKeyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Prefix => f.write_str("it does not begin with NVMeTLSkey-1:"),
-            Self::Form => {
-                f.write_str("it is not of the form NVMeTLSkey-1:hh:BASE64: with its last colon")
-            }
-            Self::Hash => f.write_str("its hash is not one of 00, 01 and 02"),
-            Self::Base64 => f.write_str("its key is not base64: a character is missing or wrong"),
+            Self::Prefix => f.write_str("the key does not start with NVMeTLSkey-1:"),
+            Self::Form => f.write_str(
+                "the key does not have the form NVMeTLSkey-1:hh:BASE64: with its last colon",
+            ),
+            Self::Hash => f.write_str("the key's hash is not 00, 01 or 02"),
+            Self::Base64 => f.write_str("the key is not base64: a character is missing or wrong"),
             Self::Length(bytes) => {
-                write!(f, "its key has {bytes} bytes, and there are only those of 32 and 48")
+                write!(f, "the key has {bytes} bytes instead of 32 or 48")
             }
             Self::Mismatch { bytes, hash } => {
-                write!(f, "its key has {bytes} bytes, but one for {hash} has {}", hash.bytes())
+                write!(f, "the key has {bytes} bytes, but a key for {hash} has {}", hash.bytes())
             }
             Self::Checksum => {
-                f.write_str("its checksum does not match: a character is wrong, or one is missing")
+                f.write_str("the key's checksum does not match: a character is wrong or missing")
             }
         }
     }

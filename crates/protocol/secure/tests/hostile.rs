@@ -221,7 +221,7 @@ fn a_wrong_secret_or_name_is_refused_in_words() {
         let failure = answer(&mut Host::new(terms, &mut numbers(1)), &mut controller).unwrap_err();
         assert_eq!((failure.reason, failure.by), (FailureReason::FAILED, Party::Peer));
         assert!(failure.sentence.contains("compare the secrets"), "{failure}");
-        assert!(controller.failure().unwrap().sentence.contains("does not fit the secret"));
+        assert!(controller.failure().unwrap().sentence.contains("does not match any secret"));
     }
 }
 

@@ -161,8 +161,9 @@ impl ServerKeys {
         let mut unable = self.unable.lock().unwrap_or_else(PoisonError::into_inner);
         if unable.len() < limits::UNABLE_HOSTS && unable.insert(host.to_owned()) {
             tracing::warn!(
-                "the host {host} was lost when it was asked for new keys of its connection, as \
-                 Linux is: it is not asked again, and goes beyond what AES-GCM should seal with one"
+                "host {host} dropped its connection when the target requested a key update, as \
+                 Linux hosts do: the target requests no more updates from it, so its connections \
+                 may exceed the AES-GCM limit for one key"
             );
         }
     }

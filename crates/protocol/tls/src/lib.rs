@@ -159,31 +159,31 @@ pub enum TlsError {
 impl fmt::Display for TlsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unavailable(reason) => write!(f, "there is no TLS here: {reason}"),
-            Self::NotTls => f.write_str("the other end does not speak TLS"),
+            Self::Unavailable(reason) => write!(f, "TLS is not available: {reason}"),
+            Self::NotTls => f.write_str("the peer does not speak TLS"),
             Self::UnknownIdentity { offered, .. } if offered.is_empty() => {
-                f.write_str("it offers no pre-shared key")
+                f.write_str("the peer offers no pre-shared key")
             }
             Self::UnknownIdentity { offered, known } => {
-                write!(f, "there is no key for the identity \"{}\"", offered.join("\", \""))?;
+                write!(f, "no key for the identity \"{}\" is configured", offered.join("\", \""))?;
                 if !known.is_empty() {
                     let known = known.join(", ");
-                    write!(f, "; that host has others for that subsystem, of the forms {known}")?;
+                    write!(f, "; the host has other keys for the subsystem, of the forms {known}")?;
                 }
                 Ok(())
             }
             Self::WrongKey(identity) => {
-                write!(f, "the other end has another key for the identity \"{identity}\"")
+                write!(f, "the peer has another key for the identity \"{identity}\"")
             }
             Self::OtherKeys { identity, keys } => write!(
                 f,
-                "the identity \"{identity}\" may stand for {keys} keys, and the other end has none \
-                 of those that were tried now: others are when it connects again. An identity with \
-                 a digest (NVMe1R) says which is meant"
+                "the identity \"{identity}\" may denote {keys} keys, and the peer has none of \
+                 those that this end tried: reconnect to try others, or use an identity with a \
+                 digest (NVMe1R), which denotes one key"
             ),
-            Self::Refused(reason) => write!(f, "the other end refuses TLS: {reason}"),
+            Self::Refused(reason) => write!(f, "the peer refused TLS: {reason}"),
             Self::Broken(reason) => write!(f, "TLS failed: {reason}"),
-            Self::Closed => f.write_str("the other end has closed TLS"),
+            Self::Closed => f.write_str("the peer closed the TLS connection"),
         }
     }
 }

@@ -313,7 +313,7 @@ fn who_asks_for_updates_and_takes_no_answers_is_done_with() {
         assert_eq!(plain, b"x");
     }
     let text = end.expect("it has an end").to_string();
-    assert!(text.contains("takes no answers"), "{text}");
+    assert!(text.contains("without reading the answers"), "{text}");
     assert!(most_bytes <= limits::UNASKED_BYTES + 2 * UPDATE_BYTES, "{most_bytes} bytes");
 }
 
@@ -339,7 +339,7 @@ fn who_has_another_name_learns_so() {
     let (offered, known) = (vec![identity], Vec::new());
     assert_eq!(at_server, Err(TlsError::UnknownIdentity { offered, known }));
     let text = at_client.unwrap_err().to_string();
-    assert!(text.contains("does not know the identity"), "{text}");
+    assert!(text.contains("does not know the offered identity"), "{text}");
 }
 
 #[test]
@@ -358,7 +358,11 @@ fn what_a_client_does_not_offer_is_named() {
     // The extension with key exchange modes: its type, its length, one mode, the mode with an
     // exchange.
     let changes: [(&[u8], &[u8], &str); 2] = [
-        (&[0, 4, 0x13, 1], &[0, 4, 0x13, 3], "SHA-256, whose cipher suite TLS_AES_128_GCM_SHA256"),
+        (
+            &[0, 4, 0x13, 1],
+            &[0, 4, 0x13, 3],
+            "SHA-256, but the peer does not offer the cipher suite TLS_AES_128_GCM_SHA256",
+        ),
         (&[0, 45, 0, 2, 1, 1], &[0, 45, 0, 2, 1, 0], "psk_dhe_ke"),
     ];
     for (from, to, words) in changes {
@@ -431,7 +435,7 @@ fn what_is_changed_or_cut_is_noticed() {
 }
 
 fn refused(alert: u8) -> TlsError {
-    TlsError::Refused(format!("it has sent the alert {alert}"))
+    TlsError::Refused(format!("it sent the alert {alert}"))
 }
 
 /// Changes every bit of a record, and cuts it anywhere and continues with another record.

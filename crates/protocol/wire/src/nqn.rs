@@ -38,9 +38,11 @@ impl fmt::Display for NqnError {
             Self::Empty => "the NQN is empty",
             Self::TooLong => "the NQN is longer than 223 bytes",
             Self::NotUtf8 => "the NQN is not UTF-8",
-            Self::ControlCharacter => "the NQN contains a control character, or an invisible one",
+            Self::ControlCharacter => {
+                "the NQN contains a control character or an invisible character"
+            }
             Self::NoPrefix => "the NQN does not start with \"nqn.\"",
-            Self::BadDate => "the NQN does not continue with \"yyyy-mm.\" and a name",
+            Self::BadDate => "the NQN has no \"yyyy-mm.\" and name after \"nqn.\"",
             Self::BadUuid => "the NQN's UUID is malformed",
         })
     }

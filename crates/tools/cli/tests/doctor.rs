@@ -221,7 +221,7 @@ fn a_target_that_wants_a_key() {
     let server = scratch.serve(["mem:1MiB", "--host-key", &format!("{HOST}={key}")]);
     let url = format!("{}&hostnqn={HOST}", server.url(1));
     let found = problem(&scratch, &url, &[]);
-    says(&found, "authentication", &["asks for authentication", "--dhchap-secret FILE"]);
+    says(&found, "authentication", &["requires authentication", "--dhchap-secret FILE"]);
     let found = problem(&scratch, &url, &["--dhchap-secret", &other]);
     says(&found, "authentication", &["authentication failed", "farblock keys show FILE"]);
     let found = problem(&scratch, &url, &["--dhchap-secret", "nowhere.key"]);
@@ -240,7 +240,7 @@ fn a_target_that_wants_tls() {
     let url = format!("{}&hostnqn={HOST}", server.url(1));
     says(&problem(&scratch, &url, &[]), "protocol", &["takes nothing but TLS", "--tls-key FILE"]);
     let found = problem(&scratch, &url, &["--tls-key", &other]);
-    says(&found, "TLS", &["refuses TLS", "farblock keys derive"]);
+    says(&found, "TLS", &["refused TLS", "farblock keys derive"]);
     let text = doctor(&scratch, &url, &["--tls-key", &key]).ok().out();
     assert!(text.contains("lets this host in over TLS"), "{text}");
     // The host has a key, but the target has none.

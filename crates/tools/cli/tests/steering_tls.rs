@@ -33,7 +33,7 @@ fn a_target_with_tls_is_steered() {
     let server = scratch.serve(["--nqn", NQN, "mem:1MiB", "--tls-key", &given]);
     scratch.connect(&server, HOST, Some(&key)).ok();
     // Another host with its own key connects, and then the first host with another file.
-    scratch.connect(&server, OTHER, Some(&other)).fails(1, &["does not know the identity"]);
+    scratch.connect(&server, OTHER, Some(&other)).fails(1, &["does not know the offered identity"]);
     let allowed = scratch.ctl(&["allow-host", NQN, OTHER, "--tls-key", "other.key"]).ok();
     assert!(allowed.out().contains("may connect with its key"), "{}", allowed.out());
     scratch.connect(&server, OTHER, Some(&other)).ok();

@@ -285,10 +285,10 @@ impl fmt::Display for ConfigError {
             Self::BlockSize(size) => write!(f, "no namespace can have blocks of {size} bytes"),
             Self::Capacity(blocks) => write!(f, "no namespace can have {blocks} blocks"),
             Self::Exists(what) => write!(f, "the {what} exists already"),
-            Self::NotFound(what) => write!(f, "there is no such {what}"),
+            Self::NotFound(what) => write!(f, "the {what} does not exist"),
             Self::ContainsItself => f.write_str(
-                "one of its remote disks contains this very namespace, so reads would never end: \
-                 leave that disk out here, or this namespace out there",
+                "the namespace would contain itself, because one of its remote disks contains it: \
+                 remove that disk from this namespace, or this namespace from that disk",
             ),
         }
     }

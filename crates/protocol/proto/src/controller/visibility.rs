@@ -47,7 +47,7 @@ impl SubsystemConfig {
     pub(super) fn check_visibility(&self) -> Result<(), ConfigError> {
         let named: BTreeSet<_> = self.visible_to.values().flatten().collect();
         if named.len() > limits::MAX_VISIBLE_TO {
-            return Err(ConfigError::TooMany("hosts that namespaces are visible to"));
+            return Err(ConfigError::TooMany("hosts in visibility lists"));
         }
         named.into_iter().try_for_each(|host| check_nqn(host))
     }

@@ -201,7 +201,7 @@ impl Bringup {
                 self.handle_identity(data)?;
             }
             BringUpState::RequestQueues => {
-                succeeded("asking for I/O queues")?;
+                succeeded("requesting I/O queues")?;
                 let granted = command::granted_queues(result as u32);
                 self.info.queues = granted.min(self.parameters.queues);
                 self.state = self.after_queues();

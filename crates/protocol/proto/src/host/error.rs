@@ -117,7 +117,7 @@ impl fmt::Display for ConnectError {
                 write!(f, "timed out after {after:?} while waiting for {during}")
             }
             Self::Closed { during } => {
-                write!(f, "the peer closed the connection while it was to send {during}")
+                write!(f, "the peer closed the connection before it sent {during}")
             }
             Self::Io(reason) => write!(f, "the connection failed: {reason}"),
             Self::Tcp(refusal) => refusal.fmt(f),
@@ -141,11 +141,11 @@ impl fmt::Display for ConnectError {
                 f.write_str("the discovery information is out of date: discover again")
             }
             Self::AuthenticationRequired => {
-                f.write_str("the controller asks for authentication: give --dhchap-secret FILE")
+                f.write_str("the controller requires authentication: give --dhchap-secret FILE")
             }
             Self::AuthenticationNotOffered => f.write_str(
-                "the controller does not ask for authentication, so that it cannot be asked who it \
-                 is: give this host a key there, or leave --dhchap-ctrl-secret out",
+                "the controller does not authenticate this host, and so cannot authenticate \
+                 itself: give this host a key at the target, or omit --dhchap-ctrl-secret",
             ),
             Self::AuthenticationFailed(sentence) => {
                 write!(f, "authentication failed: {sentence}")
@@ -214,20 +214,17 @@ pub struct Accepted {
 }
 
 /// The advice for a host whose identifier the target refuses.
-const IDENTIFIER: &str = "the target does not take this host's identifier (HOSTID): it is another \
-                          host's there, or not the one that is said to be this one's; give the \
-                          right one (/etc/nvme/hostid, or &hostid= in the URL), or set host_id \
-                          there";
+const IDENTIFIER: &str = "the target refuses this host's identifier (HOSTID): it belongs to \
+    another host, or differs from this host's host_id at the target; give the right one \
+    (/etc/nvme/hostid, or &hostid= in the URL), or set host_id at the target";
 
-const NOT_JUDGED: &str = "authentication failed: the controller closed the connection instead of \
-                          judging this host's proof, as some do that refuse it: compare the \
-                          secrets at both ends, or give --dhchap-ctrl-secret if the controller \
-                          demands to prove itself";
+const NOT_JUDGED: &str = "authentication failed: the controller closed the connection without an \
+    answer to this host's proof, as some controllers do that refuse it: compare the secrets at \
+    both ends, or give --dhchap-ctrl-secret if the controller requires mutual authentication";
 
 /// The advice where a controller requires a secure channel.
-const CONCATENATE: &str = "the controller wants TLS to come of the authentication: give --concat \
-                           with --dhchap-secret FILE (or a key for TLS that it knows, with \
-                           --tls-key FILE)";
+const CONCATENATE: &str = "the controller requires TLS concatenation: give --concat with \
+    --dhchap-secret FILE (or a TLS key that the controller knows, with --tls-key FILE)";
 
 /// Reads the result of a successful Connect.
 ///

@@ -58,10 +58,10 @@ impl fmt::Display for InfoError {
         match self {
             Self::TooShort => f.write_str("the answer is too short"),
             Self::DiscoveryController => f.write_str(
-                "the controller calls itself a discovery controller (CNTRLTYPE 2), which has no \
-                 namespaces: name the URL of a subsystem with disks, or correct the target",
+                "the controller reports that it is a discovery controller (CNTRLTYPE 2), which has \
+                 no namespaces: give the URL of a subsystem with disks, or correct the target",
             ),
-            Self::NoSuchNamespace => f.write_str("there is no such namespace"),
+            Self::NoSuchNamespace => f.write_str("the namespace does not exist"),
             Self::FormatOutOfRange => f.write_str("the LBA format in use does not exist"),
             Self::BlockSize { shift } => {
                 write!(f, "the block size (2^{shift} bytes) is not supported")
@@ -69,13 +69,13 @@ impl fmt::Display for InfoError {
             Self::Metadata { bytes } => {
                 write!(f, "blocks carry {bytes} bytes of metadata, which is not supported")
             }
-            Self::TooLarge { blocks } => write!(f, "{blocks} blocks are more than can be"),
+            Self::TooLarge { blocks } => write!(f, "a namespace cannot have {blocks} blocks"),
             Self::NotAscending => f.write_str("the list of namespaces is out of order"),
             Self::RecordFormat(format) => {
                 write!(f, "the discovery log page has the unknown format {format}")
             }
             Self::TooManyRecords(count) => {
-                write!(f, "the discovery log page claims {count} records")
+                write!(f, "the discovery log page claims {count} records, which are too many")
             }
             Self::Unstable => f.write_str("the discovery log page keeps changing"),
         }

@@ -293,7 +293,7 @@ impl ControllerEnd {
     ) -> Result<Event<'static>, Fault> {
         let Some(slot) = self.free.pop() else {
             let status = FatalErrorStatus::PDU_SEQUENCE_ERROR;
-            return Err(Fault::new(status, 0, "more commands than the queue is deep", header));
+            return Err(Fault::new(status, 0, "more commands than the queue has entries", header));
         };
         self.slots[usize::from(slot.0)] = Slot::Taken { cid: CommandId(sqe.cid.get()) };
         self.incoming =
@@ -307,10 +307,14 @@ impl ControllerEnd {
         let Some(Slot::Pulling { cid, length, received, in_capsule: false, .. }) =
             self.slots.get(usize::from(slot.0)).copied()
         else {
-            return Err(Fault::field(FEI_TTAG, "no transfer has this tag", header));
+            return Err(Fault::field(FEI_TTAG, "no transfer has this transfer tag", header));
         };
         if cid.0 != pdu.cccid.get() {
-            return Err(Fault::field(FEI_CCCID, "the transfer is another command's", header));
+            return Err(Fault::field(
+                FEI_CCCID,
+                "the transfer tag belongs to another command",
+                header,
+            ));
         }
         let out_of_range = FatalErrorStatus::DATA_TRANSFER_OUT_OF_RANGE;
         if pdu.datao.get() != received {
@@ -321,7 +325,7 @@ impl ControllerEnd {
             return Err(Fault::new(
                 out_of_range,
                 FEI_DATAO,
-                "more data than was asked for",
+                "more data than the R2T requested",
                 header,
             ));
         }

@@ -257,7 +257,7 @@ impl Framer {
         if digest_flag != (with_digest && self.digests.header()) {
             return Err(Fault::field(
                 FEI_FLAGS,
-                "header digest flag differs from what was agreed",
+                "header digest flag differs from the negotiated digests",
                 header,
             ));
         }
@@ -276,7 +276,7 @@ impl Framer {
                     return Err(Fault::new(
                         FatalErrorStatus::PDU_SEQUENCE_ERROR,
                         FEI_TYPE,
-                        "the connection was initialised already",
+                        "the connection is already initialised",
                         header,
                     ));
                 }
@@ -397,14 +397,18 @@ impl Framer {
         if common.has_data_digest() != self.digests.data() {
             return Err(Fault::field(
                 FEI_FLAGS,
-                "data digest flag differs from what was agreed",
+                "data digest flag differs from the negotiated digests",
                 header,
             ));
         }
         let trailer = if self.digests.data() { DIGEST_LEN as u32 } else { 0 };
         let length = common.plen.get().checked_sub(pdo + trailer).filter(|&length| length > 0);
         let Some(length) = length else {
-            return Err(Fault::field(FEI_PLEN, "PDU length is shorter than what it holds", header));
+            return Err(Fault::field(
+                FEI_PLEN,
+                "PDU length is too short for header and data",
+                header,
+            ));
         };
         match stated {
             Some(stated) if stated != length => {
@@ -415,7 +419,11 @@ impl Framer {
                 ));
             }
             None if length > self.max_in_capsule_bytes => {
-                return Err(Fault::field(FEI_PLEN, "more in-capsule data than was agreed", header));
+                return Err(Fault::field(
+                    FEI_PLEN,
+                    "more in-capsule data than the capsule size allows",
+                    header,
+                ));
             }
             _ => {}
         }

@@ -279,7 +279,7 @@ impl HostEnd {
         }
         let digests = response.dgst;
         if digests.intersection(self.wanted) != digests {
-            return Err(Fault::field(FEI_DGST, "digests that were not asked for", header));
+            return Err(Fault::field(FEI_DGST, "digests that this host did not request", header));
         }
         let max_h2c = response.maxh2cdata.get();
         if max_h2c < MAXH2CDATA_MIN_BYTES {
@@ -307,12 +307,22 @@ impl HostEnd {
         if *unsent > 0 {
             // This host announced MAXR2T 0: one R2T at a time.
             let status = FatalErrorStatus::TRANSFER_LIMIT_EXCEEDED;
-            return Err(Fault::new(status, 0, "an R2T before the last one was answered", header));
+            return Err(Fault::new(
+                status,
+                0,
+                "an R2T before this host answered the previous one",
+                header,
+            ));
         }
         let (offset, wanted) = (r2t.r2to.get(), r2t.r2tl.get());
         if offset != *granted || wanted == 0 || wanted > *length - *granted {
             let status = FatalErrorStatus::DATA_TRANSFER_OUT_OF_RANGE;
-            return Err(Fault::new(status, FEI_DATAO, "R2T for data that is not there", header));
+            return Err(Fault::new(
+                status,
+                FEI_DATAO,
+                "R2T for data outside the command's buffer",
+                header,
+            ));
         }
         *granted += wanted;
         *unsent = wanted;

@@ -33,13 +33,13 @@ impl fmt::Display for TcpRefusal {
                 f.write_str("the peer does not speak NVMe/TCP")
             }
             Self::DigestsRefused => {
-                f.write_str("the controller does not grant the digests that were asked for")
+                f.write_str("the controller does not grant the requested digests")
             }
             Self::DigestMismatch => {
-                f.write_str("a digest did not match: data is damaged on the way")
+                f.write_str("a digest did not match: the network damaged the data")
             }
             Self::Terminated(status) => {
-                write!(f, "the controller ended the connection: {status}")
+                write!(f, "the controller terminated the connection: {status}")
             }
             Self::Tls(sentence) => f.write_str(sentence),
         }

@@ -37,7 +37,7 @@ pub(super) fn load(version: u32) -> Result<Vec<Library>, String> {
     let load = |name: String| {
         let path = folder.join(&name);
         if !path.is_file() {
-            return Err(format!("there is no {name}"));
+            return Err(format!("{name} does not exist"));
         }
         let flags = LOAD_LIBRARY_SEARCH_DLL_LOAD_DIR | LOAD_LIBRARY_SEARCH_SYSTEM32;
         // SAFETY: a user who could put a library there could also have replaced the program.
@@ -52,7 +52,7 @@ pub(super) fn load(version: u32) -> Result<Vec<Library>, String> {
 pub(super) fn advice() -> String {
     let [crypto, ssl] = file_names(VERSIONS[0]);
     let folder = folder().map_or("the program's folder".to_owned(), |f| f.display().to_string());
-    format!("put {crypto} and {ssl} into {folder}, the only place where they are looked for")
+    format!("put {crypto} and {ssl} into {folder}, because farblock loads them only from there")
 }
 
 /// The program's folder.

@@ -187,7 +187,7 @@ impl Functions {
         // SAFETY: the method is static.
         let context = unsafe { (self.SSL_CTX_new)((self.TLS_method)()) };
         if context.is_null() {
-            return Err("OpenSSL makes no context".to_owned());
+            return Err("OpenSSL cannot create a context".to_owned());
         }
         let set = |what, value: c_long, pointer: *const u8| {
             // SAFETY: the context is valid, and each setting gets its number or its text.
@@ -204,7 +204,7 @@ impl Functions {
         }
         // SAFETY: nothing else uses the context.
         unsafe { (self.SSL_CTX_free)(context) };
-        Err("OpenSSL is not set up for TLS 1.3 here".to_owned())
+        Err("OpenSSL cannot be set up for TLS 1.3".to_owned())
     }
 }
 
@@ -239,5 +239,5 @@ pub(super) unsafe fn symbol<T: Copy>(
 ) -> Result<T, String> {
     // SAFETY: by this function's contract.
     let found = libraries.iter().find_map(|library| unsafe { library.get::<T>(name).ok() });
-    found.map(|symbol| *symbol).ok_or_else(|| format!("this OpenSSL has no {name}"))
+    found.map(|symbol| *symbol).ok_or_else(|| format!("this OpenSSL lacks {name}"))
 }

@@ -132,7 +132,7 @@ impl Handle {
         let f = &library.functions;
         let is_server = matches!(side, Side::Server { .. });
         let context = if is_server { library.server } else { library.client };
-        let none = || TlsError::Unavailable("OpenSSL has no memory".to_owned());
+        let none = || TlsError::Unavailable("OpenSSL is out of memory".to_owned());
         // SAFETY: the contexts are valid.
         let ssl = NonNull::new(unsafe { (f.SSL_new)(context) }).ok_or_else(none)?;
         let state = NonNull::from(Box::leak(Box::new(State::new(&library.functions, side))));
@@ -239,12 +239,12 @@ impl Handle {
         // SAFETY: the `SSL` is valid.
         let by_key = unsafe { (self.library.functions.SSL_session_reused)(self.ssl.as_ptr()) };
         if by_key != 1 {
-            return Err(broken("it is without a key"));
+            return Err(broken("the handshake used no pre-shared key"));
         }
         let hash = self.state().suite();
         let secrets = std::mem::take(&mut self.state().secrets);
         let records = Records::new(hash, secrets, per_key, is_client);
-        let mut records = records.ok_or_else(|| broken("OpenSSL tells no keys"))?;
+        let mut records = records.ok_or_else(|| broken("OpenSSL reports no keys"))?;
         if let Some(most_bytes) = self.short_record_bytes() {
             records.shorten(most_bytes);
         }
@@ -272,7 +272,7 @@ impl Handle {
         unsafe {
             let text = (self.library.functions.ERR_reason_error_string)(problem.reason);
             if text.is_null() {
-                return "the connection broke off".to_owned();
+                return "the connection was lost".to_owned();
             }
             CStr::from_ptr(text).to_string_lossy().into_owned()
         }
@@ -384,8 +384,8 @@ fn handshake_error(handle: &mut Handle, problem: &Problem) -> TlsError {
     }
     match (reason, &state.chosen) {
         (REASON_EXTENSION, Some(chosen)) if chosen.psk.hash != Hash::Sha256 => {
-            let key = "GnuTLS before 3.8.11, and with it the kernel's tlshd, fails so with a key \
-                       for SHA-384: give both ends one for SHA-256";
+            let key = "GnuTLS before 3.8.11, and with it the kernel's tlshd, fails like this with \
+                a key for SHA-384: give both ends a key for SHA-256";
             TlsError::Broken(format!("{words}; {key}"))
         }
         (REASON_CIPHER, Some(chosen)) => {
@@ -394,12 +394,12 @@ fn handshake_error(handle: &mut Handle, problem: &Problem) -> TlsError {
                 _ => ("SHA-384", "TLS_AES_256_GCM_SHA384"),
             };
             TlsError::Broken(format!(
-                "the key for its identity is one for {hash}, whose cipher suite {suite} it does \
-                 not offer"
+                "the key for the peer's identity is a key for {hash}, but the peer does not offer \
+                 the cipher suite {suite}"
             ))
         }
         (REASON_SIGNATURE, Some(_)) => TlsError::Broken(
-            "it does not offer its key together with a fresh exchange (psk_dhe_ke), which is \
+            "the peer does not offer its key with a fresh key exchange (psk_dhe_ke), which is \
              required"
                 .to_owned(),
         ),
@@ -418,12 +418,12 @@ fn handshake_error(handle: &mut Handle, problem: &Problem) -> TlsError {
 /// Explains an alert from the peer if its name is not enough.
 fn alert(number: c_ulong, name: String) -> String {
     match number {
-        ALERT_UNKNOWN_PSK_IDENTITY => "it does not know the identity that was offered".to_owned(),
+        ALERT_UNKNOWN_PSK_IDENTITY => "it does not know the offered identity".to_owned(),
         ALERT_HANDSHAKE_FAILURE => {
-            format!("most often it does not know the identity that was offered ({name})")
+            format!("usually because it does not know the offered identity ({name})")
         }
         ALERT_ILLEGAL_PARAMETER | ALERT_DECRYPT_ERROR => {
-            format!("most often it has another key for the identity ({name})")
+            format!("usually because it has another key for the identity ({name})")
         }
         _ => name,
     }

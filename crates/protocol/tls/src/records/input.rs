@@ -91,10 +91,12 @@ fn record_bytes(bytes: &[u8]) -> Result<Option<usize>, Fatal> {
     let [kind, _, _, high, low, ..] = *bytes else { return Ok(None) };
     let length = usize::from(u16::from_be_bytes([high, low]));
     match length {
-        _ if kind != APPLICATION => Err(Fatal(super::UNEXPECTED_MESSAGE, "a record is not sealed")),
-        0..=TAG_BYTES => Err(Fatal(DECODE_ERROR, "a record is too short")),
+        _ if kind != APPLICATION => {
+            Err(Fatal(super::UNEXPECTED_MESSAGE, "the peer sent a record without encryption"))
+        }
+        0..=TAG_BYTES => Err(Fatal(DECODE_ERROR, "the peer sent a record that is too short")),
         _ if length > limits::RECORD_BYTES + limits::EXPANSION_BYTES => {
-            Err(Fatal(RECORD_OVERFLOW, "a record is too long"))
+            Err(Fatal(RECORD_OVERFLOW, "the peer sent a record that is too long"))
         }
         _ => Ok(Some(HEADER_BYTES + length)),
     }

@@ -215,31 +215,36 @@ impl Records {
         plain: &mut [u8],
     ) -> Result<Opened, TlsError> {
         let Some(length) = self.incoming.open(header, body, plain) else {
-            return Err(self.fail(Fatal(BAD_RECORD_MAC, "a record is not from the other end")));
+            return Err(self.fail(Fatal(BAD_RECORD_MAC, "a record is damaged or forged")));
         };
         if length > limits::RECORD_BYTES + 1 {
-            return Err(self.fail(Fatal(RECORD_OVERFLOW, "a record is too long")));
+            return Err(
+                self.fail(Fatal(RECORD_OVERFLOW, "the peer sent a record that is too long"))
+            );
         }
         let Some(end) = plain[..length].iter().rposition(|&byte| byte != 0) else {
-            return Err(self.fail(Fatal(UNEXPECTED_MESSAGE, "a record has no type")));
+            return Err(
+                self.fail(Fatal(UNEXPECTED_MESSAGE, "the peer sent a record without a type"))
+            );
         };
         let (content, kind) = (&plain[..end], plain[end]);
         self.without_data = if kind == APPLICATION && end > 0 { 0 } else { self.without_data + 1 };
         if self.without_data > limits::RECORDS_WITHOUT_DATA {
-            let words = "records without data do not end";
+            let words = "the peer sent too many records without data";
             return Err(self.fail(Fatal(UNEXPECTED_MESSAGE, words)));
         }
         match kind {
-            APPLICATION if !self.messages.is_empty() => {
-                Err(self.fail(Fatal(UNEXPECTED_MESSAGE, "data are in the middle of a message")))
-            }
+            APPLICATION if !self.messages.is_empty() => Err(self
+                .fail(Fatal(UNEXPECTED_MESSAGE, "the peer sent data in the middle of a message"))),
             APPLICATION => Ok(Opened::Data(end)),
             ALERT => Err(self.ended(content)),
             HANDSHAKE if end > 0 => match self.messages(content) {
                 Ok(()) => Ok(Opened::Other),
                 Err(fatal) => Err(self.fail(fatal)),
             },
-            _ => Err(self.fail(Fatal(UNEXPECTED_MESSAGE, "a record is of no known type"))),
+            _ => {
+                Err(self.fail(Fatal(UNEXPECTED_MESSAGE, "the peer sent a record of unknown type")))
+            }
         }
     }
 
@@ -247,10 +252,8 @@ impl Records {
     fn ended(&mut self, alert: &[u8]) -> TlsError {
         match *alert {
             [WARNING | FATAL, CLOSE_NOTIFY] => TlsError::Closed,
-            [WARNING | FATAL, number] => {
-                TlsError::Refused(format!("it has sent the alert {number}"))
-            }
-            _ => self.fail(Fatal(DECODE_ERROR, "an alert is none")),
+            [WARNING | FATAL, number] => TlsError::Refused(format!("it sent the alert {number}")),
+            _ => self.fail(Fatal(DECODE_ERROR, "the peer sent a malformed alert")),
         }
     }
 
@@ -268,14 +271,14 @@ impl Records {
         while let [kind, high, middle, low, rest @ ..] = bytes {
             let length = u32::from_be_bytes([0, *high, *middle, *low]) as usize;
             if length > limits::HANDSHAKE_BYTES {
-                return Err(Fatal(DECODE_ERROR, "a message is too long"));
+                return Err(Fatal(DECODE_ERROR, "the peer sent a message that is too long"));
             }
             let Some((body, rest)) = rest.split_at_checked(length) else { break };
             match (*kind, body) {
                 (NEW_SESSION_TICKET, _) if self.is_client => {}
                 // The next record uses the new key, so no message may follow in this record.
                 (KEY_UPDATE, [asked @ (0 | 1)]) if rest.is_empty() => self.follow(*asked == 1)?,
-                _ => return Err(Fatal(UNEXPECTED_MESSAGE, "a message is not expected")),
+                _ => return Err(Fatal(UNEXPECTED_MESSAGE, "the peer sent an unexpected message")),
             }
             bytes = rest;
         }
@@ -285,7 +288,7 @@ impl Records {
 
     /// Handles a key update of the peer, which may ask for one in return.
     fn follow(&mut self, is_asked: bool) -> Result<(), Fatal> {
-        let none = || Fatal(INTERNAL_ERROR, "the keys cannot be updated");
+        let none = || Fatal(INTERNAL_ERROR, "cannot derive the next keys");
         self.incoming = self.incoming.updated().ok_or_else(none)?;
         self.has_asked = false;
         if is_asked {
@@ -294,7 +297,10 @@ impl Records {
             self.output.extend_from_slice(&answer[..length]);
         }
         if self.output.len() > limits::UNASKED_BYTES {
-            return Err(Fatal(INTERNAL_ERROR, "it takes no answers to its updates"));
+            return Err(Fatal(
+                INTERNAL_ERROR,
+                "the peer requests key updates without reading the answers",
+            ));
         }
         Ok(())
     }
@@ -384,7 +390,7 @@ impl Records {
         }
         self.has_asked = true;
         let updated = self.update_keys(true, into);
-        updated.ok_or_else(|| TlsError::Broken("the keys cannot be updated".to_owned()))
+        updated.ok_or_else(|| TlsError::Broken("cannot derive the next keys".to_owned()))
     }
 
     /// Encrypts a full record of contiguous content; returns the record's length.
@@ -420,7 +426,7 @@ impl Records {
 }
 
 fn not_taken() -> TlsError {
-    TlsError::Broken("a record was not taken".to_owned())
+    TlsError::Broken("cannot encrypt a record".to_owned())
 }
 
 /// Moves bytes from the front of `kept`, as many as fit; frees the memory of `kept` when it is

@@ -59,7 +59,7 @@ fn a_disk_that_is_used_authenticates_anew() {
     copy(&wrong, &key);
     // A connecting queue reads the same file as `authenticate`. If the target refuses that queue
     // first, the connection is lost for the same reason.
-    let why = "authentication failed: the controller refuses this host's proof";
+    let why = "authentication failed: the controller refused this host's proof";
     authenticate().fails_in_a_line(1, &["fb0: ", "127.0.0.1:", why, "secret"]);
     attachments.wait_for_state("fb0", "reconnecting");
     authenticate().fails_in_a_line(1, &["fb0 is not connected"]);

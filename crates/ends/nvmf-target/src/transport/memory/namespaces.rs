@@ -310,7 +310,7 @@ fn what_cannot_be_changed_says_why() {
     assert_eq!(say(add("nqn.x", FIRST)), "the target shares no subsystem nqn.x");
     assert_eq!(say(add(NQN, FIRST)), "namespace 1: the namespace exists already");
     let remove = control.remove_namespace(NQN, NamespaceId(7)).map(drop);
-    assert_eq!(say(remove), "namespace 7: there is no such namespace");
+    assert_eq!(say(remove), "namespace 7: the namespace does not exist");
     assert_eq!(say(control.resize_namespace(NQN, FIRST, Some(0))), {
         "namespace 1: no namespace can have 0 blocks"
     });
