@@ -136,7 +136,7 @@ begins_cluster "$logs/ceph"
 # fio leaves files in the working folder.
 cd "$logs"
 echo "ceph: the cluster is up"
-is_told "there is no such image" "$farblock" serve rbd:rbd/none
+is_told "the image does not exist" "$farblock" serve rbd:rbd/none
 is_told "names no image" "$farblock" serve rbd:none
 guide
 echo "ceph: docs/ceph.md does what it says"

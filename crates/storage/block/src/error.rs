@@ -87,15 +87,13 @@ impl fmt::Display for BlockError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             BlockError::OutOfRange => "the range lies outside of the namespace",
-            BlockError::TooLarge => "the operation is larger than the namespace takes at once",
+            BlockError::TooLarge => "the operation exceeds the namespace's transfer limit",
             BlockError::ReadOnly => "the namespace is read-only",
             BlockError::NoSpace => "no space is left on the namespace's storage",
             BlockError::Conflict => "another host has reserved the namespace",
             BlockError::Denied => "the namespace denies access to this host",
             BlockError::NotReady => "the namespace is not ready",
-            BlockError::AtomicExceeded => {
-                "the write is larger than what the namespace writes atomically"
-            }
+            BlockError::AtomicExceeded => "the write exceeds the namespace's atomic write size",
             BlockError::ReadFailed => "reading failed",
             BlockError::WriteFailed => "writing failed",
             BlockError::Unsupported => "the namespace does not support the operation",

@@ -74,7 +74,7 @@ pub(crate) fn before_the_end() {
 
     // SAFETY: `settle` is a static function, valid until the process ends.
     if unsafe { on_exit(settle, std::ptr::null_mut()) } != 0 {
-        tracing::warn!("images will not be closed when this ends");
+        tracing::warn!("farblock cannot close Ceph images when this process exits");
     }
 }
 

@@ -74,7 +74,7 @@ fn conf(name: &Name) -> String {
 pub(crate) fn configuration(name: &Name, number: i32) -> OpenError {
     let (conf, words) = (conf(name), words(number));
     OpenError::Configuration(format!(
-        "rbd:{name}: the Ceph configuration {conf} cannot be read ({words}): name it with \
+        "rbd:{name}: cannot read the Ceph configuration {conf} ({words}): give its path with \
          ?conf=FILE"
     ))
 }
@@ -84,22 +84,25 @@ pub(crate) fn connect(name: &Name, number: i32) -> OpenError {
     let (conf, user) = (conf(name), name.user());
     match number {
         ENOENT => OpenError::Refused(format!(
-            "rbd:{name}: there is no keyring for client.{user} here: put its key where {conf} \
-             says, or name another user with id=USER"
+            "rbd:{name}: this machine has no keyring for client.{user}: store its key where {conf} \
+             expects it, or name another user with id=USER"
         )),
         EPERM | EACCES => OpenError::Refused(format!(
-            "rbd:{name}: the cluster does not let client.{user} in: look at its key (`ceph auth \
-             get client.{user}`), or name another user with id=USER"
+            "rbd:{name}: the cluster refused client.{user}: check its key (`ceph auth get \
+             client.{user}`), or name another user with id=USER"
         )),
         EINVAL => OpenError::Configuration(format!(
-            "rbd:{name}: {conf} does not say where the cluster's monitors are (mon host)"
+            "rbd:{name}: {conf} does not name the cluster's monitors: add mon host"
         )),
         ETIMEDOUT => OpenError::Unreachable(format!(
-            "rbd:{name}: no monitor of the cluster in {conf} answered in {} s: look at the \
-             network, and at the monitors",
+            "rbd:{name}: no monitor of the cluster in {conf} answered in {} s: check the network \
+             and the monitors",
             limits::CONNECT_SECONDS
         )),
-        _ => OpenError::Other(format!("rbd:{name}: no connection: {}", words(number))),
+        _ => OpenError::Other(format!(
+            "rbd:{name}: cannot connect to the cluster: {}",
+            words(number)
+        )),
     }
 }
 
@@ -108,7 +111,7 @@ pub(crate) fn pool(name: &Name, number: i32) -> OpenError {
     let pool = &name.pool;
     match number {
         ENOENT => OpenError::NotFound(format!(
-            "rbd:{name}: the cluster has no pool {pool}: `ceph osd pool ls` lists those it has"
+            "rbd:{name}: the cluster has no pool {pool}: `ceph osd pool ls` lists its pools"
         )),
         _ => opened(name, number),
     }
@@ -119,25 +122,26 @@ pub(crate) fn opened(name: &Name, number: i32) -> OpenError {
     let (pool, user) = (&name.pool, name.user());
     match number {
         ENOENT if name.snapshot.is_some() => OpenError::NotFound(format!(
-            "rbd:{name}: there is no such snapshot: `rbd snap ls {pool}/{}` lists those there are",
+            "rbd:{name}: the snapshot does not exist: `rbd snap ls {pool}/{}` lists the image's \
+             snapshots",
             name.image
         )),
         ENOENT => OpenError::NotFound(format!(
-            "rbd:{name}: there is no such image: make it with `rbd create --size 1G {name}`, or \
-             look at what `rbd ls {pool}` lists"
+            "rbd:{name}: the image does not exist: create it with `rbd create --size 1G {name}`, \
+             or name an image that `rbd ls {pool}` lists"
         )),
         EPERM | EACCES => OpenError::Refused(format!(
-            "rbd:{name}: client.{user} may not use the image: give it rights (`ceph auth caps \
+            "rbd:{name}: client.{user} may not use the image: grant it access (`ceph auth caps \
              client.{user} mon 'profile rbd' osd 'profile rbd pool={pool}'`)"
         )),
-        _ => OpenError::Other(format!("rbd:{name} does not open: {}", words(number))),
+        _ => OpenError::Other(format!("cannot open rbd:{name}: {}", words(number))),
     }
 }
 
 /// The error if the monitors answered, but the rest of the cluster did not.
 pub(crate) fn stuck(name: &Name) -> OpenError {
     OpenError::Unreachable(format!(
-        "rbd:{name} did not open in {} s: look at the cluster's OSDs (`ceph status`)",
+        "rbd:{name} did not open in {} s: check the cluster's OSDs (`ceph status`)",
         limits::OPEN.as_secs()
     ))
 }
@@ -145,7 +149,7 @@ pub(crate) fn stuck(name: &Name) -> OpenError {
 /// The error for an image that this client may only read.
 pub(crate) fn read_only(name: &Name) -> OpenError {
     let why = match name.snapshot {
-        Some(_) => "a snapshot cannot be written".to_owned(),
+        Some(_) => "a snapshot is read-only".to_owned(),
         None => format!("client.{} may not write it", name.user()),
     };
     OpenError::ReadOnly(format!("rbd:{name}: {why}: share it read-only"))
@@ -155,7 +159,7 @@ pub(crate) fn read_only(name: &Name) -> OpenError {
 pub(crate) fn cached(name: &Name) -> OpenError {
     let image = Name { snapshot: None, ..name.clone() };
     OpenError::Cached(format!(
-        "rbd:{name}: rbd_cache is on for this image or its pool, so that what is written may be \
+        "rbd:{name}: rbd_cache is on for this image or its pool, so acknowledged writes may be \
          lost: turn it off with `rbd config image set {image} rbd_cache false`"
     ))
 }

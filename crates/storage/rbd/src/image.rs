@@ -92,7 +92,9 @@ impl Image {
         let keeps = Arc::clone(&size);
         let run = move || keep(library, &kept, &keeps, sender, &messages, &tell);
         let thread = std::thread::Builder::new().name("rbd-keeper".to_owned()).spawn(run);
-        thread.map_err(|error| OpenError::Other(format!("no thread can be started: {error}")))?;
+        thread.map_err(|error| {
+            OpenError::Other(format!("cannot start a thread for the Ceph image: {error}"))
+        })?;
         let opened = told.recv_timeout(limits::OPEN);
         let (handle, facts) = opened.unwrap_or_else(|_| {
             // The image may have opened just now; no user will drop it then, so close it here.
@@ -104,7 +106,8 @@ impl Image {
         let image = Arc::new(image);
         if image.facts.features & EXCLUSIVE_LOCK != 0 && image.facts.is_writable {
             tracing::info!(
-                "rbd:{name} has the feature exclusive-lock: one target may write it at full speed"
+                "rbd:{name} has the feature exclusive-lock: only one target can write it at full \
+                 speed"
             );
         }
         let mut images = images();
@@ -377,7 +380,9 @@ impl Open {
             unsafe { (self.library.rbd_update_watch)(self.image, &raw mut watch, updated, to) };
         match checked(code) {
             Ok(()) => self.watch = Some((watch, sender)),
-            Err(number) => tracing::warn!("nobody will notice an image that grows: {number}"),
+            Err(number) => {
+                tracing::warn!("farblock will not notice when the Ceph image grows: error {number}")
+            }
         }
     }
 

@@ -123,7 +123,7 @@ fn find() -> Result<Functions, OpenError> {
 
 #[cfg(not(unix))]
 fn find() -> Result<Functions, OpenError> {
-    Err(OpenError::NoLibrary("Ceph images can be used on Linux only".to_owned()))
+    Err(OpenError::NoLibrary("farblock supports Ceph images on Linux only".to_owned()))
 }
 
 #[cfg(unix)]
@@ -131,13 +131,13 @@ fn find_in(name: &str) -> Result<Functions, OpenError> {
     // SAFETY: librbd's initialisers are safe in any process.
     let library = unsafe { libloading::Library::new(name) }.map_err(|error| {
         OpenError::NoLibrary(format!(
-            "Ceph images need librbd, which is not on this machine ({error}): install it, for \
-             example with `apt-get install librbd1` or `dnf install librbd1`"
+            "Ceph images need librbd, which is not installed ({error}): install it, for example \
+             with `apt-get install librbd1` or `dnf install librbd1`"
         ))
     })?;
     let functions = Functions::find(&library).map_err(|error| {
         OpenError::NoLibrary(format!(
-            "{name} of this machine is too old ({error}): install that of Ceph 14 or newer"
+            "{name} of this machine is too old ({error}): install the version of Ceph 14 or newer"
         ))
     })?;
     // Never unload the library: its functions are used until the process ends.

@@ -48,7 +48,7 @@ impl Name {
         for option in text.split('&') {
             let refuse = || {
                 NameError(format!(
-                    "rbd: does not know {option:?}: the options are conf=FILE and id=USER"
+                    "rbd: has no option {option:?}: its options are conf=FILE and id=USER"
                 ))
             };
             let (key, value) = option.split_once('=').ok_or_else(refuse)?;

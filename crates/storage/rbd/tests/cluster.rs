@@ -175,8 +175,8 @@ fn what_does_not_open_says_why() {
     let mon = text.lines().find(|line| line.starts_with("mon host")).expect("a monitor");
     let away = write("away.conf", &text.replace(mon, "mon host = v2:127.0.0.1:1"));
     for (text, words) in [
-        ("rbd/none".to_owned(), "no such image"),
-        (format!("{image}@none"), "no such snapshot"),
+        ("rbd/none".to_owned(), "the image does not exist"),
+        (format!("{image}@none"), "the snapshot does not exist"),
         ("none/image".to_owned(), "no pool none"),
         (format!("{image}?id=stranger"), "client.stranger"),
         (format!("{image}?conf=/nowhere"), "?conf=FILE"),
