@@ -61,9 +61,9 @@ impl fmt::Display for StartError {
         match self {
             StartError::Open(error) => write!(f, "cannot open the namespace: {error}"),
             StartError::Reactor(engine, error) => {
-                write!(f, "the {engine} event loop does not start: {error}")
+                write!(f, "cannot start the {engine} event loop: {error}")
             }
-            StartError::System(error) => write!(f, "cannot start to serve it: {error}"),
+            StartError::System(error) => write!(f, "cannot start the server: {error}"),
         }
     }
 }
@@ -119,7 +119,7 @@ impl Cores {
                 .name(name)
                 .spawn(move || start.run(make, failed))
                 .map_err(StartError::System);
-            let died = |_| StartError::System(io::Error::other("a thread ended at once"));
+            let died = |_| StartError::System(io::Error::other("a thread exited during the start"));
             let started = spawned.and_then(|thread| {
                 cores.threads.push(thread);
                 receiver.recv().map_err(died)?

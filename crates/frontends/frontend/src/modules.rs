@@ -18,6 +18,6 @@ pub fn load_for(device: &Path, module: &str) {
         .status();
     match modprobe {
         Ok(status) => tracing::debug!(module, %status, "modprobe"),
-        Err(error) => tracing::debug!(module, %error, "modprobe does not run"),
+        Err(error) => tracing::debug!(module, %error, "cannot run modprobe"),
     }
 }

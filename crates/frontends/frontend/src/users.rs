@@ -42,7 +42,7 @@ pub struct Listed<'a>(pub &'a [User]);
 impl fmt::Display for Listed<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() {
-            return f.write_str("somebody who cannot be seen from here uses it");
+            return f.write_str("a process that this user cannot see uses it");
         }
         for (index, user) in self.0.iter().enumerate() {
             write!(f, "{}{user}", if index == 0 { "" } else { "; " })?;
@@ -76,7 +76,11 @@ fn use_of(process: &Path, paths: &[PathBuf]) -> Option<String> {
             return Some(format!("has {} open", file.display()));
         }
     }
-    for (link, verb) in [("cwd", "is in"), ("root", "has its root at"), ("exe", "runs")] {
+    for (link, verb) in [
+        ("cwd", "has its working directory in"),
+        ("root", "has its root directory at"),
+        ("exe", "runs"),
+    ] {
         if let Some(file) = fs::read_link(process.join(link)).ok().filter(|file| below(file)) {
             return Some(format!("{verb} {}", file.display()));
         }
@@ -115,7 +119,7 @@ pub fn elsewhere(device: &str) -> Vec<User> {
     let user = |(pid, mount): (u32, Mount)| {
         let command = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         let at = mount.mountpoint.display();
-        let what = format!("has it mounted at {at} in a mount namespace of its own");
+        let what = format!("has the disk mounted at {at} in another mount namespace");
         User { pid: Some(pid), command: command.trim_end().into(), what }
     };
     mounts_elsewhere(device).into_iter().map(user).collect()
@@ -246,7 +250,7 @@ const MAX_STACK: usize = 1024;
 pub fn of_file(path: &Path) -> Vec<User> {
     let mut users = Vec::new();
     if is_swap(&fs::read(SWAPS).unwrap_or_default(), path) {
-        users.push(User::kernel(format!("{} is swapped to", path.display())));
+        users.push(User::kernel(format!("{} is a swap area", path.display())));
     }
     users.extend(loop_devices(Path::new(BLOCK_DEVICES), path));
     users.extend(processes(&[path.to_path_buf()]));
@@ -290,7 +294,7 @@ fn system_users(folders: &[PathBuf], mounts: &[Mount], swaps: &[u8]) -> Vec<User
             users.push(User::kernel(what));
         }
         if is_swap(swaps, &device) {
-            users.push(User::kernel(format!("{} is swapped to", device.display())));
+            users.push(User::kernel(format!("{} is a swap area", device.display())));
         }
     }
     users
@@ -314,7 +318,8 @@ fn loop_devices(block_devices: &Path, path: &Path) -> Vec<User> {
         let backing = fs::read(entry.path().join("loop/backing_file")).unwrap_or_default();
         Path::new(OsStr::from_bytes(backing.trim_ascii_end())) == path
     });
-    let what = |name: &OsStr| format!("/dev/{} is made of {}", name.display(), path.display());
+    let what =
+        |name: &OsStr| format!("/dev/{} is a loop device on {}", name.display(), path.display());
     ours.map(|entry| User::kernel(what(&entry.file_name()))).collect()
 }
 

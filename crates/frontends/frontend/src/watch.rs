@@ -42,7 +42,7 @@ impl GeometryWatch {
         match thread::Builder::new().name(thread_name.to_owned()).spawn(look) {
             Ok(thread) => GeometryWatch { watch: Some(watch), thread: Some(thread) },
             Err(error) => {
-                tracing::error!("the disk's users will not hear of another size of it: {error}");
+                tracing::error!("cannot notify the disk's users of a changed size: {error}");
                 GeometryWatch { watch: None, thread: None }
             }
         }

@@ -239,7 +239,10 @@ impl Sessions {
         if self.cx.is_stopping || self.connections.count() >= limits::MAX_CONNECTIONS {
             let most = limits::MAX_CONNECTIONS;
             self.cx.complain("iSCSI initiators refused", peer, || {
-                tracing::warn!(%peer, "refused an iSCSI initiator: {most} sessions are the limit");
+                tracing::warn!(
+                    %peer,
+                    "refused an iSCSI initiator: the target is at its limit of {most} sessions"
+                );
             });
             return;
         }

@@ -31,16 +31,20 @@ impl Status {
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match *self {
-            Status::SUCCESS => "it goes on",
+            Status::SUCCESS => "the login continues",
             Status::AUTHENTICATION_FAILURE => {
-                "it wants to authenticate, which this target does not"
+                "the initiator requested authentication, which this target does not support"
             }
-            Status::NOT_FOUND => "it names another target",
-            Status::UNSUPPORTED_VERSION => "it wants another version of iSCSI",
-            Status::MISSING_PARAMETER => "it leaves out who it is, or which target it means",
-            Status::SESSION_TYPE => "it wants an unknown type of session",
-            Status::NO_SESSION => "it wants a second connection of one session",
-            Status::INVALID_DURING_LOGIN => "it asks for something before the login is done",
+            Status::NOT_FOUND => "the initiator named another target",
+            Status::UNSUPPORTED_VERSION => "the initiator requested another version of iSCSI",
+            Status::MISSING_PARAMETER => {
+                "the initiator did not send its name, or the target's name"
+            }
+            Status::SESSION_TYPE => "the initiator requested an unknown session type",
+            Status::NO_SESSION => "the initiator requested a second connection of a session",
+            Status::INVALID_DURING_LOGIN => {
+                "the initiator sent another request before the end of the login"
+            }
             _ => "the initiator broke the protocol",
         })
     }

@@ -77,29 +77,29 @@ impl fmt::Display for StartError {
         match self {
             StartError::NotLoopback(address) => write!(
                 f,
-                "this iSCSI target does not authenticate anybody, so it serves this machine only: \
-                 listen on 127.0.0.1 instead of {address}"
+                "this iSCSI target does not authenticate initiators, so it serves only this \
+                 machine: listen on 127.0.0.1 instead of {address}"
             ),
             StartError::InUse(address) => {
-                write!(f, "somebody listens at {address} already: choose another port")
+                write!(f, "another program listens at {address}: choose another port")
             }
             StartError::Name(name) => write!(
                 f,
-                "{name:?} is not a name of an iSCSI target: take one like \
+                "{name:?} is not an iSCSI target name: use a name like \
                  iqn.2026-11.org.farblock:disk, without spaces and below 224 bytes"
             ),
             StartError::Serial(serial) => write!(
                 f,
-                "{serial:?} is not a serial number: take 1 to {MAX_SERIAL_BYTES} letters, digits, \
-                 hyphens and the like"
+                "{serial:?} is not a serial number: use 1 to {MAX_SERIAL_BYTES} printable ASCII \
+                 characters without spaces"
             ),
             StartError::BlockSize(bytes) => write!(
                 f,
-                "blocks of {bytes} bytes are more than SCSI hosts take: use a namespace with 512 \
-                 or 4096"
+                "SCSI hosts do not support blocks of {bytes} bytes: use a namespace with blocks of \
+                 512 or 4096 bytes"
             ),
             StartError::Cores(error) => error.fmt(f),
-            StartError::System(error) => write!(f, "cannot start to serve iSCSI: {error}"),
+            StartError::System(error) => write!(f, "cannot start the iSCSI server: {error}"),
         }
     }
 }
@@ -203,7 +203,7 @@ impl Drop for Server {
         if !thread::panicking()
             && let Err(error) = self.stop_thread(true)
         {
-            tracing::error!("the event loop of an iSCSI target had failed: {error}");
+            tracing::error!("the event loop of an iSCSI target failed: {error}");
         }
     }
 }

@@ -341,10 +341,10 @@ fn what_cannot_be_served() {
     let anywhere = Config { listen: ([0, 0, 0, 0], 0).into(), ..usual.clone() };
     assert!(refusal(&anywhere).contains("listen on 127.0.0.1"));
     let nameless = Config { name: "disk".into(), ..usual.clone() };
-    assert!(refusal(&nameless).contains("take one like iqn."));
+    assert!(refusal(&nameless).contains("use a name like iqn."));
     let serial = Config { serial: "x".repeat(37), ..usual.clone() };
-    assert!(refusal(&serial).contains("1 to 36 letters"));
+    assert!(refusal(&serial).contains("1 to 36 printable"));
     let server = serve(ENGINES[0], disk("mem:1MiB", 512));
     let taken = Config { listen: server.address(), ..usual };
-    assert!(refusal(&taken).contains("somebody listens at"));
+    assert!(refusal(&taken).contains("another program listens at"));
 }

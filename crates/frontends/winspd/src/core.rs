@@ -128,7 +128,7 @@ impl<A: Answer> Worker<A> {
     fn end(&self, flush: Completion) -> io::Result<()> {
         match flush.result {
             Ok(()) => Ok(()),
-            Err(error) => Err(io::Error::other(format!("the last flush: {error}"))),
+            Err(error) => Err(io::Error::other(format!("the last flush failed: {error}"))),
         }
     }
 
@@ -146,7 +146,7 @@ impl<A: Answer> Worker<A> {
         if let Some(before) = self.by_hint.insert(hint, slot)
             && let Some(task) = &mut self.tasks[before]
         {
-            tracing::warn!("Windows gave a request up that takes too long, and tries again");
+            tracing::warn!("Windows gave up a request that took too long, and retries it");
             task.is_given_up = true;
         }
         let mut task = Task::new(hint, &command);

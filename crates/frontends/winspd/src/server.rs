@@ -113,55 +113,57 @@ impl fmt::Display for StartError {
         match self {
             StartError::NotInstalled(path, error) => write!(
                 f,
-                "WinSpd is not installed (there is no {}: {error}): install its newest \
-                 winspd-*.msi from {} as an administrator, or attach with --as iscsi, which \
-                 needs no driver",
+                "WinSpd is not installed (cannot open {}: {error}): install its newest \
+                 winspd-*.msi from {} as an administrator, or attach with --as iscsi, which needs \
+                 no driver",
                 path.display(),
                 super::RELEASES
             ),
             StartError::OtherLibrary(function) => write!(
                 f,
-                "the WinSpd that is installed is too old ({} lacks {function}): install the \
-                 newest winspd-*.msi from {}",
+                "the installed WinSpd is too old ({} lacks {function}): install the newest \
+                 winspd-*.msi from {}",
                 library::FILE_NAME,
                 super::RELEASES
             ),
             StartError::NoDriver => write!(
                 f,
-                "WinSpd's library is installed and its driver is not there: install WinSpd again \
-                 from {}, and restart Windows if it asks for that",
+                "WinSpd's library is installed, but its driver is missing: install WinSpd again \
+                 from {}, and restart Windows if the installer requests a restart",
                 super::RELEASES
             ),
             StartError::Denied => f.write_str(
-                "Windows lets only administrators make disks: start this as an administrator, or \
-                 as a service",
+                "only administrators can create disks in Windows: start farblock as an \
+                 administrator, or as a service",
             ),
             StartError::InUse => f.write_str(
-                "a disk of WinSpd has this identity already: detach it first, or choose another \
+                "another WinSpd disk has this identity: detach that disk first, or choose another \
                  name",
             ),
             StartError::PipeInUse(name) => {
-                write!(f, "somebody listens at {name} already: choose another name")
+                write!(f, "another program listens at {name}: choose another name")
             }
             StartError::TooMany => {
-                f.write_str("WinSpd has as many disks as it takes: detach one of them")
+                f.write_str("WinSpd is at its limit of disks: detach one of them")
             }
             StartError::PipeName(name) => {
-                write!(f, "{name:?} is not a name of a pipe: take one like \\\\.\\pipe\\farblock")
+                write!(f, "{name:?} is not a pipe name: use a name like \\\\.\\pipe\\farblock")
             }
             StartError::Product(product) => write!(
                 f,
-                "{product:?} cannot be a disk's name: take 1 to {PRODUCT_BYTES} letters, digits \
-                 and the like"
+                "{product:?} is not a disk name: use 1 to {PRODUCT_BYTES} printable ASCII \
+                 characters"
             ),
             StartError::BlockSize(bytes) => write!(
                 f,
-                "blocks of {bytes} bytes are more than Windows takes: use a namespace with 512 or \
-                 4096"
+                "Windows does not support blocks of {bytes} bytes: use a namespace with blocks of \
+                 512 or 4096 bytes"
             ),
-            StartError::Empty => f.write_str("a disk of no blocks cannot be attached: enlarge it"),
+            StartError::Empty => {
+                f.write_str("the disk has no blocks: enlarge it before you attach it")
+            }
             StartError::Cores(error) => error.fmt(f),
-            StartError::System(error) => write!(f, "cannot start to serve WinSpd: {error}"),
+            StartError::System(error) => write!(f, "cannot start the WinSpd server: {error}"),
         }
     }
 }
@@ -260,7 +262,7 @@ impl Server {
             let error = unit.wait();
             shared.dispatched_all();
             let why = io::Error::from_raw_os_error(error as i32);
-            tracing::debug!("WinSpd sends no more requests: {why}");
+            tracing::debug!("WinSpd stopped sending requests: {why}");
         });
         let watcher = watcher.map_err(StartError::System)?;
         let started = self.unit.start(library::dispatchers());
@@ -325,7 +327,9 @@ impl Server {
         self.shared.stop(if force { End::Forced } else { End::Drained });
         if !force && !self.shared.wait_finished(limits::DRAIN_TIME) {
             let left = self.shared.accepted();
-            tracing::warn!("{left} requests of WinSpd did not end: the disk is taken away");
+            tracing::warn!(
+                "{left} WinSpd requests did not complete in time: removing the disk from Windows"
+            );
         }
         // This also cancels sending an answer that the client does not read.
         self.unit.shut_down();
@@ -343,7 +347,7 @@ impl Drop for Server {
         if !thread::panicking()
             && let Err(error) = self.stop_threads(true)
         {
-            tracing::error!("the event loop of a WinSpd disk had failed: {error}");
+            tracing::error!("the event loop of a WinSpd disk failed: {error}");
         }
     }
 }

@@ -150,7 +150,7 @@ impl UnitShared {
         std::mem::swap(&mut state.requests, requests);
         if std::mem::take(&mut state.resized) {
             tracing::info!(
-                "the disk has another size now, which WinSpd cannot tell Windows: detach it and \
+                "the disk's size changed, but WinSpd cannot notify Windows: detach the disk and \
                  attach it again"
             );
         }

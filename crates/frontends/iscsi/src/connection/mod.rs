@@ -278,7 +278,7 @@ impl Connection {
         if self.state == SessionState::Open && !matches!(self.session, Session::FullFeature) {
             let peer = self.peer;
             cx.complain("slow iSCSI initiators", peer, || {
-                tracing::warn!(%peer, "closing: the iSCSI login takes too long");
+                tracing::warn!(%peer, "closing the connection: the iSCSI login took too long");
             });
         }
         self.close(cx);
@@ -354,7 +354,10 @@ impl Connection {
                 self.release(cx, Slot(index as u16));
             }
         }
-        tracing::debug!(peer = %self.peer, initiator = %self.initiator.name, "an initiator left");
+        tracing::debug!(
+            peer = %self.peer, initiator = %self.initiator.name,
+            "an initiator disconnected"
+        );
         cx.ask(Action::Departed);
     }
 

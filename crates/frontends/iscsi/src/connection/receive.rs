@@ -105,7 +105,7 @@ impl Connection {
         if left > 0 && !matches!(self.session, Session::FullFeature) {
             let peer = self.peer;
             cx.complain("iSCSI protocol errors", peer, || {
-                tracing::warn!(%peer, "closing: not an iSCSI login");
+                tracing::warn!(%peer, "closing the connection: the peer sent no iSCSI login");
             });
             self.close(cx);
             return false;
@@ -141,7 +141,10 @@ impl Connection {
             // Not even the header's length field is reliable.
             let peer = self.peer;
             cx.complain("iSCSI protocol errors", peer, || {
-                tracing::warn!(%peer, "closing: the digest of an iSCSI header is wrong");
+                tracing::warn!(
+                    %peer,
+                    "closing the connection: the digest of an iSCSI header does not match"
+                );
             });
             self.close(cx);
             return false;
@@ -157,7 +160,11 @@ impl Connection {
         if bytes > self.parameters.receive_bytes {
             let peer = self.peer;
             cx.complain("iSCSI protocol errors", peer, || {
-                tracing::warn!(%peer, "closing: {bytes} bytes of data in an iSCSI PDU");
+                tracing::warn!(
+                    %peer,
+                    "closing the connection: an iSCSI PDU has {bytes} bytes of data, which are too \
+                     many"
+                );
             });
             self.close(cx);
             return false;

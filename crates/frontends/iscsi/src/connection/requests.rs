@@ -37,7 +37,10 @@ impl Connection {
             }
             let peer = self.peer;
             cx.complain("iSCSI protocol errors", peer, || {
-                tracing::warn!(%peer, "closing: it does not begin with an iSCSI login");
+                tracing::warn!(
+                    %peer,
+                    "closing the connection: it does not start with an iSCSI login"
+                );
             });
             self.close(cx);
             return Destination::Nowhere;
@@ -52,7 +55,7 @@ impl Connection {
                 return Destination::Nowhere;
             }
             Turn::Broken => {
-                self.protocol_error(cx, "a command is missing before it");
+                self.protocol_error(cx, "a command is missing before this one");
                 return Destination::Nowhere;
             }
         }
@@ -79,7 +82,10 @@ impl Connection {
         }
         let number = header.cmd_sn.get();
         if !self.is_in_window(number) {
-            tracing::debug!(peer = %self.peer, number, "ignored a command out of its window");
+            tracing::debug!(
+                peer = %self.peer, number,
+                "ignored a command outside of the command window"
+            );
             return Turn::Ignored;
         }
         if number != self.numbers.exp_cmd_sn {
@@ -98,7 +104,10 @@ impl Connection {
         if !intact {
             let peer = self.peer;
             cx.complain("iSCSI protocol errors", peer, || {
-                tracing::warn!(%peer, "closing: the digest of iSCSI data is wrong");
+                tracing::warn!(
+                    %peer,
+                    "closing the connection: the digest of iSCSI data does not match"
+                );
             });
             self.reject(reject::DATA_DIGEST_ERROR);
             self.end(cx);
@@ -113,7 +122,7 @@ impl Connection {
             request::TASK_MANAGEMENT if !self.parameters.discovery => self.manage(cx),
             request::LOGOUT => self.logout(cx),
             request::LOGIN | request::SCSI_COMMAND | request::TASK_MANAGEMENT => {
-                self.protocol_error(cx, "not in this phase");
+                self.protocol_error(cx, "the request is not allowed in this phase");
             }
             _ => {
                 tracing::debug!(peer = %self.peer, "rejected an iSCSI PDU of kind {opcode:#x}");
@@ -126,7 +135,10 @@ impl Connection {
     pub(super) fn protocol_error(&mut self, cx: &mut Context, reason: &str) {
         let peer = self.peer;
         cx.complain("iSCSI protocol errors", peer, || {
-            tracing::warn!(%peer, "closing: an initiator broke the iSCSI protocol: {reason}");
+            tracing::warn!(
+                %peer,
+                "closing the connection: the initiator broke the iSCSI protocol: {reason}"
+            );
         });
         self.reject(reject::PROTOCOL_ERROR);
         self.end(cx);
@@ -247,7 +259,7 @@ impl Connection {
             }
         }
         if out.len() > self.parameters.send_bytes as usize {
-            self.protocol_error(cx, "its answer would be too long");
+            self.protocol_error(cx, "the answer to a text request would be too long");
             return;
         }
         let mut pdu = self.response(response::TEXT, header.task_tag.get());
@@ -307,7 +319,7 @@ impl Connection {
                 return;
             }
         };
-        tracing::info!(peer = %self.peer, ?what, "an initiator has commands aborted");
+        tracing::info!(peer = %self.peer, ?what, "an initiator requested the abort of commands");
         cx.ask(Action::Manage(self.key, Management { tag, what, task }));
     }
 

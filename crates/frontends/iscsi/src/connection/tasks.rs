@@ -31,13 +31,13 @@ impl Connection {
         let expected = header.expected_bytes.get();
         let agreed = self.parameters;
         let fault = if tag == NO_TAG || self.find(tag).is_some() {
-            Some("a task has this tag already")
+            Some("another task has the same tag")
         } else if data > 0 && (!agreed.immediate_data || !writes) {
-            Some("data comes that must not")
+            Some("immediate data that the login did not allow")
         } else if data > expected.min(agreed.first_burst) {
-            Some("more data comes than may")
+            Some("more data than the burst limit allows")
         } else if unasked && (agreed.initial_r2t || !writes) {
-            Some("data is to come that nobody asked for")
+            Some("unsolicited data that the login did not allow")
         } else {
             None
         };
@@ -150,13 +150,13 @@ impl Connection {
             first_burst.min(task.expected)
         };
         let fault = if asked && header.target_tag.get() != u32::from(slot.0) {
-            Some("it names no transfer of ours")
+            Some("the data belong to no known transfer")
         } else if asked != (task.state == TaskState::Asking) || !asked && !task.unasked {
-            Some("nobody waits for it")
+            Some("data that the target did not request")
         } else if end.is_none_or(|end| end > burst_end) {
-            Some("more data comes than may")
+            Some("more data than the burst limit allows")
         } else if asked && is_last != (end == Some(burst_end)) {
-            Some("its sequence is longer or shorter than what was asked for")
+            Some("the data sequence is longer or shorter than the target requested")
         } else {
             None
         };

@@ -88,13 +88,13 @@ impl Session {
             asked = &[];
             said.extend(more);
             if said.len() > MAX_TEXT_BYTES {
-                return Err(nonsense("a login that does not end"));
+                return Err(nonsense("too many login answers"));
             }
             if answer.status.get() != 0 {
                 let status = answer.status.get();
                 return Err(io::Error::new(
                     io::ErrorKind::PermissionDenied,
-                    format!("the target refuses the login (status {status:#06x})"),
+                    format!("the target refused the login (status {status:#06x})"),
                 ));
             }
             if answer.flags & flag::TRANSIT != 0 {
@@ -104,7 +104,7 @@ impl Session {
                 return Ok(session);
             }
         }
-        Err(nonsense("a login that does not end"))
+        Err(nonsense("too many login answers"))
     }
 
     fn ask_to_log_in(
@@ -127,7 +127,7 @@ impl Session {
         self.stream.write_all(&all)?;
         let (bhs, said) = self.take()?;
         if bhs[0] != response::LOGIN {
-            return Err(nonsense("no answer to a login"));
+            return Err(nonsense("something else than a login answer"));
         }
         let answer: LoginResponse = wire::view(&bhs);
         self.numbers.status = answer.stat_sn.get().wrapping_add(1);
@@ -141,7 +141,7 @@ impl Session {
                 return Ok(());
             }
         }
-        Err(io::Error::other("the unit does not get ready"))
+        Err(io::Error::other("the logical unit does not become ready"))
     }
 
     /// The unit's size.
@@ -152,7 +152,7 @@ impl Session {
         (capacity[0], capacity[1], capacity[13]) = (0x9e, 0x10, ASKED as u8);
         let (status, said) = self.call(capacity, ASKED)?;
         let Some((last, rest)) = said.split_first_chunk::<8>().filter(|_| status == 0) else {
-            return Err(nonsense("a unit that does not say how large it is"));
+            return Err(nonsense("no capacity of the logical unit"));
         };
         let last = u64::from_be_bytes(*last);
         let block_size = rest.first_chunk().map_or(0, |size| u32::from_be_bytes(*size));
@@ -166,7 +166,7 @@ impl Session {
                 max_blocks: TRANSFER_BYTES / block_size,
                 ..Geometry::new(block_size, blocks)
             }),
-            None => Err(nonsense("a unit of a size that there is not")),
+            None => Err(nonsense("an impossible capacity of the logical unit")),
         }
     }
 
@@ -194,7 +194,7 @@ impl Session {
                     return Ok((answer.status, data));
                 }
                 response::NOP_IN if wire::view::<Response>(&bhs).target_tag == wire::NO_TAG => {}
-                _ => return Err(nonsense("something else than an answer")),
+                _ => return Err(nonsense("something else than the command's answer")),
             }
         }
     }
@@ -214,7 +214,7 @@ impl Session {
 }
 
 fn nonsense(what: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("the target says {what}"))
+    io::Error::new(io::ErrorKind::InvalidData, format!("the target sent {what}"))
 }
 
 /// Makes a command with the next number.
@@ -282,7 +282,7 @@ fn agree(said: &[u8]) -> io::Result<Agreed> {
             .parse()
             .ok()
             .filter(|&it| (512..1 << 24).contains(&it))
-            .ok_or_else(|| nonsense(&format!("{key}={text}, which is not one of our numbers"))),
+            .ok_or_else(|| nonsense(&format!("{key}={text}, which is not a valid number"))),
     };
     // Defaults of RFC 7143, 13.
     let segment_bytes = number("MaxRecvDataSegmentLength", DEFAULT_DATA_SEGMENT_BYTES)?;
