@@ -37,7 +37,7 @@ mkfifo /run/hold
 unshare -m sh -c "mount $disk /mnt && echo mounted >/run/mounted && read -r _ </run/hold" &
 apart=$!
 eventually "it is mounted there" test -s /run/mounted
-has "a disk that another namespace has mounted" $disk "\(process [0-9]+\) has it mounted at /mnt in a"
+has "a disk that another namespace has mounted" $disk "\(process [0-9]+\) has the disk mounted at /mnt in a"
 echo >/run/hold
 wait $apart
 eventually "it is free again" ./farblock doctor $disk
@@ -45,7 +45,7 @@ eventually "it is free again" ./farblock doctor $disk
 say "swap"
 check "mkswap" mkswap $disk
 check "swapon" swapon $disk
-has "a disk that is swapped to" $disk "in use by the system: $disk is swapped to"
+has "a disk that is a swap area" $disk "in use by the system: $disk is a swap area"
 check "swapoff" swapoff $disk
 free "no swap" $disk
 
@@ -54,7 +54,7 @@ truncate -s 16M /run/file
 free "a file that nobody uses" /run/file
 modprobe loop
 loop=$(losetup -f --show /run/file) || fail "no loop device"
-has "the file of a loop device" /run/file "in use by the system: $loop is made of /run/file"
+has "the file of a loop device" /run/file "in use by the system: $loop is a loop device on /run/file"
 free "the loop device itself" $loop
 check "mkfs.ext4" mkfs.ext4 -q -F $loop
 check "mount" mount $loop /mnt

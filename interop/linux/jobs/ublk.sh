@@ -257,7 +257,7 @@ for round in 1 2 3; do
     sleep 1
 done
 load_runs "before the last kill was survived"
-refused "a disk that is served" "is served by process $disk_server" \
+refused "a disk that is served" "process $disk_server serves" \
     ./ublk_serve "$(url 512)" "${options[@]}" --recover "$disk_id"
 say "targets that are killed under the same load"
 ask_for_cut
@@ -294,7 +294,7 @@ refused "detaching what is mounted" "is mounted at /mnt" ./ublk_serve --detach "
 check "detaching it by force" ./ublk_serve --detach "$files_id" --force
 umount /mnt || fail "what is gone cannot be unmounted"
 [ ! -e "$files" ] || fail "$files is still there"
-refused "detaching what is gone" "no device" ./ublk_serve --detach "$files_id"
+refused "detaching what is gone" "does not exist" ./ublk_serve --detach "$files_id"
 # Every acknowledged write is at the target.
 start files "$(url 4096)"
 # e2fsck exits with 1 after corrections, such as counts that no umount wrote.

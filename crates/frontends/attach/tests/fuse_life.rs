@@ -187,8 +187,11 @@ fn a_copy_of_the_mount_is_elsewhere() {
                 .is_ok_and(|text| text == "sleep\n")
     });
     let said = served.server.stop(false).expect_err("there is a copy").to_string();
-    let whose = format!("sleep (process {}) has it mounted at", holder.id());
-    assert!(said.contains("is not mounted here any more") && said.contains(&whose), "{said}");
+    let whose = format!("sleep (process {}) has the disk mounted at", holder.id());
+    assert!(
+        said.contains("is no longer mounted in this mount namespace") && said.contains(&whose),
+        "{said}"
+    );
     assert!(!mounted(served.folder.path()));
     holder.kill().expect("SIGKILL");
     holder.wait().expect("it ended");
@@ -242,7 +245,7 @@ fn what_is_in_the_way_is_said() {
     assert!(refused(&file).contains("is not a directory"), "{}", refused(&file));
     for name in ["", "..", "a/b", &"x".repeat(256)] {
         let config = Config { name: name.into(), ..Config::new(folder.path().into()) };
-        assert!(refused(&config).contains("is not a name for a file"), "{}", refused(&config));
+        assert!(refused(&config).contains("is not a file name"), "{}", refused(&config));
     }
     let served = Served::new(ENGINES[0], disk("mem:1MiB", 512));
     let busy = Config::new(served.folder.path().into());

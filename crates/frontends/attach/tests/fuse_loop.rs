@@ -232,7 +232,7 @@ fn who_uses_it_keeps_it_and_is_named() {
     mounted.unmount();
     run("mkswap", &[device.name()]);
     run("swapon", &[device.name()]);
-    let swapped = std::panic::catch_unwind(|| refused(&["is swapped to"]));
+    let swapped = std::panic::catch_unwind(|| refused(&["is a swap area"]));
     run("swapoff", &[device.name()]);
     swapped.expect("swap is named");
     // A partition, made by hand: not all kernels read partition tables.
@@ -244,7 +244,7 @@ fn who_uses_it_keeps_it_and_is_named() {
     mounted.unmount();
     loop_device::detach(&device.0, false).expect("nobody uses it");
     let gone = loop_device::detach(&device.0, false).expect_err("it is gone").to_string();
-    assert!(gone.contains("is not a loop device that is attached"), "{gone}");
+    assert!(gone.contains("is not an attached loop device"), "{gone}");
     served.stop();
 }
 
@@ -275,6 +275,6 @@ fn what_is_not_possible_is_said() {
     let error = error.expect_err("no file").to_string();
     assert!(error.starts_with("cannot open ") && error.contains("none"), "{error}");
     let error = loop_device::resize(Path::new("/dev/null")).expect_err("no loop device");
-    assert!(error.to_string().contains("/dev/null is not a loop device"), "{error}");
+    assert!(error.to_string().contains("/dev/null is not an attached loop device"), "{error}");
     served.stop();
 }

@@ -52,7 +52,7 @@ fn what_is_there_already() {
     // A socket file, as a killed server leaves it.
     drop(UnixListener::bind(&path).expect("a socket"));
     let server = Server::start(&at(&path), disk("mem:1MiB", 512)).expect("it makes way");
-    assert!(refusal(&at(&path)).contains("somebody listens at"));
+    assert!(refusal(&at(&path)).contains("another program listens at"));
     UnixStream::connect(&path).expect("the first server is still there");
     // The server does not remove another process's socket of the same name.
     std::fs::remove_file(&path).expect("it is there");
@@ -73,7 +73,7 @@ fn a_port() {
     let server = serve_tcp(ENGINES[0], disk("mem:1MiB", 512));
     let Some(address @ Address::Tcp(port)) = server.address().cloned() else { panic!("no port") };
     assert!(port.port() != 0);
-    assert!(refusal(&Config::new(Some(address))).contains("somebody listens at"));
+    assert!(refusal(&Config::new(Some(address))).contains("another program listens at"));
     let anywhere = Address::Tcp(([0, 0, 0, 0], 0).into());
     assert!(refusal(&Config::new(Some(anywhere))).contains("does not authenticate clients"));
     let config = Config { export: "x".repeat(5000), ..Config::new(None) };

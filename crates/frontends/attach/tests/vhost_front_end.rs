@@ -77,5 +77,5 @@ fn what_a_disk_cannot_do_is_said() {
     let why = |config| FrontEnd::connect(&config).err().expect("nobody listens").to_string();
     assert!(why(driven(&folder, 4)).contains("No such file"), "{}", why(driven(&folder, 4)));
     let wrong = front_end::Config { queues: 0, ..driven(&folder, 4) };
-    assert!(why(wrong).contains("cannot be driven"));
+    assert!(why(wrong).contains("is out of range"));
 }

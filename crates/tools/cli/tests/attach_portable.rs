@@ -378,7 +378,7 @@ fn what_makes_no_sense_gets_a_sentence_and_leaves_nothing() {
     let taken = taken.local_addr().map(|address| (address.to_string(), taken)).expect("it");
     for (args, parts) in [
         (&["--restore", "none"][..], &["none.toml", "name a file that exists"][..]),
-        (&[&url, "--as", "iscsi", "--listen", "0.0.0.0:0"], &["this machine only", "127.0.0.1"]),
+        (&[&url, "--as", "iscsi", "--listen", "0.0.0.0:0"], &["only this machine", "127.0.0.1"]),
         (&[&url, "--as", "iscsi", "--listen", &taken.0], &["listens at", "choose another port"]),
     ] {
         attachments.run(&[&["attach"], args].concat()).fails_in_a_line(1, parts);

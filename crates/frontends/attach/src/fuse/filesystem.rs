@@ -140,7 +140,7 @@ impl Filesystem for Disk {
         // files.
         for wish in [InitFlags::FUSE_ASYNC_DIO, InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP] {
             if config.add_capabilities(wish).is_err() {
-                tracing::debug!("the kernel's FUSE has no {wish:?}");
+                tracing::debug!("the kernel's FUSE lacks {wish:?}");
             }
         }
         let resends = config.add_capabilities(InitFlags::FUSE_HAS_RESEND).is_ok();

@@ -65,59 +65,62 @@ impl fmt::Display for MountError {
         match self {
             MountError::NoDevice => write!(
                 f,
-                "there is no {DEVICE}: run 'modprobe fuse' as root, or in a container start it \
-                 with '--device {DEVICE}'"
+                "{DEVICE} does not exist: run 'modprobe fuse' as root, or start the container with \
+                 '--device {DEVICE}'"
             ),
             MountError::DeviceDenied => {
-                write!(f, "{DEVICE} may not be opened: run this as root, or 'chmod 666 {DEVICE}'")
+                write!(
+                    f,
+                    "this user may not open {DEVICE}: start farblock as root, or run 'chmod 666 \
+                     {DEVICE}'"
+                )
             }
             MountError::NoHelper => f.write_str(
-                "only root mounts without the program fusermount3: install the package fuse3, or \
-                 run this as root",
+                "only root can mount without the program fusermount3: install the package fuse3, \
+                 or start farblock as root",
             ),
             MountError::NoRight => f.write_str(
-                "nothing may be mounted in this container or service: start it with the capability \
-                 CAP_SYS_ADMIN, or attach another way",
+                "this container or service may not mount file systems: start it with the \
+                 capability CAP_SYS_ADMIN, or attach another way",
             ),
             MountError::NoDirectory(path, error) => match error.kind() {
                 io::ErrorKind::NotFound => write!(
                     f,
-                    "the directory {} does not exist: create it, or choose another one to mount at",
+                    "the directory {} does not exist: create it, or choose another mountpoint",
                     path.display()
                 ),
                 io::ErrorKind::NotADirectory => write!(
                     f,
-                    "{} is not a directory: choose an empty directory to mount at",
+                    "{} is not a directory: choose an empty directory as the mountpoint",
                     path.display()
                 ),
                 _ => write!(f, "cannot mount at {}: {error}", path.display()),
             },
             MountError::NotEmpty(path) => write!(
                 f,
-                "{} is not empty, and what is in it could not be reached: choose an empty \
-                 directory",
+                "{} is not empty, and the mount would hide its files: choose an empty directory",
                 path.display()
             ),
             MountError::Busy(path) => write!(
                 f,
-                "something is mounted at {} already: unmount it, or choose another directory",
+                "another file system is mounted at {}: unmount it, or choose another directory",
                 path.display()
             ),
             MountError::Silent(path) => write!(
                 f,
-                "what is mounted at {} does not answer, and is kept for its next server: wait \
-                 until that is started, or end it with `farblock detach --force`",
+                "the disk mounted at {} does not answer, because it waits for its next server: \
+                 wait until that server starts, or detach the disk with `farblock detach --force`",
                 path.display()
             ),
             MountError::Stale(path, error) => write!(
                 f,
-                "at {0} is a mount whose server is gone, and it cannot be cleaned up ({error}): \
-                 run 'umount --lazy {0}' as the user who mounted it",
+                "the server of the mount at {0} is dead, and the mount cannot be removed \
+                 ({error}): run 'umount --lazy {0}' as the user who mounted it",
                 path.display()
             ),
             MountError::OthersNotAllowed => f.write_str(
-                "others may not be allowed: write the line 'user_allow_other' to /etc/fuse.conf, \
-                 or run this as root",
+                "this user may not give other users access: add the line 'user_allow_other' to \
+                 /etc/fuse.conf, or start farblock as root",
             ),
             MountError::Refused(sentence) => f.write_str(sentence),
             MountError::System(path, error) => {
@@ -212,7 +215,11 @@ impl Mounter for Own {
         let mut users = users::processes(std::slice::from_ref(&path));
         for device in loop_device::below(&path) {
             let file = loop_device::backing_file(&device).unwrap_or_else(|| path.clone());
-            users.push(User::kernel(format!("{} is on {}", device.display(), file.display())));
+            users.push(User::kernel(format!(
+                "{} is a loop device on {}",
+                device.display(),
+                file.display()
+            )));
             users.extend(loop_device::users(&device));
         }
         users
@@ -363,12 +370,12 @@ pub fn clean_up(mountpoint: &Path) -> Result<(), MountError> {
         return Err(MountError::Busy(path));
     }
     for device in loop_device::below(&path) {
-        tracing::warn!("{} was left by a killed server: detaching it", device.display());
+        tracing::warn!("detaching {}, which a killed server left behind", device.display());
         if let Err(error) = loop_device::detach(&device, true) {
             tracing::warn!("{error}");
         }
     }
-    tracing::warn!("cleaning up the mount at {} whose server is gone", path.display());
+    tracing::warn!("removing the mount at {}, whose server is dead", path.display());
     unmount(&path, Way::Lazy).map_err(stale)?;
     if is_gone()? { Err(stale(io::ErrorKind::ResourceBusy.into())) } else { Ok(()) }
 }

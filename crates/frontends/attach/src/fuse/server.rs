@@ -88,15 +88,15 @@ impl fmt::Display for StartError {
         match self {
             StartError::Name(name) => write!(
                 f,
-                "{name:?} is not a name for a file: take 1 to {} bytes without a slash",
+                "{name:?} is not a file name: use 1 to {} bytes without a slash",
                 limits::MAX_NAME_BYTES
             ),
             StartError::Mount(error) => error.fmt(f),
             StartError::Resume(path, error) => {
-                write!(f, "cannot go on with the mount at {}: {error}", path.display())
+                write!(f, "cannot resume the mount at {}: {error}", path.display())
             }
             StartError::Cores(error) => error.fmt(f),
-            StartError::System(error) => write!(f, "cannot start to serve FUSE: {error}"),
+            StartError::System(error) => write!(f, "cannot start the FUSE server: {error}"),
         }
     }
 }
@@ -126,14 +126,17 @@ impl fmt::Display for StopError {
             }
             StopError::Elsewhere(path, users) => write!(
                 f,
-                "{} is not mounted here any more, but {}; it ends with that, or by force",
+                "{} is no longer mounted in this mount namespace, but {}; unmount it there, or \
+                 detach it by force",
                 path.display(),
                 Listed(users)
             ),
             StopError::Unmount(path, error) => {
                 write!(f, "cannot unmount {}: {error}", path.display())
             }
-            StopError::Failed(error) => write!(f, "an event loop had failed: {error}"),
+            StopError::Failed(error) => {
+                write!(f, "an event loop of the FUSE server failed: {error}")
+            }
         }
     }
 }
@@ -255,7 +258,7 @@ impl Server {
         let shared = Arc::clone(&self.shared);
         let changed = move || {
             if let Err(error) = shared.resized_for(&notifier) {
-                tracing::debug!("the kernel does not take that the size is another one: {error}");
+                tracing::debug!("the kernel did not accept the changed size: {error}");
             }
         };
         let changes = GeometryWatch::start("fuse-changes", self.shared.disk(), known, changed);
@@ -389,7 +392,10 @@ impl Server {
             if wait_until(|| thread.is_finished()) {
                 result = join(thread);
             } else {
-                tracing::error!("{} is still mounted somewhere", self.mountpoint.display());
+                tracing::error!(
+                    "{} is still mounted in another mount namespace",
+                    self.mountpoint.display()
+                );
             }
         }
         self.shared.inboxes().stop();
@@ -495,7 +501,9 @@ fn threads(config: &Config) -> usize {
 /// memory, so that they never wait for this writeback themselves. Only root may do so.
 fn flushes_for_the_kernel() {
     if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
-        tracing::debug!("the kernel is not told that it depends on this thread: {error}");
+        tracing::debug!(
+            "cannot mark this thread as one that the kernel's writeback needs: {error}"
+        );
     }
 }
 

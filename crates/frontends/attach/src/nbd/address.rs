@@ -79,22 +79,25 @@ impl fmt::Display for ListenError {
         match self {
             ListenError::NotLoopback(address) => write!(
                 f,
-                "NBD does not authenticate clients, so it is served to this machine only: listen \
-                 on 127.0.0.1 or a Unix socket instead of {address}"
+                "NBD does not authenticate clients, so farblock serves it only to this machine: \
+                 listen on 127.0.0.1 or a Unix socket instead of {address}"
             ),
             ListenError::NoUnixSockets => {
-                f.write_str("there are no Unix sockets here: listen on a port of 127.0.0.1")
+                f.write_str("this system has no Unix sockets: listen on a port of 127.0.0.1")
             }
             ListenError::InUse(address) => {
-                write!(f, "somebody listens at {address} already: choose another address")
+                write!(f, "another program listens at {address}: choose another address")
             }
             ListenError::NotASocket(path) => {
                 let path = path.display();
-                write!(f, "{path} is not a socket: choose another path, or remove what is there")
+                write!(
+                    f,
+                    "{path} exists, but is not a socket: choose another path, or remove the file"
+                )
             }
             ListenError::TooLong(path) => {
                 let path = path.display();
-                write!(f, "the path {path} is too long for a socket: take one below 108 bytes")
+                write!(f, "the path {path} is too long for a socket: use a path below 108 bytes")
             }
             ListenError::System(address, error) => {
                 write!(f, "cannot listen at {address}: {error}")
@@ -239,7 +242,7 @@ fn make_way(path: &Path, name: &socket2::SockAddr) -> Result<(), ListenError> {
     );
     match probe {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            tracing::info!("removing the socket {address}, which nobody listens to any more");
+            tracing::info!("removing the socket {address}, which no program listens to any more");
             std::fs::remove_file(path).map_err(|error| failed(&address, error))
         }
         // A server listens there, or is too busy to accept now.

@@ -173,7 +173,9 @@ impl Negotiation {
         self.partial.clear();
         let known = u32::from(handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES);
         if flags & !known != 0 {
-            return Progress::Close(format!("it has the unknown handshake flags {flags:#x}"));
+            return Progress::Close(format!(
+                "the client sent the unknown handshake flags {flags:#x}"
+            ));
         }
         // A client without the fixed negotiation can only send the name of an export.
         self.no_zeroes = flags & u32::from(handshake::NO_ZEROES) != 0;
@@ -194,7 +196,9 @@ impl Negotiation {
         let mut reader = Reader(&self.partial);
         let (magic, code, length) = (reader.u64()?, reader.u32()?, reader.u32()?);
         if magic != wire::OPTION_MAGIC {
-            return Some(Progress::Close("it does not speak NBD's newstyle negotiation".into()));
+            return Some(Progress::Close(
+                "the client does not use NBD's newstyle negotiation".into(),
+            ));
         }
         if length > limits::MAX_OPTION_BYTES {
             self.partial.clear();
@@ -205,7 +209,7 @@ impl Negotiation {
         }
         self.options += 1;
         if self.options > limits::MAX_OPTIONS {
-            return Some(Progress::Close("it does not come to an end of its options".into()));
+            return Some(Progress::Close("the client sent too many options".into()));
         }
         let partial = std::mem::take(&mut self.partial);
         let progress = self.complete(export, code, &partial[wire::OPTION_HEADER_BYTES..], out);
@@ -216,7 +220,9 @@ impl Negotiation {
 
     fn refuse_long(&mut self, code: u32, length: u32, out: &mut Vec<u8>) -> Progress {
         if code == option::EXPORT_NAME {
-            return Progress::Close(format!("the name that it asks for has {length} bytes"));
+            return Progress::Close(format!(
+                "the client requested an export name of {length} bytes"
+            ));
         }
         answer(out, code, reply::ERR_TOO_BIG, b"the option is too long");
         self.state = NegotiationState::Skipping(length);
@@ -260,13 +266,18 @@ impl Negotiation {
         // A new selection cancels the earlier one, even if it fails.
         self.agreement.allocation &= !chooses;
         if !self.agreement.structured {
-            return answer(out, code, reply::ERR_INVALID, b"it takes structured replies");
+            return answer(
+                out,
+                code,
+                reply::ERR_INVALID,
+                b"metadata contexts require structured replies",
+            );
         }
         let Some(question) = Question::parse(data) else {
             return answer(out, code, reply::ERR_INVALID, b"the option's data is malformed");
         };
         if !export.is_called(question.export) {
-            return answer(out, code, reply::ERR_UNKNOWN, b"there is no export of that name");
+            return answer(out, code, reply::ERR_UNKNOWN, b"the server has no export of this name");
         }
         if chooses {
             self.agreement.allocation = question.chooses_allocation();
@@ -283,7 +294,7 @@ impl Negotiation {
     fn export_name(&self, export: &Export, name: &[u8], out: &mut Vec<u8>) -> Progress {
         if !export.is_called(name) {
             let name = String::from_utf8_lossy(&name[..name.len().min(64)]);
-            return Progress::Close(format!("there is no export {name:?}"));
+            return Progress::Close(format!("the server has no export {name:?}"));
         }
         let flags = export.flags(self.agreement.structured);
         out.extend(export.geometry.capacity_bytes().to_be_bytes());
@@ -300,7 +311,7 @@ impl Negotiation {
             return Progress::More;
         };
         if !export.is_called(name) {
-            answer(out, code, reply::ERR_UNKNOWN, b"there is no export of that name");
+            answer(out, code, reply::ERR_UNKNOWN, b"the server has no export of this name");
             return Progress::More;
         }
         let mut item = info::EXPORT.to_be_bytes().to_vec();

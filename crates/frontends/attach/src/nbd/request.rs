@@ -57,7 +57,7 @@ impl Header {
             _ => return Err(Refusal::invalid("the command is unknown")),
         };
         if self.flags & !known_flags(command, agreement) != 0 {
-            return Err(Refusal::invalid("the command has a flag that it cannot have"));
+            return Err(Refusal::invalid("the command has an invalid flag"));
         }
         if command == Command::Flush {
             return Ok(command);
@@ -76,10 +76,13 @@ impl Header {
         let is_unaligned = (self.offset | u64::from(self.length)) & mask != 0;
         // A trim is only a hint, and QEMU forwards a guest's trims unaligned.
         if is_unaligned && agreement.knows_block_sizes && command != Command::Deallocate {
-            return Err(Refusal::invalid("the request does not keep to the minimum block size"));
+            return Err(Refusal::invalid("the request is not aligned to the minimum block size"));
         }
         if self.has(command_flag::FAST_ZERO) && !zeroes_fast(command, geometry) {
-            return Err(Refusal { errno: errno::ENOTSUP, text: "zeroing may take its time here" });
+            return Err(Refusal {
+                errno: errno::ENOTSUP,
+                text: "zeroing may be slow on this disk",
+            });
         }
         Ok(command)
     }
@@ -93,10 +96,10 @@ impl Header {
         agreement: Agreement,
     ) -> Result<(), Refusal> {
         if !agreement.allocation {
-            return Err(Refusal::invalid("no metadata context was agreed on"));
+            return Err(Refusal::invalid("the client did not negotiate a metadata context"));
         }
         if self.flags & !(command_flag::FUA | command_flag::REQ_ONE) != 0 {
-            return Err(Refusal::invalid("the command has a flag that it cannot have"));
+            return Err(Refusal::invalid("the command has an invalid flag"));
         }
         if self.length == 0 {
             return Err(Refusal::invalid("the range is empty"));
@@ -148,21 +151,21 @@ impl Refusal {
             BlockError::OutOfRange => {
                 (errno::EINVAL, "the range reaches beyond the end of the disk")
             }
-            BlockError::TooLarge => (errno::EINVAL, "the request moves too much data at once"),
+            BlockError::TooLarge => (errno::EINVAL, "the request transfers too much data"),
             BlockError::ReadOnly => (errno::EPERM, "the disk is read-only"),
             BlockError::NoSpace => (errno::ENOSPC, "no space is left on the disk's storage"),
             BlockError::Conflict => (errno::EPERM, "another host has reserved the disk"),
             BlockError::Denied => (errno::EPERM, "the disk denies access to this host"),
             BlockError::NotReady => (errno::EIO, "the disk is not ready"),
             BlockError::AtomicExceeded => {
-                (errno::EINVAL, "the write is larger than what the disk writes atomically")
+                (errno::EINVAL, "the write exceeds the disk's atomic write size")
             }
-            BlockError::Unsupported => (errno::ENOTSUP, "the disk cannot do this"),
+            BlockError::Unsupported => (errno::ENOTSUP, "the disk does not support the operation"),
             BlockError::NoResources => (errno::ENOMEM, "the server is out of resources"),
             BlockError::Disconnected => (errno::EIO, "the connection to the disk is lost"),
             BlockError::ReadFailed => (errno::EIO, "reading failed"),
             BlockError::WriteFailed => (errno::EIO, "writing failed"),
-            _ => (errno::EIO, "the operation was given up"),
+            _ => (errno::EIO, "the operation was aborted"),
         };
         Refusal { errno, text }
     }

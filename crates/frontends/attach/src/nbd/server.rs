@@ -72,11 +72,11 @@ impl fmt::Display for StartError {
             StartError::Listen(error) => error.fmt(f),
             StartError::Name(bytes) => write!(
                 f,
-                "an export's name has at most {} bytes, and this one has {bytes}: shorten it",
+                "the export name has {bytes} bytes, but at most {} are allowed: shorten it",
                 super::wire::MAX_STRING_BYTES
             ),
             StartError::Cores(error) => error.fmt(f),
-            StartError::System(error) => write!(f, "cannot start to serve NBD: {error}"),
+            StartError::System(error) => write!(f, "cannot start the NBD server: {error}"),
         }
     }
 }
@@ -187,7 +187,7 @@ impl Drop for Server {
         if !thread::panicking()
             && let Err(error) = self.stop_threads()
         {
-            tracing::error!("an event loop had failed: {error}");
+            tracing::error!("an event loop of the NBD server failed: {error}");
         }
     }
 }
@@ -216,7 +216,7 @@ impl Acceptor {
                     if let Err(error) = poll.poll(&mut events, timeout)
                         && error.kind() != io::ErrorKind::Interrupted
                     {
-                        tracing::error!("no more NBD clients are accepted: {error}");
+                        tracing::error!("the NBD server stopped accepting clients: {error}");
                         return;
                     }
                     timeout = accept_all(&listener, &shared).then_some(ACCEPT_PAUSE);

@@ -95,7 +95,10 @@ impl ExportShared {
             self.disconnected();
             let most = limits::MAX_CONNECTIONS;
             self.complaints.say("NBD clients refused", &peer, || {
-                tracing::warn!(%peer, "refused an NBD client: {most} connections are the limit");
+                tracing::warn!(
+                    %peer,
+                    "refused an NBD client: the server is at its limit of {most} connections"
+                );
             });
             return;
         }

@@ -42,26 +42,27 @@ impl fmt::Display for Error {
         match self {
             Error::NoDriver => write!(
                 f,
-                "the kernel has no ublk now: run 'modprobe {MODULE}' as root, or attach another \
-                 way if there is no such module"
+                "the kernel's ublk driver is not loaded: run 'modprobe {MODULE}' as root, or \
+                 attach another way if the module does not exist"
             ),
             Error::TooOld => f.write_str(
-                "the kernel's ublk is too old: take Linux 6.5 or later, or attach another way",
+                "the kernel's ublk driver is too old: use Linux 6.5 or later, or attach another \
+                 way",
             ),
             Error::NotAllowed => write!(
                 f,
-                "only root may make ublk devices here: run this as root, or let others open \
-                 {CONTROL} and have udev give them the devices that they make"
+                "only root may create ublk devices on this machine: start farblock as root, or let \
+                 this user open {CONTROL} and add a udev rule that gives users their devices"
             ),
-            Error::NoDevice(id) => write!(f, "there is no device {}", path(*id).display()),
+            Error::NoDevice(id) => write!(f, "the device {} does not exist", path(*id).display()),
             Error::Exists(id) => {
-                write!(f, "{} is there already: choose another number", path(*id).display())
+                write!(f, "{} exists already: choose another number", path(*id).display())
             }
             Error::NoResize => f.write_str(
-                "the kernel cannot change the size of a ublk device, which takes Linux 6.16: \
-                 detach the disk and attach it again to see its new size",
+                "this kernel cannot resize a ublk device, which needs Linux 6.16: detach the disk \
+                 and attach it again to see its new size",
             ),
-            Error::System(what, error) => write!(f, "the kernel does not {what}: {error}"),
+            Error::System(what, error) => write!(f, "the kernel refused to {what}: {error}"),
         }
     }
 }
@@ -95,7 +96,8 @@ impl Driver {
             io::ErrorKind::PermissionDenied => Error::NotAllowed,
             _ => Error::System("open its control device", error),
         })?;
-        let control = Control::new(file).map_err(|error| Error::System("make a ring", error))?;
+        let control =
+            Control::new(file).map_err(|error| Error::System("create an io_uring", error))?;
         let unprivileged = !rustix::process::geteuid().is_root();
         let mut driver = Driver { control, features: 0, unprivileged };
         let features = driver.control.call(control::GET_FEATURES, &of(u32::MAX), vec![0; 8]);
@@ -150,7 +152,7 @@ impl Driver {
         let info = result.map_err(|error| match Errno::from_io_error(&error) {
             Some(Errno::PERM | Errno::ACCESS) => Error::NotAllowed,
             Some(Errno::EXIST) => Error::Exists(info.id),
-            _ => Error::System("make a ublk device", error),
+            _ => Error::System("create a ublk device", error),
         })?;
         Ok(parse_info(&info))
     }
@@ -161,14 +163,14 @@ impl Driver {
     }
 
     pub(super) fn set_params(&mut self, id: u32, params: &Params) -> Result<(), Error> {
-        let what = "take the disk's sizes";
+        let what = "accept the disk's geometry";
         self.call(control::SET_PARAMS, id, 0, &params.emit(), what).map(drop)
     }
 
     pub(super) fn params(&mut self, id: u32) -> Result<Params, Error> {
         let mut bytes = [0; PARAMS_BYTES];
         bytes[..4].copy_from_slice(&(PARAMS_BYTES as u32).to_ne_bytes());
-        let bytes = self.call(control::GET_PARAMS, id, 0, &bytes, "tell the disk's sizes")?;
+        let bytes = self.call(control::GET_PARAMS, id, 0, &bytes, "report the disk's geometry")?;
         Ok(Params::parse(&bytes.try_into().expect("as many bytes as were given")))
     }
 
@@ -195,7 +197,7 @@ impl Driver {
         match self.call(control::DEL_DEV_ASYNC, id, 0, &[], what) {
             // Kernels before 6.9 have only the command that waits.
             Err(Error::System(_, error)) => {
-                tracing::debug!("no removal without waiting: {error}");
+                tracing::debug!("the kernel cannot remove a device without waiting: {error}");
                 self.delete(id)
             }
             result => result.map(drop),
@@ -204,18 +206,25 @@ impl Driver {
 
     /// Prepares a dead server's device for a new server.
     pub(super) fn start_recovery(&mut self, id: u32) -> Result<(), Error> {
-        let what = "let a ublk device be recovered";
+        let what = "start the recovery of a ublk device";
         self.call(control::START_USER_RECOVERY, id, 0, &[], what).map(drop)
     }
 
     /// Resumes a device: the kernel hands out the waiting requests first.
     pub(super) fn end_recovery(&mut self, id: u32) -> Result<(), Error> {
         let pid = u64::from(std::process::id());
-        self.call(control::END_USER_RECOVERY, id, pid, &[], "recover a ublk device").map(drop)
+        self.call(
+            control::END_USER_RECOVERY,
+            id,
+            pid,
+            &[],
+            "complete the recovery of a ublk device",
+        )
+        .map(drop)
     }
 
     pub(super) fn update_size(&mut self, id: u32, sectors: u64) -> Result<(), Error> {
-        let what = "change the size of a ublk device";
+        let what = "resize a ublk device";
         self.call(control::UPDATE_SIZE, id, sectors, &[], what).map(drop)
     }
 }
@@ -256,6 +265,6 @@ pub(super) fn open_node(id: u32) -> Result<File, Error> {
     });
     file.map_err(|error| match error.kind() {
         io::ErrorKind::PermissionDenied => Error::NotAllowed,
-        _ => Error::System("let a ublk device be opened", error),
+        _ => Error::System("open a ublk device", error),
     })
 }

@@ -149,34 +149,34 @@ impl fmt::Display for StartError {
             StartError::Driver(error) => error.fmt(f),
             StartError::Queues(queues) => {
                 let most = limits::MAX_QUEUES;
-                write!(f, "{queues} queues are too many: take at most {most}")
+                write!(f, "{queues} queues are too many: use at most {most}")
             }
             StartError::Depth(depth) => {
                 let most = limits::MAX_DEPTH;
-                write!(f, "a queue cannot have {depth} requests: take 1 to {most}")
+                write!(f, "a queue cannot have {depth} requests: use 1 to {most}")
             }
             StartError::Identifier(bytes) => {
                 let most = limits::MAX_IDENTIFIER_BYTES;
-                write!(f, "an identifier of {bytes} bytes is too long: take at most {most}")
+                write!(f, "an identifier of {bytes} bytes is too long: use at most {most} bytes")
             }
             StartError::BlockSize(bytes) => write!(
                 f,
-                "the kernel's ublk has blocks of at most {} bytes and the disk's have {bytes}: \
+                "ublk supports blocks of at most {} bytes, but the disk's blocks have {bytes}: \
                  attach it another way",
                 limits::MAX_BLOCK_BYTES
             ),
-            StartError::Empty => f.write_str("the disk has no blocks yet: give it a size first"),
+            StartError::Empty => f.write_str("the disk has no blocks: enlarge it first"),
             StartError::Served(id, pid) => {
-                write!(f, "{} is served by process {pid}, which has to end first", path(id))
+                write!(f, "process {pid} serves {}: stop it first", path(id))
             }
             StartError::NotRecoverable(id) => {
-                write!(f, "{} cannot be recovered: detach it and attach the disk anew", path(id))
+                write!(f, "{} cannot be recovered: detach it, and attach the disk again", path(id))
             }
             StartError::OtherDisk(id, why) => {
-                write!(f, "{} is another disk's: {why}", path(id))
+                write!(f, "{} belongs to another disk: {why}", path(id))
             }
             StartError::Cores(error) => error.fmt(f),
-            StartError::System(error) => write!(f, "cannot start to serve ublk: {error}"),
+            StartError::System(error) => write!(f, "cannot start the ublk server: {error}"),
         }
     }
 }
@@ -213,14 +213,16 @@ impl fmt::Display for StopError {
                 write!(f, "{} is in use: {}", path.display(), Listed(users))
             }
             StopError::NotAllowed(path) => {
-                write!(f, "{} may not be opened to see who uses it", path.display())?;
+                write!(f, "this user may not open {} to see whether it is in use", path.display())?;
                 f.write_str(": detach it as root, or by force")
             }
             StopError::Flush(path, error) => {
-                write!(f, "what was written to {} is not safe yet: {error}", path.display())
+                write!(f, "writes to {} have not reached the disk: {error}", path.display())
             }
             StopError::Driver(error) => error.fmt(f),
-            StopError::Failed(error) => write!(f, "an event loop had failed: {error}"),
+            StopError::Failed(error) => {
+                write!(f, "an event loop of the ublk server failed: {error}")
+            }
         }
     }
 }
@@ -458,7 +460,7 @@ impl Drop for Server {
         }
         if self.is_recoverable() {
             if let Err(error) = self.end_workers(Order::Leave) {
-                tracing::error!("an event loop had failed: {error}");
+                tracing::error!("an event loop of the ublk server failed: {error}");
             }
         } else if let Err(error) = self.stop(true) {
             tracing::error!("{error}");
@@ -515,13 +517,13 @@ fn check_device(
         return Err(StartError::NotRecoverable(info.id));
     }
     if info.identity != config.identity() {
-        return other("it was attached with another identifier");
+        return other("the device has another identifier");
     }
     if 1 << shown.block_shift != geometry.block_size {
-        return other("its blocks have another size");
+        return other("the device has another block size");
     }
     if info.request_bytes > limits::REQUEST_BYTES || info.queues > limits::MAX_QUEUES {
-        return other("its queues are larger than they are here");
+        return other("its queues are larger than this version supports");
     }
     Ok(())
 }
@@ -591,7 +593,9 @@ fn start_workers(
 /// for this writeback itself. Only root may do so.
 fn flushes_for_the_kernel() {
     if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
-        tracing::debug!("this thread may wait for memory: {error}");
+        tracing::debug!(
+            "cannot mark this thread as one that the kernel's writeback needs: {error}"
+        );
     }
 }
 
@@ -623,9 +627,9 @@ mod tests {
             check_device(info, &shown, config, geometry).expect_err("refused").to_string()
         };
         let b = Config { identifier: "b".into(), ..config.clone() };
-        assert!(refusal(&info, &b, &geometry).contains("/dev/ublkb7 is another disk's"));
+        assert!(refusal(&info, &b, &geometry).contains("/dev/ublkb7 belongs to another disk"));
         let large = Geometry::new(4096, 1000);
-        assert!(refusal(&info, &config, &large).contains("blocks have another size"));
+        assert!(refusal(&info, &config, &large).contains("another block size"));
         let mortal = Info { flags: 0, ..info };
         assert!(refusal(&mortal, &config, &geometry).contains("cannot be recovered"));
         // The disk's size may have changed meanwhile.

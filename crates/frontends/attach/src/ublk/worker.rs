@@ -216,7 +216,7 @@ impl Worker {
     fn begin(&mut self, Done { tag, request, buffer }: Done) {
         let request = match request {
             Ok(request) => request,
-            Err(error) => return tracing::debug!(tag, "a command has ended: {error}"),
+            Err(error) => return tracing::debug!(tag, "the kernel ended a ublk command: {error}"),
         };
         self.busy += 1;
         let slot = &mut self.slots[usize::from(tag)];
@@ -297,7 +297,7 @@ impl Worker {
         let result = match slot.result {
             Ok(()) => i32::try_from(slot.bytes).expect("a request has less than 2 GiB"),
             Err(error) => {
-                tracing::debug!(command = ?slot.command, "a request failed: {error}");
+                tracing::debug!(command = ?slot.command, "a ublk request failed: {error}");
                 -errno(error).raw_os_error()
             }
         };
@@ -316,7 +316,7 @@ impl Worker {
             return;
         }
         if self.busy > 0 {
-            tracing::warn!("{} requests under way were given up", self.busy);
+            tracing::warn!("gave up {} requests in progress", self.busy);
         }
         for tag in 0..self.slots.len() as u16 {
             let slot = &mut self.slots[usize::from(tag)];

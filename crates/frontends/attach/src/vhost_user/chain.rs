@@ -49,16 +49,17 @@ impl BlkRequest {
         self.to_guest.clear();
         self.walk(guest, table, head)?;
         let mut header = [0; HEADER_BYTES];
-        let status = self.to_guest.last_mut().ok_or(Broken("a request has no status"))?;
+        let status = self.to_guest.last_mut().ok_or(Broken("the request has no status"))?;
         status.length -= 1;
         self.status = GuestAddress(status.address.0 + u64::from(status.length));
         if status.length == 0 {
             self.to_guest.pop();
         }
         if total(&self.from_guest) < HEADER_BYTES as u64 {
-            return Err(Broken("a request has no header"));
+            return Err(Broken("the request has no header"));
         }
-        copy_from(guest, &self.from_guest, 0, &mut header).ok_or(Broken("its header is gone"))?;
+        copy_from(guest, &self.from_guest, 0, &mut header)
+            .ok_or(Broken("the request's header is not in the guest's memory"))?;
         skip(&mut self.from_guest, HEADER_BYTES as u32);
         let Header { kind, sector } = Header::parse(&header);
         (self.kind, self.sector) = (kind, sector);
@@ -72,13 +73,14 @@ impl BlkRequest {
         let mut next = head;
         for _ in 0..=most {
             if next >= table.size {
-                return Err(Broken("a chain leaves its table"));
+                return Err(Broken("the descriptor chain leaves its table"));
             }
             let at = u64::from(next) * size_of::<Descriptor>() as u64;
             let address = table.address.0.checked_add(at).map(GuestAddress);
-            let descriptor: Descriptor = address
-                .and_then(|address| guest.read_obj(address).ok())
-                .ok_or(Broken("a table is not in the guest's memory"))?;
+            let descriptor: Descriptor =
+                address
+                    .and_then(|address| guest.read_obj(address).ok())
+                    .ok_or(Broken("the descriptor table is not in the guest's memory"))?;
             if descriptor.refers_to_indirect_table() {
                 table = indirect(table, descriptor)?;
                 next = 0;
@@ -90,20 +92,20 @@ impl BlkRequest {
             }
             next = descriptor.next();
         }
-        Err(Broken("a chain has no end"))
+        Err(Broken("the descriptor chain has no end"))
     }
 
     fn add(&mut self, guest: &Guest, descriptor: Descriptor) -> Result<(), Broken> {
         let (address, length) = (descriptor.addr(), descriptor.len());
         let writable = descriptor.is_write_only();
         if !writable && !self.to_guest.is_empty() {
-            return Err(Broken("what can be read comes after what can be written"));
+            return Err(Broken("a readable descriptor follows a writable one"));
         }
         if length == 0 {
             return Ok(());
         }
         if !guest.check_range(address, length as usize) {
-            return Err(Broken("a descriptor is not in the guest's memory"));
+            return Err(Broken("the descriptor's buffer is not in the guest's memory"));
         }
         let segments = if writable { &mut self.to_guest } else { &mut self.from_guest };
         segments.push(Segment { address, length });
@@ -115,11 +117,11 @@ impl BlkRequest {
 fn indirect(table: Table, descriptor: Descriptor) -> Result<Table, Broken> {
     let bytes = size_of::<Descriptor>() as u32;
     if !table.indirect || descriptor.has_next() {
-        return Err(Broken("an indirect table where there must be none"));
+        return Err(Broken("an indirect table is not allowed here"));
     }
     let size = u16::try_from(descriptor.len() / bytes).unwrap_or(0);
     if size == 0 || !descriptor.len().is_multiple_of(bytes) {
-        return Err(Broken("an indirect table has an odd length"));
+        return Err(Broken("the indirect table has an invalid length"));
     }
     // Tables within tables are not allowed.
     Ok(Table { address: descriptor.addr(), size, indirect: false })

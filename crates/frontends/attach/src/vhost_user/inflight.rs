@@ -72,7 +72,9 @@ impl Inflight {
         queue_size: u16,
     ) -> Result<Inflight, String> {
         if bytes < total_bytes(queues, queue_size) {
-            return Err(format!("{bytes} bytes do not hold the notes of {queues} rings"));
+            return Err(format!(
+                "{bytes} bytes are too few for the in-flight records of {queues} rings"
+            ));
         }
         let map = memory::map(file, offset, bytes)?;
         Ok(Inflight { map: Arc::new(map), queues, queue_size })
@@ -82,7 +84,9 @@ impl Inflight {
     pub(super) fn queue(&self, index: usize, ring_size: u16) -> Result<Notes, String> {
         if index >= usize::from(self.queues) || ring_size > self.queue_size {
             let (queues, size) = (self.queues, self.queue_size);
-            return Err(format!("there are notes for {queues} rings of {size} descriptors only"));
+            return Err(format!(
+                "the in-flight records cover only {queues} rings of {size} descriptors"
+            ));
         }
         let start = index * bytes_per_queue(self.queue_size);
         Ok(Notes { map: Arc::clone(&self.map), start, size: ring_size, counter: 0 })
@@ -141,16 +145,20 @@ impl Notes {
         }
         let (version, size) = (self.load_u16(VERSION_AT), self.load_u16(DESCRIPTORS_AT));
         if version != VERSION || size != self.size {
-            return Err(format!("there are notes of version {version} for {size} descriptors"));
+            return Err(format!(
+                "the in-flight records have version {version} and {size} descriptors"
+            ));
         }
         let mut head = self.load_u16(LAST_HEAD_AT);
         let unstruck = used.wrapping_sub(self.load_u16(USED_AT));
         if unstruck > self.size {
-            return Err("the notes are those of another ring".to_owned());
+            return Err("the in-flight records belong to another ring".to_owned());
         }
         for _ in 0..unstruck {
             if head >= self.size {
-                return Err("the notes name a descriptor that there is not".to_owned());
+                return Err(
+                    "the in-flight records name a descriptor that does not exist".to_owned()
+                );
             }
             self.set_in_flight(head, false);
             head = self.load_u16(Notes::note_at(head) + NEXT_AT);

@@ -44,14 +44,16 @@ impl Lent {
     /// Adds a mapping to the list.
     pub(super) fn new(region: Arc<MmapRegion<()>>) -> Result<Lent, String> {
         if BEFORE.get_or_init(install).is_none() {
-            return Err("the system does not let SIGBUS be handled".to_owned());
+            return Err("the system does not allow a handler for SIGBUS".to_owned());
         }
         let claim = |place: &LentPlace| {
             let (success, failure) = (Ordering::Acquire, Ordering::Relaxed);
             place.end.compare_exchange(0, CLAIMED, success, failure).is_ok()
         };
         let index = LIST.iter().position(claim);
-        let index = index.ok_or_else(|| format!("{PLACES} regions of memory are lent already"))?;
+        let index = index.ok_or_else(|| {
+            format!("the server is at its limit of {PLACES} shared memory regions")
+        })?;
         let place = &LIST[index];
         place.lost.store(false, Ordering::Relaxed);
         // Stored after the place was claimed: `range` relies on this order.

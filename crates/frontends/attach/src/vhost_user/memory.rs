@@ -71,12 +71,12 @@ impl Region {
     fn map(self, file: OwnedFd, offset: u64) -> Result<(Lent, GuestRegionMmap<()>), String> {
         let Region { guest, length, monitor } = self;
         let map = map(file.into(), offset, length)
-            .map_err(|error| format!("memory at {guest:#x}: {error}"))?;
+            .map_err(|error| format!("the memory region at {guest:#x}: {error}"))?;
         let Mapping { lent, region } = map;
         GuestRegionMmap::with_arc(region, GuestAddress(guest))
             .filter(|_| monitor.checked_add(length).is_some())
             .map(|region| (lent, region))
-            .ok_or_else(|| format!("memory at {guest:#x} has no end"))
+            .ok_or_else(|| format!("the memory region at {guest:#x} exceeds the address space"))
     }
 }
 
@@ -86,7 +86,10 @@ impl Memory {
         let mut fields = Fields(body);
         let (count, _) = (fields.u32()? as usize, fields.u32()?);
         if count == 0 || count > limits::MAX_REGIONS || files.len() != count {
-            return Err(format!("{count} regions of memory come with {} files", files.len()));
+            return Err(format!(
+                "the monitor sent {count} memory regions with {} files",
+                files.len()
+            ));
         }
         let mut regions = Vec::new();
         let (mut lent, mut maps) = (Vec::new(), Vec::new());
@@ -110,7 +113,10 @@ impl Memory {
     /// This memory with the region of an `ADD_MEM_REG`.
     pub(super) fn with(&self, body: &[u8], file: OwnedFd) -> Result<Memory, String> {
         if self.regions.len() >= limits::MAX_SLOTS {
-            return Err(format!("there are {} regions of memory already", self.regions.len()));
+            return Err(format!(
+                "the guest is at its limit of {} memory regions",
+                self.regions.len()
+            ));
         }
         let (region, offset) = Memory::one(body)?;
         let (listed, map) = region.map(file, offset)?;
@@ -128,7 +134,9 @@ impl Memory {
         let Region { guest: at, length, .. } = region;
         let mut regions = self.regions.clone();
         let found = regions.iter().position(|other| *other == region);
-        regions.remove(found.ok_or_else(|| format!("{length} bytes at {at:#x} were not lent"))?);
+        regions.remove(found.ok_or_else(|| {
+            format!("the guest has no memory region of {length} bytes at {at:#x}")
+        })?);
         let removed = self.guest.remove_region(GuestAddress(at), length);
         let (map, removed) = removed.map_err(|error| error.to_string())?;
         let (start, mut lent) = (removed.as_ptr().addr(), self.guest.lent.clone());
@@ -156,7 +164,7 @@ impl Memory {
 pub(super) fn map(file: File, offset: u64, length: u64) -> Result<Mapping, String> {
     let size = file.metadata().map_err(|error| error.to_string())?.len();
     let end = offset.checked_add(length).filter(|&end| end <= size && length > 0);
-    end.ok_or_else(|| format!("{length} bytes at {offset} are not in a file of {size} bytes"))?;
+    end.ok_or_else(|| format!("{length} bytes at offset {offset} exceed a file of {size} bytes"))?;
     let length = usize::try_from(length).map_err(|error| error.to_string())?;
     let mapped = MmapRegion::from_file(FileOffset::new(file, offset), length);
     let region = Arc::new(mapped.map_err(|error| error.to_string())?);

@@ -110,11 +110,11 @@ impl Ring {
         match self.taken.get_mut(usize::from(next)) {
             Some(taken) if !*taken => *taken = true,
             Some(_) => {
-                self.break_down("the guest offers what it has not got back");
+                self.break_down("the guest offers a descriptor that is still in use");
                 return None;
             }
             None => {
-                self.break_down("the guest offers a descriptor that there is not");
+                self.break_down("the guest offers a descriptor that does not exist");
                 return None;
             }
         }
@@ -185,7 +185,7 @@ impl Ring {
         if std::mem::replace(&mut self.broken, true) {
             return;
         }
-        tracing::warn!("a guest's ring is broken and left alone: {why}");
+        tracing::warn!("a guest's ring is broken, and the server stops using it: {why}");
         if let Some(error) = &self.error {
             signal(error);
         }

@@ -86,15 +86,14 @@ impl fmt::Display for StartError {
             StartError::Listen(error) => error.fmt(f),
             StartError::Serial(serial) => write!(
                 f,
-                "a disk's serial number is at most {ID_BYTES} characters of plain ASCII: \
-                 change {serial:?}"
+                "{serial:?} is not a serial number: use at most {ID_BYTES} ASCII characters"
             ),
             StartError::Queues(queues) => {
                 let most = limits::MAX_QUEUES;
-                write!(f, "{queues} queues are too many: take at most {most}")
+                write!(f, "{queues} queues are too many: use at most {most}")
             }
             StartError::Cores(error) => error.fmt(f),
-            StartError::System(error) => write!(f, "cannot start to serve vhost-user: {error}"),
+            StartError::System(error) => write!(f, "cannot start the vhost-user server: {error}"),
         }
     }
 }
@@ -162,7 +161,7 @@ impl DeviceShared {
         if let Some(channel) = channel
             && let Err(error) = wire::notify_config_change(&channel)
         {
-            tracing::warn!("a monitor cannot be told of the disk's new size: {error}");
+            tracing::warn!("cannot notify a monitor of the disk's new size: {error}");
         }
     }
 
@@ -177,10 +176,12 @@ impl DeviceShared {
         loop {
             match answer.recv_timeout(WAIT_STEP) {
                 Ok(answer) => return Ok(answer),
-                Err(RecvTimeoutError::Disconnected) => return Err("a thread has ended".to_owned()),
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err("a worker thread exited".to_owned());
+                }
                 Err(RecvTimeoutError::Timeout) => {
                     if self.lock().give_up.is_some_and(|at| at <= Instant::now()) {
-                        return Err("requests under way were given up".to_owned());
+                        return Err("the stopping server gave up requests in progress".to_owned());
                     }
                 }
             }
@@ -314,7 +315,7 @@ impl Drop for Server {
         if !thread::panicking()
             && let Err(error) = self.stop_threads()
         {
-            tracing::error!("an event loop had failed: {error}");
+            tracing::error!("an event loop of the vhost-user server failed: {error}");
         }
     }
 }
@@ -346,7 +347,7 @@ fn start_control(
             if let Err(error) = poll.poll(&mut events, timeout)
                 && error.kind() != io::ErrorKind::Interrupted
             {
-                tracing::error!("no more monitors are accepted: {error}");
+                tracing::error!("the vhost-user server stopped accepting monitors: {error}");
                 return;
             }
             timeout = accept_all(&listener, &shared).then_some(ACCEPT_PAUSE);
@@ -376,7 +377,7 @@ fn accept_all(listener: &Listener, shared: &DeviceShared) -> bool {
 }
 
 fn serve(shared: &DeviceShared, stream: UnixStream, peer: &str) {
-    tracing::info!(%peer, "a monitor has connected");
+    tracing::info!(%peer, "a monitor connected");
     let begun = stream.set_nonblocking(false).and_then(|()| shared.begin(&stream, peer));
     match begun {
         Ok(true) => {
@@ -384,9 +385,9 @@ fn serve(shared: &DeviceShared, stream: UnixStream, peer: &str) {
             let result = session.run();
             session.end();
             match result {
-                Ok(()) => tracing::info!(%peer, "a monitor has disconnected"),
+                Ok(()) => tracing::info!(%peer, "a monitor disconnected"),
                 Err(error) => shared.complaints.say("monitors disconnected", peer, || {
-                    tracing::warn!(%peer, "a monitor is disconnected: {error}");
+                    tracing::warn!(%peer, "disconnected a monitor: {error}");
                 }),
             }
         }

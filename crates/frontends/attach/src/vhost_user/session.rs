@@ -91,12 +91,12 @@ impl<'a> Session<'a> {
                 }
                 Err(why) if wants_ack => {
                     self.shared.complaints.say("monitors' requests refused", "", || {
-                        tracing::warn!(code, "a monitor's request is refused: {why}");
+                        tracing::warn!(code, "refused a monitor's request: {why}");
                     });
                     wire::reply(self.stream, code, &1_u64.to_le_bytes(), None)?;
                 }
                 Err(why) => {
-                    let text = format!("its request {code} makes no sense: {why}");
+                    let text = format!("its request {code} is invalid: {why}");
                     return Err(io::Error::new(io::ErrorKind::InvalidData, text));
                 }
             }
@@ -118,12 +118,12 @@ impl<'a> Session<'a> {
             code::SET_MEM_TABLE => self.set_memory(Memory::map(&body, descriptors)?)?,
             code::GET_MAX_MEM_SLOTS => return Ok(number(limits::MAX_SLOTS as u64)),
             code::ADD_MEM_REG => {
-                let file = descriptors.pop().ok_or("there is no file with it")?;
+                let file = descriptors.pop().ok_or("the message has no file descriptor")?;
                 let none = Memory::empty();
                 self.set_memory(self.memory.as_ref().unwrap_or(&none).with(&body, file)?)?;
             }
             code::REM_MEM_REG => {
-                let memory = self.memory.as_ref().ok_or("there is no memory")?;
+                let memory = self.memory.as_ref().ok_or("the guest has no memory regions")?;
                 self.set_memory(memory.without(&body)?)?;
             }
             code::SET_VRING_NUM..=code::SET_VRING_ERR | code::SET_VRING_ENABLE => {
@@ -141,12 +141,12 @@ impl<'a> Session<'a> {
             }
             code::SET_INFLIGHT_FD => {
                 let (bytes, offset) = (fields.u64()?, fields.u64()?);
-                let file = descriptors.pop().ok_or("there is no file with it")?;
+                let file = descriptors.pop().ok_or("the message has no file descriptor")?;
                 let (queues, size) = (fields.u16()?, fields.u16()?);
                 let adopted = Inflight::adopt(file.into(), offset, bytes, queues, size)?;
                 self.inflight = Some(adopted);
             }
-            _ => return Err("it is not known here".to_owned()),
+            _ => return Err("the server does not know this request".to_owned()),
         }
         Ok(Answer::None)
     }
@@ -163,14 +163,14 @@ impl<'a> Session<'a> {
                 let (ring, size) = self.still(fields.u32()?, fields.u32()?)?;
                 let size = u16::try_from(size).unwrap_or(0);
                 if !size.is_power_of_two() || size > limits::MAX_QUEUE_SIZE {
-                    return Err(format!("a ring of {size} descriptors"));
+                    return Err(format!("a ring cannot have {size} descriptors"));
                 }
                 ring.size = size;
             }
             code::SET_VRING_ADDR => {
                 let (ring, flags) = self.still(fields.u32()?, fields.u32()?)?;
                 if flags != 0 {
-                    return Err("writes cannot be logged".to_owned());
+                    return Err("the server does not support logging of writes".to_owned());
                 }
                 let (table, used) = (fields.u64()?, fields.u64()?);
                 ring.addresses = Some([table, fields.u64()?, used]);
@@ -190,7 +190,7 @@ impl<'a> Session<'a> {
             }
             code::SET_VRING_KICK => {
                 let (index, kick) = self.event(fields.u64()?, descriptor)?;
-                let kick = kick.ok_or("rings cannot be polled: a kick is needed")?;
+                let kick = kick.ok_or("the server does not poll rings: send a kick descriptor")?;
                 self.halt(index)?;
                 self.rings[index].kick = Some(kick);
                 self.try_run(index)?;
@@ -204,7 +204,7 @@ impl<'a> Session<'a> {
                 self.rings[index].error = error;
             }
             code::SET_VRING_ENABLE => self.enable(fields.u32()?, fields.u32()?)?,
-            _ => return Err("it is not known here".to_owned()),
+            _ => return Err("the server does not know this request".to_owned()),
         }
         Ok(Answer::None)
     }
@@ -218,7 +218,7 @@ impl<'a> Session<'a> {
         // If the disk has changed meanwhile, the driver may still use these features, which were
         // offered earlier.
         if unknown & !(feature::DISCARD | feature::RO | feature::TOPOLOGY) != 0 {
-            return Err(format!("the features {unknown:#x} are not offered"));
+            return Err(format!("the server does not offer the features {unknown:#x}"));
         }
         self.features = features;
         if features & feature::FLUSH == 0 {
@@ -230,7 +230,9 @@ impl<'a> Session<'a> {
 
     fn index(&self, index: u32) -> Result<usize, String> {
         let found = usize::try_from(index).ok().filter(|&index| index < self.rings.len());
-        found.ok_or_else(|| format!("there are {} rings, and none {index}", self.rings.len()))
+        found.ok_or_else(|| {
+            format!("ring {index} does not exist: there are {} rings", self.rings.len())
+        })
     }
 
     /// Checks that the ring is stopped, so that its settings may change. Returns the ring and the
@@ -238,7 +240,7 @@ impl<'a> Session<'a> {
     fn still(&mut self, index: u32, value: u32) -> Result<(&mut RingState, u32), String> {
         let index = self.index(index)?;
         if self.rings[index].runs {
-            return Err(format!("ring {index} runs"));
+            return Err(format!("ring {index} is running"));
         }
         Ok((&mut self.rings[index], value))
     }
@@ -252,12 +254,12 @@ impl<'a> Session<'a> {
         const NONE: u64 = 1 << 8;
         let index = self.index((value & 0xff) as u32)?;
         if (value & NONE != 0) == descriptor.is_some() {
-            return Err("it does not come with one descriptor".to_owned());
+            return Err("the message does not have exactly one descriptor".to_owned());
         }
         if let Some(descriptor) = &descriptor
             && !is_event(descriptor)
         {
-            return Err("the descriptor is not an event".to_owned());
+            return Err("the descriptor is not an eventfd".to_owned());
         }
         Ok((index, descriptor))
     }
@@ -291,7 +293,7 @@ impl<'a> Session<'a> {
     }
 
     fn set_channel(&mut self, channel: Option<OwnedFd>) -> Result<(), String> {
-        let channel = UnixStream::from(channel.ok_or("there is no descriptor with it")?);
+        let channel = UnixStream::from(channel.ok_or("the message has no descriptor")?);
         channel
             .set_write_timeout(Some(limits::NOTICE_TIMEOUT))
             .map_err(|error| format!("the channel is not a socket: {error}"))?;
@@ -301,7 +303,7 @@ impl<'a> Session<'a> {
 
     fn config(&self, offset: u32, length: u32, flags: u32) -> Result<Answer, String> {
         let end = offset.checked_add(length).filter(|&end| end <= limits::MAX_CONFIG_BYTES);
-        end.ok_or("so much configuration there is not")?;
+        end.ok_or("the configuration space is smaller")?;
         let part = blk::config_part(&self.device.config_space(), offset, length);
         let mut body = Vec::with_capacity(12 + part.len());
         [offset, length, flags].iter().for_each(|word| body.extend(word.to_le_bytes()));
@@ -315,7 +317,7 @@ impl<'a> Session<'a> {
                 self.device.set_writeback(writeback != 0);
                 Ok(())
             }
-            _ => Err("only the cache's mode can be set".to_owned()),
+            _ => Err("only the cache mode can be set".to_owned()),
         }
     }
 
@@ -323,7 +325,7 @@ impl<'a> Session<'a> {
     /// padding.
     fn make_inflight(&mut self, queues: u16, size: u16, length: usize) -> Result<Answer, String> {
         if usize::from(queues) > limits::MAX_QUEUES || size > limits::MAX_QUEUE_SIZE {
-            return Err(format!("{queues} rings of {size} descriptors are too many"));
+            return Err(format!("{queues} rings of {size} descriptors exceed the limit"));
         }
         let (inflight, file) = Inflight::create(queues, size).map_err(|e| e.to_string())?;
         self.inflight = Some(inflight);
@@ -372,7 +374,7 @@ impl<'a> Session<'a> {
     fn queue(&self, ring: &RingState, memory: &Memory, at: [u64; 3]) -> Result<Queue, String> {
         let place = |address: u64| {
             let found = memory.translate(address);
-            found.ok_or_else(|| format!("a ring at {address:#x}, where there is no memory"))
+            found.ok_or_else(|| format!("the ring address {address:#x} is in no memory region"))
         };
         let build = |[descriptors, available, used]: [GuestAddress; 3]| {
             let mut queue = Queue::new(ring.size)?;
@@ -388,7 +390,7 @@ impl<'a> Session<'a> {
         queue.set_next_avail(ring.base);
         queue.set_ready(true);
         if !queue.is_valid(&memory.guest.map) {
-            return Err("a ring is not all in the guest's memory".to_owned());
+            return Err("the ring is not completely in the guest's memory".to_owned());
         }
         Ok(queue)
     }

@@ -90,7 +90,7 @@ pub(super) fn receive(stream: &UnixStream) -> io::Result<Option<Message>> {
     let word = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("4 bytes"));
     let (code, flags, size) = (word(0), word(4), word(8) as usize);
     if flags & VERSION_MASK != VERSION || flags & REPLY != 0 {
-        return Err(malformed("it speaks another version of the protocol"));
+        return Err(malformed("the peer uses another version of the protocol"));
     }
     if size > limits::MAX_MESSAGE_BYTES {
         return Err(malformed("a message is too long"));
@@ -160,7 +160,7 @@ pub(super) fn answer(mut stream: &UnixStream, asked: u32) -> io::Result<Vec<u8>>
     let word = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("4 bytes"));
     let (code, flags, size) = (word(0), word(4), word(8) as usize);
     if code != asked || flags & (VERSION_MASK | REPLY) != VERSION | REPLY {
-        return Err(malformed("that is not the answer to what was asked"));
+        return Err(malformed("the answer does not match the request"));
     }
     if size > limits::MAX_MESSAGE_BYTES {
         return Err(malformed("an answer is too long"));

@@ -210,7 +210,7 @@ impl Worker {
         }
         if let Some(ring) = &mut self.ring {
             if ring.guest.is_lost() {
-                ring.break_down("the monitor has taken memory away that it had lent");
+                ring.break_down("the monitor removed memory that the ring uses");
             }
             ring.disable_kicks();
         }

@@ -126,7 +126,7 @@ fn root_that_may_not_mount_gets_the_next_way() {
     assert!(said.contains("attach would choose nbd: a server for programs"), "{said}");
     // An explicit choice fails, with the reason.
     let refused = confined(&["attach", &url, "--as", "fuse"]);
-    refused.fails_in_a_line(1, &["nothing may be mounted", "CAP_SYS_ADMIN"]);
+    refused.fails_in_a_line(1, &["may not mount file systems", "CAP_SYS_ADMIN"]);
 }
 
 /// A way to attach is available but fails: mounting is refused although the process has all rights.

@@ -53,17 +53,17 @@ impl fmt::Display for Error {
         match self {
             Error::NoDriver => write!(
                 f,
-                "there is no {CONTROL}: run 'modprobe loop' as root, or attach another way"
+                "{CONTROL} does not exist: run 'modprobe loop' as root, or attach another way"
             ),
-            Error::NotAllowed => f.write_str("only root may make and change loop devices"),
+            Error::NotAllowed => f.write_str("only root may create and change loop devices"),
             Error::File(path, error) => write!(f, "cannot open {}: {error}", path.display()),
             Error::BlockSize(bytes) => write!(
                 f,
-                "the kernel's loop devices take no blocks of {bytes} bytes: it takes Linux 5.8, \
-                 and blocks of at most a page"
+                "loop devices do not support blocks of {bytes} bytes: use Linux 5.8 or later, and \
+                 blocks of at most a page"
             ),
             Error::NoDevice(path) => {
-                write!(f, "{} is not a loop device that is attached", path.display())
+                write!(f, "{} is not an attached loop device", path.display())
             }
             Error::InUse(path, users) => {
                 write!(f, "{} is in use: {}", path.display(), Listed(users))
@@ -140,7 +140,7 @@ fn clear_read_only(path: &Path) {
     let cleared = open(path, false, OFlags::empty())
         .and_then(|device| ioctl::set_writable(&device).map_err(|error| refused(path, error)));
     if let Err(error) = cleared {
-        tracing::debug!("{} may be read-only: {error}", path.display());
+        tracing::debug!("cannot make {} writable again: {error}", path.display());
     }
 }
 

@@ -274,7 +274,10 @@ impl Connection {
                 cx.reactor.set_timer(self.task, None);
                 self.agreement = agreement;
                 self.phase = Phase::Waiting(cx.ask_admission(self.key));
-                tracing::debug!(peer = %self.peer, ?agreement, "attached over NBD");
+                tracing::debug!(
+                    peer = %self.peer, ?agreement,
+                    "an NBD client finished its negotiation"
+                );
                 true
             }
             Progress::Close(reason) => {
@@ -332,7 +335,10 @@ impl Connection {
     fn timer(&mut self, cx: &mut Context) {
         if matches!(self.phase, Phase::Negotiating(_)) && self.state == ConnectionState::Open {
             cx.complain("slow NBD clients", &self.peer, || {
-                tracing::warn!(peer = %self.peer, "closing: the NBD negotiation takes too long");
+                tracing::warn!(
+                    peer = %self.peer,
+                    "closing the connection: the NBD negotiation took too long"
+                );
             });
         }
         self.close(cx);
@@ -375,7 +381,7 @@ impl Connection {
             self.phase = Phase::Skipping(0);
             self.release(cx, slot);
         }
-        tracing::debug!(peer = %self.peer, "an NBD client left");
+        tracing::debug!(peer = %self.peer, "an NBD client disconnected");
     }
 }
 

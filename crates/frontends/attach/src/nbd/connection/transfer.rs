@@ -36,7 +36,10 @@ impl Connection {
         let Some(header) = Header::parse(bytes) else {
             cx.complain("NBD protocol errors", &self.peer, || {
                 let peer = &self.peer;
-                tracing::warn!(%peer, "closing: a client sent what is not an NBD request");
+                tracing::warn!(
+                    %peer,
+                    "closing the connection: the client sent data that are not an NBD request"
+                );
             });
             self.close(cx);
             return false;

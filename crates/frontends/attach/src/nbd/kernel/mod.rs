@@ -113,19 +113,22 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::NoModule => f.write_str(
-                "the kernel has no NBD client now: run 'modprobe nbd' as root, or attach another \
-                 way if there is no such module",
+                "the kernel's NBD client is not loaded: run 'modprobe nbd' as root, or attach \
+                 another way if the module does not exist",
             ),
-            Error::NotAllowed => f.write_str("only root may make and change NBD devices"),
+            Error::NotAllowed => f.write_str("only root may create and change NBD devices"),
             Error::InUse(index) => write!(
                 f,
-                "/dev/nbd{index} is in use: choose another, or end it with 'nbd-client -d'"
+                "/dev/nbd{index} is in use: choose another device, or disconnect it with \
+                 'nbd-client -d'"
             ),
             Error::NoDevice(index) => {
-                write!(f, "/dev/nbd{index} is not connected, or is another disk's")
+                write!(f, "/dev/nbd{index} is not connected, or belongs to another disk")
             }
             Error::Server(error) => write!(f, "the NBD server does not answer: {error}"),
-            Error::System(error) => write!(f, "the kernel's NBD client refuses: {error}"),
+            Error::System(error) => {
+                write!(f, "the kernel's NBD client refused the request: {error}")
+            }
         }
     }
 }
@@ -210,7 +213,7 @@ fn clear_read_only(device: Device) {
     let opened = std::fs::File::open(device.path());
     let set_writable = crate::fuse::loop_device::ioctl::set_writable;
     if let Err(error) = opened.and_then(|device| Ok(set_writable(&device)?)) {
-        tracing::debug!("{} may be read-only: {error}", device.path().display());
+        tracing::debug!("cannot make {} writable again: {error}", device.path().display());
     }
 }
 

@@ -87,7 +87,7 @@ impl FrontEnd {
         if !is_fit {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                format!("a guest's disk cannot be driven like this: {config:?}"),
+                format!("the configuration of the vhost-user disk is out of range: {config:?}"),
             ));
         }
         let layout = Layout::of(config);
@@ -140,7 +140,8 @@ fn lendable(bytes: u64) -> io::Result<(File, GuestMemoryMmap<()>)> {
     let offset = FileOffset::new(file.try_clone()?, 0);
     let region = MmapRegion::from_file(offset, length).map_err(io::Error::other)?;
     let region = GuestRegionMmap::new(region, GuestAddress(0));
-    let region = region.ok_or_else(|| io::Error::other("memory that has no end"))?;
+    let region =
+        region.ok_or_else(|| io::Error::other("the memory region exceeds the address space"))?;
     let memory = GuestMemoryMmap::from_regions(vec![region]).map_err(io::Error::other)?;
     Ok((file, memory))
 }
@@ -154,7 +155,9 @@ fn geometry(features: u64, space: &[u8], request_bytes: u32) -> io::Result<Geome
     let bytes = sectors.checked_mul(SECTOR_BYTES).filter(|bytes| i64::try_from(*bytes).is_ok());
     let bytes = bytes.filter(|_| Geometry::is_block_size(block_size));
     let bytes = bytes.ok_or_else(|| {
-        let why = format!("the disk has {sectors} sectors, in blocks of {block_size} bytes");
+        let why = format!(
+            "the disk reports an invalid size: {sectors} sectors, in blocks of {block_size} bytes"
+        );
         io::Error::new(io::ErrorKind::InvalidData, why)
     })?;
     Ok(Geometry {

@@ -59,7 +59,9 @@ impl Monitor {
         let offered = self.number(code::GET_PROTOCOL_FEATURES)?;
         let known = protocol::MQ | protocol::REPLY_ACK | protocol::CONFIG;
         if offered & known != known {
-            return Err(unsupported(&format!("the disk has only the features {offered:#x}")));
+            return Err(unsupported(&format!(
+                "the disk offers only the protocol features {offered:#x}"
+            )));
         }
         self.order(code::SET_PROTOCOL_FEATURES, &known.to_le_bytes(), None)?;
         self.is_answered = true;
@@ -103,14 +105,13 @@ impl Monitor {
         wire::ask(&self.stream, code::GET_CONFIG, false, &body, None)?;
         let answer = wire::answer(&self.stream, code::GET_CONFIG)?;
         let space = answer.get(12..).filter(|space| space.len() == SPACE_BYTES as usize);
-        Ok(space.ok_or_else(|| unsupported("the disk does not say how large it is"))?.to_vec())
+        Ok(space.ok_or_else(|| unsupported("the disk does not report its size"))?.to_vec())
     }
 
     fn number(&mut self, code: u32) -> io::Result<u64> {
         wire::ask(&self.stream, code, false, &[], None)?;
         let answer = wire::answer(&self.stream, code)?;
-        let number =
-            answer.try_into().map_err(|_| unsupported("an answer that is not a number"))?;
+        let number = answer.try_into().map_err(|_| unsupported("the answer is not a number"))?;
         Ok(u64::from_le_bytes(number))
     }
 
@@ -118,7 +119,7 @@ impl Monitor {
     fn order(&mut self, code: u32, body: &[u8], file: Option<BorrowedFd<'_>>) -> io::Result<()> {
         wire::ask(&self.stream, code, self.is_answered, body, file)?;
         let is_done = !self.is_answered || wire::answer(&self.stream, code)? == 0_u64.to_le_bytes();
-        let refused = || io::Error::other(format!("the disk refuses the request {code}"));
+        let refused = || io::Error::other(format!("the disk refused the request {code}"));
         if is_done { Ok(()) } else { Err(refused()) }
     }
 }
