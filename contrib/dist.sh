@@ -58,7 +58,7 @@ build() {
     CARGO_ENCODED_RUSTFLAGS=$(IFS=$separator && echo "${flags[*]}") \
         CARGO_PROFILE_RELEASE_STRIP=debuginfo CARGO_INCREMENTAL=0 \
         cargo build --release --locked -p farblock "$@" ||
-        die "farblock does not build for $target; cargo's words are above."
+        die "farblock does not build for $target; cargo's output is above."
 }
 
 # Prints the licences of all code in the program, from its sources.
@@ -148,7 +148,7 @@ check() {
     local program=$1 place
     for place in "$root" "$target_dir" "${CARGO_HOME:-$HOME/.cargo}"; do
         ! grep -q -a -F "$place" "$program" ||
-            die "$program has a path of this machine in it: $place"
+            die "$program contains a path of this machine: $place"
     done
 }
 

@@ -13,12 +13,12 @@ usage() {
 
 [ $# = 2 ] || usage
 [[ $2 == /* ]] || {
-    echo "install.sh: PREFIX has to begin with /, which $2 does not" >&2
+    echo "install.sh: PREFIX must begin with /, but is $2" >&2
     exit 2
 }
 # PREFIX is inserted into units and pkg-config files, where other characters have a meaning.
 [[ $2 =~ ^[A-Za-z0-9/._+~-]+$ ]] || {
-    echo "install.sh: PREFIX may have letters, digits and ._+~-/ in it, which is not all of $2" >&2
+    echo "install.sh: PREFIX may contain only letters, digits and ._+~-/, but is $2" >&2
     exit 2
 }
 prefix=$2 root=${DESTDIR:-}$2

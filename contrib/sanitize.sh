@@ -12,7 +12,7 @@ target=$(rustc -vV | sed -n 's/^host: //p')
 runtime=$(rustc --print sysroot)/lib/rustlib/$target/lib
 for kind in asan:Address tsan:Thread; do
     if ! compgen -G "$runtime/librustc-*_rt.${kind%:*}.a" >/dev/null; then
-        echo "sanitize.sh: this toolchain has no ${kind#*:}Sanitizer for $target: install one by rustup" >&2
+        echo "sanitize.sh: this toolchain has no ${kind#*:}Sanitizer for $target: install a toolchain that has it, via rustup" >&2
         exit 1
     fi
 done
@@ -31,7 +31,7 @@ finds() {
             return
         fi
     done
-    echo "sanitize.sh: no $1 is found where there is one" >&2
+    echo "sanitize.sh: the sanitizer did not report $1 in the self-check" >&2
     exit 1
 }
 

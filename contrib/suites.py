@@ -116,7 +116,7 @@ class Runner:
             try:
                 process = self.start(suite, log)
             except OSError as error:
-                return Outcome(suite, "", f"it cannot be started: {error}", 0)
+                return Outcome(suite, "", f"cannot be started: {error}", 0)
             problem = self.wait(process, log)
             with self.lock:
                 self.running.discard(process)
@@ -139,10 +139,10 @@ class Runner:
                 said_at = now
             if said_at is not None and now > said_at + TIME_TO_END:
                 end(process)
-                return "it did not end after its result: killed"
+                return "did not exit after its result: killed"
             if now > deadline:
                 end(process)
-                return f"it hung: killed after {self.options.timeout} s"
+                return f"hung: killed after {self.options.timeout} s"
 
     def repeat(self, failed):
         """Repeats failed tests alone, and returns the final outcome."""
@@ -192,9 +192,9 @@ def has_said_result(log):
 def what_went_wrong(code):
     if code < 0:
         try:
-            return f"it was ended by {signal.Signals(-code).name}"
+            return f"killed by {signal.Signals(-code).name}"
         except ValueError:
-            return f"it was ended by signal {-code}"
+            return f"killed by signal {-code}"
     return f"exit code {code}" if code else None
 
 

@@ -44,7 +44,7 @@ EOF
 
 source=${FIO_SOURCE:-}
 if [ -z "$source" ]; then
-    version=$(dpkg-query --show --showformat='${Version}' fio) || die "fio is no package: set FIO_SOURCE"
+    version=$(dpkg-query --show --showformat='${Version}' fio) || die "fio is not installed from a package: set FIO_SOURCE"
     cache=${FARBLOCK_FIO_DIR:-${HOME:?set FARBLOCK_FIO_DIR}/.cache/farblock-fio}
     source=$cache/fio-$version
     mkdir -p "$cache"

@@ -191,7 +191,7 @@ static int farblock_connect(struct thread_data *td, struct fio_file *f, fb_disk 
 
 	/* Without a backslash before each colon, only "nvme+tcp" is left of nvme+tcp://... */
 	if (!strcmp(f->file_name, "nvme+tcp")) {
-		log_err("farblock: %s is no address: fio divides filename at colons, so write "
+		log_err("farblock: %s is not an address: fio splits filename at colons, so write "
 			"filename=nvme+tcp\\://..., with \\: for each colon\n", f->file_name);
 		td_verror(td, EINVAL, "filename");
 		return 1;
@@ -236,7 +236,7 @@ static int farblock_setup(struct thread_data *td)
 	unsigned int i;
 
 	if (!td->files_index) {
-		log_err("farblock: say filename=nvme+tcp\\://..., with \\: for each colon\n");
+		log_err("farblock: set filename=nvme+tcp\\://..., with \\: for each colon\n");
 		td_verror(td, EINVAL, "filename");
 		return 1;
 	}
