@@ -198,7 +198,7 @@ fn a_failed_command_is_named() {
     assert!(failed(&mut identifying(SUBNQN)).starts_with("Identify Controller failed"));
     let mut bringup = identifying(SUBNQN);
     complete(&mut bringup, 0, controller().as_bytes()).unwrap();
-    assert!(failed(&mut bringup).starts_with("asking for I/O queues failed"));
+    assert!(failed(&mut bringup).starts_with("requesting I/O queues failed"));
 }
 
 #[test]
