@@ -233,7 +233,9 @@ impl fmt::Display for StartError {
 
 fn listen_problem(error: &io::Error) -> String {
     match error.kind() {
-        io::ErrorKind::AddrInUse => "another program uses the port; choose another port".to_owned(),
+        io::ErrorKind::AddrInUse => {
+            "the port is in use by another program; choose another port".to_owned()
+        }
         io::ErrorKind::AddrNotAvailable => "this machine has no such address".to_owned(),
         io::ErrorKind::PermissionDenied => {
             "a port below 1024 needs more privileges; choose a higher port".to_owned()

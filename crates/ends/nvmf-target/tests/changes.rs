@@ -168,5 +168,5 @@ fn a_namespace_vanishes_for_one_host_and_not_for_another() {
     assert_eq!((listed(&one), listed(&other)), (vec![1, 2], vec![1, 2]));
     until("it can be used again", || blocks.read(0, &mut data).is_ok());
     let missing = control.set_visible_to(FIRST, NamespaceId(9), None).expect_err("there is none");
-    assert!(missing.to_string().contains("no such namespace"), "{missing}");
+    assert!(missing.to_string().contains("the namespace does not exist"), "{missing}");
 }

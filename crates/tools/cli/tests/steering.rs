@@ -163,7 +163,7 @@ fn what_cannot_be_done_changes_nothing_and_is_said() {
     scratch.run(["reload"]).fails(1, &["started without --config"]);
     let used = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let used = used.local_addr().expect("it is bound").to_string();
-    scratch.ctl(&["add-listener", &used]).fails(1, &[&used, "another program uses the port"]);
+    scratch.ctl(&["add-listener", &used]).fails(1, &[&used, "in use by another program"]);
     assert_eq!(scratch.run(["config", "show"]).ok().out(), before);
     // The subsystem works, with a warning about its name.
     let added = scratch.ctl(&["add-subsystem", "disks"]).ok();

@@ -108,8 +108,8 @@ impl fmt::Display for MountError {
             ),
             MountError::Silent(path) => write!(
                 f,
-                "the disk mounted at {} does not answer, because it waits for its next server: \
-                 wait until that server starts, or detach the disk with `farblock detach --force`",
+                "the mount at {} is kept for its next server, and does not answer: wait until that \
+                 server starts, or detach the disk with `farblock detach --force`",
                 path.display()
             ),
             MountError::Stale(path, error) => write!(

@@ -205,7 +205,7 @@ fn what_systemd_keeps_can_be_ended() {
     systemd.is_told("READY=1");
     kill_both(&attachments, child);
     let refused = attachments.run(["detach", "data"]);
-    refused.fails_in_a_line(1, &["waits for its next server", "--force"]);
+    refused.fails_in_a_line(1, &["kept for its next server", "--force"]);
     assert!(attachments.folder("data").exists(), "it is cleaned up");
     attachments.run(["detach", "data", "--force"]).ok();
     assert!(!attachments.folder("data").exists());
