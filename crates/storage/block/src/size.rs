@@ -118,9 +118,10 @@ impl fmt::Display for SizeError {
             Reason::NoNumber => {
                 write!(f, "{text:?} is not a size: a size must begin with a number, as in 1GiB")
             }
-            Reason::Unit => {
-                write!(f, "{text:?} has an unknown unit: use KiB, MiB, GiB, TiB, or none for bytes")
-            }
+            Reason::Unit => write!(
+                f,
+                "{text:?} has a unit that is not known: use KiB, MiB, GiB, TiB, or none for bytes"
+            ),
             Reason::Ambiguous => {
                 let right = text.trim().trim_end_matches(['b', 'B']);
                 write!(

@@ -223,8 +223,8 @@ mod tests {
             (Hold::Free, vec![fio.clone()], Verdict::Hint, ["not locked", "fio (process 7) has"]),
             (Hold::Readers, vec![fio.clone()], Verdict::Hint, ["read it", "fio (process 7)"]),
             (Hold::Writer, vec![fio.clone()], Verdict::Problem, ["writes", "fio (process 7)"]),
-            (Hold::Writer, vec![], Verdict::Problem, ["writes", "cannot be seen from here"]),
-            (Hold::System, vec![], Verdict::Problem, ["the system", "cannot be seen from here"]),
+            (Hold::Writer, vec![], Verdict::Problem, ["writes", "this user cannot see"]),
+            (Hold::System, vec![], Verdict::Problem, ["the system", "this user cannot see"]),
             (Hold::System, vec![mount.clone()], Verdict::Problem, ["system", "mounted at /data"]),
             // A loop device does not lock its file.
             (Hold::Free, vec![fio, mount], Verdict::Problem, ["system", "mounted at /data"]),

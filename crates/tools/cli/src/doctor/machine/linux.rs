@@ -193,8 +193,8 @@ mod tests {
     fn fuse_that_is_missing_has_the_command_that_loads_it() {
         assert_eq!(fuse(&Ok(())), None);
         for (error, what, advice) in [
-            (MountError::NoDevice, "there is no /dev/fuse", "modprobe fuse"),
-            (MountError::DeviceDenied, "may not be opened", "chmod 666"),
+            (MountError::NoDevice, "/dev/fuse does not exist", "modprobe fuse"),
+            (MountError::DeviceDenied, "may not open", "chmod 666"),
             (MountError::NoHelper, "fusermount3", "install the package fuse3"),
         ] {
             let found = fuse(&Err(error)).expect("a hint");
