@@ -23,7 +23,7 @@ die() {
 }
 trap 'die "line $LINENO failed: $BASH_COMMAND"' ERR
 
-for need in tar gzip zip jq sha256sum; do
+for need in tar gzip zip jq sha256sum python3; do
     command -v "$need" >/dev/null || die "install $need, then start this script again."
 done
 export LC_ALL=C TZ=UTC
@@ -34,10 +34,9 @@ if [ -z "${SOURCE_DATE_EPOCH:-}" ]; then
 fi
 export SOURCE_DATE_EPOCH
 
-# The sources' files for users, and the files for only one system.
-documents=(README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT THIRD-PARTY.md docs/attach.md)
+# The sources' files for users besides the pages of doc.sh, and the files for Linux only.
+documents=(CHANGELOG.md LICENSE-APACHE LICENSE-MIT)
 linux_documents=(contrib/systemd/farblock{-attach@.service,.service,.socket})
-windows_documents=(docs/windows.md)
 
 # build TARGET [ARGUMENT...]: builds the program without this machine's paths. Of several mappings
 # that match a path, the last one applies.
@@ -104,12 +103,13 @@ notices() {
     done <"$work/packages"
 }
 
-# stage FOLDER TARGET PROGRAM DOCUMENT...: collects the files to pack, with fixed times and
-# permissions.
+# stage FOLDER TARGET PROGRAM DOCUMENT...: collects the pages and files to pack, with fixed times
+# and permissions.
 stage() {
     local folder=$1 target=$2 program=$3 file
     shift 3
     mkdir -p "$folder"
+    "$here/doc.sh" "$folder"
     for file in "$@"; do
         mkdir -p "$folder/$(dirname "$file")"
         cp "$file" "$folder/$file"
@@ -133,8 +133,7 @@ pack() {
         --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" "$name" |
         gzip --no-name -9 >"$dist/$name.tar.gz"
     name=farblock-windows-x86_64
-    stage "$work/$name" "$windows" "$programs/farblock.exe" "${documents[@]}" \
-        "${windows_documents[@]}"
+    stage "$work/$name" "$windows" "$programs/farblock.exe" "${documents[@]}"
     rm -f "$dist/$name.zip"
     # -X: without the extra fields, which contain this machine's users.
     (cd "$work" && find "$name" -type f | sort | zip -X -q -9 "$dist/$name.zip" -@)

@@ -64,4 +64,33 @@ fn archives_are_the_same_wherever_they_are_packed() {
         assert!(notices.contains(part), "no {part} in the notices");
     }
     assert!(!notices.contains("=== farblock"), "its own code is no notice");
+
+    let open = tempfile::tempdir().expect("a folder");
+    let place = open.path().to_str().expect("UTF-8");
+    said("tar", &["-xf", tar.to_str().expect("UTF-8"), "-C", place]);
+    let (pages, dead) = links(&open.path().join("farblock-linux-x86_64"));
+    assert!(pages > 5 && dead.is_empty(), "{pages} pages, and links to nothing: {dead:#?}");
+}
+
+/// The number of pages in a folder, and their relative links that lead to no file.
+fn links(folder: &Path) -> (usize, Vec<String>) {
+    let (mut pages, mut dead) = (0, Vec::new());
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|it| it == "md") {
+                pages += 1;
+                let text = fs::read_to_string(&path).expect("text");
+                let targets =
+                    text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next());
+                let relative = targets.filter(|link| !link.is_empty() && !link.contains(':'));
+                let missing = relative.filter(|link| !folder.join(link).exists());
+                dead.extend(missing.map(|link| format!("{}: {link}", path.display())));
+            }
+        }
+    }
+    (pages, dead)
 }
