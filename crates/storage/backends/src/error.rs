@@ -146,19 +146,11 @@ impl fmt::Display for Sentence<'_> {
             FileProblem::Locked { .. } | FileProblem::InUse { .. } | FileProblem::Busy => {
                 f.write_str(&used(self.problem))
             }
-            FileProblem::NotFound if cfg!(windows) => write!(
-                f,
-                "does not exist: create it, for example with `fsutil file createnew {path} \
-                 1073741824`"
-            ),
-            FileProblem::NotFound if !may_be_created(self.path) => f.write_str(
+            // No advice to create it: the file system of an existing disk may not be mounted, and a
+            // new empty disk would take its place.
+            FileProblem::NotFound => f.write_str(
                 "does not exist: check the name, and that its device is connected and its file \
                  system mounted",
-            ),
-            FileProblem::NotFound => write!(
-                f,
-                "does not exist: check the name, and that its file system is mounted; a disk is \
-                 made with `truncate -s 1G {path}`"
             ),
             FileProblem::NeedsAdministrator => {
                 f.write_str("opens for administrators only: start this as one")
@@ -174,20 +166,23 @@ impl fmt::Display for Sentence<'_> {
             }
             FileProblem::Directory => f.write_str("is a directory: name a file in it"),
             FileProblem::NoDisk => f.write_str("is neither a regular file nor a block device"),
-            FileProblem::Empty => {
-                let command = extend(path, 1 << 30);
-                write!(f, "is empty: give it a size, for example with `{command}`")
-            }
+            FileProblem::Empty => f.write_str(
+                "is empty: check that its data are where they should be, and give a new disk its \
+                 size first",
+            ),
             FileProblem::PartialBlock { bytes, block_size } => {
                 if let Some(contents) = contents(self.path) {
                     return write!(f, "holds {contents}, and is no disk: name another file");
                 }
-                let command = extend(path, bytes.next_multiple_of(u64::from(*block_size)));
                 write!(
                     f,
-                    "has {bytes} bytes, which is not a whole number of {block_size}-byte blocks: \
-                     extend it with `{command}`, or choose smaller blocks"
-                )
+                    "has {bytes} bytes, which is not a whole number of {block_size}-byte blocks: "
+                )?;
+                if !self.path.is_file() {
+                    return f.write_str("choose smaller blocks");
+                }
+                let command = extend(path, bytes.next_multiple_of(u64::from(*block_size)));
+                write!(f, "extend it with `{command}`, or choose smaller blocks")
             }
             FileProblem::Immutable => write!(
                 f,
@@ -231,15 +226,6 @@ fn used(problem: &FileProblem) -> String {
         _ => "is in use by the system: unmount it, or take it out of its RAID or volume group"
             .to_owned(),
     }
-}
-
-/// Whether a file of this name can be created. False for a device name, a missing folder, and a
-/// name with a colon, which is usually a mistyped kind of disk (`miror:a,b`).
-fn may_be_created(path: &std::path::Path) -> bool {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    !path.starts_with("/dev")
-        && !path.to_string_lossy().contains(':')
-        && folder.is_none_or(|folder| folder.is_dir())
 }
 
 /// If the file is a text file: "text", or the kind of file that farblock itself keeps. Extending it

@@ -113,7 +113,12 @@ fn disks_that_cannot_be_shared() {
     let tool = if cfg!(windows) { "fsutil" } else { "truncate" };
     serve("missing.img").fails_in_a_line(1, &["missing.img", "does not exist", tool]);
     serve(&scratch.text("")).fails_in_a_line(1, &["is a directory"]);
-    serve(&empty).fails_in_a_line(1, &["empty.img", "is empty", tool]);
+    // The advice to create a disk is for a plain new file only.
+    for missing in ["limit:9/s,missing.img", "/dev/missing", "miror:a,missing"] {
+        let refused = serve(missing).fails_in_a_line(1, &["does not exist"]);
+        assert!(!refused.stderr.contains(tool), "{}", refused.stderr);
+    }
+    serve(&empty).fails_in_a_line(1, &["empty.img", "is empty", "its size"]);
     serve(&odd).fails_in_a_line(1, &["odd.img", "1000 bytes", "512-byte blocks", "1024"]);
     if cfg!(unix) {
         serve("/dev/null").fails_in_a_line(1, &["neither a regular file nor a block device"]);

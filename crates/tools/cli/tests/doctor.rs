@@ -344,7 +344,7 @@ fn files_and_who_has_them() {
     drop(open);
     scratch.file("empty", b"");
     let text = doctor(&scratch, "empty", &[]).out();
-    assert!(text.contains("PROBLEM  disk") && text.contains("truncate -s"), "{text}");
+    assert!(text.contains("PROBLEM  disk") && text.contains("is empty"), "{text}");
     scratch.disk("odd", 1000);
     let text = doctor(&scratch, "odd", &[]).out();
     assert!(text.contains("not a whole number of 512-byte"), "{text}");

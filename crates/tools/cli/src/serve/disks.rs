@@ -126,6 +126,37 @@ pub(super) fn refused(error: &OpenError, way: &str) -> String {
     explained(told(error, way))
 }
 
+/// The reason why a disk of the command line cannot be opened. Only here a missing file may be a new
+/// disk: a disk of a configuration or of kept state existed before.
+pub(super) fn refused_new(spec: &Spec, error: &OpenError) -> String {
+    if let Spec::File(path) = spec
+        && let OpenError::File { path: missing, problem: FileProblem::NotFound } = error
+        && missing == path
+        && meant(path).is_none()
+        && may_be_created(path)
+    {
+        let path = path.display();
+        let command = match cfg!(windows) {
+            true => format!("fsutil file createnew {path} 1073741824"),
+            false => format!("truncate -s 1G {path}"),
+        };
+        return explained(format!(
+            "{path} does not exist: check the name, and that its file system is mounted; a new \
+             disk is made with `{command}`"
+        ));
+    }
+    refused(error, "--read-only")
+}
+
+/// Whether a file of this name can be created. False for a device name, a missing folder, and a
+/// name with a colon, which is usually a mistyped kind of disk.
+fn may_be_created(path: &Path) -> bool {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let has_colon = cfg!(not(windows)) && path.to_string_lossy().contains(':');
+    let is_whole = |path: &Path| path.canonicalize().is_ok_and(|path| !path.starts_with("/dev"));
+    !has_colon && is_whole(folder.unwrap_or(Path::new(".")))
+}
+
 fn told(error: &OpenError, way: &str) -> String {
     use FileProblem::{MayNotWrite, ReadOnly};
     match error {
@@ -406,6 +437,26 @@ mod tests {
         for other in ["a.img", "vm:disk", "/srv/a:b"] {
             assert!(!said(other).contains("did you mean"), "{}", said(other));
         }
+    }
+
+    /// The advice to create a disk costs data if the file system of an existing one is unmounted.
+    #[test]
+    #[cfg(unix)]
+    fn only_a_plain_new_file_of_the_command_line_is_to_be_created() {
+        let missing =
+            |path: &str| OpenError::File { path: path.into(), problem: FileProblem::NotFound };
+        let advised = |text: &str, path: &str| {
+            let told = refused_new(&spec(text), &missing(path));
+            assert!(told.contains("does not exist"), "{told}");
+            told.contains("truncate -s 1G")
+        };
+        assert!(advised("none.img", "none.img"));
+        for text in ["/dev/none", "/dev/../dev/none", "none/a.img", "miror:a,b", "vm:none"] {
+            assert!(!advised(text, text), "{text}");
+        }
+        assert!(!advised("mirror:none.img,b.img", "none.img"));
+        assert!(!advised("limit:5/s,none.img", "none.img"));
+        assert!(!refused(&missing("none.img"), "").contains("truncate"));
     }
 
     #[test]

@@ -334,7 +334,7 @@ fn open_paths(
     let gathering = identity::Gathering::begin();
     for (nsid, spec) in (1..).zip(specs) {
         let opened = disks::open(spec, None, args.block_size, args.read_only, note);
-        let opened = opened.map_err(|error| Failure::Run(disks::refused(&error, "--read-only")))?;
+        let opened = opened.map_err(|error| Failure::Run(disks::refused_new(spec, &error)))?;
         let identity = disks::identity(spec, note);
         shares.add(0, NamespaceId(nsid), Opened { identity, ..opened });
     }
