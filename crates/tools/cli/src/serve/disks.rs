@@ -71,6 +71,11 @@ fn open_now(
     if let Spec::Mirror { legs, create, degraded } = spec {
         let taking = if *create { Taking::Empty } else { Taking::Members };
         let options = MirrorOptions { taking, degraded: *degraded, ..MirrorOptions::default() };
+        if given.is_none()
+            && let Some(doubt) = mirrored::doubt(legs)
+        {
+            tracing::warn!("{doubt}");
+        }
         let mirror = mirrored::open(legs, options, block_size, read_only)?;
         let record = mirrored::record(legs).filter(|_| given.is_none());
         let announced = record.map(|(leg, uuid)| identity::announce(leg, uuid));

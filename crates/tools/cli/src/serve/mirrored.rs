@@ -250,6 +250,21 @@ pub(super) fn identity(legs: &[Spec]) -> Option<Uuid> {
     record(legs).map(|(_, mirror)| mirror)
 }
 
+/// A warning about a mirror whose UUID depends on its URLs and their order. To derive the UUID in
+/// another way would give existing mirrors another identity.
+pub(super) fn doubt(legs: &[Spec]) -> Option<String> {
+    let is_remote = |leg: &Spec| matches!(leg, Spec::Remote(_));
+    legs.iter().all(is_remote).then(|| {
+        let names: Vec<String> = legs.iter().map(|leg| part_name(&leg.to_string())).collect();
+        format!(
+            "the UUID of the mirror of {} depends on these URLs and their order, since it has no \
+             leg on this machine: always name the legs in this order, or give the namespace a \
+             uuid in a configuration file",
+            names.join(" and ")
+        )
+    })
+}
+
 /// The first file or device with a record of the mirror, and the mirror's UUID in the record.
 pub(super) fn record(legs: &[Spec]) -> Option<(&Path, Uuid)> {
     legs.iter().find_map(|leg| {
@@ -307,6 +322,14 @@ mod tests {
         assert_eq!(named(""), named("&tls-key=/etc/a.key"));
         assert_eq!(named("&concat=1&dhchap-secret=a"), named("&tls-key=credential:b"));
         assert_ne!(named(""), named("&hostnqn=nqn.2026-11.org.example:another"));
+        let (one, other) = (leg(""), leg("&data-digest=1"));
+        assert_ne!(
+            identity(&[one.clone(), other.clone()]),
+            identity(&[other.clone(), one.clone()])
+        );
+        let told = doubt(&[one.clone(), other]).expect("a warning");
+        assert!(told.contains("their order") && told.contains("10.0.0.1:4421"), "{told}");
+        assert_eq!(doubt(&[one, Spec::File("a.img".into())]), None);
     }
 
     #[test]
