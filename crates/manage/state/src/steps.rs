@@ -137,7 +137,7 @@ impl fmt::Display for Step {
                 }
                 match to.size {
                     _ if from.size == to.size => Ok(()),
-                    Some(size) => write!(f, " of {size} bytes"),
+                    Some(size) => write!(f, " of {}", with_unit(size)),
                     None => f.write_str(" as large as what stores it"),
                 }?;
                 match to.ana_group {
@@ -151,7 +151,7 @@ impl fmt::Display for Step {
                 }?;
                 match to.copy_bytes_per_second {
                     speed if speed == from.copy_bytes_per_second => Ok(()),
-                    Some(speed) => write!(f, " copying {speed} bytes a second at most"),
+                    Some(speed) => write!(f, " copying {}/s at most", with_unit(speed)),
                     None => f.write_str(" copying as fast as it goes"),
                 }?;
                 write_limits(f, &from.limits, &to.limits)
@@ -216,6 +216,16 @@ fn write_hosts(f: &mut fmt::Formatter<'_>, hosts: &BTreeSet<String>) -> fmt::Res
     hosts.iter().try_for_each(|host| write!(f, " {host}"))
 }
 
+/// A number of bytes with the largest binary unit that divides it.
+fn with_unit(bytes: u64) -> String {
+    const UNITS: [&str; 7] = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let (mut rest, mut unit) = (bytes, 0);
+    while rest > 0 && rest.is_multiple_of(1024) && unit + 1 < UNITS.len() {
+        (rest, unit) = (rest / 1024, unit + 1);
+    }
+    format!("{rest} {}", UNITS[unit])
+}
+
 /// Writes the changed limits of hosts.
 fn write_limits(f: &mut fmt::Formatter<'_>, from: &Limits, to: &Limits) -> fmt::Result {
     if from == to {
@@ -227,7 +237,10 @@ fn write_limits(f: &mut fmt::Formatter<'_>, from: &Limits, to: &Limits) -> fmt::
     f.write_str(" limited to")?;
     for (name, rate) in to.rates() {
         if let Some(rate) = rate {
-            write!(f, " {name} {rate}")?;
+            match name.ends_with("bytes") {
+                true => write!(f, " {name} {}/s", with_unit(rate)),
+                false => write!(f, " {name} {rate}"),
+            }?;
         }
     }
     let others = [("burst_ms", to.burst_ms), ("weight", to.weight)];

@@ -78,6 +78,23 @@ impl fmt::Display for Size {
     }
 }
 
+/// A number of bytes that prints like [`Size`], and as an exact number too if the unit rounds it:
+/// `64 MiB`, `1 KiB (1025 bytes)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FullSize(pub u64);
+
+impl fmt::Display for FullSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rounds = |(_, unit): &(&str, u64)| self.0 >= *unit;
+        let unit = UNITS.iter().find(|it| rounds(it)).map_or(1, |(_, unit)| *unit);
+        let is_exact = (u128::from(self.0) * 10).is_multiple_of(u128::from(unit));
+        match is_exact {
+            true => Size(self.0).fmt(f),
+            false => write!(f, "{} ({} bytes)", Size(self.0), self.0),
+        }
+    }
+}
+
 /// A number of bytes that prints so that [`parse`] reads exactly the same: `1GiB`, `1025`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExactSize(pub u64);
@@ -196,6 +213,12 @@ mod tests {
         ] {
             assert_eq!(Size(bytes).to_string(), text);
             assert_eq!(ExactSize(bytes).to_string(), exact);
+            let rounded = format!("{text} ({bytes} bytes)");
+            let full = match Size(bytes).to_string() {
+                _ if bytes == (1 << 30) + 512 || bytes == u64::MAX => rounded,
+                text => text,
+            };
+            assert_eq!(FullSize(bytes).to_string(), full);
             assert_eq!(parse(exact), Ok(bytes));
         }
     }

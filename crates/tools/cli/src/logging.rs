@@ -110,6 +110,7 @@ fn is_journal() -> bool {
 fn fields() -> impl for<'w> FormatFields<'w> + Send + Sync + 'static {
     let write = |writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug| {
         let text = format!("{value:?}");
+        let text = crate::output::spelled(&text);
         match field.name() {
             "message" => write!(writer, "{}", Plain(&text)),
             name => write!(writer, "{name}={}", Plain(&text)),

@@ -263,10 +263,10 @@ fn files_that_cannot_be_copied() {
     copy(&disk, &scratch.text("")).fails_in_a_line(1, &["is a directory"]);
     copy(&disk, "no/such/place.img").fails_in_a_line(1, &["make its directory first"]);
     copy(&disk, "./disk.img").fails_in_a_line(2, &["are the same"]);
-    copy(&disk, "mem:512").fails_in_a_line(1, &["room for 512 bytes", "4096 bytes", "nothing"]);
+    copy(&disk, "mem:512").fails_in_a_line(1, &["room for 512 bytes", "4 KiB", "nothing"]);
     scratch
         .run(["copy", "--length", "8KiB", &disk, "new.img"])
-        .fails_in_a_line(2, &["has 4096 bytes", "--length 8192"]);
+        .fails_in_a_line(2, &["has 4 KiB", "--length 8 KiB"]);
     assert_eq!(support::read(&disk).len(), 4096, "the file is as it was");
     assert!(!scratch.path("new.img").exists(), "nothing was made");
 }

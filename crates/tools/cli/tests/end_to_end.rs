@@ -100,7 +100,7 @@ fn copies_in_all_directions() {
         assert_eq!(summary["bytes"], 8 << 20);
         assert!(read(scratch.path("again.img")) == data, "{engine}");
 
-        copy(&[&second, &first]).fails_in_a_line(1, &["8388608 bytes (8 MiB)", "16 MiB"]);
+        copy(&[&second, &first]).fails_in_a_line(1, &["room for 8 MiB", "16 MiB"]);
         copy(&[&second, &second]).fails_in_a_line(2, &["to itself"]);
         let otherwise = second.replace("127.0.0.1", "localhost");
         copy(&[&second, &otherwise]).fails_in_a_line(2, &["are the same"]);
@@ -119,7 +119,7 @@ fn too_much_and_too_little() {
     let write =
         |args: &[&str], input: &[u8]| scratch.run_with([&["write", &url], args].concat(), input);
     write(&["--input", &large], b"")
-        .fails_in_a_line(1, &["1048576 bytes (1 MiB)", "1048577 bytes", "nothing was written"]);
+        .fails_in_a_line(1, &["room for 1 MiB", "1 MiB (1048577 bytes)", "nothing was written"]);
     assert!(scratch.run(["read", &url]).ok().stdout == vec![0; 1 << 20], "nothing was");
     write(&["--input", &small, "--length", "1001"], b"")
         .fails_in_a_line(2, &["has only 1000 bytes", "1001"]);
@@ -127,11 +127,11 @@ fn too_much_and_too_little() {
     write(&["--offset", "1048570"], b"0123456789")
         .fails_in_a_line(1, &["longer", "the first 6 bytes are durable"]);
     assert_eq!(scratch.run(["read", &url, "--offset", "1048570"]).ok().stdout, b"012345");
-    write(&["--offset", "2MiB"], b"x").fails_in_a_line(2, &["--offset 2097152", "1 MiB"]);
+    write(&["--offset", "2MiB"], b"x").fails_in_a_line(2, &["--offset 2 MiB", "1 MiB"]);
     let read = |args: &[&str]| scratch.run([&["read", &url], args].concat());
     read(&["--offset", "2MiB"]).fails_in_a_line(2, &["beyond the end", "1 MiB"]);
     read(&["--offset", "1KiB", "--length", "1MiB"])
-        .fails_in_a_line(2, &["1047552 bytes", "from byte 1024 on"]);
+        .fails_in_a_line(2, &["has 1023 KiB", "from byte 1024 on"]);
     assert_eq!(read(&["--offset", "1MiB"]).ok().stdout, b"");
     server.stop();
 }

@@ -119,7 +119,7 @@ fn a_transfer_can_be_interrupted() {
     drop(stdin);
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(130), "{stderr}");
-    assert!(stderr.contains("interrupted: the first 524288 bytes are durable in"), "{stderr}");
+    assert!(stderr.contains("interrupted: the first 512 KiB are durable in"), "{stderr}");
     let there = scratch.run(["read", &server.url(1), "--length", "512KiB"]).ok();
     assert!(there.stdout == [7; 512 << 10], "what is said to be written is");
     server.stop();

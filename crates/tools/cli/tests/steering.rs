@@ -477,7 +477,7 @@ fn limits_come_and_go() {
     let server = scratch.serve(["--nqn", NQN, "--persist", &kept, "mem:1MiB"]);
     let limit = |args: &[&str]| scratch.ctl(&[&["limit", NQN, "1"], args].concat());
     let said = limit(&["--iops", "100000", "--read-mib", "2", "--burst-ms", "5"]).ok().out();
-    let expected = "namespace 1 limited to iops 100000 read_bytes 2097152 burst_ms 5";
+    let expected = "namespace 1 limited to iops 100000 read_bytes 2 MiB/s burst_ms 5";
     assert!(said.contains(expected), "{said}");
     let shown = || scratch.run(["config", "show"]).ok().json()["subsystems"][NQN].clone();
     assert_eq!(shown()["namespaces"]["1"]["limits"]["read_bytes"], 2 << 20);
@@ -512,7 +512,7 @@ fn a_host_is_limited_and_no_other_is_let_in_by_that() {
     limit(&["--iops", "5"]).fails(1, &["is not listed there", "ctl allow-host"]);
     scratch.ctl(&["allow-host", NQN, HOST]).ok();
     let said = limit(&["--write-iops", "5", "--mib", "200"]).ok().out();
-    let expected = format!("host {HOST} is limited to write_iops 5 bytes 209715200");
+    let expected = format!("host {HOST} is limited to write_iops 5 bytes 200 MiB/s");
     assert!(said.contains(&expected), "{said}");
     // Other changes of a host do not change its limits.
     scratch.ctl(&["allow-host", NQN, HOST, "--no-key"]).ok();
@@ -523,7 +523,7 @@ fn a_host_is_limited_and_no_other_is_let_in_by_that() {
     let of_namespace = scratch.ctl(&["limit", NQN, "1", "--weight", "50"]);
     of_namespace.fails(2, &["only hosts have a weight", "limit-host"]);
     let said = limit(&["--weight", "50", "--mib", "200"]).ok().out();
-    assert!(said.contains("is limited to bytes 209715200 weight 50"), "{said}");
+    assert!(said.contains("is limited to bytes 200 MiB/s weight 50"), "{said}");
     let status = scratch.run(["status"]).ok().out();
     let host =
         format!("  host {HOST}: no key: the target trusts its name; at most 200 MiB/s; weight 50");

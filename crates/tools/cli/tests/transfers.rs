@@ -211,7 +211,9 @@ fn a_changed_source_is_refused() {
     }
     scratch.run(args).fails_in_a_line(1, &["cannot go on", "in.img has changed"]);
     scratch.file("in.img", &noise(7, SIZE - 512));
-    scratch.run(args).fails_in_a_line(1, &["bytes then and has", "now"]);
+    scratch
+        .run(args)
+        .fails_in_a_line(1, &["in.img had 64 MiB then and has 63.9 MiB (67108352 bytes) now"]);
     // Overwriting a part of the destination invalidates the record, too.
     let count = || std::fs::read_dir(scratch.path("state/farblock")).unwrap().count();
     assert_eq!(count(), 1);
@@ -292,11 +294,26 @@ fn interrupted_by(signal: &str) {
     assert_eq!(output.status.code(), Some(130), "{stderr}");
     assert!(stderr.contains("the same command goes on from there"), "{stderr}");
     let bytes = stderr.split_once("the first ").expect(&stderr).1;
-    let bytes: usize = bytes.split(' ').next().unwrap().parse().unwrap();
+    let bytes = bytes_of(bytes.split_once(" are durable").expect(&stderr).0);
     assert!(bytes > 0);
     assert!(read(&disk)[..bytes] == read(&input)[..bytes]);
     goes_on(scratch.run(args.iter().chain(&["--json"])));
     assert!(read(&disk) == read(&input));
+}
+
+/// The number of bytes that a size such as `7.5 MiB` or `63.9 MiB (67108352 bytes)` means.
+#[cfg(target_os = "linux")]
+fn bytes_of(size: &str) -> usize {
+    if let Some((_, exact)) = size.split_once('(') {
+        return exact.split(' ').next().unwrap().parse().unwrap();
+    }
+    let (number, unit) = size.split_once(' ').unwrap();
+    let unit = match unit {
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        other => panic!("{other}"),
+    };
+    (number.parse::<f64>().unwrap() * f64::from(unit)) as usize
 }
 
 #[cfg(target_os = "linux")]

@@ -12,31 +12,31 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// The log target that marks notes.
 pub const NOTES: &str = "farblock::notes";
 
-/// Writes text to the standard output and flushes it.
+/// Prints text for people, with symbols that the user's locale can show.
 pub fn print(text: &str) -> Result<()> {
-    let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|e| Failure::output(&e))
+    print_exact(&spelled(text))
 }
 
-/// Prints text for people, such as tables, with symbols that the user's locale can show.
-pub fn print_words(text: &str) -> Result<()> {
-    print(&spelled(text))
+/// Writes text for programs to the standard output, and flushes it.
+pub fn print_exact(text: &str) -> Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|e| Failure::output(&e))
 }
 
 /// Writes a value as JSON, on several lines.
 pub fn print_json(value: &impl Serialize) -> Result<()> {
     let text = serde_json::to_string_pretty(value).expect("our own types are JSON");
-    print(&format!("{}\n", PlainJson(&text)))
+    print_exact(&format!("{}\n", PlainJson(&text)))
 }
 
 /// Writes a value as JSON on one line, for programs that wait for it.
 pub fn print_json_line(value: &impl Serialize) -> Result<()> {
     let text = serde_json::to_string(value).expect("our own types are JSON");
-    print(&format!("{}\n", PlainJson(&text)))
+    print_exact(&format!("{}\n", PlainJson(&text)))
 }
 
 /// The symbols of this program's own texts, and their replacements in ASCII.
-const SYMBOLS: [(char, &str); 8] = [
+const SYMBOLS: [(char, &str); 14] = [
     ('µ', "u"),
     ('▼', "v"),
     ('←', "<"),
@@ -45,6 +45,12 @@ const SYMBOLS: [(char, &str); 8] = [
     ('÷', "/"),
     ('×', "x"),
     ('–', "-"),
+    ('−', "-"),
+    ('─', "-"),
+    ('·', "|"),
+    ('≤', "<="),
+    ('≥', ">="),
+    ('’', "'"),
 ];
 
 /// Text with symbols that the user's locale can show: ASCII unless it is UTF-8.
@@ -123,5 +129,29 @@ mod tests {
         assert!(has(&[]) && has(&["", "en_US.UTF-8"]) && has(&["C.utf8", "C"]));
         assert!(!has(&["C"]) && !has(&["POSIX", "en_US.UTF-8"]) && !has(&["de_DE.ISO-8859-1"]));
         assert_eq!(in_ascii("▼READ µs … – größe"), "vREAD us ... - größe");
+        assert_eq!(in_ascii("a · b ≤ −1 → ’c’"), "a | b <= -1 > 'c'");
+    }
+
+    /// Every symbol in the texts of commands has a form in ASCII.
+    #[test]
+    fn every_symbol_of_the_sources_has_an_ascii_form() {
+        let tools = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let mut folders = vec![tools.join("../storage"), tools.join("../manage"), tools];
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).expect("a folder").map(|it| it.expect("it")) {
+                let path = entry.path();
+                let name = entry.file_name();
+                if path.is_dir() && name != "tests" && name != "target" {
+                    folders.push(path);
+                } else if path.extension().is_some_and(|it| it == "rs") {
+                    let text = std::fs::read_to_string(&path).expect("text");
+                    let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+                    let strange = |c: &char| !c.is_ascii() && !c.is_alphabetic();
+                    let all: String = code.flat_map(str::chars).filter(strange).collect();
+                    let rest: String = in_ascii(&all).chars().filter(strange).collect();
+                    assert_eq!(rest, "", "{}", path.display());
+                }
+            }
+        }
     }
 }

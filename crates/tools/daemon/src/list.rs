@@ -36,7 +36,7 @@ pub fn run(args: &ListArgs) -> Result<()> {
         return output::print_json(&all);
     }
     if args.metrics {
-        return output::print(&metrics::render(&all));
+        return output::print_exact(&metrics::render(&all));
     }
     if all.is_empty() {
         return output::print("nothing is attached\n");

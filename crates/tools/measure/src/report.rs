@@ -51,7 +51,7 @@ impl Files {
             destination.write(&text())?;
         }
         match table_wanted {
-            true => output::print_words(&table::render_within(report, self.columns)),
+            true => output::print(&table::render_within(report, self.columns)),
             false => Ok(()),
         }
     }
@@ -88,7 +88,7 @@ impl Destination {
     /// If it could not be written, with the reason: an existing file is unchanged.
     pub fn write(self, text: &str) -> Result<()> {
         match self {
-            Destination::StandardOutput => output::print(text),
+            Destination::StandardOutput => output::print_exact(text),
             Destination::File(new) => {
                 new.fill(text.as_bytes())?;
                 new.commit()

@@ -26,7 +26,7 @@ pub(super) fn run(args: &CompareArgs, json: bool, global: &Global) -> Result<()>
         value["failures"] = json!(failures);
         output::print_json(&value)?;
     } else {
-        output::print_words(&render_within(&comparison, output::columns()))?;
+        output::print(&render_within(&comparison, output::columns()))?;
     }
     if failures.is_empty() {
         return Ok(());

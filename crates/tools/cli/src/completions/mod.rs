@@ -17,11 +17,13 @@ pub(crate) fn run(args: &CompletionsArgs) -> Result<()> {
     }
     let Some(shell) = args.shell else {
         let names = known::known(args.known.as_deref().unwrap_or_default(), &Cli::command());
-        return output::print(&names.iter().map(|name| format!("{name}\n")).collect::<String>());
+        return output::print_exact(
+            &names.iter().map(|name| format!("{name}\n")).collect::<String>(),
+        );
     };
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut visible(&command()), "farblock", &mut script);
-    output::print(&with_names(shell, &String::from_utf8_lossy(&script)))
+    output::print_exact(&with_names(shell, &String::from_utf8_lossy(&script)))
 }
 
 /// The command line, with completion of file names only for options that name files.

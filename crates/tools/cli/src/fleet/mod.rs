@@ -379,7 +379,7 @@ impl Files {
             destination.write(&text())?;
         }
         match table_wanted {
-            true => output::print_words(&text::render_within(report, self.columns)),
+            true => output::print(&text::render_within(report, self.columns)),
             false => Ok(()),
         }
     }

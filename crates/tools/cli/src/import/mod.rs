@@ -45,7 +45,7 @@ pub(crate) fn run(path: &Path) -> Result<()> {
     imported.document.check().map_err(|problem| wrong(&problem))?;
     let notes = text::notes(&imported);
     notes.iter().for_each(|note| output::note(&format!("not taken over: {note}")));
-    output::print(&text::of(&imported))
+    output::print_exact(&text::of(&imported))
 }
 
 /// Reads either format: SPDK's file lists calls for each SPDK subsystem; nvmetcli's lists ports.

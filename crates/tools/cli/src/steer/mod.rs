@@ -263,7 +263,7 @@ pub(crate) fn status(args: &StatusArgs, is_verbose: bool) -> Result<()> {
             if args.watch && std::io::stdout().is_terminal() {
                 output::print(CLEAR_SCREEN)?;
             }
-            output::print_words(&format!("{text}{}", attached()))?;
+            output::print(&format!("{text}{}", attached()))?;
             before = Some(stats);
         }
         if !args.watch {
@@ -302,7 +302,7 @@ pub(crate) fn config(args: &ConfigArgs) -> Result<()> {
     match &args.what {
         ConfigCommand::Show(which) => {
             let client = chosen(which)?;
-            output::print(&ask(&client, "GET", "/v1/state", None, None)?.body)
+            output::print_exact(&ask(&client, "GET", "/v1/state", None, None)?.body)
         }
         ConfigCommand::Diff(which) => {
             let client = chosen(which)?;

@@ -159,7 +159,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<()> {
         let now = ask_stats(&client)?;
         let views = [View::Namespaces, View::Hosts, View::Cores];
         let tables = views.map(|view| super::shown::rates(view, &now, &before));
-        return crate::output::print_words(&tables.join("\n"));
+        return crate::output::print(&tables.join("\n"));
     }
     let mut shown = Shown::new(ask_stats(&client)?);
     if !std::io::stdout().is_terminal() {

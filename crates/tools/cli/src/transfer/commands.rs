@@ -2,11 +2,11 @@
 
 use super::Summary;
 use super::job::Job;
-use super::place::{self, Input, Opener, TransferPlace, exact};
+use super::place::{self, Input, Opener, TransferPlace};
 use crate::args::{CopyArgs, Global, ReadArgs, WriteArgs};
 use crate::error::{Failure, Result};
 use crate::output;
-use farblock_block::size::Size;
+use farblock_block::size::{FullSize, Size};
 use std::ops::Range;
 use std::path::Path;
 
@@ -39,9 +39,10 @@ pub(crate) fn write(args: &WriteArgs, global: &Global) -> Result<()> {
     let length = match (args.length, input.bytes) {
         (Some(length), Some(bytes)) if length > bytes => {
             return Err(Failure::usage(format_args!(
-                "{} has only {}, less than --length {length}",
+                "{} has only {}, less than --length {}",
                 input.name,
-                exact(bytes)
+                FullSize(bytes),
+                FullSize(length)
             )));
         }
         (Some(length), _) => Some(length),
@@ -102,18 +103,20 @@ fn range_within(input: &Input, offset: u64, length: Option<u64>) -> Result<Range
         None => Ok(offset..bytes),
         Some(length) if length <= left => Ok(offset..offset + length),
         Some(length) => Err(Failure::usage(format_args!(
-            "{} has {}{}, less than --length {length}",
+            "{} has {}{}, less than --length {}",
             input.name,
-            exact(left),
-            if offset > 0 { format!(" from byte {offset} on") } else { String::new() }
+            FullSize(left),
+            if offset > 0 { format!(" from byte {offset} on") } else { String::new() },
+            FullSize(length)
         ))),
     }
 }
 
 fn beyond(option: &str, value: u64, name: &str, bytes: u64) -> Failure {
     Failure::usage(format_args!(
-        "{option} {value} is beyond the end of {name}, which has {}",
-        exact(bytes)
+        "{option} {} is beyond the end of {name}, which has {}",
+        FullSize(value),
+        FullSize(bytes)
     ))
 }
 
@@ -121,8 +124,8 @@ fn too_small(name: &str, room: u64, length: u64, source: &str) -> Failure {
     Failure::run(format_args!(
         "{name} has room for {}, which is less than the {} of {source}; \
          nothing was written (--length copies only a part)",
-        exact(room),
-        exact(length)
+        FullSize(room),
+        FullSize(length)
     ))
 }
 

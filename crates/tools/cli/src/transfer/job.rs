@@ -5,6 +5,7 @@ use super::resume::{self, End, Map, Record};
 use super::{Limits, Summary, Transfer, progress, verify};
 use crate::error::{Failure, Result};
 use crate::signals::Stop;
+use farblock_block::size::FullSize;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -113,10 +114,11 @@ impl Job<'_> {
         let map = Map::open(path.clone(), record)?;
         match self.output.kept_bytes() {
             Some(kept) if kept < map.done() => Err(Failure::run(format_args!(
-                "cannot go on: {} bytes of {} are on record, and only {kept} are there; remove {} \
-                 to begin anew",
-                map.done(),
+                "cannot go on: {} of {} are on record, and only {} are there; remove {} to begin \
+                 anew",
+                FullSize(map.done()),
                 self.output.name,
+                FullSize(kept),
                 path.display()
             ))),
             _ => Ok(Some(map)),

@@ -12,7 +12,6 @@ use crate::replace::{Replacement, cannot, lock, refused};
 use crate::signals::Stop;
 use farblock_backends::{FileProblem, Spec};
 use farblock_block::Namespace;
-use farblock_block::size::Size;
 use farblock_host::Options;
 use farblock_host::disk::DiskOptions;
 use farblock_host::url::{SCHEME, Url, UrlError};
@@ -517,12 +516,4 @@ pub(super) fn check_different(input: &Input, output: &Output) -> Result<()> {
         )));
     }
     Ok(())
-}
-
-/// A number of bytes, exact and rounded.
-pub(super) fn exact(bytes: u64) -> String {
-    if bytes < 1024 {
-        return format!("{bytes} bytes");
-    }
-    format!("{bytes} bytes ({})", Size(bytes))
 }

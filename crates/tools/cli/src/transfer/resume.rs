@@ -5,6 +5,7 @@
 
 use crate::error::{Failure, Result, os};
 use crate::replace::Replacement;
+use farblock_block::size::FullSize;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -159,7 +160,8 @@ fn check(old: &Record, new: &Record, path: &Path) -> Result<()> {
     let why = if was != is && was.name != is.name {
         format!("it was begun from {}", was.name)
     } else if was.bytes != is.bytes {
-        format!("{} had {} bytes then and has {} now", is.name, was.bytes, is.bytes)
+        let (had, has) = (FullSize(was.bytes), FullSize(is.bytes));
+        format!("{} had {had} then and has {has} now", is.name)
     } else if was.identity != is.identity {
         format!("{} has changed since, or is another one", is.name)
     } else if old.destination != new.destination {
@@ -219,7 +221,7 @@ mod tests {
         assert_eq!(Map::open(path.clone(), record()).unwrap().done(), 60);
         let mut other = record();
         other.source.bytes = 101;
-        assert!(refused(&path, other).contains("a had 100 bytes then and has 101 now"));
+        assert!(refused(&path, other).contains("a had 100 bytes then and has 101 bytes now"));
         let mut other = record();
         other.source.identity = "y".into();
         assert!(refused(&path, other).contains("a has changed since"));

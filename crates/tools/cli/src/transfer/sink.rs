@@ -4,6 +4,7 @@ use super::Chunk;
 use super::file_sink::{FileSink, Stored};
 use super::namespace_sink::NamespaceSink;
 use crate::error::{Failure, Result, os};
+use farblock_block::size::FullSize;
 use farblock_reactor::Buffer;
 use std::io::{self, Write};
 use std::time::Duration;
@@ -94,16 +95,21 @@ impl Sink {
         let name = match self {
             Sink::File(FileSink { stored: Stored::Beside(new), durable, .. }) if new.is_kept() => {
                 let state = new.unchanged();
-                return format!("{state}; the first {durable} bytes of the new one are kept");
+                return format!(
+                    "{state}; the first {} of the new one are kept",
+                    FullSize(*durable)
+                );
             }
             Sink::File(FileSink { stored: Stored::Beside(new), .. }) => return new.unchanged(),
-            Sink::Stream { name, written, .. } => return format!("{written} bytes went to {name}"),
+            Sink::Stream { name, written, .. } => {
+                return format!("{} went to {name}", FullSize(*written));
+            }
             Sink::File(sink) => &sink.name,
             Sink::Namespace(sink) => &sink.name,
         };
         match self.durable() {
             0 => format!("nothing is known to be durable in {name}"),
-            bytes => format!("the first {bytes} bytes are durable in {name}"),
+            bytes => format!("the first {} are durable in {name}", FullSize(bytes)),
         }
     }
 
@@ -139,8 +145,8 @@ fn write_stream(
 fn stream_failure(error: &io::Error, name: &str, written: u64) -> Failure {
     match error.kind() {
         io::ErrorKind::BrokenPipe => Failure::run(format_args!(
-            "{name} was closed by its reader after about {written} bytes, before everything was \
-             written"
+            "{name} was closed by its reader after about {}, before everything was written",
+            FullSize(written)
         )),
         _ => Failure::run(format_args!("cannot write to {name}: {}", os(error))),
     }
