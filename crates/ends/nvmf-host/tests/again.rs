@@ -172,6 +172,19 @@ fn paths_that_keep_failing_are_waited_for_as_long_as_lost_ones() {
     assert_eq!(user.write(0), Ok(()), "it is over");
 }
 
+/// A limit for targets that answer ends the wait for path errors, and not the wait for lost paths.
+#[test]
+fn a_target_that_denies_access_is_waited_for_less_long_than_a_lost_one() {
+    let denied_timeout = Some(Duration::from_millis(300));
+    let misleads = Arc::new(AtomicBool::new(true));
+    let (peer, _) = misleading(Duration::from_millis(10), &misleads);
+    let disk = disk(&[&peer], &DiskOptions { denied_timeout, ..usual() });
+    let mut user = User::new(&disk);
+    assert_eq!(user.write(0), Err(BlockError::Disconnected));
+    misleads.store(false, Ordering::SeqCst);
+    until("it is over", || user.write(0) == Ok(()));
+}
+
 /// Operations may not wait here, but they try another live path.
 #[test]
 fn a_path_error_is_not_the_end_while_another_path_is_live() {

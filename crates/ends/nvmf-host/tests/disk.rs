@@ -80,6 +80,19 @@ fn an_inaccessible_path_is_waited_for_as_long_as_a_lost_one() {
 }
 
 #[test]
+fn a_limit_for_targets_that_answer_holds_for_an_inaccessible_path() {
+    let stage = Stage::new(AnaState::INACCESSIBLE);
+    let peer = target(&stage);
+    let denied_timeout = Some(Duration::from_millis(200));
+    let disk = disk(&[&peer], &DiskOptions { denied_timeout, ..usual() });
+    let mut user = User::new(&disk);
+    assert_eq!(user.write(0), Err(BlockError::Disconnected));
+    stage.set_access(AnaState::OPTIMIZED);
+    until("it is known", || access(&disk) == [Some(AnaState::OPTIMIZED)]);
+    assert_eq!(user.write(0), Ok(()));
+}
+
+#[test]
 fn what_waits_for_a_path_can_be_given_up() {
     let stage = Stage::new(AnaState::INACCESSIBLE);
     let peer = target(&stage);

@@ -355,7 +355,8 @@ pub(crate) struct TransferArgs {
     #[arg(long)]
     pub(crate) verify: bool,
 
-    /// Give up when a connection has been lost for this long, or never (-1) [default: 10m]
+    /// Give up when a connection has been lost, or its target has denied access, for this long, or
+    /// never (-1) [default: 10m for a lost connection, 1m for a target that denies access]
     #[arg(long, aliases = ["ctrl-loss-tmo", "ctrl_loss_tmo"], value_name = "TIME")]
     #[arg(allow_hyphen_values = true)]
     pub(crate) ctrl_loss_timeout: Option<Timeout>,

@@ -134,7 +134,7 @@ fn a_target_that_dies() {
     let output = support::wait(reader);
     let stderr = String::from_utf8_lossy(&read(scratch.path("reader.log"))).into_owned();
     assert_eq!(output.status.code(), Some(1), "{stderr}");
-    assert!(stderr.contains("the connection to the namespace is lost"), "{stderr}");
+    assert!(stderr.contains("the namespace is out of reach"), "{stderr}");
     server.wait();
 }
 

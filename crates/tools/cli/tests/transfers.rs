@@ -131,6 +131,21 @@ fn a_transfer_outlives_its_target() {
     assert!(read(&disk) == other);
 }
 
+/// A transfer does not wait for a target that denies access as long as for a lost connection.
+#[cfg(unix)]
+#[test]
+fn a_target_that_denies_access_ends_a_transfer() {
+    let scratch = Scratch::new();
+    let server = scratch.serve(["mem:1MiB", "--ana", "inaccessible"]);
+    let url = server.url(1);
+    let limit = ["--ctrl-loss-timeout", "1s"];
+    let parts = ["out of reach", "--ctrl-loss-timeout", "Inaccessible", "the target's machine"];
+    scratch.run([&["read", &url], &limit[..]].concat()).fails_in_a_line(1, &parts);
+    let input = scratch.file("in.img", &noise(1, 4096));
+    scratch.run([&["copy", &input, &url], &limit[..]].concat()).fails_in_a_line(1, &parts);
+    server.stop();
+}
+
 /// Checks the summary of a resumed transfer, which must not have started from the beginning.
 fn goes_on(outcome: Outcome) {
     let summary = outcome.ok().json();
@@ -279,6 +294,21 @@ fn holes_stay_holes() {
     }
 }
 
+/// The number of bytes that a size such as `7.5 MiB` or `63.9 MiB (67108352 bytes)` means.
+#[cfg(target_os = "linux")]
+fn bytes_of(size: &str) -> usize {
+    if let Some((_, exact)) = size.split_once('(') {
+        return exact.split(' ').next().unwrap().parse().unwrap();
+    }
+    let (number, unit) = size.split_once(' ').unwrap();
+    let unit = match unit {
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        other => panic!("{other}"),
+    };
+    (number.parse::<f64>().unwrap() * f64::from(unit)) as usize
+}
+
 #[cfg(target_os = "linux")]
 fn interrupted_by(signal: &str) {
     let scratch = Scratch::new();
@@ -299,21 +329,6 @@ fn interrupted_by(signal: &str) {
     assert!(read(&disk)[..bytes] == read(&input)[..bytes]);
     goes_on(scratch.run(args.iter().chain(&["--json"])));
     assert!(read(&disk) == read(&input));
-}
-
-/// The number of bytes that a size such as `7.5 MiB` or `63.9 MiB (67108352 bytes)` means.
-#[cfg(target_os = "linux")]
-fn bytes_of(size: &str) -> usize {
-    if let Some((_, exact)) = size.split_once('(') {
-        return exact.split(' ').next().unwrap().parse().unwrap();
-    }
-    let (number, unit) = size.split_once(' ').unwrap();
-    let unit = match unit {
-        "KiB" => 1 << 10,
-        "MiB" => 1 << 20,
-        other => panic!("{other}"),
-    };
-    (number.parse::<f64>().unwrap() * f64::from(unit)) as usize
 }
 
 #[cfg(target_os = "linux")]

@@ -369,6 +369,7 @@ impl Settings {
             fast_io_fail_timeout: self
                 .fast_io_fail_timeout
                 .map_or(usual.fast_io_fail_timeout, |it| it.0),
+            denied_timeout: usual.denied_timeout,
             policy: self.iopolicy.unwrap_or(usual.policy),
             uuid: self.uuid.map(Uuid::into_bytes),
             quiesce: self.quiesce.or(usual.quiesce),

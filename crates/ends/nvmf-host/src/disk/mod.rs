@@ -25,7 +25,8 @@
 //! **Every operation completes once**, with the controller's result or with
 //! [`BlockError::Disconnected`]. The disk reports the error if no path was usable for the time in
 //! the options (`fast_io_fail_timeout`, `ctrl_loss_timeout`), or if for this time every usable path
-//! was lost with the operation or refused it.
+//! was lost with the operation or refused it. `denied_timeout` bounds the wait for targets that
+//! answer and deny access.
 //!
 //! **No acknowledged write is lost, and none is carried out late.** The disk repeats
 //! operations that a lost connection left unanswered: a read at once, but a write only when the

@@ -22,6 +22,9 @@ pub struct DiskOptions {
     /// Operations fail if for this long no path was usable or no path carried them out;
     /// reconnecting continues. `None`: operations wait until all paths are given up.
     pub fast_io_fail_timeout: Option<Duration>,
+    /// Like `fast_io_fail_timeout`, while paths are connected and their targets deny access (ANA)
+    /// or answer each attempt with a path error. `None`: as for lost paths.
+    pub denied_timeout: Option<Duration>,
     /// How the disk chooses the path of an operation.
     pub policy: Policy,
     /// The wait before repeating writes of a lost controller that no other controller can
@@ -45,6 +48,7 @@ impl Default for DiskOptions {
             reconnect_delay: Duration::from_secs(10),
             ctrl_loss_timeout: Some(Duration::from_secs(600)),
             fast_io_fail_timeout: None,
+            denied_timeout: None,
             policy: Policy::Numa,
             quiesce: None,
             breaches_max: None,
@@ -57,6 +61,11 @@ impl DiskOptions {
     /// The time that operations wait for a usable path; `None`: forever.
     pub(super) fn wait_limit(&self) -> Option<Duration> {
         [self.fast_io_fail_timeout, self.ctrl_loss_timeout].into_iter().flatten().min()
+    }
+
+    /// As [`wait_limit`](Self::wait_limit), for connected paths whose target denies access.
+    pub(super) fn denial_limit(&self) -> Option<Duration> {
+        [self.denied_timeout, self.wait_limit()].into_iter().flatten().min()
     }
 }
 

@@ -243,8 +243,15 @@ impl Path {
             return WaitLimit::Until(state.since);
         }
         let Some(since) = state.unusable_since else { return WaitLimit::Unlimited };
-        let limit = options.wait_limit().and_then(|limit| since.checked_add(limit));
-        let Some(at) = limit else { return WaitLimit::Unlimited };
+        let is_denied = state.lost_since.is_none() && reach == Some(Reach::Blocked);
+        let limits = [
+            options.wait_limit().and_then(|limit| since.checked_add(limit)),
+            options
+                .denied_timeout
+                .filter(|_| is_denied)
+                .and_then(|limit| since.max(state.since).checked_add(limit)),
+        ];
+        let Some(at) = limits.into_iter().flatten().min() else { return WaitLimit::Unlimited };
         if state.lost_since.is_some() && reach.is_some_and(|reach| reach < Reach::Blocked) {
             // The path is connected but does not serve yet: allow it at least the connect timeout.
             return WaitLimit::Until(at.max(state.since + options.connection.connect_timeout));

@@ -79,8 +79,6 @@ pub(super) struct DiskQueue {
     done: Vec<Completion>,
     /// Whether the last poll returned a failed flush that reports a lost cache.
     tells: bool,
-    /// The time that an operation may wait for a path. `None`: forever.
-    patience: Option<Duration>,
     last: usize,
     /// Whether an event other than a completion has occurred, so that waiting operations must be
     /// checked.
@@ -102,7 +100,7 @@ impl DiskQueue {
     ) -> DiskQueue {
         let task = reactor.add_child(parent);
         let mailbox = hub.add_mailbox(reactor.waker(task));
-        let (paths, patience) = (hub.paths.len(), hub.options.wait_limit());
+        let paths = hub.paths.len();
         let meter = hub.meters.open();
         DiskQueue {
             hub,
@@ -118,7 +116,6 @@ impl DiskQueue {
             held: Vec::new(),
             done: Vec::new(),
             tells: false,
-            patience,
             last: 0,
             review: false,
             timer: None,
@@ -246,7 +243,8 @@ impl DiskQueue {
             Err(BlockError::OutOfRange) => is_gone(),
             _ => false,
         };
-        if !not_now || self.is_put_off_for_too_long(index, path) {
+        let patience = self.hub.options.denial_limit();
+        if !not_now || self.is_put_off_for_too_long(index, path, patience) {
             return self.end(index, done.result, done.buffer, None);
         }
         let leg = self.legs[path].as_mut().expect("it completed something");
@@ -263,8 +261,13 @@ impl DiskQueue {
 
     /// Whether paths have refused an operation, or been lost with it, for longer than it may wait
     /// for a path. Even then, a usable path that has not yet had the operation gets it first.
-    fn is_put_off_for_too_long(&mut self, index: u32, path: usize) -> bool {
-        let Some(patience) = self.patience else { return false };
+    fn is_put_off_for_too_long(
+        &mut self,
+        index: u32,
+        path: usize,
+        patience: Option<Duration>,
+    ) -> bool {
+        let Some(patience) = patience else { return false };
         let now = os::now();
         let since = self.table.put_off(index, path, now);
         if now.saturating_duration_since(since) < patience {
@@ -291,8 +294,9 @@ impl DiskQueue {
             return;
         }
         let not_done = not_done && !os::has_mistake("host: what a lost path had counts as done");
+        let patience = self.hub.options.wait_limit();
         match done.result {
-            _ if not_done && self.is_put_off_for_too_long(index, session.path) => {
+            _ if not_done && self.is_put_off_for_too_long(index, session.path, patience) => {
                 if self.table.writes(index) {
                     self.hub.mark_indeterminate(session);
                 }

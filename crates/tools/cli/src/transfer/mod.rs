@@ -23,7 +23,8 @@ pub(crate) use commands::{copy, read, write};
 use crate::error::{Failure, Result};
 use crate::signals::Stop;
 use chunk::Chunk;
-use farblock_block::{BlockError, Geometry, Namespace, Queue};
+use farblock_block::size::FullSize;
+use farblock_block::{Availability, BlockError, Geometry, Namespace, Queue};
 use farblock_reactor::{Config, EngineKind, Reactor, TaskId};
 use indicatif::ProgressBar;
 use resume::Map;
@@ -129,7 +130,9 @@ impl Transfer<'_> {
         self.write_down()?;
         match self.limits.exactly {
             Some(exactly) if moved < exactly => Err(Failure::run(format_args!(
-                "the input ended early: {moved} bytes of {exactly} came"
+                "the input ended early: {} of {} came",
+                FullSize(moved),
+                FullSize(exactly)
             ))),
             _ => Ok(moved),
         }
@@ -203,10 +206,20 @@ fn reason(error: BlockError, namespace: &dyn Namespace) -> String {
             "another host has reserved the namespace: release the reservation there, or preempt it"
                 .to_owned()
         }
-        BlockError::Disconnected => {
-            let why = namespace.trouble().map(|why| format!(": {why}")).unwrap_or_default();
-            format!("the connection to the namespace is lost, and did not come back{why}")
-        }
+        BlockError::Disconnected => match (namespace.availability(), namespace.trouble()) {
+            (Availability::Gone, why) => {
+                let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+                format!("the namespace is out of reach, and was given up{why}")
+            }
+            (_, Some(why)) => format!(
+                "the namespace is out of reach for longer than this command waits \
+                 (--ctrl-loss-timeout): {why}"
+            ),
+            (_, None) => "its target answers with path errors for longer than this command waits \
+                          (--ctrl-loss-timeout): bring back the storage or the legs that \
+                          `farblock status` on the target's machine names"
+                .to_owned(),
+        },
         other => other.to_string(),
     }
 }

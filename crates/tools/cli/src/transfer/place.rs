@@ -29,6 +29,8 @@ use std::time::Duration;
 const PIECE_TIME: Duration = Duration::from_secs(120);
 /// If a target breaks the protocol in the same way this often in a row, the host gives up.
 const BREACHES_MAX: u32 = 6;
+/// The time limit for a target that answers each attempt with a path error, or denies access (ANA).
+const DENIED_TIMEOUT: Duration = Duration::from_secs(60);
 /// The block size of local disks that are not plain files.
 const LOCAL_BLOCK_BYTES: u32 = 512;
 
@@ -279,6 +281,7 @@ impl Opener<'_> {
             // detect a dead target, so these timeouts need not.
             connection: Options { io_timeout: PIECE_TIME, ..connection },
             ctrl_loss_timeout: timeout.map_or(usual.ctrl_loss_timeout, |timeout| timeout.0),
+            denied_timeout: timeout.map_or(Some(DENIED_TIMEOUT), |timeout| timeout.0),
             breaches_max: Some(BREACHES_MAX),
             ..usual
         };
