@@ -207,7 +207,23 @@ fn one_serial_number_in_two_subsystems_is_told() {
         let server = support::Server::start(scratch.command(["serve", "--config", &config]));
         let said = server.stop().stderr;
         assert_eq!(said.matches("both have the serial number SN1").count(), count, "{said}");
+        let checked = scratch.run(["serve", "--check", &config]).ok();
+        let said = &checked.stderr;
+        assert_eq!(said.matches("both have the serial number SN1").count(), count, "{said}");
+        assert!(checked.out().contains("is in order: 2 subsystems"), "{}", checked.out());
     }
+}
+
+#[test]
+#[cfg(unix)]
+fn two_names_of_one_file_are_told_by_a_check() {
+    let scratch = Scratch::new();
+    scratch.disk("a.img", 1 << 20);
+    std::fs::hard_link(scratch.path("a.img"), scratch.path("b.img")).unwrap();
+    let both = "\"a.img\"\n[[subsystems.namespaces]]\npath = \"b.img\"";
+    let config = scratch.file("farblock.toml", GOOD.replace("\"mem:1MiB\"", both).as_bytes());
+    let parts = [":10: subsystems[0].namespaces[1].path: ", "b.img is the same file as", "a.img"];
+    scratch.run(["serve", "--check", &config]).fails_in_a_line(2, &parts);
 }
 
 #[test]

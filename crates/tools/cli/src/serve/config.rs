@@ -219,9 +219,15 @@ fn checked(source: &Source<'_>, path: &Path, parsed: &FileConfig) -> Result<Chec
     let directory = directory(path);
     let (mut config, disks) = check(source, directory, parsed)?;
     let all = disks.iter().flat_map(|disks| disks.values());
-    if let Some((disk, file)) = twice::find(all.map(|disk| (disk, &disk.spec, disk.read_only))) {
+    let found = twice::find(all.map(|disk| (disk, &disk.spec, disk.read_only)));
+    if let Some((disk, file, other)) = found {
+        let full = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let twice = match full(file) == full(other) {
+            true => "named twice".to_owned(),
+            false => format!("the same file as {}", other.display()),
+        };
         let what = format!(
-            "{} is named twice, and two writers would destroy it: leave one out, or share parts of \
+            "{} is {twice}, and two writers would destroy it: leave one out, or share parts of \
              it (range:0+1GiB,{0})",
             file.display()
         );

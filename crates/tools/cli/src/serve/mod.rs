@@ -48,6 +48,7 @@ use farblock_state::Document;
 use farblock_state::Tls;
 use farblock_target::{StartError, Subsystem, Target, TargetConfig};
 use farblock_wire::tcp::PORT_IO;
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -57,8 +58,9 @@ pub(crate) fn run(mut args: ServeArgs, global: &Global) -> Result<()> {
     args.listen.extend(sockets.iter().filter_map(|socket| socket.local_addr().ok()));
     let args = &args;
     if let Some(path) = &args.check {
-        check(path)?;
-        return checked_certificate(args);
+        let in_order = check(path)?;
+        checked_certificate(args)?;
+        return output::print(&in_order);
     }
     // Read it only once: a pipe cannot be read again.
     let written = args.config.as_deref().map(configuration::read).transpose()?;
@@ -234,12 +236,24 @@ fn without_steering<T>(args: &ServeArgs, _: T) -> Result<()> {
     }
 }
 
-fn check(path: &std::path::Path) -> Result<()> {
+/// Checks a configuration, and warns; returns the line for a configuration in order.
+fn check(path: &std::path::Path) -> Result<String> {
     let document = config::document(path)?;
     check_listeners(&document.listeners.keys().copied().collect::<Vec<_>>())?;
     let namespaces: usize = document.subsystems.values().map(|it| it.namespaces.len()).sum();
     let count = |count, what| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
-    output::print(&format!(
+    let mut serials = BTreeMap::new();
+    for (nqn, subsystem) in &document.subsystems {
+        let Some(serial) = &subsystem.serial else { continue };
+        if let Some(other) = serials.insert(serial, nqn) {
+            tracing::warn!(
+                "{}: the subsystems {other} and {nqn} both have the serial number {serial}, by \
+                 which hosts tell disks: give one of them another",
+                path.display()
+            );
+        }
+    }
+    Ok(format!(
         "{} is in order: {}, {}, {}\n",
         path.display(),
         count(document.subsystems.len(), "subsystem"),

@@ -5,22 +5,49 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// The first of `disks` that names a file which an earlier disk or the disk itself has named, with
-/// that file. Each disk comes with whether it is read-only: read-only disks may share files.
+/// that file and its earlier name. Each disk comes with whether it is read-only: read-only disks
+/// may share files.
 pub(super) fn find<'a, T>(
     disks: impl Iterator<Item = (T, &'a Spec, bool)>,
-) -> Option<(T, &'a Path)> {
-    let mut seen: BTreeMap<PathBuf, bool> = BTreeMap::new();
+) -> Option<(T, &'a Path, &'a Path)> {
+    let mut seen: BTreeMap<Place, (bool, &Path)> = BTreeMap::new();
     for (disk, spec, read_only) in disks {
         for file in whole_files(spec) {
-            let name = file.canonicalize().or_else(|_| std::path::absolute(file));
-            let name = name.unwrap_or_else(|_| file.to_owned());
-            let other = seen.insert(name, read_only);
-            if other.is_some_and(|other_read_only| !(read_only && other_read_only)) {
-                return Some((disk, file));
+            match seen.insert(Place::of(file), (read_only, file)) {
+                Some((other_read_only, other)) if !(read_only && other_read_only) => {
+                    return Some((disk, file, other));
+                }
+                _ => {}
             }
         }
     }
     None
+}
+
+/// A file, whatever its name.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    /// Device and inode number.
+    Inode(u64, u64),
+    /// The number of a block device, which several special files may have.
+    Device(u64),
+    /// The absolute path: the file does not exist, or the system has no inode numbers.
+    Path(PathBuf),
+}
+
+impl Place {
+    fn of(file: &Path) -> Place {
+        #[cfg(unix)]
+        if let Ok(found) = file.metadata() {
+            use std::os::unix::fs::{FileTypeExt, MetadataExt};
+            return match found.file_type().is_block_device() {
+                true => Place::Device(found.rdev()),
+                false => Place::Inode(found.dev(), found.ino()),
+            };
+        }
+        let name = file.canonicalize().or_else(|_| std::path::absolute(file));
+        Place::Path(name.unwrap_or_else(|_| file.to_owned()))
+    }
 }
 
 /// The files that a disk needs for itself; several disks may be parts of one file.
@@ -40,7 +67,20 @@ mod tests {
         let specs: Vec<_> = disks.iter().map(|(text, _)| Spec::parse(text).expect(text)).collect();
         let all = specs.iter().zip(disks).enumerate();
         let found = find(all.map(|(index, (spec, (_, read_only)))| (index, spec, *read_only)));
-        found.map(|(index, file)| (index, file.display().to_string()))
+        found.map(|(index, file, _)| (index, file.display().to_string()))
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_hard_link_is_the_same_file() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [one, link, other] = ["one", "link", "other"].map(|name| folder.path().join(name));
+        std::fs::write(&one, "").expect("a file");
+        std::fs::write(&other, "").expect("a file");
+        std::fs::hard_link(&one, &link).expect("a link");
+        let [one, link, other] = [one, link, other].map(|path| path.display().to_string());
+        assert_eq!(twice(&[(&one, false), (&other, false)]), None);
+        assert_eq!(twice(&[(&one, false), (&link, false)]), Some((1, link)));
     }
 
     #[test]
