@@ -174,7 +174,8 @@ pub(crate) struct ServeArgs {
     #[arg(value_parser = values::one_of(values::TLS_POLICIES, values::tls_policy))]
     pub(crate) tls: Option<farblock_state::Tls>,
 
-    /// Processors to run on, such as 0-3,6 [default: all, not pinned]
+    /// Processors to run on, such as 0-3,6 [default: those of the NUMA node of all disks and
+    /// network cards, pinned; if these are at several nodes, all processors, not pinned]
     #[arg(long, value_name = "LIST", value_parser = parse_cores)]
     pub(crate) cores: Option<Cores>,
 
@@ -192,9 +193,11 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) persist: Option<PathBuf>,
 
-    /// Keep the reservations of disks that cannot store them (block devices, stripe sets, mirrors,
-    /// Ceph images) in this folder, so that they persist through a power loss [default:
-    /// $STATE_DIRECTORY, which systemd sets]
+    /// Keep in this folder the reservations of disks that cannot store them (block devices, stripe
+    /// sets, mirrors, Ceph images), so that they persist through a power loss, and the journals of
+    /// remote parts and legs, so that no write of a killed target takes effect late; one target has
+    /// it for itself [default: $STATE_DIRECTORY, which systemd sets; without it, the target keeps
+    /// neither]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) state_dir: Option<PathBuf>,
 
@@ -279,8 +282,10 @@ pub(crate) struct ApiArgs {
 #[cfg(target_os = "linux")]
 #[derive(Args, Debug, Clone, Default)]
 pub(crate) struct SandboxArgs {
-    /// Open only files below this folder, or only this device, now and later (repeatable) [default:
-    /// every file that this user may open]
+    /// Open only files below this folder, or only this device, now and later (repeatable). The
+    /// target may also read the folders of the configuration and of key files on the command line;
+    /// allow the folders of key files that a configuration or `farblock ctl` names elsewhere
+    /// [default: every file that this user may open]
     #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
     pub(crate) allow_path: Vec<PathBuf>,
 

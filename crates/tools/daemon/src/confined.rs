@@ -18,7 +18,8 @@ use std::sync::Arc;
 /// The kernel's limit of symbolic links in one path.
 const LINKS: usize = 40;
 
-/// The brokers of a server. If one dies, the server cannot work.
+/// The brokers of a server. If one dies, the server exits so that the supervisor starts both anew.
+/// Where a restart would break the disk, the server continues without the broker.
 #[derive(Default)]
 pub(super) struct Brokers {
     keys: Option<Arc<Broker>>,

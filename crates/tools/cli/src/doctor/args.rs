@@ -11,7 +11,8 @@ use std::time::Duration;
 /// Without an argument it checks whether this machine can share and attach disks, and how well.
 /// With a URL it checks each step of the way to a target. With the name of an attachment it checks
 /// the attachment and each of its paths. With a file or a block device (on Linux) it checks whether
-/// a target can share it, and names its users. It changes nothing, and reads one block.
+/// a target can share it, and names its users. About a URL or an attachment it also repeats what
+/// the targets and attachments of this machine report. It changes nothing, and reads one block.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -20,7 +21,8 @@ Examples:
   farblock doctor data --json
   farblock doctor /dev/sdb
 
-Exit codes: 0 no problem (there may be hints), 1 a problem, 2 what was asked for makes no sense.")]
+Exit codes: 0 without a problem (hints are possible), 1 with a problem or if doctor fails, 2 for a
+command line that makes no sense, 130 after a signal.")]
 pub(crate) struct DoctorArgs {
     /// A target, a subsystem or a namespace by its URL, an attachment by its name, or a file or
     /// block device [default: this machine]
