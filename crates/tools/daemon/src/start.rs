@@ -126,6 +126,13 @@ impl Launch<'_> {
     /// Starts a supervisor for an orphaned server.
     #[cfg(target_os = "linux")]
     fn adopt(&self, folder: Folder, lock: Lock, terminal: &mut Terminal) -> Result<()> {
+        terminal.note = (!self.global.quiet).then(|| {
+            format!(
+                "{} is adopted: its supervisor was gone, and a new one takes the place; the disk \
+                 keeps its device, its users and its options",
+                folder.name()
+            )
+        });
         if !self.args.foreground {
             let begin = Begin { resume: true, adopt: true };
             let offer = in_background(&folder, lock, begin, self.global);

@@ -278,7 +278,13 @@ fn a_server_outlives_its_supervisor() {
     attachments.attach(&[&of, "--as", "fuse"]);
     let pid = attachments.status("fb0")["pid"].as_u64().expect("a pid");
     signal(u32::try_from(pid).expect("a pid"), "KILL");
-    until("it is adopted", || attachments.run(["attach", &of, "--as", "fuse"]).code == Some(0));
+    let mut said = String::new();
+    until("it is adopted", || {
+        let outcome = attachments.run(["attach", &of, "--as", "fuse"]);
+        said = outcome.stderr;
+        outcome.code == Some(0)
+    });
+    assert!(said.contains("fb0 is adopted: its supervisor was gone"), "{said}");
     attachments.detach("fb0");
     assert!(attachments.list().is_empty());
 }
