@@ -32,6 +32,10 @@ pub struct Examined {
     pub state: &'static str,
     /// The attachment's problem, if it has one.
     pub trouble: Option<String>,
+    /// The operations that its target refuses, and why.
+    pub refusal: Option<String>,
+    /// Whether it cannot be written although its settings do not say `--read-only`.
+    pub is_protected: bool,
     /// The path or address in use, if its server reports it.
     pub used: Option<String>,
     /// The disk's users, as sentences.
@@ -79,6 +83,8 @@ pub struct Brief {
     pub used: Option<String>,
     /// The state, as `farblock list` shows it.
     pub state: &'static str,
+    /// The attachment's problem, if it has one.
+    pub trouble: Option<String>,
 }
 
 /// Summaries of this user's attachments; empty if the directory cannot be read.
@@ -87,9 +93,11 @@ pub fn brief() -> Vec<Brief> {
     let runtime = runtime(None).unwrap_or_default();
     let brief = |folder: &Folder| {
         let status = ask(folder, BRIEF_TIMEOUT);
-        let (state, said) = (state(folder, status.as_ref()).name(), status.map(|it| it.offer));
+        let state = state(folder, status.as_ref()).name();
+        let trouble = status.as_ref().map_or_else(|| unserved(folder), |it| it.trouble.clone());
+        let said = status.map(|it| it.offer);
         let offer = said.or_else(|| Some(folder.read_json::<Saved>("state.json")?.offer));
-        Brief { name: folder.name(), used: offer.map(|offer| offer.used.path), state }
+        Brief { name: folder.name(), used: offer.map(|offer| offer.used.path), state, trouble }
     };
     Folder::attached(&runtime).iter().map(brief).collect()
 }
@@ -192,6 +200,8 @@ fn examine(folder: &Folder) -> Examined {
             Some(status) => status.trouble.clone(),
             None => unserved(folder),
         },
+        refusal: status.as_ref().and_then(|status| status.refusal.clone()),
+        is_protected: status.as_ref().is_some_and(|it| it.offer.read_only) && !settings.read_only,
         used: status.as_ref().map(|status| status.offer.used.path.clone()),
         users,
         #[cfg(target_os = "linux")]

@@ -181,6 +181,7 @@ fn gone(
         state,
         since_seconds: 0,
         trouble,
+        refusal: None,
         paths,
         pid,
         server_pid: None,

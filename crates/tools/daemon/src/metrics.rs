@@ -227,6 +227,7 @@ mod tests {
             state: AttachmentState::Reconnecting,
             since_seconds: 7,
             trouble: None,
+            refusal: None,
             paths: vec![path],
             pid: None,
             server_pid: None,

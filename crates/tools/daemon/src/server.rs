@@ -520,6 +520,7 @@ impl DaemonShared {
                 .or(trouble)
                 .or((!supervised).then_some(unsupervised))
                 .or(self.unsaved()),
+            refusal: self.disk.as_ref().and_then(Disk::refusal),
             paths: paths.into_iter().map(Into::into).collect(),
             pid: self.folder.pid().filter(|_| supervised),
             server_pid: Some(std::process::id()),

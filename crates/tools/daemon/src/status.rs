@@ -1,7 +1,7 @@
 //! The status of an attachment, as its server reports it and `farblock list` shows it.
 
 use farblock_admin::Confinement;
-use farblock_block::{Geometry, LatencyCounts, Namespace};
+use farblock_block::{Availability, Geometry, LatencyCounts, Namespace};
 use farblock_host::disk::{Disk, DiskLatency, DiskState, PathState, PathStatus};
 use farblock_wire::log::AnaState;
 use serde::{Deserialize, Serialize};
@@ -81,6 +81,9 @@ pub(super) struct Status {
     pub(super) since_seconds: u64,
     /// The reason for a bad state.
     pub(super) trouble: Option<String>,
+    /// The operations that the target refuses although the disk is connected, and why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) refusal: Option<String>,
     pub(super) paths: Vec<Path>,
     /// The supervisor's process ID, if it runs.
     pub(super) pid: Option<u32>,
@@ -218,11 +221,19 @@ pub(super) fn of_disk(disk: &Disk) -> (AttachmentState, u64, Option<String>) {
     let since = paths.iter().map(|path| path.since).min().unwrap_or_default();
     let trouble = trouble(&paths);
     match disk.state() {
+        // Each connected target denies access (ANA), so I/O waits.
+        DiskState::Live | DiskState::Degraded if disk.availability() != Availability::Ready => {
+            (AttachmentState::Degraded, since.as_secs(), disk.trouble())
+        }
         DiskState::Live => match disk.refusal() {
             Some(refusal) => (AttachmentState::Degraded, since.as_secs(), Some(refusal)),
             None => (AttachmentState::Live, since.as_secs(), None),
         },
-        DiskState::Degraded => (AttachmentState::Degraded, since.as_secs(), trouble),
+        DiskState::Degraded => {
+            let all: Vec<_> = disk.refusal().into_iter().chain(trouble).collect();
+            let trouble = (!all.is_empty()).then(|| all.join("; "));
+            (AttachmentState::Degraded, since.as_secs(), trouble)
+        }
         DiskState::Waiting => (AttachmentState::Reconnecting, since.as_secs(), trouble),
         DiskState::Dead => (AttachmentState::Failed, since.as_secs(), Some(given_up(trouble))),
     }

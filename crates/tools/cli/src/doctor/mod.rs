@@ -67,10 +67,48 @@ fn examine(args: &DoctorArgs, global: &Global) -> Result<(String, Vec<Finding>)>
                 ..remote::options(global, &args.connection)
             };
             remote::one_host(&url, &options).map_err(Failure::Usage)?;
-            Ok((url.to_string(), target::examine(&url, &options)))
+            let mut findings = known_here(args, &url);
+            findings.extend(target::examine(&url, &options));
+            Ok((url.to_string(), findings))
         }
         Some(name) => Ok((name.to_owned(), attached(args, name)?)),
     }
+}
+
+/// Problems and hints about this disk that the attachments and targets of this machine know: the
+/// same as without an argument.
+fn known_here(args: &DoctorArgs, url: &Url) -> Vec<Finding> {
+    let Some(nqn) = url.subsystem.as_deref() else { return Vec::new() };
+    let mut findings = shared_here(args.timeout, std::slice::from_ref(url));
+    #[cfg(any(target_os = "linux", windows))]
+    {
+        let runtime = args.runtime.runtime_dir.as_deref();
+        let names = crate::attach::names(runtime).unwrap_or_default();
+        let all = names.iter().filter_map(|name| crate::attach::examined(runtime, name).ok()?);
+        let its = all.filter(|one| attachment::is_of(one, (nqn, url.namespace)));
+        findings.extend(its.flat_map(|one| attachment::summary(&one)));
+    }
+    #[cfg(not(any(target_os = "linux", windows)))]
+    let _ = nqn;
+    findings.retain(|one| one.verdict != Verdict::Ok);
+    findings
+}
+
+/// What the targets of this machine know about the disk that these URLs lead to.
+#[cfg(unix)]
+fn shared_here(patience: std::time::Duration, urls: &[Url]) -> Vec<Finding> {
+    let is_meant = |nqn: &str, nsid: u32| {
+        urls.iter().any(|url| {
+            url.subsystem.as_deref() == Some(nqn) && url.namespace.is_none_or(|it| it == nsid)
+        })
+    };
+    let running = crate::steer::running(patience).into_iter().filter_map(|(_, status)| status);
+    running.flat_map(|status| sharing::namespaces(&status, is_meant)).collect()
+}
+
+#[cfg(not(unix))]
+fn shared_here(_: std::time::Duration, _: &[Url]) -> Vec<Finding> {
+    Vec::new()
 }
 
 fn here(args: &DoctorArgs) -> Vec<Finding> {
@@ -139,7 +177,12 @@ fn attachments(_: &DoctorArgs) -> Vec<Finding> {
 fn attached(args: &DoctorArgs, name: &str) -> Result<Vec<Finding>> {
     let runtime = args.runtime.runtime_dir.as_deref();
     match crate::attach::examined(runtime, name)? {
-        Some(attachment) => Ok(attachment::examine(&attachment, args.timeout)),
+        Some(attachment) => {
+            let urls: Vec<Url> = attachment.paths.iter().map(|way| way.url.clone()).collect();
+            let mut findings = attachment::examine(&attachment, args.timeout);
+            findings.extend(shared_here(args.timeout, &urls));
+            Ok(findings)
+        }
         None => disk(args, name).ok_or_else(|| nothing_called(name)),
     }
 }

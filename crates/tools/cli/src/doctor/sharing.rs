@@ -22,9 +22,17 @@ pub(super) fn examine(target: &Status) -> Vec<Finding> {
     }
     findings.extend(namesakes(&target.controllers));
     findings.extend(memory(target));
+    findings.extend(namespaces(target, |_, _| true));
+    findings
+}
+
+/// The findings about the namespaces that `is_meant` chooses.
+pub(super) fn namespaces(target: &Status, is_meant: impl Fn(&str, u32) -> bool) -> Vec<Finding> {
+    let mut findings = Vec::new();
     for subsystem in &target.subsystems {
         let all = subsystem.namespaces.iter();
-        findings.extend(all.flat_map(|namespace| {
+        let meant = all.filter(|namespace| is_meant(&subsystem.nqn, namespace.nsid));
+        findings.extend(meant.flat_map(|namespace| {
             let storage = storage(&subsystem.nqn, namespace);
             storage.into_iter().chain(parts(&subsystem.nqn, namespace))
         }));

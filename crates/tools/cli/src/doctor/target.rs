@@ -294,7 +294,13 @@ fn choose_namespace(
     let access = if info.read_only { "read only" } else { "to be read and written" };
     let what =
         format!("{count}; number {nsid} has {size} in blocks of {}, {access}", info.block_size);
-    found.push(Finding::ok(CHECK, what));
+    found.push(match info.read_only {
+        true => {
+            let advice = "if hosts should write to it, see on the target's machine why it is so";
+            Finding::hint(CHECK, what, advice)
+        }
+        false => Finding::ok(CHECK, what),
+    });
     Ok(Some(namespace))
 }
 
