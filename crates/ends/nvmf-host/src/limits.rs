@@ -107,6 +107,9 @@ pub const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
 /// treated like a failed attempt.
 pub const STEADY: Duration = Duration::from_secs(1);
 
+/// The time for which a target's breach of the protocol counts.
+pub const BREACH_PERIOD: Duration = Duration::from_secs(600);
+
 /// Shortest time for a step of reconnecting when the path is about to be given up.
 pub const CONNECT_TIMEOUT_MIN: Duration = Duration::from_millis(100);
 

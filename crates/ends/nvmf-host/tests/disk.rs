@@ -332,6 +332,8 @@ fn a_target_that_breaks_the_protocol_each_time() {
     user.queue.submit(Op::read(0, 1, Buffer::new(512), 1));
     assert_eq!(user.one(), Err(BlockError::Disconnected));
     assert_eq!(disk.state(), DiskState::Dead);
+    let (count, how) = disk.paths()[0].breaches.clone().expect("they are counted");
+    assert!(count >= 3 && how.contains("broke the protocol"), "{count}: {how}");
     let said = |namespace: &dyn Namespace| namespace.trouble().expect("a reason");
     let breach = "the controller broke the protocol: it reports success for a read";
     assert!(said(&disk).contains(breach), "{}", said(&disk));

@@ -214,6 +214,8 @@ mod tests {
             access_changes: 2,
             failures: [("tls".to_owned(), 5)].into(),
             error: None,
+            breaches: 0,
+            breach: None,
         };
         Status {
             offer: Offer {

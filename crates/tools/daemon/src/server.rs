@@ -502,6 +502,8 @@ impl DaemonShared {
                 Err(TryLockError::WouldBlock) => thread::sleep(OTHERS_TURN),
             }
         };
+        let paths = self.disk.as_ref().map(Disk::paths).unwrap_or_default();
+        let breaches = status::breaches(&paths);
         let (state, since_seconds, trouble) = match (&self.disk, condition) {
             _ if unusable.is_some() => (AttachmentState::Unusable, 0, unusable),
             (Some(disk), _) => status::of_disk(disk),
@@ -510,13 +512,13 @@ impl DaemonShared {
         };
         let supervised = self.folder.is_held(Role::Supervisor);
         let unsupervised = "its supervisor is gone: nobody would start it again".to_owned();
-        let paths = self.disk.as_ref().map(Disk::paths).unwrap_or_default();
         Status {
             offer: self.offer(),
             state,
             since_seconds,
             trouble: self
                 .unbrokered()
+                .or(breaches)
                 .or(trouble)
                 .or((!supervised).then_some(unsupervised))
                 .or(self.unsaved()),

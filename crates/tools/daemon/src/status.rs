@@ -177,6 +177,12 @@ pub(super) struct Path {
     pub(super) failures: BTreeMap<String, u64>,
     /// The reason for the last loss or failed connect.
     pub(super) error: Option<String>,
+    /// How often the target has lately broken the protocol.
+    #[serde(default)]
+    pub(super) breaches: u64,
+    /// How the target broke the protocol at last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) breach: Option<String>,
 }
 
 fn access_name(access: AnaState) -> String {
@@ -210,6 +216,8 @@ impl From<PathStatus> for Path {
             access_changes: status.access_changes,
             failures: status.failures.into_iter().map(|(why, it)| (why.to_owned(), it)).collect(),
             error: status.error,
+            breaches: status.breaches.as_ref().map_or(0, |(count, _)| *count),
+            breach: status.breaches.map(|(_, how)| how),
         }
     }
 }
@@ -243,6 +251,18 @@ pub(super) fn of_disk(disk: &Disk) -> (AttachmentState, u64, Option<String>) {
 fn given_up(last: Option<String>) -> String {
     let last = last.map_or(String::new(), |last| format!("; before that: {last}"));
     format!("it was given up, and is not tried any more: detach it, and attach it again{last}")
+}
+
+/// The sentence about targets that break the protocol again and again.
+pub(super) fn breaches(paths: &[PathStatus]) -> Option<String> {
+    let of_path = |path: &PathStatus| {
+        let (count, how) = path.breaches.as_ref().filter(|(count, _)| *count > 1)?;
+        let url = path.url.without_keys();
+        Some(format!("{url} has broken the protocol {count} times, at last so: {how}"))
+    };
+    let all: Vec<String> = paths.iter().filter_map(of_path).collect();
+    (!all.is_empty())
+        .then(|| format!("{}; look at the log of that target, or update it", all.join("; ")))
 }
 
 /// Why a disk is not well: the error of the path that was lost last.
@@ -286,11 +306,19 @@ mod tests {
             access_changes: 0,
             failures: BTreeMap::new(),
             error: Some(error.to_owned()),
+            breaches: None,
         };
         let [first, last] =
             [path(PathState::Dead, 900, "long ago"), path(PathState::Dead, 5, "just now")];
         assert_eq!(trouble(&[first.clone(), last.clone()]).as_deref(), Some("just now"));
         assert_eq!(trouble(&[last, first]).as_deref(), Some("just now"));
+        let mut breaking = path(PathState::Live, 1, "");
+        assert_eq!(breaches(std::slice::from_ref(&breaking)), None);
+        breaking.breaches = Some((1, "it lies".to_owned()));
+        assert_eq!(breaches(std::slice::from_ref(&breaking)), None, "once is a mishap");
+        breaking.breaches = Some((7, "it lies".to_owned()));
+        let told = breaches(&[breaking]).expect("a sentence");
+        assert!(told.contains("broken the protocol 7 times, at last so: it lies"), "{told}");
         // The path has recovered from its error.
         assert_eq!(trouble(&[path(PathState::Live, 1, "a pause")]), None);
     }

@@ -50,21 +50,35 @@ pub(super) struct Keeper {
 #[derive(Default)]
 struct Log {
     lost_at: Option<Instant>,
+    /// Whether the target has broken the protocol again, which has its own lines.
+    is_repeated: bool,
     failure: Option<String>,
 }
 
 impl Log {
     fn connected(&mut self, url: &Url) {
-        let Log { lost_at, .. } = std::mem::take(self);
-        if let Some(at) = lost_at {
+        let Log { lost_at, is_repeated, .. } = std::mem::take(self);
+        if let Some(at) = lost_at.filter(|_| !is_repeated) {
             let seconds = os::elapsed(at).as_secs_f64();
             tracing::warn!(path = %url, "the path is connected again, after {seconds:.1} s");
         }
     }
 
-    fn lost(&mut self, url: &Url, reason: &str) {
-        tracing::warn!(path = %url, "the path is lost, and is being connected again: {reason}");
-        *self = Log { lost_at: Some(os::now()), failure: None };
+    /// `breaches`: how often the target has broken the protocol, if that is the reason.
+    fn lost(&mut self, url: &Url, reason: &str, breaches: u64) {
+        let is_repeated = breaches > 1;
+        match is_repeated {
+            false => {
+                tracing::warn!(path = %url, "the path is lost, and is being connected again: {reason}");
+            }
+            true if is_told(breaches) => tracing::warn!(
+                path = %url,
+                "the target has broken the protocol {breaches} times, and is connected again each \
+                 time: {reason}"
+            ),
+            true => tracing::info!(path = %url, "the path is lost: {reason}"),
+        }
+        *self = Log { lost_at: Some(os::now()), is_repeated, failure: None };
     }
 
     fn failed(&mut self, url: &Url, error: &Error) {
@@ -77,6 +91,11 @@ impl Log {
             self.failure = Some(text);
         }
     }
+}
+
+/// Whether to log this count of repeated breaches: 2, 10, 100, 1000 and so on.
+fn is_told(count: u64) -> bool {
+    count == 2 || (count >= 10 && 10_u64.pow(count.ilog10()) == count)
 }
 
 /// Counts equal breaches of the protocol in a row, without a successful operation in between. After
@@ -232,7 +251,9 @@ impl Keeper {
     fn handle_failure(&mut self, error: Error) {
         self.log.failed(&self.hub.paths[self.index].url, &error);
         if is_breach(&error) {
-            self.breaches.note(&error.to_string(), self.hub.take_progress());
+            let how = error.to_string();
+            self.breaches.note(&how, self.hub.take_progress());
+            self.path().breached(&how);
         }
         // Retry even if the path leads to another namespace: the right one may return.
         self.path().failed(&error);
@@ -588,10 +609,12 @@ impl Keeper {
                 Some(Error::Lost(reason)) => reason.to_string(),
                 _ => "it was lost".to_owned(),
             };
+            let mut count = 0;
             if let Some(breach) = session.controller.association().shared().breach() {
                 self.breaches.note(&breach, self.hub.take_progress());
+                count = self.path().breached(&breach);
             }
-            self.log.lost(&self.hub.paths[self.index].url, &reason);
+            self.log.lost(&self.hub.paths[self.index].url, &reason, count);
             self.hub.lose(&session, &reason);
             self.tell(Change::Availability).await;
         } else {
@@ -650,6 +673,12 @@ fn spread(pause: Duration) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_growing_count_is_told_ever_more_rarely() {
+        let told: Vec<u64> = (2..=1000).filter(|count| is_told(*count)).collect();
+        assert_eq!(told, [2, 10, 100, 1000]);
+    }
 
     #[test]
     fn pauses_are_spread_over_their_second_half() {

@@ -11,6 +11,7 @@ use super::options::DiskOptions;
 use super::session::{Reach, Session};
 use crate::controller::Controller;
 use crate::error::Error;
+use crate::limits;
 use crate::url::Url;
 use farblock_block::Namespace;
 use farblock_reactor::os;
@@ -59,6 +60,9 @@ pub struct PathStatus {
     pub failures: BTreeMap<&'static str, u64>,
     /// The last reason why the path was lost or could not be connected.
     pub error: Option<String>,
+    /// How often the target has broken the protocol, each time less than ten minutes after the time
+    /// before, and how at last. `None` if the last time is ten minutes ago.
+    pub breaches: Option<(u64, String)>,
 }
 
 /// The time that operations may wait for a path.
@@ -85,6 +89,8 @@ struct PathInner {
     failures: BTreeMap<&'static str, u64>,
     error: Option<String>,
     session: Option<Arc<Session>>,
+    /// How often the target broke the protocol, when and how at last.
+    breaches: Option<(u64, Instant, String)>,
     /// The controller of a session that is about to be used.
     candidate: Option<Controller>,
     /// Whether the candidate was compared with the controllers of all other paths.
@@ -111,6 +117,7 @@ impl Path {
             failures: BTreeMap::new(),
             error: None,
             session: None,
+            breaches: None,
             candidate: None,
             is_compared: false,
             process: None,
@@ -220,6 +227,14 @@ impl Path {
         state.error = Some(error.to_string());
     }
 
+    /// Notes that the target broke the protocol; returns how often it has done so.
+    pub(super) fn breached(&self, how: &str) -> u64 {
+        let mut state = self.lock();
+        let count = state.recent_breaches().map_or(1, |(count, _)| count + 1);
+        state.breaches = Some((count, os::now(), how.to_owned()));
+        count
+    }
+
     pub(super) fn give_up(&self) {
         let mut state = self.lock();
         state.state = PathState::Dead;
@@ -275,11 +290,17 @@ impl Path {
             access_changes: state.access_changes,
             failures: state.failures.clone(),
             error: state.error.clone(),
+            breaches: state.recent_breaches(),
         }
     }
 }
 
 impl PathInner {
+    fn recent_breaches(&self) -> Option<(u64, String)> {
+        let (count, last, how) = self.breaches.as_ref()?;
+        (os::elapsed(*last) < limits::BREACH_PERIOD).then(|| (*count, how.clone()))
+    }
+
     fn count(&mut self, reason: &'static str) {
         *self.failures.entry(reason).or_default() += 1;
     }

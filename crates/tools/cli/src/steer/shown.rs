@@ -279,5 +279,9 @@ pub(super) fn attached(all: &[crate::attach::Brief]) -> String {
         let used = one.used.clone().unwrap_or_else(|| "-".to_owned());
         table.row(vec![one.name.clone(), used, one.state.to_owned()]);
     }
-    format!("\nAttached to this machine (more: farblock list)\n{}", table.render(2))
+    let mut text = format!("\nAttached to this machine (more: farblock list)\n{}", table.render(2));
+    for (name, trouble) in all.iter().filter_map(|one| Some((&one.name, one.trouble.as_ref()?))) {
+        let _ = writeln!(text, "  {name}: {}", printable(trouble));
+    }
+    text
 }
