@@ -174,8 +174,8 @@ pub(crate) struct ServeArgs {
     #[arg(value_parser = values::one_of(values::TLS_POLICIES, values::tls_policy))]
     pub(crate) tls: Option<farblock_state::Tls>,
 
-    /// Processors to run on, such as 0-3,6 [default: those of the NUMA node of all disks and
-    /// network cards, pinned; if these are at several nodes, all processors, not pinned]
+    /// Processors to run on, such as 0-3,6 [default: all, not pinned; if all disks and network
+    /// cards are at one NUMA node, that node's processors, pinned]
     #[arg(long, value_name = "LIST", value_parser = parse_cores)]
     pub(crate) cores: Option<Cores>,
 
@@ -193,11 +193,10 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) persist: Option<PathBuf>,
 
-    /// Keep in this folder the reservations of disks that cannot store them (block devices, stripe
-    /// sets, mirrors, Ceph images), so that they persist through a power loss, and the journals of
-    /// remote parts and legs, so that no write of a killed target takes effect late; one target has
-    /// it for itself [default: $STATE_DIRECTORY, which systemd sets; without it, the target keeps
-    /// neither]
+    /// Folder for the reservations of disks that cannot store them (block devices, stripe sets,
+    /// mirrors, Ceph images), and for the journals of remote parts. Reservations then persist
+    /// through a power loss, and no write of a killed target takes effect late. Each target needs
+    /// its own folder [default: $STATE_DIRECTORY, which systemd sets; otherwise none]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) state_dir: Option<PathBuf>,
 
@@ -283,9 +282,9 @@ pub(crate) struct ApiArgs {
 #[derive(Args, Debug, Clone, Default)]
 pub(crate) struct SandboxArgs {
     /// Open only files below this folder, or only this device, now and later (repeatable). The
-    /// target may also read the folders of the configuration and of key files on the command line;
-    /// allow the folders of key files that a configuration or `farblock ctl` names elsewhere
-    /// [default: every file that this user may open]
+    /// target also reads the folders of the configuration and of key files on the command line. If
+    /// a configuration names key files elsewhere, allow their folders, too [default: every file
+    /// that this user may open]
     #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
     pub(crate) allow_path: Vec<PathBuf>,
 

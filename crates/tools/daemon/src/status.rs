@@ -177,10 +177,10 @@ pub(super) struct Path {
     pub(super) failures: BTreeMap<String, u64>,
     /// The reason for the last loss or failed connect.
     pub(super) error: Option<String>,
-    /// How often the target has lately broken the protocol.
+    /// The number of the target's recent breaches of the protocol.
     #[serde(default)]
     pub(super) breaches: u64,
-    /// How the target broke the protocol at last.
+    /// The last breach, as a sentence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) breach: Option<String>,
 }

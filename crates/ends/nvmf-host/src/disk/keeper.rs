@@ -69,7 +69,10 @@ impl Log {
         let is_repeated = breaches > 1;
         match is_repeated {
             false => {
-                tracing::warn!(path = %url, "the path is lost, and is being connected again: {reason}");
+                tracing::warn!(
+                    path = %url,
+                    "the path is lost, and is being connected again: {reason}"
+                );
             }
             true if is_told(breaches) => tracing::warn!(
                 path = %url,

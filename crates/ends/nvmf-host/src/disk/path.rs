@@ -60,8 +60,8 @@ pub struct PathStatus {
     pub failures: BTreeMap<&'static str, u64>,
     /// The last reason why the path was lost or could not be connected.
     pub error: Option<String>,
-    /// How often the target has broken the protocol, each time less than ten minutes after the time
-    /// before, and how at last. `None` if the last time is ten minutes ago.
+    /// The number of the target's breaches of the protocol, each less than ten minutes after the
+    /// one before, and the last one's description. `None` ten minutes after the last one.
     pub breaches: Option<(u64, String)>,
 }
 
@@ -89,7 +89,7 @@ struct PathInner {
     failures: BTreeMap<&'static str, u64>,
     error: Option<String>,
     session: Option<Arc<Session>>,
-    /// How often the target broke the protocol, when and how at last.
+    /// The number of the target's breaches, and the last one's time and description.
     breaches: Option<(u64, Instant, String)>,
     /// The controller of a session that is about to be used.
     candidate: Option<Controller>,

@@ -94,7 +94,7 @@ fn known_here(args: &DoctorArgs, url: &Url) -> Vec<Finding> {
     findings
 }
 
-/// What the targets of this machine know about the disk that these URLs lead to.
+/// The findings of this machine's targets about the disk that these URLs lead to.
 #[cfg(unix)]
 fn shared_here(patience: std::time::Duration, urls: &[Url]) -> Vec<Finding> {
     let is_meant = |nqn: &str, nsid: u32| {

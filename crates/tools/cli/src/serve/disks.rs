@@ -131,8 +131,8 @@ pub(super) fn refused(error: &OpenError, way: &str) -> String {
     explained(told(error, way))
 }
 
-/// The reason why a disk of the command line cannot be opened. Only here a missing file may be a new
-/// disk: a disk of a configuration or of kept state existed before.
+/// The reason why a disk of the command line cannot be opened. Only here a missing file may be new:
+/// a disk of a configuration or of kept state existed before.
 pub(super) fn refused_new(spec: &Spec, error: &OpenError) -> String {
     if let Spec::File(path) = spec
         && let OpenError::File { path: missing, problem: FileProblem::NotFound } = error

@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 pub(super) fn find<'a, T>(
     disks: impl Iterator<Item = (T, &'a Spec, bool)>,
 ) -> Option<(T, &'a Path, &'a Path)> {
-    let mut seen: BTreeMap<Place, (bool, &Path)> = BTreeMap::new();
+    let mut seen: BTreeMap<NamedFile, (bool, &Path)> = BTreeMap::new();
     for (disk, spec, read_only) in disks {
         for file in whole_files(spec) {
-            match seen.insert(Place::of(file), (read_only, file)) {
+            match seen.insert(NamedFile::of(file), (read_only, file)) {
                 Some((other_read_only, other)) if !(read_only && other_read_only) => {
                     return Some((disk, file, other));
                 }
@@ -26,7 +26,7 @@ pub(super) fn find<'a, T>(
 
 /// A file, whatever its name.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-enum Place {
+enum NamedFile {
     /// Device and inode number.
     Inode(u64, u64),
     /// The number of a block device, which several special files may have.
@@ -35,18 +35,18 @@ enum Place {
     Path(PathBuf),
 }
 
-impl Place {
-    fn of(file: &Path) -> Place {
+impl NamedFile {
+    fn of(file: &Path) -> NamedFile {
         #[cfg(unix)]
         if let Ok(found) = file.metadata() {
             use std::os::unix::fs::{FileTypeExt, MetadataExt};
             return match found.file_type().is_block_device() {
-                true => Place::Device(found.rdev()),
-                false => Place::Inode(found.dev(), found.ino()),
+                true => NamedFile::Device(found.rdev()),
+                false => NamedFile::Inode(found.dev(), found.ino()),
             };
         }
         let name = file.canonicalize().or_else(|_| std::path::absolute(file));
-        Place::Path(name.unwrap_or_else(|_| file.to_owned()))
+        NamedFile::Path(name.unwrap_or_else(|_| file.to_owned()))
     }
 }
 

@@ -445,6 +445,13 @@ fn a_fenced_host_is_told_of_the_reservation() {
     let status = attachments.status("fb0");
     assert_eq!(status["state"], "degraded", "{status}");
     assert!(status["trouble"].as_str().is_some_and(|it| it.contains(reserved)), "{status}");
+    // `doctor` reports a problem about the machine, the attachment and the URL.
+    for asked in [&["doctor"][..], &["doctor", "fb0"], &["doctor", &url]] {
+        let doctor = attachments.run(asked);
+        let out = doctor.out();
+        let problem = |line: &str| line.contains("PROBLEM") && line.contains(reserved);
+        assert!(doctor.code == Some(1) && out.lines().any(problem), "{asked:?}: {out}");
+    }
     let image = attachments.scratch.disk("image", 4096);
     let write = attachments.scratch.run(["write", &url, "--input", &image]);
     write.fails_in_a_line(1, &[reserved, "release the reservation"]);
