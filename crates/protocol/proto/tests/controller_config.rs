@@ -5,7 +5,7 @@ mod controller_fixture;
 use controller_fixture::*;
 use farblock_proto::controller::{
     Action, AddressFamily, ConfigError, Listener, NamespaceInfo, PortId, Referral, Registry,
-    SubsystemConfig, SubsystemId, limits,
+    Reservations, SubsystemConfig, SubsystemId, limits,
 };
 use farblock_proto::ids::NamespaceId;
 use farblock_wire::nqn::DISCOVERY_NQN;
@@ -100,8 +100,9 @@ fn tables_are_snapshots_of_rising_generations() {
     let (mut registry, subsystem) = registry();
     let before = registry.namespaces(subsystem).unwrap();
     registry.resize_namespace(subsystem, NamespaceId(1), 5).unwrap();
+    let mut actions = drain(&mut registry);
     registry.remove_namespace(subsystem, NamespaceId(2)).unwrap();
-    let actions = drain(&mut registry);
+    actions.extend(drain(&mut registry));
     let [Action::Namespaces { table: first, .. }, Action::Namespaces { table: second, .. }] =
         &actions[..]
     else {
@@ -113,6 +114,32 @@ fn tables_are_snapshots_of_rising_generations() {
     assert_eq!(first.find(NamespaceId(1)).unwrap().blocks, 5);
     assert!(first.find(NamespaceId(2)).is_some() && second.find(NamespaceId(2)).is_none());
     assert_eq!(second.iter().map(|(id, _)| id.0).collect::<Vec<_>>(), [1, 7]);
+}
+
+/// Each table costs as much as it has namespaces, so a thousand changes must not give a thousand.
+#[test]
+fn many_changes_give_one_table_after_the_rights_in_added_namespaces() {
+    let (mut registry, subsystem) = registry();
+    let stored = format!(
+        "farblock reservations 1\ngeneration 1\nreservation 1 {host}\nhost {host} 1f\n",
+        host = "1".repeat(32)
+    );
+    let stored = Reservations::from_text(&stored).expect("one holder");
+    let before = registry.namespaces(subsystem).unwrap();
+    for id in 100..1100 {
+        let kept = (id == 500).then(|| stored.clone());
+        let info = NamespaceInfo::new(512, 1);
+        registry.add_namespace_for(subsystem, NamespaceId(id), info, None, kept).unwrap();
+    }
+    registry.remove_namespace(subsystem, NamespaceId(1099)).unwrap();
+    let actions = drain(&mut registry);
+    let [Action::Access(rights), Action::Namespaces { table, .. }] = &actions[..] else {
+        panic!("{actions:?}");
+    };
+    assert_eq!(rights.namespace, NamespaceId(500));
+    assert_eq!(table.iter().count(), before.iter().count() + 999);
+    assert_eq!(registry.namespaces(subsystem).as_ref(), Some(table));
+    assert!(table.generation() > before.generation());
 }
 
 #[test]

@@ -5,12 +5,12 @@
 //! sees the states of the port through which its admin queue connected. An I/O queue needs only its
 //! [`NamespaceTable`], which also lists the inaccessible namespaces.
 
-use super::config::{ConfigError, PortId, SubsystemId};
+use super::config::{ConfigError, PortId};
 use super::events::Notice;
 use super::limits;
 use super::namespace::NamespaceTable;
 use super::properties::Lifecycle;
-use super::registry::{Action, Registry};
+use super::registry::Registry;
 use super::state::Controller;
 use crate::ids::NamespaceId;
 use alloc::collections::BTreeMap;
@@ -122,7 +122,9 @@ impl Registry {
                 .iter()
                 .any(|(_, info)| before.state(info.ana_group) != access.state(info.ana_group))
         };
-        self.access_changed(|controller, table| controller.port == Some(port) && differs(table));
+        self.access_changed(|registry, controller| {
+            controller.port == Some(port) && differs(&registry.table_seen_by(controller))
+        });
         Ok(())
     }
 
@@ -133,13 +135,9 @@ impl Registry {
     }
 
     /// Notifies the hosts of the selected controllers that their access to namespaces has changed.
-    pub(super) fn access_changed(
-        &mut self,
-        concerns: impl Fn(&Controller, &NamespaceTable) -> bool,
-    ) {
+    pub(super) fn access_changed(&mut self, concerns: impl Fn(&Self, &Controller) -> bool) {
         let is_meant = |controller: &&Controller| {
-            let table = self.table_seen_by(controller);
-            controller.lifecycle == Lifecycle::Ready && concerns(controller, &table)
+            controller.lifecycle == Lifecycle::Ready && concerns(self, controller)
         };
         let meant: Vec<_> =
             self.controllers.values().filter(is_meant).map(|controller| controller.id).collect();
@@ -149,19 +147,6 @@ impl Registry {
             controller.events.raise(Notice::AccessChange);
             self.with_pending_events.insert(id);
         }
-    }
-
-    /// Passes the current namespaces to every I/O queue of a subsystem, if the subsystem exists.
-    /// Hosts get no notice.
-    pub fn publish(&mut self, id: SubsystemId) {
-        let Some(table) = self.new_table(id) else { return };
-        self.act(Action::Namespaces { subsystem: id, table });
-    }
-
-    /// Publishes the namespaces of all subsystems.
-    pub(super) fn publish_all(&mut self) {
-        let subsystems: Vec<_> = self.subsystems().map(|(id, _)| id).collect();
-        subsystems.into_iter().for_each(|id| self.publish(id));
     }
 
     /// Checks that the state of a namespace allows commands for it.

@@ -40,6 +40,7 @@ pub mod limits;
 mod logs;
 mod namespace;
 mod properties;
+mod published;
 mod registry;
 mod reservations;
 mod reset;

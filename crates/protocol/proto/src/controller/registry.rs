@@ -10,10 +10,11 @@ use super::limits;
 use super::logs::{ErrorRecord, NamespaceChange, SmartCounters};
 use super::namespace::{NamespaceInfo, NamespaceTable};
 use super::properties::Lifecycle;
+use super::published::{Published, Queued};
 use super::reservations::{AccessChange, Reserved, Ticket};
 use super::reset::{Instance, Instances};
 use super::state::{Controller, Soonest};
-use super::visibility::table_of;
+use super::visibility::NamedHosts;
 use crate::ids::{CommandId, ControllerId, NamespaceId, QueueId};
 use crate::time::Instant;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -46,8 +47,8 @@ pub struct Registry {
     /// GENCTR of the discovery log page.
     pub(super) discovery_generation: u64,
     /// The namespaces of a discovery controller: none.
-    no_namespaces: Arc<NamespaceTable>,
-    actions: VecDeque<Action>,
+    pub(super) no_namespaces: Arc<NamespaceTable>,
+    actions: VecDeque<Queued>,
     /// Controllers that may have an event to report.
     pub(super) with_pending_events: BTreeSet<ControllerId>,
     /// The earliest time at which a controller's timer may expire.
@@ -60,7 +61,8 @@ pub(super) struct Subsystem {
     pub(super) config: SubsystemConfig,
     /// Namespaces that have, or had, reservations or registrants.
     pub(super) reserved: BTreeMap<NamespaceId, Reserved>,
-    table: Arc<NamespaceTable>,
+    pub(super) published: Published,
+    pub(super) named: NamedHosts,
     counters: SmartCounters,
     /// The first identifier to try next, if the subsystem has its own range.
     next_controller_id: u16,
@@ -271,10 +273,12 @@ impl Registry {
         }
         let id = SubsystemId(self.next_subsystem);
         self.next_subsystem += 1;
-        let table = table_of(&config, &self.access, 1);
         let (reserved, counters) = (BTreeMap::new(), SmartCounters::default());
-        self.subsystems
-            .insert(id, Subsystem { config, reserved, table, counters, next_controller_id: 0 });
+        let (published, named) = (Published::default(), NamedHosts::of(&config));
+        let next_controller_id = 0;
+        let subsystem =
+            Subsystem { config, reserved, published, named, counters, next_controller_id };
+        self.subsystems.insert(id, subsystem);
         self.discovery_changed(|registry, host| registry.may_see(id, host));
         Ok(id)
     }
@@ -435,7 +439,7 @@ impl Registry {
         let info = namespaces.remove(&namespace).ok_or(ConfigError::NotFound("namespace"))?;
         self.end_reservations(subsystem, namespace);
         self.namespace_changed(subsystem, namespace, NamespaceChange::Went);
-        self.subsystem_mut(subsystem)?.config.visible_to.remove(&namespace);
+        self.subsystem_mut(subsystem)?.replace_visibility(namespace, None)?;
         Ok(info)
     }
 
@@ -472,12 +476,6 @@ impl Registry {
     /// Every subsystem.
     pub fn subsystems(&self) -> impl Iterator<Item = (SubsystemId, &SubsystemConfig)> {
         self.subsystems.iter().map(|(&id, subsystem)| (id, &subsystem.config))
-    }
-
-    /// A subsystem's namespaces, for I/O queues.
-    #[must_use]
-    pub fn namespaces(&self, id: SubsystemId) -> Option<Arc<NamespaceTable>> {
-        self.subsystems.get(&id).map(|subsystem| subsystem.table.clone())
     }
 
     /// The listeners in the discovery log page.
@@ -587,8 +585,14 @@ impl Registry {
 
     /// The next action for other connections. After every change, call it until it returns `None`.
     pub fn poll_action(&mut self) -> Option<Action> {
-        if let Some(action) = self.actions.pop_front() {
-            return Some(action);
+        while let Some(queued) = self.actions.pop_front() {
+            let action = match queued {
+                Queued::Action(action) => Some(action),
+                Queued::Table(subsystem, generation) => self.newest_table(subsystem, generation),
+            };
+            if action.is_some() {
+                return action;
+            }
         }
         while let Some(&controller) = self.with_pending_events.first() {
             match self.poll_event(controller) {
@@ -643,14 +647,12 @@ impl Registry {
         self.subsystem(id).is_some_and(|config| config.allows(host_nqn))
     }
 
-    /// The namespace table of a controller's subsystem; empty on a discovery controller.
-    pub(super) fn table_of(&self, subsystem: Option<SubsystemId>) -> Arc<NamespaceTable> {
-        let table = subsystem.and_then(|id| self.namespaces(id));
-        table.unwrap_or_else(|| self.no_namespaces.clone())
+    pub(super) fn act(&mut self, action: Action) {
+        self.queue(Queued::Action(action));
     }
 
-    pub(super) fn act(&mut self, action: Action) {
-        self.actions.push_back(action);
+    pub(super) fn queue(&mut self, queued: Queued) {
+        self.actions.push_back(queued);
     }
 
     /// The least recently used free identifier. `None` if the subsystem's identifiers are all in
@@ -684,56 +686,6 @@ impl Registry {
 
     pub(super) fn subsystem_mut(&mut self, id: SubsystemId) -> Result<&mut Subsystem, ConfigError> {
         self.subsystems.get_mut(&id).ok_or(ConfigError::NotFound("subsystem"))
-    }
-
-    /// Builds the new table of a subsystem's namespaces.
-    pub(super) fn new_table(&mut self, id: SubsystemId) -> Option<Arc<NamespaceTable>> {
-        let subsystem = self.subsystems.get_mut(&id)?;
-        let generation = subsystem.table.generation() + 1;
-        subsystem.table = table_of(&subsystem.config, &self.access, generation);
-        Some(subsystem.table.clone())
-    }
-
-    /// Publishes a subsystem's new namespaces and notifies its controllers of the change.
-    pub(super) fn namespace_changed(
-        &mut self,
-        id: SubsystemId,
-        namespace: NamespaceId,
-        change: NamespaceChange,
-    ) {
-        self.publish(id);
-        let Some(seen_by) = self.subsystem(id).map(|config| config.visible_to.get(&namespace))
-        else {
-            return;
-        };
-        let seen_by = seen_by.cloned();
-        self.tell(id, namespace, |controller| {
-            let hosts = seen_by.as_ref();
-            hosts.is_none_or(|hosts| hosts.contains(&controller.host_nqn)).then_some(change)
-        });
-    }
-
-    /// Notifies each of a subsystem's controllers of the `change` of a namespace that its host
-    /// sees.
-    pub(super) fn tell(
-        &mut self,
-        id: SubsystemId,
-        namespace: NamespaceId,
-        change: impl Fn(&Controller) -> Option<NamespaceChange>,
-    ) {
-        for controller in self.controllers.values_mut() {
-            if controller.subsystem != Some(id) || controller.lifecycle != Lifecycle::Ready {
-                continue;
-            }
-            let Some(change) = change(controller) else { continue };
-            controller.changed.push(namespace, change);
-            if matches!(change, NamespaceChange::Came | NamespaceChange::Went) {
-                // The ANA log page has changed, and the same event reports that.
-                controller.access_changes += 1;
-            }
-            controller.events.raise(Notice::NamespaceAttribute);
-            self.with_pending_events.insert(controller.id);
-        }
     }
 
     /// Notifies the hosts that `concerns` selects of a new discovery log page.
@@ -783,17 +735,7 @@ impl Registry {
         let controller = self.controllers.remove(&id)?;
         self.with_pending_events.remove(&id);
         self.forget_requests(|owner, _| owner == id);
-        // The controller's connections are closed, so drop actions that complete commands on them.
-        self.actions.retain(|action| match action {
-            Action::Complete { controller, .. }
-            | Action::Forget { controller, .. }
-            | Action::Flush { controller, .. } => *controller != id,
-            Action::Close(teardown) => teardown.controller != id,
-            Action::Namespaces { .. }
-            | Action::SaveReservations { .. }
-            | Action::Access(_)
-            | Action::Reserved { .. } => true,
-        });
+        self.actions.retain(|queued| queued.outlives(id));
         let queues = controller.queues.into_keys().collect();
         Some(Teardown { controller: id, queues, reason })
     }

@@ -13,7 +13,7 @@ use super::config::{ConfigError, PortId, SubsystemConfig, SubsystemId, check_nqn
 use super::limits;
 use super::logs::NamespaceChange;
 use super::namespace::{NamespaceInfo, NamespaceTable};
-use super::registry::Registry;
+use super::registry::{Registry, Subsystem};
 use super::reservations::Reservations;
 use super::state::Controller;
 use crate::ids::NamespaceId;
@@ -70,7 +70,8 @@ pub(super) fn table_of(
     if config.visible_to.is_empty() {
         return Arc::new(all);
     }
-    let named = config.visible_to.values().flatten();
+    let named: BTreeSet<_> = config.visible_to.values().flatten().collect();
+    let named = named.into_iter();
     let named = named.map(|host| (host.clone(), Arc::new(seen(&|id| config.sees(host, id)))));
     let others = Arc::new(seen(&|id| !config.visible_to.contains_key(&id)));
     Arc::new(all.with_hosts(ByHost { named: named.collect(), others }))
@@ -91,12 +92,12 @@ impl Registry {
         kept: Option<Reservations>,
     ) -> Result<(), ConfigError> {
         info.check(namespace)?;
-        let config = &mut self.subsystem_mut(subsystem)?.config;
-        if config.namespaces.contains_key(&namespace) {
+        let found = self.subsystem_mut(subsystem)?;
+        if found.config.namespaces.contains_key(&namespace) {
             return Err(ConfigError::Exists("namespace"));
         }
-        replace_visibility(config, namespace, hosts)?;
-        config.namespaces.insert(namespace, info);
+        found.replace_visibility(namespace, hosts)?;
+        found.config.namespaces.insert(namespace, info);
         if let Some(state) = kept {
             self.take_up(subsystem, namespace, state);
         }
@@ -115,12 +116,12 @@ impl Registry {
         namespace: NamespaceId,
         hosts: Option<BTreeSet<String>>,
     ) -> Result<(), ConfigError> {
-        let config = &mut self.subsystem_mut(subsystem)?.config;
-        if !config.namespaces.contains_key(&namespace) {
+        let found = self.subsystem_mut(subsystem)?;
+        if !found.config.namespaces.contains_key(&namespace) {
             return Err(ConfigError::NotFound("namespace"));
         }
-        let before = replace_visibility(config, namespace, hosts)?;
-        let now = config.visible_to.get(&namespace).cloned();
+        let before = found.replace_visibility(namespace, hosts)?;
+        let now = found.config.visible_to.get(&namespace).cloned();
         if before == now {
             return Ok(());
         }
@@ -156,13 +157,13 @@ impl Registry {
         hosts: Option<BTreeSet<String>>,
     ) -> Result<(), ConfigError> {
         info.check(namespace)?;
-        let config = &mut self.subsystem_mut(subsystem)?.config;
-        if !config.namespaces.contains_key(&namespace) {
+        let found = self.subsystem_mut(subsystem)?;
+        if !found.config.namespaces.contains_key(&namespace) {
             return Err(ConfigError::NotFound("namespace"));
         }
-        let saw = replace_visibility(config, namespace, hosts)?;
-        let sees = config.visible_to.get(&namespace).cloned();
-        let before = config.namespaces.insert(namespace, info).expect("it was found");
+        let saw = found.replace_visibility(namespace, hosts)?;
+        let sees = found.config.visible_to.get(&namespace).cloned();
+        let before = found.config.namespaces.insert(namespace, info).expect("it was found");
         let regrouped = before.ana_group != info.ana_group;
         let change = if before.uuid != info.uuid {
             // The identifier now belongs to a new namespace, without reservations.
@@ -176,8 +177,11 @@ impl Registry {
         self.publish(subsystem);
         self.tell_those_who_see(subsystem, namespace, (&saw, &sees), change);
         if regrouped {
-            self.access_changed(|controller, table| {
-                controller.subsystem == Some(subsystem) && table.find(namespace).is_some()
+            // Ask the configuration: a table would be built again for each of many changes.
+            self.access_changed(|registry, controller| {
+                let config = registry.subsystem(subsystem);
+                controller.subsystem == Some(subsystem)
+                    && config.is_some_and(|config| config.sees(&controller.host_nqn, namespace))
             });
         }
         Ok(())
@@ -231,21 +235,66 @@ impl Registry {
     }
 }
 
-/// Sets the hosts that see a namespace and returns the previous ones. After an error nothing has
-/// changed.
-pub(super) fn replace_visibility(
-    config: &mut SubsystemConfig,
-    namespace: NamespaceId,
-    hosts: Option<BTreeSet<String>>,
-) -> Result<Option<BTreeSet<String>>, ConfigError> {
-    let put = |config: &mut SubsystemConfig, hosts: Option<BTreeSet<String>>| match hosts {
-        Some(hosts) => config.visible_to.insert(namespace, hosts),
-        None => config.visible_to.remove(&namespace),
-    };
-    let before = put(config, hosts);
-    if let Err(error) = config.check_visibility() {
-        put(config, before);
-        return Err(error);
+/// The hosts that the visibility lists of a subsystem name, each with the number of its lists. A
+/// change then needs no look at the lists of other namespaces.
+#[derive(Debug, Default)]
+pub(super) struct NamedHosts(BTreeMap<String, usize>);
+
+impl NamedHosts {
+    /// The hosts that a valid configuration names.
+    pub(super) fn of(config: &SubsystemConfig) -> Self {
+        let mut named = Self::default();
+        config.visible_to.values().for_each(|hosts| named.add(hosts));
+        named
     }
-    Ok(before)
+
+    fn add(&mut self, hosts: &BTreeSet<String>) {
+        for host in hosts {
+            *self.0.entry(host.clone()).or_default() += 1;
+        }
+    }
+
+    fn remove(&mut self, hosts: &BTreeSet<String>) {
+        for host in hosts {
+            if let Some(lists) = self.0.get_mut(host) {
+                *lists -= 1;
+                if *lists == 0 {
+                    self.0.remove(host);
+                }
+            }
+        }
+    }
+}
+
+impl Subsystem {
+    /// Sets the hosts that see a namespace and returns the previous ones. After an error nothing
+    /// has changed.
+    pub(super) fn replace_visibility(
+        &mut self,
+        namespace: NamespaceId,
+        hosts: Option<BTreeSet<String>>,
+    ) -> Result<Option<BTreeSet<String>>, ConfigError> {
+        let before = self.config.visible_to.remove(&namespace);
+        before.iter().for_each(|hosts| self.named.remove(hosts));
+        let Some(hosts) = hosts else { return Ok(before) };
+        if let Err(error) = self.check_named(&hosts) {
+            if let Some(hosts) = before {
+                self.named.add(&hosts);
+                self.config.visible_to.insert(namespace, hosts);
+            }
+            return Err(error);
+        }
+        self.named.add(&hosts);
+        self.config.visible_to.insert(namespace, hosts);
+        Ok(before)
+    }
+
+    /// Checks that another visibility list may name these hosts.
+    fn check_named(&self, hosts: &BTreeSet<String>) -> Result<(), ConfigError> {
+        let new = hosts.iter().filter(|host| !self.named.0.contains_key(*host));
+        if self.named.0.len() + new.clone().count() > limits::MAX_VISIBLE_TO {
+            return Err(ConfigError::TooMany("hosts that namespaces are visible to"));
+        }
+        new.into_iter().try_for_each(|host| check_nqn(host))
+    }
 }

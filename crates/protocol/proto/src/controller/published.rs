@@ -1,0 +1,147 @@
+//! Publishes the namespaces of a subsystem: to its I/O queues as a table, to its hosts as events.
+//!
+//! A change only marks the table as outdated. The registry builds the new one when it is first
+//! needed, so that ten thousand changes do not build ten thousand tables.
+
+use super::config::SubsystemId;
+use super::events::Notice;
+use super::logs::NamespaceChange;
+use super::namespace::NamespaceTable;
+use super::properties::Lifecycle;
+use super::registry::{Action, Registry};
+use super::state::Controller;
+use super::visibility::table_of;
+use crate::ids::{ControllerId, NamespaceId};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::cell::OnceCell;
+
+/// The table of a subsystem's namespaces for I/O queues.
+#[derive(Debug)]
+pub(super) struct Published {
+    /// Empty from a change until the first use.
+    table: OnceCell<Arc<NamespaceTable>>,
+    /// The version of the table.
+    generation: u64,
+}
+
+impl Default for Published {
+    fn default() -> Self {
+        Self { table: OnceCell::new(), generation: 1 }
+    }
+}
+
+/// An action that waits for [`Registry::poll_action`].
+#[derive(Debug)]
+pub(super) enum Queued {
+    /// This action.
+    Action(Action),
+    /// [`Action::Namespaces`] of a subsystem, with the table of this version. If there is a later
+    /// version, its own entry follows, after the rights in the namespaces that were added.
+    Table(SubsystemId, u64),
+}
+
+impl Queued {
+    /// Whether the action stays when this controller is removed. Its connections are closed, so
+    /// actions that complete commands on them do not.
+    pub(super) fn outlives(&self, id: ControllerId) -> bool {
+        match self {
+            Self::Action(
+                Action::Complete { controller, .. }
+                | Action::Forget { controller, .. }
+                | Action::Flush { controller, .. },
+            ) => *controller != id,
+            Self::Action(Action::Close(teardown)) => teardown.controller != id,
+            Self::Action(
+                Action::Namespaces { .. }
+                | Action::SaveReservations { .. }
+                | Action::Access(_)
+                | Action::Reserved { .. },
+            )
+            | Self::Table(..) => true,
+        }
+    }
+}
+
+impl Registry {
+    /// A subsystem's namespaces, for I/O queues.
+    #[must_use]
+    pub fn namespaces(&self, id: SubsystemId) -> Option<Arc<NamespaceTable>> {
+        let subsystem = self.subsystem_of(id)?;
+        let Published { table, generation } = &subsystem.published;
+        let build = || table_of(&subsystem.config, &self.access, *generation);
+        Some(Arc::clone(table.get_or_init(build)))
+    }
+
+    /// The namespace table of a controller's subsystem; empty on a discovery controller.
+    pub(super) fn table_of(&self, subsystem: Option<SubsystemId>) -> Arc<NamespaceTable> {
+        let table = subsystem.and_then(|id| self.namespaces(id));
+        table.unwrap_or_else(|| self.no_namespaces.clone())
+    }
+
+    /// Passes the current namespaces to every I/O queue of a subsystem, if the subsystem exists.
+    /// Hosts get no notice.
+    pub fn publish(&mut self, id: SubsystemId) {
+        let Ok(subsystem) = self.subsystem_mut(id) else { return };
+        let published = &mut subsystem.published;
+        published.generation += 1;
+        published.table.take();
+        let queued = Queued::Table(id, published.generation);
+        self.queue(queued);
+    }
+
+    /// Publishes the namespaces of all subsystems.
+    pub(super) fn publish_all(&mut self) {
+        let subsystems: Vec<_> = self.subsystems().map(|(id, _)| id).collect();
+        subsystems.into_iter().for_each(|id| self.publish(id));
+    }
+
+    /// The action that publishes a subsystem's namespaces, if this is the newest version.
+    pub(super) fn newest_table(&self, subsystem: SubsystemId, generation: u64) -> Option<Action> {
+        let is_newest = self.subsystem_of(subsystem)?.published.generation == generation;
+        let table = self.namespaces(subsystem).filter(|_| is_newest)?;
+        Some(Action::Namespaces { subsystem, table })
+    }
+
+    /// Publishes a subsystem's new namespaces and notifies its controllers of the change.
+    pub(super) fn namespace_changed(
+        &mut self,
+        id: SubsystemId,
+        namespace: NamespaceId,
+        change: NamespaceChange,
+    ) {
+        self.publish(id);
+        let Some(seen_by) = self.subsystem(id).map(|config| config.visible_to.get(&namespace))
+        else {
+            return;
+        };
+        let seen_by = seen_by.cloned();
+        self.tell(id, namespace, |controller| {
+            let hosts = seen_by.as_ref();
+            hosts.is_none_or(|hosts| hosts.contains(&controller.host_nqn)).then_some(change)
+        });
+    }
+
+    /// Notifies each of a subsystem's controllers of the `change` of a namespace that its host
+    /// sees.
+    pub(super) fn tell(
+        &mut self,
+        id: SubsystemId,
+        namespace: NamespaceId,
+        change: impl Fn(&Controller) -> Option<NamespaceChange>,
+    ) {
+        for controller in self.controllers.values_mut() {
+            if controller.subsystem != Some(id) || controller.lifecycle != Lifecycle::Ready {
+                continue;
+            }
+            let Some(change) = change(controller) else { continue };
+            controller.changed.push(namespace, change);
+            if matches!(change, NamespaceChange::Came | NamespaceChange::Went) {
+                // The ANA log page has changed, and the same event reports that.
+                controller.access_changes += 1;
+            }
+            controller.events.raise(Notice::NamespaceAttribute);
+            self.with_pending_events.insert(controller.id);
+        }
+    }
+}
