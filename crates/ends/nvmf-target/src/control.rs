@@ -21,7 +21,32 @@ pub struct Control {
     pub(crate) shared: Arc<TargetShared>,
 }
 
+/// Changes of namespaces that reach the cores together, when this is dropped.
+#[must_use = "the batch ends when this is dropped"]
+pub struct Batch(Arc<TargetShared>);
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        self.0.end_batch();
+    }
+}
+
 impl Control {
+    /// Starts a batch: until its end, no change of a namespace is sent to the cores unless a host's
+    /// command needs it. Thousands of changes take a time proportional to their number only in a
+    /// batch. Queries and Connect see each change at once.
+    ///
+    /// A [`Removal`] is not over before the end of the batch, or [`Control::send_changes`].
+    pub fn batch(&self) -> Batch {
+        self.shared.begin_batch();
+        Batch(Arc::clone(&self.shared))
+    }
+
+    /// Sends the cores the changes of the open batch so far.
+    pub fn send_changes(&self) {
+        self.shared.send_changes();
+    }
+
     /// Shares a namespace as number `nsid` of the subsystem named `nqn`.
     ///
     /// # Errors

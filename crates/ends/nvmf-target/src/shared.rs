@@ -2,6 +2,7 @@
 //!
 //! Connect, admin commands and teardown lock [`Management`]; I/O never does.
 
+mod batches;
 mod host_events;
 mod identifiers;
 mod listeners;
@@ -39,6 +40,7 @@ use crate::route::Route;
 use crate::slots::Slots;
 use crate::store_errors::StoreErrors;
 use crate::tls::TlsTerms;
+use batches::Batches;
 use farblock_proto::capsule::RemoteForm;
 use farblock_proto::controller::{
     Action, AdminOutcome, ConnectRequest, Connected, ErrorRecord, Instance, QueueKind, Refusal,
@@ -71,6 +73,7 @@ pub(crate) struct Management {
     origins: HashMap<ControllerId, host_events::Origin>,
     /// Hosts whose connection was logged.
     visitors: HashMap<ControllerId, Visitor>,
+    batches: Batches,
 }
 
 pub(crate) struct Admitted {
@@ -156,6 +159,7 @@ impl TargetShared {
                 discoveries: Discoveries::default(),
                 origins: HashMap::new(),
                 visitors: HashMap::new(),
+                batches: Batches::default(),
             }),
             meters: Arc::default(),
             admissions: Admissions::default(),
@@ -559,6 +563,7 @@ impl TargetShared {
                 Action::Flush { .. } => unreachable!("flush_on_shutdown is not asked for"),
             }
         }
+        self.retire_stores(management);
     }
 
     /// Queues a claim on blocks; see [`crate::claims`].

@@ -8,7 +8,7 @@ use farblock_proto::ids::NamespaceId;
 use farblock_proto::tcp::Digests;
 use farblock_proto::tcp::host_end::Transfer;
 use farblock_reactor::EngineKind;
-use farblock_target::{Rate, Rates};
+use farblock_target::{Export, Rate, Rates};
 use farblock_wire::{SglDescriptor, Sqe, Status};
 use rig::scripted::*;
 use std::sync::Arc;
@@ -69,5 +69,42 @@ fn a_thousand_limits_change_while_all_are_used() {
         }
         is_over.store(true, Ordering::Relaxed);
     });
+    target.stop().expect("it stops");
+}
+
+/// The lists of a batch reach the cores at its end, or when asked for. Removed stores are released
+/// only then.
+#[test]
+fn the_changes_of_a_batch_reach_the_queues_together() {
+    let disk = || Arc::new(Mem::new(BLOCK as u32, 1 << 16).expect("a size")) as Arc<dyn Namespace>;
+    let target = target_of(EngineKind::Auto, [disk(), disk()], |_| {});
+    let (control, address) = (target.control(), target.addresses()[0]);
+    let (_admin, controller) = admin(address, Digests::NONE);
+    let mut queue = io(address, Digests::NONE, controller, false);
+    let mut read = |nsid: u32| {
+        let (length, transport) = (BLOCK as u32, SglDescriptor::transport(BLOCK as u32));
+        let sqe = Sqe { nsid: nsid.into(), ..blocks(2, 0, 1, transport) };
+        queue.run(sqe, Transfer::FromController(length), &[]).status.code()
+    };
+    let ends = Duration::from_secs(60);
+    let batch = control.batch();
+    for nsid in 3..=NAMESPACES {
+        let export = Export { namespace: disk(), identity: format!("disk {nsid}") };
+        control.add_namespace(NQN, NamespaceId(nsid), &export).expect("it is free");
+    }
+    let removal = control.remove_namespace(NQN, NamespaceId(1)).expect("it is there");
+    control.send_changes();
+    removal.wait(ends).expect("every core has its list");
+    let seen = [1, 2, 3, NAMESPACES].map(&mut read);
+    let (gone, there) = (Status::INVALID_NAMESPACE.code(), Status::SUCCESS.code());
+    assert_eq!(seen, [gone, there, there, there]);
+    let removals = [2, 3].map(|nsid| control.remove_namespace(NQN, NamespaceId(nsid)));
+    let again = Export { namespace: disk(), identity: "again".to_owned() };
+    control.add_namespace(NQN, NamespaceId(3), &again).expect("it is free again");
+    drop(batch);
+    for removal in removals {
+        removal.expect("it is there").wait(ends).expect("the batch is over");
+    }
+    assert_eq!([2, 3, NAMESPACES].map(&mut read), [gone, there, there]);
     target.stop().expect("it stops");
 }

@@ -7,7 +7,6 @@ use crate::change_error::ChangeError;
 use crate::config::Export;
 use crate::events::Event;
 use crate::identity;
-use crate::mailbox::Message;
 use crate::pace::{Pace, Rates};
 use crate::removal::Removal;
 use crate::reservations::{self, ReservationStore};
@@ -20,7 +19,6 @@ use farblock_reactor::os;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc;
 
 struct Exported {
     backing: Backing,
@@ -94,6 +92,8 @@ pub(crate) struct Exports {
     subsystems: HashMap<SubsystemId, BTreeMap<NamespaceId, Exported>>,
     /// Rate limits of hosts by name, and their consumption.
     hosts: HashMap<SubsystemId, BTreeMap<String, (Rates, HostTerms)>>,
+    /// Snapshots of subsystems that have not changed since. The queues of all hosts share one.
+    snapshots: HashMap<SubsystemId, Arc<Backings>>,
     last_id: u64,
 }
 
@@ -118,6 +118,7 @@ impl Exports {
     }
 
     fn of(&mut self, subsystem: SubsystemId) -> &mut BTreeMap<NamespaceId, Exported> {
+        self.snapshots.remove(&subsystem);
         self.subsystems.entry(subsystem).or_default()
     }
 
@@ -139,16 +140,22 @@ impl Exports {
         Some(&*exported.backing.namespace)
     }
 
-    pub(crate) fn snapshot(&self, subsystem: SubsystemId) -> Arc<Backings> {
+    pub(crate) fn snapshot(&mut self, subsystem: SubsystemId) -> Arc<Backings> {
+        if let Some(snapshot) = self.snapshots.get(&subsystem) {
+            return Arc::clone(snapshot);
+        }
         let exported = self.subsystems.get(&subsystem).into_iter().flatten();
         let backings = exported.map(|(nsid, exported)| (*nsid, exported.backing.clone()));
         let hosts = self.hosts.get(&subsystem).into_iter().flatten();
         let hosts = hosts.map(|(host, (_, terms))| (host.clone(), terms.clone()));
-        Arc::new(backings.collect::<Backings>().with_hosts(hosts.collect()))
+        let snapshot = Arc::new(backings.collect::<Backings>().with_hosts(hosts.collect()));
+        self.snapshots.insert(subsystem, Arc::clone(&snapshot));
+        snapshot
     }
 
     /// Sets a host's rate limits. If they equal the present ones, does nothing and returns false.
     fn limit_host(&mut self, subsystem: SubsystemId, host: &str, rates: &Rates) -> bool {
+        self.snapshots.remove(&subsystem);
         let hosts = self.hosts.entry(subsystem).or_default();
         let known = hosts.get(host);
         let before = known.map_or_else(Rates::default, |(rates, _)| *rates);
@@ -180,6 +187,7 @@ impl Exports {
     }
 
     pub(crate) fn forget_hosts(&mut self, subsystem: SubsystemId) {
+        self.snapshots.remove(&subsystem);
         self.hosts.remove(&subsystem);
     }
 
@@ -191,8 +199,9 @@ impl Exports {
     }
 
     /// The stores of all subsystems, for the cores to open.
-    pub(crate) fn snapshots(&self) -> Vec<Arc<Backings>> {
-        self.subsystems.keys().map(|subsystem| self.snapshot(*subsystem)).collect()
+    pub(crate) fn snapshots(&mut self) -> Vec<Arc<Backings>> {
+        let subsystems: Vec<_> = self.subsystems.keys().copied().collect();
+        subsystems.into_iter().map(|subsystem| self.snapshot(subsystem)).collect()
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -276,7 +285,7 @@ impl TargetShared {
                 }
             }
         }
-        self.act(&mut management);
+        self.act_after_batch(&mut management);
     }
 
     /// Makes a change, which may remove a namespace, and applies its consequences.
@@ -292,18 +301,9 @@ impl TargetShared {
         let subsystem = management.registry.find_subsystem(nqn);
         let subsystem = subsystem.ok_or_else(|| ChangeError::NoSubsystem(nqn.to_owned()))?;
         let removed = make(&mut management, subsystem)?;
-        self.act(&mut management);
-        Ok(removed.map(|exported| self.retire(exported.backing)))
-    }
-
-    /// Lets every core close its queue into a store that was removed from the lists. Each core has
-    /// received the new list before this message, so no connection can reach the store any more.
-    fn retire(&self, backing: Backing) -> Removal {
-        let (share, shares) = mpsc::channel();
-        for mailbox in self.mailboxes() {
-            mailbox.post(Message::Retire(backing.id, share.clone()));
-        }
-        Removal::new(shares, backing.namespace)
+        let removal = removed.map(|exported| management.batches.retire(exported.backing));
+        self.act_after_batch(&mut management);
+        Ok(removal)
     }
 
     pub(crate) fn add_namespace(

@@ -59,16 +59,16 @@ impl TargetShared {
             self.act(&mut management);
             self.observed.log_change(&Event::SubsystemAdded(nqn.clone()));
         }
-        for (&nsid, export) in &subsystem.exports {
-            let sharing = subsystem.sharing(nsid);
-            let store = subsystem.reservations.get(&nsid);
-            if let Err(error) = self.add_namespace(&nqn, nsid, export, &sharing, store) {
-                // Ignore the removals: the stores close with the cores' queues.
-                let _ = self.remove_subsystem(&nqn);
-                return Err(error);
-            }
-        }
-        Ok(())
+        self.begin_batch();
+        let added = subsystem.exports.iter().try_for_each(|(&nsid, export)| {
+            let (sharing, store) = (subsystem.sharing(nsid), subsystem.reservations.get(&nsid));
+            self.add_namespace(&nqn, nsid, export, &sharing, store)
+        });
+        self.end_batch();
+        added.inspect_err(|_| {
+            // Ignore the removals: the stores close with the cores' queues.
+            let _ = self.remove_subsystem(&nqn);
+        })
     }
 
     /// Hosts learn of the namespaces first, and of the subsystem's removal when their connections
@@ -80,8 +80,13 @@ impl TargetShared {
             let config = management.registry.subsystem(id).expect("it was found");
             config.namespaces.keys().copied().collect()
         };
+        self.begin_batch();
         let removals = namespaces.into_iter().map(|nsid| self.remove_namespace(nqn, nsid));
-        let removals = removals.collect::<Result<Vec<_>, _>>()?;
+        let removals = removals.collect::<Result<Vec<_>, _>>();
+        self.end_batch();
+        // An open batch of the caller's would keep the lists until there is no subsystem any more.
+        self.send_changes();
+        let removals = removals?;
         let mut gone = None;
         self.change_registry(nqn, |registry, id| {
             gone = Some(id);
