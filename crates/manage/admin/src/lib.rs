@@ -21,6 +21,7 @@ mod confinement;
 mod legs;
 mod live;
 mod metrics;
+mod open_disks;
 mod open_timeouts;
 mod stats;
 mod status;

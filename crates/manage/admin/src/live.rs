@@ -1,13 +1,17 @@
 //! Applies steps of a change to the running target.
 
 use crate::legs::{AllLegs, Legs, MirrorOrder};
+use crate::open_disks::{OpenDisks, absolute};
 use crate::open_timeouts::{Aside, OpenTimeouts, Wanted};
 use farblock_backends::file::FileDisk;
 use farblock_backends::{FileProblem, OpenError};
 use farblock_block::Namespace as Store;
 use farblock_proto::controller::{AddressFamily, AnaState, PortAccess, Referral};
 use farblock_proto::ids::NamespaceId;
-use farblock_state::{Ana, Document, Host, Limits, Listener, Namespace, Running, Step, Tls};
+use farblock_state::{
+    Ana, Document, Failed, Host, Limits, Listener, Namespace, Running, Step, Tls,
+};
+use farblock_state::{reconcile, take_all_back};
 use farblock_target::{
     Control, DEFAULT_BURST, DEFAULT_WEIGHT, Export, HostKeys, Rate, Rates, Removal,
     ReservationStore, Sharing, Subsystem, TlsPolicy,
@@ -17,7 +21,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Time limit for a namespace's last operations. Slower ones continue in the background, and their
 /// file stays locked until then.
@@ -131,15 +135,15 @@ pub(crate) struct Live {
     pub(crate) control: Control,
     opener: Arc<dyn Open>,
     pub(crate) patience: OpenTimeouts,
-    disks: Disks,
+    disks: OpenDisks,
     pub(crate) legs: AllLegs,
     pub(crate) keys: Keys,
     /// The hosts' limits, by subsystem NQN and host NQN.
     limits: BTreeMap<(String, String), Limits>,
     /// Copy speeds of mirrors, from the document.
     copy_speeds: BTreeMap<(String, u32), u64>,
-    /// Storage that earlier steps of the current change removed.
-    parked: Vec<Opened>,
+    /// Removals of the current change that may not be over yet.
+    removals: Vec<Removal>,
 }
 
 /// Data to undo a step.
@@ -172,8 +176,8 @@ impl Live {
         }
         let (keys, limits, copy_speeds) = (Keys::new(), BTreeMap::new(), BTreeMap::new());
         let patience = OpenTimeouts::default();
-        let parked = Vec::new();
-        Self { control, opener, patience, disks, legs, keys, limits, copy_speeds, parked }
+        let (removals, disks) = (Vec::new(), OpenDisks::new(disks));
+        Self { control, opener, patience, disks, legs, keys, limits, copy_speeds, removals }
     }
 
     fn read_keys(
@@ -268,10 +272,36 @@ impl Live {
         Ok((self.keys.remove(&(nqn.to_owned(), host.to_owned())), limits))
     }
 
+    /// Takes all steps, or none. The cores get all changes of namespaces together.
+    pub(crate) fn take_all(&mut self, steps: &[Step]) -> Result<Vec<Undo>, Failed> {
+        let batch = self.control.batch();
+        let done = reconcile(self, steps);
+        self.drain();
+        drop(batch);
+        done
+    }
+
+    /// Rolls back the steps of [`Self::take_all`]. Returns the failures, as sentences.
+    pub(crate) fn undo_all(&mut self, done: Vec<Undo>) -> Vec<String> {
+        let batch = self.control.batch();
+        let left = take_all_back(self, done);
+        self.drain();
+        drop(batch);
+        left
+    }
+
+    /// Waits for the removals so far. Later steps may need what the namespaces had.
+    fn drain(&mut self) {
+        if !self.removals.is_empty() {
+            self.control.send_changes();
+            drain(std::mem::take(&mut self.removals));
+        }
+    }
+
     /// Finishes a change: closes the storage that it removed or kept for an undo. Closing a file
     /// may hang like any file operation.
     pub(crate) fn settle(&mut self, done: Vec<Undo>) {
-        let parked = std::mem::take(&mut self.parked);
+        let parked = self.disks.take_parked();
         if parked.is_empty() && !done.iter().any(Undo::has_disk) {
             return;
         }
@@ -287,7 +317,7 @@ impl Live {
     /// Whether another file has replaced a namespace's file under the same name. False for storage
     /// that is not a plain file.
     pub(crate) fn is_replaced(&self, nqn: &str, nsid: u32) -> Result<bool, String> {
-        let opened = self.disks.get(&(nqn.to_owned(), nsid));
+        let opened = self.disks.get(nqn, nsid);
         let Some(file) = opened.and_then(|opened| opened.file.clone()) else { return Ok(false) };
         let what = file.path().display().to_string();
         let look = move || file.is_replaced().map_err(|error| error.to_string());
@@ -324,34 +354,31 @@ impl Live {
 
     /// Opens the storage of a namespace. Unlocks a file of the same name that this change replaces.
     fn open(&mut self, namespace: &Namespace, instead: Option<&Opened>) -> Result<Opened, String> {
-        let in_the_way: Vec<_> =
-            self.parked.iter().chain(instead).filter_map(|opened| opened.file.clone()).collect();
-        // Only files with this name: another program could lock any other unlocked file meanwhile.
-        let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        self.drain();
         let name = namespace.path.strip_prefix("file:").unwrap_or(&namespace.path);
         let wanted = absolute(Path::new(name));
-        let is_it = |file: &Arc<FileDisk>| absolute(file.path()) == wanted;
-        let unlocked: Vec<_> = in_the_way.into_iter().filter(is_it).collect();
-        let has_it = |opened: &Opened| {
-            let others = opened.file.iter().filter(|file| is_it(file));
-            let mut others = others.filter(|file| !unlocked.iter().any(|it| Arc::ptr_eq(it, file)));
-            others.any(|file| !namespace.read_only || !file.is_opened_to_read())
+        // Only files with this name: another program could lock any other unlocked file meanwhile.
+        let replaced = instead.and_then(|opened| opened.file.as_ref());
+        let replaced = replaced.filter(|file| absolute(file.path()) == wanted);
+        let unlocked: Vec<_> = self.disks.parked_files(&wanted).chain(replaced).cloned().collect();
+        let has_it = |file: &Arc<FileDisk>| {
+            let is_it = unlocked.iter().any(|it| Arc::ptr_eq(it, file));
+            !is_it && (!namespace.read_only || !file.is_opened_to_read())
         };
         // Refuse a file that another namespace has: opening it would wait for the lock, and block
         // all changes meanwhile.
-        if let Some(((nqn, nsid), _)) = self.disks.iter().find(|(_, opened)| has_it(opened)) {
+        let mut others = self.disks.of_file(&wanted);
+        if let Some(((nqn, nsid), _)) = others.find(|(_, file)| has_it(file)) {
             return Err(format!(
                 "{} is shared already, as namespace {nsid} of {nqn}: remove that first (two \
                  writers would destroy it)",
                 namespace.path
             ));
         }
-        let instead_of = instead.map(|opened| &opened.namespace);
         let opened = self.open_aside(namespace, &unlocked)?;
         let checked = Ok(opened).and_then(|mut opened| {
-            let is_one = |other: &&Arc<dyn Store>| Arc::ptr_eq(other, &opened.namespace);
-            let mut others = self.disks.values().map(|other| &other.namespace);
-            if others.any(|other| is_one(&other)) && !instead_of.is_some_and(|it| is_one(&it)) {
+            let is_one = |other: &Opened| Arc::ptr_eq(&other.namespace, &opened.namespace);
+            if self.disks.has_store(&opened.namespace) && !instead.is_some_and(is_one) {
                 return Err(format!("{} is shared already", namespace.path));
             }
             if let (Some(file), Some(size)) = (&opened.file, namespace.size) {
@@ -360,9 +387,9 @@ impl Live {
             if let Some(uuid) = namespace.uuid {
                 opened.identity = uuid.to_string();
             }
-            let is_shared = |other: &Opened| other.identity == opened.identity;
-            let instead = instead.is_some_and(is_shared);
-            let is_twice = !instead && self.disks.values().any(is_shared);
+            let is_its = |other: &Opened| other.identity == opened.identity;
+            let is_twice =
+                !instead.is_some_and(is_its) && self.disks.has_identity(&opened.identity);
             if let Some(uuid) = namespace.uuid.filter(|_| is_twice) {
                 return Err(format!(
                     "another disk that is shared here has the UUID {uuid}, and hosts would take \
@@ -432,10 +459,10 @@ impl Live {
 
     fn remove(&mut self, nqn: &str, nsid: u32) -> Result<Opened, String> {
         let removal = self.control.remove_namespace(nqn, NamespaceId(nsid));
-        drain(removal.map_err(|error| error.to_string())?);
+        self.removals.push(removal.map_err(|error| error.to_string())?);
         self.legs.set(nqn, nsid, None);
         self.copy_speeds.remove(&(nqn.to_owned(), nsid));
-        Ok(self.disks.remove(&(nqn.to_owned(), nsid)).expect("what is shared is known"))
+        Ok(self.disks.remove(nqn, nsid).expect("what is shared is known"))
     }
 
     /// Replaces the storage of a namespace.
@@ -450,7 +477,8 @@ impl Live {
         // If the document's size is larger than the disk, the disk is extended later.
         sharing.blocks = sharing.blocks.filter(|blocks| *blocks <= has);
         let removal = self.control.replace_namespace_as(nqn, id, &export, &sharing);
-        drain(removal.map_err(|error| error.to_string())?);
+        self.removals.push(removal.map_err(|error| error.to_string())?);
+        self.drain();
         self.legs.set(nqn, nsid, new.legs.as_ref());
         self.copy_speeds.remove(&(nqn.to_owned(), nsid));
         let old = self.disks.insert((nqn.to_owned(), nsid), new);
@@ -458,8 +486,7 @@ impl Live {
     }
 
     fn change(&mut self, nqn: &str, nsid: u32, from: &Namespace, to: &Namespace) -> Taken {
-        let key = (nqn.to_owned(), nsid);
-        let opened = self.disks.get(&key).expect("what is shared is known").clone();
+        let opened = self.disks.get(nqn, nsid).expect("what is shared is known").clone();
         let mut undo = Undo::Changed(nqn.to_owned(), nsid, from.clone(), None);
         // Reopening cannot help a disk that was opened for writing and is write-protected now.
         if from.read_only && !to.read_only && opened.is_opened_to_read() {
@@ -494,7 +521,7 @@ impl Live {
 
     /// Applies size, write protection and all other settings to a namespace.
     pub(crate) fn shape(&mut self, nqn: &str, nsid: u32, to: &Namespace) -> Result<(), String> {
-        let opened = &self.disks[&(nqn.to_owned(), nsid)];
+        let opened = self.disks.get(nqn, nsid).expect("what is shared is known");
         if let Some(file) = &opened.file {
             self.measure(file, to.size)?;
         }
@@ -505,7 +532,7 @@ impl Live {
     /// that hangs.
     fn share_as(&mut self, nqn: &str, nsid: u32, to: &Namespace) -> Result<(), String> {
         let id = NamespaceId(nsid);
-        let opened = &self.disks[&(nqn.to_owned(), nsid)];
+        let opened = self.disks.get(nqn, nsid).expect("what is shared is known");
         let has = opened.namespace.geometry().blocks;
         if let Some(wanted) = blocks(to).filter(|blocks| *blocks > has) {
             return Err(too_small(opened, wanted, has));
@@ -583,7 +610,7 @@ impl Running for Live {
             }
             Step::RemoveNamespace { nqn, nsid, namespace } => {
                 let opened = self.remove(nqn, *nsid)?;
-                self.parked.push(opened.clone());
+                self.disks.park(opened.clone());
                 Ok(Undo::Removed(nqn.clone(), *nsid, namespace.clone(), opened))
             }
             Step::ChangeNamespace { nqn, nsid, from, to } => self.change(nqn, *nsid, from, to),
@@ -621,6 +648,8 @@ impl Running for Live {
                 self.allow(&nqn, &host, keys)
             }
             Undo::Removed(nqn, nsid, namespace, opened) => {
+                // A namespace that was added after this one may still have the same file locked.
+                self.drain();
                 if let Some(file) = &opened.file {
                     self.lock(file)?;
                 }
@@ -657,18 +686,27 @@ fn too_small(opened: &Opened, wanted: u64, has: u64) -> String {
     )
 }
 
-/// Waits for a namespace's last operations. After [`DRAIN_TIME`], leaves the wait to a thread.
-fn drain(removal: Removal) {
-    let Err(mut removal) = removal.wait(DRAIN_TIME) else { return };
-    tracing::warn!("{removal:?} goes on: its last operations take long");
+/// Waits for the last operations of namespaces. After [`DRAIN_TIME`], leaves the wait to a thread.
+fn drain(removals: Vec<Removal>) {
+    let until = Instant::now() + DRAIN_TIME;
+    let wait = |removal: Removal| removal.wait(until.saturating_duration_since(Instant::now()));
+    let slow: Vec<_> = removals.into_iter().filter_map(|removal| wait(removal).err()).collect();
+    if slow.is_empty() {
+        return;
+    }
+    for removal in &slow {
+        tracing::warn!("{removal:?} continues in the background: its last operations take long");
+    }
     let wait = move || {
-        while let Err(goes_on) = removal.wait(DRAIN_TIME) {
-            removal = goes_on;
+        for mut removal in slow {
+            while let Err(continues) = removal.wait(DRAIN_TIME) {
+                removal = continues;
+            }
         }
     };
     let waiting = std::thread::Builder::new().name("removal".to_owned()).spawn(wait);
     if let Err(error) = waiting {
-        tracing::warn!("nobody waits for its end: {error}");
+        tracing::warn!("no thread can wait for the end of removals: {error}");
     }
 }
 

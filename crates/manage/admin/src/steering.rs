@@ -9,7 +9,7 @@ use crate::open_timeouts::Aside;
 use crate::stats::Stats;
 use crate::status::Status;
 use farblock_state::{Document, Failed, Host, Kept, Problem, Step, Store, StoreError};
-use farblock_state::{doors_kept, merge, reconcile, steps, take_all_back};
+use farblock_state::{doors_kept, merge, steps};
 use farblock_target::{Control, Observer, Report};
 use std::fmt;
 use std::net::SocketAddr;
@@ -280,7 +280,7 @@ impl Steering {
         let step = inner.live.key_changed(nqn, host, entry).map_err(Refused::Configuration)?;
         let Some(step) = step else { return Ok(None) };
         let (said, steps) = (step.to_string(), [step]);
-        let done = reconcile(&mut inner.live, &steps);
+        let done = inner.live.take_all(&steps);
         let (done, failed) = done.map_or_else(|why| (Vec::new(), Some(why)), |done| (done, None));
         inner.live.settle(done);
         failed.map_or(Ok(Some(said)), |why| Err(Refused::Failed(why)))
@@ -448,7 +448,7 @@ impl Inner {
         steps: &[Step],
     ) -> Result<Vec<String>, Refused> {
         let said: Vec<_> = steps.iter().map(ToString::to_string).collect();
-        let done = reconcile(&mut self.live, steps).map_err(|failed| {
+        let done = self.live.take_all(steps).map_err(|failed| {
             self.live.settle(Vec::new());
             Refused::Failed(failed)
         })?;
@@ -457,7 +457,7 @@ impl Inner {
         if let Some(store) = self.store.as_ref().filter(|_| is_new)
             && let Err(error) = store.save(&kept)
         {
-            let left = take_all_back(&mut self.live, done);
+            let left = self.live.undo_all(done);
             self.live.settle(Vec::new());
             return Err(Refused::Store(error, left));
         }

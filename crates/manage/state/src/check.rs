@@ -189,13 +189,12 @@ fn check_subsystem(
         let sentence = format!("no more than {} hosts can be listed", limits::MAX_ALLOWED_HOSTS);
         return Err(Problem::new(at(".hosts"), sentence));
     }
+    let mut owners = BTreeMap::new();
     for (name, host) in &subsystem.hosts {
         let field = at(&format!(".hosts.{name}"));
         nqn_of(field.clone(), name)?;
         check_host(&field, host)?;
-        let is_same = |other: &(&String, &Host)| other.0 < name && other.1.host_id == host.host_id;
-        let same = subsystem.hosts.iter().find(is_same).filter(|_| host.host_id.is_some());
-        if let Some((other, _)) = same {
+        if let Some(other) = host.host_id.and_then(|id| owners.insert(id, name)) {
             let sentence = format!("{other} has this identifier: each host has its own");
             return Err(Problem::new(format!("{field}.host_id"), sentence));
         }
