@@ -27,6 +27,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("attach", &["block", "frontend", "reactor"]),
     ("state", &["proto", "wire"]),
     ("admin", &["backends", "block", "proto", "state", "target"]),
+    ("spdk-rpc", &["admin", "backends", "block", "proto", "state", "target"]),
     ("bench", &["block", "random", "reactor"]),
     (
         "fleet",
@@ -63,8 +64,8 @@ const ARROWS: &[(&str, &[&str])] = &[
         "cli",
         &[
             "admin", "attach", "backends", "bench", "block", "command", "daemon", "fleet",
-            "frontend", "host", "measure", "proto", "rbd", "reactor", "secure", "state", "target",
-            "tls", "volumes", "wire",
+            "frontend", "host", "measure", "proto", "rbd", "reactor", "secure", "spdk-rpc", "state",
+            "target", "tls", "volumes", "wire",
         ],
     ),
 ];

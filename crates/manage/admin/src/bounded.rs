@@ -36,7 +36,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// A connection's activity, shared by its listener and its request handler.
 #[derive(Clone, Debug)]
-pub(crate) struct Activity(Arc<ActivityState>);
+pub struct Activity(Arc<ActivityState>);
 
 #[derive(Debug)]
 struct ActivityState {
@@ -53,7 +53,7 @@ impl Activity {
     }
 
     /// Marks the connection busy until the returned value is dropped.
-    pub(crate) fn begin(&self) -> Asked {
+    pub fn begin(&self) -> Asked {
         self.0.asked.fetch_add(1, Ordering::Relaxed);
         Asked(self.clone())
     }
@@ -71,7 +71,7 @@ impl ActivityState {
 
 /// A request, until its answer is sent.
 #[derive(Debug)]
-pub(crate) struct Asked(Activity);
+pub struct Asked(Activity);
 
 impl Drop for Asked {
     fn drop(&mut self) {
@@ -157,7 +157,8 @@ impl HttpBody for Answering {
     }
 }
 
-pub(crate) struct Bounded<L> {
+/// A listener with a limit on its connections.
+pub struct Bounded<L> {
     listener: L,
     most: usize,
     idle: Duration,
@@ -184,7 +185,7 @@ impl QuestionPlace {
 
 impl<L> Bounded<L> {
     /// Limits `listener` to `most` connections, each idle for at most `idle`.
-    pub(crate) fn new(listener: L, most: usize, idle: Duration) -> Bounded<L> {
+    pub fn new(listener: L, most: usize, idle: Duration) -> Bounded<L> {
         Bounded { listener, most, idle, places: Vec::new() }
     }
 
@@ -226,7 +227,7 @@ impl<L: Listener> Listener for Bounded<L> {
 }
 
 /// A connection of the listener.
-pub(crate) struct Connection<S> {
+pub struct Connection<S> {
     stream: S,
     activity: Activity,
     idle: Duration,
@@ -238,11 +239,12 @@ pub(crate) struct Connection<S> {
 
 impl<S> Connection<S> {
     /// The stream below the limits.
-    pub(crate) fn get_ref(&self) -> &S {
+    pub fn get_ref(&self) -> &S {
         &self.stream
     }
 
-    pub(crate) fn activity(&self) -> Activity {
+    /// Its activity, for the handler of its requests.
+    pub fn activity(&self) -> Activity {
         self.activity.clone()
     }
 

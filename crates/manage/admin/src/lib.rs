@@ -6,8 +6,7 @@
 //! Prometheus' format. [`Client`] is the client side, and `docs/openapi.json` describes the
 //! interface. [`Remote`] is the interface on TCP, for clients with a token, over HTTPS with a
 //! [`Certificate`]. [`Ui`] is the dashboard: a page and the interface behind a token, on TCP;
-//! `dashboard/` has its sources, `ui/` the build output. [`serve_spdk`] serves clients that speak
-//! SPDK's JSON-RPC.
+//! `dashboard/` has its sources, `ui/` the build output.
 //!
 //! **Contract.** Each change is atomic, and changes are serialized. A client gets the answer after
 //! the target has changed; if there is a store, the change is durable then. No code of this crate
@@ -60,8 +59,6 @@ mod server;
 #[cfg(unix)]
 mod socket;
 #[cfg(unix)]
-mod spdk;
-#[cfg(unix)]
 mod tls_listener;
 #[cfg(test)]
 mod trial;
@@ -91,6 +88,8 @@ pub use attached::{AttachedPath, AttachedStatus, ReadAttached};
 #[cfg(unix)]
 pub use audit::AUDIT;
 #[cfg(unix)]
+pub use bounded::{Activity, Asked, Bounded, Connection};
+#[cfg(unix)]
 pub use certificate::{Certificate, Pem, ReadPem, Trust};
 #[cfg(unix)]
 pub use client::{Answer, Client, ClientError};
@@ -105,10 +104,8 @@ pub use remote::{Remote, Role, Tokens};
 #[cfg(unix)]
 pub use server::{OnTcp, Server, serve, serve_cluster};
 #[cfg(unix)]
-pub use socket::{OthersStep, step_of_others};
+pub use socket::{OthersStep, bind as bind_socket, step_of_others};
 #[cfg(unix)]
 pub use socket::{sockets_in, unfinished_in};
-#[cfg(unix)]
-pub use spdk::{Bdevs, SpdkRpc, SpdkServer, serve_spdk};
 #[cfg(unix)]
 pub use ui::{Token, Ui};

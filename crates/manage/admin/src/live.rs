@@ -55,7 +55,8 @@ impl Opened {
     }
 
     /// Whether it is open for reading only, and must be opened again before it accepts writes.
-    pub(crate) fn is_opened_to_read(&self) -> bool {
+    #[must_use]
+    pub fn is_opened_to_read(&self) -> bool {
         match &self.file {
             Some(file) => file.is_opened_to_read(),
             None => self.namespace.geometry().read_only,

@@ -21,7 +21,10 @@ const STICKY: u32 = 0o1000;
 /// Creates a listening socket at `path`. Replaces a dead process's socket, but not a live one's.
 /// The socket is created under a temporary name and restricted to its owner before it becomes
 /// visible.
-pub(crate) fn bind(path: &Path) -> io::Result<UnixListener> {
+///
+/// # Errors
+/// If it cannot, or a process answers there, or other users could replace the socket.
+pub fn bind(path: &Path) -> io::Result<UnixListener> {
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         check_folder(folder)?;

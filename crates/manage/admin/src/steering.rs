@@ -351,8 +351,7 @@ impl Steering {
     }
 
     /// The raw counters. Does not start latency measurement.
-    #[cfg(unix)]
-    pub(crate) fn counts(&self) -> farblock_target::Stats {
+    pub fn counts(&self) -> farblock_target::Stats {
         self.control.stats()
     }
 

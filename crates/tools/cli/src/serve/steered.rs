@@ -10,13 +10,12 @@ use crate::error::{Failure, Result, listening, os};
 use crate::signals::Hangup;
 use crate::steer;
 use farblock_admin::{
-    Bdevs, Configured, Disks, Keys, NotOpened, OnTcp, Open, Opened, Server, SpdkRpc, SpdkServer,
-    Steering,
+    Certificate, Configured, Disks, Keys, NotOpened, OnTcp, Open, Opened, Server, Steering, serve,
 };
-use farblock_admin::{Certificate, serve, serve_spdk};
 use farblock_proto::controller::{AddressFamily, Referral};
 use farblock_proto::ids::NamespaceId;
 use farblock_state::{Ana, Document, Host, Namespace, Store, StoreError, Tls, merge};
+use farblock_spdk_rpc::{Bdevs, SpdkRpc, SpdkServer, serve_spdk};
 use farblock_target::{HostKeys, Subsystem, Target, TargetConfig};
 use std::io::ErrorKind;
 use std::net::SocketAddr;

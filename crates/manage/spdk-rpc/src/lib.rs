@@ -11,6 +11,9 @@
 //! **Not implemented.** Listeners of a single subsystem: hosts reach every subsystem at every
 //! address, and an ANA state applies to all of them. Metadata and protection information.
 
+#![cfg(unix)]
+#![forbid(unsafe_code)]
+
 mod bdev_calls;
 mod bdevs;
 mod frame;
@@ -26,16 +29,15 @@ mod server;
 mod stat_calls;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod trial;
 mod view;
 mod visibility_calls;
 
 pub use bdevs::Bdevs;
 pub use server::{SpdkServer, serve_spdk};
 
-use crate::audit::AUDIT;
-use crate::live::Open;
-use crate::open_timeouts::OpenTimeouts;
-use crate::steering::{Refused, Reread, Steering};
+use farblock_admin::{AUDIT, Open, OpenTimeouts, Refused, Reread, Steering};
 use farblock_state::{Document, Host};
 use message::{Answer, INVALID_STATE, METHOD_NOT_FOUND, Params, RpcError};
 use std::collections::{BTreeMap, BTreeSet};

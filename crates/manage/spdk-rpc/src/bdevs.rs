@@ -1,10 +1,11 @@
 //! Block devices by SPDK's names, with their open storage, whether or not a namespace uses them.
 
 use super::limits::{MAX_BDEVS, MAX_NAME};
-use super::message::{Errno, RpcError};
-use crate::live::{NotOpened, Open, Opened};
+use super::message::{Errno, INTERNAL_ERROR, Params, RpcError};
+use farblock_admin::{NotOpened, Open, Opened};
 use farblock_state::{Host, Limits, Namespace};
 use farblock_target::HostKeys;
+use serde::de::DeserializeOwned;
 use std::sync::{Arc, Mutex, MutexGuard};
 use uuid::Uuid;
 
@@ -169,4 +170,15 @@ impl Open for Opener {
     fn keys(&self, subsystem: &str, name: &str, host: &Host) -> Result<Option<HostKeys>, String> {
         self.opener.keys(subsystem, name, host)
     }
+}
+
+/// The parameters of a method for bdevs.
+pub(super) fn parse<T: DeserializeOwned>(params: Params) -> Result<T, RpcError> {
+    let error = RpcError::new(INTERNAL_ERROR, "spdk_json_decode_object failed");
+    params.parse().map_err(|sentence| error.because(sentence))
+}
+
+/// The refusal of such parameters.
+pub(super) fn invalid(sentence: impl ToString) -> RpcError {
+    RpcError::from(Errno::Invalid).because(sentence)
 }

@@ -4,9 +4,8 @@ use super::SpdkRpc;
 use super::frame::Framer;
 use super::limits::{MAX_CONNECTIONS, MAX_REQUEST_BYTES};
 use super::message::{PARSE_ERROR, refusal};
-use crate::bounded::{Bounded, Connection};
-use crate::socket;
 use axum::serve::Listener;
+use farblock_admin::{Bounded, Connection, bind_socket};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -44,7 +43,7 @@ impl Drop for SpdkServer {
 /// # Errors
 /// Why it cannot.
 pub fn serve_spdk(rpc: SpdkRpc, path: &Path) -> io::Result<SpdkServer> {
-    let socket = socket::bind(path)?;
+    let socket = bind_socket(path)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (stop, stopped) = oneshot::channel::<()>();
     let work = move || {
@@ -53,7 +52,7 @@ pub fn serve_spdk(rpc: SpdkRpc, path: &Path) -> io::Result<SpdkServer> {
                 _ = stopped => {}
                 result = accept(socket, Arc::new(rpc)) => {
                     if let Err(error) = result {
-                        tracing::error!("SPDK's clients are answered no more: {error}");
+                        tracing::error!("the SPDK socket has stopped: {error}");
                     }
                 }
             }

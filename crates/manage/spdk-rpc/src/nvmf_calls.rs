@@ -4,9 +4,9 @@ use super::bdev_calls::is_claimed;
 use super::bdevs::Bdev;
 use super::keyring_calls::Keyring;
 use super::message::{Answer, Errno, INTERNAL_ERROR, INVALID_PARAMETERS, Params, RpcError};
-use super::view::{View, is_discovery, no_subsystem};
-use super::{Extra, Method, SpdkRpc, Table, listener_calls, method, refused, unsupported};
-use crate::steering::Reread;
+use super::view::{View, is_discovery, no_subsystem, shown_address};
+use super::{Extra, Method, SpdkRpc, Table, method, refused, unsupported};
+use farblock_admin::Reread;
 use farblock_proto::controller::{USUAL_ANA_GROUP, limits};
 use farblock_state::{Eui64, Host, Namespace, Subsystem};
 use serde::Deserialize;
@@ -190,7 +190,7 @@ fn create_subsystem(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer 
         document.subsystems.insert(name, subsystem);
     });
     made.map_err(|why| match &why {
-        crate::steering::Refused::Problem(problem)
+        farblock_admin::Refused::Problem(problem)
             if problem.field.ends_with(".serial") || problem.field.ends_with(".model") =>
         {
             RpcError::invalid().because(problem)
@@ -256,7 +256,7 @@ fn get_subsystems(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     let discovery = json!({
         "nqn": "nqn.2014-08.org.nvmexpress.discovery",
         "subtype": "Discovery",
-        "listen_addresses": listening.iter().map(listener_calls::shown).collect::<Value>(),
+        "listen_addresses": listening.iter().map(shown_address).collect::<Value>(),
         "allow_any_host": true,
         "hosts": [],
     });
@@ -296,7 +296,7 @@ fn shown(table: &Table, view: &View, nqn: &str, subsystem: &Subsystem) -> Value 
     json!({
         "nqn": nqn,
         "subtype": "NVMe",
-        "listen_addresses": listening.iter().map(listener_calls::shown).collect::<Value>(),
+        "listen_addresses": listening.iter().map(shown_address).collect::<Value>(),
         "allow_any_host": subsystem.allow_any_host,
         "hosts": listed.collect::<Value>(),
         "serial_number": offered.serial,

@@ -3,7 +3,7 @@
 
 use super::message::{Answer, INTERNAL_ERROR, Params, RpcError};
 use super::nvmf_calls::{OfSubsystem, check_target, parse};
-use super::view::{View, is_discovery};
+use super::view::{View, is_discovery, shown_address};
 use super::{Method, SpdkRpc, Table, method, refused, unsupported};
 use farblock_state::{Ana, Document, Listener, Tls};
 use serde::Deserialize;
@@ -46,16 +46,6 @@ impl Address {
         let port = port.ok_or_else(|| invalid("trsvcid", "a port, 1 to 65535"))?;
         Ok(SocketAddr::new(ip, port))
     }
-}
-
-/// An address in SPDK's format.
-pub(super) fn shown(address: &SocketAddr) -> Value {
-    json!({
-        "trtype": "TCP",
-        "adrfam": if address.is_ipv4() { "IPv4" } else { "IPv6" },
-        "traddr": address.ip().to_string(),
-        "trsvcid": address.port().to_string(),
-    })
 }
 
 #[derive(Deserialize)]
@@ -179,7 +169,7 @@ fn get_listeners(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
             Some(json!({ "ana_group": group, "ana_state": name_of(*ana) }))
         };
         let states: Value = groups.iter().filter_map(state).collect();
-        json!({ "address": shown(address), "ana_states": states })
+        json!({ "address": shown_address(address), "ana_states": states })
     });
     Ok(listed.collect())
 }
@@ -264,7 +254,7 @@ pub(super) fn states(table: &Table, view: &View) -> impl Iterator<Item = Value> 
         let groups = listener.ana_groups.iter().map(|(group, ana)| (*group, *ana));
         let all: Vec<_> = usual.into_iter().chain(groups).collect();
         all.into_iter().map(move |(group, ana)| {
-            let address = shown(&address);
+            let address = shown_address(&address);
             let state = name_of(ana);
             let mut params = json!({ "nqn": nqn, "listen_address": address, "ana_state": state });
             if group > 0 {

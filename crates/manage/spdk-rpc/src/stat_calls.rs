@@ -3,8 +3,8 @@
 use super::bdevs::Bdev;
 use super::message::{Answer, Errno, INTERNAL_ERROR, Params, RpcError};
 use super::nvmf_calls::{OfSubsystem, check_target, parse};
-use super::view::{View, is_discovery};
-use super::{Method, SpdkRpc, Table, listener_calls, method};
+use super::view::{View, is_discovery, shown_address};
+use super::{Method, SpdkRpc, Table, method};
 use farblock_target::{ControllerReport, IoCounts, Stats};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -69,11 +69,11 @@ fn get_qpairs(rpc: &SpdkRpc, _: &mut Table, params: Params) -> Answer {
                 "hostnqn": one.host_nqn,
             });
             if let Ok(address) = one.local.parse::<SocketAddr>() {
-                shown["listen_address"] = listener_calls::shown(&address);
+                shown["listen_address"] = shown_address(&address);
             }
             if let Some(peer) = one.peer {
                 let peer = SocketAddr::new(peer.to_canonical(), 0);
-                shown["peer_address"] = listener_calls::shown(&peer);
+                shown["peer_address"] = shown_address(&peer);
                 shown["peer_address"]["trsvcid"] = json!("");
             }
             shown

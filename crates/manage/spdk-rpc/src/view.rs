@@ -6,6 +6,7 @@ use super::{Extra, SpdkRpc, Table};
 use farblock_backends::Spec;
 use farblock_state::{Document, Namespace, Subsystem};
 use farblock_target::{NamespaceReport, Report};
+use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use uuid::Uuid;
@@ -154,4 +155,14 @@ impl Table {
     pub(super) fn extra(&mut self, nqn: &str) -> &mut Extra {
         self.subsystems.entry(nqn.to_owned()).or_default()
     }
+}
+
+/// An address in SPDK's format.
+pub(super) fn shown_address(address: &SocketAddr) -> Value {
+    json!({
+        "trtype": "TCP",
+        "adrfam": if address.is_ipv4() { "IPv4" } else { "IPv6" },
+        "traddr": address.ip().to_string(),
+        "trsvcid": address.port().to_string(),
+    })
 }

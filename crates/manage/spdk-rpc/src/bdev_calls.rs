@@ -1,11 +1,10 @@
 //! Calls that create, list and delete bdevs.
 
-use super::bdevs::{Bdev, BdevKind};
-use super::message::{Answer, Errno, INTERNAL_ERROR, PARSE_ERROR, Params, RpcError};
+use super::bdevs::{Bdev, BdevKind, invalid, parse};
+use super::message::{Answer, Errno, PARSE_ERROR, Params, RpcError};
 use super::view::View;
 use super::{Method, SpdkRpc, Table, method, qos_calls, refused};
-use crate::live::{Cause, Opened};
-use crate::open_timeouts::{Aside, OpenTimeouts};
+use farblock_admin::{Aside, Cause, OpenTimeouts, Opened};
 use farblock_backends::stripe::Stripe;
 use farblock_block::Namespace as _;
 use farblock_state::Namespace;
@@ -34,18 +33,9 @@ pub(super) const METHODS: &[Method] = &[
     method("bdev_get_bdevs", get_bdevs),
 ];
 
-pub(super) fn parse<T: DeserializeOwned>(params: Params) -> Result<T, RpcError> {
-    let error = RpcError::new(INTERNAL_ERROR, "spdk_json_decode_object failed");
-    params.parse().map_err(|sentence| error.because(sentence))
-}
-
 fn parse_raid<T: DeserializeOwned>(params: Params) -> Result<T, RpcError> {
     let error = RpcError::new(PARSE_ERROR, "spdk_json_decode_object failed");
     params.parse().map_err(|sentence| error.because(sentence))
-}
-
-pub(super) fn invalid(sentence: impl ToString) -> RpcError {
-    RpcError::from(Errno::Invalid).because(sentence)
 }
 
 #[derive(Deserialize)]
@@ -430,7 +420,7 @@ fn remove(rpc: &SpdkRpc, table: &Table, view: View, bdev: Bdev) -> Answer {
         Ok(())
     });
     if let Err(problem) = closed {
-        tracing::warn!("it is closed later: {problem}");
+        tracing::warn!("the storage of a removed bdev closes later: {problem}");
     }
     Ok(json!(true))
 }

@@ -2,8 +2,7 @@
 //!
 //! SPDK rounds IOPS to whole thousands; farblock applies the requested value.
 
-use super::bdev_calls::{invalid, parse};
-use super::bdevs::Bdev;
+use super::bdevs::{Bdev, invalid, parse};
 use super::message::{Answer, Errno, Params, RpcError};
 use super::view::View;
 use super::{Method, SpdkRpc, Table, method, refused};

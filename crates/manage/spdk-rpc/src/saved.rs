@@ -6,7 +6,7 @@
 
 use super::bdevs::{Bdev, BdevKind};
 use super::keyring_calls::Keyring;
-use super::view::View;
+use super::view::{View, shown_address};
 use super::{Table, listener_calls, nvmf_calls, qos_calls};
 use farblock_state::{Demand, Host, Namespace, Subsystem, Tls};
 use serde_json::{Value, json};
@@ -175,7 +175,7 @@ fn listener_config(view: &View, table: &Table) -> Vec<Value> {
         for address in table.listeners(nqn, &view.document) {
             let listener = listener_calls::listener(&view.document, &address);
             let is_secure = listener.is_some_and(|(_, one)| one.tls == Tls::Required);
-            let address = listener_calls::shown(&address);
+            let address = shown_address(&address);
             let params =
                 json!({ "nqn": nqn, "listen_address": address, "secure_channel": is_secure });
             added.push((is_secure, call("nvmf_subsystem_add_listener", &params)));

@@ -1,0 +1,44 @@
+//! A steered target for tests.
+
+use farblock_admin::{Disks, NotOpened, Open, Opened, Steering};
+use farblock_backends::file::{FileDisk, FileOptions};
+use farblock_backends::mem::Mem;
+use farblock_state::{Document, Host, Listener, Namespace};
+use farblock_target::{HostKeys, Target, TargetConfig};
+use std::sync::Arc;
+
+const MEM_BYTES: u64 = 1 << 20;
+
+/// Opens files; uses memory for everything else.
+pub(crate) struct Opener;
+
+impl Open for Opener {
+    fn open(&self, namespace: &Namespace) -> Result<Opened, NotOpened> {
+        let identity = namespace.path.clone();
+        let Some(path) = namespace.path.strip_prefix("file:") else {
+            let memory = Mem::new(namespace.block_size, MEM_BYTES);
+            let namespace = Arc::new(memory.map_err(|error| error.to_string())?);
+            return Ok(Opened::alone(namespace, identity));
+        };
+        let file = FileDisk::open(path, &FileOptions::new(namespace.block_size));
+        let file = file.map_err(|error| NotOpened::new(&error, error.to_string()))?;
+        let file = Arc::new(file);
+        Ok(Opened { file: Some(file.clone()), ..Opened::alone(file, identity) })
+    }
+
+    fn keys(&self, _: &str, _: &str, _: &Host) -> Result<Option<HostKeys>, String> {
+        Ok(None)
+    }
+}
+
+/// A target without subsystems; `opener` opens added namespaces.
+pub(crate) fn start(opener: Arc<dyn Open>) -> (Target, Arc<Steering>) {
+    let listeners = vec!["127.0.0.1:0".parse().unwrap()];
+    let config = TargetConfig { listeners, ..TargetConfig::default() };
+    let target = Target::start(&config).unwrap();
+    let addresses = target.addresses();
+    let listeners = addresses.iter().map(|address| (*address, Listener::default()));
+    let document = Document { listeners: listeners.collect(), ..Document::default() };
+    let steering = Steering::new(target.control(), opener, document, Disks::new());
+    (target, Arc::new(steering))
+}
