@@ -22,11 +22,6 @@ const MAY_STAY: &[(&str, &str, &str)] = &[
     ),
     ("mem", "buffer huge", "a buffer returns to the region that it was cut from"),
     (
-        "admin",
-        "api audit bounded cluster fleet forward gather history remote server tls_listener ui",
-        "to be divided: the state of the server from its pages",
-    ),
-    (
         "cli",
         "args bench cluster demo doctor fleet serve steer",
         "to be divided: product logic leaves this crate",

@@ -64,8 +64,8 @@ const ARROWS: &[(&str, &[&str])] = &[
         "cli",
         &[
             "admin", "attach", "backends", "bench", "block", "command", "daemon", "fleet",
-            "frontend", "host", "measure", "proto", "rbd", "reactor", "secure", "spdk-rpc", "state",
-            "target", "tls", "volumes", "wire",
+            "frontend", "host", "measure", "proto", "rbd", "reactor", "secure", "spdk-rpc",
+            "state", "target", "tls", "volumes", "wire",
         ],
     ),
 ];

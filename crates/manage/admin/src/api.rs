@@ -3,19 +3,20 @@
 //! Every part of the document can be read and changed at its own address, which is its path in the
 //! document. A change of a part is validated and applied as a change of the whole document.
 
-use crate::audit::{self, Outcome};
+use crate::audit;
 use crate::blame::located;
 use crate::confinement::Confinement;
-use crate::events::{Events, Happening, OfTarget, READERS};
+use crate::events::{Events, Happening, OfTarget, stream};
 use crate::legs::{Difference, LegStatus, MirrorOrder, MirrorStatus};
 use crate::metrics::{as_plain_text, render};
+use crate::problems::{Outcome, PROBLEM, Trouble, problem, trouble};
 use crate::stats::Stats;
 use crate::status::{
     AnaStatus, BudgetStatus, ControllerStatus, NamespaceStatus, Status, SubsystemStatus,
 };
 use crate::steering::{Changed, Refused, Reread, Steering};
 use axum::Router;
-use axum::body::{Body, Bytes};
+use axum::body::Bytes;
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -24,15 +25,11 @@ use farblock_state::{
     Ana, Document, Host, Limits, Listener, Namespace, Problem, Referral, Subsystem, Tls,
 };
 use farblock_state::{keys_kept, parse_json, patch, pointer, tls_inherited};
-use http_body_util::channel::Channel;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::HashMap;
 use std::sync::Arc;
 use utoipa::OpenApi;
-
-/// Content type of a refusal.
-pub(crate) const PROBLEM: &str = "application/problem+json";
 
 type Steered = State<Arc<Steering>>;
 
@@ -41,20 +38,6 @@ type Steered = State<Arc<Steering>>;
 struct Done {
     /// A sentence for each step; empty if nothing changed.
     changed: Vec<String>,
-}
-
-/// Why a request failed (RFC 9457).
-#[derive(Serialize, utoipa::ToSchema)]
-struct Trouble {
-    /// A short title.
-    title: &'static str,
-    /// HTTP status code.
-    status: u16,
-    /// One sentence.
-    detail: String,
-    /// The wrong field: its path in the document, with dots between the names.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    field: Option<String>,
 }
 
 #[derive(Deserialize, utoipa::IntoParams)]
@@ -271,16 +254,6 @@ async fn events(
     Query(options): Query<EventOptions>,
 ) -> Response {
     stream(all.stream(OfTarget::new(steering, options.stats, options.status)))
-}
-
-/// Answers with a stream of events, or with an error if there are too many readers.
-pub(crate) fn stream(body: Option<Channel<Bytes>>) -> Response {
-    let Some(body) = body else {
-        let detail = format!("{READERS} programs read events already: end one of them");
-        return trouble(StatusCode::SERVICE_UNAVAILABLE, "too many readers", &detail);
-    };
-    let head = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-cache")];
-    (head, Body::new(body)).into_response()
 }
 
 /// Reads the counters in Prometheus' text format.
@@ -550,15 +523,12 @@ async fn edit(
 
 fn answer(done: Result<Result<Changed, Refused>, tokio::task::JoinError>) -> Response {
     match done {
-        Ok(Ok(Changed { steps, etag })) => {
-            let outcome = match &steps[..] {
-                [] => "nothing was to be changed".to_owned(),
-                steps => format!("changed: {}", steps.join("; ")),
-            };
-            let done = Done { changed: steps };
+        Ok(Ok(changed)) => {
+            let outcome = Outcome(changed.summary());
+            let done = Done { changed: changed.steps };
             let text = serde_json::to_string_pretty(&done).expect("our own types are JSON");
-            let mut answer = json(StatusCode::OK, Some(&etag), text);
-            answer.extensions_mut().insert(Outcome(outcome));
+            let mut answer = json(StatusCode::OK, Some(&changed.etag), text);
+            answer.extensions_mut().insert(outcome);
             answer
         }
         Ok(Err(refusal)) => refused(&refusal),
@@ -586,18 +556,6 @@ fn refused(refusal: &Refused) -> Response {
     };
     let field = field.filter(|field| !field.is_empty());
     problem(&Trouble { title, status: status.as_u16(), detail, field }, status)
-}
-
-pub(crate) fn trouble(status: StatusCode, title: &'static str, detail: &str) -> Response {
-    let detail = detail.to_owned();
-    problem(&Trouble { title, status: status.as_u16(), detail, field: None }, status)
-}
-
-fn problem(trouble: &Trouble, status: StatusCode) -> Response {
-    let text = serde_json::to_string_pretty(trouble).expect("our own types are JSON");
-    let mut answer = (status, [(header::CONTENT_TYPE, PROBLEM)], text + "\n").into_response();
-    answer.extensions_mut().insert(Outcome(format!("refused: {}", trouble.detail)));
-    answer
 }
 
 fn json(status: StatusCode, etag: Option<&str>, text: String) -> Response {

@@ -1,68 +1,23 @@
 //! The audit log: a line for each change requested over the interface. This module also converts
 //! all refusals to one format.
 
-use crate::api;
-use crate::bounded::{Active, Activity, Bounded, Connection};
-use crate::remote::Caller;
-use crate::ui::Visitor;
+use crate::callers::{Caller, Peer, Visitor};
+use crate::problems::{Outcome, PROBLEM, trouble};
 use axum::body::{Body, to_bytes};
 use axum::extract::Request;
-use axum::extract::connect_info::{ConnectInfo, Connected};
+use axum::extract::connect_info::ConnectInfo;
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::Response;
-use axum::serve::IncomingStream;
 use farblock_target::Notices;
-use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::LazyLock;
 use std::time::Instant;
-use tokio::net::{UnixListener, UnixStream};
 
 /// The log target of audit lines, which no log level should suppress.
 pub const AUDIT: &str = "farblock::audit";
 
 const MAX_REFUSAL_BYTES: usize = 4096;
-
-/// The process at the other end of the control socket, according to the kernel.
-#[derive(Clone, Debug)]
-pub(crate) struct Peer {
-    uid: Option<u32>,
-    pid: Option<i32>,
-    activity: Activity,
-}
-
-impl Active for Peer {
-    fn activity(&self) -> &Activity {
-        &self.activity
-    }
-}
-
-impl Connected<IncomingStream<'_, Bounded<UnixListener>>> for Peer {
-    fn connect_info(stream: IncomingStream<'_, Bounded<UnixListener>>) -> Self {
-        let connection: &Connection<UnixStream> = stream.io();
-        let credentials = connection.get_ref().peer_cred().ok();
-        Self {
-            uid: credentials.map(|credentials| credentials.uid()),
-            pid: credentials.and_then(|credentials| credentials.pid()),
-            activity: connection.activity(),
-        }
-    }
-}
-
-impl fmt::Display for Peer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.uid, self.pid) {
-            (Some(uid), Some(pid)) => write!(f, "user {uid}, process {pid}"),
-            (Some(uid), None) => write!(f, "user {uid}"),
-            _ => f.write_str("somebody"),
-        }
-    }
-}
-
-/// The result of a change, in the answer's extensions.
-#[derive(Clone, Debug)]
-pub(crate) struct Outcome(pub(crate) String);
 
 /// Limits log lines about refused requests from the network: clients without a token, or with a
 /// read-only one, can send any number of them.
@@ -153,8 +108,7 @@ fn address(request: &Request) -> Option<IpAddr> {
 /// Converts a refusal of the framework (a method, a length, a query) to `application/problem+json`.
 async fn in_our_form(answer: Response) -> Response {
     let status = answer.status();
-    let is_ours =
-        answer.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == api::PROBLEM);
+    let is_ours = answer.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == PROBLEM);
     if !(status.is_client_error() || status.is_server_error()) || is_ours {
         return answer;
     }
@@ -168,7 +122,7 @@ async fn in_our_form(answer: Response) -> Response {
         (_, said) => said,
     };
     let title = status.canonical_reason().unwrap_or("refused");
-    let (ours, text) = api::trouble(status, title, detail).into_parts();
+    let (ours, text) = trouble(status, title, detail).into_parts();
     head.headers.remove(header::CONTENT_LENGTH);
     head.headers.extend(ours.headers);
     head.extensions.insert(Outcome(detail.to_owned()));

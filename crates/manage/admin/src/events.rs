@@ -3,8 +3,12 @@
 //! All readers share one bounded ring of events. A slow reader learns how many events it missed;
 //! the stream of a reader that reads nothing for a while is closed. So memory is bounded.
 
+use crate::problems::trouble;
 use crate::status::Status;
 use crate::steering::Steering;
+use axum::body::Body;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
 use farblock_target::{Event, Visitor};
 use http_body_util::channel::{Channel, Sender};
 use hyper::body::Bytes;
@@ -21,7 +25,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 /// Maximum number of events that wait for the slowest reader.
 const WAITING: usize = 256;
 /// Maximum number of readers.
-pub(crate) const READERS: usize = 8;
+const READERS: usize = 8;
 /// Maximum number of chunks that wait for a stream's connection.
 const PIECES: usize = 4;
 /// The stream of a reader that reads nothing for this long is closed.
@@ -181,6 +185,16 @@ impl Events {
         tokio::spawn(feed(self.sender.subscribe(), besides, sender, place));
         Some(body)
     }
+}
+
+/// Answers with a stream of events, or with an error if there are too many readers.
+pub(crate) fn stream(body: Option<Channel<Bytes>>) -> Response {
+    let Some(body) = body else {
+        let detail = format!("{READERS} programs read events already: end one of them");
+        return trouble(StatusCode::SERVICE_UNAVAILABLE, "too many readers", &detail);
+    };
+    let head = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-cache")];
+    (head, Body::new(body)).into_response()
 }
 
 /// Periodic data of a stream, besides events.

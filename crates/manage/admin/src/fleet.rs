@@ -1,11 +1,11 @@
 //! Progress of a running fleet: its controller reports it on a socket, in a folder with the sockets
 //! of this user's other fleets.
 
-use crate::api;
-use crate::audit::Peer;
-use crate::bounded::{Bounded, busy};
-use crate::events::{Besides, Events, Told, json, written};
-use crate::server::{Server, ended};
+use crate::bounded::Bounded;
+use crate::busy::busy;
+use crate::callers::Peer;
+use crate::events::{Besides, Events, Told, json, stream, written};
+use crate::serving::{Server, ended};
 use crate::socket;
 use axum::middleware::from_fn;
 use axum::response::Response;
@@ -73,7 +73,7 @@ pub fn serve_fleet(path: &Path, read: ReadFleet) -> Result<Server, (String, io::
         let once = Arc::clone(&read);
         let stream = move || {
             let told = OfFleet { read: Arc::clone(&read), last: None };
-            let answer: Response = api::stream(events.stream(told));
+            let answer: Response = stream(events.stream(told));
             std::future::ready(answer)
         };
         let router = Router::new()
@@ -89,7 +89,7 @@ pub fn serve_fleet(path: &Path, read: ReadFleet) -> Result<Server, (String, io::
             Err(error) => ended(Err(error)),
         }
     };
-    Server::at(path).begin("fleet", work)
+    Server::at(Some(path)).begin("fleet", work)
 }
 
 /// Sends the status when it changes.

@@ -4,11 +4,11 @@
 //! Only the document and its subsystems are reachable. Answers are passed on, except "wrong token":
 //! the page would take it for its own token.
 
-use crate::api;
 use crate::audit::{self, AUDIT};
+use crate::callers::Visitor;
 use crate::client;
-use crate::cluster::{MAX_BYTES, Node};
-use crate::ui::Visitor;
+use crate::nodes::{MAX_BYTES, Node};
+use crate::problems::trouble;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::connect_info::ConnectInfo;
@@ -55,7 +55,7 @@ async fn pass(
     let name = names.get("node").map_or("", String::as_str);
     let Some(node) = nodes.iter().find(|node| node.name == name) else {
         let detail = format!("there is no target {name:?} on this page");
-        return api::trouble(StatusCode::NOT_FOUND, "not found", &detail);
+        return trouble(StatusCode::NOT_FOUND, "not found", &detail);
     };
     // Keep the escapes as received: names may contain any character.
     let way = uri.path().splitn(5, '/').nth(4).unwrap_or_default();
@@ -67,7 +67,7 @@ async fn pass(
     };
     let answer = answer.unwrap_or_else(|why| {
         let detail = format!("{name}: {why}");
-        api::trouble(StatusCode::BAD_GATEWAY, "no answer of the target", &detail)
+        trouble(StatusCode::BAD_GATEWAY, "no answer of the target", &detail)
     });
     if !only_looks {
         let status = answer.status().as_u16();
@@ -123,8 +123,8 @@ async fn exchange(node: &Node, question: Request<Full<Bytes>>) -> Result<Respons
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::NodePlace;
-    use crate::ui::Token;
+    use crate::guard::Token;
+    use crate::nodes::NodePlace;
     use axum::extract::Request as Asked;
     use axum::response::IntoResponse;
 

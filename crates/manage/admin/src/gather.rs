@@ -7,9 +7,9 @@
 //! an older version, or that has no free reader place, is polled each second instead.
 
 use crate::attached::{LastAttached, ReadAttached};
-use crate::cluster::{self, Beside, MAX_BYTES, MAX_NODES, NONSENSE, Node, NodePlace};
 use crate::events::{Happening, SLOWEST, json, written};
 use crate::fleet::FleetStatus;
+use crate::nodes::{self, MAX_BYTES, MAX_NODES, NONSENSE, Node, NodePlace};
 use crate::socket::sockets_in;
 use crate::stats::Stats;
 use crate::status::Status;
@@ -49,6 +49,15 @@ const PIECES: usize = 16;
 /// Events of one node that are handled before other nodes get a turn.
 const AT_ONCE: u32 = 64;
 const NAME_MAX: usize = 32;
+
+/// Data that the page shows besides targets.
+#[derive(Clone, Default)]
+pub struct Beside {
+    /// The folder with the sockets of running fleets.
+    pub fleets: Option<PathBuf>,
+    /// Reads the state of locally attached disks.
+    pub attached: Option<ReadAttached>,
+}
 
 /// Streams the events of these nodes from now on; `None` if there are too many readers.
 pub(crate) fn stream(
@@ -117,7 +126,7 @@ async fn follow_fleet(path: PathBuf, told: Sender<Bytes>) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let node = Node { name, place: NodePlace::Socket(path.clone()) };
     let stream = EventStream { node, told, is_fleet: true };
-    let answer = cluster::within(stream.node.ask("/v1/events")).await;
+    let answer = nodes::within(stream.node.ask("/v1/events")).await;
     // A dead process may have left the socket: ignore it.
     if let Ok(answer) = answer
         && answer.status() == StatusCode::OK
@@ -172,7 +181,7 @@ impl EventStream {
 
     /// Reads events until the stream ends. The error says why the node is unreachable.
     async fn try_once(&self) -> Result<(), String> {
-        let answer = cluster::within(self.node.ask("/v1/events?status=true")).await?;
+        let answer = nodes::within(self.node.ask("/v1/events?status=true")).await?;
         match answer.status() {
             StatusCode::OK => {
                 let wanted = Notify::new();
@@ -184,7 +193,7 @@ impl EventStream {
             }
             // Older versions lack this address; a busy target has no free reader place.
             StatusCode::NOT_FOUND | StatusCode::SERVICE_UNAVAILABLE => self.ask().await,
-            other => Err(cluster::refusal(other)),
+            other => Err(nodes::refusal(other)),
         }
     }
 
@@ -236,7 +245,7 @@ impl EventStream {
     async fn documents(&self, wanted: &Notify) {
         loop {
             wanted.notified().await;
-            match cluster::within(self.node.get::<Document>("/v1/state")).await {
+            match nodes::within(self.node.get::<Document>("/v1/state")).await {
                 Ok(document) => self.tell("document", &json(&document)).await,
                 Err(_) => {
                     sleep(LATER).await;
@@ -277,7 +286,7 @@ impl EventStream {
         let mut every = interval(EVERY);
         for round in 0..ASKED {
             every.tick().await;
-            let said = cluster::ask(self.node.clone(), round % 10 == 0).await;
+            let said = nodes::ask(self.node.clone(), round % 10 == 0).await;
             let (Some(status), Some(stats)) = (said.status, said.stats) else {
                 return Err(said.error.unwrap_or_default());
             };
@@ -334,7 +343,7 @@ impl Parts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ui::Token;
+    use crate::guard::Token;
     use axum::routing::{any, get};
     use axum::{Json, Router};
     use serde_json::{Value, json as object};

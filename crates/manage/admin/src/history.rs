@@ -4,7 +4,7 @@
 //! One history has at most [`POINTS`] points of [`SERIES`] four-byte numbers, 217 KB. A target
 //! keeps its own; `farblock ui` keeps one for each node and one for their sum.
 
-use crate::cluster::{Node, within};
+use crate::nodes::{Node, within};
 use crate::stats::{IoStats, Stats};
 use crate::steering::Steering;
 use axum::Router;

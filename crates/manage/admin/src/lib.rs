@@ -22,6 +22,7 @@ mod live;
 mod metrics;
 mod open_disks;
 mod open_timeouts;
+mod opener;
 mod stats;
 mod status;
 mod steering;
@@ -37,6 +38,10 @@ mod blame;
 #[cfg(unix)]
 mod bounded;
 #[cfg(unix)]
+mod busy;
+#[cfg(unix)]
+mod callers;
+#[cfg(unix)]
 mod certificate;
 #[cfg(unix)]
 mod client;
@@ -51,11 +56,19 @@ mod forward;
 #[cfg(unix)]
 mod gather;
 #[cfg(unix)]
+mod guard;
+#[cfg(unix)]
 mod history;
+#[cfg(unix)]
+mod nodes;
+#[cfg(unix)]
+mod problems;
 #[cfg(unix)]
 mod remote;
 #[cfg(unix)]
 mod server;
+#[cfg(unix)]
+mod serving;
 #[cfg(unix)]
 mod socket;
 #[cfg(unix)]
@@ -67,11 +80,10 @@ mod ui;
 
 pub use confinement::Confinement;
 pub use legs::{Difference, LegStatus, Legs, MirrorOrder, MirrorStatus, Mirrored, part_name};
-pub use live::{
-    Announcement, Cause, Disks, Keys, NotOpened, Open, Opened, access, rates, sharing, tls_policy,
-};
+pub use live::{access, rates, sharing, tls_policy};
 pub use metrics::{as_plain_text, render as render_metrics};
 pub use open_timeouts::{Aside, OpenTimeouts};
+pub use opener::{Announcement, Cause, Disks, Keys, NotOpened, Open, Opened};
 pub use stats::{
     ConnectionStats, CoreStats, ErrorStats, HostStats, IoStats, Latency, NamespaceStats, Stats,
     SubsystemStats,
@@ -94,18 +106,24 @@ pub use certificate::{Certificate, Pem, ReadPem, Trust};
 #[cfg(unix)]
 pub use client::{Answer, Client, ClientError};
 #[cfg(unix)]
-pub use cluster::{Beside, MAX_NODES, Node, NodePlace};
-#[cfg(unix)]
 pub use events::Happening;
 #[cfg(unix)]
 pub use fleet::{FleetHost, FleetStatus, ReadFleet, serve_fleet};
 #[cfg(unix)]
+pub use gather::Beside;
+#[cfg(unix)]
+pub use guard::Token;
+#[cfg(unix)]
+pub use nodes::{MAX_NODES, Node, NodePlace};
+#[cfg(unix)]
 pub use remote::{Remote, Role, Tokens};
 #[cfg(unix)]
-pub use server::{OnTcp, Server, serve, serve_cluster};
+pub use server::{OnTcp, serve, serve_cluster};
+#[cfg(unix)]
+pub use serving::Server;
 #[cfg(unix)]
 pub use socket::{OthersStep, bind as bind_socket, step_of_others};
 #[cfg(unix)]
 pub use socket::{sockets_in, unfinished_in};
 #[cfg(unix)]
-pub use ui::{Token, Ui};
+pub use ui::Ui;

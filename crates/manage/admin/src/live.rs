@@ -1,11 +1,11 @@
 //! Applies steps of a change to the running target.
 
-use crate::legs::{AllLegs, Legs, MirrorOrder};
+use crate::legs::{AllLegs, MirrorOrder};
 use crate::open_disks::{OpenDisks, absolute};
 use crate::open_timeouts::{Aside, OpenTimeouts, Wanted};
+use crate::opener::{Disks, Keys, Open, Opened};
+use farblock_backends::OpenError;
 use farblock_backends::file::FileDisk;
-use farblock_backends::{FileProblem, OpenError};
-use farblock_block::Namespace as Store;
 use farblock_proto::controller::{AddressFamily, AnaState, PortAccess, Referral};
 use farblock_proto::ids::NamespaceId;
 use farblock_state::{
@@ -13,10 +13,9 @@ use farblock_state::{
 };
 use farblock_state::{reconcile, take_all_back};
 use farblock_target::{
-    Control, DEFAULT_BURST, DEFAULT_WEIGHT, Export, HostKeys, Rate, Rates, Removal,
-    ReservationStore, Sharing, Subsystem, TlsPolicy,
+    Control, DEFAULT_BURST, DEFAULT_WEIGHT, Export, HostKeys, Rate, Rates, Removal, Sharing,
+    Subsystem, TlsPolicy,
 };
-use std::any::Any;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -26,111 +25,6 @@ use std::time::{Duration, Instant};
 /// Time limit for a namespace's last operations. Slower ones continue in the background, and their
 /// file stays locked until then.
 const DRAIN_TIME: Duration = Duration::from_secs(10);
-
-/// The open storage of a namespace.
-#[derive(Clone)]
-pub struct Opened {
-    /// The storage that the target shares.
-    pub namespace: Arc<dyn Store>,
-    /// The same as a file, if it is a plain file or device.
-    pub file: Option<Arc<FileDisk>>,
-    /// Identifies this disk among all disks.
-    pub identity: String,
-    /// Its legs, if it is a mirror or has remote parts.
-    pub legs: Option<Legs>,
-    /// Where its reservations persist, if they can.
-    pub reservations: Option<Arc<dyn ReservationStore>>,
-    /// Announces to other processes that this disk is open, until its last clone is dropped.
-    pub announcement: Option<Announcement>,
-}
-
-/// The opener's own value, which an open disk keeps until it closes.
-pub type Announcement = Arc<dyn Any + Send + Sync>;
-
-impl Opened {
-    /// Storage that is not a file, and has no reservations that persist.
-    pub fn alone(namespace: Arc<dyn Store>, identity: String) -> Opened {
-        let (file, legs, reservations, announcement) = (None, None, None, None);
-        Opened { namespace, file, identity, legs, reservations, announcement }
-    }
-
-    /// Whether it is open for reading only, and must be opened again before it accepts writes.
-    #[must_use]
-    pub fn is_opened_to_read(&self) -> bool {
-        match &self.file {
-            Some(file) => file.is_opened_to_read(),
-            None => self.namespace.geometry().read_only,
-        }
-    }
-}
-
-/// Why a disk could not be opened.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct NotOpened {
-    /// The kind of cause, for programs.
-    pub cause: Cause,
-    /// One sentence, for people.
-    pub sentence: String,
-}
-
-/// The kind of cause, for programs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Cause {
-    /// Another program, device or disk uses it.
-    InUse,
-    /// It does not exist.
-    NotFound,
-    /// This process lacks the permission.
-    Denied,
-    /// Its size, block size or name is wrong, or another error.
-    Invalid,
-}
-
-impl NotOpened {
-    /// The cause of a storage error, with the sentence to report.
-    #[must_use]
-    pub fn new(error: &OpenError, sentence: String) -> Self {
-        use FileProblem::{
-            Busy, Immutable, InUse, Locked, MayNotRead, MayNotWrite, NeedsAdministrator, NotFound,
-            ReadOnly,
-        };
-        let OpenError::File { problem, .. } = error else { return Self::from(sentence) };
-        let cause = match problem {
-            Locked { .. } | InUse { .. } | Busy => Cause::InUse,
-            NotFound => Cause::NotFound,
-            MayNotRead | MayNotWrite | NeedsAdministrator | ReadOnly | Immutable => Cause::Denied,
-            _ => Cause::Invalid,
-        };
-        Self { cause, sentence }
-    }
-}
-
-impl From<String> for NotOpened {
-    fn from(sentence: String) -> Self {
-        Self { cause: Cause::Invalid, sentence }
-    }
-}
-
-/// Opens the storage and keys that a document names.
-pub trait Open: Send + Sync {
-    /// Opens the storage of a namespace.
-    ///
-    /// # Errors
-    /// One sentence, and its cause.
-    fn open(&self, namespace: &Namespace) -> Result<Opened, NotOpened>;
-
-    /// Reads a host's keys for a subsystem; `None` if the host does not authenticate.
-    ///
-    /// # Errors
-    /// One sentence, which contains no part of a secret.
-    fn keys(&self, subsystem: &str, name: &str, host: &Host) -> Result<Option<HostKeys>, String>;
-}
-
-/// The storage of all namespaces, by subsystem and namespace ID.
-pub type Disks = BTreeMap<(String, u32), Opened>;
-
-/// The hosts' keys, by subsystem NQN and host NQN.
-pub type Keys = BTreeMap<(String, String), HostKeys>;
 
 pub(crate) struct Live {
     pub(crate) control: Control,

@@ -1,7 +1,7 @@
 //! The open storage of all namespaces, with indexes: a change may open ten thousand disks, and must
 //! not compare each with all others.
 
-use crate::live::{Disks, Opened};
+use crate::opener::{Disks, Opened};
 use farblock_backends::file::FileDisk;
 use farblock_block::Namespace as Store;
 use std::collections::{BTreeSet, HashMap};
@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// A namespace: its subsystem and its ID.
-type Place = (String, u32);
+type DiskPlace = (String, u32);
 
 #[derive(Default)]
 pub(crate) struct OpenDisks {
     all: Disks,
     /// The places of each plain file, by its absolute path.
-    files: HashMap<PathBuf, BTreeSet<Place>>,
+    files: HashMap<PathBuf, BTreeSet<DiskPlace>>,
     /// How many namespaces have each identity.
     identities: HashMap<String, usize>,
     /// How many namespaces share each store, by its address in memory.
@@ -41,7 +41,7 @@ impl OpenDisks {
     }
 
     /// Sets the storage of a namespace. Returns the previous one.
-    pub(crate) fn insert(&mut self, place: Place, opened: Opened) -> Option<Opened> {
+    pub(crate) fn insert(&mut self, place: DiskPlace, opened: Opened) -> Option<Opened> {
         let old = self.remove(&place.0, place.1);
         if let Some(file) = &opened.file {
             self.files.entry(absolute(file.path())).or_default().insert(place.clone());
@@ -70,7 +70,10 @@ impl OpenDisks {
     }
 
     /// The namespaces whose storage is the plain file with this absolute path.
-    pub(crate) fn of_file(&self, path: &Path) -> impl Iterator<Item = (&Place, &Arc<FileDisk>)> {
+    pub(crate) fn of_file(
+        &self,
+        path: &Path,
+    ) -> impl Iterator<Item = (&DiskPlace, &Arc<FileDisk>)> {
         let places = self.files.get(path).into_iter().flatten();
         places.filter_map(|place| Some((place, self.all.get(place)?.file.as_ref()?)))
     }
@@ -117,5 +120,46 @@ fn decrease<K: Eq + Hash>(counts: &mut HashMap<K, usize>, key: &K) {
         if *count == 0 {
             counts.remove(key);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::opener::Open;
+    use crate::trial::Opener;
+    use farblock_state::Namespace;
+
+    /// The indexes name the disks that are open, and no others.
+    #[test]
+    fn indexes_follow_each_change() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("disk");
+        std::fs::write(&path, [0; 4096]).unwrap();
+        let opened = |spec: &str| Opener.open(&Namespace::new(spec)).unwrap();
+        let (memory, file) = (opened("mem:1MiB"), opened(&format!("file:{}", path.display())));
+        let other = opened("mem:1MiB");
+        assert_eq!(memory.identity, other.identity);
+        let mut disks = OpenDisks::new([(("a".to_owned(), 1), memory.clone())].into());
+        assert!(disks.insert(("a".to_owned(), 2), file.clone()).is_none());
+        assert!(disks.insert(("b".to_owned(), 1), other.clone()).is_none());
+        let places = |disks: &OpenDisks| {
+            disks.of_file(&path).map(|((nqn, nsid), _)| format!("{nqn} {nsid}")).collect::<Vec<_>>()
+        };
+        assert_eq!(places(&disks), ["a 2"]);
+        assert!(disks.has_store(&memory.namespace) && disks.has_store(&other.namespace));
+        let old = disks.insert(("a".to_owned(), 1), file.clone()).expect("it was open");
+        assert!(Arc::ptr_eq(&old.namespace, &memory.namespace));
+        assert!(!disks.has_store(&memory.namespace) && disks.has_identity(&memory.identity));
+        assert_eq!(places(&disks), ["a 1", "a 2"]);
+        disks.park(disks.get("a", 2).unwrap().clone());
+        for (nqn, nsid) in [("a", 1), ("a", 2), ("b", 1)] {
+            assert!(disks.remove(nqn, nsid).is_some());
+            assert!(disks.remove(nqn, nsid).is_none());
+        }
+        assert!(places(&disks).is_empty() && !disks.has_store(&file.namespace));
+        assert!(!disks.has_identity(&memory.identity) && !disks.has_identity(&file.identity));
+        assert_eq!((disks.parked_files(&path).count(), disks.take_parked().len()), (1, 1));
+        assert_eq!(disks.parked_files(&path).count(), 0);
     }
 }

@@ -8,10 +8,12 @@
 
 use crate::api;
 use crate::audit::{self, AUDIT};
-use crate::bounded::busy;
+use crate::busy::busy;
+use crate::callers::{Caller, Visitor};
 use crate::events::Events;
+use crate::guard::{Token, bearer, is_an_address};
+use crate::problems::trouble;
 use crate::steering::Steering;
-use crate::ui::{Token, Visitor, bearer, is_an_address};
 use axum::Router;
 use axum::extract::connect_info::ConnectInfo;
 use axum::extract::{Request, State};
@@ -20,7 +22,6 @@ use axum::http::{Method, StatusCode};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::Response;
 use std::collections::HashMap;
-use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -61,25 +62,6 @@ struct Holder {
     name: String,
     role: Role,
     token: Token,
-}
-
-/// A client with a valid token.
-#[derive(Clone, Debug)]
-pub(crate) struct Caller {
-    name: String,
-    from: SocketAddr,
-}
-
-impl Caller {
-    pub(crate) fn address(&self) -> IpAddr {
-        self.from.ip()
-    }
-}
-
-impl fmt::Display for Caller {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "token {}, from {}", self.name, self.from)
-    }
 }
 
 impl Tokens {
@@ -208,7 +190,7 @@ async fn guard(
     if request.headers().contains_key(header::ORIGIN) || !is_ours {
         let detail = "this is for programs, by this machine's address or localhost: pages and \
                       other names are not answered";
-        return api::trouble(StatusCode::MISDIRECTED_REQUEST, "not answered", detail);
+        return trouble(StatusCode::MISDIRECTED_REQUEST, "not answered", detail);
     }
     let Some(holder) = bearer(request.headers()).and_then(|given| guarding.tokens.holder(given))
     else {
@@ -222,7 +204,7 @@ async fn guard(
             tracing::warn!(target: AUDIT, who = %caller, request = %asked, "refused: read-only");
         });
         let detail = "this token may only look: use one whose role is admin";
-        return api::trouble(StatusCode::FORBIDDEN, "not allowed", detail);
+        return trouble(StatusCode::FORBIDDEN, "not allowed", detail);
     }
     request.extensions_mut().insert(caller);
     next.run(request).await
@@ -241,7 +223,7 @@ async fn not_let_in(guarding: &Guard, from: SocketAddr) -> Response {
 
 fn no_token() -> Response {
     let detail = "this needs a token that is in the file of the target's --api-tokens";
-    let mut refusal = api::trouble(StatusCode::UNAUTHORIZED, "no valid token", detail);
+    let mut refusal = trouble(StatusCode::UNAUTHORIZED, "no valid token", detail);
     refusal.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     refusal.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     refusal
@@ -250,7 +232,7 @@ fn no_token() -> Response {
 fn too_many() -> Response {
     let detail = "too many wrong tokens came from this address: try again in a minute, or with a \
                   token that is in the file of the target's --api-tokens";
-    let mut refusal = api::trouble(StatusCode::TOO_MANY_REQUESTS, "too many attempts", detail);
+    let mut refusal = trouble(StatusCode::TOO_MANY_REQUESTS, "too many attempts", detail);
     refusal.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("60"));
     refusal.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     refusal

@@ -1,27 +1,31 @@
-//! The management thread, the only one that uses tokio.
+//! The services of a management thread, on sockets and on TCP.
 
 use crate::api;
-use crate::audit::{AUDIT, Peer};
-use crate::bounded::{Bounded, busy};
+use crate::audit::AUDIT;
+use crate::bounded::Bounded;
+use crate::busy::busy;
+use crate::callers::{Peer, Visitor};
 use crate::certificate::Certificate;
-use crate::cluster::{self, Beside, Node};
+use crate::cluster;
 use crate::events::Events;
+use crate::gather::Beside;
+use crate::guard;
 use crate::history::History;
+use crate::nodes::Node;
 use crate::remote::{self, Remote};
+use crate::serving::{Server, ended};
 use crate::socket;
 use crate::steering::Steering;
 use crate::tls_listener::TlsListener;
-use crate::ui::{self, Ui, Visitor};
+use crate::ui::{self, Ui};
 use axum::Router;
 use axum::middleware::from_fn;
 use axum::routing::get;
 use std::io;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
-use tokio::sync::oneshot;
 
 /// Maximum number of connections to the control socket, and their idle limit.
 const CONTROL_CONNECTIONS: usize = 64;
@@ -39,76 +43,6 @@ const API_CONNECTIONS: usize = 64;
 const API_IDLE: Duration = Duration::from_secs(10);
 /// Interval between checks for a new certificate.
 const RENEWED: Duration = Duration::from_secs(10);
-
-/// A management thread. Dropping it stops the thread and removes its socket.
-pub struct Server {
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-    path: Option<PathBuf>,
-    metrics: Option<SocketAddr>,
-    ui: Option<SocketAddr>,
-    api: Option<SocketAddr>,
-}
-
-impl Server {
-    /// The address of the metrics, with the actual port; `None` if they are not served on TCP.
-    pub fn metrics(&self) -> Option<SocketAddr> {
-        self.metrics
-    }
-
-    /// The address of the dashboard, with the actual port; `None` if there is none.
-    pub fn ui(&self) -> Option<SocketAddr> {
-        self.ui
-    }
-
-    /// The address of the interface on TCP, with the actual port; `None` if there is none.
-    pub fn api(&self) -> Option<SocketAddr> {
-        self.api
-    }
-
-    /// A server with a socket at `path`, which it removes on drop.
-    pub(crate) fn at(path: &Path) -> Server {
-        let path = Some(path.to_owned());
-        Server { stop: None, thread: None, path, metrics: None, ui: None, api: None }
-    }
-
-    /// Starts the thread, which does this work until the server is dropped.
-    pub(crate) fn begin<Work: Future<Output = ()>>(
-        mut self,
-        name: &str,
-        work: impl FnOnce() -> Work + Send + 'static,
-    ) -> Result<Server, (String, io::Error)> {
-        let nothing = |error| ("the management thread".to_owned(), error);
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(nothing)?;
-        let (stop, stopped) = oneshot::channel::<()>();
-        let work = move || {
-            runtime.block_on(async move {
-                tokio::select! {
-                    _ = stopped => {}
-                    () = work() => {}
-                }
-            });
-            runtime.shutdown_background();
-        };
-        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(work);
-        self.thread = Some(thread.map_err(nothing)?);
-        self.stop = Some(stop);
-        Ok(self)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-        if let Some(path) = &self.path {
-            let _ = std::fs::remove_file(path);
-        }
-    }
-}
 
 /// TCP services besides the control socket.
 #[derive(Default)]
@@ -136,8 +70,7 @@ pub fn serve(
     let bind = |path: &Path| socket::bind(path).map_err(|error| named(path, error));
     let socket = control.map(bind).transpose()?;
     // From here on, `server` removes the socket if a step fails.
-    let path = control.map(Path::to_owned);
-    let mut server = Server { stop: None, thread: None, path, metrics: None, ui: None, api: None };
+    let mut server = Server::at(control);
     let OnTcp { metrics, ui, api, certificate } = on_tcp;
     let counters = metrics.map(listen).transpose()?;
     let page = ui.as_ref().map(|ui| listen(ui.address)).transpose()?;
@@ -176,8 +109,8 @@ pub fn serve_cluster(
 ) -> Result<Server, (String, io::Error)> {
     let page = listen(ui.address)?;
     let address = Some(page.1);
-    let server =
-        Server { stop: None, thread: None, path: None, metrics: None, ui: address, api: None };
+    let mut server = Server::at(None);
+    server.ui = address;
     let work = move || async move {
         let tls = certificate.as_ref();
         let (nodes, history): (Arc<[Node]>, _) = (nodes.into(), History::default());
@@ -270,7 +203,7 @@ async fn count(
     // certificate proves the name.
     let is_here = listening.as_ref().is_some_and(|(_, address)| address.ip().is_loopback());
     let router = if is_here && certificate.is_none() {
-        router.layer(from_fn(ui::by_address))
+        router.layer(from_fn(guard::by_address))
     } else {
         router
     };
@@ -329,16 +262,10 @@ async fn tcp(
     std::future::pending().await
 }
 
-pub(crate) fn ended(result: io::Result<()>) {
-    if let Err(error) = result {
-        tracing::error!("nobody can steer this target any more: {error}");
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::live::{NotOpened, Open, Opened};
+    use crate::opener::{NotOpened, Open, Opened};
     use crate::trial;
     use farblock_state::{Host, Namespace};
     use farblock_target::HostKeys;

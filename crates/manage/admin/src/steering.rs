@@ -4,8 +4,9 @@ use crate::confinement::Confinement;
 use crate::legs::AllLegs;
 #[cfg(unix)]
 use crate::legs::{MirrorOrder, MirrorStatus};
-use crate::live::{Disks, Keys, Live, Open};
+use crate::live::Live;
 use crate::open_timeouts::Aside;
+use crate::opener::{Disks, Keys, Open};
 use crate::stats::Stats;
 use crate::status::Status;
 use farblock_state::{Document, Failed, Host, Kept, Problem, Step, Store, StoreError};
@@ -30,6 +31,23 @@ pub struct Changed {
     pub steps: Vec<String>,
     /// The document's new version.
     pub etag: String,
+}
+
+/// Limit for the steps that [`Changed::summary`] lists.
+const SUMMARY_STEPS: usize = 8;
+
+impl Changed {
+    /// One sentence for the log: the first steps, and the number of further ones.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        let listed = self.steps.len().min(SUMMARY_STEPS);
+        let text = self.steps[..listed].join("; ");
+        match self.steps.len() - listed {
+            0 if text.is_empty() => "nothing was to be changed".to_owned(),
+            0 => format!("changed: {text}"),
+            more => format!("changed: {text}; and {more} more"),
+        }
+    }
 }
 
 /// Why nothing was changed.
@@ -468,5 +486,23 @@ impl Inner {
         *self.shown.lock().expect("no holder panics") = Arc::new(self.shared.clone());
         // The requester logs the change with the client's name.
         Ok(said)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_summary_of_ten_thousand_steps_is_one_short_line() {
+        let summary = |count: usize| {
+            let steps = (1..=count).map(|step| format!("step {step}")).collect();
+            Changed { steps, etag: String::new() }.summary()
+        };
+        assert_eq!(summary(0), "nothing was to be changed");
+        assert_eq!(summary(2), "changed: step 1; step 2");
+        assert!(summary(SUMMARY_STEPS).ends_with("; step 8"));
+        assert!(summary(SUMMARY_STEPS + 1).ends_with("; step 8; and 1 more"));
+        assert_eq!(summary(10_000).len(), summary(9_999).len());
     }
 }

@@ -3,7 +3,7 @@
 //! Each connection performs its own handshake, so the usual limits apply to it and it delays no
 //! accept. A client that speaks plain HTTP gets an error that tells it to use HTTPS.
 
-use crate::api::PROBLEM;
+use crate::problems::PROBLEM;
 use axum::serve::Listener;
 use std::io;
 use std::net::SocketAddr;

@@ -1,6 +1,6 @@
 //! A steered target for tests.
 
-use crate::live::{Disks, NotOpened, Open, Opened};
+use crate::opener::{Disks, NotOpened, Open, Opened};
 #[cfg(unix)]
 use crate::steering::Configured;
 use crate::steering::Steering;

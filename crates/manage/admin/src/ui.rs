@@ -6,29 +6,23 @@
 //! a name could be another site's (DNS rebinding).
 
 use crate::api;
-use crate::bounded::{Active, Activity, Bounded, busy};
+use crate::busy::busy;
+use crate::callers::Visitor;
 use crate::events::Events;
+use crate::guard::{Token, bearer, host, is_an_address, misdirected};
 use crate::history::History;
+use crate::problems::trouble;
 use crate::steering::Steering;
-use crate::tls_listener::TlsListener;
 use axum::body::Body;
-use axum::extract::connect_info::Connected;
 use axum::extract::{Request, State};
 use axum::http::header::{self, HeaderName, HeaderValue};
-use axum::http::{HeaderMap, Method, StatusCode};
+use axum::http::{Method, StatusCode};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::routing::get;
-use axum::serve::IncomingStream;
 use axum::{Json, Router};
-use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
-use subtle::ConstantTimeEq;
-
-/// Limits on a token's length: too long to guess, short enough for a header.
-const SHORTEST_TOKEN_BYTES: usize = 20;
-const LONGEST_TOKEN_BYTES: usize = 256;
 
 /// Forbids inline code, foreign sources and framing.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
@@ -61,73 +55,6 @@ pub struct Ui {
     pub token: Token,
     /// Whether changes are allowed.
     pub may_steer: bool,
-}
-
-/// A secret that grants access to the dashboard.
-#[derive(Clone)]
-pub struct Token(String);
-
-impl Token {
-    /// The secret `text`.
-    ///
-    /// # Errors
-    /// The error, as the end of a sentence.
-    pub fn new(text: &str) -> Result<Self, String> {
-        let lengths = SHORTEST_TOKEN_BYTES..=LONGEST_TOKEN_BYTES;
-        match text.bytes().all(|byte| byte.is_ascii_graphic()) && lengths.contains(&text.len()) {
-            true => Ok(Self(text.to_owned())),
-            false => Err(format!(
-                "a token is {SHORTEST_TOKEN_BYTES} to {LONGEST_TOKEN_BYTES} letters, digits and \
-                 signs of ASCII, without spaces"
-            )),
-        }
-    }
-
-    /// The value of the `Authorization` header.
-    pub(crate) fn bearer(&self) -> String {
-        format!("Bearer {}", self.0)
-    }
-
-    /// Compares in constant time.
-    pub(crate) fn is(&self, given: &str) -> bool {
-        self.0.as_bytes().ct_eq(given.as_bytes()).into()
-    }
-
-    /// Whether both are the same secret.
-    pub(crate) fn is_the(&self, other: &Token) -> bool {
-        self.is(&other.0)
-    }
-}
-
-impl fmt::Debug for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Token")
-    }
-}
-
-/// The client of a TCP connection. All dashboard visitors share one token.
-#[derive(Clone, Debug)]
-pub(crate) struct Visitor {
-    pub(crate) from: SocketAddr,
-    activity: Activity,
-}
-
-impl Connected<IncomingStream<'_, Bounded<TlsListener>>> for Visitor {
-    fn connect_info(stream: IncomingStream<'_, Bounded<TlsListener>>) -> Self {
-        Self { from: *stream.remote_addr(), activity: stream.io().activity() }
-    }
-}
-
-impl Active for Visitor {
-    fn activity(&self) -> &Activity {
-        &self.activity
-    }
-}
-
-impl fmt::Display for Visitor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the dashboard, from {}", self.from)
-    }
 }
 
 /// The program's information for the page.
@@ -172,7 +99,7 @@ async fn guard(State(ui): State<Arc<Ui>>, request: Request, next: Next) -> Respo
     if !bearer(request.headers()).is_some_and(|given| ui.token.is(given)) {
         let detail = "this needs the token that farblock serve printed when it started, or that \
                       is in the file of its --ui-token";
-        let mut refusal = api::trouble(StatusCode::UNAUTHORIZED, "no valid token", detail);
+        let mut refusal = trouble(StatusCode::UNAUTHORIZED, "no valid token", detail);
         let scheme = HeaderValue::from_static("Bearer");
         refusal.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
         return refusal;
@@ -180,34 +107,9 @@ async fn guard(State(ui): State<Arc<Ui>>, request: Request, next: Next) -> Respo
     if !ui.may_steer && !matches!(*request.method(), Method::GET | Method::HEAD) {
         let detail = "this page may only look: start farblock serve with --ui-steer, or farblock \
                       ui with --steer, to change things here, or use farblock ctl";
-        return api::trouble(StatusCode::FORBIDDEN, "not allowed here", detail);
+        return trouble(StatusCode::FORBIDDEN, "not allowed here", detail);
     }
     next.run(request).await
-}
-
-pub(crate) fn bearer(headers: &HeaderMap) -> Option<&str> {
-    let (scheme, token) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
-    // Schemes are case-insensitive (RFC 9110, 11.1).
-    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim_start_matches(' '))
-}
-
-/// Requires an address as `Host`, or none; browsers always send one.
-pub(crate) async fn by_address(request: Request<Body>, next: Next) -> Response {
-    match host(&request).is_none_or(is_an_address) {
-        true => next.run(request).await,
-        false => misdirected(),
-    }
-}
-
-fn host(request: &Request<Body>) -> Option<&str> {
-    // A value that is not text is not an address.
-    request.headers().get(header::HOST).map(|host| host.to_str().unwrap_or_default())
-}
-
-fn misdirected() -> Response {
-    let detail = "use this machine's address, or localhost: other names are not answered, since a \
-                  stranger's name may lead here\n";
-    (StatusCode::MISDIRECTED_REQUEST, detail).into_response()
 }
 
 /// Requires an address as `Host`, and adds security headers.
@@ -220,54 +122,4 @@ async fn harden(State(is_secure): State<bool>, request: Request<Body>, next: Nex
         response.headers_mut().insert(name, HeaderValue::from_static(value));
     }
     response
-}
-
-/// Whether a `Host` is an IP address or localhost, with any port.
-pub(crate) fn is_an_address(host: &str) -> bool {
-    let parses = |text: &str| text.parse::<IpAddr>().is_ok();
-    let without_port = |text: &'_ str| match text.rsplit_once(':') {
-        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name.to_owned(),
-        _ => text.to_owned(),
-    };
-    if host.parse::<SocketAddr>().is_ok() {
-        return true;
-    }
-    match host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
-        Some(inner) => parses(inner),
-        None => {
-            let name = without_port(host);
-            name.eq_ignore_ascii_case("localhost") || parses(&name)
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_of_others_are_not_answered() {
-        for ours in ["127.0.0.1", "127.0.0.1:80", "[::1]:80", "[::1]", "localhost:1", "LOCALHOST"] {
-            assert!(is_an_address(ours), "{ours}");
-        }
-        for other in
-            ["", "evil.example", "evil.example:80", "localhost.evil.example", "127.0.0.1.e"]
-        {
-            assert!(!is_an_address(other), "{other}");
-        }
-    }
-
-    #[test]
-    fn tokens_are_neither_short_nor_odd() {
-        assert!(Token::new(&"x".repeat(SHORTEST_TOKEN_BYTES)).is_ok());
-        assert!(Token::new(&"x".repeat(LONGEST_TOKEN_BYTES)).is_ok());
-        for bad in ["x".repeat(SHORTEST_TOKEN_BYTES - 1), "x".repeat(LONGEST_TOKEN_BYTES + 1)] {
-            assert!(Token::new(&bad).is_err(), "{bad}");
-        }
-        assert!(Token::new("with spaces in between it").is_err());
-        let token = Token::new("01234567890123456789").unwrap();
-        assert!(token.is("01234567890123456789"));
-        assert!(!token.is("0123456789012345678") && !token.is("01234567890123456788"));
-        assert_eq!(format!("{token:?}"), "Token", "it is in no log");
-    }
 }

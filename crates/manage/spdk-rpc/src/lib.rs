@@ -176,11 +176,11 @@ impl SpdkRpc {
         let mut seen = self.seen();
         match done {
             Ok(changed) => {
-                seen.etag = changed.etag;
                 if !changed.steps.is_empty() {
-                    let steps = changed.steps.join("; ");
-                    tracing::info!(target: AUDIT, who = "a client of SPDK's", "changed: {steps}");
+                    let summary = changed.summary();
+                    tracing::info!(target: AUDIT, who = "a client of SPDK's", "{summary}");
                 }
+                seen.etag = changed.etag;
                 Ok(())
             }
             Err(refused) => {

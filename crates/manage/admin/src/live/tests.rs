@@ -1,7 +1,7 @@
 //! Tests of the states that hosts can see during a change.
 
 use crate::legs::{LegStatus, Legs, MirrorOrder, MirrorStatus, Mirrored};
-use crate::live::{NotOpened, Open, Opened};
+use crate::opener::{NotOpened, Open, Opened};
 use crate::steering::Reread;
 use crate::trial::{Opener, start};
 use farblock_state::{Document, Host, Limits, Namespace};

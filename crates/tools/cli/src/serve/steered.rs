@@ -14,8 +14,8 @@ use farblock_admin::{
 };
 use farblock_proto::controller::{AddressFamily, Referral};
 use farblock_proto::ids::NamespaceId;
-use farblock_state::{Ana, Document, Host, Namespace, Store, StoreError, Tls, merge};
 use farblock_spdk_rpc::{Bdevs, SpdkRpc, SpdkServer, serve_spdk};
+use farblock_state::{Ana, Document, Host, Namespace, Store, StoreError, Tls, merge};
 use farblock_target::{HostKeys, Subsystem, Target, TargetConfig};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -326,11 +326,8 @@ fn reader(path: PathBuf, given: Given) -> Configured {
 fn answer(steering: &Steering) {
     match steering.reload(false) {
         Ok(changed) => {
-            let steps = match &changed.steps[..] {
-                [] => "nothing was to be changed".to_owned(),
-                steps => format!("changed: {}", steps.join("; ")),
-            };
-            tracing::info!(target: farblock_admin::AUDIT, who = "SIGHUP", "{steps}");
+            let summary = changed.summary();
+            tracing::info!(target: farblock_admin::AUDIT, who = "SIGHUP", "{summary}");
         }
         Err(refused) => {
             let said = format!("SIGHUP: everything stays as it is: {refused}");

@@ -1,0 +1,222 @@
+//! The targets of one page, and requests to them.
+//!
+//! Each request has a time limit, and an answer that is not understood counts as none.
+
+use crate::certificate::Trust;
+use crate::client::{self, Secure};
+use crate::guard::Token;
+use crate::stats::Stats;
+use crate::status::Status;
+use farblock_state::Document;
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::HeaderValue;
+use hyper::{Request, Response, StatusCode, header};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::path::PathBuf;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+
+/// Maximum number of targets on a page.
+pub const MAX_NODES: usize = 64;
+/// Time limit for a target's whole answer: less than the page waits (1.5 s).
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(1000);
+/// Maximum size of one answer.
+pub(crate) const MAX_BYTES: usize = 16 << 20;
+/// The error for a target whose answer is invalid.
+pub(crate) const NONSENSE: &str = "its answer makes no sense";
+
+/// A target, with its name on the page.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// The name for people.
+    pub name: String,
+    /// The target's address.
+    pub place: NodePlace,
+}
+
+/// A target's address.
+#[derive(Clone, Debug)]
+pub enum NodePlace {
+    /// Its control socket.
+    Socket(PathBuf),
+    /// The address of its dashboard, and its token.
+    Address(String, Token),
+    /// The dashboard or interface at `HOST:PORT`, over HTTPS.
+    Https(String, Token, Trust),
+}
+
+/// One target's answer.
+#[derive(Serialize)]
+pub(crate) struct Said {
+    name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) status: Option<Status>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) stats: Option<Stats>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) document: Option<Document>,
+    /// Why the target did not answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) error: Option<String>,
+}
+
+pub(crate) async fn ask(node: Node, documents: bool) -> Said {
+    let name = node.name.clone();
+    let mut said = Said { name, status: None, stats: None, document: None, error: None };
+    let both = async { tokio::try_join!(node.get("/v1/status"), node.get("/v1/stats")) };
+    // A change locks the document while it waits for a slow disk: do not delay the rest.
+    let document = async {
+        match documents {
+            true => within(node.get("/v1/state")).await.ok(),
+            false => None,
+        }
+    };
+    let (both, document) = tokio::join!(within(both), document);
+    match both {
+        Ok((status, stats)) => {
+            (said.status, said.stats, said.document) = (Some(status), Some(stats), document);
+        }
+        Err(error) => said.error = Some(error),
+    }
+    said
+}
+
+pub(crate) async fn within<T>(asked: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+    let answered = tokio::time::timeout(ANSWER_TIMEOUT, asked).await;
+    answered.unwrap_or_else(|_| Err("it does not answer in time".to_owned()))
+}
+
+impl Node {
+    /// Sends a GET request, and returns any answer.
+    pub(crate) async fn ask(&self, path: &str) -> Result<Response<Incoming>, String> {
+        let question = Request::get(path).body(Full::default());
+        self.send(question.map_err(|error| error.to_string())?).await
+    }
+
+    /// Sends a request, to which it adds the host and the token.
+    pub(crate) async fn send(
+        &self,
+        question: Request<Full<Bytes>>,
+    ) -> Result<Response<Incoming>, String> {
+        let said = |error: std::io::Error| client::plain(&error);
+        match &self.place {
+            NodePlace::Socket(socket) => {
+                let stream = UnixStream::connect(socket).await.map_err(said)?;
+                exchange(stream, question, "farblock", None).await
+            }
+            NodePlace::Address(address, token) => {
+                let stream = TcpStream::connect(address).await.map_err(said)?;
+                // A dashboard accepts only addresses as Host, not names.
+                let host = stream.peer_addr().map_err(said)?.to_string();
+                exchange(stream, question, &host, Some(token.bearer())).await
+            }
+            NodePlace::Https(address, token, trust) => {
+                let stream = Secure::new(address, trust)?.connect().await?;
+                exchange(stream, question, address, Some(token.bearer())).await
+            }
+        }
+    }
+
+    pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, String> {
+        let answer = self.ask(path).await?;
+        if answer.status() != StatusCode::OK {
+            return Err(refusal(answer.status()));
+        }
+        let body = client::whole(answer, MAX_BYTES).await?;
+        serde_json::from_slice(&body).map_err(|_| NONSENSE.to_owned())
+    }
+}
+
+/// The error for an answer with this status.
+pub(crate) fn refusal(status: StatusCode) -> String {
+    match status {
+        StatusCode::UNAUTHORIZED => "it has another token".to_owned(),
+        other => format!("it answers with {}", other.as_u16()),
+    }
+}
+
+async fn exchange(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    mut question: Request<Full<Bytes>>,
+    host: &str,
+    bearer: Option<String>,
+) -> Result<Response<Incoming>, String> {
+    let value = |text: &str| HeaderValue::from_str(text).map_err(|error| error.to_string());
+    question.headers_mut().insert(header::HOST, value(host)?);
+    if let Some(bearer) = bearer {
+        question.headers_mut().insert(header::AUTHORIZATION, value(&bearer)?);
+    }
+    client::send(stream, question).await.map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::routing::{any, get};
+    use axum::{Json, Router};
+    use serde_json::{Value, json};
+
+    /// A target with these answers.
+    async fn target(router: Router) -> Node {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        let token = Token::new("0123456789-0123456789").unwrap();
+        Node { name: address.clone(), place: NodePlace::Address(address, token) }
+    }
+
+    /// The answers of a target without namespaces.
+    fn idle() -> Router {
+        let status = json!({
+            "listening": [], "pid": 7, "uptime_seconds": 1, "connections": 0, "subsystems": [],
+            "controllers": [],
+        });
+        let io = serde_json::to_value(crate::stats::IoStats::default()).unwrap();
+        let stats = json!({
+            "uptime_ms": 1, "time_ms": 1, "latency_bounds_us": [], "cores": [], "subsystems": [],
+            "connections": {
+                "open": 0, "accepted": 0, "refused": {}, "faults": {}, "authenticated": 0,
+                "not_authenticated": {},
+            },
+            "hosts": [], "total": io, "other_hosts": io,
+        });
+        let says = |value: Value| get(move || std::future::ready(Json(value.clone())));
+        Router::new().route("/v1/status", says(status)).route("/v1/stats", says(stats))
+    }
+
+    /// An invalid status would stop the page, which would then show no target at all.
+    #[tokio::test]
+    async fn what_the_page_does_not_understand_is_not_passed_on() {
+        let seven = any(async || "7");
+        let said = ask(target(Router::new().fallback_service(seven.clone())).await, true).await;
+        assert!(said.status.is_none() && said.stats.is_none());
+        assert_eq!(said.error.as_deref(), Some("its answer makes no sense"));
+        let said = ask(target(idle().fallback_service(seven)).await, true).await;
+        assert_eq!(
+            (said.status.map(|it| it.pid), said.document, said.error),
+            (Some(7), None, None)
+        );
+    }
+
+    #[tokio::test]
+    async fn what_is_stuck_keeps_nothing_else_from_being_told() {
+        let never = any(async || std::future::pending::<()>().await);
+        let busy = idle().fallback_service(never.clone());
+        let said = ask(target(busy).await, true).await;
+        assert_eq!(
+            (said.status.map(|it| it.pid), said.document, said.error),
+            (Some(7), None, None)
+        );
+        let said = ask(target(Router::new().fallback_service(never)).await, true).await;
+        assert_eq!(said.error.as_deref(), Some("it does not answer in time"));
+        let strange = Router::new().fallback_service(any(async || "<html>"));
+        let said = ask(target(strange).await, false).await;
+        assert_eq!(said.error.as_deref(), Some("its answer makes no sense"));
+        let place = NodePlace::Socket("/nonexistent/socket".into());
+        let said = ask(Node { name: "gone".to_owned(), place }, false).await;
+        assert_eq!(said.error.as_deref(), Some("No such file or directory"));
+    }
+}
