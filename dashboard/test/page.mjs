@@ -945,7 +945,7 @@ async function steered(browser, wrongs) {
   hold(shown.words.includes("passed on") && shown.words.includes("left"), "and so does the page's own log", shown.words);
   await close(page);
   await page.getByRole("button", { name: "Back to the cluster" }).click();
-  await protect(page, "right", /^Nothing was changed: this token may only look/);
+  await protect(page, "right", /^Nothing was changed: this token is read-only/);
   hold(true, "a node lets a token do what its role is for");
   await close(page);
   await page.close();

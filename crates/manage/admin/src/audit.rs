@@ -95,7 +95,7 @@ fn caller(request: &Request) -> String {
         return visitor.to_string();
     }
     let peer = extensions.get::<ConnectInfo<Peer>>();
-    peer.map_or_else(|| "somebody".to_owned(), |ConnectInfo(peer)| peer.to_string())
+    peer.map_or_else(|| "an unknown process".to_owned(), |ConnectInfo(peer)| peer.to_string())
 }
 
 fn address(request: &Request) -> Option<IpAddr> {
@@ -116,9 +116,11 @@ async fn in_our_form(answer: Response) -> Response {
     let text = to_bytes(body, MAX_REFUSAL_BYTES).await.unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
     let detail = match (status, text.trim()) {
-        (StatusCode::METHOD_NOT_ALLOWED, _) => "this cannot be done here: Allow says what can",
-        (StatusCode::PAYLOAD_TOO_LARGE, _) => "this is more than any document has: 2 MiB at most",
-        (_, "") => "the request cannot be understood",
+        (StatusCode::METHOD_NOT_ALLOWED, _) => {
+            "this address does not support the method: see the header Allow"
+        }
+        (StatusCode::PAYLOAD_TOO_LARGE, _) => "a request has at most 2 MiB",
+        (_, "") => "the target cannot parse the request",
         (_, said) => said,
     };
     let title = status.canonical_reason().unwrap_or("refused");

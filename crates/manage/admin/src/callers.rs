@@ -40,7 +40,7 @@ impl fmt::Display for Peer {
         match (self.uid, self.pid) {
             (Some(uid), Some(pid)) => write!(f, "user {uid}, process {pid}"),
             (Some(uid), None) => write!(f, "user {uid}"),
-            _ => f.write_str("somebody"),
+            _ => f.write_str("an unknown process"),
         }
     }
 }

@@ -79,8 +79,8 @@ pub(crate) fn host(request: &Request<Body>) -> Option<&str> {
 
 /// The answer to a request for another site.
 pub(crate) fn misdirected() -> Response {
-    let detail = "use this machine's address, or localhost: other names are not answered, since a \
-                  stranger's name may lead here\n";
+    let detail = "use this machine's address, or localhost: the target refuses other host names, \
+                  since another site's name could lead here\n";
     (StatusCode::MISDIRECTED_REQUEST, detail).into_response()
 }
 

@@ -200,12 +200,12 @@ impl Live {
         if parked.is_empty() && !done.iter().any(Undo::has_disk) {
             return;
         }
-        let closed = self.patience.with(Aside::File, "what was removed", move || {
+        let closed = self.patience.with(Aside::File, "the removed storage", move || {
             drop((parked, done));
             Ok(())
         });
         if let Err(problem) = closed {
-            tracing::warn!("it is closed later: {problem}");
+            tracing::warn!("the removed storage closes later: {problem}");
         }
     }
 
@@ -393,7 +393,7 @@ impl Live {
             Ok(()) => Ok(undo),
             Err(reason) => match self.take_back(undo) {
                 Ok(()) => Err(reason),
-                Err(left) => Err(format!("{reason}; and this could not be taken back: {left}")),
+                Err(left) => Err(format!("{reason}; and this could not be rolled back: {left}")),
             },
         }
     }
@@ -566,7 +566,7 @@ impl Running for Live {
 }
 
 fn taken_away(problem: &str) {
-    tracing::warn!("a file was taken by another program meanwhile: {problem}");
+    tracing::warn!("another program has locked a file of this target meanwhile: {problem}");
 }
 
 fn blocks(namespace: &Namespace) -> Option<u64> {
@@ -575,8 +575,8 @@ fn blocks(namespace: &Namespace) -> Option<u64> {
 
 fn too_small(opened: &Opened, wanted: u64, has: u64) -> String {
     format!(
-        "{} has {has} blocks and cannot have {wanted}: only a file is made longer; ask for less, \
-         or enlarge what stores it",
+        "{} has {has} blocks and cannot have {wanted}: farblock extends only files; ask for less, \
+         or enlarge the disk",
         opened.namespace.describe()
     )
 }

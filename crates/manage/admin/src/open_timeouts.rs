@@ -29,13 +29,13 @@ pub enum Aside {
 const KINDS: usize = 4;
 
 impl Aside {
-    /// Words for the error: the hanging objects, and the purpose.
+    /// Words for the error: the hanging objects, and the operation.
     fn words(self) -> (&'static str, &'static str) {
         match self {
-            Self::Disk => ("disks do not answer", "to be opened"),
-            Self::Key => ("key files do not answer", "to be read"),
-            Self::Configuration => ("readings of the configuration hang", "to be read"),
-            Self::File => ("files do not answer", "for that"),
+            Self::Disk => ("disks do not answer", "open"),
+            Self::Key => ("key files do not answer", "read"),
+            Self::Configuration => ("readings of the configuration hang", "read"),
+            Self::File => ("files do not answer", "use"),
         }
     }
 }
@@ -121,8 +121,8 @@ impl OpenTimeouts {
         let counted = Counted(Arc::clone(&self.stuck), kind);
         if before >= STUCK_MAX {
             return Err(format!(
-                "{STUCK_MAX} {those} already, so {what} is not tried: see what is wrong with what \
-                 stores them, then try again"
+                "{STUCK_MAX} {those} already, so the target does not try {what}: repair the \
+                 storage behind them, then try again"
             ));
         }
         let (sender, receiver) = channel();
@@ -151,8 +151,8 @@ impl OpenTimeouts {
                 done
             }
             Err(RecvTimeoutError::Timeout) => Err(format!(
-                "{what} does not answer: it was given {} seconds {to_do}; see what is wrong with \
-                 what stores it, then try again",
+                "{what} does not answer: the target could not {to_do} it within {} seconds; repair \
+                 the storage behind it, then try again",
                 self.longest.as_secs_f64()
             )),
             Err(RecvTimeoutError::Disconnected) => Err(format!("{what}: opening it has failed")),

@@ -188,8 +188,8 @@ async fn guard(
     let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
     let is_ours = guarding.is_secure || host.is_some_and(is_an_address);
     if request.headers().contains_key(header::ORIGIN) || !is_ours {
-        let detail = "this is for programs, by this machine's address or localhost: pages and \
-                      other names are not answered";
+        let detail = "programs use this interface, at this machine's address or localhost: \
+                      web pages and other host names get no answer";
         return trouble(StatusCode::MISDIRECTED_REQUEST, "not answered", detail);
     }
     let Some(holder) = bearer(request.headers()).and_then(|given| guarding.tokens.holder(given))
@@ -203,7 +203,7 @@ async fn guard(
         audit::refusal(from.ip(), || {
             tracing::warn!(target: AUDIT, who = %caller, request = %asked, "refused: read-only");
         });
-        let detail = "this token may only look: use one whose role is admin";
+        let detail = "this token is read-only: use one whose role is admin";
         return trouble(StatusCode::FORBIDDEN, "not allowed", detail);
     }
     request.extensions_mut().insert(caller);
@@ -222,7 +222,7 @@ async fn not_let_in(guarding: &Guard, from: SocketAddr) -> Response {
 }
 
 fn no_token() -> Response {
-    let detail = "this needs a token that is in the file of the target's --api-tokens";
+    let detail = "this interface needs a token from the file of the target's --api-tokens";
     let mut refusal = trouble(StatusCode::UNAUTHORIZED, "no valid token", detail);
     refusal.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     refusal.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -230,8 +230,8 @@ fn no_token() -> Response {
 }
 
 fn too_many() -> Response {
-    let detail = "too many wrong tokens came from this address: try again in a minute, or with a \
-                  token that is in the file of the target's --api-tokens";
+    let detail = "this address sent too many wrong tokens: try again in a minute, or send a token \
+                  from the file of the target's --api-tokens";
     let mut refusal = trouble(StatusCode::TOO_MANY_REQUESTS, "too many attempts", detail);
     refusal.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("60"));
     refusal.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));

@@ -169,13 +169,13 @@ async fn renew(certificate: Option<&Certificate>) {
         match renewed {
             Ok(Ok(is_new)) => {
                 if is_new {
-                    tracing::info!(target: AUDIT, "there is a new certificate: it is used now");
+                    tracing::info!(target: AUDIT, "new connections use the new certificate");
                 }
                 trouble = None;
             }
             // Log each problem only once.
             Ok(Err(problem)) if trouble.as_ref() != Some(&problem) => {
-                tracing::warn!("the certificate stays as it is: {problem}");
+                tracing::warn!("the target keeps its old certificate: {problem}");
                 trouble = Some(problem);
             }
             _ => {}

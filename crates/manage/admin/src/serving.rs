@@ -79,6 +79,6 @@ impl Drop for Server {
 /// Logs why a service has ended.
 pub(crate) fn ended(result: io::Result<()>) {
     if let Err(error) = result {
-        tracing::error!("nobody can steer this target any more: {error}");
+        tracing::error!("a management service has stopped, and serves no more requests: {error}");
     }
 }

@@ -74,15 +74,15 @@ impl fmt::Display for Refused {
         match self {
             Self::Stale(etag) => write!(
                 f,
-                "somebody else has changed this meanwhile: read it again ({etag} is its version \
-                 now), and change that"
+                "another client has changed the document meanwhile: read its version {etag}, and \
+                 repeat the change there"
             ),
             Self::Problem(problem) => problem.fmt(f),
             Self::Missing(what) => write!(f, "there is no {what}"),
             Self::There(what) => write!(f, "there is a {what} already"),
             Self::Failed(failed) => failed.fmt(f),
             Self::Store(error, left) => {
-                write!(f, "what was changed could not be kept, and is as it was: {error}")?;
+                write!(f, "the change could not be stored, so the target rolled it back: {error}")?;
                 left.iter().try_for_each(|sentence| write!(f, "; but {sentence}"))
             }
             Self::Configuration(sentence) => f.write_str(sentence),
@@ -311,8 +311,8 @@ impl Steering {
     /// Why nothing was changed.
     pub fn reload(&self, only_look: bool) -> Result<Changed, Refused> {
         let Some(again) = self.configured.clone() else {
-            let sentence = "there is no configuration file to read again: this target was started \
-                            without --config, and is changed by farblock ctl";
+            let sentence = "this target was started without --config, so it has no configuration \
+                            file to read again: change it with farblock ctl";
             return Err(Refused::Configuration(sentence.to_owned()));
         };
         let mut inner = self.lock();

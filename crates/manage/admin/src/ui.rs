@@ -97,16 +97,16 @@ pub(crate) fn guarded(inside: Router, about: serde_json::Value, ui: Ui, is_secur
 /// Requires the token and, for changes, permission to make them.
 async fn guard(State(ui): State<Arc<Ui>>, request: Request, next: Next) -> Response {
     if !bearer(request.headers()).is_some_and(|given| ui.token.is(given)) {
-        let detail = "this needs the token that farblock serve printed when it started, or that \
-                      is in the file of its --ui-token";
+        let detail = "the dashboard needs the token that farblock serve printed at its start, or \
+                      the one in the file of its --ui-token";
         let mut refusal = trouble(StatusCode::UNAUTHORIZED, "no valid token", detail);
         let scheme = HeaderValue::from_static("Bearer");
         refusal.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
         return refusal;
     }
     if !ui.may_steer && !matches!(*request.method(), Method::GET | Method::HEAD) {
-        let detail = "this page may only look: start farblock serve with --ui-steer, or farblock \
-                      ui with --steer, to change things here, or use farblock ctl";
+        let detail = "this page is read-only: to change things here, start farblock serve with \
+                      --ui-steer, or farblock ui with --steer; or use farblock ctl";
         return trouble(StatusCode::FORBIDDEN, "not allowed here", detail);
     }
     next.run(request).await

@@ -61,7 +61,7 @@ fn a_role_says_what_may_be_done_and_the_log_who_did_it() {
     run(&watch, &["config", "show"]).ok();
     let change = ["ctl", "add-namespace", NQN, "mem:2MiB"];
     let refused = ["ctl", "read-only", NQN, "1", "on"];
-    run(&watch, &refused).fails_in_a_line(1, &["may only look", "role is admin"]);
+    run(&watch, &refused).fails_in_a_line(1, &["read-only", "role is admin"]);
     run(&admin, &change).ok();
     run(&secret(&scratch, "wrong", &"x".repeat(32)), &change)
         .fails_in_a_line(1, &["needs a token"]);

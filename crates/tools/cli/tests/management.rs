@@ -30,7 +30,7 @@ fn every_refusal_has_one_form_and_every_change_a_line() {
     let server = scratch.serve(["--nqn", NQN, "mem:1MiB", "--control", &socket]);
     let large = "x".repeat(3 << 20);
     for (request, body, status, part) in [
-        ("DELETE /v1/state", "", "405", "Allow says"),
+        ("DELETE /v1/state", "", "405", "the header Allow"),
         ("POST /v1/reload?dry_run=perhaps", "", "400", "dry_run"),
         ("PUT /v1/state", large.as_str(), "413", "2 MiB"),
         ("GET /nowhere", "", "404", "nothing here"),
