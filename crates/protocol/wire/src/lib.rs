@@ -1,4 +1,4 @@
-//! NVMe base, NVM, fabrics and TCP structures as bytes: no_std, no unsafe, no I/O.
+//! NVMe base, NVM, fabrics, TCP and RDMA structures as bytes: no_std, no unsafe, no I/O.
 //!
 //! **What it is.** The byte layouts of NVMe over Fabrics, without behaviour. Structures are
 //! little-endian zerocopy structs with alignment 1, so that callers can read and write them at any
@@ -16,8 +16,8 @@
 //!   their unit.
 //!
 //! **Specifications.** NVM Express Base Specification 2.0c ("Base 2.0c"), NVM Command Set
-//! Specification 1.0c ("NVM 1.0c"), NVMe/TCP Transport Specification 1.0c ("TCP 1.0c"). Comments
-//! cite sections by name.
+//! Specification 1.0c ("NVM 1.0c"), NVMe/TCP Transport Specification 1.0c ("TCP 1.0c"), NVMe/RDMA
+//! Transport Specification 1.0c ("RDMA 1.0c"). Comments cite sections and figures by name.
 //!
 //! **Not implemented.** PRP lists and SGL segments (fabrics commands carry one descriptor), the
 //! memory based transport's queues and doorbells, protection information formats, the Zoned and
@@ -43,6 +43,7 @@ pub mod nvm;
 pub mod opcode;
 pub mod origin;
 pub mod property;
+pub mod rdma;
 pub mod reservation;
 pub mod reset;
 pub mod sgl;

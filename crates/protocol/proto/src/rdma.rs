@@ -1,0 +1,145 @@
+//! Admission of NVMe/RDMA connections: both ends' private data.
+//!
+//! The transport exchanges private data when it connects a queue pair, before the Connect command.
+//! The controller side calls [`Admission::admit`], the host side [`Granted::parse`] or
+//! [`rejection`].
+
+use core::fmt;
+use farblock_wire::rdma::{CmAccept, CmReject, CmRequest, RECFMT_1_0, RejectStatus};
+
+use crate::ids::QueueId;
+
+/// Fewest entries of a queue: Connect refuses a smaller one.
+const MIN_ENTRIES: u16 = 2;
+
+/// The limits that a controller offers a new connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Offer {
+    /// Largest I/O queue identifier.
+    pub max_io_queues: u16,
+    /// Entries of a queue, limited by the controller and its device; at least 2.
+    pub max_entries: u16,
+    /// Whether there is room for another queue pair.
+    pub has_resources: bool,
+}
+
+/// An admitted connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Admission {
+    /// The queue.
+    pub queue: QueueId,
+    /// The controller of an I/O queue, which Connect repeats; 0 from older hosts and for the admin
+    /// queue.
+    pub cntlid: u16,
+    /// Entries of the queue: the smallest of both ends' limits. The controller has one receive for
+    /// each.
+    pub entries: u16,
+    /// RDMA READs that the controller may have in flight.
+    pub reads: u8,
+}
+
+impl Admission {
+    /// Checks a host's private data. `host_reads` is the number of RDMA READs that the host can
+    /// answer at the same time (its `responder_resources`). `own_reads` is the number that the
+    /// controller's device can have in flight.
+    ///
+    /// The error is the status for the rejection. A host whose data are invalid learns this even if
+    /// there are no resources.
+    pub fn admit(
+        data: &[u8],
+        host_reads: u8,
+        own_reads: u8,
+        offer: &Offer,
+    ) -> Result<Self, RejectStatus> {
+        let request = CmRequest::parse(data).ok_or(RejectStatus::INVALID_LENGTH)?;
+        if request.recfmt.get() != RECFMT_1_0 {
+            return Err(RejectStatus::INVALID_RECFMT);
+        }
+        let queue = QueueId(request.qid.get());
+        if queue.0 > offer.max_io_queues {
+            return Err(RejectStatus::INVALID_QID);
+        }
+        let sends = request.hsqsize_z.get().saturating_add(1);
+        if sends < MIN_ENTRIES {
+            return Err(RejectStatus::INVALID_HSQSIZE);
+        }
+        let receives = request.hrqsize.get();
+        if receives < MIN_ENTRIES {
+            return Err(RejectStatus::INVALID_HRQSIZE);
+        }
+        // A controller fetches a host's data with READs.
+        if host_reads == 0 {
+            return Err(RejectStatus::INVALID_IRD);
+        }
+        if !offer.has_resources {
+            return Err(RejectStatus::NO_RESOURCES);
+        }
+        let entries = offer.max_entries.min(sends).min(receives);
+        let reads = host_reads.min(own_reads).max(1);
+        Ok(Self { queue, cntlid: request.cntlid.get(), entries, reads })
+    }
+
+    /// The answer's private data.
+    #[must_use]
+    pub fn answer(&self) -> CmAccept {
+        CmAccept::new(self.entries)
+    }
+}
+
+/// A controller's answer to a host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Granted {
+    /// Entries of the queue: the smaller of what the host requested and the controller granted.
+    pub entries: u16,
+}
+
+/// Why a host cannot use a controller's answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AnswerError {
+    /// The private data are too short.
+    Length(usize),
+    /// The private data have an unknown format.
+    Format(u16),
+    /// The controller's receive queue is too small for a queue.
+    Entries(u16),
+}
+
+impl fmt::Display for AnswerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Length(bytes) => {
+                write!(f, "the peer does not speak NVMe/RDMA: its answer has {bytes} bytes")
+            }
+            Self::Format(format) => {
+                write!(f, "the controller's answer has the unknown format {format}")
+            }
+            Self::Entries(entries) => {
+                write!(f, "the controller grants a queue of {entries} entries, too few")
+            }
+        }
+    }
+}
+
+impl core::error::Error for AnswerError {}
+
+impl Granted {
+    /// Checks a controller's private data. The host requested a queue of `requested` entries.
+    pub fn parse(data: &[u8], requested: u16) -> Result<Self, AnswerError> {
+        let answer = CmAccept::parse(data).ok_or(AnswerError::Length(data.len()))?;
+        if answer.recfmt.get() != RECFMT_1_0 {
+            return Err(AnswerError::Format(answer.recfmt.get()));
+        }
+        let entries = answer.crqsize.get();
+        if entries < MIN_ENTRIES {
+            return Err(AnswerError::Entries(entries));
+        }
+        Ok(Self { entries: entries.min(requested) })
+    }
+}
+
+/// The reason in a rejection's private data; `None` if the peer is not a controller.
+#[must_use]
+pub fn rejection(data: &[u8]) -> Option<RejectStatus> {
+    let reject = CmReject::parse(data).filter(|reject| reject.recfmt.get() == RECFMT_1_0)?;
+    Some(reject.status()).filter(|status| status.0 != 0)
+}

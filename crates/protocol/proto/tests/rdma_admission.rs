@@ -1,0 +1,115 @@
+//! Which RDMA connections a controller admits, and what a host makes of the answers.
+
+use farblock_proto::ids::QueueId;
+use farblock_proto::rdma::{Admission, AnswerError, Granted, Offer, rejection};
+use farblock_wire::rdma::{CmAccept, CmReject, CmRequest, RejectStatus};
+use farblock_wire::{IntoBytes, U16};
+use proptest::prelude::*;
+
+const OFFER: Offer = Offer { max_io_queues: 16, max_entries: 256, has_resources: true };
+
+/// A controller's decision about a request, as RoCE delivers it.
+fn admit(request: CmRequest) -> Result<Admission, RejectStatus> {
+    let mut data = request.as_bytes().to_vec();
+    data.resize(56, 0);
+    Admission::admit(&data, 16, 16, &OFFER)
+}
+
+fn refused(change: impl FnOnce(&mut CmRequest)) -> RejectStatus {
+    let mut request = CmRequest::new(1, 128, 127, 1);
+    change(&mut request);
+    admit(request).expect_err("an invalid request")
+}
+
+#[test]
+fn a_queue_has_the_smallest_of_all_limits() {
+    let entries = |hrqsize, hsqsize_z| {
+        admit(CmRequest::new(1, hrqsize, hsqsize_z, 1)).expect("a valid request").entries
+    };
+    assert_eq!(entries(128, 127), 128);
+    assert_eq!(entries(128, 63), 64);
+    assert_eq!(entries(32, 127), 32);
+    assert_eq!(entries(1024, 1023), OFFER.max_entries);
+    assert_eq!(entries(u16::MAX, u16::MAX), OFFER.max_entries);
+    assert_eq!(entries(2, 1), 2);
+}
+
+#[test]
+fn the_admin_queue_as_linux_requests_it() {
+    let admission = admit(CmRequest::new(0, 32, 31, 0)).expect("a valid request");
+    assert_eq!(admission, Admission { queue: QueueId(0), cntlid: 0, entries: 32, reads: 16 });
+    assert_eq!(admission.answer(), CmAccept::new(32));
+}
+
+#[test]
+fn each_invalid_field_has_its_status() {
+    let request = CmRequest::new(1, 128, 127, 1);
+    for bytes in [0, 1, 31] {
+        let data = &request.as_bytes()[..bytes];
+        let status = Admission::admit(data, 16, 16, &OFFER).expect_err("too short");
+        assert_eq!(status, RejectStatus::INVALID_LENGTH);
+    }
+    assert_eq!(refused(|r| r.recfmt = U16::new(1)), RejectStatus::INVALID_RECFMT);
+    assert_eq!(refused(|r| r.qid = U16::new(17)), RejectStatus::INVALID_QID);
+    assert_eq!(refused(|r| r.hsqsize_z = U16::new(0)), RejectStatus::INVALID_HSQSIZE);
+    assert_eq!(refused(|r| r.hrqsize = U16::new(0)), RejectStatus::INVALID_HRQSIZE);
+    assert_eq!(refused(|r| r.hrqsize = U16::new(1)), RejectStatus::INVALID_HRQSIZE);
+    admit(CmRequest::new(16, 2, 1, 1)).expect("the largest queue identifier");
+}
+
+#[test]
+fn reads_are_limited_by_both_ends() {
+    let request = CmRequest::new(1, 128, 127, 1);
+    let reads =
+        |host, own| Admission::admit(request.as_bytes(), host, own, &OFFER).map(|a| a.reads);
+    assert_eq!(reads(1, 16), Ok(1), "ESXi can answer one");
+    assert_eq!(reads(16, 4), Ok(4));
+    assert_eq!(reads(0, 16), Err(RejectStatus::INVALID_IRD));
+}
+
+#[test]
+fn an_invalid_request_is_explained_even_without_resources() {
+    let offer = Offer { has_resources: false, ..OFFER };
+    let valid = CmRequest::new(1, 128, 127, 1);
+    let status = Admission::admit(valid.as_bytes(), 16, 16, &offer);
+    assert_eq!(status, Err(RejectStatus::NO_RESOURCES));
+    let invalid = CmRequest::new(99, 128, 127, 1);
+    let status = Admission::admit(invalid.as_bytes(), 16, 16, &offer);
+    assert_eq!(status, Err(RejectStatus::INVALID_QID));
+}
+
+#[test]
+fn a_host_obeys_the_controllers_answer() {
+    let granted = |entries| Granted::parse(CmAccept::new(entries).as_bytes(), 128);
+    assert_eq!(granted(64), Ok(Granted { entries: 64 }));
+    assert_eq!(granted(256), Ok(Granted { entries: 128 }));
+    assert_eq!(granted(1), Err(AnswerError::Entries(1)));
+    assert_eq!(Granted::parse(&[0; 31], 128), Err(AnswerError::Length(31)));
+    let newer = CmAccept { recfmt: U16::new(1), ..CmAccept::new(64) };
+    assert_eq!(Granted::parse(newer.as_bytes(), 128), Err(AnswerError::Format(1)));
+}
+
+#[test]
+fn a_host_names_the_reason_of_a_rejection() {
+    for code in 1..=8 {
+        let mut data = CmReject::new(RejectStatus(code)).as_bytes().to_vec();
+        data.resize(148, 0);
+        assert_eq!(rejection(&data), Some(RejectStatus(code)));
+    }
+    assert_eq!(rejection(&[0; 148]), None, "no NVMe controller sent this");
+    assert_eq!(rejection(&[1, 0, 1, 0]), None);
+    assert_eq!(rejection(&[0, 0, 1]), None);
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_get_an_answer(data in proptest::collection::vec(any::<u8>(), 0..200), reads: u8) {
+        if let Ok(admission) = Admission::admit(&data, reads, 16, &OFFER) {
+            prop_assert!((2..=OFFER.max_entries).contains(&admission.entries));
+            prop_assert!((1..=16).contains(&admission.reads));
+            prop_assert!(admission.queue.0 <= OFFER.max_io_queues);
+        }
+        let _ = Granted::parse(&data, 128);
+        let _ = rejection(&data);
+    }
+}
