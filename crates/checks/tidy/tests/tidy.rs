@@ -15,6 +15,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("random", &[]),
     ("mem", &[]),
     ("reactor", &["mem", "random"]),
+    ("verbs", &[]),
     ("block", &["random", "reactor"]),
     ("backends", &["block", "mem", "random", "reactor"]),
     ("rbd", &["block", "reactor"]),
@@ -84,6 +85,7 @@ const MAY_BE_UNSAFE: &[(&str, &str)] = &[
     ("capi", "a foreign ABI"),
     ("tls", "a library that is loaded at run time"),
     ("rbd", "the same"),
+    ("verbs", "the same, and memory that devices are given"),
     ("testkit", "an allocator that counts"),
 ];
 

@@ -1,0 +1,24 @@
+//! Runs the suite over a real device: `verbs_suite ADDRESS`, the device's IP address.
+#![allow(missing_docs)]
+
+#[cfg(target_os = "linux")]
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    use farblock_verbs::conformance::{NAMES, Stand, run};
+    use farblock_verbs::{System, Verbs};
+
+    let address = std::env::args().nth(1).ok_or("usage: verbs_suite ADDRESS")?.parse()?;
+    let system = System::load()?;
+    for device in system.devices()? {
+        println!("{device:?}");
+    }
+    for name in NAMES {
+        run(&Stand { host: system, target: system, address }, name);
+        println!("ok: {name}");
+    }
+    Ok(())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn main() {
+    eprintln!("RDMA devices can be used on Linux only");
+}

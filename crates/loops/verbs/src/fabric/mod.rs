@@ -1,0 +1,23 @@
+//! A fabric in memory. Nodes connect, and exchange messages, in order and without loss.
+//!
+//! It follows the InfiniBand rules for reliable connections, not the habits of one device:
+//!
+//! - A message waits while its receiver has no receive posted, if the sender retries forever.
+//!   Otherwise it fails at once, because the fabric has no clock.
+//! - A wrong key, range, access or protection domain fails the request with
+//!   [`REM_ACCESS_ERR`](crate::Status::REM_ACCESS_ERR), and both queue pairs.
+//! - A message longer than the receive fails both ends.
+//! - After an error all requests of a queue pair are flushed.
+//! - Private data arrives with zeroes up to its largest length, as on RoCE.
+//!
+//! Events and completions call the [`Waker`](crate::Waker) of their channel or queue.
+//!
+//! Not modelled: time, limits of READs in flight, and the order of READs and later requests (every
+//! request is fenced).
+
+mod connection;
+mod execute;
+mod node;
+mod state;
+
+pub use node::{Network, Node};

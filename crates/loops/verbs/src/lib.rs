@@ -1,0 +1,44 @@
+//! RDMA verbs: registered memory, queue pairs, and connections of RDMA devices.
+//!
+//! [`Verbs`] is the interface, with the names of the C interface. [`System`] implements it with the
+//! system's libibverbs and librdmacm, on Linux. [`Network`] implements it in memory, for tests and
+//! the simulation. Both pass the suite in `conformance` (feature `conformance`).
+//!
+//! **The libraries** are loaded when a program calls [`System::load`]. A machine without them gets
+//! a sentence that names the packages to install.
+//!
+//! **Ownership.** A registration owns its [`Memory`] until it is dropped: first the device loses
+//! its access, then the memory is freed. If the device refuses to end a registration, the memory is
+//! never freed. A [`Slice`] can only name registered memory, and the device checks its key. So no
+//! request makes the device write to other memory of this process, whatever happens to the
+//! registration.
+//!
+//! The device changes memory without the compiler's knowledge. So read a buffer only after the
+//! completion of the request that fills it, and write it only while no request uses it.
+//!
+//! **Not implemented.** Datagrams, atomics, memory windows, immediate data, resizing of queues, and
+//! asynchronous events of a device.
+
+#[cfg(feature = "conformance")]
+pub mod conformance;
+mod error;
+mod fabric;
+pub mod limits;
+#[cfg(target_os = "linux")]
+mod linux;
+mod memory;
+mod request;
+mod verbs;
+
+pub use error::{PostError, VerbsError};
+pub use fabric::{Network, Node};
+#[cfg(target_os = "linux")]
+pub use linux::System;
+pub use memory::{Keys, Memory, Pages, Slice};
+pub use request::{
+    Access, Completed, Completion, Operation, Payload, ReceiveRequest, SendRequest, Status,
+};
+pub use verbs::{
+    CmEvent, CmEventType, ConnParam, Device, Port, QpOptions, REJECTED_BY_CONSUMER,
+    REJECTED_NO_LISTENER, Source, Verbs, Waker,
+};

@@ -1,0 +1,14 @@
+//! The system's verbs: libibverbs and librdmacm.
+
+mod address;
+mod connection;
+mod events;
+#[cfg(test)]
+mod layout;
+mod library;
+mod post;
+mod resources;
+mod sys;
+mod system;
+
+pub use system::System;

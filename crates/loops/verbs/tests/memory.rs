@@ -1,0 +1,217 @@
+//! The suite over the fabric in memory, and the behaviour that devices do not share.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use farblock_verbs::conformance::{NAMES, Stand, run};
+use farblock_verbs::{
+    Access, CmEventType, Completion, ConnParam, Keys, Network, Node, Operation, Pages, QpOptions,
+    ReceiveRequest, SendRequest, Status, Verbs,
+};
+
+const HOST: &str = "192.0.2.1";
+const TARGET: &str = "192.0.2.2";
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().expect("an address")
+}
+
+#[test]
+fn the_fabric_conforms() {
+    for name in NAMES {
+        println!("{name}");
+        let network = Network::new();
+        let (host, target) = (network.node(ip(HOST)), network.node(ip(TARGET)));
+        run(&Stand { host, target, address: ip(TARGET) }, name);
+    }
+}
+
+#[test]
+fn one_node_can_be_both_ends() {
+    for name in NAMES {
+        let node = Network::new().node(ip(HOST));
+        run(&Stand { host: node.clone(), target: node, address: ip(HOST) }, name);
+    }
+}
+
+type Handle = <Node as Verbs>::Id;
+
+/// One end of a connection with queues of two requests.
+struct End {
+    node: Node,
+    id: Handle,
+    channel: <Node as Verbs>::EventChannel,
+    pd: <Node as Verbs>::Pd,
+    cq: <Node as Verbs>::Cq,
+    mr: <Node as Verbs>::Mr,
+}
+
+impl End {
+    fn new(node: &Node, id: &Handle, channel: <Node as Verbs>::EventChannel, entries: u32) -> Self {
+        let pd = node.alloc_pd(id).expect("a domain");
+        let cq = node.create_cq(&pd, entries).expect("a queue");
+        let memory = Arc::new(Pages::new(64));
+        let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
+        let mr = node.reg_mr(&pd, memory, access).expect("a registration");
+        let options = QpOptions {
+            pd: pd.clone(),
+            send_cq: cq.clone(),
+            recv_cq: cq.clone(),
+            srq: None,
+            max_send_wr: 2,
+            max_recv_wr: 2,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_bytes: 8,
+        };
+        node.create_qp(id, options).expect("a queue pair");
+        Self { node: node.clone(), id: id.clone(), channel, pd, cq, mr }
+    }
+
+    fn keys(&self) -> Keys {
+        self.node.keys(&self.mr)
+    }
+
+    fn send(&self, id: u64, operation: Operation, signaled: bool) -> Result<(), String> {
+        let slices = [self.keys().slice(0, 8).expect("inside")];
+        let request = SendRequest { signaled, ..SendRequest::new(id, operation, &slices) };
+        self.node.post_send(&self.id, &[request]).map_err(|error| error.to_string())
+    }
+
+    fn receive(&self, id: u64) -> Result<(), String> {
+        let slices = [self.keys().slice(0, 8).expect("inside")];
+        let request = ReceiveRequest { id, slices: &slices };
+        self.node.post_recv(&self.id, &[request]).map_err(|error| error.to_string())
+    }
+
+    fn poll(&self) -> Option<Completion> {
+        let mut out = [Completion::default()];
+        (self.node.poll_cq(&self.cq, &mut out).expect("a queue") == 1).then_some(out[0])
+    }
+
+    fn outcome(&self) -> Option<(u64, Status)> {
+        self.poll().map(|completion| (completion.id, completion.status))
+    }
+}
+
+fn event(node: &Node, channel: &<Node as Verbs>::EventChannel) -> Option<(CmEventType, Handle)> {
+    let event = node.get_cm_event(channel).expect("a channel")?;
+    Some((event.event, event.id))
+}
+
+/// Connected ends, the host's first, whose completion queues have `entries`.
+fn pair(network: &Network, entries: u32) -> (End, End) {
+    let (host, target) = (network.node(ip(HOST)), network.node(ip(TARGET)));
+    let at: SocketAddr = (ip(TARGET), 4420).into();
+    let listening = target.create_event_channel().expect("a channel");
+    let _listener = target.listen(&listening, at, 1).expect("a listener");
+    let channel = host.create_event_channel().expect("a channel");
+    let id = host.resolve_addr(&channel, None, at, 1).expect("an attempt");
+    host.resolve_route(&id, 1).expect("a route");
+    let host = End::new(&host, &id, channel, entries);
+    host.node.connect(&id, &ConnParam::default()).expect("a request");
+    let (kind, request) = event(&target, &listening).expect("a request");
+    assert_eq!(kind, CmEventType::ConnectRequest);
+    let target = End::new(&target, &request, listening, entries);
+    target.node.accept(&request, &ConnParam::default()).expect("an answer");
+    let seen: Vec<_> =
+        std::iter::from_fn(|| event(&host.node, &host.channel)).map(|(kind, _)| kind).collect();
+    use CmEventType::{AddrResolved, Established, RouteResolved};
+    assert_eq!(seen, [AddrResolved, RouteResolved, Established]);
+    (host, target)
+}
+
+#[test]
+fn a_full_queue_refuses_until_its_completions_are_polled() {
+    let (host, target) = pair(&Network::new(), 8);
+    target.receive(0).expect("room");
+    target.receive(1).expect("room");
+    let refused = target.receive(2).expect_err("two places");
+    assert!(refused.contains("ibv_post_recv failed"), "{refused}");
+    host.send(0, Operation::Send, false).expect("room");
+    host.send(1, Operation::Send, true).expect("room");
+    host.send(2, Operation::Send, true).expect_err("the first two are not polled");
+    assert_eq!(host.outcome(), Some((1, Status::SUCCESS)));
+    host.send(3, Operation::Send, false).expect("both places are free");
+    assert_eq!(host.poll(), None);
+    assert!(target.poll().is_some());
+    target.receive(4).expect("a polled receive frees its place");
+}
+
+#[test]
+fn an_overflowed_completion_queue_is_lost() {
+    let (host, target) = pair(&Network::new(), 1);
+    target.receive(0).expect("room");
+    target.receive(1).expect("room");
+    host.send(0, Operation::Send, false).expect("room");
+    host.send(1, Operation::Send, false).expect("room");
+    let mut out = [Completion::default()];
+    target.node.poll_cq(&target.cq, &mut out).expect_err("two completions in one place");
+}
+
+#[test]
+fn an_unplugged_node_hears_nothing() {
+    let network = Network::new();
+    let (host, target) = pair(&network, 8);
+    host.send(0, Operation::Send, true).expect("room");
+    assert_eq!(host.poll(), None, "it waits for a receive");
+    network.unplug(ip(TARGET));
+    assert_eq!(host.outcome(), Some((0, Status::RETRY_EXC_ERR)));
+    assert_eq!(target.poll(), None);
+    host.node.disconnect(&host.id).expect("a connection");
+    assert_eq!(
+        event(&target.node, &target.channel).map(|(kind, _)| kind),
+        Some(CmEventType::Established)
+    );
+    assert!(event(&target.node, &target.channel).is_none(), "no news of the disconnection");
+    let at: SocketAddr = (ip(TARGET), 4420).into();
+    let _id = host.node.resolve_addr(&host.channel, None, at, 1).expect("an attempt");
+    let kinds: Vec<_> =
+        std::iter::from_fn(|| event(&host.node, &host.channel)).map(|(kind, _)| kind).collect();
+    assert_eq!(kinds, [CmEventType::Disconnected, CmEventType::AddrError]);
+}
+
+#[test]
+fn a_send_with_invalidate_ends_the_use_of_a_key() {
+    let (host, target) = pair(&Network::new(), 8);
+    let (address, rkey) = (host.keys().address(), host.keys().rkey());
+    let second = Arc::new(Pages::new(64));
+    let mr = host.node.reg_mr(&host.pd, second, Access::LOCAL_WRITE).expect("a registration");
+    let slices = [host.node.keys(&mr).slice(0, 8).expect("inside")];
+    host.node.post_recv(&host.id, &[ReceiveRequest { id: 7, slices: &slices }]).expect("room");
+    target.send(1, Operation::Write { address, rkey }, true).expect("room");
+    assert_eq!(target.outcome(), Some((1, Status::SUCCESS)));
+    target.send(2, Operation::SendWithInvalidate(rkey), true).expect("room");
+    assert_eq!(target.outcome(), Some((2, Status::SUCCESS)));
+    let received = host.poll().expect("a message");
+    assert_eq!((received.id, received.invalidated), (7, Some(rkey)));
+    target.send(3, Operation::Write { address, rkey }, true).expect("room");
+    assert_eq!(target.outcome(), Some((3, Status::REM_ACCESS_ERR)));
+}
+
+#[test]
+fn a_listener_has_room_for_its_backlog() {
+    let network = Network::new();
+    let (host, target) = (network.node(ip(HOST)), network.node(ip(TARGET)));
+    let at: SocketAddr = (ip(TARGET), 4420).into();
+    let listening = target.create_event_channel().expect("a channel");
+    let listener = target.listen(&listening, at, 1).expect("a listener");
+    target.listen(&listening, at, 1).expect_err("the address is in use");
+    let request = || {
+        let channel = host.create_event_channel().expect("a channel");
+        let id = host.resolve_addr(&channel, None, at, 1).expect("an attempt");
+        host.resolve_route(&id, 1).expect("a route");
+        let end = End::new(&host, &id, channel, 8);
+        end.node.connect(&id, &ConnParam::default()).expect("a request");
+        end
+    };
+    let last = |end: &End| {
+        let kinds = std::iter::from_fn(|| event(&end.node, &end.channel)).map(|(kind, _)| kind);
+        kinds.last()
+    };
+    let (first, second) = (request(), request());
+    assert_eq!(last(&first), Some(CmEventType::RouteResolved));
+    assert_eq!(last(&second), Some(CmEventType::Rejected));
+    drop(listener);
+    assert_eq!(last(&first), Some(CmEventType::Rejected), "nobody will answer");
+}
