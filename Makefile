@@ -117,8 +117,8 @@ dashboard: build
 
 ## The Linux kernel's host and target in guests, against this build. A guest keeps one processor
 ## busy, so two run at a time, the longest first; each one's output comes when it has ended.
-GUEST_EXAMPLES = nbd_kernel nbd_serve nvme_attach paths ublk_serve vhost_serve
-GUESTS = ublk run drbd vhost nbd iscsi ana auth tls concat steering ceph-multipath fence fleet reservations target-ana doctor swap nodes
+GUEST_EXAMPLES = nbd_kernel nbd_serve nvme_attach paths ublk_serve verbs_suite vhost_serve
+GUESTS = ublk run drbd vhost nbd iscsi ana auth tls concat steering ceph-multipath fence fleet reservations target-ana doctor swap nodes rdma
 interop: build built-for-guests
 	interop/linux/setup.sh
 	$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target $(GUESTS:%=guest-%)
@@ -133,6 +133,8 @@ guest-nbd guest-vhost guest-ublk: guest-%:
 	$(AGAIN) guest-$* interop/linux/$*.sh $(BINARY) $(EXAMPLES)
 guest-ana:
 	$(AGAIN) guest-ana interop/linux/ana.sh $(EXAMPLES)/paths
+guest-rdma:
+	$(AGAIN) guest-rdma interop/linux/rdma.sh $(EXAMPLES)/verbs_suite
 guest-%:
 	$(AGAIN) guest-$* interop/linux/$*.sh $(BINARY)
 

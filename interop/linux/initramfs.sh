@@ -23,14 +23,16 @@ modules=(
     ublk_drv nbd iscsi_tcp sd_mod dm-multipath dm-round-robin dm-service-time
     # two guests with the same disk
     drbd
+    # soft-RoCE
+    rdma_rxe ib_uverbs rdma_ucm
 )
-# Modules that the kernel loads by alias: the checksum of digests and ext4, and the cipher of TLS.
+# Modules that the kernel loads by alias: checksums of digests, ext4 and soft-RoCE, and TLS's cipher.
 # Some kernels have them built in.
-old_modules=(crc32c_generic crc32c-intel gcm ctr ghash-generic aesni-intel)
+old_modules=(crc32c_generic crc32c-intel crc32_generic gcm ctr ghash-generic aesni-intel)
 tools=(
     bash nvme fio mkfs.ext4 e2fsck jq cmp ip kmod nbd-client iscsid iscsiadm sg_compare_and_write dmsetup
     blockdev blkdiscard lsblk losetup mount umount timeout flock setpriv tlshd
-    drbdadm drbdsetup drbdmeta
+    drbdadm drbdsetup drbdmeta rdma
 )
 
 # All of busybox's commands, replaced by the real tools where there are some.
@@ -76,6 +78,10 @@ done
 # drbdadm runs these with the kernel's own module (8.4).
 program usr/lib/drbd/drbdadm-84
 program usr/lib/drbd/drbdsetup-84
+# A program loads these by itself: the libraries of verbs, and soft-RoCE's part of them.
+program usr/lib/x86_64-linux-gnu/librdmacm.so.1
+program "$(cd "$root" && echo usr/lib/x86_64-linux-gnu/libibverbs/librxe-*.so)"
+copy etc/libibverbs.d/rxe.driver
 for name in modprobe insmod rmmod lsmod modinfo depmod; do
     rm -f "$build/usr/bin/$name"
     ln -s ../bin/kmod "$build/usr/sbin/$name" # the kernel itself calls /sbin/modprobe

@@ -25,6 +25,7 @@ guest_packages=(
     linux-image-amd64 libc-bin bash busybox-static coreutils kmod util-linux iproute2
     nvme-cli fio e2fsprogs jq diffutils nbd-client open-iscsi dmsetup
     ktls-utils drbd-utils sg3-utils
+    rdma-core ibverbs-providers libibverbs1 librdmacm1
 )
 # command on this machine : Debian package that has it
 needs=(qemu-system-x86_64:qemu-system-x86 cpio:cpio depmod:kmod xz:xz-utils zstd:zstd jq:jq)
