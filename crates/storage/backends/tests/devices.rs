@@ -70,8 +70,33 @@ fn a_mounted_device_is_refused() {
     let mount = Mount::device(&dir, &device);
     let error = FileDisk::open(&device.path, &FileOptions::new(512)).err().unwrap().to_string();
     assert!(error.contains("in use by the system: unmount it"), "{error}");
-    FileDisk::open(&device.path, &FileOptions::new(512).read_only()).unwrap();
+    let read_only = || FileDisk::open(&device.path, &FileOptions::new(512).read_only());
+    let refused = read_only().err().expect("its contents would change").to_string();
+    let at = mount.path("").display().to_string();
+    assert!(refused.contains(at.trim_end_matches('/')), "{refused}");
+    assert!(refused.contains("which may write to it"), "{refused}");
+    run("mount", &["-o", "remount,ro", at.trim_end_matches('/')]);
+    read_only().expect("two readers share a device");
     drop(mount);
+}
+
+/// A second node of a device has locks of its own.
+#[test]
+fn a_device_that_is_written_under_another_name_is_not_shared_read_only() {
+    if !may_use_root() {
+        return;
+    }
+    let dir = Dir::new();
+    let device = Loop::new(&dir, 16 << 20, 512);
+    let other = dir.path("other-node");
+    let minor = device.name().trim_start_matches("/dev/loop").to_owned();
+    run("mknod", &[other.to_str().unwrap(), "b", "7", &minor]);
+    let options = FileOptions::new(512);
+    let shared = FileDisk::open(&device.path, &options).unwrap();
+    let refused = FileDisk::open(&other, &options.read_only()).err().expect("it opened");
+    assert!(refused.to_string().contains("which may write to it"), "{refused}");
+    drop(shared);
+    FileDisk::open(&other, &options.read_only()).unwrap();
 }
 
 #[test]

@@ -154,6 +154,8 @@ fn is_partition_of(part: Thing, whole: Thing) -> bool {
 /// Another user of the layer below a loop device: a file system, or a program that has locked it.
 fn user_of(part: &Layer, read_only: bool) -> Option<String> {
     match (part.way, part.thing) {
+        // A writable open of a device is exclusive, so it fails without this check.
+        (Way::Itself, Thing::Device(number)) if read_only => writer_of_device(number),
         (Way::Loop, Thing::Device(number)) => user_of_device(number, read_only),
         (Way::Loop, Thing::File { .. }) => user_of_file(part, read_only),
         _ => None,
@@ -173,12 +175,46 @@ fn user_of_device(number: u64, read_only: bool) -> Option<String> {
     }
 }
 
+/// The user that has claimed a device and may write to it. Read-only mounts are no conflict.
+fn writer_of_device(number: u64) -> Option<String> {
+    let name = name_of(number)?;
+    match loops::open_device(&name, number, OFlags::EXCL) {
+        Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {}
+        _ => return None,
+    }
+    let mounts = loops::all_mounts();
+    let is_mounted = mounts_of(&mounts, &name, number).next().is_some();
+    let may_write = |line: &str| !is_read_only_system(line);
+    let is_written = mounts_of(&mounts, &name, number).any(may_write);
+    (is_written || !is_mounted).then(|| claimant(&name, number))
+}
+
+/// The lines of `mountinfo` about file systems on a device. Btrfs has device numbers of its own, so
+/// the mount's source counts, too.
+fn mounts_of<'a>(
+    mounts: &'a BTreeSet<String>,
+    name: &str,
+    number: u64,
+) -> impl Iterator<Item = &'a str> {
+    let (number, source) =
+        (format!(" {}:{} ", major(number), minor(number)), format!("/dev/{name}"));
+    let lines = mounts.iter().flat_map(|mounts| mounts.lines());
+    lines.filter(move |line| line.contains(&number) || system_of(line).nth(1) == Some(&source))
+}
+
+/// The last fields of a line of `mountinfo`: type, source and options of the file system.
+fn system_of(line: &str) -> impl Iterator<Item = &str> {
+    line.split_once(" - ").map_or("", |(_, system)| system).split(' ')
+}
+
+fn is_read_only_system(line: &str) -> bool {
+    system_of(line).nth(2).is_some_and(|options| options.split(',').any(|it| it == "ro"))
+}
+
 /// The user that has claimed a device.
 fn claimant(name: &str, number: u64) -> String {
-    let number = format!(" {}:{} ", major(number), minor(number));
     let mounts = loops::all_mounts();
-    let mut lines = mounts.iter().flat_map(|mounts| mounts.lines());
-    let place = lines.find(|line| line.contains(&number)).and_then(|line| line.split(' ').nth(4));
+    let place = mounts_of(&mounts, name, number).find_map(|line| line.split(' ').nth(4));
     match place {
         Some(place) => format!("the file system on /dev/{name} at {place}"),
         None => format!("the system or another program, which has claimed /dev/{name}"),
