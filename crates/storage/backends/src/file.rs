@@ -32,7 +32,7 @@ mod queue;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use farblock_block::{BlockError, Change, Changes, Geometry, Namespace, Queue};
 use farblock_reactor::os::File;
@@ -128,6 +128,8 @@ struct FileShared {
     extent: extent::Extent,
     /// Whether it became write-protected.
     protection: protection::Protection,
+    /// Whether its path leads to it; see [`growth`].
+    name: AtomicU8,
 }
 
 impl FileShared {
@@ -308,6 +310,7 @@ impl FileDisk {
             can_punch: AtomicBool::new(abilities.punch),
             can_zero: AtomicBool::new(abilities.zero),
             protection: protection::Protection::default(),
+            name: AtomicU8::default(),
         };
         let (path, shared) = (path.to_owned(), Arc::new(shared));
         let growth = growth::attend(&shared, kind, &path, !options.temporary);
@@ -345,6 +348,7 @@ impl FileDisk {
             can_punch: AtomicBool::new(true),
             can_zero: AtomicBool::new(true),
             protection: protection::Protection::default(),
+            name: AtomicU8::default(),
             overlaps: Default::default(),
         };
         FileDisk {
@@ -367,7 +371,8 @@ impl Namespace for FileDisk {
     }
 
     fn trouble(&self) -> Option<String> {
-        self.shared.cut_text().or_else(|| self.shared.protection_text())
+        let shared = &self.shared;
+        shared.cut_text().or_else(|| shared.protection_text()).or_else(|| shared.loss_text())
     }
 
     fn describe(&self) -> String {

@@ -273,6 +273,9 @@ fn a_file_that_was_replaced_is_known_to_be_lost() {
     std::fs::rename(folder.path().join("moved"), &path).unwrap();
     std::fs::rename(&other, &path).unwrap();
     assert!(disk.is_deleted());
+    while !disk.trouble().is_some_and(|it| it.contains("was deleted, or replaced")) {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
 }
 
 #[cfg(unix)]

@@ -130,8 +130,8 @@ pub trait Namespace: Send + Sync {
         Availability::Ready
     }
 
-    /// Why the namespace cannot carry out operations now, for the operator. `None`: it can, or the
-    /// reason is unknown.
+    /// Why the namespace cannot carry out operations now, or will lose its contents, for the
+    /// operator. `None`: neither is known.
     fn trouble(&self) -> Option<String> {
         None
     }

@@ -10,7 +10,7 @@ use farblock_block::Change;
 use farblock_reactor::os::File;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -34,8 +34,8 @@ struct Entry {
     state: Mutex<GrowthState>,
     /// Signalled when a check has ended.
     looked: Condvar,
-    /// The file has not been reported as deleted or replaced.
-    has_name: AtomicBool,
+    /// Watch whether the path still leads to the file.
+    has_name: bool,
 }
 
 struct GrowthState {
@@ -64,8 +64,7 @@ pub(super) fn attend(
 ) -> Attention {
     let state = Mutex::new(GrowthState { file: Some(Arc::clone(shared)), is_looked_at: false });
     // A file without a name at the start was unlinked on purpose.
-    let has_name =
-        AtomicBool::new(meant_to_stay && kind == FileKind::Regular && !shared.is_deleted());
+    let has_name = meant_to_stay && kind == FileKind::Regular && !shared.is_deleted();
     let (looked, path) = (Condvar::new(), path.to_owned());
     let entry = Arc::new(Entry { kind, path, state, looked, has_name });
     let system = shared.system().map_or(0, system_number);
@@ -136,17 +135,9 @@ impl Entry {
         drop(state);
         shared.look_for_cut(self.kind);
         let has_new_geometry = shared.has_grown(self.kind) | shared.look_for_protection(self.kind);
-        let is_deleted = self.has_name.load(Ordering::Relaxed) && self.has_lost_name(&shared);
-        let lost = is_deleted && self.has_name.swap(false, Ordering::Relaxed);
+        let lost = self.has_name && self.has_just_lost_name(&shared);
         let changes = (has_new_geometry || lost).then(|| shared.changes.clone());
         drop(shared);
-        if lost {
-            tracing::warn!(
-                "{} was deleted, or replaced by another file, while it is in use: what is written \
-                 to it is lost when it is closed; copy the disk elsewhere before that",
-                self.path.display()
-            );
-        }
         lock(&self.state).is_looked_at = false;
         self.looked.notify_all();
         // The listeners may drop the file.
@@ -157,6 +148,23 @@ impl Entry {
         if lost {
             changes.tell(Change::Contents);
         }
+    }
+
+    /// Updates whether the path leads to the file; true if it did at the last check.
+    fn has_just_lost_name(&self, shared: &FileShared) -> bool {
+        let found = match self.has_lost_name(shared) {
+            false => NAMED,
+            true if shared.is_deleted() => DELETED,
+            true => ELSEWHERE,
+        };
+        let before = shared.name.swap(found, Ordering::Relaxed);
+        if before != found {
+            match shared.name_text() {
+                Some(text) => tracing::warn!("{text}"),
+                None => tracing::warn!("{} has its name again", self.path.display()),
+            }
+        }
+        before == NAMED && found != NAMED
     }
 
     /// Whether the file's path no longer leads to it.
@@ -199,7 +207,36 @@ pub(super) fn attend_simulated(shared: &Arc<FileShared>) {
     farblock_reactor::os::spawn("file-sizes".to_owned(), look).expect("a thread");
 }
 
+/// The path leads to the open file.
+const NAMED: u8 = 0;
+/// The path leads to another file, or to none, and the open file has another name.
+const ELSEWHERE: u8 = 1;
+/// The open file has no name.
+const DELETED: u8 = 2;
+
 impl FileShared {
+    /// A sentence for the operator about an open file that will be lost when it is closed.
+    pub(super) fn loss_text(&self) -> Option<String> {
+        let is_deleted = self.name.load(Ordering::Relaxed) == DELETED;
+        self.name_text().filter(|_| is_deleted)
+    }
+
+    /// A sentence for the operator about an open file whose path no longer leads to it.
+    fn name_text(&self) -> Option<String> {
+        let path = self.extent.name();
+        match self.name.load(Ordering::Relaxed) {
+            NAMED => None,
+            DELETED => Some(format!(
+                "{path} was deleted, or replaced by another file, while it is in use: what is \
+                 written to it is lost when it is closed; copy the disk elsewhere before that"
+            )),
+            _ => Some(format!(
+                "{path} was renamed while it is in use, and the next start would not find it: give \
+                 it its former name again"
+            )),
+        }
+    }
+
     /// The real file; `None` in a simulated world.
     pub(super) fn system(&self) -> Option<&std::fs::File> {
         match &self.file {
