@@ -118,6 +118,10 @@ fn a_leg_that_grows_keeps_its_record_where_it_is() {
         "the first region is marked"
     );
     assert!(bytes[LEG_BYTES as usize..].iter().all(|&byte| byte == 0));
+    let reasons: Vec<_> = mirror.status().legs.into_iter().map(|leg| leg.reason).collect();
+    let advice = format!("give it its former size (a file: truncate -s {LEG_BYTES})");
+    assert!(reasons[0].as_ref().is_some_and(|reason| reason.contains(&advice)), "{reasons:?}");
+    assert_eq!(reasons[1], None);
     drop((mirror, legs));
     std::fs::remove_dir_all(folder).unwrap();
 }

@@ -234,7 +234,8 @@ impl Mirror {
             let is_used = state == LegState::InSync && shared.unproven() & bit(at) == 0;
             let reason = match is_used {
                 // The last leg in sync stays in sync while it is away.
-                true => (!leg.is_there()).then(|| leg.absence()),
+                true if !leg.is_there() => Some(leg.absence()),
+                true => leg.growth(),
                 false => Some(reason).filter(|reason| !reason.is_empty()),
             };
             LegStatus { name: leg.name.clone(), state, reason }

@@ -15,6 +15,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use farblock_block::size::ExactSize;
 use farblock_block::{Availability, Change, Changes, Geometry, Namespace, Watch};
 use farblock_reactor::{Waker, os};
 
@@ -106,6 +107,21 @@ impl Leg {
     fn has_shrunk(&self) -> bool {
         let opened = lock(&self.opened);
         opened.as_ref().is_some_and(|it| it.namespace.geometry().blocks < it.blocks)
+    }
+
+    /// A sentence about a leg that has grown since it was opened: the record is no longer at its end.
+    pub(crate) fn growth(&self) -> Option<String> {
+        let opened = lock(&self.opened);
+        let (before, now) = opened.as_ref().map(|it| (it.blocks, it.namespace.geometry()))?;
+        let former = before * u64::from(now.block_size);
+        (now.blocks > before).then(|| {
+            format!(
+                "it has grown from {} to {}, and the next start would not find its record: stop \
+                 the mirror first, then give it its former size (a file: truncate -s {former})",
+                ExactSize(former),
+                ExactSize(now.capacity_bytes())
+            )
+        })
     }
 
     pub(crate) fn is_there(&self) -> bool {
@@ -415,6 +431,11 @@ impl Shared {
         if change == Change::Geometry && self.legs[leg].has_shrunk() {
             // The record at its end is lost along with some of its data.
             self.put_out(leg, "it has shrunk");
+        }
+        if change == Change::Geometry
+            && let Some(growth) = self.legs[leg].growth()
+        {
+            tracing::warn!(leg = %self.legs[leg].name, "{growth}");
         }
         if change == Change::Loss
             && !self.put_out(leg, "it may have lost writes that were not flushed")
