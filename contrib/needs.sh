@@ -15,7 +15,7 @@ lacks() {
 
 # A shell started before rustup's installation does not search that folder yet.
 if ! command -v "$cargo" >/dev/null 2>&1; then
-    [ "$cargo" != cargo ] || [ ! -x "$HOME/.cargo/bin/cargo" ] ||
+    [ "$cargo" != cargo ] || [ ! -x "${HOME:-}/.cargo/bin/cargo" ] ||
         lacks "this shell does not find cargo, which is installed: run '. \"\$HOME/.cargo/env\"'" \
             "and then this command again."
     lacks "building needs Rust $wanted or later, and there is no $cargo: install it with" \
