@@ -11,7 +11,7 @@
 //! An open file is locked (`flock`), exclusively if writable, shared if read-only, so that two
 //! targets do not write one disk by accident. On Linux farblock also takes QEMU's byte locks, and
 //! refuses files that a loop device or swap area uses. A writable block device must not be mounted
-//! or otherwise in use by the system.
+//! or otherwise in use by the system. A read-only one may be mounted read-only.
 //!
 //! When a file grows or a device is enlarged, the open namespace grows within two seconds: a thread
 //! per file system checks the sizes. Only whole blocks count.

@@ -80,7 +80,7 @@ fn a_mounted_device_is_refused() {
     drop(mount);
 }
 
-/// A second node of a device has locks of its own.
+/// The kernel locks the two nodes of a device separately.
 #[test]
 fn a_device_that_is_written_under_another_name_is_not_shared_read_only() {
     if !may_use_root() {

@@ -109,7 +109,7 @@ impl Leg {
         opened.as_ref().is_some_and(|it| it.namespace.geometry().blocks < it.blocks)
     }
 
-    /// A sentence about a leg that has grown since it was opened: the record is no longer at its end.
+    /// A warning about a leg that has grown since it was opened: its record is not at its end now.
     pub(crate) fn growth(&self) -> Option<String> {
         let opened = lock(&self.opened);
         let (before, now) = opened.as_ref().map(|it| (it.blocks, it.namespace.geometry()))?;

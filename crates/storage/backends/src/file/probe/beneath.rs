@@ -189,7 +189,7 @@ fn writer_of_device(number: u64) -> Option<String> {
     (is_written || !is_mounted).then(|| claimant(&name, number))
 }
 
-/// The lines of `mountinfo` about file systems on a device. Btrfs has device numbers of its own, so
+/// The lines of `mountinfo` about file systems on a device. Btrfs reports another device number, so
 /// the mount's source counts, too.
 fn mounts_of<'a>(
     mounts: &'a BTreeSet<String>,
