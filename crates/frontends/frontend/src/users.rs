@@ -1,6 +1,9 @@
 //! Finds the users of a file or a block device in `/proc` and `/sys`, so that a server can check
 //! for users before it removes a disk.
 
+pub mod loops;
+
+use loops::{Backing, LoopDevice};
 use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
@@ -17,13 +20,27 @@ pub struct User {
     pub command: String,
     /// How the user uses the disk, as the end of a sentence.
     pub what: String,
+    /// The loop device, if the user is one.
+    pub device: Option<PathBuf>,
 }
 
 impl User {
     /// The kernel itself, and how it uses the disk.
     #[must_use]
     pub fn kernel(what: String) -> User {
-        User { pid: None, command: String::new(), what }
+        User { pid: None, command: String::new(), what, device: None }
+    }
+
+    /// A loop device on this file or device.
+    #[must_use]
+    pub fn loop_device(above: &LoopDevice, below: &Path) -> User {
+        let what = format!("{} is made of {}", above.device.display(), below.display());
+        User { device: Some(above.device.clone()), ..User::kernel(what) }
+    }
+
+    fn process(pid: u32, process: &Path, what: String) -> User {
+        let command = fs::read_to_string(process.join("comm")).unwrap_or_default();
+        User { pid: Some(pid), command: command.trim_end().into(), what, device: None }
     }
 }
 
@@ -60,9 +77,10 @@ pub fn processes(paths: &[PathBuf]) -> Vec<User> {
             continue;
         };
         let process = entry.path();
-        if let Some(what) = use_of(&process, paths) {
-            let command = fs::read_to_string(process.join("comm")).unwrap_or_default();
-            found.push(User { pid: Some(pid), command: command.trim_end().into(), what });
+        if let Some(what) = use_of(&process, paths)
+            && !loops::only_asks(pid)
+        {
+            found.push(User::process(pid, &process, what));
         }
     }
     found
@@ -117,10 +135,9 @@ pub fn mounts() -> Vec<Mount> {
 /// this process, one process for each namespace.
 pub fn elsewhere(device: &str) -> Vec<User> {
     let user = |(pid, mount): (u32, Mount)| {
-        let command = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         let at = mount.mountpoint.display();
         let what = format!("has the disk mounted at {at} in another mount namespace");
-        User { pid: Some(pid), command: command.trim_end().into(), what }
+        User::process(pid, &Path::new("/proc").join(pid.to_string()), what)
     };
     mounts_elsewhere(device).into_iter().map(user).collect()
 }
@@ -180,7 +197,7 @@ fn unescape(word: &[u8]) -> PathBuf {
 }
 
 /// Users of a block device and its partitions: mounts in any mount namespace, swap, devices on top
-/// of it, and processes that have it open.
+/// of it, loop devices among them, and processes that have it open.
 #[must_use]
 pub fn of_block_device(path: &Path) -> Vec<User> {
     let Some(name) = path.file_name() else { return Vec::new() };
@@ -188,7 +205,12 @@ pub fn of_block_device(path: &Path) -> Vec<User> {
     let swaps = fs::read(SWAPS).unwrap_or_default();
     let mounts = mounts();
     let mut users = system_users(&folders, &mounts, &swaps);
-    for number in folders.iter().map(|folder| number_of(folder)) {
+    let loops = loops::all();
+    for (number, device) in folders.iter().filter_map(|it| Some((number_of(it), device_of(it)?))) {
+        let above = |it: &&LoopDevice| {
+            loops::number(&number).is_some_and(|number| it.is_on_device(number, &device))
+        };
+        users.extend(loops.iter().filter(above).map(|it| User::loop_device(it, &device)));
         // Most namespaces also have the mounts of this one.
         if !number.is_empty() && !mounts.iter().any(|mount| mount.device == number) {
             users.extend(elsewhere(&number));
@@ -252,7 +274,7 @@ pub fn of_file(path: &Path) -> Vec<User> {
     if is_swap(&fs::read(SWAPS).unwrap_or_default(), path) {
         users.push(User::kernel(format!("{} is a swap area", path.display())));
     }
-    users.extend(loop_devices(Path::new(BLOCK_DEVICES), path));
+    users.extend(on_file(&loops::all(), path));
     users.extend(processes(&[path.to_path_buf()]));
     users
 }
@@ -312,15 +334,14 @@ fn swap_names(swaps: &[u8]) -> impl Iterator<Item = PathBuf> {
 }
 
 /// The loop devices on a file.
-fn loop_devices(block_devices: &Path, path: &Path) -> Vec<User> {
-    let all = fs::read_dir(block_devices).into_iter().flatten().flatten();
-    let ours = all.filter(|entry| {
-        let backing = fs::read(entry.path().join("loop/backing_file")).unwrap_or_default();
-        Path::new(OsStr::from_bytes(backing.trim_ascii_end())) == path
-    });
-    let what =
-        |name: &OsStr| format!("/dev/{} is a loop device on {}", name.display(), path.display());
-    ours.map(|entry| User::kernel(what(&entry.file_name()))).collect()
+fn on_file(loops: &[LoopDevice], path: &Path) -> Vec<User> {
+    let found = fs::metadata(path).ok();
+    let file = found.map(|found| Backing::File { device: found.dev(), inode: found.ino() });
+    let is_on = |it: &&LoopDevice| match file {
+        Some(file) => it.is_on_file(file, path),
+        None => it.path == path,
+    };
+    loops.iter().filter(is_on).map(|it| User::loop_device(it, path)).collect()
 }
 
 #[cfg(test)]
@@ -412,9 +433,11 @@ mod tests {
     #[test]
     fn what_the_system_does_with_a_file() {
         let system = system();
-        let found = loop_devices(system.path(), Path::new("/srv/a disk"));
-        assert_eq!(found, [User::kernel("/dev/loop7 is made of /srv/a disk".to_owned())]);
-        assert_eq!(loop_devices(system.path(), Path::new("/srv/a")), []);
+        let loops = loops::in_folder(system.path());
+        let found = on_file(&loops, Path::new("/srv/a disk"));
+        assert_eq!(found[0].to_string(), "/dev/loop7 is made of /srv/a disk");
+        assert_eq!(found[0].device.as_deref(), Some(Path::new("/dev/loop7")));
+        assert_eq!((found.len(), on_file(&loops, Path::new("/srv/a")).len()), (1, 0));
         let swaps = b"Filename Type\n/srv/a\\040disk file 1 0 -2\n";
         assert!(is_swap(swaps, Path::new("/srv/a disk")) && !is_swap(swaps, Path::new("/srv")));
         // The first line is a heading, not a swap area.

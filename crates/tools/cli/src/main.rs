@@ -69,6 +69,8 @@ fn main() -> ExitCode {
     signals::survive_file_size_limit();
     #[cfg(target_os = "linux")]
     farblock_host::key_file::guard_by(sandbox::holds_keys);
+    #[cfg(target_os = "linux")]
+    farblock_frontend::users::loops::ask_apart(attach::ABOUT_LOOP_DEVICES);
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) if is_read => failure.report_in_log(),

@@ -84,6 +84,10 @@ pub use {
 #[cfg(target_os = "linux")]
 pub use examined::{Brief, brief, watch};
 
+/// How this program asks the loop driver for the files of loop devices.
+#[cfg(target_os = "linux")]
+pub const ABOUT_LOOP_DEVICES: farblock_frontend::users::loops::Ask = ways::ASK_ABOUT_LOOPS;
+
 #[cfg(any(target_os = "linux", windows))]
 use connect::connect;
 

@@ -9,6 +9,7 @@ use super::status::{Use, UseKind};
 use super::system;
 use farblock_attach::fuse::loop_device;
 use farblock_command::error::{Failure, Result, os};
+use farblock_frontend::users::loops::{self, LoopDevice};
 use farblock_frontend::users::{self, Mount, User};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,28 +28,27 @@ const PAUSE: Duration = Duration::from_millis(250);
 /// Time limit for writing back.
 const SYNC_TIME: Duration = Duration::from_secs(8);
 
-/// The disk's block devices: the disk itself, or loop devices on its file.
-fn devices(used: &Use) -> Vec<PathBuf> {
-    match (used.kind, used.directory()) {
-        (UseKind::Device, _) => vec![PathBuf::from(&used.path)],
-        (_, Some(directory)) => loop_device::below(directory),
-        _ => Vec::new(),
-    }
+/// The disk's block device, if it has one, and the loop devices that others made on its file.
+fn devices(used: &Use) -> (Option<PathBuf>, Vec<PathBuf>) {
+    let own = (used.kind == UseKind::Device).then(|| PathBuf::from(&used.path));
+    let mut others = used.directory().map(loop_device::below).unwrap_or_default();
+    others.retain(|device| own.as_ref() != Some(device));
+    (own, others)
 }
 
 /// Stops the uses of a disk until none remains, or until the deadline. Returns the remaining users.
 pub(super) fn release(used: &Use, deadline: Instant) -> Vec<User> {
     loop {
-        let (devices, release) = (devices(used), Release { deadline });
-        devices.iter().for_each(|device| release.end_uses(device, 0));
+        let ((own, others), release) = (devices(used), Release { deadline });
+        others.iter().for_each(|device| release.end_loop_device(device, 0));
+        own.iter().for_each(|device| release.end_uses(device, 0));
         // Copies of the file's mount, in other mount namespaces.
         let mounts = users::mounts();
         let is_its = |mount: &&Mount| used.directory() == Some(&mount.mountpoint);
         if let Some(mount) = mounts.iter().rev().find(is_its) {
             release.unmount_elsewhere(&mount.device);
         }
-        let left: Vec<User> =
-            devices.iter().flat_map(|device| users::of_block_device(device)).collect();
+        let left = users_of(used);
         if left.is_empty() || Instant::now() + PAUSE >= deadline {
             return left;
         }
@@ -56,12 +56,22 @@ pub(super) fn release(used: &Use, deadline: Instant) -> Vec<User> {
     }
 }
 
+/// The users of the disk's block device, and the loop devices that others made on its file.
+fn users_of(used: &Use) -> Vec<User> {
+    let (own, others) = devices(used);
+    let users = own.iter().flat_map(|device| users::of_block_device(device));
+    let what = |device: &PathBuf| format!("{} is on {}", device.display(), used.path);
+    users.chain(others.iter().map(|device| User::kernel(what(device)))).collect()
+}
+
 /// Writes back dirty data of a disk and of the file systems stacked on it. False if that failed or
 /// took too long.
 pub(super) fn sync(used: &Use) -> bool {
     let release = Release { deadline: Instant::now() + SYNC_TIME };
     // Sync all devices, even after a failure.
-    let synced: Vec<bool> = devices(used).iter().map(|device| release.sync(device, 0)).collect();
+    let (own, others) = devices(used);
+    let synced = others.iter().chain(&own).map(|device| release.sync(device, 0));
+    let synced: Vec<bool> = synced.collect();
     synced.iter().all(|well| *well)
 }
 
@@ -70,6 +80,14 @@ struct Release {
 }
 
 impl Release {
+    /// Stops the uses of a loop device, and detaches it from its file.
+    fn end_loop_device(&self, device: &Path, depth: usize) {
+        if depth < MAX_DEPTH {
+            self.end_uses(device, depth);
+            self.run("losetup", &["--detach".as_ref(), device.as_os_str()]);
+        }
+    }
+
     /// Stops the uses of a device, starting with the devices above it.
     fn end_uses(&self, device: &Path, depth: usize) {
         for folder in folders(device) {
@@ -79,6 +97,9 @@ impl Release {
             for holder in holders(&folder).into_iter().filter(|_| depth < MAX_DEPTH) {
                 self.end_uses(&holder, depth + 1);
                 self.take_away(&holder);
+            }
+            for loop_device in loop_devices_above(&number, &device) {
+                self.end_loop_device(&loop_device, depth + 1);
             }
             let mounts = users::mounts();
             let is_of = |mount: &&Mount| mount.device == number || mount.source == device;
@@ -104,10 +125,7 @@ impl Release {
     fn end_mount(&self, mounts: &[Mount], mount: &Mount, depth: usize) {
         let below = |path: &Path| path.starts_with(&mount.mountpoint);
         for device in loop_device::below(&mount.mountpoint) {
-            if depth < MAX_DEPTH {
-                self.end_uses(&device, depth + 1);
-                self.run("losetup", &["--detach".as_ref(), device.as_os_str()]);
-            }
+            self.end_loop_device(&device, depth + 1);
         }
         for swap in swaps().iter().filter(|swap| below(swap)) {
             self.run("swapoff", &[swap.as_os_str()]);
@@ -148,6 +166,10 @@ impl Release {
             };
             for holder in holders(&folder).into_iter().filter(|_| depth < MAX_DEPTH) {
                 well &= self.sync(&holder, depth + 1);
+            }
+            let above = loop_devices_above(&number, &device).into_iter();
+            for loop_device in above.filter(|_| depth < MAX_DEPTH) {
+                well &= self.sync(&loop_device, depth + 1);
             }
             for mount in users::mounts().iter().filter(|mount| mount.device == number) {
                 well &= self.run("sync", &["-f".as_ref(), mount.mountpoint.as_os_str()]);
@@ -223,6 +245,15 @@ fn number_of(folder: &Path) -> Option<String> {
 fn holders(folder: &Path) -> Vec<PathBuf> {
     let holders = fs::read_dir(folder.join("holders")).into_iter().flatten().flatten();
     holders.map(|holder| Path::new("/dev").join(holder.file_name())).collect()
+}
+
+/// The loop devices on a device (`major:minor`), and on files of the file system in it, wherever
+/// that is mounted.
+fn loop_devices_above(number: &str, device: &Path) -> Vec<PathBuf> {
+    let Some(number) = loops::number(number) else { return Vec::new() };
+    let is_above =
+        |it: &LoopDevice| it.is_on_device(number, device) || it.is_in(Some(number), None);
+    loops::all().into_iter().filter(is_above).map(|it| it.device).collect()
 }
 
 /// The devices and files used as swap.

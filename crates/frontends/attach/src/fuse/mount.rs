@@ -215,11 +215,8 @@ impl Mounter for Own {
         let mut users = users::processes(std::slice::from_ref(&path));
         for device in loop_device::below(&path) {
             let file = loop_device::backing_file(&device).unwrap_or_else(|| path.clone());
-            users.push(User::kernel(format!(
-                "{} is a loop device on {}",
-                device.display(),
-                file.display()
-            )));
+            let what = format!("{} is a loop device on {}", device.display(), file.display());
+            users.push(User { device: Some(device.clone()), ..User::kernel(what) });
             users.extend(loop_device::users(&device));
         }
         users

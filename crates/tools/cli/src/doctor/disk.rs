@@ -217,7 +217,7 @@ mod tests {
         let disk = Path::new("/dev/sdx");
         let mount = User::kernel("/dev/sdx1 is mounted at /data".to_owned());
         let what = "has /dev/sdx open".to_owned();
-        let fio = User { pid: Some(7), command: "fio".to_owned(), what };
+        let fio = User { pid: Some(7), command: "fio".to_owned(), ..User::kernel(what) };
         for (hold, users, verdict, parts) in [
             (Hold::Free, vec![], Verdict::Ok, ["nobody else uses /dev/sdx", ""]),
             (Hold::Free, vec![fio.clone()], Verdict::Hint, ["not locked", "fio (process 7) has"]),

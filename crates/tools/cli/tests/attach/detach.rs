@@ -1,4 +1,4 @@
-//! Detaches disks whose servers do not answer, and several disks at once.
+//! Detaches disks whose servers do not answer, several disks at once, and disks in use.
 
 use crate::attached::{Attachments, Mounted, Target, run};
 use crate::support::{signal, until};
@@ -212,6 +212,71 @@ fn what_is_stacked_on_a_disk_is_unmounted() {
     holder.kill().expect("a child");
     holder.wait().expect("a child");
     drop((upper, lower));
+    let device = attachments.attach(&[&target.url(), "--as", "fuse"]);
+    run("fsck.ext4", &["-fn", &device]);
+    attachments.detach("fb0");
+}
+
+fn loop_on(path: &str) -> String {
+    run("losetup", &["--find", "--show", path]).trim().to_owned()
+}
+
+/// Users of a disk are also the loop devices that others made: on the disk itself, and on its file.
+/// `--unmount` detaches them.
+#[test]
+fn loop_devices_on_a_disk_are_detached() {
+    let attachments = Attachments::new();
+    let target = Target::new(&attachments, 64 << 20);
+    let device = attachments.attach(&[&target.url(), "--as", "fuse"]);
+    let file = attachments.folder("fb0").join("mount/fb0").display().to_string();
+    let (above, beside) = (loop_on(&device), loop_on(&file));
+    let refused = attachments.run(["detach", "fb0"]);
+    let users = [format!("{above} is made of {device}"), format!("{beside} is on {file}")];
+    refused.fails_in_a_line(1, &["fb0 is in use", &users[0], &users[1]]);
+    let found = attachments.run(["doctor", &device]).ok();
+    let found = String::from_utf8_lossy(&found.stdout).into_owned();
+    assert!(found.contains(&users[0]), "{found}");
+    run("mkfs.ext4", &["-q", &above]);
+    let mounted = Mounted::new(&above);
+    fs::write(mounted.file("kept"), "all of it").expect("it writes");
+    attachments.run(["detach", "fb0", "--unmount"]).ok();
+    drop(mounted);
+    let device = attachments.attach(&[&target.url(), "--as", "fuse"]);
+    run("fsck.ext4", &["-fn", &device]);
+    attachments.detach("fb0");
+}
+
+/// Another mount namespace has the disk's file system and a loop device on a file of it. In this
+/// namespace, the file's path is another file's, on which there is a loop device, too.
+#[test]
+fn a_loop_device_in_another_mount_namespace_is_detached() {
+    let attachments = Attachments::new();
+    let target = Target::new(&attachments, 64 << 20);
+    let device = attachments.attach(&[&target.url(), "--as", "fuse"]);
+    run("mkfs.ext4", &["-q", &device]);
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    fs::create_dir(path("m")).expect("a folder");
+    run("truncate", &["-s", "4M", &path("m/inner.img")]);
+    let other = loop_on(&path("m/inner.img"));
+    let script = "mount \"$1\" \"$2/m\" && truncate -s 4M \"$2/m/inner.img\" && \
+                  losetup --find --show \"$2/m/inner.img\" >\"$2/made\" && exec sleep 600";
+    let mut holder = Command::new("unshare");
+    holder.args(["--mount", "--propagation", "private", "sh", "-c", script, "sh", &device]);
+    let mut holder = holder.arg(folder.path()).spawn().expect("unshare");
+    let made = || fs::read_to_string(path("made")).unwrap_or_default();
+    until("it has a loop device", || made().ends_with('\n'));
+    let backing = |device: &str| {
+        let name = device.trim().strip_prefix("/dev/").expect("a device");
+        fs::read_to_string(format!("/sys/block/{name}/loop/backing_file"))
+    };
+    assert_eq!(backing(&other).expect("a path"), backing(&made()).expect("a path"));
+    attachments.run(["detach", "fb0", "--unmount"]).ok();
+    assert!(backing(&made()).is_err(), "it still has a file");
+    assert!(backing(&other).is_ok(), "a loop device on another file was detached");
+    run("losetup", &["--detach", &other]);
+    holder.kill().expect("a child");
+    holder.wait().expect("a child");
     let device = attachments.attach(&[&target.url(), "--as", "fuse"]);
     run("fsck.ext4", &["-fn", &device]);
     attachments.detach("fb0");

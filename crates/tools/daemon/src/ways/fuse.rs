@@ -11,7 +11,7 @@ use super::super::folder::Folder;
 use super::super::settings::Settings;
 use super::super::status::{LOOP_ON, Use, UseKind};
 use super::{Attached, Start, StopError, is_root, loops, sentence, users_of};
-use farblock_attach::fuse::{self, Config, Server, StopError as FuseError, loop_device};
+use farblock_attach::fuse::{self, Config, Server, StopError as FuseError, User, loop_device};
 use root::Mounts;
 pub(super) use root::Root;
 use rustix::fd::OwnedFd;
@@ -87,15 +87,15 @@ fn resume(
     if let Some(path) = state["mountpoint"].as_str() {
         config.mountpoint = path.into();
     }
-    let file = config.mountpoint.join(&config.name);
     let mounter = Arc::clone(&mounts) as _;
     let server = Server::resume_with(&config, start.namespace()?, connection, mounter);
     let server = server.map_err(sentence)?;
     let device = state["device"].as_str().map(PathBuf::from);
     let device = device.filter(|device| {
-        let is_ours = loop_device::backing_file(device).is_some_and(|path| path == file);
+        let is_ours = mounts.has(device);
         if !is_ours {
-            tracing::warn!("{} is not on {} any more", device.display(), file.display());
+            let file = server.path().display();
+            tracing::warn!("{} is not on {file} any more", device.display());
         }
         is_ours
     });
@@ -129,12 +129,9 @@ impl Attached for Fuse {
     }
 
     fn users(&self) -> Vec<String> {
-        let own = self
-            .device
-            .as_ref()
-            .map(|device| format!("{} is on {}", device.display(), self.server.path().display()));
-        let users = self.server.users();
-        users.iter().map(ToString::to_string).filter(|user| Some(user) != own.as_ref()).collect()
+        let is_own = |user: &User| user.device.is_some() && user.device == self.device;
+        let users = self.server.users().into_iter().filter(|user| !is_own(user));
+        users.map(|user| user.to_string()).collect()
     }
 
     fn unusable(&self) -> Option<String> {
@@ -151,9 +148,7 @@ impl Attached for Fuse {
             ));
         }
         let device = self.device.as_ref()?;
-        let is_ours =
-            loop_device::backing_file(device).is_some_and(|file| file == self.server.path());
-        (!is_ours).then(|| {
+        (!self.mounts.has(device)).then(|| {
             let (device, file) = (device.display(), self.server.path().display());
             format!("{device} was detached from {file}, and not by farblock: {advice}")
         })
@@ -169,8 +164,7 @@ impl Attached for Fuse {
         StopError::if_used(self.users(), force)?;
         if let Some(device) = &self.device {
             // The device may have been detached and reused for another file.
-            let file = loop_device::backing_file(device);
-            if file.as_deref() == Some(self.server.path()) {
+            if self.mounts.has(device) {
                 match self.mounts.detach(device, force) {
                     Ok(()) => {}
                     Err(loops::Problem::InUse) => return Err(StopError::InUse(self.users())),
@@ -216,9 +210,7 @@ pub(super) fn clean_up(
 ) -> Result<(), StopError> {
     let path = mountpoint(folder, settings);
     let device = state["device"].as_str().map(PathBuf::from);
-    let is_ours = |device: &PathBuf| {
-        loop_device::backing_file(device).is_some_and(|file| file.starts_with(&path))
-    };
+    let is_ours = |device: &PathBuf| loop_device::is_below(device, &path);
     let users = device.filter(is_ours).map(|device| users_of(&device)).unwrap_or_default();
     StopError::if_used(users, force)?;
     let cleaned = if force { fuse::end(&path) } else { fuse::clean_up(&path) };

@@ -7,8 +7,11 @@
 //! server dies, the connection closes and the call fails. `stat` of a file that the server itself
 //! serves has the same problem, and also runs there.
 
+mod backings;
+
 use super::super::system;
 use super::sentence;
+pub(in super::super) use backings::ASK;
 use farblock_attach::fuse::loop_device::{self, Error};
 use farblock_command::error::{Failure, Result, os};
 use farblock_command::output;
@@ -33,6 +36,10 @@ enum Task {
     Resize {
         file: PathBuf,
         device: Option<PathBuf>,
+    },
+    /// Tell what is below devices.
+    Backings {
+        devices: Vec<PathBuf>,
     },
 }
 
@@ -81,16 +88,24 @@ pub(super) fn resize(file: &Path, device: Option<&Path>) -> Result<(), Problem> 
 
 /// Runs a process for the task.
 fn ask(task: &Task) -> Result<Option<PathBuf>, Problem> {
-    use std::os::unix::process::CommandExt;
     let failed = |error: io::Error| Problem::Failed(format!("a loop device: {}", os(&error)));
-    let program = std::env::current_exe().map_err(failed)?;
+    let output = command(task).and_then(|mut command| command.output()).map_err(failed)?;
+    let died = |_| format!("the process for the loop device died ({})", output.status);
+    serde_json::from_slice(&output.stdout).map_err(|error| Problem::Failed(died(error)))?
+}
+
+/// The arguments of the separate process, before the task.
+const ARGUMENTS: [&str; 2] = ["attachment", "loop"];
+
+fn command(task: &Task) -> io::Result<Command> {
+    use std::os::unix::process::CommandExt;
+    let program = std::env::current_exe()?;
     let task = serde_json::to_string(task).expect("our own types are JSON");
     let mut command = Command::new(system::program(&program));
     // A terminal's signals must reach only the supervisor.
-    command.args(["attachment", "loop", &task]).process_group(0);
-    let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output().map_err(failed)?;
-    let died = |_| format!("the process for the loop device died ({})", output.status);
-    serde_json::from_slice(&output.stdout).map_err(|error| Problem::Failed(died(error)))?
+    command.args(ARGUMENTS).arg(&task).process_group(0);
+    command.stdin(Stdio::null()).stderr(Stdio::inherit());
+    Ok(command)
 }
 
 /// The main function of the separate process.
@@ -106,6 +121,7 @@ pub(in super::super) fn run(task: &str) -> Result<()> {
             loop_device::detach(&device, force).map(|()| None).map_err(Problem::from)
         }
         Task::Resize { file, device } => show_size(&file, device.as_deref()).map(|()| None),
+        Task::Backings { devices } => return backings::answer(devices),
     };
     output::print_json_line(&done)
 }

@@ -42,7 +42,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 #[cfg(target_os = "linux")]
-pub(super) use loops::run as run_loop;
+pub(super) use loops::{ASK as ASK_ABOUT_LOOPS, run as run_loop};
 
 /// Time limit for retrying a port that is in use, for example by `farblock serve`.
 const LISTEN_TIME: Duration = Duration::from_secs(3);

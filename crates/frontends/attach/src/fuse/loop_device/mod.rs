@@ -9,7 +9,7 @@
 pub(crate) mod ioctl;
 
 use super::mount::wait_until;
-use farblock_frontend::users::{self, Listed, User};
+use farblock_frontend::users::{self, Listed, User, loops};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::fmt;
@@ -195,17 +195,21 @@ pub fn users(device: &Path) -> Vec<User> {
     users::of_block_device(device)
 }
 
-/// The loop devices on files at or below a path.
+/// The loop devices on files of the file system that is mounted here at a path, or on files below
+/// the path if the driver does not tell their file systems. The file system itself is not asked.
 #[must_use]
 pub fn below(path: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir("/sys/block").into_iter().flatten().flatten() {
-        let device = Path::new("/dev").join(entry.file_name());
-        if backing_file(&device).is_some_and(|file| file.starts_with(path)) {
-            found.push(device);
-        }
-    }
-    found
+    let mounts = users::mounts();
+    let mount = mounts.iter().rev().find(|mount| mount.mountpoint == path);
+    let number = mount.and_then(|mount| loops::number(&mount.device));
+    let found = loops::all().into_iter().filter(|it| it.is_in(number, Some(path)));
+    found.map(|it| it.device).collect()
+}
+
+/// Whether a loop device is made of a file in the file system that is mounted here at a path.
+#[must_use]
+pub fn is_below(device: &Path, path: &Path) -> bool {
+    backing_file(device).is_some() && below(path).iter().any(|it| it == device)
 }
 
 /// The file of a loop device; `None` if it has none or is no loop device.

@@ -6,11 +6,13 @@ use super::super::super::settings::Settings;
 use super::super::{Start, loops, sentence};
 use super::{loop_device, mountpoint};
 use farblock_attach::fuse::{self, MountError, Mounter, Own, User, Way};
+use farblock_frontend::users;
 use rustix::fd::OwnedFd;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 /// Requests. They cannot name the mountpoint.
 #[derive(Serialize, Deserialize)]
@@ -27,6 +29,10 @@ pub(in super::super) enum MountRequest {
         device: String,
     },
     DetachAll,
+    /// Whether this loop device is on the file.
+    IsOn {
+        device: PathBuf,
+    },
     AttachLoop {
         block_size: u32,
         read_only: bool,
@@ -47,8 +53,9 @@ pub(in super::super) enum Answer {
     Prepared(PathBuf),
     /// The answer carries the connection to the kernel.
     Mounted,
-    /// The users: process, command, and use.
-    Users(Vec<(Option<u32>, String, String)>),
+    /// The users: process, command, use, and loop device.
+    Users(Vec<(Option<u32>, String, String, Option<PathBuf>)>),
+    On(bool),
     Attached(PathBuf),
     Done,
     /// The mount or device is in use.
@@ -102,7 +109,7 @@ impl Root {
 
     /// Whether this loop device is on the file.
     fn has(&self, device: &Path) -> bool {
-        loop_device::backing_file(device).is_some_and(|file| file == self.file())
+        loop_device::is_below(device, &self.own.path())
     }
 
     fn change(&self, request: MountRequest) -> Result<Answer, loops::Problem> {
@@ -127,7 +134,8 @@ impl Root {
 }
 
 fn plain(users: Vec<User>) -> Answer {
-    Answer::Users(users.into_iter().map(|user| (user.pid, user.command, user.what)).collect())
+    let fields = |User { pid, command, what, device }| (pid, command, what, device);
+    Answer::Users(users.into_iter().map(fields).collect())
 }
 
 impl Privileged for Root {
@@ -156,6 +164,7 @@ impl Privileged for Root {
                 }
             }
             MountRequest::Users => Ok(plain(self.own.users())),
+            MountRequest::IsOn { device } => Ok(Answer::On(self.has(&device))),
             MountRequest::Elsewhere { device } => Ok(plain(self.own.elsewhere(&device))),
             MountRequest::DetachAll => {
                 self.own.detach_loop_devices();
@@ -172,15 +181,20 @@ impl Privileged for Root {
 }
 
 /// Sends requests to [`Root`].
-pub(super) struct Mounts(Rights<Root>);
+pub(super) struct Mounts {
+    rights: Rights<Root>,
+    /// The loop device that was on the file when it was last asked about, and its sequence number.
+    known: Mutex<Option<(PathBuf, u64)>>,
+}
 
 impl Mounts {
     pub(super) fn new(start: &Start<'_>) -> Mounts {
-        Mounts(Rights::new(start.broker.as_ref(), Root::new(start.folder, start.settings)))
+        let rights = Rights::new(start.broker.as_ref(), Root::new(start.folder, start.settings));
+        Mounts { rights, known: Mutex::default() }
     }
 
     fn ask(&self, request: MountRequest) -> Result<(Answer, Option<OwnedFd>), String> {
-        match self.0.ask(request, Vec::new())? {
+        match self.rights.ask(request, Vec::new())? {
             (Answer::Refused(sentence), _) => Err(sentence),
             answer => Ok(answer),
         }
@@ -212,6 +226,20 @@ impl Mounts {
         self.loops(MountRequest::Resize { device: device.map(Path::to_path_buf) }).map(drop)
     }
 
+    /// Whether this loop device is on the file. True without an answer. Asks the driver only if the
+    /// device changed since the last time.
+    pub(super) fn has(&self, device: &Path) -> bool {
+        let now = users::loops::sequence(device).map(|sequence| (device.to_path_buf(), sequence));
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if now.is_some() && *known == now {
+            return true;
+        }
+        let request = MountRequest::IsOn { device: device.to_path_buf() };
+        let has = !matches!(self.ask(request), Ok((Answer::On(false), _)));
+        *known = now.filter(|_| has);
+        has
+    }
+
     fn loops(&self, request: MountRequest) -> Result<Answer, loops::Problem> {
         match self.ask(request).map_err(loops::Problem::Failed)?.0 {
             Answer::Busy(_) => Err(loops::Problem::InUse),
@@ -222,7 +250,7 @@ impl Mounts {
     fn who(&self, request: MountRequest) -> Vec<User> {
         match self.ask(request) {
             Ok((Answer::Users(users), _)) => {
-                let user = |(pid, command, what)| User { pid, command, what };
+                let user = |(pid, command, what, device)| User { pid, command, what, device };
                 users.into_iter().map(user).collect()
             }
             Ok(_) => Vec::new(),

@@ -1,0 +1,140 @@
+//! Asks the loop driver for the files below loop devices, in a separate process.
+//!
+//! A question may wait for the disk below, without an end. A device whose question is unanswered is
+//! not asked about again, so that few processes wait.
+
+use super::super::super::system;
+use super::{ARGUMENTS, Task, command};
+use farblock_command::error::Result;
+use farblock_command::output;
+use farblock_frontend::users::loops::{Ask, Backing};
+use rustix::fs::OFlags;
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::sync::mpsc;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Time limit for the driver's answers.
+const ANSWER_TIME: Duration = Duration::from_secs(1);
+/// Time limit for the separate process.
+const PROCESS_TIME: Duration = Duration::from_secs(3);
+
+/// The product's way to ask.
+pub(in super::super::super) const ASK: Ask = Ask { backings: ask, only_asks };
+
+/// Mirrors the library's [`Backing`].
+#[derive(Serialize, Deserialize, Clone, Copy)]
+enum Below {
+    File { device: u64, inode: u64 },
+    Device(u64),
+}
+
+impl From<Backing> for Below {
+    fn from(backing: Backing) -> Below {
+        match backing {
+            Backing::File { device, inode } => Below::File { device, inode },
+            Backing::Device(number) => Below::Device(number),
+        }
+    }
+}
+
+impl From<Below> for Backing {
+    fn from(below: Below) -> Backing {
+        match below {
+            Below::File { device, inode } => Backing::File { device, inode },
+            Below::Device(number) => Backing::Device(number),
+        }
+    }
+}
+
+/// A process whose questions the driver has not answered.
+struct Waiting {
+    process: Child,
+    devices: Vec<PathBuf>,
+}
+
+static WAITING: Mutex<Vec<Waiting>> = Mutex::new(Vec::new());
+
+fn ask(devices: &[PathBuf]) -> Vec<Option<Backing>> {
+    let mut waiting = WAITING.lock().unwrap_or_else(PoisonError::into_inner);
+    waiting.retain_mut(|it| matches!(it.process.try_wait(), Ok(None)));
+    let is_asked = |device: &PathBuf| waiting.iter().any(|it| it.devices.contains(device));
+    let wanted: Vec<_> = devices.iter().filter(|it| !is_asked(it)).cloned().collect();
+    let answers = if wanted.is_empty() { None } else { ask_process(&wanted, &mut waiting) };
+    let answers = answers.unwrap_or_default();
+    let answer = |device: &PathBuf| {
+        let at = wanted.iter().position(|it| it == device)?;
+        answers.get(at).copied().flatten().map(Backing::from)
+    };
+    devices.iter().map(answer).collect()
+}
+
+/// Runs a process that asks, and reads its answers.
+fn ask_process(devices: &[PathBuf], waiting: &mut Vec<Waiting>) -> Option<Vec<Option<Below>>> {
+    let mut command = command(&Task::Backings { devices: devices.to_vec() }).ok()?;
+    let mut process = command.stdout(Stdio::piped()).spawn().ok()?;
+    let stdout = process.stdout.take()?;
+    let (tell, told) = mpsc::channel();
+    let read = move || {
+        let mut line = String::new();
+        let _ = BufReader::new(stdout).read_line(&mut line);
+        let _ = tell.send(line);
+    };
+    thread::Builder::new().name("loop-device".to_owned()).spawn(read).ok()?;
+    let line = told.recv_timeout(PROCESS_TIME).unwrap_or_default();
+    let answers: Option<Vec<Option<Below>>> = serde_json::from_str(&line).ok();
+    if answers.as_ref().is_some_and(|answers| answers.iter().all(Option::is_some)) {
+        let _ = process.wait();
+    } else {
+        // The driver refused, and the process has ended, or it will when the driver answers.
+        let _ = process.kill();
+        waiting.push(Waiting { process, devices: devices.to_vec() });
+    }
+    answers
+}
+
+/// The main function of the separate process. Each device has its own thread.
+pub(super) fn answer(devices: Vec<PathBuf>) -> Result<()> {
+    let (tell, told) = mpsc::channel();
+    let mut answers = vec![None; devices.len()];
+    for (at, device) in devices.into_iter().enumerate() {
+        let tell = tell.clone();
+        thread::spawn(move || tell.send((at, backing(&device))));
+    }
+    drop(tell);
+    let deadline = Instant::now() + ANSWER_TIME;
+    while let Ok((at, backing)) =
+        told.recv_timeout(deadline.saturating_duration_since(Instant::now()))
+    {
+        answers[at] = backing.map(Below::from);
+    }
+    output::print_json_line(&answers)
+}
+
+fn backing(device: &Path) -> Option<Backing> {
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let device = File::options().read(true).custom_flags(flags).open(device).ok()?;
+    farblock_reactor::loop_device::backing(&device).ok().map(Backing::from)
+}
+
+/// Whether a process is this program, and only asks.
+fn only_asks(pid: u32) -> bool {
+    let process = PathBuf::from(format!("/proc/{pid}"));
+    let arguments = fs::read(process.join("cmdline")).unwrap_or_default();
+    let mut words = arguments.split(|&byte| byte == 0).skip(1);
+    let asks = ARGUMENTS.iter().all(|word| words.next() == Some(word.as_bytes()));
+    let task = words.next().and_then(|task| serde_json::from_slice::<Task>(task).ok());
+    asks && matches!(task, Some(Task::Backings { .. })) && is_this_program(&process.join("exe"))
+}
+
+fn is_this_program(program: &Path) -> bool {
+    let Ok(own) = std::env::current_exe() else { return false };
+    let inode = |path: &Path| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
+    inode(program).is_some_and(|program| inode(system::program(&own)) == Some(program))
+}
