@@ -3,11 +3,14 @@
 //! The first available source applies:
 //! 1. the options of the connection,
 //! 2. `/etc/nvme/hostnqn` and `/etc/nvme/hostid`, which nvme-cli keeps,
-//! 3. `hostid` in the user's configuration directory, made once at random,
-//! 4. a random identity for this process, if that directory cannot be written.
+//! 3. `hostid` in the user's configuration directory, made once at random. A service of systemd has
+//!    no `HOME`; then the user database has the user's home, so that root's services and root's
+//!    shells have one identity. A service whose user has no home keeps it in its state directory,
+//! 4. a random identity for this process, if none of these directories can be written.
 
 use crate::name;
 use farblock_wire::nqn::UUID_NQN_PREFIX;
+use std::ffi::OsString;
 use std::fmt;
 use std::fs;
 use std::io::{self, Write};
@@ -132,7 +135,7 @@ impl HostIdentity {
         static IDENTITY: OnceLock<(HostIdentity, Source)> = OnceLock::new();
         IDENTITY.get_or_init(|| {
             let system = cfg!(unix).then_some(Path::new("/etc/nvme"));
-            find(system, user_directory().as_deref())
+            find(system, &user_directories())
         })
     }
 
@@ -157,28 +160,42 @@ fn id_of_nqn(nqn: &str) -> Option<HostId> {
     nqn.strip_prefix(UUID_NQN_PREFIX)?.parse().ok()
 }
 
-/// `farblock` in the user's configuration directory.
-fn user_directory() -> Option<PathBuf> {
-    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+/// Where this user's identity may be: `farblock` in the user's configuration directory, and the
+/// state directory that systemd gives to a service.
+fn user_directories() -> Vec<PathBuf> {
+    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    // Without the variable HOME, this function asks the user database.
+    let home = || std::env::home_dir().filter(|home| home.is_absolute());
+    let state = variable("STATE_DIRECTORY").map(PathBuf::from).filter(|path| path.is_absolute());
+    directory_of(&variable, home).into_iter().chain(state).collect()
+}
+
+fn directory_of(
+    variable: &dyn Fn(&str) -> Option<OsString>,
+    home: impl FnOnce() -> Option<PathBuf>,
+) -> Option<PathBuf> {
     let base = if cfg!(windows) {
         PathBuf::from(variable("APPDATA")?)
     } else {
         match variable("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute()) {
             Some(path) => path,
-            None => PathBuf::from(variable("HOME")?).join(".config"),
+            None => variable("HOME").map(PathBuf::from).or_else(home)?.join(".config"),
         }
     };
     Some(base.join("farblock"))
 }
 
-fn find(system: Option<&Path>, user: Option<&Path>) -> (HostIdentity, Source) {
+fn find(system: Option<&Path>, user: &[PathBuf]) -> (HostIdentity, Source) {
     if let Some((identity, system)) = system.and_then(|it| Some((from_system(it)?, it))) {
         return (identity, Source::System(system.to_owned()));
     }
-    let kept = match user {
-        Some(directory) => from_user(directory).map(|id| (id, Source::User(directory.to_owned()))),
-        None => Err(io::Error::other("there is no home directory")),
-    };
+    let mut kept = Err(io::Error::other("there is no home directory"));
+    for directory in user {
+        kept = from_user(directory).map(|id| (id, Source::User(directory.clone())));
+        if kept.is_ok() {
+            break;
+        }
+    }
     let found = kept.or_else(|error| {
         tracing::warn!(%error, "the host identity cannot be kept; it lasts for this process");
         HostId::random().map(|id| (id, Source::Process))
@@ -286,7 +303,7 @@ mod tests {
         let (system, user) = (Scratch::new(), Scratch::new());
         fs::write(system.0.join("hostnqn"), "nqn.2014-08.org.example:me\n").unwrap();
         fs::write(system.0.join("hostid"), format!("{UUID}\n")).unwrap();
-        let (identity, source) = find(Some(&system.0), Some(&user.0));
+        let (identity, source) = find(Some(&system.0), std::slice::from_ref(&user.0));
         assert_eq!(source, Source::System(system.0.clone()));
         assert_eq!(identity.nqn, "nqn.2014-08.org.example:me");
         assert_eq!(identity.id.to_string(), UUID);
@@ -300,14 +317,14 @@ mod tests {
             |text: &str| format!("# made by hand: {UUID_NQN_PREFIX}\n\n  # so\n{text}\n");
         fs::write(system.0.join("hostnqn"), commented("nqn.2014-08.org.example:me")).unwrap();
         fs::write(system.0.join("hostid"), commented(UUID)).unwrap();
-        let (identity, _) = find(Some(&system.0), None);
+        let (identity, _) = find(Some(&system.0), &[]);
         assert_eq!(identity.nqn, "nqn.2014-08.org.example:me");
         assert_eq!(identity.id.to_string(), UUID);
         for name in ["hostnqn", "hostid"] {
             fs::write(system.0.join(name), "# nothing but this\n").unwrap();
         }
         fs::write(user.0.join("hostid"), commented(UUID)).unwrap();
-        let (identity, source) = find(Some(&system.0), Some(&user.0));
+        let (identity, source) = find(Some(&system.0), std::slice::from_ref(&user.0));
         assert_eq!(
             (identity.id.to_string().as_str(), source),
             (UUID, Source::User(user.0.clone()))
@@ -318,20 +335,33 @@ mod tests {
     fn one_of_the_systems_files_is_enough() {
         let system = Scratch::new();
         fs::write(system.0.join("hostid"), UUID).unwrap();
-        assert!(find(Some(&system.0), None).0.nqn.ends_with(UUID));
+        assert!(find(Some(&system.0), &[]).0.nqn.ends_with(UUID));
         fs::remove_file(system.0.join("hostid")).unwrap();
         fs::write(system.0.join("hostnqn"), format!("{UUID_NQN_PREFIX}{UUID}")).unwrap();
-        assert_eq!(find(Some(&system.0), None).0.id.to_string(), UUID);
+        assert_eq!(find(Some(&system.0), &[]).0.id.to_string(), UUID);
     }
 
     #[test]
     fn made_once_and_kept() {
         let scratch = Scratch::new();
         let directory = scratch.0.join("deeper/farblock");
-        let first = find(None, Some(&directory));
-        assert_eq!(find(None, Some(&directory)), first);
+        let first = find(None, std::slice::from_ref(&directory));
+        assert_eq!(find(None, std::slice::from_ref(&directory)), first);
         assert_eq!(first.0.nqn, first.0.id.to_nqn());
         assert_eq!(first.1, Source::User(directory));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_service_has_the_home_of_the_user_database() {
+        let service = |_: &str| None;
+        let found = directory_of(&service, || Some("/root".into()));
+        assert_eq!(found, Some("/root/.config/farblock".into()));
+        assert_eq!(directory_of(&service, || None), None);
+        let shell = |name: &str| (name == "HOME").then(|| "/home/a".into());
+        let found = directory_of(&shell, || panic!("the variable decides"));
+        assert_eq!(found, Some("/home/a/.config/farblock".into()));
+        assert!(std::env::home_dir().is_some(), "the standard library knows a home");
     }
 
     #[test]
@@ -339,9 +369,15 @@ mod tests {
         let scratch = Scratch::new();
         let file = scratch.0.join("file");
         fs::write(&file, "").unwrap();
-        let first = find(None, Some(&file.join("below")));
-        assert_ne!(find(None, None).0, first.0);
+        let no_folder = file.join("below");
+        let first = find(None, std::slice::from_ref(&no_folder));
+        assert_ne!(find(None, &[]).0, first.0);
         assert_eq!(first.1, Source::Process);
+        // A service's state directory is the second choice.
+        let state = scratch.0.join("state");
+        let kept = find(None, &[no_folder.clone(), state.clone()]);
+        assert_eq!(find(None, &[no_folder, state.clone()]), kept);
+        assert_eq!(kept.1, Source::User(state));
     }
 
     #[test]
