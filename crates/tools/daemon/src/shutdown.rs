@@ -6,7 +6,7 @@
 //! reports the remaining users and detaches the disk by force, before systemd kills it.
 
 use super::control::{self, ControlRequest};
-use super::folder::Folder;
+use super::folder::{Folder, Role};
 use super::release;
 use super::status::Status;
 use std::path::Path;
@@ -39,12 +39,18 @@ pub(super) fn see_to_end(folder: &Folder, is_service: bool) {
         (false, false) => return,
     };
     let deadline = Instant::now() + time;
-    while let Some(status) = status(folder) {
+    while folder.is_held(Role::Server) {
+        // `None`: a busy server on a busy machine did not answer in time.
+        let status = status(folder);
         let now = Instant::now();
         if now >= deadline {
-            return end(folder, &status);
+            return end(folder, status.as_ref());
         }
-        if stopping && !status.users.is_empty() && !do_others_stop() {
+        if let Some(status) = status
+            && stopping
+            && !status.users.is_empty()
+            && !do_others_stop()
+        {
             release::release(&status.offer.used, deadline.min(now + ROUND));
         }
         thread::sleep(LOOK_EVERY);
@@ -52,12 +58,15 @@ pub(super) fn see_to_end(folder: &Folder, is_service: bool) {
 }
 
 /// Writes data back, reports the remaining users, and detaches the disk by force.
-fn end(folder: &Folder, status: &Status) {
-    let written = match release::sync(&status.offer.used) {
+fn end(folder: &Folder, status: Option<&Status>) {
+    let written = match status.is_some_and(|status| release::sync(&status.offer.used)) {
         true => "what they had written is safe",
         false => "not all that they had written is safe",
     };
-    let users = status.users.join("; ");
+    let users = match status {
+        Some(status) => status.users.join("; "),
+        None => "its server does not report the users".to_owned(),
+    };
     tracing::error!(
         "{} is detached by force, since it is still in use: {users}; {written}",
         folder.name()
