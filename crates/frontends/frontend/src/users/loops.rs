@@ -1,16 +1,17 @@
 //! Loop devices, and the files and devices that they are made of.
 //!
 //! Only the loop driver knows the file of a device for certain. The path in sysfs may name another
-//! file: after a rename, or if another mount namespace made the device. To ask the driver, a process
-//! opens the device. Both may wait for the disk below, and then no signal ends the process. So a
-//! process that serves a disk asks through another process ([`ask_apart`]).
+//! file: after a rename, or if another mount namespace made the device. To ask the driver, a
+//! process opens the device. Both may wait for the disk below, and then no signal ends the process.
+//! So a process that serves a disk asks through another process ([`ask_apart`]).
 
 use rustix::fs::makedev;
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// The file or device below a loop device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -80,11 +81,31 @@ impl LoopDevice {
     }
 }
 
+/// The driver's answer about a loop device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Answer {
+    /// The file or device below it.
+    On(Backing),
+    /// This process may not ask.
+    Refused,
+    /// There was no answer in time.
+    Silent,
+}
+
+impl Answer {
+    fn backing(self) -> Option<Backing> {
+        match self {
+            Answer::On(backing) => Some(backing),
+            Answer::Refused | Answer::Silent => None,
+        }
+    }
+}
+
 /// How to ask the driver about loop devices in another process.
 #[derive(Clone, Copy, Debug)]
 pub struct Ask {
-    /// Returns for each device what is below it; `None` if there was no answer in time.
-    pub backings: fn(&[PathBuf]) -> Vec<Option<Backing>>,
+    /// Returns an answer for each device.
+    pub backings: fn(&[PathBuf]) -> Vec<Answer>,
     /// Whether a process only asks, and so is no user of the device that it has open.
     pub only_asks: fn(u32) -> bool,
 }
@@ -101,22 +122,42 @@ pub(super) fn only_asks(pid: u32) -> bool {
     ASK.get().is_some_and(|ask| (ask.only_asks)(pid))
 }
 
-/// All loop devices that have a file.
+/// Answers by device, with the device's sequence number at the time of the question.
+static KNOWN: Mutex<BTreeMap<PathBuf, (u64, Answer)>> = Mutex::new(BTreeMap::new());
+
+/// All loop devices that have a file. Asks the driver only about devices that changed since the
+/// last call.
 #[must_use]
 pub fn all() -> Vec<LoopDevice> {
     let mut found = in_folder(Path::new(super::BLOCK_DEVICES));
-    if let Some(ask) = ASK.get().filter(|_| !found.is_empty()) {
-        let devices: Vec<PathBuf> = found.iter().map(|it| it.device.clone()).collect();
-        for (device, backing) in found.iter_mut().zip((ask.backings)(&devices)) {
-            device.backing = backing;
+    let Some(ask) = ASK.get() else { return found };
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    known.retain(|device, _| found.iter().any(|it| it.device == *device));
+    let now: Vec<Option<u64>> = found.iter().map(|it| sequence(&it.device)).collect();
+    let is_known = |at: usize| {
+        let known: Option<&(u64, Answer)> = known.get(&found[at].device);
+        known.is_some_and(|(sequence, _)| now[at] == Some(*sequence))
+    };
+    let unknown: Vec<usize> = (0..found.len()).filter(|&at| !is_known(at)).collect();
+    let devices: Vec<PathBuf> = unknown.iter().map(|&at| found[at].device.clone()).collect();
+    let answers = if devices.is_empty() { Vec::new() } else { (ask.backings)(&devices) };
+    for (at, answer) in unknown.into_iter().zip(answers) {
+        let device = &mut found[at];
+        device.backing = answer.backing();
+        known.remove(&device.device);
+        if let Some(sequence) = now[at].filter(|_| answer != Answer::Silent) {
+            known.insert(device.device.clone(), (sequence, answer));
         }
+    }
+    for device in &mut found {
+        let answer = known.get(&device.device).map(|(_, answer)| answer.backing());
+        device.backing = answer.unwrap_or(device.backing);
     }
     found
 }
 
 /// A number that changes whenever a device gets or loses its file (Linux 5.15).
-#[must_use]
-pub fn sequence(device: &Path) -> Option<u64> {
+fn sequence(device: &Path) -> Option<u64> {
     let folder = Path::new(super::BLOCK_DEVICES).join(device.file_name()?);
     fs::read_to_string(folder.join("diskseq")).ok()?.trim().parse().ok()
 }

@@ -6,13 +6,11 @@ use super::super::super::settings::Settings;
 use super::super::{Start, loops, sentence};
 use super::{loop_device, mountpoint};
 use farblock_attach::fuse::{self, MountError, Mounter, Own, User, Way};
-use farblock_frontend::users;
 use rustix::fd::OwnedFd;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
 /// Requests. They cannot name the mountpoint.
 #[derive(Serialize, Deserialize)]
@@ -181,20 +179,15 @@ impl Privileged for Root {
 }
 
 /// Sends requests to [`Root`].
-pub(super) struct Mounts {
-    rights: Rights<Root>,
-    /// The loop device that was on the file when it was last asked about, and its sequence number.
-    known: Mutex<Option<(PathBuf, u64)>>,
-}
+pub(super) struct Mounts(Rights<Root>);
 
 impl Mounts {
     pub(super) fn new(start: &Start<'_>) -> Mounts {
-        let rights = Rights::new(start.broker.as_ref(), Root::new(start.folder, start.settings));
-        Mounts { rights, known: Mutex::default() }
+        Mounts(Rights::new(start.broker.as_ref(), Root::new(start.folder, start.settings)))
     }
 
     fn ask(&self, request: MountRequest) -> Result<(Answer, Option<OwnedFd>), String> {
-        match self.rights.ask(request, Vec::new())? {
+        match self.0.ask(request, Vec::new())? {
             (Answer::Refused(sentence), _) => Err(sentence),
             answer => Ok(answer),
         }
@@ -226,18 +219,10 @@ impl Mounts {
         self.loops(MountRequest::Resize { device: device.map(Path::to_path_buf) }).map(drop)
     }
 
-    /// Whether this loop device is on the file. True without an answer. Asks the driver only if the
-    /// device changed since the last time.
+    /// Whether this loop device is on the file. True without an answer.
     pub(super) fn has(&self, device: &Path) -> bool {
-        let now = users::loops::sequence(device).map(|sequence| (device.to_path_buf(), sequence));
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if now.is_some() && *known == now {
-            return true;
-        }
         let request = MountRequest::IsOn { device: device.to_path_buf() };
-        let has = !matches!(self.ask(request), Ok((Answer::On(false), _)));
-        *known = now.filter(|_| has);
-        has
+        !matches!(self.ask(request), Ok((Answer::On(false), _)))
     }
 
     fn loops(&self, request: MountRequest) -> Result<Answer, loops::Problem> {

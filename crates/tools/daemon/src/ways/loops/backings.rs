@@ -7,7 +7,7 @@ use super::super::super::system;
 use super::{ARGUMENTS, Task, command};
 use farblock_command::error::Result;
 use farblock_command::output;
-use farblock_frontend::users::loops::{Ask, Backing};
+use farblock_frontend::users::loops::{Answer, Ask, Backing};
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
@@ -22,17 +22,18 @@ use std::time::{Duration, Instant};
 
 /// Time limit for the driver's answers.
 const ANSWER_TIME: Duration = Duration::from_secs(1);
-/// Time limit for the separate process.
-const PROCESS_TIME: Duration = Duration::from_secs(3);
+/// Time limit for the separate process. Shorter than a command waits for a server's status.
+const PROCESS_TIME: Duration = Duration::from_secs(2);
 
 /// The product's way to ask.
 pub(in super::super::super) const ASK: Ask = Ask { backings: ask, only_asks };
 
-/// Mirrors the library's [`Backing`].
+/// Mirrors the library's [`Answer`], apart from silence.
 #[derive(Serialize, Deserialize, Clone, Copy)]
 enum Below {
     File { device: u64, inode: u64 },
     Device(u64),
+    Refused,
 }
 
 impl From<Backing> for Below {
@@ -44,11 +45,12 @@ impl From<Backing> for Below {
     }
 }
 
-impl From<Below> for Backing {
-    fn from(below: Below) -> Backing {
+impl From<Below> for Answer {
+    fn from(below: Below) -> Answer {
         match below {
-            Below::File { device, inode } => Backing::File { device, inode },
-            Below::Device(number) => Backing::Device(number),
+            Below::File { device, inode } => Answer::On(Backing::File { device, inode }),
+            Below::Device(number) => Answer::On(Backing::Device(number)),
+            Below::Refused => Answer::Refused,
         }
     }
 }
@@ -61,7 +63,7 @@ struct Waiting {
 
 static WAITING: Mutex<Vec<Waiting>> = Mutex::new(Vec::new());
 
-fn ask(devices: &[PathBuf]) -> Vec<Option<Backing>> {
+fn ask(devices: &[PathBuf]) -> Vec<Answer> {
     let mut waiting = WAITING.lock().unwrap_or_else(PoisonError::into_inner);
     waiting.retain_mut(|it| matches!(it.process.try_wait(), Ok(None)));
     let is_asked = |device: &PathBuf| waiting.iter().any(|it| it.devices.contains(device));
@@ -69,8 +71,9 @@ fn ask(devices: &[PathBuf]) -> Vec<Option<Backing>> {
     let answers = if wanted.is_empty() { None } else { ask_process(&wanted, &mut waiting) };
     let answers = answers.unwrap_or_default();
     let answer = |device: &PathBuf| {
-        let at = wanted.iter().position(|it| it == device)?;
-        answers.get(at).copied().flatten().map(Backing::from)
+        let at = wanted.iter().position(|it| it == device);
+        let below = at.and_then(|at| answers.get(at).copied().flatten());
+        below.map_or(Answer::Silent, Answer::from)
     };
     devices.iter().map(answer).collect()
 }
@@ -92,7 +95,7 @@ fn ask_process(devices: &[PathBuf], waiting: &mut Vec<Waiting>) -> Option<Vec<Op
     if answers.as_ref().is_some_and(|answers| answers.iter().all(Option::is_some)) {
         let _ = process.wait();
     } else {
-        // The driver refused, and the process has ended, or it will when the driver answers.
+        // It ends when the driver answers.
         let _ = process.kill();
         waiting.push(Waiting { process, devices: devices.to_vec() });
     }
@@ -112,7 +115,7 @@ pub(super) fn answer(devices: Vec<PathBuf>) -> Result<()> {
     while let Ok((at, backing)) =
         told.recv_timeout(deadline.saturating_duration_since(Instant::now()))
     {
-        answers[at] = backing.map(Below::from);
+        answers[at] = Some(backing.map_or(Below::Refused, Below::from));
     }
     output::print_json_line(&answers)
 }
