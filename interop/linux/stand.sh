@@ -42,7 +42,7 @@ serve() {
     # shellcheck disable=SC2154 # the caller's
     "$farblock" serve "$@" >"$log" 2>&1 </dev/null &
     server=$!
-    for ((try = 0; try < 300; try++)); do
+    for ((try = 0; try < 1200; try++)); do
         ! grep -qs '^listening' "$log" || return 0
         kill -0 $server 2>/dev/null || break
         sleep 0.1
