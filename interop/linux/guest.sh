@@ -12,6 +12,8 @@
 #   TIMEOUT=300           seconds until the guest is ended
 #   CPUS=2 MEM=1536       processors; memory in MiB
 #   SHARE=FOLDER          shows a folder of this machine at /host
+#   SYSTEMD=1             boots Debian's systemd from a disk (setup.sh --systemd); changes to it are
+#                         lost, and the job powers the guest off ('systemctl poweroff')
 #   CONSOLE=FILE          keeps the kernel's messages there
 #   QEMU_ARGS="..."       more arguments for QEMU
 #   ACCEL=tcg,thread=single  QEMU's accelerator: 'kvm' is faster where it works
@@ -84,6 +86,14 @@ if [ -n "${SHARE:-}" ]; then
     arguments+=(-virtfs "local,path=$SHARE,mount_tag=share,security_model=none,multidevs=remap")
 fi
 
+if [ -n "${SYSTEMD:-}" ]; then
+    [ -s "$systemd_disk" ] || die "there is no disk with systemd; run 'setup.sh --systemd' first."
+    command_line+=" guest.systemd net.ifnames=0"
+    # shellcheck disable=SC2054 # the commas are QEMU's
+    arguments+=(-drive "file=$systemd_disk,format=raw,if=none,id=system,snapshot=on,cache=unsafe"
+        -device virtio-blk-pci,drive=system)
+fi
+
 # shellcheck disable=SC2086 # QEMU_ARGS is a list of words
 timeout -k 5 "$timeout" qemu-system-x86_64 "${arguments[@]}" -append "$command_line" \
     ${QEMU_ARGS:-} </dev/null &
@@ -93,14 +103,13 @@ wait "$qemu" || status=$?
 qemu=
 
 code=$(tr -dc '0-9' <"$scratch/exit-code")
-if [ -z "$code" ]; then
-    if [ "$status" = 124 ] || [ "$status" = 137 ]; then
-        code=124
-        echo "guest.sh: the job did not end within $timeout s." >&2
-    else
-        code=125
-        echo "guest.sh: the guest died before the job ended." >&2
-    fi
+if [ "$status" = 124 ] || [ "$status" = 137 ]; then
+    # A guest with systemd may have ended its job, and hang in its shutdown.
+    code=124
+    echo "guest.sh: the guest did not end within $timeout s." >&2
+elif [ -z "$code" ]; then
+    code=125
+    echo "guest.sh: the guest died before the job ended." >&2
 fi
 if [ "$code" != 0 ] && [ -s "$console" ]; then
     echo "guest.sh: the kernel's last messages:" >&2

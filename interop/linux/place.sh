@@ -13,6 +13,10 @@ export PATH=$PATH:/usr/sbin:/sbin
 image_hash=$(cd "$linux_dir" && cat place.sh setup.sh initramfs.sh guest/* | sha256sum | cut -c1-12)
 kernel=$vm_dir/vmlinux
 image=$vm_dir/image-$image_hash.cpio
+# The disk of the guest that boots systemd.
+systemd_hash=$(cd "$linux_dir" && cat place.sh setup.sh systemd-disk.sh systemd/* | sha256sum |
+    cut -c1-12)
+systemd_disk=$vm_dir/systemd-$systemd_hash.ext4
 
 # die TEXT...: one sentence on standard error, exit code 2.
 die() {

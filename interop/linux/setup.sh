@@ -3,6 +3,7 @@
 # kernel's own NVMe/TCP host and target, nvme-cli, fio and a few more tools.
 #
 #   setup.sh            about a minute the first time (100 MB of packages), then under a second
+#   setup.sh --systemd  also the disk of a guest that boots Debian's systemd: half a minute more
 #
 # FARBLOCK_VM_KERNEL=backports makes this script and guest.sh use the newest kernel that Debian
 # builds for the release, instead of the release's own.
@@ -26,6 +27,13 @@ guest_packages=(
     nvme-cli fio e2fsprogs jq diffutils nbd-client open-iscsi dmsetup
     ktls-utils drbd-utils sg3-utils
     rdma-core ibverbs-providers libibverbs1 librdmacm1
+)
+# For the disk of the guest that boots systemd. apt adds what these depend on, but not what each
+# Debian system has anyway.
+systemd_packages=(
+    systemd-sysv systemd udev dbus kmod libc-bin base-files base-passwd
+    bash dash coreutils findutils grep sed mawk tar util-linux mount hostname procps
+    lvm2 mdadm cryptsetup-bin dmsetup e2fsprogs fdisk nvme-cli
 )
 # command on this machine : Debian package that has it
 needs=(qemu-system-x86_64:qemu-system-x86 cpio:cpio depmod:kmod xz:xz-utils zstd:zstd jq:jq)
@@ -90,11 +98,14 @@ install_packages() {
     }
 }
 
-# Downloads guest_packages and all their dependencies into $vm_dir/packages, whatever this machine
-# has installed, and unpacks them into $vm_dir/root. Done once for each list of packages.
-unpack_guest_root() {
-    local wanted="$release ${guest_packages[*]}"
-    [ "$(cat "$vm_dir/root.stamp" 2>/dev/null)" != "$wanted" ] || return 0
+# unpack NAME PACKAGE...: downloads these packages and all their dependencies, whatever this machine
+# has installed, and unpacks them into $vm_dir/NAME. Done once for each list of packages. Fails
+# silently if that folder is up to date.
+unpack() {
+    local name=$1
+    shift
+    local wanted="$release $*" folder=$vm_dir/$name
+    [ "$(cat "$folder.stamp" 2>/dev/null)" != "$wanted" ] || return 1
     refresh_lists
     local mirror apt=$vm_dir/apt
     # shellcheck disable=SC2016 # apt expands the name
@@ -102,8 +113,8 @@ unpack_guest_root() {
         'Created-By: Packages' 'Origin: Debian' 'Label: Debian' | head -n 1)
     [ -n "$mirror" ] || die "apt knows no Debian mirror: add one to its sources, then run" \
         "'apt-get update' and this script again."
-    rm -rf "$vm_dir/root" "$vm_dir/root.stamp" "$apt"
-    mkdir -p "$apt"/{lists,cache/archives}/partial "$vm_dir/root"
+    rm -rf "$folder" "$folder.stamp" "$apt"
+    mkdir -p "$apt"/{lists,cache/archives}/partial "$folder"
     echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror $suite main" \
         >"$apt/sources.list"
     if [ "$release" != "$suite" ]; then
@@ -120,22 +131,40 @@ unpack_guest_root() {
         -o Dir::Cache="$apt/cache" -o Debug::NoLocking=1 -o APT::Sandbox::User="$(id -un)"
         -o Acquire::Languages=none -o Acquire::Retries=3
     )
-    say "downloading the guest's kernel and tools (about 200 MB)"
+    say "downloading packages of the guest ($name)"
     { apt-get "${options[@]}" -q update &&
         apt-get "${options[@]}" -q -y --no-install-recommends --download-only \
-            install "${guest_packages[@]}"; } >"$apt/log" 2>&1 </dev/null || {
+            install "$@"; } >"$apt/log" 2>&1 </dev/null || {
         tail -n 20 "$apt/log" >&2
         die "the guest's packages could not be downloaded; apt's words are above."
     }
     say "unpacking them"
     # Debian's merged /usr: packages still ship files under both names.
-    mkdir -p "$vm_dir"/root/usr/{bin,sbin,lib,lib64}
-    local name
-    for name in bin sbin lib lib64; do ln -s "usr/$name" "$vm_dir/root/$name"; done
-    for name in "$apt"/cache/archives/*.deb; do dpkg-deb -x "$name" "$vm_dir/root"; done
+    mkdir -p "$folder"/usr/{bin,sbin,lib,lib64}
+    for name in bin sbin lib lib64; do ln -s "usr/$name" "$folder/$name"; done
+    for name in "$apt"/cache/archives/*.deb; do dpkg-deb -x "$name" "$folder"; done
     rm -rf "$apt"
-    extract_kernel
-    echo "$wanted" >"$vm_dir/root.stamp"
+}
+
+unpack_guest_root() {
+    if unpack root "${guest_packages[@]}"; then
+        extract_kernel
+        echo "$release ${guest_packages[*]}" >"$vm_dir/root.stamp"
+    fi
+}
+
+# The disk has the modules of the kernel that guest.sh boots.
+make_systemd_disk() {
+    require_debian
+    unpack_guest_root
+    if unpack systemd "${systemd_packages[@]}"; then
+        echo "$release ${systemd_packages[*]}" >"$vm_dir/systemd.stamp"
+    fi
+    say "making the disk of the guest that boots systemd"
+    "$linux_dir/systemd-disk.sh" "$vm_dir/systemd" "$vm_dir/root/usr/lib/modules" \
+        "$systemd_disk.new"
+    mv "$systemd_disk.new" "$systemd_disk"
+    keep_newest 'systemd-*.ext4'
 }
 
 # Debian's kernel file is a loader with the compressed kernel inside. QEMU can start the ELF kernel
@@ -163,9 +192,25 @@ extract_kernel() {
     mv "$kernel.new" "$kernel"
 }
 
+# Keeps the newest three: other checkouts of this project may use them.
+keep_newest() {
+    find "$vm_dir" -maxdepth 1 -name "$1" -printf '%T@ %p\n' | sort -rn |
+        tail -n +4 | cut -d ' ' -f 2- | xargs -r rm -f --
+}
+
+is_ready() {
+    [ -s "$image" ] && [ -s "$kernel" ] && { [ -z "$with_systemd" ] || [ -s "$systemd_disk" ]; }
+}
+
 main() {
+    with_systemd=
+    case ${1:-} in
+    '') ;;
+    --systemd) with_systemd=1 needs+=(mke2fs:e2fsprogs) ;;
+    *) die "usage: setup.sh [--systemd]" ;;
+    esac
     # Check the usual case before anything slow.
-    if [ -s "$image" ] && [ -s "$kernel" ] && [ -z "$(missing_packages)" ]; then
+    if is_ready && [ -z "$(missing_packages)" ]; then
         say "ready: $image"
         return
     fi
@@ -183,11 +228,10 @@ main() {
         say "building the guest's image"
         "$linux_dir/initramfs.sh" "$vm_dir/root" "$image.new"
         mv "$image.new" "$image"
-        # Keep the newest three: other checkouts of this project may use them.
-        find "$vm_dir" -maxdepth 1 -name 'image-*.cpio' -printf '%T@ %p\n' | sort -rn |
-            tail -n +4 | cut -d ' ' -f 2- | xargs -r rm -f --
+        keep_newest 'image-*.cpio'
     fi
+    [ -z "$with_systemd" ] || [ -s "$systemd_disk" ] || make_systemd_disk
     say "ready: $image"
 }
 
-main
+main "$@"

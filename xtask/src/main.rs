@@ -17,6 +17,8 @@ mod faults;
 #[cfg(target_os = "linux")]
 mod floor;
 #[cfg(target_os = "linux")]
+mod guests;
+#[cfg(target_os = "linux")]
 mod hold;
 #[cfg(target_os = "linux")]
 mod performance;
@@ -62,6 +64,8 @@ fn main() -> ExitCode {
         BenchCost(bench_peers::Options),
         /// Repeat the faults of guests and of a Ceph cluster
         Faults(faults::Options),
+        /// Run the tests in Linux guests that take too long for `make test`
+        Guests(guests::Options),
         FloorServe(floor::ServeOptions),
         FloorDrive(floor::DriveOptions),
         Hold(hold::HoldOptions),
@@ -80,6 +84,7 @@ fn main() -> ExitCode {
         Command::BenchCounters(options) => bench_peers::counters::run(&options),
         Command::BenchCost(options) => bench_peers::cost::run(&options),
         Command::Faults(options) => faults::run(&options),
+        Command::Guests(options) => guests::run(&options),
         Command::FloorServe(options) => floor::serve(&options),
         Command::FloorDrive(options) => floor::drive(&options),
         Command::Hold(options) => hold::hold(&options),

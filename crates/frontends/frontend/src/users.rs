@@ -34,7 +34,7 @@ impl User {
     /// A loop device on this file or device.
     #[must_use]
     pub fn loop_device(above: &LoopDevice, below: &Path) -> User {
-        let what = format!("{} is made of {}", above.device.display(), below.display());
+        let what = format!("{} is a loop device on {}", above.device.display(), below.display());
         User { device: Some(above.device.clone()), ..User::kernel(what) }
     }
 
