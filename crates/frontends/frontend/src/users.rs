@@ -435,7 +435,7 @@ mod tests {
         let system = system();
         let loops = loops::in_folder(system.path());
         let found = on_file(&loops, Path::new("/srv/a disk"));
-        assert_eq!(found[0].to_string(), "/dev/loop7 is made of /srv/a disk");
+        assert_eq!(found[0].to_string(), "/dev/loop7 is a loop device on /srv/a disk");
         assert_eq!(found[0].device.as_deref(), Some(Path::new("/dev/loop7")));
         assert_eq!((found.len(), on_file(&loops, Path::new("/srv/a")).len()), (1, 0));
         let swaps = b"Filename Type\n/srv/a\\040disk file 1 0 -2\n";

@@ -231,7 +231,10 @@ fn loop_devices_on_a_disk_are_detached() {
     let file = attachments.folder("fb0").join("mount/fb0").display().to_string();
     let (above, beside) = (loop_on(&device), loop_on(&file));
     let refused = attachments.run(["detach", "fb0"]);
-    let users = [format!("{above} is made of {device}"), format!("{beside} is on {file}")];
+    let users = [
+        format!("{above} is a loop device on {device}"),
+        format!("{beside} is a loop device on {file}"),
+    ];
     refused.fails_in_a_line(1, &["fb0 is in use", &users[0], &users[1]]);
     let found = attachments.run(["doctor", &device]).ok();
     let found = String::from_utf8_lossy(&found.stdout).into_owned();
