@@ -5,7 +5,8 @@
     suites.py BUILT
 
 Each program runs in the folder that cargo would use. The runner prints the whole output of a failed
-program, and one line for each that passed. A program that crashes, hangs, or prints no result has
+program, and one line for each that passed; at the end it names the suites that used the most
+processor time. A program that crashes, hangs, or prints no result has
 failed.
 
 When all programs have ended, the runner repeats the failed tests alone, with nothing beside them. A
@@ -20,6 +21,7 @@ import fnmatch
 import json
 import os
 import re
+import select
 import shlex
 import signal
 import subprocess
@@ -50,6 +52,33 @@ GRACE = 10
 TIME_TO_END = 60
 
 
+# How many of the costliest suites the report names.
+COSTLIEST = 15
+
+
+class Program(subprocess.Popen):
+    """A process that also counts its processor time."""
+
+    # Seconds of processor time of the process and of the children that it waited for.
+    used = 0.0
+
+    def wait(self, timeout=None):
+        """The exit code; on timeout, TimeoutExpired."""
+        if self.returncode is not None:
+            return self.returncode
+        handle = os.pidfd_open(self.pid)
+        try:
+            if not select.select([handle], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(self.args, timeout)
+        finally:
+            os.close(handle)
+        # Popen's own wait does not report the processor time.
+        _, status, usage = os.wait4(self.pid, 0)
+        self.used = usage.ru_utime + usage.ru_stime
+        self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+
 class Suite:
     """A test program, or another command that runs beside them."""
 
@@ -71,8 +100,9 @@ class Suite:
 class Outcome:
     """The outcome of a suite."""
 
-    def __init__(self, suite, log, problem, seconds):
+    def __init__(self, suite, log, problem, seconds, used=0.0):
         self.suite, self.log, self.problem, self.seconds = suite, log, problem, seconds
+        self.used = used
         self.passed = sum(map(int, re.findall(r"^test result: .*?(\d+) passed", log, re.M)))
 
     def failed_tests(self):
@@ -87,7 +117,8 @@ class Outcome:
             print(f"--- {self.suite.name} says:\n{self.log.rstrip()}")
         result = f"FAILED, {self.problem}" if self.problem else f"{self.passed} passed"
         word = "not ok" if self.problem else "ok"
-        print(f"{word} - {self.suite.name}: {result}, {self.seconds:.0f} s", flush=True)
+        print(f"{word} - {self.suite.name}: {result}, {self.seconds:.0f} s,"
+              f" of processors {self.used:.1f} s", flush=True)
 
 
 class Runner:
@@ -104,7 +135,7 @@ class Runner:
                 raise OSError("stopped")
             # A process group, so that its children are killed with it. Not a session: the first
             # terminal that a test opens would become its controlling terminal.
-            process = subprocess.Popen(
+            process = Program(
                 command, cwd=suite.folder, env=suite.environment(), stdin=subprocess.DEVNULL,
                 stdout=log, stderr=subprocess.STDOUT, process_group=0)
             self.running.add(process)
@@ -124,7 +155,7 @@ class Runner:
             text = log.read().decode(errors="replace")
         if not problem and suite.is_harness and not re.search(r"^test result: ok", text, re.M):
             problem = "no result"
-        return Outcome(suite, text, problem, time.monotonic() - begun)
+        return Outcome(suite, text, problem, time.monotonic() - begun, process.used)
 
     def wait(self, process, log):
         """The problem, if there is one."""
@@ -264,6 +295,13 @@ def choose(options):
     return together, [suite for name, suite in suites.items() if name in ALONE]
 
 
+def show_costliest(outcomes):
+    """Names the suites that used the most processor time."""
+    print("the costliest suites, in seconds of processors:")
+    for outcome in sorted(outcomes, key=lambda outcome: -outcome.used)[:COSTLIEST]:
+        print(f"{outcome.used:8.1f} {outcome.suite.name}")
+
+
 def misuse(sentence):
     print(f"suites.py: {sentence}", file=sys.stderr)
     sys.exit(2)
@@ -280,7 +318,9 @@ def main():
     failed = [outcome.suite.name for outcome in repeated if outcome.problem]
     passed = sum(outcome.passed for outcome in outcomes + repeated)
     seconds = time.monotonic() - begun
-    print(f"{len(outcomes)} suites, {passed} tests passed, {seconds:.0f} s")
+    used = sum(outcome.used for outcome in outcomes + repeated)
+    show_costliest(outcomes)
+    print(f"{len(outcomes)} suites, {passed} tests passed, {seconds:.0f} s, of processors {used:.0f} s")
     if failed:
         print(f"{len(failed)} failed: {', '.join(sorted(failed))}")
     return 1 if failed else 0
