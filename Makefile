@@ -40,12 +40,14 @@ packages:
 build: needs
 	$(CARGO) build --release --locked -p farblock
 
-## The checks that take seconds run first. Fuzz targets are compiled and not linked, so libFuzzer
-## itself is not.
+## The checks that take seconds run first. The tidy tests are built with the features that `make unit`
+## uses, so they and their libraries are built once. Fuzz targets are compiled and not linked, so
+## libFuzzer itself is not.
+TIDY = $(patsubst crates/checks/tidy/tests/%.rs,--test %,$(wildcard crates/checks/tidy/tests/*.rs))
 lint:
 	contrib/tests/needs.sh
 	$(CARGO) fmt --all --check
-	$(CARGO) test --quiet --locked -p farblock-tidy
+	$(CARGO) test --quiet $(EVERYTHING) $(TIDY)
 	shellcheck --external-sources --source-path=SCRIPTDIR --severity=warning interop/*.sh interop/ceph/*.sh interop/linux/*.sh interop/linux/jobs/*.sh interop/linux/guest/*.sh interop/linux/systemd/job-begins \
 		interop/windows/*.sh contrib/*.sh contrib/tests/*.sh contrib/git-hooks/* contrib/deb/scripts/* contrib/drbd/* contrib/pacemaker/* \
 		engines/*.sh engines/fio/*.sh dashboard/*.sh crates/tools/fleet/src/guests/*.sh

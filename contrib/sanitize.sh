@@ -48,9 +48,9 @@ rustc --target "$target" $RUSTFLAGS -o "$self_check/freed" "$self_check/freed.rs
 finds heap-use-after-free "$self_check/freed"
 # Without the long runs of chaos, loom and the conformance suite, and without documentation tests:
 # rustdoc links without the sanitizer.
+# One command, so that what these crates share is built once; the named tests are reactor's.
 CARGO_TARGET_DIR=$built/sanitize "$cargo" test --locked --target "$target" \
-    -p farblock-mem -p farblock-block -p farblock-backends --lib
-CARGO_TARGET_DIR=$built/sanitize "$cargo" test --locked --target "$target" -p farblock-reactor --lib \
+    -p farblock-mem -p farblock-block -p farblock-backends -p farblock-reactor --lib \
     --test tasks --test streams --test files
 
 # --- Threads
@@ -64,6 +64,9 @@ cat >"$self_check/raced/Cargo.toml" <<'TOML'
 name = "raced"
 edition = "2024"
 [workspace]
+# As farblock's own profile has it: otherwise the standard library would be built twice.
+[profile.dev.package."*"]
+debug = false
 TOML
 cat >"$self_check/raced/src/main.rs" <<'RUST'
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};

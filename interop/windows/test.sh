@@ -73,11 +73,13 @@ run_suites() {
 }
 
 build_suites() {
-    # A library that winspd's tests load. Later builds of tests do not include it.
-    build build -p farblock-winspd --all-features --example winspd_standin
-    # xtask starts Linux peers, and the simulations contain no Windows code. Without --lib --bins
-    # --tests cargo would also build examples, some of which are for Linux.
-    build test --no-run --workspace --exclude xtask --exclude farblock-sim --exclude farblock-fleet-sim --all-features --lib --bins --tests
+    # xtask starts Linux peers, and the simulations contain no Windows code.
+    local crates=(--workspace --exclude xtask --exclude farblock-sim --exclude farblock-fleet-sim --all-features)
+    # A library that winspd's tests load. Later builds of tests do not include it. With the features of
+    # all crates, so that this build and the next one share what they build.
+    build build "${crates[@]}" --example winspd_standin
+    # Without --lib --bins --tests cargo would also build examples, some of which are for Linux.
+    build test --no-run "${crates[@]}" --lib --bins --tests
 }
 
 case ${FARBLOCK_WINDOWS_ONLY:-} in
