@@ -15,6 +15,11 @@ AGAIN = contrib/again.sh
 # by itself has to be as `make test` has it.
 test lint unit sanitize interop ceph test-windows built-for-guests built-for-guests-and-windows: export CARGO_INCREMENTAL = 0
 
+# Without debug information, which takes compilers time (decision 38): a panic names its line anyway.
+# The sanitizers' reports need the lines.
+test lint unit interop ceph test-windows built-for-guests built-for-guests-and-windows: export CARGO_PROFILE_DEV_DEBUG = 0
+sanitize: export CARGO_PROFILE_DEV_DEBUG = line-tables-only
+
 ## Compares a disk with itself from afar: builds what is measured, and not the rest of farblock.
 demo: needs
 	$(CARGO) build --release --locked -p farblock-measure
