@@ -93,7 +93,7 @@ pub struct Wakes {
 }
 
 /// A connection's handle.
-pub struct IdHandle {
+pub(super) struct IdHandle {
     owned: Owned,
     /// The queue pair's queues live as long as the connection.
     kept: OnceLock<Kept>,
