@@ -2,7 +2,7 @@
 
 use super::stand::{Stand, expect_event};
 use crate::limits;
-use crate::request::Status;
+use crate::request::{Operation, Status};
 use crate::verbs::{CmEventType, ConnParam, REJECTED_BY_CONSUMER, REJECTED_NO_LISTENER, Verbs};
 
 fn with_data(private_data: &[u8]) -> ConnParam {
@@ -94,8 +94,8 @@ pub(super) fn a_disconnection_flushes_and_notifies<V: Verbs + Clone>(stand: &Sta
         assert_eq!((flushed.id, flushed.status), (id, Status::WR_FLUSH_ERR));
     }
     host.expect(CmEventType::Disconnected);
-    // Later requests are flushed, too.
-    host.receive(9, &[host.slice(0, 8)]);
+    // Later requests are flushed, too. Soft-RoCE does not learn of receives in this state.
+    host.send(9, Operation::Send, &[host.slice(0, 8)]);
     assert_eq!(host.completion().status, Status::WR_FLUSH_ERR);
 }
 
