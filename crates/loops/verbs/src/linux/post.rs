@@ -133,8 +133,8 @@ pub(super) unsafe fn send(qp: *mut ibv_qp, requests: &[SendRequest<'_>]) -> Resu
     // SAFETY: the queue pair is alive, and so is its context.
     let function = unsafe { (*(*qp).context).post_send };
     post("ibv_post_send", requests, send_in_c, |list, refused| match function {
-        // SAFETY: the list is complete, slices and inline bytes live until the call returns, and the
-        // keys make the device refuse memory that is not registered.
+        // SAFETY: the list is complete, slices and inline bytes live until the call returns, and
+        // the keys make the device refuse memory that is not registered.
         Some(function) => unsafe { function(qp, list, refused) },
         None => libc::EOPNOTSUPP,
     })
