@@ -56,17 +56,15 @@ for forward in ${FWD:-}; do
 done
 # Emulated time is expensive: no self-tests, no mitigations, no audit; 'quiet' keeps warnings.
 # 'norandmaps' loads each program at the same address every time, so QEMU translates its code once.
-# QEMU executes 'rep movs' and 'rep stos' one step at a time: without erms and rep_good the kernel and
-# libc copy with ordinary instructions. Without la57 a page walk has one level less (decision 38).
 command_line="console=ttyS0 quiet panic=-1 nokaslr mitigations=off audit=0 apparmor=0"
 command_line+=" cryptomgr.notests=1 random.trust_cpu=on no_timer_check tsc=reliable"
 command_line+=" rcupdate.rcu_expedited=1 lpj=4000000"
-command_line+=" norandmaps init_on_alloc=0 clearcpuid=rep_good"
+command_line+=" norandmaps"
 # One thread runs all of the guest's processors. With one thread each, QEMU 7.2 sometimes still runs
 # code that the kernel has patched, and the kernel dies ("Oops: int3").
 # shellcheck disable=SC2054 # the commas are QEMU's
 arguments=(
-    -accel "${ACCEL:-tcg,thread=single}" -cpu max,-erms,-la57 -machine q35,usb=off,vmport=off
+    -accel "${ACCEL:-tcg,thread=single}" -cpu max -machine q35,usb=off,vmport=off
     -nodefaults -no-user-config
     -smp "${CPUS:-2}" -m "${MEM:-1536}" -display none -no-reboot
     -kernel "$kernel" -initrd "$image"
