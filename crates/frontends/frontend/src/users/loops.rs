@@ -83,7 +83,7 @@ impl LoopDevice {
 
 /// The driver's answer about a loop device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Answer {
+pub enum DriverAnswer {
     /// The file or device below it.
     On(Backing),
     /// This process may not ask.
@@ -92,11 +92,11 @@ pub enum Answer {
     Silent,
 }
 
-impl Answer {
+impl DriverAnswer {
     fn backing(self) -> Option<Backing> {
         match self {
-            Answer::On(backing) => Some(backing),
-            Answer::Refused | Answer::Silent => None,
+            DriverAnswer::On(backing) => Some(backing),
+            DriverAnswer::Refused | DriverAnswer::Silent => None,
         }
     }
 }
@@ -105,7 +105,7 @@ impl Answer {
 #[derive(Clone, Copy, Debug)]
 pub struct Ask {
     /// Returns an answer for each device.
-    pub backings: fn(&[PathBuf]) -> Vec<Answer>,
+    pub backings: fn(&[PathBuf]) -> Vec<DriverAnswer>,
     /// Whether a process only asks, and so is no user of the device that it has open.
     pub only_asks: fn(u32) -> bool,
 }
@@ -123,7 +123,7 @@ pub(super) fn only_asks(pid: u32) -> bool {
 }
 
 /// Answers by device, with the device's sequence number at the time of the question.
-static KNOWN: Mutex<BTreeMap<PathBuf, (u64, Answer)>> = Mutex::new(BTreeMap::new());
+static KNOWN: Mutex<BTreeMap<PathBuf, (u64, DriverAnswer)>> = Mutex::new(BTreeMap::new());
 
 /// All loop devices that have a file. Asks the driver only about devices that changed since the
 /// last call.
@@ -135,7 +135,7 @@ pub fn all() -> Vec<LoopDevice> {
     known.retain(|device, _| found.iter().any(|it| it.device == *device));
     let now: Vec<Option<u64>> = found.iter().map(|it| sequence(&it.device)).collect();
     let is_known = |at: usize| {
-        let known: Option<&(u64, Answer)> = known.get(&found[at].device);
+        let known: Option<&(u64, DriverAnswer)> = known.get(&found[at].device);
         known.is_some_and(|(sequence, _)| now[at] == Some(*sequence))
     };
     let unknown: Vec<usize> = (0..found.len()).filter(|&at| !is_known(at)).collect();
@@ -145,7 +145,7 @@ pub fn all() -> Vec<LoopDevice> {
         let device = &mut found[at];
         device.backing = answer.backing();
         known.remove(&device.device);
-        if let Some(sequence) = now[at].filter(|_| answer != Answer::Silent) {
+        if let Some(sequence) = now[at].filter(|_| answer != DriverAnswer::Silent) {
             known.insert(device.device.clone(), (sequence, answer));
         }
     }
@@ -157,7 +157,8 @@ pub fn all() -> Vec<LoopDevice> {
 }
 
 /// A number that changes whenever a device gets or loses its file (Linux 5.15).
-fn sequence(device: &Path) -> Option<u64> {
+#[must_use]
+pub fn sequence(device: &Path) -> Option<u64> {
     let folder = Path::new(super::BLOCK_DEVICES).join(device.file_name()?);
     fs::read_to_string(folder.join("diskseq")).ok()?.trim().parse().ok()
 }

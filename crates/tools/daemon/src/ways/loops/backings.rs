@@ -7,9 +7,10 @@ use super::super::super::system;
 use super::{ARGUMENTS, Task, command};
 use farblock_command::error::Result;
 use farblock_command::output;
-use farblock_frontend::users::loops::{Answer, Ask, Backing};
+use farblock_frontend::users::loops::{Ask, Backing, DriverAnswer, sequence};
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -28,7 +29,7 @@ const PROCESS_TIME: Duration = Duration::from_secs(2);
 /// The product's way to ask.
 pub(in super::super::super) const ASK: Ask = Ask { backings: ask, only_asks };
 
-/// Mirrors the library's [`Answer`], apart from silence.
+/// Mirrors the library's [`DriverAnswer`], apart from silence.
 #[derive(Serialize, Deserialize, Clone, Copy)]
 enum Below {
     File { device: u64, inode: u64 },
@@ -45,42 +46,49 @@ impl From<Backing> for Below {
     }
 }
 
-impl From<Below> for Answer {
-    fn from(below: Below) -> Answer {
+impl From<Below> for DriverAnswer {
+    fn from(below: Below) -> DriverAnswer {
         match below {
-            Below::File { device, inode } => Answer::On(Backing::File { device, inode }),
-            Below::Device(number) => Answer::On(Backing::Device(number)),
-            Below::Refused => Answer::Refused,
+            Below::File { device, inode } => DriverAnswer::On(Backing::File { device, inode }),
+            Below::Device(number) => DriverAnswer::On(Backing::Device(number)),
+            Below::Refused => DriverAnswer::Refused,
         }
     }
 }
 
-/// A process whose questions the driver has not answered.
+/// A process that asks, until it exits.
 struct Waiting {
     process: Child,
-    devices: Vec<PathBuf>,
+    /// The devices without an answer so far, each with its sequence number when it was asked about.
+    devices: Vec<(PathBuf, Option<u64>)>,
+    /// The line with the answers.
+    told: mpsc::Receiver<String>,
 }
 
 static WAITING: Mutex<Vec<Waiting>> = Mutex::new(Vec::new());
 
-fn ask(devices: &[PathBuf]) -> Vec<Answer> {
+fn ask(devices: &[PathBuf]) -> Vec<DriverAnswer> {
     let mut waiting = WAITING.lock().unwrap_or_else(PoisonError::into_inner);
-    waiting.retain_mut(|it| matches!(it.process.try_wait(), Ok(None)));
-    let is_asked = |device: &PathBuf| waiting.iter().any(|it| it.devices.contains(device));
-    let wanted: Vec<_> = devices.iter().filter(|it| !is_asked(it)).cloned().collect();
-    let answers = if wanted.is_empty() { None } else { ask_process(&wanted, &mut waiting) };
-    let answers = answers.unwrap_or_default();
-    let answer = |device: &PathBuf| {
-        let at = wanted.iter().position(|it| it == device);
-        let below = at.and_then(|at| answers.get(at).copied().flatten());
-        below.map_or(Answer::Silent, Answer::from)
+    let is_asked = |device: &PathBuf| {
+        waiting.iter().flat_map(|it| &it.devices).any(|(asked, _)| asked == device)
     };
-    devices.iter().map(answer).collect()
+    let wanted: Vec<_> = devices.iter().filter(|it| !is_asked(it)).cloned().collect();
+    waiting.extend(start(wanted));
+    let deadline = Instant::now() + PROCESS_TIME;
+    let mut answers = BTreeMap::new();
+    waiting.iter_mut().for_each(|it| it.collect(deadline, &mut answers));
+    waiting.retain_mut(|it| !it.devices.is_empty() && matches!(it.process.try_wait(), Ok(None)));
+    devices.iter().map(|device| answers.remove(device).unwrap_or(DriverAnswer::Silent)).collect()
 }
 
-/// Runs a process that asks, and reads its answers.
-fn ask_process(devices: &[PathBuf], waiting: &mut Vec<Waiting>) -> Option<Vec<Option<Below>>> {
-    let mut command = command(&Task::Backings { devices: devices.to_vec() }).ok()?;
+/// Starts a process that asks about these devices, if there are any.
+fn start(devices: Vec<PathBuf>) -> Option<Waiting> {
+    if devices.is_empty() {
+        return None;
+    }
+    let devices: Vec<_> = devices.into_iter().map(|it| (it.clone(), sequence(&it))).collect();
+    let asked = devices.iter().map(|(device, _)| device.clone()).collect();
+    let mut command = command(&Task::Backings { devices: asked }).ok()?;
     let mut process = command.stdout(Stdio::piped()).spawn().ok()?;
     let stdout = process.stdout.take()?;
     let (tell, told) = mpsc::channel();
@@ -90,16 +98,28 @@ fn ask_process(devices: &[PathBuf], waiting: &mut Vec<Waiting>) -> Option<Vec<Op
         let _ = tell.send(line);
     };
     thread::Builder::new().name("loop-device".to_owned()).spawn(read).ok()?;
-    let line = told.recv_timeout(PROCESS_TIME).unwrap_or_default();
-    let answers: Option<Vec<Option<Below>>> = serde_json::from_str(&line).ok();
-    if answers.as_ref().is_some_and(|answers| answers.iter().all(Option::is_some)) {
-        let _ = process.wait();
-    } else {
-        // It ends when the driver answers.
-        let _ = process.kill();
-        waiting.push(Waiting { process, devices: devices.to_vec() });
+    Some(Waiting { process, devices, told })
+}
+
+impl Waiting {
+    /// Waits for the answers until the deadline. They may belong to an earlier call, on a busy
+    /// machine: those about devices that have changed since then do not count.
+    fn collect(&mut self, deadline: Instant, answers: &mut BTreeMap<PathBuf, DriverAnswer>) {
+        let time = deadline.saturating_duration_since(Instant::now());
+        let Ok(line) = self.told.recv_timeout(time) else { return };
+        let told: Vec<Option<Below>> = serde_json::from_str(&line).unwrap_or_default();
+        let mut told = told.into_iter();
+        self.devices.retain(|(device, asked)| {
+            let Some(answer) = told.next().flatten() else { return true };
+            if sequence(device) == *asked {
+                answers.insert(device.clone(), answer.into());
+            }
+            false
+        });
+        if self.devices.is_empty() {
+            let _ = self.process.wait();
+        }
     }
-    answers
 }
 
 /// The main function of the separate process. Each device has its own thread.
