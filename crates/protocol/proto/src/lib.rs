@@ -10,7 +10,8 @@
 //! entries and answers "pull these bytes from the host", "push these bytes to the host" or
 //! "respond". It does not know PDUs, and `tcp` does not know opcodes.
 //!
-//! Not implemented: capsules over RDMA, PCIe, metadata and protection information, authentication and TLS.
+//! Not implemented: capsules over RDMA, PCIe, metadata and protection information,
+//! authentication and TLS.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,5 @@
-//! Private data of NVMe/RDMA connections (RDMA 1.0c, "Fabric Dependent Settings"). Keyed SGL descriptors are in [`sgl`](crate::sgl).
+//! Private data of NVMe/RDMA connections (RDMA 1.0c, "Fabric Dependent Settings"). Keyed SGL
+//! descriptors are in [`sgl`](crate::sgl).
 //!
 //! The connection manager of InfiniBand and RoCE adds zeroes up to its own length, so a receiver
 //! ignores bytes behind the structure. Capsules have no header: a message is a submission queue

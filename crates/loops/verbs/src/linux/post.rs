@@ -183,7 +183,7 @@ pub(super) fn poll(cq: &Cq, out: &mut [Completion]) -> Result<usize, VerbsError>
         };
         let found = found.min(room);
         for entry in &entries[..found] {
-            // SAFETY: zeroes are a valid entry, so it is valid whatever the provider left untouched.
+            // SAFETY: zeroes are a valid entry, also where the provider wrote nothing.
             out[done] = completion(unsafe { &*entry.as_ptr() });
             done += 1;
         }
