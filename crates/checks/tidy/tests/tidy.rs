@@ -135,6 +135,7 @@ const MAY_HAVE_MANY_FIELDS: &[&str] = &[
     "Unit",
     "fb_info",
     "fb_options",
+    "ibv_device_attr",
 ];
 
 /// Structs to be divided, and how many fields they have. Remove a line when its struct has few
