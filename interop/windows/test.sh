@@ -183,7 +183,7 @@ secured() {
         url+="&hostnqn=$host_nqn"
         data_moves "$name" "$host" --tls-key tls.key
         ! "run_$host" id "$url" --tls-key other.key >out 2>&1 || die "$name: any key is good"
-        grep -q "refused TLS" out || die "$name: with another key it says: $(cat out)"
+        grep -q "refuses TLS" out || die "$name: with another key it says: $(cat out)"
         ! "run_$host" id "$url" >out 2>&1 || die "$name: it is let in without a key"
         ok "$name: write, read, with the key and no other ($hash)"
         stop_servers

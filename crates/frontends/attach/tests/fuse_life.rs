@@ -163,7 +163,10 @@ fn a_server_stops_when_nobody_looks() {
     let shell = shell.as_mut().expect("sleep");
     drop(file);
     let said = served.server.stop(false).expect_err("somebody is there").to_string();
-    assert!(said.contains(&format!("sleep (process {}) is in ", shell.id())), "{said}");
+    assert!(
+        said.contains(&format!("sleep (process {}) has its working directory in ", shell.id())),
+        "{said}"
+    );
     shell.kill().expect("SIGKILL");
     shell.wait().expect("it ended");
     served.stop();
@@ -299,7 +302,7 @@ fn what_is_missing_is_said() {
     let program = format!("{path}/fuse_serve");
     fs::copy(Program::path(), &program).expect("a copy");
     let said = without("/dev", &format!("{program} mem:1MiB {path}"));
-    assert!(said.contains("there is no /dev/fuse: run 'modprobe fuse'"), "{said}");
+    assert!(said.contains("/dev/fuse does not exist: run 'modprobe fuse'"), "{said}");
     let setpriv = run("sh", &["-c", "command -v setpriv"]);
     fs::copy(setpriv.trim_end(), format!("{path}/setpriv")).expect("a copy");
     let command = format!("{path}/setpriv --reuid=65534 --clear-groups {program} mem:1MiB {path}");

@@ -270,7 +270,7 @@ fn what_is_not_possible_is_said() {
     let _users = users();
     let served = Served::new(ENGINES[0], disk("mem:64MiB", 512));
     let error = loop_device::attach(served.path(), 300, false).expect_err("no power of two");
-    assert!(error.to_string().contains("no blocks of 300 bytes"), "{error}");
+    assert!(error.to_string().contains("do not support blocks of 300 bytes"), "{error}");
     let error = loop_device::attach(&served.folder.path().join("none"), 512, false);
     let error = error.expect_err("no file").to_string();
     assert!(error.starts_with("cannot open ") && error.contains("none"), "{error}");

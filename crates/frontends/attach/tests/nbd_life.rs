@@ -77,7 +77,7 @@ fn a_port() {
     let anywhere = Address::Tcp(([0, 0, 0, 0], 0).into());
     assert!(refusal(&Config::new(Some(anywhere))).contains("does not authenticate clients"));
     let config = Config { export: "x".repeat(5000), ..Config::new(None) };
-    assert!(refusal(&config).contains("has at most 4096 bytes"));
+    assert!(refusal(&config).contains("at most 4096 are allowed"));
 }
 
 #[test]

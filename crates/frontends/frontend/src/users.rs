@@ -398,7 +398,7 @@ mod tests {
         let btrfs = mount(b"36 35 0:31 / /data rw - btrfs /dev/sdx rw");
         assert_eq!(users(&[btrfs], ""), ["/dev/sdx is mounted at /data"]);
         let swaps = "Filename Type\n/dev/sdx1 partition 1 0 -2\n";
-        assert_eq!(users(&[], swaps), ["/dev/sdx1 is swapped to"]);
+        assert_eq!(users(&[], swaps), ["/dev/sdx1 is a swap area"]);
         fs::create_dir_all(system.path().join("sdx/holders/md0")).expect("a folder");
         assert_eq!(users(&[], ""), ["/dev/sdx is a part of /dev/md0"]);
     }

@@ -85,6 +85,13 @@ pub fn lock(file: &std::fs::File, path: &Path, read_only: bool) -> Result<(), Fi
     probe::lock_patiently(file, path, read_only)
 }
 
+/// Whether another program holds QEMU's byte locks on an open file that forbid to read it, or also
+/// to write it. Needs a file that is open for reading.
+#[cfg(target_os = "linux")]
+pub fn has_byte_locks(file: &std::fs::File, read_only: bool) -> bool {
+    probe::others::is_refused(file, read_only)
+}
+
 /// A regular file or a block device as a namespace.
 pub struct FileDisk {
     path: PathBuf,

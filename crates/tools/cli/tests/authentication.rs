@@ -133,9 +133,9 @@ fn with_tls_or_not_at_all() {
     let id = |args: &[&str]| scratch.run([&["id", &url], args].concat());
     id(&["--tls-key", &key]).ok();
     id(&[]).fails_in_a_line(1, &["TLS", "--tls-key"]);
-    id(&["--tls-key", &other]).fails_in_a_line(1, &["refused TLS", "keys derive"]);
+    id(&["--tls-key", &other]).fails_in_a_line(1, &["refuses TLS", "keys derive"]);
     let stranger = server.url(1);
-    scratch.run(["id", &stranger, "--tls-key", &key]).fails_in_a_line(1, &["refused TLS"]);
+    scratch.run(["id", &stranger, "--tls-key", &key]).fails_in_a_line(1, &["refuses TLS"]);
     let source = format!("{url}&tls-key={key}");
     scratch.run(["read", &source, "--length", "4MiB", "--output", "disk.img"]).ok();
     // A host that may connect without a key may also use one.

@@ -240,7 +240,7 @@ fn a_target_that_wants_tls() {
     let url = format!("{}&hostnqn={HOST}", server.url(1));
     says(&problem(&scratch, &url, &[]), "protocol", &["takes nothing but TLS", "--tls-key FILE"]);
     let found = problem(&scratch, &url, &["--tls-key", &other]);
-    says(&found, "TLS", &["refused TLS", "farblock keys derive"]);
+    says(&found, "TLS", &["refuses TLS", "farblock keys derive"]);
     let text = doctor(&scratch, &url, &["--tls-key", &key]).ok().out();
     assert!(text.contains("lets this host in over TLS"), "{text}");
     // The host has a key, but the target has none.

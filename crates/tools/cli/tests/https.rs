@@ -226,7 +226,7 @@ fn a_renewed_certificate_is_taken_while_it_runs() {
     certify(&scratch, &params(&["127.0.0.1"]), &new);
     until("the new certificate", || status(&scratch, &url, "new.pem").code == Some(0));
     status(&scratch, &url, "old.pem").fails_in_a_line(1, &["none of those"]);
-    assert!(server.stop().stderr.contains("there is a new certificate"));
+    assert!(server.stop().stderr.contains("new connections use the new certificate"));
 }
 
 #[test]

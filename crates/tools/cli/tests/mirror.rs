@@ -81,7 +81,7 @@ fn legs_have_keys_of_their_own() {
         scratch.run(["serve", "--listen", "127.0.0.1:0", mirror]).fails(1, parts);
     };
     refused(&create(&other_secret, &tls), &[&one.address, "refused this host's proof"]);
-    refused(&create(&secret, &other_tls), &[&two.address, "refused TLS"]);
+    refused(&create(&secret, &other_tls), &[&two.address, "refuses TLS"]);
     refused(&create("nowhere.key", &tls), &[&one.address, "cannot read the key file"]);
 
     let control = scratch.text("control");
@@ -92,7 +92,7 @@ fn legs_have_keys_of_their_own() {
     two.signal("KILL");
     let _ = two.wait();
     let two = start(1, &address, "--tls-key", &other_tls);
-    until("its key is refused", || status().contains("refused TLS"));
+    until("its key is refused", || status().contains("refuses TLS"));
     two.signal("KILL");
     let _ = two.wait();
     let two = start(1, &address, "--tls-key", &tls);

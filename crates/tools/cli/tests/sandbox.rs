@@ -199,7 +199,7 @@ fn a_host_has_its_key_in_the_targets_keyring() {
     };
     id(&by_options, &first).ok();
     id(&by_options, "keyring:").ok();
-    id(&by_options, &second).fails_in_a_line(1, &["refused TLS"]);
+    id(&by_options, &second).fails_in_a_line(1, &["refuses TLS"]);
     let seen = status(&scratch);
     is_confined(seen["pid"].as_u64().expect("a process"), &seen["confinement"]);
     assert_eq!(seen["confinement"]["dumpable"], false, "{seen}");

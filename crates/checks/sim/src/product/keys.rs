@@ -202,14 +202,14 @@ impl Keys {
         };
         let mut all = vec![
             (with(None, None), "secret"),
-            (with(file("stranger"), None), "refuses this host's proof"),
+            (with(file("stranger"), None), "refused this host's proof"),
         ];
         if self.change == Change::Over {
-            all.push((with(file("old"), None), "refuses this host's proof"));
+            all.push((with(file("old"), None), "refused this host's proof"));
         }
         if self.proof.is_mutual() {
             // A host rejects a controller whose secret is not the configured one.
-            let wrong = "does not fit the secret that we have for it";
+            let wrong = "does not match the secret that this host has for it";
             all.push((with(file("host"), file("stranger")), wrong));
         }
         if options.tcp.concatenate {

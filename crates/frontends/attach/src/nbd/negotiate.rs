@@ -446,6 +446,6 @@ mod tests {
         let mut input = 3_u32.to_be_bytes().to_vec();
         (0..300).for_each(|_| input.extend(option(option::LIST, b"")));
         let (_, progress, _) = negotiate(&input, &[usize::MAX]);
-        assert!(matches!(progress, Progress::Close(reason) if reason.contains("end")));
+        assert!(matches!(progress, Progress::Close(reason) if reason.contains("too many options")));
     }
 }

@@ -649,7 +649,7 @@ mod tests {
         assert!(refusal(&wide, &geometry).contains("65 queues"));
         for depth in [0, 4097] {
             let deep = Config { depth, ..usual.clone() };
-            assert!(refusal(&deep, &geometry).contains("take 1 to 4096"));
+            assert!(refusal(&deep, &geometry).contains("use 1 to 4096"));
         }
         let long = Config { identifier: "x".repeat(257), ..usual.clone() };
         assert!(refusal(&long, &geometry).contains("257 bytes"));

@@ -1,6 +1,7 @@
 //! A file or a block device of this machine: whether a target can share it, and who uses it.
 
 use super::finding::{Finding, split};
+use farblock_backends::file::has_byte_locks;
 use farblock_backends::{FileProblem, OpenError};
 use farblock_block::size::Size;
 use farblock_frontend::users::{self, Listed, User};
@@ -96,6 +97,8 @@ fn open(path: &Path) -> Result<(&'static str, u64, Hold), FileProblem> {
     let size = file.seek(SeekFrom::End(0)).map_err(problem)?;
     let hold = match locked(&file) {
         Hold::Free if kind == DEVICE && is_claimed(path) => Hold::System,
+        Hold::Free if has_byte_locks(&file, true) => Hold::Writer,
+        Hold::Free if has_byte_locks(&file, false) => Hold::Readers,
         hold => hold,
     };
     Ok((kind, size, hold))
@@ -189,6 +192,8 @@ fn held(path: &Path, hold: Hold, users: &[User]) -> Finding {
 mod tests {
     use super::super::finding::Verdict;
     use super::*;
+    use std::io::{BufRead, BufReader, Write};
+    use std::process::{Command, Stdio};
 
     fn is(finding: &Finding, check: &str, verdict: Verdict, parts: &[&str]) {
         assert_eq!((finding.check, finding.verdict), (check, verdict), "{finding:?}");
@@ -210,6 +215,35 @@ mod tests {
         assert_eq!(held(File::try_lock_shared), Hold::Readers);
         file.as_file().unlock().expect("it is ours");
         assert_eq!(held(|_| Ok(())), Hold::Free);
+    }
+
+    #[test]
+    fn a_virtual_machine_locks_its_image() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let image = folder.path().join("disk.img");
+        std::fs::write(&image, [0; 4096]).expect("a file");
+        let hold_beside = |read_only: &[&str]| {
+            let mut machine = Command::new("qemu-io")
+                .args(["-f", "raw"])
+                .args(read_only)
+                .arg(&image)
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .expect("qemu-io is installed (qemu-utils)");
+            // An answer of the tool shows that it has opened the image.
+            let mut input = machine.stdin.take().expect("a pipe");
+            input.write_all(b"read 0 512\n").expect("it reads commands");
+            let mut lines = BufReader::new(machine.stdout.take().expect("a pipe")).lines();
+            assert!(lines.any(|line| line.expect("text").contains("read 512/512")));
+            let (_, _, hold) = open(&image).expect("it opens");
+            drop(input);
+            machine.wait().expect("it ends");
+            hold
+        };
+        assert_eq!(hold_beside(&[]), Hold::Writer);
+        assert_eq!(hold_beside(&["-r"]), Hold::Readers);
+        assert_eq!(open(&image).expect("it opens").2, Hold::Free);
     }
 
     #[test]

@@ -98,7 +98,7 @@ fn the_next_way_is_taken_where_fuse_is_closed() {
     };
     attach(&target.server.url(7)).fails_in_a_line(1, &["namespace 7"]);
     let outcome = attach(&target.url()).ok();
-    let said = "chose nbd: a server for programs (there is no /dev/fuse";
+    let said = "chose nbd: a server for programs (/dev/fuse does not exist";
     assert!(outcome.stderr.starts_with(said), "{}", outcome.stderr);
     attachments.detach("fb0");
 }

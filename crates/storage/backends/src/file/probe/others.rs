@@ -71,7 +71,7 @@ fn claim_bytes(file: &File, path: &Path, read_only: bool) -> Result<(), FileProb
 }
 
 /// Whether another program uses a permission that we deny, or denies one that we need.
-pub(super) fn is_refused(file: &File, read_only: bool) -> bool {
+pub(in crate::file) fn is_refused(file: &File, read_only: bool) -> bool {
     let used = EXCLUSIVE.iter().map(|permission| USED + permission);
     let unshared = needed(read_only).iter().map(|permission| UNSHARED + permission);
     used.chain(unshared).any(|byte| is_locked_elsewhere(file, byte))
@@ -100,7 +100,11 @@ fn is_locked_elsewhere(file: &File, byte: i64) -> bool {
 }
 
 fn in_use(path: &Path, read_only: bool) -> FileProblem {
-    FileProblem::InUse { by: holder(path, 1), read_only }
+    let by = match holder(path, 1) {
+        hidden if hidden == HIDDEN => VIRTUAL_MACHINE.to_owned(),
+        named => named,
+    };
+    FileProblem::InUse { by, read_only }
 }
 
 /// The program that holds a conflicting lock on a file or device, from the kernel's list of locks.
@@ -175,6 +179,9 @@ impl Lock {
 }
 
 const HIDDEN: &str = "a process that this user cannot see";
+/// The kernel does not name the owner of a byte lock, and a sandbox hides the open files of others.
+const VIRTUAL_MACHINE: &str =
+    "a program with QEMU's locks, such as a virtual machine (`farblock doctor FILE` names it)";
 
 /// A process by its number, and its command.
 fn process(number: Option<u32>) -> Option<String> {
