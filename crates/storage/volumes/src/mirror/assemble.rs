@@ -270,7 +270,8 @@ pub(crate) fn fits(name: &str, geometry: &Geometry, record: &Record) -> Result<(
         ))
     } else if geometry.capacity_bytes() < needed {
         refuse(format!(
-            "{name} has {}, but each leg of the mirror needs at least {}: use a larger leg",
+            "{name} has {}, but each leg of the mirror needs at least {}: give it its \
+             former size again, or use a larger leg",
             Size(geometry.capacity_bytes()),
             ExactSize(needed)
         ))

@@ -3,7 +3,7 @@
 use super::{ask, namespace_at};
 use crate::error::{Failure, Result};
 use crate::output;
-use farblock_admin::{Client, MirrorOrder, MirrorStatus, Status};
+use farblock_admin::{Client, Difference, MirrorOrder, MirrorStatus, Status};
 use farblock_block::size::Size;
 use serde_json::json;
 use std::time::Duration;
@@ -62,8 +62,8 @@ fn told(mirror: &MirrorStatus) -> Result<()> {
             None => output::print(&format!("{compared} compared: all legs in sync are the same\n")),
         };
     }
-    let place = |it: &farblock_admin::Difference| format!("{} blocks at {}", it.blocks, it.lba);
-    let places: Vec<String> = mirror.differences.iter().map(place).collect();
+    let place = |(lba, blocks): &(u64, u64)| format!("{blocks} blocks at {lba}");
+    let places: Vec<String> = joined(&mirror.differences).iter().map(place).collect();
     let also = uncompared.map(|why| format!("; {why}")).unwrap_or_default();
     Err(Failure::run(format_args!(
         "{compared} compared: legs in sync differ within {} ({}); compare them with what users \
@@ -71,6 +71,18 @@ fn told(mirror: &MirrorStatus) -> Result<()> {
         Size(mirror.differing_bytes),
         places.join(", ")
     )))
+}
+
+/// First block and number of blocks of each range, where adjacent ranges count as one.
+fn joined(differences: &[Difference]) -> Vec<(u64, u64)> {
+    let mut ranges: Vec<(u64, u64)> = Vec::new();
+    for next in differences {
+        match ranges.last_mut() {
+            Some((lba, blocks)) if *lba + *blocks == next.lba => *blocks += u64::from(next.blocks),
+            _ => ranges.push((next.lba, next.blocks.into())),
+        }
+    }
+    ranges
 }
 
 /// The reason why some bytes were not compared, and advice.
@@ -86,5 +98,18 @@ fn uncompared(mirror: &MirrorStatus) -> String {
              fill that leg anew if it has lost data (docs/mirror.md)",
             legs.join(" and ")
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn adjacent_ranges_count_as_one() {
+        let differences = [(0, 128), (128, 128), (512, 8)];
+        let differences = differences.map(|(lba, blocks)| Difference { lba, blocks });
+        assert_eq!(joined(&differences), [(0, 256), (512, 8)]);
+        assert_eq!(joined(&[]), []);
     }
 }

@@ -193,7 +193,11 @@ fn shared_elsewhere(places: &[(&str, u32)], own: &str) -> Option<(String, u32)> 
 /// a target does not let it look at the files of other processes: then the file counts as open.
 fn open_file(process: u32, at: &str) -> Option<String> {
     let wanted = at.split('-').nth(1)?;
-    let unseen = || Some(format!("the file with the inode number {wanted}"));
+    let unseen = || {
+        Some(format!(
+            "the file with the inode number {wanted} (`find MOUNTPOINT -inum {wanted}` finds it)"
+        ))
+    };
     let Ok(descriptors) = std::fs::read_dir(format!("/proc/{process}/fd")) else {
         return unseen();
     };
