@@ -1,4 +1,4 @@
-//! Which RDMA connections a controller admits, and what a host makes of the answers.
+//! RDMA connections that a controller admits, and how a host interprets the answers.
 
 use farblock_proto::ids::QueueId;
 use farblock_proto::rdma::{Admission, AnswerError, Granted, Offer, rejection};

@@ -59,7 +59,7 @@ impl From<Below> for DriverAnswer {
 /// A process that asks, until it exits.
 struct Waiting {
     process: Child,
-    /// The devices without an answer so far, each with its sequence number when it was asked about.
+    /// Devices that have not answered, with the sequence number at the time of the question.
     devices: Vec<(PathBuf, Option<u64>)>,
     /// The line with the answers.
     told: mpsc::Receiver<String>,
