@@ -304,7 +304,7 @@ async function sizes(page, base, state) {
   await resize("0.0625");
   hold((await bytes()) === 64 << 20, "a namespace is made longer");
   await page.getByRole("button", { name: "Undo…" }).click();
-  await page.getByText("Make it 32 MiB again?").waitFor();
+  await page.getByText("Resize it to 32 MiB again?").waitFor();
   await answer(page, "Undo now", /^Undone: /);
   hold((await bytes()) === 32 << 20, "after a question it is as long as it was", await bytes());
   await close(page);

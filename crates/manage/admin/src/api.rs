@@ -382,7 +382,7 @@ macro_rules! part {
 /// The parameters in an address.
 type Names = Path<HashMap<String, String>>;
 
-/// The path in the document that an address denotes.
+/// The path of a part in the document, from a route (`path`) and its parameters.
 fn place(path: &str, names: &HashMap<String, String>) -> Vec<String> {
     let name = |part: &str| match part.strip_prefix('{').and_then(|it| it.strip_suffix('}')) {
         Some(parameter) => names.get(parameter).cloned().unwrap_or_default(),

@@ -214,7 +214,7 @@ impl Client {
     /// Creates a part that does not exist yet.
     ///
     /// # Errors
-    /// If there is no answer. Status 412 is the answer if it exists already.
+    /// If the target does not answer. If the part exists, the answer has status 412.
     pub fn make(&self, uri: &str, body: &Value) -> Result<Answer, ClientError> {
         self.ask_if("PUT", uri, Some((header::IF_NONE_MATCH, "*")), Some(body))
     }

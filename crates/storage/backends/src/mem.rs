@@ -476,7 +476,8 @@ impl Store {
             chunk.not_lent.store(READS_NOT_LENT, Ordering::Relaxed);
             self.free(replaced);
         }
-        let bytes = place.as_mut().expect("there before, or put there");
+        let bytes =
+            place.as_mut().expect("the chunk has memory: its own, or the copy that replaced it");
         let bytes = bytes.exclusive().expect("nobody is lent anything without the lock");
         Ok(&mut bytes[within])
     }

@@ -187,8 +187,8 @@ pub(crate) fn result(command: Command, bytes: usize, code: isize) -> Result<(), 
     let number = i32::try_from(-code).unwrap_or_default();
     Err(match number {
         ESHUTDOWN | ETIMEDOUT => BlockError::Disconnected,
-        // Not for a flush: it changes no blocks, and its failure means that earlier writes are
-        // lost.
+        // Do not report a failed flush as `ReadOnly`: a flush changes no blocks, and its failure
+        // means that earlier writes are lost.
         EROFS | EPERM | EACCES if command.writes() => BlockError::ReadOnly,
         ENOSPC | EDQUOT if !command.reads() => BlockError::NoSpace,
         EINVAL => BlockError::OutOfRange,

@@ -124,7 +124,7 @@ pub(crate) unsafe fn read_sized<T: Copy>(pointer: *const T, what: &str) -> Resul
     // SAFETY: the caller's promise.
     let given = unsafe { pointer.cast::<usize>().read_unaligned() };
     if !(size_of::<usize>()..=MAX_STRUCTURE_BYTES).contains(&given) {
-        let advice = format!("the size of {what} is {given}: set it to sizeof");
+        let advice = format!("the field `size` of {what} is {given}: set it to sizeof({what})");
         return Err(Failure::argument(advice));
     }
     // SAFETY: the caller's promise; all bytes of C structures are set by `= {0}` or memset.
@@ -153,7 +153,7 @@ pub(crate) unsafe fn write_sized<T: Copy>(place: *mut T, value: &T, what: &str) 
     // SAFETY: the caller's promise.
     let given = unsafe { place.cast::<usize>().read_unaligned() };
     if !(size_of::<usize>()..=MAX_STRUCTURE_BYTES).contains(&given) {
-        let advice = format!("the size of {what} is {given}: set it to sizeof");
+        let advice = format!("the field `size` of {what} is {given}: set it to sizeof({what})");
         return Err(Failure::argument(advice));
     }
     let known = given.min(size_of::<T>());

@@ -102,7 +102,7 @@ fn a_new_identity_is_said_once() {
         let copy = scratch.text("copy.img");
         let _ = std::fs::remove_file(&copy);
         std::fs::copy(&disk, &copy).unwrap();
-        let said = |stderr: &str| stderr.matches("has an identity of its own now").count();
+        let said = |stderr: &str| stderr.matches("now has a stored identity").count();
         let serve = || scratch.serve([&[copy.as_str()], nqn].concat()).stop().stderr;
         // On a file system without attributes an identity is never reported as new.
         let first = serve();

@@ -431,7 +431,7 @@ fn what_happens_is_told_as_it_happens() {
     server.stop();
 }
 
-/// Two listeners as two ports: their ANA states are reported, saved, and restored.
+/// A target reports, saves and restores the ANA states of a listener and of a group.
 #[test]
 fn access_states_of_listeners_and_groups() {
     let scratch = Scratch::new();

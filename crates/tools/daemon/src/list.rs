@@ -84,7 +84,7 @@ fn status_by(folder: &Folder, request: &ControlRequest) -> Option<Status> {
         Err(StopError::InUse(users)) => {
             let trouble = match is_broken(folder) {
                 true => format!(
-                    "{why}, and it is in use, though all that is read and written there fails: \
+                    "{why}, and processes still use the disk, but all their reads and writes fail: \
                      unmount or close it first, then attach it as {name} again"
                 ),
                 false => format!(

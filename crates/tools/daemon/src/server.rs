@@ -283,7 +283,7 @@ fn serve(
             Err(RecvTimeoutError::Timeout) => {}
         }
         if shared.unsaved().is_some() && shared.save().is_ok() {
-            tracing::info!("{STATE} is written after all");
+            tracing::info!("saved {STATE}, after earlier attempts had failed");
         }
         if let Some(before) = &mut ending
             && shared.end_if_unused(before, &channel)

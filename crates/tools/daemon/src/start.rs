@@ -188,8 +188,8 @@ fn choose_namespace(settings: &mut Settings) -> Result<()> {
     Ok(())
 }
 
-/// Handles what dead processes left under this name: resumes it (true) if it is of the same disk,
-/// and otherwise clears it (false).
+/// Returns true if the caller can resume the attachment of dead processes: URLs and way are the
+/// same. Otherwise removes its leftovers, and returns false.
 fn clear(folder: &Folder, settings: &Settings) -> Result<bool> {
     let Some(saved) = folder.read_json::<Saved>("state.json") else { return Ok(false) };
     let Some(before) = folder.read_json::<Settings>("settings.json") else { return Ok(false) };

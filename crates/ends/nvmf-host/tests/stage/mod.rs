@@ -31,7 +31,8 @@ pub struct Stage {
     /// The byte that fills the namespace's UUID; 0: no UUID.
     pub uuid: AtomicU8,
     pub volatile_cache: AtomicBool,
-    /// Whether another namespace replaces this one during the lookup.
+    /// Whether the target replaces its namespace while it answers the next Identify for namespace
+    /// identifiers (CNS 03h), which clears this.
     pub swaps_at_a_look: AtomicBool,
     /// Number of writes with FUA.
     pub durable: AtomicUsize,

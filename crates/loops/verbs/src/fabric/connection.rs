@@ -227,7 +227,7 @@ impl Objects {
         Ok(())
     }
 
-    /// Each end retries as often as the other end asked.
+    /// Makes a queue pair ready. `rnr_retry_count`: the RNR retry count that the peer requested.
     fn make_ready(&mut self, key: Key, rnr_retry_count: u8) {
         if let Some(qp) = self.qp(key) {
             qp.state = QpState::Ready;

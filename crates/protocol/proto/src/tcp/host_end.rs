@@ -279,7 +279,8 @@ impl HostEnd {
         }
         let digests = response.dgst;
         if digests.intersection(self.wanted) != digests {
-            return Err(Fault::field(FEI_DGST, "digests that this host did not request", header));
+            let reason = "ICResp enables digests that this host did not request";
+            return Err(Fault::field(FEI_DGST, reason, header));
         }
         let max_h2c = response.maxh2cdata.get();
         if max_h2c < MAXH2CDATA_MIN_BYTES {

@@ -141,8 +141,8 @@ fn names(reason: &ConnectError, url: &Url, options: &Options) -> (&'static str, 
     let address = url.address();
     let advice = match known.is_empty() {
         true => format!(
-            "the target shows no subsystem to this host ({host}): correct the name, or let this \
-             host in there"
+            "the target shows no subsystem to the host {host}: correct the subsystem NQN in the \
+             URL, or allow this host at the target"
         ),
         false => {
             format!(

@@ -307,8 +307,9 @@ fn tell(path: &Path, found: &identity::Kept, was_empty: bool, note: &mut dyn FnM
         identity::Origin::Known => {}
         identity::Origin::Made if was_empty => {}
         identity::Origin::Made => note(format!(
-            "{path_shown} has an identity of its own now, which stays with it when it is moved \
-             (UUID {uuid}); if it was shared before by its path, hosts see another disk, once"
+            "{path_shown} now has a stored identity (UUID {uuid}), which it keeps when it is \
+             renamed; hosts that used it under an identity made from its path see a new disk, this \
+             time only"
         )),
         identity::Origin::Copied => note(format!(
             "{path_shown} is a copy or snapshot of another file, or comes from another file \

@@ -48,7 +48,7 @@ impl Attached for WinSpd {
         if let Some(server) = self.server.take()
             && let Err(error) = server.stop(force)
         {
-            tracing::error!("an event loop, or the last flush, had failed: {error}");
+            tracing::error!("an event loop of this disk, or its last flush, failed: {error}");
         }
         Ok(())
     }
