@@ -161,7 +161,7 @@ if [ $((major * 100 + minor)) -ge 616 ]; then
     tell sized "resize 67108864" "^resized$"
     eventually "it is larger" size_is "$device" 67108864
 else
-    tell sized "resize 33554432" "cannot change the size .* Linux 6.16"
+    tell sized "resize 33554432" "cannot resize a ublk device.* Linux 6.16"
     check "it shows what it did" size_is "$device" 67108864
 fi
 tell sized "resize 33554432" "."
