@@ -276,7 +276,7 @@ for ((allowed = 5; allowed < 64; allowed++)); do
         break
     fi
 done
-check "one of $(wc -l <tries) could not open it" grep "device be opened: Too many" tries
+check "one of $(wc -l <tries) could not open it" grep "open a ublk device: Too many" tries
 check "the last one served it" grep "^ready $device " tries
 check "and left" ./ublk_serve --detach "$id"
 
