@@ -16,6 +16,7 @@ mod data;
 mod faults;
 #[cfg(target_os = "linux")]
 mod floor;
+mod grid;
 #[cfg(target_os = "linux")]
 mod guests;
 #[cfg(target_os = "linux")]

@@ -25,9 +25,12 @@ use clap::Args;
 
 use crate::charts::CHARTS;
 use crate::data::Data;
+use crate::grid;
 
 const MARK: &str = "<!-- from ";
 const END: &str = "<!-- end -->";
+/// The map of block sizes, which `bench-peers --map` measures. Drawn once it was measured.
+const MAP: &str = "performance/block-size-map.csv";
 const PAGES: [&str; 2] = ["performance.md", "performance/README.md"];
 /// Maximum length of a line of prose.
 const WIDTH: usize = 100;
@@ -56,6 +59,10 @@ fn outputs(docs: &Path) -> Result<Vec<(PathBuf, String)>, String> {
         let svg = svg.map_err(|error| format!("{}: {error}", chart.data))?;
         outputs.push((docs.join(chart.svg), svg));
     }
+    let map = docs.join(MAP);
+    if map.is_file() {
+        outputs.push((map.with_extension("svg"), drawn_map(&Data::read(&map)?)?));
+    }
     for page in PAGES {
         let path = docs.join(page);
         let text = fs::read_to_string(&path)
@@ -66,6 +73,12 @@ fn outputs(docs: &Path) -> Result<Vec<(PathBuf, String)>, String> {
         outputs.push((path, text));
     }
     Ok(outputs)
+}
+
+/// The map of block sizes, beside SPDK.
+fn drawn_map(data: &Data) -> Result<String, String> {
+    let source = format!("{}, {}", data.head.machine, data.head.day());
+    grid::draw(data, "RAM disk: farblock's I/Os per second, SPDK's = 1", "farblock ÷ SPDK", &source)
 }
 
 /// The page with new text behind its marks.

@@ -86,7 +86,7 @@ fn words(chart: &Chart) -> String {
     format!("{}. {}", chart.title, each.collect::<Vec<_>>().join(", "))
 }
 
-fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
