@@ -199,7 +199,7 @@ bad() {
 }
 bad 'the disk is read-only' "--filename=$(name "$read_only")" --rw=write
 bad 'bs=1000 is not a multiple' "$disk" --rw=read --bs=1000
-bad 'fio divides filename at colons' "--filename=$url" --rw=read
+bad 'fio splits filename at colons' "--filename=$url" --rw=read
 bad 'start with nvme+tcp://' --filename=/dev/null --rw=read
 bad 'failed parsing iopolicy' "$disk" --rw=read --iopolicy=fastest
 bad 'min value out of range' "$disk" --rw=read --reconnect_delay=0
