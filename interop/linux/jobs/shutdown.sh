@@ -48,7 +48,7 @@ say "a loop device on the disk itself"
 loop_on "$(device direct)"
 make_file_system direct "$loop"
 # A busy emulated server may answer late.
-is_listed() { farblock list --json | grep -F "$loop is made of $(device direct)" >/dev/null; }
+is_listed() { farblock list --json | grep -F "$loop is a loop device on $(device direct)" >/dev/null; }
 eventually "list names it" is_listed
 
 say "a loop device on the disk's file"
