@@ -13,7 +13,7 @@ const NAMES: f64 = 60.0;
 const CELL: f64 = 58.0;
 const ROW: f64 = 24.0;
 
-/// What a ratio means, the first that applies: its lower bound, colour and words.
+/// Ranges of the ratio: lower bound, colour and words. The first range that applies counts.
 const RANGES: [(f64, &str, &str); 4] = [
     (1.5, "#9ae6b4", "at least 1.5"),
     (1.0, "#e6fffa", "1 to 1.5"),

@@ -40,7 +40,7 @@ pub(crate) async fn busy<Who: Active>(request: Request, next: Next) -> Response 
 /// Reads the whole request with its body.
 ///
 /// Refuses a request with two Host headers (RFC 9112, section 3.2): the authorization may have
-/// checked the other one.
+/// checked the other header.
 async fn whole(request: Request) -> Result<Request, Response> {
     if request.headers().get_all(HOST).iter().count() > 1 {
         return Err(refused(StatusCode::BAD_REQUEST, "write one Host header"));

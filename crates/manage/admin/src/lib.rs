@@ -73,8 +73,8 @@ mod serving;
 mod socket;
 #[cfg(unix)]
 mod tls_listener;
-#[cfg(test)]
-mod trial;
+#[cfg(any(test, feature = "trial"))]
+pub mod trial;
 #[cfg(unix)]
 mod ui;
 

@@ -1,7 +1,7 @@
-//! A steered target for tests.
+//! A steered target for the tests of this crate and of the crates above it.
 
 use crate::opener::{Disks, NotOpened, Open, Opened};
-#[cfg(unix)]
+#[cfg(all(test, unix))]
 use crate::steering::Configured;
 use crate::steering::Steering;
 use farblock_backends::file::{FileDisk, FileOptions};
@@ -9,12 +9,13 @@ use farblock_backends::mem::Mem;
 use farblock_state::{Document, Host, Listener, Namespace};
 use farblock_target::{HostKeys, Target, TargetConfig};
 use std::sync::Arc;
+#[cfg(test)]
 use std::time::Duration;
 
 const MEM_BYTES: u64 = 1 << 20;
 
 /// Opens files; uses memory for everything else.
-pub(crate) struct Opener;
+pub struct Opener;
 
 impl Open for Opener {
     fn open(&self, namespace: &Namespace) -> Result<Opened, NotOpened> {
@@ -36,18 +37,24 @@ impl Open for Opener {
 }
 
 /// A target without subsystems; `opener` opens added namespaces.
-pub(crate) fn start(opener: Arc<dyn Open>) -> (Target, Arc<Steering>) {
-    start_with(opener, crate::open_timeouts::OPEN_TIMEOUT)
+///
+/// # Panics
+/// If the target does not start.
+#[must_use]
+pub fn start(opener: Arc<dyn Open>) -> (Target, Arc<Steering>) {
+    let (target, steering) = begin(opener);
+    (target, Arc::new(steering))
 }
 
 /// The same, with this time limit for opening disks.
+#[cfg(test)]
 pub(crate) fn start_with(opener: Arc<dyn Open>, longest: Duration) -> (Target, Arc<Steering>) {
     let (target, steering) = begin(opener);
     (target, Arc::new(steering.opening_within(longest)))
 }
 
 /// The same, with a configuration that `again` reads.
-#[cfg(unix)]
+#[cfg(all(test, unix))]
 pub(crate) fn reread(longest: Duration, again: Configured) -> (Target, Arc<Steering>) {
     let (target, steering) = begin(Arc::new(Opener));
     let (document, _) = steering.document();

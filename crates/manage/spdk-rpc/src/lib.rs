@@ -29,8 +29,6 @@ mod server;
 mod stat_calls;
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod trial;
 mod view;
 mod visibility_calls;
 

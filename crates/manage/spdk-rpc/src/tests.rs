@@ -1,5 +1,5 @@
 use super::*;
-use crate::trial;
+use farblock_admin::trial;
 use farblock_state::{Demand, Host, Limits, Listener, Namespace, Subsystem, Tls};
 use farblock_target::Target;
 use serde_json::{Value, json};

@@ -282,7 +282,7 @@ impl<'a> Fleet<'a> {
         let parts = (each * self.hosts.len()).div_ceil(namespaces.len());
         let client = |client: usize| {
             let mut ways = namespaces[client % namespaces.len()].clone();
-            // The host uses the first path as long as it is available.
+            // The host uses the first path while that path is available.
             let first = client % each % ways.len();
             ways.rotate_left(first);
             Client {
