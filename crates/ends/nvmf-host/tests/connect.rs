@@ -224,7 +224,10 @@ fn digests_are_all_or_nothing() {
         let ic = farblock_wire::tcp::IcResp::new(0, DigestFlags::DATA, 4096);
         let _ = connection.write(farblock_wire::IntoBytes::as_bytes(&ic));
     });
-    assert_eq!(error, ConnectError::Protocol("digests that this host did not request"));
+    assert_eq!(
+        error,
+        ConnectError::Protocol("ICResp enables digests that this host did not request")
+    );
 }
 
 #[test]
