@@ -8,8 +8,8 @@ use std::fs::{self, File, Metadata};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{TryRecvError, channel};
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use farblock_reactor::loop_device::{self, Backing};
 use rustix::fs::{OFlags, makedev};
@@ -19,6 +19,10 @@ use rustix::fs::{OFlags, makedev};
 const ANSWER_TIME: Duration = Duration::from_secs(2);
 /// The loop devices whose file systems have not answered so far.
 static UNANSWERED: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
+/// The time for which a list of all mounts is used.
+const MOUNTS_TIME: Duration = Duration::from_secs(1);
+/// The last list of all mounts, and when it was read.
+static RECENT_MOUNTS: Mutex<Option<(Instant, Arc<BTreeSet<String>>)>> = Mutex::new(None);
 
 /// A file, or a block device by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -79,7 +83,7 @@ pub(super) fn all(device: u64) -> Vec<Loop> {
     });
     let files: Vec<_> = files.collect();
     // Most machines have no loop devices; then skip reading the mounts.
-    let mounts = if files.is_empty() { BTreeSet::new() } else { all_mounts() };
+    let mounts = if files.is_empty() { Arc::default() } else { recent_mounts() };
     let own = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     files
         .into_iter()
@@ -177,6 +181,22 @@ pub(super) fn open_device(name: &str, number: u64, flags: OFlags) -> std::io::Re
 pub(super) fn device_number(text: &str) -> Option<u64> {
     let (major, minor) = text.trim().split_once(':')?;
     Some(makedev(major.parse().ok()?, minor.parse().ok()?))
+}
+
+/// [`all_mounts`], read less than [`MOUNTS_TIME`] ago.
+///
+/// A target with thousands of files opens them one after the other, and reading the mounts of all
+/// processes takes longer than all other checks of a file. A list without the latest mount hides no
+/// user of a file: it only lets this process ask a driver that may not answer.
+fn recent_mounts() -> Arc<BTreeSet<String>> {
+    let mut recent = RECENT_MOUNTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = recent.as_ref().filter(|(read, _)| read.elapsed() < MOUNTS_TIME);
+    if let Some((_, mounts)) = known {
+        return Arc::clone(mounts);
+    }
+    let mounts = Arc::new(all_mounts());
+    *recent = Some((Instant::now(), Arc::clone(&mounts)));
+    mounts
 }
 
 /// The mounts of every mount namespace that has a process, as far as this user may see.
