@@ -67,7 +67,7 @@ refused() {
 }
 reads --dhchap-secret host.key || fail "the kernel's target"
 # Linux 7.3 makes no key when both ends authenticate (nvmet_auth_insert_psk: EINVAL).
-refused "the kernel's target, both ways" "hung up during the handshake of TLS" \
+refused "the kernel's target, both ways" "closed the connection during the TLS handshake" \
     --dhchap-secret host.key --dhchap-ctrl-secret ctrl.key
 refused "a wrong secret" "compare the secrets" --dhchap-secret wrong.key
 refused "a wrong secret of the controller's" "does not match the secret" \

@@ -2,9 +2,8 @@
 //!
 //! `cargo run --release -p farblock-host --example footprint -- DISKS QUEUES URL...`
 //!
-//! All queues are on one event loop. The output is the difference to before: the threads by name,
-//! the io_uring instances, the descriptors, and private memory (`Private_Clean` and
-//! `Private_Dirty`).
+//! All queues run on one event loop. The output shows how much each value grew: threads by name,
+//! io_uring instances, descriptors, and private memory (`Private_Clean` and `Private_Dirty`).
 
 use farblock_block::Namespace;
 use farblock_host::{Disk, DiskOptions, Url};

@@ -1,4 +1,4 @@
-//! Connects I/O queues and keeps them idle, to measure their cost on either side.
+//! Connects I/O queues and keeps them idle, to measure what they cost the host and the target.
 //!
 //! `cargo run --release -p farblock-host --example hold -- URL QUEUES SECONDS`
 

@@ -1,5 +1,5 @@
-//! Keeps a verified load on a disk for a while and prints the state of its paths. Fails if an
-//! operation does, or if a block returns to an older version.
+//! Runs a verified load on a disk for SECONDS and prints the states of the disk's paths. Fails if
+//! an operation fails, or if a read returns an older version of a block.
 //!
 //! ```text
 //! paths SECONDS POLICY URL...
@@ -41,7 +41,8 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Writes versions to its blocks and reads them back; returns the count and the longest wait.
+/// Writes increasing versions to `BLOCKS` blocks and checks each version with a read. Returns the
+/// number of writes, and the longest duration of a read with the write that follows.
 async fn load(
     disk: Arc<AsyncNamespace>,
     first: u64,
@@ -94,11 +95,11 @@ fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let told = Arc::new(Mutex::new(false));
     let tell = Arc::clone(&told);
     let _watch = disk.changes().watch(move |_| {
-        *tell.lock().expect("nobody panics with it") = true;
+        *tell.lock().expect("the lock is not poisoned") = true;
     });
     let watcher = std::thread::spawn(move || {
         while start.elapsed() < Duration::from_secs(seconds) {
-            if std::mem::take(&mut *told.lock().expect("nobody panics with it")) {
+            if std::mem::take(&mut *told.lock().expect("the lock is not poisoned")) {
                 for (index, path) in paths.paths().iter().enumerate() {
                     let access = path.access.map_or("none".to_owned(), |access| access.to_string());
                     let error = path.error.as_deref().unwrap_or("no error");
@@ -106,7 +107,7 @@ fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
                     println!("{at:?} path {index}: {:?}, {access}, {error}", path.state);
                     states
                         .lock()
-                        .expect("nobody panics with it")
+                        .expect("the lock is not poisoned")
                         .insert(format!("path {index} {:?} {access}", path.state));
                 }
             }
@@ -128,7 +129,7 @@ fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
         longest = longest.max(wait);
     }
     watcher.join().map_err(|_| "the watcher panicked")?;
-    for state in &*seen.lock().expect("nobody panics with it") {
+    for state in &*seen.lock().expect("the lock is not poisoned") {
         println!("seen: {state}");
     }
     let reconnects: Vec<u64> = disk.paths().iter().map(|path| path.reconnects).collect();

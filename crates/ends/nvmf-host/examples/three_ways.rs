@@ -1,7 +1,8 @@
 //! The three ways to use a disk: blocking calls, futures, and submit and poll.
 //!
 //! `cargo run --release -p farblock-host --example three_ways -- URL...`: several URLs are paths to
-//! the same disk. This overwrites its first 64 blocks. It waits if the target or the network fails.
+//! the same disk. The example overwrites the disk's first 64 blocks. It waits up to 60 s if the
+//! target or the network fails.
 
 use farblock_block::blocking::Blocking;
 use farblock_block::nonblocking::{AsyncNamespace, Buffer};
@@ -35,12 +36,12 @@ pub(crate) fn use_disk(urls: &[Url]) -> Result<(), Box<dyn Error>> {
     block_on(with_futures(disk.clone()))?;
     with_submit_and_poll(&disk)?;
     for path in disk.paths() {
-        println!("{}: {:?}, connected again {} times", path.url, path.state, path.reconnects);
+        println!("{}: {:?}, reconnected {} times", path.url, path.state, path.reconnects);
     }
     Ok(())
 }
 
-/// For tools and tests: data is copied.
+/// Blocking calls are for tools and tests: each call copies its data.
 fn with_calls_that_block(disk: &Disk) -> Result<(), Box<dyn Error>> {
     let mut blocks = Blocking::new(disk)?;
     let wrote: Vec<u8> = (0..blocks.geometry().block_size).map(|byte| byte as u8).collect();
@@ -51,11 +52,11 @@ fn with_calls_that_block(disk: &Disk) -> Result<(), Box<dyn Error>> {
     check(&read, &wrote)
 }
 
-/// With any executor, and without copies: an operation owns its buffer until it ends.
+/// Futures run on any executor and copy no data: an operation owns its buffer until it completes.
 async fn with_futures(disk: Disk) -> Result<(), Box<dyn Error>> {
     let disk = AsyncNamespace::new(Arc::new(disk))?;
     let size = disk.geometry().block_size as usize;
-    // A call starts its operation, awaited or not: both run at once.
+    // A call starts its operation even before the caller awaits it: these two run concurrently.
     let first = disk.read(0, Buffer::new(size));
     let zeroes = disk.write_zeroes(1, 1, true);
     let first = disk.write(2, first.await?).await?;
@@ -65,7 +66,8 @@ async fn with_futures(disk: Disk) -> Result<(), Box<dyn Error>> {
     check(&disk.read(1, Buffer::new(size)).await?, &vec![0; size])
 }
 
-/// For high loads: no other thread, and no lock, copy or allocation per operation.
+/// Submit and poll is for high loads. It uses no other thread, and no lock, copy or allocation per
+/// operation.
 fn with_submit_and_poll(disk: &Disk) -> Result<(), Box<dyn Error>> {
     let reactor = Reactor::new(&Config::default())?;
     let task = reactor.add_task();
@@ -82,7 +84,7 @@ fn with_submit_and_poll(disk: &Disk) -> Result<(), Box<dyn Error>> {
         queue.poll(&mut done);
         for done in done.drain(..) {
             done.result?;
-            let buffer = done.buffer.expect("reads and writes have one");
+            let buffer = done.buffer.expect("reads and writes have a buffer");
             if done.token < 64 {
                 // The write is complete: read into the same buffer.
                 queue.submit(Op::read(done.token, 1, buffer, 64 + done.token));
@@ -101,11 +103,11 @@ fn with_submit_and_poll(disk: &Disk) -> Result<(), Box<dyn Error>> {
 fn check(read: &[u8], wrote: &[u8]) -> Result<(), Box<dyn Error>> {
     match read == wrote {
         true => Ok(()),
-        false => Err("what was read is not what was written".into()),
+        false => Err("the disk returned other data than this program wrote".into()),
     }
 }
 
-/// A minimal executor: a thread that sleeps until it is woken.
+/// A minimal executor: the calling thread sleeps until the future wakes it.
 fn block_on<F: Future>(future: F) -> F::Output {
     struct Parked(Thread);
     impl Wake for Parked {

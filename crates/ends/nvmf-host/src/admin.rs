@@ -1,8 +1,8 @@
 //! The admin queue of a controller, on the control loop.
 //!
-//! It executes users' admin commands, keeps the controller alive, tracks changed namespaces, and
-//! shuts the controller down. However the admin queue ends, it marks the controller as lost, which
-//! wakes every queue and caller.
+//! The admin queue executes users' admin commands, keeps the controller alive, tracks changed
+//! namespaces, and shuts the controller down. When the queue ends for any reason, it marks the
+//! controller as lost, which wakes every queue and caller.
 //!
 //! ```text
 //!  Serving ---- stop ----> Stopping(CC.SHN, then CSTS until complete) ----> over
@@ -37,15 +37,15 @@ const SHUTDOWN_POLL: Duration = Duration::from_millis(10);
 const EVENT_LOG_BYTES: u32 = 512;
 
 pub(crate) struct Settings {
-    /// Interval and timeout of keep alives; `None`: never.
+    /// Interval and timeout of keep alives; `None` if the host sends none.
     pub(crate) keep_alive: Option<Pulse>,
-    /// Zero: no timeout.
+    /// The timeout of a command; zero for none.
     pub(crate) timeout: Duration,
     /// The value written to CC.
     pub(crate) configuration: Cc,
     /// Whether asynchronous events are enabled.
     pub(crate) events: bool,
-    /// The most commands in flight.
+    /// The maximum number of commands in flight.
     pub(crate) depth: u16,
 }
 
@@ -57,14 +57,14 @@ pub(crate) struct Pulse {
 }
 
 impl Pulse {
-    /// The controller closes the association after `keep_alive` without traffic (zero: never). The
-    /// host must detect an unresponsive controller within `path_timeout`.
+    /// The controller closes the association after `keep_alive` without traffic; zero means that it
+    /// never does. The host must detect an unresponsive controller within `path_timeout`.
     pub(crate) fn new(keep_alive: Duration, path_timeout: Option<Duration>) -> Option<Pulse> {
         let pulse = (!keep_alive.is_zero())
             .then(|| Pulse { interval: keep_alive / 2, timeout: keep_alive });
         let Some(path_timeout) = path_timeout else { return pulse };
-        // The host sends a keep alive after one third of the time, and waits for its answer for the
-        // other two.
+        // The host sends a keep alive after one third of `path_timeout`, and waits for the answer
+        // during the other two thirds.
         let interval = path_timeout / 3;
         let quick = Pulse { interval, timeout: path_timeout - interval };
         Some(pulse.map_or(quick, |pulse| Pulse {
@@ -82,7 +82,7 @@ enum Purpose {
     Changed,
     /// Reading a log page only to clear its event.
     ClearEvent(LogPageId),
-    /// Identifying a namespace again.
+    /// Repeating Identify for a changed namespace.
     Refresh(u32),
     /// Reading the identification descriptors of a changed namespace.
     Names(Box<NamespaceInfo>),
@@ -97,7 +97,7 @@ struct KeepAlive {
     interval: Duration,
     timeout: Duration,
     next: Instant,
-    /// When the host sent the keep alive that is not answered yet.
+    /// When the host sent the keep alive that the controller has not answered yet.
     unanswered: Option<Instant>,
 }
 
@@ -117,7 +117,7 @@ pub(crate) struct Admin<T: Transport> {
     settings: Settings,
     keep_alive: Option<KeepAlive>,
     stopping: Option<Stopping>,
-    /// Whether this is the last turn, since the controller is lost.
+    /// Whether this is the last turn before the admin queue ends, because the controller is lost.
     is_last_turn: bool,
     events: Vec<Event>,
 }
@@ -135,7 +135,7 @@ impl Drop for Farewell {
 pub(crate) struct Told {
     /// The result of the start.
     pub(crate) started: Sender<io::Result<()>>,
-    /// Sends no answer: the admin queue drops it when it has released everything.
+    /// Carries no answer: the admin queue drops this sender after it has released its resources.
     pub(crate) ended: Sender<()>,
 }
 
@@ -201,7 +201,7 @@ impl<T: Transport> Admin<T> {
 
     async fn serve(&mut self) {
         loop {
-            // The first turn handles requests queued earlier.
+            // The first turn handles the requests that callers queued before this future started.
             self.turn();
             if !self.link.is_open() || self.stopping.as_ref().is_some_and(|stop| stop.complete) {
                 break;
@@ -210,7 +210,7 @@ impl<T: Transport> Admin<T> {
         }
         match self.link.loss() {
             Some(loss) => {
-                // Only for information: the users receive the error and report its effect.
+                // Log this at level info: the users receive the error and report its effect.
                 tracing::info!("the connection to the controller is lost: {loss}");
                 self.shared.note_loss(loss);
                 self.shared.lose(&loss.to_string());
@@ -254,7 +254,7 @@ impl<T: Transport> Admin<T> {
         let now = os::now();
         if self.shared.is_lost() {
             // Another queue has noticed the loss. By now the controller's last message on this
-            // connection has arrived, perhaps a refusal: read it in one more turn.
+            // connection may have arrived, such as a refusal: read it in one more turn.
             if !std::mem::replace(&mut self.is_last_turn, true) {
                 return self.local.reactor().set_timer(self.mailbox.task(), Some(now));
             }
@@ -297,7 +297,7 @@ impl<T: Transport> Admin<T> {
             Purpose::AsyncEvent if succeeded => self.handle_event(cqe.result() as u32),
             // Some controllers abort outstanding event requests before they shut down.
             Purpose::AsyncEvent if is_ended(cqe.status()) => {
-                tracing::debug!(status = %cqe.status(), "the controller ended an event request");
+                tracing::debug!(status = %cqe.status(), "the controller aborted an event request");
             }
             Purpose::AsyncEvent => {
                 tracing::info!(status = %cqe.status(), "the controller sends no events");
@@ -345,7 +345,7 @@ impl<T: Transport> Admin<T> {
         }
     }
 
-    /// `descriptors`: `None` if the controller has no list of identification descriptors.
+    /// `descriptors` is `None` if the controller has no list of identification descriptors.
     fn handle_names(&mut self, mut info: NamespaceInfo, descriptors: Option<&[u8]>) {
         tracing::info!(nsid = info.nsid, blocks = info.blocks, "namespace changed");
         descriptors.into_iter().for_each(|data| info.add_descriptors(data));
@@ -358,13 +358,15 @@ impl<T: Transport> Admin<T> {
         }
     }
 
-    /// A changed, unreadable namespace may be a different one: stop using it.
+    /// Stops the use of a changed namespace that the host cannot identify: it may be a different
+    /// namespace now.
     fn handle_unreadable(&mut self, nsid: u32, status: Status) {
         tracing::warn!(nsid, %status, "a changed namespace is unreadable");
         self.refresh(nsid, None);
     }
 
-    /// Identifies changed namespaces in use again; without a list, all namespaces in use.
+    /// Repeats Identify for the changed namespaces in use; without a list, for all namespaces in
+    /// use.
     fn handle_changed(&mut self, list: Option<&[u8]>) {
         let changed = list.and_then(parse_changed_namespaces);
         for nsid in self.shared.used_namespaces() {
@@ -386,7 +388,7 @@ impl<T: Transport> Admin<T> {
             } else if keep_alive.next <= now && age.is_none() {
                 keep_alive.next = now + keep_alive.interval;
                 keep_alive.unanswered = Some(now);
-                // Ahead of all other commands.
+                // Send the keep alive before all other waiting commands.
                 let command = command::keep_alive();
                 self.table.waiting.push_front((Purpose::KeepAlive, command, Vec::new()));
             }
@@ -435,12 +437,13 @@ impl<T: Transport> Admin<T> {
 
 impl<T: Transport> Drop for Admin<T> {
     fn drop(&mut self) {
-        // The event loop continues after this queue has ended.
+        // The event loop outlives this queue: the queue has to remove its connection from the loop.
         self.link.abandon();
     }
 }
 
-/// Before version 1.3 controllers have no list of identification descriptors.
+/// Whether the status says that the controller has no list of identification descriptors.
+/// Controllers before NVMe 1.3 have none.
 pub(crate) fn has_no_descriptors(status: Status) -> bool {
     !status.is_success() && (status.is_dnr() || status.code() == Status::INVALID_FIELD.0)
 }
@@ -459,10 +462,10 @@ pub(crate) fn check_request(command: &Command, data: &[u8]) -> Result<(), Error>
         Data::ToController(length) => (length, data.len()),
     };
     if given != length as usize {
-        return Err(Error::Options(format!("{given} bytes of data where {length} are named")));
+        return Err(Error::Options(format!("an admin command with {length} bytes got {given}")));
     }
     if length > limits::ADMIN_TRANSFER_BYTES {
-        return Err(Error::Options(format!("{length} bytes are too much for an admin command")));
+        return Err(Error::Options(format!("{length} bytes are too many for an admin command")));
     }
     Ok(())
 }

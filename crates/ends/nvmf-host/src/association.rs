@@ -1,4 +1,4 @@
-//! An association with a controller: bringing it up, its admin commands, and connections of its I/O
+//! An association with a controller: its setup, its admin commands, and the connections of its I/O
 //! queues.
 
 mod connecting;
@@ -19,19 +19,19 @@ use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// An association of this host with a controller. Its queues and users own it together. The host
-/// shuts the controller down when the last of them is dropped.
+/// An association of this host with a controller. Its queues and its callers share ownership. The
+/// host shuts the controller down when the last owner is dropped.
 pub(crate) struct Association {
     shared: Arc<ControllerShared>,
     info: ControllerInfo,
-    /// The address for its queues.
+    /// The address that the I/O queues connect to.
     route: Address,
-    /// Its socket address.
+    /// The controller's socket address.
     address: SocketAddr,
     subsystem: String,
     identity: HostIdentity,
     options: Options,
-    /// Resolves when the admin queue has ended and released everything.
+    /// Resolves when the admin queue has ended and released its resources.
     ended: Mutex<Option<Receiver<()>>>,
     /// Whether reauthentication is in progress.
     authenticates: AtomicBool,
@@ -58,7 +58,7 @@ impl Association {
         &self.subsystem
     }
 
-    /// Why the controller is lost; `None` if it is not.
+    /// The reason why the controller is lost; `None` while the controller is connected.
     pub(crate) fn lost(&self) -> Option<Error> {
         self.shared.is_lost().then(|| self.shared.lost_error())
     }
@@ -77,7 +77,7 @@ impl Association {
         &self.options
     }
 
-    /// `nvme+tcp://…`, for logs.
+    /// The `nvme+tcp://…` URL of a namespace, for logs.
     pub(crate) fn url(&self, nsid: u32) -> String {
         let url = Url {
             host: self.address.ip().to_string(),

@@ -10,7 +10,7 @@ use farblock_reactor::os;
 use farblock_secure::{Concatenation, Group, Hash, Host, HostTerms, Step, TlsPsk};
 use std::path::PathBuf;
 
-/// Authenticates a queue that was just connected, or reauthenticates one in use.
+/// Authenticates the host on a newly connected queue, or again on a queue in use.
 pub(crate) async fn authenticate(
     queue: &mut impl Exchange,
     identity: &Identity<'_>,
@@ -24,7 +24,7 @@ pub(crate) async fn converse(
     queue: &mut impl Exchange,
     terms: HostTerms,
 ) -> Result<Vec<TlsPsk>, ConnectError> {
-    const DURING: &str = "the answer to a message of the authentication";
+    const DURING: &str = "the answer to an authentication message";
     let mut host = Host::new(terms, &mut fill);
     loop {
         match host.step() {
@@ -34,8 +34,9 @@ pub(crate) async fn converse(
                 let sent = sent.map_err(|error| unjudged(&host, error));
                 let sent = sent.and_then(|(cqe, _)| succeeded("Authentication Send", cqe.status()));
                 host.handle_sent();
-                // A controller that receives the host's reason may close the connection before it
-                // answers: the host's own result still counts.
+                // The host sends its reason if it fails the controller. The controller may then
+                // close the connection without an answer: report the host's reason, not the closed
+                // connection.
                 if !matches!(host.step(), Step::Failed(_)) {
                     sent?;
                 }
@@ -66,8 +67,9 @@ pub(crate) async fn converse(
     }
 }
 
-/// Adjusts the error of a lost connection: Linux's target closes it right after its AUTH_Failure1,
-/// so that this message may be lost.
+/// Replaces the error of a connection that closed before the host received the controller's
+/// verdict. Linux's target closes the connection right after its AUTH_Failure1 message, so that
+/// this message may be lost.
 fn unjudged(host: &Host, error: ConnectError) -> ConnectError {
     match error {
         ConnectError::Closed { .. } if host.awaits_judgement() => ConnectError::ProofNotJudged,
@@ -81,8 +83,8 @@ async fn elsewhere<T: Send + 'static>(
     blocking(act).await.map_err(|error| ConnectError::Io(error.to_string()))
 }
 
-/// Checks a queue that connected without authentication: an error if the options require the
-/// controller to authenticate.
+/// Checks a queue that connected without authentication. Returns an error if the options require
+/// that the controller authenticates.
 pub(crate) fn not_asked_for(options: &Options) -> Result<(), ConnectError> {
     match &options.dhchap_ctrl_secret {
         Some(_) => Err(ConnectError::AuthenticationNotOffered),
@@ -94,8 +96,8 @@ fn succeeded(what: &'static str, status: farblock_wire::Status) -> Result<(), Co
     if status.is_success() { Ok(()) } else { Err(ConnectError::CommandFailed { what, status }) }
 }
 
-/// The host's authentication parameters. Each call reads the files, so that a reconnect uses their
-/// present content.
+/// The host's authentication parameters. Each call reads the key files, so that a reconnect uses
+/// their current content.
 pub(crate) async fn terms(
     identity: &Identity<'_>,
     options: &Options,
@@ -125,7 +127,7 @@ fn or_all<T: Clone>(listed: &[T], all: &[T]) -> Vec<T> {
     if listed.is_empty() { all.to_vec() } else { listed.to_vec() }
 }
 
-/// Random bytes from the system, or from the simulation.
+/// Fills `bytes` with random bytes from the system, or from the simulation.
 fn fill(bytes: &mut [u8]) {
     if !os::fill_simulated(bytes) {
         getrandom::fill(bytes).expect("the system gives random numbers");

@@ -18,8 +18,8 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// A controller of a remote subsystem. Clones are the same controller. The host shuts it down when
-/// its last clone, namespace and queue is dropped.
+/// A controller of a remote subsystem. Clones refer to the same controller. The host shuts the
+/// controller down after the program has dropped all of its clones, namespaces and queues.
 #[derive(Clone)]
 pub struct Controller {
     association: Arc<Association>,
@@ -30,7 +30,8 @@ impl Controller {
     /// is 4420.
     ///
     /// # Errors
-    /// [`Error::Connect`] with the reason, or another error if it occurs before connecting.
+    /// [`Error::Connect`] if the connection fails. Another error if the host fails before it
+    /// contacts the controller.
     pub fn connect(address: &str, subsystem: &str, options: &Options) -> Result<Self, Error> {
         Self::dial(Address::parse(address)?, subsystem, options)
     }
@@ -40,12 +41,12 @@ impl Controller {
         let control = Control::shared(options.engine).map_err(Error::System)?;
         let for_loop = Arc::clone(&control);
         let association = control.run(|local| connecting.connect(local, for_loop));
-        let not_waited = || Err(Error::Lost("it could not be waited for".into()));
+        let not_waited = || Err(Error::Lost("the host's control thread failed".into()));
         Ok(Self { association: association.unwrap_or_else(not_waited)? })
     }
 
-    /// Connects to `subsystem` of a target in the same process, for tests. Its address is
-    /// unspecified.
+    /// Connects to `subsystem` of a target in the same process, for tests. The controller's address
+    /// is the unspecified address.
     ///
     /// # Errors
     /// As [`Controller::connect`].
@@ -58,8 +59,8 @@ impl Controller {
         Self::dial(Address::Memory(dial), subsystem, options)
     }
 
-    /// Connects to the subsystem in the URL, or to the discovery service if there is none. The
-    /// URL's digests and identity override the options.
+    /// Connects to the subsystem in the URL, or to the discovery service if the URL names no
+    /// subsystem. The URL's digests and identity override the options.
     ///
     /// # Errors
     /// As [`Controller::connect`].
@@ -97,13 +98,13 @@ impl Controller {
         self.association.address()
     }
 
-    /// The NQN of its subsystem.
+    /// The NQN of the controller's subsystem.
     #[must_use]
     pub fn subsystem(&self) -> &str {
         self.association.subsystem()
     }
 
-    /// Why the controller is lost; `None` if it is not.
+    /// The reason why the controller is lost; `None` while the controller is connected.
     #[must_use]
     pub fn lost(&self) -> Option<Error> {
         self.association.lost()
@@ -113,11 +114,12 @@ impl Controller {
         &self.association
     }
 
-    /// Closes another controller of this host in the same subsystem. Returns true once that
-    /// controller and all commands sent to it have ended; if false, call again.
+    /// Resets another controller of this host in the same subsystem (Cross-Controller Reset).
+    /// Returns true once that controller and all commands sent to it have ended. After false, call
+    /// this method again.
     ///
     /// # Errors
-    /// As [`Controller::admin`], and if this controller cannot or will not close the other.
+    /// As [`Controller::admin`], and if this controller does not support the reset or rejects it.
     pub fn end_other(&self, other: CrossControllerReset) -> Result<bool, Error> {
         control::wait(self.association.end_other(other))
     }
@@ -131,9 +133,9 @@ impl Controller {
         control::wait(self.association.access(nsid))
     }
 
-    /// Reauthenticates this host, with the secret now in its file, and the controller if required.
-    /// This uses the admin queue; other queues are unaffected. A controller that rejects the host
-    /// closes the connection.
+    /// Reauthenticates this host with the current secret in its key file, and the controller if the
+    /// options require it. The exchange uses the admin queue and does not affect other queues. A
+    /// controller that rejects the host closes the connection.
     ///
     /// # Errors
     /// [`Error::Authentication`] with the reason; also if there is no secret, or if
@@ -142,8 +144,8 @@ impl Controller {
         control::wait(self.association.authenticate())
     }
 
-    /// Executes an admin command and waits for it. `data` goes to the controller. Returns the
-    /// completion, whatever its status, and the data from the controller.
+    /// Executes an admin command and waits for its completion. The host sends `data` to the
+    /// controller. Returns the completion, with any status, and the controller's data.
     ///
     /// # Errors
     /// If the command cannot be sent, or the controller is lost before it answers.
@@ -151,7 +153,7 @@ impl Controller {
         control::wait(self.association.admin(command, data))
     }
 
-    /// Identify with any CNS: 4096 bytes.
+    /// Returns the 4096 bytes of an Identify command with the given CNS.
     ///
     /// # Errors
     /// As [`Controller::admin`], and if the command fails.
@@ -186,7 +188,7 @@ impl Controller {
         control::wait(self.association.namespace_info(nsid))
     }
 
-    /// The active namespaces, except unusable ones, which are logged as warnings.
+    /// The active namespaces. Leaves out unusable namespaces, and logs a warning for each.
     ///
     /// # Errors
     /// As [`Controller::namespace_ids`].
@@ -194,7 +196,7 @@ impl Controller {
         control::wait(self.association.namespaces())
     }
 
-    /// A namespace to read and write.
+    /// Finds a namespace, for reads and writes.
     ///
     /// # Errors
     /// As [`Controller::namespace_info`].

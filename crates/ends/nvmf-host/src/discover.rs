@@ -11,9 +11,9 @@ use farblock_wire::nqn::DISCOVERY_NQN;
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
 
-/// The records of the discovery service at `address`. If a record's address is only valid on the
-/// target's machine, like 0.0.0.0, the address that answered replaces it. A link-local address gets
-/// the zone of this address.
+/// Returns the records of the discovery service at `address`. An address that is valid only on the
+/// target's machine, such as 0.0.0.0, is replaced by the address of the service. A link-local
+/// address gets the zone of the service's address.
 ///
 /// # Errors
 /// As [`Controller::connect`] and [`Controller::discovery`].
@@ -21,7 +21,7 @@ pub fn discover(address: &str, options: &Options) -> Result<Vec<DiscoveryEntry>,
     Ok(ask(address, options)?.1)
 }
 
-/// As [`discover`]; also returns the socket address that answered.
+/// As [`discover`]. Also returns the socket address of the service.
 fn ask(address: &str, options: &Options) -> Result<(SocketAddr, Vec<DiscoveryEntry>), Error> {
     let controller = Controller::connect(address, DISCOVERY_NQN, options)?;
     let asked = controller.address();
@@ -31,20 +31,20 @@ fn ask(address: &str, options: &Options) -> Result<(SocketAddr, Vec<DiscoveryEnt
     Ok((asked, intended(controller.discovery()?, asked, own)))
 }
 
-/// The records with addresses that are valid on this machine. `own`: whether `asked` is an address
-/// of this machine.
+/// Returns the records with addresses that are valid on this machine. `own` says whether `asked` is
+/// an address of this machine.
 fn intended(entries: Vec<DiscoveryEntry>, asked: SocketAddr, own: bool) -> Vec<DiscoveryEntry> {
     let mut all: Vec<DiscoveryEntry> = Vec::new();
     for mut entry in entries {
         let address = meant(&entry.address, asked, own);
         let is_another = address.is_some();
         if let Some(address) = address {
-            tracing::debug!("{asked} says {}, which is {address}", entry.address);
+            tracing::debug!("{asked} reports {}, which is {address} from here", entry.address);
             let is_v4 = asked.is_ipv4();
             entry.address_family = if is_v4 { AddressFamily::IPV4 } else { AddressFamily::IPV6 };
             entry.address = address;
         }
-        // After the replacement, the records of an IPv4 and an IPv6 wildcard address may be equal.
+        // Once replaced, the addresses of two records for IPv4 and IPv6 wildcards may be equal.
         if !is_another || !all.contains(&entry) {
             all.push(entry);
         }
@@ -52,9 +52,9 @@ fn intended(entries: Vec<DiscoveryEntry>, asked: SocketAddr, own: bool) -> Vec<D
     all
 }
 
-/// The address that a record's text means on this machine, if it differs from the text.
+/// The valid address on this machine for the address in a record; `None` if both are the same.
 fn meant(text: &str, asked: SocketAddr, own: bool) -> Option<String> {
-    // A memory transport has no address.
+    // The memory transport has no address.
     if asked.ip().is_unspecified() {
         return None;
     }
@@ -67,19 +67,19 @@ fn meant(text: &str, asked: SocketAddr, own: bool) -> Option<String> {
         IpAddr::V6(said) if said.is_unicast_link_local() => {
             (!zone.is_empty()).then(|| format!("{said}{zone}"))
         }
-        // The wildcard address stands for all addresses, also when the service is on this machine.
+        // Replace a wildcard address even if the service is on this machine.
         _ if said.is_unspecified() => Some(format!("{}{zone}", asked.ip())),
         _ if said.is_loopback() && !own => Some(format!("{}{zone}", asked.ip())),
         _ => None,
     }
 }
 
-/// As [`discover`], but follows referrals, and replaces each with the records of its service. It
-/// follows up to [`limits::REFERRALS`], each once. A referral whose service does not answer stays
-/// in the list, with a warning in the log.
+/// As [`discover`], but follows referrals. The records of a referral's service replace the
+/// referral. The function follows at most [`limits::REFERRALS`] referrals, each once. A referral
+/// whose service does not answer stays in the list, and the log has a warning.
 ///
 /// # Errors
-/// As [`discover`], for the service at `address` itself.
+/// As [`discover`], for the service at `address` only.
 pub fn discover_all(address: &str, options: &Options) -> Result<Vec<DiscoveryEntry>, Error> {
     let (asked, entries) = ask(address, options)?;
     let mut journey = Journey {
@@ -95,7 +95,7 @@ pub fn discover_all(address: &str, options: &Options) -> Result<Vec<DiscoveryEnt
 /// Follows referrals from one discovery service to others.
 struct Journey<'a> {
     options: &'a Options,
-    /// Addresses queried, or excluded.
+    /// The addresses that this search has queried.
     seen: HashSet<String>,
     found: Vec<DiscoveryEntry>,
     /// The number of referrals that may still be followed.
@@ -121,12 +121,12 @@ impl Journey<'_> {
         self.seen.contains(address)
     }
 
-    /// The records of a referral's service. `None`: the referral exceeds a limit, or the service
-    /// does not answer.
+    /// Returns the records of a referral's service. Returns `None` if the referral exceeds a limit,
+    /// or if the service does not answer.
     fn ask(&mut self, referral: &DiscoveryEntry, depth: usize) -> Option<Vec<DiscoveryEntry>> {
         let address = entry_address(referral);
         if depth == 0 || self.left == 0 {
-            tracing::warn!("the referral to {address} is one too many, and not followed");
+            tracing::warn!("too many referrals: ignoring the one to {address}");
             return None;
         }
         self.left -= 1;
@@ -137,7 +137,7 @@ impl Journey<'_> {
                 Some(entries)
             }
             Err(error) => {
-                tracing::warn!("the discovery service that {address} is said to be: {error}");
+                tracing::warn!("cannot query the discovery service at {address}: {error}");
                 None
             }
         }
@@ -151,16 +151,16 @@ pub fn entry_address(entry: &DiscoveryEntry) -> String {
     if entry.service.is_empty() { host.to_string() } else { format!("{host}:{}", entry.service) }
 }
 
-/// Whether a record has a link-local address without an interface. The host queried an address that
-/// is not link-local, so it does not know the interface.
+/// Whether a record has a link-local address without an interface. This occurs if the address of
+/// the discovery service is not link-local: the host then does not know the interface.
 #[must_use]
 pub fn lacks_zone(entry: &DiscoveryEntry) -> bool {
     entry.address.parse::<Ipv6Addr>().is_ok_and(|it| it.is_unicast_link_local())
 }
 
-/// The URL of a record's subsystem: `None` if the record is not of a subsystem over TCP, or its
-/// address or port is invalid, since a peer may write anything into a record. The URL is printable
-/// ASCII.
+/// Returns the URL of a record's subsystem, in printable ASCII. Returns `None` if the record does
+/// not describe a subsystem over TCP. Also returns `None` for an invalid address or port, since a
+/// discovery service may put anything into a record.
 #[must_use]
 pub fn entry_url(entry: &DiscoveryEntry) -> Option<Url> {
     let port = match entry.service.as_str() {

@@ -1,4 +1,4 @@
-//! Errors of calls to the host, except those of block operations.
+//! Errors of calls to the host. Block operations have their own error type.
 
 use crate::control::Panicked;
 use crate::url::UrlError;
@@ -9,16 +9,16 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-/// Why a call to the host failed. Operations on blocks have errors of their own:
-/// [`BlockError`](farblock_block::BlockError).
+/// The reason why a call to the host failed. Block operations return
+/// [`BlockError`](farblock_block::BlockError) instead.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Error {
     /// The URL is malformed.
     Url(UrlError),
-    /// An option is invalid, with the reason.
+    /// An option is invalid. Contains the reason.
     Options(String),
-    /// The connection could not be made.
+    /// The host could not connect to the controller.
     Connect {
         /// The controller's address.
         address: String,
@@ -40,7 +40,7 @@ pub enum Error {
     Command {
         /// The command.
         what: String,
-        /// Its status.
+        /// The status of the command.
         status: Status,
     },
     /// The controller's answer is invalid, or describes an unsupported feature.
@@ -52,12 +52,12 @@ pub enum Error {
     },
     /// The namespace is not the expected one. Contains the difference.
     Namespace(String),
-    /// The target is not the one that the disk's other paths lead to, but a copy with the same
-    /// name. Contains the evidence.
+    /// The target is a copy with the same name as the target of the disk's other paths. Contains
+    /// the evidence.
     Twin(String),
-    /// The state for a successor could not be stored, with the reason.
+    /// The disk could not store the state for its successor. Contains the reason.
     Record(String),
-    /// The connection to the controller is lost.
+    /// The connection to the controller is lost. Contains the reason.
     Lost(Arc<str>),
     /// Too many admin commands are waiting.
     Busy,
@@ -65,7 +65,7 @@ pub enum Error {
     System(Arc<io::Error>),
 }
 
-/// The reason word of an error specific to TCP.
+/// The class of an error that is specific to TCP; see [`Error::reason`].
 fn tcp_reason(refusal: &TcpRefusal) -> &'static str {
     match refusal {
         TcpRefusal::DigestsRefused | TcpRefusal::DigestMismatch => "digest",
@@ -75,7 +75,7 @@ fn tcp_reason(refusal: &TcpRefusal) -> &'static str {
 }
 
 impl Error {
-    /// A word that classifies the error, for counters.
+    /// Returns a word that classifies the error, for counters.
     #[must_use]
     pub fn reason(&self) -> &'static str {
         use ConnectError as E;
@@ -125,13 +125,13 @@ impl fmt::Display for Error {
                 write!(f, "cannot connect to {subsystem} at {address}: {reason}")
             }
             Error::Authentication { address, subsystem, reason } => {
-                write!(f, "cannot authenticate anew with {subsystem} at {address}: {reason}")
+                write!(f, "cannot reauthenticate with {subsystem} at {address}: {reason}")
             }
             Error::Command { what, status } => write!(f, "{what} failed: {status}"),
             Error::Answer { what, reason } => write!(f, "{what}: {reason}"),
             Error::Lost(reason) => write!(f, "the connection to the controller is lost: {reason}"),
             Error::Busy => f.write_str("too many admin commands are waiting"),
-            Error::System(error) => write!(f, "the system refuses what is needed: {error}"),
+            Error::System(error) => write!(f, "the operating system refused a resource: {error}"),
         }
     }
 }

@@ -5,13 +5,13 @@ use std::sync::OnceLock;
 /// The function that protects the program's memory before it holds a key.
 static GUARD: OnceLock<fn()> = OnceLock::new();
 
-/// Sets a function to call before every read of a key; later calls have no effect. Without such a
-/// function the library changes nothing about its process.
+/// Sets a function that the library calls before every read of a key. Later calls have no effect.
+/// Without such a function the library changes no setting of its process.
 pub fn guard_by(guard: fn()) {
     let _ = GUARD.set(guard);
 }
 
-/// Call this before reading a key.
+/// Calls the function of [`guard_by`]. Call this before every read of a key.
 pub(crate) fn guard() {
     if let Some(guard) = GUARD.get() {
         guard();

@@ -1,12 +1,12 @@
-//! This host's identity: its NQN and its identifier.
+//! This host's identity: its NQN and its identifier. The host uses the first available source:
 //!
-//! The first available source applies:
+//! The host uses the first available source:
 //! 1. the options of the connection,
 //! 2. `/etc/nvme/hostnqn` and `/etc/nvme/hostid`, which nvme-cli keeps,
-//! 3. `hostid` in the user's configuration directory, made once at random. A service of systemd has
-//!    no `HOME`; then the user database has the user's home, so that root's services and root's
-//!    shells have one identity. A service whose user has no home keeps it in its state directory,
-//! 4. a random identity for this process, if none of these directories can be written.
+//! 3. `hostid` in the user's configuration directory, generated once at random. A systemd service
+//!    has no `HOME`: its home then comes from the user database, so that root's services and root's
+//!    shells have the same identity. A service without a home uses its state directory,
+//! 4. a random identity for this process, if the process can write to none of these directories.
 
 use crate::name;
 use farblock_wire::nqn::UUID_NQN_PREFIX;
@@ -24,7 +24,7 @@ use std::time::Duration;
 pub struct HostId(pub [u8; 16]);
 
 impl HostId {
-    /// A random identifier (UUID version 4).
+    /// Returns a random identifier (UUID version 4).
     ///
     /// # Errors
     /// If the system has no random numbers.
@@ -61,13 +61,13 @@ impl fmt::Debug for HostId {
     }
 }
 
-/// The text is not a UUID.
+/// The error for a text that is not a host identifier.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ParseHostIdError;
 
 impl fmt::Display for ParseHostIdError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a host identifier is a UUID that is not zero")
+        f.write_str("a host identifier is a UUID other than zero")
     }
 }
 
@@ -109,7 +109,8 @@ pub enum Source {
     System(PathBuf),
     /// The user's directory.
     User(PathBuf),
-    /// Random for this process, since the user's directory could not be written.
+    /// A random identity for this process, because the process could not write to the user's
+    /// directory.
     Process,
 }
 
@@ -123,13 +124,13 @@ pub struct HostIdentity {
 }
 
 impl HostIdentity {
-    /// This host's identity: read or made once per process.
+    /// This host's identity. The process reads or generates it once.
     #[must_use]
     pub fn of_this_host() -> &'static HostIdentity {
         &HostIdentity::and_source().0
     }
 
-    /// The identity and its source.
+    /// This host's identity and its source.
     #[must_use]
     pub fn and_source() -> &'static (HostIdentity, Source) {
         static IDENTITY: OnceLock<(HostIdentity, Source)> = OnceLock::new();
@@ -139,8 +140,8 @@ impl HostIdentity {
         })
     }
 
-    /// The identity of the arguments; this host's where they are `None`. Given only an NQN, the
-    /// identifier is the UUID in the NQN, or else this host's.
+    /// Returns the identity with the given values. A missing value is this host's own. But if only
+    /// an NQN is given, and it contains a UUID, that UUID is the identifier.
     #[must_use]
     pub fn with(nqn: Option<&str>, id: Option<HostId>) -> HostIdentity {
         match (nqn, id) {
@@ -160,11 +161,11 @@ fn id_of_nqn(nqn: &str) -> Option<HostId> {
     nqn.strip_prefix(UUID_NQN_PREFIX)?.parse().ok()
 }
 
-/// Where this user's identity may be: `farblock` in the user's configuration directory, and the
-/// state directory that systemd gives to a service.
+/// The directories that may hold this user's identity: `farblock` in the user's configuration
+/// directory, and the state directory that systemd gives to a service.
 fn user_directories() -> Vec<PathBuf> {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-    // Without the variable HOME, this function asks the user database.
+    // If HOME is not set, `home_dir` reads the user database.
     let home = || std::env::home_dir().filter(|home| home.is_absolute());
     let state = variable("STATE_DIRECTORY").map(PathBuf::from).filter(|path| path.is_absolute());
     directory_of(&variable, home).into_iter().chain(state).collect()
@@ -189,7 +190,7 @@ fn find(system: Option<&Path>, user: &[PathBuf]) -> (HostIdentity, Source) {
     if let Some((identity, system)) = system.and_then(|it| Some((from_system(it)?, it))) {
         return (identity, Source::System(system.to_owned()));
     }
-    let mut kept = Err(io::Error::other("there is no home directory"));
+    let mut kept = Err(io::Error::other("the user has no home directory"));
     for directory in user {
         kept = from_user(directory).map(|id| (id, Source::User(directory.clone())));
         if kept.is_ok() {
@@ -197,7 +198,7 @@ fn find(system: Option<&Path>, user: &[PathBuf]) -> (HostIdentity, Source) {
         }
     }
     let found = kept.or_else(|error| {
-        tracing::warn!(%error, "the host identity cannot be kept; it lasts for this process");
+        tracing::warn!(%error, "cannot store the host identity: this process uses a random one");
         HostId::random().map(|id| (id, Source::Process))
     });
     // Without random numbers, a fixed identity is better than no connection.
@@ -208,7 +209,7 @@ fn find(system: Option<&Path>, user: &[PathBuf]) -> (HostIdentity, Source) {
     (HostIdentity { nqn: id.to_nqn(), id }, source)
 }
 
-/// The first line that is neither empty nor a comment.
+/// Returns the first line that is neither empty nor a comment.
 fn first_line(text: &str) -> Option<&str> {
     text.lines().map(str::trim).find(|line| !line.is_empty() && !line.starts_with('#'))
 }
@@ -238,7 +239,7 @@ fn from_user(directory: &Path) -> io::Result<HostId> {
                     io::Error::other(format!("{}: {error}", path.display()))
                 });
             }
-            // Another process has just created it and is about to write.
+            // Another process has created the file and is about to write it.
             Ok(_) => std::thread::sleep(Duration::from_millis(5)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 fs::create_dir_all(directory)?;
@@ -263,7 +264,7 @@ fn from_user(directory: &Path) -> io::Result<HostId> {
 mod tests {
     use super::*;
 
-    /// A directory of this test's own, removed at the end.
+    /// A directory for one test, removed at its end.
     struct Scratch(PathBuf);
 
     impl Scratch {

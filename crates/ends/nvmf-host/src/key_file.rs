@@ -1,4 +1,5 @@
-//! Key files: one `DHHC-1:…:` or `NVMeTLSkey-1:…:` per line, readable only by the owner.
+//! Reads key files. Each line has one key (`DHHC-1:…:` or `NVMeTLSkey-1:…:`), and only the owner
+//! may read the file.
 
 pub use crate::guard::guard_by;
 
@@ -11,45 +12,45 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
-/// Largest file, in bytes: some lines of secrets and comments.
+/// Largest key file, in bytes: enough for some keys and comments.
 const FILE_BYTES_MAX: u64 = 4096;
-/// Most secrets in one file: two while one replaces the other.
+/// Most keys in one file: two, while a new key replaces an old one.
 const SECRETS_MAX: usize = 2;
 
 const SECRET_PREFIX: &str = "DHHC-1:";
 
 const TLS_PREFIX: &str = "NVMeTLSkey-1:";
 
-/// Prefix of names of systemd credentials (`LoadCredential=`).
+/// The prefix of the name of a systemd credential (`LoadCredential=`).
 pub const CREDENTIAL: &str = "credential:";
 
-/// Prefix of names of TLS keys in the kernel's keyrings. After it comes an identity, a key's serial
-/// number, or nothing for the keys of the host and subsystem.
+/// The prefix of a name for TLS keys in the kernel's keyrings. An identity or a key's serial number
+/// follows. If nothing follows, the name stands for all keys of the host and subsystem.
 pub const KEYRING: &str = "keyring:";
 
-/// Whether a name denotes a file.
+/// Whether a name is the path of a file.
 #[must_use]
 pub fn is_file(path: &Path) -> bool {
     let name = path.to_string_lossy();
     !name.starts_with(CREDENTIAL) && !name.starts_with(KEYRING)
 }
 
-/// Whether a name denotes keys in the kernel's keyrings.
+/// Whether a name stands for keys in the kernel's keyrings.
 #[must_use]
 pub fn is_keyring(path: &Path) -> bool {
     path.to_string_lossy().starts_with(KEYRING)
 }
 
-/// Reads the secrets of a file, or of `credential:NAME`: one secret, or two during a replacement,
-/// the new one first. Skips empty lines and lines that begin with `#`.
+/// Reads the secrets of a file or of `credential:NAME`. There is one secret, or two during a
+/// replacement, with the new secret first. Ignores empty lines and lines that begin with `#`.
 ///
 /// # Errors
-/// One sentence with the cause and the remedy; never with a part of a secret.
+/// One sentence with the cause and the remedy. It never contains a part of a secret.
 pub fn read(path: &Path) -> Result<Vec<Secret>, String> {
     parse(path, "secret", "farblock keys new", Secret::parse)
 }
 
-/// Reads the TLS keys of a file; otherwise as [`read`].
+/// Reads the TLS keys of a file or of `credential:NAME`, like [`read`].
 ///
 /// # Errors
 /// As [`read`].
@@ -71,41 +72,44 @@ fn parse<K, E: Display>(
         .map(|(index, line)| {
             let place = |error| {
                 let line = index + 1;
-                format!("{shown}, line {line}, is not a {what}: {error}; `{command}` makes one")
+                format!(
+                    "{shown}, line {line}, is not a {what}: {error}; create one with `{command}`"
+                )
             };
             parse(line).map_err(place)
         })
         .collect::<Result<_, _>>()?;
     match keys.len() {
-        0 => Err(format!("{shown} has no {what} in it; `{command}` makes one")),
+        0 => Err(format!("{shown} has no {what} in it; create one with `{command}`")),
         count if count > SECRETS_MAX => {
-            Err(format!("{shown} has {count} of them: keep the new one and the one before it"))
+            Err(format!("{shown} has {count} keys: keep only the new one and the previous one"))
         }
         _ => Ok(keys),
     }
 }
 
-/// Users that may have access to a file, as bits of its mode.
+/// The permission bits that a key file may have.
 const OWNER: u32 = 0o700;
-/// systemd grants a service's user access by an access control list, which appears in the group's
-/// bits. Other users cannot enter the directory.
+/// The permission bits that a credential may have. systemd gives a service's user access through an
+/// access control list, which appears in the bits of the group. Other users cannot enter the
+/// directory.
 const GROUP_AND_OWNER: u32 = 0o770;
 
-/// The path of a systemd credential of this service.
+/// Returns the path of a systemd credential of this service.
 fn credential(name: &str) -> Result<PathBuf, String> {
     if name.is_empty() || name.contains(['/', '\\']) || name.starts_with('.') {
-        return Err(format!("{CREDENTIAL}{name} names no credential: write its name alone"));
+        return Err(format!("{CREDENTIAL}{name} is not a credential: write only its name"));
     }
     let folder = std::env::var_os("CREDENTIALS_DIRECTORY").ok_or_else(|| {
         format!(
-            "there is no {CREDENTIAL}{name}: systemd gave this process none (LoadCredential= in \
-             its unit does), so name a file instead"
+            "there is no {CREDENTIAL}{name}: systemd gave this process no credentials (use \
+             LoadCredential= in its unit), so use a file instead"
         )
     })?;
     Ok(PathBuf::from(folder).join(name))
 }
 
-/// Reads a file that only its owner can read, or a credential.
+/// Reads the text of a file that only its owner can read, or of a credential.
 ///
 /// # Errors
 /// As [`read`].
@@ -117,20 +121,20 @@ fn has_key(text: &str) -> bool {
     text.contains(SECRET_PREFIX) || text.contains(TLS_PREFIX)
 }
 
-/// As [`text`]; `is_secret` says whether a text is a secret, which other users must not be able to
-/// read.
+/// As [`text`]. `is_secret` tells whether a text is secret: other users must then have no access to
+/// its file.
 fn text_with(path: &Path, is_secret: fn(&str) -> bool) -> Result<Zeroizing<String>, String> {
-    // Other users can read command lines and configurations, and an error must not contain the key.
+    // Other users can read command lines and configurations, so the error must not repeat the key.
     if has_key(&path.to_string_lossy()) {
         return Err(
-            "this is a key itself, which others may have read by now: make a new one, and \
-                    name the file that it is in"
+            "this is a key itself, which other users may have read: create a new key, and give \
+             the name of its file"
                 .to_owned(),
         );
     }
     if path.to_str().is_some_and(|text| text.starts_with(KEYRING)) {
         let shown = path.display();
-        return Err(format!("{shown}: a keyring has keys for TLS alone: name a file"));
+        return Err(format!("{shown}: a keyring has only TLS keys: use a file"));
     }
     if let Some(name) = path.to_str().and_then(|text| text.strip_prefix(CREDENTIAL)) {
         return text_open(&credential(name)?, GROUP_AND_OWNER, is_secret);
@@ -157,13 +161,13 @@ fn text_open(
     match readers {
         Err(_) if !is_secret(&text) => Err(format!(
             "{shown} is not a key file: no line in it begins with {SECRET_PREFIX} or {TLS_PREFIX}; \
-             name the file of the key"
+             give the name of the key's file"
         )),
         readers => readers.map(|()| text),
     }
 }
 
-/// Refuses a file that other users can read.
+/// Returns an error for a file that other users can read.
 #[cfg(unix)]
 fn check_readers(file: &Readable, path: &Path, allowed: u32) -> io::Result<Result<(), String>> {
     use std::os::unix::fs::MetadataExt;
@@ -174,13 +178,14 @@ fn check_readers(file: &Readable, path: &Path, allowed: u32) -> io::Result<Resul
     } else {
         let path = path.display();
         Err(format!(
-            "{path} is open to others than its owner (mode {mode:04o}): chmod 600 {path}, and \
-             replace what it holds if they may have read it"
+            "other users have access to {path} (mode {mode:04o}): run chmod 600 {path}, and \
+             replace the keys in it if these users may have read them"
         ))
     })
 }
 
-/// On other systems the access control list of the directory decides who can read.
+/// Accepts every file: on this system the access control list of the directory determines who can
+/// read it.
 #[cfg(not(unix))]
 fn check_readers(_: &Readable, _: &Path, _: u32) -> io::Result<Result<(), String>> {
     Ok(Ok(()))
@@ -233,7 +238,7 @@ mod tests {
             ("foreign", 0o644, "root:x:0:0\n", "is not a key file: no line in it begins with"),
             ("empty", 0o600, "# nothing\n", "has no secret in it"),
             ("odd", 0o400, "secret\n", "line 1, is not a secret"),
-            ("many", 0o600, &format!("{ONE}\n{ONE}\n{ONE}"), "has 3 of them"),
+            ("many", 0o600, &format!("{ONE}\n{ONE}\n{ONE}"), "has 3 keys"),
             ("long", 0o600, &"#".repeat(5000), "more than 4096 bytes"),
         ] {
             let path = file(name, mode, text);
@@ -241,8 +246,7 @@ mod tests {
             assert!(error.contains(sentence) && !error.contains("AAEC"), "{name}: {error}");
             std::fs::remove_file(path).unwrap();
         }
-        for (name, sentence) in [("", "its name alone"), ("../x", "its name alone"), ("x", "gave")]
-        {
+        for (name, sentence) in [("", "only its name"), ("../x", "only its name"), ("x", "gave")] {
             let error = read(Path::new(&format!("credential:{name}"))).unwrap_err();
             assert!(error.contains(sentence), "{error}");
         }

@@ -1,13 +1,15 @@
-//! TLS keys in the kernel's keyrings, where nvme-cli stores them in `.nvme` for the kernel's own
-//! host: each is a pre-shared key named by its identity.
+//! TLS keys in the kernel's keyrings. nvme-cli stores TLS keys in the keyring `.nvme` for the
+//! kernel's own host. Each is a pre-shared key, and its description is its identity.
 //!
-//! A name is `keyring:` followed by nothing (the keys of the host and subsystem), an identity, or a
-//! key's serial number (`keyctl show %:.nvme` shows both). The kernel controls access to keys. Keys
-//! in `.nvme` belong to root, and processes that possess the keyring can read them. So the host
-//! first links the keyring to its own process. It ignores readable keys of other users: any user
-//! can create a key with the name of any host.
+//! A name for keys is `keyring:` followed by an identity or a key's serial number (`keyctl show
+//! %:.nvme` shows both). Without these it stands for all keys of the host and subsystem.
 //!
-//! A process that has given up access to the kernel's keys lets another process read them
+//! The kernel controls access to keys. Keys in `.nvme` belong to root, and a process can read them
+//! if it possesses the keyring. So the host first links the keyring to its own process keyring. It
+//! ignores readable keys of other users, because any user can create a key with the name of any
+//! host.
+//!
+//! A process that has given up its access to the kernel's keys lets another process read them
 //! ([`read_by`], [`read`]).
 
 use crate::guard::guard;
@@ -22,9 +24,9 @@ use zeroize::Zeroizing;
 /// The kernel's list of keys visible to this process.
 const LIST: &str = "/proc/keys";
 const NVME: &str = ".nvme";
-/// Key types with a payload of bytes: NVMe's own, and that of `keyctl add user`.
+/// Key types whose payload is bytes: NVMe's own type, and the type of `keyctl add user`.
 const TYPES: [&str; 2] = ["psk", "user"];
-/// The only other user whose keys the host trusts.
+/// The user whose keys the host trusts besides its own user.
 const ROOT: u32 = 0;
 /// Largest payload of a key, in bytes.
 const KEY_BYTES_MAX: usize = 64;
@@ -37,19 +39,18 @@ struct Entry {
     description: String,
 }
 
-/// A function that reads the keys of a name for a host and a subsystem, as [`read`] does.
+/// A function that reads the keys with a name for a host and a subsystem, as [`read`] does.
 pub type Reader = dyn Fn(&str, &Identity<'_>) -> Result<Vec<TlsPsk>, String> + Send + Sync;
 
-/// The function that reads keys in another process.
+/// The function that lets another process read keys.
 static READER: OnceLock<Box<Reader>> = OnceLock::new();
 
-/// Sets the function that reads keys from now on, for the life of the process; later calls have no
-/// effect.
+/// Sets the function that reads keys from now on. Later calls have no effect.
 pub fn read_by(reader: Box<Reader>) {
     let _ = READER.set(reader);
 }
 
-/// Reads keys with the function set by [`read_by`], otherwise with [`read`].
+/// Reads keys with the function that [`read_by`] has set, or else with [`read`].
 pub(crate) fn ask(name: &str, identity: &Identity<'_>) -> Result<Vec<TlsPsk>, String> {
     guard();
     READER.get().map_or_else(|| read(name, identity), |reader| reader(name, identity))
@@ -58,27 +59,28 @@ pub(crate) fn ask(name: &str, identity: &Identity<'_>) -> Result<Vec<TlsPsk>, St
 /// Reads the keys of `name`, the part after `keyring:`.
 ///
 /// # Errors
-/// One sentence with the cause and the remedy; never with a part of a key.
+/// One sentence with the cause and the remedy. It never contains a part of a key.
 pub fn read(name: &str, identity: &Identity<'_>) -> Result<Vec<TlsPsk>, String> {
     let text = fs::read_to_string(LIST);
     let text = text.map_err(|error| {
         let error = words(&error);
-        format!("the kernel has no keyrings that can be looked at ({LIST}: {error}): use a file")
+        format!("cannot list the kernel's keyrings ({LIST}: {error}): use a file")
     })?;
     let own = KeyRing::from_special_id(KeyRingIdentifier::Process, true);
     let us = own.and_then(|own| own.metadata()).map(|metadata| metadata.get_uid()).ok();
     let is_trusted = |one: &Entry| one.owner == ROOT || Some(one.owner) == us;
     let all: Vec<Entry> = text.lines().filter_map(entry).filter(is_trusted).collect();
     if let Some(nvme) = all.iter().find(|one| one.kind == "keyring" && one.description == NVME) {
-        // If this fails, the keys are visible but perhaps not readable, which is reported later.
+        // If this fails, the process may be unable to read the keys that it sees. The read then
+        // reports this.
         let _ = own.and_then(|own| own.link_key(Key::from_id(KeySerialId(nvme.serial))));
     }
     let found = meant(&all, name, identity)?;
     readable(found.into_iter().map(|entry| key(entry, identity)))
 }
 
-/// The readable keys, or if there are none, the reason. The kernel still lists an expired key; this
-/// must not hide the others.
+/// Returns the readable keys, or, if there are none, the first error. The kernel still lists an
+/// expired key, which must not hide other keys.
 fn readable(keys: impl Iterator<Item = Result<TlsPsk, String>>) -> Result<Vec<TlsPsk>, String> {
     let (mut found, mut problem) = (Vec::new(), None);
     for key in keys {
@@ -97,7 +99,7 @@ fn readable(keys: impl Iterator<Item = Result<TlsPsk, String>>) -> Result<Vec<Tl
     }
 }
 
-/// The keys that a name denotes, with the newest form of identity first.
+/// Returns the keys for a name, with the newest form of identity first.
 fn meant<'a>(
     all: &'a [Entry],
     name: &str,
@@ -118,11 +120,11 @@ fn meant<'a>(
             name => format!("no key {name}"),
         };
         return Err(format!(
-            "the keyrings that can be looked at here have {what}: `keyctl show %:.nvme` lists what \
-             there is, `nvme check-tls-key --insert` adds one (as root)"
+            "the readable keyrings have {what}: list the existing keys with `keyctl show \
+             %:.nvme`, add a key with `nvme check-tls-key --insert` (as root)"
         ));
     }
-    // NVMe1 precedes NVMe0.
+    // Identities of the form NVMe1 come before those of NVMe0.
     found.sort_by(|one, other| other.description.cmp(&one.description));
     Ok(found)
 }
@@ -131,7 +133,7 @@ fn key(entry: &Entry, identity: &Identity<'_>) -> Result<TlsPsk, String> {
     let Entry { serial, description, .. } = entry;
     if !TlsPsk::is_for(description, identity.hostnqn, identity.subnqn) {
         return Err(format!(
-            "the key {serial} in the keyring is called \"{}\", which is not an identity of {} for \
+            "the key {serial} in the keyring is named \"{}\", which is not an identity of {} for \
              {}",
             description.escape_default(),
             identity.hostnqn,
@@ -142,19 +144,19 @@ fn key(entry: &Entry, identity: &Identity<'_>) -> Result<TlsPsk, String> {
     let length = Key::from_id(KeySerialId(*serial)).read(&mut *payload);
     let length = length.map_err(|error| {
         let reason = match error {
-            KeyError::AccessDenied => "it is root's, or another user's",
-            KeyError::KeyExpired => "it has expired: put it there again, or another one",
+            KeyError::AccessDenied => "it belongs to root or another user",
+            KeyError::KeyExpired => "it has expired: add it or another key again",
             KeyError::KeyRevoked => "it was revoked",
-            _ => "the kernel does not give it",
+            _ => "the kernel refuses access",
         };
         format!("cannot read the key {serial} in the keyring: {reason}")
     })?;
-    // The kernel also reports a length larger than the buffer.
+    // The kernel returns the true length even if it exceeds the buffer.
     let payload = payload.get(..length).unwrap_or(&[]);
     TlsPsk::given(description, payload).ok_or_else(|| {
         format!(
-            "the key {serial} in the keyring has {length} bytes, which is not what its identity \
-             says: it has to be the pre-shared key itself, as nvme-cli puts it there"
+            "the key {serial} in the keyring has {length} bytes, but its identity requires another \
+             length: the key must be the pre-shared key itself, as nvme-cli stores it"
         )
     })
 }
@@ -238,7 +240,7 @@ mod tests {
         for missing in ["4", "77", "NVMe0R02", "-1"] {
             assert!(found(missing).unwrap_err().contains("nvme check-tls-key"), "{missing}");
         }
-        // The serial number belongs to a key that is not a TLS key.
+        // These serial numbers belong to keys that are not for this host and subsystem.
         let refused = key(&all[2], &identity()).unwrap_err();
         assert!(refused.contains("not an identity"), "{refused}");
         let refused = key(&all[4], &identity()).unwrap_err();
@@ -255,13 +257,14 @@ mod tests {
         assert_eq!(readable(none.into_iter()), Err("expired".to_owned()));
     }
 
-    /// Creates a key in this process's keyring, which ends with the process.
+    /// Creates a key in this process's keyring. The kernel removes that keyring when the process
+    /// ends.
     fn put(description: &str, payload: &[u8]) -> i32 {
         let own = KeyRing::from_special_id(KeyRingIdentifier::Process, true).expect("a keyring");
         own.add_key(description, payload).expect("room for a key").get_id().0
     }
 
-    /// A valid key hides an expired one. Without a valid key, reading by serial number reports the
+    /// Reading without a serial number skips an expired key. Reading by serial number reports the
     /// expiry. The kernel may still list an expired key for a while.
     fn expire_one_after_the_other(host: &str, disk: &str, all: Vec<TlsPsk>) {
         let identity = Identity { hostnqn: host, hostid: [1; 16], subnqn: disk };
@@ -302,7 +305,7 @@ mod tests {
         let all = read("", &identity).expect("there are two");
         assert!(all[0].identity.starts_with("NVMe1R02") && all.len() == 2, "{all:?}");
         expire_one_after_the_other(host, disk, all);
-        // Payloads shorter or longer than their identity requires.
+        // These payloads are shorter or longer than their identity requires.
         for length in [1, 31, 33, 48, 64, 65, 1000] {
             let serial = put(&format!("NVMe1R01 {host} {disk} {length}"), &vec![1; length]);
             let refused = read(&serial.to_string(), &identity).unwrap_err();

@@ -1,4 +1,4 @@
-//! Identities of namespaces.
+//! The identity of a namespace, and its comparison.
 
 use farblock_proto::host::NamespaceInfo;
 
@@ -6,18 +6,18 @@ use farblock_proto::host::NamespaceInfo;
 /// namespace with this identity.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct KnownNamespace {
-    /// UUID, if it has one.
+    /// UUID, if the namespace has one.
     pub uuid: Option<[u8; 16]>,
-    /// Namespace globally unique identifier, if it has one.
+    /// Namespace globally unique identifier (NGUID), if the namespace has one.
     pub nguid: Option<[u8; 16]>,
-    /// IEEE extended unique identifier, if it has one.
+    /// IEEE extended unique identifier (EUI-64), if the namespace has one.
     pub eui64: Option<[u8; 8]>,
-    /// Serial number of its subsystem: used if the namespace has no identifier.
+    /// Serial number of the subsystem, which identifies a namespace without identifiers.
     pub serial: String,
     /// Bytes in a block.
     pub block_size: u32,
-    /// Whether completed writes are durable only after a flush. Not part of the identity. If users
-    /// were told that they need not flush, the disk stores this fact here.
+    /// Whether completed writes need a flush to be durable. This value is not part of the identity:
+    /// it records what the disk has told its users.
     pub volatile_cache: bool,
 }
 
@@ -39,18 +39,18 @@ impl KnownNamespace {
         self.uuid.is_some() || self.nguid.is_some() || self.eui64.is_some()
     }
 
-    /// Checks that `found` is this namespace, or returns the difference. Both have the same
-    /// namespace ID in a subsystem of the same name.
+    /// Checks that `found` is this namespace; returns the difference if not. The caller has
+    /// compared the namespace ID and the name of the subsystem.
     pub(crate) fn check(&self, found: &KnownNamespace) -> Result<(), String> {
         let differs = |name: &str, known: Option<&[u8]>, found: Option<&[u8]>| match (known, found)
         {
             (Some(known), Some(found)) if known != found => {
-                Some(format!("it has the {name} {} where {} was expected", Hex(found), Hex(known)))
+                Some(format!("it has the {name} {}, but {} was expected", Hex(found), Hex(known)))
             }
-            (Some(_), None) => Some(format!("it has no {name} any more")),
+            (Some(_), None) => Some(format!("it no longer has the {name}")),
             // An additional identifier of the same namespace is harmless.
             (None, Some(found)) if !self.is_named() => {
-                Some(format!("it has the {name} {} where none was expected", Hex(found)))
+                Some(format!("it has the {name} {}, but none was expected", Hex(found)))
             }
             _ => None,
         };
@@ -66,7 +66,7 @@ impl KnownNamespace {
             .or_else(|| {
                 (self.block_size != found.block_size).then(|| {
                     let (known, found) = (self.block_size, found.block_size);
-                    format!("its blocks have {found} bytes where {known} were expected")
+                    format!("its blocks have {found} bytes, but {known} were expected")
                 })
             });
         difference.map_or(Ok(()), Err)
@@ -77,7 +77,7 @@ fn slice<const N: usize>(id: &Option<[u8; N]>) -> Option<&[u8]> {
     id.as_ref().map(|id| id.as_slice())
 }
 
-/// Formats bytes as people compare them: 16 bytes as a UUID.
+/// Formats bytes in hexadecimal, and 16 bytes as a UUID.
 pub(crate) struct Hex<'a>(pub(crate) &'a [u8]);
 
 impl std::fmt::Display for Hex<'_> {
@@ -111,15 +111,16 @@ mod tests {
     fn every_identifier_is_compared() {
         let known = named();
         assert_eq!(known.check(&known), Ok(()));
-        // Serial number and cache do not belong to the identity of a namespace with identifiers.
+        // The serial number and the cache are not part of the identity of a namespace with
+        // identifiers.
         let found = KnownNamespace { serial: "S2".into(), volatile_cache: false, ..named() };
         assert_eq!(known.check(&found), Ok(()));
         for (found, text) in [
             (KnownNamespace { uuid: Some([9; 16]), ..named() }, "UUID 0909"),
             (KnownNamespace { nguid: Some([9; 16]), ..named() }, "NGUID 0909"),
             (KnownNamespace { eui64: Some([9; 8]), ..named() }, "EUI-64 0909"),
-            (KnownNamespace { uuid: None, ..named() }, "no UUID any more"),
-            (KnownNamespace { block_size: 4096, ..named() }, "4096 bytes where 512"),
+            (KnownNamespace { uuid: None, ..named() }, "no longer has the UUID"),
+            (KnownNamespace { block_size: 4096, ..named() }, "4096 bytes, but 512"),
         ] {
             let error = known.check(&found).expect_err(text);
             assert!(error.contains(text), "{error}");
@@ -133,8 +134,8 @@ mod tests {
         let other = KnownNamespace { serial: "S2".into(), ..nameless.clone() };
         assert!(nameless.check(&other).expect_err("another").contains("serial number \"S2\""));
         let error = nameless.check(&named()).expect_err("another");
-        assert!(error.contains("where none was expected"), "{error}");
-        // An additional identifier does not make it another namespace.
+        assert!(error.contains("but none was expected"), "{error}");
+        // A namespace with an additional identifier is still the same namespace.
         let eui64 = KnownNamespace { uuid: None, nguid: None, ..named() };
         assert_eq!(eui64.check(&named()), Ok(()));
     }

@@ -13,17 +13,17 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! One thread runs the admin queues of all controllers of a process. A [`RemoteNamespace`] is a
-//! [`Namespace`](farblock_block::Namespace) like any other: each of its queues lives on its user's
-//! event loop and has its own connection. If a connection is lost, the namespace fails all
-//! operations. A [`Disk`] reconnects, over one path or several: use it for anything long-lived. See
-//! [`disk`].
+//! One thread runs the admin queues of all controllers of a process. A [`RemoteNamespace`]
+//! implements [`Namespace`](farblock_block::Namespace). Each of its queues runs on the caller's
+//! event loop and has its own connection. When a connection is lost, the namespace fails all
+//! operations. A [`Disk`] reconnects, over one path or several: use a `Disk` for anything
+//! long-lived. See [`disk`].
 //!
 //! # Three ways to read and write
 //!
-//! Every namespace supports all of them.
+//! Every namespace supports all three ways.
 //!
-//! **Blocking**: [`Blocking`](farblock_block::blocking::Blocking), as above.
+//! **Blocking**: [`Blocking`](farblock_block::blocking::Blocking), as in the example above.
 //!
 //! **Async**: [`AsyncNamespace`](farblock_block::nonblocking::AsyncNamespace), with any executor.
 //!
@@ -64,7 +64,7 @@
 //!     queue.poll(&mut done);
 //!     for done in done.drain(..) {
 //!         done.result?;
-//!         // The operation's own buffer, to be used again.
+//!         // Return the operation's buffer to the pool.
 //!         done.buffer.into_iter().for_each(|buffer| reactor.buffers().give(buffer));
 //!     }
 //!     if queue.in_flight() > 0 {
@@ -78,23 +78,26 @@
 //!
 //! # Contract
 //!
-//! This is the contract of [`RemoteNamespace`]; [`disk`] has its own.
+//! This contract applies to [`RemoteNamespace`]. The module [`disk`] documents the contract of
+//! [`Disk`].
 //!
 //! **Every operation completes.** The controller is lost if it closes a connection, breaks the
 //! protocol, or does not answer a keep alive or a command in time. Operations in flight then fail
-//! with [`BlockError::Disconnected`](farblock_block::BlockError::Disconnected). It is unknown
-//! whether the failed writes were carried out. Later operations fail at once with the same error.
+//! with [`BlockError::Disconnected`](farblock_block::BlockError::Disconnected). The controller may
+//! or may not have executed the failed writes. Later operations fail at once with the same error.
 //!
 //! **The peer is not trusted.** Data from the controller can only fill the requested data buffers
 //! or cause an error.
 //!
-//! **Few retries are automatic.** The host retries connecting while the target has not released the
-//! previous queue or controller. It retries a command up to five times if the controller failed it
-//! without Do Not Retry, or if its data were damaged in transit.
+//! **Few retries are automatic.** The host repeats a connection attempt while the target still
+//! releases this host's previous queue or controller. The host repeats a command up to five times
+//! in two cases: the controller failed the command without Do Not Retry, or a digest showed that
+//! the data were damaged in transit.
 //!
 //! # Not implemented
 //!
-//! Metadata, RDMA. A time limit for name resolution: it takes as long as the system's resolver.
+//! This crate does not implement metadata or RDMA. It sets no time limit for name resolution, which
+//! takes as long as the system's resolver takes.
 
 mod admin;
 mod association;
@@ -135,12 +138,12 @@ pub use options::Options;
 pub use tcp_options::TcpOptions;
 pub use url::Url;
 
-/// Control of the threads that all hosts of a process share, for programs that fork.
+/// Control of the threads that all connections of a process share, for programs that fork.
 pub mod control_loops {
     pub use crate::control::{Held, hold};
 }
 
-/// An in-memory transport, for tests: [`Controller::connect_in_memory`] and its other end.
+/// The in-memory transport for tests: the types behind [`Controller::connect_in_memory`].
 #[cfg(feature = "memory")]
 pub mod memory {
     pub use crate::transport::memory::{Dial, Region, Wire};
@@ -149,13 +152,13 @@ pub mod memory {
 /// Values of [`Options::dhchap_hashes`] and [`Options::dhchap_dhgroups`].
 pub use farblock_secure::{Group, Hash};
 
-/// The commands that [`Controller::admin`] executes, and controllers' answers.
+/// Admin commands for [`Controller::admin`], and the parsed answers of controllers.
 pub use farblock_proto::host::{
     Command, ConnectError, ControllerInfo, Data, DiscoveryEntry, InfoError, NamespaceInfo, command,
 };
 pub use farblock_proto::tcp::TcpRefusal;
 
-/// Makes rustdoc compile the guide's code.
+/// Makes rustdoc compile the examples of `docs/library.md`.
 #[cfg(doctest)]
 #[doc = include_str!("../../../../docs/library.md")]
 struct Guide;

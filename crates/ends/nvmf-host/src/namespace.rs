@@ -1,4 +1,4 @@
-//! A remote namespace that implements the contract of block devices.
+//! A remote namespace that implements the [`Namespace`] contract.
 
 use crate::association::Association;
 use crate::control::Local;
@@ -14,11 +14,11 @@ use farblock_proto::host::{CommandLimits, ConnectError, InfoError, NamespaceInfo
 use farblock_reactor::{Reactor, TaskId};
 use std::sync::Arc;
 
-/// A namespace of a connected [`Controller`](crate::Controller), to read and write.
+/// A namespace of a connected [`Controller`](crate::Controller), for reads and writes.
 ///
-/// Each open queue has its own connection. Opening a queue waits for the network, up to the
-/// options' timeouts; no other call does. If other users share the event loop, use a
-/// [`Disk`](crate::Disk), which connects on other threads.
+/// Each open queue has its own connection. The call that opens a queue waits for the network, up to
+/// the timeouts in the options. No other call waits. If other users share the event loop, use a
+/// [`Disk`](crate::Disk), which connects on another thread.
 #[derive(Clone)]
 pub struct RemoteNamespace {
     association: Arc<Association>,
@@ -42,13 +42,13 @@ impl RemoteNamespace {
             let info = association.namespace_info(nsid).await?;
             let most = association.command_limits().await?;
             let namespace = RemoteNamespace::new(Arc::clone(association), info, most);
-            // No change came in between. The admin queue handles later ones, because this namespace
-            // is now in use.
+            // The namespace did not change meanwhile. The admin queue handles later changes,
+            // because the namespace is now in use.
             if association.shared().changes() == changes {
                 return Ok(namespace);
             }
         }
-        Err(Error::Lost("its namespaces change all the time".into()))
+        Err(Error::Lost("its namespaces change too often".into()))
     }
 
     fn new(
@@ -78,21 +78,21 @@ impl RemoteNamespace {
         self.state.known()
     }
 
-    /// UUIDs of the namespace and of its remote parts.
+    /// The UUIDs of the namespace and of its remote parts.
     pub(crate) fn contents(&self) -> Vec<[u8; 16]> {
         self.state.contents()
     }
 
-    /// The namespace's properties when it was looked up.
+    /// The namespace's properties at the time of the lookup.
     #[must_use]
     pub fn info(&self) -> &NamespaceInfo {
         &self.info
     }
 
-    /// As [`Namespace::open`], with a detailed error.
+    /// As [`Namespace::open`], but with a detailed error.
     ///
     /// # Errors
-    /// If the controller has no queue left.
+    /// If the controller has no I/O queue left, or the host cannot connect one.
     pub fn open_queue(&self, reactor: &Reactor, parent: TaskId) -> Result<Box<dyn Queue>, Error> {
         let (namespace, control) = (self.clone(), Arc::clone(self.association.control()));
         let connected = control.run(|local| async move { namespace.connect_queue(&local).await });
@@ -100,7 +100,7 @@ impl RemoteNamespace {
         Ok(Box::new(connected.unwrap_or_else(lost)?.settle(reactor, parent)?))
     }
 
-    /// Connects a queue that is not yet on a user's event loop: the part of opening that waits.
+    /// Connects a queue for any event loop. This is the part of opening a queue that waits.
     pub(crate) async fn connect_queue(&self, local: &Local) -> Result<ConnectedQueue, Error> {
         let shared = self.association.shared();
         if shared.is_lost() {
@@ -127,8 +127,8 @@ impl RemoteNamespace {
         Settings {
             nsid: self.info.nsid,
             depth: info.queue_depth(options.queue_depth),
-            // Send at least one block, even if the controller's limit is lower and it will refuse
-            // the command.
+            // Send at least one block, even if the controller's limit is lower and the controller
+            // will refuse the command.
             command_bytes: (most / block_size).max(1) * block_size,
             in_capsule_bytes: if options.in_capsule { in_capsule_bytes } else { 0 },
             write_zeroes: info.has_write_zeroes(),
@@ -169,7 +169,7 @@ impl Namespace for RemoteNamespace {
 
     fn open(&self, reactor: &Reactor, parent: TaskId) -> Result<Box<dyn Queue>, BlockError> {
         self.open_queue(reactor, parent).map_err(|error| {
-            tracing::warn!("no queue: {error}");
+            tracing::warn!("cannot open an I/O queue: {error}");
             match error {
                 Error::System(_) => BlockError::NoResources,
                 Error::Connect {
@@ -182,8 +182,8 @@ impl Namespace for RemoteNamespace {
     }
 }
 
-/// A connected I/O queue on its way to an event loop. It owns its identifier until it is settled or
-/// dropped.
+/// A connected I/O queue that is not on an event loop yet. It owns its queue identifier until the
+/// move to an event loop or the drop.
 pub(crate) struct ConnectedQueue {
     namespace: RemoteNamespace,
     qid: u16,
@@ -193,9 +193,9 @@ pub(crate) struct ConnectedQueue {
 }
 
 impl ConnectedQueue {
-    /// Puts the queue on an event loop, without waiting.
+    /// Moves the queue to an event loop. Does not wait.
     pub(crate) fn settle(mut self, reactor: &Reactor, parent: TaskId) -> Result<IoQueue, Error> {
-        let connected = self.connected.take().expect("it is settled once");
+        let connected = self.connected.take().expect("a queue moves once");
         let association = (Arc::clone(&self.namespace.association), self.qid);
         let (state, settings) = (Arc::clone(&self.namespace.state), self.settings.clone());
         let queue = IoQueue::new(reactor, parent, connected, state, settings, association);

@@ -16,35 +16,39 @@ pub struct Options {
     pub hostnqn: Option<String>,
     /// Host identifier, instead of this machine's.
     pub hostid: Option<HostId>,
-    /// The file with this host's secret (DH-HMAC-CHAP), for controllers that require it; see
-    /// [`key_file`](crate::key_file). Read for each queue that connects.
+    /// The file with this host's secret (DH-HMAC-CHAP), for controllers that require
+    /// authentication; see [`key_file`](crate::key_file). The host reads the file again for each
+    /// queue that it connects.
     pub dhchap_secret: Option<PathBuf>,
-    /// The file with the controller's secret, if the controller must authenticate, too.
+    /// The file with the controller's secret. If set, the controller must authenticate, too.
     pub dhchap_ctrl_secret: Option<PathBuf>,
-    /// Hash functions allowed in authentication; empty: all. Connecting fails if the controller
-    /// accepts none of them.
+    /// Hash functions allowed in authentication; empty for all. The connection fails if the
+    /// controller accepts none of them.
     pub dhchap_hashes: Vec<Hash>,
-    /// Diffie-Hellman groups allowed in authentication; empty: all.
+    /// Diffie-Hellman groups allowed in authentication; empty for all.
     pub dhchap_dhgroups: Vec<Group>,
     /// TCP options.
     pub tcp: TcpOptions,
-    /// Keep alive timeout: after this long without traffic, either side closes the connection.
-    /// Zero: never. Connections to a discovery service by the well-known NQN do not use it.
+    /// Keep alive timeout: after this time without traffic, either side closes the connection. Zero
+    /// means never. Connections to a discovery service with the well-known NQN ignore this option.
     pub keep_alive: Duration,
-    /// Time in which the host must detect an unresponsive controller. If this is shorter than the
+    /// The time in which the host must detect an unresponsive controller. If it is shorter than the
     /// keep alive timeout, the host sends keep alives more often.
     pub path_timeout: Option<Duration>,
-    /// Time limit of each step of connecting: the connection, and each answer.
+    /// Time limit for each step of a connection attempt: the TCP connection, and each answer.
     pub connect_timeout: Duration,
-    /// Time limit of a command; the host then drops the connection. Zero: unlimited.
+    /// Time limit for a command. When it expires, the host drops the connection. Zero means no
+    /// limit.
     pub io_timeout: Duration,
-    /// Commands in flight per I/O queue, if the controller allows as many.
+    /// The maximum number of commands in flight on each I/O queue, if the controller allows as
+    /// many.
     pub queue_depth: u16,
-    /// I/O queues to request from the controller: the most that can be open at once.
+    /// The number of I/O queues to request from the controller. This is the maximum number of open
+    /// queues.
     pub queues: u16,
     /// Whether to send small writes in the command capsule, if the controller accepts them there.
     pub in_capsule: bool,
-    /// The event loop of the admin queue. I/O queues live on their users' loops.
+    /// The engine of the event loop for the admin queue. I/O queues run on their users' loops.
     pub engine: EngineKind,
 }
 
@@ -71,7 +75,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// These options, with the digests, identity and secrets that the URL sets.
+    /// Returns these options with the digests, identity and secrets that the URL sets.
     #[must_use]
     pub fn with_url(&self, url: &Url) -> Options {
         fn first<T: Clone>(url: &[T], own: &[T]) -> Vec<T> {
@@ -92,7 +96,7 @@ impl Options {
         }
     }
 
-    /// The host identity of these options: this machine's where they set none.
+    /// Returns the host identity of these options. Values that they do not set are this machine's.
     #[must_use]
     pub fn identity(&self) -> HostIdentity {
         HostIdentity::with(self.hostnqn.as_deref(), self.hostid)

@@ -1,10 +1,10 @@
-//! An I/O queue: turns operations into commands on its own connection.
+//! An I/O queue. It turns operations into commands on its own connection.
 //!
-//! A [`RemoteQueue`] lives on its user's event loop, as a child task of the user's. It splits an
+//! A [`RemoteQueue`] runs on its user's event loop, as a child of the user's task. It splits an
 //! operation into commands no larger than the controller allows. These commands share the
-//! operation's buffer, of which the connection borrows ranges. Commands wait in order for a free
-//! slot. The queue sends all operations submitted between two calls of `poll` as one batch, over
-//! its [transport](crate::transport).
+//! operation's buffer: the connection borrows ranges of it. Commands wait in order for a free slot.
+//! The queue sends all operations submitted between two calls of `poll` as one batch, over its
+//! [transport](crate::transport).
 
 mod carried;
 mod table;
@@ -21,30 +21,30 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use table::Table;
 
-/// Age in ticks at which a command has timed out.
+/// The age in ticks at which a command has timed out.
 pub(crate) const TICKS_PER_TIMEOUT: u32 = 8;
 
 /// Parameters of a queue that depend on its controller and namespace.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) nsid: u32,
-    /// The most commands in flight.
+    /// The maximum number of commands in flight.
     pub(crate) depth: u16,
-    /// Most bytes per command: a multiple of the block size.
+    /// The maximum number of bytes per command, a multiple of the block size.
     pub(crate) command_bytes: u32,
-    /// Most data bytes in a capsule.
+    /// The maximum number of data bytes in a capsule.
     pub(crate) in_capsule_bytes: u32,
     pub(crate) write_zeroes: bool,
-    /// Most blocks per Write Zeroes command.
+    /// The maximum number of blocks per Write Zeroes command.
     pub(crate) zeroes_blocks: u32,
-    /// Most blocks per Dataset Management command.
+    /// The maximum number of blocks per Dataset Management command.
     pub(crate) deallocate_blocks: u32,
     pub(crate) io_timeout: Duration,
     /// The controller's retry delays (CRDT1 to CRDT3).
     pub(crate) retry_delays: [Duration; 3],
 }
 
-/// One I/O queue of a remote namespace; see the module's text.
+/// One I/O queue of a remote namespace; see the module documentation.
 pub(crate) struct RemoteQueue<T: Transport> {
     reactor: Reactor,
     task: TaskId,
@@ -95,7 +95,7 @@ impl<T: Transport> RemoteQueue<T> {
         })
     }
 
-    /// Counts a tick for command timeouts, so that no command needs a clock reading.
+    /// Counts a tick. Ticks measure the age of commands, so that no command needs a clock reading.
     fn handle_timer(&mut self) {
         let now = os::now();
         self.timer = None;
@@ -123,7 +123,7 @@ impl<T: Transport> RemoteQueue<T> {
         }
     }
 
-    /// Whether the connection is lost. All operations that were not answered in full then fail.
+    /// Whether the connection is lost. All operations without a complete answer then fail.
     pub(crate) fn is_lost(&self) -> bool {
         self.table.is_lost()
     }
@@ -157,7 +157,7 @@ impl<T: Transport> RemoteQueue<T> {
         let loss = self.link.loss().expect("a connection that is not open has a reason");
         tracing::info!(queue = self.qid, "the connection of an I/O queue is lost: {loss}");
         self.association.shared().note_loss(loss);
-        // Operations may have been submitted since the loss.
+        // The user may have submitted operations since the loss.
         self.link.discard(&mut self.table);
         self.table.lose();
     }

@@ -1,11 +1,11 @@
-//! Opens files for reading, including pipes (`<(pass show key)`, `/dev/stdin`). By default, the
-//! system blocks the opener of a pipe until a writer opens it.
+//! Opens files for reading, including pipes (`<(pass show key)`, `/dev/stdin`). Normally an open of
+//! a pipe blocks until a writer opens the pipe.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
 use std::path::Path;
 
-/// A file that can be read; if it is a pipe, a writer has opened it.
+/// A file open for reading. If the file is a pipe, a writer has opened it.
 #[derive(Debug)]
 pub struct Readable {
     file: File,
@@ -17,7 +17,7 @@ impl Readable {
     /// Opens a file.
     ///
     /// # Errors
-    /// As the system reports; also for a pipe that no writer opens within a few seconds.
+    /// As the system reports. Also an error for a pipe that no writer opens within 3 seconds.
     pub fn open(path: &Path) -> io::Result<Self> {
         #[cfg(unix)]
         return unix::open(path);
@@ -57,11 +57,11 @@ mod unix {
     use std::path::Path;
     use std::time::Duration;
 
-    /// Time for the writer, which a shell may start at the same time, to open its end.
+    /// Time limit for the writer to open the pipe: a shell may start the writer at the same time.
     const GRACE: Duration = Duration::from_secs(3);
     const STEP: Duration = Duration::from_millis(20);
 
-    /// Opens a file without waiting for a writer; later reads wait for data.
+    /// Opens a file without an unlimited wait for a writer. Later reads wait for data.
     pub(super) fn open(path: &Path) -> io::Result<Readable> {
         let without_waiting = OFlags::NONBLOCK.bits() as i32;
         let file = File::options().read(true).custom_flags(without_waiting).open(path)?;
@@ -74,7 +74,7 @@ mod unix {
         Ok(Readable { file, first })
     }
 
-    /// The first byte of a pipe, if available.
+    /// Waits for a writer of the pipe. Returns the pipe's first byte, if the writer has sent any.
     fn first(mut pipe: &File) -> io::Result<Option<u8>> {
         let mut byte = [0];
         for _ in 0..GRACE.as_millis() / STEP.as_millis() {
@@ -88,7 +88,7 @@ mod unix {
             }
         }
         Err(io::Error::other(
-            "it is a pipe, and nobody writes to it: name a file, or start first what writes",
+            "it is a pipe without a writer: use a file, or start the writer first",
         ))
     }
 }
@@ -105,7 +105,7 @@ mod tests {
         let _ = std::fs::remove_file(&path);
         assert!(Command::new("mkfifo").arg(&path).status().expect("it runs").success());
         let refused = Readable::open(&path).expect_err("nobody writes").to_string();
-        assert!(refused.contains("nobody writes to it"), "{refused}");
+        assert!(refused.contains("a pipe without a writer"), "{refused}");
         for (late, said) in [(false, "at once"), (true, "later")] {
             let writer = std::thread::spawn({
                 let path = path.clone();

@@ -1,5 +1,5 @@
 //! State that a controller's admin queue, I/O queues and users share. Operations take no lock:
-//! queues read one flag, and their namespace's atomic values.
+//! queues read one flag and the atomic values of their namespace.
 
 use crate::control::{self, Sender};
 use crate::error::Error;
@@ -22,12 +22,12 @@ pub(crate) struct AdminRequest {
     pub(crate) reply: Sender<Answer>,
 }
 
-/// An event of a controller, reported to its watcher at once and from any thread.
+/// An event of a controller. Any thread may report it to the controller's watcher, without delay.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Notice {
     /// The controller is lost.
     Lost,
-    /// The properties of a namespace in use were read again.
+    /// The admin queue has read the properties of a namespace in use again.
     Namespace(u32),
     /// The access states of namespaces (ANA) may have changed.
     Access,
@@ -35,7 +35,7 @@ pub(crate) enum Notice {
 
 type Watcher = Box<dyn Fn(Notice) + Send + Sync>;
 
-/// State of a controller; see the module's text.
+/// The shared state of a controller; see the module documentation.
 #[derive(Default)]
 pub(crate) struct ControllerShared {
     lost: AtomicBool,
@@ -43,15 +43,14 @@ pub(crate) struct ControllerShared {
     state: Mutex<AdminState>,
     watcher: OnceLock<Watcher>,
     namespaces: Mutex<HashMap<u32, Weak<NamespaceState>>>,
-    /// The number of reported namespace changes.
+    /// The number of namespace changes that the controller reported.
     changes: AtomicU64,
 }
 
 #[derive(Default)]
 struct AdminState {
     reason: Option<Arc<str>>,
-    /// Why the first of its connections was lost, and whether because the controller broke the
-    /// protocol.
+    /// The reason of the first loss of a connection, and whether the controller broke the protocol.
     loss: Option<(Arc<str>, bool)>,
     requests: VecDeque<AdminRequest>,
     admin: Option<Waker>,
@@ -63,8 +62,8 @@ struct AdminState {
 #[derive(Default)]
 struct Queues {
     used: Vec<bool>,
-    /// Where to search next. A queue just released is reused last, because the controller may still
-    /// be closing it.
+    /// The index where the next search starts. A queue that was just released is reused last,
+    /// because the controller may still be closing it.
     next: usize,
 }
 
@@ -87,11 +86,11 @@ impl ControllerShared {
     /// The error for operations that need the lost controller.
     pub(crate) fn lost_error(&self) -> Error {
         let reason = self.state().reason.clone();
-        Error::Lost(reason.unwrap_or_else(|| "it was shut down".into()))
+        Error::Lost(reason.unwrap_or_else(|| "the host shut the controller down".into()))
     }
 
-    /// Notes why a connection of the controller is lost. Later losses do not replace a breach of
-    /// the protocol, since it explains them.
+    /// Records why a connection of the controller is lost. Later losses do not replace a breach of
+    /// the protocol, which explains them.
     pub(crate) fn note_loss(&self, loss: &Loss) {
         let noted = &mut self.state().loss;
         if noted.is_none() || (loss.is_breach() && noted.as_ref().is_some_and(|(_, is)| !is)) {
@@ -109,8 +108,8 @@ impl ControllerShared {
         self.state().loss.as_ref().filter(|(_, is_breach)| *is_breach).map(|(why, _)| why.clone())
     }
 
-    /// Marks the controller as lost, fails waiting requests and wakes every queue. Later reasons do
-    /// not replace the first.
+    /// Marks the controller as lost, fails waiting requests and wakes every queue. A later reason
+    /// does not replace the first one.
     pub(crate) fn lose(&self, reason: &str) {
         let mut state = self.state();
         let reason = Arc::clone(state.reason.get_or_insert_with(|| reason.into()));
@@ -126,13 +125,13 @@ impl ControllerShared {
         self.notify(Notice::Lost);
     }
 
-    /// Loses the controller on purpose: closes every connection at once, without a shutdown.
+    /// Gives up the controller: closes every connection at once, without a shutdown.
     pub(crate) fn abort(&self, reason: &str) {
         self.lose(reason);
         self.wake_admin(&self.state());
     }
 
-    /// Sets the one watcher, which receives all later events.
+    /// Sets the controller's only watcher, which receives all later events.
     pub(crate) fn watch(&self, watcher: Watcher) {
         assert!(self.watcher.set(watcher).is_ok(), "a controller has one watcher");
     }
@@ -163,7 +162,7 @@ impl ControllerShared {
         }
     }
 
-    /// Hands a request to the admin queue.
+    /// Passes a request to the admin queue.
     pub(crate) fn request(&self, request: AdminRequest) -> Result<(), Error> {
         let mut state = self.state();
         if let Some(reason) = &state.reason {
@@ -217,7 +216,7 @@ impl ControllerShared {
         let mut namespaces = self.namespaces();
         namespaces.retain(|_, state| state.strong_count() > 0);
         if let Some(state) = namespaces.get(&info.nsid).and_then(Weak::upgrade) {
-            // If false, another namespace has replaced the one in use.
+            // If this returns false, another namespace has replaced the one in use.
             if state.refresh(Some(info)) {
                 return state;
             }
@@ -229,7 +228,7 @@ impl ControllerShared {
         state
     }
 
-    /// Notes that the controller reported changed namespaces.
+    /// Records that the controller reported changed namespaces.
     pub(crate) fn namespaces_changed(&self) {
         self.changes.fetch_add(1, Ordering::AcqRel);
     }
@@ -244,8 +243,9 @@ impl ControllerShared {
         namespaces.iter().filter(|(_, state)| state.strong_count() > 0).map(|(id, _)| *id).collect()
     }
 
-    /// Updates a namespace from the controller's answer; `None`: the namespace was removed. Returns
-    /// the namespace if its geometry changed and [`NamespaceState::tell`] is not running yet.
+    /// Updates a namespace from the controller's answer; `None` means that the namespace was
+    /// removed. Returns the namespace if the caller must run [`NamespaceState::tell`]: the geometry
+    /// has changed, and that function does not run yet.
     #[must_use]
     pub(crate) fn refresh(
         &self,
@@ -261,7 +261,7 @@ impl ControllerShared {
     }
 }
 
-/// Sizes and features of a namespace; values that can change are the present ones.
+/// Sizes, features and identity of a namespace. The changeable values are atomic and up to date.
 pub(crate) struct NamespaceState {
     geometry: Geometry,
     known: KnownNamespace,
@@ -271,7 +271,7 @@ pub(crate) struct NamespaceState {
     /// UUIDs of the remote namespaces of which this one consists.
     contents: Mutex<Vec<[u8; 16]>>,
     changes: Changes,
-    /// Changes not yet reported to listeners.
+    /// The number of changes not yet reported to listeners.
     untold: AtomicU64,
 }
 
@@ -289,8 +289,8 @@ impl NamespaceState {
         }
     }
 
-    /// Reports geometry changes to listeners, one report at a time. A report may stand for several
-    /// changes, since a controller can report them faster than listeners handle them.
+    /// Reports geometry changes to listeners, one report at a time. One report may cover several
+    /// changes, because a controller may report changes faster than listeners handle them.
     pub(crate) async fn tell(&self) {
         loop {
             let told = self.untold.load(Ordering::Acquire);
@@ -301,12 +301,12 @@ impl NamespaceState {
         }
     }
 
-    /// The namespace's identity when it was looked up.
+    /// The namespace's identity at the time of the lookup.
     pub(crate) fn known(&self) -> &KnownNamespace {
         &self.known
     }
 
-    /// Listeners for changes that the controller reports.
+    /// The listeners for changes that the controller reports.
     pub(crate) fn changes(&self) -> &Changes {
         &self.changes
     }
@@ -320,7 +320,7 @@ impl NamespaceState {
         }
     }
 
-    /// UUIDs of the namespace and of its remote parts, as last reported by its target.
+    /// The UUIDs of the namespace and of its remote parts, as last reported by the target.
     pub(crate) fn contents(&self) -> Vec<[u8; 16]> {
         let contents = self.contents.lock().unwrap_or_else(PoisonError::into_inner);
         self.known.uuid.iter().chain(&*contents).copied().collect()
@@ -332,7 +332,7 @@ impl NamespaceState {
         contents.extend_from_slice(uuids);
     }
 
-    /// Updates changeable values; returns whether any changed.
+    /// Updates the changeable values. Returns whether any of them changed.
     pub(crate) fn set(&self, geometry: Geometry) -> bool {
         let blocks = self.blocks.swap(geometry.blocks, Ordering::Relaxed);
         let read_only = self.read_only.swap(geometry.read_only, Ordering::Relaxed);
@@ -341,14 +341,17 @@ impl NamespaceState {
             != (geometry.blocks, geometry.read_only, geometry.volatile_cache)
     }
 
-    /// Updates from the controller's answer. If that describes another namespace, marks this one as
-    /// gone and returns false.
+    /// Updates the values from the controller's answer. If the answer describes another namespace,
+    /// marks this one as removed and returns false.
     fn refresh(&self, info: Option<&NamespaceInfo>) -> bool {
         let info = info.filter(|info| {
             let found = KnownNamespace::new(info, &self.known.serial, self.known.volatile_cache);
             let same = self.known.check(&found);
             if let Err(difference) = &same {
-                tracing::warn!(nsid = info.nsid, "another namespace took its place: {difference}");
+                tracing::warn!(
+                    nsid = info.nsid,
+                    "another namespace replaced a namespace in use: {difference}"
+                );
             }
             same.is_ok()
         });
@@ -412,7 +415,7 @@ mod tests {
         assert!(shared.used_namespaces().is_empty());
     }
 
-    /// While a listener is slow, further changes start no more threads.
+    /// While a listener handles one report, further changes start no more reports.
     #[test]
     fn changes_are_told_one_after_the_other_and_the_last_of_them_is() {
         let shared = ControllerShared::new(1);

@@ -7,7 +7,8 @@ use farblock_wire::Status;
 use farblock_wire::status::StatusType;
 use std::time::Instant;
 
-/// The error of an operation whose command ended with `status`. Log the status itself.
+/// Returns the error of an operation whose command ended with `status`. The caller logs the status
+/// itself.
 pub(crate) fn block_error(status: Status, command: Command) -> BlockError {
     let failed = if command.reads() { BlockError::ReadFailed } else { BlockError::WriteFailed };
     match Status(status.code()) {
@@ -32,8 +33,8 @@ pub(crate) fn block_error(status: Status, command: Command) -> BlockError {
     }
 }
 
-/// Logs a bounded number of failures. The submitter of an operation gets an error with a text for
-/// people; these lines give the details.
+/// Limits the log lines about failed commands. The submitter of an operation gets a readable error;
+/// these lines add the details.
 #[derive(Default)]
 pub(crate) struct Failures {
     since: Option<Instant>,
@@ -42,7 +43,7 @@ pub(crate) struct Failures {
 }
 
 impl Failures {
-    /// Logs, or counts suppressed lines.
+    /// Calls `log`, or counts a suppressed line.
     pub(crate) fn log(&mut self, log: impl FnOnce()) {
         let now = os::now();
         let over = |since| now.saturating_duration_since(since) >= limits::LOG_PERIOD;

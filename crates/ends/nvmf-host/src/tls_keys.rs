@@ -1,4 +1,4 @@
-//! TLS keys by their names: in files, or in the kernel's keyrings.
+//! Reads TLS keys from files or from the kernel's keyrings.
 
 use crate::key_file::{KEYRING, read_tls};
 #[cfg(target_os = "linux")]
@@ -8,17 +8,18 @@ use farblock_secure::{TlsKey, TlsPsk};
 use farblock_wire::nqn::DISCOVERY_NQN;
 use std::path::Path;
 
-/// Reads a host's TLS keys for a subsystem: from a file as [`read_tls`], or from the kernel's
-/// keyrings. From these it also reads the host's keys for discovery.
+/// Reads a host's TLS keys for a subsystem. The keys come from a file, as with [`read_tls`], or
+/// from the kernel's keyrings. If the path selects no particular key in the keyrings, the result
+/// includes the host's keys for discovery.
 ///
 /// # Errors
 /// As [`key_file::read`](crate::key_file::read).
 pub fn read(path: &Path, host: &str, subsystem: &str) -> Result<Vec<TlsKey>, String> {
     let Some(name) = in_keyring(path) else { return read_tls(path) };
-    // Only the two names identify a key.
+    // The NQNs of the host and the subsystem identify a key. The host identifier is not used.
     let of = |subnqn| in_kernel(name, &Identity { hostnqn: host, hostid: [0; 16], subnqn });
     let mut keys = of(subsystem)?;
-    // A key given by identity or number is only for these names.
+    // A key that the path selects by identity or number belongs to these two NQNs only.
     if name.is_empty() {
         keys.extend(of(DISCOVERY_NQN).unwrap_or_default());
     }
@@ -34,7 +35,7 @@ pub(crate) fn psks(path: &Path, identity: &Identity<'_>) -> Result<Vec<TlsPsk>, 
     Ok(keys.iter().flat_map(|key| key.psks(identity.hostnqn, identity.subnqn)).collect())
 }
 
-/// The name of keys in the kernel's keyrings; `None` for a file's path.
+/// The part of the path that selects keys in the kernel's keyrings; `None` for the path of a file.
 fn in_keyring(path: &Path) -> Option<&str> {
     path.to_str()?.strip_prefix(KEYRING)
 }
@@ -46,5 +47,5 @@ fn in_kernel(name: &str, identity: &Identity<'_>) -> Result<Vec<TlsPsk>, String>
 
 #[cfg(not(target_os = "linux"))]
 fn in_kernel(_: &str, _: &Identity<'_>) -> Result<Vec<TlsPsk>, String> {
-    Err("there are no keyrings on this system: name a file".to_owned())
+    Err("this system has no kernel keyrings: give the path of a key file".to_owned())
 }

@@ -4,7 +4,7 @@
 //! nvme+tcp://storage.example:4420/nqn.2024-01.example:disk?ns=1&data-digest=1
 //! ```
 //! The address is a name, an IPv4 address, or an IPv6 address in brackets. The default port is
-//! 4420; without a subsystem, the URL leads to a discovery service. In names and values,
+//! 4420. A URL without a subsystem leads to a discovery service. In names and values,
 //! percent-encoding (`%20`) stands for reserved bytes.
 //!
 //! Parameters:
@@ -34,7 +34,7 @@ pub const SCHEME: &str = "nvme+tcp://";
 /// A parsed URL; see the [module](self).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Url {
-    /// Name or address; an IPv6 address has no brackets here.
+    /// A name or an address. An IPv6 address has no brackets here.
     pub host: String,
     /// The port, if given.
     pub port: Option<u16>,
@@ -50,9 +50,9 @@ pub struct Url {
     pub dhchap_secret: Option<PathBuf>,
     /// File with the controller's secret (`dhchap-ctrl-secret`).
     pub dhchap_ctrl_secret: Option<PathBuf>,
-    /// Hash functions allowed in authentication (`dhchap-hashes`); empty: all.
+    /// Hash functions allowed in authentication (`dhchap-hashes`); empty for all.
     pub dhchap_hashes: Vec<Hash>,
-    /// Groups allowed in authentication (`dhchap-dhgroups`); empty: all.
+    /// Groups allowed in authentication (`dhchap-dhgroups`); empty for all.
     pub dhchap_dhgroups: Vec<Group>,
     /// TCP options (`header-digest`, `data-digest`, `tls-key`, `concat`).
     pub tcp: TcpOptions,
@@ -65,19 +65,20 @@ impl Url {
         self.port.unwrap_or(PORT_IO)
     }
 
-    /// `host:port`, for the resolver and for people.
+    /// The address as `host:port`, for the resolver and for messages.
     #[must_use]
     pub fn address(&self) -> String {
         format!("{}:{}", Bracketed(&self.host), self.port_or_default())
     }
 
-    /// The locations of the URL's keys: files, or other names as in [`key_file`](crate::key_file).
+    /// The locations of the URL's keys: file names, or other names as in
+    /// [`key_file`](crate::key_file).
     pub fn keys(&mut self) -> impl Iterator<Item = &mut PathBuf> {
         let keys = [&mut self.dhchap_secret, &mut self.dhchap_ctrl_secret, &mut self.tcp.tls_key];
         keys.into_iter().flatten()
     }
 
-    /// The URL without its key locations: the part that identifies the namespace.
+    /// Returns the URL without its key locations: the part that identifies the namespace.
     #[must_use]
     pub fn without_keys(&self) -> Url {
         Url {
@@ -91,7 +92,7 @@ impl Url {
     }
 }
 
-/// Why a text is not a URL of a remote namespace, in one sentence.
+/// The reason why a text is not a URL of a remote namespace, in one sentence.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UrlError(String);
 
@@ -115,7 +116,7 @@ impl FromStr for Url {
             return error(format!("the address does not start with {SCHEME}"));
         };
         if rest.contains('#') {
-            return error("the address has a part after #, which means nothing here");
+            return error("the address has a part after #, which these URLs do not use");
         }
         let (rest, query) = match rest.split_once('?') {
             Some((rest, query)) => (rest, Some(query)),
@@ -141,7 +142,7 @@ impl FromStr for Url {
         for parameter in query.unwrap_or("").split('&').filter(|part| !part.is_empty()) {
             let key = parameter.split('=').next().unwrap_or_default();
             if seen.contains(&key) {
-                return error(format!("the parameter {key:?} is there twice: keep one"));
+                return error(format!("the parameter {key:?} appears twice: keep one"));
             }
             seen.push(key);
             parse_parameter(&mut url, parameter)?;
@@ -153,13 +154,13 @@ impl FromStr for Url {
 /// Splits `host[:port]`.
 pub(crate) fn parse_authority(text: &str) -> Result<(String, Option<u16>), UrlError> {
     if text.contains('@') {
-        return error("the address has a user name before @, which NVMe/TCP does not know");
+        return error("the address has a user name before @, which NVMe/TCP does not use");
     }
     let (host, port) = if let Some(bracketed) = text.strip_prefix('[') {
         let Some((host, after)) = bracketed.split_once(']') else {
             return error("the IPv6 address has no closing bracket");
         };
-        // Do not check the zone (fe80::1%eth0): only the resolver can.
+        // Do not check the zone (as in fe80::1%eth0): only the resolver can.
         let (address, zone) = host.split_once('%').unwrap_or((host, "0"));
         if address.parse::<Ipv6Addr>().is_err() || zone.is_empty() {
             return error(format!("{host:?} is not an IPv6 address"));
@@ -191,7 +192,7 @@ pub(crate) fn parse_authority(text: &str) -> Result<(String, Option<u16>), UrlEr
     Ok((host.to_owned(), port))
 }
 
-/// Checks the host and port of a URL that was not parsed from a text.
+/// Checks the host and port of a URL that did not come from the parser.
 pub(crate) fn check_place(host: &str, port: Option<u16>) -> Result<(), UrlError> {
     match port {
         Some(0) => error("0 is not a port: use 1 to 65535"),
@@ -248,11 +249,12 @@ fn parse_parameter(url: &mut Url, text: &str) -> Result<(), UrlError> {
     Ok(())
 }
 
-/// Parses a file name. Rejects a secret in its place, because other users can read URLs.
+/// Parses the name of a key file. Rejects a key in place of the name, because other users can read
+/// URLs.
 fn parse_path(key: &str, value: &str) -> Result<PathBuf, UrlError> {
     let path = decode(value, key)?;
     if path.starts_with("DHHC-1:") || path.starts_with("NVMeTLSkey-1:") {
-        return error(format!("{key} is the name of a file with the secret, not the secret"));
+        return error(format!("{key} takes the name of a file with the secret, not the secret"));
     }
     if path.is_empty() || !path.chars().all(is_plain) {
         return error(format!("{key}={value} is not the name of a file"));
@@ -298,15 +300,15 @@ fn decode(text: &str, what: &str) -> Result<String, UrlError> {
     String::from_utf8(bytes).or_else(|_| error(format!("{what} is not UTF-8")))
 }
 
-/// Percent-encodes bytes that would end a part of a URL.
+/// Formats a text with percent-encoding for the characters that would end a part of a URL.
 struct Encoded<'a>(&'a str);
 
 impl fmt::Display for Encoded<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for c in self.0.chars() {
             match c {
-                // A comma ends a leg of a mirror, and an apostrophe ends a word of the shell.
-                // Messages ask people to type commands with URLs, and a peer chooses names.
+                // A comma separates the legs of a mirror, and an apostrophe ends a quoted word in a
+                // shell. Messages ask users to type commands with URLs whose names a peer chose.
                 '%' | '?' | '#' | '&' | '+' | ' ' | ',' | '\'' => {
                     write!(f, "%{:02x}", u32::from(c))?;
                 }
@@ -325,7 +327,7 @@ impl fmt::Display for Bracketed<'_> {
         match self.0.parse::<IpAddr>() {
             Ok(IpAddr::V4(_)) => f.write_str(self.0),
             Ok(IpAddr::V6(_)) => write!(f, "[{}]", self.0),
-            // An address with a zone also needs brackets, although the standard parser rejects it.
+            // An address with a zone also needs brackets, but the standard parser rejects it.
             Err(_) if self.0.contains(':') => write!(f, "[{}]", self.0),
             Err(_) => f.write_str(self.0),
         }
@@ -335,7 +337,7 @@ impl fmt::Display for Bracketed<'_> {
 impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.host.split_once('%') {
-            // Write `%25`, as the parser expects: otherwise a zone that begins with 25 would lose
+            // Write `%25`, as the parser expects. Otherwise a zone that begins with 25 would lose
             // these digits.
             Some((address, zone)) if zone.starts_with("25") && self.host.contains(':') => {
                 write!(f, "{SCHEME}[{address}%25{zone}]")?;
@@ -372,7 +374,7 @@ impl fmt::Display for Url {
         if let Some(hostid) = &self.hostid {
             parameter("hostid", hostid)?;
         }
-        // Encode the comma, as users must do: a bare comma would end a leg of a mirror.
+        // Encode the comma, as users must: a bare comma separates the legs of a mirror.
         let list = |names: Vec<String>| names.join("%2c");
         if !self.dhchap_hashes.is_empty() {
             let names = self.dhchap_hashes.iter().map(|it| it.to_string()).collect();
@@ -482,7 +484,7 @@ mod tests {
             ("nvme+tcp://a/n?ns", "no value"),
             ("nvme+tcp://a/n?ns=0", "not a namespace"),
             ("nvme+tcp://a/n?ns=4294967295", "not a namespace: use 1 to 4294967294"),
-            ("nvme+tcp://a/n?ns=1&ns=2", "\"ns\" is there twice"),
+            ("nvme+tcp://a/n?ns=1&ns=2", "\"ns\" appears twice"),
             ("nvme+tcp://a/n?data-digest=2", "neither 0 nor 1"),
             ("nvme+tcp://a/n?hostid=1", "not usable"),
             ("nvme+tcp://a/n?hostnqn=", "the host NQN is not usable"),

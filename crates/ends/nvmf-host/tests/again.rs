@@ -1,4 +1,4 @@
-//! The host retries commands after transient failures, a few times.
+//! The host retries commands a few times after transient failures.
 
 mod peer;
 mod stage;
@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 
 const TRIES: usize = 1 + limits::COMMAND_RETRIES as usize;
 
-/// A disk on a target that fails the first `failures` commands with `status`, and the count of
-/// commands.
+/// Connects a disk to a target that fails the first `failures` commands with `status`. Also returns
+/// the count of commands.
 fn failing(
     failures: usize,
     status: Status,
@@ -91,7 +91,7 @@ fn the_controllers_advice_is_heeded() {
     assert!(start.elapsed() >= Duration::from_millis(600), "{:?}", start.elapsed());
 }
 
-/// The controller did not cause a bit error in transit, so the host retries.
+/// A bit error in transit is not the controller's fault, so the host retries the read.
 #[test]
 fn damaged_data_are_read_again() {
     let damage = AtomicUsize::new(0);
@@ -116,8 +116,8 @@ fn damaged_data_are_read_again() {
     assert!(done[0].result.is_ok() && read.iter().all(|byte| *byte == 0xa5));
 }
 
-/// The host sends one command at a time for an operation of several commands: if the first fails,
-/// the host sends no others, or repeats all of them.
+/// With a queue depth of 1, the host sends the commands of an operation one after another. If the
+/// first command fails, the host sends no others, or repeats all of them.
 #[test]
 fn an_operation_of_several_commands() {
     for (status, expected) in [
@@ -135,8 +135,8 @@ fn an_operation_of_several_commands() {
     }
 }
 
-/// A target that answers every command with a path error after `delay`, and the count of its
-/// answers.
+/// Starts a target that answers every command with a path error after `delay`. Also returns the
+/// count of these answers.
 fn misleading(delay: Duration, misleads: &Arc<AtomicBool>) -> (Peer, Arc<AtomicUsize>) {
     let tries = Arc::new(AtomicUsize::new(0));
     let (counter, misleads) = (Arc::clone(&tries), Arc::clone(misleads));
@@ -152,7 +152,7 @@ fn misleading(delay: Duration, misleads: &Arc<AtomicBool>) -> (Peer, Arc<AtomicU
     (peer, tries)
 }
 
-/// Operations wait for paths that answer with path errors as long as for lost paths, however long
+/// Operations wait as long for paths that answer with path errors as for lost paths, however long
 /// each answer takes.
 #[test]
 fn paths_that_keep_failing_are_waited_for_as_long_as_lost_ones() {
@@ -166,13 +166,14 @@ fn paths_that_keep_failing_are_waited_for_as_long_as_lost_ones() {
     let start = Instant::now();
     assert_eq!(user.write(0), Err(BlockError::Disconnected));
     assert!(start.elapsed() >= limit, "given up after {:?}", start.elapsed());
-    // No attempt starts after the limit, and each takes a fifth of it.
+    // No attempt starts after the limit, and each attempt takes a fifth of the limit.
     assert!(tries.load(Ordering::SeqCst) <= 7, "{tries:?} tries");
     misleads.store(false, Ordering::SeqCst);
     assert_eq!(user.write(0), Ok(()), "it is over");
 }
 
-/// A limit for targets that answer ends the wait for path errors, and not the wait for lost paths.
+/// `denied_timeout` limits the wait for targets that answer with path errors, not the wait for lost
+/// paths.
 #[test]
 fn a_target_that_denies_access_is_waited_for_less_long_than_a_lost_one() {
     let denied_timeout = Some(Duration::from_millis(300));
@@ -185,7 +186,7 @@ fn a_target_that_denies_access_is_waited_for_less_long_than_a_lost_one() {
     until("it is over", || user.write(0) == Ok(()));
 }
 
-/// Operations may not wait here, but they try another live path.
+/// Operations fail instead of waiting here, but only after they have tried the other live path.
 #[test]
 fn a_path_error_is_not_the_end_while_another_path_is_live() {
     let options = DiskOptions {
@@ -224,16 +225,18 @@ fn a_path_error_is_not_the_end_while_another_path_is_live() {
         asked[0].load(Ordering::SeqCst) > before
     });
     misleads[1].store(true, Ordering::SeqCst);
-    // The first path may still be backing off after its last answer; then the disk tries no path.
+    // The first path may still be in its backoff after its last answer. The disk then tries no
+    // path.
     assert_eq!(user.write(0), Err(BlockError::Disconnected), "no path wants it");
 }
 
-/// However quickly a target returns after it loses the connection at each command, no operation
-/// fails before the limit.
+/// A target may lose the connection at each command and accept a new one at once. Even so, no
+/// operation fails before the limit.
 #[test]
 fn connections_that_are_lost_each_time_are_waited_for_as_long_as_lost_ones() {
     let limit = Duration::from_secs(1);
-    // The disk repeats reads at once, and writes when the first attempt can no longer take effect.
+    // The disk repeats reads at once. It repeats writes when the first attempt can no longer take
+    // effect.
     let options = DiskOptions { fast_io_fail_timeout: Some(limit), ..quick() };
     let drops = Arc::new(AtomicBool::new(false));
     let tries = Arc::new(AtomicUsize::new(0));
@@ -255,7 +258,8 @@ fn connections_that_are_lost_each_time_are_waited_for_as_long_as_lost_ones() {
         assert_eq!(user.one(), Err(BlockError::Disconnected));
         assert!(start.elapsed() >= limit, "given up after {:?}", start.elapsed());
         assert!(tries.load(Ordering::SeqCst) > 1, "it was tried again");
-        // Without this, the next operation would have no time left until the path has served again.
+        // Wait until the path has served again: otherwise the next operation would have no time
+        // left.
         drops.store(false, Ordering::SeqCst);
         until("it is over", || user.write(0) == Ok(()));
     }

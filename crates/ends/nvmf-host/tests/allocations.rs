@@ -17,10 +17,11 @@ static ALLOCATOR: Counting = Counting;
 const DEPTH: usize = 16;
 const TOTAL: u64 = 300;
 
-/// Runs operations of every size until a whole run allocates nothing.
+/// Runs operations of every size until one whole run allocates nothing.
 fn settle(namespace: &Arc<dyn Namespace>, engine: EngineKind) {
     let mut driver = Driver::with(namespace, engine);
-    // Sizes: in-capsule and copied, in-capsule, one command, and several commands.
+    // The sizes cover in-capsule data that are copied, in-capsule data that are not, one command,
+    // and several commands.
     for blocks in [1u32, 16, 128, 600] {
         let bytes = blocks as usize * 512;
         let read = |buffer, at| Op::read(at % 100, blocks, buffer, at);
@@ -54,7 +55,7 @@ fn a_disk_allocates_nothing_either() {
             let peers = [1, 2].map(|cntlid| Peer::new(Script { cntlid, ..Script::default() }));
             let url = |peer: &Peer| format!("nvme+tcp://{}/{SUBSYSTEM}", peer.address());
             let urls = [&peers[0], &peers[1]].map(|peer| url(peer).parse().unwrap());
-            // No connection may be lost in this test, even on a busy machine.
+            // The test must not lose a connection, even on a busy machine.
             let path_timeout = Some(std::time::Duration::from_secs(30));
             let connection = Options { path_timeout, ..options() };
             let options = DiskOptions { connection, policy, ..DiskOptions::default() };

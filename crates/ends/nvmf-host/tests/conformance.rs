@@ -1,5 +1,5 @@
-//! The conformance suite of namespaces over a scripted target, for each way in which a target may
-//! move data.
+//! Runs the conformance suite of namespaces over a scripted target, for each way in which a target
+//! may move data.
 
 mod peer;
 
@@ -16,7 +16,7 @@ fn remote(script: Script, options: &Options) -> Arc<dyn Namespace> {
     Arc::new(Backed { namespace, backing: peer })
 }
 
-/// Runs the suite on both engines over targets that behave as `script` says.
+/// Runs the suite on both engines over targets with scripts that `script` adapts.
 fn conforms(block_sizes: &[u32], script: impl Fn(Script) -> Script, options: &Options) {
     for engine in engines() {
         Suite::new(engine).block_sizes(block_sizes).run(&|block_size| {

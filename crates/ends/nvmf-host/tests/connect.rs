@@ -24,7 +24,8 @@ fn connect(address: &str, options: &Options) -> Result<Controller, ConnectError>
     })
 }
 
-/// The error of connecting to a server that handles every connection with `server`.
+/// Returns the error of an attempt to connect to a server that handles every connection with
+/// `server`.
 fn against(server: impl Fn(TcpStream) + Send + 'static) -> ConnectError {
     against_with(server, &options())
 }
@@ -35,7 +36,7 @@ fn against_with(server: impl Fn(TcpStream) + Send + 'static, options: &Options) 
     std::thread::spawn(move || listener.incoming().for_each(|stream| server(stream.unwrap())));
     let start = Instant::now();
     let error = connect(&address, options).expect_err("no controller is there");
-    // Far longer than the options' timeout, because a busy machine may be slow.
+    // This limit is far longer than the timeout in the options, because a busy machine may be slow.
     assert!(start.elapsed() < Duration::from_secs(60), "{error} took {:?}", start.elapsed());
     error
 }
@@ -115,7 +116,7 @@ fn refusals() {
 
 #[test]
 fn nobody_there() {
-    // The system never assigns this port as a free one.
+    // No other program gets this port, because the system never assigns it.
     assert_eq!(connect("127.0.0.1:1", &options()).unwrap_err(), ConnectError::Refused);
     let error = connect("no-such-host.invalid:4420", &options()).unwrap_err();
     assert!(matches!(error, ConnectError::Unresolved(_)), "{error}");
@@ -123,7 +124,7 @@ fn nobody_there() {
 
 #[test]
 fn strangers() {
-    // Each server reads the request first, because closing with unread data would reset the
+    // Each server reads the request first: the close of a socket with unread data would reset the
     // connection.
     let answering = |answer: &'static [u8], piece_bytes: usize| {
         against(move |mut stream| {
@@ -148,7 +149,7 @@ fn strangers() {
         answering(&[0xa5; 200], 200),
         ConnectError::Tcp(TcpRefusal::NotNvmeTcp { looks_like: None })
     );
-    // A host's message: an ICReq.
+    // An ICReq, which only a host sends.
     const IC_REQ: [u8; 128] = {
         let mut bytes = [0; 128];
         (bytes[2], bytes[4]) = (128, 128);
@@ -244,7 +245,7 @@ fn damage_on_the_way() {
         connect(&peer.address(), &options).unwrap_err()
     };
     assert_eq!(damaged(true), ConnectError::Tcp(TcpRefusal::DigestMismatch));
-    // The first data with a digest are those of Identify.
+    // The first data with a digest belong to Identify.
     assert_eq!(damaged(false), ConnectError::Tcp(TcpRefusal::DigestMismatch));
 }
 
@@ -326,8 +327,8 @@ fn bad_options_are_named() {
     assert!(error.contains("brackets"), "{error}");
 }
 
-/// A target with a discovery log page of this many records. The log page's generation changes from
-/// 1 to 2 while the host reads it.
+/// Starts a target with a discovery log page of this many records. The generation of the log page
+/// changes from 1 to 2 while the host reads the page.
 fn discovery_peer(records: u64) -> Peer {
     let reads = AtomicUsize::new(0);
     Peer::new(Script {
@@ -376,7 +377,7 @@ fn discovery_reads_one_generation() {
     let entries = discover(&peer.address(), &options()).unwrap();
     assert_eq!(entries.len(), 37);
     assert!(entries.iter().all(|entry| entry.port_id == 2), "records of two generations");
-    // The name is as it was sent: each output escapes it in its own way.
+    // The name is unchanged: each output escapes it in its own way.
     assert_eq!(entries[36].subnqn, "nqn.2024-01.example:disk36\u{1b}[31m");
     assert!(entries[0].is_subsystem() && entries[0].is_tcp());
     assert_eq!(farblock_host::entry_address(&entries[0]), "127.0.0.1:4420");
@@ -398,7 +399,7 @@ fn a_controller_that_says_it_is_for_discovery_has_to_prove_itself_all_the_same()
     assert_eq!(refused, ConnectError::AuthenticationNotOffered);
 }
 
-/// URLs built by programs undergo the same checks as parsed URLs.
+/// URLs that a program builds undergo the same checks as parsed URLs.
 #[test]
 fn a_url_that_leads_nowhere_is_refused_in_a_sentence() {
     let url = Url { host: "127.0.0.1".to_owned(), ..Url::default() };

@@ -26,7 +26,8 @@ fn access_states_choose_the_path() {
     let before = stages[0].ios();
     (0..5).for_each(|lba| assert_eq!(user.write(lba), Ok(())));
     assert_eq!(stages[0].ios(), before, "the optimized path is the second");
-    // A command's status reports the change before the event does, and the operation moves at once.
+    // The status of a command reports the change before the event does. The disk sends the
+    // operation to the other path at once.
     stages[1].set_access(AnaState::INACCESSIBLE);
     assert_eq!(user.write(0), Ok(()));
     assert!(stages[0].ios() > before);
@@ -35,15 +36,15 @@ fn access_states_choose_the_path() {
     let before = stages[1].ios();
     (0..5).for_each(|lba| assert_eq!(user.write(lba), Ok(())));
     assert_eq!(stages[1].ios(), before);
-    // The path is optimized again, which only the event reports.
+    // The path becomes optimized again. Only the event reports this.
     stages[1].set_access(AnaState::OPTIMIZED);
     until("it is known", || access(&disk)[1] == Some(AnaState::OPTIMIZED));
-    // The queue was busy on the other path, and must process the event first.
+    // The queue was busy with the other path and must process the event first.
     until("it is used again", || user.goes_to(&stages[1]));
     let before = stages[0].ios();
     (0..5).for_each(|lba| assert_eq!(user.write(lba), Ok(())));
     assert_eq!(stages[0].ios(), before, "back on the optimized path");
-    // A better path appears.
+    // The first path becomes optimized, too.
     stages[0].set_access(AnaState::OPTIMIZED);
     until("it is known", || access(&disk)[0] == Some(AnaState::OPTIMIZED));
     until("it is used", || user.goes_to(&stages[0]));
@@ -137,7 +138,7 @@ fn a_namespace_that_changes_its_size() {
     until("it is told", || *told.lock().unwrap() == [100, blocks]);
 }
 
-/// By default, `connect` tries once; with `connect_wait` it waits for the target.
+/// By default, `connect` makes one attempt. With `connect_wait` it waits for the target.
 #[test]
 fn a_target_that_comes_later() {
     let refusals = AtomicUsize::new(0);
@@ -165,8 +166,8 @@ fn a_target_that_never_comes() {
     assert!(refused.to_string().contains("cannot connect"), "{refused}");
 }
 
-/// An event reports the swap; the new namespace has the same number and sizes. The disk sends
-/// nothing more to the new one on any path, until the right one is back.
+/// An event reports that the target replaced the namespace. The new namespace has the same number
+/// and sizes. The disk sends it nothing on any path, and waits until the right namespace is back.
 #[test]
 fn a_namespace_that_is_swapped_in_place() {
     for count in [1, 2] {
@@ -192,7 +193,8 @@ fn a_namespace_that_is_swapped_in_place() {
     }
 }
 
-/// The lookup's result is outdated: the event arrived before the disk used any namespace.
+/// The target replaces the namespace during the lookup. The result of the lookup is outdated,
+/// because the event arrived before the disk used any namespace.
 #[test]
 fn a_namespace_that_is_swapped_while_it_is_looked_up() {
     let stage = Stage::new(AnaState::OPTIMIZED);
@@ -205,8 +207,8 @@ fn a_namespace_that_is_swapped_while_it_is_looked_up() {
     assert_eq!(known.uuid, Some([2; 16]), "the one that is gone");
 }
 
-/// A path leads to another namespace after a reconnect: the disk uses the other path, and returns
-/// to it when it leads to the right one.
+/// A path leads to another namespace after a reconnect. The disk uses the other path. It uses the
+/// first path again when this path leads to the right namespace.
 #[test]
 fn a_path_that_leads_elsewhere_for_a_while() {
     let stages = [Stage::new(AnaState::OPTIMIZED), Stage::new(AnaState::OPTIMIZED)];
@@ -242,13 +244,13 @@ fn a_uuid_that_is_asked_for() {
     let options = |uuid| DiskOptions { uuid: Some([uuid; 16]), ..quick() };
     assert_eq!(disk(&[&peer], &options(1)).state(), DiskState::Live);
     let refused = Disk::connect(&urls(&[&peer]), &options(2)).expect_err("another");
-    assert!(refused.to_string().contains("where 0202"), "{refused}");
+    assert!(refused.to_string().contains("but 0202"), "{refused}");
     stage.uuid.store(0, Ordering::SeqCst);
     let refused = Disk::connect(&urls(&[&peer]), &options(1)).expect_err("none");
     assert!(refused.to_string().contains("no UUID"), "{refused}");
 }
 
-/// The successor accepts only the namespace that its predecessor knew.
+/// A successor accepts only the namespace of its predecessor.
 #[test]
 fn a_successor_takes_no_other_namespace() {
     let stage = Stage::new(AnaState::OPTIMIZED);
@@ -264,7 +266,7 @@ fn a_successor_takes_no_other_namespace() {
     assert_eq!(begin().expect("it is back").state(), DiskState::Live);
 }
 
-/// The disk does not use a controller before the record has stored the controller.
+/// The disk does not use a controller until the record has stored the controller.
 #[test]
 fn what_cannot_be_recorded_is_not_used() {
     let stage = Stage::new(AnaState::OPTIMIZED);
@@ -289,7 +291,7 @@ fn what_cannot_be_recorded_is_not_used() {
     assert_eq!(user.one(), Ok(()));
 }
 
-/// The disk follows a change of the volatile cache. A user who learned that there was no cache need
+/// The disk follows changes of the target's volatile cache. A user that saw no volatile cache need
 /// not flush, so the disk makes later writes durable.
 #[test]
 fn a_volatile_cache_comes_and_goes() {
@@ -318,7 +320,7 @@ fn a_volatile_cache_comes_and_goes() {
     assert_eq!(stage.durable.load(Ordering::SeqCst), before + 1, "its clients are the same");
 }
 
-/// The disk gives up such a target, and tells its users why.
+/// The disk gives up a target that always breaks the protocol, and reports the reason to its users.
 #[test]
 fn a_target_that_breaks_the_protocol_each_time() {
     let peer = Peer::with_hook(|connection, qid, capsule| match (qid, capsule.sqe.opcode) {
@@ -335,7 +337,7 @@ fn a_target_that_breaks_the_protocol_each_time() {
     let (count, how) = disk.paths()[0].breaches.clone().expect("they are counted");
     assert!(count >= 3 && how.contains("broke the protocol"), "{count}: {how}");
     let said = |namespace: &dyn Namespace| namespace.trouble().expect("a reason");
-    let breach = "the controller broke the protocol: it reports success for a read";
+    let breach = "the controller broke the protocol: it reported success for a read";
     assert!(said(&disk).contains(breach), "{}", said(&disk));
     let controller = Controller::connect(&peer.address(), SUBSYSTEM, &options()).unwrap();
     let namespace = controller.namespace(1).expect("it is there");

@@ -1,5 +1,5 @@
-//! Resources that disks use in their process besides their queues: one thread and one event loop
-//! for any number of disks, paths and queues. After all disks close, no thread is left.
+//! The resources that disks use in their process, besides their queues: one thread and one event
+//! loop for any number of disks, paths and queues. After all disks close, no thread is left.
 
 #![cfg(target_os = "linux")]
 
@@ -15,11 +15,11 @@ use peer::{Peer, SUBSYSTEM};
 use stage::*;
 use std::fs;
 
-/// The process's threads that belong to the product.
+/// Returns the names of the library's threads in this process.
 fn threads() -> Vec<String> {
     let all = fs::read_dir("/proc/self/task").expect("the process has threads");
     let name = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("comm")).ok();
-    // A thread that exits meanwhile has no name.
+    // A thread that has exited has no name.
     let names = all.flatten().filter_map(name).map(|name| name.trim_end().to_owned());
     names.filter(|name| name.starts_with("farblock-")).collect()
 }
@@ -46,7 +46,7 @@ fn disks_share_one_thread_and_one_loop() {
     let queues: Vec<_> = disks.iter().flat_map(|disk| [open(disk), open(disk)]).collect();
     let live = |disk: &Disk| disk.paths().iter().filter(|it| it.state == PathState::Live).count();
     until("every path that there is", || disks.iter().all(|disk| live(disk) == 2));
-    // Helper threads have exited by then, and an unreachable path uses none.
+    // Helper threads exit soon. An unreachable path uses no thread.
     until("one thread for all of them", || threads() == ["farblock-hosts"]);
     assert!(rings() <= own + 1, "each has a loop of its own");
     peers.iter().for_each(Peer::cut);

@@ -21,7 +21,7 @@ const BLOCK_BYTES: usize = 512;
 /// Short enough for a test, and long enough for a busy machine to answer in time.
 const KEEP_ALIVE: Duration = Duration::from_secs(2);
 
-/// A host with one queue on a target.
+/// A host with one I/O queue that is connected to a target.
 struct Setup {
     driver: Driver,
     controller: Controller,
@@ -34,7 +34,7 @@ impl Setup {
     }
 
     /// Connects with a short `io_timeout`. Retries, because the timeout also applies to the
-    /// commands before the first I/O, for which a busy machine may need longer.
+    /// commands before the first I/O: a busy machine may need longer for them.
     fn hurried(
         script: impl Fn() -> Script,
         io_timeout: Duration,
@@ -87,8 +87,8 @@ fn on_io(
     Script { hook: Box::new(hook), ..Script::default() }
 }
 
-/// The results of a read of two blocks, and of a write of 40 blocks (too long for a capsule), if
-/// the target handles commands with this hook.
+/// Returns the results of a read of two blocks, and of a write of 40 blocks (too long for a
+/// capsule), with a target that uses this hook.
 fn misbehaving(
     hook: impl Fn(&mut Connection, &Capsule) -> io::Result<Handled> + Send + Sync + 'static,
 ) -> Vec<[Result<(), BlockError>; 2]> {
@@ -110,7 +110,7 @@ fn misbehaving(
     engines().into_iter().map(run).collect()
 }
 
-/// Checks that the fault of `hook` makes operations in flight and all later ones fail.
+/// Checks that the fault that `hook` causes makes operations in flight and all later ones fail.
 fn disconnects(
     hook: impl Fn(&mut Connection, &Capsule) -> io::Result<()> + Send + Sync + 'static,
     write: bool,
@@ -121,8 +121,8 @@ fn disconnects(
     }
 }
 
-/// The target commits a fault: returns the results of 300 operations, at most one of them a
-/// success. Later operations fail.
+/// Returns the results of 300 operations with a target that causes a fault with `hook`. At most one
+/// of them succeeds. Checks that later operations fail.
 fn of_a_fault(
     hook: impl Fn(&mut Connection, &Capsule) -> io::Result<()> + Send + Sync + 'static,
     write: bool,
@@ -135,7 +135,7 @@ fn of_a_fault(
             // Leave the command unanswered: only the fault ends the operations.
             Ok(Handled::Yes)
         });
-        // No timeout ends the operations, either.
+        // Disable the timeouts, too.
         let options =
             Options { io_timeout: Duration::ZERO, keep_alive: Duration::ZERO, ..options() };
         let mut setup = Setup::new(script, &options, engine);
@@ -172,7 +172,7 @@ fn data_split_at_every_boundary() {
             let options = Options { tcp: digests(true, true), ..options() };
             let mut setup = Setup::new(script, &options, engine);
             let geometry = farblock_block::Geometry::new(512, 1 << 15);
-            // Each byte of the header, its digest, the data, their digest.
+            // Split after each byte of the header, its digest, the data, and their digest.
             for at in 1..=24 + 4 + 512 + 4 {
                 assert_eq!(setup.driver.read(0, geometry, 0, 1), pattern(512), "split at {at}");
             }
@@ -287,7 +287,7 @@ fn success_without_all_the_data() {
 fn the_first_error_of_a_split_operation_wins() {
     for engine in engines() {
         let script = on_io(|connection, capsule| {
-            // MDTS is 256 blocks; the operation has four commands.
+            // MDTS is 256 blocks, so the operation has four commands.
             if capsule.sqe.cdw10.get() == 512 {
                 connection.respond(capsule.cid(), Status::LBA_OUT_OF_RANGE, 0)?;
                 return Ok(Handled::Yes);
@@ -316,7 +316,7 @@ fn the_connection_closes() {
     }
 }
 
-/// Bytes right behind the answer to Connect arrive before the queue is on its event loop.
+/// The bytes after the answer to Connect arrive before the queue is on its event loop.
 #[test]
 fn nonsense_behind_the_answer_to_connect() {
     for engine in engines() {
@@ -393,15 +393,17 @@ fn requests_for_data_that_is_not_there() {
 
 #[test]
 fn a_command_completed_twice() {
-    // A surplus completion may arrive just after another command got the same identifier; that
-    // command then fails, because its data are missing. So the target sends more completions than
-    // there are commands, all for one identifier: sooner or later the identifier is unused.
+    // A surplus completion may arrive just after another command got the same identifier. That
+    // command then fails, because its data are missing. So the target sends more completions for
+    // one identifier than there are commands: at some time no command uses the identifier.
     const COMPLETIONS: usize = 400;
     let connections = Mutex::new(HashSet::new());
     of_a_fault(
         move |connection, capsule| {
-            let is_first =
-                connections.lock().expect("nobody panics").insert(connection.stream.peer_addr()?);
+            let is_first = connections
+                .lock()
+                .expect("no thread panics")
+                .insert(connection.stream.peer_addr()?);
             if is_first {
                 connection.push_all(capsule.cid(), &[1; 1024], 1024, true)?;
                 (0..COMPLETIONS).try_for_each(|_| connection.succeed(capsule.cid()))?;
@@ -446,7 +448,8 @@ fn a_command_that_is_never_answered() {
 #[test]
 fn a_target_that_stops_reading() {
     for engine in engines() {
-        // The target stays connected until the test is over: only the host ends the operations.
+        // The target stays connected until the end of the test, so only the host can end the
+        // operations.
         let (over, is_over) = mpsc::channel::<()>();
         let is_over = Arc::new(Mutex::new(is_over));
         let script = || {
@@ -456,7 +459,7 @@ fn a_target_that_stops_reading() {
                 let _ = is_over.lock().unwrap().recv();
                 Ok(Handled::Close)
             });
-            // More data than any socket buffers hold, in one operation and the following ones.
+            // These operations have more data than the socket buffers can hold.
             Script { mdts: 8, blocks: 1 << 17, ..script }
         };
         let options = Options { keep_alive: Duration::ZERO, ..options() };
@@ -496,7 +499,7 @@ fn the_admin_connection_is_lost() {
     ];
     for engine in engines() {
         for (ending, reason) in endings {
-            // The target never answers a read; a later keep alive ends the connection.
+            // The target never answers a read. A later keep alive ends the connection.
             let has_read = AtomicBool::new(false);
             let script = Script {
                 hook: Box::new(move |connection, qid, capsule| match (qid, capsule.sqe.opcode) {
@@ -570,9 +573,9 @@ fn it_is_kept_alive() {
 /// The state of the scripted target in the next test.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Shrinking {
-    /// The namespace has its full size; with the event request, if it has arrived.
+    /// The namespace has its full size. Contains the event request, if it has arrived.
     Not(Option<u16>),
-    /// The namespace shrinks at the next keep alive; with the event request.
+    /// The namespace shrinks at the next keep alive. Contains the event request.
     Soon(u16),
     Done,
 }
@@ -664,7 +667,7 @@ fn admin_commands_both_ways() {
         }),
         ..Script::default()
     };
-    // The target would answer a keep alive only after its present command.
+    // Use no keep alives: the target would answer one only after its current command.
     let keep_alive = Duration::ZERO;
     let options = Options { tcp: digests(true, true), keep_alive, ..options() };
     let setup = Setup::new(script, &options, EngineKind::Auto);
@@ -679,9 +682,9 @@ fn admin_commands_both_ways() {
         assert!(data == bytes, "{length}");
     }
     let wrong = setup.controller.admin(&command(0xc1, Data::ToController(8)), &[0; 4]);
-    assert!(wrong.unwrap_err().to_string().contains("4 bytes of data where 8"));
+    assert!(wrong.unwrap_err().to_string().contains("with 8 bytes got 4"));
     let huge = command(0xc2, Data::FromController(u32::MAX));
-    assert!(setup.controller.admin(&huge, &[]).unwrap_err().to_string().contains("too much"));
+    assert!(setup.controller.admin(&huge, &[]).unwrap_err().to_string().contains("too many"));
     let unknown = setup.controller.admin(&command(0x99, Data::None), &[]).unwrap().0;
     assert_eq!(unknown.status().code(), Status::INVALID_OPCODE.0);
 }
@@ -720,7 +723,7 @@ fn noise() {
     }
 }
 
-/// A PDU that is valid except for a few bytes.
+/// Sends a PDU that is valid except for a few bytes.
 fn noisy_answer(
     connection: &mut Connection,
     capsule: &Capsule,
@@ -749,7 +752,8 @@ fn noisy_answer(
 #[test]
 fn what_makes_zeroes_keeps_to_the_controllers_limits() {
     for engine in engines() {
-        // Operations of 8 KiB, and of 300 blocks: the peer checks their limits.
+        // The target allows 8 KiB per Write Zeroes command and 300 blocks per deallocation, and
+        // checks both limits.
         let script = Script { most: (1, 300), ..Script::default() };
         let mut setup = Setup::new(script, &options(), engine);
         let ones = || {

@@ -1,6 +1,6 @@
-//! The last message to a controller when the host closes a connection because of invalid input: a
-//! terminate PDU, without or with TLS, or a TLS alert. The host sends it even if the queue's event
-//! loop no longer runs: after a failed operation its user may have nothing else to do.
+//! The last message to a controller when the host closes a connection because of invalid input. It
+//! is a terminate PDU, with or without TLS, or a TLS alert. The host sends the message even if the
+//! queue's event loop no longer runs: after a failed operation, the user may not poll again.
 
 mod peer;
 
@@ -21,17 +21,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-/// Long enough for a busy machine.
+/// A time limit that is long enough for a busy machine.
 const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 /// A TLS proxy between the host and a scripted target without TLS.
 struct Terminator {
     address: SocketAddr,
-    /// Why connections ended, as reported by the host.
+    /// The reasons for the ends of connections, as the host reported them.
     ends: mpsc::Receiver<TlsError>,
 }
 
-/// State shared by the threads of a connection.
+/// The state that the threads of a connection share.
 struct Both {
     tls: Mutex<Box<dyn Tls>>,
     /// Whether to damage the next record to the host.
@@ -73,7 +73,7 @@ impl Both {
         let both = Arc::new(self);
         let (down, from, to) = (Arc::clone(&both), target.try_clone()?, host.try_clone()?);
         std::thread::spawn(move || down.carry_down(from, to));
-        // Data that arrived with the end of the handshake come first.
+        // First forward the data that arrived with the end of the handshake.
         let mut count = 0;
         loop {
             let mut plain = vec![0; both.tls().openable_bytes(count)];
@@ -111,7 +111,7 @@ impl Both {
     }
 
     fn tls(&self) -> std::sync::MutexGuard<'_, Box<dyn Tls>> {
-        self.tls.lock().expect("nobody panics with it")
+        self.tls.lock().expect("no thread panics with it")
     }
 }
 
@@ -163,8 +163,8 @@ fn on_io(
     Script { hook: Box::new(hook), ..Script::default() }
 }
 
-/// A target that answers an I/O command with data for another command, and a receiver for the
-/// host's reaction.
+/// Returns the script of a target that answers an I/O command with data for another command, and a
+/// receiver for the host's reaction.
 fn at_fault() -> (Script, mpsc::Receiver<String>) {
     let (sender, told) = mpsc::channel();
     let script = on_io(move |connection, _| {
@@ -179,7 +179,7 @@ fn at_fault() -> (Script, mpsc::Receiver<String>) {
     (script, told)
 }
 
-/// Reads a block, which fails; the returned driver then no longer runs its event loop.
+/// Reads a block, which fails. The returned driver no longer runs its event loop.
 fn fails(address: &str, options: &Options) -> Driver {
     let controller = Controller::connect(address, SUBSYSTEM, options).expect("it is there");
     let namespace: Arc<dyn Namespace> = Arc::new(controller.namespace(1).expect("it is there"));
@@ -189,8 +189,8 @@ fn fails(address: &str, options: &Options) -> Driver {
     driver
 }
 
-/// The controller gets the message, whether or not it closes afterwards, which resets the
-/// connection.
+/// The controller receives the message even if the host's program then closes the queue, which
+/// resets the connection.
 #[test]
 fn a_controller_is_told_of_its_fault() {
     let wanted = FatalErrorStatus::INVALID_PDU_HEADER_FIELD.to_string();
@@ -221,7 +221,8 @@ fn a_controller_is_told_of_its_fault_in_tls() {
     }
 }
 
-/// An alert answers a record damaged in transit, on an I/O queue and during connecting.
+/// The host answers a damaged record with an alert, on an I/O queue and during the connection
+/// attempt.
 #[test]
 fn who_sends_what_is_not_sealed_right_gets_an_alert() {
     const BAD_RECORD_MAC: &str = "it sent the alert 20";

@@ -1,6 +1,6 @@
-//! A target that cannot close lost controllers holds commands, and may execute commands of a lost
-//! connection until `--quiesce` is over. Faults during that time, also in pairs, must not undo any
-//! acknowledged write. `LATE_SEED=n` repeats a run, `LATE_SECONDS=n` extends it.
+//! A target that cannot close lost controllers holds some commands. It may execute commands of a
+//! lost connection until `quiesce` has passed. Faults during that time, also in pairs, must not
+//! undo any acknowledged write. `LATE_SEED=n` repeats a run, `LATE_SECONDS=n` extends it.
 
 mod peer;
 mod stage;
@@ -23,22 +23,22 @@ use std::time::{Duration, Instant};
 const BLOCKS: u64 = 32;
 const BLOCK_BYTES: usize = 512;
 const DEPTH: usize = 12;
-/// The time for which the target may execute a command after its connection was lost.
+/// How long the target may execute a command after its connection was lost.
 const LONGEST: Duration = Duration::from_millis(300);
-/// The `quiesce` time in the host's options: much longer than [`LONGEST`], because a busy machine
-/// may be slow to read the remaining data of a connection that was cut.
+/// The `quiesce` time in the host's options. It is much longer than [`LONGEST`], because a busy
+/// machine may be slow to read the remaining data of a cut connection.
 const QUIESCE: Duration = Duration::from_millis(1500);
 const RUN_SECONDS: u64 = 6;
-/// The time limit of a run, if it must run longer until a write was late.
+/// The additional time for a run without a late write.
 const LONGEST_RUN: Duration = Duration::from_secs(60);
 
-/// The state behind all paths: the number of the last write of each block.
+/// The contents of the disk that all paths share: the number of the last write of each block.
 struct Store {
     stage: Arc<Stage>,
     blocks: Mutex<Vec<u64>>,
     random: Mutex<Random>,
     holds: AtomicBool,
-    /// The number of writes executed after their connection was lost.
+    /// The number of writes that the target executed after their connection was lost.
     late: Mutex<u64>,
 }
 
@@ -60,8 +60,8 @@ impl Store {
         Ok(Handled::Yes)
     }
 
-    /// Executes a write and answers it; or sends no answer, and executes it after the connection is
-    /// lost.
+    /// Executes a write and answers it. Or sends no answer, and executes the write after the
+    /// connection is lost.
     fn write(self: &Arc<Store>, to: &mut Connection, capsule: &Capsule) -> io::Result<Handled> {
         let lba = capsule.sqe.cdw10.get() as usize;
         let value = u64::from_le_bytes(capsule.data[..8].try_into().expect("in the capsule"));
@@ -77,14 +77,14 @@ impl Store {
         };
         let (store, stream) = (Arc::clone(self), to.stream.try_clone()?);
         std::thread::spawn(move || {
-            // There may be more data to read before the connection ends.
+            // The host may have sent more data before the connection ended.
             while matches!(stream.peek(&mut [0]), Ok(1..)) {
                 std::thread::sleep(Duration::from_millis(1));
             }
             let lost = Instant::now();
             std::thread::sleep(held);
             let mut blocks = store.blocks.lock().unwrap();
-            // On a busy machine it may be too late to execute the write.
+            // On a busy machine it may be too late for the write.
             if lost.elapsed() < LONGEST {
                 blocks[lba] = value;
                 *store.late.lock().unwrap() += 1;
@@ -97,7 +97,7 @@ impl Store {
 #[derive(Clone, Default)]
 struct Known {
     acknowledged: u64,
-    /// Writes whose result is unknown, with no later acknowledged write.
+    /// Writes with an unknown result that no later acknowledged write has replaced.
     maybe: BTreeSet<u64>,
     busy: bool,
 }
@@ -106,7 +106,8 @@ struct Known {
 struct Client {
     user: Option<User>,
     known: Vec<Known>,
-    /// Operations in flight by token: the block, and the number of a write.
+    /// Operations in flight by token: the block, and the number of the write if the operation is
+    /// one.
     flights: Vec<Option<(u64, Option<u64>)>>,
     next: u64,
     random: Random,
@@ -173,14 +174,14 @@ impl Client {
         self.known.iter_mut().for_each(|known| known.busy = false);
     }
 
-    /// Waits for operations in flight, and then checks every block.
+    /// Waits for the operations in flight, then checks every block.
     fn finish(&mut self) {
         while self.user().queue.in_flight() > 0 {
             let done = self.user().turn(Duration::from_secs(60));
             assert!(!done.is_empty(), "in vain");
             done.iter().for_each(|done| self.complete(done));
         }
-        // No late write can follow after this.
+        // After this time, the target executes no more late writes.
         std::thread::sleep(LONGEST);
         for lba in 0..BLOCKS {
             self.flights[0] = Some((lba, None));
@@ -198,12 +199,12 @@ fn number(name: &str) -> Option<u64> {
 fn options() -> DiskOptions {
     let mut options = DiskOptions { quiesce: Some(QUIESCE), ..usual() };
     options.reconnect_delay = Duration::from_millis(20);
-    // A held command must not block others until the next fault.
+    // A held command must not block other commands until the next fault.
     options.connection.queue_depth = 32;
     options
 }
 
-/// Kills the host's process: its successor starts with its recorded state.
+/// Simulates the death of the host's process. Its successor starts with the recorded state.
 fn succeed(
     client: &mut Client,
     disk: &mut Option<Disk>,
@@ -251,7 +252,7 @@ fn what_is_late_undoes_nothing() {
         let cut = |random: &mut Random| peers[random.below(paths) as usize].cut();
         let start = Instant::now();
         let mut faults = 0;
-        // On a slow machine the first late write may take longer.
+        // On a slow machine it may take longer until the first late write.
         let enough = || start.elapsed() >= run && *store.late.lock().unwrap() > 0;
         while !enough() && start.elapsed() < run + LONGEST_RUN {
             let until = Instant::now() + Duration::from_millis(random.below(1500));
@@ -260,7 +261,7 @@ fn what_is_late_undoes_nothing() {
             }
             cut(&mut random);
             faults += 1;
-            // The second fault of the pair, at once or during the wait for the first.
+            // Cause the second fault of the pair, at once or during the wait after the first.
             let pause = [0, 0, 50, 300, 700][random.below(5) as usize];
             client.turn(Duration::from_millis(pause));
             match random.below(6) {
@@ -274,7 +275,7 @@ fn what_is_late_undoes_nothing() {
             }
             faults += 1;
         }
-        // The target holds no more commands, and never answers those it holds.
+        // From now on the target holds no commands. It never answers the commands that it holds.
         store.holds.store(false, Ordering::SeqCst);
         peers.iter().for_each(Peer::cut);
         client.finish();

@@ -1,4 +1,4 @@
-//! Operations that a disk lost with their connections, over scripted targets.
+//! Operations in flight when a disk loses their connections, over scripted targets.
 
 mod peer;
 mod stage;
@@ -16,8 +16,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Before the disk repeats a write, it waits until a target that cannot reset lost controllers must
-/// have stopped the lost one, or for the time in the options. A read need not wait.
+/// A target may be unable to reset lost controllers. Before the disk repeats a write, it then waits
+/// until the target must have stopped the lost controller, or for the time in the options. A read
+/// need not wait.
 #[test]
 fn a_target_that_cannot_end_a_lost_controller() {
     let (none, long) = (Some(Duration::ZERO), Duration::from_secs(4));
@@ -45,7 +46,7 @@ fn a_target_that_cannot_end_a_lost_controller() {
     }
 }
 
-/// The disk measures each operation once, on however many paths it tried the operation.
+/// The disk measures each operation once, even if it tried the operation on several paths.
 #[test]
 fn an_operation_is_measured_once_with_all_that_it_waited_for() {
     let stage = Stage::new(AnaState::OPTIMIZED);
@@ -60,7 +61,7 @@ fn an_operation_is_measured_once_with_all_that_it_waited_for() {
     user.queue.submit(Op::read(0, 1, Buffer::new(512), 1));
     assert!(user.turn(Duration::from_millis(100)).is_empty());
     stage.silent.store(false, Ordering::SeqCst);
-    // Cut both, since the operation may be on either path.
+    // Cut both connections, because the operation may be on either path.
     peers.iter().for_each(Peer::cut);
     assert_eq!(user.one(), Ok(()));
     (0..2).for_each(|lba| assert_eq!(user.write(lba), Ok(())));
@@ -77,8 +78,8 @@ fn an_operation_is_measured_once_with_all_that_it_waited_for() {
     assert_eq!(disk.latency(), measured, "nobody asks any more");
 }
 
-/// The disk uses a new connection to a target that cannot reset lost controllers at once, except
-/// for writes that the lost controller may yet execute.
+/// The disk uses a new connection at once, even to a target that cannot reset lost controllers.
+/// Only writes that the lost controller may still execute have to wait.
 #[test]
 fn only_what_was_lost_waits() {
     let stage = Stage::new(AnaState::OPTIMIZED);
@@ -92,7 +93,7 @@ fn only_what_was_lost_waits() {
     stage.silent.store(false, Ordering::SeqCst);
     peer.cut();
     until("it is connected again", || {
-        // The queue drops the lost connection when it is polled.
+        // The queue drops the lost connection at the next poll.
         assert!(user.turn(Duration::ZERO).is_empty());
         disk.paths()[0].reconnects == 1
     });
@@ -107,8 +108,9 @@ fn only_what_was_lost_waits() {
     assert_eq!(order[2], (7, Ok(())), "{order:?}");
 }
 
-/// If a target does not know a lost controller, that controller has ended only if the target is in
-/// the same place: a name may resolve to several targets, and an address may move.
+/// If a target does not know a lost controller, that controller has ended only if the target has
+/// the same origin. Otherwise it may be another target: a name may resolve to several targets, and
+/// an address may move.
 #[test]
 fn a_target_that_does_not_know_a_lost_controller() {
     let place = |byte| ControllerOrigin { place: [byte; 16], boot: [1; 16] };
@@ -132,8 +134,8 @@ fn a_target_that_does_not_know_a_lost_controller() {
     }
 }
 
-/// Without keep alives, a target that cannot reset controllers never stops a lost one: connecting
-/// fails.
+/// Without keep alives, a target that cannot reset controllers never stops a lost controller. The
+/// disk then refuses to connect.
 #[test]
 fn a_target_that_never_ends_a_lost_controller() {
     let peer = target(&Stage::new(AnaState::OPTIMIZED));
@@ -164,8 +166,8 @@ fn a_queue_that_is_dropped_with_writes_under_way() {
     assert!(start.elapsed() >= Duration::from_millis(3900), "the dropped write may come after it");
 }
 
-/// A lost connection's writes must not stay in the buffer of a closed socket: the system would keep
-/// sending them long after the disk wrote the data on other paths.
+/// Writes of a lost connection must not stay in the buffer of a closed socket. The system would
+/// continue to send them long after the disk wrote the data over other paths.
 #[test]
 #[cfg(target_os = "linux")]
 fn a_connection_that_was_given_up_sends_nothing_more() {
@@ -179,7 +181,7 @@ fn a_connection_that_was_given_up_sends_nothing_more() {
     let keep = Arc::clone(&stalled);
     let peer = Peer::with_hook(move |connection, _, capsule| {
         let mut stalled = keep.lock().unwrap();
-        // Keep the first write's connection open, and never read from it again.
+        // Keep the connection of the first write open, and read no more from it.
         if capsule.sqe.opcode == 0x01 && stalled.is_none() {
             *stalled = Some(connection.stream.try_clone()?);
             drop(stalled);
@@ -192,7 +194,7 @@ fn a_connection_that_was_given_up_sends_nothing_more() {
     let reactor = Reactor::new(&farblock_reactor::Config::default()).expect("an engine");
     let task = reactor.add_task();
     let mut queue = namespace.open(&reactor, task).expect("a queue");
-    // Far more data than the target's system receives before the target reads.
+    // These writes have far more data than the target's system accepts without reads.
     for lba in 0..127 {
         queue.submit(Op::write(lba * 16, 16, Buffer::new(8192), lba));
     }
@@ -211,7 +213,7 @@ fn a_connection_that_was_given_up_sends_nothing_more() {
     assert_eq!(kind, io::ErrorKind::ConnectionReset);
 }
 
-/// The time for connecting I/O queues does not count towards the operations' timeouts.
+/// The time that I/O queues need to connect does not count towards the timeouts of operations.
 #[test]
 fn never_is_never_while_queues_are_connected() {
     let connects = Arc::new(AtomicUsize::new(0));
@@ -231,7 +233,7 @@ fn never_is_never_while_queues_are_connected() {
     assert!(connects.load(Ordering::SeqCst) > 3);
 }
 
-/// Queues connect in parallel: one after the other, many queues would take longer than users wait.
+/// Queues connect in parallel. One after another, many queues would take longer than users wait.
 #[test]
 fn queues_are_connected_side_by_side() {
     let (connecting, away) = (AtomicUsize::new(0), Arc::new(AtomicBool::new(false)));
@@ -246,7 +248,7 @@ fn queues_are_connected_side_by_side() {
         Ok(if is_away.load(Ordering::SeqCst) { Handled::Close } else { Handled::No })
     });
     let disk = disk(&[&peer], &usual());
-    // All three queues are needed when the path is back.
+    // Open all three queues before the path reconnects.
     away.store(true, Ordering::SeqCst);
     peer.cut();
     until("it is away", || disk.state() == DiskState::Waiting);
@@ -257,8 +259,9 @@ fn queues_are_connected_side_by_side() {
     }
 }
 
-/// The path's log page reports it as usable, but its answers report the opposite. Operations wait
-/// for this path no longer than for a path reported as unusable.
+/// The ANA log page reports the path as usable, but the path's answers report the opposite.
+/// Operations do not wait longer for this path than for a path that the log page reports as
+/// unusable.
 #[test]
 fn an_access_state_that_is_not_so() {
     let peer = Peer::with_hook(|connection, qid, capsule| {
@@ -273,8 +276,8 @@ fn an_access_state_that_is_not_so() {
     assert_eq!(User::new(&disk).write(0), Err(BlockError::Disconnected));
 }
 
-/// Controllers that connect without becoming usable do not extend timeouts, and the host paces its
-/// retries.
+/// A target may accept controllers but refuse their I/O queues. Such controllers do not extend
+/// timeouts, and the host pauses between its attempts.
 #[test]
 fn a_target_that_refuses_queues() {
     let controllers = Arc::new(AtomicUsize::new(0));
@@ -302,8 +305,8 @@ fn a_target_that_refuses_queues() {
     assert!((3..20).contains(&count), "{count} controllers");
 }
 
-/// After a reboot of the target's machine, writes that were acknowledged but not flushed may be
-/// lost: one flush fails.
+/// After a reboot of the target's machine, acknowledged writes without a flush may be lost: one
+/// flush fails.
 #[test]
 fn a_flush_after_the_target_lost_its_cache() {
     let boot = |byte| ControllerOrigin { place: [byte; 16], boot: [byte; 16] };
@@ -340,7 +343,7 @@ fn a_flush_after_the_target_lost_its_cache() {
     assert_eq!(user.flush(), Ok(()));
 }
 
-/// A path does not identify a target process: each process reports its name.
+/// A path may lead to another target process later. A process identifies itself by its name.
 #[test]
 fn another_process_behind_a_path_is_told_before_it_is_used() {
     let stage = Stage::new(AnaState::OPTIMIZED);
@@ -368,7 +371,8 @@ fn another_process_behind_a_path_is_told_before_it_is_used() {
     }
 }
 
-/// As above, if only a process that died before a flush knew of the writes.
+/// As in the test before the last one, but a successor reports the lost writes of a process that
+/// died before a flush.
 #[test]
 fn a_successor_fails_the_flush_of_a_dead_process() {
     let boot = |byte| ControllerOrigin { place: [byte; 16], boot: [byte; 16] };
@@ -399,7 +403,7 @@ fn a_successor_fails_the_flush_of_a_dead_process() {
     until("it need not be known any more", || marks() == 0);
 }
 
-/// A host process that dies before its user can know of a loss leaves the report to its successor.
+/// If a host process dies before its user can know of a loss, its successor reports the loss.
 #[test]
 fn a_flush_that_failed_and_was_not_heard_of() {
     let boot = |byte| ControllerOrigin { place: [byte; 16], boot: [byte; 16] };
@@ -420,7 +424,7 @@ fn a_flush_that_failed_and_was_not_heard_of() {
         assert!(user.turn(Duration::ZERO).is_empty());
         first.paths()[0].reconnects == 1
     });
-    // A flush of another client, which has disconnected, does not inform this user.
+    // A flush that another client has abandoned does not inform this user.
     let mut other = User::new(&first);
     assert_eq!(other.write(1), Ok(()));
     stage.silent.store(true, Ordering::SeqCst);
@@ -431,7 +435,7 @@ fn a_flush_that_failed_and_was_not_heard_of() {
     peer.cut();
     assert_eq!(other.one(), Ok(()));
     assert_eq!(user.flush(), Err(BlockError::WriteFailed));
-    // The user has the completion, but may not have processed it.
+    // The user has received the completion, but may not have processed it.
     std::thread::sleep(Duration::from_millis(300));
     let before = notes.read();
     assert!(marks(&before) > 0, "it is forgotten before anybody has heard of it");

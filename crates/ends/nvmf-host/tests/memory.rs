@@ -1,4 +1,4 @@
-//! The host over the memory transport: queues behave the same over any transport.
+//! The host over the memory transport. Queues behave in the same way over any transport.
 
 mod peer;
 
@@ -65,8 +65,8 @@ fn write(blocks: u32, token: u64) -> Op {
     Op::write(0, blocks, Buffer::new(blocks as usize * BLOCK_BYTES), token)
 }
 
-/// Writes and reads sizes that fit a capsule, one command, and several commands that share the
-/// buffer.
+/// Writes and reads data of sizes that need a capsule, one command, and several commands that share
+/// the buffer.
 #[test]
 fn what_was_written_is_read() {
     each(|options| {
@@ -91,7 +91,7 @@ fn what_was_written_is_read() {
     });
 }
 
-/// Answers may arrive in any order, also for several commands that share a buffer.
+/// Answers may arrive in any order, even those to commands that share a buffer.
 #[test]
 fn answers_in_another_order() {
     each(|options| {
@@ -151,8 +151,8 @@ fn the_controller_closes_at_any_command() {
     });
 }
 
-/// The buffer of such a command stays registered until the controller has closed, because the
-/// controller may still write to it.
+/// The buffer of an unanswered command stays registered until the controller has closed the
+/// connection, because the controller may still write to the buffer.
 #[test]
 fn a_command_that_is_never_answered() {
     each(|options| {
@@ -182,7 +182,7 @@ fn an_answer_to_no_command_ends_the_connection() {
     });
 }
 
-/// After a transient failure, the host sends a command again from the buffer that it got back.
+/// After a transient failure, the host sends a command again, from the same buffer.
 #[test]
 fn a_command_is_tried_again() {
     each(|options| {
@@ -201,8 +201,8 @@ fn a_command_is_tried_again() {
     });
 }
 
-/// If a connection closes while the host enables the controller, connecting fails. The loss of a
-/// controller closes its queues.
+/// If a connection closes while the host enables the controller, the attempt to connect fails. The
+/// loss of a controller closes its queues.
 #[test]
 fn the_beginning_and_the_end_of_a_controller() {
     each(|options| {

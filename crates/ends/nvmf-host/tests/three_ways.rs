@@ -16,7 +16,7 @@ fn the_three_ways_to_use_a_disk() {
 
 #[test]
 fn the_guides_code_is_compiled() {
-    // This only compares the text: rustdoc compiles the code, see the end of the crate's lib.rs.
+    // This test only checks the text. rustdoc compiles the code; see the end of the crate's lib.rs.
     let guide = include_str!("../../../../docs/library.md");
     assert!(guide.matches("```rust,no_run").count() >= 3, "one for each way");
 }

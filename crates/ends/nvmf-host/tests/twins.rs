@@ -1,4 +1,4 @@
-//! Two targets with one name that are different targets: a machine and its clone.
+//! Two different targets with the same name: a machine and its clone.
 
 mod peer;
 mod stage;
@@ -31,7 +31,8 @@ fn a_disk_and_its_clone_are_not_attached_as_one() {
     assert_eq!(disk.paths().len(), 1);
 }
 
-/// A clone that appears behind a path gets no operation, and does not change the disk's size.
+/// If a path leads to a clone after a reconnect, the disk sends it no operations and does not adopt
+/// its size.
 #[test]
 fn a_clone_behind_a_path_is_not_used() {
     let stages = two_stages();
@@ -49,13 +50,13 @@ fn a_clone_behind_a_path_is_not_used() {
     assert_eq!(stages[1].ios(), before, "the clone was written");
     assert_ne!(disk.geometry().blocks, blocks);
     assert_ne!(disk.paths()[1].state, PathState::Live);
-    // The clone stops, and the disk's second target is back.
+    // The path leads to the disk's second target again.
     stages[1].cntlid.store(8, Ordering::SeqCst);
     stages[1].blocks.store(stages[0].blocks.load(Ordering::SeqCst), Ordering::SeqCst);
     until("both paths", || disk.state() == DiskState::Live);
 }
 
-/// A target may give an identifier anew as soon as its controller has ended.
+/// A target may reuse an identifier as soon as its controller has ended.
 #[test]
 fn an_identifier_is_free_once_its_controller_is_gone() {
     let stages = two_stages();

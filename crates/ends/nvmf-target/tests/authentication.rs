@@ -283,7 +283,7 @@ fn a_host_that_is_connected_authenticates_anew() {
         again.authenticate().expect("the secret is good");
         file.change(9);
         let refused = again.authenticate().expect_err("the secret is wrong");
-        assert!(refused.to_string().starts_with("cannot authenticate anew with "), "{refused}");
+        assert!(refused.to_string().starts_with("cannot reauthenticate with "), "{refused}");
         rig::until("the target has ended it", || again.lost().is_some());
         assert_eq!(connect(&target, None, None), Err(ConnectError::AuthenticationRequired));
         drop((blocks, namespace, controller, again));

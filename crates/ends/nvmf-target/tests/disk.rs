@@ -331,7 +331,7 @@ fn another_disk_in_the_same_place_is_not_taken_for_it() {
     assert_eq!(user.value(0), 0);
     drop(target);
     let target = serve_as(mem(), "two", &[address], EngineKind::Auto);
-    let another = "not the one that this disk is made of: it has the UUID";
+    let another = "is not the namespace of this disk: it has the UUID";
     until("it is said why", || {
         disk.paths()[0].error.clone().is_some_and(|it| it.contains(another))
     });

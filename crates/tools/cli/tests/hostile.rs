@@ -24,7 +24,7 @@ fn success_without_data_is_the_targets_fault_for_each_command() {
         _ => Ok(Handled::No),
     });
     let url = url(&peer);
-    let breach = "the controller broke the protocol: it reports success for a read";
+    let breach = "the controller broke the protocol: it reported success for a read";
     let read = scratch.run(["read", &url, "--length", "4KiB", "-o", "out"]);
     assert!(read.code == Some(1) && read.stderr.contains(breach), "{}", read.stderr);
     assert!(!read.stderr.contains("cannot be read"), "{}", read.stderr);

@@ -149,7 +149,7 @@ fn another_kind_of_server_is_suspected() {
     });
     let url = format!("nvme+tcp://{address}/nqn.2026-11.org.farblock:disk?ns=1");
     let outcome = scratch.run(["read", &url]);
-    outcome.fails_in_a_line(1, &["another kind of server may be listening"]);
+    outcome.fails_in_a_line(1, &["the server may use another protocol"]);
 }
 
 /// The target's log, with these options, of an admitted and a refused host.

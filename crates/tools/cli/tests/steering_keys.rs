@@ -154,7 +154,7 @@ fn a_key_changes_without_an_interruption_and_a_lost_one_ends_at_once() {
     again().fails(1, &["cannot read the key file"]);
     std::fs::rename(scratch.path("away"), &key).unwrap();
     std::fs::set_permissions(&key, PermissionsExt::from_mode(0o644)).unwrap();
-    again().fails(1, &["open to others", "chmod 600"]);
+    again().fails(1, &["other users have access", "chmod 600"]);
     std::fs::set_permissions(&key, PermissionsExt::from_mode(0o600)).unwrap();
     scratch.connect(&server, HOST, None).fails(1, &["--dhchap-secret"]);
     assert_eq!(scratch.controllers(), connected);

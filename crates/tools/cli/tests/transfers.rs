@@ -97,7 +97,7 @@ fn says_that_it_was_lost(stderr: &str) {
     let lines: Vec<_> = stderr.lines().filter(|line| line.contains("WARN")).collect();
     let [lost, back] = lines[..] else { panic!("{} lines: {stderr}", lines.len()) };
     assert!(
-        lost.contains("the path is lost") && back.contains("connected again, after"),
+        lost.contains("the path is lost") && back.contains("the path reconnected after"),
         "{stderr}"
     );
 }

@@ -47,11 +47,11 @@ fn a_pipe_that_nobody_writes_to_is_refused() {
             &[&listen[..], &["mem:1MiB", "--tls-key", &key]].concat(),
         ] {
             let args = args.to_vec();
-            all.spawn(move || serve(&args).fails(code(&args), &["pipe", "nobody writes to it"]));
+            all.spawn(move || serve(&args).fails(code(&args), &["pipe", "without a writer"]));
         }
         for args in [["config", "import", &pipe], ["keys", "check", &pipe]] {
             let scratch = &scratch;
-            all.spawn(move || scratch.run(args).fails(1, &["pipe", "nobody writes to it"]));
+            all.spawn(move || scratch.run(args).fails(1, &["pipe", "without a writer"]));
         }
     });
     let persist = [&listen[..], &["mem:1MiB", "--persist", &pipe]].concat();

@@ -16,7 +16,7 @@ struct Outcome {
     intact: bool,
 }
 
-/// A command in flight, or a completed command whose buffer the transport still has.
+/// A command in flight, or a completed command whose buffer the transport still uses.
 pub(super) struct Pending<T: Transport> {
     pub(super) purpose: Purpose,
     place: T::Place,
@@ -33,7 +33,8 @@ pub(super) struct Done {
     pub(super) intact: bool,
 }
 
-/// See the module's text. Each command is an operation of its own, whose index is the slot's.
+/// The commands of an admin queue. Each command is a separate operation. The index of the operation
+/// is the number of its slot.
 pub(super) struct Table<T: Transport> {
     reactor: Reactor,
     slots: Vec<Option<Pending<T>>>,
@@ -102,7 +103,7 @@ impl<T: Transport> Commands<T> for Table<T> {
     }
 
     fn place(&mut self, index: u32) -> &mut T::Place {
-        &mut self.slots[index as usize].as_mut().expect("its buffer was away").place
+        &mut self.slots[index as usize].as_mut().expect("the transport used its buffer").place
     }
 
     fn find(&self, is_it: impl Fn(&T::Place) -> bool) -> Option<u32> {

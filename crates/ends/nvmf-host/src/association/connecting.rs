@@ -29,7 +29,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Asynchronous events to enable: changes of namespaces and of their access states.
+/// The asynchronous events that the host enables: changes of namespaces and of their access states.
 const EVENTS: AsyncEventConfig =
     AsyncEventConfig(0).with_namespace_attributes(true).with_ana_change(true);
 /// Entries of the admin queue, 0's-based.
@@ -44,7 +44,7 @@ pub(crate) struct Connecting {
 }
 
 impl Connecting {
-    /// Checks the parameters, without sending anything.
+    /// Checks the parameters. Sends nothing.
     pub(crate) fn new(address: Address, subsystem: &str, options: &Options) -> Result<Self, Error> {
         check_options(subsystem, options)?;
         Ok(Self {
@@ -55,7 +55,7 @@ impl Connecting {
         })
     }
 
-    /// Brings the controller up.
+    /// Connects to the controller and enables it.
     pub(crate) async fn connect(
         self,
         local: Local,
@@ -101,7 +101,8 @@ impl Connecting {
             }
         });
         let (subsystem, options, identity) = (self.subsystem, self.options, self.identity);
-        // From here on, dropping `association` ends the queue, also if the caller stops waiting.
+        // From here on, dropping `association` ends the admin queue, even if the caller drops this
+        // future.
         let ended = Mutex::new(Some(ended));
         let association = Association {
             shared,
@@ -238,7 +239,8 @@ impl Association {
     ) -> Result<(), ConnectError> {
         let Caller { identity, options, sqsize_z, .. } = caller;
         let data = command::connect_data(identity, Some(self.info.cntlid));
-        // The entries, 0's-based: one more than the commands in flight.
+        // The wire value is the number of entries minus one. The queue has one entry more than
+        // commands in flight.
         let command = command::connect(qid, *sqsize_z, 0);
         let during = "the answer to Connect of an I/O queue";
         let (cqe, _) = queue.execute(&command, data.as_bytes(), during).await?;
@@ -253,8 +255,8 @@ impl Association {
     }
 }
 
-/// Decides whether to retry, and pauses first. Retries until `give_up` while the controller is
-/// still releasing this host's last queue or its previous controller.
+/// Returns whether to retry, after a pause if so. The host retries until `give_up` while the
+/// controller still releases this host's previous queue or controller.
 async fn is_worth_another(local: &Local, give_up: Instant, error: Option<&ConnectError>) -> bool {
     let is_busy = matches!(error, Some(ConnectError::ControllerBusy)) && os::now() < give_up;
     if is_busy {
@@ -277,18 +279,18 @@ fn check_options(subsystem: &str, options: &Options) -> Result<(), Error> {
     }
     if options.queue_depth == 0 {
         return Err(Error::Options(
-            "a queue depth of 0 lets no command through: use 1 or more".to_owned(),
+            "a queue depth of 0 allows no commands: use 1 or more".to_owned(),
         ));
     }
     if options.path_timeout.is_some_and(|timeout| timeout < limits::PATH_TIMEOUT_MIN) {
         let least = limits::PATH_TIMEOUT_MIN;
         return Err(Error::Options(format!(
-            "a path timeout below {least:?} takes a slow path for a lost one: use {least:?} or more"
+            "a path timeout below {least:?} would treat slow paths as lost: use {least:?} or more"
         )));
     }
     if options.connect_timeout.is_zero() {
         return Err(Error::Options(
-            "a connect timeout of 0 is over at once: use 1 ms or more".to_owned(),
+            "a connect timeout of 0 expires at once: use 1 ms or more".to_owned(),
         ));
     }
     Ok(())

@@ -1,5 +1,5 @@
-//! Queries to a connected controller. They wait only with `await`, so both threads and the control
-//! loop can use them.
+//! Queries to a connected controller. They never block, they only `await`: so both threads and the
+//! control loop can use them.
 
 use super::Association;
 use super::connecting::wire_identity;
@@ -21,7 +21,7 @@ use farblock_wire::reset::CrossControllerReset;
 use farblock_wire::{Cqe, Status};
 use std::sync::atomic::Ordering;
 
-/// The admin queue, shared with other users.
+/// The admin queue of a connected controller, which other callers use at the same time.
 struct Live<'a> {
     association: &'a Association,
     /// Set if the connection was lost during the exchange.
@@ -78,11 +78,11 @@ impl Association {
     /// As [`Controller::authenticate`](crate::Controller::authenticate).
     pub(crate) async fn authenticate(&self) -> Result<(), Error> {
         if self.options.dhchap_secret.is_none() {
-            let what = "this host has no secret to authenticate with (--dhchap-secret)";
+            let what = "this host has no authentication secret: set it with --dhchap-secret";
             return Err(Error::Options(what.to_owned()));
         }
         if self.authenticates.swap(true, Ordering::Acquire) {
-            return Err(Error::Options("it is being authenticated anew already".to_owned()));
+            return Err(Error::Options("reauthentication is already in progress".to_owned()));
         }
         let identity = wire_identity(&self.identity, &self.subsystem);
         let mut live = Live { association: self, lost: None };
@@ -109,11 +109,11 @@ impl Association {
         let (reply, answer) = reply();
         let shared = &self.shared;
         shared.request(AdminRequest { command: *command, data: data.to_vec(), reply })?;
-        // The admin queue answers in time, or ends and drops the sender.
+        // The admin queue either answers in time, or ends and drops the sender.
         answer.await.unwrap_or_else(|| Err(shared.lost_error()))
     }
 
-    /// Executes an admin command that sends no data and must succeed.
+    /// Executes an admin command without host data. A failed command is an error.
     async fn query(&self, command: &Command, what: impl Fn() -> String) -> Result<Vec<u8>, Error> {
         let (cqe, data) = self.admin(command, &[]).await?;
         let status = cqe.status();
@@ -162,7 +162,7 @@ impl Association {
         match self.identify(Cns::NAMESPACE_ID_DESCRIPTORS, nsid).await {
             Ok(data) => info.add_descriptors(&data),
             Err(Error::Command { status, .. }) if admin::has_no_descriptors(status) => {}
-            // Do not ignore this error: a namespace with identifiers must not be taken for one
+            // Do not ignore this error: otherwise a namespace with identifiers would look like one
             // without.
             Err(error) => return Err(error),
         }
@@ -182,7 +182,8 @@ impl Association {
         Ok(infos)
     }
 
-    /// The limits of single commands; the default for older controllers, which report none.
+    /// The controller's limits for single commands. Older controllers report none and get the
+    /// defaults.
     pub(crate) async fn command_limits(&self) -> Result<CommandLimits, Error> {
         match self.identify(Cns::COMMAND_SET_CONTROLLER, 0).await {
             Ok(data) => Ok(CommandLimits::parse(&data)),

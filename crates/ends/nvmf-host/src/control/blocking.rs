@@ -17,28 +17,29 @@ pub(super) fn is_aside() -> bool {
     IS_ASIDE.try_with(Cell::get).unwrap_or(false)
 }
 
-/// Reports a change on another thread, where listeners may block and use the object.
+/// Notifies the listeners of a change, on another thread where they may block and use the changed
+/// object.
 pub(crate) async fn tell(changes: &Changes, change: Change) {
     if !changes.is_watched() {
         return changes.tell(change);
     }
     let for_thread = changes.clone();
     if let Err(error) = blocking(move || for_thread.tell(change)).await {
-        tracing::warn!("nobody is told of a change: {error}");
+        tracing::warn!("cannot notify the listeners of a change: {error}");
     }
 }
 
-/// A function that ran on another thread panicked. The log has the reason.
+/// The error of a function that panicked on another thread. The log has the reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Panicked;
 
 impl fmt::Display for Panicked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a thread that was to help with it panicked")
+        f.write_str("a helper thread panicked")
     }
 }
 
-/// Runs a function on another thread, or on this thread if the system refuses to start one.
+/// Runs a function on another thread, or on this thread if the system cannot start another.
 ///
 /// # Errors
 /// If the function panicked.
@@ -58,8 +59,8 @@ pub(crate) async fn blocking<T: Send + 'static>(
         }
     };
     if let Err(error) = os::spawn("farblock-aside".to_owned(), run) {
-        tracing::warn!("no thread to help the control loop: {error}");
-        let act = take(&act).expect("no thread has it");
+        tracing::warn!("cannot start a helper thread for the control loop: {error}");
+        let act = take(&act).expect("no thread took the function");
         return Ok(act());
     }
     answer.await.ok_or(Panicked)

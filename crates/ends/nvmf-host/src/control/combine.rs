@@ -25,7 +25,8 @@ pub(crate) async fn all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<
     done.into_iter().flatten().collect()
 }
 
-/// The output of `future`, unless `other` is ready first; `future` is then dropped.
+/// Returns the output of `future`, or `None` if `other` completes first. Drops `future` in that
+/// case.
 pub(crate) async fn unless<F: Future>(other: impl Future, future: F) -> Option<F::Output> {
     let (mut other, mut future) = (pin!(other), pin!(future));
     poll_fn(|context| {
@@ -38,7 +39,8 @@ pub(crate) async fn unless<F: Future>(other: impl Future, future: F) -> Option<F
 }
 
 impl Local {
-    /// The output of `future`, unless `deadline` passes first; `future` is then dropped.
+    /// Returns the output of `future`, or `None` if `deadline` passes first. Drops `future` in that
+    /// case.
     pub(crate) async fn until<F: Future>(&self, deadline: Instant, future: F) -> Option<F::Output> {
         if deadline <= os::now() {
             return None;

@@ -40,7 +40,7 @@ struct Letters {
 
 impl Inbox {
     fn lock(&self) -> MutexGuard<'_, Letters> {
-        // No code in here panics half-way through a change.
+        // A panic cannot leave this state half-changed, so ignore poisoning.
         self.letters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -55,13 +55,14 @@ impl Inbox {
         self.ring();
     }
 
-    /// Takes the futures to start, the futures to resume, and whether the loop must end.
+    /// Takes the futures to start, the identifiers of the futures to resume, and whether the loop
+    /// must end.
     fn take(&self) -> (Vec<Start>, Vec<u64>, bool) {
         let letters = &mut *self.lock();
         (std::mem::take(&mut letters.new), std::mem::take(&mut letters.woken), letters.stopping)
     }
 
-    /// Ends the loop once no future is left on it.
+    /// Ends the loop once it has no more futures.
     pub(super) fn stop(&self) {
         self.lock().stopping = true;
         self.ring();
@@ -100,7 +101,7 @@ struct Running {
     waker: task::Waker,
 }
 
-/// When the loop ends for any reason, drops the futures that wait to start.
+/// Drops the futures that wait to start, when the loop ends for any reason.
 struct End<'a>(&'a Inbox);
 
 impl Drop for End<'_> {
@@ -121,8 +122,8 @@ fn here<T>(act: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Returns the output, or `None` after a panic, so that other futures continue. In a simulation the
-/// panic propagates.
+/// Catches a panic of `act` and then returns `None`, so that other futures continue. In a
+/// simulation the panic propagates.
 fn contained<T>(act: impl FnOnce() -> T) -> Option<T> {
     match os::is_simulated() {
         true => Some(act()),
@@ -130,7 +131,7 @@ fn contained<T>(act: impl FnOnce() -> T) -> Option<T> {
     }
 }
 
-/// Runs the loop to its end. `started` receives the result of its start.
+/// Runs the loop until it stops. `started` receives the result of its start.
 pub(super) fn run(
     engine: EngineKind,
     inbox: &Arc<Inbox>,

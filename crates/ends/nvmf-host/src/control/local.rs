@@ -1,4 +1,4 @@
-//! Events and time, for futures on the control loop.
+//! Events and timers for futures on the control loop.
 
 use super::executor::{Inbox, Start};
 use farblock_reactor::{Config, EngineKind, Polling, Reactor, TaskId, Waker};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::task::{self, Poll};
 use std::time::Instant;
 
-/// The loop, for code that runs on it. Clones are the same loop.
+/// A handle to the control loop, for code that runs on it. Clones refer to the same loop.
 #[derive(Clone)]
 pub(crate) struct Local(Rc<Inner>);
 
@@ -70,7 +70,7 @@ impl Local {
     }
 }
 
-/// A task of the loop for which one future waits.
+/// A task of the loop whose events one future awaits.
 pub(crate) struct Mailbox {
     local: Local,
     task: TaskId,
@@ -91,7 +91,7 @@ impl Mailbox {
     pub(crate) async fn ready(&self) {
         poll_fn(|context| {
             let mailboxes = &mut *self.local.0.mailboxes.borrow_mut();
-            let entry = mailboxes.get_mut(&self.task).expect("it is there until it is dropped");
+            let entry = mailboxes.get_mut(&self.task).expect("it has an entry until its drop");
             if std::mem::take(&mut entry.is_ready) {
                 return Poll::Ready(());
             }

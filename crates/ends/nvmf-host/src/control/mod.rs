@@ -1,16 +1,16 @@
-//! The control loop: one thread with one event loop that runs everything in a process's hosts
-//! except I/O.
+//! The control loop: one thread with one event loop. It does all work for the controllers of a
+//! process except I/O.
 //!
-//! A conversation with a controller is a future: sequential code that awaits answers. There is no
-//! other runtime, and no future on the data path. A future stays on the loop's thread, so callers
-//! pass a function that creates it ([`Control::spawn`]).
+//! A conversation with a controller is a future: sequential code that awaits answers. The crate
+//! uses no other async runtime, and no futures on the data path. A future stays on the loop's
+//! thread, so callers pass a function that creates it ([`Control::spawn`]).
 //!
 //! # Contract
 //!
 //! * Code on the loop waits only with `await`, because all controllers share the loop. Blocking
-//!   work (names, files, keys, users' callbacks) runs [elsewhere](blocking).
-//! * The loop runs while there is an owner of its [`Control`], or a future on it. Dropping the last
-//!   owner waits for the end of the loop.
+//!   work (names, files, keys, users' callbacks) runs on [other threads](blocking).
+//! * The loop runs while its [`Control`] has an owner or the loop has a future. The last owner's
+//!   drop waits for the end of the loop.
 //! * The loop drops a future that panics; the others continue.
 
 mod blocking;
@@ -35,7 +35,8 @@ use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-/// The running loops of this process and of simulated worlds, and loops copied by a fork.
+/// The running loops of this process and of simulated worlds, and unusable copies of the parent's
+/// loops after a fork.
 static LOOPS: Mutex<Loops> = Mutex::new(Vec::new());
 
 type Loops = Vec<(ControlPlace, EngineKind, Weak<Control>)>;
@@ -45,23 +46,25 @@ type Loops = Vec<(ControlPlace, EngineKind, Weak<Control>)>;
 type ControlPlace = (u32, u64);
 
 /// While this value exists, no other thread finds or starts a control loop. See [`hold`].
-pub struct Held(#[allow(dead_code, reason = "held, not looked at")] MutexGuard<'static, Loops>);
+pub struct Held(#[allow(dead_code, reason = "held, never read")] MutexGuard<'static, Loops>);
 
-/// Call this before a fork: otherwise the child could wait forever for a lock that another thread
-/// held. Drop it after the fork, in the parent and in the child.
+/// Locks the list of control loops. Call this before a fork: otherwise the child could wait forever
+/// for a lock that another thread held. Drop the returned value after the fork, in the parent and
+/// in the child.
 #[must_use]
 pub fn hold() -> Held {
     Held(LOOPS.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Whether the caller may wait for work on a control loop: not if the loop is the caller or waits
-/// for it. Also not in a failed simulation, where no thread runs any more.
+/// Whether the calling thread may wait for work on a control loop. It must not wait on the loop's
+/// own thread, or on a thread for which the loop waits. After a simulation has failed, no thread
+/// may wait, because no thread runs any more.
 pub(crate) fn may_wait() -> bool {
     let has_failed = os::is_simulated() && std::thread::panicking();
     !is_here() && !is_aside() && !has_failed
 }
 
-/// A shared reference to a control loop; see the module's text.
+/// A control loop with shared ownership; see the module documentation.
 pub(crate) struct Control {
     inbox: Arc<Inbox>,
     place: ControlPlace,
@@ -118,8 +121,8 @@ impl Control {
 }
 
 impl Control {
-    /// Runs the future that `make` creates on the loop, and blocks the calling thread until it
-    /// ends. `None`: the loop has failed, or the future panicked.
+    /// Runs the future that `make` creates on the loop, and blocks the calling thread until the
+    /// future ends. Returns `None` if the loop has failed or the future panicked.
     pub(crate) fn run<T: Send + 'static, F: Future<Output = T> + 'static>(
         &self,
         make: impl FnOnce(Local) -> F + Send + 'static,

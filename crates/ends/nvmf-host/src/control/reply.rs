@@ -1,4 +1,4 @@
-//! One answer for which a thread or a future can wait.
+//! A channel for one answer, for which a thread or a future can wait.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -32,10 +32,11 @@ impl<T> ReplyShared<T> {
     }
 }
 
-/// Sends the answer. Dropping it signals that there is none.
+/// Sends the answer. Dropping the sender signals that there is no answer.
 pub(crate) struct Sender<T>(Arc<ReplyShared<T>>);
 
-/// Receives the answer, as a future or with [`Receiver::wait`]. `None`: the sender was dropped.
+/// Receives the answer, as a future or with [`Receiver::wait`]. Yields `None` if the sender was
+/// dropped.
 pub(crate) struct Receiver<T>(Arc<ReplyShared<T>>);
 
 pub(crate) fn reply<T>() -> (Sender<T>, Receiver<T>) {
@@ -57,7 +58,8 @@ impl<T> Drop for Sender<T> {
 }
 
 impl<T> Receiver<T> {
-    /// Blocks the calling thread. Must not run on the control loop, which may have to answer.
+    /// Blocks the calling thread until the answer arrives. Must not be called on the control loop,
+    /// which may have to produce the answer.
     pub(crate) fn wait(self) -> Option<T> {
         super::wait(self)
     }

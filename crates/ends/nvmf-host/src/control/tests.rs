@@ -8,7 +8,7 @@ fn control() -> Arc<Control> {
 
 #[test]
 fn a_process_has_one_loop_for_as_long_as_somebody_uses_it() {
-    // This engine has its own loop: other tests of this process share theirs.
+    // No other test uses a loop with this engine.
     let shared = || Control::shared(EngineKind::Auto).expect("a loop");
     let (first, second) = (shared(), shared());
     assert!(Arc::ptr_eq(&first, &second));

@@ -1,4 +1,4 @@
-//! A thread that waits for a future.
+//! Blocks a thread until a future completes.
 
 use farblock_reactor::os;
 use std::future::Future;
@@ -30,8 +30,8 @@ impl Wake for Signal {
     }
 }
 
-/// Blocks the calling thread until the future ends. Must not run on a control loop, where it would
-/// block other futures.
+/// Blocks the calling thread until the future completes. Must not be called on a control loop,
+/// where it would block other futures.
 pub(crate) fn wait<F: Future>(future: F) -> F::Output {
     debug_assert!(!super::is_here(), "a control loop would wait for itself");
     let signal = Arc::new(Signal::default());

@@ -1,14 +1,14 @@
-//! Tracks acknowledged, unflushed writes, and whether a target lost them: a later flush must then
-//! fail.
+//! Tracks writes that the target acknowledged but has not flushed. If the target may have lost such
+//! a write, the next flush must fail.
 //!
 //! ```text
 //!  written --> dirty --- a flush begins ---> flushing --- it succeeds ---> (durable)
 //!                ^                              |
 //!                +--------- it fails -----------+
 //! ```
-//! If the target's machine rebooted, dirty and flushing data may be lost: the disk reports the next
-//! successful flush of any queue as failed. It does so once. If the process may have died before
-//! its user received this error, its successor reports the loss again.
+//! If the target's machine rebooted, its dirty and flushing data may be lost. The disk then reports
+//! the next successful flush of any of its queues as failed, once. If this process dies before its
+//! user has surely received the error, its successor reports the loss again.
 
 use super::fencing::ControllerLife;
 use crate::error::Error;
@@ -22,7 +22,7 @@ use std::time::Duration;
 
 type Boot = [u8; 16];
 
-/// Stands for a path of a predecessor that this disk does not have.
+/// The path number of a predecessor's path that this disk does not have.
 const NO_PATH: usize = usize::MAX;
 
 #[derive(Default)]
@@ -31,20 +31,21 @@ pub(super) struct Cache {
     flushing: AtomicUsize,
     /// Whether the next flush must fail.
     lost: AtomicBool,
-    /// Whether the user has received the error, so that the record is no longer needed.
+    /// Whether the user has received the error, so that the disk can delete the record of the loss.
     told: AtomicBool,
     boots: Mutex<Boots>,
 }
 
-/// Boot identifiers of the targets' machines.
+/// The boot identifiers of the targets' machines.
 #[derive(Default)]
 struct Boots {
-    /// Paths, each with a boot whose controllers may have cached data of the disk.
+    /// Paths, each with the boot of a machine whose controllers may have the disk's data in their
+    /// caches.
     of_paths: Vec<(usize, Boot)>,
-    /// Boots that have ended.
+    /// Boots that have certainly ended.
     over: Vec<Boot>,
-    /// Boots presumed to have ended: a new path led to another boot, and their machines did not
-    /// answer. The disk has reported their unflushed writes as lost.
+    /// Boots that have probably ended: a new path led to another boot, and the machines of these
+    /// boots did not answer. The disk has reported their unflushed writes as lost.
     supposed: Vec<Boot>,
     /// For each boot, the value of `connections` when a path last connected to it.
     seen: Vec<(Boot, u64)>,
@@ -56,7 +57,7 @@ struct Boots {
 }
 
 impl Boots {
-    /// Notes that a path leads to this boot, and that paths with the same boot are its twins.
+    /// Records that a path leads to this boot, and that all paths with the same boot are twins.
     fn meet(&mut self, path: usize, boot: Boot) {
         self.over.retain(|over| *over != boot);
         self.lives(boot);
@@ -68,7 +69,7 @@ impl Boots {
         }
     }
 
-    /// Notes that a path is connected to this boot, which has therefore not ended.
+    /// Records that a path is connected to this boot, which has therefore not ended.
     fn lives(&mut self, boot: Boot) {
         self.supposed.retain(|supposed| *supposed != boot);
         self.seen.retain(|(seen, _)| *seen != boot);
@@ -82,38 +83,38 @@ impl Boots {
         self.seen.iter().find(|(seen, _)| *seen == boot).map_or(0, |(_, at)| *at)
     }
 
-    /// The boots that have ended if `path` now leads to boot `now`: other boots of this path and
-    /// its twins.
+    /// Returns the boots that have ended if `path` now leads to boot `now`: the other boots of this
+    /// path and of its twins.
     fn before(&self, path: usize, now: Boot) -> Vec<Boot> {
         let is_twin = |other| path == other || self.twins.contains(&(path, other));
         let others = self.of_paths.iter().filter(|(other, boot)| *boot != now && is_twin(*other));
         others.map(|(_, boot)| *boot).filter(|boot| !self.over.contains(boot)).collect()
     }
 
-    /// Boots that may have ended: `path` is new, so its machine may have had any boot that no path
-    /// confirms.
+    /// Returns the boots that may have ended. If `path` is new, its machine may have had any boot
+    /// that the answers of other paths do not confirm.
     fn silent(&self, path: usize, now: Boot, answers: &[Answer]) -> Vec<Boot> {
         let lives = |boot| answers.iter().any(|answer| answer.boot == Some(boot));
         let others = self.of_paths.iter().map(|(_, boot)| *boot).filter(|_| self.is_new(path));
         others.filter(|boot| *boot != now && !lives(*boot) && !self.over.contains(boot)).collect()
     }
 
-    /// Whether writes acknowledged on that boot may be lost.
+    /// Whether a machine may have lost the writes that it acknowledged during this boot.
     fn is_over(&self, boot: Boot) -> bool {
         self.over.contains(&boot) || self.supposed.contains(&boot)
     }
 
-    /// Whether neither this process nor its predecessors ever connected the path.
+    /// Whether the path is new: neither this process nor a predecessor ever connected it.
     fn is_new(&self, path: usize) -> bool {
         self.of_paths.iter().all(|(other, _)| *other != path)
     }
 
-    /// The paths to probe before the disk can judge the connection of `path` to boot `now`. A
-    /// machine has one boot at a time, so another boot that still answers is that of another
+    /// Returns the paths to probe before the disk can judge the connection of `path` to boot `now`.
+    /// A machine has one boot at a time. So if another boot still answers, it belongs to another
     /// machine.
     fn doubts(&self, path: usize, now: Boot, answers: &[Answer]) -> Vec<usize> {
         let silent = self.silent(path, now, answers);
-        // The path did not answer, but another path has connected to the boot since.
+        // The path did not answer, but since then another path has connected to the boot.
         let is_stale = |answer: &Answer, boot| {
             answer.boot.is_none() && self.last_seen(boot) > answer.connections
         };
@@ -130,7 +131,7 @@ impl Boots {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Answer {
     pub(super) path: usize,
-    /// The boot of the machine that answered; `None`: no answer.
+    /// The boot of the machine that answered; `None` if none answered.
     pub(super) boot: Option<Boot>,
     /// The value of [`Cache::connections`] before the probe.
     pub(super) connections: u64,
@@ -149,11 +150,11 @@ pub(super) enum Meeting {
 
 impl Cache {
     fn boots(&self) -> MutexGuard<'_, Boots> {
-        // No code in here panics half-way through a change.
+        // A panic cannot leave this state half-changed, so ignore poisoning.
         self.boots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that the target acknowledged a write, which may be only in its cache.
+    /// Records that the target acknowledged a write, which may be only in the target's cache.
     pub(super) fn wrote(&self) {
         // Load first, so that the cache line stays shared between cores.
         if !self.dirty.load(Ordering::SeqCst) {
@@ -161,8 +162,8 @@ impl Cache {
         }
     }
 
-    /// Notes a write that a controller acknowledged before it was lost. Returns whether the write
-    /// may be lost.
+    /// Records a write that a controller acknowledged before the host lost the controller. Returns
+    /// whether the write may be lost.
     pub(super) fn wrote_before(&self, life: &ControllerLife) -> bool {
         let is_over = |origin: &ControllerOrigin| self.boots().is_over(origin.boot);
         let lost = life.origin.as_ref().is_some_and(is_over);
@@ -173,7 +174,7 @@ impl Cache {
         lost
     }
 
-    /// Notes a submitted flush. Returns whether it has data to make durable.
+    /// Records a submitted flush. Returns whether the flush has data to make durable.
     pub(super) fn flush_begins(&self) -> bool {
         // Count the flush before clearing `dirty`, so that at any time one of the two is set.
         self.flushing.fetch_add(1, Ordering::SeqCst);
@@ -193,18 +194,19 @@ impl Cache {
         }
     }
 
-    /// Whether a successful flush must be reported as failed; [`Cache::was_told`] then follows.
+    /// Returns whether the disk must report a successful flush as failed. If so, the caller must
+    /// call [`Cache::was_told`] later.
     pub(super) fn take_loss(&self) -> bool {
         let is_silent = os::has_mistake("host: a flush does not tell of a lost cache");
         !is_silent && self.lost.load(Ordering::SeqCst) && self.lost.swap(false, Ordering::SeqCst)
     }
 
-    /// Notes that the user has received the error of the failed flush.
+    /// Records that the user has received the error of the failed flush.
     pub(super) fn was_told(&self) {
         self.told.store(true, Ordering::SeqCst);
     }
 
-    /// Takes over the acknowledged writes of a dead process.
+    /// Takes over the acknowledged writes of a process that died.
     pub(super) fn inherit(&self, path: Option<usize>, life: &ControllerLife) {
         let Some(origin) = life.origin else { return };
         let mut boots = self.boots();
@@ -212,14 +214,14 @@ impl Cache {
             boots.marks.push(life.clone());
             self.lost.store(true, Ordering::SeqCst);
         } else if origin.knows_boot() {
-            // Also keep the boot if the disk no longer has the path, or has it under another name.
+            // Keep the boot even if the disk no longer has the path, or has it under another name.
             boots.of_paths.push((path.unwrap_or(NO_PATH), origin.boot));
             self.dirty.store(true, Ordering::SeqCst);
         }
     }
 
-    /// Judges a path that now leads to this controller; `answers` are probes of other paths. If
-    /// writes may be lost, `record` stores this first.
+    /// Decides whether a path that now leads to this controller reveals lost writes. `answers` are
+    /// the results of probes of other paths. If writes may be lost, `record` stores this first.
     pub(super) fn connected(
         &self,
         path: usize,
@@ -237,7 +239,8 @@ impl Cache {
         }
         let silent = boots.silent(path, origin.boot, answers);
         boots.meet(path, origin.boot);
-        // The boot of a twin path proves the same, and may be the only path that comes back.
+        // A changed boot of a twin path proves the same. The twin may be the only path that
+        // reconnects.
         let over = boots.before(path, origin.boot);
         let unflushed =
             self.dirty.load(Ordering::SeqCst) || self.flushing.load(Ordering::SeqCst) > 0;
@@ -250,9 +253,9 @@ impl Cache {
             self.lost.store(true, Ordering::SeqCst);
             tracing::error!(
                 path = %life.url,
-                "the target's machine was started anew, and what it had acknowledged since the \
-                 last flush may be lost: the next flush fails, so that the disk's user knows; \
-                 check what was written last"
+                "the target's machine restarted, and may have lost writes that it acknowledged \
+                 since the last flush: the next flush fails, so that the disk's user notices; \
+                 check the data that were written last"
             );
         }
         let meeting = if lost.is_some() { Meeting::Lost } else { Meeting::Well };
@@ -276,22 +279,22 @@ impl Cache {
         self.boots().connections
     }
 
-    /// Notes that a path to this controller is about to be used, so that its boot has not ended
-    /// even if probes had no answer.
+    /// Records that a queue is about to use a path to this controller. The controller's boot has
+    /// therefore not ended, even if probes had no answer.
     pub(super) fn published(&self, life: &ControllerLife) {
         if let Some(origin) = life.origin.filter(ControllerOrigin::knows_boot) {
             self.boots().lives(origin.boot);
         }
     }
 
-    /// Whether the user knows of a reported loss, so that its records can be removed.
+    /// Whether the user has received the error of a loss, so that the disk can delete its records.
     pub(super) fn has_told(&self) -> bool {
         self.told.load(Ordering::SeqCst)
     }
 
     pub(super) fn take_told(&self) -> Vec<ControllerLife> {
         match self.told.swap(false, Ordering::SeqCst) {
-            // If the next loss has happened already, keep the records until it is reported.
+            // If another loss has occurred since, keep the records until a flush has reported it.
             true if !self.lost.load(Ordering::SeqCst) => std::mem::take(&mut self.boots().marks),
             _ => Vec::new(),
         }
@@ -299,14 +302,14 @@ impl Cache {
 }
 
 impl ControllerLife {
-    /// A record that writes acknowledged on another boot of the controller's machine may be lost.
+    /// Returns a record that the controller's machine may have lost writes of the boot `boot`.
     fn mark(&self, boot: Boot) -> ControllerLife {
         let origin = Some(ControllerOrigin { place: [0; 16], boot });
         ControllerLife { url: self.url.clone(), name: None, quiesce_time: Duration::ZERO, origin }
     }
 
-    /// Whether this is a record made by [`Cache::mark`] instead of a controller, so that the disk
-    /// need not wait for its commands.
+    /// Whether this is a record made by `ControllerLife::mark`, not a controller. The disk need not
+    /// wait for the commands of such a record.
     pub(super) fn is_mark(&self) -> bool {
         self.name.is_none() && self.quiesce_time.is_zero() && self.origin.is_some()
     }
@@ -322,7 +325,7 @@ mod tests {
         ControllerLife { url, name: None, quiesce_time: Duration::MAX, origin }
     }
 
-    /// Connects a path while all others answer; returns the number of recorded losses.
+    /// Connects a path while all other paths answer probes. Returns the number of recorded losses.
     fn connect(cache: &Cache, path: usize, boot: u8) -> usize {
         connect_beside(cache, path, boot, true)
     }
@@ -354,22 +357,22 @@ mod tests {
     fn one_flush_fails_if_something_was_lost() {
         let cache = Cache::default();
         assert_eq!((connect(&cache, 0, 1), connect(&cache, 1, 1)), (0, 0));
-        // All writes were flushed.
+        // A flush has made all writes durable.
         cache.wrote();
         assert!(flush(&cache));
         assert_eq!(connect(&cache, 0, 2), 0);
         assert!(flush(&cache));
-        // The writes were not flushed; two paths lead to the same machine.
+        // A write is not flushed, and two paths lead to the same machine.
         cache.wrote();
         assert_eq!((connect(&cache, 0, 3), connect(&cache, 1, 3)), (1, 0));
         assert!(cache.take_told().is_empty());
         assert_eq!((flush(&cache), flush(&cache)), (false, true));
-        assert!(cache.take_told().is_empty(), "nobody has heard of it yet");
+        assert!(cache.take_told().is_empty(), "the user has no error yet");
         cache.was_told();
         assert_eq!((cache.take_told().len(), cache.take_told().len()), (1, 0));
     }
 
-    /// A loss of writes over one path is found when only the other path comes back.
+    /// The disk notices the loss of writes over one path even if only the other path reconnects.
     #[test]
     fn any_path_to_the_machine_tells() {
         let cache = Cache::default();
@@ -379,7 +382,7 @@ mod tests {
         cache.wrote();
         assert_eq!(connect(&cache, 1, 3), 1);
         assert_eq!((flush(&cache), flush(&cache)), (false, true));
-        // The boot of another machine proves nothing.
+        // A new boot of another machine proves nothing about the first machine.
         connect(&cache, 2, 9);
         cache.wrote();
         assert_eq!(connect(&cache, 2, 10), 1);
@@ -387,8 +390,8 @@ mod tests {
         assert_eq!(connect(&cache, 0, 3), 0);
     }
 
-    /// It is unknown where a path led before it first connected. So the disk probes whether the
-    /// machines of other paths are alive.
+    /// The disk does not know to which machine a path led before its first connection. So the disk
+    /// probes whether the machines of other paths are alive.
     #[test]
     fn a_new_path_tells_if_no_other_lives() {
         let inherited = || {
@@ -403,7 +406,7 @@ mod tests {
         let cache = inherited();
         assert_eq!((connect(&cache, 1, 1), connect(&cache, 0, 2)), (0, 0));
         assert!(flush(&cache));
-        // The machine was alive until then, and rebooted before the other path connected.
+        // The machine was alive at first, and rebooted before the other path connected.
         let cache = inherited();
         assert_eq!((connect(&cache, 1, 1), connect_beside(&cache, 0, 2, false)), (0, 1));
         assert_eq!((flush(&cache), flush(&cache)), (false, true));
@@ -412,7 +415,7 @@ mod tests {
         connect(&cache, 1, 1);
         cache.wrote();
         assert_eq!((connect_beside(&cache, 0, 2, false), connect(&cache, 1, 2)), (1, 0));
-        // Both paths lead to the same machine, and the cache remembers this.
+        // Both paths lead to the same machine, and the cache remembers that they do.
         let cache = inherited();
         assert_eq!((connect(&cache, 0, 1), connect_beside(&cache, 0, 2, false)), (0, 1));
     }
@@ -436,29 +439,30 @@ mod tests {
         assert_eq!(meet(3, 3, &[elsewhere, silent(1)]), Meeting::Lost, "another one answered");
     }
 
-    /// A machine only presumed to have rebooted reports its own loss later, unless it turns out to
-    /// be the machine whose loss was reported.
+    /// The disk may suppose a reboot that did not occur. A later reboot of that machine then counts
+    /// as a loss of its own, unless it is the one that the disk supposed.
     #[test]
     fn what_is_supposed_is_told_once_and_forgotten_when_it_was_wrong() {
         let supposed = || {
             let cache = Cache::default();
             connect(&cache, 1, 1);
-            // The user has lost nothing yet, whether or not the machine rebooted.
+            // No write was lost, whether or not the machine rebooted.
             assert_eq!(connect_beside(&cache, 0, 2, false), 0);
             cache.wrote();
             cache
         };
-        // It was the same machine: later writes are safe.
+        // The path leads to the same machine, so that the later write is safe.
         assert_eq!(connect(&supposed(), 1, 2), 0);
-        // The machine is alive and reboots later; also if its path was about to be used meanwhile.
+        // The machine was alive and reboots later. The disk also notices this if a queue was about
+        // to use its path before.
         let cache = supposed();
         assert_eq!((connect(&cache, 1, 1), connect(&cache, 1, 3)), (0, 1));
         let cache = supposed();
         cache.published(&life(1));
         assert_eq!(connect(&cache, 1, 2), 1);
-        // The machine rebooted, and no path has used it since.
+        // The machine rebooted, and no path used it since.
         assert_eq!(connect(&supposed(), 1, 3), 0);
-        // Writes that it acknowledged but the disk had not yet processed may be lost.
+        // The machine may have lost a write whose acknowledgement the disk had not processed yet.
         assert!(supposed().wrote_before(&life(1)));
     }
 
@@ -477,7 +481,7 @@ mod tests {
         assert!(!cache.wrote_before(&life(1)), "it lives");
     }
 
-    /// A predecessor's acknowledged writes count over a path that is now named differently.
+    /// The disk tracks a predecessor's acknowledged writes even if their path now has another name.
     #[test]
     fn a_boot_without_a_path_counts() {
         let cache = Cache::default();
@@ -499,7 +503,7 @@ mod tests {
         assert_eq!(connect(&cache, 0, 2), 1);
         cache.flush_ends(carries, Ok(()));
         assert!(cache.take_loss());
-        // A failed flush changes nothing.
+        // A failed flush makes no write durable.
         cache.wrote();
         let carries = cache.flush_begins();
         cache.flush_ends(carries, Err(BlockError::Disconnected));

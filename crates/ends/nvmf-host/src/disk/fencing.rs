@@ -1,5 +1,5 @@
-//! Fencing of lost controllers, which may still carry out commands: in this process and, through a
-//! journal, in its successor.
+//! Fencing of lost controllers, which may still execute commands. A journal lets the process's
+//! successor continue the fencing.
 
 use crate::association::Association;
 use crate::error::Error;
@@ -13,21 +13,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A controller instance that a disk uses: the data that another process needs to close it.
+/// A controller instance that a disk uses. It holds the data that another process needs to close
+/// the controller.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ControllerLife {
-    /// The path over which the controller was connected.
+    /// The URL of the path over which the host connected the controller.
     pub url: Url,
-    /// The controller's name in a Cross-Controller Reset, if its target supports this command.
+    /// The controller's name in a Cross-Controller Reset; `None` if the target does not support
+    /// this command.
     pub name: Option<CrossControllerReset>,
-    /// The time for which the lost controller may carry out commands unless it is closed. Until
-    /// then the disk does not resend writes. [`Duration::MAX`]: forever.
+    /// The time for which the controller may execute commands after its loss, unless it is closed.
+    /// During this time the disk does not resend writes. [`Duration::MAX`] means forever.
     pub quiesce_time: Duration,
-    /// The controller's origin, if its target is farblock.
+    /// The controller's origin; `None` if its target is not farblock.
     pub origin: Option<ControllerOrigin>,
 }
 
-/// Commands that a lost controller may still carry out.
+/// The commands that a lost controller may still execute.
 pub(super) struct Fencing {
     pub(super) life: ControllerLife,
     finished: AtomicBool,
@@ -55,7 +57,7 @@ impl Fencing {
         os::elapsed(self.lost_since()) >= self.life.quiesce_time
     }
 
-    /// Whether all commands sent to the controller have ended.
+    /// Whether all commands of the controller have ended.
     pub(super) fn is_finished(&self) -> bool {
         self.finished.load(Ordering::Acquire)
     }
@@ -64,8 +66,8 @@ impl Fencing {
         self.finished.store(true, Ordering::Release);
     }
 
-    /// Notes that a write which may yet be carried out was reported as failed. Returns whether this
-    /// was noted before.
+    /// Records that the disk reported a write as failed while the controller may still execute it.
+    /// Returns whether this was recorded before.
     pub(super) fn mark_indeterminate(&self) -> bool {
         self.indeterminate.swap(true, Ordering::AcqRel)
     }
@@ -75,8 +77,8 @@ impl Fencing {
     }
 }
 
-/// Whether all commands of a lost controller have ended. Asks the target to close it; if that is
-/// impossible, the caller must wait.
+/// Returns whether all commands of a lost controller have ended. Asks the target to close that
+/// controller. If the target cannot do this, the quiesce time decides.
 pub(super) async fn is_over(through: &Association, lost: &Fencing) -> bool {
     if os::has_mistake("host: a lost controller counts as finished") {
         return true;
@@ -95,57 +97,59 @@ pub(super) async fn is_over(through: &Association, lost: &Fencing) -> bool {
             true
         }
         Err(error @ Error::Command { .. }) => {
-            tracing::debug!("a lost controller cannot be ended: {error}");
+            tracing::debug!("the target cannot close a lost controller: {error}");
             lost.has_waited()
         }
-        // The keeper asks the next connected controller again. Do not rely on an expired wait
-        // instead: the clock may have jumped ahead, which may also be why no answer arrived.
+        // The keeper asks again through the next connected controller. Do not rely on the quiesce
+        // time here: this machine's clock may have jumped ahead, which may also be the reason for
+        // the missing answer.
         Err(error) => {
-            tracing::debug!("nobody says whether a lost controller has ended: {error}");
+            tracing::debug!("cannot find out whether a lost controller has ended: {error}");
             false
         }
     }
 }
 
-/// Whether a target that does not know a lost controller has replaced the target that did. If not,
-/// it may be an unrelated target: an address can move, and a name can resolve to several addresses.
+/// Whether `found` replaced the target of a lost controller, which it does not know. Otherwise
+/// `found` may be an unrelated target: an address can move, and a name can resolve to several
+/// addresses.
 fn is_succeeded(lost: Option<ControllerOrigin>, found: Option<ControllerOrigin>) -> bool {
     lost.zip(found).is_some_and(|(lost, found)| lost.is_succeeded_at(&found))
 }
 
-/// State of a dead process for its successor, as last stored by its [`Record`].
+/// The state that a dead process left for its successor: the last state that its [`Record`] stored.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Predecessor {
-    /// The namespace that the process's users know. `None`: it had no users.
+    /// The namespace that the process served to its users; `None` if it had no users.
     pub namespace: Option<KnownNamespace>,
-    /// The controllers that may still carry out commands.
+    /// The controllers that may still execute commands.
     pub controllers: Vec<ControllerLife>,
 }
 
 /// Stores the state that a disk's successor needs. The disk's threads call these functions and wait
-/// for them. If one fails, the disk does not use the path, reports the error in its
+/// for them. If a function fails, the disk does not use the path. The disk reports the error in its
 /// [`PathStatus`](super::PathStatus), and retries.
 pub trait Record: Send + Sync {
     /// Stores the disk's namespace before the disk uses it.
     ///
     /// # Errors
-    /// One sentence: why the state is not stored safely.
+    /// One sentence with the reason why the state is not stored safely.
     fn namespace(&self, known: &KnownNamespace) -> Result<(), String>;
 
-    /// Stores all controllers that may still carry out commands. The disk calls it before it uses
-    /// another controller, and after a lost one is finished.
+    /// Stores all controllers that may still execute commands. The disk calls this function before
+    /// it uses another controller, and after all commands of a lost controller have ended.
     ///
     /// # Errors
     /// As [`Record::namespace`].
     fn controllers(&self, lives: &[ControllerLife]) -> Result<(), String>;
 }
 
-/// The state that a successor needs.
+/// The recorded state that a successor needs.
 #[derive(Default)]
 pub(super) struct Journal {
     lives: Mutex<Vec<ControllerLife>>,
     record: Option<Box<dyn Record>>,
-    /// Whether no disk succeeds this one: the next user makes a new disk.
+    /// Whether no other disk takes over this state: the next user creates a new disk.
     is_of_its_own: bool,
 }
 
@@ -154,18 +158,18 @@ impl Journal {
         Journal { lives: Mutex::new(lives), record: Some(record), is_of_its_own: false }
     }
 
-    /// For a disk without a successor.
+    /// Creates the journal of a disk without a successor.
     pub(super) fn of_its_own(record: Box<dyn Record>) -> Journal {
         Journal { is_of_its_own: true, ..Journal::new(Vec::new(), record) }
     }
 
-    /// Whether closing the disk removes a controller that has answered all commands. Only a
-    /// successor would need this controller's boot.
+    /// Whether the journal removes a controller when the disk closes, if the controller has
+    /// answered all commands. Only a successor would need the boot of this controller.
     pub(super) fn ends_in_order(&self) -> bool {
         self.is_of_its_own
     }
 
-    /// Whether a record is stored, which takes the time of file I/O.
+    /// Whether changes are stored in a record, which takes the time of file I/O.
     pub(super) fn is_kept(&self) -> bool {
         self.record.is_some()
     }
@@ -175,10 +179,11 @@ impl Journal {
         record.namespace(known).map_err(Error::Record)
     }
 
-    /// Stores a controller that is about to be used. After an error it must not be used.
+    /// Records a controller before its first use. If this fails, the disk must not use the
+    /// controller.
     pub(super) fn add(&self, life: &ControllerLife) -> Result<(), Error> {
         let Some(record) = &self.record else { return Ok(()) };
-        // Keep the lock while storing, so that changes are stored in order.
+        // Hold the lock while the record stores a change, so that it stores changes in order.
         let mut lives = self.lives.lock().unwrap_or_else(PoisonError::into_inner);
         lives.push(life.clone());
         record.controllers(&lives).map_err(|reason| {
@@ -187,17 +192,17 @@ impl Journal {
         })
     }
 
-    /// Removes a controller that was not used or is finished.
+    /// Removes a controller that the disk did not use, or whose commands have ended.
     pub(super) fn remove(&self, life: &ControllerLife) {
         let Some(record) = &self.record else { return };
         let mut lives = self.lives.lock().unwrap_or_else(PoisonError::into_inner);
-        // Remove only one: entries without a name may be equal.
+        // Remove only one entry: entries without a name may be equal.
         if let Some(at) = lives.iter().position(|other| other == life) {
             lives.swap_remove(at);
         }
-        // A surplus entry is harmless: the successor finds that the controller is finished.
+        // A surplus entry is harmless: the successor finds out that the controller has ended.
         if let Err(reason) = record.controllers(&lives) {
-            tracing::warn!("a finished controller stays recorded: {reason}");
+            tracing::warn!("cannot remove a controller that has ended from the record: {reason}");
         }
     }
 }

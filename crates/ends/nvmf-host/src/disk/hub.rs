@@ -1,5 +1,5 @@
-//! State that a disk's paths, queues and users share. Queues read this state when they are
-//! notified. Per operation they read only the geometry.
+//! State that a disk's paths, queues and users share. Queues read most of this state only after a
+//! notification. For each operation they read only the geometry.
 
 use super::cache::Cache;
 use super::fencing::{Fencing, Journal, Predecessor, Record};
@@ -23,14 +23,15 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{self, Poll};
 use std::time::{Duration, Instant};
 
-/// A queue on a path for one of the disk's queues, or the reason why there is none.
+/// A keeper's message to one of the disk's queues: a connected queue on the keeper's path, or the
+/// reason why there is none.
 pub(super) struct Arrival {
-    // Declared before `session`, since the keeper must hold its last reference.
+    // Declared before `session`, because the keeper must drop the last reference to the session.
     pub(super) queue: Result<ConnectedQueue, Error>,
     pub(super) session: Arc<Session>,
 }
 
-/// Notifies one of the disk's queues of changes.
+/// Delivers connections and notifications to one of the disk's queues.
 pub(super) struct Mailbox {
     pub(super) id: u64,
     waker: Waker,
@@ -61,7 +62,7 @@ impl Mailbox {
     }
 }
 
-/// Wakes the paths' keepers.
+/// Wakes the keepers of all paths.
 #[derive(Default)]
 pub(super) struct KeeperSignal(Mutex<Signal>);
 
@@ -85,12 +86,13 @@ impl KeeperSignal {
         lock(&self.0).count
     }
 
-    /// Returns at the next notification after `notified`, or after `timeout`.
+    /// Waits for the first notification after the count `notified`, or until `timeout` has passed.
     pub(super) async fn wait(&self, local: &Local, notified: u64, timeout: Duration) {
         local.until(os::now() + timeout, self.changed(notified)).await;
     }
 
-    /// Returns when `holds` is true; every change of its condition must notify.
+    /// Waits until `holds` returns true. Code that changes the result of `holds` must call
+    /// `notify`.
     pub(super) async fn until(&self, holds: impl Fn() -> bool) {
         loop {
             let notified = self.notified();
@@ -116,47 +118,49 @@ impl KeeperSignal {
     }
 }
 
-/// The fate of operations that found no path.
+/// The result for operations that found no usable path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {
-    /// Wait, and ask again at this time or when notified.
+    /// Wait, and check again at this time or after a notification.
     Wait(Option<Instant>),
     /// Fail with this error.
     Fail(BlockError),
 }
 
-/// The shared state of a disk; see the module's text.
+/// The shared state of a disk; see the module documentation.
 pub(super) struct Hub {
     pub(super) options: DiskOptions,
     pub(super) nsid: u32,
     pub(super) paths: Paths,
-    /// The namespace that every path must lead to, as known by a predecessor or found by the first
-    /// connected path.
+    /// The namespace to which every path must lead, from a predecessor or from the first connected
+    /// path.
     known: Mutex<Option<KnownNamespace>>,
     namespace: OnceLock<NamespaceState>,
-    /// Whether users were told that completed writes are durable, so that they do not flush.
+    /// Whether the disk told its users that completed writes are durable, so that they do not
+    /// flush.
     write_through: AtomicBool,
     mailboxes: Mutex<Vec<Arc<Mailbox>>>,
     next_mailbox: AtomicU64,
-    /// Lost controllers whose commands may still be carried out.
+    /// Lost controllers that may still execute commands.
     lost: Mutex<Vec<Arc<Fencing>>>,
     pub(super) journal: Journal,
     pub(super) cache: Cache,
-    /// The number of unfinished controllers that belong to a predecessor or have writes reported as
-    /// failed.
+    /// The number of lost controllers that may still execute writes whose state is unknown to
+    /// users. These are controllers of a predecessor, and controllers with writes that the disk
+    /// reported as failed.
     indeterminate: AtomicUsize,
     pub(super) keepers: Arc<KeeperSignal>,
     stopping: AtomicBool,
     pub(super) changes: Changes,
     pub(super) meters: Meters,
     pub(super) refusal: Refusal,
-    /// Whether an operation has succeeded since a keeper last cleared this.
+    /// Whether an operation has succeeded since a keeper last reset this flag.
     has_progressed: AtomicBool,
     pub(super) nesting: Nesting,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // No code in here panics half-way through a change.
+    // A panic cannot leave this state half-changed, so ignore poisoning.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -185,7 +189,7 @@ impl Hub {
         }
     }
 
-    /// Notes an operation that succeeded.
+    /// Records that an operation succeeded.
     pub(super) fn note_progress(&self) {
         if !self.has_progressed.load(Ordering::Relaxed) {
             self.has_progressed.store(true, Ordering::Relaxed);
@@ -197,7 +201,8 @@ impl Hub {
         self.has_progressed.swap(false, Ordering::Relaxed)
     }
 
-    /// Takes over the state of a dead process; `record` stores the state for the next successor.
+    /// Takes over the state of a dead process. From now on `record` stores the state for the next
+    /// successor.
     pub(super) fn succeed(&mut self, predecessor: Predecessor, record: Box<dyn Record>) {
         let Predecessor { namespace, controllers } = predecessor;
         for life in &controllers {
@@ -210,7 +215,7 @@ impl Hub {
         let lost = controllers.iter().filter(|life| !life.is_mark() && !forgets).map(|life| {
             let fencing = Fencing::new(life.clone());
             fencing.lost_since();
-            // The dead process's writes are unknown, and its user may repeat them.
+            // This process does not know the dead process's writes, and users may repeat them.
             fencing.mark_indeterminate();
             Arc::new(fencing)
         });
@@ -222,18 +227,19 @@ impl Hub {
         self.known = Mutex::new(namespace);
     }
 
-    /// `record` stores the controllers that the next user of the namespace must close.
+    /// Sets the record of a disk without a successor. It stores the controllers that the next user
+    /// of the namespace must close.
     pub(super) fn record(&mut self, record: Box<dyn Record>) {
         self.journal = Journal::of_its_own(record);
     }
 
-    /// Whether the disk's namespace is known. If so, a path to another namespace is an error of
-    /// this path only.
+    /// Whether the disk knows its namespace. If so, a path to another namespace is an error of that
+    /// path only.
     pub(super) fn is_decided(&self) -> bool {
         lock(&self.known).is_some()
     }
 
-    /// Sizes and features; empty until the first path is connected.
+    /// The namespace's size and features; a size of 0 until the first path connects.
     pub(super) fn geometry(&self) -> Geometry {
         let known = self.namespace.get();
         known.map_or_else(|| Geometry::new(512, 0), NamespaceState::geometry)
@@ -243,7 +249,7 @@ impl Hub {
     pub(super) fn agree(&self, found: &KnownNamespace) -> Result<(), Error> {
         let mut known = lock(&self.known);
         self.check(known.as_ref(), found).map_err(Error::Namespace)?;
-        // Users who are told that there is no volatile cache do not flush from then on.
+        // Users who see no volatile cache do not flush from then on.
         let told = known.as_ref().is_none_or(|known| known.volatile_cache);
         let now = KnownNamespace { volatile_cache: told && found.volatile_cache, ..found.clone() };
         if known.as_ref().is_none_or(|known| known.volatile_cache != now.volatile_cache) {
@@ -254,14 +260,15 @@ impl Hub {
         drop(known);
         if found.volatile_cache && self.is_write_through() {
             tracing::warn!(
-                "the target has a volatile cache now: since users of the disk were told that it \
-                 has none, every write is made durable at once (FUA)"
+                "the target now has a volatile cache, but the disk's users do not flush because it \
+                 had none before: the disk makes every write durable (FUA)"
             );
         }
         Ok(())
     }
 
-    /// Adopts the geometry of a path that is about to be used. Returns whether it changed.
+    /// Adopts the geometry that a new path reports, before the disk uses the path. Returns whether
+    /// the geometry changed.
     pub(super) fn adopt(&self, found: &KnownNamespace, geometry: Geometry) -> bool {
         let state = self.namespace.get_or_init(|| NamespaceState::new(geometry, found.clone()));
         state.set(geometry)
@@ -270,8 +277,8 @@ impl Hub {
     fn check(&self, known: Option<&KnownNamespace>, found: &KnownNamespace) -> Result<(), String> {
         let another = |difference: String| {
             format!(
-                "namespace {} is not the one that this disk is made of: {difference}; share the \
-                 right one there again, or detach this disk and attach that address alone",
+                "namespace {} is not the namespace of this disk: {difference}; share the right \
+                 namespace there again, or detach this disk and attach that address separately",
                 self.nsid
             )
         };
@@ -280,19 +287,19 @@ impl Hub {
         {
             let found =
                 found.uuid.map_or("no UUID".to_owned(), |it| format!("the UUID {}", Hex(&it)));
-            return Err(another(format!("it has {found} where {} was asked for", Hex(&uuid))));
+            return Err(another(format!("it has {found}, but {} was requested", Hex(&uuid))));
         }
         if self.paths.len() > 1 && !found.is_named() {
             return Err(format!(
-                "namespace {} has no UUID, NGUID or EUI-64, so nobody can tell whether several \
-                 paths lead to the same one: give one address",
+                "namespace {} has no UUID, NGUID or EUI-64, so it is unknown whether several \
+                 paths lead to the same namespace: give one address",
                 self.nsid
             ));
         }
         known.map_or(Ok(()), |known| known.check(found).map_err(another))
     }
 
-    /// The namespace to which every path must lead; `None` before the first path connects.
+    /// The namespace to which every path must lead; `None` until the first path connects.
     pub(super) fn known(&self) -> Option<KnownNamespace> {
         lock(&self.known).clone()
     }
@@ -341,8 +348,8 @@ impl Hub {
         lock(&self.mailboxes).iter().for_each(|mailbox| mailbox.notify());
     }
 
-    /// Notes that a path's session is lost. Its commands must be finished before the disk resends
-    /// writes.
+    /// Records that a path's session is lost. The disk resends its writes only after all commands
+    /// of the session have ended.
     pub(super) fn lose(&self, session: &Arc<Session>, reason: &str) {
         let mut lost = lock(&self.lost);
         session.fencing.lost_since();
@@ -353,12 +360,13 @@ impl Hub {
         self.ring_queues();
     }
 
-    /// Lost controllers that may be unfinished.
+    /// Lost controllers whose commands may not have ended.
     pub(super) fn unfinished(&self) -> Vec<Arc<Fencing>> {
         lock(&self.lost).clone()
     }
 
-    /// Forgets lost controllers that are finished, and resumes operations that waited for them.
+    /// Removes the lost controllers whose commands have ended, and resumes the operations that
+    /// waited for them.
     pub(super) fn forget_finished(&self) {
         let mut lost = lock(&self.lost);
         let finished: Vec<_> = lost.extract_if(.., |fencing| fencing.is_finished()).collect();
@@ -372,7 +380,7 @@ impl Hub {
         }
     }
 
-    /// Notes that a write sent on this session is about to be reported as failed.
+    /// Records that the disk is about to report a write of this session as failed.
     pub(super) fn mark_indeterminate(&self, session: &Session) {
         let lost = lock(&self.lost);
         if !session.fencing.is_finished() && !session.fencing.mark_indeterminate() {
@@ -381,21 +389,21 @@ impl Hub {
         drop(lost);
     }
 
-    /// Whether a write reported as failed may yet be carried out. As long as this is so, the disk
-    /// sends no writes.
+    /// Whether a controller may still execute a write that the disk reported as failed. While this
+    /// is so, the disk sends no writes.
     pub(super) fn has_indeterminate_writes(&self) -> bool {
         self.indeterminate.load(Ordering::Acquire) > 0
     }
 
-    /// Puts a new session into use. Writes of lost sessions stay held until these sessions are
-    /// finished; other operations may continue.
+    /// Puts a new session into use. Writes of lost sessions wait until all commands of these
+    /// sessions have ended; other operations continue.
     pub(super) fn publish(&self, session: &Arc<Session>) {
         self.paths[session.path].connected(session);
         self.ring_queues();
     }
 
-    /// The fate of operations that find no path. `refused`: whether the controller of a path has no
-    /// queue left for them.
+    /// Decides about operations that find no path. `refused` says whether the controller of a path
+    /// has no more I/O queues for the caller.
     pub(super) fn verdict(&self, now: Instant, refused: impl Fn(usize) -> bool) -> Verdict {
         if self.is_stopping() {
             return Verdict::Fail(BlockError::Disconnected);

@@ -1,8 +1,9 @@
-//! The keeper of one path, on the control loop. It connects and reconnects the path, opens queues
-//! for the disk's queues, and finishes commands sent on lost sessions.
+//! The keeper of one path, on the control loop. It connects and reconnects the path, connects an
+//! I/O queue for each of the disk's queues, and waits until the commands of lost sessions have
+//! ended.
 //!
-//! Bringing up a controller takes a dozen answers, each of which may take seconds, so this does not
-//! run on a user's event loop.
+//! To bring up a controller, the host exchanges about a dozen messages, each of which may take
+//! seconds. So the keeper does not run on a user's event loop.
 
 use super::cache::{Answer, Meeting};
 use super::fencing::is_over;
@@ -33,24 +34,24 @@ pub(super) struct Keeper {
     local: Local,
     control: Arc<Control>,
     index: usize,
-    /// Reports the result of the first attempt, or with a connect wait of each attempt up to the
-    /// first success.
+    /// Reports the result of the first attempt. With a connect wait, it reports each attempt up to
+    /// the first success.
     first: Option<Sender<Result<(), Error>>>,
-    /// Lost sessions that queues may still hold. The keeper keeps them, since dropping the last
-    /// reference to a controller outside the control loop waits for its end.
+    /// Lost sessions that queues may still refer to. The keeper holds them, because the drop of a
+    /// last reference outside the control loop waits for the controller's end.
     retired: Vec<Arc<Session>>,
-    /// The controller address of the last session.
+    /// The controller's address in the last session.
     worked: Option<SocketAddr>,
     log: Log,
     breaches: Breaches,
 }
 
-/// Log state of the path: one line when it is lost and one when it is back; between them, only new
-/// errors.
+/// The log state of the path. The log has one line when the path is lost and one line when it has
+/// reconnected. Between the two, it has only new errors.
 #[derive(Default)]
 struct Log {
     lost_at: Option<Instant>,
-    /// Whether the target has broken the protocol again, which has its own lines.
+    /// Whether the target has broken the protocol repeatedly, which has its own log lines.
     is_repeated: bool,
     failure: Option<String>,
 }
@@ -60,23 +61,24 @@ impl Log {
         let Log { lost_at, is_repeated, .. } = std::mem::take(self);
         if let Some(at) = lost_at.filter(|_| !is_repeated) {
             let seconds = os::elapsed(at).as_secs_f64();
-            tracing::warn!(path = %url, "the path is connected again, after {seconds:.1} s");
+            tracing::warn!(path = %url, "the path reconnected after {seconds:.1} s");
         }
     }
 
-    /// `breaches`: how often the target has broken the protocol, if that is the reason.
+    /// Logs a loss. `breaches` counts the target's breaches of the protocol; 0 if the loss has
+    /// another reason.
     fn lost(&mut self, url: &Url, reason: &str, breaches: u64) {
         let is_repeated = breaches > 1;
         match is_repeated {
             false => {
                 tracing::warn!(
                     path = %url,
-                    "the path is lost, and is being connected again: {reason}"
+                    "the path is lost, and the host reconnects it: {reason}"
                 );
             }
             true if is_told(breaches) => tracing::warn!(
                 path = %url,
-                "the target has broken the protocol {breaches} times, and is connected again each \
+                "the target has broken the protocol {breaches} times, and the host reconnects each \
                  time: {reason}"
             ),
             true => tracing::info!(path = %url, "the path is lost: {reason}"),
@@ -101,8 +103,8 @@ fn is_told(count: u64) -> bool {
     count == 2 || (count >= 10 && 10_u64.pow(count.ilog10()) == count)
 }
 
-/// Counts equal breaches of the protocol in a row, without a successful operation in between. After
-/// several, further attempts would fail in the same way.
+/// Counts equal breaches of the protocol in a row, without a successful operation between them.
+/// After several of them, further attempts would fail in the same way.
 #[derive(Default)]
 struct Breaches {
     text: String,
@@ -118,7 +120,7 @@ impl Breaches {
     }
 }
 
-/// Whether this error means that the target does not answer, as expected on a lost path.
+/// Whether this error means that the target does not answer, which is expected on a lost path.
 fn is_absence(error: &Error) -> bool {
     use ConnectError::{Closed, ControllerBusy, Io, Refused, TimedOut, Unreachable};
     match error {
@@ -131,11 +133,11 @@ fn is_absence(error: &Error) -> bool {
     }
 }
 
-/// Whether the target broke the protocol, which another attempt will not change.
+/// Whether this error is a breach of the protocol, which would occur again at the next attempt.
 fn is_breach(error: &Error) -> bool {
     use InfoError::{FormatOutOfRange, NotAscending, TooShort};
     match error {
-        // Other invalid answers may change: a missing namespace may return.
+        // Other invalid answers may be temporary: a missing namespace may return.
         Error::Answer { reason, .. } => {
             matches!(reason, TooShort | FormatOutOfRange | NotAscending)
         }
@@ -148,7 +150,7 @@ fn is_breach(error: &Error) -> bool {
 #[derive(Default)]
 struct Served {
     done: HashSet<u64>,
-    /// The number of the disk's queues when the controller had none left.
+    /// The number of the disk's queues when the controller had no I/O queue left.
     refused_at: Option<usize>,
 }
 
@@ -185,8 +187,8 @@ impl Keeper {
                 }
                 Err(_) if self.hub.is_stopping() => break,
                 Err(error) => {
-                    // The target is alive and will soon release the previous controller, so pause
-                    // only shortly.
+                    // The target is alive and will soon release the previous controller, so make
+                    // only a short pause.
                     if matches!(&error, Error::Connect { reason: ConnectError::ControllerBusy, .. })
                     {
                         longest = longest.min(limits::BUSY_PAUSE);
@@ -200,7 +202,7 @@ impl Keeper {
             pause = (pause * 2).max(limits::RECONNECT_PAUSE);
             pause = pause.min(longest);
         }
-        // Wake the receiver: no result will follow.
+        // Wake the receiver, because no result will follow.
         self.first = None;
         while !self.hub.is_stopping() {
             let notified = self.hub.keepers.notified();
@@ -210,7 +212,7 @@ impl Keeper {
         self.end().await;
     }
 
-    /// Shuts down every controller without other owners, and waits for its end.
+    /// Shuts down every controller without other owners, and waits until it has ended.
     async fn end(mut self) {
         for session in std::mem::take(&mut self.retired) {
             let association = Arc::downgrade(session.controller.association());
@@ -235,7 +237,7 @@ impl Keeper {
         self.first.take_if(|_| is_last);
     }
 
-    /// Waits for the next attempt, or until the path is given up or the disk closed.
+    /// Waits until the next attempt is due, the path must be given up, or the disk is closed.
     async fn pause(&mut self, pause: Duration) {
         let until = os::now() + pause;
         loop {
@@ -245,7 +247,7 @@ impl Keeper {
             if left.is_zero() || self.is_late() || self.hub.is_stopping() {
                 return;
             }
-            // Wait in steps, since the path may have to be given up earlier.
+            // Wait in steps, because the time to give up the path may come earlier.
             let left = left.min(limits::KEEPER_PERIOD);
             self.hub.keepers.wait(&self.local, notified, left).await;
         }
@@ -258,12 +260,12 @@ impl Keeper {
             self.breaches.note(&how, self.hub.take_progress());
             self.path().breached(&how);
         }
-        // Retry even if the path leads to another namespace: the right one may return.
+        // Retry even if the path leads to another namespace: the right namespace may return.
         self.path().failed(&error);
         self.report(Err(error));
     }
 
-    /// Whether it is time to give up the path.
+    /// Whether the time to reconnect the path has run out.
     fn is_late(&self) -> bool {
         let now = os::now();
         self.path().gives_up_at(&self.hub.options).is_some_and(|at| at <= now)
@@ -276,7 +278,7 @@ impl Keeper {
 
     async fn give_up(&self) {
         let why = self.path().status().error.unwrap_or_default();
-        tracing::error!(path = %self.path().url, "the path is given up: {why}");
+        tracing::error!(path = %self.path().url, "the host gives up the path: {why}");
         self.path().give_up();
         self.hub.ring_queues();
         self.tell(Change::Availability).await;
@@ -286,7 +288,7 @@ impl Keeper {
         control::tell(&self.hub.changes, change).await;
     }
 
-    /// Runs a function that may call the disk's record, and so take the time of file I/O.
+    /// Runs a function that may store a record, and so may take the time of file I/O.
     async fn recorded<T: Send + 'static>(
         &self,
         act: impl FnOnce(&Hub) -> T + Send + 'static,
@@ -313,7 +315,8 @@ impl Keeper {
         let connect = Controller::connect_on(&self.local, &self.control, url, &options, first);
         let closed = self.hub.keepers.until(|| self.hub.is_stopping());
         let connected = unless(closed, connect).await;
-        let controller = connected.unwrap_or_else(|| Err(Error::Lost("it is closed".into())))?;
+        let controller =
+            connected.unwrap_or_else(|| Err(Error::Lost("the disk is closed".into())))?;
         let shared = controller.association().shared();
         let inbox = Arc::new(Inbox::default());
         let (keepers, for_watcher) = (Arc::clone(&self.hub.keepers), Arc::clone(&inbox));
@@ -351,7 +354,7 @@ impl Keeper {
         Ok(session)
     }
 
-    /// Refuses a controller whose target cannot be the one that other paths lead to.
+    /// Refuses a controller whose target contradicts the targets of the other paths.
     async fn compare(&self, controller: &Controller, bytes: u64) -> Result<(), Error> {
         let new = Seen::of(controller, Some(bytes));
         let mut ended = Vec::new();
@@ -366,28 +369,27 @@ impl Keeper {
                 (!ended.contains(&life)).then_some((other, life, why))
             });
             let Some((other, life, why)) = doubts.next() else {
-                // Do not await between the check and this call: a path that comes up later compares
-                // itself with this one.
+                // Do not await between the check and this call: a path that connects later compares
+                // its own controller with this one.
                 self.path().compared();
                 return Ok(());
             };
             let asked = other.association().identify(Cns::CONTROLLER, 0);
             match self.local.until(os::now() + self.options().connect_timeout, asked).await {
                 Some(Ok(_) | Err(Error::Command { .. })) => return Err(Error::Twin(why)),
-                // The controller ended with its target, although its connection had not reported a
-                // loss.
+                // That controller ended with its target before its connection reported a loss.
                 Some(Err(Error::Lost(_))) => ended.push(life),
                 Some(Err(error)) => return Err(error),
                 None => {
-                    let text = format!("{}, where another target is, does not answer", life.0);
+                    let text = format!("the target of another path, {}, does not answer", life.0);
                     return Err(Error::Lost(text.into()));
                 }
             }
         }
     }
 
-    /// Stores the parts of the disk's namespace, and refuses the path if they include a namespace
-    /// of which the disk is a part.
+    /// Stores the list of the namespaces of which the disk consists. Refuses the path if the list
+    /// includes a namespace of which the disk itself is a part.
     async fn learn_contents(&self, namespace: &RemoteNamespace) -> Result<(), Error> {
         if self.hub.nesting.consists_of(namespace.contents()) {
             self.tell(Change::Parts).await;
@@ -395,7 +397,7 @@ impl Keeper {
         self.hub.nesting.check()
     }
 
-    /// Finds out whether writes were lost, before the session serves reads or flushes.
+    /// Finds out whether the target lost writes, before the session serves reads or flushes.
     async fn meet(&self, session: &Session) -> Result<(), Error> {
         let mut answers = Vec::new();
         loop {
@@ -414,16 +416,16 @@ impl Keeper {
         }
     }
 
-    /// Probes the controllers of other paths.
+    /// Probes the controllers of other paths for a new session.
     async fn ask(&self, paths: &[usize], for_session: &Session) -> Result<Vec<Answer>, Error> {
         let is_over = || for_session.is_lost() || self.hub.is_stopping();
         let asked = all(paths.iter().map(|path| self.ask_one(*path)));
         let in_time = self.local.until(os::now() + self.options().connect_timeout, asked);
         let answers = unless(self.hub.keepers.until(is_over), in_time).await;
         let lost = |words: &str| Error::Lost(words.into());
-        let answers = answers.ok_or_else(|| lost("it was lost before it was used"))?;
+        let answers = answers.ok_or_else(|| lost("it was lost before its first use"))?;
         let answers = answers.ok_or_else(|| {
-            lost("it may lead to a machine that was started anew, and another path does not tell")
+            lost("its machine may have restarted, and a probe of another path has no answer")
         })?;
         answers.into_iter().collect()
     }
@@ -444,7 +446,7 @@ impl Keeper {
         }
     }
 
-    /// The time for which a controller may carry out commands after its loss, if no other
+    /// Returns the time for which a controller may execute commands after its loss, if no other
     /// controller closes it.
     fn quiesce_time(&self, controller: &Controller) -> Result<Duration, Error> {
         let options = &self.hub.options;
@@ -456,19 +458,20 @@ impl Keeper {
             Some(time) => Ok(time),
             None if info.life.is_some() => Ok(Duration::MAX),
             None => Err(Error::Options(
-                "this target cannot end a controller that was lost (it has no Cross-Controller \
-                 Reset), and without keep alives it never ends one by itself: choose a keep alive \
-                 timeout, or say how long a lost write may take there (quiesce)"
+                "this target cannot close a lost controller on request (it has no Cross-Controller \
+                 Reset), and without keep alives it never closes one: choose a keep alive \
+                 timeout, or set how long a lost write may still take there (quiesce)"
                     .to_owned(),
             )),
         }
     }
 
-    /// The options of one attempt: it must not exceed the time until the path is given up.
+    /// The options of one attempt. An attempt must not take longer than the time until the path is
+    /// given up.
     fn options(&self) -> Options {
         let mut options = self.hub.options.connection.clone();
         if self.hub.paths.len() > 1 {
-            // Set the default here: the disk may have had only one path at first.
+            // Set the default here too: the disk may have had only one path at first.
             options.path_timeout.get_or_insert(limits::PATH_TIMEOUT);
         }
         if let Some(at) = self.path().gives_up_at(&self.hub.options) {
@@ -479,7 +482,7 @@ impl Keeper {
         options
     }
 
-    /// Maintains a live session until it is lost or the disk is closed.
+    /// Maintains a session until it is lost or the disk is closed.
     async fn keep(&mut self, session: &Arc<Session>) {
         let mut served = Served::default();
         let mut is_served = false;
@@ -520,14 +523,14 @@ impl Keeper {
         }
     }
 
-    /// Removes the records of losses that users know of, so that a successor does not report them
+    /// Removes the records of the losses that users know, so that a successor does not report them
     /// again.
     async fn forget_told(&self) {
         if self.hub.cache.has_told() {
             let forget = |hub: &Hub| {
                 hub.cache.take_told().iter().for_each(|mark| hub.journal.remove(mark));
             };
-            // If that fails, a successor reports them again.
+            // If this fails, a successor reports them again.
             let _ = self.recorded(forget).await;
         }
     }
@@ -535,8 +538,8 @@ impl Keeper {
     async fn handle_change(&self, session: &Session) {
         let geometry = session.namespace.geometry();
         if geometry.blocks == 0 {
-            // The namespace was removed or replaced; the next connection shows which.
-            session.abort("the namespace is not there any more");
+            // The target removed or replaced the namespace; the next connection shows which.
+            session.abort("the target removed or replaced the namespace");
             return;
         }
         if self.hub.resized(geometry) {
@@ -564,8 +567,8 @@ impl Keeper {
         }
     }
 
-    /// Connects a queue of this session for each queue of the disk that has none yet. Returns false
-    /// if that ended the session.
+    /// Connects an I/O queue of this session for each queue of the disk that has none. Returns
+    /// false if this ended the session.
     async fn serve_queues(&self, session: &Arc<Session>, served: &mut Served) -> bool {
         let mailboxes = self.hub.mailboxes();
         if served.refused_at.is_some_and(|count| mailboxes.len() >= count) {
@@ -576,7 +579,7 @@ impl Keeper {
         let without = |mailbox: &&Arc<Mailbox>| !served.done.contains(&mailbox.id);
         let wanting: Vec<_> = mailboxes.iter().filter(without).collect();
         for several in wanting.chunks(limits::QUEUES_AT_ONCE) {
-            // Connect them in parallel, since each takes several round trips.
+            // Connect several queues in parallel, because each takes several round trips.
             let connect = |_| session.namespace.connect_queue(&self.local);
             let queues = all((0..several.len()).map(connect));
             let is_over = || session.is_lost() || self.hub.is_stopping();
@@ -605,12 +608,12 @@ impl Keeper {
         true
     }
 
-    /// Drops a session that is lost or no longer needed.
+    /// Retires a session that is lost or no longer needed.
     async fn lose(&mut self, session: Arc<Session>) {
         if !self.hub.is_stopping() {
             let reason = match session.controller.lost() {
                 Some(Error::Lost(reason)) => reason.to_string(),
-                _ => "it was lost".to_owned(),
+                _ => "the connection was lost".to_owned(),
             };
             let mut count = 0;
             if let Some(breach) = session.controller.association().shared().breach() {
@@ -623,10 +626,10 @@ impl Keeper {
         } else {
             if self.hub.journal.ends_in_order() && is_answered(&session) {
                 let life = session.fencing.life.clone();
-                // If that fails, a surplus record is harmless.
+                // If this fails, a surplus record is harmless.
                 let _ = self.recorded(move |hub| hub.journal.remove(&life)).await;
             }
-            // Drop the path's reference, so that the session ends here.
+            // Drop the path's reference, so that the keeper drops the last one.
             self.path().lost("the disk was closed");
         }
         self.retired.push(session);
@@ -637,33 +640,35 @@ impl Keeper {
         self.retired.retain(|session| Arc::strong_count(session) > 1);
     }
 
-    /// Tries to finish every lost controller through a live one; returns true if none is left.
+    /// Asks through a live controller to end the commands of every lost controller. Returns true if
+    /// no lost controller is left.
     async fn finish_lost(&self, through: &Session) -> bool {
         let lost = self.hub.unfinished();
         for fencing in &lost {
             if !fencing.is_finished() && is_over(through.controller.association(), fencing).await {
                 tracing::info!(
                     path = %fencing.life.url,
-                    "what was sent on the lost connection is finished"
+                    "all commands of the lost connection have ended"
                 );
                 fencing.set_finished();
             }
         }
         if lost.iter().any(|fencing| fencing.is_finished()) {
-            // If that fails, a successor closes them again.
+            // If this fails, a successor closes them again.
             let _ = self.recorded(Hub::forget_finished).await;
         }
         lost.iter().all(|fencing| fencing.is_finished())
     }
 }
 
-/// Whether all writes sent on a session have been answered, after the disk's queues have closed.
+/// Whether the controller has answered all writes of a session, after the disk has closed its
+/// queues.
 fn is_answered(session: &Session) -> bool {
     !session.is_lost() && !session.fencing.has_indeterminate_writes()
 }
 
-/// A random time between half the pause and all of it, so that hosts that lost the same target
-/// together do not reconnect in step.
+/// A random time between half the pause and all of it. It keeps hosts that lost the same target
+/// from reconnecting at the same moment.
 fn spread(pause: Duration) -> Duration {
     let mut bytes = [0; 4];
     if pause.is_zero() || !(os::fill_simulated(&mut bytes) || getrandom::fill(&mut bytes).is_ok()) {

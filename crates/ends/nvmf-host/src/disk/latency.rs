@@ -1,6 +1,6 @@
 //! Latencies of a disk's operations, from submission to completion.
 //!
-//! Each operation counts once, even if several paths tried it, and its latency includes the wait
+//! Each operation counts once, even if the disk tried several paths. Its latency includes the wait
 //! for a path. The queues read no clock until a user enables the measurement.
 
 use farblock_block::{Command, Latency, LatencyCounts};
@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Latencies of successful, measured operations. Counts never decrease.
+/// Latencies of successful operations during a measurement. Counts never decrease.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct DiskLatency {
-    /// Blocks read.
+    /// Reads.
     pub reads: LatencyCounts,
-    /// Blocks written.
+    /// Writes.
     pub writes: LatencyCounts,
     /// Flushes.
     pub flushes: LatencyCounts,
@@ -31,7 +31,8 @@ impl AddAssign<&Self> for DiskLatency {
     }
 }
 
-/// One queue's latencies. No two share a cache line or a pair of prefetched lines.
+/// The latencies of one queue. The alignment keeps two meters out of one cache line or pair of
+/// prefetched lines.
 #[derive(Default)]
 #[repr(align(128))]
 pub(super) struct Meter {
@@ -42,7 +43,7 @@ pub(super) struct Meter {
 }
 
 impl Meter {
-    /// Counts an operation. Only the queue that owns this may call it.
+    /// Counts an operation. Only the queue that owns this meter may call this function.
     pub(super) fn count(&self, command: Command, took: Duration) {
         let latency = match command {
             Command::Read => &self.reads,
@@ -86,14 +87,14 @@ impl Meters {
         self.measures.store(measure, Ordering::Relaxed);
     }
 
-    /// A meter for a new queue.
+    /// Creates a meter for a new queue.
     pub(super) fn open(&self) -> Arc<Meter> {
         let meter = Arc::new(Meter::default());
         self.lock().open.push(Arc::clone(&meter));
         meter
     }
 
-    /// Keeps the counts of a closing queue.
+    /// Removes the meter of a closing queue and keeps its counts.
     pub(super) fn close(&self, meter: &Arc<Meter>) {
         let mut all = self.lock();
         all.open.retain(|other| !Arc::ptr_eq(other, meter));
@@ -108,7 +109,7 @@ impl Meters {
     }
 
     fn lock(&self) -> MutexGuard<'_, All> {
-        // No code in here panics half-way through a change.
+        // A panic cannot leave this state half-changed, so ignore poisoning.
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,8 +1,8 @@
 //! A disk: a remote namespace that outlives its connections.
 //!
-//! [`Disk`] is a [`Namespace`] like any other, reached over one or several paths. It keeps every
-//! operation until a controller has answered it. When a path is lost, the disk uses another one, or
-//! waits until a path is back.
+//! [`Disk`] implements [`Namespace`] over one or several paths. It keeps every operation until a
+//! controller has answered it. When a path is lost, the disk uses another path, or waits until a
+//! path has reconnected.
 //!
 //! ```no_run
 //! use farblock_block::blocking::Blocking;
@@ -23,54 +23,57 @@
 //! # Contract
 //!
 //! **Every operation completes once**, with the controller's result or with
-//! [`BlockError::Disconnected`]. The disk reports the error if no path was usable for the time in
-//! the options (`fast_io_fail_timeout`, `ctrl_loss_timeout`), or if for this time every usable path
-//! was lost with the operation or refused it. `denied_timeout` bounds the wait for targets that
-//! answer and deny access.
+//! [`BlockError::Disconnected`]. The options `fast_io_fail_timeout` and `ctrl_loss_timeout` set a
+//! time limit for that error. The disk reports the error if no path was usable for this time. It
+//! also reports the error if, for this time, every usable path refused the operation or was lost
+//! with it. `denied_timeout` limits the wait for targets that answer but deny access.
 //!
-//! **No acknowledged write is lost, and none is carried out late.** The disk repeats
-//! operations that a lost connection left unanswered: a read at once, but a write only when the
-//! first attempt can no longer take effect and undo later writes. The delay depends on the target:
+//! **No acknowledged write is lost, and no write takes effect late.** The disk repeats operations
+//! that a lost connection left unanswered. It repeats a read at once. It repeats a write only when
+//! the first attempt can no longer take effect and undo later writes. The delay depends on the
+//! target:
 //!
 //! * A target with Cross-Controller Reset (farblock's) closes the lost controller on request
-//!   through another controller, and confirms that none of its commands is left: milliseconds.
-//! * If a farblock target does not know the lost controller but has its listen addresses on the
-//!   same boot of the machine, the old process has ended: no delay.
-//! * For other targets (at present the Linux kernel's and SPDK), and if neither is possible, the
+//!   through another controller. It confirms that all commands of the lost controller have ended.
+//!   This takes milliseconds.
+//! * A farblock target may not know the lost controller although it listens on the same addresses,
+//!   on the same boot of the machine. The old target process has then ended, and there is no delay.
+//! * For other targets (at present the Linux kernel's and SPDK), or if neither case applies, the
 //!   disk holds the write until the lost controller must have stopped by the specification. That
-//!   takes three keep alive timeouts (two if traffic does not count as a sign of life) plus the
-//!   time that the controller asks for (CQT). This is only as safe as the target: Linux and SPDK
-//!   may later carry out a command that is stuck in their storage. If this machine's clock jumps
-//!   ahead, the wait is too short.
-//! * `quiesce` in the options replaces that wait. If it is too short, a stuck command can undo
-//!   later writes that were acknowledged and flushed.
+//!   takes three keep alive timeouts (two without traffic-based keep alive) plus the time that the
+//!   controller reports as CQT. This is only as safe as the target: Linux and SPDK may later
+//!   execute a command that is stuck in their storage. If this machine's clock jumps ahead, the
+//!   wait is too short.
+//! * The option `quiesce` replaces that wait. If it is too short, a stuck command can undo later
+//!   writes that the target acknowledged and flushed.
 //!
-//! Before it writes anything else, the disk waits in the same way for writes reported as failed,
-//! and for writes of a closed queue or of a dead process. Reads never wait. To start a new disk
-//! after a process died, first stop the controllers that it left ([`OrphanedControllers`]).
+//! The disk may have reported a write as failed, or a write's queue or process may have ended. The
+//! disk waits for such writes in the same way before it sends other writes. Reads never wait. To
+//! start a new disk after a process died, first stop the controllers that the process left
+//! ([`OrphanedControllers`]).
 //!
-//! **Durability is the namespace's.** A lost connection does not lose a completed write. But if the
-//! target's machine has a volatile cache and crashes, it loses unflushed data. A farblock target
-//! reports that its machine rebooted. One flush then fails if the target acknowledged writes since
-//! the last flush, or may have acknowledged writes of a predecessor. If a new path leads to a
-//! different boot than the other paths, the disk first probes the others: a silent machine may be
-//! the one that rebooted. Other targets do not report reboots, and the flush succeeds.
+//! **The namespace determines durability.** A lost connection does not lose a completed write. But
+//! if the target's machine has a volatile cache and crashes, it loses unflushed data. A farblock
+//! target reports that its machine rebooted. One flush then fails if the target acknowledged writes
+//! since the last flush, or may have acknowledged writes of a predecessor. If a new path leads to a
+//! different boot than the other paths, the disk first probes these: a machine that does not answer
+//! may be the one that rebooted. Other targets do not report reboots, so their flush succeeds.
 //!
-//! **A target process is not trusted by its name.** If a path reconnects to another process, or to
-//! a target that does not identify its process, the disk reports
+//! **The name of a target does not prove that its data are the same.** A path may reconnect to
+//! another process, or to a target that does not identify its process. The disk then reports
 //! [`Change::Contents`](farblock_block::Change::Contents) before it uses the path.
 //!
-//! **Opening a queue never blocks**, so an event loop can do it. Operations wait until the queue
-//! has a connection.
+//! **Opening a queue never blocks**, so code on an event loop can open one. Operations wait until
+//! the queue has a connection.
 //!
 //! **The namespace may grow and shrink**; [`Disk::changes`] reports it. A namespace with another
-//! identity or block size is another disk. The disk sends no operations to it. It closes the path,
-//! sets [`PathStatus::error`] to the cause, and retries until the path leads to the right
-//! namespace. A successor takes over the namespace identity from a dead process
+//! identity or block size is not the same disk, and the disk sends no operations to it. The disk
+//! closes the path, sets [`PathStatus::error`] to the cause, and retries until the path leads to
+//! the right namespace. A successor takes over the namespace identity from a dead process
 //! ([`Disk::succeed`]).
 //!
-//! **A user once told that there is no volatile cache need not flush**: if a later target has one,
-//! the disk makes every write durable (FUA).
+//! **A user that once saw no volatile cache need not flush.** If a later target has a volatile
+//! cache, the disk makes every write durable (FUA).
 
 mod cache;
 mod fencing;
@@ -114,40 +117,40 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use twins::Seen;
 
-/// See the [module](self). Clones are the same disk, which closes when the last clone and queue is
-/// dropped.
+/// A remote namespace that outlives its connections; see the [module](self). Clones refer to the
+/// same disk. The disk closes when its last clone and queue are dropped.
 #[derive(Clone)]
 pub struct Disk {
     hub: Arc<Hub>,
     life: Arc<Life>,
 }
 
-/// The state of a disk as a whole.
+/// The state of a whole disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DiskState {
     /// Every path is live.
     Live,
-    /// Some path is live.
+    /// At least one path is live, but not every path.
     Degraded,
     /// No path is live; operations wait.
     Waiting,
-    /// Every path was given up; operations fail.
+    /// The host gave up every path; operations fail.
     Dead,
 }
 
-/// The keepers of a disk. Dropping this closes the disk and waits for the keepers.
+/// The keepers of a disk. The drop closes the disk and waits for the keepers.
 struct Life {
     hub: Arc<Hub>,
-    /// Resolve when the keepers have ended.
+    /// Receivers that resolve when the keepers have ended.
     ended: Mutex<Vec<control::Receiver<()>>>,
-    /// The keepers' event loops: dropped last.
+    /// The keepers' control loop. It must be dropped last.
     control: Arc<Control>,
 }
 
 impl Drop for Life {
     fn drop(&mut self) {
         self.hub.stop();
-        // If a watcher drops the last reference, do not wait: a keeper may be waiting for the
+        // Do not wait if a watcher drops the last reference: a keeper may be waiting for that
         // watcher.
         if control::may_wait() {
             let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -160,7 +163,7 @@ impl Drop for Life {
 
 impl Disk {
     /// Connects a disk. All URLs must lead to the same namespace. One connected path is enough; the
-    /// disk keeps trying the others.
+    /// disk continues to try the others.
     ///
     /// # Errors
     /// If no path connects, if two paths lead to different namespaces, or if URLs or options are
@@ -169,9 +172,9 @@ impl Disk {
         Disk::connect_with(urls, options, |_| {})
     }
 
-    /// As [`Disk::connect`], in place of a process that has died. The disk uses only the namespace
-    /// of that process. It writes nothing before all commands of the process's controllers have
-    /// ended, as for controllers that it loses itself.
+    /// As [`Disk::connect`], as the successor of a process that died. The disk uses only the
+    /// namespace of that process. It writes nothing until all commands of the process's controllers
+    /// have ended, as for controllers that the disk loses itself.
     ///
     /// `record` stores the state that a successor of this process needs.
     ///
@@ -191,9 +194,10 @@ impl Disk {
         })
     }
 
-    /// As [`Disk::connect`]. `record` stores the controllers that must be closed before another
-    /// process writes, if this process is killed ([`OrphanedControllers`], [`Disk::succeed`]). A
-    /// disk that is closed without operations in flight leaves no controllers in the record.
+    /// As [`Disk::connect`]. `record` stores the disk's controllers. If this process is killed,
+    /// they must be closed before another process writes ([`OrphanedControllers`],
+    /// [`Disk::succeed`]). A disk that closes without operations in flight leaves no controllers in
+    /// the record.
     ///
     /// # Errors
     /// As [`Disk::connect`], and if `record` fails.
@@ -235,8 +239,9 @@ impl Disk {
     /// Connects another path to this disk's namespace and adds it, while the disk is in use.
     ///
     /// # Errors
-    /// If the address cannot be connected, leads to another namespace, or conflicts with the
-    /// existing paths; or if the disk has the maximum number of paths. The path is then not added.
+    /// If the host cannot connect to the address, or if the address leads to another namespace or
+    /// conflicts with the existing paths. Also if the disk has the maximum number of paths. The
+    /// disk does not add the path then.
     pub fn add_path(&self, url: &Url) -> Result<(), Error> {
         let mut urls: Vec<Url> = self.hub.paths.iter().map(|path| path.url.clone()).collect();
         urls.push(url.clone());
@@ -245,8 +250,8 @@ impl Disk {
         match self.hub.known() {
             Some(known) if !known.is_named() => {
                 return wrong(format!(
-                    "namespace {nsid} has no UUID, NGUID or EUI-64, so nobody can tell whether \
-                     {url} leads to the same one"
+                    "namespace {nsid} has no UUID, NGUID or EUI-64, so it is unknown whether \
+                     {url} leads to the same namespace"
                 ));
             }
             known => {
@@ -268,11 +273,12 @@ impl Disk {
             }
         }
         let Some(index) = self.hub.paths.add(Path::new(url.clone())) else {
-            return wrong(format!("{} paths are the limit", limits::PATHS));
+            return wrong(format!("a disk has at most {} paths", limits::PATHS));
         };
         let (first, connected) = channel();
         self.start_keeper(index, first);
-        // The check has just reached the path. If it is lost now, the keeper reconnects it.
+        // The check has just reached the target over this path. If the path fails now, the keeper
+        // reconnects it.
         let _ = os::recv_timeout(&connected, limits::OTHER_PATHS_TIME);
         Ok(())
     }
@@ -290,7 +296,7 @@ impl Disk {
         });
     }
 
-    /// The state of the disk as a whole.
+    /// The state of the whole disk.
     #[must_use]
     pub fn state(&self) -> DiskState {
         let count = |state| self.hub.paths.iter().filter(|path| path.state() == state).count();
@@ -303,9 +309,9 @@ impl Disk {
         }
     }
 
-    /// The kind of operation that the target refuses although the disk is connected, and the
-    /// reason, for example a reservation of another host. `None` again when an operation of the
-    /// same kind has succeeded.
+    /// The kind of operation that the target refuses although the disk is connected, with the
+    /// reason. For example, another host may hold a reservation. Returns `None` once an operation
+    /// of the same kind has succeeded.
     #[must_use]
     pub fn refusal(&self) -> Option<String> {
         let (writes, error) = self.hub.refusal.held()?;
@@ -313,32 +319,33 @@ impl Disk {
         Some(format!("the target refuses {what}: {error}"))
     }
 
-    /// Whether a path is connected through which the target allows access.
+    /// Whether the target allows access to the namespace through a connected path.
     fn is_usable(&self) -> bool {
         self.hub.paths.iter().any(Path::is_usable)
     }
 
-    /// The state of each path, in the order given.
+    /// The status of each path, in the order of the URLs.
     #[must_use]
     pub fn paths(&self) -> Vec<PathStatus> {
         self.hub.paths.iter().map(Path::status).collect()
     }
 
-    /// Reauthenticates this host with the controllers of all connected paths, using the secret now
-    /// in its file. Returns the result by path. Other paths use that secret when they connect.
+    /// Reauthenticates this host with the controllers of all connected paths, with the current
+    /// secret in the key file. Returns the result for each path. Other paths use that secret when
+    /// they connect.
     #[must_use]
     pub fn authenticate(&self) -> Vec<(Url, Result<(), Error>)> {
         let live = self.hub.paths.iter().filter_map(|path| Some((path, path.controller()?)));
         live.map(|(path, controller)| (path.url.clone(), controller.authenticate())).collect()
     }
 
-    /// Switches latency measurement on or off for operations submitted from now on. It costs two
-    /// clock reads per batch of submissions and completions.
+    /// Switches latency measurement on or off for operations submitted from now on. The measurement
+    /// costs one clock read per batch of submissions and one per batch of completions.
     pub fn measure_latency(&self, measure: bool) {
         self.hub.meters.measure(measure);
     }
 
-    /// Whether latencies are measured.
+    /// Whether the disk measures latencies.
     #[must_use]
     pub fn measures_latency(&self) -> bool {
         self.hub.meters.measures()
@@ -350,7 +357,8 @@ impl Disk {
         self.hub.meters.sum()
     }
 
-    /// Reports the disk's changes: a path that connects or is lost changes its availability.
+    /// Reports the disk's changes. The connection or loss of a path is a change of the disk's
+    /// availability.
     #[must_use]
     pub fn changes(&self) -> &Changes {
         &self.hub.changes
@@ -383,7 +391,7 @@ impl Namespace for Disk {
         let access = self.paths().into_iter().find_map(|path| path.access);
         if let Some(access) = access {
             return Some(format!(
-                "its target reports {access} for it at present: see why on the target's machine"
+                "the target reports the access state {access} at present: look for the cause there"
             ));
         }
         let errors = self.paths().into_iter().filter_map(|path| path.error);
@@ -415,7 +423,7 @@ impl fmt::Debug for Disk {
     }
 }
 
-/// Checks the URLs and options of a disk; returns the namespace identifier.
+/// Checks the URLs and options of a disk. Returns the namespace identifier.
 fn check(urls: &[Url], options: &DiskOptions) -> Result<u32, Error> {
     let wrong = |text: String| Err(Error::Options(text));
     let Some(first) = urls.first() else {
@@ -445,9 +453,9 @@ fn check(urls: &[Url], options: &DiskOptions) -> Result<u32, Error> {
     Ok(nsid)
 }
 
-/// Returns when a disk of `paths` paths is usable: one path is connected, and each other path is
-/// connected, has failed, or has used up its time. `wait`: how long to retry until the first one
-/// connects. `is_decided`: whether it is known which namespace is the right one.
+/// Waits until a disk of `paths` paths is usable: one path is connected, and each other path is
+/// connected, has failed, or has used up its time. `wait` is how long to retry until the first path
+/// connects. `is_decided` says whether the disk knows the right namespace.
 fn wait_for_first(
     results: &Receiver<Result<(), Error>>,
     paths: usize,
@@ -486,7 +494,7 @@ fn wait_for_first(
     match (connected, error) {
         (Some(_), _) => Ok(()),
         (None, Some(error)) => Err(error),
-        (None, None) => Err(Error::Lost("no path was connected in time".into())),
+        (None, None) => Err(Error::Lost("no path connected in time".into())),
     }
 }
 

@@ -1,5 +1,5 @@
 //! The remote namespaces of which a disk consists, and the local namespaces of which it is a part.
-//! The disk must not be used while one of these is in both.
+//! No namespace may be in both lists while the disk is in use.
 
 use super::hub::Hub;
 use crate::error::Error;
@@ -19,9 +19,9 @@ fn lock(uuids: &Mutex<Uuids>) -> MutexGuard<'_, Uuids> {
 }
 
 impl Nesting {
-    /// Stores the parts that the disk's target reports, which stay while the disk is disconnected.
-    /// Returns true if users must be notified: not if the only part, before and after, is the
-    /// namespace itself.
+    /// Stores the parts that the disk's target reports. They stay stored while the disk is
+    /// disconnected. Returns whether users must be notified. They need no notification if the
+    /// namespace itself is the only part, before and after.
     pub(super) fn consists_of(&self, uuids: Uuids) -> bool {
         let before = std::mem::replace(&mut *lock(&self.contents), uuids.clone());
         before != uuids && before.len().max(uuids.len()) > 1
@@ -33,8 +33,8 @@ impl Nesting {
         let wholes = lock(&self.wholes).clone();
         if lock(&self.contents).iter().any(|uuid| wholes.contains(uuid)) {
             return Err(Error::Namespace(
-                "this remote disk contains the very disk that it is a part of here, so reads would \
-                 never end: take one of them out of the other"
+                "this remote disk contains the local disk of which it is a part, so reads would \
+                 never end: remove one of the two disks from the other"
                     .to_owned(),
             ));
         }
@@ -49,8 +49,8 @@ impl Part for Hub {
 
     fn add_whole(&self, uuid: [u8; 16]) {
         lock(&self.nesting.wholes).push(uuid);
-        // Let the keepers check again: a connected path may lead to a namespace that contains this
-        // one.
+        // Let the keepers repeat the check: a connected path may lead to a namespace that contains
+        // this one.
         self.keepers.notify();
     }
 }

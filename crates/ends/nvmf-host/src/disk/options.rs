@@ -5,38 +5,41 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Options of a disk. The names are nvme-cli's, the defaults those of the Linux kernel.
+/// Options of a disk. The names are those of nvme-cli, and the defaults are those of the Linux
+/// kernel.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DiskOptions {
     /// Options of each connection, such as keep alive. With several paths the default
     /// `path_timeout` is short.
     pub connection: Options,
-    /// The time to retry if no path connects at first. Zero: try once.
+    /// The time for retries if no path connects at first. Zero means one attempt.
     pub connect_wait: Duration,
-    /// The longest pause between attempts to reconnect. The first attempt follows at once; then
-    /// each pause is twice the previous one, up to this.
+    /// The longest pause between attempts to reconnect. The first attempt follows the loss at once.
+    /// After that each pause is twice the previous one, up to this value.
     pub reconnect_delay: Duration,
-    /// The time after which a lost path is given up. The disk is dead when all paths are. `None`:
-    /// never.
+    /// The time after which the host gives up a lost path. The disk is dead when the host has given
+    /// up all paths. `None` means never.
     pub ctrl_loss_timeout: Option<Duration>,
-    /// Operations fail if for this long no path was usable or no path carried them out;
-    /// reconnecting continues. `None`: operations wait until all paths are given up.
+    /// Operations fail if no path was usable, or no path executed them, for this time. The host
+    /// continues to reconnect. `None` means that operations wait until the host has given up all
+    /// paths.
     pub fast_io_fail_timeout: Option<Duration>,
-    /// Like `fast_io_fail_timeout`, while paths are connected and their targets deny access (ANA)
-    /// or answer each attempt with a path error. `None`: as for lost paths.
+    /// As `fast_io_fail_timeout`, but for connected paths whose targets deny access (ANA) or answer
+    /// each attempt with a path error. `None` means the same time as for lost paths.
     pub denied_timeout: Option<Duration>,
     /// How the disk chooses the path of an operation.
     pub policy: Policy,
-    /// The wait before repeating writes of a lost controller that no other controller can
-    /// close. `None`: until the controller must have stopped by itself (NVMe Base 2.1,
-    /// "Communication Loss Handling"), which takes two or three times `keep_alive` plus the time
-    /// that the controller asks for (CQT). With less, a command that is stuck in the target for
-    /// longer can undo later writes.
+    /// The wait before the disk repeats writes of a lost controller that no other controller can
+    /// close. `None` means until the lost controller must have stopped (NVMe Base 2.1,
+    /// "Communication Loss Handling"). That takes two or three times `keep_alive` plus the time
+    /// that the controller reports as CQT. With a shorter wait, a command that is stuck in the
+    /// target can undo later writes.
     pub quiesce: Option<Duration>,
-    /// A path is given up after its target broke the protocol in the same way this often in a row,
-    /// while no operation succeeded. `None`: never, since the target may be replaced.
+    /// The host gives up a path after the target broke the protocol in the same way this many times
+    /// in a row while no operation succeeded. `None` means never, because an administrator may
+    /// replace the target.
     pub breaches_max: Option<u32>,
-    /// The namespace's UUID: a namespace with another UUID or none is refused.
+    /// The required UUID of the namespace. The disk refuses a namespace with another UUID or none.
     pub uuid: Option<[u8; 16]>,
 }
 
@@ -58,7 +61,7 @@ impl Default for DiskOptions {
 }
 
 impl DiskOptions {
-    /// The time that operations wait for a usable path; `None`: forever.
+    /// The time that operations wait for a usable path; `None` without limit.
     pub(super) fn wait_limit(&self) -> Option<Duration> {
         [self.fast_io_fail_timeout, self.ctrl_loss_timeout].into_iter().flatten().min()
     }
@@ -69,8 +72,8 @@ impl DiskOptions {
     }
 }
 
-/// How to choose among usable paths; the names are the kernel's. Optimized paths always precede
-/// others.
+/// How the disk chooses among usable paths. The names are those of the Linux kernel. Optimized
+/// paths always have priority.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Policy {
     /// The first usable path in the order given.
@@ -92,7 +95,7 @@ impl fmt::Display for Policy {
     }
 }
 
-/// The text is not the name of a policy.
+/// The error for a text that is not the name of a policy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ParsePolicyError(String);
 

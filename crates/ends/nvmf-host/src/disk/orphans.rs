@@ -1,4 +1,4 @@
-//! Stops commands left by a dead process without succeeding it, for users who start a new disk.
+//! Ends the commands of a dead process, for users who start a new disk instead of a successor.
 
 use super::fencing::{ControllerLife, Fencing, is_over};
 use super::options::DiskOptions;
@@ -11,7 +11,7 @@ use farblock_reactor::os;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Controllers of a dead process. The quiesce time of a controller that cannot be closed starts
+/// The controllers of a dead process. If a controller cannot be closed, its quiesce time starts
 /// when it is added.
 #[derive(Default)]
 pub struct OrphanedControllers {
@@ -19,7 +19,7 @@ pub struct OrphanedControllers {
 }
 
 impl OrphanedControllers {
-    /// Adds controllers, except those added before.
+    /// Adds controllers. Ignores those that were added before.
     pub fn add(&mut self, lives: Vec<ControllerLife>) {
         for life in lives.into_iter().filter(|life| !life.is_mark()) {
             if !self.lost.iter().any(|known| known.life == life) {
@@ -30,18 +30,18 @@ impl OrphanedControllers {
         }
     }
 
-    /// Whether all of them have ended.
+    /// Whether all controllers have ended.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.lost.is_empty()
     }
 
-    /// Closes the controllers through one that is connected for this purpose, as
-    /// [`Disk`](super::Disk) closes controllers that it loses. Retries for as long as `patience`
-    /// allows. Controllers that have ended are removed.
+    /// Closes the controllers through a new connection to the target, as [`Disk`](super::Disk)
+    /// closes controllers that it loses. Retries for at most `patience`. Removes the controllers
+    /// that have ended.
     ///
     /// # Errors
-    /// If no controller can be connected in this time.
+    /// If no controller connects in this time.
     pub fn end(
         &mut self,
         url: &Url,
@@ -59,12 +59,12 @@ impl OrphanedControllers {
             local.until(os::now() + patience, ask).await
         });
         self.lost.retain(|lost| !lost.is_finished());
-        // No answer in time counts as a refusal.
+        // If the target did not answer in time, the controllers stay and the call still succeeds.
         asked.flatten().unwrap_or(Ok(()))
     }
 }
 
-/// Asks until all of them have ended.
+/// Asks the target repeatedly until all controllers have ended.
 async fn ask(
     local: &Local,
     control: &Arc<Control>,

@@ -1,4 +1,5 @@
-//! A path to the namespace: its state, set by its keeper and visible to all.
+//! A path to the namespace, and its state. The path's keeper sets the state; queues and users read
+//! it.
 //!
 //! ```text
 //!  Connecting ---- connected ----> Live <---- connected ---- Reconnecting
@@ -22,50 +23,52 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The state of a path; see the module's diagram.
+/// The state of a path; see the module documentation for a diagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PathState {
-    /// Not connected so far.
+    /// The path has not connected yet.
     Connecting,
-    /// Connected.
+    /// The path is connected.
     Live,
-    /// Lost; the keeper is reconnecting it.
+    /// The path is lost, and its keeper reconnects it.
     Reconnecting,
-    /// Given up.
+    /// The host has given up the path.
     Dead,
 }
 
-/// The present status of a path.
+/// The current status of a path.
 #[derive(Clone, Debug)]
 pub struct PathStatus {
-    /// Its URL, as given.
+    /// The path's URL, as given.
     pub url: Url,
-    /// Its state.
+    /// The path's state.
     pub state: PathState,
     /// The time since the last change of `state`.
     pub since: Duration,
     /// The controller's address and identifier, if the path is live.
     pub controller: Option<(SocketAddr, u16)>,
-    /// I/O queues granted by its controller, one for each of the disk's queues; 0 if not live.
+    /// The number of I/O queues that the controller granted, one for each of the disk's queues; 0
+    /// if the path is not live.
     pub queues: u16,
-    /// Commands in flight on each queue; 0 if not live.
+    /// The maximum number of commands in flight on each queue; 0 if the path is not live.
     pub queue_depth: u16,
-    /// The namespace's access state on this path (ANA), if live.
+    /// The namespace's access state (ANA) on this path; `None` if the path is not live.
     pub access: Option<AnaState>,
     /// Number of reconnects.
     pub reconnects: u64,
     /// Number of changes of the access state (ANA).
     pub access_changes: u64,
-    /// Number of losses and failed attempts, by [`Error::reason`].
+    /// Number of losses and failed attempts, by the word that [`Error::reason`] returns.
     pub failures: BTreeMap<&'static str, u64>,
-    /// The last reason why the path was lost or could not be connected.
+    /// The reason of the last loss or failed attempt.
     pub error: Option<String>,
-    /// The number of the target's breaches of the protocol, each less than ten minutes after the
-    /// one before, and the last one's description. `None` ten minutes after the last one.
+    /// The target's breaches of the protocol: their number, and a description of the last one.
+    /// Counts breaches that follow the previous one within ten minutes. `None` ten minutes after
+    /// the last breach.
     pub breaches: Option<(u64, String)>,
 }
 
-/// The time that operations may wait for a path.
+/// The limit of an operation's wait for a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum WaitLimit {
     /// Without limit.
@@ -77,25 +80,27 @@ pub(super) enum WaitLimit {
 struct PathInner {
     state: PathState,
     since: Instant,
-    /// Since when no connection has served the disk's queues; `None` while one does. A connection
-    /// that is lost before it serves a queue does not change this.
+    /// Since when no connection has served the disk's queues; `None` while a connection does. A
+    /// connection that fails before it serves a queue does not change this time.
     lost_since: Option<Instant>,
-    /// Since when the namespace is unreachable, also because the target denies access; `None` while
-    /// it is reachable.
+    /// Since when the namespace is unreachable, including times at which the target denies access;
+    /// `None` while it is reachable.
     unusable_since: Option<Instant>,
     reconnects: u64,
     access_changes: u64,
-    /// By reason; there are only a few reasons.
+    /// By reason. The number of reasons is small and fixed.
     failures: BTreeMap<&'static str, u64>,
     error: Option<String>,
     session: Option<Arc<Session>>,
-    /// The number of the target's breaches, and the last one's time and description.
+    /// The number of the target's breaches of the protocol, with the time and the description of
+    /// the last one.
     breaches: Option<(u64, Instant, String)>,
-    /// The controller of a session that is about to be used.
+    /// The controller of a session that the disk is about to use.
     candidate: Option<Controller>,
-    /// Whether the candidate was compared with the controllers of all other paths.
+    /// Whether the keeper has compared the candidate with the controllers of all other paths.
     is_compared: bool,
-    /// The process that the last session led to, if known; outer `None` before the first session.
+    /// The target process of the last session. The inner `None` means that the target does not
+    /// report its process, the outer `None` that there was no session yet.
     process: Option<Option<ProcessName>>,
 }
 
@@ -126,11 +131,11 @@ impl Path {
     }
 
     fn lock(&self) -> MutexGuard<'_, PathInner> {
-        // No code in here panics half-way through a change.
+        // A panic cannot leave this state half-changed, so ignore poisoning.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that the path is connected.
+    /// Records that the path is connected.
     pub(super) fn connected(&self, session: &Arc<Session>) {
         let mut state = self.lock();
         if state.state == PathState::Reconnecting {
@@ -142,35 +147,36 @@ impl Path {
         state.candidate = None;
     }
 
-    /// Whether a session that is about to be used may lead to another process than the previous
-    /// session. The new process may serve another copy of the data.
+    /// Returns whether the next session may lead to another process than the previous session.
+    /// Another process may serve another copy of the data.
     pub(super) fn may_lead_elsewhere(&self, process: Option<ProcessName>) -> bool {
         let before = self.lock().process.replace(process);
         before.is_some_and(|before| before.is_none() || before != process)
     }
 
-    /// Whether it is connected, and the target allows access to the namespace.
+    /// Whether the path is connected and the target allows access to the namespace.
     pub(super) fn is_usable(&self) -> bool {
         let state = self.lock();
         let usable = |session: &Arc<Session>| session.reach() < Reach::Blocked;
         state.state == PathState::Live && state.session.as_ref().is_some_and(usable)
     }
 
-    /// Sets the controller that is about to be used, or clears it.
+    /// Sets the controller that the disk is about to use, or clears it.
     pub(super) fn propose(&self, candidate: Option<&Controller>) {
         let mut state = self.lock();
         state.candidate = candidate.cloned();
         state.is_compared = false;
     }
 
-    /// Notes that the candidate contradicts no other path's controller.
+    /// Records that the candidate contradicts no other path's controller.
     pub(super) fn compared(&self) {
         self.lock().is_compared = true;
     }
 
-    /// The controller with which another path's candidate must agree, and its namespace's size if
-    /// it is in use. `is_before`: this path is before the other one. If two paths have candidates
-    /// at once, the later path compares its candidate with that of the earlier path.
+    /// The controller that must not contradict another path's candidate, and its namespace's size
+    /// if the disk already uses it. `is_before` says whether this path is before the other path. If
+    /// two paths have candidates at the same time, the later path compares its candidate with that
+    /// of the earlier path.
     pub(super) fn settled_controller(&self, is_before: bool) -> Option<(Controller, Option<u64>)> {
         let state = self.lock();
         if let Some(session) = &state.session {
@@ -181,33 +187,33 @@ impl Path {
         Some((candidate, None))
     }
 
-    /// The path's controller, if any; it may be one that is about to be used.
+    /// The path's controller, if any. The disk may not use that controller yet.
     pub(super) fn known_controller(&self) -> Option<Controller> {
         let state = self.lock();
         let of_session = state.session.as_ref().map(|session| &session.controller);
         of_session.or(state.candidate.as_ref()).cloned()
     }
 
-    /// The controller, if connected.
+    /// The path's controller; `None` if the path is not connected.
     pub(super) fn controller(&self) -> Option<Controller> {
         self.lock().session.as_ref().map(|session| session.controller.clone())
     }
 
-    /// Notes that every queue of the disk has a connection on this path.
+    /// Records that every queue of the disk has a connection on this path.
     pub(super) fn served(&self) {
         let mut state = self.lock();
         state.lost_since = None;
         state.note_reach();
     }
 
-    /// Notes a change of its session's access state.
+    /// Records a change of the session's access state.
     pub(super) fn access_changed(&self) {
         let mut state = self.lock();
         state.access_changes += 1;
         state.note_reach();
     }
 
-    /// Notes that the connection was lost.
+    /// Records the loss of the connection.
     pub(super) fn lost(&self, reason: &str) {
         let mut state = self.lock();
         let now = os::now();
@@ -220,14 +226,14 @@ impl Path {
         state.unusable_since.get_or_insert(now);
     }
 
-    /// Notes that an attempt to connect failed.
+    /// Records a failed attempt to connect.
     pub(super) fn failed(&self, error: &Error) {
         let mut state = self.lock();
         state.count(error.reason());
         state.error = Some(error.to_string());
     }
 
-    /// Notes that the target broke the protocol; returns how often it has done so.
+    /// Records a breach of the protocol by the target. Returns the number of breaches so far.
     pub(super) fn breached(&self, how: &str) -> u64 {
         let mut state = self.lock();
         let count = state.recent_breaches().map_or(1, |(count, _)| count + 1);
@@ -245,12 +251,12 @@ impl Path {
         self.lock().state
     }
 
-    /// When to give up reconnecting, if ever.
+    /// When the host gives up reconnecting; `None` means never.
     pub(super) fn gives_up_at(&self, options: &DiskOptions) -> Option<Instant> {
         self.lock().lost_since?.checked_add(options.ctrl_loss_timeout?)
     }
 
-    /// The time that operations may wait for the path.
+    /// Returns the limit of an operation's wait for this path.
     pub(super) fn wait_limit(&self, options: &DiskOptions) -> WaitLimit {
         let state = self.lock();
         let reach = state.session.as_ref().map(|session| session.reach());
@@ -268,7 +274,8 @@ impl Path {
         ];
         let Some(at) = limits.into_iter().flatten().min() else { return WaitLimit::Unlimited };
         if state.lost_since.is_some() && reach.is_some_and(|reach| reach < Reach::Blocked) {
-            // The path is connected but does not serve yet: allow it at least the connect timeout.
+            // The path is connected but has no I/O queues yet: allow it at least the connect
+            // timeout.
             return WaitLimit::Until(at.max(state.since + options.connection.connect_timeout));
         }
         WaitLimit::Until(at)

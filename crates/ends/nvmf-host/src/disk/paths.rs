@@ -6,11 +6,11 @@ use crate::limits;
 use std::ops::Index;
 use std::sync::OnceLock;
 
-/// Up to the maximum number of paths, without gaps.
+/// The paths of a disk, without gaps.
 pub(super) struct Paths([OnceLock<Path>; limits::PATHS]);
 
 impl Paths {
-    /// Panics if there are more than [`limits::PATHS`].
+    /// Stores the first paths. Panics if there are more than [`limits::PATHS`].
     pub(super) fn new(paths: Vec<Path>) -> Paths {
         let all = Paths([const { OnceLock::new() }; limits::PATHS]);
         for path in paths {
@@ -19,7 +19,8 @@ impl Paths {
         all
     }
 
-    /// Adds a path and returns its number; `None` if the maximum is reached.
+    /// Adds a path and returns its number. Returns `None` if the disk has the maximum number of
+    /// paths.
     pub(super) fn add(&self, path: Path) -> Option<usize> {
         let mut path = Some(path);
         self.0.iter().position(|slot| {

@@ -1,26 +1,27 @@
-//! A queue of a disk: submits each operation to a path, and keeps it until a path has completed it.
+//! A queue of a disk. It submits each operation to a path, and keeps the operation until a path has
+//! completed it.
 //!
-//! The queue lives on its user's event loop and never blocks: keepers deliver connections to its
+//! The queue runs on its user's event loop and never blocks: keepers deliver connections to its
 //! mailbox.
 //!
 //! ```text
 //!              a path is usable                    done, or failed by the controller
 //!  submitted --------------------> on a path -------------------------------> completed
 //!      |                           |   |   ^
-//!      | none is     path lost and |   |   | the lost session is finished
+//!      | none is     path lost and |   |   | the lost session has ended
 //!      v             it writes     |   |   |
 //!   Waiting <--- path lost, or not-+   +-> Held ---- no hope: failed --------> completed
 //!      |         for it now
 //!      +------------------------------------------- no hope: failed --------> completed
 //! ```
-//! After a Held operation has failed, the queue starts no other write before the lost session is
-//! finished.
+//! After a Held operation has failed, the queue starts no other write until all commands of the
+//! lost session have ended.
 //!
-//! Held operations are writes that may have been sent on a lost session. While the target may still
-//! carry them out, a repeated write could complete first and then be undone, with later writes, by
-//! the first attempt. Reads and flushes need not wait.
+//! Held operations are writes that the host may have sent on a lost session. The target may still
+//! execute this first attempt. If the queue repeated the write too early, the first attempt could
+//! execute last, and undo the repeated write and later writes. Reads and flushes need not wait.
 //!
-//! The token of an operation on a path is the operation's number in the table.
+//! The token of an operation on a path is the number of the operation in the table.
 
 use super::Life;
 use super::hub::{Hub, Mailbox, Verdict};
@@ -37,17 +38,19 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Rounds of one poll, so that operations returned by one path go to another at once.
+/// The number of rounds in one poll. With several rounds, operations that one path returns go to
+/// another path at once.
 const ROUNDS: usize = 4;
 
-/// A connection of this queue.
+/// The connection of this queue on one path.
 struct Leg {
-    // Declared before `session`, since the keeper must hold its last reference.
+    // Declared before `session`, because the keeper must drop the last reference to the session.
     queue: IoQueue,
     session: Arc<Session>,
     /// Whether the target has a volatile cache.
     cached: bool,
-    /// Until when the path gets no operation, after its controller asked for a retry later.
+    /// Until when the path gets no operations, because its controller could not execute one at that
+    /// time.
     backs_off_until: Option<Instant>,
 }
 
@@ -62,14 +65,14 @@ impl Leg {
 
 pub(super) struct DiskQueue {
     hub: Arc<Hub>,
-    /// Keeps the disk's threads running.
+    /// Keeps the disk's keepers running.
     life: Option<Arc<Life>>,
     reactor: Reactor,
     task: TaskId,
     mailbox: Arc<Mailbox>,
-    /// By path.
+    /// The connections, by path.
     legs: Vec<Option<Leg>>,
-    /// By path: a session whose controller has no queue left.
+    /// By path: the session whose controller has no I/O queue left for this queue.
     refused: Vec<Option<Arc<Session>>>,
     /// Lost connections that still hold buffers.
     dying: Vec<Leg>,
@@ -77,15 +80,15 @@ pub(super) struct DiskQueue {
     waiting: VecDeque<u32>,
     held: Vec<(u32, Arc<Session>)>,
     done: Vec<Completion>,
-    /// Whether the last poll returned a failed flush that reports a lost cache.
+    /// Whether the last poll returned a failed flush that reports lost writes.
     tells: bool,
     last: usize,
-    /// Whether an event other than a completion has occurred, so that waiting operations must be
-    /// checked.
+    /// Whether an event other than a completion has occurred, so that the queue must check the
+    /// waiting operations.
     review: bool,
     timer: Option<Instant>,
     meter: Arc<Meter>,
-    /// The meter's clock reading, if taken since the last poll began or ended.
+    /// The clock reading for the meter, if it was taken since the last poll began or ended.
     looked: Option<Instant>,
     scratch: Vec<Completion>,
     events: Vec<Event>,
@@ -126,7 +129,7 @@ impl DiskQueue {
         }
     }
 
-    /// Submits an operation to a path, or queues it.
+    /// Submits an operation to a path, or lets it wait.
     fn start(&mut self, index: u32) {
         match self.choose() {
             Some(path) if self.may_start(index) => self.give(index, path),
@@ -149,7 +152,7 @@ impl DiskQueue {
         leg.queue.submit(op);
     }
 
-    /// The path for the next operation; `None` if no path is usable.
+    /// Chooses the path for the next operation; `None` if no path is usable.
     fn choose(&self) -> Option<usize> {
         let reach = |path: usize| self.legs[path].as_ref().map(Leg::reach);
         let best = (0..self.legs.len()).filter_map(reach).min()?;
@@ -185,7 +188,7 @@ impl DiskQueue {
         for arrival in self.mailbox.take_arrivals() {
             let (path, session) = (arrival.session.path, arrival.session);
             if path >= self.legs.len() {
-                // This path was added to the disk after this queue was opened.
+                // The disk got this path after the queue was opened.
                 self.legs.resize_with(path + 1, || None);
                 self.refused.resize(path + 1, None);
             }
@@ -198,7 +201,8 @@ impl DiskQueue {
                 Ok(queue) => {
                     let cached = session.namespace.geometry().volatile_cache;
                     let leg = Leg { queue, session, cached, backs_off_until: None };
-                    // The previous connection may be lost, with results not yet processed.
+                    // The previous connection may have been lost while some of its results are not
+                    // processed yet.
                     self.dying.extend(self.legs[path].replace(leg));
                 }
                 Err(error) => session.abort(&error.to_string()),
@@ -232,13 +236,13 @@ impl DiskQueue {
         self.scratch = scratch;
     }
 
-    /// Handles an operation returned by a path that is not lost.
+    /// Handles an operation that a working path returned.
     fn handle_done(&mut self, path: usize, done: Completion) {
         let index = done.token as u32;
         let leg = self.legs[path].as_mut().expect("it completed something");
         let is_gone = || leg.session.namespace.is_gone();
         let not_now = match done.result {
-            // A path related status, or a controller that is shutting down.
+            // The status is path related, or the controller is shutting down.
             Err(BlockError::Disconnected | BlockError::Aborted) => true,
             Err(BlockError::OutOfRange) => is_gone(),
             _ => false,
@@ -250,7 +254,7 @@ impl DiskQueue {
         let leg = self.legs[path].as_mut().expect("it completed something");
         if leg.backs_off_until.is_none() {
             leg.backs_off_until = Some(os::now() + limits::BACKOFF);
-            // The access state known here may be out of date.
+            // The access state that the session has may be out of date.
             leg.session.inbox.put(Notice::Access);
             self.hub.keepers.notify();
         }
@@ -259,8 +263,9 @@ impl DiskQueue {
         self.review = true;
     }
 
-    /// Whether paths have refused an operation, or been lost with it, for longer than it may wait
-    /// for a path. Even then, a usable path that has not yet had the operation gets it first.
+    /// Whether an operation has waited longer than allowed since a path first refused it or was
+    /// lost with it. Even then, the result is false while a usable path has not had the operation
+    /// yet.
     fn is_put_off_for_too_long(
         &mut self,
         index: u32,
@@ -280,13 +285,13 @@ impl DiskQueue {
         usable.all(|path| self.table.was_put_off_by(index, path))
     }
 
-    /// Handles an operation returned by a lost path, completed or not.
+    /// Handles an operation that a lost path returned, whether completed or not.
     fn handle_lost(&mut self, session: &Arc<Session>, done: Completion) {
         let index = done.token as u32;
         self.review = true;
         let not_done = match done.result {
             Err(BlockError::Disconnected | BlockError::Aborted) => true,
-            // The controller has another namespace now, which is also why the path is lost.
+            // The controller has another namespace now, and the path was lost for the same reason.
             Err(BlockError::OutOfRange) => session.namespace.is_gone(),
             _ => false,
         };
@@ -322,7 +327,8 @@ impl DiskQueue {
         }
     }
 
-    /// Completes an operation. `lost`: the session that completed it, if it is lost.
+    /// Completes an operation. `lost` is the session that completed the operation, if that session
+    /// is lost.
     fn end(
         &mut self,
         index: u32,
@@ -340,7 +346,7 @@ impl DiskQueue {
         match self.table.nature(index) {
             Some((Command::Flush, _, carries)) => {
                 cache.flush_ends(carries, result);
-                // Do not use an abandoned flush, whose error no user receives.
+                // Do not report the loss on an abandoned flush, whose error no user receives.
                 if result.is_ok() && !self.table.is_unwanted(index) && cache.take_loss() {
                     result = Err(BlockError::WriteFailed);
                     self.tells = true;
@@ -368,8 +374,8 @@ impl DiskQueue {
         self.done.push(self.table.complete(index, result, buffer));
     }
 
-    /// The time for the meter: one clock reading for all operations submitted, or completed,
-    /// together.
+    /// Returns the time for the meter. Operations that are submitted or completed together share
+    /// one clock reading.
     fn look(&mut self) -> Instant {
         *self.looked.get_or_insert_with(os::now)
     }
@@ -391,8 +397,8 @@ impl DiskQueue {
             }
             !session.fencing.is_finished()
         });
-        // Try each operation once: one that may not start yet (such as a write) must not block the
-        // others.
+        // Try each operation once. An operation that may not start yet, such as a write, must not
+        // block the others.
         for _ in 0..self.waiting.len() {
             let Some(path) = self.choose() else { break };
             let index = self.waiting.pop_front().expect("counted");
@@ -410,7 +416,7 @@ impl DiskQueue {
         }
     }
 
-    /// Fails operations that have waited too long for a path; returns the time of the next check.
+    /// Fails operations that have waited too long for a path. Returns the time of the next check.
     fn judge(&mut self, now: Instant) -> Option<Instant> {
         if self.waiting.is_empty() && self.held.is_empty() {
             return None;
@@ -444,8 +450,8 @@ impl Queue for DiskQueue {
         }
     }
 
-    /// Ends only abandoned operations that wait for a path: a path may already have sent the
-    /// others.
+    /// Ends only abandoned operations that still wait for a path. A path may have sent the others
+    /// already.
     fn abandon(&mut self, unwanted: &mut dyn FnMut(u64) -> bool) {
         self.table.note_unwanted(unwanted);
         let mut over = Vec::new();
@@ -482,8 +488,9 @@ impl Queue for DiskQueue {
 }
 
 impl DiskQueue {
-    /// Called when the user polls again or closes the queue: only then has it surely processed the
-    /// completions of the last poll.
+    /// Records that the user has received the error of a failed flush. The queue calls this when
+    /// the user polls again or closes the queue: only then has the user processed the completions
+    /// of the last poll.
     fn note_told(&mut self) {
         if std::mem::take(&mut self.tells) {
             self.hub.cache.was_told();
@@ -491,8 +498,9 @@ impl DiskQueue {
         }
     }
 
-    /// Closes the controllers of this queue's unfinished writes. The user no longer waits for these
-    /// writes, so only the end of their controllers guarantees that none executes late.
+    /// Closes the controllers that have unfinished writes of this queue. The user no longer waits
+    /// for these writes, so only the end of their controllers ensures that none of them executes
+    /// late.
     fn disown(&mut self) {
         let flushes = (0..self.table.slots()).filter_map(|index| self.table.nature(index));
         for (_, _, carries) in flushes {
@@ -508,7 +516,7 @@ impl DiskQueue {
         for leg in self.legs.iter().flatten().chain(&self.dying) {
             if leg.queue.in_flight() > 0 {
                 self.hub.mark_indeterminate(&leg.session);
-                leg.session.abort("a queue was closed with writes under way");
+                leg.session.abort("a queue was closed with writes in flight");
             }
         }
     }
@@ -520,7 +528,7 @@ impl Drop for DiskQueue {
         self.disown();
         self.legs.clear();
         self.dying.clear();
-        // Close the connections first: other queues may be waiting for them.
+        // Close the connections first: other queues may wait for the freed I/O queues.
         self.hub.remove_mailbox(self.mailbox.id);
         self.hub.meters.close(&self.meter);
         self.held.clear();
@@ -528,10 +536,10 @@ impl Drop for DiskQueue {
         self.table.abandon().for_each(|buffer| pool.give(buffer));
         self.done.drain(..).filter_map(|done| done.buffer).for_each(|buffer| pool.give(buffer));
         self.reactor.remove_task(self.task);
-        // Dropping the last reference closes the disk, which takes too long for an event loop.
+        // The last reference's drop closes the disk, which takes too long for an event loop.
         let life = self.life.take();
         if life.as_ref().is_some_and(|life| Arc::strong_count(life) == 1) {
-            // If no thread can be started, this closes the disk here and blocks.
+            // If the system cannot start a thread, the drop occurs here and blocks.
             let _ = os::spawn("farblock-close".to_owned(), move || drop(life));
         }
     }

@@ -1,14 +1,14 @@
-//! Whether the target refuses users' operations although its paths are live: a fenced host keeps
-//! its connections but may not write.
+//! Tracks whether the target refuses users' operations although its paths are live. For example, a
+//! fenced host keeps its connections but may not write.
 //!
-//! Queues note every result here. While the target refuses no operation, noting a result costs one
+//! Queues report every result here. While the target refuses no operation, a report costs one
 //! relaxed load.
 
 use farblock_block::{BlockError, Command};
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Errors that concern the disk as a whole. A refusal is stored as (index here + 1) * 2, plus 1 if
-/// the operation writes. 0: nothing is refused.
+/// Errors that concern the whole disk. The stored value of a refusal is (index in this list + 1) *
+/// 2, plus 1 if the operation writes. The value 0 means that the target refuses nothing.
 const KINDS: [BlockError; 5] = [
     BlockError::Conflict,
     BlockError::Denied,
@@ -21,14 +21,14 @@ const KINDS: [BlockError; 5] = [
 pub(super) struct Refusal(AtomicU8);
 
 impl Refusal {
-    /// Notes an operation's result. A refused write is kept until a write succeeds, even if reads
-    /// succeed meanwhile.
+    /// Records the result of an operation. A refused write stays recorded until a write succeeds,
+    /// even if reads succeed before that.
     pub(super) fn note(&self, command: Command, result: Result<(), BlockError>) {
         let writes = u8::from(!command.reads());
         match result {
             Ok(()) => {
                 let held = self.0.load(Ordering::Relaxed);
-                // A flush does not count: it succeeds even for a host that may not write.
+                // Ignore a flush, which succeeds even for a host that may not write.
                 if held != 0 && held & 1 == writes && command != Command::Flush {
                     self.0.store(0, Ordering::Relaxed);
                 }
@@ -41,7 +41,7 @@ impl Refusal {
         }
     }
 
-    /// The last refusal, if no later success has cleared it: whether the operation writes, and the
+    /// The last refusal that no later success has cleared: whether the operation writes, and the
     /// error.
     pub(super) fn held(&self) -> Option<(bool, BlockError)> {
         let held = self.0.load(Ordering::Relaxed);

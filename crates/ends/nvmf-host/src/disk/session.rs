@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
-/// Events of a session that its keeper has not processed yet, as bits.
+/// Events of a session that the path's keeper has not processed yet, as bits.
 #[derive(Default)]
 pub(super) struct Inbox(AtomicU8);
 
@@ -20,7 +20,7 @@ impl Inbox {
 
     pub(super) fn put(&self, notice: Notice) {
         let bit = match notice {
-            // No event is needed: the keeper can check this at any time.
+            // This needs no event, because the keeper checks for a loss anyway.
             Notice::Lost => return,
             Notice::Namespace(_) => Inbox::NAMESPACE,
             Notice::Access => Inbox::ACCESS,
@@ -28,22 +28,22 @@ impl Inbox {
         self.0.fetch_or(bit, Ordering::AcqRel);
     }
 
-    /// Takes the events: whether the namespace was identified again, and whether its access state
-    /// may have changed.
+    /// Takes the events. Returns whether the admin queue has identified the namespace again, and
+    /// whether the access state of the namespace may have changed.
     pub(super) fn take(&self) -> (bool, bool) {
         let bits = self.0.swap(0, Ordering::AcqRel);
         (bits & Inbox::NAMESPACE != 0, bits & Inbox::ACCESS != 0)
     }
 }
 
-/// How well a namespace can be reached.
+/// How well the host can reach a namespace.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Reach {
     Optimized,
     NonOptimized,
-    /// No access at present.
+    /// The target denies access at present.
     Blocked,
-    /// No access through this controller any more.
+    /// The namespace is permanently inaccessible through this controller.
     Gone,
 }
 
@@ -95,7 +95,7 @@ impl Session {
         self.controller.association().shared().is_lost()
     }
 
-    /// Commands in flight on each of its queues.
+    /// The maximum number of commands in flight on each I/O queue of this session.
     pub(super) fn queue_depth(&self) -> u16 {
         let association = self.controller.association();
         association.info().queue_depth(association.options().queue_depth)

@@ -1,5 +1,5 @@
-//! The operations of a disk's queue, from submission to completion, each with its buffer while no
-//! path has the buffer.
+//! The operations of a disk's queue, from submission to completion. The table holds an operation's
+//! buffer except while a path has the buffer.
 
 use farblock_block::{BlockError, Command, Completion, Op, Token};
 use farblock_reactor::Buffer;
@@ -12,22 +12,22 @@ struct Entry {
     blocks: u32,
     fua: bool,
     token: Token,
-    /// `None` while a path has the buffer, or if the operation has none.
+    /// `None` while a path has the buffer, and for operations without a buffer.
     buffer: Option<Buffer>,
-    /// When a path first refused the operation for now, or was lost with it.
+    /// When a path first deferred the operation or was lost with it.
     put_off_since: Option<Instant>,
-    /// The paths that did so, as bits.
+    /// The paths that deferred the operation or were lost with it, as bits.
     put_off_by: u32,
     /// Whether this is a flush that has data to make durable.
     carries: bool,
     /// Whether the user has abandoned the operation.
     unwanted: bool,
-    /// When it was submitted, if measured.
+    /// When the operation was submitted; `None` if its latency is not measured.
     begun: Option<Instant>,
 }
 
-/// See the module's text. It is not a slab but has its own free list, because [`Table::slots`]
-/// needs to know which numbers were ever in use, free ones included.
+/// The operations of a queue, by number. The table has its own free list instead of a slab, because
+/// [`Table::slots`] must return how many numbers were ever in use.
 #[derive(Default)]
 pub(super) struct Table {
     entries: Vec<Option<Entry>>,
@@ -35,8 +35,8 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Adds an operation and returns its number. `carries`: it is a flush with data to make
-    /// durable. `begun`: when it was submitted, if measured.
+    /// Adds an operation and returns its number. `carries` says whether the operation is a flush
+    /// with data to make durable. `begun` is the time of submission, if the latency is measured.
     pub(super) fn insert(&mut self, op: Op, carries: bool, begun: Option<Instant>) -> u32 {
         let Op { command, lba, blocks, fua, buffer, token } = op;
         let (put_off_since, put_off_by, unwanted) = (None, 0, false);
@@ -66,16 +66,16 @@ impl Table {
     }
 
     fn entry(&mut self, index: u32) -> &mut Entry {
-        self.entries[index as usize].as_mut().expect("an operation is known until it ends")
+        self.entries[index as usize].as_mut().expect("an operation has an entry until it ends")
     }
 
     /// The user's token of an operation.
     pub(super) fn token(&self, index: u32) -> u64 {
         let entry = self.entries[index as usize].as_ref();
-        entry.expect("an operation is known until it ends").token.value()
+        entry.expect("an operation has an entry until it ends").token.value()
     }
 
-    /// The operation, ready to submit to a path.
+    /// Returns the operation for submission to a path.
     pub(super) fn attempt(&mut self, index: u32) -> Op {
         let entry = self.entry(index);
         let Entry { command, lba, blocks, fua, .. } = *entry;
@@ -83,12 +83,12 @@ impl Table {
         Op { fua, ..Op::with(command, lba, blocks, buffer, u64::from(index)) }
     }
 
-    /// Takes the operation's buffer back from a path.
+    /// Stores the operation's buffer that a path returned.
     pub(super) fn put_back(&mut self, index: u32, buffer: Option<Buffer>) {
         self.entry(index).buffer = buffer;
     }
 
-    /// Notes that a path has not carried out the operation; returns the time of the first such
+    /// Records that a path did not execute the operation. Returns the time of the first such
     /// failure.
     pub(super) fn put_off(&mut self, index: u32, path: usize, now: Instant) -> Instant {
         let entry = self.entry(index);
@@ -96,12 +96,12 @@ impl Table {
         *entry.put_off_since.get_or_insert(now)
     }
 
-    /// Whether a path has failed to carry out the operation.
+    /// Whether this path has failed to execute the operation.
     pub(super) fn was_put_off_by(&mut self, index: u32, path: usize) -> bool {
         self.entry(index).put_off_by & 1 << path != 0
     }
 
-    /// Marks abandoned operations.
+    /// Marks the operations that the user has abandoned.
     pub(super) fn note_unwanted(&mut self, unwanted: &mut dyn FnMut(u64) -> bool) {
         for entry in self.entries.iter_mut().flatten() {
             entry.unwanted |= unwanted(entry.token.value());
@@ -113,7 +113,7 @@ impl Table {
         self.entries[index as usize].as_ref().is_some_and(|entry| entry.unwanted)
     }
 
-    /// Whether a late second execution could undo another write.
+    /// Whether the operation writes, so that a late second execution could undo another write.
     pub(super) fn writes(&mut self, index: u32) -> bool {
         self.entry(index).command.writes()
     }
@@ -128,14 +128,14 @@ impl Table {
         self.entries[index as usize].as_ref().is_some_and(|entry| entry.command.writes())
     }
 
-    /// The command, whether it is durable on completion (FUA), and whether it is a flush with data
-    /// to make durable.
+    /// The command, whether its completion makes it durable (FUA), and whether it is a flush with
+    /// data to make durable.
     pub(super) fn nature(&self, index: u32) -> Option<(Command, bool, bool)> {
         let entry = self.entries[index as usize].as_ref()?;
         Some((entry.command, entry.fua, entry.carries))
     }
 
-    /// The command and its submission time, if measured.
+    /// The command and its submission time; `None` if the latency is not measured.
     pub(super) fn measured(&self, index: u32) -> Option<(Command, Instant)> {
         let entry = self.entries[index as usize].as_ref()?;
         Some((entry.command, entry.begun?))
@@ -157,7 +157,7 @@ impl Table {
         self.entries.len() - self.free.len()
     }
 
-    /// Drops all operations without completions, to close the queue. Returns the buffers.
+    /// Drops all operations without completions, to close the queue. Returns their buffers.
     pub(super) fn abandon(&mut self) -> impl Iterator<Item = Buffer> {
         self.free.clear();
         self.entries.drain(..).flatten().filter_map(|entry| {

@@ -1,20 +1,20 @@
-//! Two targets that are up at the same time, have one name, and cannot be one subsystem: a machine
-//! and its clone, or a disk and a copy that has its identity. A host that took them for two paths
-//! to one disk would write some blocks to one target and some to the other.
+//! Detects two live targets that have the same name but cannot be one subsystem, such as a machine
+//! and its clone, or a disk and a copy with the same identity. If a host used them as two paths to
+//! one disk, it would write some blocks to one target and some to the other.
 //!
-//! The controllers of a subsystem have one serial number and different identifiers (NVMe Base 2.1,
-//! Identify Controller: SN, CNTLID), and a namespace has one size. farblock targets also report the
-//! range of identifiers that they use, and the name of their process: two processes that share a
-//! subsystem need different ranges.
+//! The controllers of a subsystem have the same serial number and different identifiers (NVMe Base
+//! 2.1, Identify Controller: SN, CNTLID), and a namespace has one size. A farblock target also
+//! reports its range of controller identifiers and the name of its process. Two processes that
+//! share a subsystem need different ranges.
 //!
-//! **Not covered.** Targets that do not report their range, unless both give this host the same
+//! **Not covered:** targets that do not report their range, unless both give this host the same
 //! controller identifier.
 
 use crate::controller::Controller;
 use farblock_proto::host::ControllerInfo;
 use std::net::SocketAddr;
 
-/// A live controller and the namespace behind it.
+/// A live controller and the namespace that it serves.
 pub(super) struct Seen<'a> {
     pub(super) address: SocketAddr,
     pub(super) info: &'a ControllerInfo,
@@ -28,7 +28,7 @@ impl<'a> Seen<'a> {
     }
 }
 
-/// Why two controllers that are live at the same time do not belong to one subsystem.
+/// Returns why two live controllers do not belong to one subsystem; `None` if they may.
 pub(super) fn contradiction(one: &Seen<'_>, other: &Seen<'_>) -> Option<String> {
     let (why, remedy) = difference(one, other)?;
     Some(format!(
@@ -38,7 +38,7 @@ pub(super) fn contradiction(one: &Seen<'_>, other: &Seen<'_>) -> Option<String> 
     ))
 }
 
-/// The difference, and what to do if the targets do share one disk.
+/// Returns the difference, and the remedy if the targets do share one disk.
 fn difference(one: &Seen<'_>, other: &Seen<'_>) -> Option<(String, &'static str)> {
     const RANGES: &str = "give each its own controller identifiers (serve --cntlids)";
     let (mine, its) = (one.info, other.info);
@@ -50,7 +50,7 @@ fn difference(one: &Seen<'_>, other: &Seen<'_>) -> Option<(String, &'static str)
     if is_successor || (mine.process.is_some() && mine.process == its.process) {
         return None;
     }
-    // By default, Linux's targets have a random serial number on each machine.
+    // By default, a Linux target has a random serial number on each machine.
     let is_farblock = mine.process.is_some() || its.process.is_some();
     if is_farblock && mine.serial != its.serial {
         let why = format!("their serial numbers are {:?} and {:?}", mine.serial, its.serial);
@@ -116,7 +116,7 @@ mod tests {
         let (of, other) =
             (info(1, 5, all), ControllerInfo { serial: "S2".into(), ..info(2, 0, all) });
         for (clone, text) in [
-            // A clone of the machine including its memory.
+            // A clone of the target's machine, including its memory.
             (info(1, 5, all), "a controller with the identifier 1"),
             (info(1, 0, (0, 0)), "a controller with the identifier 1"),
             (info(7, 6, all), "the identifiers 1 to 65519"),

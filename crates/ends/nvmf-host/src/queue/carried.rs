@@ -1,5 +1,5 @@
-//! An I/O queue over any transport. Each call checks once which transport the queue has; programs
-//! with TCP only need no check.
+//! An I/O queue over any transport. Each call checks once which transport the queue uses. Programs
+//! with only the TCP transport need no check.
 
 use super::{RemoteQueue, Settings};
 use crate::association::Association;
@@ -13,7 +13,7 @@ use farblock_reactor::{Reactor, TaskId};
 use std::io;
 use std::sync::Arc;
 
-#[allow(clippy::large_enum_variant, reason = "the larger one is the product's")]
+#[allow(clippy::large_enum_variant, reason = "only tests use the smaller one")]
 pub(crate) enum IoQueue {
     Tcp(RemoteQueue<Link>),
     #[cfg(feature = "memory")]
@@ -31,7 +31,7 @@ macro_rules! each {
 }
 
 impl IoQueue {
-    /// Puts a connected queue on an event loop.
+    /// Moves a connected queue to an event loop.
     pub(crate) fn new(
         reactor: &Reactor,
         parent: TaskId,
@@ -53,7 +53,7 @@ impl IoQueue {
         }
     }
 
-    /// Whether the connection is lost. All operations that were not answered in full then fail.
+    /// Whether the connection is lost. All operations without a complete answer then fail.
     pub(crate) fn is_lost(&self) -> bool {
         each!(self, queue => queue.is_lost())
     }

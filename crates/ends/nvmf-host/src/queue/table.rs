@@ -23,10 +23,10 @@ const QUEUE: &str = "farblock_host::queue";
 struct Slot<P> {
     /// The index of the command's operation, or [`FREE`].
     active: u32,
-    /// The start of its data in the operation's buffer.
+    /// The start of the command's data in the operation's buffer.
     start: usize,
     part: P,
-    /// When it was submitted, in ticks.
+    /// When the queue sent the command, in ticks.
     tick: u32,
 }
 
@@ -42,32 +42,33 @@ enum OperationKind {
     Write,
     Flush,
     WriteZeroes,
-    /// Write Zeroes as Write commands: each sends the start of the table's buffer, which has
-    /// zeroes.
+    /// Write Zeroes by means of Write commands. Each command sends the start of the table's buffer,
+    /// which has zeroes.
     SendZeroes,
-    /// The table's buffer holds the ranges.
+    /// Dataset Management commands. The table's buffer holds their ranges.
     Deallocate,
 }
 
 impl OperationKind {
-    /// Whether the data are in the table's buffer instead of the operation's.
+    /// Whether the data are in a buffer of the table instead of the operation's buffer.
     fn has_own_buffer(self) -> bool {
         matches!(self, OperationKind::SendZeroes | OperationKind::Deallocate)
     }
 }
 
 struct Active<P> {
-    /// The operation; its buffer is at `place`.
+    /// The operation. Its buffer is at `place`.
     op: Op,
     kind: OperationKind,
     place: P,
-    /// The number of blocks for which commands were issued.
+    /// The number of blocks for which the table has issued commands.
     issued_blocks: u32,
-    /// Whether no more commands need be issued.
+    /// Whether the operation needs no more commands.
     issued_all: bool,
     commands_in_flight: u32,
     result: Result<(), BlockError>,
-    /// The delay after which to retry; `None` if no command failed for a transient reason.
+    /// The delay before a retry of the operation; `None` if no command failed for a transient
+    /// reason.
     again: Option<Duration>,
     retries: u8,
 }
@@ -88,10 +89,10 @@ pub(crate) struct Table<T: Transport> {
     active_count: usize,
     ticks: u32,
     lost: bool,
-    /// How the controller broke the protocol, until the queue takes it.
+    /// How the controller broke the protocol; `None` once the queue has taken the description.
     breach: Option<&'static str>,
     failures: Failures,
-    /// Whether each command is logged. A queue looks at the log level once.
+    /// Whether the queue logs each command. The queue reads the log level once, at its creation.
     is_traced: bool,
 }
 
@@ -122,7 +123,7 @@ impl<T: Transport> Table<T> {
         }
     }
 
-    /// Completes an operation at once, or issues its commands as far as slots are free.
+    /// Completes an operation at once, or issues its commands while slots are free.
     pub(super) fn submit(&mut self, op: Op, out: &mut T::Outgoing) {
         let geometry = self.namespace.geometry();
         if self.lost {
@@ -186,7 +187,7 @@ impl<T: Transport> Table<T> {
         }
     }
 
-    /// A buffer with one range for each command of a deallocation.
+    /// Returns a buffer with one range for each command of a deallocation.
     fn deallocate_ranges(&self, op: &Op) -> Buffer {
         let most = deallocate_blocks(&self.settings, op.blocks);
         let count = op.blocks.div_ceil(most);
@@ -289,7 +290,7 @@ impl<T: Transport> Table<T> {
         });
     }
 
-    /// Counts a tick; returns true if a command has timed out.
+    /// Counts a tick. Returns true if a command has timed out.
     pub(super) fn handle_tick(&mut self) -> bool {
         self.ticks = self.ticks.wrapping_add(1);
         let ticks = self.ticks;
@@ -314,8 +315,8 @@ impl<T: Transport> Table<T> {
         self.lost
     }
 
-    /// Handles a lost connection: operations whose buffer is in the table end now, the others when
-    /// the transport has returned their buffer.
+    /// Handles a lost connection. Operations whose buffer is in the table end now. The others end
+    /// when the transport has returned their buffer.
     pub(super) fn lose(&mut self) {
         self.lost = true;
         self.waiting.clear();
@@ -323,7 +324,7 @@ impl<T: Transport> Table<T> {
         self.slots.fill(Slot::UNUSED);
         for index in 0..self.actives.len() as u32 {
             let Some(active) = self.actives[index as usize].as_mut() else { continue };
-            // An operation that is answered in full and only waits for its buffer keeps its result.
+            // An operation that has all answers and only waits for its buffer keeps its result.
             let again = active.again.take().is_some();
             if active.commands_in_flight > 0 || !active.issued_all || again {
                 active.result = active.result.and(Err(BlockError::Disconnected));
@@ -334,12 +335,13 @@ impl<T: Transport> Table<T> {
         }
     }
 
-    /// Takes the description of the controller's breach of the protocol, which ends the connection.
+    /// Takes the description of the controller's breach of the protocol. The caller then closes the
+    /// connection.
     pub(super) fn take_breach(&mut self) -> Option<&'static str> {
         self.breach.take()
     }
 
-    /// Handles a closed connection: every buffer is back.
+    /// Handles a closed connection. The transport has returned every buffer.
     pub(super) fn handle_closed(&mut self) {
         assert_eq!(self.active_count, 0, "a closed connection holds buffers");
     }
@@ -376,7 +378,7 @@ impl<T: Transport> Commands<T> for Table<T> {
     }
 
     fn place(&mut self, index: u32) -> &mut T::Place {
-        &mut self.actives[index as usize].as_mut().expect("its buffer was away").place
+        &mut self.actives[index as usize].as_mut().expect("the transport used its buffer").place
     }
 
     fn find(&self, is_it: impl Fn(&T::Place) -> bool) -> Option<u32> {
@@ -402,7 +404,7 @@ impl<T: Transport> Commands<T> for Table<T> {
                 false => self.delayed.push((os::now() + delay, index)),
             };
         }
-        let Active { mut op, kind, place, result, .. } = entry.take().expect("looked at it");
+        let Active { mut op, kind, place, result, .. } = entry.take().expect("it was there above");
         if let Some(buffer) = place.take() {
             if kind.has_own_buffer() {
                 self.reactor.buffers().give(buffer);
@@ -430,15 +432,16 @@ impl<T: Transport> Commands<T> for Table<T> {
             let status = cqe.status();
             let error = match judgement {
                 Judgement::Status => status::block_error(status, command),
-                // The connection ends, so the disk may repeat the operation on another one.
+                // The host closes the connection, so the disk may repeat the operation on another
+                // one.
                 Judgement::Short => BlockError::Disconnected,
                 _ if command.reads() => BlockError::ReadFailed,
                 _ => BlockError::WriteFailed,
             };
             if matches!(judgement, Judgement::Short) {
                 self.breach = Some(match command.reads() {
-                    true => "it reports success for a read, and has not sent all of the data",
-                    false => "it reports success for a write, and has not taken all of the data",
+                    true => "it reported success for a read without sending all data",
+                    false => "it reported success for a write without requesting all data",
                 });
             }
             // Issue no further commands of this operation.
@@ -479,13 +482,13 @@ enum Judgement {
     Status,
     /// A digest did not match.
     Damaged,
-    /// The controller reports success, but has not moved all data.
+    /// The controller reported success, but did not move all data.
     Short,
 }
 
 impl Judgement {
-    /// Whether a retry may succeed. Other errors are final, or concern the path: a retry on another
-    /// path may succeed.
+    /// Whether a retry on this path may succeed. Other errors are final, or concern the path: then
+    /// a retry on another path may succeed.
     fn is_passing(&self, status: Status, error: BlockError) -> bool {
         use BlockError::{NotReady, ReadFailed, WriteFailed};
         let failed = matches!(error, ReadFailed | WriteFailed | NotReady);
@@ -497,8 +500,8 @@ impl Judgement {
     }
 }
 
-/// Blocks per command of a deallocation of `blocks` blocks. This may exceed an extremely small
-/// limit of a controller, which then refuses the commands.
+/// Returns the number of blocks per command for a deallocation of `blocks` blocks. It may exceed a
+/// very small limit of the controller, which then refuses the commands.
 fn deallocate_blocks(settings: &Settings, blocks: u32) -> u32 {
     settings.deallocate_blocks.max(blocks.div_ceil(limits::DEALLOCATE_COMMANDS))
 }

@@ -1,7 +1,7 @@
 //! The transport that carries a queue's commands.
 //!
-//! A queue creates [`Commands`] and handles their results; a [`Transport`] moves them and their
-//! data. The queue does not know PDUs, and the transport does not know opcodes:
+//! A queue creates [`Commands`] and handles their results. A [`Transport`] moves the commands and
+//! their data. The queue does not use PDUs, and the transport does not use opcodes:
 //!
 //! ```text
 //!   queue                                   transport
@@ -14,14 +14,16 @@
 //!   fail(loss)                        --->  end the connection
 //! ```
 //!
-//! A [`DataPlace`] is the location of an operation's buffer, which several of its commands may
-//! share. TCP keeps it in the batch being sent, or lends it for receiving. Memory keeps it
-//! registered while a command may move its data.
+//! A [`DataPlace`] is the location of an operation's buffer, which several commands of the
+//! operation may share. TCP keeps the buffer in the batch that it sends, or lends it to the reactor
+//! for receiving. The memory transport keeps the buffer registered while a command may move its
+//! data.
 //!
-//! [`dial`] starts connections. Each transport describes the end of a connection in its own words
-//! in a [`Loss`], and itself sends its peer a last message if required (for TCP, a terminate PDU).
+//! [`dial`] starts connections. Each transport describes the end of a connection in a [`Loss`]. If
+//! the protocol requires it, the transport sends its peer a last message (for TCP, a terminate
+//! PDU).
 //!
-//! The transport is fixed at compile time: there are no virtual calls.
+//! The compiler selects the code of the transport: there are no virtual calls.
 
 pub(crate) mod dial;
 #[cfg(feature = "memory")]
@@ -38,27 +40,27 @@ use std::io;
 /// Why a connection has ended.
 #[derive(Clone, Debug)]
 pub(crate) enum Loss {
-    /// The controller closed it.
+    /// The controller closed the connection.
     Closed,
     /// The network failed.
     Io(String),
-    /// The controller violated the transport's protocol, as described by the transport.
+    /// The controller broke the protocol. Contains a description.
     Fault(String),
-    /// The controller reports that the host violated the protocol, as described by the transport.
+    /// The controller reports that the host broke the protocol. Contains a description.
     Terminated(String),
-    /// A command took too long.
+    /// The controller did not answer a command in time.
     Timeout,
-    /// The controller's keep alive went unanswered.
+    /// The controller did not answer a keep alive in time.
     KeepAlive,
     /// The controller that the queue belongs to is lost.
     Controller,
-    /// The host closed it.
+    /// The host closed the connection.
     Shutdown,
 }
 
 impl Loss {
-    /// Whether the controller broke the protocol, which it would probably do again. A wrong digest
-    /// is no breach: the network may have damaged the bytes.
+    /// Whether the controller broke the protocol, which would probably occur again. A wrong digest
+    /// is not a breach: the network may have damaged the bytes.
     pub(crate) fn is_breach(&self) -> bool {
         matches!(self, Loss::Fault(_))
     }
@@ -71,15 +73,15 @@ impl fmt::Display for Loss {
             Loss::Io(reason) => write!(f, "the connection failed: {reason}"),
             Loss::Fault(fault) => write!(f, "the controller broke the protocol: {fault}"),
             Loss::Terminated(reason) => write!(f, "the controller ended the connection: {reason}"),
-            Loss::Timeout => f.write_str("a command was not answered in time"),
+            Loss::Timeout => f.write_str("the controller did not answer a command in time"),
             Loss::KeepAlive => f.write_str("the controller did not answer the keep alive"),
             Loss::Controller => f.write_str("the connection of the admin queue is lost"),
-            Loss::Shutdown => f.write_str("it was shut down"),
+            Loss::Shutdown => f.write_str("the host shut the controller down"),
         }
     }
 }
 
-/// A connected queue's connection, on its way to an event loop.
+/// The connection of a connected queue, before its move to an event loop.
 pub(crate) enum Opened {
     Tcp(Box<tcp::Connected>),
     #[cfg(feature = "memory")]
@@ -93,7 +95,7 @@ pub(crate) struct Order<'a> {
     pub(crate) command: &'a Command,
     /// The start of the command's data in the operation's buffer.
     pub(crate) start: usize,
-    /// Most bytes of data to send in the command capsule.
+    /// The maximum number of data bytes to send in the command capsule.
     pub(crate) in_capsule_bytes: u32,
 }
 
@@ -102,23 +104,23 @@ pub(crate) trait DataPlace {
     /// No buffer.
     const NOWHERE: Self;
 
-    /// A buffer that is in the table.
+    /// Stores a buffer in the table.
     fn here(buffer: Buffer) -> Self;
 
-    /// Whether the transport has the buffer. The operation cannot end before the transport returns
-    /// it.
+    /// Whether the transport uses the buffer. The operation cannot end before the transport returns
+    /// the buffer.
     fn is_away(&self) -> bool;
 
-    /// The buffer, if it is in the table.
+    /// Returns the buffer, if it is in the table.
     fn take(self) -> Option<Buffer>;
 }
 
 /// The transport's state for the data of a command in flight.
 pub(crate) trait Part: Copy {
-    /// The state without a command.
+    /// The state of a slot without a command.
     const NONE: Self;
 
-    /// Whether a successful command moved fewer data than it should.
+    /// Whether a successful command moved fewer bytes than it should have.
     fn is_short(&self, received: u32) -> bool;
 }
 
@@ -135,33 +137,33 @@ pub(crate) struct Moving<'a, T: Transport> {
 
 /// The commands of a queue, as a transport uses them.
 pub(crate) trait Commands<T: Transport> {
-    /// The data of the command in a slot, if there is one.
+    /// Returns the data of the command in a slot, if there is one.
     fn command(&mut self, slot: SlotId) -> Option<Moving<'_, T>>;
 
-    /// The location of an operation's buffer that the transport has.
+    /// Returns the location of a buffer that the transport uses.
     fn place(&mut self, index: u32) -> &mut T::Place;
 
-    /// The first operation for whose buffer location `is_it` returns true.
+    /// Returns the index of the first operation for whose buffer location `is_it` returns true.
     fn find(&self, is_it: impl Fn(&T::Place) -> bool) -> Option<u32>;
 
-    /// Notes that an operation's buffer is back. Completes the operation if nothing else of it is
-    /// outstanding.
+    /// Records that the transport has returned an operation's buffer. Completes the operation if
+    /// nothing else of it is outstanding.
     fn finish(&mut self, index: u32);
 
-    /// Completes a command with the number of data bytes received. Use the data only if they are
-    /// intact.
+    /// Completes a command. `received` is the number of data bytes received. The caller must not
+    /// use the data unless `intact`.
     fn complete(&mut self, slot: SlotId, cqe: &Cqe, received: u32, intact: bool);
 }
 
 pub(crate) trait Transport: Sized {
-    /// A connected queue's connection, on its way to an event loop.
+    /// The connection of a connected queue, before its move to an event loop.
     type Connected;
     type Place: DataPlace;
     type Part: Part;
-    /// Data to send next.
+    /// The data to send next.
     type Outgoing;
 
-    /// Puts a connection on an event loop.
+    /// Moves a connection to an event loop.
     fn open(
         reactor: &Reactor,
         task: TaskId,
@@ -177,13 +179,13 @@ pub(crate) trait Transport: Sized {
     /// Resumes data transfers that waited for the return of their buffer.
     fn resume(out: &mut Self::Outgoing, commands: &mut impl Commands<Self>);
 
-    /// Sends everything gathered.
+    /// Sends all queued commands and data.
     fn flush(&mut self);
 
-    /// Handles an event of the queue's task. The queue itself owns the timer.
+    /// Handles an event of the queue's task. The queue handles the timer itself.
     fn handle(&mut self, event: Event, commands: &mut impl Commands<Self>);
 
-    /// Receives data that arrive without an event; called at every poll of the queue.
+    /// Receives data that arrive without an event. The queue calls this at every poll.
     fn poll(&mut self, _: &mut impl Commands<Self>) {}
 
     fn is_open(&self) -> bool;
@@ -197,9 +199,9 @@ pub(crate) trait Transport: Sized {
     /// Ends the connection and discards unsent data.
     fn fail(&mut self, loss: Loss, commands: &mut impl Commands<Self>);
 
-    /// Returns buffers gathered after the connection was lost.
+    /// Returns the buffers that were queued after the loss of the connection.
     fn discard(&mut self, commands: &mut impl Commands<Self>);
 
-    /// Closes at once, when the owner is dropped.
+    /// Closes the connection at once, when the owner is dropped.
     fn abandon(&mut self);
 }

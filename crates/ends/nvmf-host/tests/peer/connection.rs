@@ -1,4 +1,4 @@
-//! A controller's side of one connection: PDUs in and out, with few checks.
+//! The controller's side of one connection. It sends and receives PDUs with few checks.
 
 use super::Carries;
 use farblock_wire::fabrics::ConnectData;
@@ -45,9 +45,9 @@ pub struct Connection {
     pub corrupt_header_digest: bool,
     /// If not 0, the connection sends pieces of this many bytes.
     pub piece_bytes: usize,
-    /// If set, the next bytes are sent in two parts, the first of this length.
+    /// If set, the connection sends the next bytes in two parts, the first of this length.
     pub split_at: Option<usize>,
-    /// If set, sent bytes are collected here instead.
+    /// If set, the connection collects bytes here instead of sending them.
     pub hold: Option<Vec<u8>>,
 }
 
@@ -73,7 +73,7 @@ impl Connection {
     }
 
     pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        // A pause long enough, usually, for a part to arrive separately.
+        // The pause is usually long enough that each part arrives separately.
         let pause = || std::thread::sleep(std::time::Duration::from_micros(200));
         if let Some(hold) = &mut self.hold {
             hold.extend_from_slice(bytes);
@@ -105,7 +105,7 @@ impl Connection {
         Ok(request)
     }
 
-    /// The next PDU, after a check of its digests.
+    /// Returns the next PDU, after a check of its digests.
     pub fn pdu(&mut self) -> io::Result<Pdu> {
         let common = self.read(CommonHeader::LEN)?;
         let header = CommonHeader::parse(&common).unwrap();
@@ -137,7 +137,7 @@ impl Connection {
         })
     }
 
-    /// The next command; an error if a data PDU arrives.
+    /// Returns the next command. Panics if a data PDU arrives.
     pub fn command(&mut self) -> io::Result<Capsule> {
         if let Some(capsule) = self.waiting.pop_front() {
             return Ok(capsule);
@@ -151,7 +151,7 @@ impl Connection {
         }
     }
 
-    /// Sends a header with its digest, then padding and data with its digest.
+    /// Sends a header with its digest, then padding, and data with their digest.
     fn send(&mut self, header: &[u8], shape: PduShape, data: &[u8]) -> io::Result<()> {
         let mut out = header.to_vec();
         if shape.header_digest {
@@ -183,7 +183,7 @@ impl Connection {
         self.send(pdu.as_bytes(), shape, data)
     }
 
-    /// Sends all data of a command in pieces, then its success, by a flag or a response.
+    /// Sends all data of a command in pieces. Then reports success by a flag or a response.
     pub fn push_all(
         &mut self,
         cid: u16,
@@ -206,7 +206,8 @@ impl Connection {
         self.send(pdu.as_bytes(), shape, &[])
     }
 
-    /// Requests a part of a command's data and receives it. Commands that arrive meanwhile wait.
+    /// Requests a part of a command's data and receives it. Queues the commands that arrive before
+    /// the data.
     pub fn pull(&mut self, cid: u16, offset: u32, length: u32) -> io::Result<Vec<u8>> {
         let tag = cid ^ 0x5a5a;
         self.r2t(cid, tag, offset, length)?;

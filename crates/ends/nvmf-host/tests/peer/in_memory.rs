@@ -1,4 +1,4 @@
-//! Scripted targets over memory at both ends.
+//! Scripted targets over the memory transport.
 
 use super::{Capsule, Carries, PeerShared, SUBSYSTEM, Script};
 use farblock_host::memory::{Dial, Wire};
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 /// A controller's end of a wire.
 pub struct Wired {
     pub wire: Arc<Wire>,
-    /// The host memory of unanswered commands, by command identifier.
+    /// The host's memory for unanswered commands, by command identifier.
     blocks: HashMap<u16, KeyedBlock>,
 }
 
@@ -54,7 +54,7 @@ impl Carries for Wired {
     }
 }
 
-/// A target in this process; dropping the target closes its connections.
+/// A target in this process. Its drop closes its connections.
 pub struct Near {
     shared: Arc<PeerShared<Wired>>,
     wires: Arc<Mutex<Vec<Arc<Wire>>>>,

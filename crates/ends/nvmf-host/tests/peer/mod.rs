@@ -1,5 +1,5 @@
-//! A scripted target with one thread per connection. A hook can misbehave at every command. The
-//! same scripts run [in memory].
+//! A scripted target with one thread per connection. A hook can replace the answer to every
+//! command. The same scripts also run [in memory].
 //!
 //! [in memory]: in_memory::Near
 
@@ -73,7 +73,7 @@ pub struct Script<C = Connection> {
     pub vwc: bool,
     pub oaes: u32,
     pub cntrltype: u8,
-    /// The controller's identifier; two paths of one disk have different ones.
+    /// The controller's identifier. Two paths of one disk need different identifiers.
     pub cntlid: u16,
     pub mqes_z: u16,
     pub queues: u16,
@@ -130,7 +130,7 @@ struct PeerShared<C> {
     stop: AtomicBool,
     connections: AtomicUsize,
     streams: Mutex<Vec<std::net::TcpStream>>,
-    /// CC.SHN was set.
+    /// Whether the host has set CC.SHN.
     shut_down: AtomicBool,
 }
 
@@ -161,7 +161,7 @@ impl Peer {
         Peer { address, shared }
     }
 
-    /// A target with a hook for commands, and otherwise the default script.
+    /// Starts a target with a hook for commands and otherwise the default script.
     pub fn with_hook<F>(hook: F) -> Peer
     where
         F: Fn(&mut Connection, u16, &Capsule) -> io::Result<Handled> + Send + Sync + 'static,
@@ -177,7 +177,7 @@ impl Peer {
         self.shared.disk.lock().unwrap().clone()
     }
 
-    /// Changes the contents of the disk, as a late command would.
+    /// Changes the contents of the disk, as a late command might.
     pub fn overwrite(&self, at: usize, bytes: &[u8]) {
         self.shared.disk.lock().unwrap()[at..at + bytes.len()].copy_from_slice(bytes);
     }
@@ -205,7 +205,8 @@ impl Drop for Peer {
     }
 }
 
-/// Options for tests: independent of this machine's identity, with timeouts for busy machines.
+/// Options for tests. They do not depend on this machine's identity, and have timeouts for busy
+/// machines.
 pub fn options() -> Options {
     Options {
         hostnqn: Some("nqn.2014-08.org.example:tester".to_owned()),
@@ -432,5 +433,5 @@ pub fn identify_namespace<C>(script: &Script<C>, data: &mut [u8]) {
     data[130] = script.block_size.ilog2() as u8;
 }
 
-/// SQHD with flow control disabled, for responses that a hook makes.
+/// The value of SQHD without flow control, for responses that a hook sends.
 pub const SQHD: u16 = SQHD_NO_FLOW_CONTROL;

@@ -1,4 +1,4 @@
-//! A scripted target with a disk whose state tests change, and a user of that disk.
+//! A scripted target with a disk whose state tests change, and a user of the disk.
 
 #![allow(dead_code, unreachable_pub, reason = "every test uses a part of it")]
 
@@ -24,15 +24,15 @@ pub const CROSS_CONTROLLER_RESET: u8 = AdminOpcode::CROSS_CONTROLLER_RESET.0;
 pub const IDENTIFY: u8 = 0x06;
 pub const WRITE: u8 = 0x01;
 
-/// The present state of a scripted target, and what it has seen.
+/// The current state of a scripted target, and counts of the commands that it received.
 pub struct Stage {
     pub access: AtomicU8,
     pub blocks: AtomicU64,
     /// The byte that fills the namespace's UUID; 0: no UUID.
     pub uuid: AtomicU8,
     pub volatile_cache: AtomicBool,
-    /// Whether the target replaces its namespace while it answers the next Identify for namespace
-    /// identifiers (CNS 03h), which clears this.
+    /// Whether the target replaces its namespace during the next Identify for namespace identifiers
+    /// (CNS 03h). That command resets this flag.
     pub swaps_at_a_look: AtomicBool,
     /// Number of writes with FUA.
     pub durable: AtomicUsize,
@@ -41,10 +41,10 @@ pub struct Stage {
     /// The command identifier of the waiting event request.
     pub held: Mutex<Option<u16>>,
     pub ios: AtomicUsize,
-    /// The place that the target reports. With a place, the target supports Cross-Controller Reset,
-    /// but knows no lost controller.
+    /// The origin that the target reports. With an origin, the target supports Cross-Controller
+    /// Reset, but does not know any lost controller.
     pub origin: Mutex<Option<ControllerOrigin>>,
-    /// The byte that fills the process name, reported with an origin; 0: no name.
+    /// The byte that fills the process name that the target reports with an origin; 0: no name.
     pub process: AtomicU8,
     /// The identifier of the target's controllers; 0: each target has its own.
     pub cntlid: AtomicU16,
@@ -223,21 +223,20 @@ pub fn disk(peers: &[&Peer], options: &DiskOptions) -> Disk {
 pub fn usual() -> DiskOptions {
     let mut connection = options();
     connection.path_timeout = Some(Duration::from_secs(1));
-    // A lost controller may have writes in flight for this long.
+    // A lost controller may execute writes for a multiple of this time.
     connection.keep_alive = Duration::from_secs(5);
     DiskOptions { connection, reconnect_delay: Duration::from_millis(50), ..Default::default() }
 }
 
-/// For targets whose lost commands have no late effects.
+/// Options for targets whose lost commands have no late effects.
 pub fn quick() -> DiskOptions {
     DiskOptions { quiesce: Some(Duration::ZERO), ..usual() }
 }
 
-/// Options with which the disk waits for a lost controller that its target cannot close: 4 s by
-/// default.
+/// Options with a short wait for a lost controller that its target cannot close: 4 s by default.
 pub fn impatient(quiesce: Option<Duration>) -> DiskOptions {
     let mut options = DiskOptions { quiesce, ..usual() };
-    // The host rounds this up to whole seconds, and doubles it.
+    // The host rounds this up to whole seconds, and then doubles it.
     options.connection.keep_alive = Duration::from_millis(1500);
     options
 }
@@ -285,7 +284,7 @@ impl User {
         self.one()
     }
 
-    /// Writes, and returns whether this target received the write.
+    /// Writes one block. Returns whether this target received the write.
     pub fn goes_to(&mut self, stage: &Stage) -> bool {
         let before = stage.ios();
         assert_eq!(self.write(0), Ok(()));
@@ -304,7 +303,7 @@ pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
 pub fn access(disk: &Disk) -> Vec<Option<AnaState>> {
     disk.paths().iter().map(|path| path.access).collect()
 }
-/// Records the state for a disk's successor; tests can make it fail.
+/// Records the state for a disk's successor. Tests can make it fail.
 #[derive(Clone, Default)]
 pub struct Notes(pub Arc<Mutex<(Predecessor, bool)>>);
 

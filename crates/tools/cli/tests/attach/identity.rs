@@ -49,7 +49,7 @@ fn another_file_in_the_same_place() {
         until("its successor says so", || {
             let status = attachments.status("fb0");
             status["server_pid"] == Value::Null
-                && trouble(&attachments).contains("not the one that this disk is made of")
+                && trouble(&attachments).contains("is not the namespace of this disk")
         });
         target.kill();
         target.restart(&attachments);

@@ -160,7 +160,7 @@ fn a_path_that_leads_elsewhere_says_so() {
         let table = attachments.run(["list"]).ok().out();
         table.lines().any(|line| {
             line.contains(&format!("path {second}: reconnecting"))
-                && line.contains("not the one that this disk is made of")
+                && line.contains("is not the namespace of this disk")
         })
     });
     assert_eq!(attachments.status("fb0")["state"], "degraded");

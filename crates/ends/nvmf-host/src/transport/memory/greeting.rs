@@ -1,4 +1,4 @@
-//! The start of a connection in memory: commands one at a time.
+//! The start of a connection in memory: single commands.
 
 use super::{Dial, Region, Wire};
 use crate::control::{Local, Mailbox};
@@ -13,7 +13,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The key under which the only command's memory is registered.
+/// The key under which the current command's memory is registered.
 const KEY: u32 = 0;
 
 pub(crate) struct Greeted {
@@ -55,7 +55,7 @@ impl Greeted {
     async fn answer(&self, during: &'static str) -> Result<Cqe, ConnectError> {
         let deadline = os::now() + self.timeout;
         loop {
-            // Read first: answers before the end count.
+            // Read this flag first: answers that arrive before the close are valid.
             let closed = self.wire.is_closed();
             if let Some(cqe) = self.wire.take_answers().pop() {
                 return Ok(cqe);

@@ -1,6 +1,7 @@
-//! Memory transport: a controller in the same process, for tests. As in RDMA, keyed descriptors
-//! identify data outside capsules. An operation's buffer is registered while one of its commands
-//! may move it. This proves that a queue does not depend on PDUs and streams.
+//! The memory transport: a controller in the same process, for tests. As in RDMA, keyed descriptors
+//! identify data outside capsules. The host registers an operation's buffer while one of the
+//! operation's commands may move it. This transport shows that a queue does not depend on PDUs and
+//! streams.
 //!
 //! ```text
 //!         register                      answer to its last command, or the controller has closed
@@ -22,16 +23,16 @@ use farblock_wire::{Cqe, SglDescriptor, Sqe};
 use std::io;
 use std::sync::Arc;
 
-/// Returns the host's end of a new wire; a controller serves the other end.
+/// A function that returns the host's end of a new wire. A controller serves the other end.
 pub type Dial = Arc<dyn Fn() -> Arc<Wire> + Send + Sync>;
 
-/// The location of an operation's buffer; see the module's diagram.
+/// The location of an operation's buffer; see the module documentation for a diagram.
 pub(crate) enum MemoryPlace {
     /// No buffer.
     Nowhere,
-    /// In the table.
+    /// The buffer is in the table.
     Here(Buffer),
-    /// Registered for this number of commands.
+    /// The buffer is registered for this number of commands.
     Registered { key: u32, commands: u32 },
 }
 
@@ -59,20 +60,20 @@ impl super::DataPlace for MemoryPlace {
 pub(crate) struct MemoryPart {
     /// Whether the command moves data of a registered buffer.
     is_keyed: bool,
-    /// Bytes that it moves on success.
+    /// The number of bytes that the command moves on success.
     bytes: u32,
 }
 
 impl super::Part for MemoryPart {
     const NONE: MemoryPart = MemoryPart { is_keyed: false, bytes: 0 };
 
-    /// Never: the controller answers after it has moved all data.
+    /// Always false: the controller answers only after it has moved all data.
     fn is_short(&self, _: u32) -> bool {
         false
     }
 }
 
-/// The sending side; it sends every command at once.
+/// The sending side, which sends every command at once.
 pub(crate) struct Outgoing {
     wire: Arc<Wire>,
     next_key: u32,
@@ -104,7 +105,7 @@ impl Outgoing {
         SglDescriptor::keyed(KeyedBlock { address, length_bytes, key, invalidate: false })
     }
 
-    /// Notes that a command no longer uses the buffer.
+    /// Records that a command no longer uses the buffer.
     fn release(&self, place: &mut MemoryPlace) {
         match place {
             MemoryPlace::Registered { key, commands: 1 } => {
@@ -117,7 +118,7 @@ impl Outgoing {
         }
     }
 
-    /// Takes back the buffer registered under a key.
+    /// Deregisters the buffer with this key and returns it.
     fn deregister(&self, key: u32) -> Buffer {
         match self.wire.deregister(key) {
             Some((Region::Buffer(buffer), _)) => buffer,
@@ -130,7 +131,7 @@ impl Outgoing {
 pub(crate) struct Memory {
     out: Outgoing,
     loss: Option<Loss>,
-    /// Whether nothing is outstanding.
+    /// Whether the connection has ended and every buffer is back.
     is_closed: bool,
 }
 
@@ -206,7 +207,7 @@ impl Transport for Memory {
 
     fn poll(&mut self, commands: &mut impl Commands<Memory>) {
         let closed = self.out.wire.is_closed();
-        // Ignore answers after the connection was given up.
+        // Ignore answers after the host has given up the connection.
         for cqe in self.out.wire.take_answers() {
             if self.loss.is_none() {
                 self.answered(&cqe, commands);

@@ -1,4 +1,4 @@
-//! The state shared by both ends of a memory connection.
+//! The state that both ends of a memory connection share.
 
 use farblock_reactor::{Buffer, Waker};
 use farblock_wire::sgl::KeyedBlock;
@@ -13,7 +13,7 @@ const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 /// Memory of the host that the controller may read and write.
 pub enum Region {
-    /// Bytes of a script.
+    /// Bytes of a single command.
     Bytes(Vec<u8>),
     /// An operation's buffer.
     Buffer(Buffer),
@@ -65,7 +65,8 @@ impl fmt::Debug for Wire {
     }
 }
 
-/// The range of a descriptor from `offset` on; its address counts from the start of the region.
+/// Returns the range of a descriptor from `offset` on. The descriptor's address counts from the
+/// start of the region.
 fn range(block: &KeyedBlock, offset: usize, length: usize) -> Option<std::ops::Range<usize>> {
     let start = usize::try_from(block.address).ok()?.checked_add(offset)?;
     let fits = offset + length <= block.length_bytes as usize;
@@ -78,12 +79,12 @@ impl Wire {
         self.ends.lock().expect("no holder panics")
     }
 
-    /// Sets the waker for new commands and for the host's leaving.
+    /// Sets the waker to call for new commands, and when the host leaves.
     pub fn attend(&self, waker: Waker) {
         self.ends().controller = Some(waker);
     }
 
-    /// The next command and its in-capsule data.
+    /// Returns the next command and its in-capsule data, if there is one.
     #[must_use]
     pub fn take_command(&self) -> Option<(Sqe, Vec<u8>)> {
         self.ends().commands.pop_front()
@@ -105,7 +106,7 @@ impl Wire {
         self.ends().left
     }
 
-    /// Copies from the host's memory; false if the block is not registered.
+    /// Copies from the host's memory. Returns false if the block is not registered.
     #[must_use]
     pub fn read(&self, block: &KeyedBlock, into: &mut [u8]) -> bool {
         let ends = self.ends();
@@ -114,7 +115,7 @@ impl Wire {
         from.map(|from| into.copy_from_slice(from)).is_some()
     }
 
-    /// Copies into the host's memory; false if the block is not registered.
+    /// Copies into the host's memory. Returns false if the block is not registered.
     #[must_use]
     pub fn write(&self, block: &KeyedBlock, offset: usize, from: &[u8]) -> bool {
         let mut ends = self.ends();
@@ -138,7 +139,7 @@ impl Wire {
         self.tell_host(&ends);
     }
 
-    /// Ends the connection: the controller no longer accesses the host's memory.
+    /// Closes the connection. From now on the controller does not access the host's memory.
     pub fn close(&self) {
         let mut ends = self.ends();
         ends.closed = true;
@@ -153,7 +154,7 @@ impl Wire {
 
 /// The host's side.
 impl Wire {
-    /// Sets the waker for new answers and for the controller's closing.
+    /// Sets the waker to call for new answers, and when the controller closes the connection.
     pub fn listen(&self, waker: Waker) {
         self.ends().host = Some(waker);
     }
@@ -165,7 +166,7 @@ impl Wire {
         self.tell_controller(&ends);
     }
 
-    /// Lets the controller read and write memory under a key.
+    /// Registers memory under a key, so that the controller can read and write it.
     ///
     /// # Panics
     /// If the key is in use.
@@ -173,7 +174,8 @@ impl Wire {
         assert!(self.ends().registered.insert(key, region).is_none(), "a key is used once");
     }
 
-    /// Takes the memory back; also returns whether the controller had invalidated its key.
+    /// Deregisters the memory with this key and returns it. Also returns whether the controller had
+    /// invalidated the key.
     #[must_use]
     pub fn deregister(&self, key: u32) -> Option<(Region, bool)> {
         let mut ends = self.ends();
@@ -181,19 +183,19 @@ impl Wire {
         invalidated.or_else(|| ends.registered.remove(&key).map(|region| (region, false)))
     }
 
-    /// Takes all answers.
+    /// Takes all answers that have arrived.
     #[must_use]
     pub fn take_answers(&self) -> Vec<Cqe> {
         self.ends().answers.drain(..).collect()
     }
 
-    /// Whether the controller has closed.
+    /// Whether the controller has closed the connection.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.ends().closed
     }
 
-    /// Waits for the next answer; `None` if the controller closes.
+    /// Waits for the next answer; `None` if the controller closes the connection.
     ///
     /// # Panics
     /// If neither happens for a minute.
@@ -203,7 +205,8 @@ impl Wire {
         self.wait_while("answer", waits).answers.pop_front()
     }
 
-    /// Leaves: the controller closes, even with commands in flight.
+    /// Ends the host's use of the connection. The controller then closes it, even with commands in
+    /// flight.
     pub fn leave(&self) {
         let mut ends = self.ends();
         ends.left = true;

@@ -1,5 +1,5 @@
-//! Connects to a name with several addresses by parallel attempts, which start one after another
-//! (RFC 8305). The first successful attempt wins; the host drops the others.
+//! Connects to a name with several addresses. Parallel attempts start one after another (RFC 8305).
+//! The host uses the first successful attempt and drops the others.
 
 use crate::control::Local;
 use crate::limits;
@@ -11,8 +11,9 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::Poll;
 
-/// The order of the attempts: `first` if it is among `found`, then both families in turn, each in
-/// the resolver's order. At most [`limits::ADDRESSES`], without duplicates.
+/// Returns the addresses in the order of the attempts. `first` comes first if it is among `found`.
+/// IPv4 and IPv6 addresses then alternate, each family in the resolver's order. There are at most
+/// [`limits::ADDRESSES`] addresses, without duplicates.
 pub(super) fn order(found: Vec<SocketAddr>, first: Option<SocketAddr>) -> Vec<SocketAddr> {
     let leads = found.first().is_some_and(SocketAddr::is_ipv6);
     let (one, other): (Vec<_>, Vec<_>) = found.into_iter().partition(|it| it.is_ipv6() == leads);
@@ -29,8 +30,8 @@ pub(super) fn order(found: Vec<SocketAddr>, first: Option<SocketAddr>) -> Vec<So
     order
 }
 
-/// The result and the address of the first successful attempt. The next attempt starts when the
-/// previous one has failed or has run for [`limits::ATTEMPT_DELAY`].
+/// Returns the result and the address of the first successful attempt. The next attempt starts when
+/// the previous one has failed or has run for [`limits::ATTEMPT_DELAY`].
 pub(super) async fn first_of<T, F: Future<Output = Result<T, ConnectError>>>(
     local: &Local,
     addresses: &[SocketAddr],
@@ -58,7 +59,7 @@ pub(super) async fn first_of<T, F: Future<Output = Result<T, ConnectError>>>(
     }
 }
 
-/// Waits until an attempt ends; returns its index and output.
+/// Waits until an attempt ends. Returns its index and output.
 async fn ended<F: Future>(under_way: &mut [(SocketAddr, Pin<Box<F>>)]) -> (usize, F::Output) {
     poll_fn(|context| {
         for (index, (_, attempt)) in under_way.iter_mut().enumerate() {
@@ -87,14 +88,14 @@ mod tests {
         let [a, b, c, d] = ["[::1]:1", "[::2]:1", "1.0.0.1:1", "1.0.0.2:1"].map(address);
         assert_eq!(order(vec![a, b, c, d, a], None), [a, c, b, d]);
         assert_eq!(order(vec![c, d, a], Some(d)), [d, c, a]);
-        assert_eq!(order(vec![c, d], Some(a)), [c, d], "the name has it no more");
+        assert_eq!(order(vec![c, d], Some(a)), [c, d], "the name no longer has this address");
         assert_eq!(order(Vec::new(), None), []);
         let many = (0..100).map(|port| SocketAddr::from(([1, 0, 0, 1], port))).collect();
         assert_eq!(order(many, None).len(), limits::ADDRESSES);
     }
 
-    /// Runs attempts that end as `ends` says (`None`: never). Returns the result and the addresses
-    /// of the attempts that began.
+    /// Runs attempts with the results in `ends`; an attempt with `None` never ends. Returns the
+    /// overall result and the addresses of the attempts that started.
     fn run(
         ends: Vec<(SocketAddr, Option<Result<(), ConnectError>>)>,
     ) -> (Result<SocketAddr, Unreached>, Vec<SocketAddr>) {

@@ -1,4 +1,5 @@
-//! The byte stream of a connection during the handshake: TCP on the control loop, and TLS over it.
+//! The byte stream of a connection during the handshake: plain TCP on the control loop, or TLS over
+//! it.
 
 use crate::control::{Local, Mailbox};
 use farblock_reactor::os::Socket;
@@ -7,8 +8,8 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 
-/// See the module's text. If a caller drops the future of a call before it completes, the carrier
-/// becomes unusable.
+/// A byte stream. If a caller drops the future of a call before it completes, the carrier becomes
+/// unusable.
 pub(crate) trait Carrier {
     /// Sends all bytes.
     async fn send(&mut self, bytes: &[u8]) -> io::Result<()>;
@@ -51,7 +52,7 @@ impl Tcp {
         }
     }
 
-    /// Releases the socket for another loop; no operation may be outstanding.
+    /// Releases the socket for another event loop. No operation may be outstanding.
     pub(crate) fn take(self) -> io::Result<Socket> {
         let socket = self.local.reactor().take_stream(self.stream);
         socket.ok_or_else(|| io::ErrorKind::NotConnected.into())

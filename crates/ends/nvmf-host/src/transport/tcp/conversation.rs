@@ -1,5 +1,5 @@
-//! The start of a connection, without I/O: the IC exchange, then commands one at a time. The driver
-//! passes received bytes in, sends the bytes that come out, and handles timeouts.
+//! The start of a connection, without I/O: the IC exchange, then single commands. The caller passes
+//! received bytes in, sends the output bytes, and handles timeouts.
 //!
 //! ```text
 //!  Initializing -- ICResp --> Idle <--> Executing
@@ -13,7 +13,7 @@ use farblock_proto::tcp::{Digests, SlotId, TcpRefusal, recognise};
 use farblock_wire::Cqe;
 use farblock_wire::tcp::{FatalErrorStatus, PduType};
 
-/// Bytes of an unknown peer's answer that suffice to recognise its protocol.
+/// The number of bytes of an unknown peer's answer that suffice to recognise its protocol.
 const HEAD_BYTES: usize = 16;
 /// The start of an ICResp: type, flags, header length, data offset, PDU length.
 const IC_RESP_START: [u8; 8] = [PduType::IC_RESP.0, 0, 128, 0, 128, 0, 0, 0];
@@ -22,7 +22,7 @@ pub(crate) struct Conversation {
     end: HostEnd,
     digests: Digests,
     is_initialized: bool,
-    /// Received bytes not yet processed.
+    /// Received bytes that are not processed yet.
     input: Vec<u8>,
     /// The start of the first answer, to recognise peers that are not controllers.
     head: Vec<u8>,
@@ -38,12 +38,12 @@ pub(crate) enum Progress {
     NeedsInput,
     /// The conversation can execute commands.
     Initialized,
-    /// The command has completed: its completion, and the data from the controller.
+    /// The command has completed, with this completion and the controller's data.
     Completed(Cqe, Vec<u8>),
 }
 
 impl Conversation {
-    /// Starts a conversation, and puts its first message into `out`.
+    /// Starts a conversation and appends its first message to `out`.
     pub(crate) fn new(digests: Digests, depth: u16, out: &mut Vec<u8>) -> Conversation {
         let end = HostEnd::new(digests, depth);
         end.start(out);
@@ -51,7 +51,7 @@ impl Conversation {
         Conversation { end, digests, is_initialized: false, input, head, data, received }
     }
 
-    /// Starts a command; `data` goes to the controller.
+    /// Starts a command. The host sends `data` to the controller.
     pub(crate) fn submit(&mut self, command: &Command, data: &[u8], out: &mut Vec<u8>) {
         const SLOT: SlotId = SlotId(0);
         let (sqe, transfer) = command.place(ADMIN_IN_CAPSULE_BYTES);
@@ -73,7 +73,8 @@ impl Conversation {
         self.input.extend_from_slice(bytes);
     }
 
-    /// Processes received bytes up to the next result. The caller must always send `out`.
+    /// Processes received bytes up to the next result. The caller must send `out`, even after an
+    /// error.
     pub(crate) fn poll(&mut self, out: &mut Vec<u8>) -> Result<Progress, ConnectError> {
         let input = std::mem::take(&mut self.input);
         let mut rest = input.as_slice();
@@ -96,7 +97,7 @@ impl Conversation {
             }
             Ok(Some(Event::Terminated { status })) => Err(TcpRefusal::Terminated(status).into()),
             Ok(None) => Ok(Progress::NeedsInput),
-            Ok(Some(_)) => unreachable!("nothing was asked for before the ICResp"),
+            Ok(Some(_)) => unreachable!("the host sends no command before the ICResp"),
             Err(fault) if self.head.starts_with(&IC_RESP_START) => {
                 Err(ConnectError::Protocol(fault.reason))
             }
@@ -124,9 +125,9 @@ impl Conversation {
                 Ok(Some(Event::Terminated { status })) => {
                     return Err(TcpRefusal::Terminated(status).into());
                 }
-                Ok(Some(Event::Initialized)) => unreachable!("the framer lets one ICResp in"),
+                Ok(Some(Event::Initialized)) => unreachable!("the framer accepts only one ICResp"),
                 Err(fault) => {
-                    // Report the fault to the controller, if the connection still allows that.
+                    // Report the fault to the controller, if the state of the connection allows it.
                     self.end.terminate(&fault, out);
                     return Err(fault_error(&fault));
                 }
@@ -140,7 +141,7 @@ impl Conversation {
         }
     }
 
-    /// Returns the protocol's state, and bytes received but not processed.
+    /// Returns the protocol's state and the received bytes that are not processed yet.
     pub(crate) fn finish(self) -> (HostEnd, Vec<u8>) {
         (self.end, self.input)
     }
@@ -152,7 +153,7 @@ fn append(end: &HostEnd, bytes: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(end.data_digest(bytes).as_ref().map_or(&[], |digest| &digest[..]));
 }
 
-/// The error for people about a fault in the controller's data.
+/// Returns the error to report for a fault in the controller's data.
 fn fault_error(fault: &Fault) -> ConnectError {
     if fault.status == FatalErrorStatus::HEADER_DIGEST_ERROR {
         return TcpRefusal::DigestMismatch.into();

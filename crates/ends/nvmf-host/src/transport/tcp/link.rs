@@ -1,15 +1,16 @@
-//! A connection on an event loop. It sends batches, parses received data, and notifies its owner
-//! through [`Commands`]. Admin and I/O queues use it.
+//! A connection on an event loop, for admin and I/O queues. It sends batches, parses received data,
+//! and notifies its owner through [`Commands`].
 //!
 //! ```text
 //!       fault, error, end of stream,
-//!       terminated, owner's wish               Closed event
+//!       terminated, owner's request            Closed event
 //!  Open ----------------------------> Closing --------------> Closed
 //! ```
 //!
-//! The link writes its last message to the controller (a terminate PDU or a TLS alert) to the
-//! socket at once, since the owner may never run the event loop again after the failure. It drops
-//! the message if the socket has no room, or if it would follow partly sent data.
+//! The link may have a last message to the controller (a terminate PDU or a TLS alert). It writes
+//! this message to the socket at once, because the owner may not run the event loop again after the
+//! failure. It drops the message if the socket has no room, or if the message would follow partly
+//! sent data.
 
 use super::handshake::Connected;
 use super::moving;
@@ -31,9 +32,9 @@ use std::ops::Range;
 pub(crate) struct Outgoing {
     pub(crate) end: HostEnd,
     pub(crate) batch: SendBatch,
-    /// The number of the current batch, which shows whether this batch holds an operation's buffer.
+    /// The number of the current batch. It tells whether an operation's buffer is in this batch.
     pub(crate) number: u64,
-    /// Commands whose requested data wait for their buffer.
+    /// Commands whose data the controller has requested while their buffer was in use.
     pub(super) deferred: Vec<SlotId>,
 }
 
@@ -43,7 +44,7 @@ impl Outgoing {
     }
 }
 
-/// Lets the protocol write into a batch.
+/// Writes the protocol's bytes into a batch.
 pub(crate) struct Inline<'a>(pub(crate) &'a mut SendBatch);
 
 impl Sink for Inline<'_> {
@@ -52,14 +53,14 @@ impl Sink for Inline<'_> {
     }
 }
 
-/// The state of a connection; see the module's diagram.
+/// The state of a connection; see the module documentation for a diagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum LinkState {
-    /// In use.
+    /// The connection is in use.
     Open,
-    /// The reactor is closing it.
+    /// The reactor is closing the connection.
     Closing,
-    /// No operation of the reactor is outstanding any more.
+    /// The reactor has no operation on the connection any more.
     Closed,
 }
 
@@ -69,28 +70,28 @@ pub(crate) struct Link {
     pub(crate) out: Outgoing,
     spare: SendBatch,
     sending: bool,
-    /// The part of a lent buffer that is being filled.
+    /// The command and the range of a buffer that the reactor is filling.
     lent: Option<(SlotId, Range<usize>)>,
-    /// Whether the last payload was received directly into its place, so that the next one should
-    /// be, too.
+    /// Whether the reactor received the last payload directly into its place. The link then tries
+    /// this for the next payload, too.
     expects_direct: bool,
-    /// Whether the last payload was large, so that the next receive may return several.
+    /// Whether the last payload was large, so that the next receive may return several payloads.
     expects_large: bool,
     state: LinkState,
     loss: Option<Loss>,
-    /// The TLS state, if TLS was negotiated.
+    /// The TLS state, if the connection uses TLS.
     tls: Option<Box<dyn Tls>>,
-    /// The batch being sent in records.
+    /// The batch that the link is sending in TLS records.
     sealing: Option<Sealing>,
 }
 
-/// A batch that is sealed and sent in portions, while each portion is still in the processor's
-/// cache.
+/// A batch that the link encrypts and sends in portions, so that each portion is still in the
+/// processor's cache when it is sent.
 struct Sealing {
     plain: SendBatch,
-    /// The position up to which `plain` is sealed.
+    /// The position up to which `plain` is encrypted.
     sealed: Cursor,
-    /// The bytes left to seal.
+    /// The number of bytes not yet encrypted.
     left_bytes: usize,
 }
 
@@ -100,13 +101,13 @@ impl Sealing {
         Sealing { plain, sealed: Cursor::default(), left_bytes }
     }
 
-    /// Whether there are more portions to seal and send.
+    /// Whether there are more portions to encrypt and send.
     fn has_more(&self) -> bool {
         self.left_bytes > 0
     }
 
-    /// Adds the next portion, sealed into records, to `batch`, in a pooled buffer. If TLS fails,
-    /// the payload is empty, and the connection ends.
+    /// Encrypts the next portion into records in a pooled buffer, and appends the buffer to
+    /// `batch`. If TLS fails, the payload is empty, and the connection ends.
     fn seal(&mut self, tls: &mut dyn Tls, pool: &BufferPool, batch: &mut SendBatch) {
         let bytes = self.left_bytes.min(PORTION_BYTES);
         let mut records = pool.take(tls.sealed_bytes(bytes));
@@ -156,7 +157,7 @@ impl Transport for Link {
     }
 
     fn issue(out: &mut Outgoing, order: &Order<'_>, place: &mut TcpPlace) -> TcpPart {
-        // In-capsule data must be in the table or the current batch.
+        // Data can be in the capsule only if the buffer is in the table or the current batch.
         let in_capsule_bytes = if place.is_at_hand(out) { order.in_capsule_bytes } else { 0 };
         let (sqe, transfer) = order.command.place(in_capsule_bytes);
         out.end.submit(order.slot, &sqe, transfer, &mut Inline(&mut out.batch));
@@ -230,7 +231,7 @@ impl Transport for Link {
     }
 
     fn discard(&mut self, commands: &mut impl Commands<Link>) {
-        assert!(!self.is_open(), "discarding what can be sent");
+        assert!(!self.is_open(), "an open connection can send these data");
         for (tag, buffer) in self.out.batch.take_payloads() {
             moving::returned(commands, tag, buffer);
         }
@@ -258,7 +259,7 @@ impl Link {
         }
     }
 
-    /// Seals the next portion of a batch into the empty batch `records`, and sends it.
+    /// Encrypts the next portion of a batch into the empty batch `records`, and sends it.
     fn send_sealed(&mut self, mut sealing: Sealing, mut records: SendBatch) {
         if let Some(tls) = &mut self.tls {
             sealing.seal(&mut **tls, self.reactor.buffers(), &mut records);
@@ -267,7 +268,8 @@ impl Link {
         self.reactor.send(self.stream, records);
     }
 
-    /// Ends the connection, and reports the fault to the controller.
+    /// Ends the connection after a fault in the controller's data, and reports the fault to the
+    /// controller.
     fn terminate(&mut self, fault: &Fault, commands: &mut impl Commands<Link>) {
         let mut words = Vec::new();
         self.out.end.terminate(fault, &mut words);
@@ -278,7 +280,7 @@ impl Link {
         self.end(loss, words, commands);
     }
 
-    /// Ends the connection, with this last message to the controller.
+    /// Ends the connection with a last message to the controller.
     fn end(&mut self, loss: Loss, words: Vec<u8>, commands: &mut impl Commands<Link>) {
         if self.state != LinkState::Open {
             return;
@@ -287,7 +289,7 @@ impl Link {
             moving::returned(commands, tag, buffer);
         }
         self.state = LinkState::Closing;
-        // In the middle of a PDU, the controller would take the message for this PDU's data.
+        // In the middle of a PDU, the controller would mistake the message for data of that PDU.
         let is_amid = self.sealing.as_ref().is_some_and(Sealing::has_more);
         let last = self.last_words(if is_amid { Vec::new() } else { words });
         if !last.is_empty() {
@@ -297,7 +299,8 @@ impl Link {
         self.loss = Some(loss);
     }
 
-    /// The last message to the controller, sealed if there is TLS, with its alert.
+    /// Returns the last message to the controller. With TLS the message is encrypted and includes
+    /// the TLS alert.
     fn last_words(&mut self, words: Vec<u8>) -> Vec<u8> {
         let Some(tls) = &mut self.tls else { return words };
         let mut sealed = vec![0; tls.sealed_bytes(words.len())];
@@ -306,8 +309,9 @@ impl Link {
         sealed
     }
 
-    /// Requests more records. For a large payload it requests only bytes that the payload surely
-    /// has, which end with a record if all records are full. Otherwise it requests any bytes.
+    /// Requests more records. During a large payload it requests only bytes that surely belong to
+    /// the payload. They end at the end of a record if all records are full. Otherwise it requests
+    /// any bytes.
     fn receive_sealed(&mut self) {
         let wanted = self.out.end.data_wanted().map_or(0, |(_, _, left)| left as usize);
         let whole = wanted.min(limits::SEALED_RECEIVE_BYTES) / SEALED_BYTES * SEALED_BYTES;
@@ -322,8 +326,8 @@ impl Link {
         }
     }
 
-    /// Processes received TLS records. Data of a large payload go directly into their place, while
-    /// their records contain nothing else.
+    /// Processes received TLS records. Decrypts records of a large payload directly into the
+    /// payload's place, as long as they contain nothing else.
     fn unseal(&mut self, mut sealed: &[u8], commands: &mut impl Commands<Link>) {
         let mut plain = self.reactor.buffers().take(OPENED_BYTES);
         let mut ended = None;
@@ -350,7 +354,8 @@ impl Link {
         self.flush();
     }
 
-    /// Decrypts records of a large payload into its place; returns the number of payload bytes.
+    /// Decrypts records of a large payload into the payload's place. Returns the number of payload
+    /// bytes.
     fn unseal_into_place(
         &mut self,
         sealed: &mut &[u8],
@@ -369,7 +374,7 @@ impl Link {
         let (count, ended) = tls.open_some(sealed, place);
         if count > 0 {
             self.out.end.data_received(&place[..count]);
-            // Without a digest, the payload's end is recognised without more bytes.
+            // Without a digest, the parser needs no more bytes to see the end of the payload.
             self.take_apart(&[], commands);
         }
         (count, ended)
@@ -391,14 +396,15 @@ impl Link {
                 Ok(Some(Protocol::Terminated { status })) => {
                     self.fail(Loss::Terminated(status.to_string()), commands);
                 }
-                Ok(Some(Protocol::Initialized)) => unreachable!("the framer lets one ICResp in"),
+                Ok(Some(Protocol::Initialized)) => {
+                    unreachable!("the framer accepts only one ICResp")
+                }
                 Err(fault) => self.terminate(&fault, commands),
             }
         }
     }
 
-    /// Requests more bytes: the rest of a large payload directly into its place, otherwise any
-    /// bytes.
+    /// Requests more bytes. The remaining bytes of a large payload go directly into its place.
     fn receive(&mut self, commands: &mut impl Commands<Link>) {
         if self.state != LinkState::Open {
             return;
@@ -419,8 +425,8 @@ impl Link {
         }
         let expects_large = std::mem::take(&mut self.expects_large);
         if std::mem::take(&mut self.expects_direct) {
-            // Receive little more than the next header, so that its payload can be received
-            // directly.
+            // Receive little more than the next header, so that the link can receive that header's
+            // payload directly.
             self.reactor.recv_at_most(self.stream, limits::HEADER_RECEIVE_BYTES);
         } else if expects_large
             || wanted.is_some_and(|(_, _, left)| left >= limits::LARGE_PAYLOAD_BYTES)
@@ -437,7 +443,7 @@ impl Link {
         result: io::Result<usize>,
         commands: &mut impl Commands<Link>,
     ) {
-        let (slot, range) = self.lent.take().expect("a buffer was lent");
+        let (slot, range) = self.lent.take().expect("the reactor had a buffer");
         let received = *result.as_ref().unwrap_or(&0);
         if self.state == LinkState::Open && received > 0 {
             self.out.end.data_received(&buffer[range.start..][..received]);
@@ -446,7 +452,7 @@ impl Link {
         match result {
             Ok(0) => self.fail(Loss::Closed, commands),
             Ok(_) => {
-                // Without digests, the payload's end is recognised without more bytes.
+                // Without digests, the parser needs no more bytes to see the end of the payload.
                 self.take_apart(&[], commands);
                 self.receive(commands);
             }

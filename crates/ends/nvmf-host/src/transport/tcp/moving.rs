@@ -7,18 +7,19 @@ use farblock_proto::tcp::SlotId;
 use farblock_proto::tcp::host_end::Grant;
 use farblock_reactor::{Buffer, copy_anywhere};
 
-/// Copies received data of a command into its buffer.
+/// Copies a command's received data into the operation's buffer.
 pub(super) fn put(commands: &mut impl Commands<Link>, slot: SlotId, offset: u32, bytes: &[u8]) {
     let moving = in_flight(commands, slot);
     let start = moving.start + offset as usize;
     let TcpPlace::Here(buffer) = moving.place else {
-        unreachable!("nothing is received while the buffer is lent")
+        unreachable!("no other receive runs while the reactor has the buffer")
     };
     copy_anywhere(&mut buffer[start..start + bytes.len()], bytes);
 }
 
-/// Lends a command's buffer for a large payload. Returns it with the range for the command's data
-/// at `offset`, or `None` to have the data copied.
+/// Takes a command's buffer out of the table for a large receive. Returns the buffer and the start
+/// of the command's data at `offset`. Returns `None` if the buffer is in use: the caller must copy
+/// the data then.
 pub(super) fn lend(
     commands: &mut impl Commands<Link>,
     slot: SlotId,
@@ -35,7 +36,7 @@ pub(super) fn lend(
     }
 }
 
-/// The place for a command's data from `offset` on; `None` if the transport has lent the buffer.
+/// Returns the place for a command's data from `offset` on. Returns `None` if the buffer is in use.
 pub(super) fn place(
     commands: &mut impl Commands<Link>,
     slot: SlotId,
@@ -50,16 +51,16 @@ pub(super) fn place(
     }
 }
 
-/// Takes the lent buffer back.
+/// Puts a buffer back after a receive.
 pub(super) fn take_back(commands: &mut impl Commands<Link>, slot: SlotId, buffer: Buffer) {
-    // After a loss the slots are empty, so find the operation whose buffer was lent.
+    // After a loss the slots are empty: find the operation whose buffer was in use.
     let index = commands.command(slot).map(|moving| moving.index);
     let lent = |place: &TcpPlace| matches!(place, TcpPlace::Receiving);
-    let index = index.or_else(|| commands.find(lent)).expect("a buffer was lent");
+    let index = index.or_else(|| commands.find(lent)).expect("a buffer was in use");
     returned(commands, index.into(), buffer);
 }
 
-/// Takes back a payload buffer that was sent.
+/// Puts a buffer back after the send of its payload.
 pub(super) fn returned(commands: &mut impl Commands<Link>, tag: u64, buffer: Buffer) {
     let index = tag as u32;
     *commands.place(index) = TcpPlace::Here(buffer);
@@ -75,7 +76,7 @@ pub(super) fn wanted(commands: &mut impl Commands<Link>, grant: Grant, out: &mut
     }
 }
 
-/// Sends deferred data whose buffers are back.
+/// Sends deferred data whose buffers are in the table again.
 pub(super) fn resume(out: &mut Outgoing, commands: &mut impl Commands<Link>) {
     let mut at = 0;
     while at < out.deferred.len() {
@@ -91,8 +92,8 @@ pub(super) fn resume(out: &mut Outgoing, commands: &mut impl Commands<Link>) {
     }
 }
 
-/// Sends the data that the controller requested. If the buffer is being sent, defers the request
-/// and returns false.
+/// Sends the data that the controller requested. If an earlier send still uses the buffer, defers
+/// the request and returns false.
 fn send_granted(moving: &mut Moving<'_, Link>, mut grant: Grant, out: &mut Outgoing) -> bool {
     if !moving.place.is_at_hand(out) {
         moving.part.deferred = Some(grant);
@@ -106,5 +107,5 @@ fn send_granted(moving: &mut Moving<'_, Link>, mut grant: Grant, out: &mut Outgo
 }
 
 fn in_flight(commands: &mut impl Commands<Link>, slot: SlotId) -> Moving<'_, Link> {
-    commands.command(slot).expect("the connection knows what is in flight")
+    commands.command(slot).expect("the protocol reports only commands in flight")
 }

@@ -1,4 +1,4 @@
-//! The locations of operations' buffers while their commands travel over TCP.
+//! The locations of operations' buffers while commands are in flight over TCP.
 //!
 //! ```text
 //!              payload of the batch being filled        batch complete
@@ -7,11 +7,12 @@
 //!   | +-- large receive --> Receiving --+                         |
 //!   +-----------------------------------+------ sent -------------+
 //! ```
-//! A command that needs a buffer which is being sent waits until the reactor returns it. This
-//! happens if a controller requests the data of two commands of one large write.
+//! A command may need a buffer of which another part is being sent. The command waits until the
+//! reactor returns the buffer. This occurs if a controller requests the data of two commands of one
+//! large write.
 //!
-//! The tag of a payload in a batch is the operation's index in the table. A command's identifier on
-//! the wire is its slot.
+//! The tag of a payload in a batch is the index of the operation in the table. The identifier of a
+//! command on the wire is the command's slot.
 
 use super::link::Outgoing;
 use crate::limits;
@@ -20,20 +21,20 @@ use farblock_proto::tcp::host_end::{Grant, Transfer};
 use farblock_reactor::Buffer;
 use std::ops::Range;
 
-/// See the module's diagram.
+/// The location of an operation's buffer; see the module documentation for a diagram.
 pub(crate) enum TcpPlace {
     /// No buffer.
     Nowhere,
-    /// In the table.
+    /// The buffer is in the table.
     Here(Buffer),
-    /// In the batch with this number, at this index of its payloads.
+    /// The buffer is in the batch with this number, at this index of the batch's payloads.
     Batch { number: u64, index: usize },
-    /// Lent for receiving.
+    /// The reactor receives data into the buffer.
     Receiving,
 }
 
 impl TcpPlace {
-    /// Whether the buffer's data can be appended to the current batch.
+    /// Whether the current batch can include data of the buffer.
     pub(super) fn is_at_hand(&self, out: &Outgoing) -> bool {
         match self {
             TcpPlace::Here(_) => true,
@@ -66,9 +67,9 @@ impl transport::DataPlace for TcpPlace {
 #[derive(Clone, Copy)]
 pub(crate) struct TcpPart {
     transfer: Transfer,
-    /// Bytes to send that the controller has requested so far.
+    /// The number of bytes that the controller has requested so far.
     pub(super) granted: u32,
-    /// A request for data that arrived while the buffer was away.
+    /// A request for data that arrived while the buffer was in use.
     pub(super) deferred: Option<Grant>,
 }
 
@@ -90,7 +91,8 @@ impl transport::Part for TcpPart {
     }
 }
 
-/// Appends a range of an operation's available buffer, and its digest.
+/// Appends a range of an operation's buffer, and its digest, to the current batch. The buffer must
+/// be available.
 pub(super) fn append(place: &mut TcpPlace, index: u32, range: Range<usize>, out: &mut Outgoing) {
     let digest;
     match std::mem::replace(place, TcpPlace::Nowhere) {
@@ -110,7 +112,7 @@ pub(super) fn append(place: &mut TcpPlace, index: u32, range: Range<usize>, out:
             digest = out.end.data_digest(last);
             *place = TcpPlace::Batch { number, index };
         }
-        TcpPlace::Nowhere | TcpPlace::Receiving => unreachable!("the caller looked"),
+        TcpPlace::Nowhere | TcpPlace::Receiving => unreachable!("the caller has checked the place"),
     }
     if let Some(digest) = digest {
         out.batch.bytes(&digest);

@@ -13,15 +13,15 @@ use farblock_tls::{Tls, TlsError};
 use std::io;
 use std::time::Duration;
 
-/// Names this step in the error of a timeout.
-const DURING: &str = "the handshake of TLS";
+/// The name of this step in error messages.
+const DURING: &str = "the TLS handshake";
 
 pub(crate) struct Secured<C> {
     pub(crate) carrier: C,
     pub(crate) tls: Option<Box<dyn Tls>>,
 }
 
-/// Why a connection with a key failed.
+/// The reason why a connection with a key failed.
 pub(crate) enum Refusal {
     /// Another key may work.
     Key(ConnectError),
@@ -29,8 +29,8 @@ pub(crate) enum Refusal {
     Connection(ConnectError),
 }
 
-/// All pre-shared keys that the controller may have; empty without TLS. Each call reads the file,
-/// so that a reconnect uses its present content.
+/// Returns the pre-shared keys to offer to the controller; `None` without TLS. Each call reads the
+/// key file, so that a reconnect uses its current content.
 pub(crate) async fn psks(
     identity: &Identity<'_>,
     options: &Options,
@@ -120,7 +120,7 @@ impl<C: Carrier> Carrier for Secured<C> {
         let is_end = self.carrier.receive(&mut sealed).await?;
         let opened = open(&mut **tls, &sealed, input);
         let sent = send(&mut self.carrier, &mut **tls).await;
-        // The fault in the received data is more informative than the failed send.
+        // Prefer the fault in the received data: it says more than the failed send.
         opened?;
         sent?;
         Ok(is_end)
@@ -134,7 +134,7 @@ fn open(tls: &mut dyn Tls, sealed: &[u8], input: &mut Vec<u8>) -> io::Result<()>
     let (filled, ended) = tls.open(sealed, &mut input[start..]);
     input.truncate(start + filled);
     match ended {
-        // Data before the close are valid, and the end of the socket follows.
+        // Data before the close are valid. The end of the TCP stream follows.
         None | Some(TlsError::Closed) => Ok(()),
         Some(error) => Err(io::Error::other(error)),
     }
@@ -149,7 +149,7 @@ async fn send(carrier: &mut impl Carrier, tls: &mut dyn Tls) -> io::Result<()> {
     }
 }
 
-/// The text of the error for people.
+/// Returns the error message for users.
 fn words(error: &TlsError, psk: &TlsPsk) -> String {
     match error {
         TlsError::NotTls => {
@@ -158,8 +158,8 @@ fn words(error: &TlsError, psk: &TlsPsk) -> String {
                 .to_owned()
         }
         TlsError::Refused(reason) => format!(
-            "the target refuses TLS: {reason}; compare what `farblock keys derive` lists at both \
-             ends (last offered: \"{}\")",
+            "the target refuses TLS: {reason}; compare the output of `farblock keys derive` at \
+             both ends (last offered: \"{}\")",
             psk.identity
         ),
         error => error.to_string(),
@@ -172,8 +172,8 @@ fn tls_refusal(sentence: String) -> ConnectError {
 
 fn hung_up(psk: &TlsPsk) -> String {
     format!(
-        "the target hung up during the handshake of TLS: it has no TLS, or does not know the \
-         identity \"{}\"",
+        "the target closed the connection during the TLS handshake: it has no TLS, or no key \
+         with the identity \"{}\"",
         psk.identity
     )
 }
