@@ -247,7 +247,7 @@ service() {
     run_windows service install >out
     grep -q "net start farblock" out || die "service install says: $(cat out)"
     ! run_windows service install 2>out || die "the service is registered twice"
-    grep -q "registered already" out || die "service install says: $(cat out)"
+    grep -q "already registered" out || die "service install says: $(cat out)"
     ok "the service is registered, once"
     printf 'urls = ["%s"]\nas = "iscsi"\nlisten = "127.0.0.1:0"\n' "$url" >"$folder/attach.d/boot.toml"
     echo 'url = 1' >"$folder/attach.d/wrong.toml"
@@ -277,10 +277,10 @@ service() {
     wine sc start farblock </dev/null >/dev/null
     is_soon "boot is attached" attached '.[0].state == "live"'
     run_windows service remove >out
-    grep -q "not registered any more" out || die "service remove says: $(cat out)"
+    grep -q "no longer registered" out || die "service remove says: $(cat out)"
     attached '. == []' || die "a removed service leaves: $(cat list)"
     ! run_windows service remove 2>out || die "the service is removed twice"
-    grep -q "nothing to remove" out || die "service remove says: $(cat out)"
+    grep -q "is not registered" out || die "service remove says: $(cat out)"
     ok "the service is stopped and removed"
     rm -rf "$folder"
     stop_servers

@@ -188,9 +188,9 @@ check "attach" ./farblock attach "$url" --as nbd --name disk
 device=$(says path)
 kill -9 "$(says pid)"
 kill -9 "$(broker)"
-tells() { [[ $(./farblock list) == *'detach it with --force'* ]]; }
+tells() { [[ $(./farblock list) == *'detach the disk with --force'* ]]; }
 eventually "it says what to do" tells
-refused "detach" "detach it with --force" ./farblock detach disk
+refused "detach" "detach the disk with --force" ./farblock detach disk
 check "detach --force" ./farblock detach disk --force
 eventually "the device is gone" is_gone
 equal "nothing is attached" "nothing is attached" "$(./farblock list)"

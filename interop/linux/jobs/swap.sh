@@ -26,7 +26,7 @@ say "swap is refused"
 check "mkswap" mkswap $device
 check "swapon" swapon $device
 eventually "it is switched off again" is_no_swap
-grep -q "swap on $device was switched off" /run/farblock/data/log || fail "$(cat /run/farblock/data/log)"
+grep -q "switched off swap on $device" /run/farblock/data/log || fail "$(cat /run/farblock/data/log)"
 ok "the log says so"
 check "detach" ./farblock detach data
 ./farblock attach "nvme+tcp://10.0.2.2:$port/$nqn?ns=1" --as ublk --name data >attach.out 2>&1 ||

@@ -124,7 +124,7 @@ fn meant<'a>(
              %:.nvme`, add a key with `nvme check-tls-key --insert` (as root)"
         ));
     }
-    // Identities of the form NVMe1 come before those of NVMe0.
+    // Identities of the form NVMe1 come before identities of the form NVMe0.
     found.sort_by(|one, other| other.description.cmp(&one.description));
     Ok(found)
 }

@@ -182,7 +182,7 @@ fn an_initiator_finds_a_disk_and_is_not_left_without_it() {
     refused.fails_in_a_line(1, &["in use", "initiator is logged in", "--force"]);
     let other = attachments.url();
     let again = [&["attach", &other], &options[..]].concat();
-    attachments.run(&again).fails_in_a_line(2, &["a_Box is attached already", "detach a_Box"]);
+    attachments.run(&again).fails_in_a_line(2, &["a_Box is already attached", "detach a_Box"]);
 
     drop(initiator);
     until("it is detached", || attachments.run(&["detach", "a_Box"]).code == Some(0));
@@ -367,8 +367,8 @@ fn what_makes_no_sense_gets_a_sentence_and_leaves_nothing() {
         (&["nvme+tcp://127.0.0.1:1"][..], &["names no subsystem", "farblock discover"][..]),
         (&[&url, "--as", "scsi"], &["iscsi"]),
         (&[&url, "--as", other], &[other]),
-        (&[&url, "--as", "iscsi", "--socket", "x"], &["socket means something only with"]),
-        (&[&url, "--as", "iscsi", "--no-device"], &["no-device means something only with"]),
+        (&[&url, "--as", "iscsi", "--socket", "x"], &["socket is only for"]),
+        (&[&url, "--as", "iscsi", "--no-device"], &["no-device is only for"]),
         (&[&url, "--name", "../x"], &["is not a name"]),
         (&["--restore", "../x"], &["is not a name"]),
     ] {

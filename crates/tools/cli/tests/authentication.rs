@@ -243,7 +243,7 @@ fn a_host_insists_on_groups_and_hashes() {
         keys.scratch.run(["detach", "--all", "--runtime-dir", &folder]).ok();
         let kernel = ["--as", "nvme", "--dhchap-hashes", "sha512", "--runtime-dir", &folder];
         let kernel = [&["attach", &url], &kernel[..]].concat();
-        keys.scratch.run(kernel).fails(2, &["--as nvme has no dhchap-hashes"]);
+        keys.scratch.run(kernel).fails(2, &["--as nvme does not support dhchap-hashes"]);
     }
 }
 

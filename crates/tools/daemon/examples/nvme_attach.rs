@@ -17,13 +17,13 @@ fn main() -> Result<(), Box<dyn Error>> {
         Some("--detach") => detach(&words[1..]),
         _ => attach(&words),
     };
-    // `Display`, not `Debug`: people read this error.
+    // Format with `Display`, not `Debug`: users read this error.
     result.map_err(|error| error.to_string().into())
 }
 
 fn attach(words: &[String]) -> Result<(), Box<dyn Error>> {
     let [address, port, nqn, nsid, rest @ ..] = words else {
-        return Err("ADDRESS PORT NQN NSID are needed".into());
+        return Err("ADDRESS PORT NQN NSID are required".into());
     };
     let mut options = Options::new(address.parse()?, port.parse()?, nqn, nsid.parse()?);
     let mut rest = rest.iter();
@@ -50,7 +50,7 @@ fn attach(words: &[String]) -> Result<(), Box<dyn Error>> {
 
 fn detach(words: &[String]) -> Result<(), Box<dyn Error>> {
     let [instance, nqn, nsid, device, rest @ ..] = words else {
-        return Err("INSTANCE NQN NSID DEVICE are needed".into());
+        return Err("INSTANCE NQN NSID DEVICE are required".into());
     };
     let device = Path::new(device);
     let connection = Connection::find(instance.parse()?, nqn, nsid.parse()?, device)?;

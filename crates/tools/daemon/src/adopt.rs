@@ -1,6 +1,6 @@
 //! Gives an orphaned server, whose supervisor was killed, a new supervisor. The new supervisor
 //! requests a channel over the server's control socket. From then on it works as if it had started
-//! the server.
+//! the server itself.
 
 use super::control::{self, ControlRequest};
 use super::folder::{Folder, Lock, Role};
@@ -10,11 +10,11 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-/// A server that does not answer within this time is not adopted.
+/// Time limit for the server's answer. The supervisor does not adopt a server that takes longer.
 const WAIT_LIMIT: Duration = Duration::from_secs(5);
 
-/// Finds the attachment of these settings that has a server but no supervisor. Returns its folder
-/// and the supervisor's lock.
+/// Finds the attachment with these settings that has a server but no supervisor. Returns its folder
+/// and its supervisor lock.
 pub(super) fn orphan(runtime: &Path, settings: &Settings) -> Option<(Folder, Lock)> {
     let folders = match &settings.name {
         Some(name) => vec![Folder(runtime.join(name))],
@@ -28,8 +28,8 @@ pub(super) fn orphan(runtime: &Path, settings: &Settings) -> Option<(Folder, Loc
     })
 }
 
-/// Requests a channel to the server. The server's first message on the channel says that it is
-/// ready.
+/// Requests a channel to the server. The first message on the channel is the server's report that
+/// it is ready.
 pub(super) fn channel(folder: &Folder) -> io::Result<Channel> {
     let stream = control::request(folder, &ControlRequest::Adopt, Some(WAIT_LIMIT))?;
     system::receive_channel(&stream)

@@ -24,27 +24,27 @@ pub(super) fn run(
     let (address, entries) = discovery::ask_all(address, &options)?;
     for entry in entries.iter().filter(|entry| entry.is_referral()) {
         output::note(&format!(
-            "{address} refers to {}, which could not be asked: its disks are left out",
+            "{address} refers to {}, which does not answer: skipping its disks",
             farblock_host::entry_address(entry)
         ));
     }
     for entry in entries.iter().filter(|entry| farblock_host::lacks_zone(entry)) {
         output::note(&format!(
-            "{address} lists {}, which is reached through one interface only: that path is left \
-             out; ask at [ADDRESS%INTERFACE]",
+            "{address} lists the link-local address {} without an interface: skipping that path; \
+             query the service at [ADDRESS%INTERFACE]",
             farblock_host::entry_address(entry)
         ));
     }
     let subsystems = by_name(discovery::urls(&entries, asked));
     if subsystems.is_empty() {
         return Err(Failure::run(format_args!(
-            "{address} knows of no subsystem that this host may use"
+            "{address} lists no subsystem that this host may use"
         )));
     }
     let (mut attached, mut failed) = (0, 0);
     for urls in &subsystems {
         args.urls.clone_from(urls);
-        // Connect with the same options as a disk would.
+        // Connect with the same options as the disk will use.
         let namespaces = Settings::new(&args, global)
             .and_then(|settings| namespaces(urls, &settings.disk_options().connection));
         let disks = match namespaces {
@@ -69,14 +69,14 @@ pub(super) fn run(
     match (attached, failed) {
         (_, 1..) => Err(Failure::Reported),
         (0, 0) => {
-            output::note(&format!("the subsystems that {address} knows of have no namespaces"));
+            output::note(&format!("the subsystems that {address} lists have no namespaces"));
             Ok(())
         }
         _ => Ok(()),
     }
 }
 
-/// Groups URLs by subsystem. The URLs of one subsystem are paths to it.
+/// Groups URLs by subsystem. All URLs of a subsystem are paths to it.
 fn by_name(urls: Vec<Url>) -> Vec<Vec<Url>> {
     let mut found: Vec<Vec<Url>> = Vec::new();
     for url in urls {
@@ -89,7 +89,7 @@ fn by_name(urls: Vec<Url>) -> Vec<Vec<Url>> {
     found
 }
 
-/// The namespace IDs that the first reachable path reports.
+/// Returns the namespace IDs that the first reachable path reports.
 fn namespaces(urls: &[Url], options: &Options) -> Result<Vec<u32>> {
     let ask = |url| Ok(remote::connect(url, options)?.namespace_ids()?);
     let mut asked = urls.iter().map(ask);

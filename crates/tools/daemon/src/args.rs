@@ -11,7 +11,7 @@ use std::str::FromStr;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// Path selection policies, by the kernel's names.
+/// Path selection policies, with the names of the Linux kernel.
 const POLICIES: &[&str] = &["numa", "round-robin", "queue-depth"];
 
 /// How farblock offers a disk to this machine.
@@ -39,14 +39,14 @@ pub enum As {
 
 #[cfg(any(target_os = "linux", windows))]
 impl As {
-    /// The name on the command line.
+    /// The name of the way on the command line.
     pub fn name(self) -> String {
         let value = self.to_possible_value().expect("no way is hidden");
         value.get_name().to_owned()
     }
 }
 
-/// A timeout, or none: `10m`, `never`, or nvme-cli's `-1`.
+/// A timeout, or no timeout: `10m`, `never`, or nvme-cli's `-1`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(into = "String")]
 pub struct Timeout(pub Option<Duration>);
@@ -87,15 +87,15 @@ Examples:
   farblock attach 'nvme+tcp://192.0.2.7/NQN?ns=1'
   farblock attach 'nvme+tcp://192.0.2.7/NQN?ns=1' --as vhost-user --socket /run/vm1.sock
   farblock attach 'nvme+tcp://10.0.0.1/NQN?ns=1' 'nvme+tcp://10.0.1.1/NQN?ns=1' --name data
-  farblock attach --all 192.0.2.7                     all that is there
-  farblock attach --restore data --foreground         what farblock-attach@data.service does
-A file has the options' names as keys:
+  farblock attach --all 192.0.2.7                     all namespaces of that service
+  farblock attach --restore data --foreground         as in farblock-attach@data.service
+The keys of a configuration file are the names of the options:
   urls = [\"nvme+tcp://10.0.0.1/NQN?ns=1\"]
   as = \"auto\"
   ctrl-loss-timeout = \"never\"")]
 pub struct AttachArgs {
-    /// The namespace; several URLs are paths to one namespace. A further address of a disk that is
-    /// attached already adds a path to it
+    /// The namespace to attach; several URLs are paths to the same namespace. If the disk is
+    /// already attached, further addresses of it become additional paths
     #[arg(value_name = "URL", required_unless_present_any = ["all", "config", "restore"])]
     pub urls: Vec<Url>,
 
@@ -145,7 +145,7 @@ pub struct AttachArgs {
     pub(crate) runtime: RuntimeArgs,
 }
 
-/// How the host keeps its connections; options are named as in nvme-cli.
+/// Options of the host's connections, with the names of nvme-cli.
 #[derive(Args, Debug, Clone)]
 #[command(next_help_heading = "Connection")]
 pub(crate) struct DiskArgs {
@@ -173,12 +173,12 @@ pub(crate) struct DiskArgs {
     #[arg(allow_hyphen_values = true)]
     pub(crate) fast_io_fail_timeout: Option<Timeout>,
 
-    /// Close a connection that is silent for this time; 0 for never [default: 5s]
+    /// Close a connection after this time without an answer; 0 for never [default: 5s]
     #[arg(long, short = 'k', aliases = ["keep-alive-tmo", "keep_alive_tmo"], value_name = "TIME")]
     #[arg(value_parser = values::seconds)]
     pub(crate) keep_alive: Option<Duration>,
 
-    /// Retry for this time if the target is not reachable at first; 0: try once [default: 0]
+    /// Retry for this time if the target is not reachable at first; 0 for one attempt [default: 0]
     #[arg(long, value_name = "TIME", value_parser = values::seconds)]
     pub(crate) connect_wait: Option<Duration>,
 
@@ -188,7 +188,7 @@ pub(crate) struct DiskArgs {
     pub(crate) quiesce: Option<Duration>,
 }
 
-/// How farblock offers the disk.
+/// Options of the way in which farblock offers the disk.
 #[derive(Args, Debug, Clone)]
 #[command(next_help_heading = "Offer")]
 pub(crate) struct OfferArgs {
@@ -231,13 +231,13 @@ pub(crate) struct OfferArgs {
     #[arg(value_parser = values::within::<u16>(1..=64))]
     pub(crate) threads: Option<u16>,
 
-    /// Keep all rights in the process that serves the disk, for debugging
+    /// Keep all rights of the process that serves the disk, for debugging
     #[cfg(target_os = "linux")]
     #[arg(long)]
     pub(crate) no_sandbox: bool,
 }
 
-/// Where farblock keeps its attachments.
+/// The option for the directory of the attachments.
 #[derive(Args, Debug, Clone)]
 pub struct RuntimeArgs {
     /// Directory of the attachments [default: $FARBLOCK_RUNTIME_DIR, or /run/farblock for root and
@@ -249,7 +249,8 @@ pub struct RuntimeArgs {
 
 /// List the attached disks
 ///
-/// Shows an attachment whose daemon is dead as stale, and cleans it up if no process uses it.
+/// Lists an attachment whose daemon is dead as stale, and removes its remains if no process uses
+/// the disk.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -273,8 +274,8 @@ pub struct ListArgs {
 
 /// Detach disks
 ///
-/// Refuses to detach a disk that is in use and lists its users, but still detaches the other named
-/// disks. Flushes all writes first.
+/// Does not detach a disk that is in use, and lists its users. Detaches the other disks in any
+/// case. Flushes all writes first.
 #[derive(Args, Debug)]
 pub struct DetachArgs {
     /// Names or paths of attachments, as `farblock list` shows them
@@ -301,10 +302,10 @@ pub struct DetachArgs {
 /// Authenticate this host again on attached disks
 ///
 /// Each connected path reads its secret file and authenticates again while the disk stays in use.
-/// Run this after you changed a secret, to learn whether the target accepts it. Paths that are not
-/// connected use the new secret when they reconnect. Only admin queues authenticate again; I/O
-/// queues stay as they are. A target that rejects the secret closes the connection, so let it
-/// accept both secrets first.
+/// Run this after you changed a secret, to find out whether the target accepts the new one. Paths
+/// that are not connected use the new secret when they reconnect. Only admin queues authenticate
+/// again; I/O queues are not affected. A target that rejects the secret closes the connection, so
+/// configure the target to accept both secrets first.
 #[derive(Args, Debug)]
 pub struct AuthenticateArgs {
     /// Names or paths of attachments, as `farblock list` shows them
@@ -337,7 +338,7 @@ pub(crate) enum ServiceCommand {
     Run,
 }
 
-/// The processes of an attachment.
+/// The arguments of an attachment's processes.
 #[derive(Args, Debug)]
 pub struct PartArgs {
     #[command(subcommand)]
@@ -352,10 +353,10 @@ pub(crate) enum ProcessPart {
     Serve { folder: PathBuf },
     /// Creates, changes or removes a loop device
     Loop { task: String },
-    /// Performs mounts and other privileged operations for a server that dropped its rights
+    /// Performs mounts and other privileged operations for a server that has dropped its rights
     Device { folder: PathBuf },
     /// Unmounts a path, in the mount namespace of process `of` if given
     Unmount { path: PathBuf, of: Option<u32> },
-    /// Reads keys from the kernel's keyring for a server that dropped its rights
+    /// Reads keys from the kernel's keyring for a server that has dropped its rights
     Keys { subsystems: Vec<String> },
 }

@@ -9,7 +9,8 @@ use farblock_command::output;
 use std::io::ErrorKind;
 use std::time::Duration;
 
-/// Time limit for one attachment: each path computes modular exponentiations at both ends.
+/// Time limit for one attachment. It is long because each path needs modular exponentiations at
+/// both ends.
 const WAIT_LIMIT: Duration = Duration::from_secs(120);
 
 /// Runs the command.
@@ -31,9 +32,10 @@ fn authenticate(folder: &Folder) -> Result<()> {
     let name = folder.name();
     let answer = control::ask(folder, &ControlRequest::Authenticate, Some(WAIT_LIMIT));
     let answer = answer.map_err(|error| match error.kind() {
-        // A server of an earlier version closes the connection on this unknown request.
+        // A server of an earlier version closes the connection, because it does not know this
+        // request.
         ErrorKind::UnexpectedEof => Failure::run(format_args!(
-            "the process that serves {name} has ended, or is of an earlier version: detach {name} \
+            "the server of {name} has exited, or is of an earlier version: detach {name} \
              and attach it again"
         )),
         _ => Failure::run(format_args!(
@@ -42,18 +44,20 @@ fn authenticate(folder: &Folder) -> Result<()> {
         )),
     })?;
     let Answer::Authenticated(paths) = answer else {
-        return Err(Failure::run(format_args!("{name} is served by another version: end it")));
+        return Err(Failure::run(format_args!(
+            "the server of {name} has another version: detach {name} with that version"
+        )));
     };
     if paths.is_empty() {
         return Err(Failure::run(format_args!(
-            "{name} is not connected to authenticate anew: it uses the secret in its file when it \
-             connects (farblock list says how it is)"
+            "{name} is not connected: it authenticates with the secret in its file when it \
+             connects (see farblock list)"
         )));
     }
     let mut refused = Vec::new();
     for (url, why) in paths {
         match why {
-            None => output::note(&format!("{name}: {url} has authenticated anew")),
+            None => output::note(&format!("{name}: {url} has authenticated again")),
             Some(why) => refused.push(why),
         }
     }

@@ -1,5 +1,5 @@
-//! Refuses a second writable attachment of one namespace on this machine. Two file system mounts
-//! with separate caches would corrupt the namespace. `--shared` allows it.
+//! Refuses a second writable attachment of the same namespace on this machine, unless `--shared`
+//! allows it. Two mounts of a file system, each with its own cache, would corrupt the namespace.
 
 use super::folder::{Folder, Role};
 use super::record;
@@ -8,12 +8,12 @@ use super::system;
 use farblock_host::disk::KnownNamespace;
 use std::time::{Duration, Instant};
 
-/// Time limit while another attachment holds the check's lock.
+/// Time limit for the lock of this check, if another attachment holds it.
 const WAIT_LIMIT: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// Runs `act`, which makes this attachment the writer of its namespace, unless another attachment
-/// writes to it.
+/// Runs `act`, which makes this attachment the writer of its namespace. Returns an error if another
+/// attachment writes to that namespace.
 pub(super) fn claim(
     folder: &Folder,
     settings: &Settings,
@@ -26,7 +26,7 @@ pub(super) fn claim(
         match system::lock_folder(runtime) {
             Some(lock) => break lock,
             None if Instant::now() < deadline => std::thread::sleep(LOOK_EVERY),
-            None => return Err(format!("{} cannot be locked: try again", runtime.display())),
+            None => return Err(format!("cannot lock {}: try again", runtime.display())),
         }
     };
     if !settings.shared && !settings.read_only {
@@ -35,20 +35,20 @@ pub(super) fn claim(
         if let Some(other) = other {
             let name = other.name();
             return Err(format!(
-                "this namespace is attached already, as {name}, and most file systems do not \
-                 survive two that write: use that one, attach this one with --read-only, or say \
-                 --shared if what is on it is made for several users at once"
+                "this namespace is already attached as {name}, and two writers corrupt most file \
+                 systems: use {name}, attach with --read-only, or use --shared if the software on \
+                 the disk supports several writers"
             ));
         }
     }
     act()
 }
 
-/// Like [`claim`], for an attachment whose processes died and which is about to resume.
+/// As [`claim`], for an attachment that is about to resume after its processes died.
 pub(super) fn claim_again(folder: &Folder, settings: &Settings) -> Result<(), String> {
     match record::known(folder) {
         Ok(known) => claim(folder, settings, &known, || Ok(())),
-        // The server reports this error.
+        // Ignore this error here: the server reports it.
         Err(_) => Ok(()),
     }
 }
@@ -110,14 +110,15 @@ mod tests {
         begin(&named, false, false).expect("another one");
         let _reads = begin(&known(1), true, false).expect("it only reads");
         let _shares = begin(&known(1), false, true).expect("it is meant");
-        // The first attachment still works.
+        // The first attachment continues to work.
         let recorder = Recorder::new(&first, &settings(false, false), true);
         recorder.namespace(&known(1)).expect("it goes on");
         assert!(claim_again(&first, &settings(false, false)).is_err());
         // Dead and read-only attachments do not write.
         drop((lock, _shares));
         begin(&known(1), false, false).expect("nobody writes");
-        // Without identifiers, the subsystem name and the namespace ID are compared.
+        // For namespaces without identifiers, the check compares the subsystem name and the
+        // namespace ID.
         let nameless = KnownNamespace::default();
         let _first = begin(&nameless, false, false).expect("the only one");
         assert!(begin(&nameless, false, false).is_err());

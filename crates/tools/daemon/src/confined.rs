@@ -1,5 +1,5 @@
-//! The rights that the server drops before it connects (docs/decisions/0035). The supervisor, which
-//! has no connection, keeps its rights: it starts the next server.
+//! Drops rights of the server before it connects (docs/decisions/0035). The supervisor keeps its
+//! rights because it starts the next server. It has no connection.
 
 use super::folder::Folder;
 use super::settings::Settings;
@@ -15,11 +15,11 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The kernel's limit of symbolic links in one path.
+/// The kernel's maximum number of symbolic links in one path.
 const LINKS: usize = 40;
 
-/// The brokers of a server. If one dies, the server exits so that the supervisor starts both anew.
-/// Where a restart would break the disk, the server continues without the broker.
+/// The brokers of a server. If a broker dies, the server exits, and the supervisor starts both
+/// again. If a restart would break the disk, the server continues without the broker.
 #[derive(Default)]
 pub(super) struct Brokers {
     keys: Option<Arc<Broker>>,
@@ -32,13 +32,13 @@ impl Brokers {
     }
 }
 
-/// Drops the rights that this way to attach does not need, before the second thread starts. Logs
-/// the rights that cannot be dropped.
+/// Drops the rights that this way to attach does not need. The caller must have started no second
+/// thread yet. Logs the rights that the process cannot drop.
 pub(super) fn confine(folder: &Folder, settings: &Settings) -> Brokers {
     if ways::may_be_written_back_to(settings)
         && let Err(error) = farblock_frontend::stay_resident()
     {
-        tracing::debug!("the kernel may move this process out of memory: {error}");
+        tracing::debug!("cannot lock this process in memory: {error}");
     }
     if settings.no_sandbox {
         return Brokers::default();
@@ -52,7 +52,7 @@ pub(super) fn confine(folder: &Folder, settings: &Settings) -> Brokers {
             if ways::flushes_for_the_kernel(settings) {
                 flush_for_the_kernel();
             }
-            // Create the identity's file now: every connection reads it.
+            // Create the file with the host identity now, because every connection reads it.
             let _ = HostIdentity::of_this_host();
             if let Err(problem) = sandbox::enter_within(&paths(folder, settings)) {
                 sandbox::stay(&problem);
@@ -60,7 +60,7 @@ pub(super) fn confine(folder: &Folder, settings: &Settings) -> Brokers {
             brokers
         }
         Err(why) => {
-            sandbox::stay(&format!("nothing is given up: {why}"));
+            sandbox::stay(&format!("this process keeps all rights: {why}"));
             Brokers::default()
         }
     };
@@ -70,9 +70,9 @@ pub(super) fn confine(folder: &Folder, settings: &Settings) -> Brokers {
     brokers
 }
 
-/// Paths that the server opens later: the folders of attachments (it removes its own at the end),
-/// its socket's folder, and the folders of its keys, which it reads for each connection. Its
-/// brokers open the rest.
+/// The paths that the server opens later. These are the folders of attachments (the server removes
+/// its own at the end), the folder of its socket, and the folders of its keys, which it reads for
+/// each connection. Its brokers open all other files.
 fn paths(folder: &Folder, settings: &Settings) -> Paths {
     let mut own: Vec<PathBuf> = folder.0.parent().map(Path::to_owned).into_iter().collect();
     own.extend(settings.socket.as_deref().and_then(Path::parent).map(Path::to_owned));
@@ -89,9 +89,10 @@ fn paths(folder: &Folder, settings: &Settings) -> Paths {
     Paths { shared: own, own: Vec::new(), read: read.chain(credentials).collect() }
 }
 
-/// All folders through which a file is reached: its own, and the folder of each symbolic link on
-/// the way. A link may later point to a sibling, as when a key folder is switched. The root
-/// directory is left out, as it would allow everything.
+/// Returns all folders through which a file is reached: its own folder, and the folder of each
+/// symbolic link in the path. Another process may later redirect a link to a sibling folder, for
+/// example to switch to new keys. The result leaves out the root directory, which would allow
+/// everything.
 fn ways_to(file: &Path) -> Vec<PathBuf> {
     let mut folders: Vec<PathBuf> = file.parent().map(Path::to_owned).into_iter().collect();
     let mut path = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
@@ -102,7 +103,7 @@ fn ways_to(file: &Path) -> Vec<PathBuf> {
         let Some((link, to)) = link else { break };
         let folder = link.parent().unwrap_or(Path::new("/"));
         folders.extend((folder != Path::new("/")).then(|| folder.to_owned()));
-        // Without a trailing slash: before one, the kernel would follow a link.
+        // Build the path without a trailing slash, which would make the kernel follow a link.
         let rest = path.strip_prefix(link).unwrap_or(Path::new(""));
         path = folder.join(to).components().chain(rest.components()).collect();
     }
@@ -110,11 +111,12 @@ fn ways_to(file: &Path) -> Vec<PathBuf> {
     folders
 }
 
-/// Marks this thread, and threads it starts, as writeback helpers (`PR_SET_IO_FLUSHER`), so that
-/// they do not wait for writeback themselves. Needs a right that the server is about to drop.
+/// Marks this thread, and the threads that it starts, as writeback helpers (`PR_SET_IO_FLUSHER`),
+/// so that they do not wait for writeback themselves. This needs a right that the server is about
+/// to drop.
 fn flush_for_the_kernel() {
     if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
-        tracing::debug!("the kernel is not told that it depends on this process: {error}");
+        tracing::debug!("cannot mark this process as a writeback helper: {error}");
     }
 }
 
@@ -139,15 +141,15 @@ fn has_key_in_keyring(settings: &Settings) -> bool {
     keys.flatten().any(in_keyring)
 }
 
-/// Arguments of the keyring broker: it hands out keys for this disk's subsystems, or for any
-/// subsystem if a URL names none.
+/// The arguments of the keyring broker. The broker returns only keys for this disk's subsystems, or
+/// keys for any subsystem if a URL names none.
 fn keys_part(settings: &Settings) -> Vec<&str> {
     let subsystems = settings.urls.iter().map(|url| url.subsystem.as_deref());
     let subsystems = subsystems.collect::<Option<Vec<_>>>().unwrap_or_default();
     [keys::PART, "--"].into_iter().chain(subsystems).collect()
 }
 
-/// The confinement in force, for status requests.
+/// The current confinement of this process, for status requests.
 pub(super) fn seen() -> Option<Confinement> {
     Some(sandbox::seen())
 }
@@ -184,7 +186,7 @@ mod tests {
         assert_eq!(ways("far/key"), [of("far")]);
         assert_eq!(ways("sec/current/key"), [of("far"), of("sec"), of("sec/v1")]);
         assert_eq!(ways("at/key"), [of("at"), of("far"), of("sec"), of("sec/v1")]);
-        // A dangling link and a loop.
+        // These paths have a link loop and a missing file.
         std::os::unix::fs::symlink("loop", of("at/loop")).expect("a link");
         assert_eq!(ways("at/loop"), [of("at")]);
         assert_eq!(ways("at/missing"), [of("at")]);
@@ -206,7 +208,7 @@ mod tests {
         }
         let of = |way| Settings { way, ..Settings::default() };
         assert!(ways::keeps_rights(&of(As::Fuse)).is_none() && ways::takes_rights(&of(As::Fuse)));
-        // NBD with a device, if the kernel has NBD.
+        // NBD uses a device if the kernel has NBD.
         assert!(ways::keeps_rights(&of(As::Nbd)).is_none());
         for way in [As::Ublk, As::Nvme] {
             assert!(ways::keeps_rights(&of(way)).is_some());

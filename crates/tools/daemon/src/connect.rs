@@ -1,4 +1,4 @@
-//! Connects an attachment's disk, once all commands of an earlier server are over.
+//! Connects an attachment's disk after all commands of an earlier server have ended.
 
 use super::folder::Folder;
 use super::record::{Recorder, predecessor};
@@ -7,11 +7,13 @@ use farblock_command::remote;
 use farblock_host::disk::Disk;
 use std::time::Duration;
 
-/// Connects a disk, with errors that say what to do next. `resume`: the disk may be in use already.
+/// Connects a disk. Errors include the remedy. `resume` says that programs may use the disk
+/// already.
 pub(super) fn connect(settings: &Settings, folder: &Folder, resume: bool) -> Result<Disk, String> {
     let mut options = settings.disk_options();
     if resume {
-        // The supervisor retries, and can receive a detach request meanwhile.
+        // Make one attempt only: the supervisor retries, and can receive a detach request between
+        // attempts.
         options.connect_wait = Duration::ZERO;
     }
     let before = predecessor(folder, settings, resume)?;

@@ -1,5 +1,5 @@
-//! The control socket of a disk's server, for `farblock list` and `farblock detach`: one line of
-//! JSON each way. Every user who may open the folder may use it.
+//! The control socket of a disk's server, for `farblock list` and `farblock detach`. A request and
+//! an answer are one line of JSON each. Every user who can open the folder can use the socket.
 
 use super::folder::Folder;
 use super::status::{Offer, Status};
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::time::Duration;
 
-/// Maximum size of a request or an answer.
+/// Maximum size of a request or an answer, in bytes.
 const MAX_BYTES: u64 = 1 << 20;
 /// Timeout for a client to send its request and to read the answer.
 pub(super) const WAIT_LIMIT: Duration = Duration::from_secs(5);
@@ -19,9 +19,9 @@ const SOCKET: &str = "control";
 #[derive(Serialize, Deserialize, Debug)]
 pub(super) enum ControlRequest {
     Status,
-    /// Status without the users, whose search reads all processes.
+    /// The status without the users. The search for users would read all processes.
     Paths,
-    /// Like [`ControlRequest::Status`]; also starts measuring latencies.
+    /// As [`ControlRequest::Status`]. Also starts to measure latencies.
     Measure,
     /// Authenticates this host again on all paths.
     Authenticate,
@@ -32,7 +32,7 @@ pub(super) enum ControlRequest {
     AddPath {
         url: String,
     },
-    /// Makes the client the supervisor. The answer is a channel instead of a line.
+    /// Makes the client the supervisor. The answer is a channel, not a line.
     #[cfg(target_os = "linux")]
     Adopt,
 }
@@ -40,7 +40,7 @@ pub(super) enum ControlRequest {
 #[derive(Serialize, Deserialize, Debug)]
 pub(super) enum Answer {
     Status(Box<Status>),
-    /// All paths, each with its error if the authentication failed.
+    /// All paths, each with the error if its authentication failed.
     Authenticated(Vec<(String, Option<String>)>),
     Detached,
     PathAdded(Offer),
@@ -49,7 +49,7 @@ pub(super) enum Answer {
     Refused(StopError),
 }
 
-/// Listens at the socket of this folder.
+/// Listens on the control socket in this folder.
 pub(super) fn listen(folder: &Folder) -> io::Result<Listener> {
     Listener::bind(&folder.path(SOCKET))
 }
@@ -68,8 +68,8 @@ pub(super) fn receive<T: DeserializeOwned>(stream: &Stream) -> io::Result<T> {
     Ok(serde_json::from_slice(&line)?)
 }
 
-/// Asks a server for its status. An older server hangs up on an unknown request; then this asks for
-/// a plain status. After a timeout this does not ask again.
+/// Asks a server for its status. An older server closes the connection on an unknown request: this
+/// function then asks for a plain status. It does not ask again after a timeout.
 pub(super) fn status(
     folder: &Folder,
     request: &ControlRequest,
@@ -90,7 +90,7 @@ fn is_hung_up_on(error: &io::Error) -> bool {
     matches!(error.kind(), BrokenPipe | ConnectionReset | InvalidData | UnexpectedEof)
 }
 
-/// Sends a request and waits for the answer, at most for `patience`; `None`: without limit.
+/// Sends a request and waits for the answer, for at most `patience`; `None` means without limit.
 pub(super) fn ask(
     folder: &Folder,
     request: &ControlRequest,
@@ -127,7 +127,7 @@ mod tests {
         ] {
             assert_eq!(is_hung_up_on(&io::Error::from(kind)), is_asked, "{kind}");
         }
-        // An empty answer, as from a server that exits.
+        // A server that exits sends an empty answer.
         let nothing = serde_json::from_slice::<Answer>(b"").unwrap_err();
         assert!(is_hung_up_on(&io::Error::from(nothing)));
     }

@@ -22,17 +22,17 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit for a detach, including the flush and the wait for the last user.
 const DETACH_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// As [`DETACH_TIMEOUT`], with force, which flushes only briefly.
+/// As [`DETACH_TIMEOUT`], for a forced detach, which flushes only briefly.
 const FORCED_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Time to unmount everything stacked on a disk.
+/// Time limit for unmounting everything that is stacked on a disk.
 #[cfg(target_os = "linux")]
 const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Time limit for the exit of an attachment's processes.
 const WAIT_LIMIT: Duration = Duration::from_secs(30);
 
-/// As [`WAIT_LIMIT`], if the processes were not signalled.
+/// As [`WAIT_LIMIT`], if this command has not signalled the processes.
 const END_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Runs the command.
@@ -96,7 +96,7 @@ fn end_uses(folder: &Folder, force: bool) {
     let Some(status) = list::status(folder) else { return };
     let left = release::release(&status.offer.used, Instant::now() + UNMOUNT_TIMEOUT);
     if force && !left.is_empty() && !release::sync(&status.offer.used) {
-        output::note(&format!("not all is written that {}'s users have", folder.name()));
+        output::note(&format!("cannot write back all data of the users of {}", folder.name()));
     }
 }
 
@@ -104,15 +104,15 @@ fn end_uses(folder: &Folder, force: bool) {
 fn clear(folder: &Folder, force: bool) -> Result<()> {
     let name = folder.name();
     let Some(lock) = folder.lock(Role::Supervisor) else {
-        return Err(Failure::run(format_args!("{name} is being attached: wait")));
+        return Err(Failure::run(format_args!("another command attaches {name} at present: wait")));
     };
     let stranded = list::users_of_broken(folder);
     list::clean_up(folder, force).map_err(|error| refused(&name, error))?;
     folder.remove_unfinished(lock);
     if !stranded.is_empty() {
         output::note(&format!(
-            "{name} is detached, and still in use: {}; all that these write is lost: unmount or \
-             close it",
+            "{name} is detached but still in use: {}; the disk loses all that they write: unmount \
+             or close it",
             stranded.join("; ")
         ));
     }
@@ -120,9 +120,9 @@ fn clear(folder: &Folder, force: bool) -> Result<()> {
 }
 
 fn starting(folder: &Folder) -> Failure {
-    let why = folder.read("trouble").unwrap_or_else(|| "it is starting".to_owned());
+    let why = folder.read("trouble").unwrap_or_else(|| "starting".to_owned());
     Failure::run(format_args!(
-        "{} is being started again ({why}), and nobody can say who uses it: wait, or detach it \
+        "the server of {} restarts ({why}), so its users are unknown: wait, or detach the disk \
          with --force",
         folder.name()
     ))
@@ -130,8 +130,8 @@ fn starting(folder: &Folder) -> Failure {
 
 fn silent(name: &str) -> Failure {
     Failure::run(format_args!(
-        "the process that serves {name} does not answer, as if it were stopped, and nobody can say \
-         who uses it: have it go on, or detach it with --force"
+        "the server of {name} does not answer (it may be stopped), so the users of {name} are \
+         unknown: resume the server, or detach {name} with --force"
     ))
 }
 
@@ -153,14 +153,14 @@ pub(super) fn find(runtime: &Path, name: &str) -> Result<Folder> {
         let names: Vec<String> = all.iter().map(Folder::name).collect();
         let known = match names.as_slice() {
             [] => "nothing is attached".to_owned(),
-            names => format!("attached are {}", names.join(", ")),
+            names => format!("the attached disks are {}", names.join(", ")),
         };
         Failure::usage(format_args!("{name:?} is not attached: {known}"))
     })
 }
 
-/// Whether a path, relative or through links, leads to the disk's device or file, or to the
-/// directory where the file is mounted.
+/// Whether a path leads to the disk's device or file, or to the directory where the file is
+/// mounted. The path may be relative or contain links.
 fn is_at(used: &Use, path: &Path) -> bool {
     let place = Path::new(&used.path);
     let full = |path: &Path| path.canonicalize().or_else(|_| std::path::absolute(path)).ok();
@@ -175,15 +175,16 @@ fn ask(folder: &Folder, force: bool) -> Result<()> {
     let patience = if force { FORCED_TIMEOUT } else { DETACH_TIMEOUT };
     match control::ask(folder, &ControlRequest::Detach { force }, Some(patience)) {
         Ok(Answer::Detached) => {}
-        // The server lacks the rights to detach. Kill it, then clean up with this user's rights.
+        // The server lacks the rights to detach. Kill the server, then clean up with the rights of
+        // this process.
         Ok(Answer::Refused(StopError::Failed(sentence))) if force => {
-            output::note(&format!("{sentence}: it is ended from here"));
+            output::note(&format!("{sentence}: killing its server"));
             end_processes(folder)?;
             return clear(folder, force);
         }
         Ok(Answer::Refused(error)) => return Err(refused(&name, error)),
         Ok(_) => {
-            return Err(Failure::run(format_args!("{name} is served by another version: end it")));
+            return Err(Failure::run(format_args!("the server of {name} has another version")));
         }
         // The server exited: another command detached the disk, or it was killed.
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
@@ -193,7 +194,7 @@ fn ask(folder: &Folder, force: bool) -> Result<()> {
                     Ok(())
                 }
                 false => Err(Failure::run(format_args!(
-                    "the process that served {name} died before it had detached it: try again"
+                    "the server of {name} died before it detached the disk: try again"
                 ))),
             };
         }
@@ -204,7 +205,7 @@ fn ask(folder: &Folder, force: bool) -> Result<()> {
         Err(error) if is_silence(&error) => return Err(silent(&name)),
         Err(error) => {
             return Err(Failure::run(format_args!(
-                "the process that serves {name} does not answer: {}",
+                "the server of {name} does not answer: {}",
                 os(&error)
             )));
         }
@@ -213,45 +214,47 @@ fn ask(folder: &Folder, force: bool) -> Result<()> {
         folder.remove_rest();
         return Ok(());
     }
-    Err(Failure::run(format_args!("{name} is detached, but its processes do not end")))
+    Err(Failure::run(format_args!("{name} is detached, but its processes do not exit")))
 }
 
 fn refused(name: &str, error: StopError) -> Failure {
     match error {
         StopError::InUse(users) => {
             let users = match users.as_slice() {
-                [] => "somebody who cannot be seen from here uses it".to_owned(),
+                [] => "a process that this user cannot see has it open".to_owned(),
                 users => users.join("; "),
             };
             Failure::run(format_args!(
-                "{name} is in use: {users}; end that first, or detach with --force, which loses \
-                 what was not written"
+                "{name} is in use: {users}; stop this use, or detach with --force, which loses \
+                 unwritten data"
             ))
         }
-        StopError::Failed(sentence) => Failure::run(format_args!("{name} stays: {sentence}")),
+        StopError::Failed(sentence) => {
+            Failure::run(format_args!("cannot detach {name}: {sentence}"))
+        }
     }
 }
 
 /// Kills the processes of an attachment whose server does not answer.
 fn end_processes(folder: &Folder) -> Result<()> {
-    // The supervisor first, or it would start another server.
+    // Kill the supervisor first, otherwise it would start another server.
     let found = [Role::Supervisor, Role::Server].map(|role| folder.kill(role));
     if !found.contains(&Found::Unknown) {
         if folder.wait_for_end(WAIT_LIMIT) {
             return Ok(());
         }
-        return Err(Failure::run(format_args!("the daemon of {} does not end", folder.name())));
+        return Err(Failure::run(format_args!("the daemon of {} does not exit", folder.name())));
     }
-    // The process that was not found may have exited meanwhile.
+    // The process that was not found may have exited by now.
     if folder.wait_for_end(END_TIMEOUT) {
         return Ok(());
     }
     let done = match found.contains(&Found::Ended) {
-        true => "one of its processes was ended, and this one was not",
-        false => "none was ended",
+        true => "this command killed only one of its two processes",
+        false => "this command killed no process",
     };
     Err(Failure::run(format_args!(
-        "nobody can tell for certain which process serves {}: {done}; end the one that has {} \
+        "cannot find the process that serves {}: {done}; kill the process that has {} \
          open, and detach again",
         folder.name(),
         folder.0.display()

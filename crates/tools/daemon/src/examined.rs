@@ -24,7 +24,7 @@ const WAIT_LIMIT: Duration = Duration::from_secs(3);
 #[cfg(target_os = "linux")]
 const BRIEF_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Everything known about an attachment.
+/// The state and the settings of an attachment.
 pub struct Examined {
     /// The attachment's name.
     pub name: String,
@@ -32,17 +32,17 @@ pub struct Examined {
     pub state: &'static str,
     /// The attachment's problem, if it has one.
     pub trouble: Option<String>,
-    /// The operations that its target refuses, and why.
+    /// The operations that the target refuses, with the reason.
     pub refusal: Option<String>,
-    /// Whether it cannot be written although its settings do not say `--read-only`.
+    /// Whether the disk is write-protected although its settings do not include `--read-only`.
     pub is_protected: bool,
     /// The path or address in use, if its server reports it.
     pub used: Option<String>,
     /// The disk's users, as sentences.
     pub users: Vec<String>,
-    /// Swap on this disk that can hang the machine, and the advice.
+    /// Swap on this disk that can hang the machine, with the advice.
     pub swap: Option<(String, &'static str)>,
-    /// The paths to its disk.
+    /// The paths to the disk.
     pub paths: Vec<Way>,
     /// The disk's connection options.
     pub options: Options,
@@ -58,15 +58,15 @@ pub struct Way {
     pub state: Option<String>,
     /// Seconds in this state.
     pub since_seconds: u64,
-    /// The ANA state that the target reports.
+    /// The ANA state that the target reports for this path.
     pub access: Option<String>,
     /// Number of reconnects.
     pub reconnects: u64,
-    /// Why it is not live, as a sentence.
+    /// The reason why the path is not live, as a sentence.
     pub error: Option<String>,
 }
 
-/// The attachment of that name or at that path; `None` if there is none.
+/// Returns the attachment with this name or path; `None` if there is none.
 pub fn examined(given: Option<&Path>, name: &str) -> Result<Option<Examined>> {
     let runtime = runtime(given)?;
     let all = Folder::attached(&runtime);
@@ -74,12 +74,12 @@ pub fn examined(given: Option<&Path>, name: &str) -> Result<Option<Examined>> {
     Ok(found.map(examine))
 }
 
-/// Summary of an attachment.
+/// The summary of an attachment.
 #[cfg(target_os = "linux")]
 pub struct Brief {
     /// The attachment's name.
     pub name: String,
-    /// The path or address in use, if known.
+    /// The path or address in use, if the server or its saved state reports it.
     pub used: Option<String>,
     /// The state, as `farblock list` shows it.
     pub state: &'static str,
@@ -87,7 +87,8 @@ pub struct Brief {
     pub trouble: Option<String>,
 }
 
-/// Summaries of this user's attachments; empty if the directory cannot be read.
+/// Returns the summaries of this user's attachments. The list is empty if the directory is
+/// unreadable.
 #[cfg(target_os = "linux")]
 pub fn brief() -> Vec<Brief> {
     let runtime = runtime(None).unwrap_or_default();
@@ -102,7 +103,7 @@ pub fn brief() -> Vec<Brief> {
     Folder::attached(&runtime).iter().map(brief).collect()
 }
 
-/// Returns a function that reports the state of all attachments in that folder on each call.
+/// Returns a function that reports the states of all attachments in a folder.
 #[cfg(target_os = "linux")]
 pub fn watch(given: Option<&Path>) -> Result<ReadAttached> {
     let runtime = runtime(given)?;
@@ -123,7 +124,7 @@ fn watched(folder: &Folder) -> AttachedStatus {
         error: it.error,
     };
     let gone = || match state {
-        AttachmentState::Stale => Some("its daemon is gone".to_owned()),
+        AttachmentState::Stale => Some("its daemon is dead".to_owned()),
         _ => unserved(folder),
     };
     let trouble = status.as_ref().map_or_else(gone, |it| it.trouble.clone());
@@ -138,10 +139,10 @@ fn watched(folder: &Folder) -> AttachedStatus {
     }
 }
 
-/// The address without key locations, which visitors of a page must not see.
+/// Removes the locations of keys from an address, because visitors of a page must not see them.
 #[cfg(target_os = "linux")]
 fn without_keys(url: &str) -> String {
-    // A newer version may have written a URL with parameters unknown here.
+    // A newer version may have written a URL with parameters that this version does not know.
     let bare = || url.split('?').next().unwrap_or_default().to_owned();
     url.parse::<Url>().map_or_else(|_| bare(), |url| url.without_keys().to_string())
 }
@@ -150,7 +151,7 @@ fn serves(folder: &Folder, path: &str) -> bool {
     ask(folder, WAIT_LIMIT).is_some_and(|it| it.offer.used.path == path)
 }
 
-/// The attachment's state, also if its server is dead.
+/// The attachment's state, which is also known if its server is dead.
 fn state(folder: &Folder, status: Option<&Status>) -> AttachmentState {
     match status {
         Some(status) => status.state,
@@ -170,7 +171,7 @@ fn ask_for(folder: &Folder, request: &ControlRequest, patience: Duration) -> Opt
     is_there.then(|| control::status(folder, request, patience)).flatten()
 }
 
-/// Why its server does not answer, in the words of `farblock list`.
+/// The reason why the server does not answer, in the words of `farblock list`.
 fn unserved(folder: &Folder) -> Option<String> {
     match folder.is_held(Role::Server) {
         true => Some(SILENT.to_owned()),
@@ -214,7 +215,7 @@ fn examine(folder: &Folder) -> Examined {
     }
 }
 
-/// The reported state of the path with this address.
+/// Returns the path with this address, and the state that the server reports for it.
 fn way(url: &Url, said: &[super::status::Path], at: usize) -> Way {
     let text = url.to_string();
     // Both lists have the same order. The server adds the namespace ID to a URL without one.

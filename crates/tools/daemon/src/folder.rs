@@ -3,18 +3,18 @@
 //! ```text
 //! /run/farblock/fb0/
 //!   settings.json   the requested settings
-//!   supervisor      locked while the supervisor lives
-//!   server          locked while the server lives
+//!   supervisor      locked while the supervisor runs
+//!   server          locked while the server runs
 //!   pid             the supervisor's process
 //!   server-pid      the server's process
-//!   state.json      what the server offers, for its successor and for cleaning up
+//!   state.json      the server's offer and state, for its successor and for cleanup
 //!   identity.json   the namespace's identity, for its successor
 //!   controllers.json  controllers that may still execute commands, for its successor
-//!   trouble         why there is no server at the moment
+//!   trouble         the reason why no server runs at present
 //!   control         the server's control socket
 //!   log, log.old    the log of both processes
 //! ```
-//! Locks, not process IDs, show which processes live and which to kill: the kernel may have given
+//! Locks, not process IDs, show which processes run and which to kill: the kernel may have assigned
 //! an ID to another process.
 
 use super::leftover;
@@ -32,7 +32,7 @@ const MAX_NAME_BYTES: usize = 32;
 const DERIVED: &str = "fb";
 /// Maximum number of attachments with derived names.
 const MAX_DERIVED: u32 = 1024;
-/// A longer log is moved to `log.old`.
+/// Maximum size of the log, in bytes. A longer log is copied to `log.old` and truncated.
 const MAX_LOG_BYTES: u64 = 4 << 20;
 /// Polling interval while waiting.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
@@ -47,12 +47,12 @@ pub(super) fn check_name(name: &str) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "{name:?} is not a name for an attachment: take 1 to {MAX_NAME_BYTES} letters, digits, \
+        "{name:?} is not a name for an attachment: use 1 to {MAX_NAME_BYTES} letters, digits, \
          '.', '-' and '_', the first a letter or digit"
     ))
 }
 
-/// The runtime directory. If it exists, only this user can change it.
+/// Returns the runtime directory. Fails if the directory exists and other users can change it.
 pub(super) fn runtime(given: Option<&Path>) -> Result<PathBuf> {
     let variable = std::env::var_os("FARBLOCK_RUNTIME_DIR").map(PathBuf::from);
     let path = match (given, variable.filter(|path| path.is_absolute())) {
@@ -64,20 +64,20 @@ pub(super) fn runtime(given: Option<&Path>) -> Result<PathBuf> {
     match fs::symlink_metadata(&path) {
         Ok(found) if found.is_file() => {
             return Err(Failure::run(format_args!(
-                "{} is a file, and attachments are kept in a directory: choose another \
+                "{} is a file, but attachments need a directory: choose another \
                  --runtime-dir",
                 path.display()
             )));
         }
         Ok(_) => check_private(&path, false)?,
-        // If it cannot be created, the command that creates it reports why.
+        // If the directory cannot be created, the command that creates it reports the reason.
         Err(_) => {}
     }
     Ok(path)
 }
 
-/// Fails unless only this user can change the folder (with `closed`, can even read it): its content
-/// decides which devices root creates, removes and serves.
+/// Fails if other users can change the folder or, with `closed`, read it. The content of the folder
+/// determines which devices root creates, removes and serves.
 fn check_private(folder: &Path, closed: bool) -> Result<()> {
     system::check_private(folder, closed).map_err(|problem| {
         Failure::run(format_args!(
@@ -90,17 +90,17 @@ fn check_private(folder: &Path, closed: bool) -> Result<()> {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Folder(pub(super) PathBuf);
 
-/// Held while a process of an attachment runs.
+/// The lock that a process of an attachment holds while it runs.
 #[derive(Debug)]
 pub(super) struct Lock(Descriptor);
 
 impl Lock {
-    /// Takes over a lock from another process.
+    /// Takes over a lock that another process passed on.
     pub(super) fn inherited(descriptor: Descriptor) -> Lock {
         Lock(descriptor)
     }
 
-    /// The descriptor, to hand the lock over.
+    /// The descriptor of the lock, to pass the lock to another process.
     pub(super) fn descriptor(&self) -> &Descriptor {
         &self.0
     }
@@ -121,7 +121,7 @@ impl Role {
         }
     }
 
-    /// The file with the process ID. On Linux it lets people send signals.
+    /// The file with the process ID. On Linux, users can send signals to that process.
     pub(super) fn record(self) -> &'static str {
         match self {
             Role::Supervisor => "pid",
@@ -130,10 +130,10 @@ impl Role {
     }
 }
 
-/// The result of looking for a process to kill.
+/// The result of the search for a process to kill.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Found {
-    /// No such process.
+    /// There is no such process.
     Nobody,
     /// The process was killed.
     Ended,
@@ -150,8 +150,8 @@ impl Folder {
         self.0.join(file)
     }
 
-    /// Claims the folder with this name, or a new one with a derived name. Returns it with the
-    /// supervisor's lock.
+    /// Claims the folder with this name, or a new folder with a derived name. Returns the folder
+    /// and its supervisor lock.
     pub(super) fn claim(runtime: &Path, name: Option<&str>) -> Result<(Folder, Lock)> {
         let derived = (0..MAX_DERIVED).map(|number| format!("{DERIVED}{number}"));
         let names: Vec<String> = match name {
@@ -160,7 +160,7 @@ impl Folder {
         };
         for candidate in names {
             let folder = Folder(runtime.join(&candidate));
-            // A leftover folder can be resumed only by its name.
+            // Skip a leftover folder: an attachment in it can only be resumed by its name.
             if name.is_none() && folder.0.exists() {
                 continue;
             }
@@ -173,9 +173,9 @@ impl Folder {
         }
         Err(match name {
             Some(name) => Failure::usage(format_args!(
-                "{name} is attached already: choose another --name, or `farblock detach {name}`"
+                "{name} is already attached: choose another --name, or `farblock detach {name}`"
             )),
-            None => Failure::run(format_args!("{MAX_DERIVED} disks are attached already")),
+            None => Failure::run(format_args!("{MAX_DERIVED} disks are already attached")),
         })
     }
 
@@ -183,7 +183,9 @@ impl Folder {
         let cannot = |error| {
             let error: &io::Error = &error;
             let (path, error) = (self.0.display(), os(error));
-            Failure::run(format_args!("cannot make {path}: {error}; choose another --runtime-dir"))
+            Failure::run(format_args!(
+                "cannot create {path}: {error}; choose another --runtime-dir"
+            ))
         };
         if let Some(runtime) = self.0.parent() {
             system::make_private(runtime).map_err(cannot)?;
@@ -193,7 +195,7 @@ impl Folder {
         check_private(&self.0, true)
     }
 
-    /// All folders, sorted by name.
+    /// The folders of all attachments, sorted by name.
     pub(super) fn all(runtime: &Path) -> Vec<Folder> {
         let entries = fs::read_dir(runtime).into_iter().flatten().flatten();
         let mut all: Vec<Folder> = entries
@@ -237,7 +239,7 @@ impl Folder {
         self.write(role.record(), &system::own_process())
     }
 
-    /// Waits until both processes have exited. False after `patience`.
+    /// Waits until both processes have exited. Returns false if they have not after `patience`.
     pub(super) fn wait_for_end(&self, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
         loop {
@@ -279,23 +281,23 @@ impl Folder {
         system::append(&self.path("log"))
     }
 
-    /// Truncates a long log after copying it. Its writers append, so they continue at its end.
+    /// Copies a long log and truncates it. Its writers append, so they continue at its new end.
     pub(super) fn bound_log(&self) {
         let path = self.path("log");
         if fs::metadata(&path).is_ok_and(|log| log.len() > MAX_LOG_BYTES) {
             let kept = fs::copy(&path, self.path("log.old"));
             let begun = File::options().write(true).truncate(true).open(&path);
             if let Err(error) = kept.and(begun.map(drop)) {
-                tracing::warn!("the log grows: {}", os(&error));
+                tracing::warn!("cannot truncate the log: {}", os(&error));
             }
         }
     }
 
-    /// Removes the attachment, whose lock the caller holds. If a mount remains in it, its directory
-    /// stays.
+    /// Removes the attachment. The caller holds its lock. If the folder still contains a mount, the
+    /// mount's directory stays.
     pub(super) fn remove(&self, lock: Lock) {
         let entries = fs::read_dir(&self.0).into_iter().flatten().flatten();
-        // Remove the lock files last: a folder without them belongs to no process.
+        // Remove the lock files last: a folder without lock files belongs to no process.
         let (mut locks, mut first) = (Vec::new(), Vec::new());
         for entry in entries {
             let name = entry.file_name();
@@ -304,36 +306,37 @@ impl Folder {
         }
         let mut lock = Some(lock);
         for path in first.iter().chain(&locks) {
-            // Windows cannot remove a locked file: release ours first. Another process may lock the
-            // file before its removal, and its lock stays.
+            // Windows cannot remove a locked file, so release our lock first. Another process may
+            // lock the file before its removal. The file then stays.
             if cfg!(windows) && locks.contains(path) {
                 drop(lock.take());
             }
-            // Never descend into a mount: only empty directories are removed.
+            // Never descend into a mount: `remove_dir` removes only empty directories.
             let removed = fs::remove_file(path).or_else(|_| fs::remove_dir(path));
             if let Err(error) = removed {
-                tracing::debug!("{} stays: {error}", path.display());
+                tracing::debug!("cannot remove {}: {error}", path.display());
             }
         }
         let _ = fs::remove_dir(&self.0);
     }
 
-    /// Like [`Folder::remove`], but keeps the controllers whose commands may still be executing.
+    /// As [`Folder::remove`], but keeps the record of controllers that may still execute commands.
     pub(super) fn remove_unfinished(&self, lock: Lock) {
         leftover::keep(self);
         self.remove(lock);
     }
 
-    /// Removes files that the attachment's processes held open until they exited: on Windows, the
-    /// log.
+    /// Removes the files that the attachment's processes held open until they exited. On Windows,
+    /// this is the log.
     pub(super) fn remove_rest(&self) {
-        // The folder disappears a moment after its locks. Wait, so that "detached" is true.
+        // The folder disappears a moment after its locks. Wait for this, so that no folder remains
+        // after "detached".
         let _ = fs::remove_dir(&self.0);
         let deadline = Instant::now() + END_TIMEOUT;
         while cfg!(windows) && self.0.exists() && Instant::now() < deadline {
             match self.lock(Role::Supervisor) {
                 Some(lock) if !self.is_held(Role::Server) => self.remove(lock),
-                // Another process has claimed the folder, or removed it.
+                // Another process has claimed or removed the folder.
                 _ => return,
             }
             std::thread::sleep(LOOK_EVERY);
@@ -398,7 +401,7 @@ mod tests {
         symlink(&open, &link).expect("a link");
         refused(&link, "symbolic link");
         assert!(runtime(Some(&open)).is_ok());
-        // Repeat the checks for the attachment's own folder.
+        // The checks also apply to the attachment's own folder.
         symlink(place.path(), open.join("x")).expect("a link");
         assert!(Folder::claim(&open, Some("x")).is_err());
         fs::create_dir(open.join("y")).expect("a folder");

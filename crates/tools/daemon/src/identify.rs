@@ -1,5 +1,6 @@
-//! Resumes an attachment whose servers refuse to start because its namespace identity is missing.
-//! `farblock attach --name NAME --uuid UUID` supplies it, and the supervisor's next server starts.
+//! Resumes an attachment whose server does not start because its namespace identity is missing.
+//! `farblock attach --name NAME --uuid UUID` supplies the identity, and the next server of the
+//! supervisor starts.
 
 use super::folder::{Folder, Role};
 use super::list;
@@ -11,11 +12,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use uuid::Uuid;
 
-/// Time limit for the next server: the supervisor's longest pause, plus connecting.
+/// Time limit for the next server: the supervisor's longest pause, and the time to connect.
 const WAIT_LIMIT: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// The attachment of these settings, if it has a supervisor but no server can start.
+/// Returns the attachment with these settings if it has a supervisor but its server cannot start.
 pub(super) fn in_vain(runtime: &Path, settings: &Settings) -> Option<Folder> {
     let folder = Folder(runtime.join(settings.name.as_ref()?));
     settings.uuid?;
@@ -25,11 +26,11 @@ pub(super) fn in_vain(runtime: &Path, settings: &Settings) -> Option<Folder> {
     (is_its && is_in_vain && !list::is_served(&folder)).then_some(folder)
 }
 
-/// Writes the UUID to the settings, and waits until a server serves the disk.
+/// Writes the UUID to the settings, then waits until a server serves the disk.
 pub(super) fn go_on(folder: &Folder, uuid: Option<Uuid>) -> Result<Offer> {
     let name = folder.name();
     let Some(before) = folder.read_json::<Settings>("settings.json") else {
-        return Err(Failure::run(format_args!("{name} has no settings to be read: detach it")));
+        return Err(Failure::run(format_args!("the settings of {name} are unreadable: detach it")));
     };
     folder.write_json("settings.json", &Settings { uuid, ..before }).map_err(|error| {
         Failure::run(format_args!("cannot write to {}: {}", folder.0.display(), os(&error)))
@@ -41,6 +42,6 @@ pub(super) fn go_on(folder: &Folder, uuid: Option<Uuid>) -> Result<Offer> {
         }
         std::thread::sleep(LOOK_EVERY);
     }
-    let why = folder.read("trouble").unwrap_or_else(|| "its processes are gone".to_owned());
-    Err(Failure::run(format_args!("{name} does not go on: {why}")))
+    let why = folder.read("trouble").unwrap_or_else(|| "its processes are dead".to_owned());
+    Err(Failure::run(format_args!("{name} does not start: {why}")))
 }

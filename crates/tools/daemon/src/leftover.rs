@@ -1,8 +1,8 @@
-//! Records of removed attachments whose controllers may still execute commands. Such a command
-//! could land after a later attachment's write to the same disk. So a file beside the removed
-//! folder keeps the controllers' names for as long as they can do harm, and the next attachment of
-//! the disk resets those controllers first. Every command removes expired files, and the oldest of
-//! too many.
+//! Records of the controllers of removed attachments that may still execute commands. Such a
+//! command could take effect after a later attachment has written to the same disk. So a file
+//! beside the removed folder keeps the names of the controllers until they can do no more harm. The
+//! next attachment of the disk first resets these controllers. Every command removes expired files,
+//! and the oldest files if there are too many.
 
 use super::folder::{Folder, Role};
 use super::record::{CONTROLLERS, assumed, assumed_time, lives, lives_in};
@@ -12,12 +12,12 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Suffix of these files. They start with a dot, unlike every attachment name.
+/// The suffix of these files. Their names start with a dot, unlike names of attachments.
 const SUFFIX: &str = ".controllers";
-/// Maximum number of files. Some controllers expire only by a reset.
+/// Maximum number of files. Some controllers expire only through a reset.
 const MAX_FILES: usize = 1024;
 
-/// Keeps the controllers file of a folder that is about to be removed.
+/// Keeps the file with the controllers of a folder that is about to be removed.
 pub(super) fn keep(folder: &Folder) {
     let path = folder.path(CONTROLLERS);
     let Ok(file) = File::options().append(true).open(&path) else { return };
@@ -25,7 +25,7 @@ pub(super) fn keep(folder: &Folder) {
     if lives_in(&path).is_ok_and(|lives| lives.is_empty()) {
         return;
     }
-    // The controllers were lost by now at the latest.
+    // The controllers count as lost from now on.
     let now = SystemTime::now();
     let stamp = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
     let kept = runtime.join(format!(".{}-{stamp}{SUFFIX}", folder.name()));
@@ -34,13 +34,13 @@ pub(super) fn keep(folder: &Folder) {
     }
 }
 
-/// Controllers of dead or removed attachments that may still execute commands.
+/// Returns the controllers of dead or removed attachments that may still execute commands.
 pub(super) fn of_others(folder: &Folder, settings: &Settings) -> Vec<ControllerLife> {
     let Some(runtime) = folder.0.parent() else { return Vec::new() };
     sweep(runtime);
     let mut all: Vec<ControllerLife> = Vec::new();
     for path in files(runtime) {
-        // A file of a newer farblock counts as unreadable.
+        // Treat a file of a newer version as unreadable.
         all.extend(lives(&path, settings).unwrap_or_else(|_| assumed(settings)));
     }
     let is_dead = |other: &Folder| !other.is_held(Role::Supervisor) && !other.is_held(Role::Server);
@@ -49,8 +49,8 @@ pub(super) fn of_others(folder: &Folder, settings: &Settings) -> Vec<ControllerL
             all.extend(lives(&other.path(CONTROLLERS), settings).unwrap_or_default());
         }
     }
-    // A quiesce time of zero marks unflushed writes: only the attachment that wrote them must
-    // report their loss.
+    // Skip records with a quiesce time of zero, which mark unflushed writes: only the attachment
+    // that wrote them must report their loss.
     all.retain(|life| !life.quiesce_time.is_zero());
     all
 }
@@ -58,7 +58,7 @@ pub(super) fn of_others(folder: &Folder, settings: &Settings) -> Vec<ControllerL
 /// Removes expired files.
 pub(super) fn sweep(runtime: &Path) {
     let mut kept = Vec::new();
-    // One timestamp for all files, so that reading many does not change their order.
+    // Use one timestamp for all files, so that the time to read them does not change their order.
     let now = SystemTime::now();
     for path in files(runtime) {
         let age = age(&path, now);
@@ -70,18 +70,18 @@ pub(super) fn sweep(runtime: &Path) {
     kept.sort();
     for (_, path) in kept.drain(MAX_FILES.min(kept.len())..) {
         tracing::warn!(
-            "{} is given up: more than {MAX_FILES} attachments have left something unfinished",
+            "removing {}: more than {MAX_FILES} attachments have left unfinished controllers",
             path.display()
         );
         let _ = fs::remove_file(path);
     }
 }
 
-/// The time after which a file can be removed.
+/// Returns the time after which a file can be removed.
 fn harmful_time(path: &Path) -> Duration {
     match lives_in(path) {
         Ok(lives) => lives.iter().map(|life| life.quiesce_time).max().unwrap_or_default(),
-        // Readers of an unreadable file assume this time, too.
+        // Readers assume the same time for an unreadable file.
         Err(_) => assumed_time(&Settings::default()),
     }
 }
@@ -95,7 +95,7 @@ fn files(runtime: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// A file's age at `now`; zero if the clock was set back.
+/// Returns the age of a file at `now`; zero if the clock was set back.
 fn age(path: &Path, now: SystemTime) -> Duration {
     let kept = fs::metadata(path).and_then(|file| file.modified());
     kept.ok().and_then(|kept| now.duration_since(kept).ok()).unwrap_or_default()
@@ -134,7 +134,7 @@ mod tests {
         let long_ago = SystemTime::now() - Duration::from_secs(4000);
         let kept = File::options().append(true).open(&file).expect("ours");
         kept.set_modified(long_ago).expect("ours");
-        // On Windows an open file cannot disappear.
+        // On Windows an open file does not disappear.
         drop(kept);
         assert_eq!((found(&next), file.exists()), (Vec::new(), false));
     }
@@ -165,7 +165,7 @@ mod tests {
         sweep(place.path());
         assert!(over.iter().all(|path| !path.exists()), "{:?}", files(place.path()));
         assert!(not_over.iter().all(|path| path.exists()), "{:?}", files(place.path()));
-        // Of files that expire only by a reset, the oldest are removed.
+        // If files expire only through a reset, the oldest are removed.
         let (forever, oldest) = (life(u64::MAX), 100_000);
         for number in 0..MAX_FILES as u64 {
             keep(&format!("forever{number}"), &forever, oldest - number);
@@ -177,7 +177,7 @@ mod tests {
         assert!(not_over.iter().all(|path| path.exists()), "what is younger stays");
     }
 
-    /// Attaching a disk must assume the worst of an unreadable file.
+    /// An attachment must assume the worst about an unreadable file.
     #[test]
     fn what_cannot_be_read_may_be_anything() {
         let place = tempfile::tempdir().expect("a folder");

@@ -1,12 +1,12 @@
 //! `farblock attach`, `list`, `authenticate` and `detach`: remote disks as disks of this machine.
 //!
-//! An attachment has up to three processes. The command passes on the settings, starts the
-//! supervisor, and waits until the disk can be used. The [`supervisor`] runs the server, and
-//! restarts it if it dies. The [`server`] connects and offers the disk in one of the [`ways`]. They
+//! An attachment has up to three processes. The command writes the settings, starts the supervisor,
+//! and waits until the disk is usable. The [`supervisor`] starts the server, and restarts it if it
+//! dies. The [`server`] connects to the disk and offers it in one of the [`ways`]. The processes
 //! share state through the attachment's [`folder`].
 //!
-//! Attaching works on Linux and Windows; elsewhere the commands say so. [`system`] hides the
-//! differences between Linux and Windows.
+//! Attachments work on Linux and Windows. On other systems the commands return an error. [`system`]
+//! hides the differences between Linux and Windows.
 
 pub mod args;
 
@@ -84,14 +84,14 @@ pub use {
 #[cfg(target_os = "linux")]
 pub use examined::{Brief, brief, watch};
 
-/// How this program asks the loop driver for the files of loop devices.
+/// The functions with which this program asks the loop driver for the files of loop devices.
 #[cfg(target_os = "linux")]
 pub const ABOUT_LOOP_DEVICES: farblock_frontend::users::loops::Ask = ways::ASK_ABOUT_LOOPS;
 
 #[cfg(any(target_os = "linux", windows))]
 use connect::connect;
 
-/// The way that `--as auto` would choose here, and why.
+/// The way that `--as auto` would choose on this machine, with the reason.
 #[cfg(target_os = "linux")]
 pub fn choice() -> String {
     let candidates = ways::candidates(&settings::Settings::default());
@@ -102,13 +102,13 @@ pub fn choice() -> String {
 #[cfg(not(any(target_os = "linux", windows)))]
 pub use elsewhere::{attach, authenticate, detach, list, names, part};
 
-/// Fails: this system does not support attachments.
+/// Returns an error: this system does not support attachments.
 #[cfg(all(unix, not(target_os = "linux")))]
 pub fn watch(
     _: Option<&std::path::Path>,
 ) -> farblock_command::error::Result<farblock_admin::ReadAttached> {
     Err(farblock_command::error::Failure::usage(
-        "disks are attached on Linux and Windows only: leave out --attached",
+        "attachments work only on Linux and Windows: leave out --attached",
     ))
 }
 
@@ -120,8 +120,8 @@ mod elsewhere {
 
     fn not_here() -> Result<()> {
         Err(Failure::usage(
-            "disks are attached on Linux and Windows only: `farblock read`, `write` and `copy` \
-             work here",
+            "attachments work only on Linux and Windows: use `farblock read`, `write` and `copy` \
+             here",
         ))
     }
 

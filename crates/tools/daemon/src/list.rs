@@ -22,13 +22,13 @@ use std::time::Duration;
 
 /// Time limit for a server's status.
 const WAIT_LIMIT: Duration = Duration::from_secs(3);
-pub(super) const SILENT: &str = "the process that serves it does not answer";
+pub(super) const SILENT: &str = "its server does not answer";
 
 /// Runs the command.
 pub fn run(args: &ListArgs) -> Result<()> {
     let runtime = runtime(args.runtime.runtime_dir.as_deref())?;
     leftover::sweep(&runtime);
-    // Latencies are measured after the first `--metrics`.
+    // Servers measure latencies after the first `--metrics`.
     let asked = if args.metrics { ControlRequest::Measure } else { ControlRequest::Status };
     let look = |folder: &Folder| status_by(folder, &asked);
     let all: Vec<Status> = Folder::all(&runtime).iter().filter_map(look).collect();
@@ -44,19 +44,19 @@ pub fn run(args: &ListArgs) -> Result<()> {
     output::print(&table(&all))
 }
 
-/// The names of all attachments, without asking their servers.
+/// Returns the names of all attachments. Does not ask their servers.
 pub fn names(folder: Option<&Path>) -> Result<Vec<String>> {
     let runtime = runtime(folder)?;
     Ok(Folder::attached(&runtime).iter().map(Folder::name).collect())
 }
 
-/// The status of an attachment; `None` if it is not one, or not yet. Cleans up after a dead daemon
-/// if no process uses the disk.
+/// Returns the status of an attachment; `None` if the folder has no complete attachment. Cleans up
+/// after a dead daemon if no process uses the disk.
 pub(super) fn status(folder: &Folder) -> Option<Status> {
     status_by(folder, &ControlRequest::Status)
 }
 
-/// Like [`status`], but sends this request to the server.
+/// As [`status`], but sends this request to the server.
 fn status_by(folder: &Folder, request: &ControlRequest) -> Option<Status> {
     if folder.is_held(Role::Server) {
         if let Some(status) = said(folder, request) {
@@ -66,17 +66,17 @@ fn status_by(folder: &Folder, request: &ControlRequest) -> Option<Status> {
         return gone(folder, AttachmentState::Restarting, trouble, Vec::new());
     }
     if folder.is_held(Role::Supervisor) {
-        // On a full file system the trouble file cannot be written.
+        // If the file system is full, the trouble file may be missing.
         let trouble = folder.read("trouble").or_else(|| full(&folder.0));
         return gone(folder, AttachmentState::Restarting, trouble, Vec::new());
     }
     let why = why_gone(folder.read("trouble"));
     let name = folder.name();
-    // The lock keeps others from attaching a disk of this name meanwhile.
+    // The lock keeps other processes from attaching a disk with this name.
     let lock = folder.lock(Role::Supervisor)?;
     match clean_up(folder, false) {
         Ok(()) => {
-            let trouble = format!("{why}; it was cleaned up");
+            let trouble = format!("{why}; its remains were cleaned up");
             let status = gone(folder, AttachmentState::Stale, Some(trouble), Vec::new());
             folder.remove_unfinished(lock);
             status
@@ -84,11 +84,11 @@ fn status_by(folder: &Folder, request: &ControlRequest) -> Option<Status> {
         Err(StopError::InUse(users)) => {
             let trouble = match is_broken(folder) {
                 true => format!(
-                    "{why}, and processes still use the disk, but all their reads and writes fail: \
+                    "{why}, and processes still use the disk, but all their I/O fails: \
                      unmount or close it first, then attach it as {name} again"
                 ),
                 false => format!(
-                    "{why}, and it is in use: attach it as {name} again, or `farblock detach \
+                    "{why}, and the disk is in use: attach it as {name} again, or `farblock detach \
                      {name} --force`"
                 ),
             };
@@ -105,42 +105,44 @@ fn is_broken(folder: &Folder) -> bool {
     !users_of_broken(folder).is_empty()
 }
 
-/// Calls [`ways::users_of_broken`] with the attachment's own settings.
+/// Returns the users of a broken device, as [`ways::users_of_broken`], with the attachment's own
+/// settings.
 pub(super) fn users_of_broken(folder: &Folder) -> Vec<String> {
     let settings = folder.read_json::<Settings>("settings.json");
     settings.map(|settings| ways::users_of_broken(folder, &settings)).unwrap_or_default()
 }
 
-/// The sentence about a directory that takes no more files; `None` while it has room.
+/// The sentence about a file system that is full; `None` while it has room.
 pub(super) fn full(folder: &Path) -> Option<String> {
-    system::is_full(folder).then(|| format!("there is no room in {}: make some", folder.display()))
+    system::is_full(folder)
+        .then(|| format!("the file system of {} is full: free some space", folder.display()))
 }
 
-/// Why a daemon is dead, given its last trouble. If the daemon gave up, its reason is the cause;
-/// from any other trouble it was recovering.
+/// Returns the reason why a daemon is dead. If the daemon gave up, its last trouble is the reason.
+/// From any other trouble it would have recovered.
 fn why_gone(last: Option<String>) -> String {
     match last {
         Some(last) if last.starts_with(GIVEN_UP) => last,
-        Some(last) => format!("its daemon is gone, which said before: {last}"),
-        None => "its daemon is gone".to_owned(),
+        Some(last) => format!("its daemon is dead; its last trouble was: {last}"),
+        None => "its daemon is dead".to_owned(),
     }
 }
 
-/// The status that the server reports, with its processor time.
+/// Returns the status that the server reports, with the server's processor time.
 fn said(folder: &Folder, request: &ControlRequest) -> Option<Status> {
     let status = control::status(folder, request, WAIT_LIMIT)?;
     let cpu_ms = status.server_pid.and_then(cpu_ms);
     Some(Status { cpu_ms, ..status })
 }
 
-/// A process's processor time.
+/// The processor time of a process, in milliseconds.
 #[cfg(any(target_os = "linux", windows))]
 fn cpu_ms(pid: u32) -> Option<u64> {
     use farblock_bench::cpu::{CpuSource, OtherProcess};
     u64::try_from(OtherProcess::new(pid).ok()?.cpu_time().as_millis()).ok()
 }
 
-/// No server exists on this system.
+/// This system has no servers.
 #[cfg(not(any(target_os = "linux", windows)))]
 fn cpu_ms(_: u32) -> Option<u64> {
     None
@@ -158,7 +160,7 @@ pub(super) fn clean_up(folder: &Folder, force: bool) -> Result<(), StopError> {
     let settings = folder.read_json::<Settings>("settings.json");
     match (saved, settings) {
         (Some(saved), Some(settings)) => ways::clean_up(folder, &settings, &saved.state, force),
-        // The server died before it recorded what it had created.
+        // The server died before it recorded the objects that it had created.
         (None, Some(settings)) if force => {
             ways::clean_up(folder, &settings, &serde_json::Value::Null, force)
         }
@@ -257,8 +259,8 @@ fn table(all: &[Status]) -> String {
     format!("{}{between}{notes}", table.render(0))
 }
 
-/// Whether the server dropped its rights, and those it could not drop. `--json` says why a way
-/// keeps its rights.
+/// Whether the server has dropped its rights, and the rights that it could not drop. `--json` shows
+/// why a way keeps its rights.
 fn sandbox(confinement: Option<&Confinement>) -> (&'static str, &[String]) {
     match confinement {
         None => ("-", &[]),
@@ -290,7 +292,7 @@ mod tests {
     fn what_a_daemon_would_have_overcome_is_not_why_it_is_gone() {
         let said = |last: &str| why_gone(Some(last.to_owned()));
         assert_eq!(said("given up: nothing listens"), "given up: nothing listens");
-        assert!(said("nothing listens").starts_with("its daemon is gone, which said before: "));
-        assert_eq!(why_gone(None), "its daemon is gone");
+        assert!(said("nothing listens").starts_with("its daemon is dead; its last trouble was: "));
+        assert_eq!(why_gone(None), "its daemon is dead");
     }
 }

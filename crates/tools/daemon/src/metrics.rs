@@ -1,7 +1,7 @@
-//! Attachments in Prometheus' text format, for node_exporter's textfile collector. Most hosts run
-//! node_exporter already, so no daemon has to listen.
+//! Formats the states of attachments in Prometheus' text format, for node_exporter's textfile
+//! collector. Most hosts already run node_exporter, so farblock needs no daemon that listens.
 //!
-//! Labels are bounded: attachment names, paths, and reasons from a short list.
+//! The label values are bounded: attachment names, paths, and reasons from a short list.
 
 use super::status::{AttachmentState, Counts, Latency, Status};
 use farblock_block::latency_bound_us;
@@ -22,8 +22,8 @@ const PATH_STATES: [&str; 4] = ["connecting", "live", "reconnecting", "failed"];
 /// Prefix of all metric names.
 const PREFIX: &str = "farblock_host";
 
-/// Bounds of latencies. I/O that waits for a path takes seconds, so the bounds reach higher than a
-/// target's.
+/// The bounds of latency buckets, in microseconds. They reach higher than those of a target,
+/// because I/O that waits for a path takes seconds.
 const BOUNDS_US: std::ops::RangeInclusive<u64> = 8..=1 << 26;
 
 type Labels<'a> = Vec<(&'static str, &'a str)>;
@@ -117,7 +117,7 @@ fn latencies(text: &mut String, all: &[Status]) {
     }
 }
 
-/// Like [`family`], for histograms.
+/// As [`family`], for histograms.
 fn histograms<'a>(
     text: &mut String,
     name: &str,
@@ -156,7 +156,7 @@ fn path_labels<'a>(disk: &'a Status, path: &'a super::status::Path) -> Labels<'a
     vec![("name", &disk.offer.name), ("path", &path.url)]
 }
 
-/// All samples of one metric; nothing if there are none.
+/// Writes all samples of one metric. Writes nothing if there are none.
 fn family(text: &mut String, name: &str, kind: &str, help: &str, rows: &[Row<'_>]) {
     if rows.is_empty() {
         return;
@@ -168,7 +168,7 @@ fn family(text: &mut String, name: &str, kind: &str, help: &str, rows: &[Row<'_>
     }
 }
 
-/// Like [`family`], for a counter in milliseconds, shown in seconds.
+/// Like [`family`], but converts a counter from milliseconds to seconds.
 fn seconds<'a>(
     text: &mut String,
     name: &str,
@@ -184,14 +184,14 @@ fn seconds<'a>(
     }
 }
 
-/// One sample.
+/// Writes one sample.
 fn line(text: &mut String, name: &str, labels: &Labels<'_>, value: &str) {
     let labels: Vec<_> =
         labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
     let _ = writeln!(text, "{PREFIX}_{name}{{{}}} {value}", labels.join(","));
 }
 
-/// Escapes a label value, which may contain any characters.
+/// Escapes a label value, which may contain any character.
 fn escaped(value: &str) -> String {
     Plain(value).to_string().replace('\\', "\\\\").replace('"', "\\\"")
 }
@@ -265,7 +265,7 @@ mod tests {
         assert!(!text.contains("_seconds_bucket"), "what is not measured is told: {text}");
     }
 
-    /// The name, type, labels and help of each metric, as a page.
+    /// Formats the name, type, labels and help of each metric as a page.
     fn page(scrape: &str) -> String {
         let mut page = INTRODUCTION.to_owned();
         let lines: Vec<&str> = scrape.lines().collect();

@@ -1,5 +1,5 @@
-//! `farblock attach` with another address of an attached disk: adds a path to it, as the kernel's
-//! host does.
+//! `farblock attach` with another address of an attached disk adds a path to that disk, as the
+//! kernel's NVMe host does.
 
 use super::control::{self, Answer, ControlRequest};
 use super::folder::{Folder, Role};
@@ -11,11 +11,11 @@ use farblock_host::Url;
 use std::path::Path;
 use std::time::Duration;
 
-/// Time limit for connecting.
+/// Time limit for the connection of the new path.
 const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
-/// Adds the new addresses to the attachment of the same namespace. `None` if there is no such
-/// attachment, or no new address.
+/// Adds the new addresses to the attachment of the same namespace. Returns `None` if there is no
+/// such attachment, or no new address.
 pub(super) fn add(runtime: &Path, settings: &Settings) -> Result<Option<Offer>> {
     if settings.shared || settings.read_only {
         return Ok(None);
@@ -48,19 +48,22 @@ pub(super) fn add(runtime: &Path, settings: &Settings) -> Result<Option<Offer>> 
     Ok(None)
 }
 
-/// `None` if the address leads to another disk.
+/// Asks the server of an attachment to add a path. Returns `None` if the address leads to another
+/// disk.
 fn ask(folder: &Folder, url: &Url) -> Result<Option<Offer>> {
     let name = folder.name();
     let request = ControlRequest::AddPath { url: url.to_string() };
     let failed = |why: String| {
         let url = url.without_keys();
-        Failure::run(format_args!("{url} is no path to {name}, which is attached already: {why}"))
+        Failure::run(format_args!(
+            "cannot add {url} as a path to {name}, which is already attached: {why}"
+        ))
     };
     match control::ask(folder, &request, Some(WAIT_LIMIT)) {
         Ok(Answer::PathAdded(offer)) => Ok(Some(offer)),
         Ok(Answer::OtherNamespace) => Ok(None),
         Ok(Answer::Refused(StopError::Failed(why))) => Err(failed(why)),
-        Ok(_) => Err(failed("its server is of another version".to_owned())),
+        Ok(_) => Err(failed("its server has another version".to_owned())),
         Err(error) => Err(failed(format!("its server does not answer ({})", os(&error)))),
     }
 }

@@ -1,22 +1,23 @@
-//! The kernel's own NVMe host: a remote namespace as `/dev/nvmeXnY`, without a process of ours.
+//! The kernel's own NVMe host. It attaches a remote namespace as `/dev/nvmeXnY`, without a farblock
+//! process.
 //!
 //! **Purpose.** [`connect`] writes connection options to `/dev/nvme-fabrics`, as nvme-cli does, and
-//! finds the namespace's block device. The kernel reconnects on its own, and the disk outlives the
-//! calling process. Requires root and the module `nvme-tcp`.
+//! finds the namespace's block device. The kernel reconnects without help, and the disk outlives
+//! the calling process. This module requires root and the kernel module `nvme-tcp`.
 //!
-//! **Contract.** Options are validated before anything is written, with errors for people: a comma
-//! or line break in a name would add options. A kernel that lists its options (Linux 5.17) gets no
-//! others: an unknown option is refused, never left out. [`Connection::disconnect`] refuses while
-//! the disk is in use and names the users, unless forced. [`Connection::find`] finds an earlier
-//! connection again.
+//! **Contract.** The functions validate all options before they write anything, because a comma or
+//! line break in a name would add options. Errors are sentences for users. Linux 5.17 and later
+//! list the options that the kernel supports: an option that is not on this list is an error.
+//! [`Connection::disconnect`] refuses while the disk is in use and names the users, unless forced.
+//! [`Connection::find`] finds an earlier connection again.
 //!
-//! With the kernel's multipath, one namespace over several connections is one block device.
-//! Disconnecting one of them removes only a path, but is still refused while the disk is in use:
-//! this module does not judge how many paths suffice.
+//! With the kernel's multipath, one namespace over several connections is one block device. To
+//! disconnect one of them only removes a path. This module still refuses that while the disk is in
+//! use, because it does not judge how many paths suffice.
 //!
-//! No data passes through this module: it is a way to attach, not a frontend.
+//! No data pass through this module: it is a way to attach, not a frontend.
 //!
-//! **Not implemented.** TLS, discovery, and other transports than TCP.
+//! **Not implemented:** TLS, discovery, and transports other than TCP.
 
 use farblock_frontend::modules;
 use farblock_frontend::users::{self, Listed, User};
@@ -39,23 +40,23 @@ const CONTROLLERS: &str = "/sys/class/nvme";
 
 /// Maximum length of an NQN in bytes (NVMe Base 2.3, 4.7).
 pub const MAX_NQN_BYTES: usize = 223;
-/// Maximum size of the kernel's answer about a connection, or of its option list.
+/// Maximum size of the kernel's answer about a connection, or of its option list, in bytes.
 const MAX_ANSWER_BYTES: u64 = 4096;
 /// Time limit for a new controller's namespace to appear.
 const APPEAR_TIMEOUT: Duration = Duration::from_secs(20);
-/// Time limit for short-lived users of a disk, such as udev.
+/// Time limit for short-lived users of a disk, such as udev, to close it.
 const LOOKING: Duration = Duration::from_secs(2);
 /// Time limit for a controller's removal.
 const REMOVE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Polling interval.
 const STEP: Duration = Duration::from_millis(20);
 
-/// A secret for the kernel: `DHHC-1:…:`. Never shown, and cleared on drop.
+/// A secret for the kernel: `DHHC-1:…:`. It is never shown, and it is cleared on drop.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Zeroizing<String>);
 
 impl Secret {
-    /// Takes a secret in the form that nvme-cli also uses.
+    /// Wraps a secret in the form that nvme-cli also uses.
     #[must_use]
     pub fn new(text: Zeroizing<String>) -> Secret {
         Secret(text)
@@ -69,7 +70,7 @@ impl fmt::Debug for Secret {
 }
 
 /// The address and options of a connection, with the names of nvme-cli and the kernel. The kernel
-/// chooses for options that are `None`.
+/// chooses a value for each option that is `None`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
     /// The target's address.
@@ -90,17 +91,17 @@ pub struct Options {
     pub nr_io_queues: Option<u32>,
     /// Entries of an I/O queue.
     pub queue_size: Option<u32>,
-    /// Seconds between keep-alives. 0: none.
+    /// Seconds between keep-alives; 0 for none.
     pub keep_alive_tmo: Option<u32>,
     /// Seconds between reconnect attempts.
     pub reconnect_delay: Option<u32>,
-    /// Seconds until the kernel gives up a lost controller. -1: never.
+    /// Seconds until the kernel gives up a lost controller; -1 for never.
     pub ctrl_loss_tmo: Option<i32>,
-    /// Seconds after which requests to a lost controller fail. -1: never.
+    /// Seconds after which requests to a lost controller fail; -1 for never.
     pub fast_io_fail_tmo: Option<i32>,
-    /// Header digests.
+    /// Whether to use header digests.
     pub hdr_digest: bool,
-    /// Data digests.
+    /// Whether to use data digests.
     pub data_digest: bool,
     /// This host's secret (DH-HMAC-CHAP).
     pub dhchap_secret: Option<Secret>,
@@ -109,7 +110,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// The required options, and the kernel's defaults for all others.
+    /// Creates options with the required values, and the kernel's defaults for all others.
     #[must_use]
     pub fn new(traddr: IpAddr, trsvcid: u16, nqn: impl Into<String>, nsid: u32) -> Options {
         Options {
@@ -133,7 +134,7 @@ impl Options {
         }
     }
 
-    /// The options in the kernel's syntax, in order.
+    /// Returns the options in the kernel's syntax, in order. Fails if an option is invalid.
     fn words(&self) -> Result<Words, Error> {
         check_nqn("nqn", &self.nqn)?;
         self.hostnqn.as_deref().map_or(Ok(()), |nqn| check_nqn("hostnqn", nqn))?;
@@ -193,7 +194,7 @@ impl Options {
     }
 }
 
-/// Options in the kernel's syntax; cleared on drop, secrets included.
+/// Options in the kernel's syntax. All values are cleared on drop, because some are secrets.
 #[derive(PartialEq, Eq)]
 struct Words(Vec<(&'static str, String)>);
 
@@ -209,19 +210,19 @@ impl Drop for Words {
     }
 }
 
-/// Why the kernel's host failed. `Display` says what to do.
+/// The reason why the kernel's host failed. `Display` includes the remedy.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// An invalid option: its name, its value, why.
+    /// An invalid option: its name, its value, and the reason.
     Option(&'static str, String, &'static str),
     /// The kernel's NVMe over Fabrics host is missing or not loaded.
     NoModule,
-    /// Requires root.
+    /// The caller is not root.
     NotAllowed,
-    /// This kernel does not know an option.
+    /// This kernel does not support an option.
     UnknownOption(&'static str),
-    /// The kernel has this connection already.
+    /// The kernel already has this connection.
     Connected(String),
     /// The target is unreachable, or refused the connection.
     Target(String, io::Error),
@@ -229,9 +230,9 @@ pub enum Error {
     NoNamespace(String, u32),
     /// There is no such connection.
     NoConnection(String),
-    /// The disk is in use, by these users as far as visible. Nothing was changed.
+    /// The disk is in use by these users, as far as they are visible. Nothing has changed.
     InUse(PathBuf, Vec<User>),
-    /// Another kernel error, and the failed action.
+    /// Another kernel error, with the failed action.
     System(&'static str, io::Error),
 }
 
@@ -241,28 +242,31 @@ impl fmt::Display for Error {
             Error::Option(name, value, why) => write!(f, "{name} cannot be {value:?}: it {why}"),
             Error::NoModule => write!(
                 f,
-                "the kernel has no NVMe over TCP now: run 'modprobe {MODULE}' as root, or attach \
-                 another way if there is no such module"
+                "the kernel has not loaded NVMe over TCP: run 'modprobe {MODULE}' as root, or \
+                 attach another way if there is no such module"
             ),
             Error::NotAllowed => {
-                f.write_str("only root may use the kernel's NVMe host: run this as root")
+                f.write_str("only root can use the kernel's NVMe host: run this as root")
             }
             Error::UnknownOption(name) => write!(
                 f,
-                "this kernel's NVMe host does not know the option {name}: leave it out, or attach \
-                 another way"
+                "this kernel's NVMe host does not support the option {name}: leave it out, or \
+                 attach another way"
             ),
             Error::Connected(nqn) => write!(
                 f,
-                "the kernel is connected to {nqn} at that address already: 'nvme list-subsys' \
-                 shows where"
+                "the kernel is already connected to {nqn} at that address: 'nvme list-subsys' \
+                 shows the device"
             ),
             Error::Target(nqn, error) => write!(
                 f,
                 "the kernel cannot connect to {nqn}: {error}; its log ('dmesg') may say more"
             ),
             Error::NoNamespace(nqn, nsid) => {
-                write!(f, "{nqn} shows the kernel no namespace {nsid}: see what the target serves")
+                write!(
+                    f,
+                    "{nqn} has no namespace {nsid} for the kernel: check the target's namespaces"
+                )
             }
             Error::NoConnection(what) => write!(f, "the kernel has no connection to {what}"),
             Error::InUse(path, users) => {
@@ -275,20 +279,22 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// A connection of the kernel's. It survives a drop; [`Connection::disconnect`] closes it.
+/// A connection of the kernel. The connection survives a drop of this value;
+/// [`Connection::disconnect`] closes it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Connection {
-    /// The controller's number: 3 is `/dev/nvme3`.
+    /// The controller's number; for example, 3 is `/dev/nvme3`.
     pub instance: u32,
-    /// The subsystem, which tells this connection from a later one with the same number.
+    /// The NQN of the subsystem. It distinguishes this connection from a later one with the same
+    /// number.
     pub nqn: String,
-    /// The namespace.
+    /// The namespace ID.
     pub nsid: u32,
     /// The namespace's block device.
     pub device: PathBuf,
 }
 
-/// Makes the kernel connect, and waits for the namespace's block device.
+/// Makes the kernel connect, and waits until the namespace's block device exists.
 ///
 /// # Errors
 /// After an error no new connection remains.
@@ -299,13 +305,14 @@ pub fn connect(options: &Options) -> Result<Connection, Error> {
     check_known(&words, &known_options()?)?;
     let text = Zeroizing::new(emit(&words));
     file.write_all(text.as_bytes()).map_err(|error| refusal(&options.nqn, error))?;
-    let read = "read what the kernel says about the connection";
+    let read = "read the kernel's answer about the connection";
     let mut answer = String::new();
     file.take(MAX_ANSWER_BYTES)
         .read_to_string(&mut answer)
         .map_err(|error| Error::System(read, error))?;
-    let instance = parse_answer(&answer)
-        .ok_or_else(|| Error::System(read, io::Error::other(format!("it says {answer:?}"))))?;
+    let instance = parse_answer(&answer).ok_or_else(|| {
+        Error::System(read, io::Error::other(format!("the answer is {answer:?}")))
+    })?;
     let deadline = Instant::now() + APPEAR_TIMEOUT;
     loop {
         if let Some(device) = device_of(instance, options.nsid) {
@@ -323,8 +330,8 @@ pub fn connect(options: &Options) -> Result<Connection, Error> {
 }
 
 impl Connection {
-    /// Finds a connection by its controller's number and subsystem. If its namespace is missing at
-    /// the moment, `device` is used as given.
+    /// Finds a connection by its controller's number and subsystem. If the namespace is missing at
+    /// present, the result has `device` as given.
     ///
     /// # Errors
     /// If the controller does not exist, or its number now belongs to another subsystem.
@@ -337,7 +344,7 @@ impl Connection {
     }
 
     /// The controller's state in the kernel's words (`live`, `connecting`, …); `None` if the kernel
-    /// removed it.
+    /// has removed the controller.
     #[must_use]
     pub fn state(&self) -> Option<String> {
         self.is_there().then(|| shown(self.instance, "state")).flatten()
@@ -347,20 +354,20 @@ impl Connection {
         shown(self.instance, "subsysnqn").as_deref() == Some(&self.nqn)
     }
 
-    /// The disk's users: mounts, stacked devices, swap, and processes that have it open.
+    /// The disk's users: mounts, stacked devices, swap, and processes that have the disk open.
     #[must_use]
     pub fn users(&self) -> Vec<User> {
         users::of_block_device(&self.device)
     }
 
-    /// Flushes the device's writes to the target, and makes the kernel disconnect, if the disk is
-    /// not in use.
+    /// Flushes the device's writes to the target and makes the kernel disconnect, unless the disk
+    /// is in use.
     ///
-    /// With `force` this does not check: users of the disk get errors from then on, and lose
+    /// With `force`, this does not check for users. Users of the disk then get errors and lose
     /// unwritten data.
     ///
     /// # Errors
-    /// If the disk is in use, or does not exist any more.
+    /// If the disk is in use, or no longer exists.
     pub fn disconnect(&self, force: bool) -> Result<(), Error> {
         if !self.is_there() {
             return Err(Error::NoConnection(self.nqn.clone()));
@@ -368,14 +375,13 @@ impl Connection {
         // While this process has the device open exclusively, no process can mount it.
         let claim = if force { None } else { self.claim()? };
         if let Some(device) = &claim {
-            rustix::fs::fsync(device).map_err(|error| {
-                Error::System("write to the disk what is not there yet", error.into())
-            })?;
+            rustix::fs::fsync(device)
+                .map_err(|error| Error::System("flush the disk", error.into()))?;
         }
         remove(self.instance)
     }
 
-    /// Opens the device exclusively. `None` if the device does not exist any more.
+    /// Opens the device exclusively. Returns `None` if the device no longer exists.
     fn claim(&self) -> Result<Option<rustix::fd::OwnedFd>, Error> {
         let deadline = Instant::now() + LOOKING;
         // Mounts stay, but processes such as udev may close the device soon.
@@ -405,21 +411,21 @@ fn open() -> Result<File, Error> {
     })
 }
 
-/// The options that the kernel lists; empty on kernels that do not list them.
+/// Returns the options that the kernel lists; an empty text on kernels without such a list.
 fn known_options() -> Result<String, Error> {
     let mut known = String::new();
     match open()?.take(MAX_ANSWER_BYTES).read_to_string(&mut known) {
         Ok(_) => Ok(known),
-        // Before Linux 5.17 the file could be read only after connecting.
+        // Before Linux 5.17 the file is readable only after a connect.
         Err(error) => {
-            tracing::debug!("the kernel does not say which options it knows: {error}");
+            tracing::debug!("the kernel does not list its options: {error}");
             Ok(String::new())
         }
     }
 }
 
-/// `known` is `instance=-1,transport=%s,…,hdr_digest`. A kernel that lists no options (before Linux
-/// 5.17) cannot authenticate either.
+/// Checks the options against the kernel's list, which is `instance=-1,transport=%s,…,hdr_digest`.
+/// A kernel without a list (before Linux 5.17) does not support authentication.
 fn check_known(Words(words): &Words, known: &str) -> Result<(), Error> {
     let known: Vec<&str> =
         known.trim().split(',').map(|word| word.split('=').next().unwrap_or_default()).collect();
@@ -441,7 +447,7 @@ fn emit(Words(words): &Words) -> String {
     words.iter().map(word).collect::<Vec<_>>().join(",")
 }
 
-/// The controller's number in `instance=3,cntlid=1`.
+/// Returns the controller's number in `instance=3,cntlid=1`.
 fn parse_answer(answer: &str) -> Option<u32> {
     let word = |word: &str| word.strip_prefix("instance=")?.parse().ok();
     answer.trim().split(',').find_map(word)
@@ -451,7 +457,7 @@ fn refusal(nqn: &str, error: io::Error) -> Error {
     match Errno::from_io_error(&error) {
         Some(Errno::ALREADY) => Error::Connected(nqn.to_owned()),
         Some(Errno::PERM | Errno::ACCESS) => Error::NotAllowed,
-        // The fabrics module is loaded, but not the transport's, for which the kernel looked.
+        // The kernel has loaded the fabrics module, but has not found the transport's module.
         Some(Errno::INVAL) if !Path::new(TRANSPORT).exists() => Error::NoModule,
         _ => Error::Target(nqn.to_owned(), error),
     }
@@ -459,9 +465,9 @@ fn refusal(nqn: &str, error: io::Error) -> Error {
 
 fn check_nqn(name: &'static str, nqn: &str) -> Result<(), Error> {
     let why = if nqn.is_empty() || nqn.len() > MAX_NQN_BYTES {
-        "has to have 1 to 223 bytes"
+        "must have 1 to 223 bytes"
     } else if nqn.contains(',') {
-        "has a comma, which ends an option of the kernel's"
+        "has a comma, which separates the kernel's options"
     } else if nqn.chars().any(|c| c.is_control() || c.is_whitespace()) {
         "has spaces or control characters"
     } else {
@@ -485,7 +491,7 @@ fn shown(instance: u32, attribute: &str) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.trim_end().to_owned())
 }
 
-/// The block device of a controller's namespace, once it exists.
+/// Returns the block device of a controller's namespace, once the device exists.
 fn device_of(instance: u32, nsid: u32) -> Option<PathBuf> {
     let controller = Path::new(CONTROLLERS).join(format!("nvme{instance}"));
     for entry in fs::read_dir(controller).ok()?.flatten() {
@@ -503,9 +509,9 @@ fn device_of(instance: u32, nsid: u32) -> Option<PathBuf> {
     None
 }
 
-/// The name of a controller's namespace as a disk. With multipath a controller has paths
-/// (`nvme0c1n2` is a path of subsystem 0 over controller 1), and the subsystem has the disk
-/// (`nvme0n2`).
+/// Returns the name of the disk for an entry of a controller's folder. With multipath a controller
+/// has paths (`nvme0c1n2` is a path of subsystem 0 over controller 1), and the subsystem has the
+/// disk (`nvme0n2`).
 fn disk_name(name: &str, instance: u32) -> Option<String> {
     let (front, namespace) = name.strip_prefix("nvme")?.split_once('n')?;
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -515,13 +521,13 @@ fn disk_name(name: &str, instance: u32) -> Option<String> {
         .then(|| format!("nvme{subsystem}n{namespace}"))
 }
 
-/// Makes the kernel remove a controller, and waits until it has.
+/// Makes the kernel remove a controller, and waits until the controller has disappeared.
 fn remove(instance: u32) -> Result<(), Error> {
     let controller = Path::new(CONTROLLERS).join(format!("nvme{instance}"));
     fs::write(controller.join("delete_controller"), "1").map_err(|error| match error.kind() {
         io::ErrorKind::PermissionDenied => Error::NotAllowed,
         io::ErrorKind::NotFound => Error::NoConnection(format!("nvme{instance}")),
-        _ => Error::System("have the kernel disconnect", error),
+        _ => Error::System("make the kernel disconnect", error),
     })?;
     let deadline = Instant::now() + REMOVE_TIMEOUT;
     while controller.exists() && Instant::now() < deadline {
@@ -614,7 +620,7 @@ mod tests {
         let words = Options { data_digest: true, ..options() }.words().expect("in order");
         let refused = check_known(&words, known).expect_err("refused");
         assert!(matches!(refused, Error::UnknownOption("data_digest")), "{refused}");
-        // A kernel that lists no options is too old to authenticate.
+        // A kernel without a list of options is too old to authenticate.
         assert!(check_known(&words, "").is_ok());
         let words = Options { dhchap_secret: Some(secret("DHHC-1:00:A:")), ..options() }.words();
         let refused = check_known(&words.expect("in order"), "").expect_err("refused");

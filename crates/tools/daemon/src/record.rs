@@ -1,8 +1,8 @@
-//! Facts that a server writes down for its successor before it relies on them: the namespace's
+//! The records that a server writes for its successor before it relies on them: the namespace's
 //! identity, and the controllers that may still execute commands.
 //!
-//! Files of an older farblock are readable, and unknown keys are ignored. A file of a newer version
-//! is refused, since it would be understood only in part.
+//! This version can read the files of older versions, and ignores unknown keys. It refuses a file
+//! of a newer version, because it would not understand all of it.
 
 use super::claim::claim;
 use super::folder::Folder;
@@ -59,7 +59,7 @@ impl Identity {
     }
 }
 
-/// A missing value is fine, a malformed one is not.
+/// Parses an optional identifier. A missing value is valid, a malformed value is not.
 fn maybe<const N: usize>(text: Option<&str>) -> Option<Option<[u8; N]>> {
     text.map_or(Some(None), |text| bytes(text).map(Some))
 }
@@ -73,7 +73,8 @@ pub(super) struct Recorder {
 }
 
 impl Recorder {
-    /// `resume`: this server replaces one that had claimed the namespace.
+    /// Creates a recorder. `resume` says that this server replaces a server that had claimed the
+    /// namespace.
     pub(super) fn new(folder: &Folder, settings: &Settings, resume: bool) -> Recorder {
         let (folder, settings) = (folder.clone(), settings.clone());
         Recorder { folder, settings, claimed: AtomicBool::new(resume) }
@@ -82,10 +83,7 @@ impl Recorder {
     fn write(&self, file: &str, value: &impl Serialize) -> Result<(), String> {
         self.folder.write_json(file, value).map_err(|error| {
             let (path, error) = (self.folder.path(file), os(&error));
-            format!(
-                "cannot write {}, without which no other process could go on safely: {error}",
-                path.display()
-            )
+            format!("cannot write {}, which a successor would need: {error}", path.display())
         })
     }
 }
@@ -106,16 +104,16 @@ impl Record for Recorder {
     }
 }
 
-/// Why a file cannot be used.
+/// The reason why a file is unusable.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Unread {
     Missing,
-    /// The file is torn, or farblock did not write it.
+    /// The file is incomplete, or farblock did not write it.
     Broken(String),
     Newer(u64),
 }
 
-/// Reads a file, unless a newer version wrote it.
+/// Reads a file. Fails if a newer version wrote it.
 fn read(path: &Path) -> Result<Value, Unread> {
     let text = std::fs::read_to_string(path).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => Unread::Missing,
@@ -131,7 +129,7 @@ fn read(path: &Path) -> Result<Value, Unread> {
     }
 }
 
-/// The identity of an attachment's namespace.
+/// Reads the identity of an attachment's namespace.
 pub(super) fn known(folder: &Folder) -> Result<KnownNamespace, Unread> {
     let value = read(&folder.path(NAMESPACE))?;
     let identity: Identity =
@@ -139,8 +137,8 @@ pub(super) fn known(folder: &Folder) -> Result<KnownNamespace, Unread> {
     identity.known().ok_or_else(|| Unread::Broken("an identifier is malformed".to_owned()))
 }
 
-/// The records of an earlier server. `resume`: the disk is in use already, and must not be
-/// exchanged for another one.
+/// Reads the records of an earlier server. `resume` says that programs already use the disk: then
+/// the successor must not replace it by another disk.
 pub(super) fn predecessor(
     folder: &Folder,
     settings: &Settings,
@@ -148,7 +146,7 @@ pub(super) fn predecessor(
 ) -> Result<Predecessor, String> {
     let namespace = match resume.then(|| known(folder)).transpose() {
         Ok(namespace) => namespace,
-        // The user gave the UUID.
+        // The user has supplied the UUID.
         Err(Unread::Missing | Unread::Broken(_)) if settings.uuid.is_some() => None,
         Err(unread) => return Err(unknown(folder, &unread)),
     };
@@ -162,11 +160,11 @@ fn unknown(folder: &Folder, unread: &Unread) -> String {
     let (path, name) = (path.display(), folder.name());
     let why = match unread {
         Unread::Newer(version) => return newer(NAMESPACE, *version),
-        Unread::Missing => format!("{path} is missing (an older farblock wrote none)"),
+        Unread::Missing => format!("{path} is missing (old versions of farblock did not write it)"),
         Unread::Broken(error) => format!("{path} cannot be read ({error})"),
     };
     format!(
-        "{why}, so nobody can tell whether the namespace there is still the one that was attached: \
+        "{why}, so it is unknown whether the target still has the namespace that was attached: \
          end this attachment with `farblock detach {name} --force`, or attach it again as {name} \
          with --uuid"
     )
@@ -174,12 +172,12 @@ fn unknown(folder: &Folder, unread: &Unread) -> String {
 
 fn newer(file: &str, version: u64) -> String {
     format!(
-        "a newer farblock wrote {file} (version {version}, this one knows {VERSION}): attach the \
-         disk with that one"
+        "a newer farblock wrote {file} (version {version}, but this one supports {VERSION}): \
+         attach the disk with the newer one"
     )
 }
 
-/// The controllers that may still execute commands.
+/// Returns the controllers that may still execute commands.
 fn controllers(
     folder: &Folder,
     settings: &Settings,
@@ -192,14 +190,16 @@ fn controllers(
     lives(&path, settings)
 }
 
-/// The controllers in a file. If it is unreadable, assumes an unknown controller on every path,
-/// with the longest usual quiesce time.
+/// Returns the controllers in a file. If the file is unreadable, this assumes an unknown controller
+/// on every path, with the longest usual quiesce time.
 pub(super) fn lives(path: &Path, settings: &Settings) -> Result<Vec<ControllerLife>, String> {
     match lives_in(path) {
         Ok(lives) => Ok(lives),
         Err(Unread::Newer(version)) => Err(newer(CONTROLLERS, version)),
         Err(unread) => {
-            tracing::warn!("{CONTROLLERS}: {unread:?}; what was sent is given time to be over");
+            tracing::warn!(
+                "{CONTROLLERS}: {unread:?}; waiting until all earlier commands must have ended"
+            );
             Ok(assumed(settings))
         }
     }
@@ -212,7 +212,7 @@ pub(super) fn lives_in(path: &Path) -> Result<Vec<ControllerLife>, Unread> {
     lives.ok_or_else(|| Unread::Broken("a value is malformed".to_owned()))
 }
 
-/// The unknown controllers that may exist, one for each path.
+/// Returns the unknown controllers that may exist, one for each path.
 pub(super) fn assumed(settings: &Settings) -> Vec<ControllerLife> {
     let quiesce_time = assumed_time(settings);
     let life = |url: &farblock_host::Url| ControllerLife {
@@ -278,7 +278,8 @@ mod tests {
             let namespace = Some(namespace);
             assert_eq!(read, Predecessor { namespace, controllers: lives.clone() });
         }
-        // A new attachment may use another namespace, but must wait for these controllers.
+        // A new attachment may use another namespace, but must wait for the commands of these
+        // controllers.
         let read = predecessor(&recorder.folder, &settings(), false).expect("our own");
         assert_eq!(read, Predecessor { namespace: None, controllers: lives });
     }

@@ -1,9 +1,9 @@
 //! Stops the uses of a disk from the top down, like LVM's `blkdeactivate`: unmounts file systems,
 //! stops swap, and removes loop, device-mapper and RAID devices on it.
 //!
-//! It never kills a process that uses the disk: a busy step is retried. Each step runs in a
-//! separate process, as it can wait for the disk, and so for its target, for ever. This process
-//! does not wait past its deadline.
+//! This module never kills a process that uses the disk: it retries a busy step. Each step runs in
+//! a separate process, because it can wait for the disk, and so for the target, forever. This
+//! process does not wait past its deadline.
 
 use super::status::{Use, UseKind};
 use super::system;
@@ -17,18 +17,19 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// All block devices, including partitions, have a folder here.
+/// The folder with an entry for each block device, including partitions.
 const BLOCK_DEVICES: &str = "/sys/class/block";
 /// Maximum depth of stacked devices.
 const MAX_DEPTH: usize = 16;
 /// Polling interval while a step runs.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// Pause before busy uses are tried again.
+/// Pause before the next attempt to stop busy uses.
 const PAUSE: Duration = Duration::from_millis(250);
-/// Time limit for writing back.
+/// Time limit for writing back dirty data.
 const SYNC_TIME: Duration = Duration::from_secs(8);
 
-/// The disk's block device, if it has one, and the loop devices that others made on its file.
+/// Returns the disk's block device, if it has one, and the loop devices that other programs created
+/// on its file.
 fn devices(used: &Use) -> (Option<PathBuf>, Vec<PathBuf>) {
     let own = (used.kind == UseKind::Device).then(|| PathBuf::from(&used.path));
     let mut others = used.directory().map(loop_device::below).unwrap_or_default();
@@ -36,13 +37,13 @@ fn devices(used: &Use) -> (Option<PathBuf>, Vec<PathBuf>) {
     (own, others)
 }
 
-/// Stops the uses of a disk until none remains, or until the deadline. Returns the remaining users.
+/// Stops the uses of a disk until none remains or the deadline passes. Returns the remaining users.
 pub(super) fn release(used: &Use, deadline: Instant) -> Vec<User> {
     loop {
         let ((own, others), release) = (devices(used), Release { deadline });
         others.iter().for_each(|device| release.end_loop_device(device, 0));
         own.iter().for_each(|device| release.end_uses(device, 0));
-        // Copies of the file's mount, in other mount namespaces.
+        // Also unmount the copies of the file's mount in other mount namespaces.
         let mounts = users::mounts();
         let is_its = |mount: &&Mount| used.directory() == Some(&mount.mountpoint);
         if let Some(mount) = mounts.iter().rev().find(is_its) {
@@ -56,7 +57,8 @@ pub(super) fn release(used: &Use, deadline: Instant) -> Vec<User> {
     }
 }
 
-/// The users of the disk's block device, and the loop devices that others made on its file.
+/// Returns the users of the disk's block device, and the loop devices that other programs created
+/// on its file.
 fn users_of(used: &Use) -> Vec<User> {
     let (own, others) = devices(used);
     let users = own.iter().flat_map(|device| users::of_block_device(device));
@@ -64,8 +66,8 @@ fn users_of(used: &Use) -> Vec<User> {
     users.chain(others.iter().map(|device| User::kernel(what(device)))).collect()
 }
 
-/// Writes back dirty data of a disk and of the file systems stacked on it. False if that failed or
-/// took too long.
+/// Writes back the dirty data of a disk and of the file systems stacked on it. Returns false if
+/// this fails or takes too long.
 pub(super) fn sync(used: &Use) -> bool {
     let release = Release { deadline: Instant::now() + SYNC_TIME };
     // Sync all devices, even after a failure.
@@ -109,7 +111,7 @@ impl Release {
             if is_swap(&device) {
                 self.run("swapoff", &[device.as_os_str()]);
             }
-            // Mounts that propagation removed are gone by now.
+            // By now, propagation has removed the copies of these mounts.
             self.unmount_elsewhere(&number);
         }
     }
@@ -120,8 +122,8 @@ impl Release {
         }
     }
 
-    /// Unmounts a file system, after stopping everything that uses its files or is mounted below
-    /// it.
+    /// Unmounts a file system after it has stopped everything that uses its files or is mounted
+    /// below it.
     fn end_mount(&self, mounts: &[Mount], mount: &Mount, depth: usize) {
         let below = |path: &Path| path.starts_with(&mount.mountpoint);
         for device in loop_device::below(&mount.mountpoint) {
@@ -185,7 +187,7 @@ impl Release {
         self.finish(command)
     }
 
-    /// Runs a step. A step that is not done by the deadline keeps waiting in the kernel.
+    /// Runs a step. A step that has not finished by the deadline continues to wait in the kernel.
     fn finish(&self, mut command: Command) -> bool {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = match command.spawn() {
@@ -208,7 +210,7 @@ impl Release {
     }
 }
 
-/// `attachment unmount`: unmounts in this mount namespace or in another process's.
+/// Unmounts a path in this mount namespace, or in that of another process (`attachment unmount`).
 pub(super) fn unmount(path: &Path, of: Option<u32>) -> Result<()> {
     use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
     let failed = |error: std::io::Error| {
@@ -224,7 +226,7 @@ pub(super) fn unmount(path: &Path, of: Option<u32>) -> Result<()> {
     rustix::mount::unmount(path, flags).map_err(|error| failed(error.into()))
 }
 
-/// The folders of a device and its partitions, partitions first.
+/// Returns the folders of a device and its partitions, partitions first.
 fn folders(device: &Path) -> Vec<PathBuf> {
     let Some(name) = device.file_name() else { return Vec::new() };
     let whole = Path::new(BLOCK_DEVICES).join(name);
@@ -236,19 +238,19 @@ fn device_of(folder: &Path) -> Option<PathBuf> {
     Some(Path::new("/dev").join(folder.file_name()?))
 }
 
-/// `major:minor`
+/// Returns the number of a device, as `major:minor`.
 fn number_of(folder: &Path) -> Option<String> {
     Some(fs::read_to_string(folder.join("dev")).ok()?.trim_end().to_owned())
 }
 
-/// The devices stacked on a device.
+/// Returns the devices stacked on a device.
 fn holders(folder: &Path) -> Vec<PathBuf> {
     let holders = fs::read_dir(folder.join("holders")).into_iter().flatten().flatten();
     holders.map(|holder| Path::new("/dev").join(holder.file_name())).collect()
 }
 
-/// The loop devices on a device (`major:minor`), and on files of the file system in it, wherever
-/// that is mounted.
+/// Returns the loop devices on a device (`major:minor`), and those on files of the file system in
+/// that device, wherever it is mounted.
 fn loop_devices_above(number: &str, device: &Path) -> Vec<PathBuf> {
     let Some(number) = loops::number(number) else { return Vec::new() };
     let is_above =

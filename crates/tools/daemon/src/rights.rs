@@ -1,5 +1,5 @@
-//! Privileged operations on the kernel objects of an attachment. The server performs them, or a
-//! broker if the server dropped its rights (docs/decisions/0035).
+//! Privileged operations on the kernel objects of an attachment. The server performs them itself,
+//! or a broker does if the server has dropped its rights (docs/decisions/0035).
 
 use super::folder::Folder;
 use super::settings::Settings;
@@ -11,16 +11,16 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Name of this part on the command line; the attachment's folder follows.
+/// The name of the broker's process on the command line. The attachment's folder follows.
 pub(super) const PART: &str = "device";
 
-/// The privileged operations of one way. The implementation does not trust requests: it knows on
-/// its own which objects belong to this attachment.
+/// The privileged operations of one way to attach. The implementation does not trust requests: it
+/// determines itself which objects belong to this attachment.
 pub(super) trait Privileged: Send {
     type Request: Serialize + DeserializeOwned;
     type Answer: Serialize + DeserializeOwned;
 
-    /// Performs a request, with its descriptors. May return a descriptor with the answer.
+    /// Performs a request that has these descriptors. May return a descriptor with the answer.
     fn carry_out(
         &mut self,
         request: Self::Request,
@@ -28,7 +28,7 @@ pub(super) trait Privileged: Send {
     ) -> (Self::Answer, Option<OwnedFd>);
 }
 
-/// Where privileged operations run: in this process or in a broker.
+/// The place where privileged operations run: this process or a broker.
 pub(super) enum Rights<P: Privileged> {
     Own(Mutex<P>),
     Broker(Arc<Broker>),
@@ -45,7 +45,7 @@ impl<P: Privileged> Rights<P> {
     /// Performs a request.
     ///
     /// # Errors
-    /// One sentence for people, if the broker has exited.
+    /// One sentence for users, if the broker has exited.
     pub(super) fn ask(
         &self,
         request: P::Request,
@@ -61,11 +61,11 @@ impl<P: Privileged> Rights<P> {
         let request = serde_json::to_vec(&request).expect("our own types are JSON");
         let lent: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
         let answer = broker.ask(&request, &lent).map_err(|error| {
-            format!("the process with the rights for it does not answer: {}", os(&error))
+            format!("the privileged helper process does not answer: {}", os(&error))
         })?;
         let Message { bytes, mut descriptors } = answer;
         let answer = serde_json::from_slice(&bytes);
-        let answer = answer.map_err(|_| "the process with the rights for it is another version")?;
+        let answer = answer.map_err(|_| "the privileged helper process has another version")?;
         Ok((answer, descriptors.pop()))
     }
 }
@@ -73,7 +73,8 @@ impl<P: Privileged> Rights<P> {
 /// Runs the broker's process.
 pub(super) fn run(folder: Folder) -> Result<()> {
     let settings: Option<Settings> = folder.read_json("settings.json");
-    let settings = settings.ok_or_else(|| Failure::run("there are no settings to be read"))?;
+    let settings =
+        settings.ok_or_else(|| Failure::run("the settings of the attachment are unreadable"))?;
     ways::with_rights(&folder, &settings)
 }
 
@@ -81,7 +82,7 @@ pub(super) fn run(folder: Folder) -> Result<()> {
 pub(super) fn answer<P: Privileged>(mut way: P) -> Result<()> {
     broker::run(|request| {
         let Ok(wanted) = serde_json::from_slice(&request.bytes) else {
-            tracing::error!("the process that serves the disk asks for what there is not");
+            tracing::error!("the server sent an unknown request");
             return Message::new("null");
         };
         let (answer, descriptor) = way.carry_out(wanted, request.descriptors);

@@ -1,5 +1,5 @@
-//! The process that serves a disk: connects, offers the disk in one way, and reports to its
-//! supervisor.
+//! The process that serves a disk. It connects to the target, offers the disk in one way, and
+//! reports to its supervisor.
 
 mod clients;
 
@@ -28,16 +28,16 @@ use std::time::Duration;
 #[cfg(target_os = "linux")]
 use {super::args::As, farblock_command::broker::Broker};
 
-/// Interval between checks for remaining users while ending.
+/// Interval between checks for remaining users, after a request to end.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// Pause before a request retries a lock that another request holds.
 const OTHERS_TURN: Duration = Duration::from_millis(5);
-/// Time limit for a flush; after that the detach fails.
+/// Time limit for a flush. If it expires, the detach fails.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(30);
-/// As [`FLUSH_TIMEOUT`], for a forced detach, which then continues.
+/// As [`FLUSH_TIMEOUT`], for a forced detach, which continues when it expires.
 const FORCED_FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// State that a server saves for its successor.
+/// The state that a server saves for its successor.
 #[derive(Serialize, Deserialize, Clone)]
 pub(super) struct Saved {
     pub(super) offer: Offer,
@@ -46,9 +46,9 @@ pub(super) struct Saved {
 
 /// Events for the main thread.
 enum Event {
-    /// SIGTERM, SIGINT or the supervisor asks the server to end.
+    /// SIGTERM, SIGINT or the supervisor requests the server to end.
     Signal,
-    /// The supervisor has exited: no process would restart this server.
+    /// The supervisor has exited, so no process would restart this server.
     SupervisorGone,
     /// A broker has exited.
     #[cfg(target_os = "linux")]
@@ -61,7 +61,7 @@ enum Event {
     End,
 }
 
-/// State shared by the server's threads.
+/// The state that the server's threads share.
 pub(super) struct DaemonShared {
     name: String,
     settings: Settings,
@@ -70,15 +70,15 @@ pub(super) struct DaemonShared {
     disk: Option<Disk>,
     /// `None` after the detach.
     attached: Mutex<Option<Box<dyn Attached>>>,
-    /// Whether the thread that locked `attached` is detaching, which may take long.
+    /// Whether the thread that locked `attached` is detaching the disk, which may take long.
     detaching: AtomicBool,
     events: Mutex<Sender<Event>>,
-    /// Whether this server replaces one that died: the disk may be in use already.
+    /// Whether this server replaces a server that died: programs may use the disk already.
     resumed: bool,
     saved: Mutex<Saved>,
-    /// Why the state file could not be written.
+    /// The reason why the server could not write the state file.
     unsaved: Mutex<Option<String>>,
-    /// The trouble of a server whose broker has exited and cannot be replaced.
+    /// The trouble text after a broker has exited that cannot be replaced.
     unbrokered: Mutex<Option<String>>,
 }
 
@@ -89,7 +89,7 @@ const SETTINGS: &str = "settings.json";
 pub(super) fn run(folder: Folder) -> Result<()> {
     let channel = Channel::inherited().map_err(not_ours)?;
     let Some(lock) = folder.lock(Role::Server) else {
-        return Err(Failure::run(format_args!("{} has a server already", folder.name())));
+        return Err(Failure::run(format_args!("{} already has a server", folder.name())));
     };
     #[cfg(target_os = "linux")]
     let brokers = folder
@@ -108,7 +108,7 @@ pub(super) fn run(folder: Folder) -> Result<()> {
     let (order, kept) = channel
         .receive::<Order>()
         .map_err(not_ours)?
-        .ok_or_else(|| Failure::run("the supervisor ended before it said anything"))?;
+        .ok_or_else(|| Failure::run("the supervisor exited before it sent an order"))?;
     let offered = Offered {
         folder,
         order: &order,
@@ -145,7 +145,7 @@ pub(super) fn run(folder: Folder) -> Result<()> {
 }
 
 fn not_ours(_: std::io::Error) -> Failure {
-    Failure::usage("this is for `farblock attach` to run, not for people")
+    Failure::usage("only `farblock attach` can run this command")
 }
 
 /// Inputs of [`offer`].
@@ -157,10 +157,10 @@ struct Offered<'a> {
     broker: Option<Arc<Broker>>,
 }
 
-/// Why a disk cannot be offered.
+/// The reason why the server cannot offer a disk.
 struct Problem {
     sentence: String,
-    /// Whether the disk was connected and only this way to attach failed.
+    /// Whether the server had connected the disk and only this way to attach failed.
     is_ways: bool,
 }
 
@@ -214,9 +214,9 @@ fn offer(offered: Offered<'_>, events: Sender<Event>) -> Result<DaemonShared, Pr
         unbrokered,
     };
     match shared.save() {
-        // The disk is not in use yet.
+        // No program uses the disk yet.
         Err(sentence) if !resumed => Err(sentence.into()),
-        // A user of the disk must not lose it because of this error.
+        // Continue after this error: users must not lose the disk because of it.
         _ => Ok(shared),
     }
 }
@@ -254,7 +254,7 @@ fn serve(
     let mut channel = Arc::new(channel);
     watch_supervisor(&channel, events).map_err(cannot)?;
     let _watch = shared.disk.as_ref().map(|disk| watch_disk(disk, events));
-    // The size may have changed before this process started watching.
+    // The size may have changed before this process started to watch it.
     shared.show_size();
     let mut ending = None::<Vec<String>>;
     loop {
@@ -272,7 +272,7 @@ fn serve(
             Ok(Event::Changed(change)) => shared.changed(change, &channel),
             Ok(Event::SupervisorGone) => {
                 tracing::warn!(
-                    "the supervisor is gone: if this process dies, nobody starts another"
+                    "the supervisor is dead: if this process dies, no process restarts it"
                 );
             }
             #[cfg(target_os = "linux")]
@@ -283,7 +283,7 @@ fn serve(
             Err(RecvTimeoutError::Timeout) => {}
         }
         if shared.unsaved().is_some() && shared.save().is_ok() {
-            tracing::info!("saved {STATE}, after earlier attempts had failed");
+            tracing::info!("saved {STATE} after earlier failures");
         }
         if let Some(before) = &mut ending
             && shared.end_if_unused(before, &channel)
@@ -302,7 +302,7 @@ fn watch_disk(disk: &Disk, events: &Sender<Event>) -> Watch {
     })
 }
 
-/// Reports the end of a broker.
+/// Starts a thread that reports the exit of a broker.
 #[cfg(target_os = "linux")]
 fn watch_broker(broker: &Arc<Broker>, events: &Sender<Event>) -> Result<()> {
     let (broker, events) = (Arc::clone(broker), events.clone());
@@ -328,13 +328,13 @@ fn watch_supervisor(channel: &Arc<Channel>, events: &Sender<Event>) -> std::io::
 }
 
 impl DaemonShared {
-    /// Tells a supervisor about the offer, with the descriptor to keep.
+    /// Reports the offer to a supervisor, with the descriptor to keep.
     fn tell_ready(&self, channel: &Channel) -> std::io::Result<()> {
         let keep = self.lock().as_ref().and_then(|attached| attached.keep());
         channel.send(&Report::Ready(self.offer()), keep.as_ref())
     }
 
-    /// Hands the channel of a new supervisor to the main thread, which calls
+    /// Passes the channel of a new supervisor to the main thread, which calls
     /// [`DaemonShared::adopted`].
     #[cfg(target_os = "linux")]
     pub(super) fn adopt(&self, channel: Channel) {
@@ -345,10 +345,10 @@ impl DaemonShared {
     #[cfg(target_os = "linux")]
     fn adopted(&self, channel: Channel, events: &Sender<Event>) -> std::io::Result<Arc<Channel>> {
         let channel = Arc::new(channel);
-        // If that supervisor has exited already, its channel shows it.
+        // Ignore an error: if that supervisor has exited, the watch of its channel reports it.
         let _ = self.tell_ready(&channel);
         watch_supervisor(&channel, events)?;
-        tracing::warn!("another supervisor took the place of the one that is gone");
+        tracing::warn!("a new supervisor has replaced the dead one");
         Ok(channel)
     }
 
@@ -356,27 +356,28 @@ impl DaemonShared {
         self.attached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Exits for a restart with a new broker; continues to serve where a restart cannot work.
+    /// Exits, so that the supervisor restarts the server with a new broker. If a restart cannot
+    /// work, the server continues.
     #[cfg(target_os = "linux")]
     fn broker_gone(&self) {
-        let why = "the process with the rights that serving takes is gone";
-        // If no process keeps the descriptor of a mount, the mount breaks.
+        let why = "the privileged helper process is dead";
+        // If no process keeps the descriptor of a mount open, the mount breaks.
         let is_kept = || self.lock().as_ref().is_some_and(|attached| attached.keep().is_some());
         let goes_on = self.settings.way != As::Fuse || is_kept();
         if goes_on && self.folder.is_held(Role::Supervisor) {
-            tracing::error!("{why}: this one ends, to have both started anew");
-            // Exits as if killed: users of the disk wait for the successor.
+            tracing::error!("{why}: this process exits, so that the supervisor restarts both");
+            // Exit as if killed: users of the disk wait for the successor.
             std::process::exit(1);
         }
-        tracing::error!("{why}: this one serves on as long as it can");
+        tracing::error!("{why}: this process continues to serve without it");
         *self.unbrokered.lock().unwrap_or_else(PoisonError::into_inner) = Some(format!(
-            "{why}, and nobody starts another: detach it with --force, or end process {} (kill) \
+            "{why}, and cannot be restarted: detach the disk with --force, or kill process {} \
              and attach the disk again",
             std::process::id()
         ));
     }
 
-    /// The offer, with current values.
+    /// Returns the offer with current values.
     fn offer(&self) -> Offer {
         match self.attached.try_lock().as_deref() {
             Ok(Some(attached)) => {
@@ -403,7 +404,7 @@ impl DaemonShared {
         let written = self.folder.write_json(STATE, &*self.saved());
         let written = written.map_err(|error| {
             format!(
-                "cannot write {}, without which no other process could go on with the disk: {}",
+                "cannot write {}, which a successor would need: {}",
                 self.folder.path(STATE).display(),
                 os(&error)
             )
@@ -418,22 +419,24 @@ impl DaemonShared {
         written
     }
 
-    /// Starts measuring latencies, until the process exits: the next scrape may come at any time.
+    /// Starts to measure latencies, until the process exits: the time of the next scrape is
+    /// unknown.
     pub(super) fn measure(&self) {
         if let Some(disk) = &self.disk {
             disk.measure_latency(true);
         }
     }
 
-    /// Authenticates this host again on each connected path. Returns each path's error, if any.
+    /// Authenticates this host again on each connected path. Returns each path with its error, if
+    /// any.
     pub(super) fn authenticate(&self) -> Vec<(String, Option<String>)> {
         let Some(disk) = &self.disk else { return Vec::new() };
         let sentence = |url: &Url, error: farblock_host::Error| match error {
-            // This error names no address. A target that refuses the secret may just close the
-            // connection.
+            // The error contains no address, so add it. A target that refuses the secret may just
+            // close the connection.
             farblock_host::Error::Lost(_) => format!(
-                "{}, while it authenticated: {error}; farblock list says whether it connects again \
-                 with its secret",
+                "{} during the authentication: {error}; see farblock list for whether the path \
+                 reconnects with its secret",
                 url.address()
             ),
             _ => error.to_string(),
@@ -444,11 +447,13 @@ impl DaemonShared {
         disk.authenticate().into_iter().map(said).collect()
     }
 
-    /// Adds a path over another address, and saves it for a successor.
+    /// Adds a path over another address, and saves the address for a successor.
     pub(super) fn add_path(&self, url: &str) -> Answer {
         let failed = |sentence: String| Answer::Refused(StopError::Failed(sentence));
         let Some(disk) = &self.disk else {
-            return failed("its connections are the kernel's: nvme connect adds one".to_owned());
+            return failed(
+                "the kernel manages its connections: add one with nvme connect".to_owned(),
+            );
         };
         let url: Url = match url.parse() {
             Ok(url) => url,
@@ -459,27 +464,27 @@ impl DaemonShared {
             Err(farblock_host::Error::Namespace(_)) => return Answer::OtherNamespace,
             Err(error) => return failed(error.to_string()),
         }
-        tracing::warn!(path = %url.without_keys(), "a path was added");
+        tracing::warn!(path = %url.without_keys(), "added a path");
         let mut settings: Settings = self.folder.read_json(SETTINGS).unwrap_or_default();
         settings.urls.push(url);
         match self.folder.write_json(SETTINGS, &settings) {
             Ok(()) => Answer::PathAdded(self.offer()),
             Err(error) => failed(format!(
-                "the path is used, and cannot be written to {} ({}), so the next process would not \
-                 know it",
+                "the path is in use, but cannot be saved in {} ({}), so a restarted server would \
+                 not use it",
                 self.folder.path(SETTINGS).display(),
                 os(&error)
             )),
         }
     }
 
-    /// The current status. Never waits for a detach in progress.
+    /// Returns the current status. Does not wait for a detach in progress.
     pub(super) fn status(&self) -> Status {
         self.status_with(|attached| attached.users())
     }
 
-    /// Like [`DaemonShared::status`], without users, for frequent requests: finding users means
-    /// reading the open files of every process.
+    /// As [`DaemonShared::status`], but without users, for frequent requests: the search for users
+    /// reads the open files of every process.
     pub(super) fn status_without_users(&self) -> Status {
         self.status_with(|_| Vec::new())
     }
@@ -496,7 +501,7 @@ impl DaemonShared {
                 },
                 Err(TryLockError::Poisoned(_)) => break (Vec::new(), None, None),
                 Err(TryLockError::WouldBlock) if self.detaching.load(Ordering::Acquire) => {
-                    break (vec!["it is being detached".to_owned()], None, None);
+                    break (vec!["a detach is in progress".to_owned()], None, None);
                 }
                 // Another short request holds the lock.
                 Err(TryLockError::WouldBlock) => thread::sleep(OTHERS_TURN),
@@ -511,7 +516,7 @@ impl DaemonShared {
             (None, None) => (AttachmentState::Live, 0, None),
         };
         let supervised = self.folder.is_held(Role::Supervisor);
-        let unsupervised = "its supervisor is gone: nobody would start it again".to_owned();
+        let unsupervised = "its supervisor is dead: no process would restart its server".to_owned();
         Status {
             offer: self.offer(),
             state,
@@ -526,7 +531,7 @@ impl DaemonShared {
             paths: paths.into_iter().map(Into::into).collect(),
             pid: self.folder.pid().filter(|_| supervised),
             server_pid: Some(std::process::id()),
-            // The client can measure the processor time on its own.
+            // The client measures the processor time itself.
             cpu_ms: None,
             users,
             #[cfg(target_os = "linux")]
@@ -538,7 +543,7 @@ impl DaemonShared {
         }
     }
 
-    /// Detaches, unless the disk is in use and `force` is false. The caller must call
+    /// Detaches the disk, unless it is in use and `force` is false. The caller must call
     /// [`DaemonShared::end`] afterwards.
     pub(super) fn detach(&self, force: bool) -> Result<(), StopError> {
         let mut slot = self.lock();
@@ -563,11 +568,11 @@ impl DaemonShared {
         let users = attached.users();
         let is_used = !users.is_empty();
         StopError::if_used(users, force)?;
-        // Flush first, while the detach can still be refused.
+        // Flush first, while the server can still refuse the detach.
         self.flush(force)?;
         attached.stop(force)?;
         if let Err(error) = self.flush(force) {
-            tracing::error!("after the disk was detached: {error:?}");
+            tracing::error!("the flush after the detach failed: {error:?}");
         }
         if is_used {
             // The users of the disk may have commands in flight.
@@ -582,7 +587,7 @@ impl DaemonShared {
         let _ = self.events.lock().unwrap_or_else(PoisonError::into_inner).send(Event::End);
     }
 
-    /// Flushes all writes to the medium; with `force`, only for a short time.
+    /// Flushes all writes to the medium. With `force`, waits only for a short time.
     fn flush(&self, force: bool) -> Result<(), StopError> {
         let Some(disk) = &self.disk else { return Ok(()) };
         if disk.geometry().read_only {
@@ -600,8 +605,8 @@ impl DaemonShared {
         }
     }
 
-    /// Tries to detach after a request to end; true when done. Reports the obstacles when they
-    /// change.
+    /// Tries to detach after a request to end. Returns true when done. Reports the obstacles when
+    /// they change.
     fn end_if_unused(&self, before: &mut Vec<String>, channel: &Channel) -> bool {
         let in_the_way = match self.detach(false) {
             Ok(()) => return true,
@@ -609,7 +614,7 @@ impl DaemonShared {
             Err(StopError::Failed(sentence)) => vec![sentence],
         };
         if *before != in_the_way {
-            let line = format!("ends when nobody uses it any more: {}", in_the_way.join("; "));
+            let line = format!("the server ends after the last use: {}", in_the_way.join("; "));
             tracing::warn!("{line}");
             let _ = channel.send(&Report::Ending(line), None);
             *before = in_the_way;
@@ -628,15 +633,15 @@ impl DaemonShared {
                 tracing::info!("{line}");
                 let _ = channel.send(&Report::Status(line), None);
             }
-            // The user of the disk sees the next flush fail; the log has the reason.
+            // The log has the reason. After a loss, the next flush of a user fails.
             Change::Loss | Change::Contents | Change::Parts => {}
         }
     }
 }
 
 impl DaemonShared {
-    /// Shows the disk's size to its users, if it changed or a dead server may have shown another
-    /// one.
+    /// Shows the disk's size to its users if it changed, or if a dead server may have shown another
+    /// size.
     fn show_size(&self) {
         let Some(disk) = &self.disk else { return };
         let bytes = disk.geometry().capacity_bytes();
@@ -650,33 +655,33 @@ impl DaemonShared {
         match shown {
             Err(error) if is_new => {
                 let size = Size(bytes);
-                tracing::error!("the disk's new size, {size}, cannot be shown: {error}");
+                tracing::error!("cannot show the disk's new size, {size}, to its users: {error}");
             }
-            Err(error) => tracing::debug!("the disk's size cannot be shown: {error}"),
-            Ok(()) => tracing::info!("the disk has {} now", Size(bytes)),
+            Err(error) => tracing::debug!("cannot show the disk's size to its users: {error}"),
+            Ok(()) => tracing::info!("the disk's size is now {}", Size(bytes)),
         }
         if is_new {
             let offer = self.offer();
             self.saved().offer = offer;
-            // On failure the main loop retries.
+            // The main loop retries after a failure.
             let _ = self.save();
         }
     }
 }
 
 fn flush(disk: &Disk, patience: Duration) -> Result<(), String> {
-    let unknown = "it is not known that everything that was written is safe";
+    let unknown = "it is unknown whether all writes are durable";
     match disk.state() {
         DiskState::Waiting => {
             return Err(format!(
-                "the disk cannot be reached (farblock list says why), so {unknown}: wait until \
-                 it can, or detach with --force"
+                "the disk is unreachable (see farblock list), so {unknown}: wait until \
+                 it reconnects, or detach with --force"
             ));
         }
         DiskState::Dead => {
             return Err(format!(
-                "all paths were given up, so {unknown}, and waiting does not help: detach with \
-                 --force, and attach it again"
+                "the host has given up all paths, so {unknown}, and will not reconnect: detach \
+                 with --force, and attach it again"
             ));
         }
         _ => {}

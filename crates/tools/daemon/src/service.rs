@@ -13,7 +13,7 @@ use farblock_command::args::Global;
 use farblock_command::error::Failure;
 use farblock_command::error::Result;
 
-/// The service's name, for starting and stopping it.
+/// The service's name, with which users start and stop it.
 #[cfg(windows)]
 const NAME: &str = "farblock";
 
@@ -27,7 +27,7 @@ pub fn run(args: &ServiceArgs, global: &Global) -> Result<()> {
     }
 }
 
-/// The service's log file, since a service has no standard error.
+/// Opens the log file of the service, because a service has no standard error.
 #[cfg(windows)]
 pub fn log(args: &ServiceArgs) -> Option<std::fs::File> {
     match args.command {
@@ -36,18 +36,18 @@ pub fn log(args: &ServiceArgs) -> Option<std::fs::File> {
     }
 }
 
-/// Reports that services are only for Windows.
+/// Returns an error: services exist only on Windows.
 #[cfg(not(windows))]
 pub fn run(args: &ServiceArgs, _: &Global) -> Result<()> {
     let (ServiceCommand::Install | ServiceCommand::Remove | ServiceCommand::Run) = args.command;
     Err(Failure::usage(
-        "services are Windows's: with systemd, `systemctl enable --now farblock-attach@NAME` \
-         attaches at boot what /etc/farblock/attach.d/NAME.toml says, once \
+        "services are only for Windows: with systemd, `systemctl enable --now \
+         farblock-attach@NAME` attaches the disk of /etc/farblock/attach.d/NAME.toml at boot, once \
          contrib/systemd/farblock-attach@.service is in /etc/systemd/system",
     ))
 }
 
-/// No log file on this system.
+/// Returns `None`: this system has no service log.
 #[cfg(not(windows))]
 pub fn log(_: &ServiceArgs) -> Option<std::fs::File> {
     None

@@ -1,5 +1,5 @@
-//! The settings of an attachment: from the command line, from a TOML file with the same names, and
-//! as JSON for the server.
+//! The settings of an attachment. They come from the command line and from a TOML file with the
+//! same names, and the server reads them as JSON.
 
 use super::args::{As, AttachArgs, Timeout, in_words};
 use super::ways::HERE;
@@ -22,7 +22,8 @@ use uuid::Uuid;
 /// Maximum number of threads, as on the command line.
 const MAX_THREADS: u16 = 64;
 
-/// All settings of an attachment. The keys are the option names, with dashes or underscores.
+/// All settings of an attachment. The keys are the names of the options, with hyphens or
+/// underscores.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub(crate) struct Settings {
@@ -162,7 +163,7 @@ fn time_or_never<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Timeout>, 
 }
 
 impl Settings {
-    /// Reads the command line and the file that it names, if any.
+    /// Reads the command line, and the file that it names, if any.
     pub(crate) fn new(args: &AttachArgs, global: &Global) -> Result<Settings> {
         let mut settings = match (&args.config, &args.restore) {
             (Some(path), _) => read(path)?,
@@ -172,7 +173,7 @@ impl Settings {
                 let mut settings = read(&path)?;
                 if settings.name.as_ref().is_some_and(|other| other != name) {
                     return Err(Failure::usage(format_args!(
-                        "{}: name: it must be {name:?}, as the file's",
+                        "{}: name: it must be {name:?}, like the name of the file",
                         path.display()
                     )));
                 }
@@ -191,7 +192,7 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Overrides the file's values with the command line's.
+    /// Overrides values of the file with the options of the command line.
     fn take(&mut self, args: &AttachArgs, global: &Global) {
         fn over<T: Clone>(place: &mut Option<T>, given: &Option<T>) {
             if given.is_some() {
@@ -245,15 +246,17 @@ impl Settings {
         over(&mut self.congestion, &global.congestion);
     }
 
-    /// Checks that need no I/O.
+    /// Makes the checks that need no I/O.
     fn check(&self) -> Result<(), String> {
         if self.urls.is_empty() {
-            return Err("urls: there is none; write urls = [\"nvme+tcp://HOST/NQN?ns=1\"]".into());
+            return Err(
+                "urls: the list is empty; write urls = [\"nvme+tcp://HOST/NQN?ns=1\"]".into()
+            );
         }
         if let Some(url) = self.urls.iter().find(|url| url.subsystem.is_none()) {
             return Err(format!(
-                "{url} names no subsystem: write {url}/NQN; `farblock discover {}` lists what \
-                 there is",
+                "{url} names no subsystem: write {url}/NQN; `farblock discover {}` lists the \
+                 subsystems",
                 url.address()
             ));
         }
@@ -263,10 +266,10 @@ impl Settings {
             super::folder::check_name(name)?;
         }
         if self.reconnect_delay.is_some_and(|delay| delay.is_zero()) {
-            return Err("a reconnect delay of 0 would try without a pause: take 1s".into());
+            return Err("a reconnect delay of 0 would try without a pause: use 1s".into());
         }
         if self.threads.is_some_and(|threads| !(1..=MAX_THREADS).contains(&threads)) {
-            return Err(format!("threads: take 1 to {MAX_THREADS}"));
+            return Err(format!("threads: use 1 to {MAX_THREADS}"));
         }
         if self.socket.is_some() && self.listen.is_some() {
             return Err("socket and listen exclude each other: keep one".into());
@@ -281,7 +284,7 @@ impl Settings {
         if way != Auto && !HERE.contains(&way) {
             let names: Vec<String> = HERE.iter().map(|way| way.name()).collect();
             return Err(format!(
-                "{} is not a way to attach on this system: take --as auto or --as {}",
+                "{} is not a way to attach on this system: use --as auto or --as {}",
                 way.name(),
                 names.join(" or --as ")
             ));
@@ -289,17 +292,17 @@ impl Settings {
         let with_tls = |url: &Url| url.tcp.tls_key.is_some() || url.tcp.concatenate;
         let tls = self.tls_key.is_some() || self.concat || self.urls.iter().any(with_tls);
         if way == As::Nvme && tls {
-            return Err("--as nvme has no TLS, and without it nothing would be encrypted: take \
+            return Err("--as nvme does not support TLS, so nothing would be encrypted: use \
                         another way, or `nvme connect --tls` with the key in the kernel's keyring \
-                        (`--concat` without one)"
+                        (`--concat` without a key)"
                 .into());
         }
         let limits = |url: &Url| !url.dhchap_hashes.is_empty() || !url.dhchap_dhgroups.is_empty();
         let limited = !self.dhchap_hashes.is_empty() || !self.dhchap_dhgroups.is_empty();
         if way == As::Nvme && (limited || self.urls.iter().any(limits)) {
-            return Err("--as nvme has no dhchap-hashes and no dhchap-dhgroups, since the kernel \
-                        takes what the target chooses: leave them out, or take another way"
-                .into());
+            let error = "--as nvme does not support dhchap-hashes and dhchap-dhgroups, because the \
+                         kernel accepts the target's choice: leave them out, or use another way";
+            return Err(error.to_owned());
         }
         for (option, given, ways) in [
             ("socket", self.socket.is_some(), &[Nbd, VhostUser][..]),
@@ -316,7 +319,7 @@ impl Settings {
             if given && !ways.contains(&way) {
                 let names: Vec<String> = ways.iter().map(|way| way.name()).collect();
                 return Err(format!(
-                    "{option} means something only with --as {}: leave it out, or say so",
+                    "{option} is only for --as {}: leave it out, or choose that way",
                     names.join(" or --as ")
                 ));
             }
@@ -324,14 +327,14 @@ impl Settings {
         Ok(())
     }
 
-    /// Makes paths absolute: the daemon has another working directory.
+    /// Makes paths absolute, because the daemon has another working directory.
     fn absolute(&mut self) -> Result<()> {
         let own = [&mut self.socket, &mut self.mountpoint];
         let keys = [&mut self.dhchap_secret, &mut self.dhchap_ctrl_secret, &mut self.tls_key];
         let in_urls = self.urls.iter_mut().flat_map(|url| {
             [&mut url.dhchap_secret, &mut url.dhchap_ctrl_secret, &mut url.tcp.tls_key]
         });
-        // systemd credentials and keyring keys are not paths.
+        // Names of systemd credentials and of keys in a keyring are not paths.
         let is_file = |path: &&mut PathBuf| is_file(path);
         let keys = keys.into_iter().chain(in_urls).flatten().filter(is_file);
         for path in own.into_iter().flatten().chain(keys) {
@@ -373,7 +376,7 @@ impl Settings {
             policy: self.iopolicy.unwrap_or(usual.policy),
             uuid: self.uuid.map(Uuid::into_bytes),
             quiesce: self.quiesce.or(usual.quiesce),
-            // A mounted disk waits: an operator may repair the target.
+            // Do not give up a mounted disk: an operator may repair the target.
             breaches_max: usual.breaches_max,
         }
     }
@@ -382,18 +385,18 @@ impl Settings {
         self.engine.unwrap_or(EngineKind::Auto)
     }
 
-    /// The limit on busy-polling by event loops.
+    /// The limit on busy-polling by the event loops.
     pub(crate) fn spin(&self) -> Polling {
         self.spin.unwrap_or_default()
     }
 
-    /// Number of threads; 0: the machine decides.
+    /// Number of threads; 0 lets the machine decide.
     pub(crate) fn threads(&self) -> usize {
         self.threads.unwrap_or(0).into()
     }
 }
 
-/// The folder in which `--restore` looks for files.
+/// The folder with the files for `--restore`.
 pub(super) fn restored() -> Result<PathBuf> {
     let elsewhere = std::env::var_os("FARBLOCK_ATTACH_DIR").map(PathBuf::from);
     elsewhere.map_or_else(super::system::configurations, Ok)
@@ -453,7 +456,7 @@ mod tests {
         assert_eq!((host.nqn.as_str(), host.id.to_string().as_str()), ("nqn.2026-11.h:a", id));
         assert_eq!((settings.engine(), settings.spin().name()), (EngineKind::Portable, "latency"));
         assert_eq!(settings.way, As::Iscsi);
-        // The form that the server reads.
+        // The server reads this form.
         let json = serde_json::to_string(&settings).expect("JSON");
         let again: Settings = serde_json::from_str(&json).expect("our own");
         assert_eq!(again.disk_options(), options);

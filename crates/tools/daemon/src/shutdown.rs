@@ -1,9 +1,10 @@
 //! Stops the uses of a disk when its supervisor must end.
 //!
-//! During a shutdown the disk must outlive its users. systemd stops all services, this one
-//! included, before it unmounts manual mounts. So the supervisor waits until the other services
-//! have stopped, and then stops the uses itself. At its deadline it writes back as much as it can,
-//! reports the remaining users and detaches the disk by force, before systemd kills it.
+//! During a shutdown the disk must outlive its users. systemd stops all services, including this
+//! one, before it unmounts file systems that an administrator mounted. So the supervisor waits
+//! until the other services have stopped, and then stops the uses itself. At its deadline it writes
+//! back as much data as it can, logs the remaining users, and detaches the disk by force, before
+//! systemd kills it.
 
 use super::control::{self, ControlRequest};
 use super::folder::{Folder, Role};
@@ -14,22 +15,23 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A service waits this long for users. Its unit allows five minutes (TimeoutStopSec).
+/// Time limit for users if the supervisor is a service. Its unit allows five minutes
+/// (TimeoutStopSec).
 const SERVICE_TIME: Duration = Duration::from_secs(180);
-/// As [`SERVICE_TIME`], for a disk attached from a shell: systemd may kill the shell's scope after
-/// 45 seconds.
+/// As [`SERVICE_TIME`], for a disk that was attached from a shell: systemd may kill the shell's
+/// scope after 45 seconds.
 const SHELL_TIME: Duration = Duration::from_secs(30);
-/// Polling interval for users and stopping services.
+/// Polling interval for users and for services that stop.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// Time for one attempt to stop the uses, before checking other services again.
+/// Time for one attempt to stop the uses. Then the supervisor checks the other services again.
 const ROUND: Duration = Duration::from_secs(5);
 /// Time limit for the server's answer.
 const WAIT_LIMIT: Duration = Duration::from_secs(3);
 const FORCED_TIMEOUT: Duration = Duration::from_secs(30);
 const OWN_SERVICES: &str = "farblock-attach@";
 
-/// Makes sure that a stopping server exits in time. `is_service`: a service manager waits for the
-/// supervisor and finally kills it.
+/// Ensures that a server exits in time after a request to end. `is_service` says whether a service
+/// manager waits for the supervisor and finally kills it.
 pub(super) fn see_to_end(folder: &Folder, is_service: bool) {
     let stopping = is_stopping();
     let time = match (is_service, stopping) {
@@ -40,7 +42,7 @@ pub(super) fn see_to_end(folder: &Folder, is_service: bool) {
     };
     let deadline = Instant::now() + time;
     while folder.is_held(Role::Server) {
-        // `None`: a busy server on a busy machine did not answer in time.
+        // The status is `None` if a busy server did not answer in time.
         let status = status(folder);
         let now = Instant::now();
         if now >= deadline {
@@ -57,23 +59,23 @@ pub(super) fn see_to_end(folder: &Folder, is_service: bool) {
     }
 }
 
-/// Writes data back, reports the remaining users, and detaches the disk by force.
+/// Writes data back, logs the remaining users, and detaches the disk by force.
 fn end(folder: &Folder, status: Option<&Status>) {
     let written = match status.is_some_and(|status| release::sync(&status.offer.used)) {
-        true => "what they had written is safe",
-        false => "not all that they had written is safe",
+        true => "all of their writes are safe",
+        false => "some of their writes may be lost",
     };
     let users = match status {
         Some(status) => status.users.join("; "),
         None => "its server does not report the users".to_owned(),
     };
     tracing::error!(
-        "{} is detached by force, since it is still in use: {users}; {written}",
+        "detaching {} by force while it is still in use: {users}; {written}",
         folder.name()
     );
     let request = ControlRequest::Detach { force: true };
     if let Err(error) = control::ask(folder, &request, Some(FORCED_TIMEOUT)) {
-        tracing::error!("{} is not detached: {error}", folder.name());
+        tracing::error!("cannot detach {}: {error}", folder.name());
     }
 }
 
@@ -86,8 +88,8 @@ fn is_stopping() -> bool {
     systemctl(&["is-system-running"]).is_some_and(|said| said.trim() == "stopping")
 }
 
-/// Whether another service is stopping, which may still write to the disk. Services that wait for
-/// this one do not count.
+/// Whether another service is stopping. Such a service may still write to the disk. Services that
+/// wait for this one do not count.
 fn do_others_stop() -> bool {
     let jobs = systemctl(&["list-jobs", "--plain", "--no-legend"]).unwrap_or_default();
     is_any_stopping(&jobs)
@@ -97,12 +99,13 @@ fn is_any_stopping(jobs: &str) -> bool {
     jobs.lines().any(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
         let [_, unit, "stop", "running"] = words[..] else { return false };
-        // Scopes do not count: the shell that attached this disk waits for us in one.
+        // Scopes do not count: the scope of the shell that attached this disk waits for this
+        // process.
         unit.ends_with(".service") && !unit.starts_with(OWN_SERVICES)
     })
 }
 
-/// The output of systemctl; `None` without a working systemd.
+/// Returns the output of systemctl; `None` without a working systemd.
 fn systemctl(args: &[&str]) -> Option<String> {
     if !Path::new("/run/systemd/system").exists() {
         return None;

@@ -1,4 +1,4 @@
-//! `farblock attach` and the processes that it starts.
+//! `farblock attach`, and the processes that it starts.
 
 #[cfg(target_os = "linux")]
 use super::adopt;
@@ -33,7 +33,7 @@ const END_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Serialize, Deserialize)]
 struct Begin {
     resume: bool,
-    /// Whether a server exists whose supervisor has exited.
+    /// Whether a server still runs although its supervisor has exited.
     #[serde(default)]
     adopt: bool,
 }
@@ -48,7 +48,7 @@ pub fn run(args: &AttachArgs, global: &Global) -> Result<()> {
 }
 
 fn attach(args: &AttachArgs, global: &Global) -> Result<()> {
-    // First of all: no process started below may inherit this descriptor.
+    // Do this first: no process that this function starts may inherit this descriptor.
     let kept = if args.foreground { system::handed_over(KEPT) } else { None };
     let mut settings = Settings::new(args, global)?;
     let runtime = runtime(args.runtime.runtime_dir.as_deref())?;
@@ -57,7 +57,7 @@ fn attach(args: &AttachArgs, global: &Global) -> Result<()> {
     choose_namespace(&mut settings)?;
     leftover::sweep(&runtime);
     if let Some(offer) = more_paths::add(&runtime, &settings)? {
-        let note = (!global.quiet).then(|| format!("{} has another path", offer.name));
+        let note = (!global.quiet).then(|| format!("added a path to {}", offer.name));
         return Terminal { json: args.json, note, way_failed: false }.ready(&offer);
     }
     let place = Launch { runtime: &runtime, args, global };
@@ -79,10 +79,10 @@ fn attach(args: &AttachArgs, global: &Global) -> Result<()> {
             done => return done.map_err(|(failure, _)| failure),
         }
     }
-    Err(Failure::run(failed.unwrap_or_else(|| "there is no way to attach a disk".to_owned())))
+    Err(Failure::run(failed.unwrap_or_else(|| "no way to attach a disk works here".to_owned())))
 }
 
-/// Context of an attach.
+/// The context of an attach.
 struct Launch<'a> {
     runtime: &'a Path,
     args: &'a AttachArgs,
@@ -90,8 +90,8 @@ struct Launch<'a> {
 }
 
 impl Launch<'_> {
-    /// Attaches in one way. The error's flag says that only this way to attach failed, so another
-    /// may work.
+    /// Attaches in one way. The flag of the error says that only this way to attach failed, so
+    /// another way may work.
     fn attach(
         &self,
         settings: &Settings,
@@ -128,7 +128,7 @@ impl Launch<'_> {
     fn adopt(&self, folder: Folder, lock: Lock, terminal: &mut Terminal) -> Result<()> {
         terminal.note = (!self.global.quiet).then(|| {
             format!(
-                "{} is adopted: its supervisor was gone, and a new one takes the place; the disk \
+                "{} gets a new supervisor, because its old one is dead; the disk \
                  keeps its device, its users and its options",
                 folder.name()
             )
@@ -144,8 +144,8 @@ impl Launch<'_> {
     }
 }
 
-/// Clears or takes over leftovers of this name, and writes the settings. True if an earlier
-/// attachment continues.
+/// Clears or takes over leftovers with this name, and writes the settings. Returns true if this
+/// attach resumes an earlier attachment.
 fn prepare(folder: &Folder, settings: &Settings) -> Result<bool> {
     let resume = clear(folder, settings)?;
     if resume {
@@ -157,12 +157,13 @@ fn prepare(folder: &Folder, settings: &Settings) -> Result<bool> {
     Ok(resume)
 }
 
-/// A mount over the runtime directory would hide the attachments.
+/// Returns an error for a mountpoint in the runtime directory, because the mount would hide the
+/// attachments.
 fn check_mountpoint(settings: &Settings, runtime: &Path) -> Result<()> {
     let full = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
     match &settings.mountpoint {
         Some(path) if full(path).starts_with(full(runtime)) => Err(Failure::usage(format_args!(
-            "{} is where attachments are kept, so nothing can be mounted there: choose another \
+            "{} is in the directory of the attachments, where no mount is possible: choose another \
              --mountpoint, or none",
             path.display()
         ))),
@@ -170,7 +171,8 @@ fn check_mountpoint(settings: &Settings, runtime: &Path) -> Result<()> {
     }
 }
 
-/// Fills in the namespace of URLs without one, from another URL or from the target's only one.
+/// Sets the namespace of URLs without one. It is the namespace of another URL, or the only
+/// namespace of the target.
 fn choose_namespace(settings: &mut Settings) -> Result<()> {
     if settings.urls.iter().all(|url| url.namespace.is_some()) {
         return Ok(());
@@ -188,8 +190,8 @@ fn choose_namespace(settings: &mut Settings) -> Result<()> {
     Ok(())
 }
 
-/// Returns true if the caller can resume the attachment of dead processes: URLs and way are the
-/// same. Otherwise removes its leftovers, and returns false.
+/// Returns true if the caller can resume the attachment of dead processes, because the URLs and the
+/// way are the same. Otherwise removes its leftovers, and returns false.
 fn clear(folder: &Folder, settings: &Settings) -> Result<bool> {
     let Some(saved) = folder.read_json::<Saved>("state.json") else { return Ok(false) };
     let Some(before) = folder.read_json::<Settings>("settings.json") else { return Ok(false) };
@@ -197,19 +199,19 @@ fn clear(folder: &Folder, settings: &Settings) -> Result<bool> {
     if before.urls == settings.urls && before.way == settings.way {
         return match ways::users_of_broken(folder, &before).as_slice() {
             [] => Ok(true),
-            // A new device beside the old one would look like a repair, but the old one stays
-            // broken.
+            // Refuse: a new device beside the old one would look like a repair, but the old device
+            // stays broken.
             users => Err(Failure::run(format_args!(
-                "{name} broke when its processes died, and is still in use: {}; all that these \
-                 write is lost: unmount or close it, then attach {name} again",
+                "{name} broke when its processes died, but is still in use: {}; it loses all that \
+                 these write: unmount or close it, then attach {name} again",
                 users.join("; ")
             ))),
         };
     }
     ways::clean_up(folder, &before, &saved.state, false).map_err(|error| match error {
         StopError::InUse(users) => Failure::run(format_args!(
-            "another disk was attached as {name}, whose daemon is gone, and it is in use: {}; end \
-             that first, or choose another --name",
+            "the name {name} belongs to another disk whose daemon is dead, but which is in use: \
+             {}; stop that use first, or choose another --name",
             users.join("; ")
         )),
         StopError::Failed(sentence) => Failure::Run(sentence),
@@ -219,8 +221,8 @@ fn clear(folder: &Folder, settings: &Settings) -> Result<bool> {
     Ok(false)
 }
 
-/// Starts a supervisor that outlives this process, and waits until the disk can be used. The
-/// error's flag says that only this way to attach failed.
+/// Starts a supervisor that outlives this process, and waits until the disk is usable. The flag of
+/// the error says that only this way to attach failed.
 fn in_background(
     folder: &Folder,
     lock: Lock,
@@ -239,7 +241,7 @@ fn in_background(
     command.args(["attachment".as_ref(), "supervise".as_ref(), folder.0.as_os_str()]);
     command.stderr(log);
     system::make_daemon(&mut command);
-    // Do not wait for the child: it outlives us.
+    // Do not wait for the child, which outlives this process.
     let (channel, _) = Channel::start(command).map_err(failed)?;
     channel.send(&begin, Some(lock.descriptor())).map_err(failed)?;
     drop(lock);
@@ -281,7 +283,9 @@ pub fn part(args: PartArgs, global: &Global) -> Result<()> {
         ProcessPart::Loop { .. }
         | ProcessPart::Device { .. }
         | ProcessPart::Unmount { .. }
-        | ProcessPart::Keys { .. } => Err(Failure::usage("this system has none of that")),
+        | ProcessPart::Keys { .. } => {
+            Err(Failure::usage("this system does not support this command"))
+        }
     }
 }
 
@@ -291,7 +295,7 @@ fn supervise(folder: Folder, global: &Global) -> Result<()> {
     let begin = channel.receive::<Begin>().map_err(|_| not_ours())?;
     let Some((begin, Some(lock))) = begin else { return Err(not_ours()) };
     let lock = Lock::inherited(lock);
-    assert!(folder.is_held(Role::Supervisor), "what was handed over is the lock");
+    assert!(folder.is_held(Role::Supervisor), "the command passed the lock");
     system::begin_daemon().map_err(|error| Failure::run(os(&error)))?;
     let mut client = Client { channel: Some(Arc::new(channel)), way_failed: false };
     #[cfg_attr(not(target_os = "linux"), expect(unused_mut, reason = "nothing is adopted there"))]
@@ -321,7 +325,7 @@ struct Client {
 
 impl Audience for Client {
     fn ready(&mut self, offer: &Offer) -> Result<()> {
-        // If the client has exited, the disk works all the same.
+        // Ignore an error: if the client has exited, the disk still works.
         if let Some(channel) = self.channel.take() {
             let _ = channel.send(&Report::Ready(offer.clone()), None);
         }
@@ -337,10 +341,10 @@ impl Audience for Client {
     }
 }
 
-/// The reader of the command's output.
+/// The terminal or program that reads the command's output.
 struct Terminal {
     json: bool,
-    /// The chosen way, and why.
+    /// The chosen way, with the reason.
     note: Option<String>,
     way_failed: bool,
 }
@@ -359,7 +363,7 @@ impl Audience for Terminal {
             false => output::print(&format!("{}\n", offer.sentence())),
         };
         match printed {
-            // The output was closed, but the disk is attached.
+            // The reader has closed the output, but the disk is attached.
             Err(Failure::OutputClosed) => Ok(()),
             printed => printed,
         }

@@ -7,21 +7,21 @@ use farblock_wire::log::AnaState;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Prefix of [`Use::behind`] for a loop device on a file.
+/// The prefix of [`Use::behind`] for a loop device on a file.
 #[cfg(target_os = "linux")]
 pub(super) const LOOP_ON: &str = "loop on ";
 
-/// Where the disk can be used: a path or an address.
+/// The path or address under which programs use the disk.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
 pub(super) struct Use {
     pub(super) kind: UseKind,
     pub(super) path: String,
-    /// The object behind the path, such as a loop device's file.
+    /// The object behind the path, for example the file of a loop device.
     pub(super) behind: Option<String>,
 }
 
 impl Use {
-    /// The mount directory of the file, or of the file under a loop device.
+    /// The directory where the file is mounted, or the file under a loop device.
     #[cfg(target_os = "linux")]
     pub(super) fn directory(&self) -> Option<&std::path::Path> {
         let file = match self.kind {
@@ -31,7 +31,7 @@ impl Use {
         file.and_then(|file| std::path::Path::new(file).parent())
     }
 
-    /// No mounts on this system.
+    /// Returns `None`: this system has no such mounts.
     #[cfg(not(target_os = "linux"))]
     pub(super) fn directory(&self) -> Option<&std::path::Path> {
         None
@@ -81,7 +81,7 @@ pub(super) struct Status {
     pub(super) since_seconds: u64,
     /// The reason for a bad state.
     pub(super) trouble: Option<String>,
-    /// The operations that the target refuses although the disk is connected, and why.
+    /// The operations that the target refuses although the disk is connected, with the reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) refusal: Option<String>,
     pub(super) paths: Vec<Path>,
@@ -98,7 +98,7 @@ pub(super) struct Status {
     /// The busy-polling mode of the server's event loops.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) spin: Option<String>,
-    /// Latencies, if measured.
+    /// Latencies, if the server measures them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) latency: Option<Latency>,
 }
@@ -112,8 +112,8 @@ pub(super) struct Latency {
     pub(super) others: Counts,
 }
 
-/// A latency histogram. Each bucket's upper bound is twice that of the bucket before; the first is
-/// 1 µs, the last has none.
+/// A latency histogram. The first bucket's upper bound is 1 µs, and each further bound is twice the
+/// previous one. The last bucket has no upper bound.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Default, Debug)]
 pub(super) struct Counts {
     pub(super) sum_ns: u64,
@@ -135,7 +135,7 @@ pub(super) enum AttachmentState {
     Degraded,
     /// Every path is lost; I/O waits.
     Reconnecting,
-    /// Every path was given up; I/O fails.
+    /// The host has given up every path; I/O fails.
     Failed,
     /// The server died, and its successor is not ready yet; I/O waits where possible.
     Restarting,
@@ -222,14 +222,14 @@ impl From<PathStatus> for Path {
     }
 }
 
-/// The state of a disk, for how many seconds, and why.
+/// Returns the state of a disk, the number of seconds since it changed, and the reason.
 pub(super) fn of_disk(disk: &Disk) -> (AttachmentState, u64, Option<String>) {
     let paths = disk.paths();
-    // The disk's state is as old as the latest change of a path.
+    // The state of the disk changed with the latest change of a path.
     let since = paths.iter().map(|path| path.since).min().unwrap_or_default();
     let trouble = trouble(&paths);
     match disk.state() {
-        // Each connected target denies access (ANA), so I/O waits.
+        // Every connected target denies access (ANA), so I/O waits.
         DiskState::Live | DiskState::Degraded if disk.availability() != Availability::Ready => {
             (AttachmentState::Degraded, since.as_secs(), disk.trouble())
         }
@@ -247,25 +247,26 @@ pub(super) fn of_disk(disk: &Disk) -> (AttachmentState, u64, Option<String>) {
     }
 }
 
-/// The trouble of a disk that the host gave up, with the last error, whose cause may have passed.
+/// The trouble text of a disk that the host has given up, with the last error, which may be out of
+/// date.
 fn given_up(last: Option<String>) -> String {
     let last = last.map_or(String::new(), |last| format!("; before that: {last}"));
-    format!("it was given up, and is not tried any more: detach it, and attach it again{last}")
+    format!("the host has given up the disk: detach it, and attach it again{last}")
 }
 
-/// The sentence about targets that break the protocol again and again.
+/// Returns a sentence about targets that break the protocol repeatedly.
 pub(super) fn breaches(paths: &[PathStatus]) -> Option<String> {
     let of_path = |path: &PathStatus| {
         let (count, how) = path.breaches.as_ref().filter(|(count, _)| *count > 1)?;
         let url = path.url.without_keys();
-        Some(format!("{url} has broken the protocol {count} times, at last so: {how}"))
+        Some(format!("{url} has broken the protocol {count} times, most recently: {how}"))
     };
     let all: Vec<String> = paths.iter().filter_map(of_path).collect();
     (!all.is_empty())
-        .then(|| format!("{}; look at the log of that target, or update it", all.join("; ")))
+        .then(|| format!("{}; see the log of that target, or update it", all.join("; ")))
 }
 
-/// Why a disk is not well: the error of the path that was lost last.
+/// Returns the reason for a disk's bad state: the error of the path that was lost last.
 fn trouble(paths: &[PathStatus]) -> Option<String> {
     let lost = paths.iter().filter(|path| path.state != PathState::Live && path.error.is_some());
     lost.min_by_key(|path| path.since)?.error.clone()
@@ -318,7 +319,7 @@ mod tests {
         assert_eq!(breaches(std::slice::from_ref(&breaking)), None, "once is a mishap");
         breaking.breaches = Some((7, "it lies".to_owned()));
         let told = breaches(&[breaking]).expect("a sentence");
-        assert!(told.contains("broken the protocol 7 times, at last so: it lies"), "{told}");
+        assert!(told.contains("broken the protocol 7 times, most recently: it lies"), "{told}");
         // The path has recovered from its error.
         assert_eq!(trouble(&[path(PathState::Live, 1, "a pause")]), None);
     }

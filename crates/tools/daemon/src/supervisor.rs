@@ -1,4 +1,4 @@
-//! The supervisor: runs a server, and restarts it if it dies.
+//! The supervisor, which runs a server and restarts it if it dies.
 //!
 //! ```text
 //! Starting -- ready --> Serving -- died --> Waiting -- pause over --> Restarting -- ready --+
@@ -8,9 +8,9 @@
 //!                       v                       v
 //!                      end (detached)         end (error: for longer than ctrl-loss-timeout)
 //! ```
-//! It only waits, and keeps what a successor needs (docs/decisions/0011). It has no connection and
-//! handles no data, so little can kill it. One thread decides; each other thread waits for one
-//! event and passes it on.
+//! The supervisor only waits, and keeps the descriptor that a successor of the server needs
+//! (docs/decisions/0011). It has no connection and handles no data, so few causes can kill it. One
+//! thread makes all decisions. Each other thread waits for one kind of event and passes it on.
 
 use super::folder::{Folder, Lock, Role};
 use super::messages::{Order, Report};
@@ -29,29 +29,30 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A server that had served for a while is restarted without a pause.
+/// The pause before the restart of a server that had served for a while.
 const FIRST_PAUSE: Duration = Duration::ZERO;
-/// The second pause; each later one doubles.
+/// The second pause. Each later pause is twice the previous one.
 const SECOND_PAUSE: Duration = Duration::from_millis(100);
 const MAX_PAUSE: Duration = Duration::from_secs(10);
 /// Interval between checks of the log's size.
 const LOG_LOOK_EVERY: Duration = Duration::from_secs(600);
-/// Time limit for a server's exit after it closed everything.
+/// Time limit for a server's exit after it has closed everything.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
-/// Grace period for a server that must end before it is ready: it may be creating a device.
+/// Grace period for a server that must end before it is ready, because it may be creating a device.
 const START_TIMEOUT: Duration = Duration::from_secs(1);
 /// Polling interval for the server's exit.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// The name under which systemd keeps the descriptor for the next supervisor.
 pub(super) const KEPT: &str = "farblock-connection";
-/// A server that served for this long resets the pause.
+/// The pause starts again from [`FIRST_PAUSE`] after a server that served for this long.
 const WELL_AFTER: Duration = Duration::from_secs(10);
 
-/// Receives the outcome of the first server.
+/// Receives the result of the first server.
 pub(super) trait Audience {
     fn ready(&mut self, offer: &Offer) -> Result<()>;
 
-    /// The disk was connected, but this way to attach failed. The error follows in another call.
+    /// The server had connected the disk, but this way to attach failed. Another call returns the
+    /// error.
     fn way_failed(&mut self) {}
 
     /// A channel that shows when the client stops waiting.
@@ -60,7 +61,7 @@ pub(super) trait Audience {
     }
 }
 
-/// See the module documentation.
+/// The supervisor of an attachment; see the module documentation.
 pub(super) struct Supervisor<'a> {
     folder: Folder,
     lock: Lock,
@@ -69,21 +70,21 @@ pub(super) struct Supervisor<'a> {
     events: Receiver<Event>,
     /// A sender for the threads that wait for events.
     sender: Sender<Event>,
-    /// Gives up after this time without a working server.
+    /// The time without a working server after which the supervisor gives up.
     patience: Option<Duration>,
-    /// The descriptor for the next server. systemd keeps a copy for the next supervisor if this is
-    /// a service.
+    /// The descriptor for the next server. If this process is a service, systemd keeps a copy for
+    /// the next supervisor.
     kept: Option<Descriptor>,
     /// The channel to a server that another supervisor started.
     adopted: Option<Channel>,
-    /// The supervisor received a request to end.
+    /// Whether the supervisor has received a request to end.
     ending: bool,
-    /// At least one server was ready.
+    /// Whether at least one server was ready.
     was_ready: bool,
     program: PathBuf,
 }
 
-/// How a server ended.
+/// The way in which a server ended.
 enum End {
     Detached,
     Died {
@@ -93,25 +94,25 @@ enum End {
     },
 }
 
-/// How a server's process exited.
+/// The way in which a server's process exited.
 enum Ended {
     With(ExitStatus),
-    /// The process was not a child of this one.
+    /// The process has exited, but was not a child of this process.
     Unseen,
     Not,
 }
 
-/// Prefix of the trouble when a supervisor gives up.
+/// The prefix of the trouble text after a supervisor has given up.
 pub(super) const GIVEN_UP: &str = "given up: ";
 
 /// Events for the supervisor's thread.
 enum Event {
     Signal,
-    /// The client stopped waiting for the disk.
+    /// The client no longer waits for the disk.
     AudienceGone,
-    /// A report of the server, with the descriptor to keep.
+    /// A report from the server, with the descriptor to keep.
     Report(Report, Option<Descriptor>),
-    /// The server closed its channel: it is exiting.
+    /// The server has closed its channel, because it is exiting.
     ServerGone,
 }
 
@@ -142,7 +143,7 @@ impl<'a> Supervisor<'a> {
         })
     }
 
-    /// Takes the descriptor that systemd kept when a supervisor and its server were both killed.
+    /// Takes the descriptor that systemd kept after it had killed a supervisor and its server.
     pub(super) fn take_back(&mut self, kept: Option<Descriptor>) {
         self.kept = kept;
     }
@@ -153,7 +154,7 @@ impl<'a> Supervisor<'a> {
         let channel = super::adopt::channel(&self.folder).map_err(|error| {
             let (name, error) = (self.folder.name(), os(&error));
             Failure::run(format_args!(
-                "{name} is attached already, and its server does not take another supervisor \
+                "{name} is already attached, and its server does not accept another supervisor \
                  ({error}): detach it, or try again"
             ))
         })?;
@@ -161,12 +162,13 @@ impl<'a> Supervisor<'a> {
         Ok(())
     }
 
-    /// Supervises until the disk is detached. `resume`: continue the work of a dead server.
+    /// Supervises until the disk is detached. `resume` says that the first server continues the
+    /// work of a dead server.
     pub(super) fn run(mut self, mut resume: bool, audience: &mut dyn Audience) -> Result<()> {
         let mut pause = FIRST_PAUSE;
         let mut dead_since = None;
         if !resume && self.kept.take().is_some() {
-            // The descriptor belonged to an attachment that no longer exists.
+            // The descriptor belongs to an attachment that no longer exists.
             self.notifier.forget(KEPT);
         }
         if let Some(channel) = audience.channel() {
@@ -210,7 +212,7 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Removes objects of a server that died before it could report them.
+    /// Removes the objects of a server that died before it reported them.
     fn clear_away(&self) {
         let settings = self.folder.read_json::<Settings>("settings.json");
         let Some(settings) = settings.filter(|_| !self.folder.is_held(Role::Server)) else {
@@ -218,11 +220,11 @@ impl<'a> Supervisor<'a> {
         };
         let cleared = ways::clean_up(&self.folder, &settings, &serde_json::Value::Null, true);
         if let Err(error) = cleared {
-            tracing::warn!("something is left: {error:?}");
+            tracing::warn!("cannot remove the remains of the server: {error:?}");
         }
     }
 
-    /// Records why there is no server.
+    /// Records the reason why no server runs.
     fn trouble(&self, why: &str) {
         tracing::error!("{why}");
         self.notifier.status(&format!("restarting: {why}"));
@@ -234,20 +236,21 @@ impl<'a> Supervisor<'a> {
     /// Runs one server until it exits.
     fn run_server(&mut self, resume: bool, audience: &mut dyn Audience) -> Result<End> {
         let failed = |error: io::Error| {
-            Failure::run(format_args!("cannot start a process to serve: {}", os(&error)))
+            Failure::run(format_args!("cannot start a server process: {}", os(&error)))
         };
         let (channel, mut child) = self.server(resume).map_err(failed)?;
         self.watch_server(&channel).map_err(failed)?;
         let (mut why, mut ready, mut detached) = (None, None, false);
         loop {
-            // Kill a server that was never ready: it has no users, and may be waiting for a target.
+            // Kill a server that was never ready: it has no users, and may wait for a target
+            // without end.
             let give_up = self.ending && !self.was_ready && !resume;
             let look = if give_up { START_TIMEOUT } else { LOG_LOOK_EVERY };
             let event = self.events.recv_timeout(look);
             self.folder.bound_log();
             match event {
                 Err(RecvTimeoutError::Timeout) if give_up => {
-                    // A kill error means that the server is dead, which is noticed later.
+                    // A kill error means that the server is dead, which the loop detects later.
                     child.iter_mut().for_each(|child| drop(child.kill()));
                 }
                 Err(RecvTimeoutError::Timeout) => {}
@@ -274,27 +277,27 @@ impl<'a> Supervisor<'a> {
         let died = match self.wait_for(&mut child).map_err(failed)? {
             _ if detached => return Ok(End::Detached),
             Ended::With(status) if status.success() => return Ok(End::Detached),
-            Ended::With(status) => format!("the process that served it died ({status})"),
-            Ended::Unseen => "the process that served it died".to_owned(),
-            Ended::Not => "the process that served it does not end".to_owned(),
+            Ended::With(status) => format!("the server died ({status})"),
+            Ended::Unseen => "the server died".to_owned(),
+            Ended::Not => "the server does not exit".to_owned(),
         };
         let why = why.unwrap_or(died);
         Ok(End::Died { why, ready })
     }
 
-    /// The adopted server, or a new one with the order to serve.
+    /// Returns the adopted server, or a new server that has the order to serve.
     fn server(&mut self, resume: bool) -> io::Result<(Arc<Channel>, Option<Child>)> {
         if let Some(channel) = self.adopted.take() {
             return Ok((Arc::new(channel), None));
         }
         let (channel, child) = self.spawn()?;
-        // A send error means that the server died, which is noticed later.
+        // A send error means that the server died, which the loop detects later.
         let _ = channel.send(&Order::serve(resume), self.kept.as_ref());
         Ok((channel, Some(child)))
     }
 
-    /// Waits for the exit of a server that closed its channel, but not for ever: the kernel may
-    /// hold it up because of the descriptor kept here.
+    /// Waits until a server that closed its channel has exited, up to a time limit: the kernel may
+    /// delay the exit because this process keeps the descriptor.
     fn wait_for(&self, server: &mut Option<Child>) -> io::Result<Ended> {
         let deadline = Instant::now() + END_TIMEOUT;
         loop {
@@ -318,7 +321,7 @@ impl<'a> Supervisor<'a> {
         kept: Option<Descriptor>,
         audience: &mut dyn Audience,
     ) -> Result<()> {
-        // A resumed server sends the same descriptor again: keep it once.
+        // A resumed server sends the same descriptor again: keep only one copy.
         self.kept = kept;
         if let Some(kept) = &self.kept {
             self.notifier.store(KEPT, kept);
@@ -331,13 +334,13 @@ impl<'a> Supervisor<'a> {
             self.notifier.ready(&offer.sentence());
             audience.ready(offer)?;
         } else {
-            tracing::warn!("the disk is served again");
+            tracing::warn!("a new server serves the disk");
             self.notifier.status("live");
         }
         Ok(())
     }
 
-    /// Starts a server. Returns the channel to it.
+    /// Starts a server. Returns the channel to the server.
     fn spawn(&self) -> io::Result<(Arc<Channel>, Child)> {
         let mut command = again(&self.program, self.global);
         command.args(["attachment".as_ref(), "serve".as_ref(), self.folder.0.as_os_str()]);
@@ -346,14 +349,14 @@ impl<'a> Supervisor<'a> {
         Ok((Arc::new(channel), child))
     }
 
-    /// Asks a server to exit as soon as no process uses the disk.
+    /// Requests a server to exit as soon as no process uses the disk.
     fn end(&mut self, server: &Channel) {
         #[cfg(target_os = "linux")]
         if self.was_ready && !self.ending {
             self.see_to_end();
         }
         self.ending = true;
-        // A send error means that the server is dead, which is noticed later.
+        // A send error means that the server is dead, which the loop detects later.
         let _ = server.send(&Order::end(), None);
     }
 
@@ -363,7 +366,7 @@ impl<'a> Supervisor<'a> {
         let (folder, is_service) = (self.folder.clone(), self.notifier.is_service());
         let see = move || super::shutdown::see_to_end(&folder, is_service);
         if let Err(error) = thread::Builder::new().name("shutdown".to_owned()).spawn(see) {
-            tracing::warn!("nobody ends the uses of the disk: {}", os(&error));
+            tracing::warn!("cannot stop the uses of the disk: {}", os(&error));
         }
     }
 
@@ -378,7 +381,7 @@ impl<'a> Supervisor<'a> {
         thread::Builder::new().name("server".to_owned()).spawn(watch).map(drop)
     }
 
-    /// Watches for the end of the client, which sends nothing more.
+    /// Watches for the exit of the client, which sends no more messages.
     fn watch_audience(&self, channel: Arc<Channel>) -> io::Result<()> {
         let sender = self.sender.clone();
         let watch = move || {
@@ -393,7 +396,8 @@ impl<'a> Supervisor<'a> {
         let until = Instant::now() + pause;
         loop {
             match self.events.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                // The next server gets the order: only a server knows whether the disk is in use.
+                // Pass the request to the next server: only a server can find out whether the disk
+                // is in use.
                 Ok(Event::Signal) => self.ending = true,
                 Ok(_) => {}
                 Err(_) => return,
@@ -402,7 +406,7 @@ impl<'a> Supervisor<'a> {
     }
 }
 
-/// A command that runs this program again, with the same global options.
+/// Creates a command that runs this program again, with the same global options.
 pub(super) fn again(program: &Path, global: &Global) -> Command {
     let mut command = Command::new(system::program(program));
     command.args((0..global.verbose).map(|_| "--verbose"));

@@ -1,8 +1,8 @@
 //! Refuses swap on an attached disk. The server needs memory to send swapped pages, but the kernel
-//! waits for that disk to free memory, and the machine hangs.
+//! waits for this disk before it can free memory. The machine then hangs.
 //!
 //! The kernel cannot refuse swap on a device. So the supervisor, which keeps its rights, watches
-//! the kernel's swap table and runs swapoff while such swap is still empty.
+//! the kernel's table of swap devices, and runs swapoff while the swap is still empty.
 
 use super::folder::Folder;
 use super::server::Saved;
@@ -16,32 +16,32 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 
-/// The kernel itself serves these disks.
+/// The way whose disks the kernel itself serves, so that swap on them is safe.
 const SAFE_WAY: &str = "nvme";
 
-/// The reason, for the log and for people.
-const WHY: &str = "a machine that swaps to a disk which a process of its own serves hangs when it \
+/// The reason, for the log and for users.
+const WHY: &str = "a machine that swaps to a disk which one of its processes serves hangs when it \
                    is short of memory";
 /// The advice for the user.
 const ADVICE: &str = "run `swapoff` and swap to a local disk: a machine that swaps to a disk \
-                      which a process of its own serves hangs when it is short of memory";
+                      which one of its processes serves hangs when it is short of memory";
 
-/// Removes swap on the disk from now on.
+/// Starts a thread that removes swap on the disk from now on.
 pub(super) fn refuse(folder: &Folder) {
     let folder = folder.clone();
     let watch = move || {
         if let Err(error) = watch(&folder) {
-            tracing::warn!("swap on this disk is not noticed any more: {error}");
+            tracing::warn!("cannot detect swap on this disk any more: {error}");
         }
     };
     let thread = thread::Builder::new().name("swap".to_owned()).spawn(watch);
     if let Err(error) = thread {
-        tracing::warn!("swap on this disk is not noticed: {error}");
+        tracing::warn!("cannot detect swap on this disk: {error}");
     }
 }
 
 fn watch(folder: &Folder) -> io::Result<()> {
-    // The kernel reports changes since this open.
+    // The kernel reports the changes after this open.
     let table = File::open(SWAPS)?;
     loop {
         let saved = folder.read_json::<Saved>("state.json");
@@ -61,15 +61,15 @@ fn switch_off(swap: &Path) {
     let run = Command::new("swapoff").arg(swap).stdin(Stdio::null()).output();
     let why = match run {
         Ok(output) if output.status.success() => {
-            return tracing::error!("swap on {name} was switched off: {WHY}");
+            return tracing::error!("switched off swap on {name}: {WHY}");
         }
         Ok(output) => String::from_utf8_lossy(&output.stderr).trim().to_owned(),
         Err(error) => format!("swapoff: {error}"),
     };
-    tracing::error!("{name} is swapped to, and that cannot be switched off ({why}): {ADVICE}");
+    tracing::error!("cannot switch off swap on {name} ({why}): {ADVICE}");
 }
 
-/// Swap on the disk that can hang the machine.
+/// Returns the swap areas on the disk that can hang the machine.
 pub(super) fn on(offer: &Offer) -> Vec<PathBuf> {
     if offer.way == SAFE_WAY || offer.used.kind != UseKind::Device {
         return Vec::new();
@@ -77,16 +77,16 @@ pub(super) fn on(offer: &Offer) -> Vec<PathBuf> {
     swaps_on(Path::new(&offer.used.path))
 }
 
-/// A warning, if the disk holds swap space.
+/// Returns a warning if the disk holds swap space.
 pub(super) fn warning(offer: &Offer) -> Option<String> {
     let can_hang = offer.way != SAFE_WAY && offer.used.kind == UseKind::Device;
     let is_meant = || File::open(&offer.used.path).is_ok_and(|disk| has_signature(&disk));
     (can_hang && is_meant()).then(|| {
-        format!("{} holds swap space, and `swapon` is undone at once: {WHY}", offer.used.path)
+        format!("{} holds swap space, but farblock undoes `swapon`: {WHY}", offer.used.path)
     })
 }
 
-/// Whether the disk has a `mkswap` signature, at the end of the first page, for any page size.
+/// Whether the disk has a `mkswap` signature at the end of its first page, for any page size.
 fn has_signature(disk: &File) -> bool {
     PAGES_BYTES.iter().any(|page| {
         let mut end = [0; SIGNATURE_BYTES];
@@ -99,7 +99,7 @@ const SIGNATURE_BYTES: usize = 10;
 const SIGNATURES: [&[u8; SIGNATURE_BYTES]; 2] = [b"SWAPSPACE2", b"SWAP-SPACE"];
 const PAGES_BYTES: [u64; 3] = [4096, 16_384, 65_536];
 
-/// The problem and the advice.
+/// Returns the problem and the advice, if the machine swaps to this disk.
 pub(super) fn trouble(offer: &Offer) -> Option<(String, &'static str)> {
     let swaps = on(offer);
     let names: Vec<String> = swaps.iter().map(|swap| swap.display().to_string()).collect();

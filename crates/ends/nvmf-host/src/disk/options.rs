@@ -5,8 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Options of a disk. The names are those of nvme-cli, and the defaults are those of the Linux
-/// kernel.
+/// Options of a disk. nvme-cli uses the same names, and the Linux kernel has the same defaults.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DiskOptions {
     /// Options of each connection, such as keep alive. With several paths the default
@@ -72,8 +71,8 @@ impl DiskOptions {
     }
 }
 
-/// How the disk chooses among usable paths. The names are those of the Linux kernel. Optimized
-/// paths always have priority.
+/// How the disk chooses among usable paths. The Linux kernel uses the same names. Optimized paths
+/// always have priority.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Policy {
     /// The first usable path in the order given.

@@ -14,9 +14,12 @@ fn options_that_make_no_sense() {
         (&["/dev/sdb"], &["nvme+tcp://"]),
         (&[], &["URL"]),
         (&[url, "--as", "scsi"], &["iscsi"]),
-        (&[url, "--as", "nvme", "--read-only"], &["read-only means something only"]),
-        (&[url, "--as", "nvme", "--tls-key", "x"], &["nvme has no TLS", "nvme connect --tls"]),
-        (&[&format!("{url}&tls-key=x"), "--as", "nvme"], &["nvme has no TLS"]),
+        (&[url, "--as", "nvme", "--read-only"], &["read-only is only for"]),
+        (
+            &[url, "--as", "nvme", "--tls-key", "x"],
+            &["nvme does not support TLS", "nvme connect --tls"],
+        ),
+        (&[&format!("{url}&tls-key=x"), "--as", "nvme"], &["nvme does not support TLS"]),
         (&[url, "--name", "../x"], &["is not a name"]),
         (&[url, "--iopolicy", "fastest"], &["round-robin"]),
         (&[url, "--reconnect-delay", "0"], &["without a pause"]),
@@ -62,7 +65,7 @@ fn places_that_are_of_no_use() {
     let url = target.url();
     attachments.attach(&[&url, "--as", "nbd", "--no-device", "--name", "one"]);
     let taken = ["attach", &url, "--as", "nbd", "--no-device", "--name", "one"];
-    attachments.run(taken).fails_in_a_line(2, &["one is attached already", "detach one"]);
+    attachments.run(taken).fails_in_a_line(2, &["one is already attached", "detach one"]);
     let file = attachments.scratch.file("file", b"mine");
     for (args, parts) in [
         (
@@ -132,6 +135,6 @@ fn the_parts_of_an_attachment_are_not_for_people() {
     let attachments = Attachments::new();
     for part in ["serve", "supervise"] {
         let args = ["attachment", part, "/tmp/none"];
-        attachments.run(args).fails_in_a_line(2, &["not for people"]);
+        attachments.run(args).fails_in_a_line(2, &["only `farblock attach` can run this command"]);
     }
 }

@@ -227,7 +227,7 @@ fn force_ends_a_disk_that_nobody_is_left_to_unmount() {
         signal(u32::try_from(process).expect("a pid"), "KILL");
         until("it is gone", || !runs(process));
     }
-    let advice = "detach it with --force";
+    let advice = "detach the disk with --force";
     until("it says what to do", || attachments.run(["list"]).ok().out().contains(advice));
     attachments.run(["detach", "fb0"]).fails(1, &[advice]);
     attachments.run(["detach", "fb0", "--force"]).ok();

@@ -22,7 +22,7 @@ fn a_stopped_server_is_ended_by_force() {
     let pid = attachments.status("fb0")["server_pid"].as_u64().expect("it is served");
     signal(u32::try_from(pid).expect("a pid"), "STOP");
     let refused = attachments.run(["detach", "fb0"]);
-    refused.fails_in_a_line(1, &["does not answer", "have it go on", "--force"]);
+    refused.fails_in_a_line(1, &["does not answer", "resume the server", "--force"]);
     attachments.run(["detach", "fb0", "--force"]).ok();
     assert!(!attachments.folder("fb0").exists(), "something is left");
     let mounts = std::fs::read_to_string("/proc/self/mounts").expect("mounts");
@@ -68,7 +68,7 @@ fn a_successor_that_connects_is_ended_by_force() {
         text.is_ok_and(|text| text.trim() != pid.to_string())
     });
     let refused = attachments.run(["detach", "fb0"]);
-    refused.fails_in_a_line(1, &["fb0 is being started again", "--force"]);
+    refused.fails_in_a_line(1, &["the server of fb0 restarts", "--force"]);
     attachments.run(["detach", "fb0", "--force"]).ok();
     assert!(!attachments.folder("fb0").exists(), "something is left");
 }
@@ -111,7 +111,7 @@ fn several_and_all() {
     }
     // With one wrong name, no disk is detached.
     let unknown = attachments.run(["detach", "a", "nosuch", "b"]);
-    unknown.fails_in_a_line(2, &["\"nosuch\" is not attached: attached are a, b, c, d"]);
+    unknown.fails_in_a_line(2, &["\"nosuch\" is not attached: the attached disks are a, b, c, d"]);
     assert_eq!(attachments.list().len(), 4);
     attachments.run(["detach", "a", "a", "b"]).ok();
     assert_eq!(attachments.list().len(), 2);

@@ -145,7 +145,7 @@ fn a_killed_target_is_waited_for() {
         let why = attachments.status("fb0")["trouble"].as_str().unwrap_or_default().to_owned();
         why.contains(trouble)
     });
-    attachments.run(["detach", "fb0"]).fails_in_a_line(1, &["being started again", trouble]);
+    attachments.run(["detach", "fb0"]).fails_in_a_line(1, &["the server of fb0 restarts", trouble]);
     target.restart(&attachments);
     attachments.wait_for_successor("fb0", killed);
     wait_for_progress(&device);
@@ -163,7 +163,7 @@ fn nothing_is_detached_that_cannot_be_flushed() {
     target.kill();
     attachments.wait_for_state("fb0", "reconnecting");
     let refused = attachments.run(["detach", "fb0"]);
-    refused.fails_in_a_line(1, &["cannot be reached", "--force"]);
+    refused.fails_in_a_line(1, &["is unreachable", "--force"]);
     target.restart(&attachments);
     attachments.wait_for_state("fb0", "live");
     attachments.detach("fb0");
@@ -235,14 +235,14 @@ fn a_server_outlives_its_supervisor() {
     signal(u32::try_from(pid).expect("a pid"), "KILL");
     until("it is said", || {
         let trouble = attachments.status("fb0")["trouble"].as_str().unwrap_or_default().to_owned();
-        trouble.contains("supervisor is gone")
+        trouble.contains("supervisor is dead")
     });
     // The machine's summary repeats the findings about single attachments.
     for asked in [&["doctor"][..], &["doctor", "fb0"]] {
         let outcome = attachments.run(asked);
         let said = outcome.out();
         assert_eq!(outcome.code, Some(1), "{said}");
-        assert!(said.contains("PROBLEM") && said.contains("supervisor is gone"), "{said}");
+        assert!(said.contains("PROBLEM") && said.contains("supervisor is dead"), "{said}");
     }
     run("mkfs.ext4", &["-q", &device]);
     run("fsck.ext4", &["-fn", &device]);
@@ -252,7 +252,7 @@ fn a_server_outlives_its_supervisor() {
     };
     assert!(supervised(" 0"));
     let examined = attachments.run(["doctor", "fb0"]);
-    assert!(examined.code != Some(0) && examined.out().contains("supervisor is gone"));
+    assert!(examined.code != Some(0) && examined.out().contains("supervisor is dead"));
 
     // Attaching again starts a new supervisor, unnoticed by users of the disk.
     let mut load = Load::start(&device, &[]);
@@ -260,7 +260,7 @@ fn a_server_outlives_its_supervisor() {
     let of = target.url();
     attachments
         .run(["attach", "--name", "fb0", "nvme+tcp://127.0.0.1:1/other?ns=1"])
-        .fails_in_a_line(2, &["attached already"]);
+        .fails_in_a_line(2, &["already attached"]);
     assert_eq!(attachments.attach(&[&of, "--as", "fuse"]), device);
     let status = attachments.status("fb0");
     assert!(status["trouble"].is_null() && supervised(" 1"), "{status}");
@@ -281,7 +281,7 @@ fn a_server_outlives_its_supervisor() {
         said = outcome.stderr;
         outcome.code == Some(0)
     });
-    assert!(said.contains("fb0 is adopted: its supervisor was gone"), "{said}");
+    assert!(said.contains("fb0 gets a new supervisor"), "{said}");
     attachments.detach("fb0");
     assert!(attachments.list().is_empty());
 }
@@ -367,7 +367,9 @@ fn killed_while_the_loop_device_is_made() {
     let attachments = Attachments::new();
     // The delay holds up the driver while it looks for partitions.
     let server = attachments.scratch.serve(["delay:2s,mem:16MiB"]);
-    for (victim, why) in [("server", "died (signal: 9"), ("broker", "with the rights for it")] {
+    for (victim, why) in
+        [("server", "died (signal: 9"), ("broker", "the privileged helper process")]
+    {
         let mut command = attachments.command(["attach", &server.url(1), "--as", "fuse"]);
         let attach = command.spawn().expect("it runs");
         let mount = attachments.folder("fb0").join("mount").display().to_string();

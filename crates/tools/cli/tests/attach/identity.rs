@@ -44,7 +44,7 @@ fn another_file_in_the_same_place() {
         target.kill();
         attachments.wait_for_state("fb0", "reconnecting");
         target.restart_with(&attachments, &other);
-        until("it is said why", || trouble(&attachments).contains("where "));
+        until("it is said why", || trouble(&attachments).contains("was expected"));
         let killed = attachments.kill_server("fb0");
         until("its successor says so", || {
             let status = attachments.status("fb0");
@@ -146,7 +146,7 @@ fn an_attachment_that_does_not_know_its_namespace() {
         let mut said = String::new();
         until("it is said why", || {
             said = trouble(&attachments);
-            said.contains("an older farblock")
+            said.contains("old versions of farblock")
         });
         said
     };
@@ -154,8 +154,8 @@ fn an_attachment_that_does_not_know_its_namespace() {
     for part in ["`farblock detach fb0 --force`", "attach it again as fb0", "--uuid"] {
         assert!(said.contains(part), "{said}");
     }
-    attachments.run(again).fails_in_a_line(2, &["attached already"]);
-    with("2d6f12ca-6c90-538f-a383-5ab39f554825").fails(1, &["does not go on", "UUID", &uuid]);
+    attachments.run(again).fails_in_a_line(2, &["already attached"]);
+    with("2d6f12ca-6c90-538f-a383-5ab39f554825").fails(1, &["does not start", "UUID", &uuid]);
     with(&uuid).ok();
     attachments.wait_for_state("fb0", "live");
     // A program that has the device open has noticed nothing.

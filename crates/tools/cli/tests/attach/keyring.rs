@@ -86,10 +86,12 @@ fn a_server_without_broker_and_supervisor_serves_on() {
         signal(u32::try_from(broker).expect("a pid"), "KILL");
     }
     let trouble = || attachments.status("fb0")["trouble"].as_str().unwrap_or_default().to_owned();
-    until("it says what is wrong", || trouble().contains("rights"));
+    until("it says what is wrong", || trouble().contains("privileged helper"));
     assert_eq!(attachments.status("fb0")["server_pid"], server);
     run("nbdcopy", &["--", &exported, &attachments.scratch.text("output")]);
     // A flush may need a new connection, for which the server has no key.
-    attachments.run(["detach", "fb0"]).fails(1, &["fb0 stays: the process with the rights"]);
+    attachments
+        .run(["detach", "fb0"])
+        .fails(1, &["cannot detach fb0: the privileged helper process"]);
     attachments.run(["detach", "fb0", "--force"]).ok();
 }

@@ -180,7 +180,7 @@ fn a_path_is_added_under_load() {
     let mut load = Load::start(&device, &[]);
     wait_for_progress(&device);
     let added = attachments.run(["attach", &url(&second)]).ok();
-    assert!(added.stderr.contains("fb0 has another path"), "{}", added.stderr);
+    assert!(added.stderr.contains("added a path to fb0"), "{}", added.stderr);
     assert!(added.out().contains(&device), "{}", added.out());
     until("it is live", || [0, 1].iter().all(|&path| path_state(&attachments, path) == "live"));
     // The first path is not needed any more.
@@ -194,7 +194,7 @@ fn a_path_is_added_under_load() {
     load.finish();
     // Adding the same path again is refused, and so is a path to another disk of the same name.
     let again = attachments.run(["attach", &url(&second), "--as", "fuse"]);
-    again.fails_in_a_line(1, &["attached already, as fb0"]);
+    again.fails_in_a_line(1, &["already attached as fb0"]);
     let other = attachments.scratch.disk("other.img", 32 << 20);
     let stranger = attachments.scratch.serve(["--nqn", target.nqn(), &other]);
     attachments.attach(&[&stranger.url(1), "--as", "fuse", "--name", "other"]);

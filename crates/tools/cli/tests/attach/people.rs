@@ -50,7 +50,7 @@ fn all_that_is_there() {
     attachments.detach("fb0");
     let again = attach(&first.address);
     assert!(again.out().starts_with("fb0: "), "{}", again.out());
-    again.fails(1, &["attached already"]);
+    again.fails(1, &["already attached"]);
     assert_eq!(attachments.list().len(), 2);
     attachments.run(["detach", "--all"]).ok();
     let both = attachments.run(["attach", "--all", &first.address, &first.url(1)]);
@@ -72,7 +72,8 @@ fn mountpoints_that_hide_something() {
     let runtime = attachments.scratch.path("run");
     fs::create_dir_all(runtime.join("x")).expect("a folder");
     for place in [&runtime, &runtime.join("x")] {
-        mount(place).fails_in_a_line(2, &["is where attachments are kept", "--mountpoint"]);
+        mount(place)
+            .fails_in_a_line(2, &["is in the directory of the attachments", "--mountpoint"]);
     }
     assert!(attachments.list().is_empty());
     fs::remove_file(full.join("letter")).expect("it is there");
@@ -155,7 +156,7 @@ fn no_block_device_is_said() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, DISK_BYTES);
     let asked = attachments.run(["attach", &target.url(), "--as", "nbd"]);
-    asked.fails_in_a_line(1, &["no block device can be made: ", "modprobe nbd", "--no-device"]);
+    asked.fails_in_a_line(1, &["cannot create a block device: ", "modprobe nbd", "--no-device"]);
     assert!(attachments.list().is_empty());
 }
 

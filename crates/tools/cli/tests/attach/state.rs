@@ -128,7 +128,7 @@ fn a_full_runtime_folder() {
     let killed = attachments.kill_server("fb0");
     until("it is said", || {
         let trouble = trouble(&attachments);
-        trouble.contains("no room") || trouble.contains("cannot write")
+        trouble.contains("is full") || trouble.contains("cannot write")
     });
     assert!(load.is_running(), "the load ended");
     fs::remove_file(&filler).expect("it is there");

@@ -22,18 +22,20 @@ use windows_sys::Win32::Foundation::{
 /// Time limit for a stop of the service.
 const WAIT_LIMIT: Duration = Duration::from_secs(90);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// The pause before Windows restarts a dead service, and the time until it forgets failures.
+/// The pause before Windows restarts a dead service.
 const RESTART_PAUSE: Duration = Duration::from_secs(5);
 const FORGET_FAILURES_AFTER: Duration = Duration::from_secs(24 * 3600);
 
 /// `farblock service install`.
 pub(super) fn install() -> Result<()> {
-    let program = std::env::current_exe()
-        .map_err(|error| Failure::run(format_args!("where is this program? {}", os(&error))))?;
-    // Created by an administrator, so that no other user can choose what the service attaches.
+    let program = std::env::current_exe().map_err(|error| {
+        Failure::run(format_args!("cannot find the path of this program: {}", os(&error)))
+    })?;
+    // The administrator who runs this command creates the folder, so that no other user can choose
+    // the disks that the service attaches.
     let folder = settings::restored()?;
     system::make_private(&folder).map_err(|error| {
-        Failure::run(format_args!("cannot make {}: {}", folder.display(), os(&error)))
+        Failure::run(format_args!("cannot create {}: {}", folder.display(), os(&error)))
     })?;
     let info = ServiceInfo {
         name: NAME.into(),
@@ -66,10 +68,10 @@ pub(super) fn install() -> Result<()> {
     let described = service.set_description(description);
     let described = described.and_then(|()| service.update_failure_actions(restarts));
     if let Err(error) = described {
-        tracing::warn!("the service is registered, but not all about it: {error}");
+        tracing::warn!("the service is registered, but without all of its settings: {error}");
     }
     output::print(&format!(
-        "{NAME} is registered: it attaches at boot what is in {}; `net start {NAME}` starts it \
+        "{NAME} is registered: it attaches the disks in {} at boot; `net start {NAME}` starts it \
          now\n",
         folder.display()
     ))
@@ -82,7 +84,7 @@ pub(super) fn remove() -> Result<()> {
     let service = manager.open_service(NAME, access).map_err(|error| explain(&error))?;
     stop(&service)?;
     service.delete().map_err(|error| explain(&error))?;
-    output::print(&format!("{NAME} is not registered any more\n"))
+    output::print(&format!("{NAME} is no longer registered\n"))
 }
 
 fn stop(service: &Service) -> Result<()> {
@@ -90,13 +92,13 @@ fn stop(service: &Service) -> Result<()> {
     if state().map_err(|error| explain(&error))? == ServiceState::Stopped {
         return Ok(());
     }
-    // An error here means that it is stopping already; the loop below sees that.
+    // An error here means that the service is already stopping. The loop below waits for that.
     let _ = service.stop();
     let deadline = Instant::now() + WAIT_LIMIT;
     while state().map_err(|error| explain(&error))? != ServiceState::Stopped {
         if Instant::now() >= deadline {
             return Err(Failure::run(format_args!(
-                "the service does not stop: try `sc query {NAME}`, and again"
+                "the service does not stop: see `sc query {NAME}`, then try again"
             )));
         }
         thread::sleep(LOOK_EVERY);
@@ -109,23 +111,21 @@ fn manager(access: ServiceManagerAccess) -> Result<ServiceManager> {
     ServiceManager::local_computer(None::<&str>, access).map_err(|error| explain(&error))
 }
 
-/// The most common errors, with advice.
+/// Adds advice to the most common errors.
 fn explain(error: &Error) -> Failure {
     let Error::Winapi(error) = error else { return Failure::run(error) };
     let code = error.raw_os_error().unwrap_or_default().cast_unsigned();
     match code {
         ERROR_SERVICE_EXISTS => Failure::run(format_args!(
-            "{NAME} is registered already: `farblock service remove` first, to register this one"
+            "{NAME} is already registered: run `farblock service remove` first to register this one"
         )),
-        ERROR_SERVICE_DOES_NOT_EXIST => {
-            Failure::run(format_args!("{NAME} is not registered: there is nothing to remove"))
-        }
+        ERROR_SERVICE_DOES_NOT_EXIST => Failure::run(format_args!("{NAME} is not registered")),
         ERROR_SERVICE_MARKED_FOR_DELETE => Failure::run(format_args!(
-            "{NAME} is being removed: close what looks at services, and try again"
+            "Windows is removing {NAME}: close programs that show services, and try again"
         )),
-        _ if error.kind() == io::ErrorKind::PermissionDenied => {
-            Failure::run("only administrators register services: start a console as administrator")
-        }
-        _ => Failure::run(format_args!("Windows's service manager says: {}", os(error))),
+        _ if error.kind() == io::ErrorKind::PermissionDenied => Failure::run(
+            "only administrators can register services: start a console as administrator",
+        ),
+        _ => Failure::run(format_args!("Windows's service manager reports: {}", os(error))),
     }
 }

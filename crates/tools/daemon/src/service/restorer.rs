@@ -11,7 +11,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-/// An attachment that a file describes.
+/// An attachment that a configuration file describes.
 struct Wanted {
     folder: Folder,
     state: RestoreState,
@@ -19,9 +19,9 @@ struct Wanted {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum RestoreState {
-    /// The disk is to be attached; retried until it is.
+    /// The disk is not attached. The service retries until it is.
     Missing,
-    /// The disk was attached. If an administrator detaches it by hand, it stays detached.
+    /// The service has attached the disk. If an administrator detaches the disk, it stays detached.
     Attached,
     /// The file is invalid, or the service is stopping.
     Over,
@@ -35,7 +35,7 @@ pub(super) struct Restorer<'a> {
 }
 
 impl<'a> Restorer<'a> {
-    /// Reads the files that exist now.
+    /// Reads the names of the files that exist now.
     pub(super) fn new(global: &'a Global) -> Result<Restorer<'a>> {
         let runtime = super::super::folder::runtime(None)?;
         let files = settings::restored()?;
@@ -43,7 +43,7 @@ impl<'a> Restorer<'a> {
             .into_iter()
             .map(|name| Wanted { folder: Folder(runtime.join(name)), state: RestoreState::Missing })
             .collect();
-        tracing::info!("{} disks are described in {}", all.len(), files.display());
+        tracing::info!("{} has files for {} disks", files.display(), all.len());
         let program = std::env::current_exe().unwrap_or_else(|_| "farblock".into());
         Ok(Restorer { global, program, runtime, all })
     }
@@ -55,7 +55,8 @@ impl<'a> Restorer<'a> {
             let lives = || folder.is_held(Role::Server) || folder.is_held(Role::Supervisor);
             wanted.state = match wanted.state {
                 RestoreState::Missing | RestoreState::Attached if lives() => RestoreState::Attached,
-                // The processes of the attachment died: a proper detach removes the folder.
+                // A folder remains, so the processes of the attachment died: a detach removes the
+                // folder.
                 RestoreState::Attached if folder.0.exists() => RestoreState::Missing,
                 state => state,
             };
@@ -65,7 +66,7 @@ impl<'a> Restorer<'a> {
         }
     }
 
-    /// Detaches disks that are not in use. Returns how many remain attached.
+    /// Detaches the disks that are not in use. Returns the number of disks that remain attached.
     pub(super) fn detach(&mut self) -> usize {
         for wanted in &mut self.all {
             if wanted.state != RestoreState::Attached || !wanted.folder.0.exists() {
@@ -87,7 +88,7 @@ impl<'a> Restorer<'a> {
     }
 }
 
-/// The files' names, sorted.
+/// Returns the names of the files, sorted.
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries
@@ -106,7 +107,7 @@ fn names(folder: &Path) -> Vec<String> {
 
 /// Runs `farblock attach` for one file.
 fn attach(program: &Path, global: &Global, name: &str) -> RestoreState {
-    /// Exit code for an invalid file, which a retry cannot fix.
+    /// The exit code for an invalid file, which a retry cannot fix.
     const USAGE: i32 = 2;
     let mut command = again(program, global);
     command.args(["attach", "--restore", name, "--json"]).stdin(Stdio::null());

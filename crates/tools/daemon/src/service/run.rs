@@ -1,6 +1,6 @@
-//! The service's process. It attaches the disks that files describe, retries until that works, and
-//! detaches them when stopped. The disks have their own daemons: they survive the death of the
-//! service, and a restarted service finds them.
+//! The service's process. It attaches the disks that files describe, retries until this succeeds,
+//! and detaches them when it stops. The disks have their own daemons, which survive the death of
+//! the service. A restarted service finds them.
 
 use super::super::system;
 use super::NAME;
@@ -21,12 +21,13 @@ use windows_service::service_control_handler::{
 };
 use windows_service::{define_windows_service, service_dispatcher};
 
-/// Pauses between attempts to attach, and to detach.
+/// The pause between attempts to attach.
 const ATTACH_EVERY: Duration = Duration::from_secs(5);
 const DETACH_EVERY: Duration = Duration::from_millis(500);
-/// Time limit for the last users at a stop. Disks still in use then stay attached.
+/// Time limit for the last users when the service stops. Disks that are still in use stay attached.
 const DETACH_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time until the next report that Windows expects while the service stops; one attempt takes less.
+/// The time in which Windows expects the next report while the service stops. One attempt takes
+/// less.
 const STOP_HINT: Duration = Duration::from_secs(60);
 
 define_windows_service!(service_main, serve);
@@ -39,12 +40,12 @@ pub(super) fn run(global: &Global) -> Result<()> {
     let _ = GLOBAL.set(global.clone());
     service_dispatcher::start(NAME, service_main).map_err(|_| {
         Failure::usage(format_args!(
-            "this is for Windows to run, not for people: `net start {NAME}` starts the service"
+            "only Windows can run this command: `net start {NAME}` starts the service"
         ))
     })
 }
 
-/// A longer log is moved to `service.log.old`.
+/// Maximum size of the log, in bytes. A longer log is moved to `service.log.old`.
 const MAX_LOG_BYTES: u64 = 1 << 20;
 
 pub(super) fn log() -> Option<File> {
@@ -81,7 +82,7 @@ fn serve_until_stopped(global: &Global) -> Result<(), String> {
     let status = Status(registered.map_err(|error| error.to_string())?);
     status.tell(ServiceState::Running, 0, 0);
     let ended = restore(global, &stop, &stopping, &status);
-    // Exit code 1: the log has the reason.
+    // Exit code 1 means that the log has the reason.
     status.tell(ServiceState::Stopped, 0, u32::from(ended.is_err()));
     ended.map_err(|failure| failure.sentence().to_owned())
 }
@@ -108,7 +109,7 @@ fn restore(
             break;
         }
         if Instant::now() >= deadline {
-            tracing::warn!("{left} disks stay attached, since they are in use");
+            tracing::warn!("{left} disks stay attached because they are in use");
             break;
         }
         std::thread::sleep(DETACH_EVERY);
@@ -138,7 +139,7 @@ impl Status {
             process_id: None,
         });
         if let Err(error) = told {
-            tracing::warn!("Windows is not told how it is: {error}");
+            tracing::warn!("cannot report the state of the service to Windows: {error}");
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Linux: a socket pair for messages, `flock`, and a Unix socket.
+//! The Linux implementation: a socket pair for messages, `flock` for locks, and a Unix socket for
+//! control.
 
 mod holder;
 
@@ -23,16 +24,16 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// A descriptor that one process hands to another.
+/// A descriptor that one process passes to another.
 pub(in super::super) type Descriptor = OwnedFd;
 /// A connection to a [`Listener`].
 pub(in super::super) type Stream = UnixStream;
 
-/// Maximum size of a message.
+/// Maximum size of a message, in bytes.
 const MAX_BYTES: usize = 64 << 10;
 
-/// One end of a socket pair; the other end is another process's standard input. A packet may carry
-/// a descriptor.
+/// One end of a socket pair. The other end is the standard input of another process. A packet may
+/// carry a descriptor.
 #[derive(Debug)]
 pub(in super::super) struct Channel(OwnedFd);
 
@@ -43,17 +44,17 @@ impl Channel {
         Ok((Channel(ours), theirs))
     }
 
-    /// Starts a process that gets the other end.
+    /// Starts a process with the other end of the channel.
     pub(in super::super) fn start(mut command: Command) -> io::Result<(Channel, Child)> {
         let (ours, theirs) = Channel::pair()?;
         command.stdin(theirs).stdout(Stdio::null()).current_dir("/");
         Ok((ours, command.spawn()?))
     }
 
-    /// The end that this process inherited.
+    /// Returns the end that this process inherited.
     pub(in super::super) fn inherited() -> io::Result<Channel> {
         let input = io::stdin().as_fd().try_clone_to_owned()?;
-        // Fails unless standard input is a socket, as our processes pass it.
+        // This call fails unless standard input is a socket, as farblock's processes pass it.
         rustix::net::sockopt::socket_type(&input)?;
         Ok(Channel(input))
     }
@@ -77,7 +78,7 @@ impl Channel {
         Ok(())
     }
 
-    /// The next message; `None` after the other process has exited.
+    /// Receives the next message; `None` after the other process has exited.
     pub(in super::super) fn receive<T: DeserializeOwned>(
         &self,
     ) -> io::Result<Option<(T, Option<Descriptor>)>> {
@@ -139,7 +140,7 @@ pub(in super::super) fn lock(path: &Path) -> Option<Descriptor> {
     path.exists().then(|| file.into())
 }
 
-/// Locks a folder without a file in it; `None` if another process has locked it.
+/// Locks a folder itself, without a lock file; `None` if another process has locked it.
 pub(in super::super) fn lock_folder(folder: &Path) -> Option<Descriptor> {
     let folder = File::open(folder).ok()?;
     rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive).ok()?;
@@ -152,32 +153,32 @@ pub(in super::super) fn is_locked(path: &Path) -> bool {
     rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).is_err()
 }
 
-/// Creates a folder and its parents, private to this user.
+/// Creates a folder and its parents. Only this user can access them.
 pub(in super::super) fn make_private(folder: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }
 
-/// Checks that no other user can change the folder or, with `closed`, read it. The error says what
-/// is wrong and what to do.
+/// Checks that no other user can change the folder or, with `closed`, read it. The error states the
+/// problem and the remedy.
 pub(in super::super) fn check_private(folder: &Path, closed: bool) -> Result<(), String> {
-    // Checks the path itself, not a link's target: another user may exchange the link.
+    // Check the path itself, not the target of a link: another user may exchange the link.
     let found = fs::symlink_metadata(folder).map_err(|error| os(&error))?;
     let (ours, mode) = (rustix::process::geteuid().as_raw(), found.mode() & 0o777);
     if found.is_symlink() {
-        return Err("this is a symbolic link: name the folder itself".to_owned());
+        return Err("this is a symbolic link: use the folder itself".to_owned());
     }
     if !found.is_dir() {
-        return Err("this is not a folder: name one".to_owned());
+        return Err("this is not a folder: use a folder".to_owned());
     }
     if found.uid() != ours {
         let owner = found.uid();
         return Err(format!("this belongs to another user ({owner}, not {ours}): remove it"));
     }
     if mode & if closed { 0o077 } else { 0o022 } != 0 {
-        return Err(format!("others can use this (mode {mode:04o}): chmod 700 it"));
+        return Err(format!("other users have access (mode {mode:04o}): run chmod 700 on it"));
     }
     if closed {
-        // The runtime directory above it was checked already.
+        // The caller has already checked the runtime directory above this folder.
         return Ok(());
     }
     match farblock_admin::step_of_others(folder).map_err(|error| os(&error))? {
@@ -189,11 +190,11 @@ pub(in super::super) fn check_private(folder: &Path, closed: bool) -> Result<(),
 /// Whether the folder's file system is full.
 pub(in super::super) fn is_full(folder: &Path) -> bool {
     let room = rustix::fs::statvfs(folder);
-    // File systems that do not count files report a total of 0.
+    // A file system that does not count files reports a total of 0.
     room.is_ok_and(|room| room.f_bavail == 0 || room.f_files > 0 && room.f_favail == 0)
 }
 
-/// Opens a file for appending; only its owner can read a new one.
+/// Opens a file for appending. Only its owner can read a new file.
 pub(in super::super) fn append(path: &Path) -> io::Result<File> {
     File::options().create(true).append(true).mode(0o600).open(path)
 }
@@ -206,11 +207,13 @@ pub(in super::super) fn runtime() -> Result<PathBuf> {
     let own = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let own = own.filter(|path| path.is_absolute());
     own.map(|path| path.join("farblock")).ok_or_else(|| {
-        Failure::usage("there is no $XDG_RUNTIME_DIR to keep attachments in: give --runtime-dir")
+        Failure::usage(
+            "attachments need a directory, but $XDG_RUNTIME_DIR is not set: give --runtime-dir",
+        )
     })
 }
 
-/// The folder in which `--restore` looks for files.
+/// The folder with the files for `--restore`.
 pub(in super::super) fn configurations() -> Result<PathBuf> {
     Ok("/etc/farblock/attach.d".into())
 }
@@ -220,7 +223,7 @@ pub(in super::super) struct Listener(UnixListener);
 
 impl Listener {
     pub(in super::super) fn bind(path: &Path) -> io::Result<Listener> {
-        // The socket file is a dead predecessor's: this process holds the lock.
+        // Remove the socket file of a dead predecessor: this process holds the lock.
         let _ = fs::remove_file(path);
         let listener = UnixListener::bind(path)?;
         fs::set_permissions(path, Permissions::from_mode(0o600))?;
@@ -231,7 +234,7 @@ impl Listener {
         Ok(self.0.accept()?.0)
     }
 
-    /// The socket file's mode decides who may connect.
+    /// Admits every client: the mode of the socket file already limits who can connect.
     pub(in super::super) fn admit(&self, _: &Stream) -> io::Result<()> {
         Ok(())
     }
@@ -241,7 +244,7 @@ impl Listener {
 pub(in super::super) fn connect(path: &Path) -> io::Result<Stream> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    // A blocking connect would wait for as long as the server is stopped.
+    // A blocking connect would wait until a stopped server continues.
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?).map_err(|error| match error {
         Errno::AGAIN => io::ErrorKind::TimedOut.into(),
         _ => io::Error::from(error),
@@ -251,39 +254,41 @@ pub(in super::super) fn connect(path: &Path) -> io::Result<Stream> {
     Ok(stream)
 }
 
-/// Makes a command outlive this process and its terminal: see [`begin_daemon`].
+/// Prepares a command that outlives this process and its terminal. On Linux, [`begin_daemon`] does
+/// the work.
 pub(in super::super) fn make_daemon(_: &mut Command) {}
 
-/// The first call of a process that outlives its parent.
+/// Makes this process independent of its parent. Must be the first call of a process that outlives
+/// its parent.
 pub(in super::super) fn begin_daemon() -> io::Result<()> {
-    // Leaves the terminal and its signals.
+    // Leave the terminal and its signals.
     rustix::process::setsid()?;
     Ok(())
 }
 
-/// Keeps systemd's notification socket from a command.
+/// Hides systemd's notification socket from a command.
 pub(in super::super) fn make_server(command: &mut Command) {
     Notifier::hide_from(command);
 }
 
-/// The descriptor that systemd kept under this name for an earlier supervisor, if the descriptor
-/// still works. See [`notify::handed_over`] for when to call this.
+/// Returns the descriptor that systemd kept under this name for an earlier supervisor, if the
+/// descriptor still works. See [`notify::handed_over`] for when to call this.
 pub(in super::super) fn handed_over(name: &str) -> Option<Descriptor> {
     let taken = notify::handed_over().into_iter().filter(|(its_name, _)| its_name == name);
     taken.map(|(_, descriptor)| descriptor).find(notify::lives)
 }
 
-/// Keeps inherited files from child processes. Nothing to do on Linux.
+/// Keeps child processes from inheriting this process's standard files. Linux needs no action.
 pub(in super::super) fn keep_own_files() {}
 
-/// This process's ID, for people.
+/// The ID of this process, for users.
 pub(in super::super) fn own_process() -> String {
     format!("{}\n", std::process::id())
 }
 
-/// The path of this program, even if its file was removed.
+/// Returns a path of this program that works even if its file was removed.
 pub(in super::super) fn program(path: &Path) -> &Path {
-    // A newer version may have replaced the file, which is fine.
+    // A newer version may have replaced the file, which is also usable.
     if path.exists() { path } else { Path::new("/proc/self/exe") }
 }
 

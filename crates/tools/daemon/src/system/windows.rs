@@ -1,9 +1,10 @@
-//! Windows: pipes, exclusively opened files, and a port of 127.0.0.1 with a secret.
+//! The Windows implementation: pipes, exclusively opened files, and a port of 127.0.0.1 with a
+//! secret.
 //!
-//! **The control socket is a TCP port of 127.0.0.1.** A file holds its number and 32 random bytes
-//! that a client must send first; only users who may open the folder can read it. A named pipe
-//! would need its own security descriptor and timeouts; Unix sockets are missing in Windows before
-//! 1803 and in the standard library.
+//! **The control socket is a TCP port of 127.0.0.1.** A file holds the port number and 32 random
+//! bytes that a client must send first. Only users who can open the folder can read that file. A
+//! named pipe would need its own security descriptor and timeouts. Unix sockets are missing in
+//! Windows before 1803 and in the standard library.
 
 mod calls;
 
@@ -26,25 +27,25 @@ use windows_sys::Win32::System::Threading::{
     CREATE_NEW_PROCESS_GROUP, CREATE_NO_WINDOW, DETACHED_PROCESS,
 };
 
-/// A handle that one process hands to another.
+/// A handle that one process passes to another.
 pub(in super::super) type Descriptor = OwnedHandle;
 /// A connection to a [`Listener`].
 pub(in super::super) type Stream = TcpStream;
 
-/// Maximum size of a message.
+/// Maximum size of a message, in bytes.
 const MAX_BYTES: u64 = 64 << 10;
-/// Length of the secret for clients.
+/// Length of the secret that clients must send, in bytes.
 const SECRET_BYTES: usize = 32;
 /// Flags of `CreateFile`.
 const GENERIC_WRITE: u32 = 0x4000_0000;
 const DELETE: u32 = 0x0001_0000;
 const FILE_FLAG_DELETE_ON_CLOSE: u32 = 0x0400_0000;
-/// Number of attempts to lock a file that another process has open, and the pause between.
+/// Number of attempts to lock a file that another process has open.
 const LOCK_TRIES: u32 = 20;
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
-/// Two pipes to another process: its standard input and output. A message is a line of JSON, and
-/// may carry a handle for a process that we started.
+/// Two pipes to another process: its standard input and output. A message is a line of JSON. It may
+/// carry a handle for a process that this process started.
 pub(in super::super) struct Channel {
     from: Mutex<BufReader<Box<dyn Read + Send>>>,
     to: Mutex<Box<dyn Write + Send>>,
@@ -64,10 +65,11 @@ impl Channel {
         Channel { from: Mutex::new(BufReader::new(from)), to: Mutex::new(Box::new(to)), peer: None }
     }
 
-    /// Starts a process that gets the other end.
+    /// Starts a process with the other end of the channel.
     pub(in super::super) fn start(mut command: Command) -> io::Result<(Channel, Child)> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        // A running process keeps its directory from being removed: choose one that stays.
+        // A running process prevents the removal of its working directory, so choose a directory
+        // that stays.
         if let Some(root) = std::env::var_os("SystemRoot") {
             command.current_dir(root);
         }
@@ -78,7 +80,7 @@ impl Channel {
         Ok((channel, child))
     }
 
-    /// The end that this process inherited.
+    /// Returns the end that this process inherited.
     pub(in super::super) fn inherited() -> io::Result<Channel> {
         if io::stdin().is_terminal() {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -106,7 +108,7 @@ impl Channel {
         to.flush()
     }
 
-    /// The next message; `None` after the other process has exited.
+    /// Receives the next message; `None` after the other process has exited.
     pub(in super::super) fn receive<T: DeserializeOwned>(
         &self,
     ) -> io::Result<Option<(T, Option<Descriptor>)>> {
@@ -117,7 +119,7 @@ impl Channel {
             return Ok(None);
         }
         let packet: Packet<T> = serde_json::from_slice(&line)?;
-        // Only the parent duplicates handles into its child: reject a handle number from a child.
+        // Only a parent duplicates handles into its child, so reject a handle number from a child.
         if packet.handle.is_some() && self.peer.is_some() {
             return Err(io::ErrorKind::InvalidData.into());
         }
@@ -125,7 +127,8 @@ impl Channel {
     }
 }
 
-/// Locks a folder by a file in it, removed on unlock; `None` if another process has locked it.
+/// Locks a folder by means of a file in it, which Windows removes on unlock; `None` if another
+/// process has locked the folder.
 pub(in super::super) fn lock_folder(folder: &Path) -> Option<Descriptor> {
     let mut options = File::options();
     options.create(true).truncate(false).write(true).share_mode(0);
@@ -139,7 +142,7 @@ pub(in super::super) fn lock(path: &Path) -> Option<Descriptor> {
         let mut options = File::options();
         match options.create(true).truncate(false).write(true).share_mode(0).open(path) {
             Ok(file) => return Some(file.into()),
-            // is_locked() and virus scanners open the file only for a moment.
+            // is_locked() and virus scanners only open the file for a moment.
             Err(error) if is_sharing(&error) && attempt + 1 < LOCK_TRIES => {
                 std::thread::sleep(LOCK_PAUSE);
             }
@@ -158,7 +161,7 @@ fn is_sharing(error: &io::Error) -> bool {
     error.raw_os_error() == Some(ERROR_SHARING_VIOLATION.cast_signed())
 }
 
-/// Creates a folder and its parents, closed to all other users but administrators.
+/// Creates a folder and its parents. Only this user and administrators can access them.
 pub(in super::super) fn make_private(folder: &Path) -> io::Result<()> {
     if folder.is_dir() {
         return Ok(());
@@ -172,40 +175,44 @@ pub(in super::super) fn make_private(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Checks nothing: [`base`] ensures private default folders, and users answer for folders they
-/// name.
+/// Checks nothing: [`base`] ensures that default folders are private, and users are responsible for
+/// other folders that they name.
 pub(in super::super) fn check_private(_: &Path, _: bool) -> Result<(), String> {
     Ok(())
 }
 
-/// False: not checked on Windows.
+/// Returns false: farblock does not check this on Windows.
 pub(in super::super) fn is_full(_: &Path) -> bool {
     false
 }
 
-/// Opens a file for appending. The folder's permissions decide who may read it.
+/// Opens a file for appending. The permissions of the folder determine who can read it.
 pub(in super::super) fn append(path: &Path) -> io::Result<File> {
     File::options().create(true).append(true).open(path)
 }
 
-/// The base directory: the machine's for an administrator, else the user's.
+/// Returns the base directory: the machine's directory for an administrator, otherwise the user's.
 pub(in super::super) fn base() -> Result<PathBuf> {
     let elevated = calls::is_elevated();
     let place = calls::data_folder(elevated).map_err(|error| {
         Failure::run(format_args!(
-            "Windows does not say where to keep attachments: {}; give --runtime-dir",
+            "Windows reports no directory for attachments: {}; give --runtime-dir",
             os(&error)
         ))
     })?;
     let base = place.join("farblock");
-    // Every user may create folders in %ProgramData%, and owns them.
+    // Every user can create folders in %ProgramData%, and then owns them.
     if elevated && base.exists() {
         let trusted = calls::is_trusted(&base).map_err(|error| {
-            Failure::run(format_args!("cannot see whose {} is: {}", base.display(), os(&error)))
+            Failure::run(format_args!(
+                "cannot read the owner of {}: {}",
+                base.display(),
+                os(&error)
+            ))
         })?;
         if !trusted {
             return Err(Failure::run(format_args!(
-                "{} is neither yours nor an administrator's: remove it",
+                "{} belongs neither to you nor to an administrator: remove it",
                 base.display()
             )));
         }
@@ -218,7 +225,7 @@ pub(in super::super) fn runtime() -> Result<PathBuf> {
     Ok(base()?.join("run"))
 }
 
-/// The folder in which `--restore` looks for files.
+/// The folder with the files for `--restore`.
 pub(in super::super) fn configurations() -> Result<PathBuf> {
     Ok(base()?.join("attach.d"))
 }
@@ -246,11 +253,11 @@ impl Listener {
         Ok(self.listener.accept()?.0)
     }
 
-    /// Admits clients that know the secret.
+    /// Admits a client that sends the secret.
     pub(in super::super) fn admit(&self, mut stream: &Stream) -> io::Result<()> {
         let mut said = vec![0; self.secret.len()];
         stream.read_exact(&mut said)?;
-        // Compares in constant time.
+        // Compare in constant time.
         let pairs = said.iter().zip(self.secret.as_bytes());
         match pairs.fold(0, |differs, (said, right)| differs | (said ^ right)) {
             0 => Ok(()),
@@ -269,28 +276,28 @@ pub(in super::super) fn connect(path: &Path) -> io::Result<Stream> {
     Ok(stream)
 }
 
-/// Makes a command outlive this process and its console.
+/// Prepares a command that outlives this process and its console.
 pub(in super::super) fn make_daemon(command: &mut Command) {
     command.creation_flags(DETACHED_PROCESS | CREATE_NEW_PROCESS_GROUP);
 }
 
-/// The first call of a process that outlives its parent.
+/// Makes this process independent of its parent. Windows needs no action.
 pub(in super::super) fn begin_daemon() -> io::Result<()> {
     Ok(())
 }
 
-/// Detaches a command from this process's console: Ctrl-C reaches only the supervisor, which then
-/// asks the server to end.
+/// Detaches a command from this process's console: Ctrl-C then reaches only the supervisor, which
+/// requests the server to end.
 pub(in super::super) fn make_server(command: &mut Command) {
     command.creation_flags(CREATE_NO_WINDOW);
 }
 
-/// The path of this program. Windows does not remove its file while it runs.
+/// Returns the path of this program. Windows does not remove the file of a running program.
 pub(in super::super) fn program(path: &Path) -> &Path {
     path
 }
 
-/// Stands in for systemd, which Windows lacks.
+/// Replaces the connection to systemd, which Windows does not have.
 pub(in super::super) struct Notifier;
 
 impl Notifier {
@@ -309,7 +316,7 @@ impl Notifier {
     pub(in super::super) fn forget(&self, _: &str) {}
 }
 
-/// Windows keeps no descriptors for the next supervisor.
+/// Returns `None`: Windows keeps no descriptors for the next supervisor.
 pub(in super::super) fn handed_over(_: &str) -> Option<Descriptor> {
     None
 }

@@ -1,9 +1,9 @@
 //! A file in a FUSE mount and, for root, a loop device on it.
 //!
 //! On kernels that can resend unanswered requests (Linux 6.9), the mount outlives its server: the
-//! supervisor keeps the connection to the kernel, and the successor resumes it. A loop device then
-//! only sees I/O wait. On older kernels the mount breaks with the server, a loop device on it fails
-//! all I/O, and the successor creates a new mount and device.
+//! supervisor keeps the connection to the kernel, and the successor resumes it. To a loop device,
+//! I/O then only takes longer. On older kernels the mount breaks with the server, and a loop device
+//! on it fails all I/O. The successor then creates a new mount and device.
 
 mod root;
 
@@ -30,10 +30,10 @@ struct Fuse {
     made: Option<PathBuf>,
 }
 
-/// Whether this process can create loop devices, or why not.
+/// Checks that this process can create loop devices. Returns the reason if not.
 pub(super) fn device_available() -> Result<(), String> {
     if !is_root() {
-        return Err("only root makes loop devices".to_owned());
+        return Err("only root can create loop devices".to_owned());
     }
     match fs::File::options().read(true).write(true).open(CONTROL) {
         Ok(_) => Ok(()),
@@ -65,12 +65,12 @@ pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
     let namespace = start.namespace()?;
     let geometry = namespace.geometry();
     let server = Server::start_with(&config, namespace, Arc::clone(&mounts) as _);
-    // From here on, dropping `fuse` unmounts.
+    // From here on, the drop of `fuse` unmounts the file system.
     let mut fuse = Fuse { server: server.map_err(sentence)?, mounts, device: None, made };
     if !settings.no_device && is_root() {
         let read_only = geometry.read_only || settings.read_only;
         let device = fuse.mounts.attach(geometry.block_size, read_only);
-        let hint = "; --no-device does without it";
+        let hint = "; use --no-device to attach without it";
         fuse.device = Some(device.map_err(|problem| format!("{}{hint}", String::from(problem)))?);
     }
     Ok(Box::new(fuse))
@@ -95,7 +95,7 @@ fn resume(
         let is_ours = mounts.has(device);
         if !is_ours {
             let file = server.path().display();
-            tracing::warn!("{} is not on {file} any more", device.display());
+            tracing::warn!("{} is no longer on {file}", device.display());
         }
         is_ours
     });
@@ -140,22 +140,23 @@ impl Attached for Fuse {
             let users = self.server.users_elsewhere();
             let users: Vec<_> = users.iter().map(ToString::to_string).collect();
             let place = match users.join("; ") {
-                users if users.is_empty() => "no process has it".to_owned(),
-                users => format!("only others have it ({users})"),
+                users if users.is_empty() => "no process uses it elsewhere".to_owned(),
+                users => format!("only other mount namespaces have it ({users})"),
             };
             return Some(format!(
-                "its mount is gone from this mount namespace, and {place}: {advice}"
+                "this mount namespace no longer has its mount, and {place}: {advice}"
             ));
         }
         let device = self.device.as_ref()?;
         (!self.mounts.has(device)).then(|| {
             let (device, file) = (device.display(), self.server.path().display());
-            format!("{device} was detached from {file}, and not by farblock: {advice}")
+            format!("another program has detached {device} from {file}: {advice}")
         })
     }
 
     fn resized(&mut self, _: u64) -> Result<(), String> {
-        // Resize the server before the loop device, which asks the kernel for the file's size.
+        // Resize the server before the loop device, because the loop driver asks the kernel for the
+        // file's size.
         self.server.resized().map_err(|error| farblock_command::error::os(&error))?;
         self.mounts.resize(self.device.as_deref()).map_err(String::from)
     }
@@ -163,7 +164,7 @@ impl Attached for Fuse {
     fn stop(&mut self, force: bool) -> Result<(), StopError> {
         StopError::if_used(self.users(), force)?;
         if let Some(device) = &self.device {
-            // The device may have been detached and reused for another file.
+            // Another program may have detached the device and reused it for another file.
             if self.mounts.has(device) {
                 match self.mounts.detach(device, force) {
                     Ok(()) => {}
@@ -188,8 +189,8 @@ impl Attached for Fuse {
     }
 }
 
-/// The users of loop devices on a broken mount. All their I/O fails: a new server creates another
-/// mount and device.
+/// Returns the users of loop devices on a broken mount. All their I/O fails, because a new server
+/// creates another mount and device.
 pub(super) fn users_of_broken(folder: &Folder, settings: &Settings) -> Vec<String> {
     let path = mountpoint(folder, settings);
     if !fuse::is_broken(&path) {
@@ -199,8 +200,8 @@ pub(super) fn users_of_broken(folder: &Folder, settings: &Settings) -> Vec<Strin
     devices.iter().flat_map(|device| users_of(device)).collect()
 }
 
-/// Unmounts a mount without a server, and detaches its loop device. All I/O on the device fails
-/// already, so nothing more is lost. Unless forced, a mount stays if a process keeps it for the
+/// Unmounts a mount without a server, and detaches its loop device. All I/O on the device already
+/// fails, so this loses no more data. Unless forced, a mount stays if a process keeps it for the
 /// next server.
 pub(super) fn clean_up(
     folder: &Folder,

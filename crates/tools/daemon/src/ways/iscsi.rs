@@ -20,7 +20,7 @@ pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
     let settings = start.settings;
     let wanted = settings.listen.map(|listen| listen.with_port(PORT));
     let listen = start.address(wanted.unwrap_or_else(|| (Ipv4Addr::LOCALHOST, PORT).into()));
-    // iSCSI names allow neither capitals nor underscores (RFC 7143, 4.2.7).
+    // iSCSI names contain neither capitals nor underscores (RFC 7143, 4.2.7).
     let unit = start.name.to_lowercase().replace('_', "-");
     let mut config = Config::new(listen, &format!("{NAME}{unit}"));
     (config.engine, config.polling) = (settings.engine(), settings.spin());
@@ -32,7 +32,7 @@ pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
     let is_busy = |error: &StartError| matches!(error, StartError::InUse(_));
     let server = until_free(|| Server::start(&config, Arc::clone(&namespace)), is_busy)?;
     if start.resume {
-        // Initiators may know another size from the previous server.
+        // Initiators may have another size from the previous server.
         server.resized();
     }
     Ok(Box::new(Iscsi { server: Some(server) }))

@@ -1,11 +1,11 @@
 //! Creates and changes loop devices on a disk's file, in a small separate process.
 //!
-//! In its calls the loop driver asks the file's file system, and holds locks that all loop devices
-//! share. Here the server itself is that file system. A server killed in such a call could not exit
-//! before an answer, yet would keep open the connection on which the kernel waits for this answer:
-//! all loop devices would be blocked. A separate process does not hold that connection: when the
-//! server dies, the connection closes and the call fails. `stat` of a file that the server itself
-//! serves has the same problem, and also runs there.
+//! During its calls, the loop driver asks the file system of the file, and holds locks that all
+//! loop devices share. Here the server itself is that file system. If the server made such a call
+//! and were killed, it could not exit before an answer. But it would keep open the connection on
+//! which the kernel waits for this answer, and block all loop devices. A separate process does not
+//! have that connection: when the server dies, the connection closes and the call fails. For the
+//! same reason, `stat` of a file that the server serves runs in the separate process.
 
 mod backings;
 
@@ -32,23 +32,23 @@ enum Task {
         device: PathBuf,
         force: bool,
     },
-    /// Make the kernel see the file's new size, and the device's, if given.
+    /// Make the kernel read the new size of the file, and of the device if given.
     Resize {
         file: PathBuf,
         device: Option<PathBuf>,
     },
-    /// Tell what is below devices.
+    /// Report the files or devices below loop devices.
     Backings {
         devices: Vec<PathBuf>,
     },
 }
 
-/// Why a task failed.
+/// The reason why a task failed.
 #[derive(Serialize, Deserialize)]
 pub(super) enum Problem {
     /// The device is in use.
     InUse,
-    /// An error as a sentence.
+    /// Another error, as a sentence.
     Failed(String),
 }
 
@@ -73,14 +73,14 @@ impl From<Problem> for String {
 /// Creates a loop device on a file, and returns its path.
 pub(super) fn attach(file: &Path, block_size: u32, read_only: bool) -> Result<PathBuf, Problem> {
     let made = ask(&Task::Attach { file: file.to_path_buf(), block_size, read_only })?;
-    made.ok_or_else(|| Problem::Failed("there is no loop device after all".to_owned()))
+    made.ok_or_else(|| Problem::Failed("the helper process returned no loop device".to_owned()))
 }
 
 pub(super) fn detach(device: &Path, force: bool) -> Result<(), Problem> {
     ask(&Task::Detach { device: device.to_path_buf(), force }).map(drop)
 }
 
-/// Makes the kernel see a new size of a file and of its loop device.
+/// Makes the kernel read the new size of a file and of its loop device.
 pub(super) fn resize(file: &Path, device: Option<&Path>) -> Result<(), Problem> {
     let device = device.map(Path::to_path_buf);
     ask(&Task::Resize { file: file.to_path_buf(), device }).map(drop)
@@ -88,9 +88,11 @@ pub(super) fn resize(file: &Path, device: Option<&Path>) -> Result<(), Problem> 
 
 /// Runs a process for the task.
 fn ask(task: &Task) -> Result<Option<PathBuf>, Problem> {
-    let failed = |error: io::Error| Problem::Failed(format!("a loop device: {}", os(&error)));
+    let failed = |error: io::Error| {
+        Problem::Failed(format!("cannot run the helper process for a loop device: {}", os(&error)))
+    };
     let output = command(task).and_then(|mut command| command.output()).map_err(failed)?;
-    let died = |_| format!("the process for the loop device died ({})", output.status);
+    let died = |_| format!("the helper process for a loop device died ({})", output.status);
     serde_json::from_slice(&output.stdout).map_err(|error| Problem::Failed(died(error)))?
 }
 
@@ -102,7 +104,7 @@ fn command(task: &Task) -> io::Result<Command> {
     let program = std::env::current_exe()?;
     let task = serde_json::to_string(task).expect("our own types are JSON");
     let mut command = Command::new(system::program(&program));
-    // A terminal's signals must reach only the supervisor.
+    // Signals of a terminal must reach only the supervisor.
     command.args(ARGUMENTS).arg(&task).process_group(0);
     command.stdin(Stdio::null()).stderr(Stdio::inherit());
     Ok(command)
@@ -111,7 +113,7 @@ fn command(task: &Task) -> io::Result<Command> {
 /// The main function of the separate process.
 pub(in super::super) fn run(task: &str) -> Result<()> {
     let Ok(task) = serde_json::from_str::<Task>(task) else {
-        return Err(Failure::usage("this is for `farblock attach` to run, not for people"));
+        return Err(Failure::usage("only `farblock attach` can run this command"));
     };
     let done: Result<Option<PathBuf>, Problem> = match task {
         Task::Attach { file, block_size, read_only } => {
@@ -127,7 +129,7 @@ pub(in super::super) fn run(task: &str) -> Result<()> {
 }
 
 fn show_size(file: &Path, device: Option<&Path>) -> Result<(), Problem> {
-    // The kernel dropped the cached size; `stat` fetches the new one.
+    // The kernel has dropped the cached size, and `stat` reads the new one.
     let found = std::fs::metadata(file);
     found.map_err(|error| Problem::Failed(format!("{}: {}", file.display(), os(&error))))?;
     device.map_or(Ok(()), loop_device::resize).map_err(Problem::from)

@@ -1,7 +1,8 @@
-//! The ways to offer a disk, one file each, and the choice among them.
+//! The ways to offer a disk, one file for each, and the choice among them.
 //!
-//! A way is a function `start(&Start) -> Result<Box<dyn Attached>, String>` and, if parts of it can
-//! outlive its process, `clean_up`. [`start`], [`clean_up`] and [`available`] list all ways.
+//! A way is a function `start(&Start) -> Result<Box<dyn Attached>, String>`. If parts of the way
+//! can outlive its process, it also has a function `clean_up`. [`start`], [`clean_up`] and
+//! [`available`] list all ways.
 
 #[cfg(target_os = "linux")]
 mod fuse;
@@ -46,25 +47,25 @@ pub(super) use loops::{ASK as ASK_ABOUT_LOOPS, run as run_loop};
 
 /// Time limit for retrying a port that is in use, for example by `farblock serve`.
 const LISTEN_TIME: Duration = Duration::from_secs(3);
-/// Pause between two tries to listen.
+/// Pause between two attempts to listen.
 const LISTEN_PAUSE: Duration = Duration::from_millis(20);
 
-/// Input for a way.
+/// The input of a way.
 pub(super) struct Start<'a> {
     pub(super) name: String,
     pub(super) folder: &'a Folder,
     pub(super) settings: &'a Settings,
-    /// The disk may be in use already.
+    /// Whether programs may use the disk already.
     pub(super) resume: bool,
-    /// The records of a server that died.
+    /// The records of a dead server that this server replaces.
     pub(super) predecessor: Option<Predecessor>,
     pub(super) disk: OnceCell<Disk>,
-    /// Performs privileged operations, if this process dropped its rights.
+    /// The process that performs privileged operations if this process has dropped its rights.
     #[cfg(target_os = "linux")]
     pub(super) broker: Option<Arc<Broker>>,
 }
 
-/// Records of a server that died.
+/// The records of a server that died.
 pub(super) struct Predecessor {
     /// The server's [`Attached::state`].
     pub(super) state: Value,
@@ -74,8 +75,8 @@ pub(super) struct Predecessor {
 }
 
 impl Start<'_> {
-    /// Connects the disk on the first call. A way that never calls this, because the kernel
-    /// connects, has no connections in this process.
+    /// Returns the disk, and connects it on the first call. A way that never calls this has no
+    /// connections in this process, because the kernel connects.
     pub(super) fn disk(&self) -> Result<&Disk, String> {
         if self.disk.get().is_none() {
             let disk = super::connect(self.settings, self.folder, self.resume)?;
@@ -88,8 +89,8 @@ impl Start<'_> {
         Ok(Arc::new(self.disk()?.clone()))
     }
 
-    /// Where a network server listens. A successor uses the first server's address, even if the
-    /// system had chosen the port (0).
+    /// Returns the address on which a network server listens. A successor uses the first server's
+    /// address, even if the system had chosen the port (0).
     fn address(&self, wanted: SocketAddr) -> SocketAddr {
         let state = self.predecessor.as_ref().map(|predecessor| &predecessor.state["address"]);
         let before = state.and_then(|address| address.as_str()?.parse::<SocketAddr>().ok());
@@ -98,8 +99,8 @@ impl Start<'_> {
     }
 }
 
-/// Starts a server, and retries for a while if the port is in use: a killed process may hold it for
-/// a moment longer.
+/// Starts a server, and retries for a while if the port is in use: a killed process may hold the
+/// port for a moment.
 fn until_free<T, E: fmt::Display>(
     mut start: impl FnMut() -> Result<T, E>,
     is_busy: impl Fn(&E) -> bool,
@@ -115,17 +116,19 @@ fn until_free<T, E: fmt::Display>(
     }
 }
 
-/// A disk that is offered. Call [`Attached::stop`] before dropping it, or parts of it may remain.
+/// A disk that a server offers. Call [`Attached::stop`] before the drop, otherwise parts of it may
+/// remain.
 pub(super) trait Attached: Send {
     /// The disk's path or address.
     fn used(&self) -> Use;
 
-    /// State, trouble and geometry, if the kernel connects and no [`Disk`] does.
+    /// The state, trouble and geometry of the disk, if the kernel connects and there is no
+    /// [`Disk`].
     fn condition(&self) -> Option<Condition> {
         None
     }
 
-    /// State for a successor and for [`clean_up`]. The server calls this once, after the start.
+    /// The state for a successor and for [`clean_up`]. The server calls this once, after the start.
     fn state(&self) -> Value;
 
     /// A descriptor that another process must keep open for a successor.
@@ -133,22 +136,22 @@ pub(super) trait Attached: Send {
         None
     }
 
-    /// The users, each as part of a sentence: `fio (process 7) has /dev/loop0 open`.
+    /// The users, each as a part of a sentence, for example `fio (process 7) has /dev/loop0 open`.
     fn users(&self) -> Vec<String>;
 
-    /// Why this machine cannot use the disk any more.
+    /// The reason why this machine can no longer use the disk; `None` if it can.
     fn unusable(&self) -> Option<String> {
         None
     }
 
-    /// Shows a new size to users whom the server's own notice does not reach. The error says that
-    /// users cannot see it.
+    /// Shows a new size to users that the server itself does not notify. After an error, users do
+    /// not see the new size.
     fn resized(&mut self, _bytes: u64) -> Result<(), String> {
         Ok(())
     }
 
-    /// Stops offering the disk, unless it is in use and `force` is false. After an error the disk
-    /// is still offered.
+    /// Stops offering the disk, unless it is in use and `force` is false. After an error, the
+    /// server continues to offer the disk.
     fn stop(&mut self, force: bool) -> Result<(), StopError>;
 }
 
@@ -159,17 +162,17 @@ pub(super) struct Condition {
     pub(super) geometry: Geometry,
 }
 
-/// Why a disk is still offered.
+/// The reason why a server still offers a disk.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) enum StopError {
     /// The disk's users.
     InUse(Vec<String>),
-    /// A sentence.
+    /// Another reason, as a sentence.
     Failed(String),
 }
 
 impl StopError {
-    /// Fails if there are users, unless forced.
+    /// Returns an error if there are users, unless forced.
     pub(super) fn if_used(users: Vec<String>, force: bool) -> Result<(), StopError> {
         match users.is_empty() || force {
             true => Ok(()),
@@ -187,7 +190,7 @@ pub(super) const HERE: &[As] = &[As::Winspd, As::Iscsi, As::Nbd];
 /// Offers the disk.
 pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
     match start.settings.way {
-        As::Auto => Err("a way is to be chosen first".to_owned()),
+        As::Auto => Err("the settings do not name a way".to_owned()),
         As::Nbd => nbd::start(start),
         As::Iscsi => iscsi::start(start),
         #[cfg(target_os = "linux")]
@@ -200,35 +203,35 @@ pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
         As::VhostUser => vhost_user::start(start),
         #[cfg(windows)]
         As::Winspd => winspd::start(start),
-        way => Err(format!("{} is not a way of this system", way.name())),
+        way => Err(format!("{} is not a way to attach on this system", way.name())),
     }
 }
 
-/// The reason why the server keeps its rights in this way to attach, if it does: it manages kernel
-/// objects itself.
+/// Returns the reason why the server keeps its rights in this way to attach: it manages kernel
+/// objects itself. Returns `None` if it drops its rights.
 #[cfg(target_os = "linux")]
 pub(super) fn keeps_rights(settings: &Settings) -> Option<&'static str> {
     match settings.way {
-        As::Ublk => Some("the device is made, changed and ended as root"),
-        As::Nvme => Some("the connection is the kernel's, and ended as root"),
+        As::Ublk => Some("only root can create, change and remove the device"),
+        As::Nvme => Some("only root can close the kernel's connection"),
         As::Auto | As::Fuse | As::Nbd | As::VhostUser | As::Iscsi | As::Winspd => None,
     }
 }
 
-/// Whether the kernel writes dirty memory back through the server in this way.
+/// Whether the kernel writes dirty memory back through the server in this way to attach.
 #[cfg(target_os = "linux")]
 pub(super) fn flushes_for_the_kernel(settings: &Settings) -> bool {
     takes_rights(settings)
 }
 
-/// Whether the kernel may write dirty memory to a disk that this process serves, so that the
-/// process must not wait for memory.
+/// Whether the kernel may write dirty memory to a disk that this process serves. The process must
+/// then not wait for memory.
 #[cfg(target_os = "linux")]
 pub(super) fn may_be_written_back_to(settings: &Settings) -> bool {
     settings.way == As::Ublk || flushes_for_the_kernel(settings)
 }
 
-/// Whether this way needs privileged operations, which a broker performs for the server.
+/// Whether this way to attach needs privileged operations, which a broker performs for the server.
 #[cfg(target_os = "linux")]
 pub(super) fn takes_rights(settings: &Settings) -> bool {
     match settings.way {
@@ -244,11 +247,11 @@ pub(super) fn with_rights(folder: &Folder, settings: &Settings) -> Result<()> {
     match settings.way {
         As::Fuse => rights::answer(fuse::Root::new(folder, settings)),
         As::Nbd => rights::answer(nbd::root(folder)),
-        way => Err(Failure::run(format_args!("{} takes no rights", way.name()))),
+        way => Err(Failure::run(format_args!("{} needs no privileged operations", way.name()))),
     }
 }
 
-/// No way on Windows outlives its process.
+/// Does nothing: on Windows, no way leaves objects after its process has exited.
 #[cfg(windows)]
 pub(super) fn clean_up(_: &Folder, _: &Settings, _: &Value, _: bool) -> Result<(), StopError> {
     Ok(())
@@ -257,7 +260,7 @@ pub(super) fn clean_up(_: &Folder, _: &Settings, _: &Value, _: bool) -> Result<(
 /// A candidate for `--as auto`.
 pub(super) struct Candidate {
     pub(super) way: As,
-    /// Without a block device.
+    /// Whether the candidate has no block device.
     pub(super) no_device: bool,
     /// The reason for this choice, as a sentence.
     pub(super) why: String,
@@ -267,23 +270,23 @@ pub(super) struct Candidate {
 #[cfg(windows)]
 pub(super) fn candidates(settings: &Settings) -> Vec<Candidate> {
     let (way, why) = if settings.no_device {
-        (As::Nbd, "chose nbd: a server, since no disk of this machine is wanted")
+        (As::Nbd, "chose nbd: a server, because no block device was requested")
     } else if winspd::available().is_ok() {
-        (As::Winspd, "chose winspd: its library is there")
+        (As::Winspd, "chose winspd: its library is installed")
     } else {
         (As::Iscsi, "chose iscsi: Windows has an initiator, and WinSpd is not installed")
     };
     vec![Candidate { way, no_device: settings.no_device, why: why.to_owned() }]
 }
 
-/// On Windows every requested way works as requested.
+/// Accepts all settings: on Windows every way works as requested.
 #[cfg(windows)]
 pub(super) fn check(_: &Settings) -> Result<(), String> {
     Ok(())
 }
 
-/// Cleans up after a server that is dead for good. The error says why this could not: in use,
-/// unless forced.
+/// Cleans up after a server that has no successor. The error is the reason why this failed: the
+/// disk is in use and `force` is false, or an operation failed.
 #[cfg(target_os = "linux")]
 pub(super) fn clean_up(
     folder: &Folder,
@@ -300,8 +303,8 @@ pub(super) fn clean_up(
     }
 }
 
-/// The users of a device that broke when the last processes of an attachment died. No later process
-/// can repair it for them.
+/// Returns the users of a device that broke when the last processes of an attachment died. No later
+/// process can repair the device for them.
 #[cfg(target_os = "linux")]
 pub(super) fn users_of_broken(folder: &Folder, settings: &Settings) -> Vec<String> {
     match settings.way {
@@ -310,13 +313,14 @@ pub(super) fn users_of_broken(folder: &Folder, settings: &Settings) -> Vec<Strin
     }
 }
 
-/// No way on Windows outlives its process.
+/// Does nothing: on Windows, no way leaves objects after its process has exited.
 #[cfg(windows)]
 pub(super) fn users_of_broken(_: &Folder, _: &Settings) -> Vec<String> {
     Vec::new()
 }
 
-/// The candidates for `--as auto`, the best first: the later ones are tried if it fails.
+/// Returns the candidates for `--as auto`, the best first. The command tries a later one if the
+/// earlier ones fail.
 #[cfg(target_os = "linux")]
 pub(super) fn candidates(settings: &Settings) -> Vec<Candidate> {
     let candidate = |way, no_device, why| Candidate { way, no_device, why };
@@ -325,7 +329,7 @@ pub(super) fn candidates(settings: &Settings) -> Vec<Candidate> {
     if settings.no_device {
         let lacks = match no_fuse {
             None => {
-                let why = "chose fuse: a file, since no block device is wanted".to_owned();
+                let why = "chose fuse: a file, because no block device was requested".to_owned();
                 found.push(candidate(As::Fuse, true, why));
                 String::new()
             }
@@ -336,14 +340,14 @@ pub(super) fn candidates(settings: &Settings) -> Vec<Candidate> {
     }
     let no_ublk = match administrators(ublk::available()) {
         Ok(()) => {
-            let why = "chose ublk: the kernel's driver for block devices like this";
+            let why = "chose ublk: the kernel's driver for user-space block devices";
             found.push(candidate(As::Ublk, false, why.to_owned()));
             "ublk failed".to_owned()
         }
         Err(why) => why,
     };
     if administrators(nbd::device_available()).is_ok() {
-        let why = format!("chose nbd: the kernel has its client ({no_ublk})");
+        let why = format!("chose nbd: the kernel has an NBD client ({no_ublk})");
         found.push(candidate(As::Nbd, false, why));
     }
     let lacks = no_fuse.clone().unwrap_or_else(|| "fuse failed".to_owned());
@@ -359,16 +363,17 @@ pub(super) fn candidates(settings: &Settings) -> Vec<Candidate> {
     found
 }
 
-/// Only root can create devices, and some containers take that right away.
+/// Returns an error if this process is root in a container that cannot create devices. Otherwise
+/// returns `available`.
 #[cfg(target_os = "linux")]
 fn administrators(available: Result<(), String>) -> Result<(), String> {
     match is_root() && !farblock_attach::fuse::is_administrator() {
-        true => Err("this container or service may make no device".to_owned()),
+        true => Err("this container or service cannot create devices".to_owned()),
         false => available,
     }
 }
 
-/// Checks that the requested way can create a block device, if one is wanted.
+/// Checks that the requested way can create a block device, if one is requested.
 #[cfg(target_os = "linux")]
 pub(super) fn check(settings: &Settings) -> Result<(), String> {
     if settings.way != As::Nbd || !nbd::wants_device(settings) {
@@ -376,20 +381,20 @@ pub(super) fn check(settings: &Settings) -> Result<(), String> {
     }
     administrators(nbd::device_available()).map_err(|why| {
         format!(
-            "no block device can be made: {why}; or take --no-device, which serves programs that \
-             know NBD"
+            "cannot create a block device: {why}; or use --no-device, which serves programs that \
+             support NBD"
         )
     })
 }
 
-/// An attribute of a block device in sysfs.
+/// Reads an attribute of a block device in sysfs.
 #[cfg(target_os = "linux")]
 fn system(device: &Path, attribute: &str) -> Option<String> {
     let folder = Path::new("/sys/block").join(device.file_name()?);
     Some(std::fs::read_to_string(folder.join(attribute)).ok()?.trim_end().to_owned())
 }
 
-/// An error without Rust's `(os error 28)`.
+/// Formats an error without Rust's `(os error 28)`.
 fn sentence(error: impl fmt::Display) -> String {
     const NUMBER: &str = " (os error ";
     let mut text = error.to_string();
@@ -405,7 +410,7 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// The users of a block device, as text.
+/// Returns the users of a block device, as text.
 #[cfg(target_os = "linux")]
 fn users_of(device: &Path) -> Vec<String> {
     farblock_frontend::users::of_block_device(device).iter().map(ToString::to_string).collect()

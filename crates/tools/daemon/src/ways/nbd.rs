@@ -1,7 +1,8 @@
 //! An NBD server and, for root on Linux, a block device of the kernel's NBD client.
 //!
 //! The device outlives the server: its I/O waits until a successor gives it new connections. The
-//! socket does not: connected programs see it close, and find the successor at the same address.
+//! socket does not outlive the server: connected programs see it close, and find the successor at
+//! the same address.
 
 #[cfg(target_os = "linux")]
 mod device;
@@ -30,7 +31,7 @@ struct Nbd {
     server: Option<Server>,
     device: Option<Device>,
     export: String,
-    /// The reason why there is no device, although one was wanted.
+    /// The reason why there is no device although the user wanted one.
     instead: Option<String>,
 }
 
@@ -44,8 +45,8 @@ pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
     let wants_device = wants_device(settings);
     let before =
         start.predecessor.as_ref().and_then(|predecessor| device::found(&predecessor.state));
-    // If the first server had no device, its successor has none either, even if the module was
-    // loaded since.
+    // If the first server had no device, its successor creates none either, even if the kernel has
+    // loaded the module since.
     let had_none = start.predecessor.as_ref().is_some_and(|it| it.state["index"].is_null());
     let available = device::available();
     let with_device = before.is_some() || wants_device && !had_none && available.is_ok();
@@ -102,7 +103,8 @@ impl Attached for Nbd {
     }
 
     fn resized(&mut self, bytes: u64) -> Result<(), String> {
-        // Resize the server before the device: a program that sees the new end may read there.
+        // Resize the server before the device: a program that sees the new end may read there at
+        // once.
         self.server.iter().for_each(Server::resized);
         self.device.as_ref().map_or(Ok(()), |device| device.resize(bytes))
     }

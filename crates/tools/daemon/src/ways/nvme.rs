@@ -1,4 +1,4 @@
-//! The kernel's own host, configured through `/dev/nvme-fabrics`. No data passes through this
+//! The kernel's own NVMe host, configured through `/dev/nvme-fabrics`. No data pass through this
 //! process; it only reports the state of the kernel's connections.
 
 use super::super::nvme_fabrics::{self, Connection, Options, Secret};
@@ -17,7 +17,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 const SUBSYSTEMS: &str = "/sys/class/nvme-subsystem";
-/// The kernel's unit for sizes.
+/// The kernel's unit for sizes, in bytes.
 const SECTOR_BYTES: u64 = 512;
 
 /// The kernel's connections, one for each URL.
@@ -58,7 +58,7 @@ impl Nvme {
             let found = system(&device, "uuid").and_then(|text| text.parse().ok());
             if found != Some(uuid) {
                 let device = device.display();
-                return Err(format!("{device} has another UUID than {uuid}, or none"));
+                return Err(format!("{device} does not have the UUID {uuid}"));
             }
         }
         record(start, &device)?;
@@ -89,7 +89,7 @@ impl Nvme {
     }
 }
 
-/// Fails if the namespace is attached in another way already; otherwise records it.
+/// Records the namespace. Fails if it is already attached in another way.
 fn record(start: &Start<'_>, device: &Path) -> Result<(), String> {
     let id = |attribute| system(device, attribute)?.parse::<Uuid>().ok().map(Uuid::into_bytes);
     let known = KnownNamespace { uuid: id("uuid"), nguid: id("nguid"), ..Default::default() };
@@ -99,7 +99,7 @@ fn record(start: &Start<'_>, device: &Path) -> Result<(), String> {
     }
 }
 
-/// Translates a URL and the settings for the kernel, which counts whole seconds.
+/// Translates a URL and the settings for the kernel, which uses whole seconds.
 fn options(start: &Start<'_>, url: &Url) -> Result<Options, String> {
     let settings = start.settings;
     let nqn = url.subsystem.as_deref().ok_or_else(|| format!("{url} names no subsystem"))?;
@@ -123,7 +123,7 @@ fn options(start: &Start<'_>, url: &Url) -> Result<Options, String> {
     })
 }
 
-/// Reads the secret from its file. The kernel keeps it and does not read the file again.
+/// Reads the secret from its file. The kernel stores the secret and does not read the file again.
 fn secret(path: Option<&Path>) -> Result<Option<Secret>, String> {
     let Some(path) = path else { return Ok(None) };
     Ok(Some(Secret::new(key_file::read(path)?.swap_remove(0).text())))
@@ -152,10 +152,10 @@ fn set_policy(nqn: &str, policy: Policy) -> Result<(), String> {
             });
         }
     }
-    Err(format!("the kernel does not show {nqn} in {SUBSYSTEMS}"))
+    Err(format!("the kernel does not list {nqn} in {SUBSYSTEMS}"))
 }
 
-/// The saved form that [`connections_in`] reads.
+/// Returns the saved form of a connection, which [`connections_in`] reads.
 fn saved(connection: &Connection) -> Value {
     json!({
         "instance": connection.instance,
@@ -165,7 +165,7 @@ fn saved(connection: &Connection) -> Value {
     })
 }
 
-/// The connections in a saved state that still exist.
+/// Returns the connections of a saved state that still exist.
 fn connections_in(state: &Value) -> Vec<Connection> {
     let one = |entry: &Value| {
         let instance = u32::try_from(entry["instance"].as_u64()?).ok()?;
@@ -206,7 +206,7 @@ impl Attached for Nvme {
         };
         let trouble = self.connections.iter().zip(&states).find(|(_, state)| !is_live(state));
         let trouble = trouble.map(|(connection, state)| {
-            let state = state.as_deref().unwrap_or("gone");
+            let state = state.as_deref().unwrap_or("removed");
             format!("the kernel's nvme{} is {state}", connection.instance)
         });
         Some(Condition { state, trouble, geometry: self.geometry() })
@@ -236,7 +236,7 @@ fn disconnect(connections: &[Connection], force: bool) -> Result<(), StopError> 
     Ok(())
 }
 
-/// Disconnects for a server that is dead.
+/// Disconnects the connections of a dead server.
 pub(super) fn clean_up(state: &Value, force: bool) -> Result<(), StopError> {
     disconnect(&connections_in(state), force)
 }

@@ -18,12 +18,14 @@ struct Ublk {
     server: Server,
 }
 
-/// Whether this process can use the kernel's driver, or why not.
+/// Checks that this process can use the kernel's driver. Returns the reason if not.
 pub(super) fn available() -> Result<(), String> {
     match File::options().read(true).write(true).open(CONTROL) {
         Ok(_) => Ok(()),
-        Err(error) if error.kind() == ErrorKind::NotFound => Err("ublk is not there".to_owned()),
-        Err(error) => Err(format!("ublk is not ours to use: {}", sentence(error))),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            Err("the kernel has no ublk driver".to_owned())
+        }
+        Err(error) => Err(format!("no access to the ublk driver: {}", sentence(error))),
     }
 }
 
@@ -35,7 +37,7 @@ pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
         polling: settings.spin(),
         read_only: settings.read_only,
         identifier: start.name.clone(),
-        // No need to wait: late commands have ended before a way resumes.
+        // There is no need to wait: late commands have ended before a way resumes.
         settle: Duration::ZERO,
         ..Config::default()
     };
@@ -47,7 +49,7 @@ pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
     Ok(Box::new(Ublk { server: server.map_err(sentence)? }))
 }
 
-/// The device in a saved state, if it still exists. [`Server::recover`] checks whose it is.
+/// Returns the device of a saved state, if it still exists. [`Server::recover`] checks its owner.
 fn device_in(state: &Value) -> Option<u32> {
     let id = u32::try_from(state["id"].as_u64()?).ok()?;
     Path::new(&format!("/sys/block/ublkb{id}")).exists().then_some(id)
@@ -78,7 +80,7 @@ impl Attached for Ublk {
     }
 
     fn resized(&mut self, _: u64) -> Result<(), String> {
-        // Needed for the kernel's messages about the new size.
+        // The kernel notifies users of the new size only after this call.
         self.server.resized().map_err(sentence)
     }
 

@@ -1,5 +1,5 @@
-//! A socket for a virtual machine's disk. The virtual machine monitor tracks requests in flight and
-//! reconnects when the server dies, and the successor continues.
+//! A socket for a virtual machine's disk. The virtual machine monitor tracks requests in flight.
+//! When the server dies, the monitor reconnects, and the successor continues these requests.
 
 use super::super::status::{Use, UseKind};
 use super::{Attached, Start, StopError, sentence};
@@ -7,7 +7,7 @@ use farblock_attach::vhost_user::{Config, Server};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
-/// Maximum length of a serial number.
+/// Maximum length of a serial number, in bytes.
 const SERIAL_BYTES: usize = 20;
 
 struct VhostUser {
@@ -28,7 +28,7 @@ pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
     });
     let server = Server::start(&config, start.namespace()?).map_err(sentence)?;
     if start.resume {
-        // The guest may know another size from the previous server.
+        // The guest may have another size from the previous server.
         server.resized();
     }
     Ok(Box::new(VhostUser { server: Some(server), socket }))

@@ -1,5 +1,5 @@
-//! A Windows disk through WinSpd's driver. The disk ends with its process; a successor creates
-//! another.
+//! A Windows disk through WinSpd's driver. The disk ends with its process, and a successor creates
+//! another disk.
 
 use super::super::status::{Use, UseKind};
 use super::{Attached, Start, StopError, sentence};
@@ -10,7 +10,7 @@ struct WinSpd {
     server: Option<Server>,
 }
 
-/// Whether WinSpd is installed, or why not.
+/// Checks that WinSpd is installed. Returns the reason if not.
 pub(super) fn available() -> Result<(), String> {
     Server::available().map_err(sentence)
 }
@@ -35,13 +35,13 @@ impl Attached for WinSpd {
         Value::Null
     }
 
-    /// Windows does not list the users of a disk.
+    /// Returns no users: Windows does not list the users of a disk.
     fn users(&self) -> Vec<String> {
         Vec::new()
     }
 
     fn resized(&mut self, _: u64) -> Result<(), String> {
-        Err("Windows sees it when the disk is attached again".to_owned())
+        Err("Windows reads a new size only when the disk is attached again".to_owned())
     }
 
     fn stop(&mut self, force: bool) -> Result<(), StopError> {

@@ -1,5 +1,5 @@
-//! Finds the process that holds a file lock, from the lock information in `/proc`. Unlike a
-//! recorded process ID, this information cannot be stale, missing or about another process.
+//! Finds the process that holds a file lock, from the lock information in `/proc`. A recorded
+//! process ID may be stale or missing, or belong to another process; this information cannot.
 
 use rustix::fs::{major, minor};
 use rustix::io::Errno;
@@ -8,9 +8,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::{fs, io};
 
-/// Kills the processes that hold this file's lock. True if there was such a process.
+/// Kills the processes that hold the lock of this file. Returns true if there was such a process.
 pub(in super::super::super) fn kill_holder(lock: &Path, _: &str) -> bool {
-    // The path as links in /proc show it.
+    // Use the path in the form that links in /proc have.
     let Ok(lock) = lock.canonicalize() else { return false };
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -18,29 +18,29 @@ pub(in super::super::super) fn kill_holder(lock: &Path, _: &str) -> bool {
         > 0
 }
 
-/// Kills the process if `is_it` returns true, but never a later one with the same ID.
+/// Kills the process if `is_it` returns true. Never kills a later process with the same ID.
 fn kill_if(pid: Pid, is_it: impl FnOnce(Pid) -> bool) -> bool {
-    // Open the pidfd first: then the check sees this process, or none.
+    // Open the pidfd first: then the check sees this process or none, but not a later process.
     let process = rustix::process::pidfd_open(pid, PidfdFlags::empty());
     if !is_it(pid) {
         return false;
     }
     let killed = match process {
         Ok(process) => rustix::process::pidfd_send_signal(process, Signal::KILL),
-        // Before Linux 5.3: kill right after the check.
+        // Before Linux 5.3 there are no pidfds: kill right after the check.
         Err(Errno::NOSYS) => rustix::process::kill_process(pid, Signal::KILL),
         Err(error) => Err(error),
     };
     killed.is_ok()
 }
 
-/// Whether a process has this file open and locked. Reads only links: asking the file systems of
-/// its other files could hang.
+/// Whether a process has this file open and locked. This reads only links, because a request to the
+/// file systems of the process's other files could hang.
 fn holds(pid: Pid, lock: &Path) -> bool {
     let process = Path::new("/proc").join(pid.to_string());
     let descriptors = match fs::read_dir(process.join("fd")) {
         Ok(descriptors) => descriptors.flatten(),
-        // Only root can see the descriptors of a process that has read a key.
+        // Only root can list the descriptors of a process that has read a key.
         Err(error) => return error.kind() == io::ErrorKind::PermissionDenied && took(pid, lock),
     };
     let mut ours =
@@ -52,7 +52,7 @@ fn holds(pid: Pid, lock: &Path) -> bool {
 }
 
 /// Whether a process took this lock itself and the lock is still held. Every user can read this. A
-/// server takes its lock itself, and never hands it on.
+/// server takes its lock itself, and never passes it on.
 fn took(pid: Pid, lock: &Path) -> bool {
     let (Ok(file), Ok(locks)) = (fs::metadata(lock), fs::read_to_string("/proc/locks")) else {
         return false;
@@ -62,13 +62,14 @@ fn took(pid: Pid, lock: &Path) -> bool {
     locks.lines().any(|line| is_taken(line, pid, &place))
 }
 
-/// Matches `1: FLOCK  ADVISORY  WRITE 359 00:13:11691 0 EOF`. Lines of waiters have an arrow first.
+/// Matches a line such as `1: FLOCK ADVISORY WRITE 359 00:13:11691 0 EOF`. Lines of waiting
+/// processes start with an arrow.
 fn is_taken(line: &str, pid: Pid, place: &str) -> bool {
     let words: Vec<&str> = line.split_whitespace().skip(1).take(5).collect();
     words == ["FLOCK", "ADVISORY", "WRITE", pid.to_string().as_str(), place]
 }
 
-/// Matches `lock:   1: FLOCK  ADVISORY  WRITE 359 00:13:11691 0 EOF`.
+/// Matches a line such as `lock: 1: FLOCK ADVISORY WRITE 359 00:13:11691 0 EOF`.
 fn is_lock(line: &str) -> bool {
     line.starts_with("lock:") && line.contains("FLOCK") && line.contains("WRITE")
 }
@@ -118,15 +119,15 @@ mod tests {
         let path = place.path().join("server").canonicalize().expect("it is there");
         let own = rustix::process::getpid();
         assert!(holds(own, &path));
-        // A child that inherited the lock, as a supervisor does.
+        // This child has inherited the lock, as a supervisor does.
         let start = |stdin: Stdio| Command::new("sleep").arg("600").stdin(stdin).spawn();
         let copy = locked.try_clone().expect("a copy");
         let mut has = start(copy.into()).expect("it starts");
-        // A child that only has the file open.
+        // This child only has the file open.
         let mut looks = start(fs::File::open(&path).expect("it opens").into()).expect("it starts");
         drop(locked);
         assert!(!holds(own, &path) && is_locked(&path));
-        // The recorded process ID is ignored.
+        // The function ignores the recorded process ID.
         assert!(kill_holder(&path, &looks.id().to_string()));
         assert_eq!(has.wait().expect("a child").code(), None, "it was killed");
         assert!(!is_locked(&path) && !kill_holder(&path, &looks.id().to_string()));

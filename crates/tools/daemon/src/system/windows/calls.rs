@@ -34,11 +34,11 @@ use windows_sys::Win32::UI::Shell::{
     FOLDERID_LocalAppData, FOLDERID_ProgramData, KF_FLAG_DEFAULT, SHGetKnownFolderPath,
 };
 
-/// Full access for the system, administrators and the owner, inherited by all content; no access
-/// for others, whatever the parent folder says.
+/// Gives the system, administrators and the owner full access, which all content inherits. Other
+/// users have no access, whatever the parent folder allows.
 const PRIVATE: &str = "D:P(A;OICI;FA;;;SY)(A;OICI;FA;;;BA)(A;OICI;FA;;;OW)";
 
-/// Size of a user's identity with the longest SID.
+/// Size of the identity of a user with the longest SID, in bytes.
 const USER_BYTES: usize = 128;
 
 fn wide(text: impl AsRef<std::ffi::OsStr>) -> Vec<u16> {
@@ -49,13 +49,14 @@ fn done(result: i32) -> io::Result<()> {
     if result == 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// The number of a handle that [`give`] made in another process. The number travels only over the
-/// pipe between the two processes and cannot be copied, so its owner takes the handle once.
+/// The number of a handle that [`give`] created in another process. The number travels only over
+/// the pipe between the two processes, and this value cannot be copied. So its owner takes the
+/// handle only once.
 #[derive(Serialize, Deserialize)]
 #[serde(transparent)]
 pub(super) struct Given(usize);
 
-/// Duplicates a handle into a process that we started.
+/// Duplicates a handle into a process that this process started.
 pub(super) fn give(handle: &OwnedHandle, process: &OwnedHandle) -> io::Result<Given> {
     let mut theirs: HANDLE = ptr::null_mut();
     let (handle, process) = (handle.as_raw_handle(), process.as_raw_handle());
@@ -74,7 +75,7 @@ pub(super) fn give(handle: &OwnedHandle, process: &OwnedHandle) -> io::Result<Gi
     done(given).map(|()| Given(theirs.addr()))
 }
 
-/// Takes a handle that our parent duplicated into this process; no other process can send one.
+/// Takes a handle that the parent duplicated into this process. No other process can send one.
 ///
 /// # Errors
 /// If the number is not a handle of this process.
@@ -87,8 +88,8 @@ pub(super) fn take(given: Given) -> io::Result<OwnedHandle> {
     Ok(unsafe { OwnedHandle::from_raw_handle(handle) })
 }
 
-/// Keeps child processes from inheriting the standard handles unless they are meant to. Otherwise
-/// children would keep pipes open, and the pipes' readers would wait for the end.
+/// Keeps child processes from inheriting the standard handles by accident. Otherwise children would
+/// keep pipes open, and the readers of the pipes would wait without end.
 pub(in super::super::super) fn keep_own_files() {
     for which in [STD_INPUT_HANDLE, STD_OUTPUT_HANDLE, STD_ERROR_HANDLE] {
         // SAFETY: plain calls, which refuse a value that is not a handle.
@@ -96,11 +97,12 @@ pub(in super::super::super) fn keep_own_files() {
     }
 }
 
-/// This process's ID and start time. The time matters because Windows reuses IDs.
+/// The ID and the start time of this process. The start time distinguishes processes, because
+/// Windows reuses IDs.
 pub(in super::super::super) fn own_process() -> String {
     // SAFETY: a plain call; its pseudo handle need not be closed.
     let started = started(unsafe { GetCurrentProcess() });
-    // Without a start time record 0, which never matches: the process is then not killed.
+    // Without a start time, record 0, which never matches: no process then kills this one.
     format!("{} {}\n", std::process::id(), started.unwrap_or_default())
 }
 
@@ -116,7 +118,8 @@ fn started(process: HANDLE) -> Option<u64> {
     (told != 0 && time != 0).then_some(time)
 }
 
-/// Kills the recorded holder of a lock, if that process still runs. True if it did.
+/// Kills the recorded holder of a lock if that process still runs. Returns true if it has killed
+/// the process.
 pub(in super::super::super) fn kill_holder(_: &Path, record: &str) -> bool {
     let mut words = record.split_whitespace();
     let pid = words.next().and_then(|word| word.parse::<u32>().ok());
@@ -186,8 +189,8 @@ pub(super) fn is_elevated() -> bool {
     asked != 0 && elevation.TokenIsElevated != 0
 }
 
-/// The data folder of the machine or of the user. This asks Windows, because the environment comes
-/// from the parent, and a service has another one.
+/// Returns the data folder of the machine or of the user. This asks Windows and ignores the
+/// environment, which comes from the parent and differs in a service.
 pub(super) fn data_folder(machine: bool) -> io::Result<PathBuf> {
     let id = if machine { FOLDERID_ProgramData } else { FOLDERID_LocalAppData };
     let mut text: *mut u16 = ptr::null_mut();

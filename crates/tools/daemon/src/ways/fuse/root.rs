@@ -12,10 +12,10 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Requests. They cannot name the mountpoint.
+/// Requests for operations on a mount. They cannot name a mountpoint.
 #[derive(Serialize, Deserialize)]
 pub(in super::super) enum MountRequest {
-    /// Clears what a dead server left, and creates the mountpoint if the user named none.
+    /// Removes the remains of a dead server. Creates the mountpoint unless the user named one.
     Make,
     Prepare,
     Mount {
@@ -27,7 +27,7 @@ pub(in super::super) enum MountRequest {
         device: String,
     },
     DetachAll,
-    /// Whether this loop device is on the file.
+    /// Asks whether this loop device is on the file.
     IsOn {
         device: PathBuf,
     },
@@ -51,7 +51,7 @@ pub(in super::super) enum Answer {
     Prepared(PathBuf),
     /// The answer carries the connection to the kernel.
     Mounted,
-    /// The users: process, command, use, and loop device.
+    /// The users, each with process ID, command, use, and loop device.
     Users(Vec<(Option<u32>, String, String, Option<PathBuf>)>),
     On(bool),
     Attached(PathBuf),
@@ -61,7 +61,7 @@ pub(in super::super) enum Answer {
     Refused(String),
 }
 
-/// Mirrors the library's [`Way`].
+/// The serializable form of the library's [`Way`].
 #[derive(Serialize, Deserialize, Clone, Copy)]
 pub(in super::super) enum How {
     IfUnused,
@@ -69,10 +69,10 @@ pub(in super::super) enum How {
     Abort,
 }
 
-/// Performs the operations.
+/// Performs the operations with root's rights.
 pub(in super::super) struct Root {
     mountpoint: PathBuf,
-    /// The user named no mountpoint.
+    /// Whether farblock chose the mountpoint, because the user named none.
     is_ours: bool,
     name: String,
     own: Own,
@@ -94,13 +94,13 @@ impl Root {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                 let (path, error) =
                     (self.mountpoint.display(), farblock_command::error::os(&error));
-                Err(format!("cannot make {path}: {error}"))
+                Err(format!("cannot create {path}: {error}"))
             }
             _ => Ok(Answer::Made(true)),
         }
     }
 
-    /// The file's path, built without a request to the mount.
+    /// The path of the file. This function builds it without a request to the mount.
     fn file(&self) -> PathBuf {
         self.own.path().join(&self.name)
     }
@@ -193,7 +193,7 @@ impl Mounts {
         }
     }
 
-    /// Clears what a dead server left. True if the mountpoint exists and farblock created it.
+    /// Removes the remains of a dead server. Returns true if farblock created the mountpoint.
     pub(super) fn make(&self) -> Result<bool, String> {
         Ok(matches!(self.ask(MountRequest::Make)?.0, Answer::Made(true)))
     }
@@ -206,7 +206,9 @@ impl Mounts {
     ) -> Result<PathBuf, loops::Problem> {
         match self.loops(MountRequest::AttachLoop { block_size, read_only })? {
             Answer::Attached(device) => Ok(device),
-            _ => Err(loops::Problem::Failed("there is no loop device after all".to_owned())),
+            _ => Err(loops::Problem::Failed(
+                "the privileged operation returned no loop device".to_owned(),
+            )),
         }
     }
 
@@ -214,12 +216,12 @@ impl Mounts {
         self.loops(MountRequest::DetachLoop { device: device.to_path_buf(), force }).map(drop)
     }
 
-    /// Makes the kernel see a new size of the file and of its loop device.
+    /// Makes the kernel read the new size of the file and of its loop device.
     pub(super) fn resize(&self, device: Option<&Path>) -> Result<(), loops::Problem> {
         self.loops(MountRequest::Resize { device: device.map(Path::to_path_buf) }).map(drop)
     }
 
-    /// Whether this loop device is on the file. True without an answer.
+    /// Whether this loop device is on the file. Returns true if there is no answer.
     pub(super) fn has(&self, device: &Path) -> bool {
         let request = MountRequest::IsOn { device: device.to_path_buf() };
         !matches!(self.ask(request), Ok((Answer::On(false), _)))
@@ -249,13 +251,15 @@ impl Mounter for Mounts {
     fn prepare(&self) -> Result<PathBuf, MountError> {
         match self.ask(MountRequest::Prepare).map_err(MountError::Refused)?.0 {
             Answer::Prepared(path) => Ok(path),
-            _ => Err(MountError::Refused("there is no mountpoint after all".to_owned())),
+            _ => Err(MountError::Refused(
+                "the privileged operation returned no mountpoint".to_owned(),
+            )),
         }
     }
 
     fn mount(&self, read_only: bool) -> Result<OwnedFd, MountError> {
         let mounted = self.ask(MountRequest::Mount { read_only }).map_err(MountError::Refused)?;
-        let none = || MountError::Refused("there is no mount after all".to_owned());
+        let none = || MountError::Refused("the privileged operation returned no mount".to_owned());
         mounted.1.ok_or_else(none)
     }
 

@@ -1,7 +1,7 @@
 //! Asks the loop driver for the files below loop devices, in a separate process.
 //!
-//! A question may wait for the disk below, without an end. A device whose question is unanswered is
-//! not asked about again, so that few processes wait.
+//! A query may wait for the disk below without end. This module makes no further query for a device
+//! with an unanswered query, so that few processes wait.
 
 use super::super::super::system;
 use super::{ARGUMENTS, Task, command};
@@ -23,13 +23,14 @@ use std::time::{Duration, Instant};
 
 /// Time limit for the driver's answers.
 const ANSWER_TIME: Duration = Duration::from_secs(1);
-/// Time limit for the separate process. Shorter than a command waits for a server's status.
+/// Time limit for the separate process. It is shorter than the time that a command waits for a
+/// server's status.
 const PROCESS_TIME: Duration = Duration::from_secs(2);
 
-/// The product's way to ask.
+/// The functions with which farblock asks the loop driver.
 pub(in super::super::super) const ASK: Ask = Ask { backings: ask, only_asks };
 
-/// Mirrors the library's [`DriverAnswer`], apart from silence.
+/// The serializable form of the library's [`DriverAnswer`]; no value stands for no answer.
 #[derive(Serialize, Deserialize, Clone, Copy)]
 enum Below {
     File { device: u64, inode: u64 },
@@ -56,12 +57,12 @@ impl From<Below> for DriverAnswer {
     }
 }
 
-/// A process that asks, until it exits.
+/// A process with unanswered queries.
 struct Waiting {
     process: Child,
-    /// Devices that have not answered, with the sequence number at the time of the question.
+    /// Devices without an answer, with the sequence number at the time of the query.
     devices: Vec<(PathBuf, Option<u64>)>,
-    /// The line with the answers.
+    /// Receives the line with the answers.
     told: mpsc::Receiver<String>,
 }
 
@@ -81,7 +82,7 @@ fn ask(devices: &[PathBuf]) -> Vec<DriverAnswer> {
     devices.iter().map(|device| answers.remove(device).unwrap_or(DriverAnswer::Silent)).collect()
 }
 
-/// Starts a process that asks about these devices, if there are any.
+/// Starts a process that makes queries about these devices, if there are any.
 fn start(devices: Vec<PathBuf>) -> Option<Waiting> {
     if devices.is_empty() {
         return None;
@@ -102,8 +103,8 @@ fn start(devices: Vec<PathBuf>) -> Option<Waiting> {
 }
 
 impl Waiting {
-    /// Waits for the answers until the deadline. They may belong to an earlier call, on a busy
-    /// machine: those about devices that have changed since then do not count.
+    /// Waits for the answers until the deadline. On a busy machine, they may belong to an earlier
+    /// call. This ignores answers about devices that have changed since their query.
     fn collect(&mut self, deadline: Instant, answers: &mut BTreeMap<PathBuf, DriverAnswer>) {
         let time = deadline.saturating_duration_since(Instant::now());
         let Ok(line) = self.told.recv_timeout(time) else { return };
@@ -146,7 +147,7 @@ fn backing(device: &Path) -> Option<Backing> {
     farblock_reactor::loop_device::backing(&device).ok().map(Backing::from)
 }
 
-/// Whether a process is this program, and only asks.
+/// Whether a process runs this program and only makes queries.
 fn only_asks(pid: u32) -> bool {
     let process = PathBuf::from(format!("/proc/{pid}"));
     let arguments = fs::read(process.join("cmdline")).unwrap_or_default();

@@ -11,18 +11,19 @@ use rustix::fd::OwnedFd;
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// Default limit of connections for a device.
+/// The default maximum number of connections for a device.
 const MAX_DEFAULT_CONNECTIONS: usize = 4;
-/// Maximum number of connections: a message to a broker carries this many descriptors.
+/// The maximum number of connections for a device: a message to a broker carries at most this many
+/// descriptors.
 const MAX_CONNECTIONS: usize = 64;
 
-/// Whether this process can create NBD devices, or why not.
+/// Checks that this process can create NBD devices. Returns the reason if not.
 pub(in super::super) fn available() -> Result<(), String> {
     if !is_root() {
-        return Err("only root makes NBD devices".to_owned());
+        return Err("only root can create NBD devices".to_owned());
     }
     if !Path::new("/sys/module/nbd").exists() && !Path::new("/sys/block/nbd0").exists() {
-        return Err("the kernel has no NBD client now: 'modprobe nbd' loads it".to_owned());
+        return Err("the kernel has not loaded its NBD client: run 'modprobe nbd'".to_owned());
     }
     Ok(())
 }
@@ -32,7 +33,7 @@ pub(super) fn usual_address(folder: &Folder) -> Address {
     Address::Unix(folder.path("nbd.sock"))
 }
 
-/// The device in a saved state, if it still exists and is this attachment's.
+/// Returns the device of a saved state, if it still exists and belongs to this attachment.
 pub(super) fn found(state: &Value) -> Option<kernel::Device> {
     let device = kernel::Device { index: u32::try_from(state["index"].as_u64()?).ok()? };
     let backend = state["backend"].as_str()?;
@@ -46,7 +47,7 @@ pub(super) struct Device {
 }
 
 impl Device {
-    /// Creates a device, or gives an existing one new connections.
+    /// Creates a device, or gives new connections to an existing one.
     pub(super) fn connect(
         server: &Server,
         start: &Start<'_>,
@@ -66,7 +67,7 @@ impl Device {
         let device = match (ask(&rights, request, sockets)?, before) {
             (Answer::Connected(index), _) => kernel::Device { index },
             (_, Some(device)) => device,
-            _ => return Err("there is no device after all".to_owned()),
+            _ => return Err("the kernel created no device".to_owned()),
         };
         Ok(Device { device, rights })
     }
@@ -113,7 +114,7 @@ fn ask(
     }
 }
 
-/// The privileged operations for the broker of a server with a device.
+/// Returns the privileged operations for the broker of a server with a device.
 pub(in super::super) fn root(folder: &Folder) -> Root {
     Root::new(folder)
 }

@@ -1,4 +1,5 @@
-//! Only Linux has an NBD client: elsewhere there are no devices, and this type has no value.
+//! The device of an NBD client on systems other than Linux. They have no NBD client, so this type
+//! has no value.
 
 use super::super::super::folder::Folder;
 use super::super::{Start, StopError};
@@ -24,7 +25,7 @@ pub(super) fn found(_: &Value) -> Option<Device> {
 
 impl Device {
     pub(super) fn connect(_: &Server, _: &Start<'_>, _: Option<Device>) -> Result<Device, String> {
-        available().and(Err("there is none".to_owned()))
+        available().and(Err("this system has no NBD devices".to_owned()))
     }
 
     pub(super) fn path(&self) -> String {

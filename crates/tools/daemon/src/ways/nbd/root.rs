@@ -1,4 +1,4 @@
-//! Root's operations for a device of the kernel's NBD client.
+//! Root's operations on a device of the kernel's NBD client.
 
 use super::super::super::folder::Folder;
 use super::super::super::rights::Privileged;
@@ -8,12 +8,12 @@ use rustix::fd::OwnedFd;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// Time limit for I/O that waits for a dead server's successor.
+/// Time limit for I/O that waits for the successor of a dead server.
 const WAIT: Duration = Duration::from_secs(24 * 3600);
 const IDENTIFIER: &str = "farblock-";
 
-/// Requests. A request carries the kernel's ends of connections. A request cannot claim another
-/// attachment's device.
+/// Requests for operations on a device. A request may carry the kernel's ends of connections. A
+/// request cannot claim the device of another attachment.
 #[derive(Serialize, Deserialize)]
 pub(in super::super) enum DeviceRequest {
     Connect { bytes: u64, block_size: u32, flags: u16 },
@@ -33,10 +33,10 @@ pub(in super::super) enum Answer {
     Refused(String),
 }
 
-/// Performs the operations.
+/// Performs the operations with root's rights.
 pub(in super::super) struct Root {
     identifier: String,
-    /// This disk's device, and whether the kernel (since 5.14) shows its owner.
+    /// This disk's device, and whether the kernel shows the owner of a device (since Linux 5.14).
     ours: Option<(u32, bool)>,
 }
 
@@ -53,16 +53,16 @@ impl Root {
         }
     }
 
-    /// The device, if it belongs to this disk.
+    /// Returns the device, if it belongs to this disk.
     fn own(&mut self, index: u32) -> Result<Device, String> {
         let device = Device { index };
         let is_ours = match self.ours {
             Some((ours, false)) => ours == index,
-            // Check each time: the index may now belong to another disk.
+            // Check each time: the index may belong to another disk by now.
             _ => system(&device.path(), "backend").as_ref() == Some(&self.identifier),
         };
         if !is_ours {
-            return Err(format!("{} is not this disk", device.path().display()));
+            return Err(format!("{} is not this disk's device", device.path().display()));
         }
         self.ours.get_or_insert((index, true));
         Ok(device)
@@ -72,7 +72,7 @@ impl Root {
         let options = self.options();
         let done = match request {
             DeviceRequest::Connect { .. } if self.ours.is_some() => {
-                return Err("this disk has a device already".to_owned());
+                return Err("this disk already has a device".to_owned());
             }
             DeviceRequest::Connect { bytes, block_size, flags } => {
                 let connections = Connections { sockets, bytes, block_size, flags };
@@ -130,7 +130,7 @@ mod tests {
             let (Answer::Refused(sentence), None) = root.carry_out(request, Vec::new()) else {
                 panic!("it is done")
             };
-            assert!(sentence.contains("is not this disk"), "{sentence}");
+            assert!(sentence.contains("is not this disk's device"), "{sentence}");
         }
     }
 }
