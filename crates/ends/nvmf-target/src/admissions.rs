@@ -1,4 +1,5 @@
-//! Counters of accepted, refused and authenticated peers, by reason. Never updated for an I/O.
+//! Counters of accepted, refused and authenticated peers, by reason. I/O commands do not update
+//! these counters.
 
 use farblock_proto::controller::Refusal as QueueRefusal;
 use farblock_proto::host::{ConnectError, refused};
@@ -10,41 +11,41 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counts by reason. Every named reason is present from the start, with zero.
+/// Counts by reason. The map contains every named reason from the start, with a count of zero.
 pub type ByReason = BTreeMap<&'static str, u64>;
 
-/// A snapshot of the counters.
+/// A snapshot of the admission counters.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AdmissionCounts {
-    /// Accepted connections.
+    /// The number of accepted connections.
     pub accepted: u64,
-    /// Refused connections and queues.
+    /// The number of refused connections and queues, by reason.
     pub refused: ByReason,
-    /// Protocol violations, and damaged data, by kind.
+    /// The number of protocol violations and data digest errors, by kind.
     pub faults: ByReason,
-    /// Queues whose host has authenticated.
+    /// The number of queues whose host has authenticated.
     pub authenticated: u64,
-    /// Queues whose host failed to authenticate.
+    /// The number of queues whose host failed to authenticate, by reason.
     pub not_authenticated: ByReason,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Reason {
-    /// The connection limit is reached.
+    /// The target has reached its connection limit.
     Full,
     /// The peer's address has reached its connection limit.
     AddressShare,
-    /// The operating system refused a resource that the connection needs.
+    /// The operating system refused a resource that the connection needs, for example a descriptor.
     NotServed,
-    /// No Connect command arrived in time.
+    /// The host sent no Connect command in time.
     Late,
-    /// The connection was evicted: others needed the memory that it held.
+    /// The target evicted the connection to free memory for other connections.
     Memory,
-    /// The host connected without TLS, which it must use.
+    /// The host connected without TLS, although it must use TLS.
     TlsMissing,
-    /// No TLS key is known for the identity that the host offered.
+    /// The target has no TLS key for the identity that the host offered.
     TlsUnknownIdentity,
-    /// The host has a different key for its identity.
+    /// The host's TLS key for this identity differs from the target's key.
     TlsWrongKey,
     /// The host's TLS key belongs to another host or another subsystem.
     TlsOtherHost,
@@ -135,7 +136,7 @@ impl Tally {
     }
 }
 
-/// The counters of [`AdmissionCounts`].
+/// The live counters behind [`AdmissionCounts`].
 pub(crate) struct Admissions {
     accepted: AtomicU64,
     refused: Tally,
@@ -176,7 +177,8 @@ impl Admissions {
         self.faults.count(if is_digest { HEADER_DIGEST } else { PROTOCOL });
     }
 
-    /// Counts a protocol error of ours that a host reported (H2CTermReq).
+    /// Counts a protocol error that a host found in the target's PDUs and reported with an
+    /// H2CTermReq.
     pub(crate) fn terminated(&self) {
         self.faults.count(PROTOCOL);
     }
@@ -189,7 +191,7 @@ impl Admissions {
         self.authenticated.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a failed authentication; `None`: it timed out.
+    /// Counts a failed authentication. `None`: the authentication timed out.
     pub(crate) fn not_authenticated(&self, reason: Option<FailureReason>) {
         let name = |reason| {
             let found = FAILURES.into_iter().find(|(one, _)| *one == reason);

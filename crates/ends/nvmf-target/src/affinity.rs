@@ -1,4 +1,4 @@
-//! Pinning a thread to a processor, where the system can.
+//! Pins a thread to a processor, on systems that support this.
 
 use std::io;
 
@@ -25,7 +25,7 @@ pub(crate) fn pin(cpu: usize) -> io::Result<()> {
     }
 }
 
-/// This system cannot pin threads.
+/// Does nothing: this system cannot pin threads.
 #[cfg(not(any(target_os = "linux", windows)))]
 pub(crate) fn pin(_cpu: usize) -> io::Result<()> {
     Ok(())

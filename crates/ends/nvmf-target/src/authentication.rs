@@ -1,10 +1,11 @@
-//! Hosts that must authenticate, and the thread that does the cryptography.
+//! The hosts that must authenticate, and the thread that does the cryptography.
 //!
-//! An exchange takes milliseconds of modular exponentiation, for which other hosts' I/O must not
-//! wait. A session therefore hands its state machine to the target's one authentication thread,
-//! which returns it through the core's mailbox. Each connection has at most one message in the
-//! thread's queue, and connections are limited. The thread skips messages of closed connections:
-//! otherwise peers that connect and disconnect could keep it busy for ever.
+//! An exchange takes milliseconds of modular exponentiation, and other hosts' I/O must not wait for
+//! this. A session therefore passes its state machine to the target's one authentication thread.
+//! The thread returns the state machine through the core's mailbox. Each connection has at most one
+//! message in the thread's queue, and the number of connections is limited. The thread skips
+//! messages of closed connections: otherwise peers that connect and disconnect could keep it busy
+//! forever.
 
 mod backlog;
 
@@ -31,7 +32,7 @@ pub(crate) struct Job {
     machine: Box<Controller>,
     message: Vec<u8>,
     cost: Cost,
-    /// Dead once the session has closed.
+    /// The session drops the strong reference when it closes.
     waits: Weak<()>,
 }
 
@@ -46,7 +47,8 @@ impl backlog::Work for Job {
 }
 
 impl Job {
-    /// A message for `machine`. The thread skips it once `waits` is dropped.
+    /// Returns a job that handles `message` with `machine`. The thread skips the job once `waits`
+    /// is dropped.
     pub(crate) fn new(
         (route, slot): (Route, SlotId),
         machine: Box<Controller>,
@@ -57,11 +59,12 @@ impl Job {
         Self { route, slot, machine, message, cost, waits: Arc::downgrade(waits) }
     }
 
-    /// Handles the message and returns the reply to the session; `None` if the session has closed.
+    /// Handles the message and returns the reply for the session, or `None` if the session has
+    /// closed.
     fn work(self) -> Option<(Route, Message)> {
         let Job { route, slot, mut machine, message, waits, .. } = self;
         waits.upgrade()?;
-        // Load the TLS library only when a host asks for TLS.
+        // Load the TLS library only when a host requests TLS.
         if asks_for_tls(&message) && farblock_tls::available().is_err() {
             machine = Box::new(machine.offering(Concatenation::NONE));
         }
@@ -70,7 +73,7 @@ impl Job {
     }
 }
 
-/// Whether this is an AUTH_Negotiate that requests secure channel concatenation.
+/// Returns whether `message` is an AUTH_Negotiate that requests secure channel concatenation.
 fn asks_for_tls(message: &[u8]) -> bool {
     let common = MessageHead::parse(message).filter(|head| {
         (head.auth_type, head.auth_id) == (MessageType::COMMON.0, CommonMessage::NEGOTIATE.0)
@@ -81,15 +84,15 @@ fn asks_for_tls(message: &[u8]) -> bool {
 #[derive(Default)]
 pub(crate) struct Authenticator {
     terms: Mutex<HashMap<(String, String), Arc<ControllerTerms>>>,
-    /// The owners of exclusive host identifiers, by subsystem name and identifier.
+    /// The host that owns each exclusive host identifier, by subsystem name and identifier.
     ids: Mutex<HashMap<(String, [u8; 16]), String>>,
-    /// Addresses from which hosts have authenticated.
+    /// Addresses from which hosts have recently authenticated.
     known: Mutex<RecentAddresses>,
     jobs: Mutex<Option<Sender<(Origin, Job)>>>,
 }
 
 impl Authenticator {
-    /// Replaces the authentication terms of a subsystem's hosts.
+    /// Replaces the authentication terms of all hosts of a subsystem.
     pub(crate) fn require(&self, subsystem: &Subsystem) {
         let nqn = &subsystem.config.nqn;
         let mut all = self.terms.lock().expect("no holder panics");
@@ -101,7 +104,7 @@ impl Authenticator {
         subsystem.keys.iter().for_each(|(host, keys)| self.bind(nqn, host, keys.id));
     }
 
-    /// Makes the host identifier `id` exclusive to this host; `None`: the host has no exclusive
+    /// Makes the host identifier `id` exclusive to this host. `None` removes the host's exclusive
     /// identifier.
     fn bind(&self, subsystem: &str, host: &str, id: Option<[u8; 16]>) {
         let mut ids = self.ids.lock().expect("no holder panics");
@@ -119,14 +122,16 @@ impl Authenticator {
         }
     }
 
-    /// Whether this identifier belongs exclusively to some host.
+    /// Returns whether a host of the subsystem has `id` as its exclusive identifier.
     pub(crate) fn is_said(&self, subsystem: &str, id: [u8; 16]) -> bool {
         self.ids.lock().expect("no holder panics").contains_key(&(subsystem.to_owned(), id))
     }
 
-    /// Sets how a host must authenticate; `None`: not at all. Returns whether connected queues may
-    /// stay: either nothing is required now, or one of the host's earlier secrets is still valid
-    /// and the requirements did not become stricter.
+    /// Sets how a host must authenticate. `None`: the host need not authenticate.
+    ///
+    /// Returns whether the host's connected queues may stay. They may stay if the host no longer
+    /// needs to authenticate. They may also stay if an earlier secret is still valid and the
+    /// requirements are not stricter than before.
     pub(crate) fn change(&self, subsystem: &str, host: &str, keys: Option<&HostKeys>) -> bool {
         self.bind(subsystem, host, keys.and_then(|keys| keys.id));
         let names = (subsystem.to_owned(), host.to_owned());
@@ -152,14 +157,15 @@ impl Authenticator {
         self.ids.lock().expect("no holder panics").retain(|(owner, _), _| owner != subsystem);
     }
 
-    /// The current terms for the machine's host, if they have changed.
+    /// Returns the current terms for the machine's host, or `None` if they are still those of the
+    /// machine.
     pub(crate) fn changed(&self, machine: &Controller) -> Option<Arc<ControllerTerms>> {
         let then = machine.terms();
         let now = self.terms(&then.subsystem_nqn, &then.host_nqn)?;
         (!Arc::ptr_eq(&now, then)).then_some(now)
     }
 
-    /// Fingerprints of the valid secrets of a subsystem's hosts.
+    /// Returns the fingerprints of the valid secrets of a subsystem's hosts, by host name.
     pub(crate) fn fingerprints(&self, subsystem: &str) -> BTreeMap<String, Vec<String>> {
         let all = self.terms.lock().expect("no holder panics");
         let ours = all.iter().filter(|((owner, _), _)| owner == subsystem);
@@ -168,7 +174,7 @@ impl Authenticator {
         ours.map(|((_, host), terms)| (host.clone(), shown(terms))).collect()
     }
 
-    /// How this host must authenticate; `None`: no authentication is required.
+    /// Returns how this host must authenticate, or `None` if it need not authenticate.
     pub(crate) fn terms(&self, subsystem: &str, host: &str) -> Option<Arc<ControllerTerms>> {
         let all = self.terms.lock().expect("no holder panics");
         if all.is_empty() {
@@ -182,8 +188,9 @@ impl Authenticator {
         self.known.lock().expect("no holder panics").insert(origin(peer));
     }
 
-    /// Queues the job of this peer. The thread passes the reply, a [`Message::Authenticated`], to
-    /// `post`, which sends it to a core and returns whether the target still runs.
+    /// Queues a job for the authentication thread. The thread passes the reply, a
+    /// [`Message::Authenticated`], to `post`. `post` sends the reply to a core and returns whether
+    /// the target still runs.
     ///
     /// # Errors
     /// If the system cannot start the thread.
@@ -206,7 +213,7 @@ impl Authenticator {
     }
 }
 
-/// Starts the thread at first use. It ends with the target.
+/// Starts the authentication thread at the first job. The thread ends with the target.
 fn start(
     post: impl Fn(usize, Message) -> bool + Send + 'static,
 ) -> io::Result<Sender<(Origin, Job)>> {
@@ -223,8 +230,8 @@ fn start(
     Ok(sender)
 }
 
-/// Queues the jobs that have arrived, and takes the next one; waits if there is none. `None` once
-/// the target has dropped the sender.
+/// Queues the jobs that have arrived, and takes the next one. Waits if there is none. Returns
+/// `None` once the target has dropped the sender.
 fn next(jobs: &Receiver<(Origin, Job)>, backlog: &mut Backlog<Job>) -> Option<Job> {
     loop {
         jobs.try_iter().for_each(|(origin, job)| backlog.push(origin, job));
@@ -237,7 +244,7 @@ fn next(jobs: &Receiver<(Origin, Job)>, backlog: &mut Backlog<Job>) -> Option<Jo
     }
 }
 
-/// Random bytes from the system or the simulation.
+/// Fills `bytes` with random bytes from the system or the simulation.
 fn fill(bytes: &mut [u8]) {
     if !os::fill_simulated(bytes) {
         // The system delivered random bytes when the target started, so this does not fail.

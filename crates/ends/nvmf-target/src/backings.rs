@@ -1,8 +1,8 @@
 //! The stores of a subsystem's namespaces.
 //!
-//! A namespace number can be reused, so every store gets a unique identifier, by which a core finds
-//! its queue into the store. A core with an old list therefore cannot reach the new store under a
-//! reused number, nor a core with a new list the old store.
+//! A namespace number can be reused, so every store gets a unique identifier. A core finds its
+//! queue into the store by this identifier. A core with an old list therefore cannot reach the new
+//! store under a reused number. A core with a new list cannot reach the old store.
 
 use crate::by_namespace::ByNamespace;
 use crate::losses::Losses;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct BackingId(pub(crate) u64);
 
-/// The store of one namespace, while it is shared under one number.
+/// The store of a namespace. A backing lasts while the store is shared under the same number.
 #[derive(Clone)]
 pub(crate) struct Backing {
     pub(crate) id: BackingId,
@@ -26,7 +26,7 @@ pub(crate) struct Backing {
     pub(crate) losses: Arc<Losses>,
 }
 
-/// An immutable list of a subsystem's stores, shared by its queues.
+/// An immutable list of a subsystem's stores, shared by the subsystem's queues.
 #[derive(Clone, Default)]
 pub(crate) struct Backings {
     all: ByNamespace<Backing>,
@@ -36,7 +36,7 @@ pub(crate) struct Backings {
 
 #[derive(Clone)]
 pub(crate) struct HostTerms {
-    /// Rate limits over all namespaces.
+    /// The rate limits over all namespaces.
     pub(crate) pace: Option<Arc<Pace>>,
     /// The host's weight on a busy core.
     pub(crate) weight: u32,
@@ -68,13 +68,14 @@ impl Backings {
         self.all.iter()
     }
 
-    /// Whether `nsid` is the same store in both lists.
+    /// Returns whether `nsid` has the same store in both lists.
     pub(crate) fn agree(&self, other: &Self, nsid: NamespaceId) -> bool {
         let id = |backings: &Self| backings.find(nsid).map(|backing| backing.id);
         id(self) == id(other)
     }
 
-    /// Whether `nsid` has the same limits and consumption in both lists.
+    /// Returns whether both lists use the same [`Pace`] for `nsid`, with the same limits and
+    /// consumption.
     pub(crate) fn pace_alike(&self, other: &Self, nsid: NamespaceId) -> bool {
         let pace = |backings: &Self| {
             backings.find(nsid).and_then(|backing| backing.pace.as_ref().map(Arc::as_ptr))
@@ -91,7 +92,7 @@ impl FromIterator<(NamespaceId, Backing)> for Backings {
     }
 }
 
-// By hand, since `dyn Namespace` has no `Debug`.
+// Implemented by hand, since `dyn Namespace` has no `Debug`.
 impl std::fmt::Debug for Backings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_map().entries(self.all.iter().map(|(nsid, backing)| (nsid, backing.id))).finish()

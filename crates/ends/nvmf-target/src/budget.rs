@@ -1,29 +1,30 @@
-//! [`Budget`]: how many cores, connections and bytes a target takes of what the system allows its
-//! process.
+//! [`Budget`]: the number of cores, connections and bytes that a target uses. The system's limits
+//! for the process bound these numbers.
 
 use crate::config::TargetConfig;
 use crate::limits;
 use farblock_reactor::allowance::{self, Source};
 use farblock_reactor::os;
 
-/// Memory, cores and connections of a target, and the limits behind them.
+/// Memory, cores and connections of a target, and the memory limit of its process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Budget {
-    /// Bytes that peers may make all cores hold together: command buffers, and responses that hosts
-    /// do not receive.
+    /// The maximum bytes that peers can make all cores together hold: command buffers, and
+    /// responses that hosts have not received yet.
     pub buffer_bytes: u64,
     /// Whether the user set `buffer_bytes`.
     pub is_set: bool,
-    /// Event loops.
+    /// The number of event loops.
     pub cores: usize,
-    /// Concurrent connections.
+    /// The maximum number of concurrent connections.
     pub connections: usize,
-    /// Bytes that the process may use, and the source of that limit. `None`: unknown.
+    /// The bytes that the process may use, and the source of that limit. `None`: unknown.
     pub allowed: Option<(u64, String)>,
 }
 
-/// One entry per event loop: the configured processor, or `None` for an unpinned thread. Without a
-/// configuration, as many as the process has processors, threads and memory for.
+/// Returns one entry per event loop: the configured processor, or `None` for an unpinned thread.
+/// Without a configuration, the number of event loops depends on the processors, threads and memory
+/// that the process may use.
 pub(crate) fn cores(config: &TargetConfig) -> Vec<Option<usize>> {
     if !config.cores.is_empty() {
         // All simulated cores run on the same thread.
@@ -39,12 +40,12 @@ fn cores_within(loops: usize, bytes: Option<u64>) -> usize {
     loops.min(most).max(1)
 }
 
-/// Bytes that the process may use. A simulated machine has no limit.
+/// Returns the bytes that the process may use. A simulated machine has no limit.
 fn allowed_bytes() -> Option<u64> {
     if os::is_simulated() { None } else { allowance::memory().map(|it| it.amount) }
 }
 
-/// Bytes that peers may make each of `cores` cores hold.
+/// Returns the maximum bytes that peers can make each of `cores` cores hold.
 pub(crate) fn core_bytes(config: &TargetConfig, cores: usize) -> usize {
     if let Some(bytes) = config.core_buffer_bytes {
         return bytes;
@@ -62,7 +63,7 @@ fn core_bytes_of(set: Option<u64>, allowed: Option<u64>, cores: usize) -> usize 
     }
 }
 
-/// The number of connections for which the process has memory.
+/// Returns the number of connections for which the process has memory.
 pub(crate) fn connections() -> usize {
     allowed_bytes().map_or(usize::MAX, connections_within)
 }

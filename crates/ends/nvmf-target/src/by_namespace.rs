@@ -1,8 +1,8 @@
-//! A map from namespace numbers. A subsystem mostly has few, but may have a thousand.
+//! A map from namespace numbers. Most subsystems have a few namespaces; some have a thousand.
 
 use farblock_proto::ids::NamespaceId;
 
-/// Sorted by number.
+/// A vector of entries, sorted by namespace number.
 #[derive(Clone, Debug)]
 pub(crate) struct ByNamespace<T>(Vec<(NamespaceId, T)>);
 
@@ -21,7 +21,7 @@ impl<T> ByNamespace<T> {
         self.place(nsid).ok().map(|place| &self.0[place].1)
     }
 
-    /// The entry of `nsid`, inserted if absent.
+    /// Returns the entry of `nsid`, and inserts it if absent.
     pub(crate) fn find_or_insert(&mut self, nsid: NamespaceId, make: impl FnOnce() -> T) -> &T {
         let place = self.place(nsid).unwrap_or_else(|place| {
             self.0.insert(place, (nsid, make()));

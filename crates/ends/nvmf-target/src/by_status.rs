@@ -1,5 +1,5 @@
-//! Counts I/O responses by error status, for the whole target. The table has every status, so it is
-//! too large to have one for each namespace or host.
+//! Counts I/O responses by error status, for the whole target. The table has an entry for every
+//! status, so a table for each namespace or host would be too large.
 
 use farblock_wire::Status;
 use std::collections::BTreeMap;

@@ -1,11 +1,11 @@
-//! Why a change to a running target failed.
+//! The errors of a [`Control`](crate::Control)'s changes.
 
 use farblock_proto::controller::ConfigError;
 use farblock_proto::ids::NamespaceId;
 use farblock_tls::TlsError;
 use std::fmt;
 
-/// Why a change to a running target failed.
+/// The reason why a change to a running target failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ChangeError {
@@ -13,22 +13,22 @@ pub enum ChangeError {
     NoSubsystem(String),
     /// The subsystem's new settings are not valid.
     Subsystem(String, ConfigError),
-    /// The address cannot be added, referred to or removed, for this reason.
+    /// The target cannot add, refer to or remove this address. The second text is the reason.
     Address(String, String),
     /// The namespace's new settings or properties are not valid.
     Namespace(NamespaceId, ConfigError),
     /// The namespace has fewer blocks than requested.
     TooFewBlocks {
-        /// The namespace.
+        /// The namespace's identifier.
         namespace: NamespaceId,
-        /// Requested blocks.
+        /// The requested number of blocks.
         wanted: u64,
-        /// Existing blocks.
+        /// The namespace's number of blocks.
         blocks: u64,
     },
-    /// The stored reservations of the namespace cannot be used, for this reason.
+    /// The target cannot use the stored reservations of the namespace. The text is the reason.
     Reservations(NamespaceId, String),
-    /// Hosts would have to use TLS, and there is no TLS library.
+    /// The change requires TLS, and the target cannot load a TLS library.
     Tls(TlsError),
     /// The target is stopping.
     Stopping,

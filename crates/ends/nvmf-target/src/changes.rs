@@ -1,4 +1,4 @@
-//! A [`Control`]'s changes to everything except namespaces, and its reports.
+//! A [`Control`]'s changes to subsystems, hosts, listeners and referrals, and its reports.
 
 use crate::change_error::ChangeError;
 use crate::config::{Subsystem, TlsPolicy};
@@ -14,9 +14,8 @@ use std::net::SocketAddr;
 impl Control {
     /// Offers a subsystem, with its namespaces, on every listener.
     ///
-    /// # Errors
-    /// If its name is taken, or the target cannot offer it or one of its namespaces. Nothing
-    /// changes then.
+    /// # Errors If a subsystem with this name exists, or the target cannot offer the subsystem or
+    /// one of its namespaces. The target stays unchanged then.
     pub fn add_subsystem(&self, subsystem: &Subsystem) -> Result<(), ChangeError> {
         self.shared.add_subsystem(subsystem)
     }
@@ -24,8 +23,7 @@ impl Control {
     /// Removes a subsystem: first its namespaces, like [`Control::remove_namespace`], then the
     /// controllers of its hosts.
     ///
-    /// # Errors
-    /// If there is no such subsystem.
+    /// # Errors If there is no such subsystem.
     pub fn remove_subsystem(&self, nqn: &str) -> Result<Vec<Removal>, ChangeError> {
         self.shared.remove_subsystem(nqn)
     }
@@ -38,7 +36,7 @@ impl Control {
         self.shared.allow_host(nqn, host)
     }
 
-    /// Removes a host from the allowed hosts of a subsystem and closes its controllers there,
+    /// Removes a host from the allowed hosts of a subsystem. Closes the host's controllers there,
     /// unless the subsystem allows any host.
     ///
     /// # Errors
@@ -47,14 +45,17 @@ impl Control {
         self.shared.disallow_host(nqn, host)
     }
 
-    /// Sets the keys with which a host of a subsystem authenticates and uses TLS; `None`: without
-    /// keys. The call does not allow the host, so that a new host can get its keys first. The
-    /// host's controllers stay if an earlier secret stays valid or none is required now, and if an
-    /// earlier TLS key stays valid or the host had and has none. Otherwise the controllers close at
-    /// once.
+    /// Sets the keys with which a host of a subsystem authenticates and uses TLS. `None`: the host
+    /// has no keys. This call does not allow the host, so that a new host's keys can be set before
+    /// it is allowed.
+    ///
+    /// The host's controllers stay if both of these are true; otherwise they close at once:
+    ///
+    /// - An earlier secret stays valid, or the host no longer needs a secret.
+    /// - An earlier TLS key stays valid, or the host had no TLS key and has none now.
     ///
     /// # Errors
-    /// If there is no such subsystem, or no TLS library.
+    /// If there is no such subsystem, or the keys need TLS and there is no TLS library.
     pub fn set_host_keys(
         &self,
         nqn: &str,
@@ -64,8 +65,8 @@ impl Control {
         self.shared.set_host_keys(nqn, host, keys)
     }
 
-    /// Allows every host to use a subsystem, or only listed hosts. In the second case, closes the
-    /// controllers of other hosts.
+    /// Sets whether a subsystem allows every host or only the hosts in its list. In the second
+    /// case, the target closes the controllers of all other hosts.
     ///
     /// # Errors
     /// If there is no such subsystem.
@@ -73,8 +74,9 @@ impl Control {
         self.shared.set_allow_any_host(nqn, allow)
     }
 
-    /// Listens on one more address and returns it; port 0 takes a free port. `access` sets the ANA
-    /// states of namespaces for hosts that connect there, and `tls` which hosts must use TLS.
+    /// Listens on a further address, and returns the bound address. Port 0 takes a free port.
+    /// `access` sets the ANA states of namespaces for hosts that connect there. `tls` sets which of
+    /// these hosts must use TLS.
     ///
     /// # Errors
     /// If the target cannot listen there.
@@ -98,10 +100,10 @@ impl Control {
         Ok(bound)
     }
 
-    /// Sets which hosts must use TLS on a listener. If all must, connections without TLS close.
+    /// Sets which hosts must use TLS on a listener. With [`TlsPolicy::Required`], the target closes
+    /// the listener's connections that do not use TLS.
     ///
-    /// # Errors
-    /// If the target does not listen there, or there is no TLS library.
+    /// # Errors If the target does not listen there, or there is no TLS library.
     pub fn set_tls(&self, address: SocketAddr, tls: TlsPolicy) -> Result<(), ChangeError> {
         self.shared.set_tls(address, tls)
     }
@@ -118,10 +120,10 @@ impl Control {
     /// Stops listening on an address and closes the connections accepted there.
     ///
     /// # Errors
-    /// If the target does not listen there, or it is the last address that the target started with.
-    /// A host that lost a controller identifies the process by its first addresses, and detects
-    /// from them that the process has ended. So no other process may get all of them while this one
-    /// runs.
+    /// If the target does not listen there, or the address is the last of those that the target
+    /// started with. A host that loses a controller identifies the process by these first
+    /// addresses. It concludes from them that the process has ended. Therefore another process must
+    /// not be able to listen on all of them while this process runs.
     pub fn unlisten(&self, address: SocketAddr) -> Result<(), ChangeError> {
         self.shared.unlisten(address)
     }
@@ -142,31 +144,31 @@ impl Control {
         self.shared.remove_referral(referral)
     }
 
-    /// The target's current state.
+    /// Returns a report of the target's current state.
     #[must_use]
     pub fn report(&self) -> Report {
         self.shared.report()
     }
 
-    /// The target's counters.
+    /// Returns a snapshot of the target's counters.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.shared.stats()
     }
 
-    /// Replaces the observer of all events; `None`: no observer.
+    /// Replaces the function that observes all events. `None` removes the observer.
     pub fn observe(&self, observer: Option<Observer>) {
         self.shared.observed.set(observer);
     }
 
-    /// Turns latency measurement on or off. When on, it costs one clock read per command.
+    /// Turns latency measurement on or off. Measurement costs one clock read per command.
     pub fn measure_latency(&self, measure: bool) {
         self.shared.meters.measure_latency(measure);
     }
 }
 
-/// Why the target cannot listen on an IPv4 address, if a `[::]` listener already accepts IPv4
-/// connections on its port.
+/// Returns why the target cannot listen on `address`, if it is an IPv4 address and a `[::]`
+/// listener already accepts IPv4 connections on its port.
 fn both_families(address: SocketAddr, others: &[SocketAddr]) -> Option<String> {
     let is_any = |it: &&SocketAddr| it.is_ipv6() && it.ip().is_unspecified();
     let any = others.iter().filter(is_any).find(|it| it.port() == address.port())?;

@@ -1,4 +1,4 @@
-//! A claim on blocks; see [`crate::claims`].
+//! A claim on blocks. See [`crate::claims`].
 
 use crate::backings::BackingId;
 use crate::route::Route;
@@ -6,7 +6,7 @@ use farblock_proto::controller::SubsystemId;
 use farblock_proto::ids::NamespaceId;
 use std::ops::Range;
 
-/// A range of blocks that only the connection `route` may change.
+/// A range of blocks that only the connection `route` may change while the claim is granted.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct Claim {
     pub(crate) id: u64,

@@ -1,5 +1,5 @@
-//! Claims: a fused Compare and Write needs exclusive use of its blocks, so that no other command
-//! changes them between its compare and its write.
+//! Claims: a fused Compare and Write claims its blocks, so that no other command changes them
+//! between its compare and its write.
 //!
 //! ```text
 //!   claimed --> first in its namespace's line --> spreads to every core --> granted --> given up
@@ -7,11 +7,11 @@
 //!                    each core: new changes are parked, those under way end;    parked ones resume
 //! ```
 //!
-//! Each namespace has one active claim, so that claims cannot deadlock: the active claim waits only
-//! for operations that were already submitted. Reads continue. A queue has at most one claim in a
-//! line, even if several of its pairs need one, so that each queue gets its turn.
+//! Each namespace has one active claim. The active claim waits only for operations that were
+//! submitted earlier, so claims cannot deadlock. Reads continue. A queue waits with at most one
+//! claim, even if several of its fused pairs need a claim, so that each queue gets its turn.
 //!
-//! Without claims, each write costs one branch.
+//! If no claim exists, a write pays one branch for this feature.
 
 use crate::backings::BackingId;
 use crate::claim::Claim;
@@ -24,11 +24,11 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// A namespace's claims in order; the first is active.
+/// The claims on a namespace, in order of arrival. The first claim is active.
 #[derive(Default)]
 struct Line {
     claims: VecDeque<Arc<Claim>>,
-    /// Cores that still have changes of the first claim's blocks under way.
+    /// The number of cores that still have changes of the first claim's blocks under way.
     cores_left: usize,
 }
 
@@ -43,7 +43,7 @@ impl Claims {
         self.lines.lock().expect("no holder panics")
     }
 
-    /// Queues a claim; the connection receives a message once it is granted.
+    /// Queues a claim. The connection receives a message once the claim is granted.
     pub(crate) fn claim(
         &self,
         mailboxes: &[Mailbox],
@@ -63,13 +63,12 @@ impl Claims {
         claim
     }
 
-    /// A core reports that it parks changes of the claimed blocks and that none are under way
-    /// there.
+    /// Notes that a core parks changes of the claimed blocks and has none under way.
     pub(crate) fn applied(&self, mailboxes: &[Mailbox], claim: &Arc<Claim>) {
         let mut lines = self.lock();
         let Some(line) = lines.get_mut(&claim.backing) else { return };
         if line.claims.front() != Some(claim) {
-            // The connection has given the claim up meanwhile.
+            // The connection has given up the claim in the meantime.
             return;
         }
         line.cores_left -= 1;

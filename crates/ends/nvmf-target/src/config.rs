@@ -1,4 +1,4 @@
-//! Configuration of a target, and the errors that keep it from starting.
+//! The configuration of a target, and the errors that prevent its start.
 
 use crate::host_keys::HostKeys;
 use farblock_block::Namespace;
@@ -20,38 +20,38 @@ use crate::pace::Rates;
 use crate::reservations::ReservationStore;
 use crate::sharing::Sharing;
 
-/// A namespace that a subsystem shares.
+/// A namespace that a subsystem shares with hosts.
 #[derive(Clone)]
 pub struct Export {
-    /// Its store.
+    /// The namespace's store.
     pub namespace: Arc<dyn Namespace>,
-    /// Identifies the disk, so that the namespace's identifiers stay the same over restarts. A UUID
-    /// becomes the namespace's UUID wherever it is shared. Any other text, for example a path, is
-    /// combined with the subsystem's name and the namespace number.
+    /// A text that identifies the disk, so that the namespace keeps its identifiers across
+    /// restarts. A UUID becomes the namespace's UUID in every subsystem. The target combines any
+    /// other text, for example a path, with the subsystem's name and the namespace number.
     pub identity: String,
 }
 
 /// A subsystem and its namespaces.
 #[derive(Clone)]
 pub struct Subsystem {
-    /// Name, limits and allowed hosts. Its `namespaces` are filled in from `exports`.
+    /// Name, limits and allowed hosts. The target fills in `namespaces` from `exports`.
     pub config: SubsystemConfig,
-    /// Its namespaces by identifier.
+    /// The namespaces by identifier.
     pub exports: BTreeMap<NamespaceId, Export>,
     /// Settings of namespaces that do not have the default settings.
     pub sharing: BTreeMap<NamespaceId, Sharing>,
-    /// Rate limits of single hosts, by host name. Each covers all namespaces together.
+    /// Rate limits of individual hosts, by host name. Each limit covers all namespaces together.
     pub host_rates: BTreeMap<String, Rates>,
-    /// Stores for reservations that persist through power loss. Namespaces without a store report
-    /// that they do not support this.
+    /// Stores for reservations that persist through power loss. A namespace without a store reports
+    /// that it does not support such reservations.
     pub reservations: BTreeMap<NamespaceId, Arc<dyn ReservationStore>>,
-    /// Hosts, by name, that must prove their identity. They may connect even if they are not among
-    /// the allowed hosts.
+    /// Keys of the hosts that must prove their identity, by host name. These hosts may connect even
+    /// if the list of allowed hosts does not contain them.
     pub keys: BTreeMap<String, HostKeys>,
 }
 
 impl Subsystem {
-    /// A subsystem without namespaces, with a serial number made from its name.
+    /// Returns a subsystem without namespaces, with a serial number derived from its name.
     #[must_use]
     pub fn new(nqn: &str) -> Self {
         let config = SubsystemConfig::new(nqn, &identity::serial(nqn));
@@ -73,7 +73,8 @@ impl Subsystem {
         sharing
     }
 
-    /// The configuration for the registry, with the hosts in `keys` added to the allowed hosts.
+    /// Returns the configuration for the registry: the hosts in `keys` are added to the allowed
+    /// hosts.
     pub(crate) fn offered(&self) -> SubsystemConfig {
         let mut offered = self.config.clone();
         for host in self.keys.keys().filter(|_| !self.config.allow_any_host) {
@@ -85,58 +86,61 @@ impl Subsystem {
     }
 }
 
-/// The hosts that may connect to a listener without TLS. A host with a TLS key for a subsystem may
-/// use that subsystem only with TLS.
+/// The TLS policy of a listener: which hosts may connect without TLS. If a host has a TLS key for a
+/// subsystem, it may use that subsystem only with TLS.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TlsPolicy {
-    /// Hosts without a TLS key. The listener has no TLS and refuses hosts that have a key.
+    /// Hosts without a TLS key may connect. The listener does not offer TLS and refuses hosts with
+    /// a key.
     Plain,
-    /// Hosts without a TLS key.
+    /// Hosts without a TLS key may connect without TLS. Hosts with a key must use TLS.
     Allowed,
-    /// No host.
+    /// No host may connect without TLS.
     Required,
 }
 
 /// Configuration of a target.
 #[derive(Clone)]
 pub struct TargetConfig {
-    /// Subsystems that the target has at its start.
+    /// The subsystems that exist when the target starts.
     pub subsystems: Vec<Subsystem>,
     /// Listen addresses; port 0 takes a free port.
     pub listeners: Vec<SocketAddr>,
-    /// ANA access by index in `listeners`. Via other listeners, every namespace is in the ANA
-    /// Optimized state.
+    /// ANA access by index in `listeners`. On a listener without an entry, every namespace is in
+    /// the ANA Optimized state.
     pub access: BTreeMap<usize, PortAccess>,
-    /// Controller identifiers to allocate. Targets that offer the same subsystem need disjoint
-    /// ranges, since hosts identify its controllers by these numbers.
+    /// The range of controller identifiers to allocate. Hosts identify the controllers of a
+    /// subsystem by these numbers. Targets that offer the same subsystem therefore need disjoint
+    /// ranges.
     pub controller_ids: RangeInclusive<u16>,
-    /// Hosts, by name, that must use TLS for every subsystem and for discovery, with their keys:
-    /// two while a key is being rotated. A host with a key here must also be an allowed host of a
-    /// subsystem.
+    /// TLS keys by host name: two per host while a key is being rotated. A host with a key here
+    /// must use TLS for every subsystem and for discovery. At least one subsystem must also allow
+    /// the host.
     pub tls_keys: BTreeMap<String, Vec<TlsKey>>,
-    /// The TLS policy of listeners that `tls_listeners` does not name. `None`:
+    /// The TLS policy of listeners without an entry in `tls_listeners`. `None` means
     /// [`TlsPolicy::Required`] if there are `tls_keys`, otherwise [`TlsPolicy::Allowed`].
     pub tls: Option<TlsPolicy>,
     /// TLS policies by index in `listeners`.
     pub tls_listeners: BTreeMap<usize, TlsPolicy>,
     /// Referrals to other discovery services.
     pub referrals: Vec<Referral>,
-    /// Processors: one pinned reactor thread for each. Empty: one unpinned thread per processor.
+    /// Processors to use, with one pinned reactor thread for each. Empty: one unpinned thread per
+    /// processor.
     pub cores: Vec<usize>,
     /// The event loop engine.
     pub engine: EngineKind,
-    /// The time that a core polls for events before it sleeps.
+    /// How long a core polls for events before it sleeps.
     pub polling: Polling,
-    /// Limits the bytes of one system call. Set only for measurements; the default is no limit.
+    /// The maximum bytes of one system call, for measurements only. The default is no limit.
     #[doc(hidden)]
     pub call_bytes: CallBytes,
-    /// Bytes that peers may make all cores hold together. `None`: 512 MiB, or 32 MiB a core if that
-    /// is more, but at most a quarter of the memory that the process may use.
+    /// The maximum bytes that peers can make all cores together hold. `None`: 512 MiB, or 32 MiB
+    /// per core if that is more, but at most a quarter of the memory that the process may use.
     pub buffer_bytes: Option<u64>,
-    /// Bytes that peers may make each core hold; for tests only.
+    /// The maximum bytes that peers can make each core hold; for tests only.
     #[doc(hidden)]
     pub core_buffer_bytes: Option<usize>,
-    /// Maximum number of connections, if below [`MAX_CONNECTIONS`]; for tests only.
+    /// The maximum number of connections, if below [`MAX_CONNECTIONS`]; for tests only.
     ///
     /// [`MAX_CONNECTIONS`]: crate::limits::MAX_CONNECTIONS
     #[doc(hidden)]
@@ -165,34 +169,34 @@ impl Default for TargetConfig {
     }
 }
 
-/// Why a target did not start.
+/// The reason why a target did not start.
 #[derive(Debug)]
 pub enum StartError {
     /// The target cannot listen on this address.
     Listen(SocketAddr, io::Error),
     /// An address is listed twice.
     Twice(SocketAddr),
-    /// The reactor could not be created.
+    /// The system could not create the reactor.
     Reactor(EngineKind, io::Error),
-    /// The system returned no random numbers.
+    /// The system delivered no random numbers.
     Random(io::Error),
-    /// A thread could not be started.
+    /// The system could not start a thread.
     Thread(io::Error),
-    /// The thread could not be pinned to this processor.
+    /// The system could not pin a thread to this processor.
     Core(usize, io::Error),
-    /// The subsystem is not valid.
+    /// The subsystem of this name is not valid.
     Subsystem(String, ConfigError),
-    /// A listener or referral is not valid.
+    /// The listener or referral with this address is not valid.
     Address(String, ConfigError),
-    /// The subsystem requires a feature that this target lacks.
+    /// The subsystem of this name requires a feature that this target lacks.
     NotOffered(String, &'static str),
-    /// The controller identifiers are not valid.
+    /// The range of controller identifiers is not valid.
     ControllerIds(ConfigError),
-    /// The stored reservations of this namespace cannot be used.
+    /// The target cannot use the stored reservations of this namespace of this subsystem.
     Reservations(String, NamespaceId, io::Error),
-    /// There is no listener.
+    /// The configuration has no listener.
     NoListener,
-    /// Hosts must use TLS, and there is no TLS library.
+    /// The configuration requires TLS, and the target cannot load a TLS library.
     Tls(TlsError),
 }
 

@@ -1,4 +1,4 @@
-//! A core's connections: sessions, each on its transport.
+//! The connections of a core. Each connection is a session on its transport.
 
 use crate::backings::Backings;
 use crate::claim::Claim;
@@ -20,7 +20,7 @@ use farblock_reactor::{Buffer, Event, TaskId};
 use farblock_wire::Status;
 use std::sync::Arc;
 
-/// One connection. Each further transport adds a variant; with a single variant, calls need no
+/// A connection. Each further transport adds a variant. With a single variant, calls need no
 /// dispatch.
 #[cfg_attr(test, expect(clippy::large_enum_variant, reason = "only tests have a second"))]
 pub(crate) enum Connection {
@@ -29,7 +29,7 @@ pub(crate) enum Connection {
     Memory(Session<Memory>),
 }
 
-/// Forwards calls to the session, which documents them.
+/// Generates methods that forward to the session. The session's methods have the documentation.
 macro_rules! forward {
     ($(fn $name:ident(&mut self $(, $argument:ident: $kind:ty)*) $(-> $given:ty)?;)*) => {
         impl Connection {

@@ -1,4 +1,4 @@
-//! The parts of a core that its connections use.
+//! The state of a core that its connections share.
 
 use crate::deadlines::Deadlines;
 use crate::in_place::InPlace;
@@ -22,18 +22,18 @@ pub(crate) struct Context {
     pub(crate) shared: Arc<TargetShared>,
     pub(crate) volumes: Volumes,
     pub(crate) measures_latency: bool,
-    /// The time of this tick; `None` until it is first read.
+    /// The time of this tick; `None` until [`Self::now`] reads the clock.
     now: Cell<Option<Instant>>,
     pub(crate) memory: Account,
-    /// Connections that wait for a turn to execute a command in place, and the steps under way.
+    /// The connections that wait for a turn to execute a command in place, and the steps under way.
     pub(crate) in_place: InPlace,
     pub(crate) shares: Shares,
     pub(crate) deadlines: Deadlines,
     /// Buffers that a namespace lends to the current command; empty between commands.
     pub(crate) borrowed: Vec<Buffer>,
-    /// Connections with work at the tick's end. `frontend::Turns` keeps a table of marks, since its
-    /// callers may name a closed connection. Here each connection stores its own mark, so no lookup
-    /// is needed.
+    /// Connections with work at the end of the tick. Each connection stores its own mark, so no
+    /// lookup is needed. `frontend::Turns` needs a table of marks instead, since its callers may
+    /// name a closed connection.
     pub(crate) listed: Vec<ConnectionKey>,
     /// Connections that wait for buffers or have stopped receiving.
     pub(crate) parked: VecDeque<ConnectionKey>,
@@ -68,14 +68,14 @@ impl Context {
         self.now.set(None);
     }
 
-    /// The time, read at most once per tick.
+    /// Returns the time of this tick. Reads the clock at most once per tick.
     pub(crate) fn now(&self) -> Instant {
         let now = self.now.get().unwrap_or_else(os::now);
         self.now.set(Some(now));
         now
     }
 
-    /// Logs a notice about a peer, or only counts it if there were many of its kind.
+    /// Logs a notice about a peer. If there were many notices of this kind, only counts it.
     pub(crate) fn notice(&self, kind: NoticeKind, peer: IpAddr, log: impl FnOnce()) {
         if self.shared.notices.say(kind, peer, self.now(), log) {
             // Core 0 runs the timers.
@@ -83,14 +83,15 @@ impl Context {
         }
     }
 
-    /// Schedules the connection's `finish_tick`. `listed` is the connection's own mark.
+    /// Schedules the connection's `finish_tick`. `listed` is the mark that the connection stores.
     pub(crate) fn list(&mut self, key: ConnectionKey, listed: &mut bool) {
         if !std::mem::replace(listed, true) {
             self.listed.push(key);
         }
     }
 
-    /// References to one shared zero buffer, which together have `bytes` zeroes.
+    /// Returns references to one shared zero buffer. Together, the references cover `bytes` zero
+    /// bytes.
     pub(crate) fn zeroes(&mut self, bytes: usize) -> impl Iterator<Item = Buffer> + use<> {
         let zeroes = self
             .zeroes
@@ -100,14 +101,14 @@ impl Context {
         starts.map(move |start| zeroes.view(0..limits::ZEROES_BYTES.min(bytes - start)))
     }
 
-    /// Releases memory of this many buffer bytes.
+    /// Releases `bytes` of buffer memory from the account of `holder`.
     pub(crate) fn release_bytes(&mut self, holder: HolderId, bytes: usize) {
         self.memory.release(holder, bytes);
         self.released = true;
     }
 
-    /// Queues the connection to retry once buffers are released. `parked` is the connection's own
-    /// mark.
+    /// Queues the connection to retry once buffers are released. `parked` is the mark that the
+    /// connection stores.
     pub(crate) fn park(&mut self, key: ConnectionKey, parked: &mut bool) {
         if !std::mem::replace(parked, true) {
             self.parked.push_back(key);

@@ -1,4 +1,4 @@
-//! Changes to a running target, from any thread except its cores.
+//! Changes to a running target. Any thread except the target's cores may request them.
 
 use crate::change_error::ChangeError;
 use crate::config::Export;
@@ -11,17 +11,17 @@ use farblock_proto::ids::NamespaceId;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Changes a running target, from any thread. Hosts learn of every change by the events that they
-/// enabled.
+/// Changes a running target, from any thread. A host is notified of a change by the asynchronous
+/// events that the host enabled.
 ///
-/// When the call returns, every later Connect or query sees the change. Each core receives the
-/// change in its mailbox, and executes commands that arrive earlier with the old state.
+/// When a call returns, every later Connect or query sees its change. Each core receives the change
+/// in its mailbox, and executes commands that arrive earlier with the old state.
 #[derive(Clone)]
 pub struct Control {
     pub(crate) shared: Arc<TargetShared>,
 }
 
-/// Changes of namespaces that reach the cores together, when this is dropped.
+/// A batch of namespace changes. The cores receive the changes together when the batch is dropped.
 #[must_use = "the batch ends when this is dropped"]
 pub struct Batch(Arc<TargetShared>);
 
@@ -32,17 +32,17 @@ impl Drop for Batch {
 }
 
 impl Control {
-    /// Starts a batch: until its end, no change of a namespace is sent to the cores unless a host's
-    /// command needs it. Thousands of changes take a time proportional to their number only in a
-    /// batch. Queries and Connect see each change at once.
+    /// Starts a batch. Until the batch ends, the target delays sending changes of namespaces to the
+    /// cores, unless a host's command needs them. Queries and Connect see each change at once.
+    /// Without a batch, the time for thousands of changes grows faster than their number.
     ///
-    /// A [`Removal`] is not over before the end of the batch, or [`Control::send_changes`].
+    /// A [`Removal`] cannot end before the batch ends or [`Control::send_changes`] is called.
     pub fn batch(&self) -> Batch {
         self.shared.begin_batch();
         Batch(Arc::clone(&self.shared))
     }
 
-    /// Sends the cores the changes of the open batch so far.
+    /// Sends the cores the changes that the open batch has collected so far.
     pub fn send_changes(&self) {
         self.shared.send_changes();
     }
@@ -62,8 +62,7 @@ impl Control {
 
     /// Adds a namespace that has the settings `sharing` from the start.
     ///
-    /// # Errors
-    /// As for [`Control::add_namespace`], and if the settings are not valid.
+    /// # Errors As for [`Control::add_namespace`], and if the settings are not valid.
     pub fn add_namespace_as(
         &self,
         nqn: &str,
@@ -74,11 +73,11 @@ impl Control {
         self.shared.add_namespace(nqn, nsid, export, sharing, None)
     }
 
-    /// Like [`Self::add_namespace_as`], with the namespace's reservations in `store`. Reservations
-    /// already stored there apply from the start.
+    /// Adds a namespace like [`Self::add_namespace_as`], and keeps its reservations in `store`. The
+    /// reservations that the store already contains apply from the start.
     ///
-    /// # Errors
-    /// As for [`Control::add_namespace_as`], and if the stored reservations cannot be used.
+    /// # Errors As for [`Control::add_namespace_as`], and if the target cannot use the stored
+    /// reservations.
     pub fn add_namespace_kept(
         &self,
         nqn: &str,
@@ -90,12 +89,11 @@ impl Control {
         self.shared.add_namespace(nqn, nsid, export, sharing, store)
     }
 
-    /// Changes how a namespace is shared, atomically: no host sees part of the change, or gains
-    /// access from a mix of the old and new settings.
+    /// Changes how a namespace is shared, atomically. No host sees a part of the change, or gains
+    /// access from a mix of old and new settings.
     ///
-    /// # Errors
-    /// If there is no such subsystem or namespace, or the settings are not valid. The namespace
-    /// stays unchanged then.
+    /// # Errors If there is no such subsystem or namespace, or the settings are not valid. The
+    /// namespace then stays unchanged.
     pub fn set_sharing(
         &self,
         nqn: &str,
@@ -105,8 +103,8 @@ impl Control {
         self.shared.set_sharing(nqn, nsid, sharing)
     }
 
-    /// Sets the hosts, by name, that see a namespace; `None`: all allowed hosts. For other hosts
-    /// the namespace is inactive. Their submitted operations complete.
+    /// Sets the hosts, by name, that see a namespace. `None`: all allowed hosts see it. For all
+    /// other hosts the namespace is inactive. Operations that they have already submitted complete.
     ///
     /// # Errors
     /// If there is no such subsystem or namespace, or a host name is not valid.
@@ -132,9 +130,9 @@ impl Control {
         self.shared.set_ana_group(nqn, nsid, ana_group)
     }
 
-    /// Removes a namespace. Submitted operations complete and get their responses. All other
-    /// commands fail with Invalid Namespace or Format, even if another namespace gets the number at
-    /// once.
+    /// Removes a namespace. Submitted operations complete, and their hosts get the responses. All
+    /// other commands fail with Invalid Namespace or Format, even if another namespace gets the
+    /// number at once.
     ///
     /// # Errors
     /// If there is no such subsystem or namespace.
@@ -142,12 +140,12 @@ impl Control {
         self.shared.remove_namespace(nqn, nsid)
     }
 
-    /// Replaces a namespace by another under the same number. Hosts see a new namespace, unless the
-    /// identity is the same, and their commands for the old one fail as after a removal. The
-    /// configured size and write protection do not carry over.
+    /// Replaces a namespace by another under the same number. Hosts see a new namespace unless the
+    /// identity is the same. Their commands for the old namespace fail as after a removal. The new
+    /// namespace does not inherit the configured size or write protection.
     ///
-    /// # Errors
-    /// If there is no such subsystem or namespace, or the new namespace cannot be shared. The old
+    /// # Errors If there is no such subsystem or namespace, or the target cannot share the new
+    /// namespace. The old namespace then stays.
     /// one stays then.
     pub fn replace_namespace(
         &self,
@@ -172,10 +170,9 @@ impl Control {
         self.shared.replace_namespace(nqn, nsid, export, Some(sharing))
     }
 
-    /// Shares only the first `blocks` blocks of a namespace; `None`: all.
+    /// Shares only the first `blocks` blocks of a namespace; `None`: all blocks.
     ///
-    /// # Errors
-    /// If there is no such subsystem or namespace, or it has fewer blocks.
+    /// # Errors If there is no such subsystem or namespace, or the namespace has fewer blocks.
     pub fn resize_namespace(
         &self,
         nqn: &str,
@@ -185,7 +182,7 @@ impl Control {
         self.shared.resize_namespace(nqn, nsid, blocks)
     }
 
-    /// Sets or clears a namespace's write protection. Submitted writes complete.
+    /// Sets or clears a namespace's write protection. Writes that were already submitted complete.
     ///
     /// # Errors
     /// If there is no such subsystem or namespace.
@@ -198,8 +195,8 @@ impl Control {
         self.shared.set_read_only(nqn, nsid, read_only)
     }
 
-    /// Limits the rates of one host over all namespaces and controllers of a subsystem; the default
-    /// has no limit. The limits of each namespace apply as well.
+    /// Limits the rates of one host over all namespaces and controllers of a subsystem. The limits
+    /// of each namespace apply as well. [`Rates::default`] has no limit.
     ///
     /// # Errors
     /// If there is no such subsystem.
@@ -207,8 +204,9 @@ impl Control {
         self.shared.set_host_rates(nqn, host, rates)
     }
 
-    /// Limits the rates of a namespace over all hosts; the default has no limit. Waiting commands
-    /// are scheduled again under the new limits. Setting equal limits does not restart their burst.
+    /// Limits the rates of a namespace over all hosts. [`Rates::default`] has no limit. The target
+    /// schedules waiting commands again under the new limits. If the new limits equal the old ones,
+    /// their bursts do not start again.
     ///
     /// # Errors
     /// If there is no such subsystem or namespace.
@@ -223,8 +221,8 @@ impl Control {
 
     /// Rereads a namespace's size and supported commands, and notifies hosts of changes.
     ///
-    /// # Errors
-    /// If there is no such subsystem or namespace, or its new properties cannot be shared.
+    /// # Errors If there is no such subsystem or namespace, or the target cannot share the
+    /// namespace with its new properties.
     pub fn refresh_namespace(&self, nqn: &str, nsid: NamespaceId) -> Result<(), ChangeError> {
         self.shared.refresh_namespace(nqn, nsid)
     }

@@ -1,7 +1,7 @@
 //! A core: one thread, one reactor, its connections and its queues into the namespaces.
 //!
-//! //! Each tick handles connection events, submits block operations, delivers completions and
-//! queues responses. Then it does one send for each connection with output.
+//! In each tick, a core handles connection events, submits block operations, delivers completions
+//! and queues responses. At the end of the tick, it sends once on each connection with output.
 
 use crate::admissions::Reason;
 use crate::affinity;
@@ -42,18 +42,18 @@ pub(crate) struct Core {
     by_task: TaskMap<ConnectionKey>,
     next_core: usize,
     stopping: bool,
-    /// Whether this stopping core has served its last connection.
+    /// Whether the core is stopping and has closed its last connection.
     is_done: bool,
-    /// Connections whose `finish_tick` is running.
+    /// The connections whose `finish_tick` is running.
     finishing: Vec<ConnectionKey>,
-    /// The number of parked connections that have not retried since the last release of buffers.
+    /// The number of parked connections to retry since the last release of buffers.
     to_unpark: usize,
     tick_at: Option<Instant>,
-    /// Operations that reservation changes wait for.
+    /// Operations that must end before reservation changes apply.
     barriers: Barriers<u64>,
-    /// Operations that claims wait for.
+    /// Operations that must end before claims are granted.
     claims: Barriers<Arc<Claim>>,
-    /// When to look for the biggest memory holders; `None` while peers hold little memory.
+    /// The time of the next [`Self::sweep`]; `None` while peers hold little memory.
     sweep_at: Option<Instant>,
 }
 
@@ -101,7 +101,7 @@ impl Core {
         Ok(())
     }
 
-    /// Stops listening on `address`, and closes the connections accepted there on every core.
+    /// Stops listening on `address`. Every core closes its connections that were accepted there.
     fn unlisten(&mut self, address: SocketAddr) {
         let Some(index) = self.listeners.iter().position(|(at, _)| *at == address) else { return };
         let (_, listener) = self.listeners.swap_remove(index);
@@ -122,7 +122,7 @@ impl Core {
         }
     }
 
-    /// Runs until the target stops and all accepted work is done.
+    /// Runs until the target stops and all accepted work has ended.
     pub(crate) fn run(mut self) -> std::io::Result<()> {
         self.cx.shared.core_states.runs(self.cx.index);
         for backings in self.cx.shared.all_backings() {
@@ -157,8 +157,8 @@ impl Core {
         Ok(())
     }
 
-    /// Refills the hosts' shares, and resumes connections that wait for their host's share before
-    /// others.
+    /// Refills the hosts' shares. Resumes the connections that wait for their host's share before
+    /// all others.
     fn begin_round(&mut self) {
         self.cx.shares.tick();
         while let Some(key) = self.cx.shares.next() {
@@ -176,8 +176,8 @@ impl Core {
         is_done && self.cx.shared.all_done()
     }
 
-    /// Opens queues into namespaces that have none yet, since descriptors may run out later. After
-    /// a failure, the first command for the namespace retries.
+    /// Opens queues into the namespaces that have none yet, since the process may run out of
+    /// descriptors later. After a failure, the first command for the namespace tries again.
     fn open_volumes(&mut self, backings: &Backings) {
         let Context { volumes, reactor, .. } = &mut self.cx;
         for (NamespaceId(nsid), backing) in backings.iter() {
@@ -192,7 +192,7 @@ impl Core {
         let (_, connection) =
             self.connections[key.0 as usize].as_mut().expect("its task is registered");
         if events.is_empty() {
-            // The in-memory transport woke the connection, not the reactor.
+            // The in-memory transport woke this connection. The reactor has no event for it.
             connection.list(&mut self.cx);
         }
         for event in events.drain(..) {
@@ -236,7 +236,7 @@ impl Core {
                 let waits = self.cx.in_place.is_put_off() || self.cx.shares.is_waited_for();
                 return self.to_unpark > 0 || waits;
             }
-            // Swap the two vectors, so that neither is allocated again.
+            // Swap the two vectors, so that both keep their allocations.
             std::mem::swap(&mut self.cx.listed, &mut self.finishing);
             for index in 0..self.finishing.len() {
                 self.finish_tick(self.finishing[index]);
@@ -246,7 +246,7 @@ impl Core {
         true
     }
 
-    /// Starts waiting steps of commands executed in place, within [`limits::IN_PLACE_BYTES`].
+    /// Starts waiting steps of commands executed in place, up to [`limits::IN_PLACE_BYTES`].
     fn give_turns(&mut self) {
         while let Some((line, key)) = self.cx.in_place.next() {
             if let Some((_, connection)) = &mut self.connections[key.0 as usize] {
@@ -255,7 +255,7 @@ impl Core {
         }
     }
 
-    /// After a release of buffers, lets some parked connections retry, in the order of parking.
+    /// Lets some parked connections retry after a release of buffers, in the order of parking.
     fn unpark_some(&mut self) {
         for _ in 0..self.to_unpark.min(limits::WOKEN_AT_ONCE) {
             self.to_unpark -= 1;
@@ -341,7 +341,7 @@ impl Core {
     }
 
     /// Frees cached memory. If connections wait for memory, closes overdue connections of the hosts
-    /// that hold the most.
+    /// that hold the most memory.
     fn sweep(&mut self) {
         let cx = &mut self.cx;
         for (_, connection) in self.connections.iter_mut().flatten() {
@@ -350,7 +350,7 @@ impl Core {
         if let Some(wanted_bytes) = cx.memory.next_epoch() {
             self.evict(wanted_bytes);
         }
-        // Connections that still wait will park themselves again.
+        // Let all parked connections retry. Those that still lack memory park again.
         self.to_unpark = self.cx.parked.len();
         let cx = &mut self.cx;
         let is_over = cx.memory.is_calm();
@@ -387,7 +387,7 @@ impl Core {
             return;
         }
         let serial = shared.next_serial();
-        // A separate statement, so that the guard is dropped before the `match`.
+        // This is a separate statement, so that the guard is dropped before the `match`.
         let admitted = shared.slots().admit(serial, peer.ip());
         match admitted {
             Ok(None) => {}
@@ -451,7 +451,7 @@ impl Core {
             }
             Message::Claimed(claim) => self.apply_claim(claim),
             Message::Granted(route, claim) => {
-                // If the connection has closed, it has given up its claim already.
+                // A closed connection has already given up its claim.
                 self.with(route, |connection, cx| connection.granted(cx, &claim));
             }
             Message::Unclaimed(claim) => {
@@ -463,7 +463,7 @@ impl Core {
                 self.with(route, |connection, cx| connection.on_notice(cx, news));
             }
             Message::Listen(socket, address, answer) => {
-                // The caller may no longer wait for the answer.
+                // Ignore a failed send: the caller may no longer wait for the answer.
                 let _ = answer.send(self.listen_at(address, socket));
             }
             Message::Unlisten(address) => self.unlisten(address),
@@ -472,7 +472,7 @@ impl Core {
         }
     }
 
-    /// Stops accepting, and lets connected hosts finish.
+    /// Stops accepting connections, and lets the connected hosts finish.
     fn wind_up(&mut self) {
         self.stopping = true;
         for (_, listener) in self.listeners.drain(..) {
@@ -483,8 +483,8 @@ impl Core {
         }
     }
 
-    /// Aborts a command of a connection; if the connection is closed, reports that nothing was
-    /// aborted.
+    /// Aborts a command of a connection. If the connection is closed, reports to the requester that
+    /// nothing was aborted.
     fn abort(&mut self, route: Route, command: CommandId, asking: Asking) {
         let mut is_there = false;
         self.with(route, |connection, cx| {
@@ -511,7 +511,7 @@ impl Core {
         }
     }
 
-    /// Parks new changes of the claimed blocks, and waits for the end of those under way.
+    /// Parks new changes of the claimed blocks, and waits until the changes under way have ended.
     fn apply_claim(&mut self, claim: Arc<Claim>) {
         let mut under_way = Vec::new();
         for (_, connection) in self.connections.iter_mut().flatten() {
@@ -559,8 +559,8 @@ impl Core {
         if let Some(stream) = stream.tcp() {
             let socket = socket2::SockRef::from(stream);
             socket.set_tcp_keepalive(&keepalive)?;
-            // Close the connection of a host that does not receive: it holds buffers that others
-            // need.
+            // Close the connection if its host stops receiving: its responses occupy buffers that
+            // other connections need.
             #[cfg(target_os = "linux")]
             socket.set_tcp_user_timeout(Some(limits::TRANSFER_TIMEOUT))?;
         }
@@ -583,7 +583,7 @@ impl Core {
         Ok(())
     }
 
-    /// Starts a connection on the events of `task`.
+    /// Starts a connection that receives the events of `task`.
     fn begin(&mut self, task: TaskId, serial: u64, connection: impl FnOnce(Route) -> Connection) {
         let key = self.free.pop().unwrap_or_else(|| {
             self.connections.push(None);
@@ -595,7 +595,7 @@ impl Core {
         self.cx.shared.core_states.connected(self.cx.index);
         connection.start(&mut self.cx);
         if !self.cx.shared.slots().begun(route) {
-            // The connection was evicted before it arrived on this core.
+            // The target evicted the connection before it arrived on this core.
             connection.end(&mut self.cx);
         }
         self.connections[key.0 as usize] = Some((serial, connection));

@@ -1,4 +1,4 @@
-//! State of each core that other threads may read.
+//! The state of each core that other threads may read.
 
 use farblock_reactor::os;
 use std::sync::{Mutex, MutexGuard};
@@ -10,7 +10,7 @@ pub(crate) struct CoreStates(Mutex<Vec<CoreState>>);
 #[derive(Clone, Copy, Default)]
 struct CoreState {
     connections: usize,
-    /// The system's identifier of its thread.
+    /// The system's identifier of the core's thread.
     thread: Option<u32>,
 }
 
@@ -40,7 +40,8 @@ impl CoreStates {
         self.with(core, |seen| seen.connections -= 1);
     }
 
-    /// The core's number of connections, and its thread's processor time, if the system reports it.
+    /// Returns the core's number of connections, and its thread's processor time if the system
+    /// reports it.
     pub(crate) fn look(&self, core: usize) -> (usize, Option<Duration>) {
         let seen = self.lock().get(core).copied().unwrap_or_default();
         (seen.connections, seen.thread.and_then(processor_time))
@@ -57,7 +58,7 @@ fn this_thread() -> Option<u32> {
     None
 }
 
-/// The file starts with the nanoseconds spent on a processor.
+/// Returns the processor time of a thread. It is the first number in the file, in nanoseconds.
 fn processor_time(thread: u32) -> Option<Duration> {
     let text = std::fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?;
     text.split_whitespace().next()?.parse().ok().map(Duration::from_nanos)

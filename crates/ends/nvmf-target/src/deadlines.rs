@@ -1,4 +1,4 @@
-//! Timers of a core's connections.
+//! The deadlines of a core's connections.
 
 use crate::route::ConnectionKey;
 use std::collections::BTreeSet;
@@ -25,12 +25,12 @@ impl Deadlines {
         self.set.first().map(|(at, _)| *at)
     }
 
-    /// Whether the earliest deadline has become earlier since the last call.
+    /// Returns whether the earliest deadline has become earlier since the last call.
     pub(crate) fn take_news(&mut self) -> bool {
         std::mem::take(&mut self.is_news)
     }
 
-    /// The next connection whose deadline has passed.
+    /// Removes and returns the next connection whose deadline has passed.
     pub(crate) fn take_due(&mut self, now: Instant) -> Option<ConnectionKey> {
         let (at, _) = self.set.first()?;
         if *at > now {

@@ -1,4 +1,4 @@
-//! Discovery controllers: available to every host, within a limit per address.
+//! Discovery controllers. Every host can get one, within a limit per address.
 
 use crate::limits;
 use crate::notices::origin;
@@ -7,14 +7,15 @@ use farblock_proto::ids::ControllerId;
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 
-/// Discovery controllers with their hosts' addresses, oldest first.
+/// The discovery controllers and their hosts' addresses, oldest first.
 #[derive(Default)]
 pub(crate) struct Discoveries(VecDeque<(ControllerId, IpAddr)>);
 
 impl Discoveries {
-    /// The controller to close before a host at `peer` gets one. If its address is at the limit,
-    /// this is the oldest controller of that address. If all addresses together are at the total
-    /// limit, it is the oldest controller of the address that has most.
+    /// Returns the controller to close before a host at `peer` gets a new one. If the host's
+    /// address is at its limit, this is the oldest controller of that address. If all addresses
+    /// together are at the total limit, this is the oldest controller of the address with the most
+    /// controllers.
     pub(crate) fn victim(&self, peer: IpAddr) -> Option<ControllerId> {
         let of = |wanted: IpAddr| self.0.iter().filter(move |(_, from)| *from == wanted);
         let own = origin(peer);

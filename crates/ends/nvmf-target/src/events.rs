@@ -1,4 +1,4 @@
-//! Events of a target for its operator: each is logged and passed to the observer.
+//! Events for the target's operator. The target logs each event and passes it to the observer.
 
 use farblock_block::size::Size;
 use std::fmt;
@@ -18,15 +18,15 @@ pub struct Visitor {
     pub controller: u16,
 }
 
-/// An event. Its text is one sentence for people.
+/// An event. Its `Display` text is one sentence for people.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Event {
     /// A host has connected, and authenticated if the target requires that.
     Connected(Visitor),
-    /// A host's controller was closed, for this reason.
+    /// The target closed a host's controller for this reason.
     Ended(Visitor, &'static str),
-    /// A host was refused.
+    /// The target refused a host.
     Refused {
         /// The host's name; empty if the host gave none.
         host: String,
@@ -41,15 +41,15 @@ pub enum Event {
     NamespaceAdded(String, u32),
     /// A namespace was removed from a subsystem.
     NamespaceRemoved(String, u32),
-    /// A namespace has a new size, write protection or store.
+    /// The size, write protection or store of a namespace changed.
     NamespaceChanged {
         /// The subsystem's name.
         subsystem: String,
-        /// The namespace.
+        /// The namespace's identifier.
         nsid: u32,
-        /// Its size.
+        /// The namespace's size in bytes.
         bytes: u64,
-        /// Whether writes are refused.
+        /// Whether the target refuses writes.
         read_only: bool,
     },
     /// A subsystem was added.
@@ -60,9 +60,10 @@ pub enum Event {
     ListenerAdded(SocketAddr),
     /// The target stopped listening on this address.
     ListenerRemoved(SocketAddr),
-    /// A namespace's store failed. Not sent for every failure: the notice limit applies.
+    /// A namespace's store failed. The notice limit applies, so not every failure causes this
+    /// event.
     StorageFailed {
-        /// The namespace.
+        /// The namespace's identifier.
         nsid: u32,
         /// The host that sent the command.
         host: String,
@@ -138,8 +139,8 @@ impl Observed {
         self.tell(event);
     }
 
-    /// Passes a requested change to the observer. The requester logs it together with the user's
-    /// name.
+    /// Passes a requested change to the observer. The requester logs the change itself, together
+    /// with the user's name.
     pub(crate) fn log_change(&self, event: &Event) {
         tracing::debug!("{event}");
         self.tell(event);

@@ -1,22 +1,25 @@
-//! Operations of a host's closed queues that still change blocks, and the commands that must wait
-//! for them.
+//! Fences: a host's new commands wait for operations of its closed queues that still change the
+//! same blocks.
 //!
-//! An operation submitted to a namespace cannot be recalled. If its queue closes (lost, reset, or
-//! with its controller), the host does not learn the outcome and resends the command on another
-//! queue. The first attempt must not execute after the second. So a queue is *fenced* if its host
-//! connects it while changes of the host's earlier queues are under way. Commands of a fenced queue
-//! for the affected blocks wait, reads included, and all others proceed. The host sees slow blocks
-//! instead of a refused Connect. See decision 14.
+//! An operation submitted to a namespace cannot be recalled. A queue may close while such an
+//! operation is under way: the connection is lost or reset, or the controller closes. The host does
+//! not learn the outcome and resends the command on another queue. The first attempt must not
+//! execute after the second.
+//!
+//! So the target *fences* a queue if its host connects it while changes of the host's earlier
+//! queues are under way. On a fenced queue, commands for the affected blocks wait, reads included.
+//! All other commands proceed. The host sees slow blocks instead of a refused Connect. See decision
+//! 14.
 //!
 //! ```text
 //!   open -- torn down --> ending, changes unknown -- closed --> changes known -- ended --> gone
 //!     \________________ the host closed it ______________________/   (or none at all)
 //! ```
 //!
-//! A host may have thousands of closed and fenced queues. So one shared list per host records the
-//! changes of its closed queues, and only fenced queues with waiting commands are notified. A
-//! command that must wait for several closed queues waits for the latest of them, which mostly ends
-//! last.
+//! A host may have thousands of closed and fenced queues. So all queues of a host share one list of
+//! the changes of its closed queues. The target notifies only fenced queues with waiting commands.
+//! A command that must wait for several closed queues waits for the one that closed last, since its
+//! changes usually end last.
 
 use crate::route::Route;
 use farblock_proto::capsule::SlotId;
@@ -34,15 +37,15 @@ pub(crate) struct Change {
 }
 
 impl Change {
-    /// The blocks that a command changes; `None` if it changes none.
+    /// Returns the blocks that a command changes; `None` if it changes none.
     pub(crate) fn of(command: &IoCommand) -> Option<Self> {
         let (namespace, blocks) = blocks_of(command)?;
         command.changes().then_some(Self { namespace, blocks })
     }
 }
 
-/// The blocks that a command touches. A deallocation names many ranges and counts as all blocks; a
-/// Copy counts as its destination.
+/// Returns the blocks that a command accesses. A deallocation names many ranges and counts as all
+/// blocks. A Copy counts as its destination.
 fn blocks_of(command: &IoCommand) -> Option<(NamespaceId, Range<u64>)> {
     match *command {
         IoCommand::Read { namespace, lba, blocks, .. }
@@ -61,12 +64,12 @@ fn blocks_of(command: &IoCommand) -> Option<(NamespaceId, Range<u64>)> {
     }
 }
 
-/// Blocks that a queue's operations under way change.
+/// The blocks that a queue's operations under way change.
 #[derive(PartialEq, Eq, Debug)]
 struct Changes(Box<[Change]>);
 
 impl Changes {
-    /// Sorts `changes`, and joins those that overlap or adjoin.
+    /// Sorts `changes`, and joins ranges that overlap or adjoin.
     fn new(mut changes: Vec<Change>) -> Self {
         changes.sort_unstable_by_key(|change| (change.namespace, change.blocks.start));
         changes.dedup_by(|next, first| {
@@ -87,15 +90,15 @@ impl Changes {
     }
 }
 
-/// Identifies a closed queue of a host; ordered by the time of close.
+/// Identifies a closed queue of a host. Identifiers are ordered by the time of close.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct EndingId(u64);
 
-/// A closed queue with changes that may be under way.
+/// A closed queue whose changes may be under way.
 struct Ending {
-    /// Blocks that the queue's operations still change; `None` until the queue has closed.
+    /// The blocks that the queue's operations still change; `None` until the queue has closed.
     changes: Option<Changes>,
-    /// Queues with commands that wait for these changes.
+    /// The queues with commands that wait for these changes.
     waiters: Vec<Route>,
 }
 
@@ -113,7 +116,7 @@ struct Endings {
 }
 
 impl Endings {
-    /// The latest closed queue among these that a command must wait for.
+    /// Returns the latest of the closed queues `among` that `command` must wait for.
     fn obstacle(
         &self,
         among: impl std::ops::RangeBounds<EndingId>,
@@ -129,8 +132,8 @@ impl Endings {
     }
 }
 
-/// The [`Endings`] that all queues of a host share. Each host has its own lock. I/O locks it only
-/// on fenced queues: for reading, and for writing when a command must wait.
+/// The [`Endings`] that all queues of a host share, with one lock per host. I/O takes the lock only
+/// on fenced queues. A command that must wait locks it for writing, any other command for reading.
 #[derive(Clone, Default)]
 struct SharedEndings(Arc<RwLock<Endings>>);
 
@@ -143,7 +146,7 @@ impl SharedEndings {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a queue that is being closed, whose changes are still unknown.
+    /// Adds a queue that the target is closing. Its remaining changes are still unknown.
     fn begin(&self) -> EndingId {
         let mut endings = self.write();
         let id = EndingId(endings.next);
@@ -152,7 +155,7 @@ impl SharedEndings {
         id
     }
 
-    /// Records the remaining changes of a closed queue; returns the queues that wait for it.
+    /// Records the remaining changes of a closed queue. Returns the queues that wait for it.
     fn know(&self, id: EndingId, changes: Changes) -> Vec<Route> {
         let mut endings = self.write();
         let ending = endings.by_id.get_mut(&id).expect("it began and is not over");
@@ -160,7 +163,7 @@ impl SharedEndings {
         std::mem::take(&mut ending.waiters)
     }
 
-    /// Removes a closed queue whose changes have ended; returns the queues that wait for it.
+    /// Removes a closed queue whose changes have ended. Returns the queues that wait for it.
     fn end(&self, id: EndingId) -> Vec<Route> {
         self.write().by_id.remove(&id).map_or_else(Vec::new, |ending| ending.waiters)
     }
@@ -173,24 +176,23 @@ pub(crate) enum FenceAnswer {
     Held,
     /// The command proceeds.
     Free,
-    /// The command proceeds. No changes are left that later commands could meet, so the fence can
-    /// be removed.
+    /// The command proceeds. No earlier changes are under way, so the fence can be removed.
     Open,
 }
 
-/// A fenced queue's waiting commands.
+/// The waiting commands of a fenced queue.
 pub(crate) struct Fence {
     route: Route,
     endings: SharedEndings,
-    /// Commands wait only for queues that closed before this one connected: those with a lower
-    /// identifier.
+    /// The identifiers of the closed queues that the commands wait for are below this one. They
+    /// closed before this queue connected.
     before: EndingId,
-    /// Waiting commands in order, by the closed queue that they wait for.
+    /// The waiting commands in order, by the closed queue that they wait for.
     held: BTreeMap<EndingId, Vec<(SlotId, IoCommand)>>,
 }
 
 impl Fence {
-    /// Checks a command, and holds it if it must wait.
+    /// Checks a command, and holds the command if it must wait.
     pub(crate) fn admit(&mut self, slot: SlotId, command: &IoCommand) -> FenceAnswer {
         let endings = self.endings.read();
         if endings.obstacle(..self.before, command).is_some() {
@@ -201,7 +203,7 @@ impl Fence {
         if is_over && self.held.is_empty() { FenceAnswer::Open } else { FenceAnswer::Free }
     }
 
-    /// Holds a command, unless the changes that it must wait for have ended meanwhile.
+    /// Holds a command, unless the changes that it must wait for have ended in the meantime.
     fn hold(&mut self, slot: SlotId, command: &IoCommand) -> FenceAnswer {
         let endings = self.endings.clone();
         let mut endings = endings.write();
@@ -210,8 +212,8 @@ impl Fence {
         FenceAnswer::Held
     }
 
-    /// Stores a command that waits for the closed queue `id`. That queue's end notifies this queue
-    /// once for all commands.
+    /// Stores a command that waits for the closed queue `id`. When the state of `id` changes, this
+    /// queue gets one notice for all its commands.
     fn wait(&mut self, endings: &mut Endings, id: EndingId, command: (SlotId, IoCommand)) {
         let held = self.held.entry(id).or_insert_with(|| {
             let ending = endings.by_id.get_mut(&id).expect("found just now");
@@ -227,7 +229,7 @@ impl Fence {
         self.held.values_mut().for_each(|held| held.retain(|(waits, _)| *waits != slot));
     }
 
-    /// Handles the notice that the changes of an earlier queue are known or have ended. Returns the
+    /// Handles the notice that the changes of a closed queue are known or have ended. Returns the
     /// commands that may proceed.
     pub(crate) fn on_notice(&mut self, news: EndingId) -> Vec<(SlotId, IoCommand)> {
         let mut released = Vec::new();
@@ -235,8 +237,8 @@ impl Fence {
         let endings = self.endings.clone();
         let mut endings = endings.write();
         for (slot, command) in held {
-            // Later queues are no obstacle: they were none before, and a closed queue's changes
-            // only shrink.
+            // Check only `news` and older queues. Younger ones did not block the commands before,
+            // and the changes of a closed queue only shrink.
             match endings.obstacle(..=news, &command) {
                 Some(id) => self.wait(&mut endings, id, (slot, command)),
                 None => released.push((slot, command)),
@@ -246,7 +248,7 @@ impl Fence {
     }
 }
 
-/// A host at a subsystem, with names as in the Connect data.
+/// A host at a subsystem, with the names as in the Connect data.
 #[derive(PartialEq, Eq, Hash)]
 pub(crate) struct HostKey {
     subsystem: [u8; 256],
@@ -266,16 +268,16 @@ struct Host {
     lives: usize,
 }
 
-/// A controller instance that has queues left.
+/// A controller instance that still has queues.
 struct Life {
     host: Arc<HostKey>,
-    /// The number of its queues, including closed queues with operations still under way.
+    /// The number of queues, including closed queues with operations still under way.
     queues: usize,
-    /// The number of its closed queues that may have changes under way.
+    /// The number of closed queues that may have changes under way.
     ending: usize,
 }
 
-/// Every queue of the target, by its route's serial number.
+/// Every queue of the target, by the serial number of its route.
 #[derive(Default)]
 pub(crate) struct Queues {
     hosts: HashMap<Arc<HostKey>, Host>,
@@ -284,12 +286,12 @@ pub(crate) struct Queues {
     ending: HashMap<u64, (ControllerId, Instance, EndingId)>,
 }
 
-/// The queues to notify, and the closed queue that the notice is about.
+/// The queues to notify, and the closed queue whose changes are known or have ended.
 pub(crate) type News = (Vec<Route>, EndingId);
 
 impl Queues {
-    /// Adds a connected queue. Returns a fence if it is an I/O queue and earlier queues may have
-    /// changes under way.
+    /// Adds a connected queue. Returns a fence if it is an I/O queue and its host's earlier queues
+    /// may have changes under way.
     pub(crate) fn connected(
         &mut self,
         host: HostKey,
@@ -315,14 +317,15 @@ impl Queues {
         })
     }
 
-    /// A controller instance that has queues, and its host.
+    /// Returns a controller instance that has queues, and its host.
     fn life(&mut self, instance: Instance) -> (&mut Life, &mut Host) {
         let life = self.lives.get_mut(&instance).expect("as long as it has queues");
         let host = self.hosts.get_mut(&life.host).expect("as long as it has lives");
         (life, host)
     }
 
-    /// Notes that a queue is being closed. Its remaining changes are known only after the close.
+    /// Notes that the target is closing a queue. The remaining changes are known only after the
+    /// close.
     pub(crate) fn torn_down(&mut self, serial: u64) {
         if let Some((controller, instance)) = self.open.remove(&serial) {
             let (life, host) = self.life(instance);
@@ -332,7 +335,7 @@ impl Queues {
         }
     }
 
-    /// Notes that a queue has closed with these changes under way. Returns the queues to notify.
+    /// Notes that a queue has closed while `changes` are under way. Returns the queues to notify.
     pub(crate) fn closed(&mut self, serial: u64, changes: Vec<Change>) -> Option<News> {
         self.torn_down(serial);
         if changes.is_empty() {
@@ -366,18 +369,18 @@ impl Queues {
         news
     }
 
-    /// Whether no queue of a controller instance is left.
+    /// Returns whether a controller instance has no queues left.
     pub(crate) fn is_gone(&self, instance: Instance) -> bool {
         !self.lives.contains_key(&instance)
     }
 
-    /// The controller of a closed queue.
+    /// Returns the controller of a closed queue.
     pub(crate) fn controller_of(&self, serial: u64) -> Option<(ControllerId, Instance)> {
         let (controller, instance, _) = self.ending.get(&serial)?;
         Some((*controller, *instance))
     }
 
-    /// Whether closed queues of a controller instance may have changes under way.
+    /// Returns whether closed queues of a controller instance may have changes under way.
     pub(crate) fn has_changes(&self, instance: Instance) -> bool {
         self.lives.get(&instance).is_some_and(|life| life.ending > 0)
     }
@@ -421,7 +424,7 @@ mod tests {
         Route { core: 0, key: ConnectionKey(serial as u32), serial }
     }
 
-    /// Connects an I/O queue of the only host.
+    /// Connects an I/O queue of the test's only host.
     fn connect(queues: &mut Queues, serial: u64) -> Option<Box<Fence>> {
         let host = HostKey { subsystem: [1; 256], nqn: [2; 256], id: [3; 16] };
         queues.connected(host, LIFE, route(serial), true)
@@ -500,8 +503,8 @@ mod tests {
         (0..ENDED).for_each(|serial| queues.torn_down(serial));
         let mut fences: Vec<_> =
             (0..FENCED).map(|at| connect(&mut queues, ENDED + at).expect("fenced")).collect();
-        // All closed queues change the same block. Half of the new queues access that block, the
-        // others another.
+        // All closed queues change the same block. Half of the new queues access that block. The
+        // other half access another block.
         let mut messages = 0;
         let mut tell = |fences: &mut Vec<Box<Fence>>, news: Option<News>| {
             let (told, id) = news.expect("it was open");
@@ -524,8 +527,8 @@ mod tests {
         for serial in 0..ENDED {
             tell(&mut fences, queues.gone(LIFE.1, serial));
         }
-        // Each fenced queue gets a message when the changes of the last closed queue are known, and
-        // the half that still waits gets another.
+        // Each fenced queue gets a message when the changes of the last closed queue are known. The
+        // half that still waits gets a second message.
         assert_eq!(messages as u64, FENCED + FENCED / 2);
         assert!(fences.iter().all(|fence| fence.held.is_empty()));
         for at in 0..FENCED {

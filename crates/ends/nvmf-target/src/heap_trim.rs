@@ -1,16 +1,16 @@
-//! Returns memory to the system when most connections have closed. Otherwise the C library's
-//! allocator keeps it for later connections, which may never arrive.
+//! Returns heap memory to the system after most connections have closed. Otherwise the C library's
+//! allocator keeps the memory for later connections, which may never arrive.
 
 use farblock_reactor::{os, trim_heap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// A peak of fewer connections causes no trim.
+/// The target does not trim after a peak of fewer connections.
 const LEAST: usize = 256;
-/// The target trims when the peak is this many times the remaining connections.
+/// The target trims when the peak is this many times the number of remaining connections.
 const TIMES: usize = 4;
 
-/// The pause before a trim, in which connections that close together with the last one can close.
+/// The pause before a trim. During the pause, other connections of the same peak can close.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The peak number of connections since the last trim.
@@ -18,16 +18,16 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub(crate) struct HeapTrim(AtomicUsize);
 
 impl HeapTrim {
-    /// A connection was opened; `connections` are open now.
+    /// Notes that a connection was opened. `connections` connections are open now.
     pub(crate) fn has_come(&self, connections: usize) {
         self.0.fetch_max(connections, Ordering::Relaxed);
     }
 
-    /// A connection was closed; `connections` are left.
+    /// Notes that a connection was closed. `connections` connections remain open.
     pub(crate) fn goes(&self, connections: usize) {
         if self.has_gone(connections) {
-            // A separate thread, since trimming blocks. If it cannot start, the memory stays until
-            // the next drop.
+            // Trim on a separate thread, since trimming blocks. If the thread cannot start, the
+            // memory stays allocated until the next drop in connections.
             let trim = || {
                 os::sleep(PAUSE);
                 trim_heap();
@@ -36,8 +36,8 @@ impl HeapTrim {
         }
     }
 
-    /// Whether this close left at most a quarter of the peak. Returns true once, then starts a new
-    /// peak.
+    /// Returns whether at most a quarter of the peak remains open after this close. Returns true
+    /// once, then starts a new peak.
     fn has_gone(&self, connections: usize) -> bool {
         let most = self.0.load(Ordering::Relaxed);
         let is_much = most >= LEAST && connections <= most / TIMES;

@@ -1,4 +1,4 @@
-//! The secrets and keys with which a host proves its identity.
+//! The secrets and TLS keys with which a host proves its identity.
 
 use farblock_proto::controller::HostChannel;
 use farblock_secure::{ControllerTerms, Demand, Group, Hash, Secret, TlsKey};
@@ -6,33 +6,33 @@ use farblock_secure::{ControllerTerms, Demand, Group, Hash, Secret, TlsKey};
 /// How a host of a subsystem must prove its identity.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HostKeys {
-    /// DH-HMAC-CHAP secrets, of which the host must use one: two while a key is being rotated.
-    /// Empty if TLS alone proves the identity.
+    /// DH-HMAC-CHAP secrets, of which the host must use one. There are two while a secret is being
+    /// rotated. Empty if TLS alone proves the identity.
     pub host: Vec<Secret>,
-    /// The controller's secret, if hosts may authenticate the controller as well.
+    /// The controller's secret, if hosts may authenticate the controller too.
     pub controller: Option<Secret>,
     /// Accepted hash functions, best first.
     pub hashes: Vec<Hash>,
     /// Accepted Diffie-Hellman groups, best first.
     pub groups: Vec<Group>,
-    /// The host identifier (HOSTID) that this host must use and no other host may: reservations
-    /// identify hosts by it.
+    /// The host identifier (HOSTID) that this host must use. No other host may use it, because
+    /// reservations identify hosts by this identifier.
     pub id: Option<[u8; 16]>,
-    /// TLS keys, of which the host must use one: two while a key is being rotated.
+    /// TLS keys, of which the host must use one. There are two while a key is being rotated.
     pub tls: Vec<TlsKey>,
-    /// What the host must do besides authenticating itself: authenticate the controller, or use a
-    /// secure channel.
+    /// The further demand on a host that authenticates: that it authenticate the controller, or use
+    /// a secure channel.
     pub demand: Demand,
 }
 
 impl HostKeys {
-    /// Keys with one secret, which accept every hash function and group.
+    /// Returns keys with one secret, which accept every hash function and group.
     #[must_use]
     pub fn new(host: Secret) -> Self {
         Self { host: vec![host], ..Self::of_tls(Vec::new()) }
     }
 
-    /// TLS keys alone, without authentication.
+    /// Returns keys for a host that only uses TLS, without authentication.
     #[must_use]
     pub fn of_tls(tls: Vec<TlsKey>) -> Self {
         let (hashes, groups) = (Hash::ALL.to_vec(), Group::ALL.to_vec());
@@ -44,7 +44,7 @@ impl HostKeys {
         !self.host.is_empty()
     }
 
-    /// The channel that the host must use.
+    /// Returns the kind of channel that the host must use.
     pub(crate) fn channel(&self) -> HostChannel {
         match self.demand {
             _ if !self.tls.is_empty() => HostChannel::Tls,

@@ -1,4 +1,5 @@
-//! Identifiers that stay the same over restarts, derived from the objects that they identify.
+//! Identifiers that stay the same across restarts. Each is derived from the object that it
+//! identifies.
 
 use farblock_proto::controller::HostMark;
 use farblock_reactor::os;
@@ -6,15 +7,16 @@ use farblock_wire::origin::ControllerOrigin;
 use std::net::SocketAddr;
 use uuid::Uuid;
 
-/// Identifiers of a namespace: a UUID, and the NGUID and EUI-64 derived from it.
+/// The identifiers of a namespace: a UUID, and the NGUID and EUI-64 derived from it.
 pub(crate) struct NamespaceIdentity {
     pub(crate) uuid: [u8; 16],
     pub(crate) nguid: [u8; 16],
     pub(crate) eui64: [u8; 8],
 }
 
-/// The identity of namespace `id` of `subsystem`: `content` if that is a UUID, otherwise derived
-/// from all three, so that a host never mistakes one disk for another.
+/// Returns the identity of namespace `id` of `subsystem`. If `content` is a UUID, that UUID is the
+/// identity. Otherwise the identity is derived from all three arguments, so that a host never
+/// mistakes one disk for another.
 pub(crate) fn namespace(subsystem: &str, id: u32, content: &str) -> NamespaceIdentity {
     let own = Uuid::try_parse(content).ok().filter(|uuid| !uuid.is_nil());
     let (uuid, name) = match own {
@@ -29,21 +31,21 @@ pub(crate) fn namespace(subsystem: &str, id: u32, content: &str) -> NamespaceIde
     NamespaceIdentity { uuid, nguid: other, eui64 }
 }
 
-/// A serial number of 20 hexadecimal digits for `subsystem`.
+/// Returns a serial number of 20 hexadecimal digits for `subsystem`.
 pub(crate) fn serial(subsystem: &str) -> String {
     let uuid = Uuid::new_v5(&Uuid::NAMESPACE_URL, subsystem.as_bytes());
     uuid.simple().to_string()[..20].to_owned()
 }
 
-/// The digest of a proved host name, for stored reservations.
+/// Returns the digest of an authenticated host's name, for stored reservations.
 pub(crate) fn mark(host: &str) -> HostMark {
     let uuid = Uuid::new_v5(&Uuid::NAMESPACE_OID, host.as_bytes()).into_bytes();
     HostMark(u64::from_be_bytes(uuid[8..].try_into().expect("eight of sixteen bytes")))
 }
 
-/// The origin of a target that listens on `addresses`. If a host that lost a controller reconnects
-/// to the same origin and gets a new controller instance there, it knows that the old process has
-/// ended.
+/// Returns the origin of a target that listens on `addresses`. A host that lost a controller may
+/// reconnect to the same origin and get a new controller instance there. The host then knows that
+/// the old process has ended.
 pub(crate) fn origin(addresses: &[SocketAddr]) -> ControllerOrigin {
     let boot = boot();
     let mut listeners: Vec<String> = addresses.iter().map(SocketAddr::to_string).collect();
@@ -54,14 +56,14 @@ pub(crate) fn origin(addresses: &[SocketAddr]) -> ControllerOrigin {
     ControllerOrigin { place, boot: boot.map_or([0; 16], name) }
 }
 
-/// A UUID for these listeners in this network. It identifies a process, since no two processes
-/// listen on the same address of a network at once.
+/// Returns a UUID for these listeners in this network. The UUID identifies a process, since two
+/// processes cannot listen on the same address of a network at once.
 fn place(network: &str, listeners: &[String]) -> [u8; 16] {
     let name = format!("{network}\n{}", listeners.join("\n"));
     Uuid::new_v5(&Uuid::NAMESPACE_URL, name.as_bytes()).into_bytes()
 }
 
-/// The identifier of this machine's boot, if the system has one.
+/// Returns the identifier of this machine's boot, if the system has one.
 fn boot() -> Option<String> {
     if let Some(boot) = os::simulated_boot() {
         return Some(boot);
@@ -70,8 +72,8 @@ fn boot() -> Option<String> {
     Some(id.trim().to_owned()).filter(|id| !id.is_empty())
 }
 
-/// An identifier of the process's network namespace, which a container may have, during this boot
-/// of the machine.
+/// Returns an identifier of the process's network namespace during this boot of the machine. A
+/// container may have its own network namespace.
 fn network(boot: Option<&str>) -> Option<String> {
     if os::is_simulated() {
         return Some(format!("{}\nsimulated", boot?));
@@ -85,21 +87,23 @@ fn system_network(boot: Option<&str>) -> Option<String> {
     Some(format!("{}\n{}", boot?, network.to_string_lossy()))
 }
 
-/// Windows has no such identifier, so the first process that needs one creates it. Read once, since
-/// all targets of a process are in one network.
+/// Returns the identifier of this machine's network. Windows has no such identifier, so the first
+/// process that needs one creates it. A process reads the identifier once, since all its targets
+/// are in the same network.
 #[cfg(windows)]
 fn system_network(_: Option<&str>) -> Option<String> {
     use std::sync::OnceLock;
     use windows_registry::{CURRENT_USER, LOCAL_MACHINE};
     static NAME: OnceLock<Option<String>> = OnceLock::new();
-    // Only administrators and services may write where every process reads.
+    // Try HKEY_LOCAL_MACHINE first, which every process reads but only administrators and services
+    // write.
     NAME.get_or_init(|| registered(LOCAL_MACHINE).or_else(|| registered(CURRENT_USER))).clone()
 }
 
-/// A random name in a volatile registry key, which lasts until reboot or the end of the user's
-/// session. A container has its own registry. So processes that read the same name share a machine.
-/// Two processes that create the name at once may read different ones, in which case hosts only
-/// wait.
+/// Returns a random name from a volatile registry key, which lasts until reboot or the end of the
+/// user's session. A container has its own registry, so processes that read the same name share a
+/// machine. If two processes create the name at the same time, they may read different names. A
+/// host then only waits longer.
 #[cfg(windows)]
 fn registered(root: &windows_registry::Key) -> Option<String> {
     const KEY: &str = r"SOFTWARE\farblock-boot";

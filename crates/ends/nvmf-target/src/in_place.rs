@@ -6,23 +6,23 @@ use crate::route::ConnectionKey;
 use crate::volumes::VolumeId;
 use std::collections::{HashMap, VecDeque};
 
-/// Connections that wait for a turn at one namespace.
+/// The connections that wait for a turn at one namespace.
 #[derive(Default)]
 struct Line {
     queue: VecDeque<ConnectionKey>,
-    /// Bytes charged for steps under way at this namespace.
+    /// The bytes charged for steps under way at this namespace.
     under_way_bytes: usize,
 }
 
-/// Waiting connections of a core, and its steps under way.
+/// The waiting connections of a core, and its steps under way.
 #[derive(Default)]
 pub(crate) struct InPlace {
     lines: HashMap<VolumeId, Line>,
-    /// Lines with waiting connections, in order of turns.
+    /// The lines with waiting connections, in the order of their turns.
     turns: VecDeque<VolumeId>,
-    /// Bytes charged for all steps under way.
+    /// The bytes charged for all steps under way.
     under_way_bytes: usize,
-    /// Bytes charged for steps started in this tick.
+    /// The bytes charged for the steps started in this tick.
     begun_bytes: usize,
 }
 
@@ -39,7 +39,8 @@ impl InPlace {
         queue.push_back(key);
     }
 
-    /// Removes a connection that has no commands left in a line. Its next command joins at the end.
+    /// Removes a connection from a line when it has no more commands there. When its next command
+    /// arrives, the connection joins at the end of the line.
     pub(crate) fn leave(&mut self, line: VolumeId, key: ConnectionKey) {
         let Some(left) = self.lines.get_mut(&line) else { return };
         left.queue.retain(|waits| *waits != key);
@@ -53,9 +54,9 @@ impl InPlace {
         self.under_way_bytes < limits::IN_PLACE_BYTES || is_idle()
     }
 
-    /// The connection and line whose turn it is, if there is room for a step.
+    /// Returns the line and connection whose turn it is, if there is room for a step.
     pub(crate) fn next(&mut self) -> Option<(VolumeId, ConnectionKey)> {
-        // The common case first: a target that only reads and writes.
+        // Return early in the common case, in which the target only reads and writes.
         if self.turns.is_empty() || self.begun_bytes >= limits::IN_PLACE_BYTES {
             return None;
         }
@@ -69,7 +70,7 @@ impl InPlace {
         Some((id, key))
     }
 
-    /// Whether a connection waits although its line has room: it waits only for the next tick.
+    /// Returns whether a connection waits only for the next tick, because its line has room.
     pub(crate) fn is_put_off(&self) -> bool {
         !self.turns.is_empty() && self.turns.iter().any(|line| self.has_room(*line))
     }

@@ -1,18 +1,19 @@
 //! The NVMe/TCP target: subsystems and controllers on reactor cores.
 //!
-//! **Design.** [`Target::start`] binds listeners and starts one thread per core, each with its own
-//! reactor. A connection (one queue pair) belongs to one core from accept to close, and so do the
-//! queues that a core opens into each namespace. I/O on a core takes no lock. Connect, admin
+//! **Design.** [`Target::start`] binds the listeners and starts one thread per core, each with its
+//! own reactor. A connection is one queue pair. It belongs to the same core from accept to close.
+//! Each core opens its own queue into each namespace. I/O on a core takes no lock. Connect, admin
 //! commands and teardown share one [`Registry`] behind a mutex.
 //!
-//! **Contract.** For every input, a peer gets the status or terminate PDU that the specification
-//! names, and other connections continue. Memory is bounded per connection and per core
-//! ([`limits`]). The target closes a connection whose peer does not finish a started exchange in
-//! time. A namespace completes every submitted operation, even after its connection has closed.
+//! **Contract.** For every input, the target answers with the status or terminate PDU that the
+//! specification names, and other connections continue. Memory is bounded per connection and per
+//! core ([`limits`]). The target closes a connection if its peer starts an exchange and does not
+//! finish the exchange in time. A namespace completes every submitted operation, even after the
+//! connection that submitted the operation has closed.
 //!
 //! **Changes.** Through a [`Control`], a running target adds and removes subsystems, hosts,
-//! listeners and referrals, and adds, removes, replaces, resizes and write-protects namespaces.
-//! When a namespace is removed, submitted operations complete and waiting commands fail with
+//! listeners and referrals. It also adds, removes, replaces, resizes and write-protects namespaces.
+//! When a namespace is removed, submitted operations complete, and waiting commands fail with
 //! Invalid Namespace or Format. The store closes after its last operation.
 //!
 //! **Not implemented.** Moving a connection to another core.

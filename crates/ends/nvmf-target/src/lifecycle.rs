@@ -1,5 +1,6 @@
-//! The lifecycle of an I/O command, from parsing to its response. This module decides which gate a
-//! command asks next. The [`Gates`] implementation keeps the commands that wait, and does the work.
+//! The lifecycle of an I/O command, from parsing to its response. This module decides which gate
+//! comes next for a command. The [`Gates`] implementation keeps the waiting commands and does the
+//! work.
 //!
 //! ```text
 //!              +------------ wake: the gate lets it pass ---------+
@@ -16,44 +17,45 @@
 //! ```
 //!
 //! A command that waits for its data is `Waiting(Gate::Data)`. An admitted command has operations
-//! under way at its namespace, until the last of them ends.
+//! under way at its namespace until the last of these operations ends.
 
 use farblock_proto::capsule::SlotId;
 use farblock_proto::controller::{Fuse, IoCommand};
 use farblock_wire::Status;
 
-/// A condition that a command must meet before it starts. [`Path::gates`] has the order.
+/// A condition that a command must meet before it starts. [`Path::gates`] defines the order.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Gate {
-    /// Reservations of other hosts. A command asks again after each wait, since they may have
-    /// changed.
+    /// The reservations of other hosts allow the command. The command asks this gate again after a
+    /// wait, since the reservations may have changed.
     Access,
-    /// The rate limits of its host and namespaces.
+    /// The rate limits of the command's host and namespaces allow the command.
     Pace,
-    /// Room for its buffers.
+    /// The core has memory for the command's buffers.
     Memory,
-    /// The arrival of its data from the host.
+    /// The command's data have arrived from the host.
     Data,
-    /// The other half of its fused pair.
+    /// The other half of the command's fused pair has arrived.
     Partner,
-    /// Changes that earlier queues of its host left under way.
+    /// The changes that the host's closed queues left under way have ended.
     Fence,
-    /// Exclusive use of the blocks of its fused pair.
+    /// The connection has exclusive use of the blocks of the fused pair.
     Claim,
-    /// The announcement of other reads of the same round, so that the namespace can prefetch.
+    /// The other reads of the same round are announced, so that the namespace can prefetch their
+    /// data.
     Round,
-    /// Its turn among the commands that execute in steps.
+    /// The command has its turn among the commands that execute in steps.
     Turn,
 }
 
 /// A path: the gates of a command, or of one of its steps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Path {
-    /// The command has no data from the host.
+    /// A command without data from the host.
     Plain,
-    /// The target requests the command's data, so the command may wait before its data arrive.
+    /// A command whose data the target requests. The command may wait before its data arrive.
     Requested,
-    /// The data arrive in the command capsule, so the command cannot wait for memory.
+    /// A command whose data arrive in the capsule. The command cannot wait for memory.
     InCapsule,
     /// The Compare of a fused pair. It passes the gates for both commands.
     First,
@@ -68,7 +70,7 @@ pub(crate) enum Path {
 }
 
 impl Path {
-    /// Every path, for tests.
+    /// All paths, for tests.
     #[cfg(test)]
     const ALL: [Self; 8] = [
         Self::Plain,
@@ -91,7 +93,7 @@ impl Path {
         }
     }
 
-    /// The gates of the path, in order. All admission follows this table.
+    /// Returns the gates of the path, in order. This table defines all admission.
     const fn gates(self) -> &'static [Gate] {
         use Gate::{Access, Claim, Data, Fence, Memory, Pace, Partner, Round, Turn};
         match self {
@@ -106,8 +108,9 @@ impl Path {
         }
     }
 
-    /// Whether a command on this path may wait for memory. Others are refused if memory is short:
-    /// fused pairs, whose data are small, and commands whose data have arrived already.
+    /// Returns whether a command on this path may wait for memory. If memory is short, the target
+    /// refuses the other commands: fused pairs, whose data are small, and commands whose data have
+    /// already arrived.
     pub(crate) fn may_wait_for_memory(self) -> bool {
         matches!(self, Self::Plain | Self::Requested)
     }
@@ -117,7 +120,7 @@ impl Path {
     }
 }
 
-/// The state of a command; see the module's diagram.
+/// The state of a command. See the diagram of this module.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum CommandState {
     Parsed,
@@ -130,17 +133,17 @@ pub(crate) enum CommandState {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lifecycle {
     path: Path,
-    /// How many gates of the path it has passed.
+    /// The number of gates of the path that the command has passed.
     passed: u8,
     state: CommandState,
 }
 
 impl Lifecycle {
-    /// The end of a lifecycle, or a slot that had no I/O command yet.
+    /// The state of an answered command, and of a slot that has not had an I/O command yet.
     pub(crate) const ANSWERED: Self =
         Self { path: Path::Plain, passed: 0, state: CommandState::Answered };
 
-    /// A command, or a step of one, that has passed no gate yet.
+    /// Returns the lifecycle of a command or step that has not passed a gate yet.
     pub(crate) const fn new(path: Path) -> Self {
         Self { path, passed: 0, state: CommandState::Parsed }
     }
@@ -153,7 +156,7 @@ impl Lifecycle {
         self.state == CommandState::Waiting(gate)
     }
 
-    /// The gate at which the command waits; `None` if it does not wait.
+    /// Returns the gate at which the command waits; `None` if it does not wait.
     pub(crate) fn waits(self) -> Option<Gate> {
         match self.state {
             CommandState::Waiting(gate) => Some(gate),
@@ -161,7 +164,7 @@ impl Lifecycle {
         }
     }
 
-    /// Whether the command has passed a gate of this path.
+    /// Returns whether the command has passed a gate of its path.
     pub(crate) fn has_passed_one(self) -> bool {
         self.passed > 0
     }
@@ -170,7 +173,8 @@ impl Lifecycle {
         self.path.is_fused()
     }
 
-    /// Returns the next gate to ask; `None`: the command has passed all gates, and is admitted.
+    /// Returns the next gate for the command. `None`: the command has passed all gates and is
+    /// admitted.
     #[inline]
     fn ask(&mut self) -> Option<Gate> {
         let next = self.path.gates().get(usize::from(self.passed)).copied();
@@ -199,25 +203,27 @@ impl From<Result<(), Status>> for Answer {
     }
 }
 
-/// Implements the gates of a queue, and executes admitted commands.
+/// The gates of a queue. An implementation also executes the admitted commands.
 pub(crate) trait Gates {
     fn life(&mut self, slot: SlotId) -> &mut Lifecycle;
 
-    /// Asks a gate about a command. The gate may wake other commands before it answers, but not
-    /// this one.
+    /// Asks a gate whether a command may pass. Before it answers, the gate may wake other commands,
+    /// but not this command.
     fn ask(&mut self, gate: Gate, slot: SlotId) -> Answer;
 
-    /// Copies the data that a command borrows into its own buffer, since the command must wait.
+    /// Copies the command's borrowed data into a buffer that the command owns, since the command
+    /// must wait.
     fn keep(&mut self, slot: SlotId);
 
-    /// Starts a command that has passed its path. Returns the next path that the command must
-    /// follow, if any.
+    /// Starts a command that has passed all gates of its path. Returns the next path that the
+    /// command must follow, if any.
     fn start(&mut self, slot: SlotId) -> Result<Option<Path>, Status>;
 
     fn refuse(&mut self, slot: SlotId, status: Status);
 }
 
-/// Lets a command ask its gates, from its present gate on, until it waits, ends or has started.
+/// Asks the gates of a command, from its present gate on, until the command waits, ends or has
+/// started.
 #[inline]
 pub(crate) fn admit(gates: &mut impl Gates, slot: SlotId) {
     loop {
@@ -237,7 +243,7 @@ pub(crate) fn admit(gates: &mut impl Gates, slot: SlotId) {
     }
 }
 
-/// Lets a command continue that `gate` has kept.
+/// Lets a command that waits at `gate` continue.
 #[inline]
 pub(crate) fn wake(gates: &mut impl Gates, slot: SlotId, gate: Gate) {
     let life = gates.life(slot);

@@ -1,8 +1,8 @@
-//! Failed flushes, and the hosts that have received their error.
+//! Counts failed flushes, and reports each failure to every host that uses the namespace.
 //!
 //! A failed flush may have lost writes of any host that uses the namespace, but the store reports
-//! it once. So the next flush of every other host fails as well. Otherwise that host would consider
-//! data durable that may be lost.
+//! the failure only once. So the target fails the next flush of every other host as well. Otherwise
+//! such a host would consider its writes durable although they may be lost.
 
 use crate::limits;
 use std::collections::HashMap;
@@ -13,8 +13,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 #[derive(Default)]
 pub(crate) struct Losses {
     count: AtomicU64,
-    /// The number of failures reported to each host, by hash of its name. Hosts beyond
-    /// [`limits::FLUSHING_HOSTS`] see only the failures of their own flushes.
+    /// The number of failures reported to each host, by the hash of its name. A host beyond
+    /// [`limits::FLUSHING_HOSTS`] receives only the failures of its own flushes.
     heard: Mutex<HashMap<u64, u64>>,
 }
 
@@ -29,8 +29,8 @@ impl Losses {
         self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers a host that starts to use the namespace. Earlier failures do not concern this
-    /// host.
+    /// Registers a host that starts to use the namespace. The host does not receive earlier
+    /// failures.
     pub(crate) fn meet(&self, host: &str) {
         let mut heard = self.heard();
         let count = self.count.load(Ordering::Acquire);
@@ -39,19 +39,20 @@ impl Losses {
         }
     }
 
-    /// Records a failed flush. Host `told` receives its error; `None`: that host has disconnected.
+    /// Records a failed flush. The host `told` receives its error; `None` if that host has
+    /// disconnected.
     pub(crate) fn add(&self, told: Option<&str>) {
         let mut heard = self.heard();
         let before = self.count.fetch_add(1, Ordering::AcqRel);
         let known = told.and_then(|host| heard.get_mut(&key(host)));
-        // If the host has not seen earlier failures, its next flush must still fail.
+        // If the host has not received an earlier failure, its next flush must still fail.
         if let Some(known) = known.filter(|known| **known == before) {
             *known = before + 1;
         }
     }
 
-    /// Whether a successful flush of this host must fail in order to report a loss. If so, the loss
-    /// counts as reported.
+    /// Returns whether a successful flush of this host must fail to report a loss. If so, all
+    /// earlier losses count as reported to the host.
     pub(crate) fn take(&self, host: &str) -> bool {
         let count = self.count.load(Ordering::Acquire);
         if count == 0 {
@@ -74,15 +75,15 @@ mod tests {
         losses.meet("b");
         assert!(!losses.take("a"));
         losses.add(Some("a"));
-        // Host b already uses the namespace, and connects again.
+        // Host b already uses the namespace, and opens another connection.
         losses.meet("b");
         losses.meet("later");
         assert!([losses.take("a"), losses.take("b"), losses.take("later")] == [false, true, false]);
         assert!(!losses.take("b"));
-        // The host of the flush has disconnected.
+        // The host that sent the failed flush has disconnected.
         losses.add(None);
         assert!([losses.take("a"), losses.take("b"), losses.take("later")] == [true; 3]);
-        // Two failures that a host has not seen are reported as one.
+        // A host that has missed two failures receives one error for both.
         losses.add(Some("a"));
         losses.add(Some("a"));
         assert!([losses.take("b"), losses.take("b"), losses.take("a")] == [true, false, false]);

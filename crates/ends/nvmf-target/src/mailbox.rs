@@ -1,4 +1,4 @@
-//! The cores' mailboxes, and the messages posted there.
+//! The mailboxes of the cores, and the messages that threads post there.
 
 use crate::backings::{BackingId, Backings};
 use crate::claim::Claim;
@@ -18,15 +18,15 @@ use std::sync::{Arc, Mutex};
 
 #[derive(Debug)]
 pub(crate) enum Message {
-    /// A new connection, with its serial number.
+    /// Serve this new connection with this peer address and serial number.
     Accepted(Socket, SocketAddr, u64),
-    /// A host in this process, with its serial number.
+    /// Serve a host in this process, with this serial number.
     #[cfg(test)]
     Joined(Arc<crate::transport::memory::Wire>, u64),
     /// Close this connection.
     Close(Route),
-    /// An I/O queue of this admin queue's controller has closed, so the admin queue may be drained
-    /// now.
+    /// An I/O queue of this admin queue's controller has closed. Check whether the admin queue has
+    /// drained.
     Look(Route),
     /// Complete a held command of this connection.
     Complete { route: Route, command: CommandId, status: Status, result: u64 },
@@ -43,18 +43,18 @@ pub(crate) enum Message {
     Aborted { route: Route, slot: SlotId, aborted: bool },
     /// Apply a reservation change to this subsystem's connections.
     Access(Arc<AccessChange>),
-    /// This subsystem's connections use this table and these stores from now on.
+    /// Use this table and these stores for this subsystem's connections from now on.
     Namespaces(SubsystemId, Arc<NamespaceTable>, Arc<Backings>),
-    /// Park new changes of these blocks; report when none is under way on this core.
+    /// Park new changes of these blocks. Report when none is under way on this core.
     Claimed(Arc<Claim>),
     /// This connection now holds its claim.
     Granted(Route, Arc<Claim>),
     /// Stop parking changes of these blocks.
     Unclaimed(Arc<Claim>),
-    /// Release this store. The core has received a list without it before this message.
+    /// Release this store. The core has already received a list without this store.
     Retire(BackingId, Share),
-    /// The changes of this earlier queue are known or have ended: recheck this fenced connection's
-    /// waiting commands.
+    /// The changes of this closed queue are known or have ended. Check the waiting commands of this
+    /// fenced connection again.
     Ended(Route, EndingId),
     /// Also listen on this socket, and report the result.
     Listen(ListenSocket, SocketAddr, Sender<std::io::Result<()>>),
@@ -62,7 +62,7 @@ pub(crate) enum Message {
     Unlisten(SocketAddr),
     /// Close the connections in this scope that were accepted on this address.
     CloseAt(SocketAddr, Scope),
-    /// Complete what was accepted, close all connections and end.
+    /// Complete the accepted commands, close all connections and end.
     Stop,
 }
 
@@ -87,9 +87,10 @@ impl Mailbox {
         self.waker.wake();
     }
 
-    /// Posts a subsystem's namespaces. If the core has not read an earlier list yet, the new list
-    /// replaces it. So after any number of changes, a core reads one list. This may move the new
-    /// list before [`Message::Retire`] messages; it does not contain their stores either.
+    /// Posts a subsystem's namespaces. The new list replaces an older one that the core has not
+    /// read yet. So after any number of changes, a core reads one list. The replacement may put the
+    /// new list before earlier [`Message::Retire`] messages. This does no harm, since the new list
+    /// does not contain their stores either.
     pub(crate) fn post_namespaces(
         &self,
         subsystem: SubsystemId,

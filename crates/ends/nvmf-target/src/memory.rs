@@ -1,16 +1,17 @@
-//! Accounts for the memory that peers make a core hold, per connection, per host and for the core.
-//! Commands of a host that takes more than its share wait, without delaying other hosts.
+//! Accounts for the memory that peers make a core hold: per host, and for the whole core. The
+//! commands of a host that takes more than its share wait, without a delay for other hosts.
 //!
 //! ```text
 //!   0 ............... 3/4 of the limit ............... limit ............... limit + reserve
 //!         any single host               all hosts together        hosts with next to nothing
 //! ```
 //!
-//! Beyond the reserve, the core admits no command that needs memory. If in-capsule data arrives
-//! nevertheless, its command fails with a retryable status. While a connection waits at the limit,
-//! the core closes connections whose *hosts* hold the memory ([`Account::next_epoch`]): those of
-//! the biggest holder first, and only those that have kept a command waiting for longer than
-//! [`limits::PRESSED_EPOCHS`].
+//! Beyond the reserve, the core admits no command that needs memory. If in-capsule data arrive
+//! nevertheless, the target fails their command with a retryable status.
+//!
+//! If a connection waits while hosts hold more than half of the limit, the core closes connections
+//! of the biggest holders ([`Account::next_epoch`]). It closes only connections that have kept a
+//! command waiting for longer than [`limits::PRESSED_EPOCHS`].
 
 use crate::limits;
 use crate::notices::origin;
@@ -19,18 +20,18 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-/// Gauge of the bytes held, for simulations.
+/// The gauge of the held bytes, for simulations.
 const HELD: &str = "target: bytes that a core's peers hold";
 
-/// The name of a holder of memory: a connection counts for its address before Connect, and for its
-/// host afterwards.
+/// The name of a holder of memory. A connection counts for its peer's address before Connect, and
+/// for its host afterwards.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Name {
     Address(IpAddr),
     Host(String),
 }
 
-/// A holder, by number.
+/// Identifies a holder by number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct HolderId(u32);
 
@@ -47,11 +48,11 @@ pub(crate) struct Account {
     free: Vec<HolderId>,
     by_name: HashMap<Name, HolderId>,
     epoch: u32,
-    /// Whether a request for memory was refused since the epoch began.
+    /// Whether the core has refused memory since the epoch began.
     is_short: Cell<bool>,
 }
 
-/// Size of a buffer for `bytes`, in bytes: a power of two.
+/// Returns the size in bytes of a buffer for `bytes` bytes. The size is a power of two.
 pub(crate) fn footprint(bytes: usize) -> usize {
     if bytes == 0 { 0 } else { bytes.next_power_of_two().max(limits::BUFFER_BYTES_MIN) }
 }
@@ -69,7 +70,7 @@ impl Account {
         }
     }
 
-    /// Adds a connection from `address`, whose host is not known yet.
+    /// Adds a connection from `address`. Its host is not known yet.
     pub(crate) fn join(&mut self, address: IpAddr) -> HolderId {
         self.join_as(Name::Address(origin(address)))
     }
@@ -88,7 +89,7 @@ impl Account {
         id
     }
 
-    /// Moves a connection and its held bytes from its address to its host, once Connect has named
+    /// Moves a connection and its held bytes from its address to its host, after Connect has named
     /// the host.
     pub(crate) fn rename(&mut self, id: HolderId, host: &str, held_bytes: usize) -> HolderId {
         self.holder(id).held_bytes -= held_bytes;
@@ -98,7 +99,7 @@ impl Account {
         id
     }
 
-    /// Removes a connection that holds nothing.
+    /// Removes a connection, which must not hold memory.
     pub(crate) fn leave(&mut self, id: HolderId) {
         let holder = self.holder(id);
         holder.connections -= 1;
@@ -127,15 +128,15 @@ impl Account {
         may
     }
 
-    /// Whether the core has room for `bytes` more, reserve included. A core that holds nothing has
-    /// room for any command.
+    /// Returns whether the core can hold `bytes` more, including the reserve. A core that holds no
+    /// memory has room for any command.
     pub(crate) fn has_room(&self, bytes: usize) -> bool {
         self.held_bytes == 0
             || self.held_bytes + bytes
                 <= self.limit_bytes + self.limit_bytes / limits::RESERVE_SHARE
     }
 
-    /// Bytes that a host holds in all its connections on this core.
+    /// Returns the bytes that the holder's connections on this core hold together.
     pub(crate) fn host_bytes(&self, id: HolderId) -> usize {
         self.holders[id.0 as usize].as_ref().map_or(0, |holder| holder.held_bytes)
     }
@@ -151,23 +152,23 @@ impl Account {
         self.holder(id).held_bytes -= bytes;
     }
 
-    /// Whether more than half of the limit is held, so that caches must be freed.
+    /// Returns whether peers hold more than half of the limit. The core must then free its caches.
     pub(crate) fn is_pressed(&self) -> bool {
         self.held_bytes > self.limit_bytes / 2
     }
 
-    /// Whether next to nothing is held, so that the sweeps can stop.
+    /// Returns whether peers hold next to nothing. The core can then stop its sweeps.
     pub(crate) fn is_calm(&self) -> bool {
         self.held_bytes <= self.limit_bytes / limits::POOR_SHARE
     }
 
-    /// The current epoch, for commands that start now.
+    /// Returns the current epoch, for commands that start now.
     pub(crate) fn epoch(&self) -> u32 {
         self.epoch
     }
 
-    /// If a connection waits and more than half of the limit is held, starts the next epoch and
-    /// returns the number of bytes to free.
+    /// Starts the next epoch if a connection waits and peers hold more than half of the limit.
+    /// Returns the number of bytes to free then.
     pub(crate) fn next_epoch(&mut self) -> Option<usize> {
         let wanted = self.held_bytes.checked_sub(self.limit_bytes / 2)?;
         self.is_short.take().then(|| {
@@ -176,7 +177,7 @@ impl Account {
         })
     }
 
-    /// Whether a command that started in epoch `began` has used up its time.
+    /// Returns whether a command that started in epoch `began` is overdue.
     pub(crate) fn is_overdue(&self, began: u32) -> bool {
         self.epoch.wrapping_sub(began) > limits::PRESSED_EPOCHS
     }
@@ -192,7 +193,7 @@ mod tests {
         std::net::Ipv4Addr::from_bits(number).into()
     }
 
-    /// Takes one mebibyte at a time while allowed.
+    /// Takes one MiB at a time until the account refuses. Returns the number of MiB.
     fn take_all(memory: &mut Account, id: HolderId) -> usize {
         let mut taken = 0;
         while memory.may_hold(id, MIB) {
@@ -209,7 +210,7 @@ mod tests {
         assert_eq!(take_all(&mut memory, greedy), 48);
         let second = memory.join(address(2));
         assert_eq!(take_all(&mut memory, second), 16, "what is left of the limit");
-        // The reserve is eight mebibytes, one for each small holder.
+        // The reserve is eight MiB: one MiB for each small holder.
         for number in 3..11 {
             let poor = memory.join(address(number));
             assert_eq!(take_all(&mut memory, poor), 1);

@@ -1,7 +1,7 @@
 //! I/O counters that one core writes and any thread reads.
 //!
-//! Only the core that owns a meter writes it. A count is therefore a load and a store in the core's
-//! own cache lines, without locks or sharing.
+//! Only the core that owns a meter writes it. An increment is therefore a load and a store in a
+//! cache line of that core, without a lock and without contention.
 
 use farblock_block::{Latency, LatencyCounts};
 use farblock_wire::Status;
@@ -10,7 +10,7 @@ use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Failed commands by Status Code Type.
+/// The number of failed commands by Status Code Type.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct ErrorCounts {
     /// Generic Command Status.
@@ -25,16 +25,16 @@ pub struct ErrorCounts {
     pub vendor: u64,
 }
 
-/// Sums of the times that commands waited, in nanoseconds: ten commands that wait one second add
-/// ten seconds.
+/// The sums of the waiting times of commands, in nanoseconds. Ten commands that wait one second
+/// each add ten seconds.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct WaitCounts {
-    /// For a rate limit of their namespace.
+    /// Waits for a rate limit of the namespace.
     pub namespace_limit_ns: u64,
-    /// For a rate limit of their host.
+    /// Waits for a rate limit of the host.
     pub host_limit_ns: u64,
-    /// Connections, for their host's turn on a core that several hosts fill. Not counted per
-    /// namespace, since the waiting commands are not parsed yet.
+    /// Waits of connections for their host's turn, on a core that several hosts fill. These waits
+    /// are not counted per namespace, since the waiting commands are not parsed yet.
     pub turn_ns: u64,
 }
 
@@ -45,7 +45,7 @@ pub(crate) enum Wait {
     Turn,
 }
 
-/// I/O counts. They never decrease.
+/// A snapshot of I/O counters. The counters never decrease.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct IoCounts {
     /// Successful Read commands.
@@ -60,15 +60,15 @@ pub struct IoCounts {
     pub written_bytes: u64,
     /// Failed I/O commands.
     pub errors: ErrorCounts,
-    /// Operations that failed in the namespace's store.
+    /// Failed operations of the namespace's store.
     pub storage_errors: u64,
     /// The number of `storage_errors` that are media errors.
     pub media_errors: u64,
-    /// Time that commands spent waiting for a rate limit or their host's turn.
+    /// The times that commands waited for a rate limit or their host's turn.
     pub waited: WaitCounts,
-    /// Latencies of timed reads.
+    /// The latencies of timed reads.
     pub read_latency: LatencyCounts,
-    /// Latencies of timed writes.
+    /// The latencies of timed writes.
     pub write_latency: LatencyCounts,
 }
 
@@ -109,8 +109,8 @@ pub(crate) enum MeterKind {
     Other,
 }
 
-/// The counters of [`IoCounts`], aligned so that no two meters share a cache line or a pair of
-/// lines that a processor fetches together.
+/// The live counters behind [`IoCounts`]. The alignment keeps two meters out of a shared cache
+/// line, and out of a pair of lines that a processor fetches together.
 #[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct Meter {
@@ -121,15 +121,15 @@ pub(crate) struct Meter {
     written_bytes: AtomicU64,
     storage_errors: AtomicU64,
     media_errors: AtomicU64,
-    /// By type, in the order of [`ErrorCounts`].
+    /// Errors by type, in the order of [`ErrorCounts`].
     errors: [AtomicU64; 5],
-    /// By cause, in the order of [`WaitCounts`].
+    /// Waiting times in nanoseconds by cause, in the order of [`WaitCounts`].
     waited: [AtomicU64; 3],
     read_latency: Latency,
     write_latency: Latency,
 }
 
-/// Only the owner writes, so load and store suffice.
+/// Adds to a counter. Only the owner writes, so a load and a store suffice.
 fn add(counter: &AtomicU64, count: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
 }
@@ -149,7 +149,7 @@ fn error_place(status: Status) -> usize {
 }
 
 impl Meter {
-    /// Counts a command. Only the owning core calls it.
+    /// Counts a command. Only the owning core may call this.
     pub(crate) fn count(&self, answered: &Answered) {
         let Answered { kind, bytes, status, took } = *answered;
         if !status.is_success() {
@@ -167,13 +167,13 @@ impl Meter {
         }
     }
 
-    /// Counts a failed operation of the store. Only the owning core calls it.
+    /// Counts a failed operation of the store. Only the owning core may call this.
     pub(crate) fn count_storage_error(&self, is_media_error: bool) {
         add(&self.storage_errors, 1);
         add(&self.media_errors, u64::from(is_media_error));
     }
 
-    /// Counts a wait. Only the owning core calls it.
+    /// Counts a wait. Only the owning core may call this.
     pub(crate) fn count_wait(&self, wait: Wait, ns: u64) {
         let place = match wait {
             Wait::NamespaceLimit => 0,

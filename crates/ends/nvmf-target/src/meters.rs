@@ -1,8 +1,9 @@
 //! All I/O meters of a target: one per core and namespace, and one per core and host.
 //!
-//! A queue gets its meters at Connect and when it first uses a namespace, never during I/O. Hosts
-//! choose their own names, so at most [`METERED_HOSTS`] have their own meters. A new host takes the
-//! place of a disconnected one, whose counts are added to `former_hosts`. So no sum decreases.
+//! A queue gets its meters when it connects and when it first uses a namespace. An I/O command
+//! takes no lock for them. Hosts choose their own names, so at most [`METERED_HOSTS`] hosts have
+//! their own meters. A new host can replace a disconnected one. The counts of the old host are then
+//! added to `former_hosts`, so that no sum decreases.
 
 use crate::by_namespace::ByNamespace;
 use crate::by_status::ByStatus;
@@ -28,19 +29,19 @@ pub(crate) struct Meters {
 #[derive(Default)]
 struct All {
     hosts: BTreeMap<String, PerCore>,
-    /// Meters that all hosts without their own meter share.
+    /// The meters of all hosts that have no meter of their own.
     other_hosts: PerCore,
-    /// Summed counts of hosts whose meters were removed, by core.
+    /// The summed counts of hosts whose meters were removed, by core.
     former_hosts: BTreeMap<usize, IoCounts>,
     namespaces: HashMap<(SubsystemId, NamespaceId), PerCore>,
     former: HashMap<SubsystemId, Former>,
 }
 
-/// Counts of a subsystem's removed namespaces.
+/// The counts of a subsystem's removed namespaces.
 #[derive(Default)]
 struct Former {
     counts: IoCounts,
-    /// Meters that queues still use.
+    /// The meters of removed namespaces that queues still use.
     meters: Vec<Arc<Meter>>,
 }
 
@@ -69,7 +70,7 @@ fn sum(meters: &PerCore) -> IoCounts {
     sum
 }
 
-/// The cores on which a queue uses one of these meters.
+/// Returns the cores on which a queue uses one of these meters.
 fn in_use(meters: &PerCore) -> Vec<usize> {
     let is_used = |meter: &Arc<Meter>| Arc::strong_count(meter) > 1;
     meters.iter().filter(|(_, meter)| is_used(meter)).map(|(core, _)| *core).collect()
@@ -81,9 +82,9 @@ pub(crate) struct Readings {
     pub(crate) other_hosts: IoCounts,
     pub(crate) cores: BTreeMap<usize, IoCounts>,
     pub(crate) namespaces: HashMap<(SubsystemId, NamespaceId), IoCounts>,
-    /// The cores whose open queues have used each namespace.
+    /// The cores that have open queues which used the namespace, by namespace.
     pub(crate) used_on: HashMap<(SubsystemId, NamespaceId), Vec<usize>>,
-    /// Whole subsystems, including removed namespaces.
+    /// The counts of whole subsystems, including removed namespaces.
     pub(crate) subsystems: HashMap<SubsystemId, IoCounts>,
 }
 
@@ -155,7 +156,8 @@ impl Meters {
 }
 
 impl All {
-    /// Removes the meters of a host that is not connected; false if all are connected.
+    /// Removes the meters of a host that is not connected. Returns false if all hosts are
+    /// connected.
     fn make_room(&mut self) -> bool {
         let is_idle = |meters: &PerCore| meters.values().all(|meter| Arc::strong_count(meter) == 1);
         let Some(gone) = self.hosts.iter().find(|(_, meters)| is_idle(meters)) else {
@@ -203,7 +205,7 @@ impl QueueMeters {
         }
     }
 
-    /// Counts a command for its host, and for its namespace if it has one.
+    /// Counts a command for its host, and for its namespace if the command has one.
     pub(crate) fn count(&mut self, namespace: Option<NamespaceId>, answered: &Answered) {
         self.host.count(answered);
         if answered.status.code() != Status::SUCCESS.code() {
@@ -219,7 +221,7 @@ impl QueueMeters {
         self.namespace(nsid).count_storage_error(is_media_error);
     }
 
-    /// Counts a wait for the host, and for the namespace if that is known.
+    /// Counts a wait for the host, and for the namespace if the wait has one.
     pub(crate) fn count_wait(&mut self, namespace: Option<NamespaceId>, wait: Wait, ns: u64) {
         self.host.count_wait(wait, ns);
         if let Some(nsid) = namespace {
@@ -265,7 +267,7 @@ mod tests {
         second.count(Some(NamespaceId(1)), &READ);
         second.count(None, &Answered { status: Status::INVALID_NAMESPACE, ..READ });
         meters.forget_namespace(subsystem, NamespaceId(1));
-        // The queues still use their meters.
+        // The queues still use the meters of the removed namespace.
         second.count(Some(NamespaceId(1)), &READ);
         assert_eq!(meters.read().subsystems[&subsystem].reads, 3);
         first.forget();

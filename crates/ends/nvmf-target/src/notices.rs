@@ -1,4 +1,4 @@
-//! Kinds of log notices about peers, each limited in number.
+//! The kinds of log notices about peers. The number of notices of each kind is limited.
 
 use farblock_proto::ids::NamespaceId;
 use farblock_reactor::notices;
@@ -9,11 +9,11 @@ pub(crate) type Notices = notices::Notices<NoticeKind>;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum NoticeKind {
-    /// A connection could not be accepted or served.
+    /// The target could not accept or serve a connection.
     NotServed,
-    /// A connection was refused or closed to make room for others.
+    /// The target refused or closed a connection to make room for others.
     NoRoom,
-    /// A queue was refused.
+    /// The target refused a queue.
     Refused,
     /// A protocol error of the peer, or one of the target that the peer reported.
     Fault,
@@ -25,11 +25,11 @@ pub(crate) enum NoticeKind {
     Visit,
 }
 
-/// Lines per [`VISITS_PERIOD`] about hosts of one address that connect and disconnect: a host that
-/// cannot use a namespace may reconnect for ever.
+/// The log lines per [`VISITS_PERIOD`] about hosts of one address that connect and disconnect. A
+/// host that cannot use a namespace may reconnect forever.
 const VISIT_LINES: u32 = 30;
 
-/// See [`VISIT_LINES`].
+/// The period of [`VISIT_LINES`].
 const VISITS_PERIOD: Duration = Duration::from_secs(600);
 
 impl notices::LoggedKind for NoticeKind {

@@ -1,10 +1,11 @@
 //! Rate limits: of all hosts on one namespace, and of one host on all namespaces of a subsystem.
 //!
-//! A budget is one time: the moment up to which the allowance has been spent. A command advances
-//! this time by its cost, and may start when the clock reaches the previous value, or up to one
-//! burst earlier. So cores share a budget with one atomic update per command. A connection books
-//! only its first waiting command of each kind. This way connections take turns, and a closing
-//! connection has few bookings to return.
+//! A budget is a single point in time, up to which the allowance has been spent. A command advances
+//! this time by its cost. The command may start when the clock reaches the previous value, or up to
+//! one burst earlier. So cores share a budget with one atomic update per command.
+//!
+//! A connection books only its first waiting command of each kind. This way connections take turns,
+//! and a closing connection has few bookings to return.
 
 use crate::shares::DEFAULT_WEIGHT;
 use farblock_proto::controller::IoCommand;
@@ -18,10 +19,10 @@ pub const DEFAULT_BURST: Duration = Duration::from_millis(20);
 /// The largest [`Rates::burst`].
 pub const MAX_BURST: Duration = Duration::from_secs(60);
 
-/// Longest wait of a command, which bounds the timers.
+/// The longest wait of a command. It bounds the timers.
 const LONGEST_WAIT: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Amounts per second; 0: no limit.
+/// Amounts per second. 0 means no limit.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Rate {
     /// Reads and writes together.
@@ -32,21 +33,21 @@ pub struct Rate {
     pub writes: u64,
 }
 
-/// Limits of a namespace or host. Flushes and reservation commands are not limited.
+/// The limits of a namespace or host. Flushes and reservation commands are not limited.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rates {
     /// Commands per second.
     pub commands: Rate,
     /// Bytes per second.
     pub bytes: Rate,
-    /// After a pause, the allowance of this time may be spent at once.
+    /// The burst: after a pause, the allowance of this time may be spent at once.
     pub burst: Duration,
     /// The host's weight on a core that several hosts fill. Unused for namespaces.
     pub weight: u32,
 }
 
 impl Default for Rates {
-    /// No limits, and the default weight.
+    /// Returns rates without limits, with the default burst and weight.
     fn default() -> Self {
         let (commands, bytes) = (Rate::default(), Rate::default());
         Self { commands, bytes, burst: DEFAULT_BURST, weight: DEFAULT_WEIGHT }
@@ -54,13 +55,13 @@ impl Default for Rates {
 }
 
 impl Rates {
-    /// Whether there is any limit.
+    /// Returns whether any limit is set.
     #[must_use]
     pub fn limit_anything(&self) -> bool {
         self.commands != Rate::default() || self.bytes != Rate::default()
     }
 
-    /// Whether the limits, but not necessarily the weights, are equal.
+    /// Returns whether both have the same limits. Their weights may differ.
     pub(crate) fn limit_alike(&self, other: &Self) -> bool {
         *self == Self { weight: self.weight, ..*other }
     }
@@ -72,7 +73,7 @@ pub(crate) enum PaceKind {
     Write,
 }
 
-/// What a command books: its namespace, kind and bytes.
+/// The cost of a command for the budgets: its namespace, kind and bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Cost {
     pub(crate) namespace: NamespaceId,
@@ -85,7 +86,8 @@ impl Cost {
         Self { namespace, kind, bytes }
     }
 
-    /// The cost of a command; `None`: it is free. A Copy is charged step by step.
+    /// Returns the cost of a command; `None` if the command is free. A Copy is charged step by
+    /// step.
     pub(crate) fn of(command: &IoCommand, block_size: u32) -> Option<Self> {
         let cost = |namespace, kind, bytes: u64| Some(Self { namespace, kind, bytes });
         match *command {
@@ -108,7 +110,7 @@ impl Cost {
     }
 }
 
-/// One budget: the nanoseconds since the epoch up to which it has been spent.
+/// A budget. `spent` is the time up to which the allowance has been spent, in nanoseconds.
 #[derive(Default, Debug)]
 struct Budget {
     per_second: u64,
@@ -120,7 +122,7 @@ impl Budget {
         Self { per_second, spent: AtomicU64::new(0) }
     }
 
-    /// Books an amount; returns the time from which it may be spent, in nanoseconds.
+    /// Books an amount. Returns the time from which the amount may be spent, in nanoseconds.
     fn book(&self, amount: u64, now: u64, burst: u64) -> u64 {
         if self.per_second == 0 || amount == 0 {
             return 0;
@@ -134,13 +136,13 @@ impl Budget {
         found.unwrap_or_else(|spent| spent).max(unspent)
     }
 
-    /// The nanoseconds that `amount` takes at this rate.
+    /// Returns the nanoseconds that `amount` takes at this rate.
     fn cost(&self, amount: u64) -> u64 {
         let cost = u128::from(amount) * 1_000_000_000 / u128::from(self.per_second.max(1));
         u64::try_from(cost).unwrap_or(u64::MAX)
     }
 
-    /// Returns a booking that is not used.
+    /// Returns an unused booking to the budget.
     fn give_back(&self, amount: u64) {
         if self.per_second > 0 {
             let cost = self.cost(amount);
@@ -154,12 +156,12 @@ impl Budget {
 pub(crate) struct Pace {
     epoch: Instant,
     burst: u64,
-    /// All, reads, writes: commands, then bytes.
+    /// The outer array holds commands, then bytes. The inner arrays hold all, reads, writes.
     budgets: [[Budget; 3]; 2],
 }
 
 impl Pace {
-    /// `None`: no limits.
+    /// Returns the budgets for `rates`; `None` if `rates` has no limits.
     pub(crate) fn new(rates: &Rates, epoch: Instant) -> Option<Self> {
         let budgets = |rate: Rate| [rate.all, rate.reads, rate.writes].map(Budget::new);
         rates.limit_anything().then(|| Self {
@@ -169,7 +171,7 @@ impl Pace {
         })
     }
 
-    /// Books a command in all its budgets; returns the time at which it may start.
+    /// Books a command in all its budgets. Returns the time at which the command may start.
     pub(crate) fn book(&self, cost: Cost, now: Instant) -> Instant {
         let since = now.saturating_duration_since(self.epoch).as_nanos();
         // A burst is available from the start.
@@ -186,7 +188,7 @@ impl Pace {
         self.budgets_of(cost).for_each(|(budget, amount)| budget.give_back(amount));
     }
 
-    /// The budgets that a command uses, and the amount that it books in each.
+    /// Returns the budgets that a command uses, and the amount that it books in each.
     fn budgets_of(&self, cost: Cost) -> impl Iterator<Item = (&Budget, u64)> {
         let own = match cost.kind {
             PaceKind::Read => 1,
@@ -206,7 +208,7 @@ mod tests {
         Cost { namespace: NamespaceId(1), kind, bytes }
     }
 
-    /// Start times of commands that book together, in milliseconds.
+    /// Returns the start times in milliseconds of commands that book at the same time.
     fn starts(rates: Rates, costs: &[Cost]) -> Vec<u128> {
         let epoch = Instant::now();
         let pace = Pace::new(&rates, epoch).expect("something is limited");

@@ -15,7 +15,7 @@ impl RecentAddresses {
         self.all.contains(&address)
     }
 
-    /// Adds an address, and drops the oldest if there are too many.
+    /// Adds an address. Drops the oldest address if there are too many.
     pub(crate) fn insert(&mut self, address: IpAddr) {
         if !self.all.insert(address) {
             return;

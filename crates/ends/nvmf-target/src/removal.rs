@@ -1,4 +1,5 @@
-//! The removal of a namespace: the target releases it when every core has closed its queue into it.
+//! The removal of a namespace. The target releases the namespace when every core has closed its
+//! queue into it.
 
 use farblock_block::Namespace;
 use farblock_reactor::os;
@@ -8,14 +9,14 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::time::Duration;
 
-/// A core's handle on a [`Removal`]; dropped when the core has closed its queue.
+/// A core's handle on a [`Removal`]. The core drops the handle when it has closed its queue.
 pub(crate) type Share = Sender<Infallible>;
 
-/// A namespace that is being removed and whose last operations may still be under way.
+/// A namespace that is being removed. Its last operations may still be under way.
 ///
-/// Its file closes and unlocks, unless it has other owners, once every core has closed its queue
-/// and this value is dropped or [waited](Self::wait) for. Closing may take long, so do not drop
-/// this value on a core before the removal [is over](Self::is_over).
+/// The namespace's file closes and unlocks once every core has closed its queue and this value is
+/// dropped or [waited](Self::wait) for, unless the file has other owners. A close may take long.
+/// Therefore do not drop this value on a core before the removal [is over](Self::is_over).
 #[must_use = "the namespace is in use until this is over"]
 pub struct Removal {
     shares: Receiver<Infallible>,
@@ -27,16 +28,17 @@ impl Removal {
         Self { shares, namespace }
     }
 
-    /// Whether the target has released the namespace.
+    /// Returns whether the target has released the namespace.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.shares.try_recv() == Err(TryRecvError::Disconnected)
     }
 
-    /// Waits until the target has released the namespace, then drops this value's reference to it.
+    /// Waits until the target has released the namespace. Then drops this value's reference to the
+    /// namespace.
     ///
-    /// # Errors
-    /// Returns `self` if the removal is not over after `timeout`: a slow disk takes unbounded time.
+    /// # Errors Returns `self` if the removal is not over after `timeout`. A slow disk may take
+    /// unbounded time.
     pub fn wait(self, timeout: Duration) -> Result<(), Self> {
         match os::recv_timeout(&self.shares, timeout) {
             Err(RecvTimeoutError::Disconnected) => Ok(()),

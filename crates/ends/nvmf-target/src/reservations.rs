@@ -1,10 +1,10 @@
 //! Reservations: the registry decides, the cores enforce.
 //!
 //! Every core receives a change as a message. The core sets the new rights of its connections'
-//! hosts, so that no forbidden command starts, and replies once the forbidden commands that had
-//! started have ended. When all cores have replied, the change is in effect, and the reservation
-//! command completes. So the data path reads nothing that other cores write. Without reservations
-//! the check costs one branch per command. See decision 23.
+//! hosts, so that it starts no forbidden command. It replies once the forbidden commands that had
+//! already started have ended. When all cores have replied, the change is in effect, and the
+//! reservation command completes. With this protocol, the data path reads no memory that other
+//! cores write. Without reservations, the check costs one branch per command. See decision 23.
 
 use crate::by_namespace::ByNamespace;
 use crate::route::ConnectionKey;
@@ -21,33 +21,33 @@ use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Durable storage for a namespace's reservations, so that they persist through power loss. It
-/// stores one text, empty at first.
+/// Durable storage for a namespace's reservations, which makes them persist through power loss. It
+/// stores a single text, which is empty at first.
 pub trait ReservationStore: Send + Sync {
-    /// Returns the text that was stored last.
+    /// Returns the text that was last stored.
     ///
     /// # Errors
-    /// If the text cannot be read.
+    /// If the store cannot read the text.
     fn load(&self) -> io::Result<String>;
 
-    /// Replaces the stored text. The text is durable on return, and a power loss at any time leaves
-    /// either the old or the new text. The call may block.
+    /// Replaces the stored text. The text is durable when this function returns. After a power loss
+    /// at any time, the store contains either the old or the new text. The call may block.
     ///
-    /// # Errors
-    /// If the text could not be made durable. Either the old or the new text may be stored then.
+    /// If the store could not make the text durable. The store then contains either the old or the
+    /// new text.
     fn save(&self, text: &str) -> io::Result<()>;
 }
 
 pub(crate) type Stores = HashMap<(SubsystemId, NamespaceId), Arc<dyn ReservationStore>>;
 
-/// Pending requests to the registry, and changes that cores have yet to apply.
+/// The pending requests to the registry, and the changes that some cores have not applied yet.
 #[derive(Default)]
 pub(crate) struct Desk {
     pub(crate) next_ticket: u64,
     /// The reservation commands that wait for the registry's answer.
     pub(crate) tickets: HashMap<Ticket, (Route, SlotId)>,
-    /// Changes that some cores have not applied yet, by serial number, with the number of those
-    /// cores.
+    /// The changes that some cores have not applied yet, by serial number. The first number is the
+    /// number of those cores.
     pub(crate) spreading: HashMap<u64, (usize, SubsystemId, NamespaceId)>,
 }
 
@@ -55,16 +55,15 @@ struct Save {
     key: (SubsystemId, NamespaceId),
     serial: u64,
     text: String,
-    /// The namespace's store at the time of the request: the number may denote another namespace
-    /// when the thread saves.
+    /// The namespace's store at the time of the request. When the thread saves, the namespace
+    /// number may already belong to another namespace.
     store: Arc<dyn ReservationStore>,
 }
 
 /// Loads the stored reservations into the registry.
 ///
-/// # Errors
-/// If they cannot be used. The target must not start without them, since it would admit fenced
-/// hosts.
+/// # Errors If the target cannot use the stored reservations. The target must not start without
+/// them, since it would then admit fenced hosts.
 pub(crate) fn load(
     registry: &mut Registry,
     key: (SubsystemId, NamespaceId),
@@ -75,15 +74,15 @@ pub(crate) fn load(
 
 /// Reads a namespace's stored reservations.
 ///
-/// # Errors
-/// If they cannot be used.
+/// # Errors If the store cannot read them, or they are damaged.
 pub(crate) fn read(store: &dyn ReservationStore) -> io::Result<Reservations> {
     let text = store.load()?;
     Reservations::from_text(&text)
         .ok_or_else(|| io::Error::other("the stored reservations are damaged"))
 }
 
-/// The thread that stores reservations. A core must not do so, since making data durable blocks.
+/// The thread that stores reservations. A core must not store them, since making data durable
+/// blocks.
 pub(crate) struct Keeper(Mutex<Keeping>);
 
 struct Keeping {
@@ -116,12 +115,13 @@ impl Keeper {
 
     /// Removes a namespace; its stored reservations remain.
     pub(crate) fn forget(&self, key: (SubsystemId, NamespaceId)) {
-        // The store may own an open file: close the file without holding the lock.
+        // The store may own an open file. Drop the store without holding the lock, since the file
+        // closes then.
         let forgotten = self.lock().stores.remove(&key);
         drop(forgotten);
     }
 
-    /// Queues a save; false if the namespace has no store.
+    /// Queues a save. Returns false if the namespace has no store.
     pub(crate) fn post(&self, key: (SubsystemId, NamespaceId), serial: u64, text: String) -> bool {
         let keeping = self.lock();
         let (Some(store), Some(sender)) = (keeping.stores.get(&key), &keeping.sender) else {
@@ -154,7 +154,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Lets the thread finish its queue, and returns its handle for joining.
+    /// Makes the thread finish its queue and end. Returns the thread's handle for joining.
     pub(crate) fn end(&self) -> Option<JoinHandle<()>> {
         let mut keeping = self.lock();
         keeping.sender.take();
@@ -169,7 +169,7 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// Creates the limits; `None` if no access is denied.
+    /// Returns the limits; `None` if reservations deny no access.
     pub(crate) fn new(rights: Vec<(NamespaceId, Rights)>) -> Option<Box<Self>> {
         (!rights.is_empty()).then(|| Box::new(Self { rights: rights.into_iter().collect() }))
     }
@@ -189,7 +189,7 @@ impl Limits {
         }
     }
 
-    /// Whether a command is allowed. A command for all namespaces must be allowed on every
+    /// Checks whether a command is allowed. A command for all namespaces must be allowed on every
     /// namespace that its host sees.
     pub(crate) fn check(
         &self,
@@ -212,7 +212,7 @@ impl Limits {
     }
 }
 
-/// The host of a connection for reservations, even after its queue has closed.
+/// The owner of a connection for reservations. It remains known after the queue has closed.
 pub(crate) struct Owner {
     pub(crate) subsystem: SubsystemId,
     pub(crate) host: HostId,
@@ -221,8 +221,8 @@ pub(crate) struct Owner {
 /// A command with block operations under way.
 pub(crate) type UnderWay = (ConnectionKey, SlotId);
 
-/// Changes (of reservations or claims) that a core applies, each with the earlier commands that it
-/// waits for.
+/// The changes (of reservations or claims) that a core is applying. Each has the list of earlier
+/// commands that must end before it.
 pub(crate) struct Barriers<K> {
     barriers: Vec<(K, Vec<UnderWay>)>,
 }
@@ -238,7 +238,7 @@ impl<K: PartialEq> Barriers<K> {
         !self.barriers.is_empty()
     }
 
-    /// Adds a change with the commands that it must wait for.
+    /// Adds a change, and the commands that must end before it.
     pub(crate) fn put_up(&mut self, key: K, under_way: Vec<UnderWay>) {
         self.barriers.push((key, under_way));
     }
@@ -247,8 +247,8 @@ impl<K: PartialEq> Barriers<K> {
         self.barriers.retain(|(other, _)| other != key);
     }
 
-    /// Notes that a command's operations have all ended. Returns the changes that waited only for
-    /// this command.
+    /// Notes that all operations of a command have ended. Returns the changes that waited for no
+    /// other command.
     pub(crate) fn ended(&mut self, command: UnderWay) -> Vec<K> {
         let is_over = |(_, under_way): &mut (K, Vec<UnderWay>)| {
             under_way.retain(|other| *other != command);

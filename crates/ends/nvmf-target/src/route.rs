@@ -1,15 +1,17 @@
-//! Identifiers of connections, and of their commands, that cores send to each other.
+//! Identifiers of connections and of their commands, for messages between cores.
 
 use farblock_proto::capsule::SlotId;
 
-/// A connection of a core, by number; the core reuses numbers only after the connection is freed.
+/// The number of a connection on its core. The core reuses a number only after the connection is
+/// freed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct ConnectionKey(pub(crate) u32);
 
-/// The low bits of a block operation's token hold the slot; the other bits hold the connection.
+/// The number of low bits of a block operation's token that hold the slot. The other bits hold the
+/// connection.
 const TOKEN_SLOT_BITS: u32 = 16;
 
-/// The token of the operations of `slot` of connection `key`.
+/// Returns the token for the operations of `slot` of connection `key`.
 pub(crate) fn token(key: ConnectionKey, slot: SlotId) -> u64 {
     u64::from(key.0) << TOKEN_SLOT_BITS | u64::from(slot.0)
 }
@@ -18,8 +20,8 @@ pub(crate) fn token_owner(token: u64) -> (ConnectionKey, SlotId) {
     (ConnectionKey((token >> TOKEN_SLOT_BITS) as u32), SlotId(token as u16))
 }
 
-/// The address of a connection. The serial number distinguishes it from a later connection with the
-/// same key.
+/// The address of a connection. The serial number distinguishes the connection from a later one
+/// with the same key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Route {
     pub(crate) core: usize,

@@ -1,11 +1,13 @@
 //! The queue of the authentication thread.
 //!
-//! The thread serves the address with the smallest sum of recently spent work and the work of its
-//! next request. Among equal addresses, the latest arrival is first, since a peer that has waited
-//! long soon gives up. The whole work of an exchange is charged when it starts, so that it can
-//! finish. A new host therefore overtakes strangers that arrived before it, whatever they request
-//! and however many they are. Every other turn belongs to known addresses, from which hosts have
-//! authenticated; all strangers share the other turns.
+//! The thread serves the address with the least charged work: its recent work plus the work of its
+//! next request. The whole work of an exchange is charged at its first request, so that a started
+//! exchange can finish. Among addresses with equal work, the latest arrival is first, since a peer
+//! that has waited long soon gives up. A new host therefore overtakes strangers that arrived
+//! earlier, regardless of their number and their requests.
+//!
+//! An address is known if a host has authenticated from it. Every other turn belongs to the known
+//! addresses. All strangers share the remaining turns.
 
 use crate::limits;
 use farblock_secure::Cost;
@@ -14,7 +16,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;
 use std::time::Instant;
 
-/// A request whose owner may have disconnected.
+/// A request whose peer may have disconnected.
 pub(super) trait Work {
     fn is_awaited(&self) -> bool;
 
@@ -34,23 +36,24 @@ pub(super) struct Backlog<W> {
     is_strangers_turn: bool,
     spent: HashMap<IpAddr, u64>,
     halved_at: Instant,
-    /// The number of waiting requests at which abandoned ones are dropped.
+    /// The number of waiting requests at which [`Self::push`] drops the requests of closed
+    /// connections.
     swept_at: usize,
 }
 
-/// Addresses with waiting requests, in the order of service.
+/// The addresses with waiting requests, in the order of service.
 struct Turns<W> {
     lines: HashMap<IpAddr, Line<W>>,
     order: BTreeSet<(BacklogPlace, IpAddr)>,
-    /// The serial number of the next place; it orders addresses with equal work.
+    /// The serial number of the next place. It orders addresses with equal work.
     serial: u64,
     count: usize,
 }
 
-/// Work charged to an address once its next request starts, and a serial number.
+/// The work that is charged to an address once its next request starts, and a serial number.
 type BacklogPlace = (u64, Reverse<u64>);
 
-/// Requests of one address; never empty.
+/// The requests of one address; never empty.
 struct Line<W> {
     works: VecDeque<W>,
     place: BacklogPlace,
@@ -75,14 +78,15 @@ impl<W: Work> Backlog<W> {
             false => self.strangers.push(origin.address, spent, work),
         }
         if self.len() >= self.swept_at {
-            // Drop requests of closed connections, rarely enough to be cheap.
+            // Drop the requests of closed connections. A sweep is rare, so that its cost per
+            // request is small.
             self.known.sweep();
             self.strangers.sweep();
             self.swept_at = limits::SWEPT_CALCULATIONS.max(2 * self.len());
         }
     }
 
-    /// Takes the next request, and charges its work to its address.
+    /// Takes the next request, and charges the work of the request to its address.
     pub(super) fn pop(&mut self, now: Instant) -> Option<W> {
         self.is_strangers_turn = !self.is_strangers_turn;
         let (address, work) = match self.is_strangers_turn {
@@ -108,7 +112,7 @@ impl<W: Work> Backlog<W> {
         }
     }
 
-    /// Halves the recorded work; forgets small amounts.
+    /// Halves the recorded work of every address, and forgets small amounts.
     fn halve(&mut self) {
         self.spent.retain(|address, spent| {
             let is_much = *spent / 2 >= limits::CALCULATED_LITTLE;
@@ -139,7 +143,7 @@ impl<W: Work> Turns<W> {
         self.move_to(address, spent);
     }
 
-    /// Moves an address that waits to its place in the order after it has spent `spent`.
+    /// Moves a waiting address to its new place in the order, after its total work became `spent`.
     fn move_to(&mut self, address: IpAddr, spent: u64) {
         let Some(line) = self.lines.get_mut(&address) else { return };
         let next = line.works.front().expect("it waits for something").cost();
@@ -196,7 +200,7 @@ mod tests {
         }
     }
 
-    /// A backlog whose requests all have the same, waiting owner.
+    /// A backlog in which every request belongs to a connected peer.
     struct Stage {
         backlog: Backlog<Named>,
         now: Instant,
