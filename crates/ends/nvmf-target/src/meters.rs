@@ -1,7 +1,7 @@
 //! All I/O meters of a target: one per core and namespace, and one per core and host.
 //!
-//! A queue gets its meters when it connects and when it first uses a namespace. An I/O command
-//! takes no lock for them. Hosts choose their own names, so at most [`METERED_HOSTS`] hosts have
+//! A queue gets its meters when it connects and when it first uses a namespace. Counting a later
+//! command takes no lock. Hosts choose their own names, so at most [`METERED_HOSTS`] hosts have
 //! their own meters. A new host can replace a disconnected one. The counts of the old host are then
 //! added to `former_hosts`, so that no sum decreases.
 
@@ -82,7 +82,7 @@ pub(crate) struct Readings {
     pub(crate) other_hosts: IoCounts,
     pub(crate) cores: BTreeMap<usize, IoCounts>,
     pub(crate) namespaces: HashMap<(SubsystemId, NamespaceId), IoCounts>,
-    /// The cores that have open queues which used the namespace, by namespace.
+    /// For each namespace, the cores with open queues that have used the namespace.
     pub(crate) used_on: HashMap<(SubsystemId, NamespaceId), Vec<usize>>,
     /// The counts of whole subsystems, including removed namespaces.
     pub(crate) subsystems: HashMap<SubsystemId, IoCounts>,

@@ -1,36 +1,36 @@
-//! Divides a full core among hosts by deficit round robin.
+//! Divides a busy core among hosts by deficit round robin.
 //!
-//! A host with many deep queues has hundreds of commands in its sockets. A command of a host at
-//! queue depth 1 would wait behind those hundreds every time. So while several hosts have commands
-//! for a core, each may execute a number of commands in proportion to its weight in a round of the
-//! event loop. The rest of its input waits for the next round, and the core polls sockets in
+//! A host with many deep queues has hundreds of commands in its sockets. Each command of a host at
+//! queue depth 1 would wait behind all of them. So while several hosts have commands for a core,
+//! each host may execute a limited number of commands per round of the event loop, in proportion to
+//! its weight. Its remaining input waits for the next round, and the core polls the sockets in
 //! between. If a large command exceeds its host's allowance, the excess is deducted from later
 //! rounds.
 //!
-//! While only one host uses a core, there are no rounds, and the cost is one comparison per receive
-//! and one per command.
+//! While only one host uses a core, there are no rounds. The cost is then one comparison per
+//! receive and one per command.
 
 use crate::route::ConnectionKey;
 use farblock_proto::controller::SubsystemId;
 use std::collections::{HashMap, VecDeque};
 
-/// Default weight of a host.
+/// The default weight of a host.
 pub const DEFAULT_WEIGHT: u32 = 100;
 
-/// The largest weight.
+/// The largest weight of a host.
 pub const MAX_WEIGHT: u32 = 1000;
 
-/// Commands per round of a host with the default weight.
+/// The commands per round of a host with the default weight.
 const COMMANDS_PER_ROUND: i64 = 32;
 
-/// Bytes of data that count as one more command.
+/// The number of data bytes that count as one more command.
 const BYTES_PER_COMMAND: i64 = 16 << 10;
 
-/// Rounds for which a core stays shared after a second host had commands: longer than a host at
-/// queue depth 1 takes to send its next command.
+/// The number of rounds for which a core stays shared after a second host had commands. A host at
+/// queue depth 1 sends its next command sooner.
 const SHARED_ROUNDS: u64 = 64;
 
-/// A host of a subsystem on a core, by number.
+/// The number of a host of a subsystem on a core.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct ShareId(usize);
 
@@ -38,16 +38,17 @@ struct Share {
     name: (SubsystemId, String),
     queues: usize,
     weight: u32,
-    /// The host's allowance left in this round; negative if its commands took more.
+    /// The host's remaining allowance in this round. It is negative if the host's commands took
+    /// more.
     left: i64,
     /// Whether this share is listed in [`Shares::taken`].
     has_taken: bool,
-    /// Connections whose input waits for the next round, in turn.
+    /// The connections whose input waits for the next round, in the order of their turns.
     waiting: VecDeque<ConnectionKey>,
 }
 
 impl Share {
-    /// The host's allowance per round, of which a command costs [`DEFAULT_WEIGHT`].
+    /// Returns the host's allowance per round. A command costs [`DEFAULT_WEIGHT`].
     fn round(&self) -> i64 {
         COMMANDS_PER_ROUND * i64::from(self.weight)
     }
@@ -58,15 +59,15 @@ pub(crate) struct Shares {
     all: Vec<Option<Share>>,
     free: Vec<ShareId>,
     by_name: HashMap<(SubsystemId, String), ShareId>,
-    /// The host that last sent input.
+    /// The host whose input arrived last.
     last: Option<ShareId>,
     /// Whether several hosts had input within the last [`SHARED_ROUNDS`].
     is_shared: bool,
     round: u64,
     shared_until: u64,
-    /// Shares whose allowance is partly used, so that the next round must refill it.
+    /// The shares with a partly used allowance, which the next round must refill.
     taken: Vec<ShareId>,
-    /// Shares with waiting connections, in turn.
+    /// The shares with waiting connections, in the order of their turns.
     waiting: VecDeque<ShareId>,
 }
 
@@ -138,7 +139,7 @@ impl Shares {
         });
     }
 
-    /// Notes that input of a host has arrived.
+    /// Notes that input from a host has arrived.
     #[inline]
     pub(crate) fn came(&mut self, id: ShareId) {
         if self.last != Some(id) {
@@ -154,13 +155,13 @@ impl Shares {
         }
     }
 
-    /// Whether allowances apply.
+    /// Returns whether allowances apply.
     #[inline]
     pub(crate) fn is_shared(&self) -> bool {
         self.is_shared
     }
 
-    /// Whether a host has used up its allowance for this round.
+    /// Returns whether a host has used up its allowance for this round.
     pub(crate) fn has_none_left(&mut self, id: ShareId) -> bool {
         self.at(id).left <= 0
     }
@@ -175,7 +176,7 @@ impl Shares {
         }
     }
 
-    /// Lets a connection's input wait for its host's turn.
+    /// Makes a connection's input wait for its host's turn.
     pub(crate) fn wait(&mut self, id: ShareId, key: ConnectionKey) {
         let waiting = &mut self.at(id).waiting;
         let is_first = waiting.is_empty();
@@ -189,8 +190,8 @@ impl Shares {
         !self.waiting.is_empty()
     }
 
-    /// Takes the next waiting connection, in turn among hosts that have allowance left. `None`: no
-    /// connection waits, or no such host is left.
+    /// Takes the next waiting connection, in turn among the hosts with remaining allowance. Returns
+    /// `None` if no connection of such a host waits.
     pub(crate) fn next(&mut self) -> Option<ConnectionKey> {
         for _ in 0..self.waiting.len() {
             let id = self.waiting.pop_front()?;
@@ -214,10 +215,10 @@ impl Shares {
 mod tests {
     use super::*;
 
-    /// Connections with endless input, and the commands of each host.
+    /// Connections with unlimited input, and the number of executed commands of each host.
     struct World {
         shares: Shares,
-        /// The host of each connection, and the bytes of its commands.
+        /// The host of each connection, and the number of bytes in each of its commands.
         connections: Vec<(ShareId, usize)>,
         taken: HashMap<ShareId, usize>,
     }
@@ -252,7 +253,7 @@ mod tests {
             self.shares.wait(share, key);
         }
 
-        /// Serves all connections, which have input in every round.
+        /// Serves all connections. Each connection has input in every round.
         fn run(&mut self, rounds: usize) {
             for key in 0..self.connections.len() as u32 {
                 self.serve(ConnectionKey(key), 1);
@@ -279,7 +280,7 @@ mod tests {
     fn weights_and_sizes_count() {
         let mut world = World::new();
         let [one, three] = [100, 300].map(|weight| world.host(&weight.to_string(), weight, 4, 0));
-        // One mebibyte costs 65 commands.
+        // A command of one MiB costs as much as 65 small commands.
         let large = world.host("large", 100, 1, 1 << 20);
         world.run(65);
         let taken = [one, three, large].map(|id| world.taken[&id]);
@@ -287,7 +288,7 @@ mod tests {
         assert!((31..=33).contains(&taken[2]), "{taken:?}");
         world.shares.set_weight(three, 50);
         world.run(50);
-        // The excess of its large command was deducted first.
+        // The excess of the last command of the host was deducted first.
         assert!((50 * 16 - 96..=50 * 16).contains(&world.taken[&three]), "{:?}", world.taken);
     }
 
@@ -297,7 +298,7 @@ mod tests {
         let alone = world.host("alone", 1, 2, 1 << 20);
         (0..2).for_each(|key| world.serve(ConnectionKey(key), 1000));
         assert!(!world.shares.is_shared() && world.taken[&alone] == 2000);
-        // Another host had one command.
+        // Another host had a single command.
         world.host("other", 100, 1, 0);
         world.serve(ConnectionKey(2), 1);
         world.shares.leave(world.connections[2].0, ConnectionKey(2));

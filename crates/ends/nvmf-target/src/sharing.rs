@@ -1,30 +1,30 @@
-//! Settings with which a namespace is shared.
+//! The settings with which a subsystem shares a namespace.
 
 use crate::pace::Rates;
 use farblock_proto::controller::{NamespaceInfo, USUAL_ANA_GROUP};
 use std::collections::BTreeSet;
 
-/// Settings with which a namespace is shared.
+/// The settings with which a subsystem shares a namespace.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Sharing {
-    /// Its ANA group.
+    /// The namespace's ANA group.
     pub ana_group: u32,
-    /// The hosts that see it, by name; `None`: all allowed hosts.
+    /// The hosts that see the namespace, by name; `None`: all allowed hosts.
     pub visible_to: Option<BTreeSet<String>>,
-    /// Its NGUID, if not derived from its identity.
+    /// The namespace's NGUID; `None`: derived from the namespace's identity.
     pub nguid: Option<[u8; 16]>,
-    /// Its EUI-64, if not derived from its identity.
+    /// The namespace's EUI-64; `None`: derived from the namespace's identity.
     pub eui64: Option<[u8; 8]>,
-    /// The number of shared blocks; `None`: all.
+    /// The number of shared blocks; `None`: all blocks.
     pub blocks: Option<u64>,
-    /// Whether it is write-protected, even if its store is writable.
+    /// Whether the namespace is write-protected, even if its store is writable.
     pub read_only: bool,
-    /// Its rate limits over all hosts.
+    /// The namespace's rate limits over all hosts.
     pub rates: Rates,
 }
 
 impl Default for Sharing {
-    /// All blocks, the default ANA group, all hosts, no limits.
+    /// Returns settings with all blocks, the default ANA group, all hosts and no limits.
     fn default() -> Self {
         Self {
             ana_group: USUAL_ANA_GROUP,
@@ -39,7 +39,7 @@ impl Default for Sharing {
 }
 
 impl Sharing {
-    /// The properties that hosts see of a namespace with the properties `info`.
+    /// Returns the properties that hosts see if the store has the properties `info`.
     pub(crate) fn of(&self, info: NamespaceInfo) -> NamespaceInfo {
         NamespaceInfo {
             ana_group: self.ana_group,

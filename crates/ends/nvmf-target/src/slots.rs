@@ -1,4 +1,4 @@
-//! Admission: each connection has a slot, and no peer can take all slots.
+//! Admission: each connection has a slot, and no peer can occupy all slots.
 //!
 //! ```text
 //!   accepted --> half-open --> connected --> gone
@@ -7,8 +7,8 @@
 //!                  gone
 //! ```
 //!
-//! The last slots are reserved for addresses from which a host has connected. An IPv6 network
-//! counts as one address ([`origin`]).
+//! The last slots are reserved for addresses from which a host has connected before. An IPv6
+//! network counts as one address ([`origin`]).
 
 use crate::limits;
 use crate::notices::origin;
@@ -20,7 +20,7 @@ use std::net::IpAddr;
 
 struct Slot {
     origin: IpAddr,
-    /// `None` until a core has taken the connection.
+    /// `None` until a core has taken over the connection.
     route: Option<Route>,
 }
 
@@ -30,22 +30,22 @@ struct Origin {
     half_open: BTreeSet<u64>,
 }
 
-/// The slots, by ascending serial number.
+/// The slots of all connections, by ascending serial number.
 pub(crate) struct Slots {
     most: usize,
     slots: HashMap<u64, Slot>,
     half_open: BTreeSet<u64>,
     origins: HashMap<IpAddr, Origin>,
-    /// Addresses by their number of half-open connections.
+    /// The addresses, sorted by their number of half-open connections.
     crowds: BTreeSet<(usize, IpAddr)>,
     known: RecentAddresses,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Refusal {
-    /// The target's limit is reached, and no connection can be evicted.
+    /// The target has reached its connection limit and cannot evict a connection.
     Full(usize),
-    /// The address has reached its limit.
+    /// The address has reached its connection limit.
     Share(usize),
 }
 
@@ -70,7 +70,8 @@ impl Slots {
         }
     }
 
-    /// Takes a slot for an accepted connection. Returns the connection to evict for it, if needed.
+    /// Takes a slot for an accepted connection. If another connection must be evicted for it,
+    /// returns the route of that connection.
     pub(crate) fn admit(&mut self, serial: u64, peer: IpAddr) -> Result<Option<Route>, Refusal> {
         let origin = origin(peer);
         let is_known = self.known.contains(origin);
@@ -89,8 +90,9 @@ impl Slots {
         if is_full && victim.is_none() {
             return Err(Refusal::Full(self.most - reserve));
         }
-        // Evicted connections keep their slots until they have closed. Unknown addresses that
-        // connect faster than evicted connections close must not take the reserved slots.
+        // Evicted connections keep their slots until they have closed. Unknown addresses may
+        // connect faster than evicted connections close. These addresses must not take the reserved
+        // slots.
         if self.slots.len() + reserve >= self.most + limits::CLOSING_AT_ONCE {
             return Err(Refusal::Full(self.most - reserve));
         }
@@ -106,8 +108,8 @@ impl Slots {
         Ok(route)
     }
 
-    /// The half-open connection to evict first. An address with only one is spared while other
-    /// addresses have several, since a host needs time to authenticate.
+    /// Returns the half-open connection to evict first. A host needs time to authenticate. So an
+    /// address with a single half-open connection keeps it while other addresses have several.
     fn spare(&self) -> Option<u64> {
         match self.crowds.last() {
             Some((2.., crowd)) => self.origins[crowd].half_open.first().copied(),
@@ -115,8 +117,8 @@ impl Slots {
         }
     }
 
-    /// Notes that a core has taken the connection. Returns false if the connection was evicted
-    /// already.
+    /// Notes that a core has taken over the connection. Returns false if the connection was already
+    /// evicted.
     pub(crate) fn begun(&mut self, route: Route) -> bool {
         let slot = self.slots.get_mut(&route.serial);
         slot.into_iter().for_each(|slot| slot.route = Some(route));
@@ -129,7 +131,7 @@ impl Slots {
         self.known.insert(origin);
     }
 
-    /// Removes the connection from the half-open ones.
+    /// Removes the connection from the set of half-open connections.
     fn settle(&mut self, serial: u64) {
         if !self.half_open.remove(&serial) {
             return;
@@ -169,7 +171,7 @@ mod tests {
         Route { core: 0, key: ConnectionKey(0), serial }
     }
 
-    /// Admits a connection, which a core takes at once; returns the evicted connection.
+    /// Admits a connection, which a core takes over at once. Returns the evicted connection.
     fn admit(slots: &mut Slots, serial: u64, from: u32) -> Result<Option<u64>, Refusal> {
         let victim = slots.admit(serial, peer(from))?.map(|route| route.serial);
         victim.into_iter().for_each(|victim| slots.gone(victim));
@@ -196,7 +198,7 @@ mod tests {
         let mut slots = Slots::new(64);
         assert_eq!(admit(&mut slots, 0, 1), Ok(None));
         slots.connected(0);
-        // From many addresses, until only the reserved slots are left.
+        // Connect from many addresses, until only the reserved slots are left.
         let others = 64 - 64 / limits::KNOWN_SHARE as u64;
         for serial in 1..others {
             assert_eq!(admit(&mut slots, serial, 100 + serial as u32), Ok(None));

@@ -1,9 +1,9 @@
-//! Status codes of block errors.
+//! The NVMe status codes for block errors.
 
 use farblock_block::BlockError;
 use farblock_wire::Status;
 
-/// The status for `error`, with Do Not Retry if a retry cannot succeed.
+/// Returns the status for `error`, with Do Not Retry if a retry cannot succeed.
 pub(crate) fn of(error: BlockError) -> Status {
     match error {
         BlockError::OutOfRange => Status::LBA_OUT_OF_RANGE.with_dnr(),
@@ -17,7 +17,7 @@ pub(crate) fn of(error: BlockError) -> Status {
         BlockError::ReadFailed => Status::UNRECOVERED_READ_ERROR,
         BlockError::WriteFailed => Status::WRITE_FAULT,
         BlockError::Unsupported => Status::INVALID_OPCODE.with_dnr(),
-        // With a path error, a multipath host retries at once on another path.
+        // After a path error, a multipath host retries at once on another path.
         BlockError::Disconnected => Status::INTERNAL_PATH_ERROR,
         BlockError::Aborted => Status::ABORT_REQUESTED,
         _ => Status::INTERNAL_ERROR,

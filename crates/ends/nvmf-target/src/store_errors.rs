@@ -1,5 +1,5 @@
-//! The last error text of each namespace's store, to explain a disk's health. A core writes it when
-//! an operation fails; a successful I/O does not access it.
+//! The last error text of each namespace's store, which explains a disk's health. A core writes it
+//! when an operation fails. A successful I/O does not access it.
 
 use farblock_proto::controller::SubsystemId;
 use farblock_proto::ids::NamespaceId;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 type StorePlace = (SubsystemId, NamespaceId);
 
-/// At most one entry per namespace.
+/// The errors by store, with at most one entry per namespace.
 #[derive(Default)]
 pub(crate) struct StoreErrors(Mutex<HashMap<StorePlace, (Instant, String)>>);
 
@@ -19,7 +19,7 @@ impl StoreErrors {
         self.0.lock().expect("no holder panics").insert(place, (os::now(), sentence));
     }
 
-    /// The namespace was removed or has a new store.
+    /// Removes the entry of a namespace that was removed or has a new store.
     pub(crate) fn forget(&self, place: StorePlace) {
         self.0.lock().expect("no holder panics").remove(&place);
     }

@@ -1,4 +1,4 @@
-//! Starting and stopping a target.
+//! Starts and stops a target.
 
 use crate::budget::{self, Budget, cores};
 use crate::config::{Export, StartError, Subsystem, TargetConfig};
@@ -21,33 +21,33 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Connections that the system queues before accept.
+/// The number of connections that the system queues before accept.
 const BACKLOG: i32 = 1024;
 
-/// Prefix of every core thread's name, for CPU accounting.
+/// The prefix of every core thread's name, for CPU accounting.
 pub const THREAD_NAME_PREFIX: &str = "target-";
 
-/// A running target. Dropping it stops it.
+/// A running target. The target stops when this is dropped.
 pub struct Target {
     shared: Arc<TargetShared>,
     threads: Vec<JoinHandle<io::Result<()>>>,
-    /// Listen addresses with their actual ports.
+    /// The listen addresses with their actual ports.
     addresses: Vec<SocketAddr>,
     engine: EngineKind,
 }
 
 impl Target {
-    /// Binds, starts the cores and serves.
+    /// Binds the listeners, starts the cores and serves hosts.
     ///
-    /// # Errors
-    /// If an address cannot be bound, a thread cannot start, or the configuration is not valid. The
-    /// target does not run then.
+    /// # Errors If the target cannot bind an address or start a thread, or the configuration is not
+    /// valid. The target does not run then.
     pub fn start(config: &TargetConfig) -> Result<Self, StartError> {
         Self::start_with(config, Vec::new())
     }
 
     /// Starts like [`Self::start`], with open sockets for some of the listen addresses. A service
-    /// manager keeps these sockets open while the target restarts, so that connecting hosts wait.
+    /// manager can keep these sockets open while the target restarts. Hosts that connect during the
+    /// restart then wait.
     ///
     /// # Errors
     /// As for [`Self::start`].
@@ -117,39 +117,38 @@ impl Target {
         Ok(Self { shared, threads, addresses, engine })
     }
 
-    /// The listen addresses, with their actual ports.
+    /// Returns the listen addresses, with their actual ports.
     #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// The chosen event loop engine.
+    /// Returns the event loop engine in use.
     #[must_use]
     pub fn engine(&self) -> EngineKind {
         self.engine
     }
 
-    /// Current connections.
+    /// Returns the current number of connections.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.shared.connections.load(std::sync::atomic::Ordering::Relaxed)
     }
 
-    /// The handle to change the target while it runs.
+    /// Returns the handle that changes the target while it runs.
     #[must_use]
     pub fn control(&self) -> Control {
         Control { shared: Arc::clone(&self.shared) }
     }
 
-    /// Stops: completes accepted commands, notifies hosts and ends the threads.
+    /// Stops the target: completes accepted commands, notifies hosts and ends the threads.
     ///
-    /// # Errors
-    /// If an event loop has failed.
+    /// # Errors If an event loop has failed.
     pub fn stop(mut self) -> io::Result<()> {
         self.stop_threads()
     }
 
-    /// Serves a host in this process, on the core whose turn it is.
+    /// Serves a host in this process. The serial number selects the core.
     #[cfg(test)]
     pub(crate) fn join(&self, wire: Arc<crate::transport::memory::Wire>) {
         let serial = self.shared.next_serial();
@@ -205,7 +204,7 @@ impl CoreStart {
         let reactor = match made {
             Ok(reactor) => reactor,
             Err(error) => {
-                // The caller has dropped the receiver if another core failed to start.
+                // If another core failed to start, the caller has dropped the receiver.
                 let _ = sender.send(Err(error));
                 return Ok(());
             }
@@ -222,8 +221,8 @@ impl CoreStart {
     }
 }
 
-/// Stops the target when dropped. Each core has one, since the other cores would still pass
-/// connections to a core that has ended.
+/// Stops the target when dropped. Each core owns one: if a core ends, the other cores would
+/// otherwise still pass connections to this core.
 struct EndsTarget(Arc<TargetShared>);
 
 impl Drop for EndsTarget {
@@ -246,7 +245,7 @@ fn give_up(
     error
 }
 
-/// Raises the limit of open files to the hard limit: every connection needs one.
+/// Raises the limit of open files to the hard limit, since every connection needs a descriptor.
 fn raise_file_limit() {
     #[cfg(target_os = "linux")]
     {
@@ -259,8 +258,8 @@ fn raise_file_limit() {
     }
 }
 
-/// The number of connections for which the process has descriptors while `volumes` queues into
-/// namespaces are open.
+/// Returns the number of connections for which the process has descriptors, while `volumes` queues
+/// into namespaces are open.
 fn descriptors(volumes: usize) -> usize {
     if os::is_simulated() {
         return usize::MAX;
@@ -277,7 +276,7 @@ fn descriptors(volumes: usize) -> usize {
             Some(some) => tracing::info!("{some}"),
             None => {}
         }
-        // Allow a few connections even if there are too few descriptors.
+        // Allow a few connections even if the descriptors do not suffice.
         left.max(limits::CONNECTIONS_MIN)
     }
     #[cfg(not(target_os = "linux"))]
@@ -287,7 +286,8 @@ fn descriptors(volumes: usize) -> usize {
     }
 }
 
-/// A warning if `limit`, the limit of open files, leaves fewer than [`limits::MAX_CONNECTIONS`].
+/// Returns a warning if `limit`, the limit of open files, leaves descriptors for fewer than
+/// [`limits::MAX_CONNECTIONS`].
 #[cfg(target_os = "linux")]
 fn shortage(limit: usize, left: usize) -> Option<String> {
     (left < limits::MAX_CONNECTIONS).then(|| {
@@ -312,7 +312,7 @@ fn collect(started: Vec<Started>) -> Result<(Vec<Mailbox>, EngineKind), StartErr
     Ok((mailboxes, chosen))
 }
 
-/// Binds every address that has no socket yet. If one fails, closes all of them.
+/// Binds every address that has no socket yet. If one bind fails, closes all sockets.
 fn bind_all(
     addresses: &[SocketAddr],
     mut sockets: Vec<TcpListener>,
@@ -333,7 +333,7 @@ fn bind_all(
     addresses.iter().map(&mut listen).collect()
 }
 
-/// Binds one more address, retrying for `patience` while the address is in use.
+/// Binds one more address. While the address is in use, retries for `patience`.
 pub(crate) fn bind_within(
     address: SocketAddr,
     others: &[SocketAddr],
@@ -344,10 +344,10 @@ pub(crate) fn bind_within(
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Families {
-    /// A listener on `[::]` accepts IPv4 as well, unless the administrator disabled that (Linux:
-    /// `net.ipv6.bindv6only`).
+    /// A listener on `[::]` also accepts IPv4 connections, unless the administrator disabled this
+    /// (Linux: `net.ipv6.bindv6only`).
     Usual,
-    /// IPv6 only, since another listener uses the same port for IPv4.
+    /// The listener accepts only IPv6, since another listener uses the same port for IPv4.
     OnlyV6,
 }
 
@@ -381,10 +381,10 @@ fn bind(address: SocketAddr, families: Families) -> Result<ListenSocket, StartEr
         }
         let domain = socket2::Domain::for_address(address);
         let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None)?;
-        // On Windows, SO_REUSEADDR lets two programs share one port.
+        // Unix only: on Windows, SO_REUSEADDR would let two programs share one port.
         #[cfg(unix)]
         socket.set_reuse_address(true)?;
-        // On Windows, IPv6 sockets accept only IPv6 by default.
+        // On Windows, IPv6 sockets accept only IPv6 by default, so set this explicitly.
         if families == Families::OnlyV6 || cfg!(windows) && address.is_ipv6() {
             socket.set_only_v6(families == Families::OnlyV6)?;
         }
@@ -419,7 +419,7 @@ fn register_listeners(
     Ok(())
 }
 
-/// Random bytes, unpredictable to peers.
+/// Returns random bytes that peers cannot predict.
 fn draw<const BYTES: usize>() -> Result<[u8; BYTES], StartError> {
     let mut bytes = [0; BYTES];
     if !os::fill_simulated(&mut bytes) {
@@ -489,7 +489,7 @@ fn register(
         }
         exports.limit_hosts(id, &subsystem.host_rates);
     }
-    // No host is connected yet, so drop the notifications.
+    // No host is connected yet, so drop the registry's actions.
     while registry.poll_action().is_some() {}
     Ok((registry, exports, stores))
 }

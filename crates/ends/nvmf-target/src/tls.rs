@@ -17,28 +17,28 @@ pub(crate) struct TlsTerms {
 
 #[derive(Default)]
 struct Now {
-    /// A handshake keeps the keys with which it started; Connect checks the current keys.
+    /// The current keys, which Connect checks. A handshake uses the keys that were current at its
+    /// start.
     keys: Arc<ServerKeys>,
     policies: BTreeMap<PortId, TlsPolicy>,
 }
 
-/// Which connections of a host stay after its keys for a subsystem have changed: those that used a
-/// key that was valid before, while one of the previous keys is still valid.
+/// The result of a change of a host's keys for a subsystem: which of its connections may stay.
+/// Connections stay while one of the previous keys is still valid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Stay {
-    /// Whether its connections to the subsystem stay.
+    /// Whether the host's connections to the subsystem stay.
     pub(crate) at_subsystem: bool,
-    /// Whether its connections to discovery stay.
+    /// Whether the host's connections to discovery stay.
     pub(crate) at_discovery: bool,
 }
 
 impl TlsTerms {
-    /// The policies and keys of `config`.
+    /// Returns the policies and keys of `config`.
     ///
-    /// `seed` starts the random number generator for secrets; no peer may know it.
+    /// `seed` starts the random number generator for secrets. No peer may know `seed`.
     ///
-    /// # Errors
-    /// If a host must use TLS, and there is no TLS library.
+    /// # Errors If a host must use TLS, and there is no TLS library.
     pub(crate) fn new(config: &TargetConfig, seed: u64) -> Result<Self, TlsError> {
         let mut keys = ServerKeys::new(seed);
         for (host, of_host) in &config.tls_keys {
@@ -62,7 +62,7 @@ impl TlsTerms {
         Ok(Self { now: RwLock::new(Now { keys: Arc::new(keys), policies }) })
     }
 
-    /// The keys and policy for a new connection on `port`; `None`: no TLS.
+    /// Returns the keys and policy for a new connection on `port`; `None`: no TLS.
     pub(crate) fn begin(&self, port: Option<PortId>) -> Option<(Arc<ServerKeys>, TlsPolicy)> {
         let now = self.read();
         now.keys.expire(os::now());
@@ -73,7 +73,7 @@ impl TlsTerms {
         }
     }
 
-    /// Sets the policy of a listener; returns the previous one.
+    /// Sets the policy of a listener. Returns the previous policy.
     pub(crate) fn set_policy(&self, port: PortId, policy: TlsPolicy) -> Option<TlsPolicy> {
         self.now.write().unwrap_or_else(PoisonError::into_inner).policies.insert(port, policy)
     }
@@ -95,7 +95,7 @@ impl TlsTerms {
         let is_same = had.iter().any(|key| has.contains(key));
         let stay = Stay {
             at_subsystem: is_same || (had.is_empty() && has.is_empty()),
-            // A host that has no key for discovery may use discovery without TLS.
+            // A host without a key for discovery may use discovery without TLS.
             at_discovery: !before.has_for_discovery(host)
                 || after.keeps_for_discovery(&before, host),
         };
@@ -107,12 +107,13 @@ impl TlsTerms {
         self.read().keys.generate(psks, host, subsystem, os::now());
     }
 
-    /// Drops the keys generated from a host's secrets, which are not valid any more.
+    /// Drops the keys that were generated from a host's secrets, since the secrets are no longer
+    /// valid.
     pub(crate) fn forget_generated(&self, host: &str, subsystem: &str) {
         self.read().keys.forget_generated(Some(host), subsystem);
     }
 
-    /// The secure channel that authentication on an admin queue may establish.
+    /// Returns the secure channel that authentication on an admin queue may establish.
     pub(crate) fn offer(&self, port: Option<PortId>, shown: Option<&Named>) -> Concatenation {
         match shown {
             Some(named) if named.psk.is_generated() => Concatenation::REPLACE_TLS_PSK,
@@ -137,11 +138,10 @@ impl TlsTerms {
         self.read().policy(Some(port))
     }
 
-    /// Checks that a host that connected to this listener with this key, or without TLS, may use
-    /// this name. In doubt, refuses.
+    /// Checks whether a host may use its name on this listener, with this TLS key or without TLS.
+    /// If in doubt, refuses the host.
     ///
-    /// # Errors
-    /// The reason to count, and one sentence for the log.
+    /// # Errors The reason to count, and one sentence for the log.
     pub(crate) fn check(
         &self,
         port: Option<PortId>,
@@ -165,7 +165,7 @@ impl TlsTerms {
             None if now.policy(port) == TlsPolicy::Required => {
                 missing("the host connected without TLS, which this listener requires")
             }
-            // Hosts that may connect without TLS may read the discovery log.
+            // A host that may connect without TLS may read the discovery log page.
             None if subsystem == DISCOVERY_NQN => Ok(()),
             None if !now.keys.keys(host, subsystem).is_empty() => {
                 missing("the host connected without TLS, although this target has a TLS key for it")
@@ -179,7 +179,7 @@ impl TlsTerms {
     }
 }
 
-/// The security requirement in the discovery log entry of a listener with this policy.
+/// Returns the security requirement for a listener's discovery log entry.
 pub(crate) fn security(policy: TlsPolicy) -> ChannelSecurity {
     match policy {
         TlsPolicy::Plain => ChannelSecurity::None,
@@ -189,7 +189,8 @@ pub(crate) fn security(policy: TlsPolicy) -> ChannelSecurity {
 }
 
 impl Now {
-    /// An unknown or removed listener gets the strictest policy.
+    /// Returns the policy of a listener. An unknown or removed listener gets the strictest policy
+    /// in use.
     fn policy(&self, port: Option<PortId>) -> TlsPolicy {
         let known = port.and_then(|port| self.policies.get(&port)).copied();
         let is_required = || self.policies.values().any(|one| *one == TlsPolicy::Required);

@@ -1,6 +1,6 @@
-//! A core's queues into the namespace stores: opened when a namespace is added or first used,
-//! shared by the core's connections, closed when a removed namespace has completed its last
-//! operation.
+//! A core's queues into the stores of namespaces. A core opens a queue when a namespace is added or
+//! first used. The core's connections share the queue. When a namespace is removed, the queue
+//! closes after its last operation.
 
 use crate::backings::{Backing, BackingId};
 use crate::claim::Claim;
@@ -10,7 +10,8 @@ use farblock_reactor::{Buffer, Reactor, TaskId, TaskMap};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Index of a core's queue. Indexes are reused, so the index of a retired queue must not be kept.
+/// The index of a core's queue. The core reuses indexes, so do not keep the index of a closed
+/// queue.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct VolumeId(pub(crate) usize);
 
@@ -23,7 +24,8 @@ struct Volume {
     dirty: bool,
 }
 
-/// Blocks claimed by one connection, and the operations parked until it gives them up.
+/// The blocks that one connection has claimed, and the operations that are parked until the claim
+/// ends.
 struct Claimed {
     claim: Arc<Claim>,
     parked: Vec<(VolumeId, Op)>,
@@ -45,14 +47,15 @@ pub(crate) struct Volumes {
     index: HashMap<BackingId, VolumeId>,
     tasks: TaskMap<VolumeId>,
     dirty: Vec<VolumeId>,
-    /// Queues to close once idle, each with its handle on the [`Removal`](crate::removal::Removal).
+    /// The queues to close once idle. Each has its handle on the
+    /// [`Removal`](crate::removal::Removal).
     retired: Vec<(VolumeId, Share)>,
-    /// Active claims; mostly empty.
+    /// The active claims. The list is mostly empty.
     claimed: Vec<Claimed>,
 }
 
 impl Volumes {
-    /// The queue into `backing`, opened now if the core has none.
+    /// Returns the queue into `backing`. Opens the queue if the core has none.
     pub(crate) fn open(
         &mut self,
         reactor: &Reactor,
@@ -90,13 +93,13 @@ impl Volumes {
         }
     }
 
-    /// Submits a change of claimed blocks for the connection that holds the claim.
+    /// Submits a change of claimed blocks, for the connection that holds the claim.
     pub(crate) fn submit_claimed(&mut self, id: VolumeId, op: Op) {
         self.at(id).queue.submit(op);
         self.mark(id);
     }
 
-    /// The claim that an operation must wait for.
+    /// Returns the claim that an operation must wait for, if any.
     fn claim_on(&mut self, id: VolumeId, op: &Op) -> Option<&mut Claimed> {
         if self.claimed.is_empty() || matches!(op.command, Command::Read | Command::Flush) {
             return None;
@@ -118,12 +121,12 @@ impl Volumes {
         }
     }
 
-    /// Announces that the block at `lba` will be read soon.
+    /// Announces to the namespace that a read of the block at `lba` follows soon.
     pub(crate) fn expect_read(&mut self, id: VolumeId, lba: u64) {
         self.at(id).queue.expect_read(lba);
     }
 
-    /// If the namespace can read at once and without a copy, appends the buffers with the data.
+    /// Appends the buffers with the data, if the namespace can read at once and without a copy.
     pub(crate) fn read_borrowed(
         &mut self,
         id: VolumeId,
@@ -134,7 +137,7 @@ impl Volumes {
         self.at(id).queue.read_borrowed(lba, blocks, into)
     }
 
-    /// Writes at once from where the data was received, if the namespace can.
+    /// Writes directly from the received data, if the namespace can write at once.
     pub(crate) fn write_inline(
         &mut self,
         id: VolumeId,
@@ -152,7 +155,7 @@ impl Volumes {
         self.at(id).queue.write_inline(lba, blocks, fua, data)
     }
 
-    /// Notes that `task` is ready; false if it belongs to no queue.
+    /// Notes that `task` is ready. Returns false if `task` belongs to no queue.
     pub(crate) fn ready(&mut self, task: TaskId) -> bool {
         let Some(&id) = self.tasks.get(task) else { return false };
         self.mark(id);
@@ -165,7 +168,7 @@ impl Volumes {
         }
     }
 
-    /// Appends all completed operations.
+    /// Appends all completed operations to `done`.
     pub(crate) fn poll(&mut self, done: &mut Vec<Completion>) {
         while let Some(id) = self.dirty.pop() {
             let volume = self.at(id);
@@ -174,15 +177,15 @@ impl Volumes {
         }
     }
 
-    /// Retires the queue into `backing`, to which no further operation is submitted. Once idle, the
-    /// queue closes and drops `share`.
+    /// Retires the queue into `backing`. The caller submits no further operation to it. Once idle,
+    /// the queue closes and drops `share`.
     pub(crate) fn retire(&mut self, backing: BackingId, share: Share) {
         if let Some(id) = self.index.remove(&backing) {
             self.retired.push((id, share));
         }
     }
 
-    /// Closes one retired queue that is idle and whose completions were all delivered. Returns the
+    /// Closes one retired queue that is idle and has delivered all its completions. Returns the
     /// closed queue.
     pub(crate) fn close_retired(&mut self, reactor: &Reactor) -> Option<VolumeId> {
         let is_idle = |id: VolumeId| {
@@ -191,7 +194,7 @@ impl Volumes {
             !volume.dirty && volume.queue.in_flight() == 0 && parked.all(|(other, _)| *other != id)
         };
         let place = self.retired.iter().position(|(id, _)| is_idle(*id))?;
-        // Drop the share last.
+        // `_share` is dropped last, at the end of this function.
         let (id, _share) = self.retired.swap_remove(place);
         self.close_one(reactor, id);
         self.free.push(id);
@@ -207,7 +210,7 @@ impl Volumes {
         reactor.remove_task(task);
     }
 
-    /// Closes every queue; none may have operations in flight.
+    /// Closes every queue. No queue may have operations in flight.
     pub(crate) fn close(&mut self, reactor: &Reactor) {
         for index in 0..self.volumes.len() {
             self.close_one(reactor, VolumeId(index));

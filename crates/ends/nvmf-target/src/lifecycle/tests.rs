@@ -1,8 +1,8 @@
-//! Every order of answers, wakes and ends, for every path.
+//! Tries every order of answers, wakes and ends, for every path.
 
 use super::*;
 
-/// Answers that are still to be tried: a depth-first search over all sequences of choices.
+/// A depth-first search over all sequences of choices.
 #[derive(Default)]
 struct Choices {
     taken: Vec<(usize, usize)>,
@@ -10,7 +10,7 @@ struct Choices {
 }
 
 impl Choices {
-    /// One of `count` possibilities.
+    /// Chooses one of `count` possibilities, and returns its index.
     fn choose(&mut self, count: usize) -> usize {
         if self.next == self.taken.len() {
             self.taken.push((0, count));
@@ -21,7 +21,7 @@ impl Choices {
         choice
     }
 
-    /// Moves to the next sequence; false after the last.
+    /// Moves to the next sequence. Returns false after the last one.
     fn advance(&mut self) -> bool {
         self.next = 0;
         while let Some((choice, count)) = self.taken.pop() {
@@ -34,15 +34,15 @@ impl Choices {
     }
 }
 
-/// Maximum number of waits of a command in one run, so that each run ends.
+/// The most waits of a command in one run. The limit ends every run.
 const WAITS: usize = 3;
 
-/// One command at gates whose answers are chosen.
+/// A command at gates whose answers the search chooses.
 struct Model<'a> {
     choices: &'a mut Choices,
     life: Lifecycle,
     passed: Vec<Gate>,
-    /// Paths that it has followed to their end.
+    /// The paths that the command has followed to their ends.
     followed: Vec<Path>,
     /// The gate that keeps the command.
     kept_at: Option<Gate>,
@@ -131,7 +131,7 @@ impl Gates for Model<'_> {
     }
 }
 
-/// One run: the command waits, is woken, asks anew, or is withdrawn, until it is over.
+/// Executes one run. The command waits, is woken, asks again, or is withdrawn, until it has ended.
 fn run(choices: &mut Choices, path: Path) {
     let mut model = Model::new(choices, path);
     admit(&mut model, SLOT);
@@ -140,13 +140,13 @@ fn run(choices: &mut Choices, path: Path) {
         assert_eq!(model.life.waits(), Some(gate), "withdrawal looks elsewhere");
         assert!(!model.borrows, "it waits with borrowed data");
         match model.choices.choose(3) {
-            // Limits have changed.
+            // The limits have changed.
             0 => admit(&mut model, SLOT),
             1 => {
                 model.passed.push(gate);
                 wake(&mut model, SLOT, gate);
             }
-            // An Abort, a removed namespace, or the end of its pair.
+            // The cause is an Abort, a removed namespace, or the end of the command's fused pair.
             _ => model.refuse(SLOT, Status::ABORT_REQUESTED),
         }
     }

@@ -1,9 +1,9 @@
-//! Abort: ends an I/O command that waits or has steps left. It does not interrupt operations at a
-//! namespace or data transfers.
+//! Abort: ends an I/O command that waits or has steps left. An Abort does not interrupt a data
+//! transfer or an operation at a namespace.
 //!
-//! The admin queue's core asks the I/O queue, which replies once the command has its response. So
-//! when a host sees the Abort complete, the aborted command's completion has arrived or is on its
-//! way.
+//! The admin queue's core sends a message to the I/O queue. The I/O queue replies once the command
+//! has its response. So when the Abort completes at the host, the completion of the aborted command
+//! has arrived or is on its way.
 
 use super::{Session, Work};
 use crate::context::Context;
@@ -18,14 +18,14 @@ use farblock_wire::Status;
 /// Pending Abort commands for this queue's commands.
 #[derive(Default)]
 pub(super) struct Aborts {
-    /// Abort commands that wait for a command's end.
+    /// Abort commands that wait until the command to abort has its response.
     waiting: Vec<(SlotId, Asking)>,
-    /// Abort commands to answer, and whether their command was aborted.
+    /// Abort commands that are ready for their responses, and whether the command was aborted.
     over: Vec<(Asking, bool)>,
 }
 
 impl Aborts {
-    /// Notes that a command gets its response.
+    /// Notes that the session sends a command's response.
     pub(super) fn ended(&mut self, slot: SlotId, status: Status) {
         if self.waiting.is_empty() {
             return;
@@ -35,7 +35,8 @@ impl Aborts {
         self.over.extend(ended.map(|(_, asking)| (asking, aborted)));
     }
 
-    /// Answers all Abort commands when the queue closes.
+    /// Makes all Abort commands ready for their responses when the queue closes. Nothing was
+    /// aborted.
     pub(super) fn close(&mut self) {
         self.over.extend(self.waiting.drain(..).map(|(_, asking)| (asking, false)));
     }
@@ -60,7 +61,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// The result of an Abort command of this admin queue.
+    /// Handles the result of an Abort command of this admin queue.
     pub(crate) fn heard_of_abort(&mut self, cx: &mut Context, slot: SlotId, aborted: bool) {
         let is_asking = matches!(self.request(slot).work, Work::Aborting);
         if is_asking && self.is_serving() {
@@ -70,7 +71,7 @@ impl<T: Transport> Session<T> {
     }
 
     pub(crate) fn abort(&mut self, cx: &mut Context, command: CommandId, asking: Asking) {
-        // Reads deferred within the round count as started.
+        // Execute deferred reads of the round first. They count as started.
         self.read_expected(cx, 0);
         match self.find(command).filter(|_| self.is_serving()) {
             Some(slot) => {
@@ -96,10 +97,10 @@ impl<T: Transport> Session<T> {
         let is_under_way = request.operations > 0;
         let is_begun = is_fused || request.awaited || !matches!(request.work, Work::Io(_));
         if is_begun || (is_under_way && !request.has_steps_left()) {
-            // The command is not aborted, and the Abort does not wait for its end.
+            // The command is not aborted, and the Abort completes without waiting for it.
             self.aborts.ended(slot, Status::SUCCESS);
         } else if is_under_way {
-            // The step under way ends, and no other follows.
+            // The step under way ends. No other step follows.
             if request.status.is_success() {
                 request.status = Status::ABORT_REQUESTED;
             }
@@ -109,7 +110,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Answers finished Abort commands, after the session has sent the responses of the aborted
+    /// Answers finished Abort commands. The session has already sent the responses of the aborted
     /// commands.
     pub(super) fn tell_of_aborts(&mut self, cx: &Context) {
         for (Asking { route, slot }, aborted) in self.aborts.over.drain(..) {

@@ -1,5 +1,6 @@
-//! Authentication on a queue: until its host has authenticated, the queue executes nothing else
-//! (Base 2.0c, "Authentication Send Command", "Authentication Receive Command").
+//! Authentication on a queue. Until the host has authenticated, the queue executes only
+//! authentication commands (Base 2.0c, "Authentication Send Command", "Authentication Receive
+//! Command").
 //!
 //! ```text
 //!   Connect (AUTHREQ: ATR)          good
@@ -30,11 +31,11 @@ use std::sync::Arc;
 pub(super) struct Authentication {
     host: String,
     subsystem: String,
-    /// The controller's protocol state; `None` while the authentication thread has it.
+    /// The controller's protocol state; `None` while the authentication thread has the state.
     machine: Option<Box<Controller>>,
-    /// Messages received while the queue was locked.
+    /// The number of messages received while the queue was locked.
     messages: u32,
-    /// Dropped with the session, so that the authentication thread skips its messages.
+    /// The session drops this when it closes, so that the authentication thread skips its messages.
     waits: Arc<()>,
 }
 
@@ -55,7 +56,8 @@ fn concerns(sqe: &Sqe) -> bool {
 }
 
 impl<T: Transport> Session<T> {
-    /// Prepares the authentication of a connected queue, which may establish a secure channel.
+    /// Prepares the authentication of a connected queue. `offer` describes the secure channel that
+    /// the authentication may establish.
     pub(super) fn prepare(&mut self, terms: Arc<ControllerTerms>, offer: Concatenation) {
         let (host, subsystem) = (terms.host_nqn.clone(), terms.subsystem_nqn.clone());
         let machine = Some(Box::new(Controller::new(terms).offering(offer)));
@@ -67,13 +69,14 @@ impl<T: Transport> Session<T> {
     pub(super) fn lock(&mut self, cx: &mut Context) {
         let queue = std::mem::replace(&mut self.queue, Queue::None);
         self.queue = Queue::Locked(Box::new(queue));
-        // One timeout for the whole exchange, data included.
+        // One timeout covers the whole exchange, including its data.
         self.arrivals.watched = true;
         cx.reactor.set_timer(self.task, Some(cx.now() + limits::AUTHENTICATION_TIMEOUT));
     }
 
-    /// Handles a successful authentication. If it generated a TLS key, the host continues on a new
-    /// connection with TLS and may do nothing else on this one (TP 8018).
+    /// Handles a successful authentication. If the exchange generated a TLS key, the host must
+    /// continue on a new connection with TLS. The host may do nothing else on this connection (TP
+    /// 8018).
     fn proved(&mut self, cx: &mut Context) {
         let Some(authentication) = &mut self.authentication else { return };
         let Some(machine) = &mut authentication.machine else { return };
@@ -104,7 +107,7 @@ impl<T: Transport> Session<T> {
         self.queue = *queue;
         if let Some(authentication) = &mut self.authentication {
             // This queue stays without TLS. So do not let a later authentication generate a TLS
-            // key, after which the queue would stay open.
+            // key: the queue would then stay open although the host must use TLS.
             let machine = authentication.machine.take();
             let without = |machine: Box<Controller>| machine.offering(Concatenation::NONE);
             authentication.machine = machine.map(without).map(Box::new);
@@ -124,7 +127,7 @@ impl<T: Transport> Session<T> {
         tracing::info!(peer = %self.peer, %host, "authenticated");
     }
 
-    /// Closes the queue, since another host has claimed the host's identifier during the
+    /// Closes the queue because the host may not use its host identifier, after a change during the
     /// authentication.
     fn is_not_its(&mut self, cx: &mut Context, reason: &str) {
         cx.notice(NoticeKind::Refused, self.peer.ip(), || {
@@ -163,7 +166,7 @@ impl<T: Transport> Session<T> {
     }
 
     /// Logs that a connection closes before its host has authenticated. A host without a secret
-    /// just hangs up, and the target would report nothing else about it.
+    /// just disconnects, and the target would log nothing else about it.
     pub(super) fn ends_unproved(&mut self, cx: &mut Context) {
         let Some(authentication) = &self.authentication else { return };
         let machine = authentication.machine.as_ref().filter(|_| self.is_locked());
@@ -193,8 +196,8 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Executes an authentication command, if the host may authenticate. On an unlocked queue, the
-    /// host authenticates again. Returns false for other commands.
+    /// Executes an authentication command, if the host may authenticate. On an unlocked queue, this
+    /// is a reauthentication. Returns false for all other commands.
     pub(super) fn authentication_command(
         &mut self,
         cx: &mut Context,
@@ -217,7 +220,7 @@ impl<T: Transport> Session<T> {
         true
     }
 
-    /// The protocol state; `None` while a message is being handled.
+    /// Returns the protocol state; `None` while the authentication thread handles a message.
     fn machine(&mut self) -> Option<&mut Box<Controller>> {
         self.authentication.as_mut()?.machine.as_mut()
     }
@@ -244,7 +247,7 @@ impl<T: Transport> Session<T> {
         self.pull_now(cx, slot, pointer)
     }
 
-    /// Passes an authentication message that has arrived to the authentication thread.
+    /// Passes a received authentication message to the authentication thread.
     pub(super) fn authenticate(&mut self, cx: &mut Context, slot: SlotId) {
         let message = self.request(slot).buffer.as_deref().unwrap_or(&[]).to_vec();
         let is_locked = self.is_locked();
@@ -252,14 +255,14 @@ impl<T: Transport> Session<T> {
         authentication.messages += u32::from(is_locked);
         let too_many = authentication.messages > limits::AUTHENTICATION_MESSAGES;
         let Some(mut machine) = authentication.machine.take().filter(|_| !too_many) else {
-            // Another message arrived between the command and its data, or the host has sent too
-            // many.
+            // Either another message arrived between the command and its data, or the host has sent
+            // too many messages.
             let status = Status::COMMAND_SEQUENCE_ERROR.with_dnr();
             self.respond_and_release(cx, slot, status, 0);
             self.close_after_sending(cx);
             return;
         };
-        // Use the current terms instead of those at Connect.
+        // Use the current terms. They may have changed since Connect.
         if let Some(terms) = cx.shared.authenticator.changed(&machine) {
             machine.set_terms(terms);
         }
@@ -272,7 +275,8 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Takes back the protocol state after the authentication thread has handled a message.
+    /// Stores the protocol state that the authentication thread returns after it has handled a
+    /// message.
     pub(crate) fn authenticated(
         &mut self,
         cx: &mut Context,
@@ -315,7 +319,7 @@ impl<T: Transport> Session<T> {
         self.list(cx);
     }
 
-    /// Executes an Authentication Receive command: sends the pending reply.
+    /// Executes an Authentication Receive command: sends the pending reply to the host.
     fn receive(
         &mut self,
         cx: &mut Context,

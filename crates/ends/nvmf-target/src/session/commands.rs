@@ -1,4 +1,4 @@
-//! Commands of an unconnected queue and of the admin queue.
+//! The commands of an unconnected queue and of the admin queue.
 
 use super::{IoQueue, Queue, Session, SessionState, Submission, Work};
 use crate::backings::Backings;
@@ -28,8 +28,8 @@ impl<T: Transport> Session<T> {
     pub(crate) fn command(&mut self, cx: &mut Context, slot: SlotId, sqe: Sqe) {
         self.submission.head = (self.submission.head + 1) % self.submission.depth;
         self.pending.commands += 1;
-        // The transport uses the lowest free slot, so that a queue takes memory only for the depth
-        // it uses.
+        // The transport uses the lowest free slot, so the memory of a queue grows only with the
+        // depth that the host uses.
         self.keep_slot(cx, slot);
         let began = cx.measures_latency.then(|| cx.now());
         *self.request(slot) = super::SessionRequest { sqe, began, ..super::SessionRequest::new() };
@@ -45,7 +45,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// The first command of a queue must be Connect.
+    /// Executes the first command of a queue, which must be Connect.
     fn first_command(&mut self, cx: &mut Context, slot: SlotId, sqe: &Sqe) {
         if sqe.opcode != AdminOpcode::FABRICS.0 || sqe.fctype() != FabricsCommandType::CONNECT.0 {
             self.respond(slot, Status::COMMAND_SEQUENCE_ERROR.with_dnr(), 0);
@@ -59,7 +59,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Transfers data without waiting for the release of other buffers: these data are small.
+    /// Transfers data without waiting until other buffers are released, since these data are small.
     pub(super) fn pull_now(
         &mut self,
         cx: &mut Context,
@@ -229,8 +229,8 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Sends a log page. It mostly consists of trailing zeroes, for which the shared zero buffer is
-    /// sent.
+    /// Sends a log page. Most of a page consists of trailing zeroes, which are sent from the shared
+    /// zero buffer.
     pub(super) fn push_page(&mut self, cx: &mut Context, slot: SlotId, page: &[u8], result: u64) {
         // Compare whole pieces, since a page may have a size of 1 MiB.
         const PIECE: usize = limits::BUFFER_BYTES_MIN;
@@ -258,7 +258,7 @@ impl<T: Transport> Session<T> {
         self.list(cx);
     }
 
-    /// Drops a held asynchronous event request that its host no longer expects.
+    /// Drops a held asynchronous event request. The host no longer expects a response.
     pub(crate) fn forget_held(&mut self, command: CommandId) {
         let Some(slot) = self.held_command(command) else { return };
         self.pending.held_commands -= 1;
@@ -276,8 +276,8 @@ impl<T: Transport> Session<T> {
         Some(SlotId(index as u16))
     }
 
-    /// A fabrics command on an I/O queue. Disconnect closes the queue gracefully; all others are
-    /// refused without a lock.
+    /// Handles a fabrics command on an I/O queue. Disconnect closes the queue gracefully. The queue
+    /// refuses all other fabrics commands without taking a lock.
     pub(super) fn io_fabrics_command(&mut self, cx: &mut Context, slot: SlotId, sqe: &Sqe) {
         if self.authentication_command(cx, slot, sqe) {
             return;
@@ -299,7 +299,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Sends the response of a Disconnect command once all other commands have theirs.
+    /// Sends the response of a Disconnect command once all other commands have their responses.
     pub(super) fn answer_disconnect(&mut self) {
         if let Some(slot) = self.pending.disconnect
             && self.pending.commands == 1

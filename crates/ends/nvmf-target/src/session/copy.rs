@@ -1,5 +1,5 @@
-//! Copy: each step reads and writes one part of a range via its own buffer; see [`super::turns`]
-//! for the turns of steps, and [`super::paced`] for their costs.
+//! Copy: each step copies one part of a range via its own buffer. [`super::turns`] describes the
+//! turns of steps, and [`super::paced`] their costs.
 //!
 //! ```text
 //!   ranges here --> its limits, its turn --> reads --> writes --> done
@@ -7,9 +7,9 @@
 //!                           +----------------------------+
 //! ```
 //!
-//! A step waits in the line of its source namespace, and is charged there until its write starts.
-//! Then it is charged to the destination. So when either namespace closes, its line has only
-//! charges of its own operations.
+//! A step waits in the line of its source namespace. The line is charged for the step until the
+//! step's write starts. From then on, the line of the destination namespace is charged. So when
+//! either namespace closes, its line has only the charges of its own operations.
 
 use super::{Queue, Session, Work};
 use crate::context::Context;
@@ -29,29 +29,29 @@ pub(super) struct Copying {
 }
 
 impl Copying {
-    /// Whether any part of a range has not been started.
+    /// Returns whether a part of a range has not been started.
     pub(super) fn has_more(&self) -> bool {
         self.ranges.has_more()
     }
 
-    /// Whether the step under way still reads, and changes nothing yet.
+    /// Returns whether the step under way still reads and has not changed anything.
     pub(super) fn is_reading(&self) -> bool {
         self.reading.is_some()
     }
 
-    /// The index of the first range that is not completely copied.
+    /// Returns the index of the first range that is not completely copied.
     pub(super) fn copied(&self) -> usize {
         self.ranges.copied()
     }
 
-    /// The namespaces still to read.
+    /// Returns the namespaces that the command still has to read.
     pub(super) fn sources(&self) -> impl Iterator<Item = NamespaceId> {
         self.ranges.sources().map(|source| source.namespace)
     }
 }
 
 impl<T: Transport> Session<T> {
-    /// Whether the host may use this form of Copy.
+    /// Checks whether the host may use this form of Copy.
     pub(super) fn check_copy(&self, plan: &CopyPlan) -> Result<(), Status> {
         match &self.queue {
             Queue::Io(queue) if plan.across && !queue.traffic.copies_across() => {
@@ -83,14 +83,16 @@ impl<T: Transport> Session<T> {
         self.request(slot).progress.copying.as_deref_mut()
     }
 
-    /// The part for the next step, before the namespaces' transfer limits apply.
+    /// Returns the part for the next step. The transfer limits of the namespaces are not applied
+    /// yet.
     fn next_part(&mut self, slot: SlotId) -> Option<CopyPart> {
         let Work::Io(IoCommand::Copy { plan, .. }) = self.request(slot).work else { return None };
         let block_size = self.namespace_info(plan.namespace)?.block_size;
         self.copying(slot)?.ranges.peek(limits::STEP_BYTES as u32 / block_size)
     }
 
-    /// The costs of the next step: the write at its destination, and the read at its source.
+    /// Returns the costs of the next step: its write at the destination, and its read at the
+    /// source.
     pub(super) fn copy_costs(&mut self, slot: SlotId) -> Option<(Cost, Cost)> {
         let part = self.next_part(slot)?;
         let block_size = self.namespace_info(part.namespace)?.block_size;
@@ -120,8 +122,8 @@ impl<T: Transport> Session<T> {
         Ok(())
     }
 
-    /// Handles the end of a command's operation. Returns true if it was a Copy's read, whose write
-    /// has now started.
+    /// Handles the end of a command's operation. Returns true if the operation was the read of a
+    /// Copy, and the write has now started.
     pub(super) fn writes_what_it_read(&mut self, cx: &mut Context, slot: SlotId) -> bool {
         let is_serving = self.is_serving();
         let request = self.request(slot);
@@ -151,7 +153,7 @@ impl<T: Transport> Session<T> {
     ) -> Result<(), Status> {
         let Work::Io(command) = self.request(slot).work else { unreachable!("it is a Copy") };
         self.check_access(slot)?;
-        // The namespaces may have been replaced or shrunk since the read.
+        // The namespaces may have been replaced or have shrunk since the read.
         self.check_part(part)?;
         let IoCommand::Copy { fua, .. } = command else { unreachable!("it is a Copy") };
         let volume = self.volume(cx, part.namespace)?;
@@ -171,7 +173,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Whether reservations let the host read a source namespace.
+    /// Checks whether reservations let the host read a source namespace.
     fn check_read_access(&self, namespace: NamespaceId) -> Result<(), Status> {
         self.limits.as_ref().map_or(Ok(()), |limits| limits.check_read(namespace))
     }

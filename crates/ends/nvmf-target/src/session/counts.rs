@@ -1,4 +1,4 @@
-//! I/O counters of a queue: every command counts once, at its response.
+//! The I/O counters of a queue. Every command counts once, when its response is sent.
 
 use super::{IoQueue, Queue, Session, Work};
 use crate::meter::{Answered, MeterKind, Wait};
@@ -10,15 +10,15 @@ use farblock_reactor::os;
 use farblock_wire::Status;
 
 impl IoQueue {
-    /// Whether to count for this namespace: it exists, or is the number for all. A host may send
-    /// any number.
+    /// Returns whether to count for this namespace: it exists, or `nsid` is the value for all
+    /// namespaces. A host may send any number, so other numbers get no meter.
     fn has_meter(&self, nsid: NamespaceId) -> bool {
         nsid == NamespaceId::ALL || self.meters.knows(nsid) || self.table.find(nsid).is_some()
     }
 }
 
 impl<T: Transport> Session<T> {
-    /// Counts a command of an I/O queue before its response.
+    /// Counts a command of an I/O queue before its response is sent.
     pub(super) fn count(&mut self, slot: SlotId, status: Status) {
         let Queue::Io(queue) = &mut self.queue else { return };
         let request = &self.requests[usize::from(slot.0)];
@@ -26,7 +26,7 @@ impl<T: Transport> Session<T> {
             Work::Io(IoCommand::Read { data, .. }) => (MeterKind::Read, data.length()),
             Work::Io(IoCommand::Write { data, .. }) => (MeterKind::Write, data.length()),
             Work::Io(_) | Work::Reserving { .. } => (MeterKind::Other, 0),
-            // The command was refused before it was parsed.
+            // The target refused the command before it parsed the command.
             Work::None if !status.is_success() => (MeterKind::Other, 0),
             _ => return,
         };

@@ -1,4 +1,4 @@
-//! Memory and data: admission of buffers, transfers, and responses.
+//! Memory and data: admission of buffers, data transfers, and responses.
 
 use super::trace::Step;
 use super::{Session, SessionRequest, SessionState, Submission, Work};
@@ -14,25 +14,26 @@ use farblock_reactor::{Buffer, copy_anywhere, os};
 use farblock_wire::{Cqe, Status};
 
 impl<T: Transport> Session<T> {
-    /// Whether to parse no more commands, which may bring data, until others have completed. False
-    /// while the host owes requested data, since commands wait for them.
+    /// Returns whether the session must stop parsing commands, which may bring data, until other
+    /// commands have completed. Returns false while the host still has to send requested data,
+    /// since commands wait for these data.
     pub(crate) fn holds_too_much(&self, cx: &Context) -> bool {
         !self.may_hold(cx, 0) && self.arrivals.asked_for == 0
     }
 
-    /// Lists this session again once buffers are released.
+    /// Queues this session to retry once buffers are released.
     pub(crate) fn park(&mut self, cx: &mut Context) {
         cx.park(self.route.key, &mut self.parked);
     }
 
-    /// Retries after buffers were released.
+    /// Lets this session retry after a release of buffers.
     pub(crate) fn unpark(&mut self, cx: &mut Context) {
         self.parked = false;
         self.list(cx);
     }
 
-    /// Charges the buffers of a command if the limits allow that. Returns false if the command must
-    /// wait.
+    /// Charges the buffers of a command if the memory limits allow this. Returns false if the
+    /// command must wait.
     pub(super) fn take_buffers(&mut self, cx: &mut Context, slot: SlotId, bytes: usize) -> bool {
         let fits = bytes == 0 || self.may_hold(cx, bytes);
         if fits {
@@ -53,13 +54,13 @@ impl<T: Transport> Session<T> {
         self.hold_besides(cx, bytes);
     }
 
-    /// Charges memory that belongs to no command.
+    /// Charges memory that does not belong to a command.
     pub(crate) fn hold_besides(&mut self, cx: &mut Context, bytes: usize) {
         self.held.bytes += bytes;
         cx.memory.hold(self.holder(), bytes);
     }
 
-    /// Releases memory charged by [`Self::hold_besides`].
+    /// Releases memory that [`Self::hold_besides`] has charged.
     pub(crate) fn release_besides(&mut self, cx: &mut Context, bytes: usize) {
         if bytes > 0 {
             self.held.bytes -= bytes;
@@ -71,7 +72,7 @@ impl<T: Transport> Session<T> {
         self.held.holder.expect("from the start to the end")
     }
 
-    /// Charges this connection's memory to its host, once Connect has named the host.
+    /// Charges this connection's memory to its host, after Connect has named the host.
     pub(super) fn hold_as(&mut self, cx: &mut Context, host: &str) {
         let bytes = self.held.bytes + self.held.kept_bytes;
         self.held.holder = Some(cx.memory.rename(self.holder(), host, bytes));
@@ -98,8 +99,8 @@ impl<T: Transport> Session<T> {
         self.transport.save_memory();
     }
 
-    /// If the host has kept a command or output of this connection waiting for too long: the bytes
-    /// held by all connections of the host, and by this one.
+    /// Returns the bytes held by all connections of the host, and by this connection. Returns
+    /// `None` unless the host has kept a command or output of this connection waiting for too long.
     pub(crate) fn overdue_bytes(&mut self, cx: &mut Context) -> Option<(usize, usize)> {
         let memory = &cx.memory;
         let is_overdue =
@@ -111,7 +112,7 @@ impl<T: Transport> Session<T> {
         (held && overdue).then(|| (memory.host_bytes(self.holder()), self.held.bytes))
     }
 
-    /// Closes the connection, since others need the memory that it holds.
+    /// Closes the connection, since other connections need its memory.
     pub(crate) fn evict(&mut self, cx: &mut Context, bytes: usize) {
         cx.shared.admissions.refused(Reason::Memory);
         cx.notice(NoticeKind::NoRoom, self.peer.ip(), || {
@@ -132,7 +133,8 @@ impl<T: Transport> Session<T> {
         cx.memory.leave(holder);
     }
 
-    /// Starts the transfer of a command's data into an admitted buffer.
+    /// Starts the transfer of a command's data into a buffer. The memory of the buffer is already
+    /// charged.
     pub(super) fn pull(
         &mut self,
         cx: &mut Context,
@@ -160,17 +162,17 @@ impl<T: Transport> Session<T> {
         Ok(())
     }
 
-    /// Bytes of data that a command transfers from the host.
+    /// Returns the number of bytes that a command transfers from the host.
     pub(crate) fn pulled_bytes(&mut self, slot: SlotId) -> usize {
         self.request(slot).pulled_bytes
     }
 
-    /// Whether a command's data were requested (R2T).
+    /// Returns whether the target requested the command's data (R2T).
     pub(crate) fn was_asked_for(&mut self, slot: SlotId) -> bool {
         self.request(slot).asked_for
     }
 
-    /// Response bytes that deferred reads of this round will add.
+    /// Returns the response bytes that the deferred reads of this round will add.
     pub(crate) fn coming_bytes(&self) -> usize {
         self.tick.bytes
     }
@@ -183,8 +185,8 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Notes that data arrived. In-capsule data do not count as progress while requested data are
-    /// missing.
+    /// Notes that data have arrived. While requested data are missing, in-capsule data do not count
+    /// as progress.
     pub(crate) fn note_data(&mut self, cx: &Context, slot: SlotId) {
         if self.arrivals.asked_for == 0 || self.request(slot).asked_for {
             self.note_progress(cx);
@@ -197,33 +199,33 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// The destination of pulled data. The buffer is taken when the data arrive instead of when
-    /// they are requested: mostly it is the buffer that the last command has just released, still
-    /// in the processor's cache.
+    /// Returns the destination buffer for a command's data. The session takes the buffer when the
+    /// data arrive instead of when it requests the data. The pool then mostly returns the buffer
+    /// that the last command has just released, which is still in the processor's cache.
     pub(crate) fn landing(&mut self, cx: &Context, slot: SlotId) -> &mut Buffer {
         let SessionRequest { buffer, pulled_bytes, .. } = self.request(slot);
         buffer.get_or_insert_with(|| cx.reactor.buffers().take(*pulled_bytes))
     }
 
-    /// Takes the buffer of [`Self::landing`] out of the session, for a direct receive.
+    /// Moves the buffer of [`Self::landing`] out of the session, for a direct receive.
     pub(crate) fn take_landing(&mut self, cx: &Context, slot: SlotId) -> Buffer {
         self.landing(cx, slot);
         self.request(slot).buffer.take().expect("taken just now")
     }
 
-    /// Puts the buffer of [`Self::take_landing`] back.
+    /// Moves the buffer of [`Self::take_landing`] back into the session.
     pub(crate) fn put_landing(&mut self, slot: SlotId, buffer: Buffer) {
         self.request(slot).buffer = Some(buffer);
     }
 
-    /// Copies a received part of a command's data into its buffer.
+    /// Copies a received part of a command's data into the command's buffer.
     pub(crate) fn land(&mut self, cx: &Context, slot: SlotId, offset: u32, bytes: &[u8]) {
         let buffer = self.landing(cx, slot);
         copy_anywhere(&mut buffer[offset as usize..][..bytes.len()], bytes);
     }
 
-    /// Notes that all data of a command have arrived: in its buffer, or in `whole`, the receive
-    /// buffer.
+    /// Notes that all data of a command have arrived. The data are in the command's buffer, or in
+    /// `whole`, which points into the receive buffer.
     pub(crate) fn pulled(
         &mut self,
         cx: &mut Context,
@@ -242,12 +244,12 @@ impl<T: Transport> Session<T> {
         }
         let status = self.request(slot).status;
         if !status.is_success() {
-            // Its namespace was removed or changed while its data arrived.
+            // The command's namespace was removed or changed while the data arrived.
             self.respond_and_release(cx, slot, status, 0);
             return;
         }
-        // A single I/O command may execute with its data in the receive buffer. A half of a pair
-        // needs its data later.
+        // A single I/O command may execute with its data in the receive buffer. A half of a fused
+        // pair needs its data later.
         let work = self.request(slot).work;
         let borrows = matches!(work, Work::Io(_)) && !self.request(slot).life.is_fused();
         let whole = match whole {
@@ -302,7 +304,7 @@ impl<T: Transport> Session<T> {
         self.release_besides(cx, held);
     }
 
-    /// Sends `length` bytes of data to the host, maybe in parts, and ends the command. The
+    /// Sends `length` bytes of data to the host, possibly in parts, and ends the command. The
     /// command's memory stays charged until the data are sent.
     pub(super) fn push(
         &mut self,
@@ -317,7 +319,7 @@ impl<T: Transport> Session<T> {
         self.transport.push(slot, length, parts, held, &cqe);
     }
 
-    /// Ends a command in this session; returns its response, which follows `bytes` of data.
+    /// Ends a command in this session. Returns the response, which follows `bytes` bytes of data.
     fn end_command(&mut self, slot: SlotId, status: Status, result: u64, bytes: u32) -> Cqe {
         self.trace(slot, Step::Answers(status, bytes));
         self.count(slot, status);
@@ -338,7 +340,7 @@ impl<T: Transport> Session<T> {
         Cqe::new(0, if flow_control { head } else { 0xffff }, status, result)
     }
 
-    /// Takes back a buffer of pushed data that were sent or dropped, and releases `held_bytes`.
+    /// Returns a buffer to the pool after its data were sent or dropped. Releases `held_bytes`.
     pub(crate) fn give_back(&mut self, cx: &mut Context, held_bytes: usize, buffer: Buffer) {
         self.release_besides(cx, held_bytes);
         cx.reactor.buffers().give(buffer);

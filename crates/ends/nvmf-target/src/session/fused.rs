@@ -1,5 +1,5 @@
 //! Fused Compare and Write: two adjacent commands of a queue. The write executes if the compare
-//! succeeds, and no other command changes the blocks in between.
+//! succeeds. No other command changes the blocks between the compare and the write.
 //!
 //! ```text
 //!   first --> both --> data here --> limits, fence --> in line --> claims --> compares --> writes
@@ -10,8 +10,8 @@
 //! ```
 //!
 //! Each half is an ordinary command with its own slot. An Abort, a removed namespace or a preempt
-//! ends one half alone; the session ends the other half at the end of the tick. A queue claims
-//! blocks for one pair at a time; see [`crate::claims`].
+//! can end one half alone. The session then ends the other half at the end of the tick. A queue
+//! claims blocks for one pair at a time; see [`crate::claims`].
 
 use super::trace::Step;
 use super::{Queue, Session, Work};
@@ -28,19 +28,19 @@ use farblock_proto::controller::{Fuse, IoCommand};
 use farblock_wire::{Sqe, Status};
 use std::sync::Arc;
 
-/// The queue's last command, if it was the first of a pair.
+/// The last command of the queue, if that command was the first half of a pair.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum First {
     Here(SlotId),
-    /// That command has failed already.
+    /// The first half has already failed.
     Failed,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// Waits for data, limits or an earlier queue.
+    /// The pair waits for data, for limits, or for the changes of a closed queue.
     Waiting,
-    /// Waits for its claim.
+    /// The pair waits for its claim.
     InLine,
     Comparing,
     Writing,
@@ -50,12 +50,12 @@ struct Pair {
     first: SlotId,
     second: SlotId,
     stage: Stage,
-    /// Whether the queue's claim is for this pair. The pair's slots do not identify it: once a half
-    /// has its response, the next pair may use its slot.
+    /// Whether the queue's claim belongs to this pair. The pair's slots do not identify the claim:
+    /// once a half has its response, the next pair may use its slot.
     has_claim: bool,
-    /// Whether the first and the second half have their responses.
+    /// For the first and the second half, whether the half has its response.
     ended: [bool; 2],
-    /// Whether a half has failed, so that the other must fail, too.
+    /// Whether a half has failed. The other half must then fail, too.
     broken: bool,
 }
 
@@ -65,12 +65,12 @@ impl Pair {
     }
 }
 
-/// Fused commands of a queue; allocated with the first pair.
+/// The fused commands of a queue. The queue allocates this with its first pair.
 #[derive(Default)]
 pub(super) struct Fused {
     last: Option<First>,
     pairs: Vec<Pair>,
-    /// The claim of the pair with `has_claim`.
+    /// The claim, which belongs to the pair with `has_claim`.
     claim: Option<Arc<Claim>>,
     /// Whether a half has ended since the last check.
     is_news: bool,
@@ -81,7 +81,7 @@ impl Fused {
         self.pairs.iter_mut().find(|pair| pair.has(slot))
     }
 
-    /// Notes that a command gets its response.
+    /// Notes that the session sends a command's response.
     pub(super) fn ended(&mut self, slot: SlotId, status: Status) {
         if self.last == Some(First::Here(slot)) {
             self.last = Some(First::Failed);
@@ -93,13 +93,13 @@ impl Fused {
         }
     }
 
-    /// Whether a half has ended, so that its other half must be checked.
+    /// Returns whether a half has ended, so that the other half must be checked.
     pub(super) fn is_news(&self) -> bool {
         self.is_news
     }
 
-    /// Whether it is too late to abort a command or remove its namespace, since its pair is being
-    /// executed.
+    /// Returns whether it is too late to abort a command or to remove its namespace, since the pair
+    /// is executing.
     pub(super) fn is_begun(&mut self, slot: SlotId) -> bool {
         let begun = |pair: &mut Pair| matches!(pair.stage, Stage::Comparing | Stage::Writing);
         self.pair_of(slot).is_some_and(begun)
@@ -107,8 +107,8 @@ impl Fused {
 }
 
 impl<T: Transport> Session<T> {
-    /// Pairs a new command with the last one. Returns its role, or `None` if the new command has
-    /// failed.
+    /// Pairs a new command with the last one. Returns the role of the new command, or `None` if it
+    /// has failed.
     pub(super) fn fuse(&mut self, cx: &mut Context, slot: SlotId, sqe: &Sqe) -> Option<Fuse> {
         let fuse = Fuse::of(sqe);
         if fuse == Fuse::Alone && self.fused.is_none() {
@@ -147,7 +147,7 @@ impl<T: Transport> Session<T> {
         Some(fuse)
     }
 
-    /// Ends a first command without a second, since no further command can follow.
+    /// Ends a first half that has no second half, since no further command can arrive.
     pub(super) fn expect_no_second(&mut self, cx: &mut Context) {
         let last = self.fused.as_mut().and_then(|fused| fused.last.take());
         if let Some(First::Here(alone)) = last {
@@ -177,7 +177,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Handles a half whose data have arrived. Once both halves have their data, the first
+    /// Handles a half whose data have arrived. Once both halves have their data, the first half
     /// continues for both.
     pub(super) fn meet_partner(&mut self, cx: &mut Context, slot: SlotId) -> Answer {
         let Some(fused) = &mut self.fused else { return Answer::Wait };
@@ -196,14 +196,14 @@ impl<T: Transport> Session<T> {
         Answer::Wait
     }
 
-    /// Lets a pair's first half wait for the pair's claim.
+    /// Makes the first half of a pair wait for the pair's claim.
     pub(super) fn line_up(&mut self, cx: &mut Context, first: SlotId) -> Answer {
         self.set_stage(first, Stage::InLine);
         self.claim_next(cx);
         Answer::Wait
     }
 
-    /// The second command of the slot's pair, or else the command itself.
+    /// Returns the second command of the slot's pair, or the command itself if it is not fused.
     pub(super) fn changing_command(&mut self, slot: SlotId) -> Option<IoCommand> {
         let pair = match self.request(slot).life.is_fused() {
             true => self.fused.as_mut().and_then(|fused| fused.pair_of(slot)),
@@ -223,7 +223,7 @@ impl<T: Transport> Session<T> {
         let pair = self.fused.as_mut()?.pair_of(slot)?;
         let second = pair.second;
         let Work::Io(write) = self.request(second).work else { return None };
-        // The block size is unused: these commands know their bytes.
+        // The block size is unused, since these commands contain their length in bytes.
         Some((Cost::of(&write, 0)?, Cost::of(compare, 0)?))
     }
 
@@ -238,7 +238,7 @@ impl<T: Transport> Session<T> {
         let Some(pair) = fused.pairs.iter_mut().find(waits) else { return };
         let Work::Io(write) = self.requests[usize::from(pair.second.0)].work else { return };
         let Some(Change { namespace, blocks }) = Change::of(&write) else { return };
-        // If the namespace is missing, the command is about to end.
+        // If the namespace is missing, the session is about to end the command.
         let Some(backing) = queue.backings.find(namespace) else { return };
         let place = (queue.subsystem, namespace);
         let claim = cx.shared.claim(self.route, backing.id, place, blocks);
@@ -246,7 +246,7 @@ impl<T: Transport> Session<T> {
         fused.claim = Some(claim);
     }
 
-    /// Gives up the claim of a pair that is over or will not start.
+    /// Gives up the claim of a pair that has ended or will not start.
     fn give_up_claim(&mut self, cx: &mut Context) {
         let Some(fused) = &mut self.fused else { return };
         if let Some(claim) = fused.claim.take() {
@@ -255,7 +255,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Starts the pair for which the claim is granted.
+    /// Starts the pair that now holds its claim.
     pub(crate) fn granted(&mut self, cx: &mut Context, claim: &Claim) {
         let Some(fused) = &mut self.fused else { return };
         if fused.claim.as_deref() != Some(claim) {
@@ -270,7 +270,7 @@ impl<T: Transport> Session<T> {
         self.list(cx);
     }
 
-    /// Reads the blocks that the first command compares, after the claim was granted.
+    /// Reads the blocks for the comparison of the first command. The pair holds its claim.
     pub(super) fn compare_fused(&mut self, cx: &mut Context, first: SlotId) -> Result<(), Status> {
         let Work::Io(IoCommand::Compare { namespace, lba, blocks, data, .. }) =
             self.request(first).work
@@ -304,8 +304,8 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Handles the end of a half's operation. Returns true if this has decided how the half
-    /// continues.
+    /// Handles the end of a half's operation. Returns true if this function has decided how the
+    /// half continues.
     pub(super) fn ends_half(&mut self, cx: &mut Context, slot: SlotId) -> bool {
         let Some(pair) = self.fused.as_mut().and_then(|fused| fused.pair_of(slot)) else {
             return false;
@@ -322,7 +322,8 @@ impl<T: Transport> Session<T> {
         true
     }
 
-    /// Handles the blocks read for the compare: the second command writes, or both fail.
+    /// Compares the blocks that were read. Then either the second command writes, or both commands
+    /// fail.
     fn compared(&mut self, cx: &mut Context, first: SlotId, second: SlotId) {
         let is_broken = |pair: &Pair| pair.broken || pair.ended[1];
         let pair = self.fused.as_mut().and_then(|fused| fused.pair_of(first));
@@ -357,7 +358,7 @@ impl<T: Transport> Session<T> {
         let volume = self.volume(cx, namespace)?;
         let pair = self.fused.as_mut().and_then(|fused| fused.pair_of(second));
         let first = pair.expect("it was compared for this").first;
-        // From here on, the write executes even if the connection closes.
+        // From this point on, the write executes even if the connection closes.
         self.respond_and_release(cx, first, Status::SUCCESS, 0);
         self.set_stage(second, Stage::Writing);
         let buffer = self.request(second).buffer.take().expect("pulled into a buffer");
@@ -369,7 +370,7 @@ impl<T: Transport> Session<T> {
         Ok(())
     }
 
-    /// Ends the other halves of failed pairs, and claims the blocks of the next pair.
+    /// Ends the remaining halves of failed pairs, and claims the blocks of the next pair.
     pub(super) fn settle_fused(&mut self, cx: &mut Context) {
         let Some(fused) = &mut self.fused else { return };
         fused.is_news = false;
@@ -392,10 +393,10 @@ impl<T: Transport> Session<T> {
         self.claim_next(cx);
     }
 
-    /// Drops the pairs that are not being executed when the connection closes.
+    /// Drops all pairs that are not executing when the connection closes.
     pub(super) fn close_fused(&mut self, cx: &mut Context) {
         let Some(fused) = &mut self.fused else { return };
-        // A pair whose comparison has failed writes nothing more.
+        // After a failed comparison, a pair writes nothing more.
         let is_begun = |pair: &Pair| match pair.stage {
             Stage::Comparing => !pair.broken,
             Stage::Writing => true,
@@ -408,9 +409,9 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Appends the commands under way that change the claimed blocks.
+    /// Appends to `under_way` the commands under way that change the claimed blocks.
     pub(crate) fn changing(&mut self, claim: &Claim, under_way: &mut Vec<UnderWay>) {
-        // The owner is known even after the queue has closed.
+        // The owner remains known after the queue has closed.
         let is_its = self.owner.as_ref().is_some_and(|owner| owner.subsystem == claim.subsystem);
         if !is_its || self.pending.operations == 0 {
             return;
@@ -418,7 +419,7 @@ impl<T: Transport> Session<T> {
         for (request, index) in self.requests.iter().zip(0..) {
             let Work::Io(command) = &request.work else { continue };
             let copying = request.progress.copying.as_ref();
-            // A Copy that still reads changes nothing yet; its write will be parked.
+            // A Copy that still reads has not changed anything. Its write will be parked.
             let only_reads = copying.is_some_and(|copying| copying.is_reading());
             let Some(change) = Change::of(command).filter(|_| !only_reads) else { continue };
             if request.operations > 0

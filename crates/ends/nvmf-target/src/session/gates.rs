@@ -15,18 +15,18 @@ use farblock_proto::ids::NamespaceId;
 use farblock_reactor::os;
 use farblock_wire::Status;
 
-/// A session while one of its commands asks gates.
+/// A session while one of its commands passes its gates.
 struct Keeper<'a, T> {
     session: &'a mut Session<T>,
     cx: &'a mut Context,
-    /// All of the command's data, in the receive buffer.
+    /// All data of the command, in the receive buffer.
     whole: Option<&'a [u8]>,
-    /// The namespace of a read that has waited for its round.
+    /// The namespace's queue for a read that has waited for its round.
     volume: Option<VolumeId>,
 }
 
 impl<T: Transport> Keeper<'_, T> {
-    /// Copies data from the receive buffer into the command's buffer.
+    /// Copies the command's data from the receive buffer into the command's buffer.
     fn land_borrowed(&mut self, slot: SlotId) {
         if let Some(bytes) = self.whole.take() {
             self.session.land(self.cx, slot, 0, bytes);
@@ -94,20 +94,21 @@ impl<T: Transport> Gates for Keeper<'_, T> {
 }
 
 impl<T: Transport> Session<T> {
-    /// Lets a command ask its next gate. A command that waits asks the same gate again.
+    /// Asks the gates of a command. If the command is waiting, its current gate is asked again.
     pub(super) fn admit(&mut self, cx: &mut Context, slot: SlotId) {
         let mut gates = Keeper { session: self, cx, whole: None, volume: None };
         lifecycle::admit(&mut gates, slot);
     }
 
-    /// Lets a command continue that has waited at `gate`.
+    /// Lets a command that has waited at `gate` continue.
     pub(super) fn wake(&mut self, cx: &mut Context, slot: SlotId, gate: Gate) {
         self.trace(slot, Step::Wakes(gate));
         let mut gates = Keeper { session: self, cx, whole: None, volume: None };
         lifecycle::wake(&mut gates, slot, gate);
     }
 
-    /// Notes that the data of a command have arrived, in its buffer or in `whole`.
+    /// Notes that the data of a command have arrived. The data are in the command's buffer or in
+    /// `whole`.
     pub(super) fn has_data(&mut self, cx: &mut Context, slot: SlotId, whole: Option<&[u8]>) {
         self.trace(slot, Step::Wakes(Gate::Data));
         let mut gates = Keeper { session: self, cx, whole, volume: None };
@@ -126,13 +127,13 @@ impl<T: Transport> Session<T> {
                     cx.in_place.leave(line, self.route.key);
                 }
             }
-            // [`Session::settle_fused`] handles both halves of a pair, and the transport a command
-            // that waits for data.
+            // [`Session::settle_fused`] handles both halves of a pair. The transport handles a
+            // command that waits for data.
             Gate::Access | Gate::Data | Gate::Partner | Gate::Claim => {}
         }
     }
 
-    /// Whether reservations allow a command to access its namespace.
+    /// Checks whether reservations allow a command to access its namespace.
     #[inline]
     pub(super) fn check_access(&mut self, slot: SlotId) -> Result<(), Status> {
         if self.limits.is_none() { Ok(()) } else { self.check_limits(slot) }
@@ -146,7 +147,7 @@ impl<T: Transport> Session<T> {
         let aborted = self.request(slot).status;
         let Some(limits) = &self.limits else { return Ok(()) };
         let Work::Io(command) = &self.requests[usize::from(slot.0)].work else { return Ok(()) };
-        // A command ended by a Preempt and Abort reports this status rather than the conflict.
+        // A command that a Preempt and Abort ended reports this status instead of the conflict.
         if !aborted.is_success() {
             return Err(aborted);
         }
@@ -156,12 +157,13 @@ impl<T: Transport> Session<T> {
         })
     }
 
-    /// Takes the buffers of a command, or lets it wait for them behind earlier commands.
+    /// Charges the buffers of a command, or makes the command wait for memory behind earlier
+    /// commands.
     fn take_memory(&mut self, cx: &mut Context, slot: SlotId) -> Answer {
         let bytes = self.buffer_bytes(slot);
         if !self.request(slot).life.path().may_wait_for_memory() {
             if !cx.memory.has_room(footprint(bytes)) {
-                // A retry succeeds once others have released memory.
+                // A retry succeeds once other commands have released memory.
                 return Answer::Refuse(Status::COMMAND_INTERRUPTED);
             }
             self.hold(cx, slot, bytes);
@@ -194,7 +196,8 @@ impl<T: Transport> Session<T> {
         self.pull(cx, slot, pointer).map_or_else(Answer::Refuse, |()| Answer::Wait)
     }
 
-    /// Asks the fence; for a fused pair, about its write. Removes the fence if no changes are left.
+    /// Asks the fence about a command; for a fused pair, about its write. Removes the fence if no
+    /// earlier changes are under way.
     fn ask_fence(&mut self, slot: SlotId) -> Answer {
         let Some(command) = self.changing_command(slot) else { return Answer::Pass };
         let Some(fence) = &mut self.fence else { return Answer::Pass };
@@ -208,7 +211,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Defers a read within the round, so that the namespace knows of it early.
+    /// Defers a read within the round, and announces it early to the namespace.
     fn join_round(&mut self, cx: &mut Context, slot: SlotId) -> Answer {
         let Work::Io(IoCommand::Read { namespace, lba, .. }) = self.request(slot).work else {
             unreachable!("only reads join a round")
@@ -224,7 +227,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Executes the oldest deferred reads until `left` remain.
+    /// Executes the oldest deferred reads, until `left` of them remain.
     pub(crate) fn read_expected(&mut self, cx: &mut Context, left: usize) {
         while self.waiting.for_a_moment.len() > left
             && let Some((slot, volume)) = self.waiting.for_a_moment.pop_front()
@@ -235,8 +238,8 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Lets a command wait for a turn in the line of its namespace. A Copy waits in the line of its
-    /// source.
+    /// Makes a command wait for a turn in the line of its namespace. A Copy waits in the line of
+    /// its source.
     fn wait_for_turn(&mut self, cx: &mut Context, slot: SlotId) -> Answer {
         let nsid = match &self.request(slot).progress.copying {
             Some(copying) => copying.sources().next().expect("a part is left"),

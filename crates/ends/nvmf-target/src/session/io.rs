@@ -1,4 +1,4 @@
-//! I/O commands: from the wire to block operations and back.
+//! I/O commands: parsing, block operations, and responses.
 
 use super::trace::Step;
 use super::{Queue, Session, SessionRequest, Work};
@@ -33,8 +33,8 @@ impl<T: Transport> Session<T> {
             Ok(command) if write_through => command.written_through(),
             Ok(command) => command,
             Err(status) => {
-                // Record one error per tick: the log needs the registry's lock, which a host that
-                // sends only bad commands must not occupy.
+                // Record one error per tick. The log needs the registry's lock, and a host that
+                // sends only bad commands must not occupy this lock.
                 if !std::mem::replace(&mut self.tick.logged_error, true) {
                     let (controller, queue) = (queue.controller, queue.id);
                     cx.shared.record_error(controller, queue, sqe, status);
@@ -62,7 +62,7 @@ impl<T: Transport> Session<T> {
         self.admit(cx, slot);
     }
 
-    /// Bytes of buffers that a command needs until its response.
+    /// Returns the bytes of buffers that a command needs until its response.
     pub(super) fn buffer_bytes(&mut self, slot: SlotId) -> usize {
         let Work::Io(command) = &self.request(slot).work else { return 0 };
         let bytes = match command {
@@ -75,8 +75,8 @@ impl<T: Transport> Session<T> {
         bytes as usize
     }
 
-    /// Submits an admitted command to its namespace. If further gates apply, returns their path
-    /// instead.
+    /// Submits an admitted command to its namespace. If the command must pass further gates first,
+    /// returns their path instead.
     pub(super) fn submit_io(
         &mut self,
         cx: &mut Context,
@@ -109,7 +109,7 @@ impl<T: Transport> Session<T> {
         Ok(None)
     }
 
-    /// Reads from `volume`; `None`: looks up the namespace's queue.
+    /// Reads from `volume`. If it is `None`, looks up the namespace's queue.
     pub(super) fn read(
         &mut self,
         cx: &mut Context,
@@ -133,7 +133,8 @@ impl<T: Transport> Session<T> {
         Ok(())
     }
 
-    /// Responds to a read that the namespace completed at once, with data or an error.
+    /// Responds to a read that the namespace completed at once. The response has the data or an
+    /// error.
     fn answer_borrowed(
         &mut self,
         cx: &mut Context,
@@ -150,8 +151,8 @@ impl<T: Transport> Session<T> {
         Ok(())
     }
 
-    /// Executes a write from the receive buffer and responds, if the namespace can write at once:
-    /// this saves a copy. Otherwise returns false.
+    /// Executes a write from the receive buffer and responds, if the namespace can write at once.
+    /// This saves a copy. Otherwise returns false.
     pub(super) fn write_inline(
         &mut self,
         cx: &mut Context,
@@ -200,7 +201,8 @@ impl<T: Transport> Session<T> {
             Queue::Io(queue) => Arc::clone(&queue.table),
             _ => return Err(Status::ABORTED_SQ_DELETION),
         };
-        // Open every queue before submitting anything, so that an error leaves no operation behind.
+        // Open every queue before the first submission, so that an error leaves no operation
+        // behind.
         let volumes: Result<Vec<_>, _> = table.iter().map(|(id, _)| self.volume(cx, id)).collect();
         let volumes = volumes?;
         if volumes.is_empty() {
@@ -272,7 +274,7 @@ impl<T: Transport> Session<T> {
         }
         if request.operations == 0 {
             if self.fused.is_some() && self.ends_half(cx, slot) {
-                // The other half of the pair continues, or both have ended.
+                // The other half of the pair continues, or both halves have ended.
             } else if self.writes_what_it_read(cx, slot) || self.ends_step(cx, slot) {
                 // The command continues, or waits for its next turn.
             } else if gone {
@@ -284,8 +286,8 @@ impl<T: Transport> Session<T> {
         self.list(cx);
     }
 
-    /// Records a failed flush, which concerns every host of the namespace: also the sender, if it
-    /// has disconnected and does not get the response.
+    /// Records a failed flush, which affects every host of the namespace. The sender is included if
+    /// it has disconnected and does not get the response.
     #[cold]
     fn note_loss(&mut self, slot: SlotId) {
         let Work::Io(IoCommand::Flush { .. }) = self.request(slot).work else { return };
@@ -297,13 +299,13 @@ impl<T: Transport> Session<T> {
         let told = queue.filter(|_| self.is_serving()).map(|queue| queue.host.as_str());
         match (losses, queue) {
             (Some(losses), _) => losses.add(told),
-            // A Flush of all namespaces: which of them failed is not known here.
+            // A Flush of all namespaces does not report which of them failed.
             (None, Some(queue)) => queue.backings.iter().for_each(|(_, it)| it.losses.add(told)),
             (None, None) => {}
         }
     }
 
-    /// Whether a successful flush must report another host's failed flush to this host.
+    /// Returns whether a successful flush must report another host's failed flush to this host.
     fn hears_of_loss(&mut self, slot: SlotId) -> bool {
         let losses = self.request(slot).losses.take();
         let Queue::Io(queue) = &self.queue else { return false };
@@ -316,7 +318,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Responds to a command whose block operations have all ended.
+    /// Responds to a command after all its block operations have ended.
     fn finish(&mut self, cx: &mut Context, slot: SlotId) {
         let request = self.request(slot);
         let status = request.status;
@@ -343,8 +345,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Handles a notice about an earlier queue: starts the commands that waited only for this
-    /// queue.
+    /// Handles the notice about a closed queue. Starts the commands that waited for no other queue.
     pub(crate) fn on_notice(&mut self, cx: &mut Context, news: EndingId) {
         let Some(fence) = &mut self.fence else { return };
         for (slot, _) in fence.on_notice(news) {
@@ -367,16 +368,16 @@ fn is_media_error(error: BlockError) -> bool {
     matches!(error, BlockError::ReadFailed | BlockError::WriteFailed)
 }
 
-/// Whether the error shows a fault of the storage; other errors are faults of the host's command.
+/// Returns whether the error is a fault of the storage instead of a fault of the host's command.
 fn is_trouble(error: BlockError) -> bool {
     use BlockError::{Conflict, Denied, Disconnected, NoResources, NoSpace, NotReady};
     let of_storage = matches!(error, NoSpace | Disconnected | NoResources | NotReady);
-    // A local store does not return Conflict or Denied. They mean that a remote target refuses this
-    // host.
+    // A local store does not return Conflict or Denied. With these errors, a remote target refuses
+    // this host.
     is_media_error(error) || of_storage || matches!(error, Conflict | Denied)
 }
 
-/// A command's namespace and action, for messages.
+/// Returns a command's namespace and a description of its action, for messages.
 fn describe(command: &IoCommand) -> (NamespaceId, String) {
     let blocks = |what: &str, lba: Lba, blocks: BlockCount| {
         let plural = if blocks.0 == 1 { "" } else { "s" };

@@ -1,5 +1,5 @@
-//! A session: one queue pair, from accept until the last buffer returns. The session handles
-//! commands, their data, responses and limits; its [`Transport`] carries commands, data and
+//! A session: one queue pair, from accept until the last buffer is returned. The session handles
+//! commands, their data, responses and limits. Its [`Transport`] carries commands, data and
 //! responses.
 //!
 //! ```text
@@ -61,22 +61,22 @@ use std::time::Instant;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum SessionState {
-    /// Waits for a Connect command that succeeds.
+    /// The session waits for a successful Connect command.
     Waiting,
-    /// Executes commands.
+    /// The session executes commands.
     Open,
-    /// Completes accepted commands, and accepts no new ones.
+    /// The session completes accepted commands, and accepts no new ones.
     Draining,
-    /// Only sends its remaining output.
+    /// The session only sends its remaining output.
     Closing,
-    /// Neither sends nor receives; the transport is closing.
+    /// The session neither sends nor receives, and its transport is closing.
     Closed,
     /// The transport has closed.
     Gone,
 }
 
 pub(crate) enum Queue {
-    /// There is none yet, or the queue has closed.
+    /// There is no queue yet, or the queue has closed.
     None,
     /// A queue whose host must authenticate first.
     Locked(Box<Queue>),
@@ -90,7 +90,7 @@ pub(crate) struct IoQueue {
     pub(crate) controller: ControllerId,
     pub(crate) id: QueueId,
     pub(crate) subsystem: SubsystemId,
-    /// The listener, which determines ANA states; see [`NamespaceTable::seen_from`].
+    /// The listener. It determines ANA states; see [`NamespaceTable::seen_from`].
     pub(crate) port: Option<PortId>,
     /// The host's name, for messages and visibility; see [`NamespaceTable::seen_by`].
     pub(crate) host: String,
@@ -98,46 +98,47 @@ pub(crate) struct IoQueue {
     pub(crate) backings: Arc<Backings>,
     /// The host's rate limits over all namespaces.
     pub(crate) pace: Option<Arc<Pace>>,
-    /// The core's queues into namespaces used so far.
+    /// The core's queues into the namespaces that this queue has used so far.
     pub(crate) volumes: ByNamespace<VolumeId>,
     pub(crate) meters: QueueMeters,
-    /// The session marks this when commands arrive, for the keep-alive timer.
+    /// The session marks this when commands arrive. The keep-alive timer reads the mark.
     pub(crate) traffic: Arc<Traffic>,
     is_traced: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Work {
-    /// No command, or a command that has its response.
+    /// The slot has no command, or its command has its response.
     None,
-    /// The Connect command, whose data are being transferred.
+    /// A Connect command whose data are being transferred.
     Connect,
-    /// An admin command, whose data are being transferred.
+    /// An admin command whose data are being transferred.
     Admin,
     /// An authentication message that is being transferred or handled.
     Authentication,
-    /// An asynchronous event request, held until an event occurs.
+    /// An asynchronous event request, which the session holds until an event occurs.
     Held,
     /// An I/O command.
     Io(IoCommand),
-    /// A reservation command that waits for the registry. A report returns up to `report_bytes`.
+    /// A reservation command that waits for the registry. The report of a Reservation Report has
+    /// `report_bytes` bytes.
     Reserving { report_bytes: usize },
-    /// An Abort command that waits for the answer of the queue with the command to abort.
+    /// An Abort command that waits for the reply of the queue that has the command to abort.
     Aborting,
 }
 
 struct SessionRequest {
     work: Work,
     sqe: Sqe,
-    /// When the command arrived, if latency is measured.
+    /// The time when the command arrived, if latency is measured.
     began: Option<Instant>,
-    /// Data from or for the host.
+    /// The data from or for the host.
     buffer: Option<Buffer>,
     /// The data that a Compare has read from its namespace.
     second: Option<Buffer>,
-    /// Bytes of data from the host.
+    /// The number of data bytes that the host transfers.
     pulled_bytes: usize,
-    /// Whether the host sends these data on request (R2T) instead of in the capsule.
+    /// Whether the target requests these data (R2T). Otherwise they arrive in the capsule.
     asked_for: bool,
     /// Whether some of these data are still missing.
     awaited: bool,
@@ -145,9 +146,9 @@ struct SessionRequest {
     epoch: u32,
     held_bytes: usize,
     operations: u32,
-    /// The first error, or success.
+    /// The status of the first failed operation, or success.
     status: Status,
-    /// The failed flushes of the namespace, if this is a Flush of one namespace.
+    /// The record of the namespace's failed flushes, if this is a Flush of a single namespace.
     losses: Option<Arc<Losses>>,
     life: Lifecycle,
     /// The progress of a command that executes in steps.
@@ -177,64 +178,64 @@ impl SessionRequest {
 }
 
 struct Submission {
-    /// The number of entries. A host may use one fewer, unless it disabled flow control.
+    /// The number of entries. A host may use one entry fewer, unless it disabled flow control.
     depth: u16,
     head: u16,
-    /// Whether responses carry the head (SQHD).
+    /// Whether responses contain the head of the submission queue (SQHD).
     flow_control: bool,
 }
 
-/// Data that the host still has to send, and the timer for them.
+/// The state of the data that the host still has to send, and of their timer.
 struct Arrivals {
     /// The number of requested transfers under way.
     asked_for: usize,
-    /// When data last arrived for a transfer that the timer watches.
+    /// The time when data last arrived for a transfer that the timer watches.
     last_data: Instant,
     /// Whether the timer is set.
     watched: bool,
 }
 
-/// Work that must end before the session can end.
+/// The work that must end before the session can end.
 #[derive(Default)]
 struct Pending {
-    /// Commands that have no response yet.
+    /// The number of commands that have no response yet.
     commands: usize,
-    /// Those of `commands` that are held asynchronous event requests. Draining does not wait for
+    /// The number of held asynchronous event requests among `commands`. Draining does not wait for
     /// them.
     held_commands: usize,
-    /// Block operations in flight over all slots.
+    /// The number of block operations in flight over all slots.
     operations: usize,
-    /// A Disconnect command. The session sends its response after all others.
+    /// A Disconnect command. The session sends its response after all other responses.
     disconnect: Option<SlotId>,
 }
 
 #[derive(Default)]
 struct Waiting {
     for_buffers: VecDeque<SlotId>,
-    /// Reads deferred within a round, for prefetching.
+    /// Reads that are deferred within a round, for prefetching.
     for_a_moment: VecDeque<(SlotId, VolumeId)>,
-    /// Since this time, unparsed input waits for the host's turn.
+    /// The time since which unparsed input waits for the host's turn.
     for_share: Option<Instant>,
 }
 
 /// The memory charged to this connection's holder.
 #[derive(Default)]
 struct Held {
-    /// For buffers.
+    /// The bytes of buffers.
     bytes: usize,
-    /// For slots: the number of slots is the peak of concurrent commands.
+    /// The bytes of slots. The number of slots is the peak number of concurrent commands.
     kept_bytes: usize,
-    /// The holder; set from the connection's start to its end.
+    /// The holder. It is set from the connection's start to its end.
     holder: Option<HolderId>,
 }
 
 #[derive(Default)]
 struct Tick {
-    /// Whether the core has listed this connection for the tick's end.
+    /// Whether the core has listed this connection for the end of the tick.
     listed: bool,
-    /// Whether a refused command was logged in this tick.
+    /// Whether the session has logged a refused command in this tick.
     logged_error: bool,
-    /// Bytes that the reads of this round will send.
+    /// The bytes that the reads of this round will send.
     bytes: usize,
 }
 
@@ -246,15 +247,16 @@ pub(crate) struct Session<T> {
     entrance: SocketAddr,
     state: SessionState,
     queue: Queue,
-    /// Only for hosts that must authenticate.
+    /// The state of the authentication. `None` if the host need not authenticate.
     authentication: Option<Box<authentication::Authentication>>,
-    /// The controller instance of the queue, even after the queue has closed.
+    /// The controller instance of the queue. It remains set after the queue has closed.
     instance: Option<Instance>,
-    /// Set while earlier queues of the host have changes under way.
+    /// Set while the host's earlier queues have changes under way.
     fence: Option<Box<Fence>>,
-    /// The subsystem and host of the queue, even after the queue has closed; `None` before Connect.
+    /// The subsystem and host of the queue. They remain set after the queue has closed. `None`
+    /// before Connect.
     owner: Option<Owner>,
-    /// Set while other hosts have reserved namespaces.
+    /// Set while reservations of other hosts restrict this host.
     limits: Option<Box<Limits>>,
     requests: Vec<SessionRequest>,
     submission: Submission,
@@ -262,7 +264,7 @@ pub(crate) struct Session<T> {
     waiting: Waiting,
     paced: paced::Paced,
     fused: Option<Box<fused::Fused>>,
-    /// Commands that wait for their turn to execute in place.
+    /// The commands that wait for their turn to execute in place.
     turns: turns::Turns,
     aborts: abort::Aborts,
     held: Held,
@@ -315,7 +317,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Starts receiving; always the first call.
+    /// Starts receiving. This is always the first call.
     pub(crate) fn start(&mut self, cx: &mut Context) {
         self.held.holder = Some(cx.memory.join(self.peer.ip()));
         cx.reactor
@@ -323,22 +325,23 @@ impl<T: Transport> Session<T> {
         T::start(self, cx);
     }
 
-    /// Whether the transport is gone and all operations have ended.
+    /// Returns whether the transport has closed and all operations have ended.
     pub(crate) fn is_gone(&self) -> bool {
         self.state == SessionState::Gone && self.pending.operations == 0
     }
 
-    /// Whether commands are executed and get responses.
+    /// Returns whether the session executes commands and sends responses.
     fn is_serving(&self) -> bool {
         matches!(self.state, SessionState::Open | SessionState::Draining)
     }
 
-    /// Whether the transport is closed or closing, so that no response can be sent.
+    /// Returns whether the transport is closed or closing, so that the session cannot send a
+    /// response.
     pub(crate) fn is_closed(&self) -> bool {
         matches!(self.state, SessionState::Closed | SessionState::Gone)
     }
 
-    /// The controller instance of the queue, even after the queue has closed.
+    /// Returns the controller instance of the queue, even after the queue has closed.
     pub(crate) fn instance(&self) -> Option<Instance> {
         self.instance
     }
@@ -351,7 +354,7 @@ impl<T: Transport> Session<T> {
         self.task
     }
 
-    /// Whether the host connected with TLS.
+    /// Returns whether the host connected with TLS.
     pub(crate) fn uses_tls(&self) -> bool {
         self.transport.peer().is_some()
     }
@@ -367,12 +370,12 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Whether it waits for a Connect command that succeeds.
+    /// Returns whether the session waits for a successful Connect command.
     pub(crate) fn is_waiting(&self) -> bool {
         self.state == SessionState::Waiting
     }
 
-    /// Whether the session still parses input.
+    /// Returns whether the session still parses input.
     pub(crate) fn takes_commands(&self) -> bool {
         matches!(self.state, SessionState::Waiting | SessionState::Open | SessionState::Draining)
     }
@@ -382,7 +385,8 @@ impl<T: Transport> Session<T> {
         cx.list(self.route.key, &mut self.tick.listed);
     }
 
-    /// Whether further input must wait for a later round, since the host has used up its allowance.
+    /// Returns whether further input must wait for a later round, since the host has used up its
+    /// allowance.
     #[inline]
     pub(crate) fn has_had_its_part(&self, cx: &mut Context) -> bool {
         cx.shares.is_shared() && self.share.is_some_and(|share| cx.shares.has_none_left(share))
@@ -403,7 +407,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Defers its input until its host's turn.
+    /// Defers the session's input until its host's turn.
     pub(crate) fn wait_for_share(&mut self, cx: &mut Context) {
         if let Some(share) = self.share
             && self.waiting.for_share.is_none()
@@ -417,7 +421,7 @@ impl<T: Transport> Session<T> {
         self.waiting.for_share.is_some()
     }
 
-    /// Resumes parsing input, since it is the host's turn.
+    /// Resumes parsing input. It is the host's turn.
     pub(crate) fn resume(&mut self, cx: &mut Context) {
         if let Some(since) = self.waiting.for_share.take() {
             let waited = cx.now().saturating_duration_since(since).as_nanos();
@@ -426,7 +430,7 @@ impl<T: Transport> Session<T> {
         T::resume(self, cx);
     }
 
-    /// Ends a tick in which all events were handled: sends, and continues or closes.
+    /// Ends a tick after all events were handled: sends the output, and continues or closes.
     pub(crate) fn finish_tick(&mut self, cx: &mut Context) {
         self.tick = Tick::default();
         if self.is_serving() {
@@ -449,8 +453,8 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Whether all accepted work is done. An admin queue is not drained while its controller has
-    /// I/O queues, since they would close with it.
+    /// Returns whether all accepted work is done. An admin queue is not drained while its
+    /// controller has I/O queues, since they would close with the admin queue.
     fn is_drained(&self, cx: &Context) -> bool {
         let idle = self.pending.commands <= self.pending.held_commands;
         match self.queue {
@@ -493,7 +497,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Closes the connection gracefully: completes accepted commands first.
+    /// Closes the connection gracefully: completes the accepted commands first.
     pub(crate) fn drain(&mut self, cx: &mut Context) {
         match self.state {
             SessionState::Open => {
@@ -509,7 +513,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Completes held asynchronous event requests, so that the host learns of the close.
+    /// Completes held asynchronous event requests, so that the host learns that the queue closes.
     fn answer_held_commands(&mut self) {
         for index in 0..self.requests.len() {
             let slot = SlotId(index as u16);
@@ -528,14 +532,14 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Closes at once by the target's decision. Does not log that the host left before it
-    /// authenticated.
+    /// Closes the connection at once, on a decision of the target. Does not log that the host
+    /// disconnected before it authenticated.
     pub(crate) fn end(&mut self, cx: &mut Context) {
         self.authentication = None;
         self.close(cx);
     }
 
-    /// Closes at once. Submitted operations continue, and their results are dropped.
+    /// Closes the connection at once. Submitted operations continue, and their results are dropped.
     pub(crate) fn close(&mut self, cx: &mut Context) {
         if self.is_closed() {
             return;
@@ -567,8 +571,8 @@ impl<T: Transport> Session<T> {
         if let Some((controller, queue)) = closed {
             cx.shared.queue_closed(controller, queue, self.route, self.changes_under_way());
         }
-        // Close last: the host's next queue is fenced only if the registry already knows that this
-        // one has closed.
+        // Close the transport last. The host may then connect its next queue, which is fenced only
+        // if the registry already knows that this queue has closed.
         self.transport.close(cx);
         self.list(cx);
     }
@@ -577,7 +581,7 @@ impl<T: Transport> Session<T> {
         self.close(cx);
         self.state = SessionState::Gone;
         T::abandon(self, cx);
-        // A namespace returns the other buffers when its operations end.
+        // A namespace returns the other buffers when their operations end.
         for index in 0..self.requests.len() {
             if self.requests[index].operations == 0 {
                 self.release(cx, SlotId(index as u16));

@@ -1,4 +1,4 @@
-//! A queue's namespaces, and the effects of their changes on its commands.
+//! The namespaces of a queue. Changes of namespaces also affect the queue's waiting commands.
 
 use super::{Queue, Session, Work};
 use crate::backings::Backings;
@@ -41,8 +41,8 @@ impl<T: Transport> Session<T> {
         Ok(volume)
     }
 
-    /// Applies a subsystem's new namespaces. Commands not yet submitted are checked again: they
-    /// must not exceed the new size, nor reach a new namespace under the old number.
+    /// Applies a subsystem's new namespaces. Checks all commands again that are not yet submitted.
+    /// A command must not exceed the new size, nor access a new namespace under the old number.
     pub(crate) fn set_namespaces(
         &mut self,
         cx: &mut Context,
@@ -51,12 +51,13 @@ impl<T: Transport> Session<T> {
         backings: &Arc<Backings>,
     ) {
         let Some(queue) = self.queue.io_mut() else { return };
-        // A queue that connected after the message was posted has the same or a newer table.
+        // A queue that connected after the message was posted already has this table or a newer
+        // one.
         let is_news = table.generation() > queue.table.generation();
         if queue.subsystem != subsystem || !is_news {
             return;
         }
-        // Submit deferred reads first: they count as started.
+        // Submit deferred reads first, since they count as started.
         self.read_expected(cx, 0);
         let Some(queue) = self.queue.io_mut() else { return };
         queue.table = table.seen_by(&queue.host).seen_from(queue.port);
@@ -84,7 +85,7 @@ impl<T: Transport> Session<T> {
         let Err(status) = self.judge(slot, &command, before) else { return };
         let request = self.request(slot);
         if is_under_way || request.awaited {
-            // The session sends the response when the step has ended, or the data have arrived.
+            // The session sends the response when the step has ended or the data have arrived.
             request.status = status;
             return;
         }
@@ -108,7 +109,7 @@ impl<T: Transport> Session<T> {
         }
         let again = IoCommand::parse(&sqe, &queue.table, T::REMOTE)?;
         debug_assert_eq!(again.data_from_host(), command.data_from_host());
-        // Check the remaining ranges again: they were checked against the old namespace.
+        // Check the remaining ranges again, since they were checked against the old namespace.
         let info = queue.table.find(NamespaceId(sqe.nsid.get()));
         info.map_or(Ok(()), |info| progress.ranges.check(info))
     }

@@ -1,5 +1,5 @@
-//! Commands that wait for the rate limits of their host or namespace. They wait before the target
-//! requests their data, so they hold no memory, except for in-capsule data.
+//! The commands that wait for the rate limits of their host or namespace. They wait before the
+//! target requests their data. So they hold no memory, except for in-capsule data.
 
 use super::{Queue, Session, Work};
 use crate::backings::Backings;
@@ -18,7 +18,7 @@ use std::time::Instant;
 #[derive(Clone, Copy)]
 struct Booking {
     cost: Cost,
-    /// The read cost of a Copy or fused pair, in addition to its write cost.
+    /// The read cost of a Copy or a fused pair, in addition to the write cost.
     read: Option<Cost>,
 }
 
@@ -28,20 +28,21 @@ impl Booking {
     }
 }
 
-/// Waiting commands of one kind (read or write) for one namespace, in order.
+/// The waiting commands of one kind (read or write) for one namespace, in order.
 struct Lane {
     /// The first command's booking. Its namespace and kind identify the lane.
     booked: Booking,
     start: Instant,
     /// The limit that determines `start`.
     by: Wait,
-    /// The time up to which the lane's waits are counted.
+    /// The time up to which the waits of the lane are counted.
     counted: Instant,
     slots: VecDeque<SlotId>,
 }
 
 impl Lane {
-    /// The time that all commands of the lane together waited since the last call, in nanoseconds.
+    /// Returns the time in nanoseconds that all commands of the lane together have waited since the
+    /// last call.
     fn waited(&mut self, now: Instant) -> u64 {
         let since = now.saturating_duration_since(self.counted).as_nanos();
         self.counted = self.counted.max(now);
@@ -55,7 +56,8 @@ pub(super) struct Paced {
 }
 
 impl<T: Transport> Session<T> {
-    /// Books a command in its budgets; it waits if it may not start yet or others wait before it.
+    /// Books a command in its budgets. The command waits if it may not start yet, or if other
+    /// commands of its lane wait before it.
     pub(super) fn pace_command(&mut self, cx: &mut Context, slot: SlotId) -> Answer {
         let Some(booking) = self.booking(slot) else { return Answer::Pass };
         let whose = |booking: Booking| (booking.cost.namespace, booking.cost.kind);
@@ -85,7 +87,7 @@ impl<T: Transport> Session<T> {
             return Some(Booking { cost, read: Some(read) });
         }
         if let IoCommand::Copy { .. } = command {
-            // A Copy books each step, once its ranges are known.
+            // A Copy books each step separately, once its ranges are known.
             let (cost, read) = self.copy_costs(slot)?;
             return Some(Booking { cost, read: Some(read) });
         }
@@ -94,7 +96,8 @@ impl<T: Transport> Session<T> {
         Some(Booking { cost, read: None })
     }
 
-    /// When a command may start and by which limit; `None`: no limit.
+    /// Returns when a command may start, and the limit that determines this time. `None`: no limit
+    /// applies.
     fn book(&self, booking: Booking, now: Instant) -> Option<(Instant, Wait)> {
         let starts = self.booked_with(booking).map(|(cost, pace, by)| (pace.book(cost, now), by));
         starts.max_by_key(|(start, _)| *start)
@@ -109,7 +112,7 @@ impl<T: Transport> Session<T> {
         booking.costs().flat_map(with)
     }
 
-    /// The budgets of a command for a namespace: those of the namespace and of the host.
+    /// Returns the budgets of a command: those of the namespace and of the host.
     fn paces(&self, namespace: NamespaceId) -> impl Iterator<Item = (&Pace, Wait)> {
         let host = match &self.queue {
             Queue::Io(queue) => queue.pace.as_deref(),
@@ -151,10 +154,10 @@ impl<T: Transport> Session<T> {
         if self.paced.lanes[index].slots.is_empty() {
             self.paced.lanes.remove(index);
         } else {
-            // The next command may be larger, so book it anew.
+            // The next command may be larger, so book again for that command.
             self.book_first(index, cx.now());
         }
-        // Another lane may wait for the same time.
+        // Set all deadlines again: another lane may have had the same start time.
         for lane in &self.paced.lanes {
             cx.deadlines.set(lane.start, self.route.key);
         }
@@ -169,7 +172,7 @@ impl<T: Transport> Session<T> {
         (lane.start, lane.by, lane.booked) = (start, by, booking.unwrap_or(lane.booked));
     }
 
-    /// Ends waiting commands that reservations now forbid, since they might wait for long.
+    /// Ends the waiting commands that reservations now forbid, since their wait may be long.
     pub(super) fn end_forbidden(&mut self, cx: &mut Context) {
         let slots = self.paced.lanes.iter().flat_map(|lane| &lane.slots);
         for slot in slots.copied().collect::<Vec<_>>() {
@@ -191,7 +194,7 @@ impl<T: Transport> Session<T> {
         self.give_back_booked();
     }
 
-    /// Returns the bookings of empty lanes.
+    /// Returns the bookings of empty lanes to their budgets.
     fn give_back_booked(&mut self) {
         let is_empty = |lane: &mut Lane| lane.slots.is_empty();
         let ended: Vec<_> = self.paced.lanes.extract_if(.., is_empty).collect();
@@ -209,7 +212,7 @@ impl<T: Transport> Session<T> {
         let mut free = Vec::new();
         for index in 0..self.paced.lanes.len() {
             if self.paced.lanes[index].start > now {
-                // The lane's deadline is still set.
+                // The deadline of this lane is still set.
                 continue;
             }
             self.count_lane(index, now);
@@ -228,8 +231,8 @@ impl<T: Transport> Session<T> {
         self.list(cx);
     }
 
-    /// Lets waiting commands whose limits have changed book again. Others keep their booking, since
-    /// a new one would start later.
+    /// Books waiting commands again if their limits have changed. All other commands keep their
+    /// booking, since a new booking would start later.
     pub(super) fn pace_again(&mut self, cx: &mut Context, before: &Backings) {
         self.count_lanes(cx.now());
         let Queue::Io(queue) = &self.queue else { return };
@@ -249,7 +252,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Cancels the part of a booking that is in unchanged budgets.
+    /// Returns the part of a booking that is in unchanged budgets.
     fn give_back_unchanged(&self, before: &Backings, booked: Cost) {
         let Queue::Io(queue) = &self.queue else { return };
         let ptr = |backings: &Backings| backings.pace_of(&queue.host).map(Arc::as_ptr);

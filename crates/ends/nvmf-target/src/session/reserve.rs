@@ -1,5 +1,5 @@
-//! Reservations: passes commands to the registry and its answers to hosts, and applies
-//! restrictions.
+//! Reservations on a queue: passes reservation commands to the registry, sends the registry's
+//! answers to hosts, and applies reservation changes.
 
 use super::{Queue, Session, Work};
 use crate::context::Context;
@@ -12,7 +12,7 @@ use farblock_reactor::os;
 use farblock_wire::Status;
 
 impl<T: Transport> Session<T> {
-    /// Submits a reservation command of an I/O queue, with its keys, to the registry.
+    /// Submits a reservation command of an I/O queue, with the command's keys, to the registry.
     pub(super) fn reserve(
         &mut self,
         cx: &mut Context,
@@ -76,7 +76,7 @@ impl<T: Transport> Session<T> {
     }
 
     /// Applies a reservation change to the host's rights. Commands that the change forbids or
-    /// aborts do not start; appends those under way to `under_way`.
+    /// aborts do not start. Appends such commands that are already under way to `under_way`.
     pub(crate) fn apply_access(
         &mut self,
         cx: &mut Context,
@@ -111,10 +111,11 @@ impl<T: Transport> Session<T> {
             if request.operations > 0 {
                 under_way.push((self.route.key, SlotId(index)));
             }
-            // An operation at the namespace runs to its end, but no further step follows.
+            // An operation at the namespace runs to its end. No further step follows.
             let has_more = request.operations == 0 || request.has_steps_left();
             if aborted && has_more && request.status.is_success() {
-                // Do Not Retry: the host is no longer registered, so a retry would get a conflict.
+                // Set Do Not Retry: the host is no longer registered, so a retry would get a
+                // conflict.
                 request.status = Status::ABORTED_PREEMPT.with_dnr();
             }
         }

@@ -1,5 +1,5 @@
-//! A log of each command of an I/O queue, for fault finding. Enabled by [`QUEUE`]`=trace` in
-//! `RUST_LOG`. A queue checks the log level once, when it connects.
+//! A log of each command of an I/O queue, for troubleshooting. [`QUEUE`]`=trace` in `RUST_LOG`
+//! enables it. A queue checks the log level once, when it connects.
 
 use super::{Queue, Session};
 use crate::lifecycle::Gate;
@@ -8,10 +8,10 @@ use farblock_proto::capsule::SlotId;
 use farblock_wire::Status;
 use tracing::{Level, enabled, trace};
 
-/// The name under which the log level is set.
+/// The log target of these messages, as set in `RUST_LOG`.
 pub(super) const QUEUE: &str = "farblock_target::queue";
 
-/// Whether new queues log their commands.
+/// Returns whether new queues log their commands.
 pub(super) fn is_wanted() -> bool {
     enabled!(target: QUEUE, Level::TRACE)
 }
@@ -19,23 +19,23 @@ pub(super) fn is_wanted() -> bool {
 /// An event in the life of a command.
 #[derive(Clone, Copy)]
 pub(super) enum Step<'a> {
-    /// Its capsule has been parsed.
+    /// The session has parsed the command's capsule.
     Arrives(&'a dyn Fn() -> String),
-    /// It waits at a gate.
+    /// The command waits at a gate.
     Waits(Gate),
-    /// The gate has woken it.
+    /// The gate has woken the command.
     Wakes(Gate),
-    /// The session submits an operation to the namespace: the first block, and the number of
-    /// blocks.
+    /// The session submits an operation to the namespace. The fields are the first block and the
+    /// number of blocks.
     Submits(u64, u32),
     /// The namespace executes the command at once.
     AtOnce,
-    /// It gets its response, after this many bytes of data.
+    /// The session sends the response, after this many bytes of data.
     Answers(Status, u32),
 }
 
 impl<T: Transport> Session<T> {
-    /// Logs a step of a command, if its queue is to be logged.
+    /// Logs a step of a command, if the queue logs its commands.
     #[inline]
     pub(super) fn trace(&self, slot: SlotId, step: Step<'_>) {
         if let Queue::Io(queue) = &self.queue

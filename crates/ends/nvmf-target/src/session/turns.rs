@@ -1,14 +1,15 @@
-//! Turns of Compare, Verify, Write Zeroes, deallocation and Copy commands. With these, a small
-//! capsule can make a namespace do much work, which the network does not pace.
+//! The turns of Compare, Verify, Write Zeroes, deallocation and Copy commands. With one of these
+//! commands, a small capsule can make a namespace do much work. The network does not pace this
+//! work.
 //!
-//! Verify, Copy and deallocation are cut into steps; a Compare or a Write Zeroes is one step. The
-//! connections of a core take turns to start a step. The core bounds the bytes charged for
-//! concurrent steps, and for the steps started in one tick. A step takes its buffers when it
-//! starts, so a waiting command holds no memory. Commands of closed connections start no further
+//! Verify, Copy and deallocation execute in several steps; a Compare or a Write Zeroes is a single
+//! step. The connections of a core take turns to start a step. The core bounds the bytes charged
+//! for concurrent steps, and for the steps started in one tick. A step takes its buffers when it
+//! starts, so a waiting command holds no memory. A command of a closed connection starts no further
 //! step.
 //!
-//! Each namespace has its own line, and may always have one step under way, so that a slow disk
-//! cannot stop other namespaces by using up this bound.
+//! Each namespace has its own line, and may always have one step under way. So a slow disk cannot
+//! stop other namespaces by using up the bound.
 
 use super::copy::Copying;
 use super::{Session, SessionRequest, Work};
@@ -24,31 +25,31 @@ use farblock_proto::ids::{BlockCount, Lba, NamespaceId};
 use farblock_wire::Status;
 use std::collections::VecDeque;
 
-/// Progress of a command that executes in steps.
+/// The progress of a command that executes in steps.
 #[derive(Default)]
 pub(super) struct Progress {
-    /// Blocks that a Verify has read, or is reading.
+    /// The number of blocks that a Verify has read or is reading.
     verified_blocks: u32,
     pub(super) ranges: DeallocateRanges,
     pub(super) copying: Option<Box<Copying>>,
-    /// The line in which the command waits or is charged.
+    /// The line in which the command waits, or which is charged for its step.
     line: Option<VolumeId>,
     step_bytes: usize,
 }
 
-/// A connection's commands that wait for their turn, by line.
+/// The commands of a connection that wait for their turn, by line.
 #[derive(Default)]
 pub(super) struct Turns {
     waiting: Vec<(VolumeId, VecDeque<SlotId>)>,
 }
 
 impl Turns {
-    /// Drops all waiting commands; returns their lines.
+    /// Drops all waiting commands. Returns their lines.
     pub(super) fn clear(&mut self) -> impl Iterator<Item = VolumeId> {
         self.waiting.drain(..).map(|(line, _)| line)
     }
 
-    /// Removes a waiting command. Returns its line if that is now empty.
+    /// Removes a waiting command. Returns the command's line if the line is now empty.
     pub(super) fn withdraw(&mut self, slot: SlotId) -> Option<VolumeId> {
         let place = self.waiting.iter().position(|(_, slots)| slots.contains(&slot))?;
         let slots = &mut self.waiting[place].1;
@@ -57,7 +58,8 @@ impl Turns {
         is_left.then(|| self.waiting.swap_remove(place).0)
     }
 
-    /// Appends a command to a line. Returns true if it is the connection's only command there.
+    /// Appends a command to a line. Returns true if it is now the connection's only command in that
+    /// line.
     fn push(&mut self, line: VolumeId, slot: SlotId) -> bool {
         if let Some((_, slots)) = self.waiting.iter_mut().find(|(other, _)| *other == line) {
             slots.push_back(slot);
@@ -67,7 +69,7 @@ impl Turns {
         true
     }
 
-    /// Takes the first command of a line; also returns whether more follow.
+    /// Takes the first command of a line. The returned flag tells whether more commands follow.
     fn pop(&mut self, line: VolumeId) -> Option<(SlotId, bool)> {
         let place = self.waiting.iter().position(|(other, _)| *other == line)?;
         let slots = &mut self.waiting[place].1;
@@ -94,7 +96,7 @@ impl SessionRequest {
 }
 
 impl<T: Transport> Session<T> {
-    /// Lets a command wait in a line, from which [`Self::schedule`] takes it.
+    /// Makes a command wait in a line, from which [`Self::schedule`] takes it.
     pub(super) fn wait_in_line(&mut self, cx: &mut Context, slot: SlotId, line: VolumeId) {
         self.request(slot).progress.line = Some(line);
         if self.turns.push(line, slot) {
@@ -143,7 +145,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Charges the step under way to another namespace's line.
+    /// Moves the charge for the step under way to another namespace's line.
     pub(super) fn move_step(&mut self, cx: &mut Context, slot: SlotId, volume: VolumeId) {
         let progress = &mut self.request(slot).progress;
         let line = progress.line.replace(volume).expect("it waited for its turn");
@@ -166,7 +168,7 @@ impl<T: Transport> Session<T> {
         let Some(line) = request.progress.line.filter(|_| step_bytes > 0) else { return false };
         cx.in_place.end(line, step_bytes);
         let goes_on = request.has_steps_left() && is_serving && request.status.is_success();
-        // Release the buffer: a waiting command holds no memory.
+        // Release the buffer, since a waiting command must hold no memory.
         let spent = request.buffer.take_if(|_| goes_on);
         spent.into_iter().for_each(|buffer| cx.reactor.buffers().give(buffer));
         if goes_on {

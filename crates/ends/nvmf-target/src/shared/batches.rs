@@ -1,7 +1,7 @@
-//! Changes of namespaces that reach the cores together.
+//! Batches: changes of namespaces that reach the cores together.
 //!
-//! Each list of a subsystem's namespaces is built and read in a time proportional to its length. So
-//! ten thousand changes, each with its own list, would take a hundred million steps.
+//! The time to build and read a list of a subsystem's namespaces is proportional to its length.
+//! With a separate list for each change, ten thousand changes would take a hundred million steps.
 
 use super::{Management, TargetShared};
 use crate::backings::{Backing, BackingId};
@@ -9,7 +9,7 @@ use crate::mailbox::Message;
 use crate::removal::{Removal, Share};
 use std::sync::mpsc;
 
-/// The open batches, and the stores to release at the end of the next one.
+/// The number of open batches, and the stores to release when the last of them ends.
 #[derive(Default)]
 pub(crate) struct Batches {
     open: usize,
@@ -17,7 +17,8 @@ pub(crate) struct Batches {
 }
 
 impl Batches {
-    /// Releases a store that was removed from the lists, once every core has its new list.
+    /// Schedules the release of a store that was removed from the lists, once every core has a new
+    /// list.
     pub(super) fn retire(&mut self, backing: Backing) -> Removal {
         let (share, shares) = mpsc::channel();
         self.retiring.push((backing.id, share));
@@ -36,22 +37,21 @@ impl TargetShared {
         self.act_after_batch(&mut management);
     }
 
-    /// Sends the cores all changes so far.
+    /// Sends the cores all changes that were made so far.
     pub(crate) fn send_changes(&self) {
         self.act(&mut self.lock());
     }
 
-    /// Executes the registry's actions, or leaves them to the end of the open batch. A host's
-    /// command may execute them sooner.
+    /// Executes the registry's actions, or delays them until the open batch ends. A host's command
+    /// may execute them earlier.
     pub(super) fn act_after_batch(&self, management: &mut Management) {
         if management.batches.open == 0 {
             self.act(management);
         }
     }
 
-    /// Lets every core close its queues into stores that were removed from the lists. Each core has
-    /// received its new lists before these messages, so no connection can reach the stores any
-    /// more.
+    /// Makes every core close its queues into the removed stores. Each core has received its new
+    /// lists before these messages, so no connection can access the stores any more.
     pub(super) fn retire_stores(&self, management: &mut Management) {
         for (backing, share) in management.batches.retiring.drain(..) {
             for mailbox in self.mailboxes() {

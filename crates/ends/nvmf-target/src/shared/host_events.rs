@@ -1,4 +1,4 @@
-//! Hosts that connect and disconnect, as reported to operators.
+//! Reports to operators which hosts connect and disconnect.
 
 use super::{Management, TargetShared};
 use crate::events::{Event, Visitor};
@@ -11,12 +11,13 @@ use std::net::IpAddr;
 #[derive(Clone, Copy)]
 pub(crate) struct Origin {
     pub(crate) address: IpAddr,
-    /// Whether the host's connection was reported, which happens after any required authentication.
+    /// Whether the target has reported the host's connection. It does so after any required
+    /// authentication.
     pub(crate) is_told: bool,
 }
 
 impl TargetShared {
-    /// Reports that the host of an admin queue may use its controller from now on.
+    /// Reports that the host of an admin queue may now use its controller.
     pub(crate) fn host_is_in(&self, controller: ControllerId) {
         let mut management = self.lock();
         if let Some(origin) = management.origins.get_mut(&controller)
@@ -30,7 +31,7 @@ impl TargetShared {
     }
 
     pub(super) fn host_is_out(&self, management: &mut Management, teardown: &Teardown) {
-        // A controller that its host has disabled stays connected.
+        // After a host has disabled its controller, the host stays connected.
         if teardown.reason == TeardownReason::Disabled {
             return;
         }
@@ -39,7 +40,8 @@ impl TargetShared {
         }
     }
 
-    /// Reports the event, and logs it unless there were many from this address.
+    /// Passes the event to the observer. Also logs it, unless there were many events from this
+    /// address.
     fn log_visit(&self, address: IpAddr, event: &Event) {
         if self.visits.say(NoticeKind::Visit, address, os::now(), || tracing::info!("{event}")) {
             // Core 0 runs the timers.
@@ -49,7 +51,7 @@ impl TargetShared {
     }
 }
 
-/// The event's description of a controller; `None` for discovery controllers, which are
+/// Returns the event's description of a controller. `None` for discovery controllers, which are
 /// short-lived.
 fn visitor(management: &Management, controller: ControllerId) -> Option<Visitor> {
     let address = management.origins.get(&controller)?.address;

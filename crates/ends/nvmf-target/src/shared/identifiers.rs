@@ -1,5 +1,5 @@
-//! Ownership of host identifiers: an identifier belongs to the host configured for it, else to the
-//! first host that authenticates with it.
+//! Ownership of host identifiers. An identifier belongs to the host that is configured for it. If
+//! there is no such host, the identifier belongs to the first host that authenticates with it.
 
 use super::{Denied, Management, TargetShared, Why};
 use crate::identity;
@@ -9,7 +9,7 @@ use farblock_wire::Status;
 use farblock_wire::fabrics::{ConnectData, ConnectInvalidParameter};
 
 impl TargetShared {
-    /// Checks that a host may use this identifier. An I/O queue must use the identifier of its
+    /// Checks that a host may use this host identifier. An I/O queue must use the identifier of its
     /// controller.
     pub(super) fn check_identifier(
         &self,
@@ -27,10 +27,9 @@ impl TargetShared {
         self.judge(management, subsystem, host, request.data.hostid).map_err(not_its_identifier)
     }
 
-    /// Gives the identifier to the host of this controller, which has authenticated.
+    /// Assigns the host identifier to the host of this controller, which has authenticated.
     ///
-    /// # Errors
-    /// One sentence, if another host has claimed the identifier meanwhile.
+    /// # Errors One sentence, if another host has claimed the identifier in the meantime.
     pub(crate) fn host_proved(&self, controller: ControllerId) -> Result<(), &'static str> {
         let mut management = self.lock();
         let Some(found) = management.registry.controller(controller) else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! Listeners added and removed while the target runs. Core 0 accepts on all of them.
+//! Adds and removes listeners while the target runs. Core 0 accepts connections on all listeners.
 
 use super::TargetShared;
 use crate::change_error::ChangeError;
@@ -16,16 +16,17 @@ use std::sync::mpsc;
 use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
-/// Current and initial listeners. The initial ones identify the target to hosts, see
+/// The current and the initial listeners. Hosts identify the target by the initial listeners; see
 /// [`origin`](crate::identity::origin).
 #[derive(Default)]
 pub(crate) struct Listening {
-    /// Locked while a listener is added or removed, which may block.
+    /// Locked while a listener is added or removed. The holder may block.
     all: Mutex<Vec<Listened>>,
-    /// The same listeners for cores, which must not wait for the lock of `all`.
+    /// The same listeners for the cores, which must not wait for the lock of `all`.
     entrances: Mutex<Vec<(SocketAddr, PortId)>>,
     first: OnceLock<Vec<SocketAddr>>,
-    /// Ports of removed listeners, with the time of removal: their sockets close a little later.
+    /// The ports of removed listeners and the times of removal. A socket closes some time after its
+    /// removal.
     given_up: Mutex<Vec<(u16, Instant)>>,
 }
 
@@ -50,25 +51,27 @@ impl Listening {
         let _ = self.first.set(addresses.to_vec());
     }
 
-    /// Whether this is an initial listener, or one removed and added again.
+    /// Returns whether the address is an initial one, even if its listener was removed and added
+    /// again.
     fn is_from_start(&self, address: SocketAddr) -> bool {
         self.first.get().is_some_and(|all| all.contains(&address))
     }
 
-    /// The listener that accepted a connection to `local`.
+    /// Returns the listener that accepted a connection to `local`.
     pub(crate) fn port_of(&self, local: SocketAddr) -> Option<PortId> {
         let entrances = self.entrances();
         entrances.iter().find(|(address, _)| is_entrance(*address, local)).map(|(_, port)| *port)
     }
 
-    /// The time to retry while a port is in use: a removed listener of this target may still use
-    /// it.
+    /// Returns how long to retry while a port is in use. If this target has recently removed a
+    /// listener on the port, its socket may still be open.
     pub(crate) fn patience(&self, port: u16) -> Duration {
         let is_ours = self.given_up().iter().any(|(given_up, _)| *given_up == port);
         if is_ours { limits::LISTEN_TIME } else { Duration::ZERO }
     }
 
-    /// Ports removed so recently that they may still be in use.
+    /// Returns the ports of listeners that were removed so recently that their sockets may still be
+    /// open.
     fn given_up(&self) -> MutexGuard<'_, Vec<(u16, Instant)>> {
         let mut all = self.given_up.lock().expect("no holder panics");
         all.retain(|(_, at)| os::elapsed(*at) < limits::LISTEN_TIME);
@@ -99,8 +102,8 @@ pub(crate) fn entry(port: PortId, address: SocketAddr) -> Listener {
     }
 }
 
-/// Checks that there is a TLS library if TLS is required: without one, the target would refuse
-/// every host.
+/// Checks that there is a TLS library if the policy requires TLS. Without a library, the target
+/// would refuse every host.
 fn has_library(policy: TlsPolicy) -> Result<(), ChangeError> {
     match policy {
         TlsPolicy::Required => farblock_tls::available().map_err(ChangeError::Tls),
@@ -134,7 +137,8 @@ impl TargetShared {
         Ok(())
     }
 
-    /// Sets which hosts must use TLS on a listener. If all must, connections without TLS close.
+    /// Sets which hosts must use TLS on a listener. If all hosts must, closes the connections
+    /// without TLS.
     pub(crate) fn set_tls(
         &self,
         address: SocketAddr,
@@ -183,7 +187,7 @@ impl TargetShared {
         self.listening.entrances().push((address, port));
         let (sender, receiver) = mpsc::channel();
         self.mailboxes()[0].post(Message::Listen(socket, address, sender));
-        // If the core has ended, its messages are dropped, so this fails.
+        // This fails if the core has ended: the core's messages are then dropped.
         let heard = os::recv(&receiver);
         let mut management = self.lock();
         match heard {
@@ -208,7 +212,7 @@ impl TargetShared {
         }
     }
 
-    /// Stops listening on `address`, and closes the connections accepted there.
+    /// Stops listening on `address`, and closes the connections that were accepted there.
     pub(crate) fn unlisten(&self, address: SocketAddr) -> Result<(), ChangeError> {
         let mut all = self.listening.all.lock().expect("no holder panics");
         let Some(index) = all.iter().position(|listened| listened.address == address) else {
@@ -234,11 +238,11 @@ impl TargetShared {
     }
 }
 
-/// Whether a connection to `local` was accepted by a listener on `address`. An accepted socket has
-/// its listener's address family: an IPv4 wildcard listener accepts no IPv6.
+/// Returns whether a listener on `address` accepted a connection to `local`. An accepted socket has
+/// its listener's address family: an IPv4 wildcard listener accepts no IPv6 connections.
 pub(crate) fn is_entrance(address: SocketAddr, local: SocketAddr) -> bool {
     let is_any = address.ip().is_unspecified() && address.is_ipv4() == local.is_ipv4();
-    // Two interfaces may have the same link-local address.
+    // Two interfaces may have the same link-local address, so compare the zones too.
     let zones = match (address, local) {
         (SocketAddr::V6(one), SocketAddr::V6(other)) => [one.scope_id(), other.scope_id()],
         _ => [0, 0],
@@ -253,7 +257,8 @@ pub(crate) fn is_entrance(address: SocketAddr, local: SocketAddr) -> bool {
 mod tests {
     use super::*;
 
-    /// Each listener has its own TLS policy, which must not apply to the other.
+    /// Listeners of different families have separate TLS policies. One policy must not apply to the
+    /// other listener's connections.
     #[test]
     fn every_address_of_one_family_has_nobody_of_the_other() {
         let at = |text: &str| text.parse::<SocketAddr>().expect("an address");
@@ -272,7 +277,7 @@ mod tests {
             ("[::1]:2", Some(3)),
             ("127.0.0.1:2", Some(4)),
             ("127.0.0.2:2", None),
-            // Via a socket for both families.
+            // An IPv4 connection to a socket that accepts both families.
             ("[::ffff:127.0.0.1]:3", Some(5)),
             ("127.0.0.1:4", None),
         ] {

@@ -1,4 +1,4 @@
-//! The shared namespaces, and changes to them while the target runs.
+//! The shared namespaces, and the changes to them while the target runs.
 
 use super::nesting::{contents, nest};
 use super::{Management, TargetShared};
@@ -22,17 +22,17 @@ use std::sync::atomic::Ordering;
 
 struct Exported {
     backing: Backing,
-    /// The store's properties, before the settings below apply.
+    /// The store's properties before the settings below apply.
     info: NamespaceInfo,
-    /// Its NGUID, if set.
+    /// The configured NGUID, if set.
     nguid: Option<[u8; 16]>,
-    /// Its EUI-64, if set.
+    /// The configured EUI-64, if set.
     eui64: Option<[u8; 8]>,
-    /// The number of shared blocks; `None`: all.
+    /// The number of shared blocks; `None`: all blocks.
     blocks: Option<u64>,
-    /// Whether it is write-protected, even if its store is writable.
+    /// Whether the namespace is write-protected, even if its store is writable.
     protected: bool,
-    /// The rate limits from which `backing.pace` was made.
+    /// The rate limits from which `backing.pace` was created.
     rates: Rates,
     /// The subscription to the namespace's reports of changes.
     watch: Option<Watch>,
@@ -47,7 +47,7 @@ impl Exported {
         new
     }
 
-    /// Applies new settings, except for `visible_to`, which the registry stores.
+    /// Applies new settings, except for `visible_to`. The registry stores `visible_to`.
     fn share(&mut self, sharing: &Sharing) {
         self.info.ana_group = sharing.ana_group;
         self.nguid = sharing.nguid;
@@ -57,7 +57,7 @@ impl Exported {
         self.limit(&sharing.rates);
     }
 
-    /// Sets rate limits. If they are equal to the present ones, does nothing and returns false: a
+    /// Sets rate limits. If they equal the present limits, does nothing and returns false, since a
     /// new pace would allow its whole burst again.
     fn limit(&mut self, rates: &Rates) -> bool {
         let is_new = self.rates != *rates;
@@ -68,7 +68,7 @@ impl Exported {
         is_new
     }
 
-    /// The namespace's settings, without `visible_to`.
+    /// Returns the namespace's settings, without `visible_to`.
     fn sharing(&self) -> Sharing {
         Sharing {
             ana_group: self.info.ana_group,
@@ -86,19 +86,20 @@ impl Exported {
     }
 }
 
-/// All shared namespaces. Changed only together with the registry.
+/// All shared namespaces. This changes only together with the registry.
 #[derive(Default)]
 pub(crate) struct Exports {
     subsystems: HashMap<SubsystemId, BTreeMap<NamespaceId, Exported>>,
-    /// Rate limits of hosts by name, and their consumption.
+    /// The rate limits of hosts by host name, and their consumption.
     hosts: HashMap<SubsystemId, BTreeMap<String, (Rates, HostTerms)>>,
-    /// Snapshots of subsystems that have not changed since. The queues of all hosts share one.
+    /// Snapshots of subsystems that have not changed since. The queues of all hosts share a
+    /// snapshot.
     snapshots: HashMap<SubsystemId, Arc<Backings>>,
     last_id: u64,
 }
 
 impl Exports {
-    /// Adds a namespace that is already in the registry.
+    /// Adds a namespace that the registry already contains.
     pub(crate) fn insert(
         &mut self,
         subsystem: SubsystemId,
@@ -153,7 +154,7 @@ impl Exports {
         snapshot
     }
 
-    /// Sets a host's rate limits. If they equal the present ones, does nothing and returns false.
+    /// Sets a host's rate limits. If they equal the present limits, does nothing and returns false.
     fn limit_host(&mut self, subsystem: SubsystemId, host: &str, rates: &Rates) -> bool {
         self.snapshots.remove(&subsystem);
         let hosts = self.hosts.entry(subsystem).or_default();
@@ -179,7 +180,7 @@ impl Exports {
         true
     }
 
-    /// Sets the rate limits of hosts before any host uses the subsystem.
+    /// Sets the rate limits of a subsystem's hosts. No host uses the subsystem yet.
     pub(crate) fn limit_hosts(&mut self, subsystem: SubsystemId, hosts: &BTreeMap<String, Rates>) {
         for (host, rates) in hosts {
             self.limit_host(subsystem, host, rates);
@@ -198,7 +199,7 @@ impl Exports {
             .collect()
     }
 
-    /// The stores of all subsystems, for the cores to open.
+    /// Returns the stores of all subsystems, for the cores to open.
     pub(crate) fn snapshots(&mut self) -> Vec<Arc<Backings>> {
         let subsystems: Vec<_> = self.subsystems.keys().copied().collect();
         subsystems.into_iter().map(|subsystem| self.snapshot(subsystem)).collect()
@@ -209,7 +210,7 @@ impl Exports {
     }
 }
 
-/// The registry's description of `export` as number `nsid` of `nqn`.
+/// Returns the registry's description of `export` as namespace `nsid` of subsystem `nqn`.
 pub(crate) fn describe(nqn: &str, nsid: NamespaceId, export: &Export) -> NamespaceInfo {
     let identity = identity::namespace(nqn, nsid.0, &export.identity);
     let info = NamespaceInfo {
@@ -237,16 +238,16 @@ fn with_geometry(info: NamespaceInfo, geometry: &Geometry) -> NamespaceInfo {
 
 /// Changes while the target runs; see [`Control`](crate::control::Control).
 impl TargetShared {
-    /// The stores of all subsystems, for the cores to open.
+    /// Returns the stores of all subsystems, for the cores to open.
     pub(crate) fn all_backings(&self) -> Vec<Arc<Backings>> {
         self.lock().exports.snapshots()
     }
 
-    /// Drops all namespaces and unread messages once the target has ended.
+    /// Drops all namespaces and unread messages after the target has ended.
     pub(crate) fn forget_exports(&self) {
         let exports = std::mem::take(&mut self.lock().exports);
-        // Without the lock: closing may take long, and a namespace that is reporting a change waits
-        // for the lock.
+        // Drop the exports without the lock. Closing a store may take long, and a namespace that
+        // reports a change waits for the lock.
         drop(exports);
         for mailbox in self.mailboxes() {
             mailbox.take();
@@ -258,7 +259,7 @@ impl TargetShared {
         keys.into_iter().for_each(|(subsystem, nsid)| self.watch_export(subsystem, nsid));
     }
 
-    /// Subscribes to a namespace's changes, and checks for changes since it was added.
+    /// Subscribes to a namespace's changes, and checks whether it has changed since it was added.
     fn watch_export(self: &Arc<Self>, subsystem: SubsystemId, nsid: NamespaceId) {
         let mut management = self.lock();
         let Ok(exported) = management.exports.find(subsystem, nsid) else { return };
@@ -288,7 +289,8 @@ impl TargetShared {
         self.act_after_batch(&mut management);
     }
 
-    /// Makes a change, which may remove a namespace, and applies its consequences.
+    /// Makes a change, which may remove a namespace. Then executes the actions that follow from the
+    /// change.
     fn change(
         &self,
         nqn: &str,
@@ -467,7 +469,7 @@ impl TargetShared {
             check_blocks(nsid, sharing.blocks, &info)?;
             let (before, offered) = (exported.offered(), sharing.of(info));
             let hosts = sharing.visible_to.clone();
-            // If hosts see the same properties, do not notify them.
+            // Do not notify hosts if they still see the same properties.
             let changed_too = match offered == before {
                 true => registry.set_visible_to(subsystem, nsid, hosts),
                 false => registry.replace_namespace_for(subsystem, nsid, offered, hosts),
@@ -539,7 +541,7 @@ impl TargetShared {
     }
 }
 
-/// Applies a change to a namespace; returns the event if hosts see a difference.
+/// Applies a change to a namespace. Returns the event if hosts see a difference.
 fn adjusted(
     management: &mut Management,
     subsystem: SubsystemId,
@@ -552,8 +554,8 @@ fn adjusted(
     Ok(Some(changed(nqn, nsid, &offered)))
 }
 
-/// Changes a namespace's settings and rereads its geometry. Notifies hosts if they see a
-/// difference, and returns the new properties then.
+/// Changes a namespace's settings and rereads its geometry. If hosts see a difference, notifies
+/// them and returns the new properties.
 fn adjust(
     management: &mut Management,
     subsystem: SubsystemId,
@@ -573,7 +575,7 @@ fn adjust(
     let offered = exported.offered();
     if offered != before {
         registry.replace_namespace(subsystem, nsid, offered).map_err(|error| {
-            // Undo the change: hosts keep the old properties.
+            // Undo the change, since hosts keep the old properties.
             exported.info = info;
             (exported.blocks, exported.protected) = (blocks, protected);
             ChangeError::Namespace(nsid, error)
@@ -583,7 +585,7 @@ fn adjust(
     Ok(None)
 }
 
-/// Nests an export as [`nest`] does; returns its remote contents.
+/// Nests an export with [`nest`]. Returns the UUIDs of its remote contents.
 fn nested(
     nsid: NamespaceId,
     export: &Export,

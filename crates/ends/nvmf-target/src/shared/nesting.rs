@@ -1,12 +1,12 @@
-//! Prevents a namespace from containing itself through sets of this or of other targets: its reads
-//! would never end.
+//! Prevents a namespace from containing itself, directly or through sets of this or other targets.
+//! Reads of such a namespace would never end.
 
 use farblock_block::Namespace;
 use farblock_proto::controller::ConfigError;
 use farblock_wire::contents::MAX_UUIDS;
 
-/// UUIDs of the remote namespaces of which a namespace consists, in order; at most as many as the
-/// target can report to hosts.
+/// Returns the UUIDs of the remote namespaces that make up a namespace, in order. Returns at most
+/// as many UUIDs as the target can report to hosts.
 pub(crate) fn contents(namespace: &dyn Namespace) -> Vec<[u8; 16]> {
     let parts = namespace.parts();
     let mut uuids: Vec<_> = parts.iter().flat_map(|part| part.contents()).collect();
@@ -16,11 +16,10 @@ pub(crate) fn contents(namespace: &dyn Namespace) -> Vec<[u8; 16]> {
     uuids
 }
 
-/// Tells a namespace's parts its UUID. From now on they refuse to connect to a namespace that
-/// contains this UUID. Returns the namespace's contents.
+/// Passes a namespace's UUID to its parts. From then on, the parts refuse to connect to a namespace
+/// that contains this UUID. Returns the namespace's contents.
 ///
-/// # Errors
-/// If it contains itself already.
+/// # Errors If the namespace already contains itself.
 pub(crate) fn nest(
     namespace: &dyn Namespace,
     uuid: [u8; 16],

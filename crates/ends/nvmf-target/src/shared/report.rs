@@ -1,4 +1,4 @@
-//! A running target's state for people and programs.
+//! Reports of a running target's state, for people and programs.
 
 use super::{Management, TargetShared};
 use crate::budget::Budget;
@@ -17,70 +17,70 @@ use std::time::Duration;
 pub struct Report {
     /// Listen addresses.
     pub addresses: Vec<SocketAddr>,
-    /// Time since the start.
+    /// The time since the target started.
     pub uptime: Duration,
-    /// Connections, including those that have not completed Connect.
+    /// The number of connections, including those that have not completed Connect.
     pub connections: usize,
     /// TLS policies by listen address.
     pub tls: BTreeMap<SocketAddr, TlsPolicy>,
-    /// The time that event loops poll before they sleep.
+    /// How long event loops poll before they sleep.
     pub polling: Polling,
-    /// Memory, cores and connections that the target may use.
+    /// The memory, cores and connections that the target may use.
     pub budget: Budget,
-    /// Its subsystems.
+    /// The target's subsystems.
     pub subsystems: Vec<SubsystemReport>,
-    /// The controllers of its hosts.
+    /// The controllers of the target's hosts.
     pub controllers: Vec<ControllerReport>,
 }
 
 /// A subsystem and its I/O counts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SubsystemReport {
-    /// Its name.
+    /// The subsystem's name.
     pub nqn: String,
-    /// Whether hosts that are not listed may connect.
+    /// Whether hosts outside the list of allowed hosts may connect.
     pub allow_any_host: bool,
-    /// The listed hosts.
+    /// The allowed hosts.
     pub hosts: Vec<String>,
-    /// Hosts that must authenticate, with the fingerprints of their valid secrets.
+    /// The hosts that must authenticate, with the fingerprints of their valid secrets.
     pub keys: BTreeMap<String, Vec<String>>,
-    /// Hosts that must use TLS.
+    /// The hosts that must use TLS.
     pub tls_hosts: Vec<String>,
     /// Commands, bytes and errors since the subsystem was added.
     pub counters: SmartCounters,
-    /// Its namespaces.
+    /// The subsystem's namespaces.
     pub namespaces: Vec<NamespaceReport>,
 }
 
 /// A namespace as hosts see it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NamespaceReport {
-    /// Its identifier.
+    /// The namespace's identifier.
     pub nsid: u32,
-    /// Bytes in a block.
+    /// The size of a block in bytes.
     pub block_size: u32,
-    /// Its capacity in blocks.
+    /// The namespace's capacity in blocks.
     pub blocks: u64,
-    /// Whether writes are refused.
+    /// Whether the target refuses writes.
     pub read_only: bool,
-    /// Its UUID.
+    /// The namespace's UUID.
     pub uuid: [u8; 16],
-    /// Its NGUID.
+    /// The namespace's NGUID.
     pub nguid: [u8; 16],
-    /// The age and text of its store's last error.
+    /// The age and text of the store's last error.
     pub last_failure: Option<(Duration, String)>,
-    /// The present fault of its store and how to repair it, if the store knows.
+    /// The present fault of the store and its remedy, if the store reports them.
     pub trouble: Option<String>,
-    /// Whether its storage can carry out operations at present.
+    /// Whether the storage can currently execute operations.
     pub availability: Availability,
 }
 
 /// A host's controller.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ControllerReport {
-    /// Its identifier.
+    /// The controller's identifier.
     pub id: u16,
-    /// The subsystem's name; `None` on a discovery controller.
+    /// The subsystem's name; `None` for a discovery controller.
     pub subsystem: Option<String>,
     /// The host's name.
     pub host_nqn: String,
@@ -88,13 +88,13 @@ pub struct ControllerReport {
     pub host_id: [u8; 16],
     /// The host's address.
     pub peer: Option<IpAddr>,
-    /// The local address of its connection.
+    /// The local address of the admin queue's connection.
     pub local: String,
-    /// Whether the host has enabled it.
+    /// Whether the host has enabled the controller.
     pub is_ready: bool,
-    /// Connected I/O queues.
+    /// The number of connected I/O queues.
     pub io_queues: usize,
-    /// Refused commands.
+    /// The number of refused commands.
     pub errors: u64,
 }
 

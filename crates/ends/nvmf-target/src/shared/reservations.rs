@@ -1,4 +1,5 @@
-//! Passes reservation commands to the registry, and its answers and changes to the cores.
+//! Passes reservation commands to the registry, and the registry's answers and changes to the
+//! cores.
 
 use super::TargetShared;
 use crate::mailbox::Message;
@@ -21,8 +22,8 @@ impl TargetShared {
 }
 
 impl TargetShared {
-    /// Submits a reservation command. Unless it fails at once, the answer arrives as
-    /// [`Message::Reserved`].
+    /// Submits a reservation command. The answer arrives as [`Message::Reserved`], unless the
+    /// command fails at once.
     pub(crate) fn reserve(
         &self,
         (route, slot): (Route, SlotId),
@@ -69,7 +70,8 @@ impl TargetShared {
         }
     }
 
-    /// Notes that a core has applied a change, and that the commands it forbids have ended there.
+    /// Notes that a core has applied a change, and that the commands that it forbids have ended
+    /// there.
     pub(crate) fn applied(&self, serial: u64) {
         let mut management = self.lock();
         let Some((left, subsystem, namespace)) = management.desk.spreading.get_mut(&serial) else {
@@ -84,7 +86,7 @@ impl TargetShared {
         }
     }
 
-    /// Queues a save of a namespace's reservations; false if the namespace has no store.
+    /// Queues a save of a namespace's reservations. Returns false if the namespace has no store.
     pub(crate) fn save(&self, key: (SubsystemId, NamespaceId), serial: u64, text: String) -> bool {
         self.keeper.post(key, serial, text)
     }

@@ -10,72 +10,73 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// A target's counters since it started. They never decrease; counters of removed objects
-/// disappear.
+/// A target's counters since its start. A counter never decreases, but the counters of removed
+/// objects disappear.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stats {
-    /// Time since the start, at which these counters were read.
+    /// The time from the target's start to this snapshot.
     pub uptime: Duration,
-    /// Whether command latency is measured.
+    /// Whether the target measures command latency.
     pub measures_latency: bool,
-    /// Connections, including those that have not completed Connect.
+    /// The number of connections, including those that have not completed Connect.
     pub connections: usize,
-    /// Accepted and refused connections.
+    /// Counters of accepted and refused connections.
     pub admissions: AdmissionCounts,
-    /// Changes of listeners' ANA states and of namespaces' ANA groups.
+    /// The number of changes of listeners' ANA states and of namespaces' ANA groups.
     pub ana_changes: u64,
-    /// Failed I/O commands, by Status Code Type and Status Code.
+    /// The number of failed I/O commands, by Status Code Type and Status Code.
     pub by_status: BTreeMap<u16, u64>,
-    /// All I/O.
+    /// The I/O of all hosts.
     pub total: IoCounts,
-    /// By core.
+    /// The counters by core.
     pub cores: Vec<CoreStats>,
-    /// By subsystem.
+    /// The counters by subsystem.
     pub subsystems: Vec<SubsystemStats>,
-    /// By host, including disconnected ones.
+    /// The counters by host, including disconnected hosts.
     pub hosts: Vec<HostStats>,
-    /// I/O of hosts that have no counters of their own, or whose counters a newer host has taken.
+    /// The I/O of hosts without their own counters, and of hosts whose counters a newer host has
+    /// taken.
     pub other_hosts: IoCounts,
 }
 
-/// Counters of a core.
+/// The counters of a core.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CoreStats {
-    /// Current connections.
+    /// The current number of connections.
     pub connections: usize,
-    /// Processor time of its thread, where the system reports that.
+    /// The processor time of the core's thread, where the system reports it.
     pub processor_time: Option<Duration>,
-    /// I/O of its connections.
+    /// The I/O of the core's connections.
     pub io: IoCounts,
 }
 
-/// Counters of a subsystem.
+/// The counters of a subsystem.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SubsystemStats {
-    /// Its name.
+    /// The subsystem's name.
     pub nqn: String,
-    /// All I/O, including removed namespaces.
+    /// All I/O of the subsystem, including removed namespaces.
     pub io: IoCounts,
-    /// By namespace.
+    /// The counters by namespace.
     pub namespaces: Vec<(NamespaceId, IoCounts)>,
-    /// For each of `namespaces`, in the same order: the cores whose open queues have used it.
+    /// The cores whose open queues have used each namespace, in the order of `namespaces`.
     pub used_on: Vec<Vec<usize>>,
 }
 
-/// Counters of a host.
+/// The counters of a host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HostStats {
-    /// Its name.
+    /// The host's name.
     pub nqn: String,
-    /// Current controllers.
+    /// The current number of controllers.
     pub controllers: usize,
-    /// Current I/O queues.
+    /// The current number of I/O queues.
     pub io_queues: usize,
-    /// All its I/O.
+    /// All I/O of the host.
     pub io: IoCounts,
 }
 
-/// The name of a status, by its Status Code Type and Status Code.
+/// Returns the name of a status, given by its Status Code Type and Status Code.
 #[must_use]
 pub fn status_name(code: u16) -> String {
     Status(code).to_string()

@@ -1,4 +1,4 @@
-//! Subsystems, hosts and referrals added and removed while the target runs.
+//! Adds and removes subsystems, hosts and referrals while the target runs.
 
 use super::{Management, TargetShared};
 use crate::change_error::ChangeError;
@@ -14,8 +14,8 @@ use farblock_proto::limits::IN_CAPSULE_BYTES;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Warns if two subsystems have the same serial number. This is allowed, but hosts distinguish
-/// disks by it.
+/// Warns if two subsystems have the same serial number. The target allows this, but hosts
+/// distinguish disks by their serial numbers.
 pub(crate) fn warn_of_same_serial(registry: &Registry, added: &SubsystemConfig) {
     let mut others = registry.subsystems().map(|(_, config)| config);
     if let Some(other) = others.find(|config| config.serial == added.serial) {
@@ -41,7 +41,7 @@ impl TargetShared {
         if config.flush_on_shutdown || config.in_capsule_bytes != IN_CAPSULE_BYTES {
             return Err(wrong(ConfigError::OutOfRange("flush_on_shutdown or in_capsule_bytes")));
         }
-        // Namespaces are added one by one, each with its store.
+        // The namespaces are added later one by one, each with its store.
         config.namespaces.clear();
         {
             let mut management = self.lock_running()?;
@@ -66,13 +66,13 @@ impl TargetShared {
         });
         self.end_batch();
         added.inspect_err(|_| {
-            // Ignore the removals: the stores close with the cores' queues.
+            // Ignore the returned removals. The stores close with the cores' queues.
             let _ = self.remove_subsystem(&nqn);
         })
     }
 
-    /// Hosts learn of the namespaces first, and of the subsystem's removal when their connections
-    /// close.
+    /// Hosts are notified of the removed namespaces first. When their connections close, they learn
+    /// that the subsystem is removed.
     pub(crate) fn remove_subsystem(&self, nqn: &str) -> Result<Vec<Removal>, ChangeError> {
         let namespaces: Vec<_> = {
             let management = self.lock_running()?;
@@ -84,7 +84,8 @@ impl TargetShared {
         let removals = namespaces.into_iter().map(|nsid| self.remove_namespace(nqn, nsid));
         let removals = removals.collect::<Result<Vec<_>, _>>();
         self.end_batch();
-        // An open batch of the caller's would keep the lists until there is no subsystem any more.
+        // Without this call, an open batch of the caller would delay the lists beyond the
+        // subsystem's removal.
         self.send_changes();
         let removals = removals?;
         let mut gone = None;
@@ -174,7 +175,7 @@ impl TargetShared {
         found.ok_or_else(|| ChangeError::NoSubsystem(nqn.to_owned()))
     }
 
-    /// Makes a change in the registry, and closes the connections that it disallows.
+    /// Makes a change in the registry, and closes the connections that the change no longer allows.
     fn change_registry(
         &self,
         nqn: &str,
