@@ -21,7 +21,7 @@ pub struct AdmissionCounts {
     pub accepted: u64,
     /// The number of refused connections and queues, by reason.
     pub refused: ByReason,
-    /// The number of protocol violations and data digest errors, by kind.
+    /// The number of protocol violations and digest errors, by kind.
     pub faults: ByReason,
     /// The number of queues whose host has authenticated.
     pub authenticated: u64,

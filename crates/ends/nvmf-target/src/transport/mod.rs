@@ -1,7 +1,7 @@
 //! The transport under a session.
 //!
-//! A [`Session`](crate::session::Session) handles commands, data and responses; a [`Transport`]
-//! carries them. The session does not know PDUs, and the transport does not know opcodes:
+//! A [`Session`](crate::session::Session) handles commands, data and responses. A [`Transport`]
+//! carries them. The session does not know PDUs, and the transport does not know opcodes.
 //!
 //! ```text
 //!   session                                     transport
@@ -15,7 +15,7 @@
 //!   gone()                                <---  it has ended
 //! ```
 //!
-//! The transport is a type parameter: no call is virtual.
+//! The transport is a type parameter of the session, so no call is virtual.
 
 #[cfg(test)]
 pub(crate) mod memory;
@@ -40,15 +40,15 @@ pub(crate) trait Transport: Sized {
     /// Handles an event of the session's task, except for timers.
     fn handle(session: &mut Session<Self>, cx: &mut Context, event: Event);
 
-    /// Ends a tick in which all events were handled: sends the output, and continues parsing that
-    /// waited for room.
+    /// Ends a tick after all events were handled. Sends the output. If parsing was waiting for
+    /// room, continues it.
     fn finish_tick(session: &mut Session<Self>, cx: &mut Context);
 
-    /// Parses deferred input, since it is the session's turn.
+    /// Parses deferred input. It is the session's turn.
     fn resume(session: &mut Session<Self>, cx: &mut Context);
 
-    /// Starts a command's data transfer. After this call has returned, calls [`Session::pulled`]
-    /// once the data have arrived.
+    /// Starts a command's data transfer. Once the data have arrived, the transport calls
+    /// [`Session::pulled`], but never before this call has returned.
     ///
     /// # Errors
     /// The status for the command.
@@ -59,11 +59,12 @@ pub(crate) trait Transport: Sized {
         pointer: DataPointer,
     ) -> Result<(), Status>;
 
-    /// Whether the input parsed so far ends within a command's data.
+    /// Returns whether the input parsed so far ends within a command's data.
     fn is_in_data(&self) -> bool;
 
-    /// Sends `length` bytes of data, maybe in parts, and ends the command with `cqe`. Returns each
-    /// buffer by [`Session::give_back`], and `held_bytes` with one of them.
+    /// Sends `length` bytes of data, possibly in parts, and ends the command with `cqe`. Later
+    /// returns each buffer with [`Session::give_back`]. One of these calls also returns
+    /// `held_bytes`.
     fn push(
         &mut self,
         slot: SlotId,
@@ -73,32 +74,32 @@ pub(crate) trait Transport: Sized {
         cqe: &Cqe,
     );
 
-    /// Sends a command's response `cqe`, and fills in the command identifier.
+    /// Sends a command's response `cqe`. The transport fills in the command identifier.
     fn respond(&mut self, slot: SlotId, cqe: &Cqe);
 
-    /// Drops a command that never gets a response.
+    /// Drops a command without sending a response.
     fn forget(&mut self, slot: SlotId);
 
-    /// Applies the depth and sizes of the queue, which has connected.
+    /// Applies the depth and sizes of the connected queue.
     fn connected(&mut self, connected: &Connected);
 
-    /// The owner of the host's TLS key, if any.
+    /// Returns the owner of the host's TLS key, if any.
     fn peer(&self) -> Option<&Named> {
         None
     }
 
-    /// The memory epoch in which the current send started; `None`: no send is in progress.
+    /// Returns the memory epoch in which the current send started. `None`: no send is in progress.
     fn sending_since(&self) -> Option<u32>;
 
     fn save_memory(&mut self);
 
-    /// Whether no output waits to be sent.
+    /// Returns whether no output waits to be sent.
     fn is_idle(&self) -> bool;
 
-    /// Closes the connection at once; [`Session::gone`] follows once it has closed.
+    /// Closes the connection at once. The transport calls [`Session::gone`] after the close.
     fn close(&mut self, cx: &mut Context);
 
-    /// Returns every buffer that is not in use by the reactor or a namespace. Called once, when the
-    /// session is gone.
+    /// Returns every buffer that is not in use by the reactor or a namespace. The session calls
+    /// this once, after the transport has closed.
     fn abandon(session: &mut Session<Self>, cx: &mut Context);
 }

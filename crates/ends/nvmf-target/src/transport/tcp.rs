@@ -1,5 +1,5 @@
-//! TCP: a stream of PDUs. One send carries all output of a tick; large payloads are received
-//! directly into their destination.
+//! The TCP transport: a stream of PDUs. One send carries all output of a tick. Large payloads are
+//! received directly into their destination.
 
 mod guard;
 
@@ -21,12 +21,12 @@ use farblock_reactor::{Buffer, Event, SendBatch, StreamId};
 use farblock_tls::Named;
 use farblock_wire::{Cqe, Status};
 
-/// Whether to receive the rest of a payload of this size directly.
+/// Returns whether to receive the rest of a payload directly, if it has `bytes` bytes.
 fn is_direct(bytes: u32) -> bool {
     bytes >= limits::DIRECT_RECEIVE_BYTES
 }
 
-/// Adapts a send batch to proto's output.
+/// Adapts a send batch to the output type of `farblock_proto`.
 struct Out<'a>(&'a mut SendBatch);
 
 impl Sink for Out<'_> {
@@ -35,7 +35,7 @@ impl Sink for Out<'_> {
     }
 }
 
-/// One connection's stream.
+/// The stream of one connection.
 pub(crate) struct Tcp {
     stream: StreamId,
     end: ControllerEnd,
@@ -44,22 +44,23 @@ pub(crate) struct Tcp {
     sending: bool,
     /// The memory epoch in which the current send started.
     sending_since: u32,
-    /// Bytes charged for the current send's headers and responses.
+    /// The bytes charged for the headers and responses of the current send.
     sending_bytes: usize,
     receiving: bool,
-    /// Bytes charged for TLS records of a payload that are received directly.
+    /// The bytes charged for TLS records of a payload that the reactor receives directly.
     receiving_bytes: usize,
     /// The number of requested payloads to receive directly.
     direct_pulls: usize,
-    /// Whether the last payload was received directly, so that the next one may be, too.
+    /// Whether the last payload was received directly. The next payload may then be direct, too.
     expects_direct: bool,
-    /// Whether the last payload was large, so that the next receive should have room for several.
+    /// Whether the last payload was large. The next receive should then have room for several
+    /// payloads.
     expects_large: bool,
-    /// A buffer of received bytes, and the offset of the first byte that is not parsed.
+    /// A buffer of received bytes, and the offset of its first unparsed byte.
     unread: Option<(Buffer, usize)>,
-    /// Bytes charged for `unread`.
+    /// The bytes charged for `unread`.
     unread_bytes: usize,
-    /// TLS, if used; see [`guard`].
+    /// The TLS state; `None` without TLS. See [`guard`].
     guard: Option<Box<Guard>>,
 }
 
@@ -84,13 +85,14 @@ impl Tcp {
         }
     }
 
-    /// Whether the output has room for more responses, besides `coming` bytes of deferred reads.
+    /// Returns whether the output has room for more responses. `coming` bytes of deferred reads
+    /// will be added as well.
     fn has_room(&self, coming: usize) -> bool {
         let answers_fit = !self.is_sending() || self.outbox.inline_bytes() <= limits::ANSWERS_BYTES;
         answers_fit && self.outbox.len() + coming <= limits::OUTBOX_BYTES
     }
 
-    /// Whether a send is in progress.
+    /// Returns whether a send is in progress.
     fn is_sending(&self) -> bool {
         self.sending || self.has_more()
     }
@@ -169,7 +171,7 @@ impl Transport for Tcp {
     ) {
         let mut held = held_bytes as u64;
         let mut left = length as usize;
-        // If the response has no result and no error, the SUCCESS flag replaces it.
+        // If the status is success and the result is zero, the SUCCESS flag replaces the response.
         let is_plain = cqe.status().is_success() && cqe.result() == 0;
         let part = if is_plain { PushPart::Final } else { PushPart::Last };
         let ended = self.end.push_header(slot, 0, length, part, &mut Out(&mut self.outbox));
@@ -182,7 +184,7 @@ impl Transport for Tcp {
             left = left.checked_sub(buffer.len()).expect("no more than was announced");
             self.outbox.payload(std::mem::take(&mut held), buffer, range);
         }
-        // Otherwise the host would take the next bytes for the missing ones.
+        // If data were missing, the host would take the next bytes for them.
         assert!(left == 0 && held == 0, "{left} of {length} bytes are missing, {held} held");
         if let Some(digest) = digest {
             self.outbox.bytes(&digest.finish());
@@ -265,8 +267,8 @@ impl Session<Tcp> {
         };
         let tcp = &mut self.transport;
         tcp.sending = true;
-        // Memory counts as held since the start of the whole batch, of which this may be a later
-        // portion.
+        // Memory counts as held since the start of the whole batch. This send may be a later
+        // portion of the batch.
         if !goes_on {
             tcp.sending_since = cx.memory.epoch();
         }
@@ -311,13 +313,13 @@ impl Session<Tcp> {
         self.arm_receive(cx);
     }
 
-    /// Parses received bytes as long as there is room for responses, and receives more.
+    /// Parses received bytes while there is room for responses. Then receives more bytes.
     fn process_unread(&mut self, cx: &mut Context) {
         if let Some((buffer, start)) = self.transport.unread.take() {
             let counted = std::mem::take(&mut self.transport.unread_bytes);
             let left = self.process(cx, &buffer[start..]);
             if left > 0 && self.takes_commands() && self.has_had_its_part(cx) {
-                // Keep the buffer instead of copying: the next round follows soon.
+                // Keep the buffer instead of copying its bytes, since the next round follows soon.
                 let start = buffer.len() - left;
                 self.transport.unread_bytes = footprint(buffer.len());
                 self.hold_besides(cx, self.transport.unread_bytes);
@@ -334,7 +336,7 @@ impl Session<Tcp> {
         self.arm_receive(cx);
     }
 
-    /// Moves unparsed bytes to a buffer of their size, and keeps it.
+    /// Moves unparsed bytes to a buffer of their size, and keeps that buffer.
     fn keep_unread(&mut self, cx: &mut Context, buffer: Buffer, start: usize) {
         let left = &buffer[start..];
         let bytes = if left.len() > limits::SMALL_RECEIVE_BYTES as usize {
@@ -354,13 +356,16 @@ impl Session<Tcp> {
         cx.reactor.buffers().give(buffer);
     }
 
-    /// Parses `input` until it is empty or too much output waits; returns the number of remaining
-    /// bytes. A payload that arrived complete is not copied before its end is parsed, which mostly
-    /// arrived with it.
+    /// Parses `input` until it is empty or too much output waits. Returns the number of remaining
+    /// bytes.
+    ///
+    /// If a payload is complete in `input`, this function delays copying it until it has parsed the
+    /// end of the payload. In most cases the end arrives together with the payload, so no copy is
+    /// needed.
     fn process(&mut self, cx: &mut Context, mut input: &[u8]) -> usize {
         let mut whole = None;
         self.note_arrival(cx);
-        // Without input, at most the end of a directly received transfer remains to be handled.
+        // Without input, only the end of a directly received transfer may remain to be handled.
         while self.takes_commands() && (input.is_empty() || self.may_take_more(cx)) {
             let tcp = &mut self.transport;
             let event = match tcp.end.next(&mut input, &mut Out(&mut tcp.outbox)) {
@@ -413,15 +418,15 @@ impl Session<Tcp> {
         input.len()
     }
 
-    /// Whether to continue parsing: there is room for responses, and the host's allowance is not
-    /// used up.
+    /// Returns whether to continue parsing: there is room for responses, and the host has allowance
+    /// left.
     #[inline]
     fn may_take_more(&self, cx: &mut Context) -> bool {
         let is_its_turn = !self.has_had_its_part(cx) || self.transport.end.is_in_data();
         self.transport.has_room(self.coming_bytes()) && is_its_turn
     }
 
-    /// Reports the host's fault in a C2HTermReq PDU, and closes the connection.
+    /// Reports the host's protocol error in a C2HTermReq PDU, and closes the connection.
     fn terminate(&mut self, cx: &mut Context, fault: &Fault) {
         cx.shared.admissions.fault(fault);
         cx.notice(NoticeKind::Fault, self.peer.ip(), || {
@@ -441,7 +446,7 @@ impl Session<Tcp> {
         self.close_after_sending(cx);
     }
 
-    /// Starts a receive, unless one is in progress or the session must wait.
+    /// Starts a receive, unless a receive is in progress or the session must wait.
     fn arm_receive(&mut self, cx: &mut Context) {
         let tcp = &self.transport;
         if !self.takes_commands() || tcp.receiving || tcp.unread.is_some() || !tcp.has_room(0) {
@@ -458,7 +463,7 @@ impl Session<Tcp> {
             && is_direct(left)
         {
             let buffer = self.take_landing(cx, slot);
-            // Receive a long transfer in parts, so that the timer sees its progress.
+            // Receive a long transfer in parts, so that the timer notices its progress.
             let left = left.min(limits::DIRECT_RECEIVE_MAX_BYTES);
             let range = offset as usize..(offset + left) as usize;
             self.transport.expects_direct = true;
@@ -493,17 +498,17 @@ impl Session<Tcp> {
 }
 
 impl Tcp {
-    /// Whether nothing is left to send.
+    /// Returns whether there is nothing left to send.
     fn is_silent(&self) -> bool {
         self.outbox.is_empty() && self.guard.as_ref().is_none_or(|guard| guard.is_silent())
     }
 
-    /// Receives the next bytes, of which `left` belong to a payload.
+    /// Receives the next bytes. `left` of these bytes belong to a payload.
     fn receive_next(&mut self, cx: &Context, left: u32) {
         let expects_large = std::mem::take(&mut self.expects_large);
         if std::mem::take(&mut self.expects_direct) || self.direct_pulls > 0 {
-            // Receive only a few headers beyond the payload, so that the next payload can be
-            // received directly, too.
+            // Beyond the payload, receive only a few headers, so that the next payload can also be
+            // received directly.
             cx.reactor.recv_at_most(self.stream, left + limits::HEADER_RECEIVE_BYTES);
         } else if cx.memory.is_pressed() {
             cx.reactor.recv_at_most(self.stream, limits::SMALL_RECEIVE_BYTES.max(left));

@@ -1,4 +1,4 @@
-//! Abort: waiting commands are aborted, submitted operations complete.
+//! Abort: the target aborts waiting commands, and submitted operations complete.
 
 use super::gate::Gate;
 use super::peer::{IDENTITY, NQN, Peer, place, target};
@@ -27,7 +27,7 @@ struct Stand {
     io: Peer,
 }
 
-/// A host of a disk that may hold operations of this kind.
+/// Returns a host and a target with a disk that can hold operations of this kind.
 fn stand(operation: Operation) -> Stand {
     let disk = Arc::new(Mem::new(BLOCK, u64::from(BLOCKS * BLOCK)).expect("a size"));
     let gate = Arc::new(Gate::of(operation, disk));
@@ -50,7 +50,7 @@ fn verify(blocks: u32) -> Command {
 }
 
 impl Stand {
-    /// Sends a command with this identifier, without waiting.
+    /// Sends a command with the identifier `cid`, without waiting for its response.
     fn send(&self, command: &Command, cid: u16, data: &[u8]) {
         let sqe = place(&self.io.wire, command, cid, data, true);
         self.io.wire.send(sqe, if sqe.dptr.is_in_capsule() { data } else { &[] });
@@ -61,14 +61,15 @@ impl Stand {
         self.send(&command::write(1, lba, 1, BLOCK, false), cid, &data);
     }
 
-    /// The result of aborting a command of the I/O queue.
+    /// Aborts a command of the I/O queue, and returns the result of the Abort.
     fn abort(&mut self, cid: u16) -> u64 {
         let answer = self.admin.run(&abort(1, cid), &[]);
         assert_eq!(answer.status, Status::SUCCESS);
         answer.result
     }
 
-    /// The result of aborting a read, which waits if it can be aborted.
+    /// Sends a read and aborts it. Returns the result of the Abort: [`ABORTED`] if the read was
+    /// waiting.
     fn abort_read(&mut self, cid: u16) -> u64 {
         self.send(&command::read(1, 0, 1, BLOCK), cid, &[]);
         self.send(&command::flush(1), cid + 1000, &[]);
@@ -101,8 +102,8 @@ fn what_waits_for_its_turn_is_aborted_and_what_is_read_is_not() {
     let mut stand = stand(Operation::Read);
     stand.gate.keep(usize::MAX);
     stand.send(&command::read(1, 0, 1, BLOCK), 100, &[]);
-    // The core starts at most the first step of each command, and no step of the last: there is no
-    // room for more.
+    // The core starts at most the first step of each Verify, and no step of the last Verify, since
+    // its byte limit is reached.
     (101..112).for_each(|cid| stand.send(&verify(BLOCKS - 1), cid, &[]));
     stand.until_kept(2);
     stand.is_heard();
@@ -123,7 +124,7 @@ fn a_command_of_several_steps_ends_with_its_step() {
     stand.gate.keep(1);
     stand.send(&verify(BLOCKS), 100, &[]);
     stand.until_kept(1);
-    // All outstanding aborts that the limit allows, and one more; none completes before the step
+    // Send as many Aborts as the limit allows, and one more. No Abort completes before the step
     // ends.
     let asked: Vec<_> =
         (0..ABORT_COMMANDS).map(|_| stand.admin.send(&abort(1, 100), &[], true)).collect();
@@ -137,7 +138,7 @@ fn a_command_of_several_steps_ends_with_its_step() {
         assert_eq!((answer.status, answer.result), (Status::SUCCESS, ABORTED));
     }
     assert_eq!(stand.gate.seen().len(), 1, "no other step was begun");
-    // The last step cannot be recalled.
+    // An Abort does not recall the last step.
     stand.gate.keep(1);
     stand.send(&verify(1), 101, &[]);
     stand.until_kept(1);
@@ -166,7 +167,7 @@ fn what_waits_for_a_limit_is_aborted_and_never_done() {
     assert_eq!(stand.gate.seen(), [100, 102]);
 }
 
-/// One byte per second, once the first command has passed.
+/// A limit of one write byte per second. The first command passes at once.
 const CRAWL: Rate = Rate { all: 0, reads: 0, writes: 1 };
 const BURST: Duration = Duration::from_nanos(1);
 
@@ -191,7 +192,7 @@ fn what_is_booked_for_an_aborted_command_is_not_the_next_ones() {
     let control = stand.target.control();
     let rates = Rates { bytes: CRAWL, burst: BURST, ..Rates::default() };
     control.set_rates(NQN, NamespaceId(1), &rates).expect("it is there");
-    // A large write uses the host's budget for minutes, small ones next to nothing.
+    // A large write uses the host's budget for minutes. Small writes use almost nothing.
     let bytes = Rate { all: 512, ..Rate::default() };
     let rates = Rates { bytes, burst: MAX_BURST, ..Rates::default() };
     control.set_host_rates(NQN, IDENTITY.hostnqn, &rates).expect("there is the subsystem");

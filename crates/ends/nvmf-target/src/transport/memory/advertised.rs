@@ -1,6 +1,6 @@
-//! Checks every claim of Identify and the log pages of supported features: each set bit works, and
-//! each clear bit is refused with the specified status. Each limit is tested at its value and one
-//! beyond.
+//! Checks every claim of Identify and of the log pages of supported features. Each set bit works.
+//! For each clear bit, the target refuses the command with the specified status. The tests try each
+//! limit at its value and one beyond.
 
 use super::gate::Gate;
 use super::peer::{IDENTITY, Peer, place, target};
@@ -23,9 +23,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const BLOCK: u32 = 512;
-/// More than DMRSL and MCL; no data are stored.
+/// The number of blocks, which exceeds DMRSL and MCL. The namespace stores no data.
 const BLOCKS: u64 = 1 << 28;
-/// The same namespace, read-only.
+/// The number of the same namespace, shared read-only.
 const READ_ONLY: u32 = 2;
 
 struct Stand {
@@ -79,7 +79,7 @@ fn code(status: Status) -> Status {
     Status(status.code())
 }
 
-/// An entry with only an opcode and a namespace, and the data it requires.
+/// Returns a command with only an opcode and a namespace, and the data that the command requires.
 fn bare(opcode: u8, nsid: u32) -> (Command, Vec<u8>) {
     let data = match DataDirection::of(opcode) {
         DataDirection::None => Data::None,
@@ -127,7 +127,7 @@ fn each_optional_command_works_or_is_no_opcode() {
         let expected = if oncs >> bit & 1 == 1 { Status::SUCCESS } else { Status::INVALID_OPCODE };
         assert_eq!(stand.io(command, data), expected, "ONCS bit {bit}");
     }
-    // Select, and Timestamp.
+    // Test the Select field and the Timestamp feature.
     let default = get_feature(FeatureId::ARBITRATION, FeatureSelect::DEFAULT, 0, 0);
     let timestamp = get_feature(FeatureId::TIMESTAMP, FeatureSelect::CURRENT, 0, 8);
     for (bit, command) in [(4, default), (6, timestamp)] {
@@ -214,7 +214,7 @@ fn each_log_page_and_each_identify_page_is_there_or_refused() {
         if known.contains(&cns) {
             expected = Status::SUCCESS;
         }
-        // CNS 0x1c returns this controller's command sets.
+        // CNS 0x1c with controller identifier 0xffff returns this controller's command sets.
         if cns == Cns::COMMAND_SETS.0 {
             let mut command = command::identify(Cns(cns), 0);
             let this = IdentifyParameters { cntid: 0xffff, ..IdentifyParameters::new(Cns(cns)) };
@@ -251,7 +251,7 @@ fn walk_features(stand: &mut Stand) {
     }
 }
 
-/// OAES names the notices that can be enabled. The lower bits are SMART warnings.
+/// OAES names the notices that the host can enable. Its lower bits are SMART warnings.
 fn walk_notices(stand: &mut Stand) {
     let oaes = stand.controller().oaes.get();
     for bit in 8..32 {
@@ -266,7 +266,7 @@ fn walk_notices(stand: &mut Stand) {
 fn each_feature_is_there_or_refused() {
     let mut stand = stand();
     walk_features(&mut stand);
-    // The host identifier has 128 bits (CTRATT bit 0), and not 64.
+    // The host identifier has 128 bits (CTRATT bit 0). The 64-bit form is refused.
     assert_eq!(stand.controller().ctratt.get(), 1 | 1 << 6);
     let short = get_feature(FeatureId::HOST_IDENTIFIER, FeatureSelect::CURRENT, 0, 8);
     assert_eq!(stand.admin(&short, &[]), Status::INVALID_FIELD);
@@ -288,7 +288,7 @@ fn each_form_of_a_command_works_or_is_refused() {
         let expected = if known { Status::SUCCESS } else { Status::INVALID_FIELD };
         assert_eq!(stand.io(&command, &data), expected, "OCFS bit {format}");
     }
-    // Only Compare and Write can be fused, of up to ACWU blocks.
+    // The controller fuses only Compare and Write, of up to ACWU blocks.
     assert_eq!(identify.fuses.get(), 1);
     let blocks = u32::from(identify.acwu_z.get()) + 1;
     for (blocks, expected) in [(blocks, Status::SUCCESS), (blocks + 1, Status::INVALID_FIELD)] {
@@ -306,10 +306,11 @@ fn each_form_of_a_command_works_or_is_refused() {
         let mut read = command::read(1, 0, 1, BLOCK);
         read.sqe.flags |= fuse;
         assert_eq!(stand.io(&read, &[]), Status::INVALID_FIELD, "fused");
-        // The next command is not its second.
+        // The next command does not become the second half of the refused command.
         assert_eq!(stand.io(&command::flush(1), &[]), Status::SUCCESS);
     }
-    // No metadata, no protection information (MC, DPC), one block format (NLBAF).
+    // The namespace has no metadata, no protection information (MC, DPC) and one block format
+    // (NLBAF).
     let namespace = stand.namespace(1);
     let nothing = (namespace.mc, namespace.dpc, namespace.nlbaf_z, namespace.flbas);
     assert_eq!(nothing, (0, 0, 0, 0));
@@ -321,7 +322,7 @@ fn each_form_of_a_command_works_or_is_refused() {
         protected.sqe.cdw12.set(1 << bit);
         assert_eq!(stand.io(&protected, &[]), Status::INVALID_PROTECTION_INFORMATION);
     }
-    // Only in-capsule and keyed descriptors, one per command (SGLS, MSDBD).
+    // The controller accepts only in-capsule and keyed descriptors, one per command (SGLS, MSDBD).
     assert_eq!((identify.sgls.get(), identify.msdbd), (1 | 1 << 2 | 1 << 20, 1));
     for (cid, id) in (500..).zip((0..=u8::MAX).filter(|id| ![0x01, 0x40, 0x4f].contains(id))) {
         let mut sqe = place(&stand.io.wire, &read, cid, &[], false);
@@ -330,10 +331,10 @@ fn each_form_of_a_command_works_or_is_refused() {
         let status = code(stand.io.answer(cid).expect("it is open").status);
         assert_eq!(status, Status::SGL_TYPE_INVALID, "descriptor {id:#x}");
     }
-    // All namespaces can be flushed at once (VWC bits 2:1).
+    // A Flush can address all namespaces at once (VWC bits 2:1).
     assert_eq!(identify.vwc, 0b111);
     assert_eq!(stand.io(&command::flush(u32::MAX), &[]), Status::SUCCESS);
-    // A queue can be disconnected (OFCS).
+    // A host can disconnect a single queue (OFCS).
     assert_eq!(identify.ofcs.get(), 1);
     let disconnect = Command::new(DisconnectCommand::new(0).to_sqe(), Data::None);
     assert_eq!(stand.io(&disconnect, &[]), Status::SUCCESS);
@@ -382,7 +383,7 @@ fn commands_may_be_as_large_as_is_said_and_no_larger() {
             assert_eq!(code(answer.status), expected, "MDTS, {blocks} blocks");
         }
     }
-    // The largest command is below VSL and WZSL for the smallest blocks.
+    // For the smallest blocks, the largest command equals VSL and WZSL.
     for (opcode, limit) in [(NvmOpcode::VERIFY, limits.vsl), (NvmOpcode::WRITE_ZEROES, limits.wzsl)]
     {
         assert_eq!((4096u64 << limit) / u64::from(BLOCK), 1 << 16);
@@ -414,7 +415,7 @@ fn commands_may_be_as_large_as_is_said_and_no_larger() {
 fn there_may_be_as_many_as_is_said_and_no_more() {
     let mut stand = stand();
     let identify = stand.controller();
-    // NN is the largest valid namespace number, used or not.
+    // NN is the largest valid namespace number, whether or not the number is in use.
     let nn = identify.nn.get();
     assert_eq!(identify.mnan.get(), nn);
     assert_eq!(stand.admin(&command::identify_namespace(nn), &[]), Status::SUCCESS);
@@ -438,7 +439,7 @@ fn there_may_be_as_many_as_is_said_and_no_more() {
     hold_events(&mut stand);
 }
 
-/// AERL limits the outstanding event requests; a further request fails.
+/// AERL limits the outstanding event requests. A further request fails.
 fn hold_events(stand: &mut Stand) {
     let held = u16::from(stand.controller().aerl_z) + 1;
     let event = |cid: u16| Sqe { cid: cid.into(), ..command::async_event_request().sqe };
@@ -454,7 +455,8 @@ fn hold_events(stand: &mut Stand) {
 }
 
 /// IOCCSZ and IORCSZ are the sizes of an I/O queue's capsules and responses, in units of 16 bytes.
-/// A larger capsule ends its connection, as on TCP: the next one could not be found.
+/// As on TCP, a larger capsule ends its connection, since the target could not find the next
+/// capsule.
 #[test]
 fn a_capsule_may_be_as_large_as_is_said_and_no_larger() {
     let mut stand = stand();
@@ -485,7 +487,7 @@ fn the_keep_alive_timeout_has_the_steps_that_are_said() {
     }
 }
 
-/// CTRATT bit 6: only commands keep a controller alive, on any queue, without Keep Alive.
+/// CTRATT bit 6: commands on any queue keep a controller alive, without the Keep Alive command.
 #[test]
 fn traffic_keeps_a_controller_alive() {
     let mut stand = stand();
@@ -498,7 +500,8 @@ fn traffic_keeps_a_controller_alive() {
         let sent = Instant::now();
         let cid = stand.io.send(&command::read(1, 0, 1, BLOCK), &[], true);
         let Some(answer) = stand.io.answer(cid) else {
-            // A busy machine may have been silent for too long; then the close is correct.
+            // On a busy machine, this test may have sent nothing for too long. The target may then
+            // close.
             assert!(last.elapsed() >= timeout / 2, "it ended under {timeout:?} of traffic");
             return;
         };
@@ -510,8 +513,8 @@ fn traffic_keeps_a_controller_alive() {
     assert!(last.elapsed() >= timeout, "it ended too early");
 }
 
-/// CCRL is the number of concurrent resets, each of which closes the controller named by CIU and
-/// CIRN.
+/// CCRL is the number of concurrent resets. Each reset closes the controller that CIU and CIRN
+/// name.
 #[test]
 fn as_many_controllers_can_be_reset_at_once_as_is_said() {
     let mut stand = stand();
@@ -535,7 +538,7 @@ fn as_many_controllers_can_be_reset_at_once_as_is_said() {
     lost.iter().for_each(|(admin, _)| assert!(admin.wire.wait().is_none(), "it has ended"));
 }
 
-/// DLFEAT: deallocated blocks read as zeroes, and Write Zeroes may deallocate.
+/// DLFEAT: deallocated blocks read as zeroes, and Write Zeroes may deallocate blocks.
 #[test]
 fn deallocated_blocks_are_what_is_said() {
     let disk = Arc::new(Mem::new(BLOCK, 1 << 20).expect("a size"));
@@ -566,7 +569,7 @@ fn deallocated_blocks_are_what_is_said() {
     assert_eq!(blocks.collect::<Vec<_>>(), [x, x, o, o, x, o, o, x]);
 }
 
-/// A discovery controller has its own Identify page, and supports less.
+/// A discovery controller has its own Identify page, and supports fewer features.
 #[test]
 fn a_discovery_controller_is_what_it_says() {
     let target = target([Arc::new(Null::new(BLOCK, 1 << 20).expect("a size")) as _]);
@@ -577,7 +580,7 @@ fn a_discovery_controller_is_what_it_says() {
     let identify = stand.controller();
     assert_eq!(identify.cntrltype, 2, "discovery");
     assert_eq!((identify.nn.get(), identify.sqes, identify.cqes), (0, 0, 0));
-    // No optional command, and no I/O.
+    // A discovery controller supports no optional command and no I/O.
     let optional = (identify.oacs.get(), identify.oncs.get(), identify.fuses.get(), identify.vwc);
     assert_eq!((optional, identify.ccrl, identify.anacap), ((0, 0, 0, 0), 0, 0));
     let mandatory = [0x02, 0x06, 0x09, 0x0a, 0x0c, 0x18, 0x7f];
@@ -600,7 +603,7 @@ fn a_discovery_controller_is_what_it_says() {
     assert_eq!(rest, stand.log(LogPageId::DISCOVERY, 1024)[512..]);
     walk_features(&mut stand);
     walk_notices(&mut stand);
-    // A log page transfer may have MDTS bytes, and no more.
+    // A log page transfer may have at most MDTS bytes.
     let most = identify.max_transfer_bytes(4096).expect("a limit") as u32;
     for (bytes, expected) in [(most, Status::SUCCESS), (most + 4, Status::INVALID_FIELD)] {
         let page = command::log_page(LogPage::new(LogPageId::DISCOVERY, bytes));

@@ -1,4 +1,5 @@
-//! Runs the namespace conformance suite on our host, connected to our target via memory.
+//! Runs the namespace conformance suite on farblock's host, which uses a farblock target via
+//! memory.
 
 use super::Wire;
 use super::peer::NQN;
@@ -12,14 +13,15 @@ use std::sync::Arc;
 
 const BYTES: u64 = 64 << 20;
 
-/// A namespace of a target in this process.
+/// Connects to a namespace of a target in this process.
 fn near(block_size: u32) -> Arc<dyn Namespace> {
     let target = Arc::new(target(block_size, BYTES));
     let namespace = connect(&target).namespace(1).expect("the target shares one");
     Arc::new(Backed { namespace, backing: target })
 }
 
-/// A controller of `target`, connected by our host. It holds no strong reference to the target.
+/// Connects farblock's host to a controller of `target`. The host holds no strong reference to the
+/// target.
 fn connect(target: &Arc<Target>) -> Controller {
     let target = Arc::downgrade(target);
     let dial = move || {
@@ -30,7 +32,7 @@ fn connect(target: &Arc<Target>) -> Controller {
         }
         wire
     };
-    // A queue so small that operations must wait; large commands are split.
+    // The queue is so small that operations must wait and large commands are split.
     let options = Options { queue_depth: 16, ..Options::default() };
     Controller::connect_in_memory(Arc::new(dial), NQN, &options).expect("it is here")
 }

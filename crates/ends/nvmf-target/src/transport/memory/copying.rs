@@ -1,4 +1,4 @@
-//! Copy: its effects, refusals and interruptions.
+//! Tests Copy: its effects, refusals and interruptions.
 
 use super::gate::Gate;
 use super::peer::{IDENTITY, NQN, Peer, target};
@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const BLOCK: u32 = 512;
-/// Blocks of a namespace: more than one step.
+/// The number of blocks of a namespace. A Copy of all blocks takes several steps.
 const BLOCKS: u64 = 16 << 10;
 
 fn memory() -> Arc<dyn Namespace> {
@@ -45,7 +45,7 @@ impl Host {
         Self { admin, io }
     }
 
-    /// Sets Host Behavior Support to these copy descriptor formats.
+    /// Enables these copy descriptor formats with Host Behavior Support.
     fn enable(&mut self, formats: u16) -> Status {
         let feature = command::set_features(FeatureId::HOST_BEHAVIOR_SUPPORT, 0);
         let behavior = HostBehavior { cdfe: formats.into(), ..HostBehavior::zeroed() };
@@ -53,13 +53,13 @@ impl Host {
         code(self.admin.run(&command, behavior.as_bytes()).status)
     }
 
-    /// The status and the result of a copy.
+    /// Copies ranges, and returns the status and the result of the Copy.
     fn copy(&mut self, nsid: u32, lba: u64, across: bool, ranges: &[CopyRange]) -> (Status, u64) {
         let answer = self.io.run(&command::copy(nsid, lba, ranges.len(), across), &bytes(ranges));
         (code(answer.status), answer.result)
     }
 
-    /// Writes its number and a letter to each block from `lba`.
+    /// Fills each block from `lba` on with its number and a letter.
     fn fill(&mut self, nsid: u32, lba: u64, blocks: u64, letter: u8) {
         let data: Vec<u8> = (lba..lba + blocks).flat_map(|lba| block(lba, letter)).collect();
         let write = command::write(nsid, lba, blocks as u32, data.len() as u32, false);
@@ -138,7 +138,7 @@ fn ranges_of_other_namespaces_are_copied_when_the_host_has_enabled_that() {
     }
     let fast = CopyRange { sopt: CopyRange::SOPT_FAST_ONLY.into(), ..range(1, 0, 1) };
     assert_eq!(host.copy(2, 0, true, &[fast]), (Status::FAST_COPY_NOT_POSSIBLE, 0));
-    // Only what must be durable is flushed.
+    // The target flushes only data that must be durable.
     let durable = gate.durable();
     let mut fua = command::copy(2, 0, 1, true);
     fua.sqe.cdw12.set(fua.sqe.cdw12.get() | 1 << 30);
@@ -176,7 +176,8 @@ fn what_is_beyond_a_limit_is_refused_and_nothing_is_copied() {
     assert_eq!(host.copy(1, u64::MAX, false, &[range(0, 0, 1)]).0, Status::LBA_OUT_OF_RANGE);
     let beyond = [range(0, 5, 1), range(0, u64::MAX, 1)];
     assert_eq!(host.copy(1, 0, false, &beyond), (Status::LBA_OUT_OF_RANGE, 0));
-    // The last source block is the first destination block, and the reverse.
+    // The last source block is the first destination block. Then the last destination block is the
+    // first source block.
     for from in [91, 109] {
         let overlapping = [range(0, 0, 1), range(0, from, 10)];
         assert_eq!(host.copy(1, 100, false, &overlapping).0, Status::OVERLAPPING_IO_RANGE);
@@ -213,7 +214,7 @@ fn a_copy_that_fails_says_which_range_was_the_first_that_is_not_copied() {
         let target = target([fault]);
         let mut host = Host::new(&target);
         host.fill(1, 0, 2048, letter);
-        // Two complete ranges, and one that fails after its first step.
+        // Two ranges complete, and the third fails after its first step.
         let ranges = [range(0, 0, 4), range(0, 1000, 4), range(0, 2488, 1024), range(0, 0, 1)];
         let (status, result) = host.copy(1, 7992, false, &ranges);
         let expected = match letter {
@@ -262,7 +263,8 @@ fn release(host: &mut Host, nsid: u32, rtype: u32) {
     assert_eq!(host.io.run(&command, &7u64.to_le_bytes()).status, Status::SUCCESS);
 }
 
-/// A host that may copy from the first namespace, whose first read is held, into the second.
+/// Returns a host that may copy from the first namespace into the second. The first gate holds the
+/// first read.
 fn held_copy() -> (Arc<Gate>, Arc<Gate>, Target, Host) {
     let from = Arc::new(Gate::of(Operation::Read, memory()));
     let into = Arc::new(Gate::new(memory()));
@@ -316,7 +318,7 @@ fn a_deallocation_in_what_has_become_smaller_goes_on_to_nothing_behind_its_end()
     let target = target([gate.clone() as Arc<dyn Namespace>]);
     let mut host = Host::new(&target);
     gate.keep(usize::MAX);
-    // More ranges than one step, far apart.
+    // Deallocate more ranges than one step covers, far apart.
     let ranges = (0..20).flat_map(|at| DsmRange::new(at * 100, 1).as_bytes().to_vec());
     let ranges: Vec<_> = ranges.collect();
     let cid = host.io.send(&command::deallocate(1, 20), &ranges, true);
@@ -329,7 +331,7 @@ fn a_deallocation_in_what_has_become_smaller_goes_on_to_nothing_behind_its_end()
     assert_eq!(gate.seen().len(), begun, "no other step was begun");
 }
 
-/// Records the memory into which reads arrived.
+/// Records the memory addresses into which reads write their data.
 struct Places {
     inner: Arc<dyn Namespace>,
     seen: Arc<Mutex<BTreeSet<usize>>>,
@@ -407,7 +409,7 @@ fn a_host_that_leaves_in_the_middle_writes_nothing_more() {
     until_kept(&from);
     host.admin.wire.leave();
     assert!(host.io.wire.wait().is_none(), "it is closed");
-    // The same host's new queue waits for the copy's pending writes.
+    // The new queue of the same host waits for the pending writes of the copy.
     let mut again = Host::new(&target);
     let write = command::write(2, 9000, 1, BLOCK, false);
     let cid = again.io.send(&write, &[5; BLOCK as usize], true);
@@ -437,14 +439,15 @@ fn steps_wait_for_the_limits_of_what_they_read_and_of_what_they_write() {
         host.io.is_heard();
         let data = bytes(&[range(1, 0, 2048)]);
         let cid = host.io.send(&command::copy(2, 0, 1, true), &data, true);
-        // The first step finds the budget unused, the second finds none; other commands proceed.
+        // The first step finds the budget unused. The second step must wait. Other commands
+        // proceed.
         host.io.is_heard();
         assert_eq!(host.io.wire.take_answers().len(), 0, "it waits");
         set(nsid, &Rates::default());
         assert_eq!(host.io.answer(cid).expect("it is open").status, Status::SUCCESS);
         assert_eq!(host.read(2, 2047), head(2047, b'a'));
     }
-    // A target that stops finishes what waits.
+    // A stopping target completes its waiting commands.
     set(2, &writes);
     host.io.is_heard();
     let cid = host.io.send(&command::copy(2, 0, 1, true), &bytes(&[range(1, 0, 2048)]), true);

@@ -1,4 +1,5 @@
-//! Fused Compare and Write: both execute or neither, and no other change comes between them.
+//! Tests fused Compare and Write. Either both commands execute or neither, and no other change
+//! occurs between them.
 
 use super::gate::Gate;
 use super::peer::{IDENTITY, NQN, Peer, key_of, target};
@@ -38,13 +39,13 @@ impl Host {
         Self { admin, io }
     }
 
-    /// Sends a pair for one block, without waiting.
+    /// Sends a fused pair for one block, without waiting for its responses.
     fn send(&mut self, lba: u64, old: u8, new: u8, in_capsule: bool) -> [u16; 2] {
         let first = self.io.send(&compare(lba), &[old; BLOCK as usize], in_capsule);
         [first, self.io.send(&write(lba), &[new; BLOCK as usize], in_capsule)]
     }
 
-    /// The statuses of two commands, in either order of completion.
+    /// Returns the statuses of two commands, which may complete in either order.
     fn answers(&mut self, pair: [u16; 2]) -> [Status; 2] {
         let mut statuses = [None; 2];
         for _ in pair {
@@ -91,7 +92,7 @@ fn gate(operation: Operation) -> Arc<Gate> {
     Arc::new(Gate::of(operation, disk))
 }
 
-/// Two hosts of a disk that may hold operations of this kind.
+/// Returns two hosts of a disk that can hold operations of this kind.
 fn stand(operation: Operation) -> (Target, Arc<Gate>, Host, Host) {
     let gate = gate(operation);
     let target = target([Arc::clone(&gate) as Arc<dyn Namespace>]);
@@ -114,7 +115,7 @@ fn what_is_as_expected_is_written_and_nothing_else() {
     let pair = host.send(3, 1, 2, false);
     assert_eq!(host.answers(pair), [OK, OK], "with data that are asked for");
     let pairs = [host.send(3, 2, 3, true), host.send(3, 3, 4, true), host.send(4, 1, 9, true)];
-    // The pairs of one queue execute in order; other commands may overtake them.
+    // The pairs of a queue execute in order, but other commands may overtake them.
     let answers = pairs.as_flattened().iter().map(|_| host.io.wire.wait().expect("it is open"));
     let failed = answers.filter(|cqe| cqe.status() != OK).map(|cqe| cqe.cid.get());
     let mut failed: Vec<_> = failed.collect();
@@ -145,7 +146,7 @@ fn a_half_alone_is_refused() {
             assert_eq!(host.io.run(&write(0), &block).status, MISSING, "{what} in between");
         }
     }
-    // Each pair has its own error; both halves get responses.
+    // Each wrong pair has its specific error, and both halves get responses.
     let leave = Command::new(DisconnectCommand::new(0).to_sqe(), Data::None);
     let two_blocks = [0; 2 * BLOCK as usize];
     let wrong = [
@@ -162,7 +163,7 @@ fn a_half_alone_is_refused() {
         let pair = [first, second].map(|command| host.io.send(&command, &block, true));
         assert_eq!(host.answers(pair), expected, "{first:?} {second:?}");
     }
-    // More blocks than ACWU.
+    // A pair may not have more blocks than ACWU.
     let first = with_fuse(command::compare(1, 0, 2, 2 * BLOCK), 1);
     let second = with_fuse(command::write(1, 0, 2, 2 * BLOCK, false), 2);
     let pair = [first, second].map(|command| host.io.send(&command, &two_blocks, true));
@@ -171,7 +172,7 @@ fn a_half_alone_is_refused() {
     assert_eq!(host.fused(7, 0, 1), [OK, OK]);
 }
 
-/// Concurrent increments by hosts that share only the block lose none.
+/// Concurrent increments lose no count, although the hosts share only the block.
 #[test]
 fn counters_lose_nothing_while_others_write_beside_them() {
     const ROUNDS: u32 = 50;
@@ -216,7 +217,7 @@ fn counters_lose_nothing_while_others_write_beside_them() {
     assert_eq!(value(&mut host), ROUNDS * u32::from(HOSTS));
 }
 
-/// A write under way ends before the compare starts; a later one waits.
+/// A write under way ends before the compare starts. A later write waits.
 #[test]
 fn nobody_writes_in_between() {
     let (_target, gate, mut one, mut other) = stand(Operation::Write);
@@ -228,7 +229,7 @@ fn nobody_writes_in_between() {
     gate.open_up();
     assert_eq!(other.io.answer(begun).expect("it is open").status, OK);
     assert_eq!(one.answers(pair), [DIFFERS, FAILED], "it has seen the other's");
-    // The reverse, for every command that changes blocks.
+    // Test the reverse order, for every command that changes blocks.
     let zeroes = command::write_zeroes(1, 6, 1, false, false);
     let deallocate = command::deallocate(1, 1);
     let range = command::deallocate_range(6, 1).as_bytes().to_vec();
@@ -255,14 +256,14 @@ fn nobody_writes_in_between() {
     }
 }
 
-/// A closed connection writes nothing and blocks no one.
+/// A closed connection writes nothing and does not block other hosts.
 #[test]
 fn a_host_that_goes_in_the_middle_leaves_nothing() {
     let (target, gate, mut one, mut other) = stand(Operation::Read);
     gate.keep(1);
     one.send(6, 0, 2, true);
     until_kept(&gate, 1);
-    // Two more pairs wait: one of the same host, one of another host.
+    // Two more pairs wait: one of the same host and one of another host.
     one.send(6, 0, 3, true);
     let pair = other.send(6, 0, 4, true);
     other.io.is_heard();
@@ -271,7 +272,8 @@ fn a_host_that_goes_in_the_middle_leaves_nothing() {
     gate.open_up();
     assert_eq!(other.answers(pair), [OK, OK]);
     assert_eq!(other.value(6), 4);
-    // A connection with only the first half of a pair, and one with a pair whose data never arrive.
+    // One connection sends only the first half of a pair. Another sends a pair whose data never
+    // arrive.
     let mut half = Host::new(&target, &IDENTITY);
     half.io.send(&compare(6), &[0; 512], true);
     half.io.wire.leave();
@@ -326,7 +328,7 @@ fn a_namespace_that_changes_in_the_middle_is_not_written() {
         };
         let waited = other.answers(waits);
         assert!(waited.contains(&status) && !waited.contains(&OK), "{waited:?}");
-        // The second command has failed when the first continues.
+        // The second command has already failed when the first continues.
         assert_eq!(one.io.wire.wait().expect("it is open").status(), status);
         gate.open_up();
         assert_eq!(one.io.wire.wait().expect("it is open").status(), FAILED);
@@ -347,7 +349,7 @@ fn reserve(host: &mut Host, opcode: NvmOpcode, control: ReservationControl, keys
     assert_eq!(host.io.run(&command, &data).status, OK);
 }
 
-/// A host fenced after its compare does not write.
+/// A host does not write if another host preempts its registration after the compare.
 #[test]
 fn a_preempt_in_the_middle_stops_the_write() {
     let (_target, gate, mut one, mut other) = stand(Operation::Read);
@@ -366,7 +368,7 @@ fn a_preempt_in_the_middle_stops_the_write() {
     let keys: Vec<u8> = [2u64, 1].iter().flat_map(|key| key.to_le_bytes()).collect();
     let sqe = Sqe { cdw10: preempt.0.into(), ..Sqe::new(NvmOpcode::RESERVATION_ACQUIRE.0, 0, 1) };
     let preempt = other.io.send(&Command::new(sqe, Data::ToController(16)), &keys, true);
-    // It waits for the fenced host's read.
+    // The preempt waits for the read of the fenced host.
     let conflict = Status::RESERVATION_CONFLICT.with_dnr();
     while one.io.run(&command::flush(1), &[]).status != conflict {}
     gate.open_up();
@@ -398,7 +400,7 @@ fn limits_hold_for_pairs() {
     assert_eq!(one.answers(waits), [OK, OK]);
 }
 
-/// A core without connections replies to others while those serve hosts.
+/// A core without connections still replies to other cores while these cores serve hosts.
 #[test]
 fn a_target_that_stops_finishes_what_it_has_accepted() {
     let (target, gate, mut one, other) = stand(Operation::Write);
@@ -410,7 +412,8 @@ fn a_target_that_stops_finishes_what_it_has_accepted() {
     one.io.is_heard();
     let first = one.io.send(&compare(8), &[0; 512], true);
     let stops = thread::spawn(move || target.stop());
-    // The second command can no longer follow; or the first arrived when the queue was closing.
+    // Either the second command can no longer follow, or the first arrived while the queue was
+    // closing.
     let alone = one.io.answer(first).expect("it is open").status;
     assert!([MISSING, Status::ABORTED_SQ_DELETION].contains(&alone), "{alone:?}");
     gate.open_up();

@@ -1,10 +1,10 @@
 //! An in-memory transport for a host in the same process, for tests. Like an RDMA host, this host
-//! names its data with keyed descriptors, so the tests show that a session depends on neither PDUs
+//! names its data with keyed descriptors. So the tests show that a session depends on neither PDUs
 //! nor streams.
 //!
-//! The two ends share the host's [`Wire`], which carries capsules in one direction and responses in
-//! the other. Pulls and pushes copy from and to the host's registered memory. An unregistered key
-//! or range ends the connection, as does a command beyond the queue depth.
+//! Host and controller share a [`Wire`], which carries capsules in one direction and responses in
+//! the other. Pulls copy from the host's registered memory, and pushes copy into it. An
+//! unregistered key or range ends the connection, as does a command beyond the queue depth.
 
 mod aborting;
 mod advertised;
@@ -33,17 +33,17 @@ use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-/// A command that has no response yet, with its in-capsule data.
+/// A command without a response yet, and its in-capsule data.
 struct Taken {
     sqe: Sqe,
     capsule: Vec<u8>,
 }
 
-/// State of the connection.
+/// The state of the connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Life {
     Open,
-    /// The host named memory that is not registered.
+    /// The host named memory that it has not registered.
     Broken,
     Closed,
     Gone,
@@ -54,15 +54,15 @@ pub(crate) struct Memory {
     wire: Arc<Wire>,
     slots: Vec<Option<Taken>>,
     in_capsule_bytes: usize,
-    /// Commands whose pulled data have arrived.
+    /// The commands whose pulled data have arrived.
     arrived: VecDeque<SlotId>,
-    /// Pushed data, which return to the session at the tick's end.
+    /// The buffers of pushed data. They return to the session at the end of the tick.
     sent: Vec<(usize, Buffer)>,
     life: Life,
 }
 
 impl Memory {
-    /// The end of a wire whose host is about to connect.
+    /// Returns the controller's end of a wire. The host has not connected yet.
     pub(crate) fn new(wire: Arc<Wire>) -> Self {
         Self {
             wire,
@@ -201,7 +201,7 @@ impl Transport for Memory {
 }
 
 impl Session<Memory> {
-    /// Takes commands and their data from the wire, as far as the limits allow.
+    /// Takes commands and their data from the wire, as far as the session's limits allow.
     fn bring(&mut self, cx: &mut Context) {
         while self.takes_commands() && self.transport.life == Life::Open {
             while let Some(slot) = self.transport.arrived.pop_front() {
@@ -244,7 +244,7 @@ impl Session<Memory> {
         }
     }
 
-    /// Lists the session for the tick's end after a push or pull.
+    /// Lists the session for the end of the tick after a push or pull.
     fn list_if_moved(&mut self, cx: &mut Context) {
         let memory = &self.transport;
         let is_over = matches!(memory.life, Life::Closed | Life::Broken);
@@ -254,7 +254,7 @@ impl Session<Memory> {
     }
 }
 
-/// A session on a wire.
+/// Returns a session on a wire.
 pub(crate) fn session(
     route: crate::route::Route,
     task: TaskId,

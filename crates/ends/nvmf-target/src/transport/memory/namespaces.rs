@@ -1,4 +1,4 @@
-//! Namespaces that are added, changed and removed while hosts use them, on every core.
+//! Adds, changes and removes namespaces while hosts use them, on every core.
 
 use super::gate::Gate;
 use super::peer::{NQN, Peer, key_of, place, target, target_on};
@@ -54,13 +54,13 @@ fn verify(blocks: u32) -> command::Command {
     command::Command::new(sqe, command::Data::None)
 }
 
-/// Sends a command without waiting.
+/// Sends a command with the identifier `cid`, without waiting for its response.
 fn send(peer: &Peer, command: &command::Command, cid: u16, data: &[u8]) {
     let sqe = place(&peer.wire, command, cid, data, true);
     peer.wire.send(sqe, if sqe.dptr.is_in_capsule() { data } else { &[] });
 }
 
-/// The status of a command.
+/// Waits for the response to a command, and returns its status.
 fn status_of(peer: &mut Peer, cid: u16) -> Status {
     code(peer.answer(cid).expect("it is open").status)
 }
@@ -80,8 +80,8 @@ fn what_was_begun_ends_and_what_waits_is_refused_while_others_go_on() {
         gate.keep(usize::MAX);
         let blocks = (BYTES / u64::from(BLOCK)) as u32;
         for io in &queues {
-            // A read and the first steps of some commands are at the namespace; the others wait for
-            // their turns.
+            // The read and the first steps of some commands are under way at the namespace. The
+            // other commands wait for their turns.
             send(io, &command::read(1, 0, 1, BLOCK), 100, &[]);
             (101..101 + VERIFIES).for_each(|cid| send(io, &verify(blocks - 1), cid, &[]));
         }
@@ -90,8 +90,8 @@ fn what_was_begun_ends_and_what_waits_is_refused_while_others_go_on() {
         let begun = if is_one_core { at_once / 2 } else { at_once };
         until("they are begun", || gate.kept() == 2 * (1 + usize::from(begun)));
         let removal = control.remove_namespace(NQN, FIRST).expect("it is there");
-        // Waiting commands complete although no started command has ended. New commands fail, and
-        // the other namespace works.
+        // Waiting commands complete although no started command has ended. New commands fail. The
+        // other namespace still works.
         for io in &mut queues {
             for cid in 101 + begun..101 + VERIFIES {
                 assert_eq!(status_of(io, cid), Status::INVALID_NAMESPACE);
@@ -162,8 +162,9 @@ fn a_number_that_is_given_again_reaches_the_new_store_only() {
     target.stop().expect("it stops");
 }
 
-/// Keeps reads and writes of either block size in flight until `over` is set. Each completes once,
-/// with data of one of the existing namespaces. Returns the number of successes.
+/// Keeps reads and writes of either block size in flight until `over` is set. Each command
+/// completes once. A read returns data of one of the existing namespaces. Returns the number of
+/// successes.
 fn hammer(mut io: Peer, over: &AtomicBool) -> u32 {
     const AT_ONCE: u16 = 12;
     let (mut cid, mut served, mut in_flight) = (0_u16, 0, 0);
@@ -184,7 +185,7 @@ fn hammer(mut io: Peer, over: &AtomicBool) -> u32 {
         let _ = io.wire.deregister(key_of(cqe.cid.get()));
         match code(cqe.status()) {
             Status::SUCCESS => served += 1,
-            // For the other block size, or between two namespaces.
+            // The command had the other block size, or arrived between two namespaces.
             Status::DATA_SGL_LENGTH_INVALID | Status::INVALID_NAMESPACE => {}
             other => panic!("{other}"),
         }
@@ -244,7 +245,7 @@ fn hosts_are_told_of_every_change() {
     let mut told = |change: &dyn Fn()| {
         let cid = 7000;
         admin.wire.send(Sqe { cid: cid.into(), ..command::async_event_request().sqe }, &[]);
-        // The event request is held once a later command has completed.
+        // When a later command has completed, the target holds the event request.
         assert_eq!(admin.run(&command::identify_controller(), &[]).status, Status::SUCCESS);
         change();
         let event = admin.answer(cid).expect("it is open").result;
@@ -293,7 +294,7 @@ fn a_file_that_grows_is_told_to_hosts() {
     assert_eq!(AsyncEvent::parse(event as u32), AsyncEvent::NAMESPACE_CHANGED);
     until("its core has heard of it", || io.run(&read, &[]).status == Status::SUCCESS);
     target.stop().expect("it stops");
-    // Open files cannot be removed on every system; the folder is temporary.
+    // Some systems do not remove open files, so ignore errors. The folder is temporary.
     drop((admin, io, file));
     let _ = std::fs::remove_dir_all(&folder);
 }

@@ -1,4 +1,4 @@
-//! A scripted host, which sends commands that tests have built or modified.
+//! A scripted host. It sends commands that tests have built or modified.
 
 use super::Wire;
 use crate::config::{Export, Subsystem, TargetConfig};
@@ -27,12 +27,12 @@ pub(super) struct Answer {
     pub(super) data: Vec<u8>,
 }
 
-/// A target that shares these namespaces, numbered from 1, with any host.
+/// Starts a target that shares these namespaces, numbered from 1, with any host.
 pub(super) fn target(namespaces: impl IntoIterator<Item = Arc<dyn Namespace>>) -> Target {
     target_on(EngineKind::default(), namespaces)
 }
 
-/// Like [`target`], on a given engine.
+/// Starts a target like [`target`], on a given engine.
 pub(super) fn target_on(
     engine: EngineKind,
     namespaces: impl IntoIterator<Item = Arc<dyn Namespace>>,
@@ -52,26 +52,26 @@ pub(super) fn target_on(
     .expect("it starts")
 }
 
-/// A queue pair on a wire.
+/// A host's queue pair on a wire.
 pub(super) struct Peer {
     pub(super) wire: Arc<Wire>,
     next: u16,
 }
 
 impl Peer {
-    /// A wire that is not connected to a controller.
+    /// Returns a queue pair that is not connected to a controller.
     pub(super) fn new(target: &Target) -> Self {
         let wire = Arc::new(Wire::default());
         target.join(Arc::clone(&wire));
         Self { wire, next: 0 }
     }
 
-    /// The admin queue of an enabled controller.
+    /// Connects and enables a controller. Returns its admin queue and its controller identifier.
     pub(super) fn admin(target: &Target) -> (Self, u16) {
         Self::admin_of(target, &IDENTITY)
     }
 
-    /// The same for another host.
+    /// Like [`Self::admin`], for another host.
     pub(super) fn admin_of(target: &Target, host: &Identity<'_>) -> (Self, u16) {
         let mut peer = Self::new(target);
         let data = command::connect_data(host, None);
@@ -84,12 +84,12 @@ impl Peer {
         (peer, controller)
     }
 
-    /// An I/O queue with room for `depth` entries.
+    /// Connects an I/O queue with room for `depth` entries.
     pub(super) fn io(target: &Target, controller: u16, queue: u16, depth: u16) -> Self {
         Self::io_of(target, &IDENTITY, controller, queue, depth)
     }
 
-    /// The same for another host.
+    /// Like [`Self::io`], for another host.
     pub(super) fn io_of(
         target: &Target,
         host: &Identity<'_>,
@@ -104,27 +104,29 @@ impl Peer {
         peer
     }
 
-    /// Executes a command: data for the controller are in the capsule, other data are named by key.
+    /// Executes a command. Data for the controller are in the capsule, and a key names all other
+    /// data.
     pub(super) fn run(&mut self, command: &Command, data: &[u8]) -> Answer {
         let in_capsule = matches!(command.data, Data::ToController(_));
         self.run_with(command, data, in_capsule)
     }
 
-    /// Like [`Self::run`], with a choice where the data for the controller are.
+    /// Like [`Self::run`], but the caller chooses whether data for the controller are in the
+    /// capsule.
     pub(super) fn run_with(&mut self, command: &Command, data: &[u8], in_capsule: bool) -> Answer {
         let cid = self.send(command, data, in_capsule);
         self.answer(cid).expect("closed before the answer")
     }
 
-    /// Waits until the queue's core has handled its earlier messages. One response does not prove
-    /// this: the core may have taken the command in a tick that had started before.
+    /// Waits until the queue's core has handled its earlier messages. A single response does not
+    /// prove this: the core may have taken the command in a tick that had already started.
     pub(super) fn is_heard(&mut self) {
         for _ in 0..=limits::ROUNDS_PER_TICK {
             assert_eq!(self.run(&command::flush(u32::MAX), &[]).status, Status::SUCCESS);
         }
     }
 
-    /// Sends a command without waiting.
+    /// Sends a command without waiting for its response. Returns its identifier.
     pub(super) fn send(&mut self, command: &Command, data: &[u8], in_capsule: bool) -> u16 {
         let cid = self.next;
         self.next += 1;
@@ -133,7 +135,7 @@ impl Peer {
         cid
     }
 
-    /// The next response, which must be for `cid`.
+    /// Waits for the next response, which must be for `cid`. `None`: the connection has closed.
     pub(super) fn answer(&mut self, cid: u16) -> Option<Answer> {
         let cqe = self.wire.wait()?;
         assert_eq!(cqe.cid.get(), cid);
@@ -143,19 +145,21 @@ impl Peer {
     }
 }
 
-/// The memory key of a command.
+/// Returns the memory key of a command.
 pub(super) fn key_of(cid: u16) -> u32 {
     0x4b00_0000 | u32::from(cid)
 }
 
-/// Deregisters a command's memory; returns it, and whether the target has invalidated its key.
+/// Deregisters a command's memory. Returns the memory, and whether the target has invalidated its
+/// key.
 pub(super) fn take_back(wire: &Wire, cid: u16) -> Option<(Vec<u8>, bool)> {
     let (region, is_invalidated) = wire.deregister(key_of(cid))?;
     let Region::Bytes(memory) = region else { unreachable!("a script registers bytes") };
     Some((memory, is_invalidated))
 }
 
-/// A command's entry with a data descriptor; registers data that do not go into the capsule.
+/// Returns a command's entry with a data descriptor. Registers data that do not go into the
+/// capsule.
 pub(super) fn place(wire: &Wire, command: &Command, cid: u16, data: &[u8], capsule: bool) -> Sqe {
     let keyed = |memory: Vec<u8>| {
         let length_bytes = memory.len() as u32;

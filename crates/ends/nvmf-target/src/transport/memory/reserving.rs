@@ -1,4 +1,4 @@
-//! Two hosts, and a namespace that one of them reserves.
+//! Tests reservations with two hosts and a namespace that one of them reserves.
 
 use super::gate::Gate;
 use super::peer::{IDENTITY, NQN, Peer};
@@ -29,10 +29,10 @@ const CONFLICT: Status = Status::RESERVATION_CONFLICT.with_dnr();
 const ABORTED: Status = Status::ABORTED_PREEMPT.with_dnr();
 const WRITE_EXCLUSIVE: ReservationType = ReservationType::WRITE_EXCLUSIVE;
 const REGISTRANTS_WRITE: ReservationType = ReservationType::WRITE_EXCLUSIVE_REGISTRANTS;
-/// Enough blocks for a Verify in several steps.
+/// The number of blocks of a disk. A Verify of all blocks takes several steps.
 const VERIFIED: u32 = 8192;
 
-/// Stores a text in memory.
+/// A reservation store that keeps its text in memory.
 #[derive(Default)]
 struct Kept {
     text: Mutex<String>,
@@ -58,7 +58,7 @@ fn gated() -> Arc<Gate> {
     Arc::new(Gate::new(Arc::new(Mem::new(BLOCK, 1 << 20).expect("a size"))))
 }
 
-/// A disk for a Verify in several steps, which may hold reads.
+/// Returns a disk that can hold reads, with enough blocks for a Verify in several steps.
 fn gated_reads() -> Arc<Gate> {
     let disk = Mem::new(BLOCK, u64::from(VERIFIED) * u64::from(BLOCK)).expect("a size");
     Arc::new(Gate::of(Operation::Read, Arc::new(disk)))
@@ -79,7 +79,7 @@ fn target_of(gate: &Arc<Gate>, store: Option<Arc<Kept>>) -> Result<Target, crate
     })
 }
 
-/// A host's two queues, on different cores if there are several.
+/// A host's two queues. They are on different cores if there are several cores.
 struct Host {
     admin: Peer,
     io: Peer,
@@ -121,7 +121,8 @@ impl Host {
         if answer.status.is_success() { Ok(answer.data[0]) } else { Err(answer.status) }
     }
 
-    /// Type, generation, persistence; and the registrants, with whether each is a holder.
+    /// Returns the type, the generation, the persistence, and the registrants. Each registrant has
+    /// a flag that tells whether it holds the reservation.
     fn report(&mut self) -> (u8, u32, u8, Vec<(u8, bool)>) {
         let (answer, bytes) = (self.io.run(&report(8192, true), &[]), 8192);
         assert_eq!((answer.status, answer.data.len()), (Status::SUCCESS, bytes));
@@ -181,7 +182,7 @@ fn a_reservation_keeps_others_out_and_its_end_lets_them_in() {
     let large = vec![2; 256 << 10];
     let write = command::write(1, 0, 512, 256 << 10, false);
     assert_eq!(other.io.run_with(&write, &large, false).status, CONFLICT);
-    // The reservation applies to later queues, too.
+    // The reservation also applies to queues that connect later.
     let mut late = Host::new(&target, &OTHER);
     assert_eq!(late.write(0, 3), CONFLICT);
     assert_eq!(late.report(), (1, 1, 0, vec![(7, true)]));
@@ -210,7 +211,7 @@ fn a_preempt_is_over_when_nothing_of_the_fenced_host_can_come_any_more() {
         }
         let preempt = take(action, WRITE_EXCLUSIVE, one.key, other.key);
         let pending = one.io.send(&preempt.0, &preempt.1, true);
-        // Once it has started, the other host's new writes fail.
+        // Once the preempt has started, new writes of the other host fail.
         while other.write(1, 1) != CONFLICT {
             std::thread::yield_now();
         }
@@ -226,7 +227,7 @@ fn a_preempt_is_over_when_nothing_of_the_fenced_host_can_come_any_more() {
     }
 }
 
-/// Both are registered, and the other may read even without its registration.
+/// Returns two registered hosts. The second host may read even without its registration.
 fn two_readers(gate: Arc<Gate>) -> (Target, Arc<Gate>, Host, Host) {
     let (target, gate, mut one, mut other) = two_hosts_of(gate);
     assert_eq!((one.register(), other.register()), (Status::SUCCESS, Status::SUCCESS));
@@ -234,8 +235,8 @@ fn two_readers(gate: Arc<Gate>) -> (Target, Arc<Gate>, Host, Host) {
     (target, gate, one, other)
 }
 
-/// Reads, writes and copies that wait for a rate limit as their last gate, so that none is at the
-/// namespace. A plain Preempt lets permitted commands execute.
+/// Reads, writes and copies wait for a rate limit as their last gate, so none of them is under way
+/// at the namespace. A plain Preempt lets the permitted commands execute.
 #[test]
 fn a_preempt_and_abort_ends_what_waits_for_a_limit_and_a_preempt_does_not() {
     for (action, read, written) in [
@@ -274,8 +275,8 @@ fn a_preempt_and_abort_ends_what_waits_for_a_limit_and_a_preempt_does_not() {
     }
 }
 
-/// A Verify with steps left ends with the step under way, and the Preempt and Abort completes after
-/// it.
+/// A Verify with steps left ends with the step under way. The Preempt and Abort completes after
+/// this step.
 #[test]
 fn a_preempt_and_abort_ends_a_command_of_several_steps_and_a_preempt_does_not() {
     for action in [AcquireAction::PREEMPT, AcquireAction::PREEMPT_ABORT] {
@@ -290,7 +291,7 @@ fn a_preempt_and_abort_ends_a_command_of_several_steps_and_a_preempt_does_not() 
         }
         let preempt = take(action, REGISTRANTS_WRITE, one.key, other.key);
         let pending = one.io.send(&preempt.0, &preempt.1, true);
-        // The other host's queue has applied the change when that host may no longer write.
+        // Once the other host may no longer write, its queue has applied the change.
         while other.write(1, 1) != CONFLICT {
             std::thread::yield_now();
         }
@@ -319,7 +320,7 @@ fn a_preempt_waits_for_what_a_lost_queue_has_left() {
     assert!(other.io.wire.wait().is_none(), "its controller has ended");
     let preempt = take(AcquireAction::PREEMPT, WRITE_EXCLUSIVE, one.key, other.key);
     let pending = one.io.send(&preempt.0, &preempt.1, true);
-    // Later commands of the same host on another queue pair complete.
+    // Later commands of the same host complete on another queue pair.
     let log = LogPage::new(LogPageId::SMART_HEALTH, 512);
     assert_eq!(one.admin.run(&command::log_page(log), &[]).status, Status::SUCCESS);
     assert!(one.io.wire.take_answers().is_empty(), "over too early");
@@ -392,7 +393,7 @@ fn what_persists_holds_when_a_namespace_comes_back_while_hosts_are_connected() {
         changes.add_namespace_kept(NQN, nsid, &export, &Sharing::default(), kept)
     };
     let remove = || drop(changes.remove_namespace(NQN, nsid).expect("it is there"));
-    // Its core may not have received the namespace yet.
+    // The host's core may not have received the namespace yet.
     let once_there = |host: &mut Host| loop {
         let status = host.write(0, 1);
         if status.code() != Status::INVALID_NAMESPACE.code() {
@@ -415,7 +416,7 @@ fn what_persists_holds_when_a_namespace_comes_back_while_hosts_are_connected() {
     "rubbish".clone_into(&mut store.text.lock().unwrap());
     let refused = add(Some(&kept)).expect_err("a fenced host could write").to_string();
     assert!(refused.contains("damaged") && refused.contains("namespace 1"), "{refused}");
-    // A namespace added without a reservation store gets one when it is added again with a store.
+    // A namespace that was added without a reservation store can be added again with a store.
     add(None).expect("nothing is taken up");
     assert_eq!(once_there(&mut other), Status::SUCCESS);
     remove();
@@ -443,7 +444,7 @@ fn what_is_not_offered_is_refused() {
     let mut nobody = Host::new(&target, &Identity { hostid: [0; 16], ..IDENTITY });
     nobody.key = 5;
     assert_eq!(Status(nobody.register().code()), Status::COMMAND_SEQUENCE_ERROR);
-    // As many bytes as requested, and no more.
+    // The report has exactly the requested number of bytes.
     assert_eq!(one.io.run(&report(4, true), &[]).data.len(), 4);
 }
 
@@ -462,7 +463,7 @@ fn a_flush_of_all_namespaces_is_not_stopped_by_one_that_its_host_does_not_see() 
     assert_eq!(host.io.run(&all, &[]).status, CONFLICT);
     let seen_by = [IDENTITY.hostnqn.to_owned()].into();
     control.set_visible_to(NQN, NamespaceId(1), Some(&seen_by)).expect("it is there");
-    // Its core has applied the change when the host no longer sees the namespace.
+    // Once the host no longer sees the namespace, its core has applied the change.
     while host.write(0, 1) == CONFLICT {}
     assert_eq!(host.write(0, 1), Status::INVALID_NAMESPACE.with_dnr());
     assert_eq!(host.io.run(&all, &[]).status, Status::SUCCESS);

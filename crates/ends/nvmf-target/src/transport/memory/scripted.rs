@@ -1,4 +1,5 @@
-//! Scripted hosts in memory: responses and refusals of a session on any transport.
+//! Tests the responses and refusals of a session with scripted hosts in memory, independently of
+//! the transport.
 
 use super::peer::{self, Peer, place, take_back};
 use crate::target::Target;
@@ -60,10 +61,10 @@ fn what_is_wrong_with_a_command_is_its_answer() {
     assert_eq!(Status(nowhere.code()), Status::INVALID_NAMESPACE);
     let short = io.run(&command::write(1, 0, 2, BLOCK, false), &[0; BLOCK as usize]).status;
     assert_eq!(Status(short.code()), Status::DATA_SGL_LENGTH_INVALID);
-    // The capsule has less data than its descriptor says.
+    // The capsule has less data than its descriptor states.
     let short = io.run(&command::write(1, 0, 2, 2 * BLOCK, false), &[0; BLOCK as usize]).status;
     assert_eq!(Status(short.code()), Status::DATA_SGL_LENGTH_INVALID);
-    // A descriptor type that is valid only on TCP.
+    // This descriptor type is valid only on TCP.
     let read = command::read(1, 0, 1, BLOCK).sqe;
     io.wire.send(Sqe { dptr: SglDescriptor::transport(BLOCK), cid: 99.into(), ..read }, &[]);
     let foreign = io.answer(99).expect("an answer").status;
@@ -115,7 +116,7 @@ fn a_target_that_stops_answers_what_it_holds() {
     let (target, admin, io) = connected();
     let sqe = Sqe { cid: 3.into(), ..command::async_event_request().sqe };
     admin.wire.send(sqe, &[]);
-    // When a later command has completed, the target has taken this one.
+    // When a later command has completed, the target has taken this command.
     let later = Sqe { cid: 4.into(), ..command::identify_controller().sqe };
     admin.wire.send(later, &[]);
     assert_eq!(admin.wire.wait().expect("an answer").cid.get(), 4);

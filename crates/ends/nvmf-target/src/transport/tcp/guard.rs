@@ -1,4 +1,4 @@
-//! TLS between the stream and its PDUs.
+//! The TLS layer between a TCP stream and its PDUs.
 //!
 //! ```text
 //!            no TLS, and that is allowed
@@ -11,9 +11,12 @@
 //!    Over: the alert is sent, and the connection closed
 //! ```
 //!
-//! Output is encrypted at send time into full records. Each portion is sent while it is still in
-//! the processor's cache. Input is decrypted into a pool buffer and then handled like plain input.
-//! Records that hold only data of a large payload are decrypted directly into its destination.
+//! The guard encrypts output into full records at send time. It sends each portion while the
+//! portion is still in the processor's cache.
+//!
+//! The guard decrypts input into a pooled buffer, and the session then handles it like plain input.
+//! If records contain only data of a large payload, they are decrypted directly into its
+//! destination.
 
 use super::Tcp;
 use crate::admissions::Reason;
@@ -31,29 +34,29 @@ use farblock_wire::nqn;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// The content type of the first TLS record: a handshake.
+/// The content type of the first TLS record, which is a handshake message.
 const HANDSHAKE: u8 = 22;
 
-/// TLS state of a connection.
+/// The TLS state of a connection.
 pub(crate) struct Guard {
     stage: Stage,
-    /// The output that is being encrypted and sent in portions.
+    /// The output that the guard is encrypting and sending in portions.
     plain: SendBatch,
-    /// The end of the encrypted part of `plain`.
+    /// The position in `plain` up to which the output is encrypted.
     sealed: Cursor,
-    /// Bytes of `plain` that are not encrypted yet.
+    /// The number of bytes in `plain` that are not encrypted yet.
     left_bytes: usize,
 }
 
 enum Stage {
-    /// No input yet.
+    /// No input has arrived yet.
     Undecided {
         keys: Arc<ServerKeys>,
         policy: TlsPolicy,
     },
     Handshake(Box<dyn Tls>),
     Open(Box<dyn Tls>),
-    /// TLS has failed. An alert may be left to send.
+    /// TLS has failed. An alert may remain to be sent.
     Over(Option<Box<dyn Tls>>),
 }
 
@@ -63,7 +66,7 @@ impl Guard {
         Self { stage, plain: SendBatch::new(), sealed: Cursor::default(), left_bytes: 0 }
     }
 
-    /// The owner of the host's key.
+    /// Returns the owner of the host's TLS key.
     pub(super) fn peer(&self) -> Option<&Named> {
         match &self.stage {
             Stage::Open(tls) => tls.peer().map(|named| &**named),
@@ -71,17 +74,17 @@ impl Guard {
         }
     }
 
-    /// Whether a started output has unsent portions.
+    /// Returns whether an output in progress has unsent portions.
     pub(super) fn has_more(&self) -> bool {
         self.left_bytes > 0
     }
 
-    /// Whether nothing is left to send, TLS messages included.
+    /// Returns whether there is nothing left to send, including TLS messages.
     pub(super) fn is_silent(&self) -> bool {
         !self.has_more() && self.stage.is_silent()
     }
 
-    /// Takes the output out of the guard after it was sent or dropped.
+    /// Takes the output out of the guard, after the output was sent or dropped.
     fn take_plain(&mut self) -> SendBatch {
         (self.sealed, self.left_bytes) = (Cursor::default(), 0);
         std::mem::take(&mut self.plain)
@@ -94,7 +97,7 @@ impl Guard {
         }
     }
 
-    /// Takes the output in `outbox`, if all earlier output is encrypted.
+    /// Takes the output from `outbox`, if all earlier output is encrypted.
     fn begin(&mut self, outbox: &mut SendBatch) {
         if self.left_bytes == 0 {
             std::mem::swap(&mut self.plain, outbox);
@@ -102,7 +105,7 @@ impl Guard {
         }
     }
 
-    /// Encrypts the next portion into a pooled buffer in `batch`.
+    /// Encrypts the next portion of output into a pooled buffer, and adds the buffer to `batch`.
     fn seal(&mut self, pool: &BufferPool, batch: &mut SendBatch) -> Result<(), TlsError> {
         let bytes = self.left_bytes.min(PORTION_BYTES);
         let tls = self.stage.tls().ok_or(TlsError::Closed)?;
@@ -133,8 +136,8 @@ impl Stage {
         }
     }
 
-    /// Handles input up to the handshake's end. Returns true if the host does not use TLS and the
-    /// policy allows that.
+    /// Handles input until the handshake ends. Returns true if the host does not use TLS and the
+    /// policy allows this.
     fn feed(&mut self, bytes: &[u8]) -> Result<bool, TlsError> {
         if let Stage::Undecided { keys, policy } = self {
             let is_tls = bytes.first() == Some(&HANDSHAKE);
@@ -155,7 +158,7 @@ impl Stage {
         Ok(false)
     }
 
-    /// Changes to [`Stage::Over`] after a failure: only an alert is left to send.
+    /// Changes to [`Stage::Over`] after a failure. Only an alert may remain to be sent.
     fn end(&mut self) {
         let is = std::mem::replace(self, Stage::Over(None));
         if let Stage::Handshake(tls) | Stage::Open(tls) = is {
@@ -165,9 +168,9 @@ impl Stage {
 }
 
 impl Session<Tcp> {
-    /// Starts a receive. While a large payload is expected, it receives as many bytes as the
-    /// payload's full records have, so that it ends at a record boundary if the host fills its
-    /// records.
+    /// Starts a receive. If a large payload is expected, receives exactly the bytes of the
+    /// payload's full records. If the host fills its records, such a receive ends at a record
+    /// boundary.
     pub(super) fn receive_sealed(&mut self, cx: &mut Context) {
         let tcp = &mut self.transport;
         let left = tcp.end.data_wanted().map_or(0, |(_, _, left)| left);
@@ -192,7 +195,8 @@ impl Session<Tcp> {
         }
     }
 
-    /// Handles received records; fewer bytes than requested arrive only at the stream's end.
+    /// Handles received records. A receive returns fewer bytes than requested only at the stream's
+    /// end.
     pub(super) fn received_sealed(
         &mut self,
         cx: &mut Context,
@@ -238,7 +242,7 @@ impl Session<Tcp> {
             let identity = &named.psk.identity;
             tracing::debug!(peer = %self.peer, %identity, key = %named.psk.derivation, "TLS");
         }
-        // Send any alert, key update response or handshake message.
+        // Send the alert, key update response or handshake message, if there is one.
         self.list(cx);
         self.open_records(cx, None);
     }
@@ -276,8 +280,8 @@ impl Session<Tcp> {
         }
     }
 
-    /// Decrypts records that hold only data of a large payload directly into its destination;
-    /// returns the number of data bytes, and any error after them.
+    /// Decrypts records that contain only data of a large payload directly into its destination.
+    /// Returns the number of data bytes, and the error that follows them, if any.
     fn open_into_place(
         &mut self,
         cx: &mut Context,
@@ -286,7 +290,7 @@ impl Session<Tcp> {
         let Some((slot, offset, left)) = self.transport.end.data_wanted() else {
             return (0, None);
         };
-        // Do not do so in a closed session or for less than a full record.
+        // Do not decrypt in place in a closed session, or for less than a full record.
         if (left as usize) < OPENED_BYTES || !self.takes_commands() {
             return (0, None);
         }
@@ -306,13 +310,13 @@ impl Session<Tcp> {
         (count, ended)
     }
 
-    /// Reports why TLS failed with this host, and closes the connection.
+    /// Reports why TLS with this host failed, and closes the connection.
     fn refuse_tls(&mut self, cx: &mut Context, error: &TlsError) {
         cx.shared.admissions.refused(Reason::from(error));
         let was_let_in = !self.is_waiting();
         cx.notice(NoticeKind::Refused, self.peer.ip(), || {
             let peer = self.peer;
-            // The loss of a connected host is reported as a disconnect.
+            // The loss of a connected host is reported as a disconnect instead.
             if !was_let_in {
                 cx.shared.observed.tell(&not_by_tls(peer.ip(), error));
             }
@@ -332,21 +336,21 @@ impl Session<Tcp> {
         self.close_after_sending(cx);
     }
 
-    /// The next portion of output, encrypted into records; `None` if encryption fails.
+    /// Returns the next portion of output, encrypted into records. `None` if the encryption fails.
     pub(super) fn seal(&mut self, cx: &mut Context) -> Option<SendBatch> {
         let Tcp { guard, outbox, spare, .. } = &mut self.transport;
         let guard = guard.as_mut().expect("checked by the caller");
         guard.begin(outbox);
         let mut batch = std::mem::take(spare);
         let is_sealed = guard.seal(cx.reactor.buffers(), &mut batch).is_ok();
-        // After a failure, only the alert is sent, and the output is dropped.
+        // After a failure, only the alert is sent and the output is dropped.
         if guard.left_bytes == 0 || matches!(guard.stage, Stage::Over(_)) {
             self.give_back_sealed(cx);
         }
         is_sealed.then_some(batch)
     }
 
-    /// Takes the output out of the guard after it was sent or dropped.
+    /// Takes the output out of the guard after it was sent or dropped, and releases its buffers.
     pub(super) fn give_back_sealed(&mut self, cx: &mut Context) {
         let Some(guard) = &mut self.transport.guard else { return };
         let mut plain = guard.take_plain();
@@ -360,16 +364,16 @@ impl Session<Tcp> {
     }
 }
 
-/// The receive size while memory is short. For a large payload, the rest of one record, which is
-/// decrypted directly into its destination and needs no other buffer; otherwise
-/// [`limits::SMALL_RECEIVE_BYTES`].
+/// Returns the receive size while memory is short. For a large payload, this is the rest of one
+/// record, which the guard decrypts directly into its destination without another buffer. Otherwise
+/// it is [`limits::SMALL_RECEIVE_BYTES`].
 fn pressed_bytes(left: u32, kept: Option<usize>) -> u32 {
     let of_payload = kept.filter(|_| left >= SEALED_BYTES as u32);
     let record_bytes = of_payload.map_or(0, |kept| SEALED_BYTES.saturating_sub(kept) as u32);
     record_bytes.max(limits::SMALL_RECEIVE_BYTES)
 }
 
-/// The event for a host whose TLS handshake failed, with the names that it offered.
+/// Returns the event for a host whose TLS handshake failed, with the names that the host offered.
 fn not_by_tls(address: IpAddr, error: &TlsError) -> Event {
     let identity = match error {
         TlsError::UnknownIdentity { offered, .. } => offered.first(),
