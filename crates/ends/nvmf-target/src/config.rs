@@ -129,7 +129,7 @@ pub struct TargetConfig {
     pub cores: Vec<usize>,
     /// The event loop engine.
     pub engine: EngineKind,
-    /// How long a core polls for events before it sleeps.
+    /// The time that a core polls for events before it sleeps.
     pub polling: Polling,
     /// The maximum bytes of one system call, for measurements only. The default is no limit.
     #[doc(hidden)]

@@ -155,7 +155,7 @@ impl SharedEndings {
         id
     }
 
-    /// Records the remaining changes of a closed queue. Returns the queues that wait for it.
+    /// Records the remaining changes of a closed queue. Returns the queues that wait for this queue.
     fn know(&self, id: EndingId, changes: Changes) -> Vec<Route> {
         let mut endings = self.write();
         let ending = endings.by_id.get_mut(&id).expect("it began and is not over");
@@ -163,7 +163,7 @@ impl SharedEndings {
         std::mem::take(&mut ending.waiters)
     }
 
-    /// Removes a closed queue whose changes have ended. Returns the queues that wait for it.
+    /// Removes a closed queue whose changes have ended. Returns the queues that wait for this queue.
     fn end(&self, id: EndingId) -> Vec<Route> {
         self.write().by_id.remove(&id).map_or_else(Vec::new, |ending| ending.waiters)
     }

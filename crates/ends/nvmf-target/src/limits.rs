@@ -155,7 +155,7 @@ pub const READS_AHEAD: usize = 4;
 /// a namespace that completes operations immediately from monopolizing a core.
 pub const ROUNDS_PER_TICK: usize = 8;
 
-/// How long the target retries to bind a listen address that is in use. The kernel closes the
+/// The time for which the target retries to bind a listen address in use. The kernel closes the
 /// sockets of an io_uring only some time after their process was killed.
 pub const LISTEN_TIME: Duration = Duration::from_secs(3);
 
@@ -191,7 +191,7 @@ pub const AUTHENTICATION_BYTES: u32 = 4096;
 /// them. While the target sends, the host must receive some bytes.
 pub const TRANSFER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a stopping target waits for accepted commands to complete.
+/// The time that a stopping target waits for accepted commands to complete.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The TCP keep-alive interval of connections without an NVMe keep-alive timeout.

@@ -138,7 +138,7 @@ pub(crate) struct TargetShared {
     visits: Notices,
     pub(crate) keeper: Keeper,
     pub(crate) budget: Budget,
-    /// How long event loops poll before they sleep.
+    /// The time that event loops poll before they sleep.
     polling: OnceLock<Polling>,
 }
 

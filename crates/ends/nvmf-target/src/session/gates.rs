@@ -94,7 +94,7 @@ impl<T: Transport> Gates for Keeper<'_, T> {
 }
 
 impl<T: Transport> Session<T> {
-    /// Asks the gates of a command. If the command is waiting, its current gate is asked again.
+    /// Asks the gates of a command. A waiting command asks its current gate again.
     pub(super) fn admit(&mut self, cx: &mut Context, slot: SlotId) {
         let mut gates = Keeper { session: self, cx, whole: None, volume: None };
         lifecycle::admit(&mut gates, slot);

@@ -112,7 +112,7 @@ impl<T: Transport> Session<T> {
         booking.costs().flat_map(with)
     }
 
-    /// Returns the budgets of a command: those of the namespace and of the host.
+    /// Returns the budgets of a command: the namespace's and the host's.
     fn paces(&self, namespace: NamespaceId) -> impl Iterator<Item = (&Pace, Wait)> {
         let host = match &self.queue {
             Queue::Io(queue) => queue.pace.as_deref(),

@@ -23,7 +23,7 @@ pub struct Report {
     pub connections: usize,
     /// TLS policies by listen address.
     pub tls: BTreeMap<SocketAddr, TlsPolicy>,
-    /// How long event loops poll before they sleep.
+    /// The time that event loops poll before they sleep.
     pub polling: Polling,
     /// The memory, cores and connections that the target may use.
     pub budget: Budget,
