@@ -1,6 +1,7 @@
-//! Measures commands that no disk benchmark sends: Compare, a fused pair, Copy and Preempt, beside
-//! reads and writes of as many bytes. One at a time over loopback, host and target in this process,
-//! on a RAM disk; the median of seven interleaved rounds.
+//! Measures commands that disk benchmarks do not send: Compare, a fused pair, Copy and Preempt. For
+//! comparison, it also measures reads and writes of the same sizes. Host and target run in this
+//! process, with a RAM disk, over loopback. One command is in flight at a time. The results are the
+//! medians of seven interleaved rounds.
 //!
 //! `cargo run --release -p farblock-target --example command_cost`
 
@@ -33,7 +34,8 @@ const COUNT: u32 = (BYTES / BLOCK) as u32;
 type Row = (&'static str, fn(&mut Hosts));
 
 struct Hosts {
-    /// Registered with the namespace; the first preempts the second.
+    /// Two queues whose hosts have registered with the namespace. The first host preempts the
+    /// second.
     queues: [Queue; 2],
     data: Vec<u8>,
 }
@@ -95,7 +97,7 @@ fn main() {
     }
 }
 
-/// One range of this many blocks, within the disk.
+/// Copies one range of `count` blocks within the disk.
 fn copy(hosts: &mut Hosts, count: u32) {
     let to = DISK_BYTES / BLOCK as u64 / 2;
     let range =

@@ -1,4 +1,4 @@
-//! The smallest target: one RAM disk on one port, until it is killed.
+//! The smallest target: one RAM disk on one port. It runs until the process is killed.
 //!
 //! `cargo run --release -p farblock-target --example serve -- 127.0.0.1:4420 512`
 

@@ -1,5 +1,6 @@
-//! Measures the cost of TLS: host and target in this process, alternating with and without TLS.
-//! Prints the processor time of both per operation, the best of seven rounds.
+//! Measures the cost of TLS. Host and target run in this process, and rounds with and without TLS
+//! alternate. Prints the processor time per operation of both ends together: the best of seven
+//! rounds.
 //!
 //! `cargo run --release -p farblock-target --example tls_cost`
 
@@ -17,7 +18,8 @@ const NQN: &str = "nqn.2026-11.org.example:disk";
 const HOST: &str = "nqn.2026-11.org.example:host";
 const DISK_BYTES: u64 = 64 << 20;
 const ROUNDS: usize = 7;
-/// Bytes of an operation, which is split into commands of 1 MiB, and the number of operations.
+/// The name, bytes per operation and number of operations of each load. The host splits an
+/// operation into commands of 1 MiB.
 const LOADS: [(&str, usize, u64); 4] = [
     ("8 x 1 MiB", 8 << 20, 40),
     ("1 MiB", 1 << 20, 200),
@@ -35,7 +37,7 @@ fn main() {
         Blocking::new(&controller.namespace(1).expect("it is there")).expect("a queue")
     };
     let mut disks = [open(&plain.1), open(&tls.1)];
-    // Each queue reads it.
+    // Remove the key file only now, since each queue reads it.
     std::fs::remove_file(&path).expect("it is there");
     for (name, bytes, count) in LOADS {
         for is_write in [false, true] {
@@ -83,7 +85,7 @@ fn connect(key: Option<&TlsKey>, path: &Path) -> (Target, Controller) {
     (target, controller)
 }
 
-/// Microseconds of processor time for each operation.
+/// Returns the processor time of an operation, in microseconds.
 fn cost(disk: &mut Blocking, bytes: usize, count: u64, is_write: bool) -> f64 {
     let mut data = vec![3; bytes];
     let before = processor_ns();
@@ -97,7 +99,7 @@ fn cost(disk: &mut Blocking, bytes: usize, count: u64, is_write: bool) -> f64 {
     (processor_ns() - before) as f64 / 1000.0 / count as f64
 }
 
-/// Processor time of all threads.
+/// Returns the processor time of all threads, in nanoseconds.
 fn processor_ns() -> u64 {
     let tasks = std::fs::read_dir("/proc/self/task").expect("Linux has it");
     let ns = |task: std::fs::DirEntry| {

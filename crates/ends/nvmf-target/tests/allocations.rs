@@ -1,4 +1,5 @@
-//! After warm-up, I/O allocates nothing on any thread, from the host's queue to the disk and back.
+//! After warm-up, I/O allocates no memory on any thread, from the host's queue to the disk and
+//! back.
 
 mod rig;
 
@@ -15,11 +16,11 @@ use std::sync::Arc;
 static ALLOCATOR: Counting = Counting;
 
 const DEPTH: usize = 8;
-/// The bytes of a round and its most I/Os, which take some milliseconds.
+/// The bytes of a round, and the most I/Os of a round. A round takes some milliseconds.
 const ROUND_BYTES: usize = 8 << 20;
 const MOST: usize = 300;
-/// Lists grow while timing varies, and other threads allocate every second or so. A regular
-/// allocation, such as one per I/O, shows in every round.
+/// The most rounds to wait for one without allocations. Lists grow while timing varies, and other
+/// threads allocate about once a second. In contrast, an allocation per I/O shows in every round.
 const ROUNDS: usize = 50;
 
 fn settle(engine: EngineKind, digests: bool) {
@@ -31,8 +32,8 @@ fn settle(engine: EngineKind, digests: bool) {
     let disk = Disk::connect(&[url(target.addresses()[0])], &options).expect("connected");
     let disk: Arc<dyn Namespace> = Arc::new(disk);
     let mut driver = Driver::with(&disk, engine);
-    // Sizes whose data are: copied; complete in one receive; in the capsule and received directly;
-    // requested; in several chunks.
+    // These sizes cover all paths of the data: copied, complete in one receive, in the capsule and
+    // received directly, requested, and in several chunks.
     for blocks in [1u32, 8, 32, 128, 256, 2048] {
         let bytes = blocks as usize * BLOCK;
         let total = MOST.min(ROUND_BYTES / bytes) as u64;
@@ -47,7 +48,7 @@ fn settle(engine: EngineKind, digests: bool) {
     }
 }
 
-/// One test runs everything: allocations of a parallel test would count as well.
+/// A single test runs everything, since allocations of a parallel test would count as well.
 #[test]
 fn a_target_and_its_host_allocate_nothing_per_io() {
     for engine in engines() {

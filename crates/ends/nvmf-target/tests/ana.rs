@@ -1,5 +1,5 @@
-//! Two listeners as two ports of one subsystem, whose ANA states change under a disk and a scripted
-//! host.
+//! Two listeners serve as two ports of one subsystem. Their ANA states change while a disk and a
+//! scripted host use them.
 
 mod rig;
 
@@ -59,7 +59,7 @@ fn a_disk_follows_the_states_of_its_paths() {
         for token in 0..16 {
             user.write(token, 1, round + 1, token);
         }
-        // Change the listeners in either order: for a moment, no path or both paths work.
+        // Change the listeners in either order. For a moment, either no path works or both do.
         if round % 3 == 0 {
             set(&target, to, AnaState::OPTIMIZED);
         }
@@ -77,8 +77,8 @@ fn a_disk_follows_the_states_of_its_paths() {
     assert_eq!(disk.paths().iter().map(|path| path.reconnects).sum::<u64>(), 0);
 }
 
-/// Submitted operations complete; later ones get the path's status, and execute only once a path
-/// works.
+/// Submitted operations complete. Later operations get the path's status, and execute only once a
+/// path works.
 #[test]
 fn a_change_takes_nothing_back() {
     let gate = Arc::new(Gate::new(mem()));
@@ -134,7 +134,7 @@ fn a_listener_comes_with_its_states_and_namespaces_with_their_groups() {
     assert!(error.to_string().contains("does not listen"), "{error}");
 }
 
-/// A target with its own controller identifiers, as if in its own process.
+/// Starts a target with these controller identifiers, as if it ran in its own process.
 fn start(store: Arc<Mem>, ids: RangeInclusive<u16>, state: AnaState) -> Target {
     let mut subsystem = Subsystem::new(NQN);
     subsystem.config.allow_any_host = true;
@@ -150,13 +150,15 @@ fn start(store: Arc<Mem>, ids: RangeInclusive<u16>, state: AnaState) -> Target {
     Target::start(&config).expect("it starts")
 }
 
-/// The host tells a target from its clone, whichever identifiers they have given to the host.
+/// The host detects that a target is a clone, whichever identifiers the targets have given to the
+/// host.
 #[test]
 #[cfg(target_os = "linux")]
 fn a_cloned_target_is_no_second_path() {
     let (original, clone) =
         (start(mem(), 1..=999, AnaState::OPTIMIZED), start(mem(), 1..=999, AnaState::OPTIMIZED));
-    // With these connections the host gets another identifier there.
+    // After these connections, the clone gives the host another controller identifier than the
+    // original does.
     let _others = [connect(clone.addresses()), connect(clone.addresses())];
     let urls = [url(original.addresses()[0]), url(clone.addresses()[0])];
     let error = Disk::connect(&urls, &options(EngineKind::Auto)).expect_err("a clone");

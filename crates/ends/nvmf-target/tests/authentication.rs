@@ -1,4 +1,4 @@
-//! farblock's host and target authenticate each other; strangers are refused.
+//! farblock's host and target authenticate each other. The target refuses all other hosts.
 
 mod rig;
 
@@ -17,7 +17,7 @@ fn serve(keys: HostKeys, engine: farblock_reactor::EngineKind) -> Target {
     serve_to(HOST, keys, None, engine)
 }
 
-/// Connects, and returns the block count, which an admin command reads.
+/// Connects and returns the number of blocks, which an admin command reads.
 fn connect(
     target: &Target,
     host: Option<&KeyFile>,
@@ -63,7 +63,7 @@ fn both_ways_with_every_hash_and_some_groups() {
     }
 }
 
-/// A host refuses a target that accepts only algorithms that the host does not allow.
+/// A host refuses a target that accepts only algorithms outside the host's list.
 #[test]
 fn a_host_uses_only_what_is_in_its_own_list() {
     let file = KeyFile::of_secret(1);
@@ -110,12 +110,12 @@ fn whoever_cannot_prove_it_stays_outside() {
     assert_eq!(connect(&target, Some(&good), None), Ok(2048), "others are let in all the same");
 }
 
-/// Whether `bytes` contain AUTH_Failure1: its type, identifier, and reason code.
+/// Returns whether `bytes` contain AUTH_Failure1: its type, identifier and reason code.
 fn has_refusal(bytes: &[u8]) -> bool {
     bytes.windows(8).any(|bytes| bytes[..2] == [0, 0xf1] && bytes[6] == 1)
 }
 
-/// Linux's target closes the connection right after it refuses a proof, so the refusal may not
+/// Linux's target closes the connection right after it refuses a proof, so its refusal may not
 /// arrive.
 #[test]
 fn a_controller_that_closes_instead_of_judging_hints_at_the_secrets() {
@@ -136,7 +136,7 @@ fn a_controller_without_a_secret_of_its_own_is_not_trusted() {
     let (host, controller) = (KeyFile::of_secret(1), KeyFile::of_secret(2));
     let refused = connect(&target, Some(&host), Some(&controller));
     assert!(matches!(refused, Err(ConnectError::AuthenticationFailed(_))), "{refused:?}");
-    // Nor does the host accept a target that requires no authentication.
+    // The host also refuses a target that requires no authentication.
     let mut open = Subsystem::new(NQN);
     open.config.allow_any_host = true;
     let target = Target::start(&TargetConfig {
@@ -149,7 +149,7 @@ fn a_controller_without_a_secret_of_its_own_is_not_trusted() {
     assert_eq!(refused, Err(ConnectError::AuthenticationNotOffered));
 }
 
-/// Connects, or returns the reason of the target's refusal.
+/// Connects, or returns the reason why the target refused.
 fn try_connect(target: &Target, options: &Options) -> Result<Controller, ConnectError> {
     match Controller::connect(&target.addresses()[0].to_string(), NQN, options) {
         Ok(controller) => Ok(controller),
@@ -181,7 +181,7 @@ fn an_identifier_is_its_hosts_alone() {
     assert!(connect(HOST, ours).is_ok() && connect(other, others).is_ok());
     assert!(refused(other, ours), "another host's identifier");
     assert!(refused(HOST, others), "another identifier than its own");
-    // A host is disconnected when its identifier becomes another's.
+    // A host is disconnected when its host identifier is assigned to another host.
     let stays = connect(HOST, ours).expect("it has the key");
     let goes = connect(other, others).expect("it has the key");
     let keys = HostKeys { id: Some(others.0), ..HostKeys::new(secret(1)) };
@@ -193,7 +193,7 @@ fn an_identifier_is_its_hosts_alone() {
 }
 
 /// An identifier without a configured owner belongs to the first host that authenticates with it,
-/// since reservations identify hosts by it.
+/// since reservations identify hosts by their identifiers.
 #[test]
 fn an_identifier_is_that_of_the_first_host_that_proves_itself_with_it() {
     use farblock_host::HostId;
@@ -219,7 +219,7 @@ fn an_identifier_is_that_of_the_first_host_that_proves_itself_with_it() {
         all.map(|one| one.host_nqn).collect::<Vec<_>>()
     };
     // A host that need not authenticate keeps its identifier until another host authenticates with
-    // it.
+    // the same identifier.
     let believed = connect(OPEN, 1).expect("nobody else has it");
     let host = connect(HOST, 1).expect("it has the key");
     assert_eq!(live(), [HOST], "it only said that it is its identifier");
@@ -229,7 +229,7 @@ fn an_identifier_is_that_of_the_first_host_that_proves_itself_with_it() {
     let path = connect(HOST, 1).expect("another path");
     let again = connect(HOST, 4).expect("it has another one as well");
     assert!(refused(OPEN, 4));
-    // A configured owner of an identifier takes precedence over all others.
+    // A configured owner of an identifier takes precedence over all other hosts.
     let keys = HostKeys { id: Some([4; 16]), ..HostKeys::new(secret(1)) };
     control.set_host_keys(NQN, OTHER, Some(&keys)).expect("it is there");
     assert!(refused(HOST, 4) && connect(OTHER, 4).is_ok());
@@ -238,8 +238,8 @@ fn an_identifier_is_that_of_the_first_host_that_proves_itself_with_it() {
     connect(OPEN, 1).map(drop).expect("it is given back");
 }
 
-/// A connected host authenticates again with a new secret while I/O continues. With a wrong secret
-/// the target refuses and disconnects it.
+/// A connected host authenticates again with a new secret while I/O continues. After a wrong
+/// secret, the target refuses the host and disconnects it.
 #[test]
 fn a_host_that_is_connected_authenticates_anew() {
     for engine in engines() {
@@ -262,7 +262,7 @@ fn a_host_that_is_connected_authenticates_anew() {
             blocks.write(0, &[seed; 512]).expect("its queues stay");
             assert_eq!(controller.namespace_ids().expect("it answers"), [1]);
         }
-        // Two authentications at once: one is refused, or waits for the other.
+        // Of two concurrent authentications, one is refused or waits for the other.
         std::thread::scope(|scope| {
             let both = [
                 scope.spawn(|| controller.authenticate()),
@@ -274,7 +274,8 @@ fn a_host_that_is_connected_authenticates_anew() {
                 assert!(refused.to_string().contains("already"), "{refused}");
             }
         });
-        // The controller must authenticate as well: the host rejects its proof, and reports that.
+        // The controller must authenticate as well. The host rejects the controller's proof and
+        // reports this.
         own.change(9);
         let refused = controller.authenticate().expect_err("the controller has another secret");
         assert!(matches!(refused, Error::Authentication { .. }), "{refused}");
@@ -302,7 +303,7 @@ fn who_has_no_secret_does_not_authenticate_anew() {
     let without = with(&Options::default());
     let refused = without.authenticate().expect_err("there is nothing to prove it with");
     assert!(refused.to_string().contains("--dhchap-secret"), "{refused}");
-    // A target without secrets refuses a proof that it did not request.
+    // A target without secrets refuses an authentication that it did not request.
     let file = KeyFile::of_secret(4);
     let asked = with(&Options { dhchap_secret: Some(file.0.clone()), ..Options::default() });
     let refused = asked.authenticate().expect_err("nobody asked for it");

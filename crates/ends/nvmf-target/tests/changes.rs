@@ -1,4 +1,4 @@
-//! Subsystems, hosts and listeners added and removed while hosts are connected.
+//! Adds and removes subsystems, hosts and listeners while hosts are connected.
 
 use farblock_backends::mem::Mem;
 use farblock_block::blocking::Blocking;
@@ -45,7 +45,7 @@ fn connect(address: SocketAddr, nqn: &str) -> Result<Controller, farblock_host::
     Controller::connect(&address.to_string(), nqn, &Options::default())
 }
 
-/// The number of discovery entries of a subsystem.
+/// Returns the number of discovery entries of a subsystem.
 fn listed(address: SocketAddr, nqn: &str) -> usize {
     let found = discover(&address.to_string(), &Options::default()).expect("it answers");
     found.iter().filter(|entry| entry.subnqn == nqn).count()
@@ -72,7 +72,7 @@ fn a_subsystem_comes_and_goes() {
     assert_eq!(listed(address, SECOND), 0);
     assert!(connect(address, SECOND).is_err());
     assert_eq!(first.namespace_ids().expect("others do not notice"), [1]);
-    // Add the subsystem again, with its old name.
+    // Add the subsystem again under its old name.
     control.add_subsystem(&subsystem(SECOND)).expect("it is new");
     connect(address, SECOND).expect("it is there");
     target.stop().expect("it ends well");
@@ -155,7 +155,7 @@ fn a_namespace_vanishes_for_one_host_and_not_for_another() {
     see(Some(&hosts[..1]));
     assert_eq!((listed(&one), listed(&other)), (vec![1, 2], vec![1]));
     assert!(other.namespace(2).is_err());
-    // Another host uses the namespace, on a queue connected before.
+    // Another host uses the namespace on a queue that connected earlier.
     let remote = one.namespace(2).expect("it sees it");
     let mut blocks = Blocking::new(&remote).expect("a queue");
     let mut data = vec![1; 512];

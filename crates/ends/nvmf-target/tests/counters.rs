@@ -1,4 +1,4 @@
-//! The target's counters match what the hosts did.
+//! The target's counters match the commands that the hosts sent.
 
 mod rig;
 
@@ -13,7 +13,7 @@ use rig::{BLOCK, NQN, User, any, options, serve, until, url};
 use std::sync::Arc;
 
 const HOST: &str = "nqn.2014-08.org.example:tester";
-/// Writes to these blocks fail with no space.
+/// Writes to these blocks fail with the error NoSpace.
 const FULL: std::ops::Range<u64> = 0..8;
 
 fn target() -> Target {
@@ -31,7 +31,7 @@ fn timed(counts: &IoCounts) -> (u64, u64) {
     (sum(&counts.read_latency.counts), sum(&counts.write_latency.counts))
 }
 
-/// All counters that must have the same values.
+/// Returns all counters that must have the same values.
 fn views(stats: &Stats) -> [IoCounts; 5] {
     let mut cores = IoCounts::default();
     stats.cores.iter().for_each(|core| cores += &core.io);
@@ -113,7 +113,7 @@ fn who_comes_and_who_is_not_let_in_is_counted() {
     target.stop().expect("it ends well");
 }
 
-/// Each core reports its processor time: much when busy, almost none when idle.
+/// Each core reports its processor time: much when it is busy, and almost none when it is idle.
 #[test]
 #[cfg(target_os = "linux")]
 fn cores_tell_how_busy_they_are() {
@@ -122,7 +122,7 @@ fn cores_tell_how_busy_they_are() {
         let cores = target.control().stats().cores;
         cores.iter().map(|core| core.processor_time).collect::<Option<Vec<_>>>()
     };
-    // A core's thread may have just started.
+    // A core's thread may have started only just now.
     until("Linux tells of every core", || times().is_some());
     let time = || times().expect("it told").into_iter().sum::<std::time::Duration>();
     let disk = connect(&target);

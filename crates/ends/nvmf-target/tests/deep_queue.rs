@@ -1,5 +1,5 @@
-//! A host sends more in-capsule data than the target holds for one connection, to a disk that does
-//! not respond.
+//! A host sends more in-capsule data than the target holds for a connection. The disk does not
+//! respond.
 
 mod rig;
 
@@ -14,12 +14,12 @@ use rig::*;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Number of writes of 64 KiB in their capsules, 50 MiB in all.
+/// The number of writes, each with 64 KiB in its capsule: 50 MiB in all.
 const WRITES: u64 = 800;
 const WRITE_BLOCKS: u32 = (64 << 10) / BLOCK as u32;
-/// The most writes that a connection's commands may hold.
+/// The most writes whose data the target may hold for one connection.
 const HELD: usize = (32 << 20) / (64 << 10);
-/// [`HELD`], and the writes that arrived in the same receive of 256 KiB.
+/// [`HELD`], plus the writes that arrive in the same receive of 256 KiB.
 const MOST: usize = HELD + (256 << 10) / (64 << 10);
 
 fn serve_deep(gate: Arc<Gate>, engine: EngineKind) -> Target {

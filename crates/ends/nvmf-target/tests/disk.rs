@@ -1,4 +1,4 @@
-//! A disk survives its connections: a real target, via a network that is cut, stalls and recovers.
+//! A disk survives its connections: a real target, over a network that is cut, stalls and recovers.
 
 mod rig;
 
@@ -75,8 +75,8 @@ fn operations_wait_for_a_path_and_end_once() {
     }
 }
 
-/// A write that is stuck in the backend when the connection is lost is not repeated before it has
-/// ended there: otherwise it could undo later writes.
+/// A write may be stuck in the backend when its connection is lost. The host does not repeat the
+/// write until it has ended there. Otherwise the stuck write could undo later writes.
 #[test]
 fn a_first_attempt_does_not_outlive_the_second() {
     for paths in [1, 2] {
@@ -96,7 +96,7 @@ fn a_first_attempt_does_not_outlive_the_second() {
         proxies[0].cut();
         let early = user.turn(Duration::from_millis(700));
         assert!(early.is_empty(), "done again while the first attempt is under way");
-        // Reads do not depend on that write, and continue if there is another path.
+        // Reads do not depend on this write, and continue if there is another path.
         if paths == 2 {
             user.read(7, 1, 9);
             assert_eq!(user.one().token, 9);
@@ -132,7 +132,7 @@ fn what_arrives_late_is_not_done() {
     assert_eq!(user.value(0), 3, "the first attempt was carried out late");
 }
 
-/// The controllers that the disk recorded last.
+/// The journal of a disk. It keeps the list of controllers that the disk recorded last.
 #[derive(Clone, Default)]
 struct Journal(Arc<Mutex<Vec<ControllerLife>>>);
 
@@ -147,8 +147,8 @@ impl Record for Journal {
     }
 }
 
-/// Like the test above, when the sending process has died, and its successor knows the controller
-/// from the journal.
+/// Like the test above, but the process that sent the write has ended. Its successor knows the
+/// controller from the journal.
 #[test]
 fn what_a_dead_process_sent_is_not_done_late() {
     let target = serve(mem(), &[any()]);
@@ -170,7 +170,7 @@ fn what_a_dead_process_sent_is_not_done_late() {
     proxy.stall();
     user.write(0, 1, 2, 2);
     assert!(user.turn(Duration::from_millis(50)).is_empty());
-    // The write stays in transit; no peer closes the controller or notices its loss.
+    // The write stays in transit. Neither side closes the controller or notices its loss.
     proxy.refuse();
     proxy.detain();
     proxy.resume();
@@ -189,7 +189,7 @@ fn what_a_dead_process_sent_is_not_done_late() {
 }
 
 /// A successor need not wait if another controller now runs at the recorded origin, as after a
-/// target restart.
+/// restart of the target.
 #[test]
 fn a_successor_after_the_target_was_started_anew() {
     let backend = mem();
@@ -197,13 +197,13 @@ fn a_successor_after_the_target_was_started_anew() {
     let proxy = Proxy::new(target.addresses()[0]);
     let urls = [url(proxy.address)];
     let stranger = CrossControllerReset { icid: 1, ciu: 1, cirn: 0x1234_5678_9abc_def0 };
-    // More time than connecting takes under Wine in parallel with other tests.
+    // Under Wine, connecting takes longer when other tests run in parallel, so allow more time.
     let quiesce_time = Duration::from_secs(if cfg!(windows) { 10 } else { 2 });
     let life = |name, origin| ControllerLife { url: urls[0].clone(), name, quiesce_time, origin };
     let origin = Controller::connect_url(&urls[0], &options(EngineKind::Auto).connection);
     let origin = origin.expect("connected").info().origin;
     let other = Some(ControllerOrigin { place: [7; 16], boot: [7; 16] });
-    // Other systems have no identifier of the machine's boot and network.
+    // Other systems do not identify the machine's boot and network.
     let unknown = !cfg!(any(target_os = "linux", windows));
     for (name, origin, waits) in
         [(Some(stranger), origin, unknown), (Some(stranger), other, true), (None, origin, true)]
@@ -215,7 +215,7 @@ fn a_successor_after_the_target_was_started_anew() {
         assert_eq!(disk.state(), DiskState::Live);
         let mut user = User::new(&disk, EngineKind::Auto);
         assert_eq!(user.value(0), 0);
-        // The successor waits for a controller that it cannot reset.
+        // The successor waits out the quiesce time of a controller that it cannot reset.
         user.write(1, 1, 1, 1);
         assert_eq!(user.one().result, Ok(()));
         assert_eq!(begin.elapsed() >= quiesce_time, waits, "{name:?} {origin:?}");
@@ -241,7 +241,8 @@ fn what_was_not_done_in_time_fails_and_there_is_hope() {
         assert_eq!(done.buffer.map(|buffer| buffer.len()), Some(BLOCK));
         assert!(lost.elapsed() >= limit, "{:?}", lost.elapsed());
         assert_eq!(disk.state(), DiskState::Waiting, "there is still hope");
-        // Later operations run at once: the quickest of several excludes delays of a busy machine.
+        // Later operations fail at once. The fastest of several attempts excludes delays of a busy
+        // machine.
         let quickest = (0..20).map(|token| {
             let start = Instant::now();
             user.read(0, 1, token);
@@ -279,7 +280,7 @@ fn what_is_lost_for_long_is_given_up() {
     }
 }
 
-/// With unlimited patience, no operation fails.
+/// Without a limit on the loss time, no operation fails.
 #[test]
 fn patience() {
     let target = serve(mem(), &[any()]);
@@ -348,19 +349,20 @@ fn another_disk_in_the_same_place_is_not_taken_for_it() {
 
 #[test]
 fn nobody_there_from_the_start() {
-    // Keep the port from other processes meanwhile.
+    // Bind the port without listening, so that no other process can take it.
     let taken = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
     let taken = taken.expect("a socket");
     taken.bind(&any().into()).expect("a port");
     let address = taken.local_addr().ok().and_then(|it| it.as_socket()).expect("bound");
-    // Connecting reports the first failed attempt; the next attempt would be ten minutes later.
+    // The connect reports its first failed attempt. The next attempt would follow ten minutes
+    // later.
     let start = Instant::now();
     let error = Disk::connect(&[url(address)], &options(EngineKind::Auto)).expect_err("nobody");
     assert!(error.to_string().contains("nothing listens"), "{error}");
     assert!(start.elapsed() < Duration::from_secs(60));
 }
 
-/// Two paths under load, of which one is cut or goes silent; returns the longest latency.
+/// Cuts or silences one of two paths under load. Returns the longest latency.
 fn failover(engine: EngineKind, silent: bool) -> Duration {
     let target = serve(mem(), &[any(), any()]);
     let proxies: Vec<_> = target.addresses().iter().map(|&address| Proxy::new(address)).collect();
@@ -384,7 +386,7 @@ fn failover(engine: EngineKind, silent: bool) -> Duration {
         write(0);
         disk.state() == DiskState::Degraded
     });
-    // While the host tries to reconnect the path.
+    // Continue while the host tries to reconnect the path.
     let lost = Instant::now();
     while lost.elapsed() < Duration::from_secs(2) {
         write(1);
@@ -400,7 +402,7 @@ fn failover(engine: EngineKind, silent: bool) -> Duration {
     longest
 }
 
-/// Takes the quickest of several: a busy machine's delays are not the disk's.
+/// Uses the fastest of several runs, to exclude the delays of a busy machine.
 #[test]
 fn failover_takes_less_than_a_second() {
     for engine in engines() {
@@ -431,7 +433,7 @@ fn policies_choose_paths() {
         let target = serve(mem(), &[any(), any()]);
         let proxies: Vec<_> =
             target.addresses().iter().map(|&address| Proxy::new(address)).collect();
-        // Delay the network enough for the queue depth to show.
+        // Delay the network, so that the queue depth of the paths has an effect.
         proxies.iter().for_each(|proxy| proxy.delay(Duration::from_millis(5)));
         let mut options = DiskOptions { policy, ..options(EngineKind::Auto) };
         // A stalled path must not count as lost before the test has checked it.
@@ -439,7 +441,7 @@ fn policies_choose_paths() {
         let disk = connect(&[&proxies[0], &proxies[1]], &options);
         let mut user = User::new(&disk, EngineKind::Auto);
         until("both paths", || live_paths(&disk) == 2);
-        // Larger than what a queue's Connect sends.
+        // A write has more bytes than a queue's Connect command.
         let blocks = 64;
         let wanted = if both { &proxies[..] } else { &proxies[..1] };
         until("the queues are there", || {
@@ -447,7 +449,7 @@ fn policies_choose_paths() {
             wait_for(&mut user, 2);
             wanted.iter().all(|proxy| proxy.carried() > blocks as usize * BLOCK)
         });
-        // With one path stalled, only operations on the other complete.
+        // If one path is stalled, only operations on the other path complete.
         proxies[1].stall();
         for token in 0..16 {
             user.write(token, 1, 1, token);
@@ -473,7 +475,7 @@ fn more_queues_than_the_controller_has() {
     second.read(0, 1, 1);
     assert_eq!(second.one().result, Err(BlockError::NoResources));
     drop(first);
-    // A queue is free by now.
+    // A queue becomes free.
     until("a queue", || {
         second.read(0, 1, 2);
         second.one().result == Ok(())
@@ -502,11 +504,11 @@ fn changes_are_told() {
     assert_eq!(told.load(Ordering::SeqCst), count, "nobody listens any more");
 }
 
-/// A queue keeps its disk alive; dropping the last queue does not block its event loop.
+/// A queue keeps its disk alive. Dropping the last queue does not block the queue's event loop.
 #[test]
 fn a_queue_outlives_the_handle() {
     let target = serve(mem(), &[any()]);
-    // The quickest of several excludes delays of a busy machine.
+    // The fastest of several runs excludes the delays of a busy machine.
     let mut took = (0..10).map(|_| {
         let proxy = Proxy::new(target.addresses()[0]);
         let disk = connect(&[&proxy], &options(EngineKind::Auto));
@@ -524,7 +526,7 @@ fn a_queue_outlives_the_handle() {
     assert!(took.any(|it| it < Duration::from_millis(200)), "it holds its loop up");
 }
 
-/// A new host process without records must wait for its predecessor's operations, too.
+/// A new host process without records must also wait for its predecessor's operations.
 #[test]
 fn a_new_controller_waits_for_what_the_last_one_left() {
     let gate = Arc::new(Gate::new(mem()));
@@ -543,12 +545,13 @@ fn a_new_controller_waits_for_what_the_last_one_left() {
     while gate.kept() == 0 {
         assert!(user.turn(Duration::from_millis(5)).is_empty());
     }
-    // While the old controller is connected, other paths may be connected as well.
+    // While the old controller is connected, the host may connect further paths.
     drop(connect(&options.connection).expect("a second path"));
     proxy.cut();
     assert_eq!(user.one().result, Err(BlockError::Disconnected));
     until("the target knows", || target.connections() <= 1);
-    // The new controller may connect, but its commands wait; another host's do not.
+    // The new controller may connect, but its commands wait. The commands of another host do not
+    // wait.
     let anew = connect(&options.connection).expect("connected").namespace(1).expect("a namespace");
     let mut user = User::new(&anew, EngineKind::Auto);
     user.write(0, 1, 2, 1);
@@ -566,7 +569,7 @@ fn a_new_controller_waits_for_what_the_last_one_left() {
     assert_eq!(user.value(0), 2, "the earlier write came late");
 }
 
-/// A write reported as failed ends before any later write executes.
+/// A write that the disk reported as failed ends before any later write executes.
 #[test]
 fn a_failed_write_does_not_come_late() {
     let gate = Arc::new(Gate::new(mem()));
@@ -582,11 +585,11 @@ fn a_failed_write_does_not_come_late() {
     while gate.kept() == 0 {
         assert!(user.turn(Duration::from_millis(5)).is_empty());
     }
-    // If the host reconnected before it gives the write up, the retry would wait for the held one.
+    // If the host reconnected before it gave up the write, the retry would wait for the held write.
     proxy.down();
     assert_eq!(user.one().result, Err(BlockError::Disconnected));
     proxy.up();
-    // The second write waits or fails while the first is in progress, and then succeeds.
+    // The second write waits or fails while the first is in progress. Then it succeeds.
     user.write(0, 1, 2, 2);
     let mut early = user.turn(Duration::from_millis(700));
     assert!(early.iter().all(|done| done.result.is_err()), "written beside an earlier write");

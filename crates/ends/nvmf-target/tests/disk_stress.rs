@@ -1,9 +1,9 @@
-//! Writers on a disk whose network is cut, stalls and recovers, and whose target restarts, all at
-//! random: no acknowledged write is lost, and none executes late.
+//! Writers use a disk whose network is cut, stalls and recovers, and whose target restarts, all at
+//! random. No acknowledged write is lost, and no write executes late.
 //!
-//! Every block holds its version. A writer has one operation at a time on each of its blocks, so it
-//! knows the possible contents: the last acknowledged version or a newer one. `DISK_SEED=n` repeats
-//! a run.
+//! Every block contains its version. A writer has at most one operation in flight on each of its
+//! blocks. So the writer knows the possible contents of a block: the last acknowledged version or a
+//! newer one. `DISK_SEED=n` repeats a run.
 
 mod rig;
 
@@ -24,20 +24,20 @@ use std::time::{Duration, Instant};
 const WRITERS: u64 = 3;
 const BLOCKS: u64 = 64;
 const DEPTH: usize = 16;
-/// Default duration; `DISK_SECONDS=n` makes it longer.
+/// The default duration of a run. `DISK_SECONDS=n` makes it longer.
 const RUN: Duration = Duration::from_secs(4);
-/// Longest duration, if a busy machine recovers slowly.
+/// The longest duration of a run, if a busy machine recovers slowly.
 const LONGEST_RUN: Duration = Duration::from_secs(60);
 const RECONNECTS: u64 = 4;
-/// Damaged PDUs that a run needs in each direction.
+/// The number of damaged PDUs that a run needs in each direction.
 const DAMAGED: u64 = 100;
-/// One PDU in this many is damaged. An operation fails if all its six attempts are damaged; with
-/// one PDU in 12, that failed one run in two hundred.
+/// One PDU in this many is damaged. An operation fails if all its six attempts are damaged. With
+/// one damaged PDU in 12, such a failure occurred in one run of two hundred.
 const ONE_IN: u64 = 24;
 /// After this many faults without a completed operation, the test waits for a completion.
 const HARMS_IN_VAIN: u64 = 4;
 
-/// The contents of a block: zeroes are version 0.
+/// Fills a block with its version. A block of zeroes has version 0.
 fn fill(block: &mut [u8], lba: u64, version: u64) {
     for chunk in block.chunks_exact_mut(16) {
         chunk[..8].copy_from_slice(&version.to_le_bytes());
@@ -53,14 +53,14 @@ fn version(block: &[u8], lba: u64) -> u64 {
     version
 }
 
-/// A thread that writes its own blocks.
+/// A thread that writes its own blocks and no others.
 struct Writer {
     user: User,
     first: u64,
-    /// The acknowledged versions of these blocks.
+    /// The acknowledged version of each block.
     versions: Vec<u64>,
     busy: Vec<bool>,
-    /// Operations in flight, by token: command, first block, blocks, version.
+    /// The operations in flight, by token: command, first block, number of blocks, version.
     flights: Vec<Option<(Command, u64, u32, u64)>>,
     next_version: u64,
     random: Random,
@@ -165,7 +165,7 @@ impl Writer {
         }
     }
 
-    /// Reads all the blocks once more.
+    /// Reads all blocks once more and checks them.
     fn verify(&mut self) {
         for at in 0..BLOCKS {
             self.busy[at as usize] = true;
@@ -189,12 +189,12 @@ fn run_time() -> Duration {
     text.map_or(RUN, |text| Duration::from_secs(text.parse().expect("DISK_SECONDS is a number")))
 }
 
-/// Runs writers while `harm` injects faults, until the disk has lost its paths a few times.
+/// Runs writers while `harm` injects faults, until the disk has reconnected [`RECONNECTS`] times.
 fn stress(disk: &Disk, engine: EngineKind, seed: u64, harm: impl FnMut(&mut Random)) {
     stress_until(|| reconnects(disk) >= RECONNECTS, disk, engine, seed, harm);
 }
 
-/// Like [`stress`], until `is_enough` returns true.
+/// Like [`stress`], but runs until `is_enough` returns true.
 fn stress_until(
     is_enough: impl Fn() -> bool,
     disk: &Disk,
@@ -336,7 +336,7 @@ fn a_target_that_comes_and_goes() {
     }
 }
 
-/// Digests detect all damage: the host repeats the command, and uses the second data.
+/// Digests detect all damage. The host repeats the command and uses the data of the repetition.
 #[test]
 fn damaged_data_in_mass() {
     for engine in engines() {
@@ -353,8 +353,8 @@ fn damaged_data_in_mass() {
             let mut options = patient(engine, Policy::RoundRobin);
             options.connection.tcp.data_digest = true;
             let disk = loop {
-                // The host does not repeat the commands that enable a controller, and they may be
-                // damaged.
+                // The commands that enable a controller may be damaged, and the host does not
+                // repeat them. So retry the connect.
                 match Disk::connect(&urls, &options) {
                     Ok(disk) => break disk,
                     Err(error) => println!("{error}"),

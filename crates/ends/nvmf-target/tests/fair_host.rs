@@ -1,5 +1,5 @@
-//! The effects of one host on others and on itself: no command executes late, and all get fair
-//! turns.
+//! The effects of a host's commands on other hosts and on itself. No command executes late, and all
+//! hosts get fair turns.
 
 mod rig;
 
@@ -19,8 +19,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A target, an admin queue and its controller's identifier, and the gate that holds a write of
-/// ones, whose I/O queue was lost.
+/// Returns a target, an admin queue and its controller identifier, and a gate. The gate holds a
+/// write of ones from an I/O queue that was lost.
 fn with_a_lost_write(engine: EngineKind) -> (Target, Queue, u16, Arc<Gate>) {
     let disk = || Arc::new(Mem::new(BLOCK as u32, 1 << 20).expect("a size"));
     let gate = Arc::new(Gate::of(Command::Write, disk()));
@@ -38,7 +38,7 @@ fn with_a_lost_write(engine: EngineKind) -> (Target, Queue, u16, Arc<Gate>) {
     (target, admin, controller, gate)
 }
 
-/// Reconnects the I/O queue once the target has noticed that the old one is closed.
+/// Reconnects the I/O queue once the target has noticed that the old queue is closed.
 fn io_once_free(address: SocketAddr, controller: u16) -> Queue {
     let mut connected = None;
     rig::until("the queue is free", || {
@@ -52,7 +52,7 @@ fn io_once_free(address: SocketAddr, controller: u16) -> Queue {
     connected.expect("connected just now")
 }
 
-/// Sends a write of twos to the blocks of the lost write, without waiting.
+/// Sends a write of twos to the blocks of the lost write, without waiting for its response.
 fn send_anew(queue: &mut Queue) {
     let mut out = Vec::new();
     let sqe = blocks(1, 0, 1, SglDescriptor::in_capsule(0, BLOCK as u32));
@@ -66,7 +66,7 @@ fn a_queue_that_was_lost_does_not_undo_what_its_successor_writes() {
     for &engine in EngineKind::HERE {
         let (target, _admin, controller, gate) = with_a_lost_write(engine);
         let mut queue = io_once_free(target.addresses()[0], controller);
-        // Other blocks and namespaces respond as quickly as before.
+        // Other blocks and namespaces respond as fast as before.
         assert_eq!(read(&mut queue, 1, BLOCK as u32).data, vec![0; BLOCK]);
         let mut sqe = blocks(2, 0, 1, SglDescriptor::transport(BLOCK as u32));
         sqe.nsid = 2.into();
@@ -91,7 +91,7 @@ fn a_queue_that_was_lost_does_not_undo_what_its_successor_writes() {
 fn a_reset_or_shutdown_is_not_over_before_what_it_ended() {
     const SHUTDOWN: u64 = 1 << 14;
     const ENABLED: u64 = 1 | 6 << 16 | 4 << 20;
-    // Cases: CC after the change; CSTS while the write is in progress, and afterwards.
+    // Each case has CC after the change, CSTS while the write is in progress, and CSTS afterwards.
     let cases = [(ENABLED & !1, 1, 0), (ENABLED | SHUTDOWN, 1 | 1 << 2, 1 | 2 << 2)];
     for &engine in EngineKind::HERE {
         for (cc, before, after) in cases {
@@ -110,7 +110,8 @@ fn a_reset_or_shutdown_is_not_over_before_what_it_ended() {
 
 #[test]
 fn a_reset_and_a_shutdown_leave_event_requests_unanswered() {
-    /// More resets than the queue has entries, to detect entries that are not freed.
+    /// The number of resets. It exceeds the number of queue entries, to detect entries that are not
+    /// freed.
     const RESETS: u16 = 40;
     for &engine in EngineKind::HERE {
         let target = target(engine, |_| {});
@@ -141,7 +142,7 @@ fn a_reset_and_a_shutdown_leave_event_requests_unanswered() {
 const MANY: u16 = 48;
 const AT_ONCE: usize = limits::IN_PLACE_BYTES / limits::STEP_BYTES;
 
-/// A target that holds all reads, and an I/O queue with many Verify commands of 32 MiB.
+/// Returns a target that holds all reads, and an I/O queue with many Verify commands of 32 MiB.
 fn with_verifies(engine: EngineKind) -> (Target, [Queue; 2], u16, Arc<Gate>) {
     let disk = Arc::new(Mem::new(BLOCK as u32, 64 << 20).expect("a size"));
     let gate = Arc::new(Gate::of(Command::Read, disk));
@@ -156,7 +157,7 @@ fn with_verifies(engine: EngineKind) -> (Target, [Queue; 2], u16, Arc<Gate>) {
         queue.end.submit(SlotId(slot), &sqe, Transfer::None, &mut out);
     }
     queue.stream.write_all(&out).expect("sent");
-    // A write goes behind the Verify commands, without reading the disk.
+    // A later write on the queue completes, since a write does not read the disk.
     assert_eq!(write(&mut queue, 0, &[1; BLOCK], true), Status::SUCCESS);
     rig::until("all that may begin has", || gate.kept() == AT_ONCE);
     (target, [admin, queue], controller, gate)
@@ -168,7 +169,7 @@ fn what_is_carried_out_in_place_holds_little_and_ends_with_its_connection() {
         let (target, [_admin, mut queue], controller, gate) = with_verifies(engine);
         assert_eq!(write(&mut queue, 0, &[2; BLOCK], true), Status::SUCCESS);
         assert_eq!(gate.kept(), AT_ONCE, "{engine}: more than is let");
-        // The queue of the Verify commands is closed: they end with the current step.
+        // When the queue of the Verify commands closes, each command ends with its current step.
         drop(queue);
         rig::until("the target knows", || {
             let mut again = Queue::new(target.addresses()[0], Digests::NONE);
@@ -200,7 +201,7 @@ fn what_is_carried_out_in_place_takes_turns() {
         queue.completions(1);
         let seen = gate.seen();
         let turn = seen.iter().position(|&lba| lba == ELSEWHERE).expect("it was carried out");
-        // The other commands have thousands of steps.
+        // Each of the other commands has thousands of steps.
         assert!(turn <= 2 * AT_ONCE, "{engine}: {turn} others went first");
     }
 }
@@ -223,7 +224,7 @@ fn a_slow_disk_keeps_no_other_from_its_turns() {
         }
         queue.stream.write_all(&out).expect("sent");
         rig::until("all that may begin has", || gate.kept() == AT_ONCE);
-        // On the same queue, and so on the same core: Verify and Write Zeroes.
+        // Execute a Verify and a Write Zeroes on the same queue, and so on the same core.
         for opcode in [0x0c, 0x08] {
             let other = Sqe { nsid: 2.into(), ..blocks(opcode, 0, 65536, sqe.dptr) };
             assert_eq!(queue.run(other, Transfer::None, &[]).status, Status::SUCCESS, "{engine}");
@@ -254,7 +255,7 @@ fn a_deallocation_is_one_whatever_its_ranges() {
             sqe.cdw11 = 4.into();
             queue.run(sqe, Transfer::InCapsule(length), &list).status
         };
-        // More ranges than one step takes.
+        // Deallocate more ranges than one step covers.
         let ranges: Vec<_> = (0..20).map(|at| (at * 4, 2)).chain([(3, 0), (0, 1)]).collect();
         assert_eq!(dsm(&mut queue, &ranges), Status::SUCCESS);
         let zeroes = |block: usize| block < 80 && block % 4 < 2;

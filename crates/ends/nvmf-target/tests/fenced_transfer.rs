@@ -1,4 +1,4 @@
-//! A write whose data have not arrived when another host reserves the disk.
+//! Another host reserves the disk while the data of a write are still missing.
 
 mod rig;
 

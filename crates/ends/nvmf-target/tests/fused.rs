@@ -1,4 +1,4 @@
-//! Fused Compare and Write over TCP, as clustered file systems use it for locks: hosts share a
+//! Fused Compare and Write over TCP, as clustered file systems use it for locks. Hosts share a
 //! counter, and abort pairs.
 
 mod rig;
@@ -30,7 +30,7 @@ fn block(value: u32) -> Vec<u8> {
     block
 }
 
-/// Sends a fused pair; returns both statuses.
+/// Sends a fused pair. Returns the statuses of both halves.
 fn fused(queue: &mut Queue, old: u32, new: u32) -> [Status; 2] {
     scripted::fused(queue, LBA, &block(old), &block(new))
 }
@@ -44,7 +44,7 @@ fn value_at(queue: &mut Queue, lba: u64) -> u32 {
     u32::from_le_bytes(data[..4].try_into().expect("four bytes"))
 }
 
-/// Each host increments a given number of times.
+/// Runs `hosts` hosts. Each host increments the counter a given number of times.
 fn count(hosts: u8, engine: EngineKind, digests: Digests) {
     let target = target(engine, |_| ());
     let address = target.addresses()[0];
@@ -80,7 +80,7 @@ fn five_hosts_count_and_lose_nothing_on_the_portable_engine() {
     count(5, EngineKind::Portable, Digests::NONE);
 }
 
-/// Sends a command of one block, with its data if it has any, without waiting.
+/// Sends a command of one block with its data, if any, without waiting for the response.
 fn send(queue: &mut Queue, slot: u16, sqe: Sqe, data: &[u8]) {
     let mut out = Vec::new();
     let length = data.len() as u32;
@@ -99,7 +99,7 @@ fn send_pair(queue: &mut Queue, slots: [u16; 2], lba: u64, [old, new]: [u32; 2])
     }
 }
 
-/// The statuses of the next `count` commands to complete, by slot.
+/// Returns the statuses of the next `count` commands to complete, by slot.
 fn statuses(queue: &mut Queue, count: usize) -> BTreeMap<u16, Status> {
     let mut statuses = BTreeMap::new();
     loop {
@@ -118,11 +118,12 @@ fn statuses(queue: &mut Queue, count: usize) -> BTreeMap<u16, Status> {
     }
 }
 
-/// A disk that stops the target's core at each read of block [`STALLED`]. So several events wait
-/// for the core's next turn.
+/// A disk that stops the target's core at each read of block [`STALLED`]. Meanwhile several events
+/// arrive for the core's next turn.
 struct Stall {
     inner: Arc<dyn Namespace>,
-    /// The core and the test meet here once the core has stopped, and again to let it continue.
+    /// A barrier of the core and the test. They meet once when the core has stopped, and once when
+    /// it may continue.
     turn: Arc<Barrier>,
 }
 
@@ -167,7 +168,7 @@ impl BlockQueue for StallQueue {
 }
 
 /// In one turn of the core, two pairs are aborted and the next pair takes their slots. The new pair
-/// must reserve its own blocks, instead of starting with the blocks reserved by an aborted pair.
+/// must claim its own blocks. It must not start with the claim of an aborted pair.
 #[test]
 fn a_pair_in_the_slots_of_aborted_ones_claims_its_own_blocks() {
     for engine in rig::engines() {
@@ -190,7 +191,7 @@ fn a_pair_in_the_slots_of_aborted_ones_claims_its_own_blocks() {
         writes.keep(1);
         send(&mut other, 1, write(6), &block(1));
         until("the write is held", || writes.kept() == 1);
-        // The first pair waits for the stalled write, and the second pair for the first.
+        // The first pair waits for the held write. The second pair waits for the first.
         send_pair(&mut one, [1, 2], 6, [0, 2]);
         send_pair(&mut one, [3, 4], 8, [0, 2]);
         assert_eq!(one.run(flush, Transfer::None, &[]).status, Status::SUCCESS);
@@ -200,8 +201,8 @@ fn a_pair_in_the_slots_of_aborted_ones_claims_its_own_blocks() {
         one.end.submit(SlotId(5), &sqe, Transfer::FromController(BLOCK as u32), &mut out);
         one.stream.write_all(&out).expect("sent");
         turn.wait();
-        // The free slots are a stack: the new Compare uses the slot of the aborted Compare,
-        // and the new Write the slot of the aborted Write.
+        // The free slots are a stack. So the new Compare uses the slot of the aborted Compare, and
+        // the new Write the slot of the aborted Write.
         for (slot, cid) in [(1, 2), (2, 3_u32)] {
             let sqe = Sqe::new(AdminOpcode::ABORT.0, 0, 0);
             let cdw10 = 1 | cid << 16;

@@ -1,5 +1,5 @@
-//! Hosts are distinguished by all 128 bits of their identifier, and are recognized when they
-//! reconnect.
+//! The target distinguishes hosts by all 128 bits of their identifiers, and recognizes them when
+//! they reconnect.
 
 mod rig;
 
@@ -20,7 +20,7 @@ use std::sync::Arc;
 const CONFLICT: Status = Status::RESERVATION_CONFLICT.with_dnr();
 const OK: Status = Status::SUCCESS;
 
-/// Three identifiers with equal first or last 64 bits.
+/// Three host identifiers. Two have equal first 64 bits, and two have equal last 64 bits.
 const IDS: [u128; 3] = [
     0x1122_3344_5566_7788_99aa_bbcc_ddee_ff00,
     0x1122_3344_5566_7788_99aa_bbcc_ddee_ff01,
@@ -64,13 +64,15 @@ impl Host {
         write(&mut self.io, 5, &pattern(BLOCK, self.key as u8), true)
     }
 
-    /// The registrants in any order: identifier, key, and whether the host holds the reservation.
+    /// Returns the registrants in any order: identifier, key, and whether the host holds the
+    /// reservation.
     fn report(&mut self) -> Vec<(u128, u64, bool)> {
         const LENGTH: u32 = 4096;
         let mut sqe = Sqe::new(NvmOpcode::RESERVATION_REPORT.0, 0, 1);
         sqe.dptr = SglDescriptor::transport(LENGTH);
         sqe.cdw10 = (LENGTH / 4 - 1).into();
-        // Without this bit a report has 64-bit identifiers, which the target refuses.
+        // Without this bit, a report would have 64-bit identifiers, so the target refuses the
+        // command.
         let short = self.io.run(sqe, Transfer::FromController(LENGTH), &[]).status;
         assert_eq!(short, Status::HOST_ID_INCONSISTENT.with_dnr());
         sqe.cdw11 = REPORT_EXTENDED.into();
@@ -102,12 +104,12 @@ fn who_comes_back_is_who_it_was_and_nobody_else_is() {
         let both = [(IDS[0], 1, true), (IDS[1], 2, false)];
         assert_eq!(hosts[2].report(), both);
 
-        // Clear with the holder's key, but only half of its identifier.
+        // Clear with the holder's key from a host that shares only half of the holder's identifier.
         let clear = ReservationControl::default().with_action(ReleaseAction::CLEAR.0);
         let cleared = hosts[2].send(NvmOpcode::RESERVATION_RELEASE, clear, &[1]);
         assert_eq!(cleared, CONFLICT, "{engine:?}");
 
-        // The connections of each host alone, and then of all hosts, are lost.
+        // First each host alone loses its connections, then all hosts lose theirs.
         for gone in [&[0][..], &[1], &[2], &[0, 1, 2]] {
             for &gone in gone {
                 hosts[gone] = Host::new(gone, address);
@@ -115,19 +117,19 @@ fn who_comes_back_is_who_it_was_and_nobody_else_is() {
             assert_eq!(hosts.each_mut().map(Host::write), [OK, OK, CONFLICT], "{engine:?}");
             assert_eq!(hosts[0].report(), both);
         }
-        // Host 0 is registered already, with another key.
+        // Host 0 is already registered with another key.
         hosts[0].key = 9;
         assert_eq!(hosts[0].register(), CONFLICT);
         hosts[0].key = 1;
 
-        // A host that was fenced while disconnected stays fenced after its reconnect; the others do
-        // not.
+        // Host 0 is fenced while it is disconnected, and stays fenced after it reconnects. The
+        // other hosts are not fenced.
         drop(std::mem::replace(&mut hosts[0], Host::new(2, address)));
         assert_eq!(hosts[1].acquire(AcquireAction::PREEMPT_ABORT, 1), OK);
         hosts[0] = Host::new(0, address);
         assert_eq!(hosts.each_mut().map(Host::write), [CONFLICT, OK, CONFLICT]);
         assert_eq!(hosts[0].report(), [(IDS[1], 2, true)]);
-        // Another host with a fenced host's key is still a different host.
+        // A host with the key of a fenced host is still a different host.
         hosts[2].key = 1;
         assert_eq!((hosts[2].register(), hosts[2].write()), (OK, OK));
         assert_eq!(hosts[0].write(), CONFLICT);

@@ -1,4 +1,4 @@
-//! How a target listens when it starts.
+//! Tests how a target binds its listeners when it starts.
 
 use farblock_proto::controller::PortAccess;
 use farblock_target::{StartError, Target, TargetConfig, TlsPolicy};
@@ -14,7 +14,7 @@ fn any() -> TcpListener {
     TcpListener::bind("127.0.0.1:0").expect("a port")
 }
 
-/// The port is busy as after a kill -9: the process has ended but its io_uring has not.
+/// The port is in use, as after a kill -9: the process has ended, but its io_uring has not.
 #[test]
 fn a_port_that_becomes_free_is_waited_for() {
     let other = any();
@@ -50,8 +50,8 @@ fn an_address_is_listened_on_once() {
     }
 }
 
-/// Starts a target on these addresses with one free port. Another process may take the port
-/// meanwhile, so this retries.
+/// Starts a target on these addresses with one free port. Retries, since another process may take
+/// the port in the meantime.
 fn on_one_port(addresses: [&str; 2]) -> Target {
     let start = |_| {
         let port = any().local_addr().expect("it is bound").port();

@@ -1,6 +1,6 @@
-//! Strangers attack a target whose hosts have keys, in every way that needs no key: they stop after
-//! each message, send wrong proofs, start TLS, reconnect repeatedly. The hosts can still connect,
-//! and the target frees the memory that the strangers made it hold.
+//! Strangers attack a target whose hosts have keys, in every way that needs no key. They stop after
+//! each message, send wrong proofs, start TLS, and reconnect repeatedly. The hosts can still
+//! connect. Afterwards the target frees the memory that the strangers made it hold.
 //!
 //! The figures are in docs/security.md:
 //!
@@ -36,12 +36,12 @@ use std::time::{Duration, Instant};
 
 /// The name of the test that runs the target's process.
 const SERVE: &str = "serve_until_the_input_ends";
-/// Addresses of strangers: so many that none has more half-open connections than the limit per
-/// address.
+/// The number of addresses of strangers. It is so high that no address reaches the limit of
+/// half-open connections per address.
 const ADDRESSES: usize = 200;
 const STRANGERS_PER_THREAD: usize = 40;
 const MOST_THREADS: usize = 96;
-/// With more connections than this, those that the target has closed are dropped first.
+/// With more open connections than this, strangers first drop those that the target has closed.
 const DESCRIPTORS: usize = 18_000;
 /// The longest time that a stranger waits for the target.
 const BRIEFLY: Duration = Duration::from_millis(200);
@@ -51,31 +51,31 @@ const ALL_KNOCK: Duration = Duration::from_secs(300);
 const VISITS: usize = 6;
 /// The host whose TLS key strangers do not have.
 const TLS_HOST: usize = 2_000_000;
-/// The seed of that key; strangers try another one.
+/// The seed of the key of [`TLS_HOST`]. Strangers try another key.
 const TLS_SEED: u8 = 1;
 
 #[derive(Clone, Copy, Debug)]
 enum StrangerKind {
-    /// Stays silent after TCP connect.
+    /// Connects to the port, and then stays silent.
     Silent,
-    /// Initializes the connection (ICReq).
+    /// Initializes the connection with an ICReq.
     Initialized,
     /// Connects an admin queue with the host's name.
     Connected,
     /// Makes the target compute with the largest DH group, without waiting for the result.
     Negotiating,
-    /// As `Negotiating`, with the smallest group.
+    /// Like `Negotiating`, but with the smallest group.
     Cheap,
-    /// Waits for the challenge.
+    /// Waits for the target's challenge.
     Challenged,
-    /// Replies to the challenge with a guess, without waiting.
+    /// Replies to the challenge with a guess, without waiting for the result.
     Guessing,
-    /// Waits for the refusal of its guess.
+    /// Waits until the target refuses the guess.
     Refused,
     HalfHello,
-    /// Sends a ClientHello for a key that it does not have.
+    /// Sends a ClientHello for a key that the stranger does not have.
     Hello,
-    /// Connects and disconnects.
+    /// Connects and disconnects at once.
     Hasty,
 }
 
@@ -93,7 +93,7 @@ const KINDS: [StrangerKind; 11] = [
     StrangerKind::Hasty,
 ];
 
-/// Serializes the tests: each needs all processors and descriptors.
+/// Serializes the tests, since each needs all processors and descriptors.
 fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -117,7 +117,7 @@ fn tls_key(seed: u8) -> TlsKey {
     key.expect("a suite")
 }
 
-/// The process under attack; only the other tests of this file start it.
+/// The process under attack. Only the other tests of this file start it.
 #[test]
 #[ignore = "a part of the others"]
 fn serve_until_the_input_ends() {
@@ -148,7 +148,7 @@ fn negotiate(group: GroupId) -> Vec<u8> {
     [head.as_bytes(), offer.as_bytes()].concat()
 }
 
-/// A wrong reply to the challenge, which costs the target one more computation.
+/// Returns a wrong reply to the challenge, which costs the target one more computation.
 fn guess() -> Vec<u8> {
     let (hash_bytes, value_bytes) = (32, 1024_u16);
     let head = Reply {
@@ -170,7 +170,7 @@ fn send(peer: &mut Peer, message: &[u8]) -> bool {
     peer.send(sqe, Transfer::InCapsule(length), message)
 }
 
-/// Receives the target's next message, if the target has processed the last one.
+/// Receives the target's next message, if the target has accepted the last one.
 fn receive(peer: &mut Peer) -> Option<()> {
     peer.status()?.0.is_success().then_some(())?;
     let length = 2048;
@@ -181,7 +181,7 @@ fn receive(peer: &mut Peer) -> Option<()> {
 }
 
 /// Runs a stranger of this kind on its own connection, as far as the target permits. The connection
-/// stays open as long as the result exists.
+/// stays open while the returned stream exists.
 fn knock(kind: StrangerKind, stream: TcpStream) -> Option<TcpStream> {
     match kind {
         StrangerKind::Silent => return Some(stream),
@@ -199,7 +199,7 @@ fn knock(kind: StrangerKind, stream: TcpStream) -> Option<TcpStream> {
         StrangerKind::Connected => true,
         StrangerKind::Negotiating => send(&mut peer, &negotiate(GroupId::FFDHE8192)),
         StrangerKind::Cheap => send(&mut peer, &negotiate(GroupId::FFDHE2048)),
-        // A stranger stops there if the others keep the target busy.
+        // If other strangers keep the target busy, a stranger stops here.
         StrangerKind::Challenged => {
             let _ = send(&mut peer, &negotiate(GroupId::FFDHE8192)) && receive(&mut peer).is_some();
             true
@@ -227,7 +227,7 @@ fn hello(kind: StrangerKind, mut stream: TcpStream) -> Option<TcpStream> {
     Some(stream)
 }
 
-/// State shared by the strangers' threads.
+/// The state that the strangers' threads share.
 struct Crowd {
     address: SocketAddr,
     strangers: usize,
@@ -239,7 +239,7 @@ struct Crowd {
 }
 
 impl Crowd {
-    /// Connects the strangers of one thread, and reconnects those that the target has closed.
+    /// Connects the strangers of one thread, and reconnects each one that the target has closed.
     fn besiege(&self, part: usize) {
         let numbers: Vec<usize> = (part..self.strangers).step_by(self.threads).collect();
         let mut alive: Vec<Option<TcpStream>> = numbers.iter().map(|_| None).collect();
@@ -262,7 +262,7 @@ impl Crowd {
         }
     }
 
-    /// When descriptors run short, drops connections that the target has closed.
+    /// When descriptors run short, drops the connections that the target has closed.
     fn let_go(&self, streams: &mut [Option<TcpStream>]) {
         if streams.iter().flatten().count() >= DESCRIPTORS / self.threads {
             for stream in streams {
@@ -279,15 +279,15 @@ impl Crowd {
     }
 }
 
-/// One visit: its duration, and the number of refusals.
+/// The duration of one visit, and the number of refusals.
 type Visit = (Duration, usize);
 
-/// The two hosts with a key: one authenticates, the other uses TLS.
+/// Returns the two hosts with a key. One host authenticates, the other uses TLS.
 fn hosts(secret: &KeyFile, tls: &KeyFile) -> [Options; 2] {
     let named = |number: usize, id| Options {
         hostnqn: Some(host(number)),
         hostid: Some(HostId([id; 16])),
-        // The strangers get their turns as well, so connecting takes long.
+        // The strangers get turns as well, so connecting takes long.
         connect_timeout: Duration::from_secs(30),
         ..Options::default()
     };
@@ -300,7 +300,7 @@ fn hosts(secret: &KeyFile, tls: &KeyFile) -> [Options; 2] {
     ]
 }
 
-/// A host connects, writes, reads and disconnects.
+/// Lets a host connect, write, read and disconnect.
 fn visit(address: SocketAddr, options: &Options) -> Visit {
     let begin = Instant::now();
     let mut refusals = 0;
@@ -320,7 +320,7 @@ fn visit(address: SocketAddr, options: &Options) -> Visit {
     (begin.elapsed(), refusals)
 }
 
-/// Attacks a target with this connection limit.
+/// Attacks a target that has this connection limit.
 fn siege(strangers: usize, connections: Option<usize>) {
     let (secret, tls) = (KeyFile::of_secret(1), KeyFile::of_key(&tls_key(TLS_SEED)));
     let hosts = hosts(&secret, &tls);
@@ -348,7 +348,7 @@ fn siege(strangers: usize, connections: Option<usize>) {
         let deadline = Instant::now() + ALL_KNOCK;
         while crowd.stand.load(Ordering::Relaxed) < crowd.threads {
             if Instant::now() > deadline {
-                // Panics appear only after their threads have been joined.
+                // A panic of a thread appears only after the thread has been joined.
                 crowd.is_over.store(true, Ordering::Relaxed);
                 let (stand, threads) = (crowd.stand.load(Ordering::Relaxed), crowd.threads);
                 panic!(
@@ -385,10 +385,10 @@ fn siege(strangers: usize, connections: Option<usize>) {
     assert!(each < STRANGER_BYTES, "{each} bytes each");
 }
 
-/// The most bytes that may remain in use: tables that grow with connections, and the last few
-/// strangers.
+/// The most bytes that may remain in use, for tables that grow with connections and for the last
+/// few strangers.
 const KEPT_BYTES: usize = 40 * MIB;
-/// The most bytes per stranger: decision 16 states 24 KiB without TLS, and 42 KiB with a
+/// The most bytes per stranger. Decision 16 states 24 KiB without TLS, and 42 KiB with a
 /// ClientHello.
 const STRANGER_BYTES: usize = 42 << 10;
 

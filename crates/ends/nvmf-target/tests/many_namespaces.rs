@@ -1,4 +1,4 @@
-//! A thousand namespaces, each with its own limits, which change during use.
+//! A thousand namespaces, each with its own limits. The limits change during use.
 
 mod rig;
 
@@ -16,16 +16,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const NAMESPACES: u32 = 1000;
-/// Distance between the namespaces that are read and written.
+/// The distance between the namespaces that the test reads and writes.
 const STEP: usize = 13;
 
-/// Commands per second, without a burst.
+/// Returns a limit on commands per second, without a burst.
 fn rates(commands: u64) -> Rates {
     let commands = Rate { all: commands, ..Rate::default() };
     Rates { commands, burst: Duration::from_nanos(1), ..Rates::default() }
 }
 
-/// The value of namespace `nsid`'s first block.
+/// Returns the contents of the first block of namespace `nsid`.
 fn contents(nsid: u32) -> Vec<u8> {
     nsid.to_le_bytes().repeat(BLOCK / 4)
 }
@@ -46,7 +46,8 @@ fn a_thousand_limits_change_while_all_are_used() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for nsid in (1..=NAMESPACES).cycle().step_by(7) {
-                // A limit that stops commands for a second, then one that lets them continue.
+                // Set a limit that stops commands for a second. Then set a limit that lets them
+                // continue.
                 set(nsid, 1);
                 set(nsid, 1_000_000);
                 if is_over.load(Ordering::Relaxed) {
@@ -61,7 +62,7 @@ fn a_thousand_limits_change_while_all_are_used() {
             let answer = queue.run(sqe, Transfer::InCapsule(length), &contents(nsid));
             assert_eq!(answer.status, Status::SUCCESS, "namespace {nsid}");
         }
-        // Backwards, so that the namespace used last is never the next one.
+        // Iterate backwards, so that the namespace used last is never the next one.
         for nsid in (1..NAMESPACES).step_by(STEP).rev() {
             let sqe = Sqe { nsid: nsid.into(), ..blocks(2, 0, 1, transport) };
             let answer = queue.run(sqe, Transfer::FromController(length), &[]);
@@ -72,8 +73,8 @@ fn a_thousand_limits_change_while_all_are_used() {
     target.stop().expect("it stops");
 }
 
-/// The lists of a batch reach the cores at its end, or when asked for. Removed stores are released
-/// only then.
+/// The lists of a batch reach the cores when it ends or when the caller sends them. Removed stores
+/// are released only then.
 #[test]
 fn the_changes_of_a_batch_reach_the_queues_together() {
     let disk = || Arc::new(Mem::new(BLOCK as u32, 1 << 16).expect("a size")) as Arc<dyn Namespace>;

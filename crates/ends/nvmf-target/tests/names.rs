@@ -1,4 +1,4 @@
-//! Names other than NQNs are served, found and used like others.
+//! Subsystem names that are not NQNs are served, discovered and used like other names.
 
 use farblock_backends::mem::Mem;
 use farblock_host::{Controller, Options, discover, discover_all, entry_address};
@@ -39,8 +39,8 @@ fn one_that_claims_to_be_and_is_not() {
     assert!(matches!(serve("nqn.disks"), Err(StartError::Subsystem(..))));
 }
 
-/// The host follows each referral once, in any topology: here a ring with an exit to a service that
-/// does not respond.
+/// The host follows each referral once, in any topology. Here the referrals form a ring, with an
+/// exit to a service that does not respond.
 #[test]
 fn referrals_are_followed_once_each() {
     let (one, two) = (serve("one").expect("it is served"), serve("two").expect("it is served"));

@@ -1,5 +1,6 @@
-//! Namespaces that would contain themselves through other targets: refused at the start, or, if
-//! that becomes known later, cut off, so that no read goes round for ever.
+//! Namespaces that would contain themselves through other targets. The target refuses such a
+//! namespace at the start. If the loop becomes known later, the target breaks it, so that no read
+//! circulates forever.
 
 mod rig;
 
@@ -43,8 +44,8 @@ fn whole(part: &Arc<Disk>) -> Arc<dyn Namespace> {
     Arc::new(Concat::new(vec![Arc::clone(part) as Arc<dyn Namespace>]).expect("a row"))
 }
 
-/// A namespace whose parts are known only later, like that of a target that has just connected its
-/// remote disk.
+/// A namespace whose parts become known late, for example after its target has connected a remote
+/// disk.
 struct Late {
     inner: Arc<dyn Namespace>,
     is_known: AtomicBool,
@@ -84,7 +85,7 @@ fn a_namespace_that_contains_itself_through_other_targets_is_refused() {
         let error = error.expect_err("it contains itself").to_string();
         assert!(error.contains("would contain itself"), "{error}");
     }
-    // A different namespace may contain them all.
+    // A different namespace may contain all of them.
     let other = export(whole(&disk(&first)), "fourth");
     second.control().add_namespace(NQN, NamespaceId(2), &other).expect("no loop");
 }

@@ -1,4 +1,4 @@
-//! Scripted hosts whose writes wait, or do not, because a namespace is limited.
+//! Scripted hosts write to a namespace with a rate limit. Some of their writes wait.
 
 mod rig;
 
@@ -35,7 +35,7 @@ fn limit(target: &Target, writes: u64) {
     target.control().set_rates(NQN, NamespaceId(1), &rates).expect("it is there");
 }
 
-/// Like [`limit`], and returns once this queue's core has applied the limit.
+/// Like [`limit`], but returns only after this queue's core has applied the limit.
 fn limit_for(queue: &mut Queue, target: &Target, writes: u64) {
     limit(target, writes);
     assert_eq!(read(queue, 0, 512).status, Status::SUCCESS);
@@ -48,12 +48,12 @@ fn a_limit_that_comes_while_data_are_on_their_way_does_not_ask_for_them_again() 
     (0..3).for_each(|slot| ask(&mut queue, slot, 4096));
     let grants = [(); 3].map(|()| wanted(&mut queue));
     limit(&target, 1);
-    // The core has applied the limit once it has executed a later command.
+    // Once the core has executed a later command, it has applied the limit.
     let (_other_admin, mut other) = host(&target);
     assert_eq!(read(&mut other, 0, 512).status, Status::SUCCESS);
     grants.into_iter().for_each(|grant| give(&mut queue, grant, &[7; 4096]));
     (0..3).for_each(|_| assert_eq!(status(&mut queue), Status::SUCCESS));
-    // The next write waits for its start before the target requests its data.
+    // The target requests the data of the next write only when that write may start.
     ask(&mut queue, 0, 512);
     let grant = wanted(&mut queue);
     ask(&mut queue, 1, 512);
@@ -76,7 +76,8 @@ fn what_waits_keeps_its_turn_when_something_else_changes() {
     let grant = wanted(&mut queue);
     give(&mut queue, grant, &[1; 4096]);
     assert_eq!(status(&mut queue), Status::SUCCESS);
-    // The second write may start a second later, even if another namespace changes meanwhile.
+    // The second write may start one second later, even if another namespace changes in the
+    // meantime.
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -99,7 +100,7 @@ fn who_goes_takes_nothing_of_the_budget_along() {
     limit(&target, 4096);
     let (other_admin, mut other) = host(&target);
     assert_eq!(write(&mut other, 0, &[1; 4096], true), Status::SUCCESS);
-    // This write would take four minutes, and does not start.
+    // This write would take four minutes, so it does not start.
     ask(&mut other, 9, 1 << 20);
     assert_eq!(read(&mut other, 1024, 512).status, Status::SUCCESS);
     drop((other, other_admin));
@@ -108,8 +109,8 @@ fn who_goes_takes_nothing_of_the_budget_along() {
     assert_eq!(write(&mut queue, 0, &[2; 4096], true), Status::SUCCESS);
 }
 
-/// A host preempts another: the preempt completes, and the other host gets a conflict. The other
-/// host's waiting commands end then, and never reach the disk.
+/// A host preempts another host. The preempt completes, and the other host gets a conflict. The
+/// other host's waiting commands then end without reaching the disk.
 #[test]
 fn what_waits_ends_with_the_right_to_do_it() {
     let target = target(EngineKind::Auto, |_| {});

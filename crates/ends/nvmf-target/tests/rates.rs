@@ -1,4 +1,4 @@
-//! Limits of a namespace: only commands beyond them wait.
+//! Rate limits of namespaces and hosts. Only commands beyond the limits wait.
 
 mod rig;
 
@@ -23,7 +23,7 @@ fn limit(target: &Target, rates: &Rates) {
     target.control().set_rates(NQN, NamespaceId(1), rates).expect("it is there");
 }
 
-/// Like `limit`, and returns once the user's core has applied the limit.
+/// Like `limit`, but returns only after the user's core has applied the limit.
 fn limit_for(user: &mut User, target: &Target, rates: &Rates) {
     limit(target, rates);
     user.value(2000);
@@ -36,7 +36,7 @@ fn user(target: &Target) -> (Disk, User) {
     (disk, user)
 }
 
-/// A limit of one byte per second: only the first command of a kind executes during a test.
+/// Returns a limit of one written byte per second. Only the first write executes during a test.
 fn crawl() -> Rates {
     let bytes = Rate { writes: 1, ..Rate::default() };
     Rates { bytes, burst: Duration::from_nanos(1), ..Rates::default() }
@@ -48,18 +48,18 @@ fn what_is_over_a_limit_waits_until_that_changes() {
     let target = serve(gate.clone(), &[any()]);
     let (_disk, mut user) = user(&target);
     limit_for(&mut user, &target, &crawl());
-    // Writes with their data in the capsule, and without.
+    // Send writes with and without their data in the capsule.
     for (token, blocks) in [(1, 1), (2, 1), (3, 64), (4, 64)] {
         user.write(token * 64, blocks, token as u8, token);
     }
     assert_eq!(user.one().token, 1, "the first finds the budget untouched");
     assert!(user.turn(NOTHING).is_empty(), "there is none left");
     assert_eq!(gate.seen().len(), 1, "nor is the disk asked");
-    // Commands without a limit proceed, even of the same host on the same connection.
+    // Commands without a limit proceed, even on the same connection of the same host.
     assert_eq!(user.value(64), 1);
     user.queue.submit(Op::flush(9));
     assert_eq!(user.one().token, 9);
-    // Set the same limit, which changes nothing; then another of the same kind; then none.
+    // Setting the same limit again changes nothing. Then set a different limit, and then none.
     limit(&target, &crawl());
     assert!(user.turn(NOTHING).is_empty(), "there is none left");
     limit(&target, &Rates { burst: Duration::from_nanos(2), ..crawl() });
@@ -88,9 +88,9 @@ fn reads_and_writes_are_limited_apart() {
     while done < 11 {
         done += user.turn(Duration::from_secs(60)).len();
     }
-    // The commands take at least ten gaps of 20 ms. A busy machine may take longer.
+    // The commands take at least ten gaps of 20 ms. They may take longer on a busy machine.
     assert!(begin.elapsed() >= Duration::from_millis(199), "{:?}", begin.elapsed());
-    // 20 ms, 40 ms and so on up to 200 ms, in sum.
+    // The sum of the waits is 20 ms + 40 ms + … + 200 ms.
     let waited = target.control().stats().subsystems[0].namespaces[0].1.waited;
     assert!(waited.namespace_limit_ns >= 1_095_000_000, "{waited:?}");
     assert_eq!((waited.host_limit_ns, waited.turn_ns), (0, 0));
@@ -121,7 +121,7 @@ fn who_goes_leaves_nothing_behind() {
     user.write(64, 1, 2, 1);
     assert_eq!(user.one().result, Ok(()));
     assert_eq!(gate.seen(), [0, 64], "what was not begun is not");
-    // The namespace is removed while commands wait.
+    // Remove the namespace while commands wait.
     limit_for(&mut user, &target, &crawl());
     for token in 0..8 {
         user.write(token * 64, 64, 3, token);
@@ -149,8 +149,8 @@ fn a_host_is_limited_by_itself() {
     }
     assert_eq!(slow.one().token, 0, "the first finds the budget untouched");
     assert!(slow.turn(NOTHING).is_empty(), "there is none left");
-    // The host's consumption carries over to its next connection, and setting the same limits does
-    // not reset it.
+    // The host's consumption carries over to its next connection. Setting the same limits again
+    // does not reset the consumption.
     let (_again, mut late) = user(&target);
     limit(&host, &crawl());
     late.write(64, 1, 1, 9);
@@ -169,7 +169,7 @@ fn a_host_is_limited_by_itself() {
     assert_eq!(waited, stats.subsystems[0].namespaces[0].1.waited);
 }
 
-/// Limits and write protection apply before the first host can connect.
+/// Limits and write protection apply before the first host connects.
 #[test]
 fn a_target_starts_with_its_limits() {
     let gate = gate();
@@ -216,7 +216,7 @@ fn a_namespace_comes_with_its_limits() {
     }
     assert_eq!(user.one().token, 0, "the first finds the budget untouched");
     assert!(user.turn(NOTHING).is_empty(), "there is none left");
-    // Other changes of the namespace do not reset its limits.
+    // Other changes of the namespace do not reset the consumption of its limits.
     let smaller = Sharing { blocks: Some(64), ..sharing };
     target.control().set_sharing(NQN, NamespaceId(2), &smaller).expect("it is there");
     assert!(user.turn(NOTHING).is_empty(), "there is none left");

@@ -1,4 +1,4 @@
-//! A namespace is removed while a host sends data for it.
+//! The target removes a namespace while a host sends data for it.
 
 mod rig;
 
@@ -30,7 +30,7 @@ fn data_that_come_for_a_removed_namespace_are_taken_and_refused() {
         ask(&mut queue, 0, LENGTH);
         let grant = wanted(&mut queue);
         let removal = target.control().remove_namespace(NQN, NamespaceId(1)).expect("it is there");
-        // The namespace has received none of the data.
+        // The namespace has not received any of the data.
         removal.wait(Duration::from_secs(60)).expect("it drains");
         assert_eq!(Arc::strong_count(&gate), 1, "it is given back");
         let data = vec![1; LENGTH as usize];

@@ -1,5 +1,6 @@
-//! A target against a scripted host, made of a socket and the protocol's host end: the target's
-//! responses and refusals, and that one connection's faults affect no other.
+//! Tests a target with a scripted host, made of a socket and the host end of the protocol. The
+//! tests check the target's responses and refusals. A protocol error on one connection must not
+//! affect other connections.
 
 mod rig;
 
@@ -109,7 +110,7 @@ fn refused_commands_leave_the_queue_working() {
     assert_eq!(status.code(), Status::DATA_SGL_LENGTH_INVALID.code());
     let unknown = queue.run(Sqe::new(0x55, 0, 1), Transfer::None, &[]).status;
     assert_eq!(unknown.code(), Status::INVALID_OPCODE.code());
-    // A refused write with in-capsule data: the target skips the data.
+    // The target refuses a write with in-capsule data and skips the data.
     assert_eq!(write(&mut queue, BLOCKS, &[1; 512], true).code(), Status::LBA_OUT_OF_RANGE.code());
     assert_eq!(read(&mut queue, 0, 512).status, Status::SUCCESS);
     assert_eq!(admin_queue.property(offset::CSTS) & 1, 1);
@@ -161,7 +162,7 @@ fn a_peer_that_speaks_something_else_is_told_and_closed_and_nobody_else_notices(
                 assert_eq!(answer[0], 3, "a C2HTermReq");
             }
         }
-        // A broken PDU on an initialised connection.
+        // Send an invalid PDU on an initialized connection.
         let mut rogue = Queue::new(address, Digests::NONE);
         rogue.stream.write_all(&[4, 0, 99, 0, 0, 0, 0, 0]).expect("sent");
         assert!(rogue.is_closed());
@@ -198,7 +199,7 @@ fn stopping_answers_held_requests_and_closes() {
         let mut out = Vec::new();
         queue.end.submit(SlotId(1), &Sqe::new(0x0c, 0, 0), Transfer::None, &mut out);
         queue.stream.write_all(&out).expect("sent");
-        // The target holds the event request once a later command has completed.
+        // Once a later command has completed, the target holds the event request.
         assert_eq!(queue.property(offset::CSTS) & 1, 1);
         let stopper = std::thread::spawn(move || target.stop());
         while queue.receive() {}
@@ -247,7 +248,7 @@ fn a_host_that_asks_and_does_not_read_holds_little_memory() {
         .collect();
     let before = resident_bytes();
     greedy.stream.write_all(&capsules).expect("they fit the socket");
-    // The target serves another host meanwhile.
+    // In the meantime, the target serves another host.
     let (mut other, _) = admin(address, Digests::NONE);
     for _ in 0..50 {
         other.property(offset::CSTS);
@@ -315,7 +316,7 @@ fn a_write_that_never_comes_does_not_keep_the_target_from_stopping() {
     target.stop().expect("a clean stop");
 }
 
-/// A target with two disks of 16 MiB, which hold all reads.
+/// Returns a target with two disks of 16 MiB, which hold all reads.
 fn gated_target(engine: EngineKind) -> (Target, [Arc<Gate>; 2]) {
     let gates = [1, 2].map(|_| {
         let disk = Arc::new(Mem::new(BLOCK as u32, 16 << 20).expect("a size"));
@@ -327,12 +328,11 @@ fn gated_target(engine: EngineKind) -> (Target, [Arc<Gate>; 2]) {
     (target_of(engine, disks, |_| {}), gates)
 }
 
-/// The last byte of a write arrives while the host receives no responses, and so many responses
-/// wait that the target stops parsing. The write must complete all the same, since no more input
-/// arrives.
+/// The last byte of a write arrives while the host receives no responses. So many responses wait
+/// that the target has stopped parsing. The write must still complete, since no more input arrives.
 #[test]
 fn a_write_ends_although_its_host_takes_no_answers() {
-    /// More reads than the sockets in between can buffer.
+    /// The number of reads. Their data exceed the buffers of the sockets in between.
     const READS: u16 = 8;
     const READ_BYTES: u32 = 1 << 20;
     const WRITE_BYTES: u32 = 64 << 10;
@@ -358,7 +358,7 @@ fn a_write_ends_although_its_host_takes_no_answers() {
         rig::until("all reads are there", || (first.kept(), second.kept()) == (READS.into(), 1));
         std::thread::sleep(Duration::from_millis(100));
 
-        // The first disk's reads fill the sockets; this one waits behind them.
+        // The first disk's reads fill the sockets. The second disk's read waits behind them.
         first.open_up();
         rig::until("the first are read", || first.kept() == 0);
         second.open_up();
@@ -374,7 +374,7 @@ fn a_write_ends_although_its_host_takes_no_answers() {
 
 #[test]
 fn a_capsule_that_breaks_off_is_waited_for_only_so_long() {
-    // Run these in parallel: each takes the target's timeout.
+    // Run these in parallel, since each takes as long as the target's timeout.
     let begun: Vec<_> = EngineKind::HERE
         .iter()
         .map(|&engine| {

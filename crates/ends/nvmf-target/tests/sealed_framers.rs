@@ -1,7 +1,7 @@
-//! The framers of both ends over TLS, as their connections use them: a record that contains only
-//! data of a command is decrypted directly into the command's buffer. The tests use digests,
-//! frequent key updates, records in arbitrary pieces, and a last record that was damaged on the
-//! way.
+//! Tests the framers of both ends over TLS, as their connections use them. A record that contains
+//! only data of a command is decrypted directly into the command's buffer. The tests use digests,
+//! frequent key updates, and records in arbitrary pieces. In some tests, the last record is damaged
+//! in transit.
 
 use farblock_proto::capsule::{DataPointer, RemoteForm};
 use farblock_proto::tcp::controller_end::{self, ControllerEnd, Event as FromHost, PushPart};
@@ -16,20 +16,20 @@ use std::sync::Arc;
 const HOST: &str = "nqn.2026-11.h:one";
 const SUBSYSTEM: &str = "nqn.2026-11.s:one";
 const DEPTH: u16 = 8;
-/// The byte that fills buffers before data are written.
+/// The byte that fills buffers before data are written into them.
 const UNTOUCHED: u8 = 0xa5;
-/// Records per key: fewer than one large transfer has.
+/// The number of records per key. One large transfer has more records.
 const RECORDS_PER_KEY: u64 = 3;
-/// Smaller payloads are not decrypted into place.
+/// The minimum size in bytes of a payload that is decrypted directly into place.
 const DIRECT_BYTES: u32 = 8192;
 const READ: u8 = 2;
 const WRITE: u8 = 1;
 
-/// The commands of one end, with their buffers.
+/// The commands of one end, and their buffers.
 #[derive(Default)]
 struct Buffers {
     all: Vec<Vec<u8>>,
-    /// Bytes that were decrypted directly into place.
+    /// The number of bytes that were decrypted directly into place.
     placed: usize,
 }
 
@@ -47,7 +47,7 @@ impl Buffers {
     }
 }
 
-/// The common interface of both ends.
+/// The common interface of the host and controller ends.
 trait End {
     fn wanted(&self) -> Option<(SlotId, u32, u32)>;
     fn received(&mut self, bytes: &[u8]);
@@ -55,7 +55,7 @@ trait End {
     fn take_apart(&mut self, input: &[u8]);
 }
 
-/// Decrypts input up to the first error.
+/// Decrypts input until it is empty or an error occurs.
 fn receive(end: &mut impl End, tls: &mut dyn Tls, mut sealed: &[u8]) -> Option<TlsError> {
     let mut plain = vec![0; OPENED_BYTES];
     loop {
@@ -88,7 +88,7 @@ struct ControllerSide {
     end: ControllerEnd,
     buffers: Buffers,
     out: Vec<u8>,
-    /// The data of each write, as the target received them.
+    /// The data of each write, as received by the target.
     written: Vec<Vec<u8>>,
     disk: Vec<u8>,
 }
@@ -227,7 +227,7 @@ impl HostSide {
     }
 }
 
-/// Both ends, with TLS in between.
+/// A host and a controller, with TLS in between.
 struct Pair {
     host: HostSide,
     controller: ControllerSide,
@@ -236,7 +236,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// Completes the handshake and the first PDUs.
+    /// Returns a pair after the handshake and the first PDUs.
     fn new(disk: &[u8]) -> Self {
         let key = TlsKey::generate(Hash::Sha256, &mut |out: &mut [u8]| out.fill(7));
         let key = key.expect("a suite");
@@ -308,17 +308,17 @@ fn seal(tls: &mut dyn Tls, plain: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Bytes in which no sequence repeats.
+/// Returns bytes in which no sequence repeats.
 fn pattern(length: usize) -> Vec<u8> {
     (0..length as u32).step_by(4).flat_map(|at| (at ^ 0x1357_9bdf).to_be_bytes()).collect()
 }
 
-/// Whether a buffer contains none of the data meant for it.
+/// Returns whether a buffer contains none of the data that belong into it.
 fn has_none_of(buffer: &[u8], data: &[u8]) -> bool {
     buffer.chunks(8).zip(data.chunks(8)).all(|(found, belongs)| found != belongs)
 }
 
-/// Changes the record that is `ahead` records before the last one, and drops those after it.
+/// Damages the record that is `ahead` records before the last one, and drops the records after it.
 fn spoil(sealed: &mut Vec<u8>, ahead: usize) {
     let (mut ends, mut end) = (Vec::new(), 0);
     while let Some([_, _, _, high, low]) = sealed.get(end..end + 5) {
@@ -330,8 +330,8 @@ fn spoil(sealed: &mut Vec<u8>, ahead: usize) {
     *sealed.last_mut().expect("there are some") ^= 1;
 }
 
-/// The size of pieces, and the damaged record, counted from the last: the last record contains the
-/// digest, and the one before it only data, which would be decrypted into place.
+/// The size of the pieces, and the damaged record, counted from the last. The last record contains
+/// the digest. The record before it contains only data, which would be decrypted into place.
 const SPOILT: [(usize, usize); 6] =
     [(1000, 0), (16 << 10, 0), (1 << 20, 0), (1000, 1), (16 << 10, 1), (1 << 20, 1)];
 
@@ -356,7 +356,8 @@ fn data_come_whole_into_place_while_keys_change() {
             assert!(*pair.host.buffers.of(SlotId(3)) == disk[..512], "{piece}: {round}");
             pair.host.completed.clear();
         }
-        // Part of each payload arrives with its header, and so not directly in place.
+        // A part of each payload arrives with its header, and is therefore not decrypted into
+        // place.
         assert!(pair.controller.buffers.placed > 800_000, "{}", pair.controller.buffers.placed);
         assert!(pair.host.buffers.placed > 700_000, "{}", pair.host.buffers.placed);
     }
@@ -373,7 +374,7 @@ fn a_target_hands_nothing_over_of_a_write_whose_last_record_is_bad() {
         assert_eq!(pair.controller_hears(&sealed, piece), None);
         let sealed = pair.controller_says();
         assert_eq!(pair.host_hears(&sealed, piece), None);
-        // One more record, ahead of the data that the target has requested.
+        // Insert one more record ahead of the data that the target has requested.
         let granted = std::mem::take(&mut pair.host.out);
         pair.host.write(2, pattern(2048));
         pair.host.out.extend(granted);

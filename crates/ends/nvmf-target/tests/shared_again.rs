@@ -1,4 +1,4 @@
-//! A target shares remote disks again: a silent target behind them stalls no other host.
+//! A target shares remote disks again. A silent target behind it does not stall other hosts.
 
 mod rig;
 
@@ -24,8 +24,9 @@ fn mem() -> Arc<dyn Namespace> {
     Arc::new(Mem::new(BLOCK as u32, BLOCKS * BLOCK as u64).expect("a size"))
 }
 
-/// A lost part fails the commands that touch it with a path error, so that hosts try another path;
-/// flushes touch all parts. When the part recovers, so does the whole disk.
+/// If a part of a disk is lost, commands that access this part fail with a path error, so that
+/// hosts try another path. A flush accesses all parts. When the part recovers, the whole disk
+/// recovers.
 #[test]
 fn a_lost_part_is_a_lost_path_until_it_is_back() {
     for &engine in EngineKind::HERE {
@@ -69,8 +70,8 @@ fn a_lost_part_is_a_lost_path_until_it_is_back() {
     }
 }
 
-/// A host of the second target gets the status of the first target, and the disk in between records
-/// the refusal.
+/// A host of the second target gets the status that the first target returned. The disk in between
+/// records the refusal.
 #[test]
 fn a_status_passes_through_a_disk_that_is_shared_again() {
     use farblock_backends::fault::{Fault, Rule};
@@ -104,7 +105,7 @@ fn a_status_passes_through_a_disk_that_is_shared_again() {
     }
 }
 
-/// A store reports a loss once, and the loss may concern any host.
+/// A store reports a lost write once, but the loss may affect any host.
 #[test]
 #[cfg(target_os = "linux")]
 fn a_flush_that_failed_is_heard_of_by_every_host() {
@@ -141,8 +142,8 @@ fn a_flush_that_failed_is_heard_of_by_every_host() {
         lose(&mut one, 1);
         assert_eq!([flush(&mut one), flush(&mut one)], [ok, ok]);
         assert_eq!([flush(&mut other), flush(&mut other)], [lost, ok]);
-        // A flush of all namespaces fails, on whichever connection it follows; a host that
-        // connected later has lost nothing.
+        // A host also gets the error from a flush of all namespaces, even on a new connection. A
+        // host that first connected after the loss has lost no data.
         lose(&mut one, u32::MAX);
         drop(other);
         let [mut other, mut later] = ["other", "later"].map(connect);
@@ -151,7 +152,7 @@ fn a_flush_that_failed_is_heard_of_by_every_host() {
     }
 }
 
-/// Both namespaces are used on the same queue, and so on the same core.
+/// Both namespaces are in use on the same queue, and therefore on the same core.
 #[test]
 fn a_silent_target_behind_a_namespace_stalls_no_other() {
     for &engine in EngineKind::HERE {
@@ -159,7 +160,7 @@ fn a_silent_target_behind_a_namespace_stalls_no_other() {
         let proxy = Proxy::new(behind.addresses()[0]);
         let disk = Disk::connect(&[rig::url(proxy.address)], &rig::options(engine));
         let disk: Arc<dyn Namespace> = Arc::new(disk.expect("it is there"));
-        // Stall before any queue is open: all of them wait in the handshake.
+        // Stall the proxy before any queue is open, so that all queues wait in the handshake.
         proxy.stall();
         let stripe = Arc::new(Stripe::new(vec![disk, mem()], 64 << 10).expect("a stripe set"));
         let target = target_of(engine, [stripe as Arc<dyn Namespace>, mem()], |_| {});
@@ -180,7 +181,7 @@ fn a_silent_target_behind_a_namespace_stalls_no_other() {
         let removal = target.control().remove_namespace(NQN, NamespaceId(1)).expect("it is there");
         let removal = removal.wait(Duration::from_millis(1)).expect_err("a read is under way");
         proxy.resume();
-        // Commands that have started complete, and then no data of the namespace remain.
+        // Started commands complete. Afterwards, no data of the namespace remain.
         assert_eq!(queue.completions(1), length as usize);
         removal.wait(Duration::from_secs(60)).expect("it drains");
     }

@@ -1,5 +1,5 @@
-//! On a full core each host gets its share, whatever the number and depth of its queues. The tests
-//! measure this by the order in which the disk receives commands.
+//! On a busy core each host gets its share, regardless of the number and depth of its queues. The
+//! tests measure this by the order in which the disk receives commands.
 
 mod rig;
 
@@ -18,9 +18,9 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex};
 
-/// A read of this block blocks the core until the test releases it.
+/// The number of a block. A read of this block blocks the core until the test releases it.
 const STALL: u64 = BLOCKS - 1;
-/// Outstanding commands per queue.
+/// The number of outstanding commands per queue.
 const DEEP: u16 = 62;
 
 #[derive(Default)]
@@ -80,7 +80,7 @@ impl BlockQueue for RecorderQueue {
     }
 }
 
-/// A target with one core, and the log of its disk.
+/// Returns a target with one core, and the log of its disk.
 fn serve(engine: EngineKind) -> (Target, Arc<(Mutex<Log>, Condvar)>) {
     let log = Arc::<(Mutex<Log>, Condvar)>::default();
     let inner = Mem::new(BLOCK as u32, BLOCKS * BLOCK as u64).expect("a size");
@@ -103,7 +103,7 @@ fn name(number: u8) -> String {
     format!("nqn.2014-08.org.nvmexpress:uuid:00000000-0000-4000-8000-0000000000{number:02}")
 }
 
-/// A host, and the first block that it uses.
+/// A host, and the first of the blocks that it uses.
 struct Host {
     _admin: Queue,
     queues: Vec<Queue>,
@@ -131,12 +131,12 @@ impl Host {
         Self { queues: queues.collect(), _admin: admin, lba: u64::from(number - 1) * BLOCKS / 2 }
     }
 
-    /// A host that uses the quarter of the blocks with its number.
+    /// Returns host `number`, which uses the quarter of the blocks with this number.
     fn part(number: u8, address: SocketAddr, queues: u16) -> Self {
         Self { lba: u64::from(number - 1) * BLOCKS / 4, ..Self::new(number, address, queues) }
     }
 
-    /// Sends this many reads on each queue, without waiting.
+    /// Sends this many reads on each queue, without waiting for the responses.
     fn send(&mut self, count: u16) {
         for queue in &mut self.queues {
             let mut out = Vec::new();
@@ -149,7 +149,7 @@ impl Host {
         }
     }
 
-    /// Waits for `count` commands on each queue.
+    /// Waits for `count` completions on each queue.
     fn finish(&mut self, count: u16) {
         for queue in &mut self.queues {
             assert_eq!(queue.completions(count.into()), usize::from(count) * BLOCK);
@@ -169,14 +169,14 @@ fn stall((log, changed): &(Mutex<Log>, Condvar), host: &mut Host) {
     drop(changed.wait_while(log.lock().expect("no panic"), is_not_yet).expect("no panic"));
 }
 
-/// Blocks the core until both hosts have sent their reads. Returns, in order, the hosts of the
-/// commands that the disk receives from then on: true is the second host.
+/// Blocks the core until both hosts have sent their reads. The disk then receives the commands.
+/// Returns their hosts in order: true means the second host.
 fn order_of(
     log: &(Mutex<Log>, Condvar),
     (greedy, other): (&mut Host, &mut Host),
     (many, few): (u16, u16),
 ) -> Vec<bool> {
-    // Both hosts count as active.
+    // Make both hosts count as active.
     for host in [&mut *other, &mut *greedy] {
         host.send(1);
         host.finish(1);
@@ -224,7 +224,7 @@ fn weights_say_how_much_each_gets() {
         let (mut heavy, mut light) = (Host::new(1, address, 8), Host::new(2, address, 8));
         let order = order_of(&log, (&mut heavy, &mut light), (DEEP, DEEP));
         let of_light = order[..384].iter().filter(|is_light| **is_light).count();
-        // A quarter of the commands, plus or minus a round.
+        // The light host has a quarter of the commands, within the tolerance of a round.
         assert!((64..=128).contains(&of_light), "{engine:?}: {of_light} of 384");
         let stats = target.control().stats();
         let light = stats.hosts.iter().find(|host| host.nqn == name(2)).expect("it is known");
@@ -234,8 +234,8 @@ fn weights_say_how_much_each_gets() {
     }
 }
 
-/// Three hosts with three weights disconnect and reconnect in turn: a weight belongs to its host,
-/// also on new connections, whatever other connections open and close.
+/// Three hosts with three weights disconnect and reconnect in turn. A weight belongs to its host,
+/// also on new connections, regardless of other connections that open and close.
 #[test]
 fn three_hosts_keep_their_parts_over_restarts() {
     for &engine in EngineKind::HERE {
@@ -249,8 +249,7 @@ fn three_hosts_keep_their_parts_over_restarts() {
         for gone in 0..3 {
             hosts[gone] = Host::part(gone as u8 + 1, address, 6);
             let order = thirds(&log, &mut hosts);
-            // The host with the highest weight has no more commands than this; each host gets its
-            // share in that time.
+            // Count the first 512 commands, during which every host still has waiting commands.
             let counts =
                 [0, 1, 2].map(|host| order[..512].iter().filter(|it| **it == host).count());
             let [heavy, middle, light] = counts;
@@ -259,7 +258,7 @@ fn three_hosts_keep_their_parts_over_restarts() {
                 && (32..=128).contains(&light);
             assert!(is_fair, "{engine:?}: {counts:?} when {gone} was started anew");
         }
-        // When one host leaves, the others get its share by weight.
+        // When one host disconnects, the other hosts get its share by weight.
         let [heavy, _, light] = &mut hosts;
         heavy.lba = 0;
         light.lba = BLOCKS / 2;
@@ -272,7 +271,7 @@ fn three_hosts_keep_their_parts_over_restarts() {
     }
 }
 
-/// As [`order_of`] for three hosts.
+/// Like [`order_of`], for three hosts.
 fn thirds(log: &(Mutex<Log>, Condvar), hosts: &mut [Host; 3]) -> Vec<u64> {
     log.0.lock().expect("no panic").goes_on = false;
     for host in &mut *hosts {

@@ -1,5 +1,5 @@
-//! A target with as many hostile connections as it admits. Run it by hand: it takes a minute, and
-//! each of two processes needs a descriptor for each connection.
+//! Attacks a target with as many hostile connections as it admits. Run this by hand: it takes a
+//! minute, and each of two processes needs a descriptor for each connection.
 //!
 //! ```text
 //! ulimit -n 20000
@@ -27,15 +27,15 @@ use std::time::{Duration, Instant};
 
 /// The name of the test that runs the target's process.
 const SERVE: &str = "serve_until_the_input_ends";
-/// Addresses of attackers: so many that none reaches its limit.
+/// The number of addresses of attackers. It is so high that no address reaches its limit.
 const ADDRESSES: usize = 200;
 const ATTACKERS: usize = 96;
-/// Duration of the measurement, after the attack has started.
+/// The duration of the measurement after the attack has started.
 const TIME: Duration = Duration::from_secs(60);
-/// Goal for the memory that the target holds during the attack.
+/// The goal for the memory that the target holds during the attack, in bytes.
 const GOAL_BYTES: usize = 1 << 30;
 
-/// The process under attack; only the siege starts it.
+/// The process under attack. Only the siege starts it.
 #[test]
 #[ignore = "a part of the siege"]
 fn serve_until_the_input_ends() {
@@ -51,7 +51,7 @@ fn serve_until_the_input_ends() {
     besieged::serve(&Target::start(&config).expect("it starts"));
 }
 
-/// Runs a hostile connection, which stays open as long as the result exists.
+/// Runs a hostile connection, which stays open while the returned streams exist.
 fn attack(number: usize, address: SocketAddr) -> Option<Vec<TcpStream>> {
     let connection = || {
         let stream = from(1, (number % ADDRESSES) as u8, address);
@@ -61,7 +61,7 @@ fn attack(number: usize, address: SocketAddr) -> Option<Vec<TcpStream>> {
     let kind = number % 5;
     if kind == 0 {
         let mut stream = connection();
-        // Sends half a header, and then nothing.
+        // Send half a header, and then nothing.
         let _ = stream.write_all(&[0, 0, 128]);
         return Some(vec![stream]);
     }
@@ -101,7 +101,7 @@ fn leave_pages_unread(peer: &mut Peer, nqn: &str) {
     while peer.next < 30 && peer.send(page, Transfer::FromController(MIB as u32), &[]) {}
 }
 
-/// Attacks with one thread's part of all connections, and replaces those that the target has
+/// Attacks with one thread's part of all connections. Replaces the connections that the target has
 /// closed.
 fn besiege(part: usize, address: SocketAddr, is_over: &AtomicBool, begun: &AtomicUsize) {
     let share = limits::MAX_CONNECTIONS / ATTACKERS;
@@ -124,7 +124,8 @@ fn besiege(part: usize, address: SocketAddr, is_over: &AtomicBool, begun: &Atomi
     }
 }
 
-/// An honest host's longest 4 KiB write, longest connect with a write, and number of writes.
+/// Runs a correct host. Returns its longest 4 KiB write, its longest connect with a write, and the
+/// number of writes.
 fn honest(address: SocketAddr, is_over: &AtomicBool) -> (Duration, Duration, usize) {
     let (_admin, mut old) = Peer::io(address, &host(1_000_000));
     let (mut longest, mut longest_new, mut count) = (Duration::ZERO, Duration::ZERO, 0);
@@ -149,7 +150,7 @@ fn honest(address: SocketAddr, is_over: &AtomicBool) -> (Duration, Duration, usi
 fn siege() {
     let besieged = Besieged::start(SERVE, None);
     let address = besieged.address;
-    // The target knows the host's address from now on.
+    // After this connection, the target knows the host's address.
     drop(Peer::io(address, &host(1_000_000)));
     let before = besieged.resident();
     let (is_over, begun) = (AtomicBool::new(false), AtomicUsize::new(0));

@@ -1,16 +1,22 @@
-//! Follows path states like SPDK's initiator: its bdev module in multipath mode, as a scripted
-//! host.
+//! A scripted host that follows path states like SPDK's initiator: its bdev module in multipath
+//! mode.
 //!
-//! The source is `module/bdev/nvme/bdev_nvme.c` of spdk/spdk (2022), function by function.
-//! `nvme_ctrlr_create` reads the ANA log page if CMIC reports one; `nvme_ctrlr_init_ana_log_page`
-//! computes its size from NANAGRPID and MNAN. `aer_cb` reads it again upon an ANA event.
-//! `bdev_nvme_io_complete_nvme_status` does so for a command that fails with one of the three
-//! statuses, unless with Do Not Retry, which is final. It queues the command again as long as
-//! `any_io_path_may_become_available`. `bdev_nvme_find_io_path` takes the first path whose
-//! namespace is optimized, or else the first that is not. `nvme_ctrlr_set_ana_states` applies the
-//! states. `bdev_nvme_check_multipath` permits a second controller.
+//! The source is `module/bdev/nvme/bdev_nvme.c` of spdk/spdk (2022). The test follows these
+//! functions:
 //!
-//! Differences from SPDK: one command at a time, and no reconnect. SPDK itself was not available.
+//! - `nvme_ctrlr_create` reads the ANA log page if CMIC reports one.
+//! - `nvme_ctrlr_init_ana_log_page` computes the page's size from NANAGRPID and MNAN.
+//! - `aer_cb` reads the page again after an ANA event.
+//! - `bdev_nvme_io_complete_nvme_status` also reads the page after a command fails with one of the
+//!   three ANA statuses, unless the status has Do Not Retry. It queues the command again while
+//!   `any_io_path_may_become_available` returns true.
+//! - `bdev_nvme_find_io_path` takes the first path whose namespace is optimized. Without such a
+//!   path, it takes the first non-optimized one.
+//! - `nvme_ctrlr_set_ana_states` applies the states.
+//! - `bdev_nvme_check_multipath` permits a second controller.
+//!
+//! This host differs from SPDK in two ways: it sends one command at a time, and it does not
+//! reconnect. SPDK itself was not available.
 
 mod rig;
 
@@ -34,12 +40,12 @@ use std::time::Duration;
 
 const LOG: u32 = 0x0c;
 const EVENT: u64 = 0x000c_0302;
-/// The slot of the event request, beside the slot of the present command.
+/// The slot of the event request. The present command has another slot.
 const EVENT_SLOT: SlotId = SlotId(1);
 const ANA_ERRORS: [Status; 3] =
     [Status::ANA_PERSISTENT_LOSS, Status::ANA_INACCESSIBLE, Status::ANA_TRANSITION];
 
-/// A controller with its namespace 1.
+/// A controller and its namespace 1.
 struct Path {
     admin: Queue,
     io: Queue,
@@ -47,8 +53,9 @@ struct Path {
     nguid: [u8; 16],
     state: AnaState,
     is_connected: bool,
-    /// Number of log reads caused by an event; then those caused by a status.
+    /// The number of log reads after an event.
     events: usize,
+    /// The number of log reads after an ANA status.
     errors: usize,
 }
 
@@ -60,7 +67,7 @@ fn page(queue: &mut Queue, sqe: Sqe, bytes: u32) -> Vec<u8> {
 }
 
 impl Path {
-    /// The steps of `nvme_ctrlr_create` and the library below it.
+    /// Follows the steps of `nvme_ctrlr_create` and of the library below it.
     fn new(address: SocketAddr) -> Path {
         let (mut admin, controller) = admin(address, Digests::NONE);
         let identify = |cns: u32, nsid| Sqe {
@@ -81,7 +88,7 @@ impl Path {
             events: 0,
             errors: 0,
         };
-        // ANA event notices, which OAES must offer.
+        // Enable ANA event notices, which OAES must offer.
         assert_eq!(path.identify.oaes.get() >> 11 & 1, 1);
         let feature = Sqe { cdw10: 0x0b.into(), cdw11: (1 << 11).into(), ..Sqe::new(0x09, 0, 0) };
         assert_eq!(path.admin.run(feature, Transfer::None, &[]).status, Status::SUCCESS);
@@ -98,7 +105,8 @@ impl Path {
         self.admin.stream.write_all(&out).expect("sent");
     }
 
-    /// `nvme_ctrlr_read_ana_log_page`: reads the whole page at once, without retaining the event.
+    /// Like `nvme_ctrlr_read_ana_log_page`, reads the whole page at once, without retaining the
+    /// event.
     fn read_log(&mut self) {
         let groups = self.identify.nanagrpid.get() as usize;
         let namespaces = self.identify.mnan.get() as usize;
@@ -124,7 +132,7 @@ impl Path {
         }
     }
 
-    /// Polls for an event, and handles the event like `aer_cb`.
+    /// Polls for an event, and handles it like `aer_cb`.
     fn poll_admin(&mut self) {
         let stream = self.admin.stream.try_clone().expect("a handle");
         stream.set_nonblocking(true).expect("it can be set");
@@ -149,7 +157,7 @@ impl Path {
     }
 }
 
-/// `nvme_bdev`: paths in order of attachment.
+/// The equivalent of `nvme_bdev`: the paths in order of attachment.
 struct Multipath(Vec<Path>);
 
 impl Multipath {
@@ -172,8 +180,8 @@ impl Multipath {
         first(AnaState::OPTIMIZED).or_else(|| first(AnaState::NON_OPTIMIZED))
     }
 
-    /// Executes a command, queued again as often as needed; returns the index of the path that
-    /// completed it. `heeds`: whether to poll for events in between.
+    /// Executes a command, and queues it again as often as needed. Returns the index of the path on
+    /// which it completed. If `heeds` is true, polls for events in between.
     fn submit(&mut self, heeds: bool, command: impl Fn(&mut Queue) -> Option<Status>) -> usize {
         let mut done = None;
         until("it is done", || {
@@ -281,7 +289,7 @@ fn it_follows_events() {
     assert!(host.0.iter().all(|path| path.events > 0 && path.errors == 0));
 }
 
-/// The command's status arrives before the event is polled.
+/// The status of the command arrives before the host polls for the event.
 #[test]
 fn it_follows_the_statuses_of_commands() {
     let loss = [AnaState::INACCESSIBLE, AnaState::CHANGE, AnaState::PERSISTENT_LOSS];
@@ -300,8 +308,8 @@ fn it_follows_the_statuses_of_commands() {
     }
 }
 
-/// While no path works, commands are queued; they complete once one works, and none fails or
-/// executes twice.
+/// While no path works, the host queues commands. They complete once a path works. No command fails
+/// or executes twice.
 #[test]
 fn it_waits_while_there_is_no_way() {
     let target = start(&disk(), 1..=999, 2);

@@ -1,5 +1,5 @@
-//! The memory that malicious or careless hosts can make a target hold is limited, and others are
-//! served meanwhile.
+//! The memory that malicious or careless hosts can make a target hold is limited. The target still
+//! serves other hosts.
 #![cfg(target_os = "linux")]
 
 mod rig;
@@ -18,15 +18,15 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Limit for the memory that peers make a core hold here.
+/// The limit on the memory that peers can make a core hold in these tests, in bytes.
 const CORE_BYTES: usize = 8 * MIB;
-/// The process may grow by this many bytes under any attack: the cores' limits, and as much again
-/// for connections' own structures and for the tests.
+/// The most bytes by which the process may grow under any attack. This covers the cores' limits,
+/// and as much again for the structures of connections and for the tests.
 const GROWTH: usize = 64 * MIB;
 /// The target's connection limit.
 const MAX_CONNECTIONS: usize = 400;
 
-/// Serializes the tests, because they measure the process's memory.
+/// Serializes the tests, since they measure the memory of the process.
 fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -53,7 +53,7 @@ fn disk() -> Arc<dyn Namespace> {
     Arc::new(Mem::new(512, 4 * MIB as u64).expect("a size"))
 }
 
-/// Waits until held memory is freed, except for caches.
+/// Waits until the target has freed its memory, except for caches.
 fn wait_for_memory(before: usize) {
     let deadline = Instant::now() + WAIT_LIMIT;
     while resident() > before + CORE_BYTES {
@@ -62,7 +62,7 @@ fn wait_for_memory(before: usize) {
     }
 }
 
-/// Hosts each of which owes a requested mebibyte and withholds its last bytes.
+/// Returns `count` hosts. Each host sends a requested MiB of data without its last bytes.
 fn withholding(address: SocketAddr, count: usize, name: impl Fn(usize) -> String) -> Vec<Peer> {
     let mut peers = Vec::new();
     for number in 0..count {
@@ -85,7 +85,7 @@ fn writes_whose_end_is_withheld_hold_little_and_their_memory_comes_back() {
     let (_admin, mut honest) = Peer::io(address, &host(1000));
     assert_eq!(honest.write(MIB), Status::SUCCESS);
     let before = resident();
-    // Repeat it: after the first time, allocators keep caches.
+    // Repeat the attack, since allocators keep caches after the first one.
     for _ in 0..2 {
         let greedy = withholding(address, 80, |_| host(0));
         let grown = resident().saturating_sub(before);
@@ -105,7 +105,7 @@ fn many_hosts_that_withhold_lose_their_connections_to_one_that_does_not() {
     let before = resident();
     let greedy = withholding(address, 40, host);
     let held = target.connections();
-    // Send it twice, to reach both cores.
+    // Write twice, to reach both cores.
     for number in 0..2 {
         let (_admin, mut honest) = Peer::io(address, &host(1000 + number));
         assert_eq!(honest.write(MIB), Status::SUCCESS);
@@ -132,7 +132,7 @@ fn pages_that_nobody_reads_hold_little() {
         let id = if number % 2 == 0 { 1 } else { 0x70 };
         page.cdw10 = (id | dwords_z << 16).into();
         page.cdw11 = (dwords_z >> 16).into();
-        // The target does not send more output while the peer receives none.
+        // The target sends no more output while the peer receives none.
         while peer.next < 30 && peer.send(page, Transfer::FromController(MIB as u32), &[]) {}
         greedy.push(peer);
     }
@@ -200,11 +200,12 @@ fn connections_without_a_host_make_room_for_those_with_one() {
     target.stop().expect("it stops");
 }
 
-/// The most bytes per half-open connection, in the target and this test together: decision 16
+/// The most bytes per half-open connection, in the target and this test together. Decision 16
 /// states 24 KiB.
 const STRANGER_BYTES: usize = 24 << 10;
 
-/// Many strangers start a Connect and never complete it, while a host is admitted and served.
+/// Many strangers start a Connect and do not complete it. The target still admits and serves a
+/// host.
 fn knock(strangers: usize) {
     let _alone = alone();
     let mut config = configured(disk());
@@ -217,7 +218,7 @@ fn knock(strangers: usize) {
         let own = number / 200;
         let stream = from((1 + own / 250) as u8, (1 + own % 250) as u8, address);
         let mut peer = Peer::try_on(stream).expect("there is room");
-        // Sends the header of a capsule with 1024 bytes, and half of those bytes.
+        // Send the header of a capsule with 1024 bytes, and half of these bytes.
         let mut capsule = [0; 72 + 512];
         (capsule[0], capsule[2], capsule[3]) = (4, 72, 72);
         capsule[4..8].copy_from_slice(&(72 + 1024_u32).to_le_bytes());
@@ -241,8 +242,8 @@ fn strangers_that_begin_to_connect_hold_little_and_keep_nobody_out() {
     knock(1000);
 }
 
-/// To run it: `ulimit -n 40000; cargo test --release -p farblock-target --test strangers --
-/// --ignored --nocapture`. Each stranger takes two descriptors.
+/// Run this with `ulimit -n 40000; cargo test --release -p farblock-target --test strangers --
+/// --ignored --nocapture`. Each stranger needs two descriptors.
 #[test]
 #[ignore = "needs 20,000 descriptors"]
 fn thousands_of_strangers_keep_nobody_out() {

@@ -1,4 +1,4 @@
-//! farblock's host and target with TLS; hosts without a key and strangers are refused.
+//! farblock's host and target use TLS. The target refuses hosts without a key and other peers.
 
 mod rig;
 
@@ -46,7 +46,7 @@ fn serve(keys: &[TlsKey], tls: TlsPolicy, engine: EngineKind) -> Target {
 }
 
 fn options(host: &str, key: Option<&KeyFile>) -> Options {
-    // Hosts that have authenticated may not share an identifier, so each gets its own.
+    // Authenticated hosts may not share a host identifier, so each host gets its own.
     let id = host.bytes().fold(1, u8::wrapping_add);
     Options {
         hostnqn: Some(host.to_owned()),
@@ -158,8 +158,8 @@ fn discovery_says_what_is_required() {
     }
 }
 
-/// The discovery entry of the disk at a listener: `None` without an entry, otherwise whether it
-/// requires TLS.
+/// Returns the discovery entry of the disk at a listener: `None` if it has no entry, otherwise
+/// whether the entry requires TLS.
 fn listed(service: SocketAddr, options: &Options, at: SocketAddr) -> Option<bool> {
     let entries = discover(&service.to_string(), options).expect("anybody may ask");
     let port = at.port().to_string();
@@ -167,8 +167,8 @@ fn listed(service: SocketAddr, options: &Options, at: SocketAddr) -> Option<bool
     Some(its.requirements & 0b11 == 0b01)
 }
 
-/// Discovery lists exactly the listeners that a host can use, with the right security: for hosts
-/// with a key, without a key, and with concatenation, at listeners of every policy.
+/// Discovery lists exactly the listeners that a host can use, with the right security. The test
+/// uses hosts with a key, without a key, and with concatenation, at listeners of every policy.
 #[test]
 fn discovery_shows_a_host_what_it_may_use() {
     const CONCATENATES: &str = "nqn.2014-08.org.example:concatenates";
@@ -210,7 +210,7 @@ fn discovery_shows_a_host_what_it_may_use() {
     assert_eq!(says(), [Some(false), None, None]);
 }
 
-/// A target that was changed while it ran: its listener `listen` now requires TLS.
+/// Returns a target that was changed while it ran. Its listener `listen` now requires TLS.
 fn steered() -> Target {
     let target = serve(&[], TlsPolicy::Allowed, EngineKind::Auto);
     let control = target.control();
@@ -242,7 +242,7 @@ fn keys_come_and_go_while_it_runs() {
     let controller = connect(&target, &options(HOST, Some(&file))).expect("it has the key");
     set(&[second.clone(), first]);
     connect(&target, &options(HOST, Some(&next))).map(drop).expect("either is good");
-    // The host uses the file's new key for new connections.
+    // The host uses the new key in the file for new connections.
     std::fs::write(&file.0, second.text().as_str()).expect("room");
     set(std::slice::from_ref(&second));
     assert!(is_connected(&target, HOST));
@@ -273,7 +273,7 @@ fn each_listener_has_its_policy() {
     at(open, &options(OTHER, None)).map(drop).expect("it has no key");
     at(open, &options(HOST, None)).map(drop).expect_err("it has a key");
     at(open, &options(HOST, Some(&file))).map(drop).expect_err("there is no TLS");
-    // A host connected without TLS is disconnected once TLS is required.
+    // The target disconnects a host that connected without TLS, once TLS is required.
     let stays = at(open, &options(OTHER, None)).expect("it has no key");
     let keyed = at(strict, &options(HOST, Some(&file))).expect("with its key");
     let gone = Blocking::new(&stays.namespace(1).expect("it is there")).map(drop);
@@ -295,11 +295,11 @@ fn eventually(is_so: impl Fn() -> bool) {
     }
 }
 
-/// The target's reply to `bytes` before it closes the connection.
+/// Sends `bytes`, and returns the target's reply until it closes the connection.
 fn answer(target: &Target, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(target.addresses()[0]).expect("it listens");
     stream.write_all(bytes).expect("it takes them");
-    // The connection may be reset by now, with some bytes unread.
+    // The connection may already be reset, with some bytes unread.
     let _ = stream.shutdown(std::net::Shutdown::Write);
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
@@ -312,8 +312,8 @@ fn strangers_are_hung_up_on_and_harm_nobody() {
     let target = serve(std::slice::from_ref(&good), TlsPolicy::Required, EngineKind::Auto);
     let file = KeyFile::of_key(&good);
     let controller = connect(&target, &options(HOST, Some(&file))).expect("it has the key");
-    // Input: no TLS at all; the start of a record; an alert; a record that claims to be long;
-    // noise.
+    // The inputs: no TLS at all; the start of a record; an alert; a record with an excessive
+    // length; noise.
     let mut noise = vec![22, 3, 3, 0x3f, 0xff];
     noise.extend((0..20_000u32).map(|n| ((n * 7919) >> 3) as u8));
     for bytes in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[22, 3], &[21, 3, 3, 0, 2, 2, 40], &noise, &[]] {
@@ -323,7 +323,7 @@ fn strangers_are_hung_up_on_and_harm_nobody() {
     moves_data(&controller);
 }
 
-/// `openssl s_client` is a Linux program, even where these tests run under Wine.
+/// `openssl s_client` is a Linux program, so these tests do not run under Wine.
 #[cfg(unix)]
 mod others {
     use super::*;
@@ -364,12 +364,12 @@ mod others {
         ] {
             assert!(text.contains("Cipher is (NONE)"), "{text}");
         }
-        // A client with a key, but without a fresh key exchange.
+        // This client has a key, but does not offer a fresh key exchange.
         let text = with(&psk.identity, &secret, &["-allow_no_dhe_kex", "-curves", "X448"]);
         assert!(!text.contains("Reused, "), "{text}");
     }
 
-    /// Runs `gnutls-cli` as a foreign client, with AES-128-GCM; returns whether it connected, and
+    /// Runs `gnutls-cli` as a foreign client with AES-128-GCM. Returns whether it connected, and
     /// its output.
     fn gnutls_cli(target: &Target, identity: &str, secret: &str) -> (bool, String) {
         const PRIORITY: &str = "NORMAL:-VERS-ALL:+VERS-TLS1.3:-KX-ALL:+ECDHE-PSK:-CIPHER-ALL:\
@@ -394,7 +394,7 @@ mod others {
             let psk = psk.expect("it fits");
             let secret: String = psk.key.iter().map(|byte| format!("{byte:02x}")).collect();
             let (is_in, said) = gnutls_cli(&target, &psk.identity, &secret);
-            // GnuTLS offers only the cipher suite of keys with SHA-256.
+            // GnuTLS offers only the cipher suite of SHA-256 keys.
             assert_eq!(is_in, hash == Hash::Sha256, "{said}");
             let wrong = "00".repeat(psk.key.len());
             for (identity, secret) in
@@ -403,7 +403,7 @@ mod others {
                 let (is_in, said) = gnutls_cli(&target, identity, secret);
                 assert!(!is_in, "{said}");
             }
-            // None of these clients harms the target.
+            // None of these clients affects the target.
             let file = KeyFile::of_key(&good);
             moves_data(&connect(&target, &options(HOST, Some(&file))).expect("it has the key"));
         }
@@ -446,8 +446,8 @@ mod others {
             };
             wait_for(b"Verif", 1);
             for (index, update) in updates.iter().enumerate() {
-                // The client reads commands one by one, so the previous one must have been
-                // consumed.
+                // The client reads commands one by one, so it must have consumed the previous
+                // command.
                 input.write_all(*update).expect("it runs");
                 wait_for(b">>> TLS 1.3, Handshake [length 0005], KeyUpdate", index + 1);
             }

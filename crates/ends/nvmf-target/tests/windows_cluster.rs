@@ -1,13 +1,14 @@
-//! Tests a disk as a Windows failover cluster does: its validation test "Validate SCSI-3 Persistent
-//! Reservation", and then its disk driver, as scripted nodes.
+//! Tests a disk like a Windows failover cluster. Scripted nodes first run the steps of its
+//! validation test "Validate SCSI-3 Persistent Reservation", and then those of its disk driver.
 //!
 //! Sources:
 //! * The steps of one node: [MS-CSVP] (Failover Cluster: Setup and Validation Protocol).
 //! * 3.2.4.16 `CprepDiskPRRegister` creates an arbitrary key and registers, ignoring an existing
 //!   key.
-//! * 3.4.4.11 `CprepDiskPRPreempt3` preempts, with the owner's key and its own.
+//! * 3.4.4.11 `CprepDiskPRPreempt3` preempts with the owner's key and the node's own key.
 //! * 3.4.4.13 `CprepDiskIsPRPresent3` looks for a key.
-//! * 3.2.4.22 `CprepDiskIsPRPresent` distinguishes no reservation, another node's and its own.
+//! * 3.2.4.22 `CprepDiskIsPRPresent` distinguishes three results: no reservation, a reservation of
+//!   another node, and a reservation of this node.
 //! * 3.2.4.21 `CprepDiskGetArbSectors` names two sectors for trial writes.
 //! * The order (unregister, register, reserve, read): test reports in quantum/esos issue 62
 //!   ("Registering PR key for cluster disk 0 from node ...", "Putting PR reserve on ...",
@@ -17,8 +18,8 @@
 //!
 //! This test translates the SCSI commands by meaning: ignoring an existing key becomes IEKEY, APTPL
 //! becomes CPTPL, type 5 becomes 3 and type 6 becomes 4. The sources state neither the type, nor
-//! the sequence of several nodes, nor the restarts: this test adds them. No trace of stornvme was
-//! available: a real cluster may send other commands.
+//! the sequence of several nodes, nor the restarts. This test adds them. No trace of stornvme was
+//! available, so a real cluster may send other commands.
 
 mod rig;
 
@@ -42,9 +43,9 @@ use std::sync::{Arc, Mutex};
 
 const CONFLICT: Status = Status::RESERVATION_CONFLICT.with_dnr();
 const OK: Status = Status::SUCCESS;
-/// The reservation type with which all registered nodes may write.
+/// With this reservation type, all registered nodes may write.
 const SHARED: ReservationType = ReservationType::WRITE_EXCLUSIVE_REGISTRANTS;
-/// The sectors for the nodes' trial writes.
+/// The sectors for the trial writes of the nodes.
 const SECTORS: [u64; 2] = [11, 12];
 
 #[derive(Default)]
@@ -61,7 +62,7 @@ impl ReservationStore for Kept {
     }
 }
 
-/// A disk that outlives the target, with its stored reservations.
+/// A disk and its stored reservations, which remain when the target ends.
 struct Storage {
     disk: Arc<dyn Namespace>,
     kept: Arc<Kept>,
@@ -116,7 +117,8 @@ impl Node {
         reservation(&mut self.io, opcode, control, keys)
     }
 
-    /// REGISTER AND IGNORE EXISTING KEY, persistent; works whether or not the node is registered.
+    /// Executes a persistent REGISTER AND IGNORE EXISTING KEY, which works whether or not the node
+    /// is registered.
     fn register(&mut self) -> Status {
         let control = ReservationControl::default()
             .with_action(RegisterAction::REPLACE.0)
@@ -125,7 +127,7 @@ impl Node {
         self.send(NvmOpcode::RESERVATION_REGISTER, control, &[0, self.key])
     }
 
-    /// Like [`Node::register`], with the key 0.
+    /// Like [`Node::register`], but with the key 0.
     fn unregister(&mut self) -> Status {
         let control = ReservationControl::default()
             .with_action(RegisterAction::UNREGISTER.0)
@@ -156,8 +158,9 @@ impl Node {
         self.send(NvmOpcode::RESERVATION_RELEASE, control, &[self.key])
     }
 
-    /// PERSISTENT RESERVE IN: the type, whether the reservation persists, and the registrants, each
-    /// with whether it holds the reservation.
+    /// Executes PERSISTENT RESERVE IN. Returns the type, whether the reservation persists, and the
+    /// keys of the registrants. Each key has a flag that tells whether its registrant holds the
+    /// reservation.
     fn report(&mut self) -> (u8, bool, Vec<(u64, bool)>) {
         const LENGTH: u32 = 4096;
         let mut sqe = Sqe::new(NvmOpcode::RESERVATION_REPORT.0, 0, 1);
@@ -175,7 +178,7 @@ impl Node {
         (head.rtype, head.ptpls == 1, registrants.collect())
     }
 
-    /// PERSISTENT RESERVE IN, READ KEYS.
+    /// Executes PERSISTENT RESERVE IN with READ KEYS.
     fn keys(&mut self) -> Vec<u64> {
         self.report().2.into_iter().map(|(key, _)| key).collect()
     }
@@ -203,7 +206,7 @@ impl Node {
     }
 }
 
-/// Every node removes what an earlier validation left.
+/// Makes every node remove the reservations that an earlier validation left.
 fn tidy(nodes: &mut [Node]) {
     for node in nodes {
         assert_eq!(node.register(), OK);
@@ -220,7 +223,7 @@ fn validation_of_a_disk_by_three_nodes() {
         let address = target.addresses()[0];
         let mut nodes = [1, 2, 3].map(|number| Node::new(number, address));
         tidy(&mut nodes);
-        // Each type in turn, as disk array test suites do.
+        // Use each type in turn, as disk array test suites do.
         for rtype in [SHARED, ReservationType::EXCLUSIVE_ACCESS_REGISTRANTS] {
             validate(&mut nodes, rtype);
         }
@@ -230,7 +233,7 @@ fn validation_of_a_disk_by_three_nodes() {
 fn validate(nodes: &mut [Node; 3], rtype: ReservationType) {
     let [first, second, third] = nodes;
     let reads_are_refused = rtype == ReservationType::EXCLUSIVE_ACCESS_REGISTRANTS;
-    // The first node registers, twice, and reserves; the others see it.
+    // The first node registers twice and reserves. The other nodes see the reservation.
     assert_eq!((first.register(), first.keys()), (OK, vec![first.key]));
     first.key += 1 << 16;
     assert_eq!((first.register(), first.keys()), (OK, vec![first.key]), "another key");
@@ -239,7 +242,7 @@ fn validate(nodes: &mut [Node; 3], rtype: ReservationType) {
     assert_eq!(first.acquire(rtype), OK, "the holder may say so again");
     assert_eq!(first.report(), (rtype.0, true, vec![(first.key, true)]));
     assert_eq!([first.present(), third.present()], [Present::Own, Present::Others]);
-    // The second registers and writes; the third is refused.
+    // The second node registers and writes. The third node is refused.
     assert_eq!((second.register(), second.write(2)), (OK, OK));
     assert_eq!(first.read(), Ok(2));
     assert_eq!(second.acquire(rtype), CONFLICT, "it is the first's");
@@ -293,7 +296,7 @@ fn a_node_that_holds_a_disk_is_challenged_and_a_restart_of_the_target_changes_no
         assert_eq!(late.write(1), CONFLICT, "{engine}: it was put out before the restart");
         assert_eq!(challenger.report(), (SHARED.0, true, vec![(challenger.key, true)]));
         assert_eq!(challenger.read(), Ok(2));
-        // The defender is evicted: every node may use the disk.
+        // The defender is evicted, so every node may use the disk.
         assert_eq!((challenger.unregister(), late.write(1)), (OK, OK));
         assert_eq!(late.present(), Present::None);
     }

@@ -1,5 +1,5 @@
-//! A target in its own process, so that its memory can be measured. The process runs an ignored
-//! test of the same program.
+//! A target in a separate process, so that a test can measure its memory. The process runs an
+//! ignored test of the same program.
 
 use super::stranger::resident_of;
 use farblock_target::Target;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// The variable for the connection limit.
+/// The environment variable for the connection limit.
 const CONNECTIONS: &str = "FARBLOCK_SIEGE_CONNECTIONS";
 
 pub struct Besieged {
@@ -21,7 +21,7 @@ pub struct Besieged {
 }
 
 impl Besieged {
-    /// Runs the test with this name, which calls [`serve`], in a new process.
+    /// Runs the test `test`, which calls [`serve`], in a new process.
     pub fn start(test: &str, connections: Option<usize>) -> Self {
         let own = std::env::current_exe().expect("this test");
         let mut command = Command::new(own);
@@ -34,12 +34,12 @@ impl Besieged {
         Self { child, lines, address }
     }
 
-    /// Resident memory of the target's process, in bytes.
+    /// Returns the resident memory of the target's process, in bytes.
     pub fn resident(&self) -> usize {
         resident_of(self.child.id())
     }
 
-    /// Ends the process; returns the peak number of connections.
+    /// Ends the process. Returns the peak number of connections.
     pub fn end(mut self) -> usize {
         drop(self.child.stdin.take());
         let most = after(&mut self.lines, "most ").parse().expect("a number");
@@ -48,7 +48,7 @@ impl Besieged {
     }
 }
 
-/// Runs a target until this process's input ends.
+/// Runs a target until the standard input of this process ends.
 pub fn serve(target: &Target) {
     println!("\nlistening {}", target.addresses()[0]);
     let mut most = 0;
@@ -65,13 +65,13 @@ pub fn serve(target: &Target) {
     println!("\nmost {most}");
 }
 
-/// The connection limit that the parent process has set.
+/// Returns the connection limit that the parent process has set.
 pub fn max_connections() -> Option<usize> {
     let text = std::env::var(CONNECTIONS).ok()?;
     Some(text.parse().expect("a number"))
 }
 
-/// Skips to a line with this prefix; returns its rest.
+/// Skips to the next line with this prefix. Returns the rest of the line.
 fn after(lines: &mut impl BufRead, what: &str) -> String {
     loop {
         let mut line = String::new();

@@ -1,5 +1,5 @@
-//! A network that flips a bit in the data of some PDUs, like bad memory or a bad network card that
-//! recomputes checksums. Only data digests detect the damage.
+//! A network that flips a bit in the data of some PDUs. Bad memory, or a bad network card that
+//! recomputes checksums, does the same. Only data digests detect this damage.
 
 use farblock_random::Random;
 use std::io::{self, Read, Write};
@@ -7,7 +7,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The header flag of a data digest (DDGSTF).
+/// The header flag of a PDU with a data digest (DDGSTF).
 const HAS_DIGEST: u8 = 1 << 1;
 const COMMON_BYTES: usize = 8;
 
@@ -15,7 +15,7 @@ const COMMON_BYTES: usize = 8;
 struct DirtState {
     clean: AtomicBool,
     stop: AtomicBool,
-    /// The number of damaged PDUs, from the host and from the target.
+    /// The numbers of damaged PDUs: from the host, and from the target.
     damaged: [AtomicU64; 2],
 }
 
@@ -25,7 +25,7 @@ pub struct Dirt {
 }
 
 impl Dirt {
-    /// Damages one in `one_in` PDUs that contain data.
+    /// Starts a proxy to `to` that damages one in `one_in` PDUs with data.
     pub fn new(to: SocketAddr, one_in: u64, seed: u64) -> Dirt {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -53,7 +53,7 @@ impl Dirt {
         Dirt { address, state }
     }
 
-    /// The number of damaged PDUs, from the host and from the target.
+    /// Returns the numbers of damaged PDUs: from the host, and from the target.
     pub fn damaged(&self) -> [u64; 2] {
         [0, 1].map(|direction| self.state.damaged[direction].load(Ordering::SeqCst))
     }

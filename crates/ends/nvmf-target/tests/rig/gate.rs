@@ -1,4 +1,4 @@
-//! A backend that holds the next writes, or reads, until the test opens it.
+//! A backend that holds the next writes, or reads, until the test releases them.
 
 use farblock_block::{BlockError, Command, Completion, Geometry, Namespace, Op, Queue};
 use farblock_reactor::{Reactor, TaskId, Waker};
@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex};
 struct GateState {
     /// The number of operations to hold.
     budget: AtomicUsize,
-    /// If set, hold only operations that start at this block.
+    /// If set, the gate holds only operations that start at this block.
     place: Mutex<Option<u64>>,
     kept: AtomicUsize,
     durable: AtomicUsize,
-    /// First blocks of operations, in order of arrival.
+    /// The first blocks of all operations, in order of arrival.
     seen: Mutex<Vec<u64>>,
     wakers: Mutex<Vec<Waker>>,
     generation: AtomicUsize,
@@ -26,7 +26,7 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Holds writes.
+    /// Returns a gate that holds writes.
     pub fn new(inner: Arc<dyn Namespace>) -> Gate {
         Gate::of(Command::Write, inner)
     }
@@ -46,12 +46,12 @@ impl Gate {
         self.keep(1);
     }
 
-    /// The number of held operations.
+    /// Returns the number of held operations.
     pub fn kept(&self) -> usize {
         self.state.kept.load(Ordering::SeqCst)
     }
 
-    /// The first block of each operation that arrived, held or not, in order.
+    /// Returns the first block of each operation that has arrived, held or not, in order.
     pub fn seen(&self) -> Vec<u64> {
         self.state.seen.lock().unwrap().clone()
     }

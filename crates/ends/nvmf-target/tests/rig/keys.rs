@@ -1,4 +1,4 @@
-//! Secrets, their files, and a target that requires them.
+//! Secrets, their files, and a target that requires the secrets.
 
 use super::{NQN, any};
 use farblock_backends::mem::Mem;
@@ -15,7 +15,7 @@ pub fn secret(seed: u8) -> Secret {
     Secret::generate(32, None, &mut |out: &mut [u8]| out.fill(seed)).expect("a length there is")
 }
 
-/// Serves a disk of 1 MiB to this host, once the host has authenticated.
+/// Starts a target that serves a disk of 1 MiB to this host, once the host has authenticated.
 pub fn serve_to(host: &str, keys: HostKeys, tls: Option<TlsPolicy>, engine: EngineKind) -> Target {
     let mut subsystem = Subsystem::new(NQN);
     subsystem.keys.insert(host.to_owned(), keys);
@@ -32,7 +32,7 @@ pub fn serve_to(host: &str, keys: HostKeys, tls: Option<TlsPolicy>, engine: Engi
     Target::start(&config).expect("it starts")
 }
 
-/// A file with a secret or key, removed on drop.
+/// A file with a secret or key. The file is removed on drop.
 pub struct KeyFile(pub PathBuf);
 
 impl KeyFile {

@@ -1,5 +1,5 @@
-//! Shared code of disk tests: a target whose backend can hold operations, networks that can be cut,
-//! and a user of the disk.
+//! The shared code of disk tests: a target whose backend can hold operations, a network that can be
+//! cut, and a user of the disk.
 
 #![allow(dead_code, unreachable_pub, reason = "every test uses a part of it")]
 
@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 pub const NQN: &str = "nqn.2026-11.org.farblock:disk";
 pub const BLOCK: usize = 512;
-/// Longer than any step takes on a busy machine.
+/// A timeout that is longer than any step on a busy machine.
 pub const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 pub fn engines() -> Vec<EngineKind> {
@@ -58,7 +58,7 @@ pub fn serve_as(
         engine,
         ..TargetConfig::default()
     };
-    // A port that was closed just now may stay busy briefly.
+    // A port may stay in use for a moment after its close, so retry.
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         match Target::start(&config) {
@@ -77,7 +77,7 @@ pub fn url(address: SocketAddr) -> Url {
     format!("nvme+tcp://{address}/{NQN}?ns=1").parse().expect("a URL")
 }
 
-/// Options that do not depend on files of this machine.
+/// Returns options that do not depend on files of this machine.
 pub fn options(engine: EngineKind) -> DiskOptions {
     let connection = Options {
         hostnqn: Some("nqn.2014-08.org.example:tester".to_owned()),
@@ -105,9 +105,9 @@ pub fn live_paths(disk: &Disk) -> usize {
     disk.paths().iter().filter(|path| path.state == PathState::Live).count()
 }
 
-/// One thread's use of a disk.
+/// The use of a disk by one thread.
 pub struct User {
-    // First, because dropping the queue deregisters it from the reactor.
+    // This field is first, because dropping the queue deregisters it from the reactor.
     pub queue: Box<dyn Queue>,
     pub reactor: Reactor,
     done: Vec<Completion>,
@@ -133,7 +133,7 @@ impl User {
         self.queue.submit(Op::read(lba, blocks, buffer, token));
     }
 
-    /// Polls until `time` is over or operations complete; returns the completions.
+    /// Polls until operations complete or `time` has passed. Returns the completions.
     pub fn turn(&mut self, time: Duration) -> Vec<Completion> {
         let deadline = Instant::now() + time;
         loop {
@@ -146,7 +146,7 @@ impl User {
         }
     }
 
-    /// Waits for a single completion, and returns it.
+    /// Waits for exactly one completion, and returns it.
     pub fn one(&mut self) -> Completion {
         let mut done = self.turn(Duration::from_secs(60));
         assert_eq!(done.len(), 1, "completions");

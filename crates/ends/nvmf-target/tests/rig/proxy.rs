@@ -1,4 +1,4 @@
-//! A network that can be cut: TCP connections through a proxy in this process.
+//! A network that can be cut: TCP connections via a proxy in this process.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -8,20 +8,20 @@ use std::time::Duration;
 
 #[derive(Default)]
 struct ProxyState {
-    /// Whether new connections are closed at once.
+    /// Whether the proxy closes new connections at once.
     down: AtomicBool,
-    /// Whether to carry no data, without closing connections.
+    /// Whether the proxy carries no data, without closing connections.
     stalled: AtomicBool,
-    /// Carry no data on connections with a lower number than this.
+    /// The proxy carries no data on connections with a lower number than this.
     stalled_before: AtomicU64,
     made: AtomicU64,
     delay_us: AtomicU64,
-    /// Accepts the bytes before which a connection is closed.
+    /// If set, the proxy closes a connection before it carries bytes that this function accepts.
     ends_before: OnceLock<fn(&[u8]) -> bool>,
-    /// Bytes carried in both directions.
+    /// The number of bytes carried in both directions.
     carried: AtomicUsize,
     stop: AtomicBool,
-    /// Both sides of every connection.
+    /// Both sockets of every connection.
     streams: Mutex<Vec<(TcpStream, TcpStream)>>,
 }
 
@@ -71,7 +71,7 @@ impl Proxy {
     }
 
     /// Holds the data of the present connections until [`up`](Self::up), while new connections
-    /// work. Only the hosts see the present connections close.
+    /// work. Hosts see the present connections close, but the target does not.
     pub fn detain(&self) {
         let made = self.state.made.load(Ordering::SeqCst);
         self.state.stalled_before.store(made, Ordering::SeqCst);
@@ -85,7 +85,7 @@ impl Proxy {
         self.state.down.store(true, Ordering::SeqCst);
     }
 
-    /// Admits new connections again; the present ones stay as they are.
+    /// Admits new connections again. The present connections do not change.
     pub fn admit(&self) {
         self.state.down.store(false, Ordering::SeqCst);
     }
@@ -95,7 +95,7 @@ impl Proxy {
         self.state.stalled.store(true, Ordering::SeqCst);
     }
 
-    /// Ends [`stall`](Self::stall), but not `detain`.
+    /// Ends the effect of [`stall`](Self::stall), but not of `detain`.
     pub fn resume(&self) {
         self.state.stalled.store(false, Ordering::SeqCst);
     }
@@ -105,7 +105,7 @@ impl Proxy {
         self.state.ends_before.set(are_last).expect("it is said once");
     }
 
-    /// Bytes carried so far in both directions.
+    /// Returns the number of bytes carried so far, in both directions.
     pub fn carried(&self) -> usize {
         self.state.carried.load(Ordering::SeqCst)
     }
@@ -161,7 +161,7 @@ impl ProxyState {
                     }
                     state.carried.fetch_add(length, Ordering::SeqCst);
                 }
-                // The close arrives no earlier than the data before it.
+                // The close must not arrive before the data.
                 state.wait_while_stalled(number);
                 let _ = from.shutdown(Shutdown::Both);
                 let _ = to.shutdown(Shutdown::Both);

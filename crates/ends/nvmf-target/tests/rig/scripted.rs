@@ -1,4 +1,4 @@
-//! A scripted host: a socket and the protocol's host end.
+//! A scripted host, made of a socket and the host end of the protocol.
 
 use farblock_backends::mem::Mem;
 use farblock_block::Namespace;
@@ -30,7 +30,7 @@ pub fn target(engine: EngineKind, change: impl FnOnce(&mut SubsystemConfig)) -> 
     target_of(engine, [disk as Arc<dyn Namespace>], change)
 }
 
-/// Starts a target of these disks, numbered from 1.
+/// Starts a target that shares these disks, numbered from 1.
 pub fn target_of(
     engine: EngineKind,
     disks: impl IntoIterator<Item = Arc<dyn Namespace>>,
@@ -52,12 +52,12 @@ pub fn target_of(
     Target::start(&config).expect("it starts")
 }
 
-/// A queue pair with one command in flight at a time.
+/// A queue pair that has one command in flight at a time.
 pub struct Queue {
     pub stream: TcpStream,
     pub end: HostEnd,
     pub pending: Vec<u8>,
-    /// Completions of other slots than the awaited slot.
+    /// Completions of slots other than the awaited slot.
     pub told: Vec<Cqe>,
 }
 
@@ -91,7 +91,7 @@ impl Queue {
                 true
             }
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => false,
-            // An io_uring that this thread has closed can interrupt the read.
+            // If this thread has closed an io_uring, the close can interrupt the read.
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => self.receive(),
             Err(error) => panic!("no answer: {error}"),
         }
@@ -113,7 +113,7 @@ impl Queue {
         self.try_run(sqe, transfer, data).expect("closed before the answer")
     }
 
-    /// Like [`Queue::run`]; `None` if the connection closes first.
+    /// Like [`Queue::run`], but returns `None` if the connection closes first.
     pub fn try_run(&mut self, sqe: Sqe, transfer: Transfer, data: &[u8]) -> Option<Answer> {
         let mut out = Vec::new();
         self.end.submit(SlotId(0), &sqe, transfer, &mut out);
@@ -157,7 +157,8 @@ impl Queue {
         }
     }
 
-    /// Waits for `count` successful completions; returns how many bytes of data they brought.
+    /// Waits for `count` successful completions. Returns the number of data bytes that arrived with
+    /// them.
     pub fn completions(&mut self, count: usize) -> usize {
         let (mut completed, mut brought) = (0, 0);
         while completed < count {
@@ -190,26 +191,26 @@ impl Queue {
         answer.result
     }
 
-    /// Whether the target closes the connection, possibly after more output.
+    /// Returns whether the target closes the connection, possibly after more output.
     pub fn is_closed(&mut self) -> bool {
         while self.receive() {}
         true
     }
 }
 
-/// The host identifier for tests in which one host is enough.
+/// The host identifier for tests that need only one host.
 const HOST_ID: [u8; 16] = [7; 16];
 
 pub fn connect_data(cntlid: u16) -> ConnectData {
     ConnectData::new(HOST_ID, cntlid, NQN, HOST_NQN)
 }
 
-/// The admin queue of an enabled controller, and the controller's identifier.
+/// Connects and enables a controller. Returns its admin queue and its controller identifier.
 pub fn admin(address: SocketAddr, digests: Digests) -> (Queue, u16) {
     admin_of(HOST_ID, address, digests)
 }
 
-/// Like [`admin`], for the host with this identifier.
+/// Like [`admin`], for the host with this host identifier.
 pub fn admin_of(hostid: [u8; 16], address: SocketAddr, digests: Digests) -> (Queue, u16) {
     let mut queue = Queue::new(address, digests);
     let data = ConnectData { hostid, ..connect_data(0xffff) };
@@ -226,7 +227,7 @@ pub fn io(address: SocketAddr, digests: Digests, controller: u16, flow_control: 
     io_of(HOST_ID, address, digests, controller, flow_control)
 }
 
-/// Like `io`, for the host with this identifier.
+/// Like `io`, for the host with this host identifier.
 pub fn io_of(
     hostid: [u8; 16],
     address: SocketAddr,
@@ -260,7 +261,7 @@ pub fn write(queue: &mut Queue, lba: u64, data: &[u8], in_capsule: bool) -> Stat
     queue.run(blocks(1, lba, length / BLOCK as u32, dptr), transfer, data).status
 }
 
-/// The statuses of a fused Compare and Write of one block, which are sent together.
+/// Sends a fused Compare and Write of one block. Returns their statuses.
 pub fn fused(queue: &mut Queue, lba: u64, old: &[u8], new: &[u8]) -> [Status; 2] {
     let mut out = Vec::new();
     let length = BLOCK as u32;
@@ -285,7 +286,7 @@ pub fn fused(queue: &mut Queue, lba: u64, old: &[u8], new: &[u8]) -> [Status; 2]
     statuses.map(|status| status.expect("each once"))
 }
 
-/// Sends a reservation command with its keys; returns the status.
+/// Sends a reservation command with its keys. Returns its status.
 pub fn reservation(
     queue: &mut Queue,
     opcode: NvmOpcode,

@@ -1,4 +1,4 @@
-//! A peer that can break the protocol, and does only what a test requests.
+//! A peer that can break the protocol. It sends only what a test requests.
 
 use farblock_proto::tcp::host_end::{Event, Grant, HostEnd, Transfer};
 use farblock_proto::tcp::{Digests, SlotId};
@@ -14,7 +14,7 @@ pub const NQN: &str = "nqn.2026-11.org.farblock:strangers";
 pub const MIB: usize = 1 << 20;
 pub const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
-/// Resident memory of this process, in bytes.
+/// Returns the resident memory of this process, in bytes.
 pub fn resident() -> usize {
     resident_of(std::process::id())
 }
@@ -26,7 +26,7 @@ pub fn resident_of(process: u32) -> usize {
     kib << 10
 }
 
-/// A connection from 127.0.`net`.`number`, an address other than 127.0.0.1.
+/// Connects from 127.0.`net`.`number`, an address other than 127.0.0.1.
 pub fn from(net: u8, number: u8, to: SocketAddr) -> TcpStream {
     use socket2::{Domain, Socket, Type};
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
@@ -36,7 +36,7 @@ pub fn from(net: u8, number: u8, to: SocketAddr) -> TcpStream {
     socket.into()
 }
 
-/// Whether the target has left the connection open.
+/// Returns whether the target has left the connection open.
 pub fn is_open(stream: &TcpStream) -> bool {
     let _ = stream.set_nonblocking(true);
     let peeked = stream.peek(&mut [0]);
@@ -54,7 +54,7 @@ pub fn host(number: usize) -> String {
     format!("nqn.2026-11.org.farblock:host{number}")
 }
 
-/// A queue pair that does only what a test requests.
+/// A queue pair that sends only what a test requests.
 pub struct Peer {
     pub stream: TcpStream,
     pub end: HostEnd,
@@ -70,7 +70,7 @@ impl Peer {
         Self::try_on(stream).expect("it is let in")
     }
 
-    /// A queue on this connection; `None` if the target closes it.
+    /// Returns a queue on this connection; `None` if the target closes the connection.
     pub fn try_on(stream: TcpStream) -> Option<Self> {
         stream.set_read_timeout(Some(WAIT_LIMIT)).expect("a timeout");
         stream.set_write_timeout(Some(Duration::from_millis(200))).expect("a timeout");
@@ -83,7 +83,8 @@ impl Peer {
         Some(peer)
     }
 
-    /// Receives until `wanted` accepts an event; `None` if the connection closes or times out.
+    /// Receives until `wanted` accepts an event. Returns `None` if the connection closes or times
+    /// out.
     pub fn until<R>(&mut self, mut wanted: impl FnMut(&Event<'_>) -> Option<R>) -> Option<R> {
         let mut bytes = [0; 65536];
         loop {
@@ -106,7 +107,7 @@ impl Peer {
         }
     }
 
-    /// Sends a command; false if the connection fails.
+    /// Sends a command. Returns false if the connection fails.
     pub fn send(&mut self, sqe: Sqe, transfer: Transfer, data: &[u8]) -> bool {
         let slot = SlotId(self.next);
         self.next = (self.next + 1) % 128;
@@ -129,7 +130,7 @@ impl Peer {
         self.try_connect(nqn, host, queue, controller).expect("it is let in")
     }
 
-    /// Connects the queue; `None` if the target refuses or closes it.
+    /// Connects the queue. Returns `None` if the target refuses or closes it.
     pub fn try_connect(
         &mut self,
         nqn: &str,
@@ -147,8 +148,8 @@ impl Peer {
         status.is_success().then_some(result as u16)
     }
 
-    /// Makes this the admin queue of an enabled controller; returns its identifier, or `None` if
-    /// the target closes.
+    /// Connects and enables a controller, with this queue as its admin queue. Returns the
+    /// controller identifier, or `None` if the target closes the connection.
     pub fn try_enable(&mut self, nqn: &str, host: &str) -> Option<u16> {
         let controller = self.try_connect(nqn, host, 0, 0xffff)?;
         let cc = 1 | 6 << 16 | 4 << 20;
@@ -168,14 +169,14 @@ impl Peer {
         self.status().expect("an answer").0
     }
 
-    /// An admin queue of an enabled controller.
+    /// Returns the admin queue of an enabled controller, and its controller identifier.
     pub fn admin(address: SocketAddr, nqn: &str, host: &str) -> (Peer, u16) {
         let mut peer = Peer::new(address);
         let controller = peer.try_enable(nqn, host).expect("it is let in");
         (peer, controller)
     }
 
-    /// An I/O queue with its admin queue.
+    /// Returns an admin queue and an I/O queue of a new controller.
     pub fn io(address: SocketAddr, host: &str) -> (Peer, Peer) {
         let (admin, controller) = Peer::admin(address, NQN, host);
         let mut peer = Peer::new(address);
@@ -195,18 +196,18 @@ impl Peer {
         })
     }
 
-    /// Sends requested data, but without the last `bytes`.
+    /// Sends the requested data without their last `bytes` bytes.
     pub fn withhold(&mut self, grant: Grant, bytes: usize) {
         let zeroes = vec![0; MIB];
         let (mut grant, mut out) = (grant, Vec::new());
         if let Some(range) = self.end.data_header(&mut grant, &mut out) {
             out.extend_from_slice(&zeroes[..range.len() - bytes]);
-            // The target may have closed the connection meanwhile.
+            // The target may have closed the connection in the meantime.
             let _ = self.stream.write_all(&out);
         }
     }
 
-    /// Writes this many bytes like an honest host.
+    /// Writes this many bytes as a correct host does.
     pub fn write(&mut self, bytes: usize) -> Status {
         self.stream.set_write_timeout(Some(WAIT_LIMIT)).expect("a timeout");
         assert!(self.ask_to_write(bytes));

@@ -1,5 +1,5 @@
-//! Single steps of scripted hosts: a write whose data wait for the target's request, two hosts,
-//! reservations.
+//! Single steps of scripted hosts: writes whose data wait for the target's request, a second host,
+//! and reservations.
 
 use super::scripted::*;
 use farblock_proto::tcp::host_end::{Event, Grant, Transfer};
@@ -10,14 +10,14 @@ use farblock_wire::{SglDescriptor, Status};
 use std::io::Write;
 use std::net::SocketAddr;
 
-/// The queues of another host, with the same NQN and another host identifier.
+/// Returns the queues of another host, with the same NQN and another host identifier.
 pub fn another_host(address: SocketAddr) -> (Queue, Queue) {
     const HOST_ID: [u8; 16] = [9; 16];
     let (admin, controller) = admin_of(HOST_ID, address, Digests::NONE);
     (admin, io_of(HOST_ID, address, Digests::NONE, controller, true))
 }
 
-/// Sends a write command for this many bytes at the first blocks, without data.
+/// Sends a write command for this many bytes at the first blocks, without its data.
 pub fn ask(queue: &mut Queue, slot: u16, bytes: u32) {
     let count = bytes / BLOCK as u32;
     let sqe = blocks(NvmOpcode::WRITE.0, 0, count, SglDescriptor::transport(bytes));
@@ -49,7 +49,7 @@ fn hear(queue: &mut Queue) -> Heard {
     }
 }
 
-/// The target's request for a write's data.
+/// Returns the target's request for the data of a write.
 pub fn wanted(queue: &mut Queue) -> Grant {
     match hear(queue) {
         Heard::Wanted(grant) => grant,
@@ -57,7 +57,7 @@ pub fn wanted(queue: &mut Queue) -> Grant {
     }
 }
 
-/// The status of the next command to complete.
+/// Returns the status of the next command to complete.
 pub fn status(queue: &mut Queue) -> Status {
     match hear(queue) {
         Heard::Completed(status) => status,
