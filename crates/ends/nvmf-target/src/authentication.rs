@@ -157,8 +157,7 @@ impl Authenticator {
         self.ids.lock().expect("no holder panics").retain(|(owner, _), _| owner != subsystem);
     }
 
-    /// Returns the current terms for the machine's host, or `None` if they are still those of the
-    /// machine.
+    /// Returns the current terms for the machine's host; `None` if they have not changed.
     pub(crate) fn changed(&self, machine: &Controller) -> Option<Arc<ControllerTerms>> {
         let then = machine.terms();
         let now = self.terms(&then.subsystem_nqn, &then.host_nqn)?;

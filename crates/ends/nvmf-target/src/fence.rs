@@ -18,8 +18,8 @@
 //!
 //! A host may have thousands of closed and fenced queues. So all queues of a host share one list of
 //! the changes of its closed queues. The target notifies only fenced queues with waiting commands.
-//! A command that must wait for several closed queues waits for the one that closed last, since its
-//! changes usually end last.
+//! A command that must wait for several closed queues waits for the queue that closed last, since
+//! the changes of that queue usually end last.
 
 use crate::route::Route;
 use farblock_proto::capsule::SlotId;
@@ -155,7 +155,7 @@ impl SharedEndings {
         id
     }
 
-    /// Records the remaining changes of a closed queue. Returns the queues that wait for this queue.
+    /// Records the remaining changes of a closed queue. Returns the queues to notify.
     fn know(&self, id: EndingId, changes: Changes) -> Vec<Route> {
         let mut endings = self.write();
         let ending = endings.by_id.get_mut(&id).expect("it began and is not over");
@@ -163,7 +163,7 @@ impl SharedEndings {
         std::mem::take(&mut ending.waiters)
     }
 
-    /// Removes a closed queue whose changes have ended. Returns the queues that wait for this queue.
+    /// Removes a closed queue whose changes have ended. Returns the queues to notify.
     fn end(&self, id: EndingId) -> Vec<Route> {
         self.write().by_id.remove(&id).map_or_else(Vec::new, |ending| ending.waiters)
     }

@@ -7,7 +7,7 @@
 //!              v                                                  |
 //!   Parsed --> asks the next gate of its path --- waits ---> Waiting(gate)
 //!              |     |                                            |
-//!              |     | has passed them all                        |
+//!              |     | has passed all gates                       |
 //!              |     v                                            |
 //!              |  Admitted: starts, and may follow another path   |
 //!              |     |                                            |

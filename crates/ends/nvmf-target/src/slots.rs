@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   accepted --> half-open --> connected --> gone
-//!                   |  the oldest makes room: of its own address if that has too many half-open;
-//!                   v  if the target is full, of the address that has most, or of all
+//!                   |  evicted: the oldest of its address, if the address has too many half-open;
+//!                   v  if the target is full, the oldest of the address with the most, or of all
 //!                  gone
 //! ```
 //!

@@ -1,5 +1,5 @@
-//! The controller's side: it challenges a host, and proves its own identity if the host requests
-//! that.
+//! The controller's side of an authentication. It challenges a host. If the host requests this, it
+//! also proves the controller's own identity.
 //!
 //! ```text
 //!             AUTH_Negotiate            taken             Reply             taken, one way
@@ -12,8 +12,9 @@
 //!                               v          taken                     v
 //!                            Failing ------------------------------> Failed
 //! ```
-//! Challenging, Succeeding and Failing hold the message that the host has yet to receive ("taken").
-//! A host may restart with AUTH_Negotiate at any time until the authentication fails.
+//! Challenging, Succeeding and Failing hold a message that the host has yet to receive. "Taken"
+//! means that the host has received it. "One way" means that only the host proves its identity. A
+//! host may restart with AUTH_Negotiate at any time until the authentication fails.
 
 use crate::group::KeyPair;
 use crate::hash::Digested;
@@ -31,29 +32,29 @@ use farblock_wire::auth::{
 };
 use subtle::ConstantTimeEq;
 
-/// A controller's requirements for one host, and the controller's own secret.
+/// A controller's requirements for a host, and the controller's own secret.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ControllerTerms {
     /// The host's name (HOSTNQN).
     pub host_nqn: String,
     /// The subsystem's name (SUBNQN).
     pub subsystem_nqn: String,
-    /// The host's secret; several during a replacement.
+    /// The host's secret. There are two secrets while a secret is being replaced.
     pub host_secrets: Vec<Secret>,
-    /// The controller's own secret, if hosts may request its proof.
+    /// The controller's own secret, if hosts may request the controller's proof of identity.
     pub controller_secret: Option<Secret>,
-    /// Hash functions that the controller accepts, the best first.
+    /// Hash functions that the controller accepts, best first.
     pub hashes: Vec<Hash>,
-    /// Diffie-Hellman groups that the controller accepts, the best first.
+    /// Diffie-Hellman groups that the controller accepts, best first.
     pub groups: Vec<Group>,
-    /// Requirements for the host besides authentication.
+    /// The requirement for the host besides authentication.
     pub demand: Demand,
 }
 
 /// A requirement for a host besides authentication.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Demand {
-    /// None.
+    /// No further requirement.
     #[default]
     Authentication,
     /// The host must request the controller's proof of identity.
@@ -67,7 +68,7 @@ pub enum Demand {
 pub enum Progress {
     /// The host has not proved its identity yet.
     Open,
-    /// The host has proved its identity, and has not restarted.
+    /// The host has proved its identity, and has not restarted the authentication.
     Done,
     /// The authentication failed. The target must close the connection once the host has received
     /// the remaining message.
@@ -77,7 +78,7 @@ pub enum Progress {
 /// The cost of [handling](Controller::handle) a message, so that a caller can schedule messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cost {
-    /// Word multiplications, in thousands, approximately.
+    /// The approximate number of word multiplications, in thousands.
     pub work: u64,
     /// Whether the message starts an authentication (AUTH_Negotiate).
     pub is_beginning: bool,
@@ -102,7 +103,7 @@ enum ControllerState {
     Failed,
 }
 
-/// The controller's side of one queue's authentication; see the module's text.
+/// The controller's side of one queue's authentication. See the text of the module.
 pub struct Controller {
     terms: Arc<ControllerTerms>,
     transaction: u16,
@@ -117,7 +118,7 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// The state before the first message.
+    /// Returns a controller before its first message.
     #[must_use]
     pub fn new(terms: Arc<ControllerTerms>) -> Self {
         let none = Concatenation::NONE;
@@ -133,26 +134,27 @@ impl Controller {
         }
     }
 
-    /// Sets the secure channel that the host may request. It differs between a queue without TLS
-    /// and a queue whose TLS key came from an authentication.
+    /// Sets the secure channel that the host may request. This channel differs between a queue
+    /// without TLS and a queue whose TLS key came from an authentication.
     #[must_use]
     pub fn offering(mut self, concatenation: Concatenation) -> Self {
         self.offered = concatenation;
         self
     }
 
-    /// The requirements for the host.
+    /// Returns the requirements for the host.
     #[must_use]
     pub fn terms(&self) -> &Arc<ControllerTerms> {
         &self.terms
     }
 
-    /// Sets the requirements that apply to the host's next messages.
+    /// Sets the requirements for the host's next messages.
     pub fn set_terms(&mut self, terms: Arc<ControllerTerms>) {
         self.terms = terms;
     }
 
-    /// Handles a message from the host (Authentication Send); see [`Self::take_message`].
+    /// Handles a message from the host (Authentication Send). The reply waits in
+    /// [`Self::take_message`].
     pub fn handle(&mut self, bytes: &[u8], entropy: &mut dyn Entropy) {
         if self.progress() == Progress::Failed {
             return;
@@ -162,7 +164,7 @@ impl Controller {
         }
     }
 
-    /// The cost of handling a message from the host.
+    /// Returns the cost of handling a message from the host.
     #[must_use]
     pub fn cost(&self, bytes: &[u8]) -> Cost {
         let of = |group: Option<Group>| group.unwrap_or(Group::Null).cost();
@@ -182,7 +184,8 @@ impl Controller {
         }
     }
 
-    /// The length in bytes of the message that waits for the host; `None`: no message waits.
+    /// Returns the length in bytes of the message that waits for the host. `None`: no message
+    /// waits.
     #[must_use]
     pub fn message_bytes(&self) -> Option<usize> {
         match &self.state {
@@ -215,7 +218,7 @@ impl Controller {
         Some(message)
     }
 
-    /// The state of the authentication.
+    /// Returns the state of the authentication.
     #[must_use]
     pub fn progress(&self) -> Progress {
         match self.state {
@@ -225,14 +228,15 @@ impl Controller {
         }
     }
 
-    /// Whether the host has requested a secure channel. If so, reject other commands without TLS.
+    /// Returns whether the host has requested a secure channel. If so, the target must reject all
+    /// other commands on a connection without TLS.
     #[must_use]
     pub fn has_concatenated(&self) -> bool {
         self.asked != Concatenation::NONE
     }
 
-    /// Takes the generated TLS key, once for each derivation that hosts may use; empty if the
-    /// authentication is unfinished or generated none.
+    /// Removes and returns the generated TLS key, once for each derivation that hosts may use.
+    /// Returns an empty list if the authentication is unfinished or has generated no key.
     pub fn take_psks(&mut self) -> Vec<TlsPsk> {
         match self.progress() {
             Progress::Done => core::mem::take(&mut self.psks),
@@ -240,7 +244,7 @@ impl Controller {
         }
     }
 
-    /// The reason why the authentication failed.
+    /// Returns the reason why the authentication failed.
     #[must_use]
     pub fn failure(&self) -> Option<&Failure> {
         self.failure.as_ref()
@@ -304,8 +308,8 @@ impl Controller {
         }
     }
 
-    /// Checks that the secure channel that the host requests is offered and fulfils the
-    /// requirements.
+    /// Checks that the controller offers the requested secure channel, and that the channel fulfils
+    /// the requirements.
     fn concatenation(&self, asked: Concatenation) -> Result<Concatenation, Failure> {
         let mismatch = |sentence| {
             let reason = FailureReason::CONCATENATION_MISMATCH;
@@ -332,7 +336,7 @@ impl Controller {
         }
     }
 
-    /// Chooses hash and group from the host's offer, and challenges the host.
+    /// Chooses a hash and a group from the host's offer, and challenges the host.
     fn challenge(&mut self, offer: &Offer, entropy: &mut dyn Entropy) -> Result<(), Failure> {
         let terms = &self.terms;
         let (hashes, groups) = usable(&terms.hashes, &terms.groups, self.asked);
@@ -375,7 +379,7 @@ impl Controller {
         Ok(())
     }
 
-    /// Checks the host's proof, and adds the controller's proof if the host requests it.
+    /// Checks the host's proof. Adds the controller's proof if the host requests it.
     fn reply(
         &mut self,
         asked: &Asked,
@@ -424,8 +428,9 @@ impl Controller {
         Ok(())
     }
 
-    /// Whether the host requests the controller's proof. A host that requests a secure channel
-    /// always sends a challenge. The sequence number 0 then means that it requests no proof.
+    /// Returns whether the host requests the controller's proof. A host that requests a secure
+    /// channel always sends a challenge. In this case, the sequence number 0 means that it requests
+    /// no proof.
     fn is_mutual(&self, head: &Reply) -> Result<bool, Failure> {
         let wrong = |what: &str| Failure::ours(FailureReason::INCORRECT_PAYLOAD, what);
         let has_sequence = head.seqnum.get() != 0;
@@ -450,8 +455,8 @@ impl Controller {
         Names { host: &self.terms.host_nqn, subsystem: &self.terms.subsystem_nqn }
     }
 
-    /// Whether one of the host's secrets matches. Tries all, so that the time does not reveal which
-    /// one matched.
+    /// Returns whether one of the host's secrets matches the response. Tries all secrets, so that
+    /// the time does not reveal which secret matched.
     fn is_hosts(&self, question: &Question<'_>, response: &[u8]) -> bool {
         let fits = |secret| question.of_host(secret, self.names()).ct_eq(response);
         let none = subtle::Choice::from(0);
@@ -474,7 +479,8 @@ impl fmt::Debug for Controller {
     }
 }
 
-/// The hash functions and groups that can generate a TLS key, if one is requested; otherwise all.
+/// Returns the hash functions and groups that can generate a TLS key if `asked` requests one.
+/// Otherwise returns all.
 pub(crate) fn usable(
     hashes: &[Hash],
     groups: &[Group],
@@ -495,7 +501,7 @@ fn no_offer() -> Failure {
     Failure::ours(FailureReason::PROTOCOL_UNUSABLE, sentence)
 }
 
-/// One side's offer, for error messages.
+/// The offer of one side, for error messages.
 pub(crate) struct List<T>(pub(crate) Vec<Option<T>>);
 
 impl<T: fmt::Display> fmt::Display for List<T> {

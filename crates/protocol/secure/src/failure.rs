@@ -1,4 +1,4 @@
-//! Reasons for a failed authentication: a code for the peer, a sentence for the operator.
+//! The reasons for a failed authentication: a code for the peer, and a sentence for the operator.
 
 use alloc::string::String;
 use core::fmt;
@@ -7,9 +7,9 @@ use farblock_wire::auth::FailureReason;
 /// The party that ended a transaction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Party {
-    /// This side, which rejected a message of the peer.
+    /// This side: it rejected a message of the peer.
     Us,
-    /// The peer, with a failure message.
+    /// The peer: it sent a failure message.
     Peer,
 }
 
@@ -20,7 +20,7 @@ pub struct Failure {
     pub reason: FailureReason,
     /// The party that ended the transaction.
     pub by: Party,
-    /// One sentence with the expected and the offered values; never a secret.
+    /// One sentence with the expected and the offered values. It never contains a secret.
     pub sentence: String,
 }
 

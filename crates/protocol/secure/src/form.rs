@@ -1,4 +1,4 @@
-//! The text form of all kinds of keys: a prefix, then `hh:base64(key ‖ CRC-32):`.
+//! The text form of all kinds of keys: a prefix, and then `hh:base64(key ‖ CRC-32):`.
 
 use crate::Hash;
 use alloc::format;
@@ -8,16 +8,16 @@ use base64ct::{Base64, Encoding};
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
-/// Bytes of the checksum.
+/// The length of the checksum, in bytes.
 const CRC_BYTES: usize = 4;
 
 /// The text form of one kind of key.
 pub(crate) struct Form {
     /// The prefix.
     pub(crate) prefix: &'static str,
-    /// Valid values of `hh` besides `00`, which means none.
+    /// The valid values of `hh` besides `00`, which means no hash.
     pub(crate) hashes: &'static [Hash],
-    /// The longest key, in bytes.
+    /// The length of the longest key, in bytes.
     pub(crate) key_bytes_max: usize,
 }
 
@@ -26,24 +26,24 @@ pub(crate) type Key = (Zeroizing<Vec<u8>>, Option<Hash>);
 
 /// The error in a text.
 pub(crate) enum Problem {
-    /// The prefix is a different one.
+    /// The text has a different prefix.
     Prefix,
-    /// The text, of this many bytes, is longer than any key's.
+    /// The text has this many bytes, which is more than any key's text has.
     TooLong(usize),
-    /// The text does not have all parts.
+    /// The text lacks one of its parts.
     Form,
-    /// This kind of key has no such hash.
+    /// The hash is not valid for this kind of key.
     Hash,
     /// The base64 part is invalid.
     Base64,
-    /// The base64 part has only the checksum.
+    /// The base64 part contains only the checksum.
     Empty,
     /// The checksum does not match.
     Checksum,
 }
 
 impl Form {
-    /// Reads a key; `check` checks the key's length and hash.
+    /// Reads a key. `check` checks the length and hash of the key.
     pub(crate) fn parse<E: From<Problem>>(
         &self,
         text: &str,
@@ -68,7 +68,7 @@ impl Form {
         Ok((decoded, hash))
     }
 
-    /// A key's text.
+    /// Returns the text of a key.
     pub(crate) fn text(&self, key: &[u8], hash: Option<Hash>) -> Zeroizing<String> {
         let mut bytes = Zeroizing::new(Vec::with_capacity(key.len() + CRC_BYTES));
         bytes.extend_from_slice(key);
@@ -91,7 +91,8 @@ impl Form {
     }
 }
 
-/// CRC-32 (IEEE 802.3) bit by bit: a table would reveal the key through the cache.
+/// Returns the CRC-32 (IEEE 802.3), computed bit by bit. A table would reveal the key via the
+/// cache.
 fn crc32(bytes: &[u8]) -> u32 {
     const POLYNOMIAL: u32 = 0xedb8_8320;
     !bytes.iter().fold(!0, |crc, byte| {

@@ -1,7 +1,7 @@
 //! Diffie-Hellman in the finite field groups of RFC 7919.
 //!
-//! Private exponents are short, as RFC 7919 (section 5.2) allows: twice the group's strength. So a
-//! controller can afford the larger groups even for unknown hosts.
+//! Private exponents are short: twice the strength of the group, as RFC 7919 (section 5.2) allows.
+//! So a controller can afford the larger groups even for unknown hosts.
 
 use crate::Entropy;
 use alloc::vec::Vec;
@@ -17,22 +17,22 @@ mod primes;
 /// A Diffie-Hellman group of DH-HMAC-CHAP.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Group {
-    /// No Diffie-Hellman exchange: the response uses the challenge unchanged.
+    /// No Diffie-Hellman exchange. The response uses the challenge unchanged.
     Null,
-    /// 2048 bits.
+    /// The group with 2048 bits.
     Ffdhe2048,
-    /// 3072 bits.
+    /// The group with 3072 bits.
     Ffdhe3072,
-    /// 4096 bits.
+    /// The group with 4096 bits.
     Ffdhe4096,
-    /// 6144 bits.
+    /// The group with 6144 bits.
     Ffdhe6144,
-    /// 8192 bits.
+    /// The group with 8192 bits.
     Ffdhe8192,
 }
 
 impl Group {
-    /// All groups: those with an exchange, the cheapest first, then the NULL group.
+    /// All groups: first the groups with an exchange, cheapest first, and then the NULL group.
     pub const ALL: [Group; 6] = [
         Group::Ffdhe2048,
         Group::Ffdhe3072,
@@ -42,13 +42,13 @@ impl Group {
         Group::Null,
     ];
 
-    /// The group with this identifier (DHgID).
+    /// Returns the group with this identifier (DHgID).
     #[must_use]
     pub fn from_id(id: u8) -> Option<Group> {
         Self::ALL.into_iter().find(|group| group.id() == id)
     }
 
-    /// Its identifier (DHgID).
+    /// Returns the group's identifier (DHgID).
     #[must_use]
     pub const fn id(self) -> u8 {
         match self {
@@ -61,13 +61,13 @@ impl Group {
         }
     }
 
-    /// The group with this name, such as `null` or `ffdhe2048`.
+    /// Returns the group with this name, such as `null` or `ffdhe2048`.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Group> {
         Self::ALL.into_iter().find(|group| group.name().eq_ignore_ascii_case(name))
     }
 
-    /// Its name.
+    /// Returns the group's name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -80,7 +80,7 @@ impl Group {
         }
     }
 
-    /// The length of a public value in bytes; 0 for the NULL group.
+    /// Returns the length of a public value in bytes; 0 for the NULL group.
     #[must_use]
     pub const fn bytes(self) -> usize {
         match self {
@@ -93,8 +93,8 @@ impl Group {
         }
     }
 
-    /// The length of a private exponent in bits (RFC 7919, section 5.2 and appendix A, rounded up
-    /// to words).
+    /// Returns the length of a private exponent in bits. RFC 7919 defines it (section 5.2 and
+    /// appendix A); this function rounds up to whole words.
     const fn exponent_bits(self) -> u32 {
         match self {
             Group::Null => 0,
@@ -105,8 +105,8 @@ impl Group {
         }
     }
 
-    /// The cost of a modular exponentiation, in thousands of word multiplications; small for the
-    /// NULL group.
+    /// Returns the cost of a modular exponentiation, in thousands of word multiplications. The cost
+    /// is 1 for the NULL group.
     pub(crate) const fn cost(self) -> u64 {
         let words = self.bytes() as u64 / 8;
         1 + words * words * self.exponent_bits() as u64 / 1000
@@ -137,7 +137,7 @@ impl Group {
         BoxedUint::from_be_slice(bytes, self.bits()).ok()
     }
 
-    /// base^exponent modulo the prime, padded to the group's length.
+    /// Returns base^exponent modulo the prime, padded to the length of the group.
     fn power(self, base: BoxedUint, exponent: &[u8]) -> Zeroizing<Vec<u8>> {
         let bits = self.exponent_bits();
         let exponent = BoxedUint::from_be_slice(exponent, bits).expect("as long as it is asked");
@@ -152,7 +152,7 @@ impl Group {
 }
 
 impl FromStr for Group {
-    /// The advice to the operator.
+    /// The advice for the operator.
     type Err = &'static str;
 
     fn from_str(name: &str) -> Result<Group, &'static str> {
@@ -167,8 +167,8 @@ impl fmt::Display for Group {
     }
 }
 
-/// One side of an exchange: a private exponent and the public value for the other side. Use each
-/// pair once.
+/// The values of one side of an exchange: a private exponent, and the public value for the other
+/// side. Use each pair only once.
 pub(crate) struct KeyPair {
     group: Group,
     exponent: Zeroizing<Vec<u8>>,
@@ -199,20 +199,20 @@ impl KeyPair {
         self.group
     }
 
-    /// The public value for the other side; empty for the NULL group.
+    /// Returns the public value for the other side; empty for the NULL group.
     pub(crate) fn public(&self) -> &[u8] {
         &self.public
     }
 
-    /// The shared secret, padded to the group's length; `None` for the NULL group. `theirs` is the
-    /// other side's public value, most significant byte first.
+    /// Returns the shared secret, padded to the length of the group; `None` for the NULL group.
+    /// `theirs` is the other side's public value, most significant byte first.
     pub(crate) fn shared(&self, theirs: &[u8]) -> Result<Option<Zeroizing<Vec<u8>>>, BadValue> {
         if self.group == Group::Null {
             return if theirs.is_empty() { Ok(None) } else { Err(BadValue) };
         }
         let value = self.group.number(theirs).ok_or(BadValue)?;
-        // With 0, 1 or p - 1, any eavesdropper would know the shared secret. Valid values are below
-        // p.
+        // For the values 0, 1 and p - 1, any eavesdropper would know the shared secret. All valid
+        // values are below p.
         let least = self.group.number(&[2]).expect("it is small");
         let most = self.group.modulus().get().wrapping_sub(&least);
         if theirs.is_empty() || value < least || value > most {

@@ -1,4 +1,4 @@
-//! The hash functions, and HMAC with them.
+//! The hash functions of DH-HMAC-CHAP, and HMAC with these functions.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -8,8 +8,8 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256, Sha384, Sha512};
 use zeroize::Zeroizing;
 
-/// The output of a hash function or HMAC. Wiped when dropped, since it may be as sensitive as a
-/// secret.
+/// The output of a hash function or HMAC. It is wiped when dropped, since it may be as sensitive as
+/// a secret.
 pub(crate) type Digested = Zeroizing<Vec<u8>>;
 
 /// A hash function of DH-HMAC-CHAP.
@@ -24,19 +24,19 @@ pub enum Hash {
 }
 
 impl Hash {
-    /// All hash functions, the cheapest first.
+    /// All hash functions, cheapest first.
     pub const ALL: [Hash; 3] = [Hash::Sha256, Hash::Sha384, Hash::Sha512];
 
     /// The hash functions that TLS cipher suites use.
     pub(crate) const OF_SUITES: [Hash; 2] = [Hash::Sha256, Hash::Sha384];
 
-    /// The hash function with this identifier (HashID).
+    /// Returns the hash function with this identifier (HashID).
     #[must_use]
     pub fn from_id(id: u8) -> Option<Hash> {
         Self::ALL.into_iter().find(|hash| hash.id() == id)
     }
 
-    /// Its identifier (HashID).
+    /// Returns the identifier of the hash function (HashID).
     #[must_use]
     pub const fn id(self) -> u8 {
         match self {
@@ -46,7 +46,7 @@ impl Hash {
         }
     }
 
-    /// The hash function with this name, in any usual spelling: `sha256`, `SHA-256`,
+    /// Returns the hash function with this name, in any usual spelling: `sha256`, `SHA-256`,
     /// `hmac(sha256)`.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Hash> {
@@ -58,7 +58,7 @@ impl Hash {
         Self::ALL.into_iter().find(is_it)
     }
 
-    /// Its name.
+    /// Returns the name of the hash function.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -68,7 +68,7 @@ impl Hash {
         }
     }
 
-    /// Bytes of a hash value.
+    /// Returns the length of a hash value, in bytes.
     #[must_use]
     pub const fn bytes(self) -> usize {
         match self {
@@ -78,7 +78,7 @@ impl Hash {
         }
     }
 
-    /// The hash of `data`.
+    /// Returns the hash of `data`.
     pub(crate) fn digest(self, data: &[u8]) -> Digested {
         let digested = match self {
             Hash::Sha256 => Sha256::digest(data).to_vec(),
@@ -88,7 +88,7 @@ impl Hash {
         Zeroizing::new(digested)
     }
 
-    /// HMAC of the concatenated parts.
+    /// Returns the HMAC of the concatenated parts.
     pub(crate) fn hmac(self, key: &[u8], parts: &[&[u8]]) -> Digested {
         match self {
             Hash::Sha256 => mac::<Hmac<Sha256>>(key, parts),
@@ -105,7 +105,7 @@ fn mac<M: Mac + KeyInit>(key: &[u8], parts: &[&[u8]]) -> Digested {
 }
 
 impl FromStr for Hash {
-    /// The advice to the operator.
+    /// The advice for the operator.
     type Err = &'static str;
 
     fn from_str(name: &str) -> Result<Hash, &'static str> {

@@ -1,5 +1,5 @@
-//! The host's side: it proves its identity, and requests the controller's proof if it has the
-//! controller's secret.
+//! The host's side of an authentication. It proves the host's identity. If the host has the
+//! controller's secret, this side also requests the controller's proof.
 //!
 //! ```text
 //!            sent                  Challenge         sent            Success1, one way
@@ -38,43 +38,45 @@ pub struct HostTerms {
     pub subsystem_nqn: String,
     /// The host's secret.
     pub host_secret: Secret,
-    /// The controller's secret, if the controller must prove itself; several during a replacement.
+    /// The controller's secret, if the controller must prove its identity. There are two secrets
+    /// while a secret is being replaced.
     pub controller_secrets: Vec<Secret>,
-    /// Hash functions to offer.
+    /// The hash functions to offer.
     pub hashes: Vec<Hash>,
-    /// Diffie-Hellman groups to offer.
+    /// The Diffie-Hellman groups to offer.
     pub groups: Vec<Group>,
     /// The secure channel to request.
     pub concatenation: Concatenation,
 }
 
 impl HostTerms {
-    /// Whether [`Host`] has a hash function and a group to offer: not all can generate a TLS key.
+    /// Returns whether [`Host`] has a hash function and a group to offer. If it requests a TLS key,
+    /// some of them cannot be offered.
     #[must_use]
     pub fn has_offer(&self) -> bool {
         let (hashes, groups) = self.offer();
         !hashes.is_empty() && !groups.is_empty()
     }
 
-    /// The offered hash functions and groups: if the host requests a TLS key, only those that can
-    /// generate one.
+    /// Returns the hash functions and groups to offer. If the host requests a TLS key, these are
+    /// only those that can generate one.
     fn offer(&self) -> (Vec<Hash>, Vec<Group>) {
         usable(&self.hashes, &self.groups, self.concatenation)
     }
 }
 
-/// The agreed parameters.
+/// The parameters that both sides have agreed on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Agreed {
     /// The hash function.
     pub hash: Hash,
     /// The Diffie-Hellman group.
     pub group: Group,
-    /// Whether the controller has proved its identity, too.
+    /// Whether the controller has also proved its identity.
     pub is_mutual: bool,
 }
 
-/// The driver's next step.
+/// The next step for the driver, which is the code that exchanges the messages.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
     /// Send this message (Authentication Send), then call [`Host::handle_sent`].
@@ -99,7 +101,7 @@ enum HostState {
     Failed(Failure),
 }
 
-/// The host's side of one queue's authentication; see the module's text.
+/// The host's side of one queue's authentication. See the text of the module.
 pub struct Host {
     terms: HostTerms,
     transaction: u16,
@@ -109,10 +111,10 @@ pub struct Host {
 }
 
 impl Host {
-    /// The buffer size, in bytes, for the controller's messages.
+    /// The buffer size for the controller's messages, in bytes.
     pub const RECEIVE_BYTES: u32 = 4096;
 
-    /// The state before the first message.
+    /// Returns a host before its first message.
     #[must_use]
     pub fn new(terms: HostTerms, entropy: &mut dyn Entropy) -> Self {
         let mut transaction = [0; 2];
@@ -121,8 +123,8 @@ impl Host {
         Self { terms, transaction, state: HostState::Opening, psks: Vec::new() }
     }
 
-    /// Takes the generated TLS key, once for each derivation that controllers may use; empty if the
-    /// authentication is unfinished or generated none.
+    /// Removes and returns the generated TLS key, once for each derivation that controllers may
+    /// use. Returns an empty list if the authentication is unfinished or has generated no key.
     pub fn take_psks(&mut self) -> Vec<TlsPsk> {
         match self.state {
             HostState::Done(_) => core::mem::take(&mut self.psks),
@@ -130,7 +132,8 @@ impl Host {
         }
     }
 
-    /// The next step. Repeated calls without a report return the same step.
+    /// Returns the next step. Until the driver reports the step, repeated calls return the same
+    /// step.
     #[must_use]
     pub fn step(&self) -> Step {
         match &self.state {
@@ -153,13 +156,14 @@ impl Host {
         }
     }
 
-    /// Whether the controller's next message accepts or rejects the host's proof.
+    /// Returns whether the controller's next message accepts or rejects the host's proof.
     #[must_use]
     pub fn awaits_judgement(&self) -> bool {
         matches!(self.state, HostState::Replying { .. } | HostState::AwaitsSuccess { .. })
     }
 
-    /// Reports that the driver sent the message of [`Step::Send`], and that the command succeeded.
+    /// Reports that the driver has sent the message of [`Step::Send`] and the command has
+    /// succeeded.
     ///
     /// # Panics
     /// If the step was not [`Step::Send`].
@@ -220,7 +224,7 @@ impl Host {
         Ok(message)
     }
 
-    /// Explains the controller's failure reason to the host's operator.
+    /// Returns a text that explains the controller's failure reason to the host's operator.
     fn refusal(&self, reason: FailureReason) -> String {
         let HostTerms { host_nqn, controller_secrets, .. } = &self.terms;
         let (hashes, groups) = self.terms.offer();
@@ -323,9 +327,9 @@ impl Host {
         Ok(HostState::Replying { message, asked, agreed: Agreed { hash, group, is_mutual } })
     }
 
-    /// The acceptable proofs of the controller. Linux omits the secure channel (SC_C) from the
-    /// controller's proof. The host's proof contains SC_C, so an attacker cannot remove it
-    /// unnoticed.
+    /// Returns the acceptable proofs of the controller. Linux omits the secure channel (SC_C) from
+    /// the controller's proof. The host's proof contains SC_C, so an attacker still cannot remove
+    /// the channel unnoticed.
     fn expected(&self, counter: &Question<'_>, names: Names<'_>) -> Vec<Digested> {
         let without = Question { concatenation: Concatenation::NONE.0, ..*counter };
         let secrets = self.terms.controller_secrets.iter();
@@ -370,7 +374,7 @@ impl fmt::Debug for Host {
     }
 }
 
-/// The sentence for a parameter that the host did not offer.
+/// Returns the sentence about a parameter that the host did not offer.
 fn chose<T: fmt::Display>(what: &str, chosen: Option<T>, offered: Vec<Option<T>>) -> String {
     let chosen = List(Vec::from([chosen]));
     let offered = List(offered);

@@ -1,8 +1,8 @@
 //! In-band authentication of NVMe over Fabrics, as state machines without I/O.
 //!
-//! **What it is.** Both sides of DH-HMAC-CHAP (Base 2.0c, "DH-HMAC-CHAP Protocol"; newer versions
-//! say KX-HMAC-CHAP): [`Controller`] and [`Host`] answer each message with the next. [`Secret`] is
-//! the key in its text form (`DHHC-1:…:`).
+//! **What it is.** Both sides of DH-HMAC-CHAP (Base 2.0c, "DH-HMAC-CHAP Protocol"). Newer versions
+//! of the specification call the protocol KX-HMAC-CHAP. [`Controller`] and [`Host`] answer each
+//! message with the next. [`Secret`] is the key in its text form (`DHHC-1:…:`).
 //!
 //! ```text
 //!  host                                        controller
@@ -10,19 +10,21 @@
 //!                                      <---    DH-HMAC-CHAP_Challenge(hash, group, S1, C1, g^x)
 //!  DH-HMAC-CHAP_Reply(R1, S2, C2, g^y) --->
 //!                                      <---    DH-HMAC-CHAP_Success1(R2)
-//!  DH-HMAC-CHAP_Success2               --->    (only if the host asked for R2)
+//!  DH-HMAC-CHAP_Success2               --->    (only if the host requested R2)
 //! ```
 //!
 //! **Contract.** Every invalid message of a peer causes the failure that the specification names,
-//! never a panic. A side that has failed stays failed. Secrets and the values derived from them are
-//! zeroized when dropped, never printed, and compared in constant time. Exponentiation takes
-//! constant time in the private exponent. A side uses only values that it offered itself. An
-//! attacker can change the messages that agree on hash and group, so each side should list only
-//! values that it trusts.
+//! and never a panic. A side that has failed stays failed.
+//!
+//! Secrets and the values derived from them are zeroized when dropped, never printed, and compared
+//! in constant time. The time of an exponentiation does not depend on the private exponent.
+//!
+//! A side uses only values that it has offered itself. An attacker can change the messages that
+//! agree on hash and group. So each side should offer only values that it trusts.
 //!
 //! **Secure channel concatenation** (TP 8018, Base 2.1): a host may request a TLS key from its
-//! authentication ([`Concatenation`]). Both sides then have the same [`TlsPsk`]; further commands
-//! use a new TLS connection with this key.
+//! authentication ([`Concatenation`]). Both sides then have the same [`TlsPsk`]. All further
+//! commands use a new TLS connection with this key.
 //!
 //! The caller supplies random bytes ([`Entropy`]) and enforces timeouts, because this crate has no
 //! clock.
@@ -65,7 +67,7 @@ impl<F: FnMut(&mut [u8])> Entropy for F {
     }
 }
 
-/// A random sequence number; never 0, which means that a host requests no proof.
+/// Returns a random sequence number. It is never 0, since 0 means that a host requests no proof.
 fn sequence(entropy: &mut dyn Entropy) -> u32 {
     let mut bytes = [0; 4];
     entropy.fill(&mut bytes);

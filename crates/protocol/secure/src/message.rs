@@ -28,7 +28,8 @@ pub(crate) enum Message<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// Reads a message and its transaction identifier. Any bytes after the message are padding.
+    /// Decodes a message. Returns its transaction identifier and content. Further bytes are
+    /// padding.
     pub(crate) fn parse(bytes: &'a [u8]) -> Result<(u16, Self), FailureReason> {
         const SHORT: FailureReason = FailureReason::INCORRECT_PAYLOAD;
         let head = MessageHead::parse(bytes).ok_or(SHORT)?;
@@ -81,7 +82,8 @@ impl<'a> Message<'a> {
     }
 }
 
-/// The lists in the DH-HMAC-CHAP descriptor of AUTH_Negotiate; `None` without such a descriptor.
+/// Returns the lists in the DH-HMAC-CHAP descriptor of AUTH_Negotiate. `None` if there is no such
+/// descriptor.
 pub(crate) fn offer(descriptors: &[u8]) -> Result<Option<Offer>, FailureReason> {
     for bytes in descriptors.chunks_exact(ProtocolDescriptor::LEN) {
         let descriptor = ProtocolDescriptor::parse(bytes).expect("as long as one");
@@ -98,7 +100,7 @@ pub(crate) fn offer(descriptors: &[u8]) -> Result<Option<Offer>, FailureReason> 
     Ok(None)
 }
 
-/// AUTH_Negotiate with one descriptor, for DH-HMAC-CHAP.
+/// Encodes AUTH_Negotiate with a single descriptor, for DH-HMAC-CHAP.
 pub(crate) fn negotiate(
     transaction: u16,
     concatenation: Concatenation,
@@ -132,7 +134,7 @@ pub(crate) fn failure(id: CommonMessage, transaction: u16, reason: FailureReason
     failure.as_bytes().to_vec()
 }
 
-/// DH-HMAC-CHAP_Success1, with the controller's response if the host requested it.
+/// Encodes DH-HMAC-CHAP_Success1, with the controller's response if the host requested it.
 pub(crate) fn success1(transaction: u16, hash_bytes: usize, response: Option<&[u8]>) -> Vec<u8> {
     let head = Success1 {
         auth_type: MessageType::DH_HMAC_CHAP.0,
@@ -145,7 +147,7 @@ pub(crate) fn success1(transaction: u16, hash_bytes: usize, response: Option<&[u
     [head.as_bytes(), response.unwrap_or_default()].concat()
 }
 
-/// DH-HMAC-CHAP_Success2.
+/// Encodes DH-HMAC-CHAP_Success2.
 pub(crate) fn success2(transaction: u16) -> Vec<u8> {
     let message = Success2 {
         auth_type: MessageType::DH_HMAC_CHAP.0,

@@ -1,5 +1,5 @@
-//! Secrets in their text form: `DHHC-1:hh:base64(key ‖ CRC-32):` (TP 8006, "secret representation";
-//! nvme-cli's `gen-dhchap-key` generates such secrets).
+//! Secrets in their text form: `DHHC-1:hh:base64(key ‖ CRC-32):` (TP 8006, "secret
+//! representation"). nvme-cli's `gen-dhchap-key` generates such secrets.
 
 use crate::form::{Form, Problem};
 use crate::{Entropy, Hash};
@@ -18,7 +18,7 @@ const FORM: Form = Form {
 /// The text that the transformation appends to the name.
 const TRANSFORMATION: &[u8] = b"NVMe-over-Fabrics";
 
-/// A secret of DH-HMAC-CHAP. Never printed, and wiped from memory when dropped.
+/// A secret of DH-HMAC-CHAP. It is never printed, and wiped from memory when dropped.
 #[derive(Clone)]
 pub struct Secret {
     key: Zeroizing<Vec<u8>>,
@@ -26,13 +26,13 @@ pub struct Secret {
 }
 
 impl Secret {
-    /// Valid key lengths, in bytes.
+    /// The valid lengths of a secret, in bytes.
     pub const LENGTHS: [usize; 3] = [32, 48, 64];
 
-    /// A new random secret of `bytes` bytes, which both sides transform with `hash`, if given.
+    /// Generates a random secret of `bytes` bytes. If `hash` is given, both sides transform the
+    /// secret with it.
     ///
-    /// # Errors
-    /// When `bytes` is not a valid length, or does not fit `hash`.
+    /// # Errors If `bytes` is not a valid length, or does not fit `hash`.
     pub fn generate(
         bytes: usize,
         hash: Option<Hash>,
@@ -44,35 +44,34 @@ impl Secret {
         Ok(Self { key, hash })
     }
 
-    /// Reads the text form.
+    /// Parses the text form.
     ///
-    /// # Errors
-    /// The error in the text. The error never contains a part of the secret.
+    /// # Errors If the text is not valid. The error never contains a part of the secret.
     pub fn parse(text: &str) -> Result<Self, SecretError> {
         let (key, hash) = FORM.parse(text, check_length)?;
         Ok(Self { key, hash })
     }
 
-    /// The text form, for a file or the operator.
+    /// Returns the text form, for a file or the operator.
     #[must_use]
     pub fn text(&self) -> Zeroizing<String> {
         FORM.text(&self.key, self.hash)
     }
 
-    /// The hash that transforms the secret before use, if any.
+    /// Returns the hash that transforms the secret before use, if any.
     #[must_use]
     pub fn hash(&self) -> Option<Hash> {
         self.hash
     }
 
-    /// Its length in bytes.
+    /// Returns the length of the secret, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.key.len()
     }
 
-    /// A short hash that does not reveal the secret, with which operators can check that both ends
-    /// have the same one.
+    /// Returns a short hash that does not reveal the secret. Operators can compare it to check that
+    /// both ends have the same secret.
     #[must_use]
     pub fn fingerprint(&self) -> String {
         const BYTES: usize = 8;
@@ -81,7 +80,7 @@ impl Secret {
         digest[..BYTES].iter().map(|byte| alloc::format!("{byte:02x}")).collect()
     }
 
-    /// The key that the host or subsystem named `nqn` uses.
+    /// Returns the key that the host or subsystem named `nqn` uses.
     pub(crate) fn transformed(&self, nqn: &str) -> Zeroizing<Vec<u8>> {
         match self.hash {
             None => self.key.clone(),
@@ -104,8 +103,8 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Checks that the length is that of a hash value, for a transformed key of its own hash. Other
-/// implementations reject other lengths.
+/// Checks the length of a secret. A secret that is transformed must be as long as the value of its
+/// hash, since other implementations reject other lengths.
 fn check_length(bytes: usize, hash: Option<Hash>) -> Result<(), SecretError> {
     if !Secret::LENGTHS.contains(&bytes) {
         return Err(SecretError::Length(bytes));
@@ -116,22 +115,22 @@ fn check_length(bytes: usize, hash: Option<Hash>) -> Result<(), SecretError> {
     }
 }
 
-/// The error in a secret's text.
+/// The reason why the text of a secret is not valid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SecretError {
     /// The prefix is not `DHHC-1:`.
     Prefix,
-    /// The text does not have all parts.
+    /// The text lacks one of its parts.
     Form,
-    /// The hash is not 00 to 03.
+    /// The hash is not in the range 00 to 03.
     Hash,
     /// The base64 part is invalid.
     Base64,
-    /// A secret cannot have this many bytes.
+    /// This number of bytes is not a valid length.
     Length(usize),
     /// The length of a transformed secret differs from the length of its hash.
     Mismatch {
-        /// The key's length.
+        /// The length of the key, in bytes.
         bytes: usize,
         /// The hash in the text.
         hash: Hash,

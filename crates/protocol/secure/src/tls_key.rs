@@ -1,5 +1,5 @@
-//! Keys for TLS 1.3 in their text form, `NVMeTLSkey-1:hh:base64(key ‖ CRC-32):`, and the pre-shared
-//! keys derived from them (NVMe/TCP Transport 1.1, "PSK Identities and PSKs").
+//! TLS 1.3 keys in their text form, `NVMeTLSkey-1:hh:base64(key ‖ CRC-32):`, and the pre-shared
+//! keys that are derived from them (NVMe/TCP Transport 1.1, "PSK Identities and PSKs").
 //!
 //! ```text
 //!  configured key --HKDF "tls13 HostNQN", host--> retained key --HKDF "tls13 nvme-tls-psk"--> PSK
@@ -18,52 +18,54 @@ use zeroize::Zeroizing;
 
 /// The text form of a TLS key.
 const FORM: Form = Form { prefix: "NVMeTLSkey-1:", hashes: &Hash::OF_SUITES, key_bytes_max: 48 };
-/// Longest label or context of HKDF-Expand-Label, in bytes (RFC 8446, section 7.1).
+/// The length of the longest label or context of HKDF-Expand-Label, in bytes (RFC 8446, section
+/// 7.1).
 const CONTEXT_BYTES_MAX: usize = 255;
 /// The label that derives a retained key.
 const RETAINED_LABEL: &str = "tls13 HostNQN";
 /// The label that derives a pre-shared key.
 const PSK_LABEL: &str = "tls13 nvme-tls-psk";
 
-/// A key for TLS. Never printed, and wiped from memory when dropped.
+/// A key for TLS. It is never printed, and wiped from memory when dropped.
 #[derive(Clone)]
 pub struct TlsKey {
     key: Zeroizing<Vec<u8>>,
     hash: Option<Hash>,
-    /// The identity, if the key already is a pre-shared key, for one host and one subsystem.
+    /// The identity, if the key already is a pre-shared key for one host and one subsystem.
     identity: Option<String>,
 }
 
-/// The form of an identity: whether a digest follows the two names.
+/// The form of an identity: with or without a digest after the two names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IdentityForm {
-    /// `NVMe0Rhh HOST SUBSYSTEM`: the only form that SPDK supports.
+    /// `NVMe0Rhh HOST SUBSYSTEM`. SPDK supports only this form.
     Names,
-    /// `NVMe1Rhh HOST SUBSYSTEM DIGEST`, where the digest distinguishes keys.
+    /// `NVMe1Rhh HOST SUBSYSTEM DIGEST`. The digest distinguishes keys.
     Digest,
 }
 
-/// The derivation of a key. An identity without a digest does not determine the derivation.
+/// The derivation of a pre-shared key. An identity without a digest does not determine the
+/// derivation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Derivation {
-    /// As specified: HKDF-Expand-Label.
+    /// The specified derivation: HKDF-Expand-Label.
     Specified,
-    /// As in old versions of libnvme, and in new ones with `--compat`: without the lengths of label
-    /// and context, and with the key's length in little-endian.
+    /// The derivation of old versions of libnvme, and of new ones with `--compat`. It omits the
+    /// lengths of label and context, and the length of the key is little-endian.
     Compatible,
-    /// As Linux 6.15 to 6.17 derive a key from an authentication: without the lengths of label and
-    /// context.
+    /// The derivation with which Linux 6.15 to 6.17 derive a key from an authentication. It omits
+    /// the lengths of label and context.
     Unframed,
-    /// Derived elsewhere: the caller supplied the pre-shared key.
+    /// The caller supplied a pre-shared key that was derived elsewhere.
     Given,
 }
 
 /// A pre-shared key and its identity.
 #[derive(Clone)]
 pub struct TlsPsk {
-    /// The identity on the wire.
+    /// The identity that appears on the wire.
     pub identity: String,
-    /// The key's bytes.
+    /// The bytes of the key.
     pub key: Zeroizing<Vec<u8>>,
     /// The hash of the cipher suite for this key.
     pub hash: Hash,
@@ -72,10 +74,9 @@ pub struct TlsPsk {
 }
 
 impl TlsKey {
-    /// A new random key for the cipher suite with `hash`.
+    /// Generates a random key for the cipher suite with `hash`.
     ///
-    /// # Errors
-    /// When there is no cipher suite with that hash.
+    /// # Errors If there is no cipher suite with this hash.
     pub fn generate(hash: Hash, entropy: &mut dyn Entropy) -> Result<Self, TlsKeyError> {
         let mut key = Zeroizing::new(alloc::vec![0; hash.bytes()]);
         check(key.len(), Some(hash))?;
@@ -83,36 +84,35 @@ impl TlsKey {
         Ok(Self { key, hash: Some(hash), identity: None })
     }
 
-    /// Reads the text form.
+    /// Parses the text form.
     ///
-    /// # Errors
-    /// The error in the text; never contains a part of the key.
+    /// # Errors If the text is not valid. The error never contains a part of the key.
     pub fn parse(text: &str) -> Result<Self, TlsKeyError> {
         let (key, hash) = FORM.parse(text, check)?;
         Ok(Self { key, hash, identity: None })
     }
 
-    /// A supplied pre-shared key, valid only for the names in its identity.
+    /// Returns a key for a supplied pre-shared key. It is valid only for the names in its identity.
     #[must_use]
     pub fn given(psk: TlsPsk) -> Self {
         Self { key: psk.key, hash: None, identity: Some(psk.identity) }
     }
 
-    /// The text form, for a file or the operator. For a [given](Self::given) key, which has no such
-    /// form, the text is not usable.
+    /// Returns the text form, for a file or the operator. A [given](Self::given) key has no text
+    /// form, so its text is not usable.
     #[must_use]
     pub fn text(&self) -> Zeroizing<String> {
         FORM.text(&self.key, self.hash)
     }
 
-    /// Whether the key already is a retained key (`00`).
+    /// Returns whether the key already is a retained key (`00`).
     #[must_use]
     pub fn is_retained(&self) -> bool {
         self.hash.is_none()
     }
 
-    /// The hash of the key's cipher suite: SHA-256 stands for `TLS_AES_128_GCM_SHA256`, SHA-384 for
-    /// `TLS_AES_256_GCM_SHA384`.
+    /// Returns the hash of the key's cipher suite. SHA-256 stands for `TLS_AES_128_GCM_SHA256`, and
+    /// SHA-384 for `TLS_AES_256_GCM_SHA384`.
     #[must_use]
     pub fn suite(&self) -> Hash {
         match self.key.len() {
@@ -121,8 +121,8 @@ impl TlsKey {
         }
     }
 
-    /// Every pre-shared key that a peer may derive from this key for a host and a subsystem, the
-    /// most specific identities first.
+    /// Returns every pre-shared key that a peer may derive from this key for a host and a
+    /// subsystem. The most specific identities are first.
     #[must_use]
     pub fn psks(&self, host: &str, subsystem: &str) -> Vec<TlsPsk> {
         if let Some(identity) = &self.identity {
@@ -142,8 +142,8 @@ impl TlsKey {
         psks
     }
 
-    /// The pre-shared key for a host and a subsystem. `None` if the names are too long, or the key
-    /// is a [given](Self::given) one.
+    /// Returns the pre-shared key for a host and a subsystem. `None` if the names are too long, or
+    /// if this is a [given](Self::given) key.
     #[must_use]
     pub fn psk(
         &self,
@@ -178,9 +178,10 @@ impl TlsKey {
 }
 
 impl TlsPsk {
-    /// The pre-shared keys from an authentication (Base 2.1, "Generated PSK for TLS"): derived from
-    /// the HMAC of both challenges with the session key as from a retained key. The specified
-    /// derivation comes first. Empty if the names are too long, or no cipher suite has the hash.
+    /// Returns the pre-shared keys of an authentication (Base 2.1, "Generated PSK for TLS"). They
+    /// are derived, like those of a retained key, from an HMAC of both challenges, keyed with the
+    /// session key. The key with the specified derivation is first. The list is empty if the names
+    /// are too long, or if no cipher suite has the hash.
     pub(crate) fn generated(
         hash: Hash,
         session_key: &[u8],
@@ -202,8 +203,8 @@ impl TlsPsk {
         [Derivation::Specified, Derivation::Unframed].into_iter().filter_map(with).collect()
     }
 
-    /// A pre-shared key that the caller supplies, with its identity. `None` if the identity is
-    /// invalid, or the key's length differs from the length of the identity's hash.
+    /// Returns a pre-shared key that the caller supplies, with its identity. `None` if the identity
+    /// is not valid, or if the length of the key differs from the length of the identity's hash.
     #[must_use]
     pub fn given(identity: &str, key: &[u8]) -> Option<Self> {
         let hash = identity_hash(identity)?;
@@ -216,7 +217,8 @@ impl TlsPsk {
         })
     }
 
-    /// Whether an identity has the form of a configured key's and names this host and subsystem.
+    /// Returns whether an identity has the form for configured keys, and names this host and
+    /// subsystem.
     #[must_use]
     pub fn is_for(identity: &str, host: &str, subsystem: &str) -> bool {
         let mut parts = identity.split(' ').skip(1);
@@ -225,14 +227,14 @@ impl TlsPsk {
             && parts.next() == Some(subsystem)
     }
 
-    /// Whether an authentication generated the key.
+    /// Returns whether an authentication generated the key.
     #[must_use]
     pub fn is_generated(&self) -> bool {
         self.identity.starts_with("NVMe1G")
     }
 }
 
-/// The hash in the identity of a configured key; `None` for any other identity.
+/// Returns the hash in the identity of a configured key; `None` for any other identity.
 fn identity_hash(identity: &str) -> Option<Hash> {
     let (form, _) = identity.split_once(' ')?;
     let id = form.strip_prefix("NVMe0R").or(form.strip_prefix("NVMe1R"))?;
@@ -240,7 +242,7 @@ fn identity_hash(identity: &str) -> Option<Hash> {
     (identity.split(' ').count() == if form.starts_with("NVMe0") { 3 } else { 4 }).then_some(hash)
 }
 
-/// The digest that distinguishes keys in an identity, and the context that derives the key.
+/// Returns the digest that distinguishes keys in an identity, and the context that derives the key.
 fn digest(hash: Hash, key: &[u8], names: &str) -> (String, String) {
     let digest = hash.hmac(key, &[names.as_bytes(), b" NVMe-over-Fabrics"]);
     let digest = Base64::encode_string(&digest);
@@ -249,8 +251,8 @@ fn digest(hash: Hash, key: &[u8], names: &str) -> (String, String) {
 }
 
 impl Derivation {
-    /// Derives a key as long as the hash from `key`: HKDF-Extract without salt, then one block of
-    /// HKDF-Expand (RFC 5869).
+    /// Derives from `key` a key with the length of the hash: HKDF-Extract without a salt, then one
+    /// block of HKDF-Expand (RFC 5869).
     fn expand(
         self,
         hash: Hash,
@@ -330,22 +332,22 @@ fn check(bytes: usize, hash: Option<Hash>) -> Result<(), TlsKeyError> {
     }
 }
 
-/// The error in a key's text.
+/// The reason why the text of a key is not valid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TlsKeyError {
     /// The prefix is not `NVMeTLSkey-1:`.
     Prefix,
-    /// The text does not have all parts.
+    /// The text lacks one of its parts.
     Form,
-    /// The hash is not 00 to 02.
+    /// The hash is not in the range 00 to 02.
     Hash,
     /// The base64 part is invalid.
     Base64,
-    /// A key cannot have this many bytes.
+    /// This number of bytes is not a valid length.
     Length(usize),
-    /// The key's length differs from the length of its hash.
+    /// The length of the key differs from the length of its hash.
     Mismatch {
-        /// The key's length.
+        /// The length of the key, in bytes.
         bytes: usize,
         /// The hash in the text.
         hash: Hash,

@@ -1,6 +1,6 @@
-//! A TLS key that results from an authentication: compared with another implementation
-//! (`vectors.py` in this folder printed the expected values), and with sides that disagree about
-//! the channel.
+//! Tests the TLS key of an authentication. One test compares the key with another implementation:
+//! `vectors.py` in this folder printed the expected values. In other tests, the two sides disagree
+//! about the channel.
 
 #[allow(dead_code, reason = "the other files use the rest of it")]
 mod pair;
@@ -17,7 +17,7 @@ use sha2::Digest;
 const NEW: Concatenation = Concatenation::NEW_TLS_PSK;
 const REPLACE: Concatenation = Concatenation::REPLACE_TLS_PSK;
 
-/// The hash of the conversation after AUTH_Negotiate, and of the keys that result.
+/// Returns a hash of the conversation after AUTH_Negotiate and of the generated keys.
 fn transcript(seed: u32, hash: Hash, is_mutual: bool, asked: Concatenation) -> String {
     let (mut host_entropy, controller_entropy) = (random(11), random(seed));
     let terms = HostTerms {
@@ -58,7 +58,7 @@ fn another_implementation_has_the_same_keys() {
     }
 }
 
-/// The result for a host that requests a channel, and a controller that offers one.
+/// Returns the result for a host that requests a channel and a controller that offers one.
 fn meet(
     asked: Concatenation,
     offered: Concatenation,
@@ -139,7 +139,7 @@ fn who_has_to_ask_is_refused_if_it_does_not() {
     assert_eq!(refused.reason, FailureReason::CONCATENATION_MISMATCH);
     assert!(refused.sentence.contains("--concat"), "{refused}");
     assert!(meet(NEW, NEW, Demand::SecureChannel, |_| {}).is_ok());
-    // A queue over TLS with the host's own key needs no other key.
+    // A queue that uses TLS with the host's own key needs no other key.
     assert!(meet(none, none, Demand::SecureChannel, |_| {}).is_ok());
     let one_way = |terms: &mut HostTerms| terms.controller_secrets.clear();
     for asked in [none, NEW] {
@@ -160,7 +160,7 @@ fn a_channel_needs_an_exchange_and_a_suite() {
     assert_eq!(psks[0].hash, Hash::Sha256);
 }
 
-/// An attacker changes a reply of a host that requests a channel: no change can remove the channel,
+/// An attacker changes a reply of a host that requests a channel. No change can remove the channel,
 /// the host's challenge or its sequence number.
 #[test]
 fn what_makes_the_key_cannot_be_left_out() {
@@ -184,15 +184,15 @@ fn what_makes_the_key_cannot_be_left_out() {
         }
         (controller.failure().map(|failure| failure.reason), controller.take_psks().len())
     };
-    // Without a change, both succeed.
+    // Without a change, both sides succeed.
     assert_eq!(run(0, 0, true), (None, 2));
     assert_eq!(run(6, 0, true), (Some(FailureReason::FAILED), 0), "SC_C");
     assert_eq!(run(6, 3, true), (Some(FailureReason::CONCATENATION_MISMATCH), 0), "SC_C");
     assert_eq!(run(8, 0, false), (Some(FailureReason::INCORRECT_PAYLOAD), 0), "CVALID");
 }
 
-/// Seed (with 224 the shared secret begins with 00f83e), hash function, whether both sides prove
-/// their identity, SC_C, expected hash.
+/// Each entry has the seed, the hash function, whether both sides prove their identity, SC_C, and
+/// the expected hash. With the seed 224, the shared secret starts with 00f83e.
 const TRANSCRIPTS: [(u32, u8, bool, u8, &str); 16] = [
     (7, 1, false, 2, "8dc5d4511cc091134b55a87c3281b29512c4c2197a4543ad479f20e89e2f5108"),
     (7, 1, false, 3, "882e7fbc8c2a47a2b9284431a0151e48d15adadd6d65e6ac5421a32b45578809"),

@@ -1,5 +1,5 @@
-//! Only `subtle` compares secrets and proofs: no operator in the source and no derived `PartialEq`
-//! stops at the first byte that differs.
+//! Checks that only `subtle` compares secrets and proofs. An operator in the source, or a derived
+//! `PartialEq`, would stop at the first byte that differs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,8 +9,8 @@ const HOLDERS: [&str; 4] = ["Zeroizing<", "Digested", "KeyPair", "&[u8]"];
 /// Words that name a secret.
 const WORDS: [&str; 8] =
     ["key", "secret", "proof", "response", "psk", "shared", "digest", "exponent"];
-/// Expressions that operators may compare: lengths, names, whole `TlsPsk`s and `TlsKey`s, whose
-/// operators use `subtle`, and OpenSSL's names of hash functions.
+/// Expressions that operators may compare: lengths, names, OpenSSL's names of hash functions, and
+/// whole `TlsPsk`s and `TlsKey`s. The operators of these two types use `subtle`.
 const HARMLESS: [&str; 8] = [
     ".len()",
     ".is_empty()",
@@ -42,7 +42,7 @@ fn sources(crate_name: &str) -> Vec<(PathBuf, String)> {
     found
 }
 
-/// Lines of source that compare a secret with an operator.
+/// Returns the lines of source that compare a secret with an operator.
 fn comparisons(text: &str) -> Vec<&str> {
     let code = text.lines().map(|line| line.split("//").next().unwrap_or(""));
     let compares = |line: &&str| line.contains(" == ") || line.contains(" != ");
@@ -54,7 +54,7 @@ fn comparisons(text: &str) -> Vec<&str> {
     code.filter(compares).filter(names).filter(|line| !is_harmless(line)).collect()
 }
 
-/// Types that hold a secret and derive a comparison operator.
+/// Returns the types that hold a secret and derive a comparison operator.
 fn derived(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for part in text.split("#[derive(").skip(1) {

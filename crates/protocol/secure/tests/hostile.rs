@@ -1,4 +1,4 @@
-//! Invalid messages of peers: each causes the failure reason that the specification names.
+//! Invalid messages of peers. Each causes the failure reason that the specification names.
 
 #[allow(dead_code, reason = "the other files use the rest of it")]
 mod pair;
@@ -7,7 +7,7 @@ use farblock_secure::{Controller, Failure, Group, Hash, Host, Party, Progress, S
 use farblock_wire::auth::FailureReason;
 use pair::{Pair, answer, controller, host_terms, numbers, secret};
 
-/// The failure reason that the controller sends to a host after `message` in this state.
+/// Returns the failure reason that the controller sends to a host after `message` in this state.
 fn refusal(controller: &mut Controller, message: &[u8]) -> FailureReason {
     controller.handle(message, &mut numbers(3));
     assert_eq!(controller.progress(), Progress::Failed, "{message:02x?}");
@@ -21,7 +21,7 @@ fn refusal(controller: &mut Controller, message: &[u8]) -> FailureReason {
     failure.reason
 }
 
-/// A controller that has sent its challenge, and the host's valid reply to it.
+/// Returns a controller that has sent its challenge, and the host's valid reply to the challenge.
 fn challenged() -> (Controller, Vec<u8>) {
     let mut controller = controller();
     let mut host = Host::new(host_terms(), &mut numbers(1));
@@ -97,7 +97,7 @@ fn a_sequence_number_of_zero_is_for_secure_channels() {
 
 #[test]
 fn what_was_said_before_is_worth_nothing_again() {
-    // The reply that belongs to another connection's challenge.
+    // This reply belongs to the challenge of another connection.
     let (_, reply) = challenged();
     let mut other = controller();
     other.handle(&Pair::negotiation(), &mut numbers(77));
@@ -112,7 +112,7 @@ fn what_was_said_before_is_worth_nothing_again() {
 #[test]
 fn nobody_answers_before_the_question() {
     let (_, reply) = challenged();
-    // A reply to a challenge that the controller has made, but the host has not received.
+    // This reply answers a challenge that the controller has made but the host has not received.
     let mut early = controller();
     early.handle(&Pair::negotiation(), &mut numbers(2));
     assert_eq!(refusal(&mut early, &reply), FailureReason::INCORRECT_MESSAGE);
@@ -140,7 +140,7 @@ fn the_host_ends_it() {
     assert_eq!(controller.failure().unwrap().by, Party::Peer);
 }
 
-/// The failure at a host when the controller's message number `turn` is changed.
+/// Returns the failure at a host if `change` changes the controller's message number `turn`.
 fn host_fails(turn: usize, change: impl Fn(&mut Vec<u8>)) -> Failure {
     let mut controller = controller();
     let mut host = Host::new(host_terms(), &mut numbers(1));
@@ -202,7 +202,7 @@ fn a_controller_that_cannot_prove_itself_is_left() {
     assert_eq!(wrong.reason, R::FAILED, "{wrong}");
     let short = host_fails(1, |message| message[6] = 16);
     assert_eq!(short.reason, R::INCORRECT_PAYLOAD, "{short}");
-    // A side's own proof sent back to it is invalid, because the proof contains the role.
+    // A side rejects its own proof if the peer sends it back, since the proof contains the role.
     let mut terms = host_terms();
     terms.controller_secrets = vec![secret(9)];
     let mut other = Host::new(terms, &mut numbers(1));

@@ -1,4 +1,4 @@
-//! Every hash function, group and direction, compared with another implementation: `vectors.py` in
+//! Compares every hash function, group and direction with another implementation. `vectors.py` in
 //! this folder printed the expected hash values of whole conversations.
 
 #[allow(dead_code, reason = "the other files use the rest of it")]
@@ -8,7 +8,7 @@ use farblock_secure::{Agreed, Controller, ControllerTerms, Group, Hash, Host, Ho
 use pair::vectors::{controller_secret, converse, hexadecimal, host_secret, random};
 use pair::{controller_terms, host_terms};
 
-/// The hash of the conversation after AUTH_Negotiate, and the agreed parameters.
+/// Returns the hash of the conversation after AUTH_Negotiate, and the agreed parameters.
 fn transcript(hash: Hash, group: Group, is_mutual: bool, seed: u32) -> (String, Agreed) {
     let mut host_entropy = random(11);
     let terms = HostTerms {
@@ -84,6 +84,6 @@ const TRANSCRIPTS: [(u8, u8, bool, &str); 36] = [
     (3, 0, false, "91d41befe149865b84ea52f2f8a5a24b3db31ce631340b6732ecff3970b1497b"),
     (3, 0, true, "23972a76718ef0c86ed5c1823f6ea356ee870f20f558a6f303aa9b0d22e3a744"),
 ];
-/// A seed whose shared secret begins with 00f83e, and the expected hash.
+/// A seed whose shared secret starts with 00f83e, and the expected hash.
 const LEADING_ZERO: (u32, &str) =
     (224, "2d5f5a6b5d17a7119d743a8148dd00aaee001d85ae4149c773a1e289a2802189");

@@ -1,9 +1,10 @@
-//! Keys for TLS, compared with the results of other implementations.
+//! Compares TLS keys with the results of other implementations.
 //!
-//! `nvme gen-tls-key -m 1 -s 0001…` of nvme-cli 2.13 (libnvme 1.13, Debian 13) made the texts.
-//! `nvme_insert_tls_key_versioned` of the same libnvme made identities and keys of the derivation
-//! that nvme-cli now calls `--compat`. OpenSSL 3.0 made those of the specified derivation: `openssl
-//! kdf … HKDF` (extract) and `… TLS13-KDF` (expand), the digest with `openssl dgst -mac HMAC`.
+//! The texts come from `nvme gen-tls-key -m 1 -s 0001…` of nvme-cli 2.13 (libnvme 1.13, Debian 13).
+//! The identities and keys of the derivation that nvme-cli now calls `--compat` come from
+//! `nvme_insert_tls_key_versioned` of the same libnvme. The values of the specified derivation come
+//! from OpenSSL 3.0: `openssl kdf … HKDF` (extract), `… TLS13-KDF` (expand), and `openssl dgst -mac
+//! HMAC` for the digest.
 
 use farblock_secure::Derivation::{Compatible, Specified};
 use farblock_secure::IdentityForm::{Digest, Names};
@@ -15,7 +16,8 @@ const LONG: &str = "NVMeTLSkey-1:02:\
 const HOST: &str = "nqn.2026-11.h:one";
 const SUBSYSTEM: &str = "nqn.2026-11.s:one";
 
-/// The text, form and derivation; the part of the identity besides the names; the key.
+/// Each entry has the text, the form, the derivation, the part of the identity besides the names,
+/// and the key.
 const VECTORS: [(&str, IdentityForm, Derivation, &str, &str); 8] = [
     (
         SHORT,
@@ -163,7 +165,7 @@ fn no_cut_or_changed_character_is_taken() {
         assert!(TlsKey::parse(&SHORT[..cut]).is_err(), "cut at {cut}");
         let mut changed = SHORT.as_bytes().to_vec();
         changed[cut] ^= 1;
-        // `00` marks a retained key; the checksum does not cover it.
+        // `00` marks a retained key. The checksum does not cover this part.
         let is_hash = (13..15).contains(&cut);
         assert!(is_hash || TlsKey::parse(&String::from_utf8(changed).unwrap()).is_err(), "{cut}");
     }

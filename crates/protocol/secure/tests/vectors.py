@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Prints the known answers of tests/known_answers.rs and tests/concatenation.rs.
 
-Another implementation of what the crate does, with Python's own hashes and integers: written from the
-texts of the specification (Base 2.0c, "DH-HMAC-CHAP Protocol"; Base 2.1, "Generated PSK for TLS"; TP 8018) and of
-RFC 5869, 7919 and 8446, not from the crate.
+This is a second implementation of the protocol of this crate. It uses Python's own hashes and
+integers. It was written from the specification (Base 2.0c, "DH-HMAC-CHAP Protocol"; Base 2.1,
+"Generated PSK for TLS"; TP 8018) and from RFC 5869, 7919 and 8446, and not from the crate.
 """
 import base64, hashlib, hmac, struct, zlib
 
@@ -26,7 +26,7 @@ def prime(bits, x):
 
 
 class Random:
-    """The bytes that the test's entropy gives, too."""
+    """Generates the same bytes as the entropy of the tests."""
 
     def __init__(self, seed):
         self.state = seed
@@ -49,7 +49,7 @@ def text(key, number):
 
 
 def tls_keys(h, hash_id, shared, c1, c2):
-    """The identity, the key as specified, and the key as Linux 6.15 to 6.17 make it."""
+    """Returns the identity, the specified key, and the key that Linux 6.15 to 6.17 derive."""
     generated = hmac.digest(h(shared).digest(), c1 + c2, h)
     names = HOST + b" " + SUB
     digest = base64.b64encode(hmac.digest(generated, names + b" NVMe-over-Fabrics", h))
@@ -63,7 +63,7 @@ def tls_keys(h, hash_id, shared, c1, c2):
 
 
 def transcript(hash_id, group, mutual, controller_seed, host_seed, sc_c=0):
-    """Challenge, Reply and Success1; the shared secret; and what TLS has of it."""
+    """Returns Challenge, Reply and Success1, the shared secret, and the values for TLS."""
     h = HASHES[hash_id - 1][1]
     size = h().digest_size
     group_id, bits, x, exponent = group

@@ -1,11 +1,13 @@
 //! The keys that a host may use for discovery: all of its keys for single subsystems.
 //!
 //! An identity with a digest names one key. An identity without a digest (`NVMe0R`) may stand for
-//! any key of the host, and a stranger may offer it to make the server try many keys. So the server
-//! tries only [some keys](limits::DISCOVERY_KEYS) with one ClientHello, and the next ones with the
-//! next ClientHello that has this identity. It always tries the key that matched last time first.
-//! Each round through all keys starts at a secret position, so that a stranger who uses up turns
-//! cannot tell which keys the host's next turn tries.
+//! any key of the host. A stranger may offer such an identity to make the server try many keys. So
+//! the server tries only [some keys](limits::DISCOVERY_KEYS) per ClientHello. It tries the next
+//! keys when another ClientHello offers the same identity. The key that matched last time is always
+//! first.
+//!
+//! Each round through all keys starts at a secret position. A stranger can use up turns, but cannot
+//! tell which keys the server tries in the host's next turn.
 
 use crate::limits;
 use crate::named::Named;
@@ -17,9 +19,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// The name of the discovery subsystem.
 pub(crate) const DISCOVERY_NQN: &str = "nqn.2014-08.org.nvmexpress.discovery";
 
-/// The keys by their identities, each with the number of subsystems for which it is set. The server
-/// computes the identities when it sets keys, not when a client connects: there may be thousands,
-/// and any peer can connect.
+/// The keys by their identities. Each key has the number of subsystems for which it is set. The
+/// server computes the identities when it sets keys, not when a client connects: a host may have
+/// thousands of keys, and any peer can connect.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct ForDiscovery {
     known: BTreeMap<String, Vec<(TlsKey, usize)>>,
@@ -28,14 +30,14 @@ pub(crate) struct ForDiscovery {
     turns: Arc<Mutex<BTreeMap<String, Turns>>>,
 }
 
-/// The next keys to try for an identity; see the module's text.
+/// The next keys to try for an identity. See the text of the module.
 #[derive(Default, Debug)]
 struct Turns {
     /// The key that matched last time.
     right: Option<Arc<Named>>,
     /// The position of the next key to try.
     next: usize,
-    /// Turns left in this round.
+    /// The number of turns left in this round.
     left: usize,
 }
 
@@ -91,12 +93,12 @@ impl ForDiscovery {
         self.known.is_empty()
     }
 
-    /// All keys that an identity may denote.
+    /// Returns all keys that an identity may denote.
     pub(crate) fn of(&self, identity: &str) -> impl Iterator<Item = &TlsKey> + Clone {
         self.known.get(identity).into_iter().flatten().map(|(key, _)| key)
     }
 
-    /// Whether the two sets have a key in common.
+    /// Returns whether the two sets have a key in common.
     pub(crate) fn shares_one_with(&self, other: &Self) -> bool {
         let mut all = other
             .known
@@ -105,14 +107,14 @@ impl ForDiscovery {
         all.any(|(identity, key)| self.of(identity).any(|known| known == key))
     }
 
-    /// The number of keys for an identity; `None` if the server tries all of them with one
+    /// Returns the number of keys for an identity. `None` if the server tries all of them with one
     /// ClientHello.
     pub(crate) fn too_many(&self, identity: &str) -> Option<usize> {
         let count = self.of(identity).count();
         (count > limits::DISCOVERY_KEYS).then_some(count)
     }
 
-    /// The key that matched last time, and the keys to try after it for this ClientHello.
+    /// Returns the key that matched last time, and the keys to try after it for this ClientHello.
     pub(crate) fn turn(
         &self,
         identity: &str,
@@ -135,7 +137,7 @@ impl ForDiscovery {
         (right, keys.take(limits::DISCOVERY_KEYS).collect())
     }
 
-    /// Records the key that a host proved.
+    /// Records the key with which a host proved its identity.
     pub(crate) fn was_right(&self, named: &Arc<Named>) {
         let identity = &named.psk.identity;
         if self.too_many(identity).is_some() {

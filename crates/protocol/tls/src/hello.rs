@@ -1,22 +1,22 @@
-//! A ClientHello: finds its end, and the identities in its extension `pre_shared_key` (RFC 8446,
-//! section 4.2.11).
+//! Parses a ClientHello: finds its end, and the identities in its extension `pre_shared_key` (RFC
+//! 8446, section 4.2.11).
 
 use crate::limits;
 
-/// Bytes of `obfuscated_ticket_age`.
+/// The length of `obfuscated_ticket_age`, in bytes.
 const AGE_BYTES: usize = 4;
 
-/// The type of a record that carries a handshake.
+/// The content type of a record with handshake messages.
 const HANDSHAKE: u8 = 22;
-/// The type of a ClientHello.
+/// The message type of a ClientHello.
 const CLIENT_HELLO: u8 = 1;
-/// Bytes of a record's header: type, version, length.
+/// The length of a record's header (type, version, length), in bytes.
 const RECORD_HEAD_BYTES: usize = 5;
-/// Bytes of a message's header: type, length.
+/// The length of a handshake message's header (type, length), in bytes.
 const MESSAGE_HEAD_BYTES: usize = 4;
 
-/// Whether a client's first message is complete. Also true if the bytes are not a ClientHello, so
-/// that OpenSSL reports the error.
+/// Returns whether a client's first message is complete. Also returns true if the bytes are not a
+/// ClientHello, so that OpenSSL reports the error.
 pub(crate) fn has_come(bytes: &[u8]) -> bool {
     let (mut left, mut head, mut came) = (bytes, [0; MESSAGE_HEAD_BYTES], 0);
     while let Some((record, rest)) = left.split_first_chunk::<RECORD_HEAD_BYTES>() {
@@ -40,7 +40,7 @@ pub(crate) fn has_come(bytes: &[u8]) -> bool {
     false
 }
 
-/// The identities in the extension's content, up to any malformed one.
+/// Returns the identities in the extension's content, up to the first malformed one.
 pub(crate) fn identities(extension: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut left = prefixed(extension).map_or(&[][..], |(list, _)| list);
     std::iter::from_fn(move || {
@@ -50,15 +50,15 @@ pub(crate) fn identities(extension: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Formats an identity for messages. Unknown peers choose identities, so no control character may
-/// reach a terminal.
+/// Formats an identity for messages. Unknown peers choose identities, so this function replaces
+/// control characters, which must not reach a terminal.
 pub(crate) fn shown(identity: &[u8]) -> String {
     let text = String::from_utf8_lossy(identity);
     let plain = |c: char| if c.is_ascii_graphic() || c == ' ' { c } else { '?' };
     text.chars().take(limits::NAMED_CHARACTERS).map(plain).collect()
 }
 
-/// Splits off the bytes that a two-byte length prefixes; returns them and the rest.
+/// Splits off the bytes that a two-byte length prefixes. Returns these bytes and the rest.
 fn prefixed(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = bytes.split_first_chunk::<2>()?;
     rest.split_at_checked(usize::from(u16::from_be_bytes(*length)))
@@ -70,7 +70,7 @@ mod tests {
 
     const TWO: &[u8] = b"\0\x0e\0\x01a\0\0\0\0\0\x01b\0\0\0\0";
 
-    /// A message of this type in records of `piece` bytes.
+    /// Returns a message of this type in records of `piece` bytes.
     fn in_records(kind: u8, length: u8, piece: usize) -> Vec<u8> {
         let mut message = vec![kind, 0, 0, length];
         message.resize(MESSAGE_HEAD_BYTES + usize::from(length), 7);

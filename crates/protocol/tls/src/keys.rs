@@ -8,26 +8,28 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// The keys that a server knows, by their hosts. When a host offers an identity, which contains
-/// both names, the server derives the host's key for the subsystem.
+/// The keys that a server knows, by host. An identity contains the names of the host and the
+/// subsystem. When a host offers an identity, the server derives the host's key for the subsystem.
 #[derive(Clone, Default, Debug)]
 pub struct ServerKeys {
-    /// Keys that a host has for every subsystem.
+    /// The keys of each host for every subsystem.
     by_host: HashMap<String, Vec<TlsKey>>,
-    /// Keys that a host has for one subsystem: by the host's name, then by the subsystem's.
+    /// The keys of each host for single subsystems: by the host's name, then by the subsystem's
+    /// name.
     by_names: HashMap<String, BTreeMap<String, Vec<TlsKey>>>,
     /// The keys of `by_names` for use in discovery, by the host's name.
     for_discovery: HashMap<String, ForDiscovery>,
-    /// The positions at which rounds through `for_discovery` start. All copies share them.
+    /// The source of the positions at which rounds through `for_discovery` start. All copies share
+    /// it.
     places: Arc<Places>,
-    /// Keys that authentications generated. All copies share them.
+    /// The keys that authentications generated. All copies share these keys.
     generated: Arc<Generated>,
-    /// Hosts that dropped a connection when the server asked for a key update. All copies share
-    /// them.
+    /// The hosts that dropped a connection when the server asked for a key update. All copies share
+    /// this set.
     unable: Arc<Mutex<HashSet<String>>>,
 }
 
-/// Valid keys that authentications generated: by host and subsystem, oldest first.
+/// The valid keys that authentications generated: by host and subsystem, oldest first.
 #[derive(Default, Debug)]
 struct Generated(Mutex<HashMap<(String, String), VecDeque<Made>>>);
 
@@ -39,7 +41,7 @@ struct Made {
 }
 
 impl Made {
-    /// Whether a connection uses the key.
+    /// Returns whether a connection uses the key.
     fn is_used(&self) -> bool {
         self.keys.iter().any(|key| Arc::strong_count(key) > 1)
     }
@@ -61,14 +63,14 @@ impl Generated {
 }
 
 impl ServerKeys {
-    /// Creates an empty set. The secret seed determines which of a host's keys the server tries
-    /// first for discovery.
+    /// Creates an empty set. `seed` is secret: it determines which of a host's keys the server
+    /// tries first for discovery.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self { places: Arc::new(Places::new(seed)), ..Self::default() }
     }
 
-    /// Adds a key that a host has for every subsystem.
+    /// Adds a key of a host for every subsystem.
     pub fn add(&mut self, key: TlsKey, host: &str) {
         let known = self.by_host.entry(host.to_owned()).or_default();
         if known.len() < limits::KEYS_PER_HOST {
@@ -76,7 +78,7 @@ impl ServerKeys {
         }
     }
 
-    /// Sets the keys of a host for one subsystem; an empty list removes them.
+    /// Sets the keys of a host for one subsystem. An empty list removes the host's keys.
     pub fn set(&mut self, host: &str, subsystem: &str, keys: &[TlsKey]) {
         let of_host = self.by_names.entry(host.to_owned()).or_default();
         let kept = &keys[..keys.len().min(limits::KEYS_PER_HOST)];
@@ -95,7 +97,7 @@ impl ServerKeys {
         }
     }
 
-    /// Drops the keys for a removed subsystem.
+    /// Drops all keys for a removed subsystem.
     pub fn forget(&mut self, subsystem: &str) {
         self.forget_generated(None, subsystem);
         let has_some = |of_host: &BTreeMap<_, _>| of_host.contains_key(subsystem);
@@ -104,21 +106,21 @@ impl ServerKeys {
         hosts.iter().for_each(|host| self.set(host, subsystem, &[]));
     }
 
-    /// Whether there are no keys.
+    /// Returns whether the set has no keys.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         !self.has_configured() && self.generated.all().is_empty()
     }
 
-    /// Whether there are configured keys.
+    /// Returns whether the set has configured keys.
     #[must_use]
     pub fn has_configured(&self) -> bool {
         !self.by_host.is_empty() || !self.by_names.is_empty()
     }
 
-    /// Adds a key that the authentication of a host for a subsystem generated, once for each
-    /// derivation that hosts use. At the limit, the new key replaces the oldest key that no
-    /// connection uses, or else the oldest key.
+    /// Adds a key from the authentication of a host for a subsystem, once for each derivation that
+    /// hosts use. At the limit, the new key replaces the oldest key that no connection uses. If
+    /// connections use all keys, it replaces the oldest key.
     pub fn generate(&self, psks: Vec<TlsPsk>, host: &str, subsystem: &str, now: Instant) {
         let named = |psk| {
             let (host, subsystem) = (host.to_owned(), subsystem.to_owned());
@@ -134,8 +136,8 @@ impl ServerKeys {
         }
     }
 
-    /// Drops the generated keys that are older than [a limit](limits::GENERATED_TIME) and that no
-    /// connection uses.
+    /// Drops the generated keys that no connection uses and that are older than [a
+    /// limit](limits::GENERATED_TIME).
     pub fn expire(&self, now: Instant) {
         self.generated.all().retain(|_, of_host| {
             let is_new = |at| now.saturating_duration_since(at) < limits::GENERATED_TIME;
@@ -151,7 +153,8 @@ impl ServerKeys {
         self.generated.all().retain(|(name, of), _| of != subsystem || !is_meant(name));
     }
 
-    /// Whether the server may ask a host for a key update: no request made it drop a connection.
+    /// Returns whether the server may ask a host for a key update. It may unless the host once
+    /// dropped a connection after such a request.
     pub(crate) fn may_ask(&self, host: &str) -> bool {
         !self.unable.lock().unwrap_or_else(PoisonError::into_inner).contains(host)
     }
@@ -168,32 +171,32 @@ impl ServerKeys {
         }
     }
 
-    /// The keys of a host for a subsystem other than discovery.
+    /// Returns the keys of a host for a subsystem other than discovery.
     #[must_use]
     pub fn keys(&self, host: &str, subsystem: &str) -> Vec<&TlsKey> {
         let own = self.by_names.get(host).and_then(|of_host| of_host.get(subsystem));
         self.by_host.get(host).into_iter().chain(own).flatten().collect()
     }
 
-    /// Whether a host has a key for discovery.
+    /// Returns whether a host has a key for discovery.
     #[must_use]
     pub fn has_for_discovery(&self, host: &str) -> bool {
         self.by_host.contains_key(host) || self.for_discovery.contains_key(host)
     }
 
-    /// Whether a host still has at least one of its discovery keys in `before`.
+    /// Returns whether a host still has at least one of its discovery keys in `before`.
     #[must_use]
     pub fn keeps_for_discovery(&self, before: &Self, host: &str) -> bool {
         let (had, has) = (before.for_discovery.get(host), self.for_discovery.get(host));
-        // Keys for every subsystem never change, so such a host still has its key.
+        // Keys for every subsystem never change, so a host with such a key still has it.
         self.by_host.contains_key(host)
             || had.zip(has).is_some_and(|(had, has)| has.shares_one_with(had))
     }
 
-    /// The configured keys that an identity of a host for a subsystem may stand for. An identity
-    /// with a digest stands for one key, unless the digests of two keys collide. For discovery, an
-    /// identity without a digest stands for every key of the host; the server tries some at a time
-    /// ([`discovery`](crate::discovery)).
+    /// Returns the configured keys that an identity of a host for a subsystem may stand for. An
+    /// identity with a digest stands for one key, unless the digests of two keys collide. For
+    /// discovery, an identity without a digest stands for every key of the host. The server tries
+    /// some of these keys at a time ([`discovery`](crate::discovery)).
     fn meant(&self, identity: &str, host: &str, subsystem: &str) -> Vec<&TlsKey> {
         if subsystem != DISCOVERY_NQN {
             return self.keys(host, subsystem);
@@ -203,14 +206,14 @@ impl ServerKeys {
         for_all.chain(own).collect()
     }
 
-    /// The hosts that have a configured key for this subsystem.
+    /// Returns the hosts that have a configured key for this subsystem.
     pub fn hosts(&self, subsystem: &str) -> impl Iterator<Item = &String> {
         let own = self.by_names.iter().filter(move |(_, of_host)| of_host.contains_key(subsystem));
         own.map(|(host, _)| host).chain(self.by_host.keys())
     }
 
-    /// Whether the key that a peer has proved is still valid. Derives no keys, because a host's
-    /// identity may denote thousands.
+    /// Returns whether the key with which a peer proved its identity is still valid. Does not
+    /// derive any key, since an identity may denote thousands of keys.
     #[must_use]
     pub fn is_good(&self, shown: &Named) -> bool {
         let Some(key) = &shown.made_of else {
@@ -220,15 +223,15 @@ impl ServerKeys {
         self.meant(&shown.psk.identity, &shown.host, &shown.subsystem).contains(&key)
     }
 
-    /// The keys to try for an identity: both derivations of each key that the identity may denote.
-    /// A digest selects one.
+    /// Returns the keys to try for an identity: all derivations of each key that the identity may
+    /// denote. A digest selects one derivation of one key.
     pub(crate) fn find(&self, identity: &[u8]) -> Vec<Arc<Named>> {
         let Ok(identity) = str::from_utf8(identity) else { return Vec::new() };
-        // Refuse control characters: no valid name has them, and logs show names.
+        // Refuse control characters: valid names have none, and names appear in logs.
         if identity.contains(char::is_control) {
             return Vec::new();
         }
-        // The form, the host, the subsystem, and optionally a digest.
+        // The parts are the form, the host, the subsystem, and optionally a digest.
         let mut parts = identity.split(' ');
         let (Some(_), Some(host), Some(subsystem)) = (parts.next(), parts.next(), parts.next())
         else {
@@ -259,7 +262,7 @@ impl ServerKeys {
         right.into_iter().chain(made).collect()
     }
 
-    /// The identity forms that the server knows for this identity's host and subsystem.
+    /// Returns the identity forms that the server knows for this identity's host and subsystem.
     pub(crate) fn forms_beside(&self, identity: &[u8]) -> Vec<String> {
         let Ok(identity) = str::from_utf8(identity) else { return Vec::new() };
         let mut parts = identity.split(' ').skip(1);
@@ -272,7 +275,7 @@ impl ServerKeys {
         psks.filter_map(form).collect::<BTreeSet<_>>().into_iter().collect()
     }
 
-    /// Records the key that a host proved, so that the server tries it first next time.
+    /// Records the key with which a host proved its identity. The server tries it first next time.
     pub(crate) fn was_right(&self, named: &Arc<Named>) {
         if named.subsystem == DISCOVERY_NQN
             && let Some(discovery) = self.for_discovery.get(&named.host)
@@ -281,7 +284,8 @@ impl ServerKeys {
         }
     }
 
-    /// The number of keys for this key's identity; `None` if the server tries all of them at once.
+    /// Returns the number of keys for this key's identity. `None` if the server tries all of them
+    /// at once.
     pub(crate) fn too_many(&self, named: &Named) -> Option<usize> {
         let discovery = self.for_discovery.get(&named.host);
         let discovery = discovery.filter(|_| named.subsystem == DISCOVERY_NQN);
@@ -418,7 +422,7 @@ mod tests {
         keys.generate(generated(1), HOST, DISK, now);
         keys.forget(DISK);
         assert!(keys.is_empty());
-        // At the limit, the new key replaces the oldest unused one.
+        // At the limit, the new key replaces the oldest unused key.
         keys.generate(generated(0), HOST, DISK, now);
         let used = keys.find(generated(0)[0].identity.as_bytes());
         (1..=200).for_each(|seed| keys.generate(generated(seed), HOST, DISK, now));
@@ -467,7 +471,7 @@ mod tests {
         for number in 0..SUBSYSTEMS {
             let subsystem = format!("{DISK}{number}");
             own.set(HOST, &subsystem, &[key(number)]);
-            // Keyring keys: several for the subsystem, and one for discovery.
+            // A keyring has several keys for the subsystem, and one key for discovery.
             let listed = as_given(&psk(number, DISCOVERY_NQN));
             let others = (0..7).map(|other| as_given(&psk(100 + other, &subsystem)));
             let keys: Vec<_> = others.chain([listed]).collect();
@@ -484,7 +488,7 @@ mod tests {
             let names = key(number).psks(HOST, DISCOVERY_NQN).pop().unwrap();
             assert!(names.identity.starts_with("NVMe0R"), "{}", names.identity);
             let round = usize::from(SUBSYSTEMS).div_ceil(limits::DISCOVERY_KEYS);
-            // The rest of a round, and then a whole round.
+            // Connect for the rest of a round, and then for a whole round.
             let mut turns = (1..2 * round).flat_map(|_| own.find(names.identity.as_bytes()));
             assert!(turns.any(|one| one.psk == names), "{number}");
         }
@@ -520,7 +524,8 @@ mod tests {
             keys.set(HOST, &format!("{DISK}{number}"), &[key(number), key(100 + number)]);
         }
         let names = key(1).psks(HOST, DISCOVERY_NQN).pop().unwrap();
-        // Each key has two derivations; the key that matched last time comes first.
+        // The server tries both derivations of each key, first those of the key that matched last
+        // time.
         for more in [0, 1] {
             let found = keys.find(names.identity.as_bytes());
             assert_eq!(found.len(), 2 * limits::DISCOVERY_KEYS + more);

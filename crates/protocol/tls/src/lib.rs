@@ -1,6 +1,7 @@
-//! TLS 1.3 with pre-shared keys, without I/O: between a socket and the code that uses it.
+//! TLS 1.3 with pre-shared keys, without I/O. It works between a socket and the code that uses the
+//! socket.
 //!
-//! **What it is.** [`client`] and [`server`] return a [`Tls`]. It converts between network bytes
+//! **What it is.** [`client`] and [`server`] return a [`Tls`], which converts between network bytes
 //! and plain bytes.
 //!
 //! ```text
@@ -10,29 +11,33 @@
 //!   network <--seal()-- +-----+ <----------- plain
 //! ```
 //!
-//! **Contract.** Only TLS 1.3, with a fresh Diffie-Hellman exchange (`psk_dhe_ke`), the cipher
-//! suite of the key, and a pre-shared key. The server refuses a peer without a key after the peer's
-//! first message. Neither end accepts a certificate. [`open`](Tls::open) handles key updates and
-//! session tickets of the peer. A client asks for a key update [in time](limits::RECORDS_PER_KEY).
-//! A server asks [later](limits::SERVER_RECORDS_PER_KEY), except hosts that have dropped a
-//! connection because of such a request. Hostile input causes an error, never a panic.
+//! **Contract.** A connection uses TLS 1.3 with a pre-shared key, the cipher suite of this key, and
+//! a fresh Diffie-Hellman exchange (`psk_dhe_ke`). Neither end accepts a certificate. The server
+//! refuses a peer without a key after the peer's first message. Hostile input causes an error,
+//! never a panic.
 //!
-//! **The cost of an unknown peer.** While a peer withholds the end of its first message, it costs
-//! 10 KiB and the bytes that it sent, up to [a limit](limits::HANDSHAKE_BYTES). A peer without a
-//! known identity is refused after the server has parsed its first message. A peer that knows the
-//! names but not the key costs some dozens of HMACs for each [identity that the server
-//! checks](limits::IDENTITIES): the derivations of some keys ([eight](limits::KEYS_PER_HOST)), and
-//! the binder. For discovery, an identity without a digest costs as many HMACs for each of [some
-//! keys](limits::DISCOVERY_KEYS). Only a peer with the key makes the server do the Diffie-Hellman
-//! exchange.
+//! [`open`](Tls::open) handles the peer's key updates and session tickets. A client asks for a key
+//! update after [a number of records](limits::RECORDS_PER_KEY). A server asks
+//! [later](limits::SERVER_RECORDS_PER_KEY). It does not ask a host that has dropped a connection
+//! because of such a request.
+//!
+//! **The cost of an unknown peer.** A peer may withhold the end of its first message. It then costs
+//! 10 KiB and the bytes that it sent, up to [a limit](limits::HANDSHAKE_BYTES). The server parses
+//! the first message, and refuses the peer if it does not know any of its identities.
+//!
+//! A peer may know the names but not the key. It then costs some dozens of HMACs for each [identity
+//! that the server checks](limits::IDENTITIES): the derivations of some keys
+//! ([eight](limits::KEYS_PER_HOST)), and the binder. For discovery, an identity without a digest
+//! costs as many HMACs for each of [some keys](limits::DISCOVERY_KEYS). The server does the
+//! Diffie-Hellman exchange only for a peer with the key.
 //!
 //! **Memory.** A connection stores an incomplete record until the end of the record arrives. After
-//! the handshake it uses no memory of OpenSSL.
+//! the handshake, it uses no memory of OpenSSL.
 //!
-//! **The libraries.** The system's OpenSSL 3 (`libssl.so.3`) does the handshake; on Windows, the
-//! copy in the program's folder does (`libssl-3-x64.dll`). The process loads OpenSSL on the first
-//! use of TLS (decision 26). This crate itself processes records, with AES-GCM from AWS-LC if the
-//! processor has wide AES instructions, otherwise from `ring` (decision 26).
+//! **The libraries.** The system's OpenSSL 3 (`libssl.so.3`) does the handshake. On Windows, the
+//! copy in the program's folder does it (`libssl-3-x64.dll`). The process loads OpenSSL on the
+//! first use of TLS. This crate itself processes the records. If the processor has wide AES
+//! instructions, it uses AES-GCM from AWS-LC, and otherwise from `ring` (decision 26).
 //!
 //! **Not implemented.** Kernel TLS (decision 27), certificates, early data, resumption.
 
@@ -61,8 +66,8 @@ pub use records::fuzzed as records_of;
 use std::fmt;
 use std::sync::Arc;
 
-/// For fuzzing: parses the content of an extension `pre_shared_key` as far as we do before OpenSSL
-/// sees it. Returns the number of keys for the identities in it.
+/// For fuzzing: parses the content of an extension `pre_shared_key` as far as this crate does
+/// before OpenSSL sees it. Returns the number of keys for its identities.
 #[doc(hidden)]
 #[must_use]
 pub fn look_at(bytes: &[u8], keys: &ServerKeys) -> usize {
@@ -71,43 +76,43 @@ pub fn look_at(bytes: &[u8], keys: &ServerKeys) -> usize {
     identities.map(|identity| keys.find(identity).len()).sum()
 }
 
-/// The TLS state of one connection. See the module's text.
+/// The TLS state of one connection. See the text of the crate.
 pub trait Tls: Send {
-    /// Adds bytes from the network, for `handshake` or `open`.
+    /// Adds bytes from the network. `handshake` or `open` uses them.
     fn feed(&mut self, bytes: &[u8]);
 
-    /// Continues the handshake as far as the fed bytes allow; returns true when the handshake is
+    /// Continues the handshake as far as the fed bytes allow. Returns true when the handshake is
     /// done. Send the pending output even after an error.
     ///
-    /// # Errors
-    /// This end refuses the peer, or the peer refuses this end.
+    /// # Errors If this end refuses the peer, or the peer refuses this end.
     fn handshake(&mut self) -> Result<bool, TlsError>;
 
-    /// The peer's key with its host and subsystem, once the handshake is done; `None` on a client.
+    /// Returns the peer's key with its host and subsystem, once the handshake is done; `None` on a
+    /// client.
     fn peer(&self) -> Option<&Arc<Named>>;
 
-    /// The size that `plain` needs to open `sealed_bytes` more network bytes.
+    /// Returns the length that `plain` needs to open `sealed_bytes` more network bytes.
     fn openable_bytes(&self, sealed_bytes: usize) -> usize;
 
     /// Decrypts the fed bytes, and then `sealed`, which arrived later. Returns the number of bytes
-    /// in `plain`, and the error that ended the connection after these, if any.
+    /// in `plain`, and the error that ended the connection after these bytes, if any.
     fn open(&mut self, sealed: &[u8], plain: &mut [u8]) -> (usize, Option<TlsError>);
 
     /// Like [`open`](Self::open), but opens only whole records that fit in `plain`, so that data
-    /// arrives straight at its destination. Removes the parsed bytes from the front of `sealed`. If
-    /// `plain` has room for a record ([`OPENED_BYTES`](limits::OPENED_BYTES)) and a call opens
-    /// nothing, it empties `sealed`.
+    /// arrive directly at their destination. Removes the parsed bytes from the front of `sealed`. A
+    /// call may open nothing although `plain` has room for a record
+    /// ([`OPENED_BYTES`](limits::OPENED_BYTES)). In this case, the call removes all bytes from
+    /// `sealed`.
     fn open_some(&mut self, sealed: &mut &[u8], plain: &mut [u8]) -> (usize, Option<TlsError>);
 
-    /// The size that `into` needs for [`seal`](Self::seal) with `plain_bytes` of data.
+    /// Returns the length that `into` needs for [`seal`](Self::seal) with `plain_bytes` of data.
     fn sealed_bytes(&self, plain_bytes: usize) -> usize;
 
-    /// Writes pending output into `into`, and then `plain` in records, all full but the last.
-    /// Returns the number of bytes. After the connection has failed, writes only the pending
-    /// output.
+    /// Writes the pending output into `into`, and then `plain` in records. All records but the last
+    /// are full. Returns the number of bytes. After the connection has failed, writes only the
+    /// pending output.
     ///
-    /// # Errors
-    /// The connection fails in this call.
+    /// # Errors If the connection fails in this call.
     ///
     /// # Panics
     /// If `into` is shorter than [`sealed_bytes`](Self::sealed_bytes).
@@ -117,10 +122,10 @@ pub trait Tls: Send {
         into: &mut [u8],
     ) -> Result<usize, TlsError>;
 
-    /// The number of bytes that TLS itself has to send: handshake messages and alerts.
+    /// Returns the number of bytes that TLS itself has to send: handshake messages and alerts.
     fn output_bytes(&self) -> usize;
 
-    /// Moves as many of these bytes as fit into `into`, and returns their number.
+    /// Moves as many of the bytes that TLS has to send into `into` as fit. Returns their number.
     fn output(&mut self, into: &mut [u8]) -> usize;
 }
 
@@ -129,7 +134,7 @@ pub trait Tls: Send {
 pub enum TlsError {
     /// The system has no TLS library.
     Unavailable(String),
-    /// The peer does not speak TLS.
+    /// The peer does not use TLS.
     NotTls,
     /// The peer offers no known identity.
     UnknownIdentity {
@@ -140,19 +145,19 @@ pub enum TlsError {
     },
     /// The identity is known, but the peer has a different key for it.
     WrongKey(String),
-    /// The identity may denote many keys. The server tried some of them, and the peer has none of
-    /// these.
+    /// The identity may denote many keys. The server has tried some of them, and the peer has none
+    /// of these.
     OtherKeys {
-        /// The identity.
+        /// The offered identity.
         identity: String,
         /// The number of keys that the identity may denote.
         keys: usize,
     },
-    /// The peer refuses the connection, for this reason.
+    /// The peer refuses the connection. The text is the reason.
     Refused(String),
-    /// The peer sent invalid bytes.
+    /// The peer sent invalid bytes. The text describes the error.
     Broken(String),
-    /// The peer has closed the connection properly.
+    /// The peer has closed the connection with a close notification.
     Closed,
 }
 

@@ -1,6 +1,6 @@
-//! Cuts data to send into portions, each of which is sealed into one buffer.
+//! Cuts data to send into portions. Each portion is sealed into one buffer.
 
-/// The first `bytes` bytes of `slices`; all bytes if there are fewer.
+/// Returns the first `bytes` bytes of `slices`, or all bytes if there are fewer.
 pub fn portion<'a>(
     slices: impl Iterator<Item = &'a [u8]>,
     bytes: usize,

@@ -1,4 +1,4 @@
-//! Clients of other TLS implementations against this server, which requests key updates repeatedly.
+//! Clients of other TLS implementations use this server, which repeatedly requests key updates.
 #![cfg(unix)]
 
 use farblock_secure::{Derivation, Hash, IdentityForm, TlsKey, TlsPsk};
@@ -12,10 +12,10 @@ use std::thread::JoinHandle;
 
 const HOST: &str = "nqn.2026-11.h:other";
 const SUBSYSTEM: &str = "nqn.2026-11.s:other";
-/// Lines that the client sends and the server returns.
+/// The number of lines that the client sends and the server returns.
 const LINES: usize = 200;
 
-/// Echoes until the end of the connection; returns the number of bytes.
+/// Echoes until the connection ends. Returns the number of bytes.
 fn echo(mut socket: TcpStream, keys: Arc<ServerKeys>, per_key: u64) -> Result<usize, TlsError> {
     let mut tls = server_with(keys, per_key)?;
     let mut buffer = vec![0; 1 << 16];
@@ -33,7 +33,7 @@ fn echo(mut socket: TcpStream, keys: Arc<ServerKeys>, per_key: u64) -> Result<us
             tls.feed(std::mem::take(&mut sealed));
             is_done = tls.handshake()?;
         }
-        // This includes data that arrived with the end of the handshake.
+        // This includes data that arrived together with the end of the handshake.
         if is_done {
             plain.resize(tls.openable_bytes(sealed.len()), 0);
             let (filled, end) = tls.open(sealed, &mut plain);
@@ -41,7 +41,7 @@ fn echo(mut socket: TcpStream, keys: Arc<ServerKeys>, per_key: u64) -> Result<us
             ended = end;
         }
         echoed += plain.len();
-        // One record for each line.
+        // Send one record for each line.
         for line in std::iter::once(&[][..]).chain(plain.split_inclusive(|&byte| byte == b'\n')) {
             say(&mut *tls, &mut socket, line);
         }
@@ -60,8 +60,8 @@ fn say(tls: &mut dyn Tls, socket: &mut TcpStream, plain: &[u8]) {
     let _ = socket.write_all(&sealed[..length]);
 }
 
-/// Makes the client send lines, each after the server has returned the previous one. Fails with the
-/// client's output.
+/// Makes the client send lines. The client sends each line after the server has returned the
+/// previous one. On failure, returns the client's output as the error.
 fn talk(mut client: Command) -> Result<(), String> {
     let mut client =
         client.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -70,7 +70,8 @@ fn talk(mut client: Command) -> Result<(), String> {
     let mut said = Vec::new();
     for number in 0..LINES {
         let line = format!("line {number} of them\n");
-        // If the client has closed the connection, its output, read below, has the reason.
+        // If the client has closed the connection, its output states the reason. The output is read
+        // below.
         let _ = input.write_all(line.as_bytes());
         let mut byte = [0];
         while !said.windows(line.len()).any(|part| part == line.as_bytes()) {
@@ -110,7 +111,7 @@ fn gnutls(port: u16, psk: &TlsPsk) -> Command {
     command
 }
 
-/// Echoes to one client that has the key; returns the port, and the thread.
+/// Starts a server that echoes to one client with the key. Returns the port and the thread.
 fn serve(key: TlsKey, per_key: u64) -> (u16, JoinHandle<Result<usize, TlsError>>) {
     let mut keys = ServerKeys::default();
     keys.add(key, HOST);
@@ -125,8 +126,8 @@ fn serve(key: TlsKey, per_key: u64) -> (u16, JoinHandle<Result<usize, TlsError>>
 
 #[test]
 fn others_follow_a_server_that_asks_for_new_keys() {
-    // Neither client supports a pre-shared key with SHA-384 (GnuTLS only from 3.8.11). GnuTLS
-    // follows at most eight updates in a second.
+    // Neither client supports a pre-shared key with SHA-384 (GnuTLS supports it from 3.8.11 on).
+    // GnuTLS accepts at most eight updates in a second.
     for (client, per_key) in [(openssl as fn(u16, &TlsPsk) -> Command, 3), (gnutls, 100)] {
         let key = TlsKey::generate(Hash::Sha256, &mut |out: &mut [u8]| out.fill(3)).unwrap();
         let psk = key.psk(HOST, SUBSYSTEM, IdentityForm::Digest, Derivation::Specified).unwrap();
@@ -138,7 +139,7 @@ fn others_follow_a_server_that_asks_for_new_keys() {
     }
 }
 
-/// A client with wolfSSL, built once. `suite` is a wolfSSL name.
+/// Returns a client that uses wolfSSL. It is built once. `suite` is a wolfSSL name.
 fn wolfssl(port: u16, psk: &TlsPsk, suite: &str) -> Command {
     static CLIENT: LazyLock<PathBuf> = LazyLock::new(|| {
         let client = Path::new(env!("CARGO_TARGET_TMPDIR")).join("wolfssl");
@@ -153,7 +154,7 @@ fn wolfssl(port: u16, psk: &TlsPsk, suite: &str) -> Command {
     command
 }
 
-/// Both cipher suites with an unrelated implementation, and key updates from each end.
+/// Tests both cipher suites with an unrelated implementation, and key updates from each end.
 #[test]
 fn another_implementation_has_either_suite() {
     const SHORT: &str = "TLS13-AES128-GCM-SHA256";
@@ -181,7 +182,7 @@ fn another_implementation_has_either_suite() {
 /// A host with a key cannot make the server use another hash or cipher than its identity names.
 #[test]
 fn a_client_cannot_choose_another_suite_than_the_keys() {
-    // wolfSSL's client treats every pre-shared key as one with SHA-256.
+    // wolfSSL's client treats every pre-shared key as a key with SHA-256.
     for (hash, suites, is_let_in) in [
         (Hash::Sha256, "TLS_AES_128_GCM_SHA256", true),
         (Hash::Sha256, "TLS_AES_256_GCM_SHA384:TLS_AES_128_GCM_SHA256", true),

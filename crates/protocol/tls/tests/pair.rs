@@ -1,4 +1,4 @@
-//! A client and a server that pass bytes to each other, and strangers.
+//! A client and a server that pass bytes to each other, and strangers without a key.
 
 use farblock_secure::{Derivation, Hash, IdentityForm, TlsKey, TlsPsk};
 use farblock_tls::{ServerKeys, Tls, TlsError, client, client_with, limits, server, server_with};
@@ -46,7 +46,7 @@ fn carry(from: &mut dyn Tls, to: &mut dyn Tls, piece: usize) -> usize {
     bytes.len()
 }
 
-/// Runs the handshake; returns the results of the client and the server.
+/// Runs the handshake. Returns the results of the client and the server.
 fn shake(
     client: &mut dyn Tls,
     server: &mut dyn Tls,
@@ -67,7 +67,7 @@ fn pair(psk: TlsPsk, known: Arc<ServerKeys>) -> (Box<dyn Tls>, Box<dyn Tls>) {
     (client(psk).unwrap(), server(known).unwrap())
 }
 
-/// Decrypts these bytes; returns the plain bytes, and the error after them.
+/// Decrypts these bytes. Returns the plain bytes, and the error after these bytes, if any.
 fn opened(tls: &mut dyn Tls, sealed: &[u8]) -> (Vec<u8>, Option<TlsError>) {
     let mut plain = vec![0; tls.openable_bytes(sealed.len())];
     let (filled, ended) = tls.open(sealed, &mut plain);
@@ -85,7 +85,7 @@ fn read(tls: &mut dyn Tls, sealed: &[u8], piece: usize) -> Vec<u8> {
     all
 }
 
-/// The length of a final record with this much content.
+/// Returns the length of a final record with this many content bytes.
 fn record_bytes(content_bytes: usize) -> usize {
     (content_bytes + RECORD_EXTRA_BYTES).next_multiple_of(64)
 }
@@ -123,8 +123,9 @@ fn two_keys_while_one_takes_the_others_place() {
     }
 }
 
-/// A host with keys for many subsystems may use any of them for discovery. A key whose identity has
-/// a digest works at once; otherwise the server tries some keys at each connection.
+/// A host with keys for many subsystems may use any of these keys for discovery. A key whose
+/// identity has a digest works at once. For other identities, the server tries some keys at each
+/// connection.
 #[test]
 fn every_key_of_a_host_is_good_for_discovery() {
     const DISCOVERY: &str = "nqn.2014-08.org.nvmexpress.discovery";
@@ -145,7 +146,7 @@ fn every_key_of_a_host_is_good_for_discovery() {
             assert_eq!(comes(key, IdentityForm::Digest, derivation), (Ok(true), Ok(true)));
             let is_in = || comes(key, IdentityForm::Names, derivation) == (Ok(true), Ok(true));
             let turns = all.len().div_ceil(limits::DISCOVERY_KEYS);
-            // Connect for the rest of a round, and then a whole one.
+            // Connect for the rest of a round, and then for a whole round.
             assert!((1..2 * turns).any(|_| is_in()), "each has had its turn");
             for _ in 0..turns {
                 let (_, at_server) = comes(&other, IdentityForm::Names, derivation);
@@ -197,7 +198,7 @@ fn data_go_through_small_buffers() {
     assert!(all == data);
 }
 
-/// Bytes of a record besides its content and padding.
+/// The bytes of a record besides its content and padding.
 const RECORD_EXTRA_BYTES: usize = 22;
 const UPDATE_BYTES: usize = 64;
 
@@ -210,7 +211,7 @@ fn keys_are_updated_in_time_and_nothing_is_lost() {
     assert_eq!(shake(&mut *client, &mut *server, 1000), (Ok(true), Ok(true)));
     let mut updates = [0, 0];
     let mut sent = 0;
-    // Send in each direction alone, and then in both at once.
+    // Send data in each direction alone, and then in both directions at once.
     for round in 0..120usize {
         let (there, back) = (round % 3 != 0, round % 3 != 1);
         let data: Vec<u8> = (0..round + 1).map(|at| (at * 7 + round) as u8).collect();
@@ -232,8 +233,8 @@ fn keys_are_updated_in_time_and_nothing_is_lost() {
     assert_eq!(updates[0], updates[1], "the server answers each");
 }
 
-/// A server asks clients that do not ask themselves for a key update, whichever end sends more. It
-/// does not ask hosts that do not support updates.
+/// A server asks clients for a key update if they do not ask themselves, whichever end sends more.
+/// It does not ask hosts that do not support updates.
 #[test]
 fn a_server_asks_in_time_who_does_not() {
     const PER_KEY: u64 = 5;
@@ -257,8 +258,8 @@ fn a_server_asks_in_time_who_does_not() {
                 }
             }
         }
-        // The end that sends more requests updates more often; the other end answers with its next
-        // data.
+        // The end that sends more requests updates more often. The other end answers together with
+        // its next data.
         let rounds = (40 * there.max(back) / PER_KEY as usize).min(40);
         assert!(updates[1] + 1 >= rounds, "{there}, {back}: {updates:?}");
         assert!(updates[0] + 1 >= updates[1].min(40), "{there}, {back}: {updates:?}");
@@ -269,10 +270,10 @@ fn a_server_asks_in_time_who_does_not() {
 fn who_is_lost_by_being_asked_is_asked_once() {
     let configured = key(Hash::Sha256, 1);
     let known = keys(std::slice::from_ref(&configured));
-    // Counts the key updates of a connection until this end closes it.
+    // Counts the key updates of a connection until this end closes the connection.
     let updates = |ends: fn(&mut dyn Tls, &mut dyn Tls, &[u8])| {
         let mut client = client_with(by_digest(&configured), u64::MAX).unwrap();
-        // Copies of the server's keys share the list.
+        // Copies of the server's keys share the list of hosts without support for updates.
         let mut server = server_with(Arc::new((*known).clone()), 5).unwrap();
         assert_eq!(shake(&mut *client, &mut *server, 1000), (Ok(true), Ok(true)));
         for _ in 0..20 {
@@ -351,12 +352,12 @@ fn another_hash_is_told_from_another_name() {
     assert!(text.contains("NVMe1R02") && text.ends_with("NVMe0R01, NVMe1R01"), "{text}");
 }
 
-/// A client's first message is changed so that it offers unsupported options.
+/// A test changes a client's first message, so that it offers unsupported options.
 #[test]
 fn what_a_client_does_not_offer_is_named() {
-    // Two cipher suites: the client's own, and the one that signals that it does not renegotiate.
-    // The extension with key exchange modes: its type, its length, one mode, the mode with an
-    // exchange.
+    // The first change is to the cipher suites: the client's own suite, and the one that signals
+    // that the client does not renegotiate. The second change is to the extension with key exchange
+    // modes: its type, its length, the number of modes, and the mode with an exchange.
     let changes: [(&[u8], &[u8], &str); 2] = [
         (
             &[0, 4, 0x13, 1],
@@ -378,7 +379,7 @@ fn what_a_client_does_not_offer_is_named() {
     }
 }
 
-/// A stranger chooses the names in an identity, and messages about it get into logs.
+/// A stranger chooses the names in an identity, and messages about the identity appear in logs.
 #[test]
 fn nothing_of_an_identity_reaches_a_terminal() {
     for odd in ["\x1b[2J", "nqn\nrefused: nobody", "\u{202e}nqn"] {
@@ -408,7 +409,7 @@ fn no_tls_is_told_from_tls() {
 #[test]
 fn a_stranger_makes_a_server_hold_little() {
     let mut server = server(keys(&[key(Hash::Sha256, 1)])).unwrap();
-    // The start of a message of 64 KiB, in records.
+    // This is the start of a message of 64 KiB, in records.
     let mut record = vec![22, 3, 1, 0x40, 0];
     record.resize(5 + 0x4000, 0);
     record[5..9].copy_from_slice(&[1, 0, 0xff, 0xff]);
@@ -438,7 +439,7 @@ fn refused(alert: u8) -> TlsError {
     TlsError::Refused(format!("it sent the alert {alert}"))
 }
 
-/// Changes every bit of a record, and cuts it anywhere and continues with another record.
+/// Changes every bit of a record. Also cuts the record anywhere and continues with another record.
 #[test]
 fn every_change_of_a_record_is_noticed() {
     let configured = key(Hash::Sha256, 1);
@@ -470,11 +471,12 @@ fn a_record_is_good_once_and_in_its_turn() {
     }
 }
 
-/// A key belongs to the hash that its identity names, and so to one cipher suite: a server that
-/// answers with another suite gets no data.
+/// The identity of a key names its hash, and so determines one cipher suite. A server that answers
+/// with another suite gets no data.
 #[test]
 fn a_server_cannot_choose_another_suite_than_the_keys() {
-    // Before the session's length: headers of record and message, version, random.
+    // These bytes precede the length of the session: the headers of record and message, the
+    // version, and the random number.
     const SESSION_LENGTH_AT: usize = 5 + 4 + 2 + 32;
     const SUITES: [[u8; 2]; 3] = [[0x13, 1], [0x13, 2], [0x13, 3]];
     for (hash, own) in [(Hash::Sha256, SUITES[0]), (Hash::Sha384, SUITES[1])] {

@@ -1,12 +1,12 @@
 //! The memory that peers without a key occupy in a server.
-#![cfg(target_os = "linux")] // It looks at what the process has in memory.
+#![cfg(target_os = "linux")] // The test reads /proc/self/statm.
 
 use farblock_secure::{Hash, TlsKey};
 use farblock_tls::{ServerKeys, Tls, limits, server};
 use std::sync::Arc;
 
 const STRANGERS: usize = 300;
-/// Most bytes of a stranger: those sent, and the library's own.
+/// The most bytes per stranger: the bytes that it sent, and the memory of the library.
 const MOST_BYTES: usize = limits::HANDSHAKE_BYTES + (24 << 10);
 
 fn resident_bytes() -> usize {
@@ -22,7 +22,7 @@ fn who_withholds_the_end_of_a_first_message_costs_little_more_than_it() {
     let key = TlsKey::generate(Hash::Sha256, &mut |out: &mut [u8]| out.fill(1)).expect("a suite");
     keys.add(key, "nqn.2026-11.h:one");
     let keys = Arc::new(keys);
-    // A message of 64 KiB in full records, up to the limit.
+    // Send a message of 64 KiB in full records, up to the limit.
     let mut record = vec![22, 3, 1, 0x40, 0];
     record.resize(5 + limits::RECORD_BYTES, 0);
     let mut message = [&record[..], &record[..]].concat();
@@ -36,7 +36,7 @@ fn who_withholds_the_end_of_a_first_message_costs_little_more_than_it() {
         }
         server
     };
-    // Let the library make its one-time allocations before the measurement.
+    // Make the library's one-time allocations before the measurement.
     drop(begun());
     let before = resident_bytes();
     let strangers: Vec<_> = (0..STRANGERS).map(|_| begun()).collect();

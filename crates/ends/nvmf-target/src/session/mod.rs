@@ -9,7 +9,7 @@
 //!     +--------------------------+--------------------------------+
 //!                                v
 //!                  Closing (sends the remaining output)
-//!                                v  sent, or it cannot be
+//!                                v  sent, or it cannot be sent
 //!                             Closed  --> freed when the transport is gone and every operation
 //!                                         submitted to a namespace has ended
 //! ```

@@ -5,14 +5,14 @@
 //!
 //! ```text
 //!   session                                     transport
-//!   command(slot, sqe)                    <---  a capsule came
-//!   pull(slot, pointer)                   --->  bring these bytes
-//!   landing(slot), then pulled(slot)      <---  where they go; they are there
-//!   push(slot, buffers, cqe)              --->  send these bytes, and the answer behind them
-//!   respond(slot, cqe)                    --->  send the answer
-//!   give_back(held, buffer)               <---  these bytes have left
-//!   close()                               --->  end it
-//!   gone()                                <---  it has ended
+//!   command(slot, sqe)                    <---  a capsule has arrived
+//!   pull(slot, pointer)                   --->  receive these bytes
+//!   landing(slot), then pulled(slot)      <---  their destination; they have arrived
+//!   push(slot, buffers, cqe)              --->  send these bytes, and then the response
+//!   respond(slot, cqe)                    --->  send the response
+//!   give_back(held, buffer)               <---  these bytes are sent
+//!   close()                               --->  close the connection
+//!   gone()                                <---  the connection has closed
 //! ```
 //!
 //! The transport is a type parameter of the session, so no call is virtual.

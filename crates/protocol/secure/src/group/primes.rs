@@ -1,8 +1,8 @@
 //! The primes of RFC 7919, appendix A, in hexadecimal.
 //!
-//! They were computed from the definition in the RFC:
-//! p = 2^b - 2^(b-64) + ([2^(b-130) e] + X) 2^64 - 1. A Fermat test of p and of (p - 1) / 2 showed
-//! that they are safe primes. The known-answer test repeats the computation.
+//! The definition in the RFC gives each prime: p = 2^b - 2^(b-64) + ([2^(b-130) e] + X) 2^64 - 1. A
+//! Fermat test of p and of (p - 1) / 2 showed that the primes are safe primes. The known-answer
+//! test repeats the computation.
 
 pub(super) const FFDHE2048: &str = "\
     ffffffffffffffffadf85458a2bb4a9aafdc5620273d3cf1d8b9c583ce2d3695a9e13641146433fb\

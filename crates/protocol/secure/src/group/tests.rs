@@ -1,6 +1,6 @@
 use super::*;
 
-/// Enough numbers for keys; not random.
+/// Returns a source of counting bytes, which suffices for keys in tests. The bytes are not random.
 fn counting(start: u8) -> impl FnMut(&mut [u8]) {
     let mut next = start;
     move |out| {

@@ -1,4 +1,4 @@
-//! Two sides that know each other's secrets, for the other test files in this folder.
+//! A host and a controller that know each other's secrets, for the other test files in this folder.
 
 pub(crate) mod vectors;
 
@@ -11,7 +11,7 @@ use farblock_secure::{
 pub(crate) const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:host";
 pub(crate) const SUBSYSTEM: &str = "nqn.2026-11.org.example:disks";
 
-/// Pseudorandom bytes from a seed.
+/// Returns a source of pseudorandom bytes with this seed.
 pub(crate) fn numbers(seed: u64) -> impl FnMut(&mut [u8]) {
     let mut random = Random::new(seed);
     move |out| random.fill(out)
@@ -58,7 +58,7 @@ pub(crate) fn answer(host: &mut Host, controller: &mut Controller) -> Result<Agr
     answer_from(1, host, controller)
 }
 
-/// Runs a whole authentication, with random numbers from a seed.
+/// Runs a whole authentication with random numbers from a seed.
 pub(crate) fn answer_from(
     seed: u64,
     host: &mut Host,
@@ -84,7 +84,7 @@ pub(crate) fn answer_from(
 pub(crate) struct Pair;
 
 impl Pair {
-    /// A valid AUTH_Negotiate.
+    /// Returns a valid AUTH_Negotiate.
     pub(crate) fn negotiation() -> Vec<u8> {
         let Step::Send(message) = Host::new(host_terms(), &mut numbers(1)).step() else {
             panic!("a host begins")

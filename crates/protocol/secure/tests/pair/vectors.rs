@@ -1,5 +1,5 @@
-//! A conversation with the random numbers and secrets of `vectors.py`, whose output comes from
-//! another implementation.
+//! A conversation with the random numbers and secrets of `vectors.py`. The expected output comes
+//! from that implementation.
 
 use farblock_secure::{Agreed, Controller, Host, Progress, Secret, Step};
 use sha2::{Digest, Sha256};
@@ -17,7 +17,7 @@ pub(crate) fn controller_secret() -> Secret {
     Secret::parse(CONTROLLER_SECRET).expect("a secret")
 }
 
-/// The same pseudorandom bytes as in `vectors.py`.
+/// Returns a source of the same pseudorandom bytes as in `vectors.py`.
 pub(crate) fn random(mut state: u32) -> impl FnMut(&mut [u8]) {
     move |out| {
         out.fill_with(|| {
@@ -27,7 +27,7 @@ pub(crate) fn random(mut state: u32) -> impl FnMut(&mut [u8]) {
     }
 }
 
-/// The hash of the conversation after AUTH_Negotiate, and the agreed parameters.
+/// Returns the hash of the conversation after AUTH_Negotiate, and the agreed parameters.
 pub(crate) fn converse(
     host: &mut Host,
     mut host_entropy: impl FnMut(&mut [u8]),
@@ -59,7 +59,7 @@ pub(crate) fn converse(
     (said, agreed)
 }
 
-/// A hash in the format of `vectors.py`.
+/// Returns a hash in the format of `vectors.py`.
 pub(crate) fn hexadecimal(said: Sha256) -> String {
     said.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -1,4 +1,4 @@
-//! The callbacks with which OpenSSL asks for a key during a handshake.
+//! The callbacks with which OpenSSL requests a key during a handshake.
 
 use super::library::{Callbacks, Digest, Functions, Ssl, SslSession, VERSION};
 use crate::hello;
@@ -11,7 +11,7 @@ use std::ffi::{CStr, c_char, c_int, c_uchar, c_void};
 use std::sync::Arc;
 use zeroize::Zeroizing;
 
-/// The index of an `SSL`'s [`State`] in its extra data.
+/// The index of the [`State`] in the extra data of an `SSL`.
 pub(super) const STATE_INDEX: c_int = 0;
 
 pub(super) const CALLBACKS: Callbacks =
@@ -22,10 +22,11 @@ const HELLO_SUCCESS: c_int = 1;
 const HELLO_ERROR: c_int = 0;
 const ALERT_UNKNOWN_PSK_IDENTITY: c_int = 115;
 
-/// The end of the connection that this process is, with its keys.
+/// The role of this process in the connection, and its keys.
 pub(super) enum Side {
     Client(TlsPsk),
-    /// All keys, and (`left`) the untried keys that the identity may stand for, in reverse order.
+    /// `keys` are all keys. `left` are the untried keys that the identity may stand for, in reverse
+    /// order.
     Server {
         keys: Arc<ServerKeys>,
         left: Vec<Arc<Named>>,
@@ -50,7 +51,7 @@ impl State {
         Self { functions, side, chosen: None, refused: None, secrets: Secrets::default() }
     }
 
-    /// The hash of the cipher suite that a client offers or that the chosen key requires.
+    /// Returns the hash of the cipher suite that a client offers or that the chosen key requires.
     pub(super) fn suite(&self) -> Hash {
         match &self.side {
             Side::Client(psk) => psk.hash,
@@ -60,13 +61,14 @@ impl State {
         }
     }
 
-    /// The number of keys for the chosen identity; `None` if the server tries all of them at once.
+    /// Returns the number of keys for the chosen identity. `None` if the server tries all of them
+    /// at once.
     pub(super) fn too_many(&self) -> Option<usize> {
         let Side::Server { keys, .. } = &self.side else { return None };
         keys.too_many(self.chosen.as_ref()?)
     }
 
-    /// The side that tries the next key for the chosen identity; `None` if no key is left.
+    /// Returns the side that tries the next key for the chosen identity. `None` if no key is left.
     pub(super) fn next_turn(&mut self) -> Option<Side> {
         let Side::Server { keys, left } = &mut self.side else { return None };
         let (keys, left) = (Arc::clone(keys), std::mem::take(left));
@@ -97,7 +99,7 @@ impl State {
     }
 }
 
-/// Limits a connection to the suite of a key.
+/// Limits a connection to the cipher suite of a key.
 ///
 /// # Safety
 /// The `SSL` is valid.
@@ -110,7 +112,7 @@ pub(super) unsafe fn choose_suite(functions: &Functions, ssl: *mut Ssl, hash: Ha
     unsafe { (functions.SSL_set_ciphersuites)(ssl, name.as_ptr()) == 1 }
 }
 
-/// The state of an `SSL` that calls back.
+/// Returns the state of an `SSL` that calls back.
 ///
 /// # Safety
 /// This crate created the `SSL`, which is in a callback, so nothing else accesses its state.
@@ -125,7 +127,7 @@ unsafe fn state<'a>(ssl: *mut Ssl) -> Option<&'a mut State> {
 
 /// Handles a client's first message: chooses the key, which determines the cipher suite.
 unsafe extern "C" fn hello_came(ssl: *mut Ssl, alert: *mut c_int, _: *mut c_void) -> c_int {
-    // SAFETY: OpenSSL calls this with an `SSL` of ours and a valid pointer for the alert.
+    // SAFETY: OpenSSL calls this with an `SSL` of this crate and a valid pointer for the alert.
     unsafe {
         let Some(state) = state(ssl) else { return HELLO_ERROR };
         let f = state.functions;
@@ -151,15 +153,15 @@ unsafe extern "C" fn hello_came(ssl: *mut Ssl, alert: *mut c_int, _: *mut c_void
     }
 }
 
-/// Returns a server's key for an identity, if the key is the chosen one.
+/// Returns a server's key for an identity, if it is the chosen key.
 unsafe extern "C" fn find_session(
     ssl: *mut Ssl,
     identity: *const c_uchar,
     length: usize,
     session: *mut *mut SslSession,
 ) -> c_int {
-    // SAFETY: OpenSSL calls this with an `SSL` of ours, an identity of that length and a valid
-    // pointer for the session.
+    // SAFETY: OpenSSL calls this with an `SSL` of this crate, an identity of that length and a
+    // valid pointer for the session.
     unsafe {
         *session = std::ptr::null_mut();
         let Some(state) = state(ssl) else { return 0 };
@@ -174,7 +176,7 @@ unsafe extern "C" fn find_session(
     }
 }
 
-/// Returns a client's key, if the key fits the requested hash.
+/// Returns a client's key, if it fits the requested hash.
 unsafe extern "C" fn use_session(
     ssl: *mut Ssl,
     digest: *const Digest,
@@ -182,8 +184,8 @@ unsafe extern "C" fn use_session(
     length: *mut usize,
     session: *mut *mut SslSession,
 ) -> c_int {
-    // SAFETY: OpenSSL calls this with an `SSL` of ours and valid pointers for the results. The
-    // identity stays in place for as long as the `SSL` lives.
+    // SAFETY: OpenSSL calls this with an `SSL` of this crate and valid pointers for the results.
+    // The identity stays in place for as long as the `SSL` lives.
     unsafe {
         *session = std::ptr::null_mut();
         let Some(state) = state(ssl) else { return 0 };
@@ -202,10 +204,10 @@ unsafe extern "C" fn use_session(
     }
 }
 
-/// Keeps the secrets of application data. OpenSSL reports every secret as a line: its label, a
-/// number that identifies the connection, and the secret.
+/// Keeps the secrets of application data. OpenSSL reports every secret as a line with its label, a
+/// number that identifies the connection, and the secret itself.
 unsafe extern "C" fn secret_made(ssl: *const Ssl, line: *const c_char) {
-    // SAFETY: OpenSSL calls this with an `SSL` of ours and a text that it owns.
+    // SAFETY: OpenSSL calls this with an `SSL` of this crate and a text that it owns.
     unsafe {
         let Some(state) = state(ssl.cast_mut()) else { return };
         let mut words = CStr::from_ptr(line).to_bytes().split(|&byte| byte == b' ');
@@ -228,7 +230,7 @@ fn from_hex(text: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
     Some(bytes)
 }
 
-/// A session that holds the pre-shared key, as OpenSSL expects it; null on failure.
+/// Returns a session with the pre-shared key, in the form that OpenSSL expects; null on failure.
 ///
 /// # Safety
 /// The `SSL` is valid.
@@ -252,7 +254,7 @@ unsafe fn make_session(f: &Functions, ssl: *mut Ssl, psk: &TlsPsk) -> *mut SslSe
     }
 }
 
-/// A cipher suite's identifier on the wire (RFC 8446, appendix B.4).
+/// Returns the identifier of a cipher suite on the wire (RFC 8446, appendix B.4).
 fn suite(hash: Hash) -> [u8; 2] {
     match hash {
         Hash::Sha256 => [0x13, 0x01],

@@ -1,15 +1,16 @@
-//! The functions of OpenSSL that this crate uses. The first use of TLS loads them from OpenSSL's
-//! libraries.
+//! The functions of OpenSSL that this crate uses. On the first use of TLS, this module loads them
+//! from OpenSSL's libraries.
 
 use super::files;
 use std::ffi::{c_char, c_int, c_long, c_uchar, c_ulong, c_void};
 use std::sync::OnceLock;
 
-/// No cleanup at the program's end, because other threads may still use OpenSSL.
+/// Skips the cleanup at the program's end, since other threads may still use OpenSSL then.
 const INIT_NO_ATEXIT: u64 = 0x0008_0000;
-/// No configuration file, because it may name libraries to load. On Windows, whoever built OpenSSL
-/// chose the file's path: often a missing folder that any user can create. The environment can also
-/// set the path. On other systems the file belongs to the system, as OpenSSL does.
+/// Skips the configuration file, which may name libraries to load. On Windows, the builder of
+/// OpenSSL chose the path of the file: often a missing folder that any user can create. An
+/// environment variable can also set the path. On other systems, both the file and OpenSSL belong
+/// to the system.
 const INIT_NO_LOAD_CONFIG: u64 = 0x80;
 const CTRL_SET_MODE: c_int = 33;
 const CTRL_SET_SESSION_CACHE: c_int = 44;
@@ -19,10 +20,10 @@ const CTRL_SET_MAX_VERSION: c_int = 124;
 /// Makes OpenSSL free its record buffers when they are empty.
 const MODE_RELEASE_BUFFERS: c_long = 0x10;
 const VERIFY_PEER: c_int = 1;
-/// Lists of groups. If OpenSSL rejects the first, we use the second, without a group that FIPS
-/// modules lack.
+/// Lists of groups. If OpenSSL rejects the first list, this crate uses the second. The second omits
+/// a group that FIPS modules lack.
 const GROUPS: [&[u8]; 2] = [b"X25519:P-256:P-384\0", b"P-256:P-384\0"];
-/// The number of TLS 1.3 on the wire.
+/// The version number of TLS 1.3 on the wire.
 pub(super) const VERSION: c_int = 0x0304;
 
 macro_rules! opaque {
@@ -44,10 +45,10 @@ opaque! {
     BioMethod: "`BIO_METHOD`";
 }
 
-/// `SSL_psk_find_session_cb_func`
+/// The type `SSL_psk_find_session_cb_func`.
 pub(super) type FindSession =
     unsafe extern "C" fn(*mut Ssl, *const c_uchar, usize, *mut *mut SslSession) -> c_int;
-/// `SSL_psk_use_session_cb_func`
+/// The type `SSL_psk_use_session_cb_func`.
 pub(super) type UseSession = unsafe extern "C" fn(
     *mut Ssl,
     *const Digest,
@@ -55,10 +56,10 @@ pub(super) type UseSession = unsafe extern "C" fn(
     *mut usize,
     *mut *mut SslSession,
 ) -> c_int;
-/// `SSL_client_hello_cb_fn`
+/// The type `SSL_client_hello_cb_fn`.
 pub(super) type HelloCame = unsafe extern "C" fn(*mut Ssl, *mut c_int, *mut c_void) -> c_int;
 
-/// `SSL_CTX_keylog_cb_func`
+/// The type `SSL_CTX_keylog_cb_func`.
 pub(super) type SecretMade = unsafe extern "C" fn(*const Ssl, *const c_char);
 
 macro_rules! functions {
@@ -126,7 +127,7 @@ functions! {
     SSL_SESSION_set_protocol_version(*mut SslSession, c_int) -> c_int;
 }
 
-/// This crate's functions that OpenSSL calls.
+/// The functions of this crate that OpenSSL calls.
 pub(super) struct Callbacks {
     pub(super) hello_came: HelloCame,
     pub(super) find_session: FindSession,
@@ -134,7 +135,7 @@ pub(super) struct Callbacks {
     pub(super) secret_made: SecretMade,
 }
 
-/// The library and its two contexts, which every connection of the process shares.
+/// The library and its two contexts. Every connection of the process shares them.
 pub(super) struct Library {
     pub(super) functions: Functions,
     pub(super) server: *mut SslContext,
@@ -148,7 +149,7 @@ unsafe impl Send for Library {}
 unsafe impl Sync for Library {}
 
 impl Library {
-    /// Loads the library at the first call.
+    /// Returns the library. Loads it at the first call.
     pub(super) fn load(callbacks: &Callbacks) -> Result<&'static Self, &'static str> {
         static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
         let library = LIBRARY.get_or_init(|| open().and_then(|f| Self::set_up(f, callbacks)));
@@ -164,8 +165,8 @@ impl Library {
         unsafe { (functions.OPENSSL_init_crypto)(options, std::ptr::null()) };
         let (server, client) = (functions.context()?, functions.context()?);
         let f = &functions;
-        // SAFETY: the contexts are valid and not shared yet, the callbacks are functions of this
-        // program, and their types are the ones that OpenSSL expects.
+        // SAFETY: the contexts are valid and not shared yet. The callbacks are functions of this
+        // program with the types that OpenSSL expects.
         unsafe {
             (f.SSL_CTX_set_num_tickets)(server, 0);
             (f.SSL_CTX_set_client_hello_cb)(server, callbacks.hello_came, std::ptr::null_mut());
@@ -173,8 +174,8 @@ impl Library {
             (f.SSL_CTX_set_psk_use_session_callback)(client, callbacks.use_session);
             (f.SSL_CTX_set_keylog_callback)(server, callbacks.secret_made);
             (f.SSL_CTX_set_keylog_callback)(client, callbacks.secret_made);
-            // The context trusts no authority, so it refuses a peer with a certificate instead of a
-            // key.
+            // The context trusts no authority. So it refuses a peer that offers a certificate
+            // instead of a key.
             (f.SSL_CTX_set_verify)(client, VERIFY_PEER, std::ptr::null());
         }
         Ok(Self { functions, server, client })
@@ -182,7 +183,7 @@ impl Library {
 }
 
 impl Functions {
-    /// A context for TLS 1.3 only, without state that outlives a connection.
+    /// Returns a context for TLS 1.3 only, without state that outlives a connection.
     fn context(&self) -> Result<*mut SslContext, String> {
         // SAFETY: the method is static.
         let context = unsafe { (self.SSL_CTX_new)((self.TLS_method)()) };
@@ -216,7 +217,7 @@ fn open() -> Result<Functions, String> {
             let functions = Functions::find(&libraries)?;
             #[cfg(all(feature = "sim", unix))]
             super::seeded::install(&libraries)?;
-            // The libraries stay loaded, because their functions are used until the program ends.
+            // The libraries stay loaded, since their functions are used until the program ends.
             std::mem::forget(libraries);
             Ok(functions)
         });
@@ -229,10 +230,9 @@ fn open() -> Result<Functions, String> {
     Err(format!("TLS needs OpenSSL 3: {} ({problem})", files::advice()))
 }
 
-/// A function of the first library that has it.
+/// Returns a function from the first library that has it.
 ///
-/// # Safety
-/// The function has this type.
+/// # Safety The function has this type.
 pub(super) unsafe fn symbol<T: Copy>(
     libraries: &[libloading::Library],
     name: &str,

@@ -1,5 +1,5 @@
-//! The handshake with OpenSSL, over two memory BIOs, and then this crate's records with the keys of
-//! the handshake.
+//! Runs the handshake with OpenSSL, over two memory BIOs. After the handshake, this crate's own
+//! records use the keys of the handshake.
 
 mod callbacks;
 mod files;
@@ -21,45 +21,42 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 const ERROR_WANT_READ: c_int = 2;
-/// The bits of an error code that hold its reason.
+/// The bits of an error code that contain its reason.
 const REASON_BITS: c_ulong = 0x7f_ffff;
 const REASON_BINDER: c_ulong = 253;
 const REASON_EXTENSION: c_ulong = 110;
-/// OpenSSL's reason when no key matches, since there is no certificate either.
+/// OpenSSL's reason if no key matches. OpenSSL then looks for a certificate, and there is none.
 const REASON_SIGNATURE: c_ulong = 118;
 const REASON_CIPHER: c_ulong = 193;
-/// Reasons from this number are alerts from the peer.
+/// A reason from this number on is an alert from the peer.
 const REASON_ALERTS: c_ulong = 1000;
 const ALERT_HANDSHAKE_FAILURE: c_ulong = 40;
 const ALERT_ILLEGAL_PARAMETER: c_ulong = 47;
 const ALERT_DECRYPT_ERROR: c_ulong = 51;
 const ALERT_UNKNOWN_PSK_IDENTITY: c_ulong = 115;
-/// Valid types of the first record of a peer (RFC 8446, section 5.1): alert, handshake.
+/// The valid types of a peer's first record (RFC 8446, section 5.1): alert, handshake.
 const FIRST_TYPES: std::ops::RangeInclusive<u8> = 21..=22;
 
-/// Record sizes that a client may request: 512 bytes, 1024, 2048 or 4096.
+/// The codes of record sizes that a client may request: 512, 1024, 2048 or 4096 bytes.
 const SHORT_RECORDS: std::ops::RangeInclusive<u8> = 1..=4;
 
-/// Checks that the system has a TLS library, and loads it on the first call.
+/// Checks that the system has a TLS library. Loads the library on the first call.
 ///
-/// # Errors
-/// If there is no library; the error names the package to install.
+/// # Errors If there is no library. The error names the package to install.
 pub fn available() -> Result<(), TlsError> {
     Library::load(&CALLBACKS).map(drop).map_err(|e| TlsError::Unavailable(e.to_owned()))
 }
 
-/// Creates the end that connects, with a key.
+/// Creates the end that connects, with its key.
 ///
-/// # Errors
-/// If there is no library.
+/// # Errors If there is no library.
 pub fn client(psk: TlsPsk) -> Result<Box<dyn Tls>, TlsError> {
     client_with(psk, limits::RECORDS_PER_KEY)
 }
 
-/// As [`client`], with `records_per_key` as the limit.
+/// Like [`client`], with `records_per_key` as the limit.
 ///
-/// # Errors
-/// As with [`client`].
+/// # Errors As for [`client`].
 #[doc(hidden)]
 pub fn client_with(psk: TlsPsk, records_per_key: u64) -> Result<Box<dyn Tls>, TlsError> {
     let mut session = Session::new(Side::Client(psk))?;
@@ -67,7 +64,7 @@ pub fn client_with(psk: TlsPsk, records_per_key: u64) -> Result<Box<dyn Tls>, Tl
     Ok(Box::new(session))
 }
 
-/// Creates the end that accepts, with all keys that peers may have.
+/// Creates the end that accepts connections, with all keys that peers may have.
 ///
 /// # Errors
 /// If there is no library.
@@ -75,10 +72,9 @@ pub fn server(keys: Arc<ServerKeys>) -> Result<Box<dyn Tls>, TlsError> {
     server_with(keys, limits::SERVER_RECORDS_PER_KEY)
 }
 
-/// As [`server`], with `records_per_key` as the limit.
+/// Like [`server`], with `records_per_key` as the limit.
 ///
-/// # Errors
-/// As with [`server`].
+/// # Errors As for [`server`].
 #[doc(hidden)]
 pub fn server_with(keys: Arc<ServerKeys>, records_per_key: u64) -> Result<Box<dyn Tls>, TlsError> {
     let mut session = Session::new(Side::Server { keys: Arc::clone(&keys), left: Vec::new() })?;
@@ -98,19 +94,20 @@ struct Handle {
     state: NonNull<State>,
 }
 
-/// One connection: its handshake, and then its records.
+/// A connection: its handshake, and then its records.
 struct Session {
     stage: Stage,
-    /// Bytes fed before the handshake was done.
+    /// The bytes that were fed before the handshake was done.
     first: Vec<u8>,
-    /// Whether OpenSSL has these bytes, too. A server passes them to OpenSSL only when the first
-    /// message is complete, so that a peer who withholds the end of this message costs little
+    /// Whether OpenSSL also has the bytes in `first`. A server passes them to OpenSSL only when the
+    /// first message is complete. So a peer that withholds the end of this message costs little
     /// memory.
     has_begun: bool,
     is_client: bool,
-    /// Records with one key after which this end asks for a key update.
+    /// The number of records with one key after which this end asks for a key update.
     per_key: Option<u64>,
-    /// A server's keys, which also record the hosts that the server must not ask for a key update.
+    /// The keys of a server. They also record the hosts that the server must not ask for a key
+    /// update.
     keys: Option<Arc<ServerKeys>>,
     has_answered: bool,
     failure: Option<TlsError>,
@@ -121,8 +118,8 @@ enum Stage {
     Open { records: Box<Records>, peer: Option<Arc<Named>> },
 }
 
-// SAFETY: OpenSSL lets an `SSL` move between threads as long as only one thread at a time uses it,
-// which `&mut` guarantees. The same holds for the state, which only the handle owns.
+// SAFETY: an `SSL` may move between threads if only one thread at a time uses it. `&mut` guarantees
+// this. The same applies to the state, which only the handle owns.
 unsafe impl Send for Handle {}
 
 impl Handle {
@@ -152,8 +149,8 @@ impl Handle {
             return Err(none());
         };
         let handle = Self { library, ssl, input, output, state };
-        // SAFETY: all pointers are valid; the `SSL` owns the BIOs from here on, and the state
-        // outlives it.
+        // SAFETY: all pointers are valid. From here on, the `SSL` owns the BIOs, and the state
+        // outlives the `SSL`.
         let has_suite = unsafe {
             (f.SSL_set_bio)(ssl.as_ptr(), input.as_ptr(), output.as_ptr());
             (f.SSL_set_ex_data)(ssl.as_ptr(), callbacks::STATE_INDEX, state.as_ptr().cast());
@@ -170,7 +167,7 @@ impl Handle {
         has_suite.then_some(handle).ok_or_else(none)
     }
 
-    /// The results of the callbacks.
+    /// Returns the state of the callbacks.
     fn state(&mut self) -> &mut State {
         // SAFETY: the state is valid until the handle is dropped, and no function of OpenSSL runs.
         unsafe { self.state.as_mut() }
@@ -215,7 +212,7 @@ impl Handle {
         taken.max(0) as usize
     }
 
-    /// Continues the handshake; returns false if it needs more bytes.
+    /// Continues the handshake. Returns false if it needs more bytes.
     fn shake(&mut self) -> Result<bool, Problem> {
         let f = &self.library.functions;
         // SAFETY: the call affects only this thread's list of errors.
@@ -233,7 +230,7 @@ impl Handle {
         }
     }
 
-    /// Creates the records after a finished handshake, and queues the handshake's last output.
+    /// Creates the records after a finished handshake, and queues the last output of the handshake.
     fn records(&mut self, is_client: bool, per_key: Option<u64>) -> Result<Records, TlsError> {
         let broken = |words: &str| TlsError::Broken(words.to_owned());
         // SAFETY: the `SSL` is valid.
@@ -255,8 +252,8 @@ impl Handle {
         Ok(records)
     }
 
-    /// The most bytes of a record, if the client requested short records and the library agreed
-    /// (RFC 6066, section 4).
+    /// Returns the most bytes of a record, if the client requested short records and the library
+    /// agreed (RFC 6066, section 4).
     fn short_record_bytes(&self) -> Option<usize> {
         let f = &self.library.functions;
         // SAFETY: the `SSL` is valid, and its session lives as long.
@@ -298,7 +295,7 @@ unsafe fn drop_parts(library: &Library, ssl: NonNull<Ssl>, state: NonNull<State>
     }
 }
 
-/// OpenSSL's error code of a failure.
+/// The error code of an OpenSSL failure.
 struct Problem {
     reason: c_ulong,
 }
@@ -327,8 +324,8 @@ impl Session {
         self.failure.clone().map_or(Ok(()), Err)
     }
 
-    /// Continues the handshake. Returns true if it is done, false if it has restarted with another
-    /// key, and `None` if it needs more bytes.
+    /// Continues the handshake. Returns true if it is done, and false if it has restarted with
+    /// another key. Returns `None` if it needs more bytes.
     fn step(&mut self) -> Result<Option<bool>, TlsError> {
         let Stage::Handshake(handle) = &mut self.stage else { return Ok(Some(true)) };
         match handle.shake() {
@@ -356,8 +353,9 @@ impl Session {
     }
 }
 
-/// Restarts the handshake with the next key that the identity may denote: an identity without a
-/// digest does not select one. `None` if no key is left, or the server has already answered.
+/// Restarts the handshake with the next key that the identity may denote, since an identity without
+/// a digest does not select a key. Returns `None` if no key is left, or if the server has already
+/// answered.
 fn next_key(
     handle: &mut Handle,
     problem: &Problem,
@@ -374,7 +372,7 @@ fn next_key(
     Ok(Some(next))
 }
 
-/// The reason why the handshake has failed.
+/// Returns the reason why the handshake has failed.
 fn handshake_error(handle: &mut Handle, problem: &Problem) -> TlsError {
     let reason = problem.reason & REASON_BITS;
     let words = handle.words(problem);
@@ -415,7 +413,7 @@ fn handshake_error(handle: &mut Handle, problem: &Problem) -> TlsError {
     }
 }
 
-/// Explains an alert from the peer if its name is not enough.
+/// Explains an alert from the peer, if the name of the alert is not clear enough.
 fn alert(number: c_ulong, name: String) -> String {
     match number {
         ALERT_UNKNOWN_PSK_IDENTITY => "it does not know the offered identity".to_owned(),
@@ -430,9 +428,9 @@ fn alert(number: c_ulong, name: String) -> String {
 }
 
 impl Drop for Session {
-    /// A host that closes or refuses the connection after a request for a key update does not
-    /// support updates. The Linux host is such a host, and would lose its connection again and
-    /// again.
+    /// Records a host that closes or refuses the connection after a request for a key update: it
+    /// does not support updates. The Linux host is such a host. Without this record, it would lose
+    /// its connection repeatedly.
     fn drop(&mut self) {
         let hung_up = matches!(self.failure, None | Some(TlsError::Refused(_)));
         if let (Some(keys), Stage::Open { records, peer: Some(named) }) = (&self.keys, &self.stage)
@@ -542,7 +540,7 @@ impl Tls for Session {
     ) -> Result<usize, TlsError> {
         let sealed = match (&mut self.stage, &self.failure) {
             (Stage::Open { records, .. }, None) => records.seal(plain, into),
-            // Before the records: an alert for the peer, or the handshake's output.
+            // Before the records exist, send an alert for the peer or the handshake's output.
             _ => return Ok(self.output(into)),
         };
         sealed.or_else(|error| self.fail(error))
@@ -593,7 +591,7 @@ mod tests {
         bytes
     }
 
-    /// Small devices request short records, and OpenSSL agrees to the requested limit.
+    /// Small devices request short records. OpenSSL agrees to the requested limit.
     #[test]
     fn records_are_as_short_as_a_client_has_asked_for() {
         for (mode, most_bytes) in [(0, limits::RECORD_BYTES), (1, 512), (2, 1024), (4, 4096)] {

@@ -1,8 +1,8 @@
-//! Makes OpenSSL use a simulation's random numbers.
+//! Makes OpenSSL use the random numbers of a simulation.
 //!
 //! Two handshakes with the same key differ only in random numbers. With seeded numbers, repeated
-//! runs send the same bytes. Nothing else in OpenSSL changes. A thread outside a simulation gets
-//! OpenSSL's own numbers, even in a program with simulations.
+//! runs therefore send the same bytes. Nothing else in OpenSSL changes. A thread outside a
+//! simulation gets OpenSSL's own numbers, even in a program with simulations.
 
 use super::library::symbol;
 use std::ffi::{c_int, c_uchar, c_void};
@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 type Bytes = unsafe extern "C" fn(*mut c_uchar, c_int) -> c_int;
 
-/// `RAND_METHOD`
+/// The C structure `RAND_METHOD`.
 #[repr(C)]
 struct RandMethod {
     seed: Option<unsafe extern "C" fn(*const c_void, c_int) -> c_int>,
@@ -21,7 +21,8 @@ struct RandMethod {
     status: Option<unsafe extern "C" fn() -> c_int>,
 }
 
-/// Fills the bytes and returns true if the calling thread is in a simulation; otherwise false.
+/// If the calling thread is in a simulation, fills the bytes and returns true. Otherwise returns
+/// false.
 type Source = fn(&mut [u8]) -> bool;
 
 static METHOD: RandMethod = RandMethod {
@@ -35,7 +36,7 @@ static METHOD: RandMethod = RandMethod {
 static SOURCE: OnceLock<Source> = OnceLock::new();
 static OWN: OnceLock<Bytes> = OnceLock::new();
 
-/// Makes OpenSSL draw its random numbers from `source` on threads where `source` returns true.
+/// Makes OpenSSL get its random numbers from `source`, on threads where `source` returns true.
 ///
 /// # Errors
 /// If there is no library.

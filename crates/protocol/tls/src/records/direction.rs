@@ -1,5 +1,5 @@
-//! The keys of one direction, which encrypt or decrypt its records (RFC 8446, sections 5.2, 5.3,
-//! 7.2 and 7.3).
+//! The keys of one direction. They encrypt or decrypt the direction's records (RFC 8446, sections
+//! 5.2, 5.3, 7.2 and 7.3).
 
 use super::cipher::{Cipher, NONCE_BYTES, Sealing};
 use super::{HEADER_BYTES, TAG_BYTES};
@@ -9,16 +9,16 @@ use zeroize::Zeroizing;
 
 /// The type and version in every record's header.
 const SHOWN: [u8; 3] = [super::APPLICATION, 3, 3];
-/// The prefix of every label.
+/// The prefix of every label of HKDF-Expand-Label.
 const PREFIX: &[u8] = b"tls13 ";
 
-/// One direction of a connection; see the module's text.
+/// One direction of a connection. See the text of the module.
 pub(super) struct Direction {
     hash: Hash,
     secret: Zeroizing<Vec<u8>>,
     key: Cipher,
     iv: [u8; NONCE_BYTES],
-    /// Records encrypted or decrypted with the current key so far.
+    /// The number of records encrypted or decrypted with the current key.
     sequence: u64,
 }
 
@@ -32,7 +32,7 @@ impl hkdf::KeyType for Length {
 }
 
 impl Direction {
-    /// A direction with a secret of the handshake; `None` if there is no suite with the hash.
+    /// Returns a direction with a secret of the handshake. `None` if no cipher suite has the hash.
     pub(super) fn new(hash: Hash, secret: Zeroizing<Vec<u8>>) -> Option<Self> {
         let mut key = Zeroizing::new(vec![0; Cipher::key_bytes(hash)?]);
         expand(hash, &secret, b"key", &mut key)?;
@@ -42,19 +42,19 @@ impl Direction {
         Some(Self { hash, secret, key, iv, sequence: 0 })
     }
 
-    /// The direction with its next keys, after a key update.
+    /// Returns the direction with its next keys, after a key update.
     pub(super) fn updated(&self) -> Option<Self> {
         let mut secret = Zeroizing::new(vec![0; self.secret.len()]);
         expand(self.hash, &self.secret, b"traffic upd", &mut secret)?;
         Self::new(self.hash, secret)
     }
 
-    /// Records encrypted or decrypted with the current key so far.
+    /// Returns the number of records encrypted or decrypted with the current key.
     pub(super) fn records(&self) -> u64 {
         self.sequence
     }
 
-    /// A nonce that this key has never used; `None`: all are used.
+    /// Returns a nonce that this key has never used. `None` if all nonces are used.
     fn nonce(&mut self) -> Option<[u8; NONCE_BYTES]> {
         let mut bytes = self.iv;
         for (byte, number) in bytes[4..].iter_mut().zip(self.sequence.to_be_bytes()) {
@@ -72,7 +72,7 @@ impl Direction {
         self.key.seal_in_place(nonce, header, body)
     }
 
-    /// Seals `content`, which is outside the record, into a record without padding.
+    /// Encrypts `content`, which is outside the record, into a record without padding.
     pub(super) fn seal_from(&mut self, kind: u8, content: &[u8], record: &mut [u8]) -> Option<()> {
         let (header, body) = record.split_at_mut(HEADER_BYTES);
         let body = &mut body[..content.len() + 1 + TAG_BYTES];
@@ -81,8 +81,8 @@ impl Direction {
         self.key.seal(&Sealing { nonce, header, content, kind }, body)
     }
 
-    /// Opens the body of a record into `plain`, which has the same length; returns the number of
-    /// opened bytes: the body without the tag.
+    /// Decrypts the body of a record into `plain`, which has the same length. Returns the number of
+    /// decrypted bytes: the body without the tag.
     pub(super) fn open(&mut self, header: &[u8], body: &[u8], plain: &mut [u8]) -> Option<usize> {
         let nonce = self.nonce()?;
         self.key.open(nonce, header, body, plain)
@@ -96,7 +96,7 @@ fn show(header: &mut [u8], body_bytes: usize) -> Option<()> {
     Some(())
 }
 
-/// HKDF-Expand-Label without a context (RFC 8446, section 7.1).
+/// Computes HKDF-Expand-Label without a context (RFC 8446, section 7.1).
 fn expand(hash: Hash, secret: &[u8], label: &[u8], into: &mut [u8]) -> Option<()> {
     let algorithm = match hash {
         Hash::Sha256 => hkdf::HKDF_SHA256,
@@ -114,7 +114,7 @@ fn expand(hash: Hash, secret: &[u8], label: &[u8], into: &mut [u8]) -> Option<()
 mod tests {
     use super::*;
 
-    /// RFC 8448, section 3: the secret of the client's direction, and its first record.
+    /// RFC 8448, section 3: the secret of the client's direction, and the client's first record.
     const SECRET: &str = "9e40646ce79a7f9dc05af8889bce6552875afa0b06df0087f792ebb7c17504a5";
     const RECORD: &str = "1703030043a23f7054b62c94d0affafe8228ba55cbefacea42f914aa66bcab3f2b9819\
                           a8a5b46b395bd54a9a20441e2b62974e1f5a6292a2977014bd1e3deae63aeebb2169\

@@ -1,5 +1,6 @@
-//! For fuzzing. The fuzz input decides which valid or invalid bytes a peer with the keys sends, how
-//! an attacker changes them, and in which pieces they arrive and are read.
+//! The harness for fuzzing. The fuzz input decides which valid or invalid bytes a peer with the
+//! keys sends. It also decides how an attacker changes these bytes, and in which pieces they arrive
+//! and are read.
 
 use super::{APPLICATION, EXTRA_BYTES, HEADER_BYTES, LINE_BYTES, Records};
 use crate::TlsError;
@@ -8,14 +9,14 @@ use crate::secrets::Secrets;
 use farblock_secure::Hash;
 use zeroize::Zeroizing;
 
-/// The most bytes of handshake messages that an end keeps: part of a message, and one more record.
+/// The most bytes of handshake messages that an end keeps: a part of a message, and one more
+/// record.
 const MESSAGES_BYTES: usize = limits::HANDSHAKE_BYTES + 4 + limits::RECORD_BYTES;
 
-/// Runs one fuzz input; see the module's text.
+/// Runs one fuzz input. See the text of the module.
 ///
-/// # Panics
-/// When an end reads data that was not sent or was changed in transit, does not read valid data, or
-/// keeps more memory than the limit.
+/// # Panics If an end reads data that was not sent or was changed in transit, does not read valid
+/// data, or keeps more memory than the limit.
 pub fn records(data: &[u8]) {
     let mut input = data.iter().copied();
     let mut way = Way::new(input.next().unwrap_or(0));
@@ -37,7 +38,7 @@ pub fn records(data: &[u8]) {
             return;
         }
     }
-    // To the end of the input, including opened data that was not read.
+    // Continue to the end of the input, including decrypted data that was not read yet.
     while way.ended.is_none() && (way.wire.len() > way.brought || !way.to.held.is_empty()) {
         way.brings(20_000, 20_000);
     }
@@ -45,17 +46,18 @@ pub fn records(data: &[u8]) {
     assert!(way.is_odd || is_all, "{} of {}: {:?}", way.read, way.said.len(), way.ended);
 }
 
-/// The path between two ends.
+/// The path from one end to the other.
 struct Way {
     from: Records,
     to: Records,
-    /// The sent data, and all bytes on the wire.
+    /// The sent data, and (`wire`) all bytes on the wire.
     said: Vec<u8>,
     wire: Vec<u8>,
-    /// The number of `wire` bytes that have arrived, and of `said` bytes that were read.
+    /// The number of `wire` bytes that have arrived, and (`read`) the number of `said` bytes that
+    /// were read.
     brought: usize,
     read: usize,
-    /// The attacker changed the bytes from here, which the receiver must not read.
+    /// The position of the attacker's change. The receiver must not read the bytes from here on.
     changed_at: Option<usize>,
     /// Whether the fuzz input may have ended the connection.
     is_odd: bool,
@@ -115,10 +117,10 @@ impl Way {
         self.is_odd = true;
     }
 
-    /// Changes or removes a byte that has not arrived yet, or cuts off the rest.
+    /// Changes or removes a byte that has not arrived yet, or cuts off the remaining bytes.
     fn is_changed(&mut self, place: usize, by: u8, how: u8) {
         let under_way = self.wire.len() - self.brought;
-        // A second change could undo the first one.
+        // Allow only one change, since a second change could undo the first.
         if under_way == 0 || by == 0 || self.changed_at.is_some() {
             return;
         }
@@ -146,21 +148,22 @@ impl Way {
         let expected = self.said.get(self.read..self.read + filled);
         assert!(expected == Some(&plain[..filled]), "something else is read");
         self.read += filled;
-        // A record is no shorter than its data, so the receiver reads no more than arrived.
+        // A record is at least as long as its data, so the receiver reads at most as many bytes as
+        // arrived.
         let most = self.changed_at.unwrap_or(self.brought);
         assert!(self.read <= most, "it is read behind a change");
         self.ended = ended;
         self.answers();
         let (input, messages) = (self.to.input.len(), self.to.messages.len());
-        // A reader without room leaves bytes in the input.
+        // If the reader has no room, bytes stay in the input.
         let is_kept = self.ended.is_some() || !self.to.held.is_empty();
         let is_bounded = is_kept || input <= limits::SEALED_BYTES;
         assert!(is_bounded, "{input} bytes of a record are kept");
         assert!(messages <= MESSAGES_BYTES, "{messages} bytes of messages are kept");
     }
 
-    /// Sends the other end's own output, which is valid, with a byte of data after it while the
-    /// connection lives.
+    /// Sends the other end's own output, which is valid. While the connection lives, a byte of data
+    /// follows the output.
     fn answers(&mut self) {
         let data: &[u8] = if self.ended.is_none() { &[7] } else { &[] };
         let mut answer = vec![0; self.to.sealed_bytes(data.len())];
@@ -170,7 +173,7 @@ impl Way {
             ((1, None), None) => assert_eq!(plain[0], 7),
             ((0, None), Some(TlsError::Closed | TlsError::Refused(_))) => {}
             ((0, Some(TlsError::Refused(_))), Some(TlsError::Broken(_))) => {}
-            // An end that requested this many answers at once receives them all.
+            // An end that requested this many answers at once receives all of them.
             ((0, Some(over)), _) if length / LINE_BYTES > limits::RECORDS_WITHOUT_DATA => {
                 self.is_odd = true;
                 self.ended = Some(over);

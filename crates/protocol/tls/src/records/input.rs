@@ -7,7 +7,7 @@ use crate::limits;
 #[derive(Default)]
 pub(super) struct Input {
     bytes: Vec<u8>,
-    /// Bytes at the front that [`Self::next`] has already returned.
+    /// The number of bytes at the front that [`Self::next`] has already returned.
     taken: usize,
 }
 
@@ -30,8 +30,9 @@ impl Input {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next record, from the stored bytes and then `more`; a record that is whole in `more` is
-    /// not copied. `None` if there is no whole record; then the rest of `more` is stored.
+    /// Returns the next record, from the stored bytes and then from `more`. If `more` contains a
+    /// whole record, the record is not copied. Returns `None` if there is no whole record, and then
+    /// stores the rest of `more`.
     pub(super) fn next<'a, 'b: 'a>(
         &'a mut self,
         more: &mut &'b [u8],
@@ -65,8 +66,8 @@ impl Input {
         }
     }
 
-    /// Whether `room` suffices for the body of the record that [`next`](Self::next) would return.
-    /// Also true for an incomplete or invalid header, which `next` handles.
+    /// Returns whether `room` suffices for the body of the record that [`next`](Self::next) would
+    /// return. Also returns true for an incomplete or invalid header, which `next` handles.
     pub(super) fn next_fits(&self, more: &[u8], room: usize) -> bool {
         let mut header = [0; HEADER_BYTES];
         let bytes = self.bytes[self.taken..].iter().chain(more);
@@ -78,7 +79,7 @@ impl Input {
         }
     }
 
-    /// Frees the memory if all collected records are used.
+    /// Frees the memory if all stored records have been returned.
     pub(super) fn tidy(&mut self) {
         if self.len() == 0 {
             *self = Self::default();
@@ -86,7 +87,7 @@ impl Input {
     }
 }
 
-/// The length of the first record in `bytes`; `None` if its header is incomplete.
+/// Returns the length of the first record in `bytes`. `None` if its header is incomplete.
 fn record_bytes(bytes: &[u8]) -> Result<Option<usize>, Fatal> {
     let [kind, _, _, high, low, ..] = *bytes else { return Ok(None) };
     let length = usize::from(u16::from_be_bytes([high, low]));

@@ -1,17 +1,17 @@
-//! TLS after the handshake (RFC 8446, sections 4.6, 5 and 6). It seals each byte from its source
-//! straight into the send buffer, and opens it from the receive buffer straight into its
-//! destination. With a [`cipher`] that can do so, this takes one pass.
+//! TLS after the handshake (RFC 8446, sections 4.6, 5 and 6). Encrypts each byte from its source
+//! directly into the send buffer. Decrypts each byte from the receive buffer directly into its
+//! destination. One of the two [`cipher`] libraries does so in one pass.
 //!
 //! ```text
 //!   network -> [part of a record] -> record -> data ---------------------------> plain
 //!                                      |-> alert: the end
-//!                                      '-> message: a ticket (passed over),
+//!                                      '-> message: a ticket (ignored),
 //!                                            or new keys --> an answer
-//!   network <------------------- [answers, and what was written] <-------------- plain
+//!   network <------------------- [answers, and sealed data] <------------------- plain
 //! ```
 //!
-//! A record's length is a multiple of the cache line, so that the next record in the socket's
-//! memory is aligned, too: some processors are several times slower when they copy to unaligned
+//! The length of a record is a multiple of the cache line, so that the next record in the socket's
+//! memory is also aligned. Some processors are several times slower when they copy to unaligned
 //! memory.
 
 mod cipher;
@@ -34,9 +34,9 @@ use input::Input;
 
 pub(crate) const HEADER_BYTES: usize = 5;
 const TAG_BYTES: usize = 16;
-/// Bytes of a record besides its content and padding.
+/// The bytes of a record besides its content and padding.
 const EXTRA_BYTES: usize = HEADER_BYTES + 1 + TAG_BYTES;
-/// A record's length is a multiple of this.
+/// The length of a record is a multiple of this, in bytes.
 const LINE_BYTES: usize = 64;
 
 const ALERT: u8 = 21;
@@ -55,32 +55,32 @@ const RECORD_OVERFLOW: u8 = 22;
 const DECODE_ERROR: u8 = 50;
 const INTERNAL_ERROR: u8 = 80;
 
-/// The records of one connection; see the module's text.
+/// The records of one connection. See the text of the module.
 pub(crate) struct Records {
     outgoing: Direction,
     incoming: Direction,
     is_client: bool,
-    /// The size of a full record.
+    /// The size of a full record, in bytes.
     record_bytes: usize,
-    /// Records with one key after which this end asks for a key update.
+    /// The number of records with one key after which this end asks for a key update.
     per_key: Option<u64>,
     /// Whether this end has asked for a key update that the other end has not answered.
     has_asked: bool,
     input: Input,
-    /// Opened data that was not read yet.
+    /// Decrypted data that was not read yet.
     held: Vec<u8>,
     /// An incomplete handshake message.
     messages: Vec<u8>,
-    /// Consecutive records without data.
+    /// The number of consecutive records without data.
     without_data: usize,
-    /// Sealed bytes that were not output yet.
+    /// Encrypted bytes that were not output yet.
     output: Vec<u8>,
 }
 
 /// The content of a decrypted record.
 enum Opened {
     Data(usize),
-    /// Data for which `plain` had no room; now in `held`.
+    /// Data for which `plain` had no room. The data are now in `held`.
     Held,
     Other,
 }
@@ -89,8 +89,8 @@ enum Opened {
 struct Fatal(u8, &'static str);
 
 impl Records {
-    /// The records after a handshake with these secrets. `None` if no cipher suite has the hash, or
-    /// a secret is missing.
+    /// Returns the records after a handshake with these secrets. `None` if no cipher suite has the
+    /// hash, or if a secret is missing.
     pub(crate) fn new(
         hash: Hash,
         secrets: Secrets,
@@ -115,13 +115,13 @@ impl Records {
         })
     }
 
-    /// Limits a record to `most_bytes`, a multiple of the cache line (RFC 6066, section 4; RFC
-    /// 8446, section 5.4).
+    /// Limits a record to `most_bytes`, which must be a multiple of the cache line (RFC 6066,
+    /// section 4; RFC 8446, section 5.4).
     pub(crate) fn shorten(&mut self, most_bytes: usize) {
         self.record_bytes = self.record_bytes.min(most_bytes);
     }
 
-    /// The content bytes of a full record.
+    /// Returns the number of content bytes of a full record.
     fn content_bytes(&self) -> usize {
         self.record_bytes - EXTRA_BYTES
     }
@@ -130,13 +130,14 @@ impl Records {
         self.input.add(bytes);
     }
 
-    /// An upper bound of the room that `open` needs for the fed bytes and `more` further bytes.
+    /// Returns an upper bound of the room that `open` needs for the fed bytes and `more` further
+    /// bytes.
     pub(crate) fn openable_bytes(&self, more: usize) -> usize {
         self.held.len() + self.input.len() + more
     }
 
-    /// Decrypts the fed bytes, then `sealed`. Returns the number of bytes in `plain`, and the error
-    /// that ended the connection after these.
+    /// Decrypts the fed bytes, and then `sealed`. Returns the number of bytes in `plain`, and the
+    /// error that ended the connection after these bytes, if any.
     pub(crate) fn open(&mut self, sealed: &[u8], plain: &mut [u8]) -> (usize, Option<TlsError>) {
         let mut filled = self.take_held(plain);
         let mut sealed = sealed;
@@ -149,14 +150,14 @@ impl Records {
                 Err(error) => return (filled, Some(error)),
             }
         }
-        // The rest is an incomplete record, or must wait because `plain` is full.
+        // The rest is an incomplete record, or it must wait because `plain` is full.
         self.input.add(sealed);
         (filled, None)
     }
 
     /// Like [`open`](Self::open), but opens only whole records that fit in `plain`. Removes the
-    /// parsed bytes from the front of `sealed`: all of them, if there was room and nothing was
-    /// opened.
+    /// parsed bytes from the front of `sealed`. If there was room and no record was opened, removes
+    /// all bytes.
     pub(crate) fn open_some(
         &mut self,
         sealed: &mut &[u8],
@@ -248,7 +249,7 @@ impl Records {
         }
     }
 
-    /// Handles an alert, with which the peer ends the connection.
+    /// Handles an alert, which ends the connection. Returns the error for the caller.
     fn ended(&mut self, alert: &[u8]) -> TlsError {
         match *alert {
             [WARNING | FATAL, CLOSE_NOTIFY] => TlsError::Closed,
@@ -286,7 +287,7 @@ impl Records {
         Ok(())
     }
 
-    /// Handles a key update of the peer, which may ask for one in return.
+    /// Handles a key update of the peer. The peer may ask for a key update in return.
     fn follow(&mut self, is_asked: bool) -> Result<(), Fatal> {
         let none = || Fatal(INTERNAL_ERROR, "cannot derive the next keys");
         self.incoming = self.incoming.updated().ok_or_else(none)?;
@@ -305,7 +306,7 @@ impl Records {
         Ok(())
     }
 
-    /// Writes a key update and switches to the new sending keys.
+    /// Writes a key update, and switches to the new sending keys.
     fn update_keys(&mut self, asks: bool, into: &mut [u8]) -> Option<usize> {
         let message = [KEY_UPDATE, 0, 0, 1, u8::from(asks)];
         into[HEADER_BYTES..][..message.len()].copy_from_slice(&message);
@@ -314,7 +315,8 @@ impl Records {
         Some(length)
     }
 
-    /// Seals a record whose content already follows the header; returns the record's length.
+    /// Encrypts a record whose content already follows the header. Returns the length of the
+    /// record.
     fn finish(&mut self, kind: u8, content_bytes: usize, into: &mut [u8]) -> Option<usize> {
         let length = (content_bytes + EXTRA_BYTES).next_multiple_of(LINE_BYTES);
         let record = &mut into[..length];
@@ -325,7 +327,7 @@ impl Records {
         Some(length)
     }
 
-    /// Fails the connection and sends the alert to the peer.
+    /// Fails the connection, and queues the alert for the peer.
     fn fail(&mut self, Fatal(alert, words): Fatal) -> TlsError {
         let mut record = [0; LINE_BYTES];
         record[HEADER_BYTES..][..2].copy_from_slice(&[FATAL, alert]);
@@ -335,16 +337,16 @@ impl Records {
         TlsError::Broken(words.to_owned())
     }
 
-    /// An upper bound of the bytes that `seal` writes for `plain_bytes` of data, pending output
-    /// included.
+    /// Returns an upper bound of the bytes that `seal` writes for `plain_bytes` of data, including
+    /// pending output.
     pub(crate) fn sealed_bytes(&self, plain_bytes: usize) -> usize {
         let records = plain_bytes.div_ceil(self.content_bytes());
         // A key update may precede each record.
         self.output.len() + plain_bytes + records * (EXTRA_BYTES + LINE_BYTES + LINE_BYTES)
     }
 
-    /// Writes pending output into `into`, and then all of `plain` in encrypted records. Returns the
-    /// number of written bytes, at most [`sealed_bytes`](Self::sealed_bytes).
+    /// Writes the pending output into `into`, and then all of `plain` in encrypted records. Returns
+    /// the number of written bytes, which is at most [`sealed_bytes`](Self::sealed_bytes).
     pub(crate) fn seal(
         &mut self,
         plain: &mut dyn Iterator<Item = &[u8]>,
@@ -380,11 +382,11 @@ impl Records {
         Ok(end)
     }
 
-    /// Writes a key update if one is due; returns its length.
+    /// Writes a key update if one is due. Returns its length.
     fn begin(&mut self, into: &mut [u8]) -> Result<usize, TlsError> {
         let Some(per_key) = self.per_key else { return Ok(0) };
         let is_due = self.outgoing.records() >= per_key;
-        // Do not ask again: the other end answers with its next data.
+        // Do not ask again: the other end answers together with its next data.
         if !is_due && (self.has_asked || self.incoming.records() < per_key) {
             return Ok(0);
         }
@@ -393,7 +395,7 @@ impl Records {
         updated.ok_or_else(|| TlsError::Broken("cannot derive the next keys".to_owned()))
     }
 
-    /// Encrypts a full record of contiguous content; returns the record's length.
+    /// Encrypts a full record of contiguous content. Returns the length of the record.
     fn whole(&mut self, content: &[u8], into: &mut [u8]) -> Result<usize, TlsError> {
         let record = &mut into[..content.len() + EXTRA_BYTES];
         let is_sealed = self.outgoing.seal_from(APPLICATION, content, record).is_some();
@@ -405,7 +407,7 @@ impl Records {
         finished.ok_or_else(not_taken)
     }
 
-    /// Whether this end has asked for a key update that the other end has not answered.
+    /// Returns whether this end has asked for a key update that the other end has not answered.
     pub(crate) fn has_asked(&self) -> bool {
         self.has_asked
     }
@@ -414,7 +416,7 @@ impl Records {
         self.output.len()
     }
 
-    /// Moves pending output into `into`, as much as fits; returns the number of bytes.
+    /// Moves as much pending output into `into` as fits. Returns the number of bytes.
     pub(crate) fn take_output(&mut self, into: &mut [u8]) -> usize {
         take_from(&mut self.output, into)
     }
@@ -429,8 +431,8 @@ fn not_taken() -> TlsError {
     TlsError::Broken("cannot encrypt a record".to_owned())
 }
 
-/// Moves bytes from the front of `kept`, as many as fit; frees the memory of `kept` when it is
-/// empty.
+/// Moves as many bytes as fit from the front of `kept` into `into`. Frees the memory of `kept` when
+/// it is empty.
 fn take_from(kept: &mut Vec<u8>, into: &mut [u8]) -> usize {
     let count = kept.len().min(into.len());
     into[..count].copy_from_slice(&kept[..count]);

@@ -6,13 +6,13 @@ fn secrets() -> Secrets {
     Secrets { client: secret(1), server: secret(2) }
 }
 
-/// A client and a server.
+/// Returns the records of a client and a server.
 fn pair() -> (Records, Records) {
     let end = |is_client| Records::new(Hash::Sha256, secrets(), None, is_client);
     (end(true).expect("there is a suite"), end(false).expect("there is a suite"))
 }
 
-/// A record of any kind and content.
+/// Returns a record of any kind and content.
 fn record(from: &mut Records, kind: u8, content: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; content.len() + 2 * LINE_BYTES];
     bytes[HEADER_BYTES..][..content.len()].copy_from_slice(content);
@@ -52,7 +52,7 @@ fn a_client_passes_over_tickets_and_a_server_takes_none() {
     let (mut client, mut server) = pair();
     let ticket = [&[NEW_SESSION_TICKET, 0, 0, 200][..], &[7; 200]].concat();
     let twice = [&ticket[..], &ticket].concat();
-    // In pieces of any size, which also split the four header bytes.
+    // Use pieces of any size, some of which also split the four header bytes.
     for piece in [1000, 204, 203, 150, 100, 51] {
         for part in twice.chunks(piece) {
             let sealed = record(&mut server, HANDSHAKE, part);
@@ -111,7 +111,7 @@ fn what_no_peer_says_ends_the_connection() {
     assert_eq!(client.output_bytes(), 0);
 }
 
-/// Headers that an attacker may have inserted.
+/// An attacker may have inserted these headers.
 #[test]
 fn lengths_that_no_record_has_are_refused_at_once() {
     for header in [[23, 3, 3, 0, 0], [23, 3, 3, 0, 16], [23, 3, 3, 0x41, 1], [22, 3, 3, 0, 64]] {
@@ -120,7 +120,7 @@ fn lengths_that_no_record_has_are_refused_at_once() {
     }
 }
 
-/// An idle connection keeps only the start of a record.
+/// An idle connection keeps only the start of an incomplete record.
 #[test]
 fn memory_is_given_back() {
     let (mut client, mut server) = pair();
@@ -137,7 +137,8 @@ fn memory_is_given_back() {
     assert_eq!(client.output.capacity() + server.held.capacity(), 0);
 }
 
-/// Whole records that fit are decrypted straight to their destination; others stay unchanged.
+/// Whole records that fit are decrypted directly into their destination. Other records stay
+/// unchanged.
 #[test]
 fn what_has_no_room_stays_where_it_is() {
     let (mut client, mut server) = pair();
@@ -156,7 +157,7 @@ fn what_has_no_room_stays_where_it_is() {
     assert!(sealed.is_empty() && plain[..9000] == [2; 9000]);
 }
 
-/// Pseudorandom numbers, equal in each run.
+/// Pseudorandom numbers, which are equal in each run.
 struct Numbers(u64);
 
 impl Numbers {
@@ -166,9 +167,9 @@ impl Numbers {
     }
 }
 
-/// Data sent in batches of any size, with key updates and short records, arrives in pieces of any
-/// size, and the receiver reads it in pieces of other sizes. A change in transit ends the
-/// connection before the receiver reads changed data.
+/// The sender sends data in batches of any size, with key updates and short records. The bytes
+/// arrive in pieces of any size, and the receiver reads them in pieces of other sizes. A change in
+/// transit ends the connection before the receiver reads changed data.
 #[test]
 fn what_is_read_is_what_was_said() {
     for seed in 0..60 {

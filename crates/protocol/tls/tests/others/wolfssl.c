@@ -1,6 +1,6 @@
 /* wolfssl PORT IDENTITY KEY SUITE: a client of TLS 1.3 on loopback with this pre-shared key, in
- * hexadecimal, and this cipher suite. Sends what it is told line by line, and
- * says what comes back. */
+ * hexadecimal, and this cipher suite. Sends the lines of its standard input to the server, and
+ * prints the server's output. */
 #include <wolfssl/options.h>
 #include <wolfssl/ssl.h>
 #include <arpa/inet.h>

@@ -1,7 +1,7 @@
 //! The TLS layer between a TCP stream and its PDUs.
 //!
 //! ```text
-//!            no TLS, and that is allowed
+//!            no TLS, and the policy allows it
 //!  Undecided ----------------------------> (no guard)
 //!      | a ClientHello
 //!      v            done, with a key

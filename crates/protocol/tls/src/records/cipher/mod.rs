@@ -1,7 +1,8 @@
 //! AES-GCM, from the library that is faster on this processor (decision 26).
 //!
-//! Both libraries seal and open from one buffer to another. `wide` does so in one pass, with the
-//! widest instructions. `narrow` copies first, and serves every other processor and system.
+//! Both libraries encrypt and decrypt from one buffer to another. `wide` does so in one pass, with
+//! the widest instructions. `narrow` copies the data first. It serves all other processors and
+//! systems.
 
 mod narrow;
 #[cfg(all(feature = "wide", target_arch = "x86_64", target_os = "linux"))]
@@ -10,7 +11,7 @@ mod wide;
 use super::TAG_BYTES;
 use farblock_secure::Hash;
 
-/// Bytes of a nonce.
+/// The length of a nonce, in bytes.
 pub(super) const NONCE_BYTES: usize = 12;
 
 /// An AES-GCM key.
@@ -20,17 +21,17 @@ pub(super) enum Cipher {
     Wide(wide::Key),
 }
 
-/// One record to encrypt, without padding.
+/// A record to encrypt, without padding.
 pub(super) struct Sealing<'a> {
     pub(super) nonce: [u8; NONCE_BYTES],
     pub(super) header: &'a [u8],
-    /// The content, outside the record.
+    /// The content, which is outside the record.
     pub(super) content: &'a [u8],
     pub(super) kind: u8,
 }
 
 impl Cipher {
-    /// The length of a key in bytes; `None` if no cipher suite has the hash.
+    /// Returns the length of a key in bytes. `None` if no cipher suite has the hash.
     pub(super) fn key_bytes(hash: Hash) -> Option<usize> {
         match hash {
             Hash::Sha256 => Some(16),
@@ -39,7 +40,7 @@ impl Cipher {
         }
     }
 
-    /// Prepares a key for the faster of the two libraries.
+    /// Prepares a key for the library that is faster on this processor.
     pub(super) fn new(key: &[u8]) -> Option<Self> {
         #[cfg(all(feature = "wide", target_arch = "x86_64", target_os = "linux"))]
         if wide::is_fast() {
@@ -72,8 +73,8 @@ impl Cipher {
         }
     }
 
-    /// Opens a record's `body` into `plain`, which has the same length; returns the number of
-    /// opened bytes: the body without the tag.
+    /// Decrypts a record's `body` into `plain`, which has the same length. Returns the number of
+    /// decrypted bytes: the body without the tag.
     pub(super) fn open(
         &self,
         nonce: [u8; NONCE_BYTES],
@@ -97,8 +98,8 @@ mod tests {
     const NONCE: [u8; NONCE_BYTES] = [9; NONCE_BYTES];
     const HEADER: [u8; 5] = [23, 3, 3, 1, 2];
 
-    /// Both libraries. Both run on any processor, with slower code if the processor lacks
-    /// instructions.
+    /// Returns a key for each library. Both libraries run on any processor. If the processor lacks
+    /// instructions, they use slower code.
     fn both(key_bytes: usize) -> [Cipher; 2] {
         let key: Vec<u8> = (0..key_bytes as u8).collect();
         [

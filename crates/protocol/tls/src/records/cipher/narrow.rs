@@ -1,11 +1,11 @@
-//! AES-GCM with `ring`. `ring` works only in place, so this module copies data first, one record at
-//! a time.
+//! AES-GCM with `ring`. `ring` works only in place, so this module copies the data first, one
+//! record at a time.
 
 use super::super::copy::copy;
 use super::{NONCE_BYTES, Sealing, TAG_BYTES};
 use ring::aead::{AES_128_GCM, AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 
-/// A key for `ring`; see the module's text.
+/// A key for `ring`. See the text of the module.
 pub(in super::super) struct Key(Box<LessSafeKey>);
 
 impl Key {

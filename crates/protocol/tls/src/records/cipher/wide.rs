@@ -1,8 +1,9 @@
-//! AES-GCM with AWS-LC, for processors with AES and carry-less multiplication on 64 bytes at a
-//! time: one and a half times as fast as `ring`, and from one buffer into another.
+//! AES-GCM with AWS-LC, for processors that execute AES and carry-less multiplication on 64 bytes
+//! at a time. There, AWS-LC is one and a half times as fast as `ring`, and works from one buffer
+//! into another.
 //!
-//! AWS-LC's Rust interface encrypts only in place; its C interface, used here, does not require
-//! that.
+//! AWS-LC's Rust interface encrypts only in place. This module uses its C interface, which does not
+//! have this restriction.
 
 use super::{NONCE_BYTES, Sealing, TAG_BYTES};
 use aws_lc_sys::{
@@ -11,14 +12,15 @@ use aws_lc_sys::{
 };
 use std::ptr::NonNull;
 
-/// A key for AWS-LC; see the module's text. Owns the context, which AWS-LC wipes on release.
+/// A key for AWS-LC. See the text of the module. It owns the context, which AWS-LC wipes on
+/// release.
 pub(in super::super) struct Key(NonNull<EVP_AEAD_CTX>);
 
 // SAFETY: the context is not bound to a thread, and the functions called with it only read it.
 unsafe impl Send for Key {}
 
-/// Whether the processor has the instructions that make AWS-LC faster. Without them, AWS-LC falls
-/// back to narrower instructions than `ring` uses.
+/// Returns whether the processor has the instructions that make AWS-LC faster. Without them, AWS-LC
+/// falls back to narrower instructions than `ring` uses.
 pub(super) fn is_fast() -> bool {
     is_x86_feature_detected!("vaes")
         && is_x86_feature_detected!("vpclmulqdq")
@@ -30,7 +32,8 @@ pub(super) fn is_fast() -> bool {
 
 impl Key {
     pub(super) fn new(key: &[u8]) -> Option<Self> {
-        // SAFETY: both return a pointer to static data. AWS-LC reads `key` up to its length.
+        // SAFETY: both functions return a pointer to static data. AWS-LC reads `key` up to its
+        // length.
         let context = unsafe {
             let algorithm = match key.len() {
                 16 => EVP_aead_aes_128_gcm(),
@@ -46,7 +49,7 @@ impl Key {
         let (sealed, behind) = body.split_at_mut_checked(what.content.len())?;
         let content = (what.content.as_ptr(), sealed.as_mut_ptr(), sealed.len());
         // SAFETY: the call reads `content` and writes `sealed`, which has the same length and is
-        // elsewhere.
+        // disjoint.
         unsafe { self.scatter(what.nonce, what.header, content, &[what.kind], behind) }
     }
 
@@ -62,11 +65,11 @@ impl Key {
         unsafe { self.scatter(nonce, header, (into, into, inner.len()), &[], tag) }
     }
 
-    /// Encrypts bytes from the first place into the second, then writes `more`, encrypted, and the
-    /// tag into `behind`.
+    /// Encrypts bytes from `from` into `into`. Then encrypts `more`, and writes it with the tag
+    /// into `behind`.
     ///
-    /// # Safety
-    /// The first place is valid for reads and the second for writes; they are equal or disjoint.
+    /// # Safety `from` is valid for reads and `into` for writes. The two ranges are equal or
+    /// disjoint.
     unsafe fn scatter(
         &self,
         nonce: [u8; NONCE_BYTES],
@@ -76,8 +79,8 @@ impl Key {
         behind: &mut [u8],
     ) -> Option<()> {
         let mut written = 0;
-        // SAFETY: the context is valid and the caller guarantees `from` and `into`. Every other
-        // pointer is a slice with its length; the call writes no more than the length of `behind`
+        // SAFETY: the context is valid, and the caller guarantees `from` and `into`. Every other
+        // pointer is a slice with its length. The call writes no more than the length of `behind`
         // there.
         let is_sealed = unsafe {
             EVP_AEAD_CTX_seal_scatter(
