@@ -1,5 +1,5 @@
-//! Tests a disk like a Windows failover cluster. Scripted nodes first run the steps of its
-//! validation test "Validate SCSI-3 Persistent Reservation", and then those of its disk driver.
+//! Tests a disk like a Windows failover cluster. Scripted nodes first run the cluster's validation
+//! test "Validate SCSI-3 Persistent Reservation". Then they act like its disk driver.
 //!
 //! Sources:
 //! * The steps of one node: [MS-CSVP] (Failover Cluster: Setup and Validation Protocol).

@@ -50,8 +50,8 @@ pub struct HostTerms {
 }
 
 impl HostTerms {
-    /// Returns whether [`Host`] has a hash function and a group to offer. If it requests a TLS key,
-    /// some of them cannot be offered.
+    /// Returns whether [`Host`] has a hash function and a group to offer. If the host requests a
+    /// TLS key, it can offer only those that can generate one.
     #[must_use]
     pub fn has_offer(&self) -> bool {
         let (hashes, groups) = self.offer();

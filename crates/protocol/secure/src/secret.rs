@@ -18,7 +18,7 @@ const FORM: Form = Form {
 /// The text that the transformation appends to the name.
 const TRANSFORMATION: &[u8] = b"NVMe-over-Fabrics";
 
-/// A secret of DH-HMAC-CHAP. It is never printed, and wiped from memory when dropped.
+/// A secret of DH-HMAC-CHAP. It is never printed, and it is wiped from memory when dropped.
 #[derive(Clone)]
 pub struct Secret {
     key: Zeroizing<Vec<u8>>,

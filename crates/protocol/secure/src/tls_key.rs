@@ -26,7 +26,7 @@ const RETAINED_LABEL: &str = "tls13 HostNQN";
 /// The label that derives a pre-shared key.
 const PSK_LABEL: &str = "tls13 nvme-tls-psk";
 
-/// A key for TLS. It is never printed, and wiped from memory when dropped.
+/// A key for TLS. It is never printed, and it is wiped from memory when dropped.
 #[derive(Clone)]
 pub struct TlsKey {
     key: Zeroizing<Vec<u8>>,

@@ -524,8 +524,7 @@ mod tests {
             keys.set(HOST, &format!("{DISK}{number}"), &[key(number), key(100 + number)]);
         }
         let names = key(1).psks(HOST, DISCOVERY_NQN).pop().unwrap();
-        // The server tries both derivations of each key, first those of the key that matched last
-        // time.
+        // Each key has two derivations. After a match, the server tries the matching one first.
         for more in [0, 1] {
             let found = keys.find(names.identity.as_bytes());
             assert_eq!(found.len(), 2 * limits::DISCOVERY_KEYS + more);

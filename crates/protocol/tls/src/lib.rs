@@ -1,4 +1,4 @@
-//! TLS 1.3 with pre-shared keys, without I/O. It works between a socket and the code that uses the
+//! TLS 1.3 with pre-shared keys, without I/O. The caller moves the bytes between this crate and a
 //! socket.
 //!
 //! **What it is.** [`client`] and [`server`] return a [`Tls`], which converts between network bytes

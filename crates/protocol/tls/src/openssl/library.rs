@@ -191,7 +191,8 @@ impl Functions {
             return Err("OpenSSL cannot create a context".to_owned());
         }
         let set = |what, value: c_long, pointer: *const u8| {
-            // SAFETY: the context is valid, and each setting gets its number or its text.
+            // SAFETY: the context is valid, and each setting gets a value of the type that OpenSSL
+            // expects.
             unsafe { (self.SSL_CTX_ctrl)(context, what, value, pointer.cast_mut().cast()) }
         };
         let none = std::ptr::null();
