@@ -355,8 +355,8 @@ fn another_hash_is_told_from_another_name() {
 /// A test changes a client's first message, so that it offers unsupported options.
 #[test]
 fn what_a_client_does_not_offer_is_named() {
-    // The first change is to the cipher suites: the client's own suite, and the suite that
-    // signals that the client does not renegotiate. The second change is to the extension with key exchange
+    // The first change is to the cipher suites: the client's own suite, and the suite that signals
+    // that the client does not renegotiate. The second change is to the extension with key exchange
     // modes: its type, its length, the number of modes, and the mode with an exchange.
     let changes: [(&[u8], &[u8], &str); 2] = [
         (
