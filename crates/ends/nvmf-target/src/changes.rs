@@ -14,8 +14,9 @@ use std::net::SocketAddr;
 impl Control {
     /// Offers a subsystem, with its namespaces, on every listener.
     ///
-    /// # Errors If a subsystem with this name exists, or the target cannot offer the subsystem or
-    /// one of its namespaces. The target stays unchanged then.
+    /// # Errors
+    /// If a subsystem with this name exists, or the target cannot offer the subsystem or one of its
+    /// namespaces. The target stays unchanged then.
     pub fn add_subsystem(&self, subsystem: &Subsystem) -> Result<(), ChangeError> {
         self.shared.add_subsystem(subsystem)
     }
@@ -23,7 +24,8 @@ impl Control {
     /// Removes a subsystem: first its namespaces, like [`Control::remove_namespace`], then the
     /// controllers of its hosts.
     ///
-    /// # Errors If there is no such subsystem.
+    /// # Errors
+    /// If there is no such subsystem.
     pub fn remove_subsystem(&self, nqn: &str) -> Result<Vec<Removal>, ChangeError> {
         self.shared.remove_subsystem(nqn)
     }
@@ -103,7 +105,8 @@ impl Control {
     /// Sets which hosts must use TLS on a listener. With [`TlsPolicy::Required`], the target closes
     /// the listener's connections that do not use TLS.
     ///
-    /// # Errors If the target does not listen there, or there is no TLS library.
+    /// # Errors
+    /// If the target does not listen there, or there is no TLS library.
     pub fn set_tls(&self, address: SocketAddr, tls: TlsPolicy) -> Result<(), ChangeError> {
         self.shared.set_tls(address, tls)
     }

@@ -62,7 +62,8 @@ impl Control {
 
     /// Adds a namespace that has the settings `sharing` from the start.
     ///
-    /// # Errors As for [`Control::add_namespace`], and if the settings are not valid.
+    /// # Errors
+    /// As for [`Control::add_namespace`], and if the settings are not valid.
     pub fn add_namespace_as(
         &self,
         nqn: &str,
@@ -76,8 +77,8 @@ impl Control {
     /// Adds a namespace like [`Self::add_namespace_as`], and keeps its reservations in `store`. The
     /// reservations that the store already contains apply from the start.
     ///
-    /// # Errors As for [`Control::add_namespace_as`], and if the target cannot use the stored
-    /// reservations.
+    /// # Errors
+    /// As for [`Control::add_namespace_as`], and if the target cannot use the stored reservations.
     pub fn add_namespace_kept(
         &self,
         nqn: &str,
@@ -92,8 +93,9 @@ impl Control {
     /// Changes how a namespace is shared, atomically. No host sees a part of the change, or gains
     /// access from a mix of old and new settings.
     ///
-    /// # Errors If there is no such subsystem or namespace, or the settings are not valid. The
-    /// namespace then stays unchanged.
+    /// # Errors
+    /// If there is no such subsystem or namespace, or the settings are not valid. The namespace
+    /// then stays unchanged.
     pub fn set_sharing(
         &self,
         nqn: &str,
@@ -144,9 +146,9 @@ impl Control {
     /// identity is the same. Their commands for the old namespace fail as after a removal. The new
     /// namespace does not inherit the configured size or write protection.
     ///
-    /// # Errors If there is no such subsystem or namespace, or the target cannot share the new
-    /// namespace. The old namespace then stays.
-    /// one stays then.
+    /// # Errors
+    /// If there is no such subsystem or namespace, or the target cannot share the new namespace.
+    /// The old namespace then stays.
     pub fn replace_namespace(
         &self,
         nqn: &str,
@@ -172,7 +174,8 @@ impl Control {
 
     /// Shares only the first `blocks` blocks of a namespace; `None`: all blocks.
     ///
-    /// # Errors If there is no such subsystem or namespace, or the namespace has fewer blocks.
+    /// # Errors
+    /// If there is no such subsystem or namespace, or the namespace has fewer blocks.
     pub fn resize_namespace(
         &self,
         nqn: &str,
@@ -221,8 +224,9 @@ impl Control {
 
     /// Rereads a namespace's size and supported commands, and notifies hosts of changes.
     ///
-    /// # Errors If there is no such subsystem or namespace, or the target cannot share the
-    /// namespace with its new properties.
+    /// # Errors
+    /// If there is no such subsystem or namespace, or the target cannot share the namespace with
+    /// its new properties.
     pub fn refresh_namespace(&self, nqn: &str, nsid: NamespaceId) -> Result<(), ChangeError> {
         self.shared.refresh_namespace(nqn, nsid)
     }

@@ -37,8 +37,9 @@ impl Removal {
     /// Waits until the target has released the namespace. Then drops this value's reference to the
     /// namespace.
     ///
-    /// # Errors Returns `self` if the removal is not over after `timeout`. A slow disk may take
-    /// unbounded time.
+    /// # Errors
+    /// Returns `self` if the removal is not over after `timeout`. A slow disk may take unbounded
+    /// time.
     pub fn wait(self, timeout: Duration) -> Result<(), Self> {
         match os::recv_timeout(&self.shares, timeout) {
             Err(RecvTimeoutError::Disconnected) => Ok(()),

@@ -62,8 +62,9 @@ struct Save {
 
 /// Loads the stored reservations into the registry.
 ///
-/// # Errors If the target cannot use the stored reservations. The target must not start without
-/// them, since it would then admit fenced hosts.
+/// # Errors
+/// If the target cannot use the stored reservations. The target must not start without them, since
+/// it would then admit fenced hosts.
 pub(crate) fn load(
     registry: &mut Registry,
     key: (SubsystemId, NamespaceId),
@@ -74,7 +75,8 @@ pub(crate) fn load(
 
 /// Reads a namespace's stored reservations.
 ///
-/// # Errors If the store cannot read them, or they are damaged.
+/// # Errors
+/// If the store cannot read them, or they are damaged.
 pub(crate) fn read(store: &dyn ReservationStore) -> io::Result<Reservations> {
     let text = store.load()?;
     Reservations::from_text(&text)

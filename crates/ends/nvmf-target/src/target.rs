@@ -39,8 +39,9 @@ pub struct Target {
 impl Target {
     /// Binds the listeners, starts the cores and serves hosts.
     ///
-    /// # Errors If the target cannot bind an address or start a thread, or the configuration is not
-    /// valid. The target does not run then.
+    /// # Errors
+    /// If the target cannot bind an address or start a thread, or the configuration is not valid.
+    /// The target does not run then.
     pub fn start(config: &TargetConfig) -> Result<Self, StartError> {
         Self::start_with(config, Vec::new())
     }
@@ -143,7 +144,8 @@ impl Target {
 
     /// Stops the target: completes accepted commands, notifies hosts and ends the threads.
     ///
-    /// # Errors If an event loop has failed.
+    /// # Errors
+    /// If an event loop has failed.
     pub fn stop(mut self) -> io::Result<()> {
         self.stop_threads()
     }

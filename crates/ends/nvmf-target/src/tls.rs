@@ -38,7 +38,8 @@ impl TlsTerms {
     ///
     /// `seed` starts the random number generator for secrets. No peer may know `seed`.
     ///
-    /// # Errors If a host must use TLS, and there is no TLS library.
+    /// # Errors
+    /// If a host must use TLS, and there is no TLS library.
     pub(crate) fn new(config: &TargetConfig, seed: u64) -> Result<Self, TlsError> {
         let mut keys = ServerKeys::new(seed);
         for (host, of_host) in &config.tls_keys {
@@ -141,7 +142,8 @@ impl TlsTerms {
     /// Checks whether a host may use its name on this listener, with this TLS key or without TLS.
     /// If in doubt, refuses the host.
     ///
-    /// # Errors The reason to count, and one sentence for the log.
+    /// # Errors
+    /// The reason to count, and one sentence for the log.
     pub(crate) fn check(
         &self,
         port: Option<PortId>,

@@ -280,7 +280,7 @@ fn what_is_lost_for_long_is_given_up() {
     }
 }
 
-/// Without a limit on the loss time, no operation fails.
+/// Without a `ctrl_loss_timeout`, no operation fails.
 #[test]
 fn patience() {
     let target = serve(mem(), &[any()]);

@@ -32,7 +32,8 @@ impl Secret {
     /// Generates a random secret of `bytes` bytes. If `hash` is given, both sides transform the
     /// secret with it.
     ///
-    /// # Errors If `bytes` is not a valid length, or does not fit `hash`.
+    /// # Errors
+    /// If `bytes` is not a valid length, or does not fit `hash`.
     pub fn generate(
         bytes: usize,
         hash: Option<Hash>,
@@ -46,7 +47,8 @@ impl Secret {
 
     /// Parses the text form.
     ///
-    /// # Errors If the text is not valid. The error never contains a part of the secret.
+    /// # Errors
+    /// If the text is not valid. The error never contains a part of the secret.
     pub fn parse(text: &str) -> Result<Self, SecretError> {
         let (key, hash) = FORM.parse(text, check_length)?;
         Ok(Self { key, hash })

@@ -84,7 +84,8 @@ pub trait Tls: Send {
     /// Continues the handshake as far as the fed bytes allow. Returns true when the handshake is
     /// done. Send the pending output even after an error.
     ///
-    /// # Errors If this end refuses the peer, or the peer refuses this end.
+    /// # Errors
+    /// If this end refuses the peer, or the peer refuses this end.
     fn handshake(&mut self) -> Result<bool, TlsError>;
 
     /// Returns the peer's key with its host and subsystem, once the handshake is done; `None` on a
@@ -112,7 +113,8 @@ pub trait Tls: Send {
     /// are full. Returns the number of bytes. After the connection has failed, writes only the
     /// pending output.
     ///
-    /// # Errors If the connection fails in this call.
+    /// # Errors
+    /// If the connection fails in this call.
     ///
     /// # Panics
     /// If `into` is shorter than [`sealed_bytes`](Self::sealed_bytes).

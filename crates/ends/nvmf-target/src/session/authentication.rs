@@ -106,8 +106,8 @@ impl<T: Transport> Session<T> {
         }
         self.queue = *queue;
         if let Some(authentication) = &mut self.authentication {
-            // This queue stays without TLS. So do not let a later authentication generate a TLS
-            // key: the queue would then stay open although the host must use TLS.
+            // This queue stays without TLS, so a later authentication must not generate a TLS key:
+            // the queue would then stay open without the secure channel.
             let machine = authentication.machine.take();
             let without = |machine: Box<Controller>| machine.offering(Concatenation::NONE);
             authentication.machine = machine.map(without).map(Box::new);
@@ -127,8 +127,7 @@ impl<T: Transport> Session<T> {
         tracing::info!(peer = %self.peer, %host, "authenticated");
     }
 
-    /// Closes the queue because the host may not use its host identifier, after a change during the
-    /// authentication.
+    /// Closes the queue: another host has claimed the host identifier during the authentication.
     fn is_not_its(&mut self, cx: &mut Context, reason: &str) {
         cx.notice(NoticeKind::Refused, self.peer.ip(), || {
             let host = self.host_to_authenticate();

@@ -19,7 +19,8 @@ pub(crate) fn contents(namespace: &dyn Namespace) -> Vec<[u8; 16]> {
 /// Passes a namespace's UUID to its parts. From then on, the parts refuse to connect to a namespace
 /// that contains this UUID. Returns the namespace's contents.
 ///
-/// # Errors If the namespace already contains itself.
+/// # Errors
+/// If the namespace already contains itself.
 pub(crate) fn nest(
     namespace: &dyn Namespace,
     uuid: [u8; 16],

@@ -233,7 +233,8 @@ fn open() -> Result<Functions, String> {
 
 /// Returns a function from the first library that has it.
 ///
-/// # Safety The function has this type.
+/// # Safety
+/// The function has this type.
 pub(super) unsafe fn symbol<T: Copy>(
     libraries: &[libloading::Library],
     name: &str,

@@ -42,21 +42,24 @@ const SHORT_RECORDS: std::ops::RangeInclusive<u8> = 1..=4;
 
 /// Checks that the system has a TLS library. Loads the library on the first call.
 ///
-/// # Errors If there is no library. The error names the package to install.
+/// # Errors
+/// If there is no library. The error names the package to install.
 pub fn available() -> Result<(), TlsError> {
     Library::load(&CALLBACKS).map(drop).map_err(|e| TlsError::Unavailable(e.to_owned()))
 }
 
 /// Creates the end that connects, with its key.
 ///
-/// # Errors If there is no library.
+/// # Errors
+/// If there is no library.
 pub fn client(psk: TlsPsk) -> Result<Box<dyn Tls>, TlsError> {
     client_with(psk, limits::RECORDS_PER_KEY)
 }
 
 /// Like [`client`], with `records_per_key` as the limit.
 ///
-/// # Errors As for [`client`].
+/// # Errors
+/// As for [`client`].
 #[doc(hidden)]
 pub fn client_with(psk: TlsPsk, records_per_key: u64) -> Result<Box<dyn Tls>, TlsError> {
     let mut session = Session::new(Side::Client(psk))?;
@@ -74,7 +77,8 @@ pub fn server(keys: Arc<ServerKeys>) -> Result<Box<dyn Tls>, TlsError> {
 
 /// Like [`server`], with `records_per_key` as the limit.
 ///
-/// # Errors As for [`server`].
+/// # Errors
+/// As for [`server`].
 #[doc(hidden)]
 pub fn server_with(keys: Arc<ServerKeys>, records_per_key: u64) -> Result<Box<dyn Tls>, TlsError> {
     let mut session = Session::new(Side::Server { keys: Arc::clone(&keys), left: Vec::new() })?;

@@ -68,8 +68,8 @@ impl Key {
     /// Encrypts bytes from `from` into `into`. Then encrypts `more`, and writes it with the tag
     /// into `behind`.
     ///
-    /// # Safety `from` is valid for reads and `into` for writes. The two ranges are equal or
-    /// disjoint.
+    /// # Safety
+    /// `from` is valid for reads and `into` for writes. The two ranges are equal or disjoint.
     unsafe fn scatter(
         &self,
         nonce: [u8; NONCE_BYTES],
