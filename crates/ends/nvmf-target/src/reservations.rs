@@ -33,6 +33,7 @@ pub trait ReservationStore: Send + Sync {
     /// Replaces the stored text. The text is durable when this function returns. After a power loss
     /// at any time, the store contains either the old or the new text. The call may block.
     ///
+    /// # Errors
     /// If the store could not make the text durable. The store then contains either the old or the
     /// new text.
     fn save(&self, text: &str) -> io::Result<()>;
