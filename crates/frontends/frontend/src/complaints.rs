@@ -1,20 +1,21 @@
-//! Limits the warnings that a server logs about its peers, since any peer could cause any number of
-//! lines.
+//! Limits the warnings that a server logs about its peers. Without a limit, a peer could cause any
+//! number of log lines.
 
 use farblock_reactor::notices::Notices;
 use farblock_reactor::os;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-/// A server's warnings about its peers. Logs a few warnings per kind and peer in a period, and then
-/// only their number ([`farblock_reactor::notices`]).
+/// A server's warnings about its peers. In each period, logs a few warnings per kind and peer, and
+/// then only the number of further warnings ([`farblock_reactor::notices`]).
 #[derive(Default)]
 pub struct Complaints(Notices<&'static str>);
 
 impl Complaints {
-    /// Logs a warning about a peer, or counts it; `kind` groups the warnings. All peers without an
-    /// IP address count as one peer.
+    /// Logs a warning about a peer, or only counts it. `kind` groups the warnings. All peers
+    /// without an IP address count as one peer.
     pub fn say(&self, kind: &'static str, peer: &str, log: impl FnOnce()) {
-        // The next logged warning, or the drop, also reports the number of suppressed warnings.
+        // The next logged warning also reports the number of suppressed warnings. So does the drop
+        // of `self`.
         self.0.say(kind, address(peer), os::now(), log);
     }
 }
@@ -25,7 +26,7 @@ impl Drop for Complaints {
     }
 }
 
-/// The address of a peer, without its port if it has one.
+/// The IP address of a peer, without a port. Peers without an IP address get 0.0.0.0.
 fn address(peer: &str) -> IpAddr {
     let with_port = peer.parse::<SocketAddr>().map(|peer| peer.ip());
     with_port.or_else(|_| peer.parse()).unwrap_or(Ipv4Addr::UNSPECIFIED.into())

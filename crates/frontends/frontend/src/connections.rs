@@ -3,11 +3,11 @@
 use farblock_reactor::{TaskId, TaskMap};
 use slab::Slab;
 
-/// The number of a connection in its thread's table. A later connection may reuse it.
+/// The number of a connection in its thread's table. A later connection may get the same number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ConnectionKey(pub u32);
 
-/// Connections, by key and by the task that receives their events.
+/// A table of connections, indexed by key and by the task that receives a connection's events.
 pub struct Connections<C> {
     entries: Slab<Box<C>>,
     by_task: TaskMap<ConnectionKey>,
@@ -20,7 +20,7 @@ impl<C> Default for Connections<C> {
 }
 
 impl<C> Connections<C> {
-    /// Adds the connection that `make` returns for its key.
+    /// Calls `make` with a new key, and adds the connection that `make` returns.
     pub fn insert(&mut self, task: TaskId, make: impl FnOnce(ConnectionKey) -> C) -> ConnectionKey {
         let entry = self.entries.vacant_entry();
         let key = ConnectionKey(entry.key() as u32);
@@ -35,27 +35,28 @@ impl<C> Connections<C> {
         self.entries.try_remove(key.0 as usize);
     }
 
-    /// The connection that a task's events belong to.
+    /// The key of the connection whose events this task receives.
     #[must_use]
     pub fn of_task(&self, task: TaskId) -> Option<ConnectionKey> {
         self.by_task.get(task).copied()
     }
 
-    /// The connection with this key; `None` if it was removed.
+    /// The connection with this key; `None` if the connection was removed.
     #[must_use]
     pub fn get(&self, key: ConnectionKey) -> Option<&C> {
         self.entries.get(key.0 as usize).map(|entry| &**entry)
     }
 
-    /// The connection with this key; `None` if it was removed.
+    /// The connection with this key, mutable; `None` if the connection was removed.
     pub fn get_mut(&mut self, key: ConnectionKey) -> Option<&mut C> {
         self.entries.get_mut(key.0 as usize).map(|entry| &mut **entry)
     }
 
-    /// A connection that still has events or operations, and therefore exists.
+    /// The connection with this key. The caller has an event or operation of the connection, so the
+    /// connection exists.
     ///
     /// # Panics
-    /// If it does not exist.
+    /// If there is no such connection.
     pub fn alive(&mut self, key: ConnectionKey) -> &mut C {
         self.get_mut(key).expect("a connection outlives its events and operations")
     }
@@ -65,7 +66,7 @@ impl<C> Connections<C> {
         self.entries.iter().map(|(index, entry)| (ConnectionKey(index as u32), &**entry))
     }
 
-    /// All connections, with their keys.
+    /// All connections, mutable, with their keys.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (ConnectionKey, &mut C)> {
         self.entries.iter_mut().map(|(index, entry)| (ConnectionKey(index as u32), &mut **entry))
     }

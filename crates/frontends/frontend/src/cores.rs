@@ -1,10 +1,10 @@
-//! A server's threads, each with a reactor and a queue into the namespace. Either all threads start
-//! or none.
+//! Starts and joins a server's threads. Each thread has a reactor and a queue into the namespace.
+//! Either all threads start or none.
 //!
 //! ```text
-//! each thread:  reactor, queue, what the server makes of them ──> ready ──gate──> runs ──> ends
-//! who starts:   waits for each ── all are ready: their wakers, then the gate opens
-//!                              └─ one is not: the gate says so, all end, nothing runs
+//! each thread:  makes reactor, queue, core ──> reports ready ──gate──> runs ──> exits
+//! starter:      waits for each thread ── all ready: passes on their wakers, opens the gate
+//!                                     └─ one failed: cancels at the gate, all exit, none runs
 //! ```
 
 use farblock_block::{BlockError, Namespace, Queue};
@@ -18,13 +18,14 @@ use std::thread::{self, JoinHandle};
 /// The configuration of a server's threads.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Prefix of the threads' names, before the thread's number; CPU accounting uses it.
+    /// The prefix of the thread names, before the thread's number. CPU accounting groups by this
+    /// prefix.
     pub prefix: &'static str,
     /// The number of threads.
     pub count: usize,
-    /// The configuration of their event loops.
+    /// The configuration of each thread's event loop.
     pub reactor: Config,
-    /// A function that each thread calls first.
+    /// A function that each thread calls before anything else.
     pub begin: fn(),
 }
 
@@ -34,25 +35,25 @@ pub struct Seat {
     pub index: usize,
     /// The number of threads.
     pub count: usize,
-    /// The queue into the namespace. Drop it before the reactor, which the queue may need for its
-    /// drop.
+    /// The queue into the namespace. Drop the queue before the reactor: the drop of the queue may
+    /// still use the reactor.
     pub queue: Box<dyn Queue>,
-    /// The task that becomes ready when operations may have completed.
+    /// The task that the queue wakes when operations may have completed.
     pub queue_task: TaskId,
-    /// Its event loop.
+    /// The thread's event loop.
     pub reactor: Reactor,
-    /// The task that other threads wake after they have sent a message.
+    /// The task that other threads wake after they have sent this thread a message.
     pub mail: TaskId,
 }
 
-/// Why the threads did not start.
+/// The reason why the threads did not start.
 #[derive(Debug)]
 pub enum StartError {
     /// Opening the namespace failed.
     Open(BlockError),
     /// The event loop did not start.
     Reactor(EngineKind, io::Error),
-    /// The system refused a thread or one of its resources.
+    /// The system refused to create a thread or one of its resources.
     System(io::Error),
 }
 
@@ -70,8 +71,7 @@ impl fmt::Display for StartError {
 
 impl std::error::Error for StartError {}
 
-/// The state of a server's thread, which the thread itself makes from its seat, and the thread's
-/// main loop.
+/// A server thread's state and main loop. The thread makes its core from its [`Seat`].
 pub trait Core: Sized {
     /// Runs until the server stops it.
     ///
@@ -87,12 +87,12 @@ pub struct Cores {
 }
 
 impl Cores {
-    /// Starts all threads. Each makes its core with `make`; when all have, `ready` receives the
-    /// wakers of all threads, and then the cores run. A thread that fails calls `failed` with its
-    /// number, so that the other threads do not wait for it.
+    /// Starts all threads. Each thread makes its core with `make`. When all cores exist, this
+    /// function calls `ready` with the wakers of all threads, and then the cores run. A thread that
+    /// fails calls `failed` with its number, so that the other threads do not wait for it.
     ///
     /// # Errors
-    /// After an error no thread runs.
+    /// If the namespace, an event loop or a thread cannot be opened. Then no thread runs.
     pub fn start<C: Core>(
         plan: &Plan,
         namespace: &Arc<dyn Namespace>,
@@ -141,19 +141,19 @@ impl Cores {
         Ok(cores)
     }
 
-    /// The event loop in use.
+    /// The kind of event loop that the threads use.
     #[must_use]
     pub fn engine(&self) -> EngineKind {
         self.engine
     }
 
-    /// True if all threads were joined.
+    /// True if no thread is left to join.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.threads.is_empty()
     }
 
-    /// True if there are threads, and none has ended.
+    /// True if there are threads and all of them are running.
     #[must_use]
     pub fn are_all_running(&self) -> bool {
         !self.threads.is_empty() && self.threads.iter().all(|thread| !thread.is_finished())
@@ -162,7 +162,7 @@ impl Cores {
     /// Waits for all threads.
     ///
     /// # Errors
-    /// The first error of an event loop.
+    /// The first error that an event loop returned.
     ///
     /// # Panics
     /// If a thread panicked.
@@ -179,7 +179,7 @@ struct Start {
     index: usize,
     plan: Plan,
     namespace: Arc<dyn Namespace>,
-    /// Every thread waits until this is set. `true`: run; `false`: exit.
+    /// The thread waits until this is set. `true`: run the core; `false`: exit.
     gate: Arc<OnceLock<bool>>,
     sender: Sender<Result<(Waker, EngineKind), StartError>>,
 }
@@ -226,8 +226,8 @@ impl Start {
     }
 }
 
-/// Calls the function with the thread's number when it is dropped, even by a panic, unless it was
-/// disarmed.
+/// Calls the function with the thread's number when this guard is dropped, even by a panic. A
+/// disarmed guard does nothing.
 struct TellsOfFailure<F: Fn(usize)>(Option<Arc<F>>, usize);
 
 impl<F: Fn(usize)> Drop for TellsOfFailure<F> {

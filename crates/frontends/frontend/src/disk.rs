@@ -3,7 +3,7 @@
 use farblock_block::{Geometry, Namespace};
 use std::sync::Arc;
 
-/// A namespace, and whether the server refuses writes.
+/// A namespace, and the flag by which a server refuses writes.
 #[derive(Clone)]
 pub struct Disk {
     namespace: Arc<dyn Namespace>,
@@ -11,20 +11,20 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Wraps a namespace; with `read_only` the server refuses writes even if the namespace is
+    /// Wraps a namespace. With `read_only`, the server refuses writes even if the namespace is
     /// writable.
     #[must_use]
     pub fn new(namespace: Arc<dyn Namespace>, read_only: bool) -> Disk {
         Disk { namespace, read_only }
     }
 
-    /// The namespace itself.
+    /// The wrapped namespace.
     #[must_use]
     pub fn namespace(&self) -> &Arc<dyn Namespace> {
         &self.namespace
     }
 
-    /// The current geometry, read-only if the server refuses writes.
+    /// The namespace's current geometry. Also read-only if the server refuses writes.
     #[must_use]
     pub fn geometry(&self) -> Geometry {
         let mut geometry = self.namespace.geometry();

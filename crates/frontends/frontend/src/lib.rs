@@ -1,14 +1,14 @@
-//! Code that all disk servers share, whatever their protocol.
+//! The code that all disk servers share, whatever their protocol.
 //!
 //! **Overview.** [`Cores`] starts a server's threads, each with a reactor and a queue into the
-//! namespace, all or none. [`Mailboxes`] carry messages to these threads. [`Connections`] is the
-//! table of a thread's connections, and [`Turns`] lists those that have work at the end of a tick.
-//! [`Complaints`] limits a server's warnings about its peers. [`Line`] detects that a client has
-//! hung up. [`Disk`] is the served namespace, and [`GeometryWatch`] reports its changes to the
-//! server. [`pieces`] turns a request for any range of bytes into operations on whole blocks.
-//! [`writes`] delays other writes during a read-modify-write.
+//! namespace: all threads or none. [`Mailboxes`] carry messages to these threads. [`Connections`]
+//! is a thread's table of connections. [`Turns`] lists the connections that have work at the end of
+//! a tick. [`Complaints`] limits a server's warnings about its peers. [`Line`] detects that a
+//! client has disconnected. [`Disk`] is the served namespace, and [`GeometryWatch`] reports its
+//! changes to the server. [`pieces`] turns a request for any range of bytes into operations on
+//! whole blocks. [`writes`] delays other writes during a read-modify-write.
 //!
-//! **Not implemented.** Protocols and the states of a connection: each frontend has its own.
+//! **Not implemented.** Protocols and connection states: each frontend has its own.
 
 mod complaints;
 mod connections;
@@ -22,7 +22,7 @@ pub mod modules;
 pub mod pieces;
 #[cfg(target_os = "linux")]
 mod resident;
-/// Synchronisation for [`mailboxes`].
+/// The synchronization types that [`mailboxes`] uses.
 mod sync {
     pub(crate) use farblock_reactor::Waker;
     pub(crate) use std::sync::{Mutex, MutexGuard};

@@ -2,26 +2,25 @@
 
 use std::net::TcpStream;
 
-/// A second descriptor of a connection's socket. It shows that the client has disconnected, even
-/// while the client's last data or the end of the stream is unread. The connection closes only
-/// after this is dropped, too.
+/// A second descriptor of a connection's socket. The descriptor shows that the client has
+/// disconnected, even while the client's last data or the end of the stream is unread. The socket
+/// closes only after this descriptor is dropped, too.
 #[derive(Debug)]
 pub struct Line(Option<TcpStream>);
 
 impl Line {
-    /// Duplicates the descriptor. If that fails, the client counts as connected until its last
-    /// bytes are read.
+    /// Duplicates the descriptor. If that fails, the client counts as connected until the server
+    /// has read its last bytes.
     #[must_use]
     pub fn of(stream: &TcpStream) -> Line {
         let copy = stream.try_clone().ok();
-        // On this system the check is a read, which must not block.
+        // On this system `Line::is_cut` reads from the socket, and the read must not block.
         #[cfg(not(target_os = "linux"))]
         let copy = copy.filter(|copy| copy.set_nonblocking(true).is_ok());
         Line(copy)
     }
 
-    /// True if the client has disconnected, as far as the system knows. A silent client counts as
-    /// connected.
+    /// True if the system has seen the client disconnect. A silent client counts as connected.
     #[cfg(target_os = "linux")]
     #[must_use]
     pub fn is_cut(&self) -> bool {
@@ -32,8 +31,8 @@ impl Line {
         poll(&mut looked, Some(&now)).is_ok_and(|ready| ready > 0)
     }
 
-    /// True if the client has disconnected, as far as the system knows, and all its data was read.
-    /// A silent client counts as connected.
+    /// True if the system has seen the client disconnect, and the server has read all its data. A
+    /// silent client counts as connected.
     #[cfg(not(target_os = "linux"))]
     #[must_use]
     pub fn is_cut(&self) -> bool {

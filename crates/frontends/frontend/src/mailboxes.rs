@@ -1,17 +1,19 @@
-//! Mailboxes: each thread of a server has one for messages.
+//! Mailboxes for a server's threads. Each thread has a mailbox, to which the other threads post
+//! messages.
 
-// The types of the standard library and the reactor; `tests/mailboxes.rs` replaces them to try
-// every order of threads.
+// These types come from the standard library and the reactor. `tests/mailboxes.rs` replaces them
+// with loom's types to try every order of threads.
 use crate::sync::{Mutex, MutexGuard, Waker};
 use std::sync::{OnceLock, PoisonError};
 
-/// The mailboxes of a server's threads. There are none before [`Mailboxes::open`].
+/// The mailboxes of a server's threads. The set is empty before [`Mailboxes::open`].
 pub struct Mailboxes<M> {
     all: OnceLock<Vec<Mailbox<M>>>,
 }
 
 struct Mailbox<M> {
-    /// `None` after the mailbox's thread has ended: no thread would read messages.
+    /// The unread messages. `None` after the mailbox's thread has ended, because no thread would
+    /// read more.
     messages: Mutex<Option<Vec<M>>>,
     waker: Waker,
 }
@@ -29,17 +31,17 @@ impl<M> Default for Mailboxes<M> {
 }
 
 impl<M> Mailboxes<M> {
-    /// Makes a mailbox for each thread, with the waker of the thread that reads it.
+    /// Makes a mailbox for each thread. Each waker wakes the thread that reads the mailbox.
     ///
     /// # Panics
-    /// If they are open already.
+    /// If the mailboxes are already open.
     pub fn open(&self, wakers: Vec<Waker>) {
         let empty = || Mutex::new(Some(Vec::new()));
         let all = wakers.into_iter().map(|waker| Mailbox { messages: empty(), waker });
         assert!(self.all.set(all.collect()).is_ok(), "the mailboxes are opened once");
     }
 
-    /// The number of mailboxes: none until the threads run.
+    /// The number of mailboxes; 0 until the threads run.
     #[must_use]
     pub fn count(&self) -> usize {
         self.all.get().map_or(0, Vec::len)
@@ -49,7 +51,7 @@ impl<M> Mailboxes<M> {
         &self.all.get().expect("opened before any thread runs")[core]
     }
 
-    /// Sends a message to a thread. A message to a thread that has ended is dropped.
+    /// Sends a message to a thread. Drops the message if the thread has ended.
     ///
     /// # Panics
     /// If the thread does not exist.
@@ -61,7 +63,7 @@ impl<M> Mailboxes<M> {
         mailbox.waker.wake();
     }
 
-    /// Sends a message to all threads; there are none if the server did not start.
+    /// Sends a message to all threads. Does nothing if the server did not start.
     pub fn post_all(&self, message: impl Fn() -> M) {
         (0..self.count()).for_each(|core| self.post(core, message()));
     }
@@ -75,8 +77,8 @@ impl<M> Mailboxes<M> {
         self.of(core).lock().as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Closes the mailbox of a thread that has ended. Unread and later messages are dropped, which
-    /// shows their senders that no answer will come.
+    /// Closes the mailbox of a thread that has ended. Drops unread and later messages; the drop
+    /// shows the sender that no answer will come.
     pub fn close(&self, core: usize) {
         if self.all.get().is_some() {
             // Drop them after the lock is released: dropping a message may post another.

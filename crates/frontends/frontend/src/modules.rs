@@ -1,10 +1,10 @@
-//! Loads kernel modules that are not loaded on demand.
+//! Loads kernel modules that the kernel does not load on demand.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Loads a module if its device is missing. The caller's open of the device shows whether that
-/// succeeded.
+/// Loads a module if its device file is missing. The caller learns the result when it opens the
+/// device.
 pub fn load_for(device: &Path, module: &str) {
     if device.exists() || !rustix::process::geteuid().is_root() {
         return;

@@ -1,8 +1,8 @@
 //! Turns a request for any range of bytes into operations on whole blocks.
 //!
-//! [`cut`] makes pieces from a range. Each piece is one operation ([`Piece::begin`]), or, for a
-//! write of less than a block, a read and then a write ([`Piece::end`]). No other write may run
-//! between the two: [`writes`](crate::writes) ensures this.
+//! [`cut`] divides a range into pieces. Each piece is one operation ([`Piece::begin`]). A write of
+//! less than a block is a read and then a write ([`Piece::end`]); no other write may run between
+//! them, which [`writes`](crate::writes) ensures.
 
 use crate::limits;
 use farblock_block::{Command, Completion, Geometry, Op};
@@ -14,9 +14,9 @@ pub struct Piece {
     pub lba: u64,
     /// The number of blocks.
     pub blocks: u32,
-    /// Offset of the request's bytes in the first block. Above 0 only for a piece of one block.
+    /// The offset of the request's bytes in the first block. Above 0 only for a piece of one block.
     pub start: u32,
-    /// Length of the request's bytes.
+    /// The length of the request's bytes.
     pub length: u32,
     /// The data, in whole blocks. `None` while the namespace reads or writes it.
     pub buffer: Option<Buffer>,
@@ -40,7 +40,7 @@ impl Piece {
         self.length < block_size
     }
 
-    /// The first operation. A partly written block is read first.
+    /// Returns the piece's first operation. A partial write first reads its block.
     pub fn begin(
         &mut self,
         command: Command,
@@ -58,8 +58,8 @@ impl Piece {
         Op { fua: fua && command.writes(), ..op }
     }
 
-    /// Handles a completed operation, and takes its buffer. Returns the next operation. `None`: the
-    /// piece is done, successfully or not, and has its data.
+    /// Handles a completed operation, takes its buffer, and returns the next operation. Returns
+    /// `None` when the piece is done, successfully or not; the piece then holds its data.
     pub fn end(&mut self, done: &mut Completion, fua: bool, pool: &BufferPool) -> Option<Op> {
         let buffer = done.buffer.take();
         match std::mem::replace(&mut self.step, Step::Whole) {
@@ -82,14 +82,15 @@ impl Piece {
     }
 }
 
-/// The most blocks of one operation.
+/// The most blocks of one operation, by [`limits::PIECE_BYTES`] and the namespace's limit.
 pub fn piece_blocks(geometry: &Geometry) -> u32 {
     let blocks = limits::PIECE_BYTES / geometry.block_size;
     if geometry.max_blocks == 0 { blocks } else { blocks.min(geometry.max_blocks) }
 }
 
-/// Cuts a range of bytes into pieces: whole blocks, as many as one operation may have, and the
-/// partial blocks before and after. Appends them in order.
+/// Cuts a range of bytes into pieces, and appends them to `pieces` in order. Whole blocks form
+/// pieces as large as one operation allows; partial blocks at the start and end are pieces of their
+/// own.
 pub fn cut(
     command: Command,
     offset: u64,
@@ -101,7 +102,7 @@ pub fn cut(
     let most = if command.moves_data() { piece_blocks(geometry) } else { u32::MAX };
     let (mut offset, mut left) = (offset, length);
     while left > 0 {
-        // A block size is a power of two that fits into 32 bits.
+        // The block size is a power of two that fits into 32 bits.
         let start = (offset & u64::from(block_size - 1)) as u32;
         let blocks = if start > 0 || left < block_size { 1 } else { (left / block_size).min(most) };
         let length = if blocks == 1 { (block_size - start).min(left) } else { blocks * block_size };

@@ -1,20 +1,20 @@
 //! Lists the connections that have work at the end of a tick (one round of the event loop). Each
-//! gets one turn, however often it requests one, and sends all its output at once.
+//! listed connection gets one turn, however often it was listed, and sends all its output at once.
 
 use crate::connections::{ConnectionKey, Connections};
 use farblock_reactor::{Reactor, TaskId};
 
-/// The connections of a thread that are listed for a turn.
+/// A thread's list of connections that need a turn.
 #[derive(Debug, Default)]
 pub struct Turns {
     listed: Vec<ConnectionKey>,
     is_listed: Vec<bool>,
-    /// Swapped with `listed` in each round, so that neither vector is allocated again.
+    /// An empty vector, which each round swaps with `listed`. So neither vector is allocated again.
     spare: Vec<ConnectionKey>,
 }
 
 impl Turns {
-    /// Lists a connection for a turn, unless it is listed.
+    /// Lists a connection for a turn. Does nothing if the connection is already listed.
     pub fn list(&mut self, key: ConnectionKey) {
         let index = key.0 as usize;
         if index >= self.is_listed.len() {
@@ -31,7 +31,7 @@ impl Turns {
         self.listed.is_empty()
     }
 
-    /// Takes the listed connections. Return the vector with [`Turns::end_round`].
+    /// Takes the listed connections. The caller returns the vector with [`Turns::end_round`].
     pub fn begin_round(&mut self) -> Vec<ConnectionKey> {
         std::mem::replace(&mut self.listed, std::mem::take(&mut self.spare))
     }
@@ -51,7 +51,7 @@ impl Turns {
     }
 }
 
-/// The thread's state that its connections use during their turns.
+/// The state of a thread that its connections use during their turns.
 pub trait TickContext {
     /// The thread's list of turns.
     fn turns(&mut self) -> &mut Turns;
@@ -62,13 +62,13 @@ pub trait TickContext {
 
 /// A connection that has turns.
 pub trait TickConnection {
-    /// The thread's state for it.
+    /// The state of the thread that owns the connection.
     type Context: TickContext;
 
     /// Does the connection's work at the end of a tick.
     fn finish_tick(&mut self, cx: &mut Self::Context);
 
-    /// True if the connection is closed and has no operations left.
+    /// True if the connection is closed and has no operations in flight.
     fn is_gone(&self) -> bool;
 
     /// The task that receives the connection's events.
@@ -76,13 +76,13 @@ pub trait TickConnection {
 }
 
 impl<C: TickConnection> Connections<C> {
-    /// Gives a connection its turn, and removes the connection if [`TickConnection::is_gone`]. True
-    /// if it was removed.
+    /// Gives a connection its turn. Removes the connection if [`TickConnection::is_gone`]; then
+    /// returns true.
     pub fn finish_tick(&mut self, key: ConnectionKey, cx: &mut C::Context) -> bool {
         cx.turns().take(key);
         let Some(connection) = self.get_mut(key) else { return false };
         connection.finish_tick(cx);
-        // If it is listed again, keep it: the next turn must find it.
+        // Keep a connection that is listed again: its next turn must find it.
         if !connection.is_gone() || cx.turns().has(key) {
             return false;
         }
@@ -104,7 +104,7 @@ mod tests {
         keys.iter().for_each(|&key| turns.list(key));
         let round = turns.begin_round();
         assert_eq!(round, [ConnectionKey(3), ConnectionKey(0)]);
-        // Connection 3 has its turn; connection 0 requests one, although it is listed already.
+        // Connection 3 has its turn. Connection 0 is listed again, although it is already listed.
         turns.take(ConnectionKey(3));
         turns.list(ConnectionKey(0));
         turns.list(ConnectionKey(3));

@@ -11,27 +11,27 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// A user of a disk. Its text is a part of a sentence: `fio (process 123) has /dev/loop0 open`.
+/// A user of a disk. Displays as part of a sentence: `fio (process 123) has /dev/loop0 open`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct User {
-    /// The process; `None` for the kernel: a mount, swap, another device.
+    /// The process ID. `None` if the kernel is the user, through a mount, swap or another device.
     pub pid: Option<u32>,
-    /// The process's command; empty for the kernel.
+    /// The name of the process's command. Empty if the kernel is the user.
     pub command: String,
-    /// How the user uses the disk, as the end of a sentence.
+    /// How the user uses the disk: the end of a sentence.
     pub what: String,
-    /// The loop device, if the user is one.
+    /// The loop device, if the user is a loop device.
     pub device: Option<PathBuf>,
 }
 
 impl User {
-    /// The kernel itself, and how it uses the disk.
+    /// A use of the disk by the kernel; `what` describes it.
     #[must_use]
     pub fn kernel(what: String) -> User {
         User { pid: None, command: String::new(), what, device: None }
     }
 
-    /// A loop device on this file or device.
+    /// A use by the loop device `above` on the file or device `below`.
     #[must_use]
     pub fn loop_device(above: &LoopDevice, below: &Path) -> User {
         let what = format!("{} is a loop device on {}", above.device.display(), below.display());
@@ -68,8 +68,9 @@ impl fmt::Display for Listed<'_> {
     }
 }
 
-/// Processes that have one of these paths, or a file below it, open, mapped, or as their directory.
-/// This only reads links in `/proc`, so it never waits for a server that does not respond.
+/// Finds processes that use a file at or below one of these paths: as an open or mapped file, as
+/// their program, or as their root or working directory. This function only reads links in `/proc`,
+/// so it never waits for a server that does not respond.
 pub fn processes(paths: &[PathBuf]) -> Vec<User> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -86,7 +87,7 @@ pub fn processes(paths: &[PathBuf]) -> Vec<User> {
     found
 }
 
-/// How a process uses one of the paths, if it does.
+/// Describes how a process uses one of the paths. `None` if it uses none of them.
 fn use_of(process: &Path, paths: &[PathBuf]) -> Option<String> {
     let below = |file: &Path| paths.iter().any(|path| file.starts_with(path));
     for entry in fs::read_dir(process.join("fd")).into_iter().flatten().flatten() {
@@ -104,7 +105,7 @@ fn use_of(process: &Path, paths: &[PathBuf]) -> Option<String> {
         }
     }
     let maps = fs::read(process.join("maps")).unwrap_or_default();
-    // The sixth field of a line, the only one with a slash.
+    // The path is the sixth field of a line, and the only field with a slash.
     let mapped = maps.split(|&byte| byte == b'\n').find_map(|line| {
         let path = &line[line.iter().position(|&byte| byte == b'/')?..];
         Some(Path::new(OsStr::from_bytes(path))).filter(|path| below(path))
@@ -115,7 +116,7 @@ fn use_of(process: &Path, paths: &[PathBuf]) -> Option<String> {
 /// A line of `/proc/self/mountinfo`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Mount {
-    /// `major:minor`
+    /// The device number of the file system: `major:minor`.
     pub device: String,
     /// The mountpoint.
     pub mountpoint: PathBuf,
@@ -125,14 +126,14 @@ pub struct Mount {
     pub source: PathBuf,
 }
 
-/// All mounts, in order.
+/// All mounts of this mount namespace, in the kernel's order.
 pub fn mounts() -> Vec<Mount> {
     let text = fs::read("/proc/self/mountinfo").unwrap_or_default();
     text.split(|&byte| byte == b'\n').filter_map(parse_mount).collect()
 }
 
-/// Processes that have this file system (`major:minor`) mounted in another mount namespace than
-/// this process, one process for each namespace.
+/// Finds other mount namespaces in which this file system (`major:minor`) is mounted. Returns one
+/// process for each of these namespaces.
 pub fn elsewhere(device: &str) -> Vec<User> {
     let user = |(pid, mount): (u32, Mount)| {
         let at = mount.mountpoint.display();
@@ -142,8 +143,8 @@ pub fn elsewhere(device: &str) -> Vec<User> {
     mounts_elsewhere(device).into_iter().map(user).collect()
 }
 
-/// The mounts of this file system (`major:minor`) in other mount namespaces than this process's:
-/// for each namespace a process in it, and its first mount.
+/// Finds other mount namespaces in which this file system (`major:minor`) is mounted. Returns the
+/// ID of one process and the first mount for each of these namespaces.
 #[must_use]
 pub fn mounts_elsewhere(device: &str) -> Vec<(u32, Mount)> {
     let own = fs::read_link("/proc/self/ns/mnt").unwrap_or_default();
@@ -176,7 +177,7 @@ fn parse_mount(line: &[u8]) -> Option<Mount> {
     Some(Mount { device, mountpoint, kind: text(rest.next()?), source: unescape(rest.next()?) })
 }
 
-/// Decodes spaces and the like, which the kernel's tables write in octal: `\040`.
+/// Decodes the octal escapes, such as `\040` for a space, in the kernel's tables.
 fn unescape(word: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(word.len());
     let mut rest = word;
@@ -196,8 +197,8 @@ fn unescape(word: &[u8]) -> PathBuf {
     PathBuf::from(std::ffi::OsString::from_vec(bytes))
 }
 
-/// Users of a block device and its partitions: mounts in any mount namespace, swap, devices on top
-/// of it, loop devices among them, and processes that have it open.
+/// Finds the users of a block device and its partitions: mounts in any mount namespace, swap,
+/// devices on top of the block device (also loop devices), and processes that have it open.
 #[must_use]
 pub fn of_block_device(path: &Path) -> Vec<User> {
     let Some(name) = path.file_name() else { return Vec::new() };
@@ -211,7 +212,7 @@ pub fn of_block_device(path: &Path) -> Vec<User> {
             loops::number(&number).is_some_and(|number| it.is_on_device(number, &device))
         };
         users.extend(loops.iter().filter(above).map(|it| User::loop_device(it, &device)));
-        // Most namespaces also have the mounts of this one.
+        // Most other namespaces also have this namespace's mounts.
         if !number.is_empty() && !mounts.iter().any(|mount| mount.device == number) {
             users.extend(elsewhere(&number));
         }
@@ -220,8 +221,8 @@ pub fn of_block_device(path: &Path) -> Vec<User> {
     users
 }
 
-/// The swap areas on a block device, its partitions, devices on top of these, and file systems on
-/// any of them, by their names in the kernel's table.
+/// Finds the swap areas on a block device, on its partitions, on devices on top of these, and in
+/// file systems on any of them. Returns the names in the kernel's table.
 #[must_use]
 pub fn swaps_on(path: &Path) -> Vec<PathBuf> {
     let Some(name) = path.file_name() else { return Vec::new() };
@@ -246,7 +247,7 @@ fn swaps_among(folders: &[PathBuf], swaps: &[u8]) -> Vec<PathBuf> {
     swap_names(swaps).filter(lies_there).collect()
 }
 
-/// The folders of a device, its partitions, and all devices on top of these.
+/// The sysfs folders of a device, its partitions, and all devices on top of these.
 fn stack(folder: &Path) -> Vec<PathBuf> {
     let mut found = with_partitions(folder);
     let mut at = 0;
@@ -263,11 +264,11 @@ fn stack(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The most devices in a stack; further ones are ignored.
+/// The most devices that [`stack`] returns. It ignores further devices.
 const MAX_STACK: usize = 1024;
 
-/// Users of a regular file: swap, loop devices, and processes that have it open. The path must be
-/// absolute and without links.
+/// Finds the users of a regular file: swap, loop devices, and processes that have the file open.
+/// The path must be absolute and contain no symbolic links.
 #[must_use]
 pub fn of_file(path: &Path) -> Vec<User> {
     let mut users = Vec::new();
@@ -279,10 +280,10 @@ pub fn of_file(path: &Path) -> Vec<User> {
     users
 }
 
-/// The folders of all block devices, including partitions.
+/// The folder in sysfs with an entry for each block device and partition.
 const BLOCK_DEVICES: &str = "/sys/class/block";
 
-/// The folders of a device and its partitions.
+/// The sysfs folders of a device and its partitions.
 fn with_partitions(folder: &Path) -> Vec<PathBuf> {
     let below = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     let parts = below.filter(|part| part.join("partition").exists());
@@ -293,18 +294,18 @@ fn device_of(folder: &Path) -> Option<PathBuf> {
     Some(Path::new("/dev").join(folder.file_name()?))
 }
 
-/// `major:minor`
+/// The device number, `major:minor`, of the device with this sysfs folder.
 fn number_of(folder: &Path) -> String {
     fs::read_to_string(folder.join("dev")).unwrap_or_default().trim_end().to_owned()
 }
 
-/// How the kernel uses devices with these folders.
+/// Lists the kernel's uses of the devices with these sysfs folders.
 fn system_users(folders: &[PathBuf], mounts: &[Mount], swaps: &[u8]) -> Vec<User> {
     let mut users = Vec::new();
     for (folder, device) in folders.iter().filter_map(|it| Some((it, device_of(it)?))) {
         let number = number_of(folder);
         for mount in mounts {
-            // Some file systems (btrfs) show their own number.
+            // Some file systems (btrfs) report a device number of their own.
             if mount.device == number || mount.source == device {
                 let at = mount.mountpoint.display();
                 users.push(User::kernel(format!("{} is mounted at {at}", device.display())));
@@ -333,7 +334,7 @@ fn swap_names(swaps: &[u8]) -> impl Iterator<Item = PathBuf> {
     names.filter(|name| !name.is_empty()).map(unescape)
 }
 
-/// The loop devices on a file.
+/// The loop devices on this file, as users.
 fn on_file(loops: &[LoopDevice], path: &Path) -> Vec<User> {
     let found = fs::metadata(path).ok();
     let file = found.map(|found| Backing::File { device: found.dev(), inode: found.ino() });
@@ -364,7 +365,7 @@ mod tests {
         assert_eq!(unescape(b"a\\b\\04"), Path::new("a\\b\\04"));
     }
 
-    /// A copy of the kernel's files for a disk with a partition, and for a loop device.
+    /// A copy of the kernel's files for a disk with a partition and a loop device.
     fn system() -> tempfile::TempDir {
         let system = tempfile::tempdir().expect("a folder");
         for (path, text) in [

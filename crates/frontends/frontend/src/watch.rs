@@ -1,16 +1,16 @@
-//! Reports changes of a disk to its server.
+//! Notifies a server when its disk's geometry changes.
 
 use crate::Disk;
 use farblock_block::{Change, Geometry, Watch};
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 
-/// Watches a disk's geometry (its size, whether it can be written) for a server, until this is
-/// dropped.
+/// Watches a disk's geometry (its size and whether it is writable) for a server. Dropping this
+/// value stops the watch.
 ///
-/// Calls the server on the watch's own thread, so the server's callback may wait for a kernel or a
-/// client. For a namespace that never changes there is no thread. A namespace that becomes
-/// unavailable is not reported: operations show that.
+/// The watch calls the server on its own thread, so the server's callback may wait for a
+/// kernel or a client. A namespace that never changes gets no thread. The watch does not report a
+/// namespace that becomes unavailable: failing operations show that.
 #[derive(Debug)]
 pub struct GeometryWatch {
     watch: Option<Watch>,
@@ -18,8 +18,8 @@ pub struct GeometryWatch {
 }
 
 impl GeometryWatch {
-    /// Calls `changed` when the geometry differs from the last one seen; the first comparison is
-    /// with `known`, the server's initial geometry.
+    /// Starts the watch, which calls `changed` whenever the geometry differs from the last one
+    /// seen. The first comparison is with `known`, the server's initial geometry.
     #[must_use = "nothing is watched when it is dropped"]
     pub fn start(
         thread_name: &'static str,
@@ -33,7 +33,7 @@ impl GeometryWatch {
         let (sender, told) = mpsc::channel();
         let watch = changes.watch(move |change| {
             if change == Change::Geometry {
-                // Sending fails only if there is no thread.
+                // Sending fails only if the thread was not started.
                 let _ = sender.send(());
             }
         });
@@ -59,7 +59,7 @@ fn run(disk: &Disk, mut known: Geometry, told: &mpsc::Receiver<()>, mut changed:
         if told.recv().is_err() {
             return;
         }
-        // One check covers all notifications so far.
+        // One comparison covers all notifications so far.
         while told.try_recv().is_ok() {}
     }
 }
@@ -103,7 +103,7 @@ mod tests {
             let _ = sender.send(seen.geometry().blocks);
         });
         assert_eq!(heard.recv_timeout(WAIT_LIMIT), Ok(9), "it was other before anybody watched");
-        // A change of availability is not reported either.
+        // The watch does not report a change of availability either.
         changes.tell(Change::Availability);
         changes.tell(Change::Geometry);
         namespace.resize(10);

@@ -1,18 +1,19 @@
-//! Writes of partial blocks: reads the block, changes it and writes it back, while no other write
+//! Writes partial blocks: reads the block, changes it and writes it back, while no other write
 //! runs.
 //!
-//! Whole blocks are written directly. A client that does not know the block size may write parts of
-//! a block. Between the read and the write of such a *merge* no other write of this server may run,
-//! from any client on any core: the merge would undo that write. (The server cannot exclude writes
+//! The server passes writes of whole blocks directly to the namespace. A client that does not know
+//! the block size may write part of a block. The server then *merges*: it reads the block, changes
+//! it and writes it back. Between the read and the write no other write of this server may run,
+//! from any client on any core, because the merge would undo it. (The server cannot exclude writes
 //! of other hosts to a remote namespace.) So a merge waits until no write is in flight on any core,
-//! and writes wait until the merge is done. This is slow, but rare; writes of whole blocks pay one
-//! addition for it.
+//! and writes wait until the merge is done. Merges are slow, but rare; a write of whole blocks pays
+//! one addition for them.
 //!
 //! Cores coordinate by messages. Each has a [`Gate`], and the first core has the [`Arbiter`]:
 //!
 //! ```text
 //! Open ──Close──> Closing ──last write done──> Closed ──Grant──> (merges) ──Open──> Open
-//!                              tells Closed                      tells Done
+//!                              reports Closed                    reports Done
 //! ```
 
 use std::collections::VecDeque;
@@ -30,7 +31,7 @@ pub enum Order {
     Open,
 }
 
-/// A message from a core to the arbiter.
+/// A message from a core's gate to the arbiter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Report {
     /// The core wants to merge.
@@ -46,7 +47,7 @@ pub enum Report {
 pub struct Arbiter {
     cores: usize,
     waiting: VecDeque<usize>,
-    /// `None`: the gates are open. Otherwise they are closing, and this many are closed.
+    /// `None`: the gates are open. `Some`: the gates are closing, and this many are closed.
     closed: Option<usize>,
 }
 
@@ -57,7 +58,7 @@ impl Arbiter {
         Arbiter { cores, waiting: VecDeque::new(), closed: None }
     }
 
-    /// Handles a report, and calls `order` for each core that gets an order.
+    /// Handles a report from a core. Calls `order` for each core that gets an order.
     pub fn handle(&mut self, core: usize, report: Report, mut order: impl FnMut(usize, Order)) {
         match report {
             Report::Wants => self.waiting.push_back(core),
@@ -74,7 +75,7 @@ impl Arbiter {
                 (0..self.cores).for_each(|core| order(core, Order::Open));
             }
         }
-        // Between two merging cores, waiting writes get their turn.
+        // Between the merges of two cores, waiting writes get a turn.
         if self.closed.is_none() && !self.waiting.is_empty() {
             self.closed = Some(0);
             (0..self.cores).for_each(|core| order(core, Order::Close));
@@ -86,22 +87,22 @@ impl Arbiter {
 enum GateState {
     /// Writes may start.
     Open,
-    /// The gate waits for the writes in flight.
+    /// No more writes start; some are still in flight.
     Closing,
     /// No write is in flight.
     Closed,
-    /// This core merges, up to this many more times; then other cores get their turn.
+    /// This core may execute this many more merges before other cores get a turn.
     Merging(usize),
 }
 
-/// Admits a core's writes and merges; `T` identifies one.
+/// Admits the writes and merges of one core. A value of type `T` identifies a write or merge.
 #[derive(Debug)]
 pub struct Gate<T> {
     state: GateState,
     in_flight: usize,
     parked: VecDeque<T>,
     merges: VecDeque<T>,
-    /// The arbiter knows that this core wants to merge.
+    /// True after this core has asked the arbiter for a turn to merge.
     wants: bool,
 }
 
@@ -120,7 +121,7 @@ impl<T> Gate<T> {
     }
 
     /// Admits a write of whole blocks. Returns the write if it may start now; otherwise
-    /// [`next_parked`](Self::next_parked) returns it later.
+    /// [`next_parked`](Self::next_parked) returns the write later.
     pub fn enter(&mut self, write: T) -> Option<T> {
         if self.state == GateState::Open {
             self.in_flight += 1;
@@ -144,7 +145,8 @@ impl<T> Gate<T> {
         None
     }
 
-    /// Queues a merge, which [`next_merge`](Self::next_merge) returns later.
+    /// Queues a merge, which [`next_merge`](Self::next_merge) returns later. May return a report
+    /// for the arbiter.
     pub fn enter_merge(&mut self, merge: T) -> Option<Report> {
         self.merges.push_back(merge);
         (!std::mem::replace(&mut self.wants, true)).then_some(Report::Wants)
@@ -168,10 +170,10 @@ impl<T> Gate<T> {
         }
     }
 
-    /// Returns the next merge to execute. Call it after a grant, and after each merge.
+    /// Returns the next merge to execute. Call this function after a grant, and after each merge.
     ///
     /// # Errors
-    /// A report for the arbiter, if there are no more merges, or other cores must get their turn.
+    /// A report for the arbiter, if no merge is queued or this core's turn is over.
     ///
     /// # Panics
     /// If the arbiter has not granted this core its turn.
@@ -188,13 +190,13 @@ impl<T> Gate<T> {
         Err(Report::Done)
     }
 
-    /// Call it after [`Report::Done`]: requests another turn if there are more merges.
+    /// Requests another turn if merges are queued. Call this function after [`Report::Done`].
     pub fn wants_more(&mut self) -> Option<Report> {
         (!self.merges.is_empty() && !std::mem::replace(&mut self.wants, true))
             .then_some(Report::Wants)
     }
 
-    /// If the gate is open: returns a parked write, which may start now.
+    /// Returns a parked write, which may start now. Returns `None` if the gate is not open.
     pub fn next_parked(&mut self) -> Option<T> {
         if self.state != GateState::Open {
             return None;
@@ -211,13 +213,13 @@ mod tests {
     use farblock_random::Random;
     use std::collections::VecDeque;
 
-    /// Cores whose messages arrive in order, after any delay.
+    /// Cores that exchange messages, which arrive in order after any delay.
     struct World {
         arbiter: Arbiter,
         gates: Vec<Gate<u32>>,
         orders: Vec<VecDeque<Order>>,
         reports: VecDeque<(usize, Report)>,
-        /// Whole writes in flight, and the merge, with their cores.
+        /// The cores of the whole writes in flight.
         writes: Vec<usize>,
         merging: Option<usize>,
         ended: usize,
@@ -261,7 +263,7 @@ mod tests {
             }
         }
 
-        /// Does one random step of those that are possible.
+        /// Does one random step of the possible ones.
         fn step(&mut self) {
             match self.random.below(4) {
                 0 => {

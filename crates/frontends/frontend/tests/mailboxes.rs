@@ -1,6 +1,6 @@
-//! In any order of threads, a thread reads a message, or the message is dropped once the thread has
-//! ended. Runs the code of mailboxes and wakers with loom's locks and atomics, which try every
-//! order.
+//! Whatever the order of threads, a thread either reads a message or the message is dropped once
+//! the thread has ended. These tests run the mailboxes and wakers with loom's locks and atomics,
+//! which try every order.
 #![cfg(target_os = "linux")]
 
 #[path = "../../../loops/reactor/tests/loom_loop/mod.rs"]
@@ -23,9 +23,9 @@ use sync::Arc;
 
 #[allow(dead_code)]
 enum Message {
-    /// A weak reference to the work shows whether it was dropped.
+    /// Work for the thread. A weak reference shows whether the work was dropped.
     Work(std::sync::Arc<()>),
-    /// Sends a message to another thread when it is dropped.
+    /// A message that, when dropped, sends a message to another thread.
     Telling(Teller),
     Answer,
 }
@@ -41,8 +41,8 @@ impl Drop for Teller {
     }
 }
 
-/// Runs a thread's loop until this many messages have arrived. If one is lost, loom reports a
-/// deadlock.
+/// Runs a thread's loop until `count` messages have arrived. Loom reports a deadlock if a message
+/// is lost.
 fn take(looped: &Loop, mailboxes: &Mailboxes<Message>, core: usize, count: usize) -> Vec<Message> {
     let mut taken = Vec::new();
     while taken.len() < count {
@@ -60,7 +60,7 @@ fn server(threads: usize) -> (Vec<Loop>, Arc<Mailboxes<Message>>) {
     (loops, Arc::new(mailboxes))
 }
 
-/// Starts a thread that posts work. The weak reference is dead once the work was dropped.
+/// Starts a thread that posts work. The returned weak reference is dead once the work was dropped.
 fn post_work(mailboxes: &Arc<Mailboxes<Message>>, core: usize) -> (JoinHandle<()>, Weak<()>) {
     let (mailboxes, work) = (Arc::clone(mailboxes), std::sync::Arc::new(()));
     let dropped = std::sync::Arc::downgrade(&work);
@@ -92,8 +92,8 @@ fn what_is_posted_to_all_is_found_by_each() {
     });
 }
 
-/// A message that is posted before, during or after the end of its thread, and is never read, is
-/// dropped. So its sender sees that no answer will come.
+/// A message that no thread reads is dropped, whether it was posted before, during or after the end
+/// of its thread. So its sender sees that no answer will come.
 #[test]
 fn what_is_posted_while_a_thread_ends_is_dropped() {
     in_every_order(|| {
@@ -110,7 +110,7 @@ fn what_is_posted_while_a_thread_ends_is_dropped() {
     });
 }
 
-/// A message that is dropped unread may post another message, even to the thread that is ending.
+/// A message that is dropped unread may post another message, even to the ending thread.
 #[test]
 fn what_is_dropped_unread_may_tell_any_thread() {
     in_every_order(|| {
@@ -133,7 +133,7 @@ fn what_is_unread_goes_with_the_mailboxes() {
     in_every_order(|| {
         let (loops, mailboxes) = server(1);
         let (thread, dropped) = post_work(&mailboxes, 0);
-        // Either thread may hold the last reference, and then drops both.
+        // Either thread may hold the last reference, and then drops the loops and the mailboxes.
         drop((loops, mailboxes));
         thread.join().unwrap();
         assert_eq!(dropped.strong_count(), 0, "a message outlives its mailbox");

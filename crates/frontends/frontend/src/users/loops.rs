@@ -1,9 +1,10 @@
-//! Loop devices, and the files and devices that they are made of.
+//! Finds loop devices and the files or devices below them.
 //!
-//! Only the loop driver knows the file of a device for certain. The path in sysfs may name another
-//! file: after a rename, or if another mount namespace made the device. To ask the driver, a
-//! process opens the device. Both may wait for the disk below, and then no signal ends the process.
-//! So a process that serves a disk asks through another process ([`ask_apart`]).
+//! Only the loop driver reports the file of a device reliably. The path in sysfs may name another
+//! file: after a rename, or if another mount namespace made the device. A process that asks the
+//! driver must open the loop device. The open and the question may both wait for the disk below,
+//! and then no signal ends the process. So a process that serves a disk asks through another
+//! process ([`ask_apart`]).
 
 use rustix::fs::makedev;
 use std::collections::BTreeMap;
@@ -36,21 +37,21 @@ impl From<farblock_reactor::loop_device::Backing> for Backing {
     }
 }
 
-/// A loop device that has a file.
+/// A loop device that has a file or device below.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LoopDevice {
-    /// Such as `/dev/loop3`.
+    /// The path of the loop device, such as `/dev/loop3`.
     pub device: PathBuf,
-    /// The device's own number.
+    /// The loop device's own device number.
     pub number: u64,
     /// The file or device below; `None` if the driver did not answer in time.
     pub backing: Option<Backing>,
-    /// The file's path in sysfs.
+    /// The path of the file below, as sysfs reports it.
     pub path: PathBuf,
 }
 
 impl LoopDevice {
-    /// Whether the device is made of this block device. The name decides if the driver did not
+    /// True if this loop device is on that block device. Compares paths if the driver did not
     /// answer.
     #[must_use]
     pub fn is_on_device(&self, number: u64, device: &Path) -> bool {
@@ -60,7 +61,7 @@ impl LoopDevice {
         }
     }
 
-    /// Whether the device is made of this file. The path decides if the driver did not answer.
+    /// True if this loop device is on that file. Compares paths if the driver did not answer.
     #[must_use]
     pub fn is_on_file(&self, file: Backing, path: &Path) -> bool {
         match self.backing {
@@ -69,8 +70,8 @@ impl LoopDevice {
         }
     }
 
-    /// Whether the device is made of a file in the file system with this number, mounted at `at` if
-    /// it is mounted here. The path decides if the driver did not answer.
+    /// True if this loop device is on a file in the file system with the number `file_system`,
+    /// mounted at `at` in this mount namespace. Compares paths if the driver did not answer.
     #[must_use]
     pub fn is_in(&self, file_system: Option<u64>, at: Option<&Path>) -> bool {
         match (self.backing, file_system) {
@@ -84,11 +85,11 @@ impl LoopDevice {
 /// The driver's answer about a loop device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DriverAnswer {
-    /// The file or device below it.
+    /// The file or device below the loop device.
     On(Backing),
-    /// This process may not ask.
+    /// The driver refused this process.
     Refused,
-    /// There was no answer in time.
+    /// The driver did not answer in time.
     Silent,
 }
 
@@ -101,28 +102,29 @@ impl DriverAnswer {
     }
 }
 
-/// How to ask the driver about loop devices in another process.
+/// Functions that ask the driver about loop devices from another process.
 #[derive(Clone, Copy, Debug)]
 pub struct Ask {
     /// Returns an answer for each device.
     pub backings: fn(&[PathBuf]) -> Vec<DriverAnswer>,
-    /// Whether a process only asks, and so is no user of the device that it has open.
+    /// True if the process with this id has the device open only to ask the driver. Such a process
+    /// is no user of the device.
     pub only_asks: fn(u32) -> bool,
 }
 
 static ASK: OnceLock<Ask> = OnceLock::new();
 
-/// Makes [`all`] ask the driver. Without a call of this, paths alone tell the files.
+/// Makes [`all`] ask the driver. Without this call, [`all`] identifies files by their paths alone.
 pub fn ask_apart(ask: Ask) {
     let _ = ASK.set(ask);
 }
 
-/// Whether a process has devices open only to ask about them.
+/// True if the process has devices open only to ask the driver about them.
 pub(super) fn only_asks(pid: u32) -> bool {
     ASK.get().is_some_and(|ask| (ask.only_asks)(pid))
 }
 
-/// Answers by device, with the device's sequence number at the time of the question.
+/// The driver's answers by device, each with the device's sequence number when the driver answered.
 static KNOWN: Mutex<BTreeMap<PathBuf, (u64, DriverAnswer)>> = Mutex::new(BTreeMap::new());
 
 /// All loop devices that have a file. Asks the driver only about devices that changed since the
@@ -156,14 +158,15 @@ pub fn all() -> Vec<LoopDevice> {
     found
 }
 
-/// A number that changes whenever a device gets or loses its file (Linux 5.15).
+/// The device's sequence number, which changes whenever the device gets or loses its file (Linux
+/// 5.15).
 #[must_use]
 pub fn sequence(device: &Path) -> Option<u64> {
     let folder = Path::new(super::BLOCK_DEVICES).join(device.file_name()?);
     fs::read_to_string(folder.join("diskseq")).ok()?.trim().parse().ok()
 }
 
-/// The loop devices of sysfs, without their backing.
+/// The loop devices in sysfs, without the driver's answers.
 pub(super) fn in_folder(block_devices: &Path) -> Vec<LoopDevice> {
     let entries = fs::read_dir(block_devices).into_iter().flatten().flatten();
     let found = entries.filter_map(|entry| {
@@ -176,7 +179,7 @@ pub(super) fn in_folder(block_devices: &Path) -> Vec<LoopDevice> {
     found.collect()
 }
 
-/// A device number as the kernel writes it: `7:3`.
+/// Parses a device number in the kernel's notation: `7:3`.
 #[must_use]
 pub fn number(text: &str) -> Option<u64> {
     let (major, minor) = text.trim().split_once(':')?;
