@@ -1,16 +1,18 @@
-//! COMPARE AND WRITE runs alone: while it reads, compares and writes, the namespace executes no
-//! other change of any session. Otherwise it would not be atomic for other sessions. So it waits
-//! until the changes in flight have completed, and other changes wait until it has completed. This
-//! is slow, but rare; other changes pay one addition for it. (Other hosts' changes to a remote
-//! namespace cannot be excluded.)
+//! Runs COMPARE AND WRITE alone. While the command reads, compares and writes, the namespace
+//! executes no other change of any session. Otherwise the command would not be atomic for other
+//! sessions.
+//!
+//! So the command waits until the changes in flight have completed, and other changes wait until
+//! the command has completed. The command is slow, but rare; other changes pay one addition for it.
+//! (The target cannot exclude the changes of other hosts to a remote namespace.)
 
 use farblock_block::Op;
 use std::collections::VecDeque;
 
-/// Admits exclusive operations (COMPARE AND WRITE) and other changes; `W` identifies an exclusive
-/// one.
+/// Admits exclusive operations (COMPARE AND WRITE) and other changes. A value of type `W`
+/// identifies an exclusive operation.
 pub(crate) struct Alone<W> {
-    /// Changes in flight in the namespace.
+    /// The number of changes in flight in the namespace.
     in_flight: usize,
     waiting: VecDeque<W>,
     is_taken: bool,
@@ -25,8 +27,8 @@ impl<W> Default for Alone<W> {
 }
 
 impl<W> Alone<W> {
-    /// Admits an operation that is not exclusive. Returns the operation if it may start now;
-    /// otherwise keeps it until [`Self::end`].
+    /// Admits an operation that is not exclusive. Returns the operation if it may start now.
+    /// Otherwise keeps it, and [`Self::end`] returns it.
     pub(crate) fn enter(&mut self, op: Op) -> Option<Op> {
         if !op.command.writes() {
             return Some(op);
@@ -44,12 +46,12 @@ impl<W> Alone<W> {
         self.in_flight -= 1;
     }
 
-    /// Queues an exclusive operation; [`Self::next`] returns it when its turn comes.
+    /// Queues an exclusive operation, which [`Self::next`] returns when its turn comes.
     pub(crate) fn wait(&mut self, who: W) {
         self.waiting.push_back(who);
     }
 
-    /// Returns the next exclusive operation, if it may start now.
+    /// Returns the next exclusive operation if it may start now.
     pub(crate) fn next(&mut self) -> Option<W> {
         if self.is_taken || self.in_flight > 0 {
             return None;
@@ -59,8 +61,8 @@ impl<W> Alone<W> {
         Some(next)
     }
 
-    /// Ends the exclusive operation. Returns the changes that waited; they start before the next
-    /// exclusive operation.
+    /// Ends the exclusive operation. Returns the changes that waited for its end; they start before
+    /// the next exclusive operation.
     pub(crate) fn end(&mut self) -> VecDeque<Op> {
         debug_assert!(self.is_taken && self.in_flight == 0);
         self.is_taken = false;
@@ -70,7 +72,8 @@ impl<W> Alone<W> {
 }
 
 impl<W> Drop for Alone<W> {
-    /// Only after the event loop has failed: its queue is dropped, and no answer is needed.
+    /// Abandons the parked operations. They exist only after the event loop has failed; then their
+    /// queue is dropped, and no initiator expects an answer.
     fn drop(&mut self) {
         self.parked.drain(..).for_each(|op| drop(op.abandon()));
     }

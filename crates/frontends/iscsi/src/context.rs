@@ -1,4 +1,4 @@
-//! The core's state that its connections use.
+//! The core state that the connections use.
 
 use crate::alone::Alone;
 use crate::login::Initiator;
@@ -11,27 +11,29 @@ use farblock_reactor::Reactor;
 use std::net::SocketAddr;
 use std::time::Instant;
 
-/// An action that a session requests from the core, and that concerns other sessions.
+/// An action that a session requests from the core because it concerns other sessions.
 #[derive(Debug)]
 pub(crate) enum Action {
-    /// A login is complete, but must wait for the operations of disconnected sessions.
+    /// Admit the session of this connection. Its login is complete, but it must wait for the
+    /// operations of disconnected sessions.
     Admit(ConnectionKey),
-    /// Abort tasks, and answer the request with this tag once they have ended.
+    /// Abort tasks. Answer the request once these tasks have ended.
     Manage(ConnectionKey, Management),
-    /// Notify this initiator.
+    /// Queue a unit attention for this initiator.
     Notice(Initiator, Sense),
-    /// A closed connection with operations in flight may have lost the last of them.
+    /// Check the waiting logins again: a connection has closed, or the last operation of a closed
+    /// connection has completed.
     Departed,
 }
 
 /// A request to abort tasks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Management {
-    /// The initiator's task tag of the request.
+    /// The initiator's task tag for this request.
     pub(crate) tag: u32,
-    /// The tasks to abort, and the reason.
+    /// The set of tasks to abort.
     pub(crate) what: Abort,
-    /// The task for [`Abort::Task`].
+    /// The initiator's tag of the task to abort, for [`Abort::Task`].
     pub(crate) task: u32,
 }
 
@@ -44,11 +46,11 @@ pub(crate) enum Abort {
     Session,
     /// All tasks of all sessions.
     Everything,
-    /// All tasks of the session, which then ends.
+    /// All tasks of the session, which the target then closes.
     Logout,
 }
 
-/// A request that the target answers once its tasks have ended.
+/// A request that the target answers once the tasks that it aborts have ended.
 pub(crate) struct Barrier {
     pub(crate) id: u32,
     pub(crate) from: ConnectionKey,
@@ -56,18 +58,19 @@ pub(crate) struct Barrier {
     pub(crate) waiting: usize,
 }
 
-/// The state of the core that its connections use.
+/// The core state that the connections use.
 pub(crate) struct Context {
-    // Dropped before the reactor, since the drop may deregister the queue there.
+    // Drop the queue before the reactor, because the drop may deregister the queue there.
     pub(crate) queue: Box<dyn Queue>,
     pub(crate) reactor: Reactor,
     pub(crate) unit: Unit,
-    /// The time at the start of the tick, which all work of the tick uses.
+    /// The time at the start of the tick. All work of the tick uses this time.
     pub(crate) now: Instant,
     pub(crate) is_stopping: bool,
-    /// The size has changed: notify new sessions, whose initiators may know the old size.
+    /// True after the size has changed. New sessions then get a unit attention, because their
+    /// initiators may still use the old size.
     pub(crate) resized: bool,
-    /// Operations may have completed since the queue was last polled.
+    /// True if operations may have completed since the core last polled the queue.
     pub(crate) dirty: bool,
     pub(crate) turns: Turns,
     pub(crate) actions: Vec<Action>,
@@ -75,17 +78,18 @@ pub(crate) struct Context {
     pub(crate) next_barrier: u32,
     pub(crate) next_session: u16,
     pub(crate) complaints: Complaints,
-    /// Tasks that run alone.
+    /// The exclusive tasks, and the changes that wait for them.
     pub(crate) alone: Alone<(ConnectionKey, Slot)>,
 }
 
 impl Context {
-    /// Logs a warning about an initiator, unless there were too many.
+    /// Logs a warning about an initiator, or only counts it if there were too many.
     pub(crate) fn complain(&self, kind: &'static str, peer: SocketAddr, log: impl FnOnce()) {
         self.complaints.say(kind, &peer.to_string(), log);
     }
 
-    /// Submits an operation to the namespace, once no exclusive task runs.
+    /// Submits an operation to the namespace. An operation that changes blocks waits while an
+    /// exclusive task runs or waits.
     pub(crate) fn submit(&mut self, op: Op) {
         if let Some(op) = self.alone.enter(op) {
             self.submit_alone(op);
@@ -98,12 +102,12 @@ impl Context {
         self.dirty = true;
     }
 
-    /// Queues a task until no change of another task is in flight.
+    /// Queues an exclusive task, which starts when no change of another task is in flight.
     pub(crate) fn wait_alone(&mut self, key: ConnectionKey, slot: Slot) {
         self.alone.wait((key, slot));
     }
 
-    /// Records that a change that was not exclusive has completed.
+    /// Records the completion of a change that was not exclusive.
     pub(crate) fn changed(&mut self) {
         self.alone.leave();
     }
@@ -114,24 +118,25 @@ impl Context {
         }
     }
 
-    /// Requests an action of the core before it parses more of the connection's input.
+    /// Requests an action. The core executes it before it parses more of the connection's input.
     pub(crate) fn ask(&mut self, action: Action) {
         self.actions.push(action);
     }
 
-    /// True if the core has actions to do first.
+    /// True if the core has actions to execute before it parses more input.
     pub(crate) fn has_actions(&self) -> bool {
         !self.actions.is_empty()
     }
 
-    /// Records that a task with these barriers has ended.
+    /// Records the end of a task that these barriers wait for.
     pub(crate) fn passed(&mut self, barriers: &[u32]) {
         for barrier in self.barriers.iter_mut().filter(|barrier| barriers.contains(&barrier.id)) {
             barrier.waiting -= 1;
         }
     }
 
-    /// The target's part of a session identifier; never 0.
+    /// Returns a new number for the target's part of a session identifier (TSIH). The number is
+    /// never 0.
     pub(crate) fn session_number(&mut self) -> u16 {
         self.next_session = self.next_session.checked_add(1).unwrap_or(1);
         self.next_session

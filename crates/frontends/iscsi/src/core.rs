@@ -1,9 +1,10 @@
-//! A target's only thread: its reactor, its sessions, the unit that they share, and its queue into
-//! the namespace. So actions between sessions (resets, reservations, a session that replaces
-//! another) need no lock.
+//! The target's only thread. It owns the reactor, the sessions, the unit that they share, and the
+//! queue into the namespace. So an action of one session on another (a reset, a reservation, a
+//! session that replaces another) needs no lock.
 //!
-//! In a tick (one round of the event loop): events of connections → block operations → completions
-//! → answers, all batched; then one send for each connection that has output.
+//! A tick (one round of the event loop) handles events of connections, then block operations,
+//! completions and answers, each in batches. At the end of the tick, each connection with output
+//! does one send.
 
 use crate::alone::Alone;
 use crate::connection::{Connection, token_owner};
@@ -68,8 +69,8 @@ impl Sessions {
         })
     }
 
-    /// Passes completions to connections and answers to initiators. True if there is more work at
-    /// once.
+    /// Passes completions to connections, and answers to initiators. Returns true if more work is
+    /// ready at once.
     fn settle(&mut self, done: &mut Vec<Completion>) -> bool {
         for _ in 0..limits::ROUNDS_PER_TICK {
             if std::mem::take(&mut self.cx.dirty) {
@@ -131,10 +132,10 @@ impl Sessions {
         }
     }
 
-    /// Admits a session once the operations of disconnected sessions have completed, since they
-    /// might undo this session's writes. Their initiator names do not matter: a machine that takes
-    /// over has another name. Checks for disconnections first: this login may arrive before the end
-    /// of an old connection.
+    /// Admits a session once the operations of disconnected sessions have completed. Otherwise
+    /// these operations might undo the new session's writes. The names of their initiators do not
+    /// matter, because a machine that takes over has another name. Checks for disconnections first,
+    /// because this login may arrive before the disconnection event of an old connection.
     fn admit(&mut self, key: ConnectionKey) {
         let Some(new) = self.connections.get(key) else { return };
         let who = new.initiator().clone();
@@ -179,7 +180,7 @@ impl Sessions {
         self.pass_barriers();
     }
 
-    /// Answers the requests whose tasks have all ended.
+    /// Answers the requests whose aborted tasks have all ended.
     fn pass_barriers(&mut self) {
         while let Some(index) = self.cx.barriers.iter().position(|barrier| barrier.waiting == 0) {
             let Barrier { from, request, .. } = self.cx.barriers.remove(index);
@@ -228,7 +229,7 @@ impl Sessions {
                     tracing::warn!("cannot accept an iSCSI initiator: {error}");
                 });
             }
-            // The core deregisters the listener.
+            // The core itself deregisters the listener.
             _ => {}
         }
     }

@@ -1,26 +1,27 @@
-//! Every limit of the target, with its unit.
+//! All limits of the target, with their units.
 
 pub use farblock_frontend::limits::PIECE_BYTES;
 use std::time::Duration;
 
-/// The most sessions of a target, including discovery and logins in progress; it closes further
-/// connections at accept.
+/// The most sessions of a target, including discovery sessions and logins in progress. The target
+/// accepts and at once closes further connections.
 pub const MAX_CONNECTIONS: usize = 64;
 
-/// The most commands of one session in flight: the width of its command window.
+/// The most commands in flight of one session: the width of its command window.
 pub const MAX_TASKS: u32 = 128;
 
-/// The most immediate commands of one session in flight, which do not count against the window.
+/// The most immediate commands in flight of one session. They do not count against the window.
 pub const MAX_IMMEDIATE_TASKS: u32 = 16;
 
-/// With more bytes than this waiting to be sent, the target stops reading from a connection. So an
-/// initiator that does not read its answers cannot send more requests.
+/// The most unsent output of a connection, in bytes. Above this limit the target stops reading from
+/// the connection. So an initiator that does not read its answers cannot send more requests.
 pub const OUTBOX_BYTES: usize = 4 << 20;
 
 /// The longest data segment that the target accepts, in bytes (its `MaxRecvDataSegmentLength`).
 pub const MAX_DATA_SEGMENT_BYTES: u32 = 256 << 10;
 
-/// The longest data segment before the negotiation, in bytes (RFC 7143, 13.12).
+/// The longest data segment before the login has negotiated another value, in bytes (RFC 7143,
+/// 13.12).
 pub const DEFAULT_DATA_SEGMENT_BYTES: u32 = 8192;
 
 /// The longest burst of solicited data, in bytes.
@@ -51,15 +52,16 @@ pub const MAX_UNMAP_DESCRIPTORS: u32 = 256;
 pub const MAX_WRITE_SAME_BLOCKS: u32 = 1 << 22;
 
 /// The most data buffers that the commands of one session hold at once, in bytes. Further commands
-/// wait, each with at most one buffer of [`PIECE_BYTES`] for unsolicited data. The limit is smaller
-/// where the process may use little memory ([`farblock_reactor::allowance`]).
+/// wait, and each of them holds at most one buffer of [`PIECE_BYTES`] for unsolicited data. The
+/// limit is smaller if the process may use only little memory ([`farblock_reactor::allowance`]).
 pub const CONNECTION_BUFFER_BYTES: usize = 64 << 20;
 
-/// The number of sessions among which the memory of a small machine or control group is divided:
-/// usually one initiator with a few paths.
+/// The number of sessions that share the memory of a small machine or control group. Usually one
+/// initiator has a few paths.
 pub const USUAL_SESSIONS: usize = 4;
 
-/// The most bytes that one COMPARE AND WRITE compares: all other changes wait for it.
+/// The most bytes that one COMPARE AND WRITE compares. The limit is small because all other changes
+/// wait for the command.
 pub const MAX_COMPARE_WRITE_BYTES: u32 = 64 << 10;
 
 /// The most initiators registered for persistent reservations.
@@ -68,21 +70,22 @@ pub const MAX_REGISTRATIONS: usize = 64;
 /// The most pending unit attentions of one session.
 pub const MAX_UNIT_ATTENTIONS: usize = 8;
 
-/// The most memory for headers that a connection keeps between sends, in bytes.
+/// The most memory for headers that a connection keeps between two sends, in bytes.
 pub const KEPT_BATCH_BYTES: usize = 64 << 10;
 
-/// The smallest data that is received directly into its destination, in bytes. Less data is copied
-/// from a receive that may hold several PDUs, which costs less than a system call.
+/// The shortest data that the target receives directly into its destination, in bytes. The target
+/// copies shorter data from a receive that may hold several PDUs, because a copy costs less than
+/// another system call.
 pub const DIRECT_RECEIVE_BYTES: usize = 16 << 10;
 
-/// Time from accept to the end of the login.
+/// The longest time from accept to the end of the login.
 pub const LOGIN_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The time that a stopping target waits for initiators to log out.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The most rounds of completions and answers before the event loop polls again. Without a limit, a
-/// namespace that completes at once would starve the thread's other work.
+/// The most rounds of completions and answers before the event loop polls again. Without this
+/// limit, a namespace that completes operations at once would starve the thread's other work.
 pub const ROUNDS_PER_TICK: usize = 8;
 
 /// The longest iSCSI name, in bytes (RFC 7143, 4.2.7.1).

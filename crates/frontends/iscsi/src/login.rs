@@ -1,9 +1,9 @@
-//! The login: identifies the initiator and its target, and negotiates parameters (RFC 7143,
+//! The login, which identifies the initiator and the target, and negotiates parameters (RFC 7143,
 //! sections 6 and 13).
 //!
 //! ```text
-//! Security ──(no authentication is asked for)──> Operational ──> Full feature phase
-//!    └──────────────────────────────────────────────────────────────^
+//! Security ──(no authentication requested)──> Operational ──> Full feature phase
+//!    └────────────────────────────────────────────────────────^
 //! ```
 
 use crate::limits;
@@ -11,7 +11,7 @@ use crate::text::{self, yes_or_no};
 use crate::wire::{LoginRequest, flag};
 use std::fmt;
 
-/// Class and detail of a login's answer (RFC 7143, 11.13.5).
+/// The status class and detail of a login response (RFC 7143, 11.13.5).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Status(pub(crate) u16);
 
@@ -27,7 +27,7 @@ impl Status {
     pub(crate) const INVALID_DURING_LOGIN: Status = Status(0x020b);
 }
 
-/// The reason of a failed login, for the log.
+/// Displays the reason for a failed login, for the log.
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match *self {
@@ -50,7 +50,7 @@ impl fmt::Display for Status {
     }
 }
 
-/// Login stages, as numbers on the wire.
+/// The login stages, as numbers on the wire.
 const SECURITY: u8 = 0;
 const OPERATIONAL: u8 = 1;
 const FULL_FEATURE: u8 = 3;
@@ -58,11 +58,11 @@ const FULL_FEATURE: u8 = 3;
 /// The negotiated parameters of a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Parameters {
-    /// The session only discovers targets.
+    /// True for a session that only discovers targets.
     pub(crate) discovery: bool,
-    /// A CRC32C follows every header.
+    /// True if a CRC32C follows every header.
     pub(crate) header_digest: bool,
-    /// A CRC32C follows every data segment.
+    /// True if a CRC32C follows every data segment.
     pub(crate) data_digest: bool,
     /// The longest data segment that the target sends, in bytes.
     pub(crate) send_bytes: u32,
@@ -70,18 +70,18 @@ pub(crate) struct Parameters {
     pub(crate) receive_bytes: u32,
     /// The longest burst of solicited data, in bytes.
     pub(crate) max_burst: u32,
-    /// The most unsolicited data, in bytes.
+    /// The most unsolicited data of a command, in bytes.
     pub(crate) first_burst: u32,
-    /// The initiator may send data outside of the command's PDU only after an R2T.
+    /// True if the initiator needs an R2T before it sends data outside of the command's PDU.
     pub(crate) initial_r2t: bool,
-    /// The command's PDU may contain data.
+    /// True if the command's PDU may contain data.
     pub(crate) immediate_data: bool,
     /// The most outstanding R2Ts of a command.
     pub(crate) max_r2t: u32,
 }
 
 impl Default for Parameters {
-    /// The defaults of RFC 7143 without negotiation.
+    /// The values of RFC 7143 that apply without negotiation.
     fn default() -> Parameters {
         Parameters {
             discovery: false,
@@ -102,17 +102,17 @@ impl Default for Parameters {
 #[derive(Clone, PartialEq, Eq, Hash, Default, Debug)]
 pub(crate) struct Initiator {
     pub(crate) name: String,
-    /// Distinguishes the initiator's sessions.
+    /// The number that distinguishes the initiator's sessions (ISID).
     pub(crate) isid: [u8; 6],
 }
 
-/// An answer, without the sequence numbers.
+/// The answer to a login request, without the sequence numbers.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct Answer {
     pub(crate) flags: u8,
     pub(crate) status: Status,
     pub(crate) text: Vec<u8>,
-    /// The login is done.
+    /// True if the login is complete.
     pub(crate) done: bool,
 }
 
@@ -123,7 +123,7 @@ pub(crate) struct Login {
     requests: u32,
     text: text::Pieces,
     seen: Vec<String>,
-    /// The target has declared its longest data segment.
+    /// True after the target has declared its longest data segment.
     declared: bool,
     pub(crate) initiator: Initiator,
     pub(crate) parameters: Parameters,
@@ -142,7 +142,8 @@ impl Login {
         }
     }
 
-    /// The answer to a request; its status says whether the login continues.
+    /// Returns the answer to a login request. The answer's status states whether the login
+    /// continues.
     pub(crate) fn handle(&mut self, request: &LoginRequest, data: &[u8], target: &str) -> Answer {
         self.step(request, data, target).unwrap_or_else(|status| {
             let flags = request.flags & 0x0c;
@@ -165,7 +166,8 @@ impl Login {
             return Err(Status::UNSUPPORTED_VERSION);
         }
         if request.tsih.get() != 0 {
-            // Sessions have only one connection.
+            // Refuse a second connection for an existing session: each session has only one
+            // connection.
             return Err(Status::NO_SESSION);
         }
         let transit = request.flags & flag::TRANSIT != 0;
@@ -216,7 +218,7 @@ impl Login {
         Ok(Answer { flags, status: Status::SUCCESS, text: out, done })
     }
 
-    /// Reads the names of the initiator and the target, and the kind of session.
+    /// Reads the names of the initiator and the target, and the session type.
     fn identify(
         &mut self,
         request: &LoginRequest,
@@ -243,7 +245,7 @@ impl Login {
         }
     }
 
-    /// Answers one key.
+    /// Negotiates one key, and appends the answer to `out`.
     fn negotiate(
         &mut self,
         stage: u8,
@@ -303,7 +305,7 @@ impl Login {
     }
 }
 
-/// The answer to a key with only one possible value.
+/// Returns the answer to a key for which the target supports only one value.
 fn fixed(key: &str, value: &str) -> Result<String, Status> {
     Ok(match key {
         "MaxConnections" => in_range(value, 1, 65_535).map(|_| "1".to_owned())?,
@@ -334,7 +336,7 @@ fn boolean(value: &str) -> Result<bool, Status> {
     text::boolean(value).ok_or(Status::INITIATOR_ERROR)
 }
 
-/// Chooses the first known digest of those offered.
+/// Chooses the first supported digest in the initiator's list.
 fn digest(offered: &str, agreed: &mut bool) -> Result<String, Status> {
     let known = |digest: &&str| matches!(*digest, "None" | "CRC32C");
     let digest = offered.split(',').find(known).ok_or(Status::INITIATOR_ERROR)?;
@@ -451,8 +453,8 @@ mod tests {
         for text in wrong {
             assert_eq!(refused(0x87, text), Status::INITIATOR_ERROR, "{text:?}");
         }
-        // Invalid stages: backwards, to an undefined stage, forwards while more text follows, from
-        // the full feature phase.
+        // Invalid stage changes: backwards, to an undefined stage, forwards while more text
+        // follows, and from the full feature phase.
         for flags in [0x84, 0x86, 0xc7, 0x8f, 0x85] {
             assert_eq!(refused(flags, &[WHO, WHOM]), Status::INITIATOR_ERROR, "{flags:#x}");
         }
@@ -472,7 +474,7 @@ mod tests {
             assert_eq!(login.handle(&request(0x04), b"", TARGET).status, Status::SUCCESS);
         }
         assert_eq!(login.handle(&request(0x04), b"", TARGET).status, Status::INITIATOR_ERROR);
-        // Short requests with long answers.
+        // Many short keys, whose answers exceed the limit.
         let many: Vec<String> = (0..1000).map(|n| format!("k{n}=")).collect();
         let mut text = keys(&[WHO, WHOM]);
         many.iter().for_each(|key| text.extend(keys(&[key])));

@@ -14,10 +14,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use uuid::Uuid;
 
-/// Prefix of the name of a target's thread; CPU accounting uses it.
+/// The prefix of the target's thread names. CPU accounting groups by this prefix.
 pub const THREAD_NAME_PREFIX: &str = "iscsi-";
 
-/// The most initiators that the system queues before the target accepts them.
+/// The most connections that the system queues before the target accepts them.
 const BACKLOG: i32 = 128;
 
 /// The longest serial number, in bytes.
@@ -26,23 +26,25 @@ const MAX_SERIAL_BYTES: usize = 36;
 /// The configuration of a target.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where to listen: a port of this machine; with 0 the system picks a free one.
+    /// The address and port on this machine to listen on. With port 0, the system picks a free
+    /// port.
     pub listen: SocketAddr,
-    /// The target's iSCSI name, as `iqn.2026-11.org.farblock:disk`.
+    /// The target's iSCSI name, such as `iqn.2026-11.org.farblock:disk`.
     pub name: String,
-    /// The serial number by which systems recognise the disk: up to 36 letters, digits and the
-    /// like. Two disks of one system must have different ones.
+    /// The serial number by which systems recognise the disk: up to 36 letters, digits and similar
+    /// characters. Each disk of a system needs a different serial number.
     pub serial: String,
-    /// Refuse writes, even to a writable namespace.
+    /// Whether the target refuses writes even if the namespace is writable.
     pub read_only: bool,
     /// The event loop to use.
     pub engine: EngineKind,
-    /// How much processor time the target may spend on polling.
+    /// The processor time that the target may spend on polling.
     pub polling: Polling,
 }
 
 impl Config {
-    /// Defaults: as writable as the namespace, with a serial number made from the name.
+    /// A default configuration: as writable as the namespace, with a serial number derived from the
+    /// name.
     #[must_use]
     pub fn new(listen: SocketAddr, name: &str) -> Config {
         let (hash, _) = Uuid::new_v5(&Uuid::NAMESPACE_OID, name.as_bytes()).as_u64_pair();
@@ -52,23 +54,23 @@ impl Config {
     }
 }
 
-/// Why a target did not start. Its text says what to do.
+/// The reason why a target did not start. Its text tells the user how to fix the problem.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StartError {
     /// The address is not a loopback address.
     NotLoopback(SocketAddr),
-    /// Another process listens there.
+    /// Another process listens on this address.
     InUse(SocketAddr),
-    /// Not a valid target name.
+    /// The name is not a valid target name.
     Name(String),
-    /// Not a valid serial number.
+    /// The serial number is invalid.
     Serial(String),
-    /// Systems do not support this block size.
+    /// Operating systems do not support this block size, in bytes.
     BlockSize(u32),
     /// The threads did not start.
     Cores(frontend::StartError),
-    /// The system refused a socket, a thread, or one of their resources.
+    /// The system refused to create a socket, a thread, or one of their resources.
     System(io::Error),
 }
 
@@ -106,7 +108,7 @@ impl fmt::Display for StartError {
 
 impl std::error::Error for StartError {}
 
-/// A running target. Dropping it stops it without waiting for logouts.
+/// A running target. Dropping it stops the target without waiting for logouts.
 pub struct Server {
     shared: Arc<PortalShared>,
     cores: Cores,
@@ -116,12 +118,13 @@ pub struct Server {
 }
 
 impl Server {
-    /// Opens the namespace, listens and serves.
+    /// Opens the namespace, listens on the configured address, and serves initiators.
     ///
     /// # Errors
-    /// After an error no thread runs.
+    /// If a setting is invalid, or the namespace, the socket or the thread fails. Then no thread
+    /// runs.
     pub fn start(config: &Config, namespace: Arc<dyn Namespace>) -> Result<Server, StartError> {
-        // Few systems support larger blocks, and Windows does not.
+        // Few systems support larger blocks; Windows does not.
         const MAX_BLOCK_SIZE_BYTES: u32 = 4096;
         let Geometry { block_size, .. } = namespace.geometry();
         if block_size > MAX_BLOCK_SIZE_BYTES {
@@ -149,7 +152,7 @@ impl Server {
         Ok(Server { shared, cores, address, name, changes })
     }
 
-    /// The listening address, with the port that the system picked.
+    /// The address on which the target listens, with the port that the system picked.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -161,29 +164,32 @@ impl Server {
         format!("iscsi://{}/{}/0", self.address, self.name)
     }
 
-    /// The event loop in use.
+    /// The kind of event loop that the target uses.
     #[must_use]
     pub fn engine(&self) -> EngineKind {
         self.cores.engine()
     }
 
-    /// The current number of initiators, including those that still log in.
+    /// The current number of initiators, including those whose login is in progress.
     #[must_use]
     pub fn users(&self) -> usize {
         self.shared.connections()
     }
 
-    /// Adopts a new size or write protection of the namespace. The target calls this itself if the
-    /// namespace reports its changes. Call it after a restart, since the namespace may have changed
-    /// meanwhile. Commands are checked against the new values at once. Every session gets a unit
-    /// attention, even one that starts later.
+    /// Adopts a new size or write protection of the namespace. The target calls this function
+    /// itself if the namespace reports its changes. Call it also after a restart of the target,
+    /// because the namespace may have changed meanwhile. The target checks commands against the new
+    /// values at once. Every session gets a unit attention, even one that starts later.
     pub fn resized(&self) {
         self.shared.post(Message::Resized);
     }
 
-    /// Stops the target: it accepts no more initiators, requests logouts, and closes sessions that
-    /// have not logged out in [`limits::DRAIN_TIMEOUT`](crate::limits::DRAIN_TIMEOUT). With `force`
-    /// it closes all sessions at once; unanswered commands may or may not have been executed.
+    /// Stops the target. The target accepts no more initiators and requests logouts. It closes
+    /// sessions that have not logged out within
+    /// [`limits::DRAIN_TIMEOUT`](crate::limits::DRAIN_TIMEOUT).
+    ///
+    /// With `force`, the target closes all sessions at once. The namespace may or may not execute
+    /// their unanswered commands.
     ///
     /// # Errors
     /// If the event loop had failed.
@@ -215,7 +221,7 @@ fn bind(address: SocketAddr) -> Result<TcpListener, StartError> {
     let listen = || -> io::Result<TcpListener> {
         let domain = socket2::Domain::for_address(address);
         let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None)?;
-        // Not on Windows, where the option lets two programs share one port.
+        // Do not set this option on Windows, where it lets two programs share one port.
         #[cfg(unix)]
         socket.set_reuse_address(true)?;
         socket.bind(&address.into())?;
@@ -228,7 +234,7 @@ fn bind(address: SocketAddr) -> Result<TcpListener, StartError> {
     })
 }
 
-/// Starts the thread. As it is the only core, no other core must know of its failure.
+/// Starts the thread. It is the only core, so its failure needs no message to other cores.
 fn start(
     reactor: ReactorConfig,
     shared: &Arc<PortalShared>,

@@ -1,5 +1,5 @@
-//! State that the target's thread shares with the thread that started it: a mailbox, and the number
-//! of connections.
+//! The state that the target's thread shares with the thread that started it: a mailbox, and the
+//! number of connections.
 
 use crate::scsi::inquiry::Identity;
 use crate::scsi::reservation::Reservations;
@@ -8,17 +8,17 @@ use farblock_block::Geometry;
 use farblock_frontend::{Disk, Mailboxes};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The only thread.
+/// The number of the target's only thread.
 const CORE: usize = 0;
 
-/// A message to the thread.
+/// A message to the target's thread.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Message {
-    /// The namespace has another size.
+    /// The namespace's geometry has changed.
     Resized,
-    /// Let all initiators log out, and then stop.
+    /// Stop after all initiators have logged out.
     Stop {
-        /// Do not wait for logouts.
+        /// Stop without waiting for logouts.
         force: bool,
     },
 }

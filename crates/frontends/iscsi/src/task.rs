@@ -1,9 +1,8 @@
-//! A command of an initiator, from its PDU to its status.
+//! A command of an initiator, from the arrival of its PDU to its status.
 //!
 //! ```text
-//!            ┌──data that comes unasked──┐
-//! Gathering ─┴──> Waiting (for buffers, its turn) ──> Asking (for data) ──> Running ──> Free
-//!       └──answered or refused at once, or aborted──────────────────────────────────────^
+//! Gathering ──> Waiting ──> Asking ──> Running ──answered──> Free
+//!     └────────────┴───────────┴──answered early, aborted──────^
 //! ```
 
 use crate::limits;
@@ -21,9 +20,9 @@ pub(crate) struct Slot(pub(crate) u16);
 pub(crate) enum TaskState {
     /// The slot has no task.
     Free,
-    /// Unsolicited data may arrive.
+    /// Unsolicited data may still arrive.
     Gathering,
-    /// The task is in the session's queue.
+    /// The task waits in the session's queue for buffers and for its turn.
     Waiting,
     /// The target has requested data.
     Asking,
@@ -31,24 +30,25 @@ pub(crate) enum TaskState {
     Running,
 }
 
-/// The limit against which a task counts until it is answered.
+/// The limit against which a task counts until the target answers it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Window {
     /// The command window.
     Numbered,
     /// The limit for immediate tasks.
     Immediate,
-    /// The task no longer counts.
+    /// The task no longer counts against a limit.
     Left,
 }
 
-/// The work of one block operation, or of a write and a read that verifies it.
+/// The part of a task that one block operation executes. A verified write takes a second operation,
+/// a read.
 pub(crate) struct Piece {
     pub(crate) lba: u64,
     pub(crate) blocks: u32,
     /// The data to write, or the data read. `None` while the namespace has the buffer.
     pub(crate) buffer: Option<Buffer>,
-    /// The written data is being read back for the comparison.
+    /// True while the namespace reads the written data back for the comparison.
     compares: bool,
 }
 
@@ -58,45 +58,46 @@ pub(crate) struct Task {
     /// The initiator's tag for the task.
     pub(crate) tag: u32,
     pub(crate) command: Command,
-    /// Set if the command failed.
+    /// The reason why the command failed, if it did.
     pub(crate) failure: Option<Failure>,
     /// The limit against which the task counts.
     pub(crate) window: Window,
-    /// The task starts after all earlier tasks have ended, and later tasks start after its end.
+    /// True for an ordered task. It starts after all earlier tasks have ended, and later tasks
+    /// start after its end.
     pub(crate) is_ordered: bool,
-    /// The initiator expects no answer any more.
+    /// True if the initiator no longer expects an answer.
     pub(crate) is_aborted: bool,
-    /// A PDU of its data is arriving.
+    /// True while a PDU with data for this task arrives.
     pub(crate) in_payload: bool,
-    /// The barriers that wait for the task's end.
+    /// The barriers that wait for the end of this task.
     pub(crate) barriers: Vec<u32>,
-    /// Bytes that the initiator announced to send or receive.
+    /// The number of bytes that the initiator announced to send or receive.
     pub(crate) expected: u32,
-    /// Bytes of data that the target takes from the initiator.
+    /// The number of bytes that the target accepts from the initiator.
     pub(crate) wanted: u32,
-    /// Bytes received, including the whole PDU that is arriving.
+    /// The number of bytes received. Includes the whole data of the arriving PDU.
     pub(crate) received: u32,
-    /// The initiator will send more unsolicited data.
+    /// True if the initiator will send more unsolicited data.
     pub(crate) unasked: bool,
-    /// The next PDU's number in its sequence.
+    /// The sequence number of the next data PDU.
     pub(crate) data_sn: u32,
-    /// Offset of the first solicited data.
+    /// The offset of the first solicited byte.
     pub(crate) asked_from: u32,
-    /// Offset up to which the target has requested data.
+    /// The offset up to which the target has requested data.
     pub(crate) asked_to: u32,
-    /// R2Ts sent.
+    /// The number of R2Ts sent.
     pub(crate) r2t_sn: u32,
     pub(crate) pieces: Vec<Piece>,
-    /// Bytes of each piece except the last.
+    /// The length of each piece except the last, in bytes.
     piece_bytes: u32,
-    /// Data other than blocks to write: parameters, the single block of a WRITE SAME, or COMPARE
-    /// AND WRITE's data.
+    /// The data that is not written directly: parameters, the single block of a WRITE SAME, or the
+    /// data of a COMPARE AND WRITE.
     pub(crate) parameters: Vec<u8>,
     /// The blocks that a WRITE SAME has not written yet.
     pub(crate) fill: Extent,
-    /// Block operations that have not completed.
+    /// The number of block operations in flight.
     pub(crate) operations: usize,
-    /// Bytes that count as held by the task's buffers.
+    /// The memory that the task's buffers count as held, in bytes.
     pub(crate) held_bytes: usize,
 }
 
@@ -129,7 +130,7 @@ impl Task {
         }
     }
 
-    /// Starts a task in this slot, and reuses the slot's vectors.
+    /// Starts a task in this slot. Reuses the slot's vectors.
     pub(crate) fn begin(&mut self, tag: u32, command: Command, expected: u32) {
         let old = std::mem::replace(self, Task::free());
         self.pieces = old.pieces;
@@ -139,7 +140,7 @@ impl Task {
         self.expected = expected;
     }
 
-    /// Prepares for `wanted` bytes of data, or for the blocks to read.
+    /// Prepares the pieces for `wanted` bytes of data, or for the blocks to read.
     pub(crate) fn prepare(&mut self, geometry: &Geometry) {
         let block_size = geometry.block_size;
         match self.command {
@@ -150,7 +151,7 @@ impl Task {
                 self.parameters.resize(self.wanted as usize, 0);
                 self.cut(extent, geometry);
             }
-            // Write only the blocks whose data is announced completely.
+            // Write only blocks whose whole data the initiator announced.
             Command::Write { extent, .. }
             | Command::WriteVerify { extent, .. }
             | Command::Verify { extent, compare: Compare::Data } => {
@@ -173,12 +174,12 @@ impl Task {
         }
     }
 
-    /// Adds an operation.
+    /// Adds a piece.
     pub(crate) fn push(&mut self, lba: u64, blocks: u32, buffer: Option<Buffer>) {
         self.pieces.push(Piece { lba, blocks, buffer, compares: false });
     }
 
-    /// Bytes that the task's buffers will take.
+    /// The memory that the task's buffers will take, in bytes.
     pub(crate) fn needs_bytes(&self, geometry: &Geometry) -> usize {
         let bytes: usize = self.pieces.iter().map(|piece| geometry.bytes(piece.blocks)).sum();
         match self.command {
@@ -191,14 +192,15 @@ impl Task {
         }
     }
 
-    /// The piece for the data at `offset`, and the range from there to the end of its buffer.
+    /// The index of the piece that holds the data at `offset`, and the range in its buffer from
+    /// there to the end.
     fn place(&self, offset: u32, geometry: &Geometry) -> (usize, Range<usize>) {
         let index = (offset / self.piece_bytes) as usize;
         let start = (offset % self.piece_bytes) as usize;
         (index, start..geometry.bytes(self.pieces[index].blocks))
     }
 
-    /// Stores received data, and drops data beyond `wanted`.
+    /// Stores received data. Drops data beyond `wanted`.
     pub(crate) fn store(
         &mut self,
         mut offset: u32,
@@ -222,8 +224,8 @@ impl Task {
         }
     }
 
-    /// Lends the destination of up to `most` bytes at `offset`, to receive into it directly: the
-    /// piece, its buffer, and the range.
+    /// Takes the buffer for up to `most` bytes of data at `offset`, so that the caller can receive
+    /// into it. Returns the piece's index, its buffer, and the range to fill.
     pub(crate) fn lend(
         &mut self,
         offset: u32,
@@ -244,7 +246,8 @@ impl Task {
         Some((buffer.unwrap_or_else(|| pool.take(geometry.bytes(piece.blocks))), range))
     }
 
-    /// Takes back a buffer lent for `offset`, and returns the data received into it.
+    /// Takes back the buffer that [`Self::lend`] returned for `offset`, and returns the received
+    /// data.
     pub(crate) fn take_back(
         &mut self,
         offset: u32,
@@ -257,7 +260,7 @@ impl Task {
         &buffer[range.start..][..count]
     }
 
-    /// The first operation of a piece.
+    /// Makes the first operation of a piece.
     pub(crate) fn begin_piece(
         &mut self,
         index: usize,
@@ -292,8 +295,7 @@ impl Task {
         }
     }
 
-    /// True if the piece's current operation changes blocks, and was admitted as a change that is
-    /// not exclusive.
+    /// True if the piece's current operation was admitted as a change that is not exclusive.
     pub(crate) fn is_changing(&self, index: usize) -> bool {
         match self.command {
             // COMPARE AND WRITE is exclusive.
@@ -302,8 +304,8 @@ impl Task {
         }
     }
 
-    /// Compares the blocks that a COMPARE AND WRITE has read. Returns the write if they are as
-    /// expected.
+    /// Compares the blocks that a COMPARE AND WRITE has read with the expected data. Returns the
+    /// write operation if they are equal.
     fn compared(&mut self, index: usize, mut found: Buffer, token: u64) -> Result<Op, Buffer> {
         let (expected, new) = self.parameters.split_at(found.len());
         if let Some(at) = expected.iter().zip(&found[..]).position(|(one, other)| one != other) {
@@ -321,7 +323,7 @@ impl Task {
         })
     }
 
-    /// Handles a completed operation. Returns the piece's next operation, if there is one.
+    /// Handles a completed operation. Returns the piece's next operation, if it needs another.
     pub(crate) fn end_piece(
         &mut self,
         index: usize,
@@ -375,7 +377,7 @@ impl Task {
         }
     }
 
-    /// Gives all buffers of the task back to the pool.
+    /// Returns all buffers of the task to the pool.
     pub(crate) fn give_buffers(&mut self, pool: &BufferPool) {
         for piece in self.pieces.drain(..) {
             piece.buffer.into_iter().for_each(|buffer| pool.give(buffer));

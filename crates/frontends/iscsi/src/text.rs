@@ -1,4 +1,4 @@
-//! `key=value` texts of logins and text requests (RFC 7143, section 6.1).
+//! The `key=value` texts of logins and text requests (RFC 7143, section 6.1).
 
 use crate::limits;
 
@@ -9,10 +9,10 @@ pub(crate) struct Malformed;
 /// The longest key, in bytes (RFC 7143, 6.1).
 const MAX_KEY_BYTES: usize = 63;
 
-/// Splits a text into pairs. It does not interpret values.
+/// Splits a text into key and value pairs. Does not interpret the values.
 pub(crate) fn parse(text: &[u8]) -> Result<Vec<(&str, &str)>, Malformed> {
     let text = str::from_utf8(text).map_err(|_| Malformed)?;
-    // Skip empty pairs: some initiators pad with too many zeroes.
+    // Skip empty pairs: some initiators pad the text with too many zeroes.
     text.split('\0')
         .filter(|pair| !pair.is_empty())
         .map(|pair| {
@@ -28,7 +28,7 @@ pub(crate) fn parse(text: &[u8]) -> Result<Vec<(&str, &str)>, Malformed> {
 pub(crate) struct Pieces(Vec<u8>);
 
 impl Pieces {
-    /// Appends a piece; false if the text gets too long.
+    /// Appends a piece. Returns false if the text would exceed [`limits::MAX_TEXT_BYTES`].
     pub(crate) fn add(&mut self, piece: &[u8]) -> bool {
         let fits = self.0.len() + piece.len() <= limits::MAX_TEXT_BYTES;
         if fits {
@@ -50,7 +50,7 @@ pub(crate) fn emit(out: &mut Vec<u8>, key: &str, value: &str) {
     out.push(0);
 }
 
-/// A number, decimal or hexadecimal.
+/// Parses a decimal or hexadecimal number.
 pub(crate) fn number(value: &str) -> Option<u32> {
     match value.strip_prefix("0x").or_else(|| value.strip_prefix("0X")) {
         // Check the digits, since `from_str_radix` would accept a sign.
@@ -62,7 +62,7 @@ pub(crate) fn number(value: &str) -> Option<u32> {
     }
 }
 
-/// `Yes` or `No`.
+/// Parses `Yes` or `No`.
 pub(crate) fn boolean(value: &str) -> Option<bool> {
     match value {
         "Yes" => Some(true),
@@ -71,12 +71,12 @@ pub(crate) fn boolean(value: &str) -> Option<bool> {
     }
 }
 
-/// `Yes` or `No`, for sending.
+/// The text of a boolean value: `Yes` or `No`.
 pub(crate) fn yes_or_no(value: bool) -> &'static str {
     if value { "Yes" } else { "No" }
 }
 
-/// True if this can be the name of an initiator or target: `iqn.`, `eui.` or `naa.` and a suffix
+/// True if this is a valid name of an initiator or target: `iqn.`, `eui.` or `naa.` and a suffix
 /// (RFC 7143, 4.2.7).
 pub(crate) fn is_name(name: &str) -> bool {
     let known = ["iqn.", "eui.", "naa."].iter().any(|prefix| {

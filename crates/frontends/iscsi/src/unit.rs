@@ -1,5 +1,5 @@
-//! The logical unit: its properties, checks of commands, and answers that do not need the
-//! namespace. All sessions share it.
+//! The logical unit: its properties, the checks of commands, and the answers that do not need the
+//! namespace. All sessions share the unit.
 
 use crate::limits;
 use crate::login::Initiator;
@@ -13,7 +13,7 @@ pub(crate) struct Unit {
     pub(crate) geometry: Geometry,
     pub(crate) identity: Identity,
     pub(crate) reservations: Reservations,
-    /// The last operation failed because the connection to the namespace is lost.
+    /// True if the last operation failed because the namespace is disconnected.
     pub(crate) is_lost: bool,
 }
 
@@ -27,8 +27,8 @@ pub(crate) enum Lun {
 }
 
 impl Lun {
-    /// Parses a PDU's LUN field. In every encoding of unit 0, all bits but the addressing method
-    /// are zero.
+    /// Parses a PDU's LUN field. Every encoding of unit 0 has only zero bits apart from the
+    /// addressing method.
     pub(crate) fn parse(lun: u64) -> Lun {
         const METHOD: u64 = 3 << 62;
         if lun & !METHOD == 0 && lun & METHOD != METHOD { Lun::Zero } else { Lun::Other }
@@ -36,7 +36,7 @@ impl Lun {
 }
 
 impl Unit {
-    /// Checks whether a command may be executed, except for pending unit attentions.
+    /// Checks whether the unit may execute a command. Ignores pending unit attentions.
     pub(crate) fn check(&self, who: &Initiator, command: &Command) -> Result<(), Failure> {
         if self.reservations.conflicts(who, command) {
             return Err(Failure::Conflict);
@@ -46,8 +46,8 @@ impl Unit {
             return Err(Sense::WRITE_PROTECTED.into());
         }
         if let Some(extent) = command.extent() {
-            // Ignore the namespace's limit, which applies to single operations: a command may need
-            // several.
+            // Ignore the namespace's limit for a single operation: the target splits a command into
+            // several operations.
             let all = Geometry { max_blocks: 0, read_only: false, ..*geometry };
             all.check(Access::Read, extent.lba, extent.blocks.into())?;
             let bytes = u64::from(extent.blocks) * u64::from(geometry.block_size);
@@ -57,7 +57,8 @@ impl Unit {
                     extent.blocks == 0 || extent.blocks > limits::MAX_WRITE_SAME_BLOCKS
                 }
                 Command::CompareWrite { .. } => extent.blocks > inquiry::most_compared(geometry),
-                // This includes a VERIFY with one block of data: it still reads all the blocks.
+                // This limit also applies to a VERIFY with one block of data, which reads all its
+                // blocks.
                 _ => bytes > limits::MAX_TRANSFER_BYTES.into(),
             };
             if too_much {
@@ -82,8 +83,8 @@ impl Unit {
         }
     }
 
-    /// The data that answers a command for this unit, not yet truncated to the allocation length.
-    /// `None`: the command needs the namespace.
+    /// Returns the data that answers a command for this unit, not yet truncated to the allocation
+    /// length. Returns `None` if the command needs the namespace.
     pub(crate) fn answer(&self, command: &Command) -> Result<Option<Vec<u8>>, Sense> {
         let geometry = &self.geometry;
         let (data, allocation) = match *command {
@@ -137,7 +138,7 @@ impl Unit {
         Ok(data)
     }
 
-    /// Executes a command that changes only the unit's state, with its parameter list.
+    /// Executes a command with a parameter list that changes only the unit's state.
     pub(crate) fn obey(
         &mut self,
         who: &Initiator,
@@ -156,7 +157,7 @@ impl Unit {
         }
     }
 
-    /// The ranges of an UNMAP: first block and count.
+    /// The first block and the block count of each range in an UNMAP's parameter list.
     pub(crate) fn unmap_ranges(&self, list: &[u8]) -> Result<Vec<(u64, u32)>, Sense> {
         const HEADER: usize = 8;
         const DESCRIPTOR: usize = 16;
@@ -187,7 +188,7 @@ impl Unit {
     }
 }
 
-/// Lists unit 0, the only one; there are no well-known units.
+/// Answers REPORT LUNS with unit 0, the only unit. The target has no well-known units.
 fn luns(select: u8, allocation: u32) -> Result<Vec<u8>, Sense> {
     if allocation < 16 {
         return Err(Sense::in_cdb(6));
@@ -282,7 +283,7 @@ mod tests {
         assert_eq!(unit.unmap_ranges(&list(&many)).map(|ranges| ranges.len()), Ok(many.len()));
         let more = [many, vec![(0, 1)]].concat();
         assert!(unit.unmap_ranges(&list(&more)).is_err());
-        // The list announces more bytes than it has.
+        // The header of this list announces more bytes than the list has.
         let mut short = list(&[(1, 1)]);
         short[3] = 200;
         assert_eq!(unit.unmap_ranges(&short), Ok(vec![(1, 1)]));

@@ -1,17 +1,17 @@
-//! iSCSI PDUs as bytes (RFC 7143, section 11). A basic header segment has 48 bytes, with the most
-//! significant byte of an integer first. Compile-time assertions check sizes and offsets.
+//! The layout of iSCSI PDUs (RFC 7143, section 11). A basic header segment has 48 bytes. Integers
+//! are big-endian. Compile-time assertions check sizes and offsets.
 
 use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Bytes of a basic header segment.
+/// The length of a basic header segment, in bytes.
 pub(crate) const BHS_BYTES: usize = 48;
-/// Bytes of a header digest or a data digest.
+/// The length of a header digest or a data digest, in bytes.
 pub(crate) const DIGEST_BYTES: usize = 4;
-/// The task tag for no task.
+/// The task tag that stands for no task.
 pub(crate) const NO_TAG: u32 = u32::MAX;
 
-/// Opcodes of an initiator.
+/// The opcodes that an initiator sends.
 pub(crate) mod request {
     pub(crate) const NOP_OUT: u8 = 0x00;
     pub(crate) const SCSI_COMMAND: u8 = 0x01;
@@ -22,7 +22,7 @@ pub(crate) mod request {
     pub(crate) const LOGOUT: u8 = 0x06;
 }
 
-/// Opcodes of a target.
+/// The opcodes that a target sends.
 pub(crate) mod response {
     pub(crate) const NOP_IN: u8 = 0x20;
     pub(crate) const SCSI: u8 = 0x21;
@@ -36,19 +36,19 @@ pub(crate) mod response {
     pub(crate) const REJECT: u8 = 0x3f;
 }
 
-/// Bits of the second byte.
+/// Bits of a header's second byte.
 pub(crate) mod flag {
-    /// The last PDU of a sequence; also set in PDUs without a sequence.
+    /// The last PDU of a sequence. Also set in PDUs that belong to no sequence.
     pub(crate) const FINAL: u8 = 0x80;
     /// The text continues in the next PDU.
     pub(crate) const CONTINUE: u8 = 0x40;
-    /// Login: move to the next stage.
+    /// Login: the session moves to the next stage.
     pub(crate) const TRANSIT: u8 = 0x80;
-    /// Command: data comes from the target.
+    /// Command: the initiator receives data.
     pub(crate) const READ: u8 = 0x40;
-    /// Command: data goes to the target.
+    /// Command: the initiator sends data.
     pub(crate) const WRITE: u8 = 0x20;
-    /// Command: the task attribute.
+    /// Command: the mask of the task attribute.
     pub(crate) const ATTRIBUTE: u8 = 0x07;
     /// Response and Data-In: the command could have moved more data than expected.
     pub(crate) const OVERFLOW: u8 = 0x04;
@@ -58,12 +58,12 @@ pub(crate) mod flag {
     pub(crate) const STATUS: u8 = 0x01;
 }
 
-/// In the first byte: the command is immediate, so it takes no command number.
+/// A bit of the first byte: the command is immediate, and takes no command number.
 pub(crate) const IMMEDIATE: u8 = 0x40;
-/// In the first byte: mask of the opcode.
+/// The mask of the opcode in the first byte.
 pub(crate) const OPCODE: u8 = 0x3f;
 
-/// Why a PDU is rejected (RFC 7143, 11.17.1).
+/// Reasons for rejecting a PDU (RFC 7143, 11.17.1).
 pub(crate) mod reject {
     pub(crate) const DATA_DIGEST_ERROR: u8 = 0x02;
     pub(crate) const PROTOCOL_ERROR: u8 = 0x04;
@@ -84,7 +84,7 @@ pub(crate) mod function {
     pub(crate) const TASK_REASSIGN: u8 = 8;
 }
 
-/// Answers to task management (RFC 7143, 11.6.1).
+/// Outcomes of task management (RFC 7143, 11.6.1).
 pub(crate) mod outcome {
     pub(crate) const COMPLETE: u8 = 0;
     pub(crate) const NO_TASK: u8 = 1;
@@ -93,7 +93,8 @@ pub(crate) mod outcome {
     pub(crate) const NOT_SUPPORTED: u8 = 5;
 }
 
-/// Declares a basic header segment, one line for each field: offset, name, type, doc.
+/// Declares a basic header segment. Each line declares a field by its offset, name, type and
+/// documentation.
 macro_rules! pdu {
     ($(#[$meta:meta])* $name:ident { $($at:literal $field:ident: $ty:ty, $doc:literal;)+ }) => {
         $(#[$meta])*
@@ -112,20 +113,20 @@ macro_rules! pdu {
     };
 }
 
-/// A basic header segment whose kind is not known yet.
+/// A basic header segment whose PDU type is not known yet.
 pub(crate) type Bhs = [u8; BHS_BYTES];
 
-/// Reads a header as a PDU of one kind.
+/// Interprets a header as a PDU of type `P`.
 pub(crate) fn view<P: FromBytes>(bhs: &Bhs) -> P {
     P::read_from_bytes(bhs).expect("every basic header segment has 48 bytes")
 }
 
-/// The 24-bit length of the data segment.
+/// The length of the PDU's data segment in bytes, from the header's 24-bit field.
 pub(crate) fn data_bytes(bhs: &Bhs) -> u32 {
     u32::from_be_bytes([0, bhs[5], bhs[6], bhs[7]])
 }
 
-/// Encodes a length as the header's 24-bit field.
+/// Encodes a length in bytes for the header's 24-bit field.
 pub(crate) fn length(bytes: usize) -> [u8; 3] {
     let [high, rest @ ..] = u32::try_from(bytes).expect("a length of ours").to_be_bytes();
     assert!(high == 0, "{bytes} bytes do not fit into a PDU");
@@ -376,12 +377,12 @@ pdu! {
     }
 }
 
-/// Whether sequence number `a` comes before `b` (RFC 1982, serial number arithmetic).
+/// True if sequence number `a` comes before `b` (serial number arithmetic, RFC 1982).
 pub(crate) fn before(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) < 0
 }
 
-/// Bytes that pad a data segment to a multiple of four.
+/// The number of bytes that pad a data segment to a multiple of four.
 pub(crate) fn padding(bytes: usize) -> usize {
     bytes.wrapping_neg() % 4
 }
@@ -390,7 +391,8 @@ pub(crate) fn padding(bytes: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// The memory is not zero before, so that a forgotten field is detected.
+    /// Fills the memory with nonzero bytes first, so that the test detects a field that was not
+    /// set.
     #[test]
     fn a_command_as_an_initiator_sends_it() {
         let mut bytes: Bhs = [0xa5; BHS_BYTES];

@@ -1,4 +1,4 @@
-//! COMPARE AND WRITE is atomic for all sessions, whatever else they write.
+//! COMPARE AND WRITE is atomic for all sessions, even while they write.
 
 mod support;
 
@@ -7,13 +7,13 @@ use support::*;
 const BLOCK: usize = 512;
 const MOST_BLOCKS: u32 = 128;
 
-/// The SCSI command for `blocks` blocks at `lba`. Unlike other commands, it has the count in byte
+/// Makes a COMPARE AND WRITE for `blocks` blocks at `lba`. This command has its block count in byte
 /// 13.
 fn cdb(lba: u64, blocks: u32) -> [u8; 16] {
     cdb16(0x89, 0, lba, blocks)
 }
 
-/// Sends a command that expects `old` at `lba` and then writes `new`. Returns the answer.
+/// Compares the blocks at `lba` with `old` and writes `new`. Returns the target's answer.
 fn swap(client: &mut Client, lba: u64, old: &[u8], new: &[u8]) -> Reply {
     let data = [old, new].concat();
     client.call(&cdb(lba, (old.len() / BLOCK) as u32), WRITE, data.len() as u32, &data)
@@ -32,7 +32,7 @@ fn what_is_as_expected_is_replaced_and_what_differs_is_told() {
         assert_eq!(client.read(7, 1, 512), block(1));
         let refused = swap(&mut client, 7, &block(0), &block(2));
         assert_eq!((refused.sense, refused.offset), (Some(MISCOMPARE), Some(0)));
-        // As many blocks as allowed, with one byte that differs.
+        // The most blocks that the unit allows, with one byte that differs.
         let most = MOST_BLOCKS as usize * BLOCK;
         let mut there = vec![0; most];
         there[most - 3] = 9;
@@ -59,7 +59,7 @@ fn what_cannot_be_meant_is_refused_and_changes_nothing() {
         assert_eq!(refused.sense, invalid);
         let page = client.call(&[0x12, 1, 0xb0, 0, 64, 0], READ, 64, &[]).data;
         assert_eq!(u32::from(page[5]), MOST_BLOCKS);
-        // Send half of the command's data, and twice the data.
+        // The data is half as long as the command, or twice as long.
         for bytes in [BLOCK, 4 * BLOCK] {
             let data = [block(0), block(7), block(7), block(7)].concat();
             let refused = client.call(&cdb(0, 1), WRITE, bytes as u32, &data[..bytes]);
@@ -79,19 +79,19 @@ fn no_write_of_others_comes_in_between() {
         let server = serve(engine, gate.clone());
         let [mut one, mut other] = [1, 2]
             .map(|number| Client::new(&server, &Wishes { isid: [number; 6], ..Wishes::default() }));
-        // The command has read and compared, and the disk holds its write.
+        // The command has read and compared its block, and the gate holds its write.
         gate.shut();
         let swapped = begin(&mut one, &block(0), &block(1));
         gate.holds(1);
         let written = begin_write(&mut other, &block(2));
-        // The same session's later read is answered, so the target has parsed the write.
+        // The target has answered a later read of the same session, so it has parsed the write.
         assert_eq!(other.read(9, 1, 512), block(0));
         gate.holds(1);
         gate.open();
         assert_eq!(one.answer(swapped, &[]).status, 0);
         assert_eq!(other.answer(written, &[]).status, 0);
         assert_eq!(one.read(0, 1, 512), block(2));
-        // The other way round: the command waits for a write in flight.
+        // In the opposite order, the command waits for a write in flight.
         gate.shut();
         let written = begin_write(&mut other, &block(3));
         gate.holds(1);
@@ -119,7 +119,7 @@ fn who_is_gone_or_aborted_keeps_nobody_waiting() {
         assert_eq!(two.read(9, 1, 512), block(0));
         drop(two);
         let request = one.manage(ABORT_TASK, aborted);
-        // When this read is answered, the target has parsed the command.
+        // When the target answers this read, it has parsed the command.
         assert_eq!(one.read(9, 1, 512), block(0));
         gate.open();
         assert_eq!(other.answer(written, &[]).status, 0);
@@ -151,7 +151,7 @@ fn each_of_many_counts() {
                 let mut done = 0;
                 while done < STEPS {
                     let found = count(&client.read(0, 1, 512));
-                    // Also write an unrelated block.
+                    // Also write a block that no other session compares.
                     let beside = 1 + u64::from(number);
                     assert_eq!(client.write(beside, &counter(done), 512).status, 0);
                     let reply = swap(&mut client, 0, &counter(found), &counter(found + 1));
@@ -167,7 +167,7 @@ fn each_of_many_counts() {
 
 const ABORT_TASK: u8 = 1;
 
-/// Sends a command that the target answers later.
+/// Sends a COMPARE AND WRITE without waiting for the answer. Returns its tag.
 fn begin(client: &mut Client, old: &[u8], new: &[u8]) -> u32 {
     let data = [old, new].concat();
     client.command(&cdb(0, 1), WRITE | FINAL, data.len() as u32, &data)

@@ -1,5 +1,5 @@
-//! Initiators that die during their writes, and log in again or are replaced by others: a dead
-//! session's write never undoes a later acknowledged write.
+//! Initiators die during their writes. Then they log in again, or other initiators log in. A dead
+//! session's write must never undo a later acknowledged write.
 
 mod support;
 
@@ -14,7 +14,7 @@ const BLOCK: usize = 512;
 const BLOCKS: u64 = 16;
 /// The longest delay of a write.
 const JITTER: Duration = Duration::from_millis(12);
-/// Duration of the test; `DROPS_SECONDS=n` makes it longer.
+/// The duration of the test. `DROPS_SECONDS=n` makes it longer.
 const RUN: Duration = Duration::from_secs(5);
 
 /// Writes a value to a block without waiting for the answer.
@@ -47,7 +47,7 @@ fn what_a_dead_session_wrote_comes_no_more() {
             }
             std::thread::sleep(Duration::from_micros(random.below(15_000)));
             drop(dead);
-            // The same initiator returns, or another one logs in.
+            // The same initiator or another one logs in.
             let back = if random.below(2) == 0 { isid } else { random.below(3) };
             let mut client = Client::new(&server, &wishes(back));
             for lba in 0..BLOCKS {

@@ -1,5 +1,5 @@
-//! Initiators that break the protocol: the target answers as the protocol says or closes, and
-//! another session notices nothing.
+//! Tests initiators that break the protocol. The target answers as the protocol requires or closes
+//! the connection, and another session is not affected.
 
 mod support;
 
@@ -21,7 +21,7 @@ fn nonsense_before_a_login() {
             client.send_bytes(&first);
             client.expect_end();
         }
-        // A login whose data is longer than the protocol allows, and one that never ends.
+        // One login is longer than the protocol allows, and another never ends.
         let mut client = Client::raw(&server);
         let mut long = header(0x43, 0x87);
         long[5..8].fill(0xff);
@@ -42,7 +42,7 @@ fn nonsense_before_a_login() {
     }
 }
 
-/// A fault's name, its code, and the reason of the reject; `None`: only a close.
+/// A fault's name, its code, and the reason of the reject. `None`: the target only closes.
 type Fault = (&'static str, fn(&mut Client), Option<u8>);
 
 const FAULTS: &[Fault] = &[
@@ -164,7 +164,7 @@ fn sessions_that_go_wrong() {
     }
 }
 
-/// Only the command with a gap in its data fails.
+/// The target fails only the command whose data has a gap.
 #[test]
 fn data_out_of_order() {
     let server = serve(ENGINES[0], disk("mem:1MiB", 512));
@@ -197,7 +197,7 @@ fn wrong_digests() {
     client.expect_reject_and_end(2);
 }
 
-/// The target drops requests with old and far-away numbers.
+/// The target drops requests whose command numbers are outside of the window.
 #[test]
 fn commands_out_of_the_window() {
     let server = serve(ENGINES[0], disk("mem:1MiB", 512));
@@ -212,7 +212,7 @@ fn commands_out_of_the_window() {
     assert_eq!(client.read(0, 1, 512), [0; 512]);
 }
 
-/// Immediate commands have their own limit.
+/// Immediate commands have a limit of their own.
 #[test]
 fn too_many_immediate_commands() {
     let server = serve(ENGINES[0], disk("mem:1MiB", 512));
@@ -245,7 +245,7 @@ fn too_many_connections() {
     Client::new(&server, &Wishes::default());
 }
 
-/// An initiator that reads no answers cannot exceed its limit, and delays no other initiator.
+/// An initiator that reads no answers cannot exceed its limit, and does not delay other initiators.
 #[test]
 fn an_initiator_that_reads_nothing() {
     let server = serve(ENGINES[0], disk("mem:64MiB", 512));

@@ -1,5 +1,5 @@
-//! farblock's initiator against farblock's target: reads return the written data, in whatever
-//! pieces it was sent.
+//! Tests farblock's initiator with farblock's target. Reads return the written data, however the
+//! initiator divided it into PDUs.
 
 mod support;
 
@@ -28,7 +28,7 @@ fn what_was_written_is_read_in_every_size() {
             let (mut left, mut right) =
                 (Blocking::new(&unit).unwrap(), Blocking::new(&unit).unwrap());
             assert!(Blocking::new(&unit).is_err(), "there are two sessions");
-            // Sizes that are sent with the command, in one burst, and in several bursts on R2T.
+            // The sizes fit into the command's PDU, into one burst, and into several bursts on R2T.
             for (at, size) in [(0, 1), (7, 3), (100, max_blocks / 4), (1000, max_blocks)] {
                 let length = (size * block_size) as usize;
                 let data: Vec<u8> = (0..length).map(|byte| (byte / 7 + at) as u8).collect();

@@ -1,5 +1,5 @@
-//! The iSCSI target and real initiators: libiscsi's tests and QEMU. `interop/packages.sh` installs
-//! them, on Linux only.
+//! Tests the target with real initiators: the tests of libiscsi, and QEMU. `interop/packages.sh`
+//! installs them, on Linux only.
 #![cfg(target_os = "linux")]
 
 mod support;
@@ -8,7 +8,7 @@ use farblock_random::Random;
 use std::process::Command;
 use support::*;
 
-/// Runs a program. Returns whether it succeeded, and its output.
+/// Runs a program. Returns whether the program succeeded, and its output.
 fn run(program: &str, arguments: &[&str]) -> (bool, String) {
     let output = Command::new(program).args(arguments).output().unwrap_or_else(|error| {
         panic!("{program} does not start ({error}): run interop/packages.sh, which installs it")
@@ -17,7 +17,7 @@ fn run(program: &str, arguments: &[&str]) -> (bool, String) {
     (output.status.success(), String::from_utf8_lossy(&said).into_owned())
 }
 
-/// Runs a program, which must succeed. Returns its output.
+/// Runs a program that must succeed. Returns its output.
 fn succeed(program: &str, arguments: &[&str]) -> String {
     let (succeeded, said) = run(program, arguments);
     assert!(succeeded, "{program} {arguments:?}: {said}");
@@ -41,7 +41,7 @@ fn libiscsi_sees_the_disk() {
     }
 }
 
-/// Suites and tests of iscsi-test-cu that failed.
+/// Runs iscsi-test-cu. Returns the suites and tests that failed.
 fn failures(server: &farblock_iscsi::Server) -> Vec<String> {
     let (_, said) = run("iscsi-test-cu", &["-d", "-n", "--test=ALL", &server.uri()]);
     let run = said.lines().find(|line| line.trim_start().starts_with("tests"));
@@ -53,7 +53,7 @@ fn failures(server: &farblock_iscsi::Server) -> Vec<String> {
     failed.map(str::to_owned).collect()
 }
 
-/// Runs all applicable tests of libiscsi. They skip features that the unit does not report:
+/// Runs all applicable tests of libiscsi. The tests skip features that the unit does not report:
 /// ORWRITE, WRITE ATOMIC, PRE-FETCH, EXTENDED COPY, GET LBA STATUS, READ DEFECT DATA, RESERVE (6),
 /// SANITIZE, removable media.
 #[test]
@@ -63,8 +63,8 @@ fn the_tests_of_libiscsi() {
         assert_eq!(failures(&server), Vec::<String>::new());
         server.stop(true).expect("it stops");
     }
-    // That test writes 65536 blocks at once without checking the limit. With 4096-byte blocks this
-    // exceeds the unit's limit.
+    // The expected failure writes 65536 blocks at once without checking the unit's limit. With
+    // 4096-byte blocks, that exceeds the limit.
     let server = serve(ENGINES[0], disk("mem:512MiB", 4096));
     assert_eq!(failures(&server), ["Suite WriteSame16, Test Unmap"]);
 }

@@ -1,4 +1,4 @@
-//! A session's behaviour, byte by byte.
+//! Checks the bytes that a session sends and receives.
 
 mod support;
 
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use support::*;
 
-/// Random writes and reads of all sizes, with each combination of negotiated settings.
+/// Random writes and reads of all sizes succeed with each combination of negotiated settings.
 #[test]
 fn data_goes_both_ways_however_it_is_agreed() {
     for &engine in ENGINES {
@@ -58,11 +58,11 @@ fn commands_of_a_disk() {
         assert_eq!(client.call(&cdb16(0x93, 0, 3, 100), WRITE, 4096, &pattern).status, 0);
         assert!(client.read(3, 100, 4096).iter().all(|&byte| byte == 7));
         assert_eq!(client.read(103, 1, 4096), [0; 4096]);
-        // A parameter list of 24 bytes, of which 16 are one range.
+        // The parameter list has 24 bytes; 16 of them describe one range.
         let mut list = vec![0, 22, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 50];
         list.resize(24, 0);
         assert_eq!(client.call(&[0x42, 0, 0, 0, 0, 0, 0, 0, 24], WRITE, 24, &list).status, 0);
-        // Without data, WRITE SAME writes zeroes.
+        // A WRITE SAME without data writes zeroes.
         assert_eq!(client.call(&cdb16(0x93, 1, 53, 10), 0, 0, &[]).status, 0);
         assert_eq!(client.read(53, 10, 4096), [0; 40_960]);
         let compare = |client: &mut Client, flags, blocks, data: &[u8]| {
@@ -87,7 +87,7 @@ fn commands_of_a_disk() {
     }
 }
 
-/// The initiator expects less data than the command moves, or more.
+/// The initiator announces less or more data than the command moves.
 #[test]
 fn residuals() {
     let server = serve(ENGINES[0], disk("mem:1MiB", 512));
@@ -146,7 +146,7 @@ fn another_size() {
     assert_eq!(client.call(&[0x25], READ, 8, &[]).data[..4], [0, 0, 3, 255]);
     let beyond = client.call(&cdb16(0x88, 0, 1024, 1), READ, 512, &[]);
     assert_eq!(beyond.sense, Some(OUT_OF_RANGE));
-    // A session that logs in again may still know the old size.
+    // The target also notifies a session that logs in again, because it may still use the old size.
     let mut client = Client::new(&server, &Wishes::default());
     assert_eq!(client.call(&[0; 6], 0, 0, &[]).sense, Some(CAPACITY_CHANGED));
 }
@@ -161,7 +161,7 @@ fn a_unit_that_is_not_written() {
     assert_eq!(client.read(0, 1, 512), [0; 512]);
 }
 
-/// The target answers an abort once the aborted command can have no effect any more.
+/// The target answers an abort only when the aborted command can have no more effect.
 #[test]
 fn aborted_writes_have_ended() {
     for &engine in ENGINES {
@@ -177,8 +177,8 @@ fn aborted_writes_have_ended() {
         gate.open();
         let answer = client.take();
         assert_eq!((answer.opcode(), answer.word(16), answer.bhs[2]), (0x22, management, 0));
-        // Aborts of a task that does not exist, of one that waits for data, and of one of another
-        // initiator.
+        // The initiator aborts a task that does not exist, a task that waits for data, and a task
+        // of another initiator.
         client.manage(1, 4711);
         assert_eq!(client.take().bhs[2], 1);
         client.command(&cdb16(0x8a, 0, 0, 8), WRITE | FINAL, 4096, &[]);
@@ -196,7 +196,7 @@ fn aborted_writes_have_ended() {
     }
 }
 
-/// A session that logs in again starts once the old session's writes have completed.
+/// A session that logs in again starts only when the old session's writes have completed.
 #[test]
 fn a_session_takes_the_place_of_an_older_one() {
     for &engine in ENGINES {
@@ -214,8 +214,8 @@ fn a_session_takes_the_place_of_an_older_one() {
         new.expect_login();
         assert_eq!(new.read(0, 1, 512), [1; 512]);
         eventually("one is left", || server.users() == 1);
-        // A new session also waits for one that has just disconnected, with another session
-        // identifier.
+        // A new session also waits for the writes of a session that has just disconnected, even if
+        // the session identifiers differ.
         gate.shut();
         new.command(&cdb16(0x8a, 0, 0, 1), WRITE | FINAL, 512, &[2; 512]);
         gate.holds(1);
@@ -227,7 +227,7 @@ fn a_session_takes_the_place_of_an_older_one() {
         gate.open();
         third.expect_login();
         assert_eq!(third.read(0, 1, 512), [2; 512]);
-        // Another machine that takes over waits as well.
+        // The login of another machine, which takes over, waits as well.
         gate.shut();
         third.command(&cdb16(0x8a, 0, 0, 1), WRITE | FINAL, 512, &[3; 512]);
         gate.holds(1);
@@ -242,9 +242,9 @@ fn a_session_takes_the_place_of_an_older_one() {
     }
 }
 
-/// A dead machine may have sent requests that the target has not read, because the target stops
-/// reading when the machine does not take its answers. The target must not execute them after the
-/// next machine's writes.
+/// The target has not read all requests of a dead machine: the machine did not read its answers, so
+/// the target stopped reading. The target must not execute these requests after the writes of the
+/// next machine.
 #[test]
 #[cfg(target_os = "linux")]
 fn what_nobody_has_read_is_not_done_later() {
@@ -255,11 +255,11 @@ fn what_nobody_has_read_is_not_done_later() {
         let isid = [7; 6];
         let mut watcher = Client::new(&server, &Wishes { isid, ..Wishes::default() });
         // The answers to the first reads fill the sockets, so the other requests stay unread. Each
-        // batch is one packet, since a system with full buffers would hold back later packets.
+        // batch is one packet, because a system with full buffers would hold back later packets.
         old.commands(30, &cdb16(0x88, 0, 0, MIB / 512), READ | FINAL, MIB);
         assert_eq!(old.take().opcode(), 0x25);
         old.commands(30, &cdb16(0x88, 0, 0, MIB / 512), READ | FINAL, MIB);
-        // After this answer the target has read the earlier requests.
+        // When this answer arrives, the target has read the earlier requests.
         assert_eq!(watcher.ping(b"here"), b"here");
         old.command(&cdb16(0x8a, 0, 0, 1), WRITE | FINAL, 512, &[7; 512]);
         old.stream.shutdown(std::net::Shutdown::Write).expect("it ends");
@@ -274,7 +274,7 @@ fn what_nobody_has_read_is_not_done_later() {
     }
 }
 
-/// A long WRITE SAME stops once it is aborted.
+/// An aborted long WRITE SAME stops.
 #[test]
 fn an_aborted_pattern_ends() {
     let gate = Gate::new(disk("mem:64MiB", 512));
@@ -291,7 +291,7 @@ fn an_aborted_pattern_ends() {
     assert_eq!(client.read(u64::from(blocks) - 1, 1, 512), [0; 512]);
 }
 
-/// A WRITE SAME whose announced data is missing does not write zeroes.
+/// A WRITE SAME writes no zeroes if its announced data is missing.
 #[test]
 fn a_pattern_that_does_not_come() {
     let server = serve(ENGINES[0], disk("mem:1MiB", 512));
@@ -326,7 +326,7 @@ fn a_target_that_stops_asks_for_a_logout() {
         let server = serve(engine, namespace);
         let mut client = Client::new(&server, &Wishes::default());
         server.stop(true).expect("it stops");
-        // The target closes at once: it neither asks for a logout nor waits.
+        // The target closes at once, without requesting a logout and without waiting.
         client.expect_end();
     }
 }

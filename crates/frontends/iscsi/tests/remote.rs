@@ -1,4 +1,4 @@
-//! The main use: a remote disk, through a real target and a real host.
+//! The main use case: serves a remote disk, through a real NVMe target and host.
 
 mod support;
 
@@ -12,7 +12,7 @@ use support::*;
 
 const NQN: &str = "nqn.2026-11.org.farblock:iscsi";
 
-/// A target with 32 MiB in 4096-byte blocks, and a host that is connected to it.
+/// Starts an NVMe target with 32 MiB in 4096-byte blocks, and connects a host to it.
 fn remote(engine: EngineKind) -> (Target, Controller) {
     let mut subsystem = Subsystem::new(NQN);
     subsystem.config.allow_any_host = true;
@@ -64,7 +64,8 @@ fn all_of_a_remote_disk() {
     }
 }
 
-/// The NVMe target is lost during requests: the unit is not ready, and the iSCSI target continues.
+/// The NVMe target disconnects during requests. The unit reports that it is not ready, and the
+/// iSCSI target continues.
 #[test]
 fn the_remote_disk_is_lost() {
     for &engine in ENGINES {
@@ -87,8 +88,8 @@ fn the_remote_disk_is_lost() {
                 0x25 => waiting -= i32::from(pdu.bhs[1] & 1 != 0),
                 0x21 if pdu.bhs[3] == 0 => waiting -= 1,
                 0x21 => {
-                    // The command fails as not ready, or aborted by the controller that was about
-                    // to shut down.
+                    // The command fails as not ready, or as aborted by the NVMe controller while it
+                    // shuts down.
                     let sense = (pdu.data[4], pdu.data[14], pdu.data[15]);
                     assert!([(2, 4, 1), (11, 0, 0)].contains(&sense), "{sense:?}");
                     waiting -= 1;

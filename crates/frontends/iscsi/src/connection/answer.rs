@@ -9,10 +9,11 @@ use crc32c::{crc32c, crc32c_append};
 use farblock_reactor::Buffer;
 use zerocopy::{Immutable, IntoBytes};
 
-/// Padding of a data segment.
+/// Zero bytes that pad a data segment.
 const PADDING: [u8; 3] = [0; 3];
 
-/// The residual of a command, as flag and bytes: `there` is what the command could move.
+/// The residual of a command, as a flag and a number of bytes. `expected` is the length that the
+/// initiator announced; `there` is the number of bytes that the command could move.
 fn residual(expected: u64, there: u64) -> (u8, u32) {
     let bytes = |count| u32::try_from(count).unwrap_or(u32::MAX);
     match there.cmp(&expected) {
@@ -22,20 +23,20 @@ fn residual(expected: u64, there: u64) -> (u8, u32) {
     }
 }
 
-/// A read whose data is being sent.
+/// A read whose data the connection is sending.
 struct Sending {
     tag: u32,
-    /// Bytes queued so far.
+    /// The number of bytes queued so far.
     offset: u32,
     data_sn: u32,
-    /// Bytes in total.
+    /// The total number of bytes to send.
     moves: u32,
-    /// Flags and residual of the last PDU.
+    /// The flags and the residual bytes of the last PDU.
     end: (u8, u32),
     bursts: Bursts,
 }
 
-/// How the data of a read is divided into bursts, and these into PDUs.
+/// The state that divides a read's data into bursts and PDUs.
 #[derive(Clone, Copy)]
 struct Bursts {
     send_bytes: u32,
@@ -44,7 +45,7 @@ struct Bursts {
 }
 
 impl Bursts {
-    /// Bytes of the next PDU, and whether it ends a burst.
+    /// Returns the length of the next PDU in bytes, and whether the PDU ends a burst.
     fn next(&mut self, left: u32) -> (u32, bool) {
         let bytes = left.min(self.send_bytes).min(self.max_burst - self.in_burst);
         self.in_burst += bytes;
@@ -57,7 +58,7 @@ impl Bursts {
 }
 
 impl Connection {
-    /// The sequence number of the next PDU that carries a status.
+    /// Returns the sequence number for the next PDU that carries a status.
     pub(super) fn next_stat_sn(&mut self) -> u32 {
         let number = self.numbers.stat_sn;
         self.numbers.stat_sn = number.wrapping_add(1);
@@ -77,7 +78,8 @@ impl Connection {
         self.put_trailer(data.len(), || crc32c(data));
     }
 
-    /// Sends the trailer of data with this checksum: padding and digest.
+    /// Appends the padding and the data digest after `bytes` bytes of data. `crc` returns the
+    /// data's checksum.
     fn put_trailer(&mut self, bytes: usize, crc: impl FnOnce() -> u32) {
         let padding = &PADDING[..padding(bytes)];
         self.output.batch.bytes(padding);
@@ -142,7 +144,7 @@ impl Connection {
         self.put_response(slot, status::GOOD, residual, None);
     }
 
-    /// Answers a command with a little data.
+    /// Answers a command with data that the target itself made.
     pub(super) fn answer_bytes(&mut self, slot: Slot, data: &[u8]) {
         let task = self.entry(slot);
         let (tag, expected) = (task.tag, task.expected);
@@ -166,7 +168,7 @@ impl Connection {
         }
     }
 
-    /// Answers a read. The buffers leave the task, and count as held until they are sent.
+    /// Answers a read. Takes the buffers from the task; they count as held until they are sent.
     pub(super) fn answer_read(&mut self, cx: &Context, slot: Slot) {
         let block_size = cx.unit.geometry.block_size;
         let task = self.entry(slot);
@@ -191,17 +193,17 @@ impl Connection {
             unsent -= buffer.len();
             self.put_piece(buffer, &mut sending);
         }
-        // Release the data that was read, but is not sent.
+        // Release the buffers whose data is not sent.
         self.admission.held_bytes -= unsent;
         self.entry(slot).pieces = pieces;
     }
 
-    /// Sends a buffer as data of a read.
+    /// Sends one buffer of a read's data.
     fn put_piece(&mut self, buffer: Buffer, sending: &mut Sending) {
         let bytes = (buffer.len() as u32).min(sending.moves - sending.offset);
         if self.parameters.data_digest {
-            // Compute the checksums first: the buffer cannot be read after it is passed to the
-            // batch.
+            // Compute the checksums first, because the buffer cannot be read after the batch owns
+            // it.
             let (mut done, mut bursts) = (0, sending.bursts);
             while done < bytes {
                 let (now, _) = bursts.next(bytes - done);
@@ -210,7 +212,8 @@ impl Connection {
             }
         }
         let held = buffer.len() as u64;
-        // The batch owns the buffer from here on; below, each part follows its header.
+        // From here on the batch owns the buffer. The loop below appends a header before each part
+        // of the buffer.
         let payload = self.output.batch.payload(held, buffer, 0..0);
         let mut checksums = std::mem::take(&mut self.output.checksums);
         let (mut done, mut index) = (0, 0);
@@ -235,7 +238,7 @@ impl Connection {
         Bursts { send_bytes, max_burst, in_burst: 0 }
     }
 
-    /// A Data-In PDU. With `end` it is the last one, and contains a good status.
+    /// Makes a Data-In PDU. With `end`, the PDU is the last one and carries the status GOOD.
     fn data_in(
         &mut self,
         tag: u32,
@@ -266,7 +269,7 @@ impl Connection {
         pdu
     }
 
-    /// Sends an R2T for data of a task.
+    /// Sends an R2T that requests a part of a task's data.
     pub(super) fn put_r2t(&mut self, slot: Slot, (offset, bytes): (u32, u32), r2t_sn: u32) {
         let tag = self.entry(slot).tag;
         let mut pdu = R2t::default();

@@ -1,10 +1,10 @@
-//! One connection, which is one session, from accept to the return of its last buffer.
+//! One connection, which is one session, from accept to the completion of its last operation.
 //!
 //! ```text
 //! Open (login, then full feature phase) ──logged out, refused, rejected──> Draining ──all sent──┐
-//!   └──the initiator is gone, or lost its way, or is replaced───────────────────────────────────┤
+//!   └──initiator disconnected, broke the protocol, or was replaced─────────────────────────────┤
 //!                                                                                               v
-//!                   Gone <──the stream is gone, and every operation has ended── Closed <────────┘
+//!                    Gone <──stream closed, all operations completed──────────── Closed <───────┘
 //! ```
 
 mod answer;
@@ -26,17 +26,18 @@ use receive::Phase;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-/// Bits of a block operation's token that hold the piece, and again as many above it for the slot;
-/// the rest holds the connection.
+/// The width of a field in a block operation's token, in bits. The lowest field holds the piece,
+/// the next field the slot, and the remaining bits the connection.
 const TOKEN_FIELD_BITS: u32 = 16;
 
-/// The token of a block operation, which finds the task of its completion.
+/// Makes the token of a block operation. The token identifies the task when the operation
+/// completes.
 fn token(connection: ConnectionKey, slot: Slot, piece: usize) -> u64 {
     let fields = u64::from(slot.0) << TOKEN_FIELD_BITS | piece as u64;
     u64::from(connection.0) << (2 * TOKEN_FIELD_BITS) | fields
 }
 
-/// The connection, slot and piece that `token` names.
+/// The connection, slot and piece that a token identifies.
 pub(super) fn token_owner(token: u64) -> (ConnectionKey, Slot, usize) {
     let connection = ConnectionKey((token >> (2 * TOKEN_FIELD_BITS)) as u32);
     let slot = Slot((token >> TOKEN_FIELD_BITS) as u16);
@@ -48,9 +49,9 @@ pub(super) fn token_owner(token: u64) -> (ConnectionKey, Slot, usize) {
 enum SessionState {
     /// The target reads and answers requests.
     Open,
-    /// The target sends its pending output, and reads no more.
+    /// The target sends its pending output, and reads no more requests.
     Draining,
-    /// The stream is closing; no initiator is left to answer.
+    /// The stream is closing. No initiator expects an answer.
     Closed,
     /// The stream is closed.
     Gone,
@@ -59,55 +60,56 @@ enum SessionState {
 /// The phase of a session.
 enum Session {
     LoggingIn(Box<Login>),
-    /// The login is complete, and waits for disconnected sessions to end.
+    /// The login is complete, and waits for the operations of disconnected sessions.
     Admitting(Box<(Login, LoginRequest, Answer)>),
     FullFeature,
 }
 
-/// The incoming PDU, and how much of it has arrived.
+/// The arriving PDU, and the part of it that has arrived.
 struct Input {
     phase: Phase,
     bhs: Bhs,
-    /// Checksum of the header or data received so far.
+    /// The checksum of the header or data received so far.
     crc: u32,
-    /// Data that belongs to no task.
+    /// The data of a request that is not for a task.
     collected: Vec<u8>,
-    /// Received bytes that are not parsed yet, from this offset on.
+    /// Received bytes that are not parsed yet; they start at this offset in the buffer.
     unread: Option<(Buffer, usize)>,
     receiving: bool,
-    /// The last PDU's data was large enough to receive directly, so the next may be, too.
+    /// True if the last PDU's data was large enough to receive directly, so the next PDU's data may
+    /// be, too.
     expects_large: bool,
-    /// The parts of a text request that continues.
+    /// The parts received so far of a text request that spans several PDUs.
     text: Pieces,
 }
 
 struct Output {
-    /// Gathered output.
+    /// The gathered output.
     batch: SendBatch,
     spare: SendBatch,
-    /// Checksums of the PDUs of a buffer that is about to be sent.
+    /// The checksums of the PDUs that send one buffer.
     checksums: Vec<u32>,
     sending: bool,
 }
 
-/// The sequence numbers, and the number of tasks that limit them.
+/// The session's sequence numbers, and the numbers of tasks that limit the command window.
 #[derive(Default)]
 struct Numbers {
     stat_sn: u32,
     exp_cmd_sn: u32,
-    /// The number of tasks in the command window, and of immediate tasks.
+    /// The number of tasks that count against the command window.
     counted: u32,
     immediate: u32,
 }
 
-/// Admission of tasks to the namespace: the waiting tasks, and the number of admitted tasks.
+/// The state that decides when tasks may start in the namespace.
 #[derive(Default)]
 struct Admission {
-    /// Tasks that wait for buffers, or for their turn, in order.
+    /// Tasks that wait for buffers or for their turn, in order.
     waiting: VecDeque<Slot>,
-    /// Tasks that have been admitted.
+    /// The number of tasks that have started.
     admitted: usize,
-    /// One of the admitted tasks is ordered, so it runs without others.
+    /// True if one of the started tasks is ordered, and so runs without other tasks.
     is_ordered: bool,
     held_bytes: usize,
 }
@@ -183,17 +185,17 @@ impl Connection {
         connection
     }
 
-    /// The initiator; empty until it has logged in.
+    /// The initiator's identity; empty until it has logged in.
     pub(super) fn initiator(&self) -> &Initiator {
         &self.initiator
     }
 
-    /// True if no initiator is left to answer.
+    /// True if no initiator expects an answer.
     pub(super) fn is_closed(&self) -> bool {
         matches!(self.state, SessionState::Closed | SessionState::Gone)
     }
 
-    /// True if the target reads no more from the initiator.
+    /// True if the target reads no more requests from the initiator.
     pub(super) fn is_ending(&self) -> bool {
         self.state != SessionState::Open
     }
@@ -207,18 +209,18 @@ impl Connection {
         self.free.len() < self.tasks.len()
     }
 
-    /// True if this is a logged-in session that uses the unit.
+    /// True if this session has logged in, uses the unit and is not closed.
     pub(super) fn is_session(&self) -> bool {
         let full = matches!(self.session, Session::FullFeature);
         full && !self.parameters.discovery && !self.is_closed()
     }
 
-    /// True if the login is complete, but waits for other sessions to end.
+    /// True if the login is complete, but waits for operations of disconnected sessions.
     pub(super) fn is_admitting(&self) -> bool {
         matches!(self.session, Session::Admitting(_)) && self.state == SessionState::Open
     }
 
-    /// Queues a unit attention for the next command, if there is a session.
+    /// Queues a unit attention for the session's next command. Does nothing without a session.
     pub(super) fn attention(&mut self, what: Sense) {
         if self.is_session() && !self.attentions.contains(&what) {
             if self.attentions.len() == limits::MAX_UNIT_ATTENTIONS {
@@ -266,7 +268,7 @@ impl Connection {
         self.admit_tasks(cx);
     }
 
-    /// Takes back the buffers of a batch.
+    /// Returns the buffers of a sent batch to the pool.
     fn give_back(&mut self, cx: &mut Context, batch: &mut SendBatch) {
         for (held_bytes, buffer) in batch.take_payloads() {
             self.admission.held_bytes -= held_bytes as usize;
@@ -284,7 +286,7 @@ impl Connection {
         self.close(cx);
     }
 
-    /// Requests a logout, and closes the connection if the initiator takes too long.
+    /// Requests a logout, and closes the connection if the initiator does not log out in time.
     pub(super) fn drain(&mut self, cx: &mut Context) {
         if self.state != SessionState::Open {
             return;
@@ -309,7 +311,7 @@ impl Connection {
         cx.turns.list(self.key);
     }
 
-    /// Sends the pending output, and then closes.
+    /// Sends the pending output, and then closes the connection.
     fn end(&mut self, cx: &mut Context) {
         if self.state == SessionState::Open {
             self.state = SessionState::Draining;
@@ -318,22 +320,23 @@ impl Connection {
         }
     }
 
-    /// Closes the connection if the initiator has disconnected, even if unread data is left. Unread
-    /// requests are not executed: they were not answered.
+    /// Closes the connection if the initiator has disconnected, even if unread data is left. The
+    /// target does not execute unread requests; it has answered none of them.
     pub(super) fn close_if_left(&mut self, cx: &mut Context) {
         if self.line.as_ref().is_some_and(Line::is_cut) {
             self.close(cx);
         }
     }
 
-    /// Closes at once. Operations in the namespace continue, but the initiator gets no answer.
+    /// Closes the connection at once. Operations in the namespace continue, but the initiator gets
+    /// no answer.
     pub(super) fn close(&mut self, cx: &mut Context) {
         if self.is_closed() {
             return;
         }
         self.state = SessionState::Closed;
         cx.reactor.set_timer(self.task, None);
-        // The second descriptor would keep the connection open.
+        // Drop the second descriptor, which would keep the connection open.
         self.line = None;
         cx.reactor.close(self.stream);
         cx.turns.list(self.key);
@@ -369,7 +372,7 @@ impl Connection {
         }
     }
 
-    /// Removes a task from the command window.
+    /// Removes a task from the command window, or from the count of immediate tasks.
     fn uncount(&mut self, slot: Slot) {
         let task = &mut self.tasks[usize::from(slot.0)];
         match std::mem::replace(&mut task.window, Window::Left) {
@@ -396,7 +399,7 @@ impl TickConnection for Connection {
         if self.state == SessionState::Open {
             self.arm_receive(cx);
             if cx.has_actions() {
-                // More input may be waiting; parse it after the core's actions.
+                // More input may be waiting. Parse it after the core has executed its actions.
                 cx.turns.list(self.key);
             }
         }

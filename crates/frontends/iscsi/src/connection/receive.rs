@@ -1,4 +1,5 @@
-//! Parses received bytes into PDUs: header, additional segments, digest, data, padding, digest.
+//! Parses received bytes into PDUs: header, additional header segments, header digest, data,
+//! padding, data digest.
 
 use super::{Connection, Session, SessionState};
 use crate::context::Context;
@@ -8,29 +9,29 @@ use crate::wire::{BHS_BYTES, DIGEST_BYTES, data_bytes, padding};
 use crc32c::crc32c_append;
 use farblock_reactor::Buffer;
 
-/// The meaning of the initiator's next bytes.
+/// The part of a PDU to which the next received bytes belong.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Phase {
-    /// A basic header segment, of which this many bytes have arrived.
+    /// A basic header segment; the number of its bytes that have arrived.
     Header(usize),
-    /// This many remaining bytes of additional header segments, which the target ignores.
+    /// Additional header segments, which the target ignores; the number of their remaining bytes.
     Ahs(usize),
-    /// The header's digest, of which this many bytes have arrived.
+    /// The header digest; the number of its bytes that have arrived.
     HeaderDigest([u8; DIGEST_BYTES], usize),
-    /// Data, of which this many bytes have arrived.
+    /// The data; the number of its bytes that have arrived.
     Data(Destination, u32),
-    /// Padding and the data's digest, of which this many bytes have arrived.
+    /// The padding and the data digest; the number of their bytes that have arrived.
     Trailer([u8; 3 + DIGEST_BYTES], usize),
 }
 
-/// The destination of data.
+/// The destination of a PDU's data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Destination {
-    /// None: the data is dropped.
+    /// No destination: the target drops the data.
     Nowhere,
-    /// The request of the same PDU.
+    /// The request in the same PDU.
     Request,
-    /// The task, at this offset of its data.
+    /// A task, and the offset in its data.
     Task(Slot, u32),
 }
 
@@ -42,15 +43,15 @@ impl Connection {
                 self.input.unread = Some((buffer, 0));
                 self.process_unread(cx);
             }
-            // The initiator has disconnected: no more data can arrive, and no answer can be read.
+            // The initiator has disconnected: it sends no more data and reads no answer.
             _ => self.close(cx),
         }
     }
 
-    /// Parses received bytes as far as the limits allow.
+    /// Parses received bytes until none is left or a limit stops the parsing.
     pub(super) fn process_unread(&mut self, cx: &mut Context) {
         match self.input.unread.take() {
-            // A request may have waited for resources.
+            // No bytes are unread, but a request may have waited for resources.
             None => self.process(cx, &mut [].as_slice()),
             Some((buffer, start)) => {
                 let mut input = &buffer[start..];
@@ -66,7 +67,7 @@ impl Connection {
         }
     }
 
-    /// Handles `input` until it is empty, or another action must happen first.
+    /// Parses `input` until it is empty or another action must happen first.
     fn process(&mut self, cx: &mut Context, input: &mut &[u8]) {
         while self.state == SessionState::Open && !self.is_held_up(cx) {
             let goes_on = match self.input.phase {
@@ -82,14 +83,15 @@ impl Connection {
         }
     }
 
-    /// True if no more input may be parsed for now.
+    /// True if the connection must not parse more input for now.
     fn is_held_up(&self, cx: &Context) -> bool {
         cx.has_actions()
             || matches!(self.session, Session::Admitting(_))
             || self.output.batch.len() > limits::OUTBOX_BYTES
     }
 
-    /// Collects a header, of which `count` bytes have arrived; false if it needs more bytes.
+    /// Collects a header, of which `count` bytes have arrived. Returns false if it needs more
+    /// bytes.
     fn header(&mut self, count: usize, input: &mut &[u8]) -> bool {
         let count = count + take(&mut self.input.bhs[count..], input);
         if count < BHS_BYTES {
@@ -138,7 +140,7 @@ impl Connection {
             return false;
         }
         if u32::from_le_bytes(digest) != self.input.crc {
-            // Not even the header's length field is reliable.
+            // Close the connection, because the header's length field may also be wrong.
             let peer = self.peer;
             cx.complain("iSCSI protocol errors", peer, || {
                 tracing::warn!(
@@ -174,7 +176,7 @@ impl Connection {
         self.state == SessionState::Open
     }
 
-    /// Consumes data of a PDU; false if it needs more bytes.
+    /// Consumes a PDU's data. Returns false if it needs more bytes.
     fn data(
         &mut self,
         cx: &mut Context,
@@ -238,7 +240,7 @@ impl Connection {
         if wanted { crc32c_append(crc, bytes) } else { crc }
     }
 
-    /// Starts to receive more bytes, unless a limit forbids it.
+    /// Starts to receive more bytes, unless a limit forbids this.
     pub(super) fn arm_receive(&mut self, cx: &mut Context) {
         let full = self.input.unread.is_some() || self.is_held_up(cx);
         if self.state != SessionState::Open || self.input.receiving || full {
@@ -256,7 +258,8 @@ impl Connection {
             }
         }
         if std::mem::take(&mut self.input.expects_large) {
-            // Receive little more than the next header, so that its data can be received directly.
+            // Receive little more than the next header, so that the target can then receive the
+            // data directly.
             cx.reactor.recv_at_most(self.stream, (2 * BHS_BYTES) as u32);
         } else {
             cx.reactor.recv(self.stream);
@@ -290,7 +293,8 @@ impl Connection {
     }
 }
 
-/// Moves bytes from the front of `input` as far as they fit. Returns how many.
+/// Moves bytes from the front of `input` to `to` until `to` is full. Returns the number of moved
+/// bytes.
 fn take(to: &mut [u8], input: &mut &[u8]) -> usize {
     let count = to.len().min(input.len());
     let (now, rest) = input.split_at(count);

@@ -1,4 +1,4 @@
-//! Requests other than SCSI commands: logins, pings, texts, task management, logouts.
+//! Handles requests other than SCSI commands: logins, pings, texts, task management, logouts.
 
 use super::receive::Destination;
 use super::{Connection, Session, SessionState};
@@ -13,22 +13,22 @@ use crate::wire::{AnyRequest, IMMEDIATE, LoginRequest, LoginResponse, LogoutRequ
 use crate::wire::{NO_TAG, OPCODE, Response, TaskRequest};
 use crate::wire::{data_bytes, flag, function, length, outcome, reject, request, response};
 
-/// The decision whether a numbered request is executed.
+/// The decision whether to execute a numbered request.
 enum Turn {
     Now,
-    /// Its number is outside of the window or a duplicate: drop the request.
+    /// The request's number is outside of the window or a duplicate: drop the request.
     Ignored,
-    /// A number was skipped, although one connection keeps the order.
+    /// The initiator skipped a number, although a single connection preserves the order.
     Broken,
 }
 
-/// The response to a logout for recovery, which is not supported (RFC 7143, 11.15.1).
+/// The logout response code for recovery, which the target does not support (RFC 7143, 11.15.1).
 const NO_RECOVERY: u8 = 2;
-/// The response to a logout of a connection that does not exist.
+/// The logout response code for a connection that does not exist.
 const NO_CONNECTION: u8 = 1;
 
 impl Connection {
-    /// Handles a complete header. Returns the destination of its data, if it has any.
+    /// Handles a complete header. Returns the destination of the PDU's data.
     pub(super) fn begin_pdu(&mut self, cx: &mut Context) -> Destination {
         let opcode = self.input.bhs[0] & OPCODE;
         if !matches!(self.session, Session::FullFeature) {
@@ -66,7 +66,7 @@ impl Connection {
         }
     }
 
-    /// Decides by a request's number whether to execute it.
+    /// Decides by a request's command number whether to execute the request.
     fn take_turn(&mut self, opcode: u8) -> Turn {
         let header: AnyRequest = view(&self.input.bhs);
         let numbered = matches!(
@@ -95,7 +95,7 @@ impl Connection {
         Turn::Now
     }
 
-    /// Handles a complete PDU; `intact`: the digest of its data is right.
+    /// Handles a complete PDU. `intact` is true if the data digest matches.
     pub(super) fn end_pdu(&mut self, cx: &mut Context, intact: bool) {
         let opcode = self.input.bhs[0] & OPCODE;
         if self.input.bhs[0] == IGNORED || self.state != SessionState::Open {
@@ -131,7 +131,8 @@ impl Connection {
         }
     }
 
-    /// Rejects the PDU, with a log line, and closes the connection: later bytes are not reliable.
+    /// Rejects the PDU, logs a warning, and closes the connection, because its later bytes are not
+    /// reliable.
     pub(super) fn protocol_error(&mut self, cx: &mut Context, reason: &str) {
         let peer = self.peer;
         cx.complain("iSCSI protocol errors", peer, || {
@@ -151,7 +152,7 @@ impl Connection {
         let is_first = login.initiator.name.is_empty();
         let answer = login.handle(&request, &data, &cx.unit.identity.target);
         if is_first {
-            // The login itself is immediate, so the first command has the same number.
+            // The login is itself immediate, so the first command has the same number.
             self.numbers.exp_cmd_sn = request.cmd_sn.get();
             self.numbers.stat_sn = request.exp_stat_sn.get();
         }
@@ -178,7 +179,7 @@ impl Connection {
         }
     }
 
-    /// Completes the login, after the sessions that this one waited for have ended.
+    /// Completes the login after the operations of disconnected sessions have completed.
     pub(crate) fn admitted(&mut self, cx: &mut Context) {
         let Session::Admitting(complete) =
             std::mem::replace(&mut self.session, Session::FullFeature)
@@ -218,7 +219,7 @@ impl Connection {
         self.put_data(&answer.text);
     }
 
-    /// Answers a ping with its data.
+    /// Answers a ping (NOP-Out) with the ping's data.
     fn nop(&mut self) {
         let header: AnyRequest = view(&self.input.bhs);
         if header.task_tag.get() == NO_TAG {
@@ -234,7 +235,7 @@ impl Connection {
         self.input.collected = data;
     }
 
-    /// Answers a text request: the answer always lists the targets.
+    /// Answers a text request. The only supported key is `SendTargets`, which lists the targets.
     fn text(&mut self, cx: &mut Context) {
         let header: AnyRequest = view(&self.input.bhs);
         if !self.input.text.add(&self.input.collected) {
@@ -266,7 +267,8 @@ impl Connection {
         pdu.flags = flags;
         pdu.lun = header.lun;
         pdu.data_length = length(out.len());
-        // While the text continues, the transfer has a target tag, which the initiator sends back.
+        // While the text continues, the answer has a target tag, which the initiator repeats in its
+        // next PDU.
         pdu.target_tag = if flags == 0 { 1 } else { NO_TAG }.into();
         self.put_header(&pdu);
         self.put_data(&out);
@@ -296,14 +298,14 @@ impl Connection {
         }
         let task = header.referenced_tag.get();
         let what = match function {
-            // The task is answered already, since all earlier requests have arrived.
+            // The target has already answered the task, because all earlier requests have arrived.
             function::ABORT_TASK if self.find(task).is_none() => {
                 self.answer_function(tag, outcome::NO_TASK);
                 return;
             }
             function::ABORT_TASK => Abort::Task,
             function::ABORT_TASK_SET => Abort::Session,
-            // Each initiator has its own task set, so clearing it aborts the session's tasks.
+            // Each initiator has its own task set, so this request aborts the session's tasks only.
             function::CLEAR_TASK_SET => Abort::Session,
             function::LUN_RESET | function::TARGET_WARM_RESET => Abort::Everything,
             function::TASK_REASSIGN => {
@@ -328,7 +330,7 @@ impl Connection {
         let header: LogoutRequest = view(&self.input.bhs);
         let tag = header.task_tag.get();
         match header.reason & !flag::FINAL {
-            // Close the session, or its only connection.
+            // Reason 0 closes the session, and reason 1 closes its only connection.
             0 | 1 => {
                 let request = Management { tag, what: Abort::Logout, task: NO_TAG };
                 cx.ask(Action::Manage(self.key, request));
@@ -338,7 +340,7 @@ impl Connection {
         }
     }
 
-    /// Answers a request whose aborted tasks have ended.
+    /// Answers a task management or logout request whose aborted tasks have ended.
     pub(super) fn answer_management(&mut self, cx: &mut Context, request: Management) {
         match request.what {
             Abort::Logout => {
@@ -363,7 +365,7 @@ impl Connection {
         self.put_header(&pdu);
     }
 
-    /// A response with its sequence numbers.
+    /// Makes a response PDU with its sequence numbers.
     fn response(&mut self, opcode: u8, tag: u32) -> Response {
         let mut pdu = Response::default();
         (pdu.opcode, pdu.flags) = (opcode, flag::FINAL);
@@ -375,7 +377,7 @@ impl Connection {
         pdu
     }
 
-    /// Sends a PDU's header back.
+    /// Sends a REJECT with the header of the current PDU.
     pub(super) fn reject(&mut self, reason: u8) {
         debug_assert!(data_bytes(&self.input.bhs) <= limits::MAX_DATA_SEGMENT_BYTES);
         let mut pdu = self.response(response::REJECT, NO_TAG);
@@ -388,5 +390,5 @@ impl Connection {
     }
 }
 
-/// Replaces the opcode of a PDU that the target ignores.
+/// An invalid opcode that replaces the opcode of a PDU that the target ignores.
 const IGNORED: u8 = 0xff;

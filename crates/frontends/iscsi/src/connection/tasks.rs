@@ -1,4 +1,4 @@
-//! SCSI commands of a session: receives, schedules, executes and aborts them.
+//! The SCSI commands of a session: receives, schedules, executes and aborts them.
 
 use super::receive::Destination;
 use super::{Connection, SessionState, token};
@@ -15,14 +15,15 @@ use farblock_reactor::allowance;
 const ORDERED: u8 = 2;
 
 impl Connection {
-    /// The task with the initiator's tag.
+    /// Finds the task with this initiator tag. Ignores aborted tasks.
     pub(super) fn find(&self, tag: u32) -> Option<Slot> {
         let found = |task: &Task| task.tag == tag && task.state != TaskState::Free;
         let index = self.tasks.iter().position(|task| found(task) && !task.is_aborted)?;
         Some(Slot(index as u16))
     }
 
-    /// Handles the complete header of a command. Returns the destination of its immediate data.
+    /// Handles the complete header of a command. Returns the destination of the command's immediate
+    /// data.
     pub(super) fn begin_command(&mut self, cx: &mut Context) -> Destination {
         let header: ScsiCommand = view(&self.input.bhs);
         let (tag, data) = (header.task_tag.get(), data_bytes(&self.input.bhs));
@@ -69,14 +70,14 @@ impl Connection {
         task.received = data;
         if task.failure.is_none() {
             let wants = task.command.wants_bytes(cx.unit.geometry.block_size);
-            // Larger numbers were refused before.
+            // The result fits into 32 bits, because `expected` does.
             task.wanted = if writes { wants.min(expected.into()) as u32 } else { 0 };
             task.prepare(&cx.unit.geometry);
         }
         Destination::Task(slot, 0)
     }
 
-    /// Parses a command, and checks whether it may be executed.
+    /// Parses a command, and checks whether the unit may execute it.
     fn judge(
         &mut self,
         cx: &mut Context,
@@ -123,7 +124,7 @@ impl Connection {
         }
     }
 
-    /// The task whose data has just arrived; it may be aborted.
+    /// Finds the task whose data has just arrived. The task may be aborted.
     fn find_payload(&self, tag: u32) -> Option<Slot> {
         let index = self.tasks.iter().position(|task| task.tag == tag && task.in_payload)?;
         Some(Slot(index as u16))
@@ -133,7 +134,7 @@ impl Connection {
     pub(super) fn begin_data_out(&mut self, cx: &mut Context) -> Destination {
         let header: DataOut = view(&self.input.bhs);
         let data = data_bytes(&self.input.bhs);
-        // The task may have been aborted or refused.
+        // An unknown tag is no error: the target may have aborted or refused the task.
         let Some(slot) = self.find(header.task_tag.get()) else { return Destination::Nowhere };
         let (first_burst, max_burst) = (self.parameters.first_burst, self.parameters.max_burst);
         let task = self.entry(slot);
@@ -141,7 +142,7 @@ impl Connection {
         let is_last = header.flags & flag::FINAL != 0;
         let asked = header.target_tag.get() != NO_TAG;
         let end = offset.checked_add(data);
-        // Solicited data arrives in bursts, one R2T after the other.
+        // Solicited data arrives in bursts. Each burst answers one R2T, in order.
         let burst_end = if asked {
             let number = (task.received.saturating_sub(task.asked_from)) / max_burst + 1;
             let end = number.checked_mul(max_burst).and_then(|n| n.checked_add(task.asked_from));
@@ -165,7 +166,7 @@ impl Connection {
             return Destination::Nowhere;
         }
         if offset != task.received || header.data_sn.get() != task.data_sn {
-            // Do not execute the command, and drop data that still arrives.
+            // Fail the command, and drop the data that still arrives for it.
             self.answer_failure(slot, Sense::DATA_PHASE.into());
             self.release(cx, slot);
             self.admit_tasks(cx);
@@ -197,7 +198,7 @@ impl Connection {
         }
     }
 
-    /// Continues with the task if all its unsolicited data has arrived.
+    /// Continues with a task if all its unsolicited data has arrived.
     fn gathered(&mut self, cx: &mut Context, slot: Slot) {
         let task = self.entry(slot);
         if task.unasked {
@@ -233,7 +234,7 @@ impl Connection {
         }
     }
 
-    /// Starts waiting tasks, as far as buffers and the order of tasks allow.
+    /// Starts waiting tasks in order, as far as the buffer limit and ordered tasks allow.
     pub(super) fn admit_tasks(&mut self, cx: &mut Context) {
         while let Some(&slot) = self.admission.waiting.front() {
             let geometry = cx.unit.geometry;
@@ -265,7 +266,7 @@ impl Connection {
         }
     }
 
-    /// Requests as much of a task's data as the limits allow.
+    /// Sends R2Ts for as much of a task's data as the limits allow.
     fn ask_for_data(&mut self, slot: Slot) {
         let (max_burst, most) = (self.parameters.max_burst, self.parameters.max_r2t);
         loop {
@@ -282,7 +283,7 @@ impl Connection {
         }
     }
 
-    /// Submits a task with all its data to the namespace.
+    /// Submits a task to the namespace after all its data has arrived.
     fn run(&mut self, cx: &mut Context, slot: Slot) {
         let command = self.entry(slot).command;
         let prepared = match command {
@@ -297,7 +298,7 @@ impl Connection {
                 Ok(())
             }
             Command::TestUnitReady => {
-                // Read a block, to find out whether the namespace is ready again.
+                // Read a block to find out whether the namespace is ready again.
                 let blocks = cx.unit.geometry.blocks.min(1) as u32;
                 self.entry(slot).push(0, blocks, None);
                 Ok(())
@@ -327,7 +328,7 @@ impl Connection {
         }
     }
 
-    /// Executes a command that changes only the unit's state, with its parameter list.
+    /// Executes a command with a parameter list that changes only the unit's state.
     fn obey(&mut self, cx: &mut Context, slot: Slot) -> Result<(), Failure> {
         let Connection { tasks, initiator, .. } = self;
         let task = &tasks[usize::from(slot.0)];
@@ -338,7 +339,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Prepares a WRITE SAME, which fills many blocks with one block or with zeroes.
+    /// Prepares a WRITE SAME, which fills many blocks with copies of one block or with zeroes.
     fn prepare_fill(
         &mut self,
         cx: &mut Context,
@@ -349,7 +350,8 @@ impl Connection {
         let geometry = cx.unit.geometry;
         let task = self.entry(slot);
         if has_data && [task.expected, task.wanted] != [geometry.block_size; 2] {
-            // The data must be the one announced block, and the command must announce it.
+            // The command must announce exactly one block of data, and that block must have
+            // arrived.
             return Err(Sense::INVALID_FIELD.into());
         }
         if task.parameters.iter().all(|&byte| byte == 0) {
@@ -384,7 +386,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Starts a task that waited to run alone.
+    /// Starts an exclusive task when its turn has come.
     pub(crate) fn begin_alone(&mut self, cx: &mut Context, slot: Slot) {
         let (geometry, key, is_closed) = (cx.unit.geometry, self.key, self.is_closed());
         let task = task_mut(&mut self.tasks, slot);
@@ -418,8 +420,8 @@ impl Connection {
         let is_closed = self.is_closed();
         let task = task_mut(&mut self.tasks, slot);
         if is_closed || task.is_aborted {
-            // Skip the rest of a WRITE SAME: no initiator expects it, and other tasks wait for its
-            // end.
+            // Skip the rest of a WRITE SAME: no initiator expects its answer, and other tasks wait
+            // for its end.
             task.fill.blocks = 0;
         }
         let is_alone = matches!(task.command, Command::CompareWrite { .. });
@@ -444,7 +446,7 @@ impl Connection {
         let task = self.entry(slot);
         let (command, failure, is_aborted) = (task.command, task.failure, task.is_aborted);
         if is_aborted || self.is_closed() {
-            // No initiator is left to answer.
+            // No initiator expects an answer.
         } else if let Some(failure) = failure {
             self.answer_failure(slot, failure);
         } else if let Command::Read(_) = command {
@@ -456,7 +458,7 @@ impl Connection {
         self.admit_tasks(cx);
     }
 
-    /// Frees a slot, and the buffers that its task still has.
+    /// Frees a slot and the buffers that its task still holds.
     pub(super) fn release(&mut self, cx: &mut Context, slot: Slot) {
         self.uncount(slot);
         let task = task_mut(&mut self.tasks, slot);
@@ -473,7 +475,8 @@ impl Connection {
         self.free.push(slot);
     }
 
-    /// Aborts one task, or all. Returns the number of tasks that the barrier must wait for.
+    /// Aborts the task with this tag, or all tasks if `tag` is `None`. Returns the number of tasks
+    /// that the barrier must wait for.
     pub(crate) fn abort(&mut self, cx: &mut Context, barrier: u32, tag: Option<u32>) -> usize {
         let mut waiting = 0;
         for index in 0..self.tasks.len() {
@@ -489,7 +492,7 @@ impl Connection {
                 continue;
             }
             self.admission.waiting.retain(|&other| other != slot);
-            // Keep a task whose data is arriving: the data needs a destination.
+            // Keep a task whose data is arriving, because the data needs a destination.
             if !self.tasks[index].in_payload {
                 self.release(cx, slot);
             }

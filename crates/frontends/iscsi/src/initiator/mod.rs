@@ -1,18 +1,18 @@
-//! An iSCSI initiator that benchmarks and tests use, so that all targets get the same load. A
-//! comparison then shows protocols and targets, not load generators.
+//! An iSCSI initiator for benchmarks and tests. All targets get the same load from it, so a
+//! comparison shows protocols and targets, not load generators.
 //!
-//! **Overview.** [`Initiator::connect`] logs in once for each queue, and is a [`Namespace`]: an
-//! operation becomes a READ(16), WRITE(16) or SYNCHRONIZE CACHE(16). One send transmits all pending
-//! output, and commands wait in the initiator while the target's window is closed. A write's
-//! command carries as much data as the target accepts, and the rest follows on R2T.
+//! **Overview.** [`Initiator::connect`] logs in once for each queue, and returns a [`Namespace`].
+//! An operation becomes a READ(16), WRITE(16) or SYNCHRONIZE CACHE(16). One send transmits all
+//! pending output. Commands wait in the initiator while the target's command window is closed. A
+//! write's command carries as much data as the target accepts; the rest follows on R2T.
 //!
-//! **Contract.** The contract of [`farblock_block`], without write zeroes. A session belongs to one
-//! queue and ends with it, so at most [`Config::sessions`] queues can ever be opened. When a
-//! session is lost, its operations fail. The initiator checks a target's answers, and ends the
-//! session if one is invalid.
+//! **Contract.** The contract of [`farblock_block`], without write zeroes. Each queue takes one
+//! session and ends it when it closes, so at most [`Config::sessions`] queues can ever be opened.
+//! When a session disconnects, its operations fail. The initiator checks the target's answers, and
+//! closes the session after an invalid answer.
 //!
-//! **Not implemented.** Authentication, digests, discovery, aborts, logouts and reconnecting. It is
-//! for benchmarks and tests, not for production disks.
+//! **Not implemented.** Authentication, digests, discovery, aborts, logouts and reconnecting. The
+//! initiator is not for production disks.
 
 mod queue;
 mod session;
@@ -28,18 +28,18 @@ use std::sync::{Mutex, PoisonError};
 /// The most data of one command, in bytes.
 pub const TRANSFER_BYTES: u32 = 1 << 20;
 
-/// The target to log in to.
+/// The target to log in to, and the number of sessions.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The target's address.
     pub address: SocketAddr,
     /// The target's iSCSI name.
     pub target: String,
-    /// The logical unit.
+    /// The number of the logical unit.
     pub lun: u8,
-    /// The number of sessions, and therefore of queues.
+    /// The number of sessions, and so the most queues.
     pub sessions: usize,
-    /// The most commands of each session in progress.
+    /// The most commands in flight of each session.
     pub depth: u16,
 }
 
@@ -47,15 +47,15 @@ pub struct Config {
 pub struct Initiator {
     geometry: Geometry,
     config: Config,
-    /// Sessions that no queue has taken yet.
+    /// The sessions that no queue has taken yet.
     sessions: Mutex<Vec<Session>>,
 }
 
 impl Initiator {
-    /// Logs in.
+    /// Connects to the target and logs in with each session.
     ///
     /// # Errors
-    /// If the target does not exist, or refuses the login.
+    /// If the connection fails or the target refuses the login.
     pub fn connect(config: &Config) -> io::Result<Initiator> {
         let sessions = (0..config.sessions.max(1)).map(|_| Session::log_in(config));
         let mut sessions = sessions.collect::<io::Result<Vec<_>>>()?;

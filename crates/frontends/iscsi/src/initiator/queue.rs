@@ -1,4 +1,4 @@
-//! A session's queue on an event loop: sends commands, and receives answers.
+//! A session's queue on an event loop, which sends commands and receives answers.
 
 use super::session::{Agreed, Numbers, SEGMENT_BYTES, Session, command};
 use crate::scsi::sense;
@@ -20,33 +20,33 @@ pub(super) struct SessionQueue {
     task: TaskId,
     stream: StreamId,
     events: Vec<Event>,
-    /// Operations in progress, by task tag.
+    /// The operations in flight, by task tag.
     flights: Vec<Option<Op>>,
     free: Vec<u32>,
-    /// Operations without a tag, or outside of the target's window.
+    /// Operations that wait for a free tag or for the target's command window.
     waiting: VecDeque<Op>,
     done: Vec<Completion>,
-    /// Pending output; `None` while it is being sent.
+    /// The pending output; `None` while the reactor sends it.
     batch: Option<SendBatch>,
-    /// Answers to send before the next commands.
+    /// Data that answers R2Ts and pings, sent before the next commands.
     later: Vec<u8>,
     parser: Parser,
     is_lost: bool,
 }
 
-/// A PDU that is arriving.
+/// The PDU that is arriving.
 struct Parser {
     bhs: Bhs,
-    /// Bytes of the header that have arrived.
+    /// The number of header bytes that have arrived.
     have: usize,
-    /// Bytes of the PDU's data that have not arrived, and of the padding after it.
+    /// The number of data bytes that have not arrived.
     data_left: usize,
     padding_left: usize,
-    /// The task and offset for the next data; `None` if the data has no destination.
+    /// The task tag and the offset for the next data. `None` if the queue drops the data.
     into: Option<(u32, usize)>,
 }
 
-/// The error for an invalid PDU.
+/// The error for an invalid PDU from the target.
 struct Nonsense;
 
 impl SessionQueue {
@@ -90,7 +90,7 @@ impl SessionQueue {
         })
     }
 
-    /// The result of an operation that needs no command: an error, or an empty operation.
+    /// The result of an operation that needs no command: it fails at once or is empty.
     fn known(&self, op: &Op) -> Option<Result<(), BlockError>> {
         if let Err(error) = op.check(&self.geometry) {
             return Some(Err(error));
@@ -104,7 +104,7 @@ impl SessionQueue {
         }
     }
 
-    /// Sends as many commands as the window allows.
+    /// Sends waiting operations, as many as the target's command window allows.
     fn begin(&mut self) {
         let Some(batch) = &mut self.batch else { return };
         batch.bytes(&self.later);
@@ -120,7 +120,7 @@ impl SessionQueue {
                 Command::Write => {
                     (0x8a, flag::WRITE, data.len().min(self.agreed.first_bytes as usize))
                 }
-                _ => (0x91, 0, 0), // SYNCHRONIZE CACHE (16), of everything
+                _ => (0x91, 0, 0), // SYNCHRONIZE CACHE (16), of all blocks
             };
             let mut cdb = [0; 16];
             cdb[0] = code;
@@ -133,7 +133,7 @@ impl SessionQueue {
             let numbers = &mut self.numbers;
             let ask = command(cdb, direction, expected, along, self.lun, numbers, tag);
             batch.bytes(ask.as_bytes());
-            // Whole blocks, or the limit of a PDU: never any padding.
+            // The length is a multiple of four bytes, so the data needs no padding.
             batch.bytes(&data[..along]);
             self.flights[tag as usize] = Some(op);
         }
@@ -194,7 +194,7 @@ impl SessionQueue {
         Ok(())
     }
 
-    /// The destination of the data of a PDU whose header has arrived.
+    /// Finds the destination for the data of the PDU whose header has arrived.
     fn begin_data(&mut self) -> Result<(), Nonsense> {
         let parser = &mut self.parser;
         let length = wire::data_bytes(&parser.bhs) as usize;
@@ -280,7 +280,7 @@ impl SessionQueue {
         Ok(())
     }
 
-    /// Handles an R2T: the target requests more data of a write.
+    /// Handles an R2T, with which the target requests more data of a write.
     fn ready_to_transfer(&mut self, r2t: &R2t) -> Result<(), Nonsense> {
         let flight = self.flights.get(r2t.task_tag.get() as usize).and_then(Option::as_ref);
         let op = flight.filter(|op| op.command == Command::Write).ok_or(Nonsense)?;
@@ -328,12 +328,12 @@ impl SessionQueue {
         self.say(&bytes);
     }
 
-    /// Adds bytes to the next send.
+    /// Appends bytes to the next send.
     fn say(&mut self, bytes: &[u8]) {
         self.later.extend_from_slice(bytes);
     }
 
-    /// Fails all operations.
+    /// Fails all operations as disconnected.
     fn lose(&mut self) {
         self.is_lost = true;
         let flights = self.flights.iter_mut().filter_map(Option::take);

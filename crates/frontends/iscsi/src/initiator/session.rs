@@ -1,4 +1,4 @@
-//! A session before it has a queue: the login, and queries about the unit.
+//! A session before it has a queue: the login, and the queries about the unit.
 
 use super::{Config, TRANSFER_BYTES};
 use crate::limits::{DEFAULT_DATA_SEGMENT_BYTES, MAX_LOGIN_REQUESTS, MAX_TEXT_BYTES};
@@ -13,15 +13,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use zerocopy::IntoBytes;
 
-/// The time to wait for the answer to a login or query.
+/// The longest wait for the answer to a login or query.
 const ANSWER_TIME: Duration = Duration::from_secs(30);
 /// The longest data segment that the initiator accepts, in bytes.
 pub(super) const SEGMENT_BYTES: u32 = 256 << 10;
-/// The login's flags: from the operational stage directly to the full feature phase.
+/// The flags of the login request: from the operational stage directly to the full feature phase.
 const OPERATIONAL: u8 = flag::TRANSIT | 1 << 2 | 3;
-/// SCSI status of a failed command, for example because of a unit attention.
+/// The SCSI status of a failed command. A unit attention also has this status.
 const CHECK_CONDITION: u8 = 2;
-/// The most unit attentions of a new session.
+/// The most unit attentions that a new session receives.
 const MOST_NEWS: usize = 16;
 
 /// A connection that has logged in.
@@ -32,12 +32,12 @@ pub(super) struct Session {
     pub(super) lun: u64,
 }
 
-/// The limits that both ends agreed on.
+/// The limits that the initiator and the target negotiated.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Agreed {
-    /// The most data in a command's PDU, in bytes.
+    /// The most data that the initiator sends with a command, in bytes.
     pub(super) first_bytes: u32,
-    /// The most data of a PDU, in bytes.
+    /// The most data of a PDU to the target, in bytes.
     pub(super) segment_bytes: u32,
 }
 
@@ -53,14 +53,14 @@ pub(super) struct Numbers {
 }
 
 impl Numbers {
-    /// Adopts the window's end from an answer.
+    /// Adopts the end of the command window from a target's answer.
     pub(super) fn heard(&mut self, last: u32) {
         if wire::before(self.last, last) {
             self.last = last;
         }
     }
 
-    /// True if the window has room for another command.
+    /// True if the command window has room for another command.
     pub(super) fn is_open(&self) -> bool {
         !wire::before(self.last, self.command)
     }
@@ -134,7 +134,7 @@ impl Session {
         Ok((answer, said))
     }
 
-    /// Receives the unit attentions of a new session until none is left.
+    /// Receives the unit attentions of a new session until none is pending.
     fn clear(&mut self) -> io::Result<()> {
         for _ in 0..MOST_NEWS {
             if self.call([0; 16], 0)?.0 != CHECK_CONDITION {
@@ -144,7 +144,7 @@ impl Session {
         Err(io::Error::other("the logical unit does not become ready"))
     }
 
-    /// The unit's size.
+    /// Queries the unit's size.
     pub(super) fn geometry(&mut self) -> io::Result<Geometry> {
         const ASKED: u32 = 32;
         let mut capacity = [0; 16];
@@ -170,7 +170,7 @@ impl Session {
         }
     }
 
-    /// Executes a command that reads little data. Returns its status and data.
+    /// Executes a command that reads a small amount of data. Returns the command's status and data.
     fn call(&mut self, cdb: [u8; 16], expected: u32) -> io::Result<(u8, Vec<u8>)> {
         let ask = command(cdb, flag::READ, expected, 0, self.lun, &mut self.numbers, 1);
         self.stream.write_all(ask.as_bytes())?;
@@ -217,7 +217,7 @@ fn nonsense(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("the target sent {what}"))
 }
 
-/// Makes a command with the next number.
+/// Makes a command PDU with the next command number.
 pub(super) fn command(
     cdb: [u8; 16],
     direction: u8,
@@ -244,7 +244,7 @@ pub(super) fn command(
     }
 }
 
-/// The keys to negotiate: the fastest settings.
+/// The keys to negotiate, with the fastest settings.
 fn keys(target: &str) -> Vec<u8> {
     let burst = TRANSFER_BYTES;
     [
@@ -269,7 +269,7 @@ fn keys(target: &str) -> Vec<u8> {
     .collect()
 }
 
-/// Parses the settings in the target's answer.
+/// Parses the limits in the target's answer.
 fn agree(said: &[u8]) -> io::Result<Agreed> {
     let text = String::from_utf8_lossy(said);
     let value = |key: &str| {
@@ -284,11 +284,11 @@ fn agree(said: &[u8]) -> io::Result<Agreed> {
             .filter(|&it| (512..1 << 24).contains(&it))
             .ok_or_else(|| nonsense(&format!("{key}={text}, which is not a valid number"))),
     };
-    // Defaults of RFC 7143, 13.
+    // These are the defaults of RFC 7143, section 13.
     let segment_bytes = number("MaxRecvDataSegmentLength", DEFAULT_DATA_SEGMENT_BYTES)?;
     let first = number("FirstBurstLength", 65_536)?.min(number("MaxBurstLength", 262_144)?);
     let is_immediate = value("ImmediateData").is_none_or(|value| value == "Yes");
-    // Whole blocks, so that no padding is needed.
+    // Use whole blocks, so that the data needs no padding.
     let first_bytes = if is_immediate { first.min(segment_bytes) & !511 } else { 0 };
     Ok(Agreed { first_bytes, segment_bytes: segment_bytes & !511 })
 }

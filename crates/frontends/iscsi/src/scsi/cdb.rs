@@ -2,24 +2,24 @@
 
 use super::sense::Sense;
 
-/// A command descriptor block; shorter ones are padded with zeroes.
+/// A command descriptor block. Zeroes pad a shorter block to 16 bytes.
 pub(crate) type Cdb = [u8; 16];
 
-/// Blocks that a command reads or writes.
+/// The blocks that a command reads or writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Extent {
     pub(crate) lba: u64,
     pub(crate) blocks: u32,
 }
 
-/// The data with which a verification compares the blocks.
+/// The data with which a VERIFY compares the blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Compare {
-    /// Nothing: the blocks only have to be readable.
+    /// No data: the unit only checks that it can read the blocks.
     Nothing,
     /// The command's data.
     Data,
-    /// Each block is compared with the command's single block.
+    /// The command's single block, with which the unit compares each block.
     OneBlock,
 }
 
@@ -30,7 +30,7 @@ pub(crate) enum Command {
     RequestSense {
         allocation: u32,
     },
-    /// `None`: standard data; otherwise a page of vital product data.
+    /// `page` is a page of vital product data; `None` requests the standard data.
     Inquiry {
         page: Option<u8>,
         allocation: u32,
@@ -55,7 +55,7 @@ pub(crate) enum Command {
         long: bool,
         length: u32,
     },
-    /// A command without an effect: this unit does not start, stop or eject.
+    /// A command without an effect: this unit cannot be started, stopped or ejected.
     Nothing,
     ReportOpcodes {
         timeouts: bool,
@@ -87,7 +87,7 @@ pub(crate) enum Command {
         extent: Extent,
         compare: Compare,
     },
-    /// Writes the second half of the data if the blocks equal the first half.
+    /// Writes the second half of the data if the stored blocks equal the first half.
     CompareWrite {
         extent: Extent,
         fua: bool,
@@ -132,10 +132,10 @@ pub(crate) mod opcode {
     pub(crate) const VERIFY_16: u8 = 0x8f;
     pub(crate) const SYNCHRONIZE_16: u8 = 0x91;
     pub(crate) const WRITE_SAME_16: u8 = 0x93;
-    /// Its service action says which command it is.
+    /// The service action selects the command.
     pub(crate) const SERVICE_IN_16: u8 = 0x9e;
     pub(crate) const REPORT_LUNS: u8 = 0xa0;
-    /// Its service action says which command it is.
+    /// The service action selects the command.
     pub(crate) const MAINTENANCE_IN: u8 = 0xa3;
     pub(crate) const READ_12: u8 = 0xa8;
     pub(crate) const WRITE_12: u8 = 0xaa;
@@ -160,7 +160,8 @@ pub(super) fn be64(bytes: &[u8], at: usize) -> u64 {
     u64::from(be32(bytes, at)) << 32 | u64::from(be32(bytes, at + 4))
 }
 
-/// Length of a command in bytes, by its group; the PDU always has sixteen bytes.
+/// The length of a command in bytes, by the group of its opcode. The PDU's field always has 16
+/// bytes.
 pub(crate) fn length(opcode: u8) -> usize {
     match opcode >> 5 {
         0 => 6,
@@ -170,8 +171,8 @@ pub(crate) fn length(opcode: u8) -> usize {
     }
 }
 
-/// The blocks of a command for the medium. Where the command has these fields depends only on its
-/// length.
+/// The blocks that a medium command addresses. The command's length alone determines where these
+/// fields are.
 fn extent(cdb: &Cdb) -> Extent {
     match length(cdb[0]) {
         6 => Extent {
@@ -185,13 +186,14 @@ fn extent(cdb: &Cdb) -> Extent {
 }
 
 impl Command {
-    /// Parses a command descriptor block. Refuses fields that request missing features (protection
-    /// information, linked commands). Ignores reserved fields, since old initiators use some.
+    /// Parses a command descriptor block. Refuses fields that request unsupported features
+    /// (protection information, linked commands). Ignores reserved fields, because old initiators
+    /// use some of them.
     pub(crate) fn parse(cdb: &Cdb) -> Result<Command, Sense> {
         const NACA: u8 = 4;
         let control = cdb[length(cdb[0]) - 1];
         if cdb[0] == opcode::READ_6 || cdb[0] == opcode::WRITE_6 {
-            // Old hosts have a flag there.
+            // Old hosts set a flag in this byte.
         } else if control & NACA != 0 {
             return Err(Sense::in_cdb(length(cdb[0]) as u16 - 1));
         }
@@ -219,7 +221,7 @@ impl Command {
             opcode::SERVICE_IN_16 | opcode::MAINTENANCE_IN => Err(Sense::in_cdb(1)),
             opcode::MODE_SENSE_6 | opcode::MODE_SENSE_10 => Ok(Self::parse_mode_sense(cdb)),
             opcode::MODE_SELECT_6 | opcode::MODE_SELECT_10 => Self::parse_mode_select(cdb),
-            // The unit cannot be loaded or ejected.
+            // The unit has no medium to load or eject.
             opcode::START_STOP if cdb[4] & 2 != 0 => Err(Sense::in_cdb(4)),
             opcode::START_STOP => Ok(Command::Nothing),
             opcode::PREVENT_REMOVAL if cdb[4] & 3 > 1 => Err(Sense::in_cdb(4)),
@@ -238,7 +240,7 @@ impl Command {
         }
     }
 
-    /// Parses commands for the medium.
+    /// Parses the commands that access the medium.
     fn parse_medium(cdb: &Cdb) -> Result<Command, Sense> {
         let extent = extent(cdb);
         let fua = cdb[1] & 8 != 0;
@@ -256,7 +258,7 @@ impl Command {
             }
             opcode::COMPARE_AND_WRITE => {
                 unprotected()?;
-                // The number of blocks is a single byte.
+                // The block count of this command has only one byte.
                 let extent = Extent { blocks: cdb[13].into(), ..extent };
                 Ok(Command::CompareWrite { extent, fua })
             }
@@ -291,7 +293,8 @@ impl Command {
                 let has_data = cdb[0] == opcode::WRITE_SAME_10 || cdb[1] & 1 == 0;
                 Ok(Command::WriteSame { extent, unmap, has_data })
             }
-            opcode::UNMAP if cdb[1] & 1 != 0 => Err(Sense::in_cdb(1)), // anchored
+            // the anchor bit is not supported
+            opcode::UNMAP if cdb[1] & 1 != 0 => Err(Sense::in_cdb(1)),
             opcode::UNMAP => Ok(Command::Unmap { length: be16(cdb, 7).into() }),
             _ => Err(Sense::INVALID_OPCODE),
         }
@@ -319,7 +322,7 @@ impl Command {
 
     fn parse_mode_select(cdb: &Cdb) -> Result<Command, Sense> {
         let long = cdb[0] == opcode::MODE_SELECT_10;
-        // Saving is not supported, and pages must be in the standard format.
+        // The unit does not save pages, and the page format bit must be set.
         const SAVE_PAGES: u8 = 1;
         const PAGE_FORMAT: u8 = 0x10;
         if cdb[1] & SAVE_PAGES != 0 || cdb[1] & PAGE_FORMAT == 0 {
@@ -329,7 +332,7 @@ impl Command {
         Ok(Command::ModeSelect { long, length })
     }
 
-    /// The blocks that the command addresses, if any.
+    /// The blocks that the command addresses. `None` for a command without blocks.
     pub(crate) fn extent(&self) -> Option<Extent> {
         match *self {
             Command::Read(extent) | Command::Flush(extent) => Some(extent),
@@ -342,7 +345,7 @@ impl Command {
         }
     }
 
-    /// Bytes that the initiator must send.
+    /// The number of bytes that the initiator must send.
     pub(crate) fn wants_bytes(&self, block_size: u32) -> u64 {
         let blocks = |blocks: u32| u64::from(blocks) * u64::from(block_size);
         match *self {
@@ -359,7 +362,7 @@ impl Command {
         }
     }
 
-    /// True if the command may change blocks, so that a read-only unit refuses it.
+    /// True if the command may change blocks. A read-only unit refuses such commands.
     pub(crate) fn writes(&self) -> bool {
         matches!(
             self,
@@ -371,7 +374,7 @@ impl Command {
         )
     }
 
-    /// True if the command runs even with a pending unit attention (SAM-5, 5.14).
+    /// True if the unit executes the command despite a pending unit attention (SAM-5, 5.14).
     pub(crate) fn ignores_attention(&self) -> bool {
         matches!(
             self,

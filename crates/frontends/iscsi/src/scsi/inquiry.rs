@@ -10,33 +10,33 @@ const VENDOR: &[u8; 8] = b"FARBLOCK";
 const PRODUCT: &[u8; 16] = b"remote disk     ";
 const REVISION: &[u8; 4] = b"1   ";
 
-/// The peripheral byte for a unit that does not exist.
+/// The peripheral byte that stands for a unit that does not exist.
 pub(crate) const NO_UNIT: u8 = 0x7f;
 
-/// Identifies this unit, now and after a restart.
+/// The identity of this unit, which stays the same after a restart.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Identity {
     /// The target's iSCSI name.
     pub(crate) target: String,
-    /// The serial number: printable, and within the length limit.
+    /// The serial number: printable characters, within the length limit.
     pub(crate) serial: String,
 }
 
 impl Identity {
-    /// An NAA identifier made from the serial number. NAA 3h marks it as locally assigned, and
-    /// leaves 60 bits for the hash.
+    /// An NAA identifier derived from the serial number. NAA 3h marks the identifier as locally
+    /// assigned, and leaves 60 bits for a hash.
     fn locally_assigned(&self) -> u64 {
         let (hash, _) = Uuid::new_v5(&Uuid::NAMESPACE_OID, self.serial.as_bytes()).as_u64_pair();
         3 << 60 | hash >> 4
     }
 }
 
-/// Standard inquiry data.
+/// The standard inquiry data.
 pub(crate) fn standard() -> Vec<u8> {
     const SPC_4: u8 = 6;
     const FORMAT: u8 = 2;
     const QUEUES: u8 = 2;
-    /// Versions of SAM-5, SPC-4, SBC-3 and iSCSI.
+    /// The version descriptors of SAM-5, SPC-4, SBC-3 and iSCSI.
     const VERSIONS: [u16; 4] = [0x00a0, 0x0460, 0x04c0, 0x0960];
     let mut data = vec![0, 0, SPC_4, FORMAT, 0, 0, 0, QUEUES];
     data.extend(VENDOR);
@@ -49,7 +49,7 @@ pub(crate) fn standard() -> Vec<u8> {
     data
 }
 
-/// A page of vital product data.
+/// Returns a page of vital product data.
 pub(crate) fn page(code: u8, identity: &Identity, geometry: &Geometry) -> Result<Vec<u8>, Sense> {
     let body = match code {
         0x00 => vec![0x00, 0x80, 0x83, 0xb0, 0xb1, 0xb2],
@@ -66,11 +66,11 @@ pub(crate) fn page(code: u8, identity: &Identity, geometry: &Geometry) -> Result
     Ok(page)
 }
 
-/// Names of the unit and of the target.
+/// The designators of the unit and of the target.
 fn designators(identity: &Identity) -> Vec<u8> {
     const BINARY: u8 = 1;
     const ASCII: u8 = 2;
-    const UTF_8: u8 = 0x53; // with the protocol: iSCSI
+    const UTF_8: u8 = 0x53; // with the iSCSI protocol identifier
     const OF_TARGET: u8 = 0xa0;
     let mut all = Vec::new();
     let mut add = |set: u8, kind: u8, name: &[u8]| {
@@ -79,16 +79,16 @@ fn designators(identity: &Identity) -> Vec<u8> {
     };
     add(BINARY, 3, &identity.locally_assigned().to_be_bytes());
     add(ASCII, 1, &[VENDOR, identity.serial.as_bytes()].concat());
-    // The name ends with at least one zero, padded to a multiple of four (SPC-4, 7.8.6.11). It has
-    // at most 223 bytes.
+    // The name ends with at least one zero, and is padded to a multiple of four bytes (SPC-4,
+    // 7.8.6.11). It has at most 223 bytes.
     let mut target = identity.target.clone().into_bytes();
     target.resize((target.len() + 4) & !3, 0);
     add(UTF_8, OF_TARGET | 8, &target);
     all
 }
 
-/// The most blocks of one COMPARE AND WRITE: within the namespace's limit for a read, and at most
-/// 255.
+/// The most blocks of one COMPARE AND WRITE: at most 255, at most
+/// [`limits::MAX_COMPARE_WRITE_BYTES`], and at most one operation's blocks.
 pub(crate) fn most_compared(geometry: &Geometry) -> u32 {
     let most = (limits::MAX_COMPARE_WRITE_BYTES / geometry.block_size).max(1);
     most.min(u8::MAX.into()).min(farblock_frontend::pieces::piece_blocks(geometry))
@@ -110,7 +110,7 @@ fn block_limits(geometry: &Geometry) -> Vec<u8> {
     }
     put(40, limits::MAX_WRITE_SAME_BLOCKS);
     page[1] = most_compared(geometry) as u8;
-    page[0] = 1; // a WRITE SAME of no blocks means no blocks
+    page[0] = 1; // the unit refuses a WRITE SAME of 0 blocks
     let optimal = [geometry.optimal_blocks, geometry.preferred_blocks];
     let granularity = optimal.into_iter().find(|&blocks| blocks > 0).unwrap_or(0);
     page[2..4].copy_from_slice(&u16::try_from(granularity).unwrap_or(0).to_be_bytes());
@@ -124,27 +124,27 @@ fn characteristics() -> Vec<u8> {
 }
 
 fn provisioning(geometry: &Geometry) -> Vec<u8> {
-    // UNMAP, both kinds of WRITE SAME, thin provisioning. The contents of unmapped blocks are
-    // unspecified.
+    // Supports UNMAP, both kinds of WRITE SAME, and thin provisioning. The contents of unmapped
+    // blocks are unspecified.
     if geometry.deallocate { vec![0, 0xe0, 2, 0] } else { vec![0; 4] }
 }
 
-/// The data of READ CAPACITY (10): the last block, and the block size.
+/// The data that answers READ CAPACITY (10): the last block's address and the block size.
 pub(crate) fn capacity_10(geometry: &Geometry) -> Result<Vec<u8>, Sense> {
     let last = geometry.blocks.checked_sub(1).ok_or(Sense::NO_MEDIUM)?;
     let last = u32::try_from(last).unwrap_or(u32::MAX);
     Ok([last.to_be_bytes(), geometry.block_size.to_be_bytes()].concat())
 }
 
-/// The data of READ CAPACITY (16): like `capacity_10`, for large units, and whether they
-/// deallocate.
+/// The data that answers READ CAPACITY (16). Unlike `capacity_10`, it supports large units and
+/// reports deallocation.
 pub(crate) fn capacity_16(geometry: &Geometry) -> Result<Vec<u8>, Sense> {
     let last = geometry.blocks.checked_sub(1).ok_or(Sense::NO_MEDIUM)?;
     let mut data = vec![0; 32];
     data[..8].copy_from_slice(&last.to_be_bytes());
     data[8..12].copy_from_slice(&geometry.block_size.to_be_bytes());
     if geometry.preferred_blocks.is_power_of_two() {
-        // Logical blocks per physical block, as a power of two in four bits.
+        // The number of logical blocks per physical block, as an exponent of two in four bits.
         data[13] = geometry.preferred_blocks.ilog2().min(15) as u8;
     }
     data[14] = u8::from(geometry.deallocate) << 7;

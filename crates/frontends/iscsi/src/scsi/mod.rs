@@ -1,4 +1,5 @@
-//! SCSI: parses the commands of a transport, and makes the answers (SPC-4, SBC-3). It does no I/O.
+//! SCSI commands and answers (SPC-4, SBC-3). This module parses the commands that a transport
+//! received and makes the answers. It does no I/O.
 
 pub(super) mod cdb;
 pub(super) mod inquiry;

@@ -1,10 +1,10 @@
-//! REPORT SUPPORTED OPERATION CODES: the supported commands, and their significant bits (SPC-4,
-//! 6.35).
+//! REPORT SUPPORTED OPERATION CODES: lists the supported commands and their significant bits
+//! (SPC-4, 6.35).
 
 use super::cdb::{action, length, opcode};
 use super::sense::Sense;
 
-/// A command: opcode, service action, and its significant bits.
+/// A supported command: its opcode, its service action if it has one, and its significant bits.
 type Supported = (u8, Option<u8>, &'static [u8]);
 
 const ALL: &[Supported] = &[
@@ -80,10 +80,10 @@ const READ_16: [u8; 16] =
 const VERIFY_16: [u8; 16] =
     [0, 246, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 0, 4];
 
-/// The timeouts descriptor, without any timeouts.
+/// A command timeouts descriptor that states no timeouts.
 const TIMEOUTS: [u8; 12] = [0, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
-/// Answers the command. `can_unmap`: the unit supports deallocation.
+/// Answers REPORT SUPPORTED OPERATION CODES. `can_unmap`: the unit supports deallocation.
 pub(crate) fn report(
     can_unmap: bool,
     timeouts: bool,
@@ -103,14 +103,14 @@ pub(crate) fn report(
         _ => return Err(Sense::in_cdb(2)),
     };
     let Some((_, action, usage)) = found else {
-        return Ok(vec![0, 1, 0, 0]); // there is no such command
+        return Ok(vec![0, 1, 0, 0]); // the unit does not support this command
     };
     let mut data = vec![0, 3 | u8::from(timeouts) << 7];
     data.extend((usage.len() as u16).to_be_bytes());
     data.push(wanted);
     data.extend(&usage[1..]);
     if let Some(action) = action {
-        // The service action's field shows its own value.
+        // The field of the service action holds the action's own value, not a mask.
         data[5] = usage[1] & !31 | action;
     }
     if timeouts {
@@ -140,8 +140,8 @@ mod tests {
     use crate::scsi::Command;
     use crate::scsi::cdb::Cdb;
 
-    /// The table has exactly the commands that the parser accepts, with the right length for their
-    /// group.
+    /// The table lists exactly the commands that the parser accepts, and each has the length of its
+    /// opcode group.
     #[test]
     fn the_table_is_what_is_parsed() {
         for code in 0..=u8::MAX {

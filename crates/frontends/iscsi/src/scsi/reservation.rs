@@ -1,15 +1,15 @@
-//! Persistent reservations (SPC-4, 5.13): initiators that share a unit exclude each other.
-//! Reservations end when the target stops, and the target reports that they do.
+//! Persistent reservations (SPC-4, 5.13), by which initiators that share a unit exclude each other.
+//! Reservations end when the target stops; the target reports that they do not persist.
 
 use super::cdb::{Command, be64};
 use super::sense::{Failure, Sense};
 use crate::limits::MAX_REGISTRATIONS;
 use crate::login::Initiator;
 
-/// Bytes of the parameters of PERSISTENT RESERVE OUT.
+/// The length of PERSISTENT RESERVE OUT's parameter list, in bytes.
 const PARAMETER_BYTES: usize = 24;
 
-/// The kind of a reservation: the commands that other initiators may not use.
+/// The type of a reservation, which determines the commands that other initiators may not use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct ReservationKind(u8);
 
@@ -18,12 +18,12 @@ impl ReservationKind {
         matches!(code, 1 | 3 | 5..=8).then_some(ReservationKind(code))
     }
 
-    /// True if other initiators may not even read.
+    /// True if the reservation also forbids reads by other initiators.
     fn is_exclusive(self) -> bool {
         matches!(self.0, 3 | 6 | 8)
     }
 
-    /// True if registered initiators are exempt.
+    /// True if registered initiators are exempt from the reservation.
     fn lets_registrants(self) -> bool {
         self.0 >= 5
     }
@@ -34,7 +34,7 @@ impl ReservationKind {
     }
 }
 
-/// A notification to another initiator.
+/// An initiator, and the unit attention that it gets.
 pub(crate) type Notice = (Initiator, Sense);
 
 /// The registered initiators, and the holder of the reservation.
@@ -42,7 +42,7 @@ pub(crate) type Notice = (Initiator, Sense);
 pub(crate) struct Reservations {
     generation: u32,
     registered: Vec<(Initiator, u64)>,
-    /// The reservation's kind, and the initiator that made it, which is always registered.
+    /// The reservation's type and holder. The holder is always registered.
     reservation: Option<(ReservationKind, Initiator)>,
 }
 
@@ -57,7 +57,7 @@ impl Reservations {
         })
     }
 
-    /// True if the reservation excludes a command.
+    /// True if the reservation forbids this command to this initiator.
     pub(crate) fn conflicts(&self, who: &Initiator, command: &Command) -> bool {
         let Some((kind, holder)) = &self.reservation else { return false };
         if holder == who || kind.lets_registrants() && self.key(who).is_some() {
@@ -89,7 +89,7 @@ impl Reservations {
                     data.extend([0, 0, 0, 0, 0, kind.0, 0, 0]);
                 }
             },
-            // The supported types, and no optional feature.
+            // The supported types. No optional feature is supported.
             2 => data = vec![0, 8, 0, 0x80, 0xea, 1, 0, 0],
             3 => {
                 let all: Vec<u8> =
@@ -102,13 +102,14 @@ impl Reservations {
         Ok(data)
     }
 
-    /// The full status descriptor of a registration: key, whether it holds the reservation,
-    /// initiator.
+    /// The full status descriptor of a registration: its key, whether its initiator holds the
+    /// reservation, and the initiator's name.
     fn full_status(&self, (who, key): &(Initiator, u64)) -> Vec<u8> {
         const ISCSI_PORT: u8 = 0x45;
         let mut name = format!("{},i,0x", who.name);
         who.isid.iter().for_each(|byte| name.push_str(&format!("{byte:02x}")));
-        // The name ends with at least one zero, padded to a multiple of four (SPC-4, 7.6.4.6).
+        // The name ends with at least one zero, and is padded to a multiple of four bytes (SPC-4,
+        // 7.6.4.6).
         let mut name = name.into_bytes();
         name.resize((name.len() + 4) & !3, 0);
         let holds = self.holds(who);
@@ -136,8 +137,8 @@ impl Reservations {
             return Err(Sense::PARAMETER_LENGTH.into());
         }
         let (key, new_key) = (be64(parameters, 0), be64(parameters, 8));
-        // The target cannot register other initiators or other ports, or keep reservations after it
-        // stops.
+        // The target cannot register other initiators or other ports, and cannot keep reservations
+        // across a restart.
         if parameters[20] & 0x0d != 0 {
             return Err(Sense::in_parameters(20).into());
         }
@@ -185,7 +186,8 @@ impl Reservations {
         Ok(notices)
     }
 
-    /// Updates the reservation after an initiator was unregistered.
+    /// Updates the reservation after an initiator was unregistered. Returns the unit attentions for
+    /// other initiators.
     fn left(&mut self, who: &Initiator) -> Vec<Notice> {
         let Some((kind, holder)) = self.reservation.take() else { return Vec::new() };
         if kind.is_held_by_all() {
@@ -240,7 +242,7 @@ impl Reservations {
         notices
     }
 
-    /// Removes the registrations with `key`, and the reservation if one of them holds it.
+    /// Removes the registrations with `key`. Also removes the reservation if one of them holds it.
     fn preempt(
         &mut self,
         who: &Initiator,
@@ -290,7 +292,7 @@ mod tests {
         [key.to_be_bytes(), new_key.to_be_bytes(), [0; 8]].concat()
     }
 
-    /// Two registered initiators, and one that is not.
+    /// Reservations with two registered initiators. The third initiator is not registered.
     fn two() -> (Reservations, [Initiator; 3]) {
         let mut reservations = Reservations::default();
         let hosts = [host(1), host(2), host(3)];

@@ -1,11 +1,11 @@
-//! Sense data: why a command failed, in fixed format (SPC-4, 4.5.3).
+//! Sense data, which states why a command failed, in fixed format (SPC-4, 4.5.3).
 
 use farblock_block::BlockError;
 
-/// Bytes of sense data.
+/// The length of the sense data, in bytes.
 pub(crate) const SENSE_BYTES: usize = 18;
 
-/// `GOOD`, `CHECK CONDITION` and the like (SAM-5, 5.3).
+/// SCSI status codes (SAM-5, 5.3).
 pub(crate) mod status {
     pub(crate) const GOOD: u8 = 0x00;
     pub(crate) const CHECK_CONDITION: u8 = 0x02;
@@ -13,23 +13,24 @@ pub(crate) mod status {
     pub(crate) const RESERVATION_CONFLICT: u8 = 0x18;
 }
 
-/// A sense key with its additional code.
+/// A sense key with its additional sense code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Sense {
     key: u8,
     code: u16,
-    /// The byte that is wrong, and whether it is in the command (true) or in its parameters.
+    /// The offset of the wrong byte. The flag is true for a byte of the command, and false for a
+    /// byte of the parameters.
     field: Option<(bool, u16)>,
-    /// The byte of the command's data at which the command failed.
+    /// The offset of the data byte at which the command failed.
     offset: Option<u32>,
 }
 
-/// The failure of a command.
+/// The reason why a command failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Failure {
-    /// With sense data.
+    /// The command ends with CHECK CONDITION and this sense data.
     Check(Sense),
-    /// The initiator may try again.
+    /// The target lacks resources; the initiator may try again.
     Busy,
     /// Another initiator has reserved the unit.
     Conflict,
@@ -73,28 +74,28 @@ impl Sense {
     pub(crate) const DATA_PHASE: Sense = sense(0xb, 0x4b00);
     pub(crate) const MISCOMPARE: Sense = sense(0xe, 0x1d00);
 
-    /// The field of the command at this byte is wrong.
+    /// Sense data for an invalid field at this byte of the command.
     pub(crate) const fn in_cdb(byte: u16) -> Sense {
         Sense { field: Some((true, byte)), ..Sense::INVALID_FIELD }
     }
 
-    /// The field of the parameters at this byte is wrong.
+    /// Sense data for an invalid field at this byte of the parameters.
     pub(crate) const fn in_parameters(byte: u16) -> Sense {
         Sense { field: Some((false, byte)), ..Sense::INVALID_PARAMETER }
     }
 
-    /// The stored data differs from the command's data at this byte.
+    /// Sense data for a comparison that failed at this byte of the command's data.
     pub(crate) const fn miscompare(offset: u32) -> Sense {
         Sense { offset: Some(offset), ..Sense::MISCOMPARE }
     }
 
-    /// The sense data in its form on the wire.
+    /// Encodes the sense data for the wire.
     pub(crate) fn bytes(self) -> [u8; SENSE_BYTES] {
         let mut bytes = [0; SENSE_BYTES];
-        bytes[0] = 0x70; // current, fixed format
+        bytes[0] = 0x70; // current error, fixed format
         bytes[2] = self.key;
         if let Some(offset) = self.offset {
-            bytes[0] |= 0x80; // there is information
+            bytes[0] |= 0x80; // the information field is valid
             bytes[3..7].copy_from_slice(&offset.to_be_bytes());
         }
         bytes[7] = SENSE_BYTES as u8 - 8;
@@ -122,7 +123,7 @@ impl From<BlockError> for Failure {
             }
             BlockError::NotReady | BlockError::Disconnected => Sense::BECOMING_READY,
             BlockError::NoResources => return Failure::Busy,
-            // Aborted, and errors that the contract may add.
+            // Covers aborted operations, and errors that later versions of the contract may add.
             _ => Sense::ABORTED,
         })
     }

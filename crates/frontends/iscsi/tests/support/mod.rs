@@ -16,14 +16,14 @@ use std::time::Duration;
 pub const ENGINES: &[EngineKind] = EngineKind::HERE;
 pub const NAME: &str = "iqn.2026-11.org.farblock:disk";
 
-/// The time limit of an answer: longer than any expected answer takes.
+/// The longest wait for an answer. No expected answer takes so long.
 const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 pub const READ: u8 = 0x40;
 pub const WRITE: u8 = 0x20;
 pub const FINAL: u8 = 0x80;
 
-/// Sense keys with their codes.
+/// Sense keys with their additional sense codes.
 pub const POWER_ON: (u8, u16) = (6, 0x2900);
 pub const RESET: (u8, u16) = (6, 0x2903);
 pub const CAPACITY_CHANGED: (u8, u16) = (6, 0x2a09);
@@ -32,7 +32,7 @@ pub const WRITE_PROTECTED: (u8, u16) = (7, 0x2700);
 pub const NOT_READY: (u8, u16) = (2, 0x0401);
 pub const MISCOMPARE: (u8, u16) = (14, 0x1d00);
 
-/// Opens the disk that a spec names.
+/// Opens the disk that a specification describes.
 pub fn disk(spec: &str, block_size: u32) -> Arc<dyn Namespace> {
     Spec::parse(spec).expect("a disk").open(block_size, false).expect("it opens")
 }
@@ -41,7 +41,7 @@ pub fn config(engine: EngineKind) -> Config {
     Config { engine, ..Config::new(([127, 0, 0, 1], 0).into(), NAME) }
 }
 
-/// A target that listens at its own port.
+/// Starts a target on a free port.
 pub fn serve(engine: EngineKind, namespace: Arc<dyn Namespace>) -> Server {
     Server::start(&config(engine), namespace).expect("it starts")
 }
@@ -62,19 +62,19 @@ impl Pdu {
     }
 }
 
-/// The answer to a command.
+/// The target's answer to a command.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Reply {
     pub status: u8,
     pub sense: Option<(u8, u16)>,
-    /// The byte of the command's data at which the command failed.
+    /// The offset of the data byte at which the command failed.
     pub offset: Option<u32>,
     pub data: Vec<u8>,
-    /// Residual bytes; an overflow is positive.
+    /// The residual count in bytes; positive for an overflow.
     pub residual: i64,
 }
 
-/// An initiator's requested settings; tests may change all of them.
+/// The settings that an initiator requests.
 #[derive(Clone, Debug)]
 pub struct Wishes {
     pub isid: [u8; 6],
@@ -104,7 +104,7 @@ impl Default for Wishes {
     }
 }
 
-/// An initiator's end of a connection.
+/// The initiator's end of a connection.
 pub struct Client {
     pub stream: TcpStream,
     pub name: String,
@@ -115,7 +115,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client that has sent nothing yet.
+    /// Connects without sending a login.
     pub fn raw(server: &Server) -> Client {
         let stream = TcpStream::connect(server.address()).expect("it listens");
         stream.set_read_timeout(Some(WAIT_LIMIT)).expect("a timeout");
@@ -125,7 +125,7 @@ impl Client {
         Client { stream, name, wishes: Wishes::default(), digests: false, cmd_sn: 1, tag: 100 }
     }
 
-    /// A client that has logged in, and has received the unit attention for a new session.
+    /// Connects, logs in, and receives the unit attention of a new session.
     pub fn new(server: &Server, wishes: &Wishes) -> Client {
         let mut client = Client::raw(server);
         client.wishes = wishes.clone();
@@ -134,14 +134,14 @@ impl Client {
         client
     }
 
-    /// Expects the login's answer, and then the unit attention for a new session.
+    /// Receives the login's answer, and then the unit attention of a new session.
     pub fn expect_login(&mut self) {
         let answer = self.take_login();
         assert_eq!(answer.bhs[36..38], [0, 0], "the login's status");
         assert_eq!(self.call(&[0; 6], 0, 0, &[]).sense, Some(POWER_ON));
     }
 
-    /// Sends the only login request, and returns its answer.
+    /// Logs in with a single request, and returns the answer.
     pub fn log_in(&mut self, more: &[&str]) -> Pdu {
         self.send_login(more);
         self.take_login()
@@ -204,7 +204,7 @@ impl Client {
         bytes
     }
 
-    /// The next PDU, whose digests must be right.
+    /// Receives the next PDU, and checks its digests.
     pub fn take(&mut self) -> Pdu {
         let bhs: [u8; 48] = self.take_bytes(48).try_into().expect("48 bytes");
         if self.digests && self.wishes.header_digest {
@@ -220,7 +220,7 @@ impl Client {
         Pdu { bhs, data }
     }
 
-    /// Checks that no PDU arrives for a while.
+    /// Checks that the target sends nothing for a while.
     pub fn expect_silence(&mut self) {
         self.stream.set_read_timeout(Some(Duration::from_millis(100))).expect("a timeout");
         match self.stream.peek(&mut [0]) {
@@ -233,7 +233,7 @@ impl Client {
         self.stream.set_read_timeout(Some(WAIT_LIMIT)).expect("a timeout");
     }
 
-    /// Checks that the target closes the connection, and sends little before.
+    /// Checks that the target closes the connection without sending more data.
     pub fn expect_end(&mut self) {
         let mut rest = Vec::new();
         match self.stream.read_to_end(&mut rest) {
@@ -242,7 +242,7 @@ impl Client {
         }
     }
 
-    /// Checks that the target rejects the last PDU for this reason, and closes.
+    /// Checks that the target rejects the last PDU for this reason, and then closes the connection.
     pub fn expect_reject_and_end(&mut self, reason: u8) {
         let pdu = self.take();
         assert_eq!((pdu.opcode(), pdu.bhs[2]), (0x3f, reason));
@@ -250,14 +250,14 @@ impl Client {
         self.expect_end();
     }
 
-    /// Sends a command with immediate data. Returns its tag.
+    /// Sends a command with immediate data. Returns the command's tag.
     pub fn command(&mut self, cdb: &[u8], flags: u8, expected: u32, data: &[u8]) -> u32 {
         let bhs = self.next_command(cdb, flags, expected);
         self.send(bhs, data);
         self.tag
     }
 
-    /// Sends a command without data several times at once; needs a session without digests.
+    /// Sends a command without data several times in one write. The session must not use digests.
     pub fn commands(&mut self, count: usize, cdb: &[u8], flags: u8, expected: u32) {
         let all = (0..count).flat_map(|_| self.next_command(cdb, flags, expected));
         let all: Vec<u8> = all.collect();
@@ -292,8 +292,8 @@ impl Client {
         self.send(bhs, data);
     }
 
-    /// Sends a command, and returns its answer. `data` is sent as negotiated: immediate,
-    /// unsolicited, and on R2T.
+    /// Sends a command, and returns its answer. Sends `data` as negotiated: immediate, unsolicited,
+    /// and on R2T.
     pub fn call(&mut self, cdb: &[u8], flags: u8, expected: u32, data: &[u8]) -> Reply {
         let wishes = self.wishes.clone();
         let first = wishes.first_burst.min(wishes.max_burst) as usize;
@@ -325,7 +325,7 @@ impl Client {
         }
     }
 
-    /// Waits for a command's answer, and sends the data that the target requests.
+    /// Receives a command's answer, and sends the data that the target requests meanwhile.
     pub fn answer(&mut self, tag: u32, data: &[u8]) -> Reply {
         let mut read = Vec::new();
         loop {
@@ -361,7 +361,7 @@ impl Client {
         self.call(&cdb16(0x8a, 0, lba, blocks), WRITE, data.len() as u32, data)
     }
 
-    /// Sends a task management request. The answer arrives later.
+    /// Sends a task management request without waiting for the answer. Returns its tag.
     pub fn manage(&mut self, function: u8, referenced: u32) -> u32 {
         self.tag += 1;
         let mut bhs = header(0x42, FINAL | function);
@@ -382,7 +382,7 @@ impl Client {
         self.expect_end();
     }
 
-    /// Sends a ping with data, and returns the answer's data.
+    /// Sends a ping with data. Returns the data of the answer.
     pub fn ping(&mut self, data: &[u8]) -> Vec<u8> {
         let mut bhs = header(0x40, FINAL);
         bhs[16..20].copy_from_slice(&8_u32.to_be_bytes());
@@ -418,7 +418,7 @@ pub fn header(opcode: u8, flags: u8) -> [u8; 48] {
     bhs
 }
 
-/// A sixteen-byte command for blocks.
+/// Makes a 16-byte command that addresses blocks.
 pub fn cdb16(opcode: u8, flags: u8, lba: u64, blocks: u32) -> [u8; 16] {
     let mut cdb = [0; 16];
     (cdb[0], cdb[1]) = (opcode, flags);
@@ -427,7 +427,7 @@ pub fn cdb16(opcode: u8, flags: u8, lba: u64, blocks: u32) -> [u8; 16] {
     cdb
 }
 
-/// A disk that can hold its writes back.
+/// A disk that can hold back its writes.
 pub struct Gate {
     inner: Arc<dyn Namespace>,
     shared: Arc<GateShared>,
@@ -460,7 +460,7 @@ impl Gate {
         self.shared.wakers.lock().expect("no panic").iter().for_each(Waker::wake);
     }
 
-    /// Waits until this many writes are held back.
+    /// Waits until the disk holds back this many writes.
     pub fn holds(&self, count: usize) {
         let waiting = || self.shared.waiting.load(Ordering::SeqCst);
         eventually("a write comes to the disk", || waiting() == count);
