@@ -1,15 +1,15 @@
 //! A stand-in for `winspd-x64.dll`, for tests without a build of WinSpd. It is a library with the
-//! same functions, written from the documentation in `winspd/winspd.h`, with named pipes and
-//! without a driver.
+//! same functions, written from the documentation in `winspd/winspd.h`. It serves named pipes and
+//! has no driver.
 //!
-//! It is stricter than necessary: it overwrites a callback's buffer as soon as the callback has
-//! returned, and it aborts the process if a unit is deleted while one of its threads runs.
+//! The stand-in is stricter than WinSpd. It overwrites a callback's buffer as soon as the callback
+//! has returned. It aborts the process if a unit is deleted while one of the unit's threads runs.
 //!
-//! A request of kind 0xee, which WinSpd does not have, removes the disk, as stopping the driver
-//! does.
+//! A request of kind 0xee, which WinSpd does not have, removes the disk, as a stop of the driver
+//! would.
 //!
-//! This is not a program: `cargo build --example winspd_standin` makes a library from it, and an
-//! empty one on systems other than Windows.
+//! `cargo build --example winspd_standin` makes a library from this file, not a program. On systems
+//! other than Windows, the library is empty.
 #![cfg(windows)]
 #![allow(non_snake_case, reason = "the library's names")]
 
@@ -54,7 +54,7 @@ struct Interface {
     unmap: Unmap,
 }
 
-/// The fields of the header's structure, and then private fields.
+/// The public fields of the header's structure, followed by private fields.
 #[repr(C)]
 struct Unit {
     version: u16,
@@ -78,7 +78,7 @@ struct Own {
     pipe: OwnedHandle,
     stop: OwnedHandle,
     link: Mutex<Link>,
-    /// Bytes that the reads with these hints requested.
+    /// The number of bytes that each read requested, by the read's hint.
     reads: Mutex<HashMap<u64, usize>>,
     running: Mutex<usize>,
     ended: Condvar,
@@ -90,7 +90,7 @@ struct Link {
     generation: u64,
 }
 
-/// A pointer to a unit that is passed to a thread.
+/// A pointer to a unit, which moves to another thread.
 struct Handed(*mut Unit);
 // SAFETY: several threads use a unit, and they only change fields that have a lock.
 unsafe impl Send for Handed {}
@@ -108,11 +108,11 @@ impl Context {
 }
 
 thread_local! {
-    /// The request that this thread's callback handles.
+    /// The request that the callback on this thread handles.
     static CONTEXT: RefCell<Context> = const { RefCell::new(Context::NONE) };
 }
 
-/// GUIDs of all units; the index is the target's number.
+/// The GUIDs of all units; a unit's index is its target number.
 static UNITS: Mutex<Vec<Option<[u8; 16]>>> = Mutex::new(Vec::new());
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -120,18 +120,19 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 fn event() -> OwnedHandle {
-    // SAFETY: no name, no attributes.
+    // SAFETY: the event has no name and no attributes.
     let event = unsafe { CreateEventW(ptr::null(), 1, 0, ptr::null()) };
     assert!(!event.is_null(), "an event");
-    // SAFETY: it is new, and ours.
+    // SAFETY: the handle is new, and nothing else owns it.
     unsafe { OwnedHandle::from_raw_handle(event) }
 }
 
 impl Own {
-    /// Does one call on the pipe. Returns the number of bytes, or a Windows error number.
+    /// Does one overlapped call on the pipe. Returns the number of bytes, or a Windows error
+    /// number.
     fn call(&self, begin: impl FnOnce(HANDLE, *mut OVERLAPPED) -> i32) -> Result<usize, u32> {
         let done = event();
-        // SAFETY: plain data.
+        // SAFETY: zeroes are a valid value of this plain structure.
         let mut overlapped: OVERLAPPED = unsafe { std::mem::zeroed() };
         overlapped.hEvent = done.as_raw_handle();
         let pipe = self.pipe.as_raw_handle();
@@ -144,7 +145,7 @@ impl Own {
             }
         }
         let events = [self.stop.as_raw_handle(), done.as_raw_handle()];
-        // SAFETY: both are events; the call's memory lives until it has ended.
+        // SAFETY: both handles are events. The memory of the call lives until the call has ended.
         unsafe {
             let stopped = WaitForMultipleObjects(2, events.as_ptr(), 0, INFINITE) == WAIT_OBJECT_0;
             let mut moved = 0;
@@ -165,7 +166,7 @@ impl Own {
     fn send(&self, message: &[u8]) -> Result<usize, u32> {
         let length = message.len() as u32;
         self.call(|pipe, overlapped| {
-            // SAFETY: `call` returns when the system is done with the message.
+            // SAFETY: `call` returns only when the system no longer uses the message.
             unsafe { WriteFile(pipe, message.as_ptr(), length, ptr::null_mut(), overlapped) }
         })
     }
@@ -173,17 +174,17 @@ impl Own {
     fn receive(&self, message: &mut [u8]) -> Result<usize, u32> {
         let length = message.len() as u32;
         self.call(|pipe, overlapped| {
-            // SAFETY: as above.
+            // SAFETY: as in `send`.
             unsafe { ReadFile(pipe, message.as_mut_ptr(), length, ptr::null_mut(), overlapped) }
         })
     }
 
-    /// Waits for a client, and returns its number.
+    /// Waits for a client. Returns the client's number.
     fn connect(&self, params: &[u8]) -> Result<u64, u32> {
         let mut link = lock(&self.link);
         if !link.is_connected {
             self.call(|pipe, overlapped| {
-                // SAFETY: as above.
+                // SAFETY: as in `send`.
                 unsafe { ConnectNamedPipe(pipe, overlapped) }
             })?;
             link.is_connected = true;
@@ -213,7 +214,7 @@ fn long(bytes: &[u8], at: usize) -> u64 {
 }
 
 /// # Safety
-/// As in the header.
+/// The requirements of the header's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn SpdStorageUnitCreate(
     name: *const u16,
@@ -222,14 +223,14 @@ pub unsafe extern "C" fn SpdStorageUnitCreate(
     made: *mut *mut c_void,
 ) -> u32 {
     if name.is_null() {
-        return ERROR_FILE_NOT_FOUND; // there is no driver
+        return ERROR_FILE_NOT_FOUND; // the stand-in has no driver
     }
-    // SAFETY: the caller's, as the header has it.
+    // SAFETY: the caller passes the arguments that the header requires.
     let (params, name) = unsafe {
         let length = (0..).take_while(|&at| *name.add(at) != 0).count();
         (*params, String::from_utf16_lossy(slice::from_raw_parts(name, length)))
     };
-    // SAFETY: plain numbers.
+    // SAFETY: the array consists of plain numbers.
     let bytes: &[u8; PARAMS_BYTES] = unsafe { &*params.as_ptr().cast() };
     let guid: [u8; 16] = bytes[..16].try_into().expect("16 bytes");
     let mut units = lock(&UNITS);
@@ -252,7 +253,7 @@ pub unsafe extern "C" fn SpdStorageUnitCreate(
     }
     units[index] = Some(guid);
     let own = Own {
-        // SAFETY: it is new, and ours.
+        // SAFETY: the handle is new, and nothing else owns it.
         pipe: unsafe { OwnedHandle::from_raw_handle(pipe) },
         stop: event(),
         link: Mutex::default(),
@@ -277,33 +278,33 @@ pub unsafe extern "C" fn SpdStorageUnitCreate(
         own: Arc::new(own),
         threads: Mutex::default(),
     };
-    // SAFETY: the caller's.
+    // SAFETY: the caller passes a valid pointer for the result.
     unsafe { made.write(Box::into_raw(Box::new(unit)).cast()) };
     0
 }
 
-/// The unit behind a raw pointer.
+/// The unit that a raw pointer refers to.
 ///
 /// # Safety
-/// The pointer must be a unit that was created and not deleted.
+/// The pointer must refer to a unit that was created and not deleted.
 unsafe fn unit<'a>(raw: *mut c_void) -> &'a Unit {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller ensures this.
     unsafe { &*raw.cast::<Unit>() }
 }
 
 /// # Safety
-/// As in the header.
+/// The requirements of the header's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn SpdStorageUnitShutdown(raw: *mut c_void) {
-    // SAFETY: a unit of the caller's, with an event.
+    // SAFETY: the caller passes a unit, and its event is open.
     unsafe { SetEvent(unit(raw).own.stop.as_raw_handle()) };
 }
 
 /// # Safety
-/// As in the header.
+/// The requirements of the header's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn SpdStorageUnitDelete(raw: *mut c_void) {
-    // SAFETY: a unit of the caller's.
+    // SAFETY: the caller passes a unit that it no longer uses.
     let unit = unsafe { Box::from_raw(raw.cast::<Unit>()) };
     if *lock(&unit.own.running) != 0 {
         eprintln!("a unit is deleted while its threads run");
@@ -313,10 +314,10 @@ pub unsafe extern "C" fn SpdStorageUnitDelete(raw: *mut c_void) {
 }
 
 /// # Safety
-/// As in the header.
+/// The requirements of the header's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn SpdStorageUnitStartDispatcher(raw: *mut c_void, threads: u32) -> u32 {
-    // SAFETY: a unit of the caller's.
+    // SAFETY: the caller passes a unit.
     let unit = unsafe { unit(raw) };
     for _ in 0..threads.max(1) {
         *lock(&unit.own.running) += 1;
@@ -331,10 +332,10 @@ pub unsafe extern "C" fn SpdStorageUnitStartDispatcher(raw: *mut c_void, threads
 }
 
 /// # Safety
-/// As in the header.
+/// The requirements of the header's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn SpdStorageUnitWaitDispatcher(raw: *mut c_void) {
-    // SAFETY: a unit of the caller's.
+    // SAFETY: the caller passes a unit.
     let unit = unsafe { unit(raw) };
     let running = unit.own.ended.wait_while(lock(&unit.own.running), |running| *running > 0);
     drop(running.unwrap_or_else(PoisonError::into_inner));
@@ -344,19 +345,19 @@ pub unsafe extern "C" fn SpdStorageUnitWaitDispatcher(raw: *mut c_void) {
 }
 
 /// # Safety
-/// As in the header.
+/// The requirements of the header's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn SpdStorageUnitSendResponse(
     raw: *mut c_void,
     response: *const [u8; MESSAGE_BYTES],
     data: *const u8,
 ) {
-    // SAFETY: the caller's, as the header has it.
+    // SAFETY: the caller passes the arguments that the header requires.
     let (unit, response) = unsafe { (unit(raw), *response) };
     let mut message = response.to_vec();
     if response[8] == 1 && !data.is_null() {
         let length = lock(&unit.own.reads).remove(&long(&response, 0)).unwrap_or_default();
-        // SAFETY: the data have the size of a whole transfer.
+        // SAFETY: the data has the size of the largest transfer.
         message.extend_from_slice(unsafe { slice::from_raw_parts(data, length) });
     }
     let generation = lock(&unit.own.link).generation;
@@ -366,36 +367,36 @@ pub unsafe extern "C" fn SpdStorageUnitSendResponse(
 }
 
 /// # Safety
-/// As in the header.
+/// The requirements of the header's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn SpdStorageUnitGetOperationContext() -> *const c_void {
     CONTEXT.with(|context| context.as_ptr().cast_const().cast())
 }
 
 /// # Safety
-/// As in the header.
+/// The requirements of the header's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn SpdStorageUnitGetDispatcherErrorF(raw: *mut c_void, error: *mut u32) {
-    // SAFETY: the caller's.
+    // SAFETY: the caller passes a unit, and a valid pointer for the error.
     unsafe { error.write(unit(raw).error) };
 }
 
 /// The main function of a thread that fetches requests.
 fn dispatch(handed: &Handed) {
-    // SAFETY: the unit is deleted after its threads have ended.
+    // SAFETY: the unit is deleted only after its threads have ended.
     let unit = unsafe { &*handed.0 };
     let own = Arc::clone(&unit.own);
-    // SAFETY: plain numbers.
+    // SAFETY: the array consists of plain numbers.
     let params: &[u8; PARAMS_BYTES] = unsafe { &*unit.params.as_ptr().cast() };
     let (block_bytes, max_bytes) = (number(params, 24), number(params, 56) as usize);
     let mut message = vec![0; MESSAGE_BYTES + max_bytes];
-    // With the alignment of descriptors.
+    // The elements give the data the alignment of descriptors.
     let mut data = vec![0_u64; max_bytes / 8];
     loop {
         let received = own.connect(params).and_then(|generation| {
             own.receive(&mut message).inspect_err(|&error| {
-                // Do not disconnect when the unit is removed: the client may not have read the last
-                // answers.
+                // Do not disconnect when the unit is removed, because the client may not have read
+                // the last answers.
                 if error != ERROR_OPERATION_ABORTED {
                     own.disconnect(generation);
                 }
@@ -409,18 +410,18 @@ fn dispatch(handed: &Handed) {
             _ => {}
         }
     }
-    // The last call: a flush without a request.
+    // The library's last call is a flush without a request.
     let request = [0_u8; MESSAGE_BYTES];
     CONTEXT.with(|context| context.borrow_mut().request = request.as_ptr());
     let mut status = [0; STATUS_BYTES];
-    // SAFETY: a callback, called as the header has it.
+    // SAFETY: the arguments are those that the header requires.
     unsafe { ((*unit.interface).flush)(handed.0, 0, 0, &mut status) };
     let mut running = lock(&own.running);
     *running -= 1;
     own.ended.notify_all();
 }
 
-/// Calls the callback for a request, and answers the request if it is done at once.
+/// Calls the callback for a request. Answers the request if the callback completes it at once.
 fn serve(handed: &Handed, message: &mut [u8], data: &mut [u64], block_bytes: usize) {
     // SAFETY: the unit exists while its threads run.
     let (unit, interface) = unsafe { (&*handed.0, &*(*handed.0).interface) };
@@ -428,14 +429,14 @@ fn serve(handed: &Handed, message: &mut [u8], data: &mut [u64], block_bytes: usi
     let (hint, kind) = (long(request, 0), request[8]);
     let (lba, blocks, fua) = (long(request, 16), number(request, 24), request[28] & 1);
     let bytes = blocks as usize * block_bytes;
-    // SAFETY: the same memory, as bytes.
+    // SAFETY: the slice covers the same memory, as bytes.
     let buffer =
         unsafe { slice::from_raw_parts_mut(data.as_mut_ptr().cast::<u8>(), data.len() * 8) };
     buffer[..theirs.len()].copy_from_slice(theirs);
     let pointer = buffer.as_mut_ptr();
     CONTEXT.with(|context| context.borrow_mut().request = request.as_ptr());
     let mut status = [0; STATUS_BYTES];
-    // SAFETY: callbacks, called as the header has it.
+    // SAFETY: the arguments are those that the header requires.
     let done = unsafe {
         match kind {
             1 => {
@@ -455,13 +456,15 @@ fn serve(handed: &Handed, message: &mut [u8], data: &mut [u64], block_bytes: usi
             }
         }
     };
-    // The buffer belongs to this thread again, even if the callback still uses it.
+    // The buffer belongs to this thread again. Overwrite it to expose a callback that still uses
+    // it.
     buffer.fill(0xa5);
     if done != 0 {
         let mut response = [0; MESSAGE_BYTES];
         response[..9].copy_from_slice(&request[..9]);
         response[16..].copy_from_slice(&status);
-        // SAFETY: a unit, a response, and a buffer of a whole transfer.
+        // SAFETY: the arguments are a unit, a response, and a buffer of the size of the largest
+        // transfer.
         unsafe { SpdStorageUnitSendResponse(handed.0.cast(), &response, pointer) };
     }
 }

@@ -1,14 +1,14 @@
-//! The thread that executes WinSpd's requests: a reactor, a queue into the namespace, and a table
-//! of requests in progress.
+//! The thread that executes WinSpd's requests. It has a reactor, a queue into the namespace, and a
+//! table of requests in progress.
 //!
 //! ```text
-//! accepted ──> its operations are with the namespace ──> answered
-//!     │                       └── its hint came again: not answered, Windows gave it up
-//!     └──> answered at once: out of range, nothing to do
+//! accepted ──> operations in flight in the namespace ──> answered
+//!     │                       └── another request has the same hint: abandoned, not answered
+//!     └──> answered at once: out of range, or no work
 //! ```
 //!
-//! All requests that WinSpd sends are in progress at once, and the thread answers them in the order
-//! in which they complete.
+//! All requests that WinSpd sends run concurrently. The thread answers them in the order in which
+//! they complete.
 
 use crate::shared::{Command, End, Fua, Range, SpdRequest, UnitShared};
 use crate::uapi::{Response, Status, TransactKind};
@@ -20,13 +20,13 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
-/// The token of the final flush; all other tokens are task numbers.
+/// The token of the final flush. All other tokens are task numbers.
 const LAST_FLUSH: u64 = u64::MAX;
 
 /// The receiver of answers: WinSpd's library, or a list in tests.
 pub(crate) trait Answer {
     /// Answers a request. For a read, even a failed one, `data` has the size of the largest
-    /// transfer, with the data read at its start.
+    /// transfer and starts with the read data.
     fn answer(&mut self, response: &Response, data: Option<&mut [u8]>);
 }
 
@@ -34,22 +34,22 @@ pub(crate) trait Answer {
 struct Task {
     hint: u64,
     kind: TransactKind,
-    /// The number of operations that have not completed.
+    /// The number of operations in flight.
     operations: usize,
     failure: Option<Status>,
     /// The request's first block, or the first block of its first range.
     lba: u64,
-    /// The rest of the request's buffer, after the part that the operation has.
+    /// The rest of the request's buffer. The operation in flight has the first part.
     rest: Option<Buffer>,
-    /// Ranges that are not unmapped yet.
+    /// The ranges that the task has not unmapped yet.
     ranges: std::vec::IntoIter<Range>,
-    /// Windows has given up this request, and another request has the same hint.
+    /// True if Windows has abandoned this request, and another request has the same hint.
     is_given_up: bool,
 }
 
-/// The state of the thread.
+/// The state of the worker thread.
 pub(crate) struct Worker<A> {
-    // Dropped before the reactor, since the drop may deregister the queue there.
+    // Drop the queue before the reactor, because the drop may deregister the queue there.
     queue: Box<dyn Queue>,
     reactor: Reactor,
     shared: Arc<UnitShared>,
@@ -57,13 +57,14 @@ pub(crate) struct Worker<A> {
     tasks: Vec<Option<Task>>,
     free: Vec<usize>,
     by_hint: HashMap<u64, usize>,
-    /// Operations may have completed since the queue was last polled.
+    /// True if operations may have completed since the worker last polled the queue.
     dirty: bool,
     flushes_last: bool,
     _finishes: Finishes,
 }
 
-/// Reports the thread's end when dropped, even by a panic, so that no other thread waits for it.
+/// Reports the thread's end when it is dropped, even by a panic. So no other thread waits for the
+/// worker in vain.
 struct Finishes(Arc<UnitShared>);
 
 impl Drop for Finishes {
@@ -73,7 +74,7 @@ impl Drop for Finishes {
 }
 
 impl Task {
-    /// A request without operations yet.
+    /// Makes a task that has no operations yet.
     fn new(hint: u64, command: &Command) -> Task {
         let (kind, lba) = match command {
             Command::Read(range) => (TransactKind::Read, range.lba),
@@ -118,7 +119,7 @@ impl<A: Answer> Worker<A> {
         self.tasks.len() == self.free.len() && !self.shared.has_requests()
     }
 
-    /// Flushes all writes before the disk is removed, even if Windows does not flush.
+    /// Submits a flush of all writes before the disk is removed. Windows might not flush.
     fn flush_last(&mut self) {
         if !std::mem::replace(&mut self.flushes_last, true) {
             self.submit(Op::flush(LAST_FLUSH));
@@ -165,8 +166,8 @@ impl<A: Answer> Worker<A> {
                 );
             }
             Command::Write(range, buffer, fua) => {
-                // Without a cache the driver sets FUA on every write, but every write is durable
-                // anyway.
+                // Without a cache, the driver sets FUA on every write. The flag has no effect then,
+                // because every write is durable anyway.
                 let fua = Fua(fua.0 && geometry.volatile_cache);
                 self.transfer(&mut task, &geometry, (Access::Write, fua), range, buffer, token);
             }
@@ -180,7 +181,7 @@ impl<A: Answer> Worker<A> {
                     let checked = geometry.check(Access::Deallocate, lba, u64::from(blocks));
                     checked.err().map(|error| status::failed(error, lba))
                 });
-                // Unmap all ranges, or none if one is invalid.
+                // Unmap no range if one of them is invalid.
                 if task.failure.is_none() {
                     task.ranges = ranges.into_iter();
                 }
@@ -190,7 +191,7 @@ impl<A: Answer> Worker<A> {
         self.store(slot, task);
     }
 
-    /// Starts a read or write; `buffer` has the size of the largest transfer.
+    /// Starts a read or write. `buffer` has the size of the largest transfer.
     fn transfer(
         &mut self,
         task: &mut Task,
@@ -213,7 +214,7 @@ impl<A: Answer> Worker<A> {
         self.submit(Op { fua: fua.0, ..op });
     }
 
-    /// Submits as many ranges of an unmap request as the limit allows.
+    /// Submits unmap operations for a task's next ranges, up to the limit.
     fn unmap(&mut self, task: &mut Task, token: u64) {
         while task.operations < limits::UNMAPS_AT_ONCE && task.failure.is_none() {
             let Some(Range { lba, blocks }) = task.ranges.next() else { return };
@@ -231,7 +232,7 @@ impl<A: Answer> Worker<A> {
             task.failure.get_or_insert(status::failed(error, task.lba));
         }
         if let Some(mut part) = buffer {
-            // Join the two parts of the buffer again.
+            // Join the two parts of the request's buffer again.
             part.unsplit(task.rest.take().expect("the other part of the buffer"));
             task.rest = Some(part);
         }
@@ -239,7 +240,7 @@ impl<A: Answer> Worker<A> {
         self.store(slot, task);
     }
 
-    /// Keeps a task in its slot, or answers the request if the task is done.
+    /// Keeps an unfinished task in its slot. Answers the request of a finished task.
     fn store(&mut self, slot: usize, task: Task) {
         if task.operations > 0 {
             self.tasks[slot] = Some(task);
@@ -252,7 +253,7 @@ impl<A: Answer> Worker<A> {
             let response = Response::new(hint, kind, failure.unwrap_or(status::GOOD));
             let mut read = data.as_deref_mut().filter(|_| kind == TransactKind::Read);
             if let Some(bytes) = read.as_mut().filter(|_| failure.is_some()) {
-                // Do not leak other requests' data.
+                // Clear the buffer, so that it does not leak the data of other requests.
                 bytes.fill(0);
             }
             self.answers.answer(&response, read);
@@ -278,7 +279,8 @@ impl<A: Answer> Core for Worker<A> {
                     }
                     self.completed(completion);
                 }
-                // Accept new requests first: they may reuse the hints of requests that end next.
+                // Accept new requests first: they may reuse the hints of requests whose operations
+                // complete next.
                 if self.shared.has_requests() {
                     self.dirty = true;
                     break;
@@ -291,7 +293,7 @@ impl<A: Answer> Core for Worker<A> {
             }
             let timeout = self.dirty.then_some(std::time::Duration::ZERO);
             self.reactor.poll(timeout, &mut ready)?;
-            // Check both the mailbox and the queue, whichever is ready.
+            // Check both the mailbox and the queue, whichever task is ready.
             self.dirty = true;
             ready.clear();
         }
@@ -319,7 +321,7 @@ mod tests {
         }
     }
 
-    /// Executes requests and stops. Returns the answers, in the order in which the requests
+    /// Executes requests and stops. Returns the answers in the order in which the requests
     /// completed.
     fn run(disk: &Arc<dyn farblock_block::Namespace>, requests: Vec<(u64, Command)>) -> Answers {
         let shared = Arc::new(UnitShared::new(Disk::new(Arc::clone(disk), false), MOST));
@@ -374,7 +376,8 @@ mod tests {
         assert_eq!(data[1536..2048], [0; 512]);
     }
 
-    /// If Windows gives up a request and reuses its hint, only the second request is answered.
+    /// If Windows abandons a request and reuses its hint, the worker answers only the second
+    /// request.
     #[test]
     fn a_request_that_was_given_up_is_not_answered() {
         let disk = disk("mem:64KiB");
@@ -406,7 +409,7 @@ mod tests {
         assert_eq!(answers[1].2, out_of_range(u64::MAX));
         assert_eq!(answers[2].2, out_of_range(last));
         assert_eq!(answers[3].2, status::GOOD);
-        // The first operation fails.
+        // The fault backend fails the first operation.
         let answers = run(&disk("fault:1,mem:64KiB"), vec![(5, Command::Read(range(9, 1)))]);
         assert_eq!((answers.borrow()[0].2.sense_key, answers.borrow()[0].2.asc), (3, 0x11));
         assert_eq!(answers.borrow()[0].2.information, 9);

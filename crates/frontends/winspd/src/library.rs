@@ -1,13 +1,18 @@
-//! Loads WinSpd's library at run time: its functions, a storage unit, and the callbacks.
+//! Loads WinSpd's library at run time, and declares its functions, the storage unit, and the
+//! callbacks.
 //!
 //! This module has the crate's only unsafe code. It uses facts from `winspd/winspd.h` of WinSpd
 //! 0.10: names, arguments, and the layout of shared structures. It contains none of WinSpd's code.
 //!
 //! # Ownership of memory
 //!
-//! A callback's buffer belongs to the calling thread of WinSpd, which reuses it for the next
-//! request when the callback returns. So a write's callback copies the data before it returns. The
-//! answer to a read passes this crate's own buffer, which the library uses only while
+//! A callback's buffer belongs to the WinSpd thread that calls the callback. That thread reuses the
+//! buffer for the next request when the callback returns. So the write callback copies the data
+//! before it returns.
+//!
+//! The answer to a read passes a buffer of this crate. The library uses this buffer only while
+//! `SpdStorageUnitSendResponse` runs. The library locks the memory of the largest transfer, however
+//! short the read.
 //! `SpdStorageUnitSendResponse` runs. The library locks the memory of the largest transfer, however
 //! short the read.
 
@@ -30,10 +35,10 @@ use windows_sys::Win32::System::Registry::{
     HKEY_LOCAL_MACHINE, RRF_RT_REG_SZ, RRF_SUBKEY_WOW6432KEY, RegGetValueW,
 };
 
-/// The library for 64-bit processes; it exists for x86 only.
+/// The file name of the library for 64-bit processes. It exists for x86 only.
 pub(crate) const FILE_NAME: &str = "winspd-x64.dll";
 
-/// `SPD_STORAGE_UNIT`; only these fields are public.
+/// `SPD_STORAGE_UNIT`. Only these fields are public.
 #[repr(C)]
 struct StorageUnit {
     version: u16,
@@ -43,7 +48,7 @@ struct StorageUnit {
     buffer_alloc: *const c_void,
     buffer_free: *const c_void,
     handle: *mut c_void,
-    /// Bus, target and unit; WinSpd numbers only targets.
+    /// The bus, target and unit numbers. WinSpd numbers only targets.
     btl: u32,
     dispatcher_thread_id: u32,
     dispatcher_thread: *mut c_void,
@@ -67,7 +72,7 @@ type Transfer = unsafe extern "C" fn(*mut StorageUnit, *mut u8, u64, u32, u8, *m
 type Flush = unsafe extern "C" fn(*mut StorageUnit, u64, u32, *mut Status) -> u8;
 type Unmap = unsafe extern "C" fn(*mut StorageUnit, *const UnmapDescriptor, u32, *mut Status) -> u8;
 
-/// `SPD_STORAGE_UNIT_INTERFACE`: always 16 pointers.
+/// `SPD_STORAGE_UNIT_INTERFACE`, which always has 16 pointers.
 #[repr(C)]
 struct Interface {
     read: Transfer,
@@ -81,7 +86,8 @@ const _: () = assert!(size_of::<Interface>() == 128);
 
 static INTERFACE: Interface = Interface { read, write, flush, unmap, reserved: [None; 12] };
 
-/// `SPD_STORAGE_UNIT_OPERATION_CONTEXT`, of which we read the request's hint: its first field.
+/// `SPD_STORAGE_UNIT_OPERATION_CONTEXT`. This module reads only the hint, which is the request's
+/// first field.
 #[repr(C)]
 struct OperationContext {
     request: *const u64,
@@ -89,7 +95,7 @@ struct OperationContext {
     data_buffer: *const c_void,
 }
 
-/// The library's functions.
+/// The functions of WinSpd's library.
 #[derive(Clone, Copy)]
 pub(crate) struct Library {
     create: unsafe extern "C" fn(
@@ -107,23 +113,23 @@ pub(crate) struct Library {
     dispatcher_error: unsafe extern "C" fn(*mut StorageUnit, *mut u32),
 }
 
-/// Why the library cannot be used.
+/// The reason why the library cannot be used.
 #[derive(Debug)]
 pub(crate) enum LoadError {
-    /// The library was not found. With the last path that was tried.
+    /// The library was not found. Holds the last path that was tried.
     Missing(PathBuf, io::Error),
     /// The library lacks this function.
     Without(&'static str),
 }
 
 impl Library {
-    /// Loads the library from this folder, or else from WinSpd's installation, or else from the
-    /// system's search path. The library stays loaded until the process ends, since its threads may
-    /// still run.
+    /// Loads the library from `folder`. Without a folder, loads it from WinSpd's installation
+    /// folder, or else from the system's search path. The library stays loaded until the process
+    /// ends, because its threads may still run.
     pub(crate) fn load(folder: Option<&Path>) -> Result<Library, LoadError> {
         let module = match folder {
             Some(folder) => {
-                // Windows needs an absolute path with this flag.
+                // With this flag, Windows needs an absolute path.
                 let path = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
                 load_from(&path.join(FILE_NAME), LOAD_WITH_ALTERED_SEARCH_PATH)
             }
@@ -133,7 +139,7 @@ impl Library {
                 // This search excludes the process's working directory.
                 .or_else(|()| load_from(Path::new(FILE_NAME), LOAD_LIBRARY_SEARCH_DEFAULT_DIRS)),
         }?;
-        // SAFETY: the types are those that the header declares for these names.
+        // SAFETY: the header declares these types for these names.
         unsafe {
             Ok(Library {
                 create: function(module, c"SpdStorageUnitCreate")?,
@@ -155,8 +161,8 @@ fn wide(text: impl AsRef<std::ffi::OsStr>) -> Vec<u16> {
 
 fn load_from(path: &Path, flags: u32) -> Result<HMODULE, LoadError> {
     let name = wide(path);
-    // SAFETY: `name` ends with a zero. The library's own initialisation is trusted: the user
-    // installed or named this library.
+    // SAFETY: `name` ends with a zero. Loading runs the library's own initialisation code, which is
+    // trusted: the user installed or named this library.
     let module = unsafe { LoadLibraryExW(name.as_ptr(), ptr::null_mut(), flags) };
     match module.is_null() {
         true => Err(LoadError::Missing(path.to_owned(), io::Error::last_os_error())),
@@ -164,13 +170,13 @@ fn load_from(path: &Path, flags: u32) -> Result<HMODULE, LoadError> {
     }
 }
 
-/// The folder that the installer has registered for the library.
+/// The installation folder that WinSpd's installer has written to the registry.
 fn installed() -> Option<PathBuf> {
     let (key, value) = (wide("SOFTWARE\\WinSpd"), wide("InstallDir"));
     let mut text = [0_u16; 1024];
     let mut bytes = size_of_val(&text) as u32;
     let flags = RRF_RT_REG_SZ | RRF_SUBKEY_WOW6432KEY;
-    // SAFETY: names end with zeroes, and `bytes` is the size of `text`.
+    // SAFETY: the names end with zeroes, and `bytes` is the size of `text`.
     let error = unsafe {
         let text = text.as_mut_ptr().cast();
         let (key, value) = (key.as_ptr(), value.as_ptr());
@@ -180,48 +186,47 @@ fn installed() -> Option<PathBuf> {
     Some(PathBuf::from(OsString::from_wide(text)).join("bin").join(FILE_NAME))
 }
 
-/// A function of the library.
+/// Looks up a function of the library.
 ///
 /// # Safety
-/// `F` must be a pointer to a function, with the type of the library's function of this name.
+/// `F` must be a function pointer with the type of the library's function of this name.
 unsafe fn function<F>(module: HMODULE, name: &'static CStr) -> Result<F, LoadError> {
     const { assert!(size_of::<F>() == size_of::<usize>()) };
-    // SAFETY: the module is loaded, and stays so.
+    // SAFETY: the module stays loaded.
     let found = unsafe { GetProcAddress(module, name.as_ptr().cast()) };
     let address = found.ok_or_else(|| LoadError::Without(name.to_str().unwrap_or_default()))?;
-    // SAFETY: both are pointers to functions; the caller promises the type.
+    // SAFETY: both values are function pointers, and the caller ensures the type.
     Ok(unsafe { std::mem::transmute_copy(&address) })
 }
 
-/// The data that callbacks use.
+/// The data that the callbacks use.
 struct Context {
     shared: Arc<UnitShared>,
     library: Library,
     block_length: u32,
 }
 
-/// A WinSpd storage unit. Dropping this waits for the dispatcher's threads and then deletes the
-/// unit.
+/// A WinSpd storage unit. Dropping it waits for the dispatcher threads and then deletes the unit.
 pub(crate) struct Unit {
     library: Library,
     raw: *mut StorageUnit,
-    /// The target of the unit's `user_context`.
+    /// The value that the unit's `user_context` points to.
     context: Box<Context>,
-    /// Threads of the library may be running.
+    /// True if threads of the library may be running.
     is_started: AtomicBool,
-    /// The error with which the library's threads ended.
+    /// The error with which the library's threads ended; 0 for none.
     end: OnceLock<u32>,
 }
 
-// SAFETY: any thread may call the library's functions; the unit's fields that we read do not change
-// after `create`.
+// SAFETY: any thread may call the library's functions. The fields of the unit that this module
+// reads do not change after `create`.
 unsafe impl Send for Unit {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Unit {}
 
 impl Unit {
-    /// Creates a disk at `device` (by default the driver's), which does not answer requests yet.
-    /// The error is a Windows error number.
+    /// Creates a disk at `device` (by default, the driver). The disk does not answer requests
+    /// before [`Unit::start`]. The error is a Windows error number.
     pub(crate) fn create(
         library: Library,
         device: Option<&str>,
@@ -238,7 +243,7 @@ impl Unit {
             return Err(error);
         }
         let context = Box::new(Context { shared, library, block_length: params.block_length });
-        // SAFETY: the unit is ours, and no thread of it runs yet.
+        // SAFETY: this function owns the unit, and no thread of the unit runs yet.
         unsafe { (*raw).user_context = ptr::from_ref(&*context).cast_mut().cast() };
         let (is_started, end) = (AtomicBool::new(false), OnceLock::new());
         Ok(Unit { library, raw, context, is_started, end })
@@ -246,7 +251,7 @@ impl Unit {
 
     /// Starts this many threads of the library, which call the callbacks.
     pub(crate) fn start(&self, threads: u32) -> Result<(), u32> {
-        // SAFETY: the unit is not deleted before `self` is dropped; so below.
+        // SAFETY: the unit exists until `self` is dropped. The same holds for the calls below.
         match unsafe { (self.library.start_dispatcher)(self.raw, threads) } {
             0 => {
                 self.is_started.store(true, Ordering::Relaxed);
@@ -258,23 +263,24 @@ impl Unit {
 
     /// The number of the unit's SCSI target.
     pub(crate) fn target(&self) -> u32 {
-        // SAFETY: the field does not change any more.
+        // SAFETY: the unit exists, and the field does not change after `create`.
         unsafe { (*self.raw).btl >> 8 & 0xff }
     }
 
-    /// Removes the disk: requests in progress fail, and the library's threads end.
+    /// Removes the disk. Requests in progress fail, and the library's threads end.
     pub(crate) fn shut_down(&self) {
-        // SAFETY: as above.
+        // SAFETY: as in `start`.
         unsafe { (self.library.shutdown)(self.raw) }
     }
 
     /// Waits for the library's threads, and returns the error with which they ended. Only one
-    /// thread may call the library for this, and only once: other callers wait for that thread.
+    /// thread may call the library's wait function, and only once. Other callers of this method
+    /// wait for that thread.
     pub(crate) fn wait(&self) -> u32 {
         *self.end.get_or_init(|| {
             let mut error = 0;
-            // SAFETY: as above; the library closes its threads' handles, and this is the only
-            // caller.
+            // SAFETY: as in `start`. The library closes the handles of its threads, and this is the
+            // only call.
             unsafe {
                 (self.library.wait_dispatcher)(self.raw);
                 (self.library.dispatcher_error)(self.raw, &mut error);
@@ -290,8 +296,8 @@ impl Drop for Unit {
             self.shut_down();
             self.wait();
         }
-        // SAFETY: the unit has no users any more: they would own a reference to the value dropped
-        // here, and the library's threads, which use the context, have ended.
+        // SAFETY: no thread uses the unit any more. Every user would hold a reference to the value
+        // dropped here, and the library's threads, which use the context, have ended.
         unsafe { (self.library.delete)(self.raw) }
     }
 }
@@ -301,29 +307,32 @@ impl Answer for Arc<Unit> {
         let whole = self.context.max_bytes();
         assert!(data.as_ref().is_none_or(|data| data.len() as u64 >= whole), "a short buffer");
         let data = data.map_or(ptr::null_mut(), |bytes| bytes.as_mut_ptr());
-        // SAFETY: the data have the size of a whole transfer, of which the library copies a part.
+        // SAFETY: the data has the size of the largest transfer, and the library copies only a part
+        // of it.
         unsafe { (self.library.send_response)(self.raw, response, data) }
     }
 }
 
-/// The unit's context.
+/// The context of a unit.
 ///
 /// # Safety
-/// Only callbacks may call it, with their own argument: the unit is not deleted, nor its context
-/// dropped, while a thread of the library runs.
+/// Only callbacks may call this function, with their own argument. While a thread of the library
+/// runs, the unit and its context exist.
 unsafe fn context<'a>(unit: *mut StorageUnit) -> &'a Context {
-    // SAFETY: `create` set it before the library's first thread began.
+    // SAFETY: `create` set the pointer before the library's first thread started.
     unsafe { &*(*unit).user_context.cast::<Context>() }
 }
 
 impl Context {
-    /// The hint of the request that the calling library thread handles. 0: none.
+    /// The hint of the request that the calling library thread handles. 0: the thread handles no
+    /// request.
     fn hint(&self) -> u64 {
-        // SAFETY: in a callback the library has a context, and a request that begins with the hint.
+        // SAFETY: during a callback, the library has a context, and its request starts with the
+        // hint.
         unsafe { (*(self.library.operation_context)()).request.read() }
     }
 
-    /// The size of this many blocks in bytes; `None` if it exceeds the largest transfer.
+    /// The size of this many blocks, in bytes. `None` if it exceeds the largest transfer.
     fn bytes(&self, blocks: u32) -> Option<usize> {
         let bytes = u64::from(blocks) * u64::from(self.block_length);
         usize::try_from(bytes).ok().filter(|_| bytes <= self.max_bytes())
@@ -333,15 +342,15 @@ impl Context {
         u64::from(self.shared.max_transfer_bytes())
     }
 
-    /// Accepts a request, or returns the status to answer at once.
+    /// Accepts a request. An error is the status to answer at once.
     fn accept(&self, command: Command) -> Result<(), Status> {
         let request = SpdRequest { hint: self.hint(), command };
         if self.shared.accept(request) { Ok(()) } else { Err(status::GONE) }
     }
 }
 
-/// The return value of a callback: 0 if an answer follows, or 1 if the request is done with this
-/// status.
+/// The return value of a callback. 0: an answer follows later. 1: the request is done with
+/// `status`.
 ///
 /// # Safety
 /// `status` must be the callback's argument.
@@ -349,7 +358,8 @@ unsafe fn outcome(result: Result<(), Status>, status: *mut Status) -> u8 {
     match result {
         Ok(()) => 0,
         Err(failure) => {
-            // SAFETY: the library's, for the answer.
+            // SAFETY: the pointer is the callback's argument, which the library provides for the
+            // status.
             unsafe { status.write(failure) };
             1
         }
@@ -364,13 +374,13 @@ unsafe extern "C" fn read(
     _fua: u8,
     status: *mut Status,
 ) -> u8 {
-    // SAFETY: a callback's arguments.
+    // SAFETY: `unit` is the callback's argument.
     let context = unsafe { context(unit) };
     let result = match context.bytes(blocks) {
         Some(_) => context.accept(Command::Read(Range { lba, blocks })),
         None => Err(status::INVALID_FIELD),
     };
-    // SAFETY: a callback's argument.
+    // SAFETY: `status` is the callback's argument.
     unsafe { outcome(result, status) }
 }
 
@@ -382,11 +392,12 @@ unsafe extern "C" fn write(
     fua: u8,
     status: *mut Status,
 ) -> u8 {
-    // SAFETY: a callback's arguments.
+    // SAFETY: `unit` is the callback's argument.
     let context = unsafe { context(unit) };
     let result = match context.bytes(blocks) {
         Some(bytes) => {
-            // SAFETY: the library's buffer has the size of a whole transfer, which is not exceeded.
+            // SAFETY: the library's buffer has the size of the largest transfer, and `bytes` is at
+            // most that.
             let theirs = unsafe { slice::from_raw_parts(buffer, bytes) };
             let mut ours = context.shared.take_buffer();
             ours[..bytes].copy_from_slice(theirs);
@@ -394,7 +405,7 @@ unsafe extern "C" fn write(
         }
         None => Err(status::INVALID_FIELD),
     };
-    // SAFETY: a callback's argument.
+    // SAFETY: `status` is the callback's argument.
     unsafe { outcome(result, status) }
 }
 
@@ -404,13 +415,14 @@ unsafe extern "C" fn flush(
     _blocks: u32,
     status: *mut Status,
 ) -> u8 {
-    // SAFETY: a callback's arguments.
+    // SAFETY: `unit` is the callback's argument.
     let context = unsafe { context(unit) };
-    // The library's last call has no request. Ignore it: the worker does the final flush itself.
+    // The library's last call has no request. Ignore this call, because the worker does the final
+    // flush itself.
     if context.hint() == 0 {
         return 1;
     }
-    // SAFETY: a callback's argument.
+    // SAFETY: `status` is the callback's argument.
     unsafe { outcome(context.accept(Command::Flush), status) }
 }
 
@@ -420,23 +432,23 @@ unsafe extern "C" fn unmap(
     count: u32,
     status: *mut Status,
 ) -> u8 {
-    // SAFETY: a callback's arguments.
+    // SAFETY: `unit` is the callback's argument.
     let context = unsafe { context(unit) };
     let bytes = u64::from(count) * size_of::<UnmapDescriptor>() as u64;
     let result = if bytes > context.max_bytes() {
         Err(status::INVALID_FIELD)
     } else {
-        // SAFETY: they are in the library's buffer, which has the size of a whole transfer; heap
-        // memory is aligned for any type.
+        // SAFETY: the descriptors are in the library's buffer, which has the size of the largest
+        // transfer. Heap memory is aligned for any type.
         let theirs = unsafe { slice::from_raw_parts(descriptors, count as usize) };
         let range = |d: &UnmapDescriptor| Range { lba: d.block_address, blocks: d.block_count };
         context.accept(Command::Unmap(theirs.iter().map(range).collect()))
     };
-    // SAFETY: a callback's argument.
+    // SAFETY: `status` is the callback's argument.
     unsafe { outcome(result, status) }
 }
 
-/// The number of threads that fetch requests: few, since they do little except copying.
+/// The number of library threads that fetch requests. Few are enough, because they only copy data.
 pub(crate) fn dispatchers() -> u32 {
     let processors = farblock_reactor::allowance::loops();
     processors.min(limits::MAX_DISPATCHERS) as u32

@@ -20,44 +20,44 @@ use windows_sys::Win32::Foundation::{
     ERROR_NO_SUCH_DEVINST, ERROR_PATH_NOT_FOUND, ERROR_PIPE_BUSY,
 };
 
-/// Prefix of the name of every thread of a server; CPU accounting uses it.
+/// The prefix of the names of all threads of a server. CPU accounting groups by this prefix.
 pub const THREAD_NAME_PREFIX: &str = "winspd";
 const WORKER_NAME_PREFIX: &str = "winspd-";
 
-/// Few systems support larger blocks, and Windows does not.
+/// The largest supported block size. Few systems support larger blocks; Windows does not.
 const MAX_BLOCK_SIZE_BYTES: u32 = 4096;
 
-/// Where WinSpd makes the disk available.
+/// The place where WinSpd makes the disk available.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Device {
-    /// In Windows, through WinSpd's driver.
+    /// Windows itself, through WinSpd's driver.
     Driver,
-    /// At a named pipe, `\\.\pipe\NAME`: WinSpd's library serves the pipe without a driver, for
-    /// tests.
+    /// A named pipe, `\\.\pipe\NAME`, which WinSpd's library serves without a driver. For tests.
     Pipe(String),
 }
 
 /// The configuration of a disk.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where the disk appears.
+    /// The place where the disk appears.
     pub device: Device,
-    /// The GUID by which Windows recognises the disk. Two disks must have different GUIDs.
+    /// The GUID by which Windows recognises the disk. Each disk needs a different GUID.
     pub guid: [u8; 16],
-    /// The disk's displayed name, which follows WinSpd's name: up to 16 letters and the like.
+    /// The disk's displayed name, which follows WinSpd's name: up to 16 letters, digits and similar
+    /// characters.
     pub product: String,
-    /// Refuse writes, even to a writable namespace.
+    /// Whether the server refuses writes even if the namespace is writable.
     pub read_only: bool,
     /// The event loop to use.
     pub engine: EngineKind,
-    /// How much processor time the server may spend on polling.
+    /// The processor time that the server may spend on polling.
     pub polling: Polling,
-    /// The folder of WinSpd's library. `None`: WinSpd's installation folder.
+    /// The folder of WinSpd's library. `None`: the folder where WinSpd is installed.
     pub library: Option<PathBuf>,
 }
 
 impl Options {
-    /// Defaults: as writable as the namespace, with this name.
+    /// Default options: as writable as the namespace, with a name and GUID derived from `name`.
     #[must_use]
     pub fn new(device: Device, name: &str) -> Options {
         let product = name.chars().take(PRODUCT_BYTES);
@@ -70,41 +70,41 @@ impl Options {
 
 const PRODUCT_BYTES: usize = 16;
 
-/// A GUID made from a name, always the same for a name. Windows stores a GUID's first half
-/// little-endian.
+/// Derives a GUID from a name. The same name always gives the same GUID. Windows stores the first
+/// half of a GUID little-endian.
 fn guid(name: &str) -> [u8; 16] {
     Uuid::new_v5(&Uuid::NAMESPACE_OID, name.as_bytes()).to_bytes_le()
 }
 
-/// Why a disk did not start. Its text says what to do.
+/// The reason why a disk did not start. Its text tells the user how to fix the problem.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StartError {
-    /// WinSpd is not installed. With the last path tried for its library, and Windows' error.
+    /// WinSpd is not installed. Holds the last path tried for its library, and Windows' error.
     NotInstalled(PathBuf, io::Error),
     /// WinSpd's library lacks this function.
     OtherLibrary(&'static str),
     /// WinSpd's library is installed, but its driver is not.
     NoDriver,
-    /// Windows lets only administrators do this.
+    /// Windows requires administrator rights for this operation.
     Denied,
     /// Another process has a disk with this GUID.
     InUse,
-    /// Another process listens at this pipe.
+    /// Another process listens on this pipe.
     PipeInUse(String),
-    /// WinSpd has reached its limit of disks.
+    /// WinSpd has reached its limit on the number of disks.
     TooMany,
-    /// Not a valid pipe name.
+    /// The pipe name is invalid.
     PipeName(String),
-    /// Not a valid disk name.
+    /// The disk name is invalid.
     Product(String),
-    /// Windows does not support this block size.
+    /// Windows does not support this block size, in bytes.
     BlockSize(u32),
     /// The namespace has no blocks.
     Empty,
     /// The threads did not start.
     Cores(frontend::StartError),
-    /// The system refused a thread, or another resource of WinSpd.
+    /// The system refused to create a thread or another resource of WinSpd.
     System(io::Error),
 }
 
@@ -180,10 +180,10 @@ impl From<LoadError> for StartError {
 }
 
 impl StartError {
-    /// Maps a Windows error number from WinSpd.
+    /// Maps a Windows error number from WinSpd to an error for this device.
     fn from_number(device: &Device, number: u32) -> StartError {
         match (number, device) {
-            // The pipe exists, and Windows refused a second instance.
+            // The pipe already exists, and Windows refused a second instance.
             (ERROR_ACCESS_DENIED | ERROR_PIPE_BUSY, Device::Pipe(name)) => {
                 StartError::PipeInUse(name.clone())
             }
@@ -198,7 +198,7 @@ impl StartError {
     }
 }
 
-/// A running disk. Dropping this removes the disk at once.
+/// A running disk. Dropping this value removes the disk at once.
 pub struct Server {
     shared: Arc<UnitShared>,
     unit: Arc<Unit>,
@@ -218,10 +218,10 @@ impl Server {
         Ok(())
     }
 
-    /// Loads WinSpd, opens the namespace, makes a disk from the namespace and serves it.
+    /// Loads WinSpd, opens the namespace, makes a disk from the namespace, and serves the disk.
     ///
     /// # Errors
-    /// After an error no thread runs.
+    /// If an option is invalid, or WinSpd, the namespace or a thread fails. Then no thread runs.
     pub fn start(options: &Options, namespace: Arc<dyn Namespace>) -> Result<Server, StartError> {
         let geometry = namespace.geometry();
         let params = params(options, &geometry)?;
@@ -240,7 +240,7 @@ impl Server {
         let unit = Arc::new(unit);
         let worker =
             start_worker(ReactorConfig::new(options.engine, options.polling), &shared, &unit)?;
-        // From here on, dropping the server stops everything.
+        // From here on, dropping the server stops everything that was started.
         let device = options.device.clone();
         let mut server = Server { shared, unit, worker, watcher: None, changes: None, device };
         let told = Arc::clone(&server.shared);
@@ -251,7 +251,7 @@ impl Server {
     }
 
     fn start_dispatcher(&mut self) -> Result<(), StartError> {
-        // Start the waiting thread first, because a running unit needs one.
+        // Start the waiting thread first, because a running unit needs a waiting thread.
         let (sender, receiver) = mpsc::channel();
         let (shared, unit) = (Arc::clone(&self.shared), Arc::clone(&self.unit));
         let name = format!("{THREAD_NAME_PREFIX}-wait");
@@ -272,7 +272,7 @@ impl Server {
         Ok(())
     }
 
-    /// The disk's location: a pipe's full name, or WinSpd's name for the disk.
+    /// The disk's location: the full name of a pipe, or WinSpd's name for the disk.
     #[must_use]
     pub fn location(&self) -> String {
         match (&self.device, self.unit.target()) {
@@ -281,37 +281,41 @@ impl Server {
         }
     }
 
-    /// The event loop in use.
+    /// The kind of event loop that the server uses.
     #[must_use]
     pub fn engine(&self) -> EngineKind {
         self.worker.engine()
     }
 
-    /// The number of requests that are not answered yet.
+    /// The number of requests that the server has not answered yet.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.shared.accepted()
     }
 
-    /// True if the disk was removed although this server was not stopped: WinSpd's driver was
+    /// True if WinSpd removed the disk without a stop of this server, because WinSpd's driver was
     /// stopped or removed.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.shared.has_dispatched_all()
     }
 
-    /// Adopts a new size or write protection of the namespace. The server calls this itself if the
-    /// namespace reports its changes. Requests are checked against the new values at once. WinSpd
-    /// cannot notify Windows: detach and attach the disk to show Windows the new size.
+    /// Adopts a new size or write protection of the namespace. The server calls this function
+    /// itself if the namespace reports its changes. The server checks requests against the new
+    /// values at once. WinSpd cannot notify Windows: detach and attach the disk to show Windows the
+    /// new size.
     pub fn resized(&self) {
         self.shared.resized();
     }
 
-    /// Stops the server. Data that Windows still caches is lost, so the caller must dismount
-    /// volumes first: the server does not check them. The server refuses new requests, finishes and
-    /// answers the accepted requests, flushes the written data, and removes the disk. With `force`,
-    /// or after [`limits::DRAIN_TIME`], it removes the disk at once; unanswered requests may or may
-    /// not have been executed.
+    /// Stops the server. The server refuses new requests, finishes and answers the accepted
+    /// requests, flushes the written data, and removes the disk.
+    ///
+    /// The stop loses data that Windows still caches. The caller must dismount volumes first,
+    /// because the server does not look for mounted volumes.
+    ///
+    /// With `force`, or after [`limits::DRAIN_TIME`], the server removes the disk at once. The
+    /// namespace may or may not execute the unanswered requests.
     ///
     /// # Errors
     /// If the event loop or the final flush had failed.
@@ -331,7 +335,7 @@ impl Server {
                 "{left} WinSpd requests did not complete in time: removing the disk from Windows"
             );
         }
-        // This also cancels sending an answer that the client does not read.
+        // This call also cancels an answer that the client does not read.
         self.unit.shut_down();
         self.shared.stop(End::Forced);
         let result = self.worker.join();
@@ -352,7 +356,7 @@ impl Drop for Server {
     }
 }
 
-/// The properties of the disk, if they are valid.
+/// The properties of the disk. An error if one is invalid.
 fn params(options: &Options, geometry: &Geometry) -> Result<Params, StartError> {
     let Geometry { block_size, blocks, .. } = *geometry;
     if block_size > MAX_BLOCK_SIZE_BYTES {
@@ -397,7 +401,7 @@ fn params(options: &Options, geometry: &Geometry) -> Result<Params, StartError> 
     })
 }
 
-/// Starts the thread that executes requests. The worker reports its end through `shared`.
+/// Starts the thread that executes requests. That thread reports its end through `shared`.
 fn start_worker(
     reactor: ReactorConfig,
     shared: &Arc<UnitShared>,
@@ -415,7 +419,8 @@ fn start_worker(
 mod tests {
     use super::*;
 
-    /// Windows recognises a disk by its GUID, and assigns it the same letters and mount points.
+    /// Windows recognises a disk by its GUID, and then assigns the same drive letters and mount
+    /// points.
     #[test]
     fn a_name_gives_the_same_identity_for_ever() {
         let hex = |name| guid(name).map(|byte| format!("{byte:02x}")).concat();
@@ -424,7 +429,7 @@ mod tests {
         assert_ne!(guid("disk")[..8], guid("disk")[8..]);
     }
 
-    /// A transfer has whole blocks, and does not exceed the namespace's limit.
+    /// A transfer consists of whole blocks, and does not exceed the namespace's limit.
     #[test]
     fn transfers() {
         let length = |block_size, max_blocks| {

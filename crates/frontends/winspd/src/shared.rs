@@ -8,7 +8,7 @@ use farblock_reactor::{Buffer, Waker};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// Blocks of one range.
+/// A range of blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Range {
     pub(crate) lba: u64,
@@ -18,44 +18,45 @@ pub(crate) struct Range {
 /// The command of a request.
 pub(crate) enum Command {
     Read(Range),
-    /// The data is at the start of the buffer, which has the size of the largest transfer.
+    /// The buffer has the size of the largest transfer and starts with the data.
     Write(Range, Buffer, Fua),
     Flush,
     Unmap(Vec<Range>),
 }
 
-/// True if a write must be durable when it is answered.
+/// True if a write must be durable when the server answers it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Fua(pub(crate) bool);
 
 /// A request of WinSpd.
 pub(crate) struct SpdRequest {
-    /// The request's hint (identifier). Windows may reuse it after it has given up this request.
+    /// The request's hint (identifier). Windows may reuse the hint after it has abandoned this
+    /// request.
     pub(crate) hint: u64,
     pub(crate) command: Command,
 }
 
-/// How the server stops.
+/// The manner in which the server stops.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum End {
     /// The server does not stop.
     Never,
-    /// After all accepted requests are answered and their writes flushed.
+    /// The server stops after it has answered all accepted requests and flushed their writes.
     Drained,
-    /// At once.
+    /// The server stops at once.
     Forced,
 }
 
 #[derive(Debug)]
 struct UnitState {
     requests: Vec<SpdRequest>,
-    /// Requests that are accepted and not answered.
+    /// The number of requests that the server has accepted and not answered.
     accepted: usize,
     end: End,
     resized: bool,
-    /// The worker has ended.
+    /// True after the worker has ended.
     finished: bool,
-    /// WinSpd sends no more requests: the disk was removed.
+    /// True if WinSpd sends no more requests, because the disk was removed.
     dispatched_all: bool,
 }
 
@@ -70,7 +71,7 @@ pub(crate) struct UnitShared {
     disk: Disk,
     max_transfer_bytes: u32,
     state: Mutex<UnitState>,
-    /// Signals that there is room for a request, or that the stop has advanced.
+    /// Signals that there is room for a request, or that a stop has advanced.
     changed: Condvar,
     spares: Mutex<Vec<Buffer>>,
     waker: OnceLock<Waker>,
@@ -123,8 +124,8 @@ impl UnitShared {
         }
     }
 
-    /// Accepts a request, and waits while there is no room for it. False once the server has
-    /// stopped: the request will not be answered.
+    /// Accepts a request. Waits while the server has no room for it. Returns false if the server is
+    /// stopping and will not answer the request.
     pub(crate) fn accept(&self, request: SpdRequest) -> bool {
         let mut state = self.state();
         while state.accepted >= limits::MAX_REQUESTS && state.end == End::Never {
@@ -137,14 +138,15 @@ impl UnitShared {
         let is_first = state.requests.is_empty();
         state.requests.push(request);
         drop(state);
-        // Wake the worker only for the first request: it takes all of them.
+        // Wake the worker only for the first request, because the worker takes all of them.
         if is_first {
             self.wake();
         }
         true
     }
 
-    /// Moves the requests into `requests`, which must be empty, and returns how the server stops.
+    /// Moves the waiting requests into `requests`, which must be empty. Returns the manner of the
+    /// stop.
     pub(crate) fn take_requests(&self, requests: &mut Vec<SpdRequest>) -> End {
         let mut state = self.state();
         std::mem::swap(&mut state.requests, requests);
@@ -157,12 +159,12 @@ impl UnitShared {
         state.end
     }
 
-    /// True if there are requests that the worker has not taken yet.
+    /// True if the worker has not taken all requests yet.
     pub(crate) fn has_requests(&self) -> bool {
         !self.state().requests.is_empty()
     }
 
-    /// Counts down requests that were answered or never will be.
+    /// Subtracts requests that the worker has answered or will never answer.
     pub(crate) fn answered(&self, count: usize) {
         let mut state = self.state();
         state.accepted -= count;
@@ -179,7 +181,7 @@ impl UnitShared {
         self.wake();
     }
 
-    /// Requests a stop. A forced stop overrides a drained one, but not the reverse.
+    /// Requests a stop. A forced stop overrides a drained stop, but not the reverse.
     pub(crate) fn stop(&self, end: End) {
         let mut state = self.state();
         state.end = state.end.max(end);
@@ -197,7 +199,7 @@ impl UnitShared {
         self.changed.notify_all();
     }
 
-    /// Waits until the worker has ended, up to this time. True if it has.
+    /// Waits at most `time` until the worker has ended. Returns true if it has ended.
     pub(crate) fn wait_finished(&self, time: Duration) -> bool {
         let waited = self.changed.wait_timeout_while(self.state(), time, |state| !state.finished);
         waited.unwrap_or_else(PoisonError::into_inner).0.finished
@@ -206,7 +208,7 @@ impl UnitShared {
     /// Records that WinSpd sends no more requests.
     pub(crate) fn dispatched_all(&self) {
         self.state().dispatched_all = true;
-        // Flush the written data, even if the caller does not check the server for a while.
+        // Flush the written data now: the caller may not check the server for a while.
         self.stop(End::Drained);
     }
 
@@ -214,13 +216,13 @@ impl UnitShared {
         self.state().dispatched_all
     }
 
-    /// A buffer for the largest transfer, with undefined content.
+    /// Takes a buffer of the size of the largest transfer, with undefined content.
     pub(crate) fn take_buffer(&self) -> Buffer {
         let spare = self.spares.lock().unwrap_or_else(PoisonError::into_inner).pop();
         spare.unwrap_or_else(|| Buffer::new(self.max_transfer_bytes as usize))
     }
 
-    /// Keeps a buffer for the largest transfer for a later request.
+    /// Keeps a buffer for a later request, unless enough spare buffers exist.
     pub(crate) fn give_buffer(&self, buffer: Buffer) {
         assert!(buffer.len() == self.max_transfer_bytes as usize, "a whole transfer's buffer");
         let mut spares = self.spares.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,5 +1,5 @@
-//! The SCSI status of a request. WinSpd takes a sense key and an additional code for every failure:
-//! its driver supports no other status.
+//! The SCSI status of a request. For every failure, WinSpd takes a sense key and an additional
+//! sense code: its driver supports no other status.
 
 use crate::uapi::{INFORMATION_VALID, Status};
 use farblock_block::BlockError;
@@ -9,9 +9,9 @@ const CHECK_CONDITION: u8 = 2;
 
 /// Success.
 pub(crate) const GOOD: Status = Status { scsi_status: 0, ..check(0, 0) };
-/// The disk is being removed: medium not present (SPC-4, table F.2).
+/// The disk is being removed. Sense: medium not present (SPC-4, table F.2).
 pub(crate) const GONE: Status = check(0x2, 0x3a00);
-/// The request is too large, or has an impossible count: invalid field in CDB.
+/// The request is too large, or its count is impossible. Sense: invalid field in CDB.
 pub(crate) const INVALID_FIELD: Status = check(0x5, 0x2400);
 
 const fn check(key: u8, code: u16) -> Status {
@@ -29,7 +29,7 @@ const fn check(key: u8, code: u16) -> Status {
     }
 }
 
-/// The status for `error`, when it accessed the block at `lba`.
+/// The status for an operation that failed with `error` at the block `lba`.
 pub(crate) fn failed(error: BlockError, lba: u64) -> Status {
     let status = match error {
         BlockError::OutOfRange => check(0x5, 0x2100),
@@ -40,16 +40,17 @@ pub(crate) fn failed(error: BlockError, lba: u64) -> Status {
         BlockError::TooLarge | BlockError::AtomicExceeded | BlockError::Unsupported => {
             INVALID_FIELD
         }
-        // Access denied, no access rights: the driver does not support SCSI's reservation conflict.
+        // Access denied, no access rights. The driver does not support SCSI's reservation conflict.
         BlockError::Conflict | BlockError::Denied => check(0x5, 0x2002),
-        // In process of becoming ready.
+        // Logical unit is in process of becoming ready.
         BlockError::NotReady | BlockError::Disconnected => check(0x2, 0x0401),
-        // Aborted, no resources, and errors that the contract may add: Windows retries.
+        // Aborted, no resources, and errors that later versions of the contract may add. Windows
+        // retries.
         _ => check(0xb, 0x0000),
     };
     let of_a_block =
         matches!(error, BlockError::OutOfRange | BlockError::ReadFailed | BlockError::WriteFailed);
-    // The driver has 32 bits for the block, and ignores the rest.
+    // The driver transfers only 32 bits of the block number.
     match u32::try_from(lba) {
         Ok(lba) if of_a_block => {
             Status { information: u64::from(lba), flags: INFORMATION_VALID, ..status }
@@ -85,7 +86,7 @@ mod tests {
         assert_eq!(GOOD, Status::default());
     }
 
-    /// The status contains the block's number if the driver can express it.
+    /// The status contains the number of the failed block if the number fits into 32 bits.
     #[test]
     fn where_it_failed() {
         let told = |error, lba| {

@@ -1,11 +1,11 @@
-//! Structures shared with WinSpd's library, from `winspd/ioctl.h` and `winspd/winspd.h` of WinSpd
-//! 0.10 for 64-bit systems. Assertions check every size and offset, since our compiler does not see
-//! the library's headers.
+//! The structures shared with WinSpd's library, from `winspd/ioctl.h` and `winspd/winspd.h` of
+//! WinSpd 0.10 for 64-bit systems. Assertions check every size and offset, because the Rust
+//! compiler does not read the library's headers.
 
 use std::mem::{offset_of, size_of};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// `SpdIoctlTransactReadKind` and the like.
+/// The kinds of requests: `SpdIoctlTransactReadKind` and its siblings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum TransactKind {
@@ -15,14 +15,15 @@ pub(crate) enum TransactKind {
     Unmap = 4,
 }
 
-/// `WriteProtected`.
+/// `WriteProtected`: the disk refuses writes.
 pub(crate) const WRITE_PROTECTED: u32 = 1 << 0;
-/// `CacheSupported`: without it the driver sets FUA on every write, and never flushes.
+/// `CacheSupported`: the disk has a cache. Without this flag, the driver sets FUA on every write
+/// and never flushes.
 pub(crate) const CACHE_SUPPORTED: u32 = 1 << 1;
-/// `UnmapSupported`.
+/// `UnmapSupported`: the disk supports unmap.
 pub(crate) const UNMAP_SUPPORTED: u32 = 1 << 2;
-/// `EjectDisabled`: Explorer does not offer to stop the disk's process. Stopping from Explorer
-/// works only for processes that WinSpd's launcher started.
+/// `EjectDisabled`: Explorer does not offer to eject the disk. An eject stops the disk's process,
+/// which works only for processes that WinSpd's launcher started.
 pub(crate) const EJECT_DISABLED: u32 = 1 << 3;
 
 /// `SPD_STORAGE_UNIT_PARAMS`: the properties of a disk.
@@ -34,7 +35,7 @@ pub(crate) struct Params {
     pub(crate) block_length: u32,
     pub(crate) product_id: [u8; 16],
     pub(crate) product_revision: [u8; 4],
-    /// 0: a direct access block device.
+    /// The SCSI device type; 0 is a direct access block device.
     pub(crate) device_type: u8,
     pub(crate) padding: [u8; 3],
     pub(crate) flags: u32,
@@ -56,7 +57,7 @@ const _: () = {
     assert!(offset_of!(Params, reserved) == 64);
 };
 
-/// `InformationValid`, the bit after `ReservedFRU`.
+/// `InformationValid`, the bit after `ReservedFRU`: the field `information` is valid.
 pub(crate) const INFORMATION_VALID: u32 = 1 << 8;
 
 /// `SPD_STORAGE_UNIT_STATUS`: the SCSI status of a request.

@@ -1,6 +1,6 @@
-//! A disk through WinSpd, from the view of a client of its pipes. The server loads the library, the
-//! library serves a pipe, and the client uses only the documented messages. The tests run with the
-//! stand-in of the examples, and with a build of WinSpd if `FARBLOCK_WINSPD` names one.
+//! Tests a disk as a client of WinSpd's pipes. The server loads the library, and the library serves
+//! a pipe. The client uses only the documented messages. The tests run with the stand-in of the
+//! examples, and with a build of WinSpd if `FARBLOCK_WINSPD` names one.
 #![cfg(windows)]
 
 #[path = "support/gate.rs"]
@@ -19,16 +19,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 use support::*;
 
-/// The time limit of waits: long enough for a busy machine.
+/// The longest wait, which is enough for a busy machine.
 const LONG: Duration = Duration::from_secs(60);
-/// Requests in progress at once; WinSpd's driver has at most 254.
+/// The number of concurrent requests. WinSpd's driver has at most 254 in flight.
 const DEPTH: usize = 128;
 
 fn disk(spec: &str, block_size: u32) -> Arc<dyn Namespace> {
     Spec::parse(spec).expect("a disk").open(block_size, false).expect("it opens")
 }
 
-/// Options with a new pipe.
+/// Options with a pipe name that no other test uses.
 fn options(library: &Library) -> Options {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -74,7 +74,7 @@ fn the_disk_is_shown_as_it_is() {
     }
 }
 
-/// Runs all operations of a disk, and compares with a model.
+/// Executes all operations of a disk, and compares the results with a model.
 #[test]
 fn all_of_a_disk() {
     for library in libraries() {
@@ -110,8 +110,8 @@ fn all_of_a_disk() {
     }
 }
 
-/// Requests run concurrently, however few threads the library has, and are answered in the order in
-/// which they complete.
+/// Requests run concurrently, however few threads the library has. The server answers them in the
+/// order in which they complete.
 #[test]
 fn full_queue_depth() {
     for library in libraries() {
@@ -146,7 +146,7 @@ fn full_queue_depth() {
     }
 }
 
-/// A write with FUA, a flush, and the final flush reach the namespace.
+/// The server passes FUA, a flush, and the final flush to the namespace.
 #[test]
 fn what_has_to_be_durable() {
     for library in libraries() {
@@ -191,13 +191,13 @@ fn errors_have_sense() {
         assert_eq!(sense(client.write(100, &[0; 512], false)), ((3, 0x0c, 0), Some(100)));
         assert_eq!(sense(client.write(200, &[0; 512], false)), ((7, 0x27, 7), None));
         assert_eq!(sense(client.unmap(&[(100, 1)])).0, (3, 0x0c, 0));
-        // Requests out of range, at the edges.
+        // Access blocks just beyond the disk's end.
         assert_eq!(sense(client.read(2048, 1)), ((5, 0x21, 0), Some(2048)));
         assert_eq!(sense(client.read(2047, 2)), ((5, 0x21, 0), Some(2047)));
         assert_eq!(sense(client.write(u64::MAX, &[0; 1024], false)), ((5, 0x21, 0), None));
         assert_eq!(sense(client.unmap(&[(0, 1), (2048, 1)])).0, (5, 0x21, 0));
         assert!(client.read(2047, 1).is_good());
-        // Use the same hints again: no state of the failed requests remains.
+        // Use the same hints again, to check that no state of the failed requests remains.
         client.next_hint = 1;
         assert!(client.read(0, 1).is_good() && client.read(1, 1).is_good());
         server.stop(false).expect("it stops");
@@ -211,10 +211,11 @@ fn errors_have_sense() {
     }
 }
 
-/// Requests with more data than the limit, which would exceed the library's buffer.
+/// The server refuses requests with more data than the limit, which would exceed the library's
+/// buffer.
 #[test]
 fn nonsense_is_refused() {
-    // WinSpd's own library does not answer some of these requests.
+    // WinSpd's own library answers some of these requests with nothing, so test only the stand-in.
     for library in libraries().into_iter().filter(|library| library.name == "stand-in") {
         let server = serve(&library, disk("mem:1MiB", 512));
         let mut client = Client::connect(&server.location());
@@ -232,7 +233,7 @@ fn nonsense_is_refused() {
     }
 }
 
-/// A stop waits for accepted requests; a forced stop does not.
+/// A stop waits for accepted requests. A forced stop does not wait.
 #[test]
 fn stopping_with_requests_under_way() {
     for library in libraries() {
@@ -250,7 +251,7 @@ fn stopping_with_requests_under_way() {
         let answers: Vec<Answer> = std::iter::from_fn(|| client.receive()).collect();
         stopper.join().expect("no panic").expect("it stops");
         assert!(answers.iter().all(Answer::is_good));
-        // WinSpd's library drops answers that the client has not read when the disk is removed.
+        // When the disk is removed, WinSpd's library drops answers that the client has not read.
         assert!(answers.len() == 8 || library.name == "WinSpd", "{} answers", answers.len());
         assert_eq!(gate.seen().len(), 8 + 1, "eight writes and the last flush");
 
@@ -266,10 +267,10 @@ fn stopping_with_requests_under_way() {
     }
 }
 
-/// When WinSpd's driver is stopped, the server notices and flushes the written data.
+/// If WinSpd's driver stops, the server notices and flushes the written data.
 #[test]
 fn the_driver_is_stopped() {
-    // Only the stand-in can simulate this, on request of a client.
+    // Only the stand-in can simulate this stop, at the request of a client.
     let library = &libraries()[0];
     let gate = Arc::new(Gate::new(disk("mem:1MiB", 512), |_| {}));
     gate.open_up();
@@ -284,7 +285,7 @@ fn the_driver_is_stopped() {
     server.stop(false).expect("it stops");
 }
 
-/// Clients connect and disconnect, even in the middle of requests, and the disk stays available.
+/// Clients connect and disconnect, even during requests, and the disk stays available.
 #[test]
 fn clients_come_and_go() {
     for library in libraries() {
@@ -297,7 +298,7 @@ fn clients_come_and_go() {
             assert!(client.write(0, &[round; 512], false).is_good());
         }
         server.stop(false).expect("it stops");
-        // No client ever connected.
+        // Also stop servers to which no client ever connected.
         serve(&library, disk("mem:1MiB", 512)).stop(false).expect("it stops");
         drop(serve(&library, disk("mem:1MiB", 512)));
     }
@@ -327,7 +328,7 @@ fn refused(options: &Options, namespace: Arc<dyn Namespace>) -> (StartError, Str
     (error, text)
 }
 
-/// Each error of a start says what to do.
+/// The text of each start error tells the user how to fix the problem.
 #[test]
 fn what_does_not_start() {
     for library in libraries() {

@@ -1,5 +1,5 @@
-//! The main use: a remote disk, through a real target and a real host, whose connections are cut
-//! repeatedly.
+//! The main use case: serves a remote disk, through a real target and a real host. The test cuts
+//! their connections repeatedly.
 #![cfg(windows)]
 
 mod support;
@@ -19,7 +19,7 @@ use support::*;
 
 const NQN: &str = "nqn.2026-11.org.farblock:winspd";
 
-/// Connections to a target that the test can cut.
+/// Relays connections to a target, so that the test can cut them.
 struct Relay {
     address: SocketAddr,
     streams: Arc<Mutex<Vec<TcpStream>>>,
@@ -82,7 +82,7 @@ fn target() -> Target {
     Target::start(&config).expect("it starts")
 }
 
-/// Cutting the connection only delays requests.
+/// A cut connection only delays requests.
 #[test]
 fn connections_are_cut() {
     for (number, library) in libraries().into_iter().enumerate() {

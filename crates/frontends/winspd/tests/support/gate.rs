@@ -1,4 +1,4 @@
-//! A namespace that holds operations until the test opens it, and records them.
+//! A namespace that holds operations until the test opens it. It records all operations.
 
 #![allow(unreachable_pub, reason = "of one test binary")]
 
@@ -6,7 +6,7 @@ use farblock_block::{BlockError, Command, Completion, Geometry, Namespace, Op, Q
 use farblock_reactor::{Reactor, TaskId, Waker};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A namespace that holds operations.
+/// A namespace that holds operations until the test opens it.
 pub struct Gate {
     inner: Arc<dyn Namespace>,
     geometry: Geometry,
@@ -17,12 +17,12 @@ pub struct Gate {
 struct GateState {
     is_open: bool,
     wakers: Vec<Waker>,
-    /// The received commands, each with whether it had FUA.
+    /// The received commands, each with its FUA flag.
     seen: Vec<(Command, bool)>,
 }
 
 impl Gate {
-    /// Makes a closed gate. `change` adjusts its properties, except the size.
+    /// Makes a closed gate. `change` adjusts the geometry, but must not change the size.
     pub fn new(inner: Arc<dyn Namespace>, change: impl FnOnce(&mut Geometry)) -> Gate {
         let mut geometry = inner.geometry();
         change(&mut geometry);
@@ -75,7 +75,8 @@ impl Queue for GateQueue {
 
     fn poll(&mut self, done: &mut Vec<Completion>) {
         if self.state.lock().expect("a lock").is_open {
-            // Release the operations out of order, as they may complete in any order.
+            // Release the operations out of order, because a namespace may complete operations in
+            // any order.
             self.held.drain(..).rev().for_each(|op| self.inner.submit(op));
         }
         self.inner.poll(done);

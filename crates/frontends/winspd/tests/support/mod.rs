@@ -1,6 +1,6 @@
-//! A client of WinSpd's pipes, written from the documentation in `winspd/ioctl.h`, without code of
-//! the crate: 128 bytes of parameters, then requests and answers of 48 bytes, each a message with
-//! data.
+//! A client of WinSpd's pipes, written from the documentation in `winspd/ioctl.h` without code of
+//! the crate. It receives 128 bytes of parameters, and then exchanges requests and answers. Each
+//! message has 48 bytes, followed by data.
 
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
 
@@ -16,17 +16,18 @@ pub const READ: u8 = 1;
 pub const WRITE: u8 = 2;
 pub const FLUSH: u8 = 3;
 pub const UNMAP: u8 = 4;
-/// The kind of a request that only the stand-in has: removes the disk.
+/// A kind of request that only the stand-in has. It removes the disk.
 pub const TAKE_AWAY: u8 = 0xee;
 
-/// A library to test with, and its name in messages.
+/// A library to test with. Messages contain its name.
 #[derive(Clone, Debug)]
 pub struct Library {
     pub name: &'static str,
     pub folder: PathBuf,
 }
 
-/// The stand-in, and WinSpd's own library if `FARBLOCK_WINSPD` names a folder with a build of it.
+/// The libraries to test with: the stand-in, and WinSpd's own library if `FARBLOCK_WINSPD` names a
+/// folder with a build of it.
 pub fn libraries() -> Vec<Library> {
     let mut all = vec![Library { name: "stand-in", folder: stand_in() }];
     match std::env::var_os("FARBLOCK_WINSPD") {
@@ -39,7 +40,7 @@ pub fn libraries() -> Vec<Library> {
     all
 }
 
-/// Copies the stand-in to a folder of this test program, under the library's file name.
+/// Copies the stand-in to a folder of this test program, under the file name of WinSpd's library.
 fn stand_in() -> PathBuf {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     let make = || {
@@ -62,7 +63,7 @@ pub struct Answer {
     pub hint: u64,
     pub kind: u8,
     pub scsi_status: u8,
-    /// The sense data: key, code, qualifier.
+    /// The sense key, the additional sense code, and its qualifier.
     pub sense: (u8, u8, u8),
     pub information: Option<u64>,
     pub data: Vec<u8>,
@@ -94,12 +95,12 @@ impl Client {
         let pipe = loop {
             match OpenOptions::new().read(true).write(true).open(name) {
                 Ok(pipe) => break pipe,
-                // The server may not have noticed yet that the last client has disconnected.
+                // The server may not have noticed yet that the previous client has disconnected.
                 Err(error) if Instant::now() > deadline => panic!("{name}: {error}"),
                 Err(_) => std::thread::sleep(Duration::from_millis(20)),
             }
         };
-        // SAFETY: the handle is open, and the mode a number.
+        // SAFETY: the handle is open, and `mode` is a number.
         let result = unsafe {
             let mode = PIPE_READMODE_MESSAGE;
             let null = std::ptr::null();
@@ -125,7 +126,8 @@ impl Client {
         String::from_utf8_lossy(&self.params[28..44]).into_owned()
     }
 
-    /// The disk's flags: write-protected, with a cache, with unmap, not ejectable.
+    /// The disk's flags, as in WinSpd's parameters: write-protected, with a cache, with unmap, not
+    /// ejectable.
     pub fn flags(&self) -> u32 {
         number(&self.params, 52)
     }
@@ -134,7 +136,7 @@ impl Client {
         number(&self.params, 56) as usize
     }
 
-    /// Sends a request, and returns its hint.
+    /// Sends a request. Returns the request's hint.
     pub fn send(&mut self, kind: u8, lba: u64, blocks: u32, fua: bool, data: &[u8]) -> u64 {
         let hint = self.next_hint;
         self.next_hint += 1;
@@ -156,18 +158,18 @@ impl Client {
             data.extend_from_slice(&blocks.to_le_bytes());
             data.extend_from_slice(&[0; 4]);
         }
-        // The count is in the field that contains the address in other requests.
+        // An unmap request has the count in the field that holds the address in other requests.
         self.send(UNMAP, ranges.len() as u64, 0, false, &data)
     }
 
-    /// The next answer; `None` if the server has closed the pipe.
+    /// Receives the next answer. Returns `None` if the server has closed the pipe.
     pub fn receive(&mut self) -> Option<Answer> {
         let mut message = vec![0; 48 + self.max_bytes()];
         let length = match self.pipe.read(&mut message) {
             Ok(0) => return None,
             Ok(length) => length,
             Err(error) if error.kind() == ErrorKind::BrokenPipe => return None,
-            // ERROR_PIPE_NOT_CONNECTED
+            // 233 is ERROR_PIPE_NOT_CONNECTED.
             Err(error) if error.raw_os_error() == Some(233) => return None,
             Err(error) => panic!("an answer: {error}"),
         };
@@ -183,7 +185,7 @@ impl Client {
         })
     }
 
-    /// Receives the answer to this request, which must be the next one.
+    /// Receives the answer to this request, which must be the next answer.
     pub fn answer(&mut self, hint: u64, kind: u8) -> Answer {
         let answer = self.receive().expect("an answer");
         assert_eq!((answer.hint, answer.kind), (hint, kind));
