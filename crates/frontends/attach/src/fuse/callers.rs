@@ -1,22 +1,24 @@
-//! Finds out whether the thread that made a request has a signal to handle, or is exiting.
+//! Checks whether the thread that made a request has a signal to handle, or is exiting.
 //!
 //! The kernel reports signals by `FUSE_INTERRUPT`. The library (fuser 0.18) answers this message
 //! itself and does not pass it on. So the cores check for signals in `/proc`, but only for requests
-//! that wait long.
+//! that have waited long.
 
 use std::fs;
 
-/// `PF_EXITING` of the kernel's `task_struct`.
+/// The flag `PF_EXITING` of the kernel's `task_struct`.
 const EXITING: u32 = 4;
-/// The index of the flags in `/proc/TID/stat`, counted from the field after the name (the state).
+/// The index of the flags in `/proc/TID/stat`. The count starts after the thread's name, at the
+/// state.
 const FLAGS_FIELD: usize = 6;
 
-/// The thread that made a request, by the kernel's thread id; 0 if this process cannot see it.
+/// The kernel's ID of the thread that made a request. 0 if this process cannot see that thread.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Caller(pub(super) u32);
 
 impl Caller {
-    /// True if the thread has a signal to handle or is exiting; false if that is unknown.
+    /// True if the thread has a signal to handle or is exiting. False if `/proc` does not show
+    /// this.
     pub(super) fn is_interrupted(self) -> bool {
         let thread = self.0;
         let text = |what| fs::read_to_string(format!("/proc/{thread}/{what}")).unwrap_or_default();
@@ -34,7 +36,7 @@ fn has_signal(status: &str) -> bool {
 }
 
 fn is_ending(stat: &str) -> bool {
-    // The name is in brackets, and may contain brackets.
+    // The second field is the name in brackets, which may itself contain brackets.
     let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
     let flags = fields.split_ascii_whitespace().nth(FLAGS_FIELD);
     flags.and_then(|flags| flags.parse::<u32>().ok()).is_some_and(|flags| flags & EXITING != 0)

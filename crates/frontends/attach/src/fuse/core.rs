@@ -1,5 +1,5 @@
-//! A core: one thread with a reactor and a queue into the namespace. It executes any number of
-//! requests at once, and answers each when it is done.
+//! A core: one thread with a reactor and a queue into the namespace. A core executes any number of
+//! requests concurrently, and answers each request when it completes.
 
 use super::callers::Caller;
 use super::inboxes::{Message, Work};
@@ -15,36 +15,37 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Bits of an operation's token that hold the piece; the slot is above them.
+/// The number of bits of an operation's token that hold the piece. The bits above hold the slot.
 const PIECE_BITS: u32 = 32;
 
 /// A request in progress.
 struct FuseRequest {
     reply: Reply,
     caller: Caller,
-    /// The request was in progress at the last check for signals, too.
+    /// True if the request was already in progress at the last check for signals.
     waits: bool,
-    /// The caller received a signal, or exited.
+    /// True after the caller received a signal or exited.
     interrupted: bool,
     command: Command,
     fua: bool,
-    /// The request's length, in bytes.
+    /// The length of the request, in bytes.
     length: u64,
-    /// The offset of the rest of the request, which has not started yet.
+    /// The offset of the part of the request that has not started yet, in bytes.
     offset: u64,
     left: u64,
-    /// Some pieces are shorter than a block. They need a read-modify-write while other writes wait.
+    /// True if some pieces are shorter than a block. They need a read-modify-write while other
+    /// writes wait.
     merges: bool,
-    /// Pieces in progress.
+    /// The pieces in progress.
     pieces: Vec<Piece>,
     operations: usize,
     result: Result<(), BlockError>,
     held_bytes: usize,
 }
 
-/// The requests of one core.
+/// The requests of one core, and the core's state.
 pub(super) struct Requests {
-    // Dropped before the reactor, since the drop may deregister the queue there.
+    // Drop the queue before the reactor, because the drop may deregister the queue there.
     queue: Box<dyn Queue>,
     reactor: Reactor,
     mail: TaskId,
@@ -56,19 +57,21 @@ pub(super) struct Requests {
     arbiter: Option<Arbiter>,
     requests: Vec<Option<FuseRequest>>,
     free: Vec<usize>,
-    /// Empty piece vectors for reuse, so that a request allocates none.
+    /// Empty vectors of pieces for reuse, so that a request allocates none.
     spare: Vec<Vec<Piece>>,
-    /// Operations may have completed since the queue was last polled.
+    /// True if operations may have completed since the core last polled the queue.
     dirty: bool,
-    /// The current merge has completed.
+    /// True after the current merge has completed.
     merged: bool,
-    /// Requests answered in this tick, the bytes they held, and the buffers of their writes.
+    /// The number of requests answered in this tick. The next fields hold the bytes that they held,
+    /// and the buffers of their writes.
     answered: usize,
     released_bytes: usize,
     written: Vec<Buffer>,
-    /// When to check for signals again, if there are requests.
+    /// The time of the next check for signals. `None` without requests.
     look_at: Option<Instant>,
-    /// Set when the core is stopping: it stops at this time even if requests are unanswered.
+    /// The time at which a stopping core stops even if requests are unanswered. `None` before the
+    /// stop.
     deadline: Option<Instant>,
 }
 
@@ -104,7 +107,7 @@ impl Requests {
         self.shared.inboxes().is_over() || deadline <= Instant::now()
     }
 
-    /// Answers completed requests. True if there is more work at once.
+    /// Answers completed requests. Returns true if more work is ready at once.
     fn settle(&mut self, done: &mut Vec<Completion>) -> bool {
         let mut rounds = 0;
         while self.dirty && rounds < limits::ROUNDS_PER_TICK {
@@ -140,7 +143,7 @@ impl Requests {
         }
     }
 
-    /// Gives a request a slot, and starts it.
+    /// Assigns a slot to a request, and starts the request.
     fn begin(&mut self, job: Job) {
         let held_bytes = job.held_bytes();
         let Job { reply, caller, command, offset, length, fua, buffer } = job;
@@ -169,7 +172,7 @@ impl Requests {
         self.start(slot);
     }
 
-    /// Cuts the next step of a request into pieces. `data` is the data of a write.
+    /// Cuts the next step of a request into pieces. `data` holds the data of a write.
     fn cut(&self, request: &mut FuseRequest, data: Option<Buffer>) {
         let Geometry { block_size, .. } = self.geometry;
         let step = request.left.min(u64::from(limits::STEP_BYTES)) as u32;
@@ -185,7 +188,7 @@ impl Requests {
         request.merges = request.command.writes() && has_part;
         if request.command.moves_data() {
             let bytes = pieces.iter().map(|piece| self.geometry.bytes(piece.blocks)).sum();
-            // One buffer for all pieces, so that the data read is contiguous.
+            // All pieces share one buffer, so that the data of a read is contiguous.
             let mut rest = data.unwrap_or_else(|| self.reactor.buffers().take(bytes));
             for piece in pieces {
                 piece.buffer = Some(rest.split_to(self.geometry.bytes(piece.blocks)));
@@ -193,7 +196,7 @@ impl Requests {
         }
     }
 
-    /// Submits a request to the namespace, or queues it until it may write.
+    /// Submits a request to the namespace, or queues a write until the gate admits it.
     fn start(&mut self, slot: usize) {
         let request = self.request(slot);
         if request.merges {
@@ -286,14 +289,14 @@ impl Requests {
             (Ok(()), Reply::Done(reply)) => reply.ok(),
             (Ok(()), Reply::Sent) => {}
         }
-        // Buffers of writes return to the threads that read requests from the kernel.
+        // The buffers of writes return to the threads that read requests from the kernel.
         self.written.extend(pieces.drain(..).filter_map(|piece| piece.buffer));
         self.spare.push(pieces);
         self.answered += 1;
         self.released_bytes += held_bytes;
     }
 
-    /// Interrupts requests that have waited for at least one interval and whose callers received a
+    /// Interrupts requests that have waited for at least one interval, if their callers received a
     /// signal.
     fn look_for_signals(&mut self) {
         let (mut interrupted, mut left) = (false, false);
@@ -301,7 +304,7 @@ impl Requests {
             left = true;
             if std::mem::replace(&mut request.waits, true) && request.caller.is_interrupted() {
                 (request.interrupted, interrupted) = (true, true);
-                // The result of a started write is unknown until it completes.
+                // The result of a started write is unknown until the write completes.
                 if !request.command.writes() {
                     std::mem::replace(&mut request.reply, Reply::Sent).error(Errno::EINTR);
                     request.caller = Caller::default();
@@ -319,7 +322,7 @@ impl Requests {
         self.look_at = left.then(|| Instant::now() + limits::SIGNAL_INTERVAL);
     }
 
-    /// The time until the next check for signals or the deadline; `None` without requests.
+    /// The time until the next check for signals or the deadline. `None` without either.
     fn timeout(&mut self) -> Option<Duration> {
         if self.requests.len() == self.free.len() {
             self.look_at = None;
@@ -344,7 +347,7 @@ impl Requests {
         }
     }
 
-    /// Executes the next merge, or lets the other writes proceed.
+    /// Executes the next merge. If no merge may run, lets other writes proceed.
     fn merge(&mut self) {
         match self.gate.next_merge() {
             Ok(slot) => self.submit(slot),
@@ -356,7 +359,7 @@ impl Requests {
         }
     }
 
-    /// Reports to the arbiter, which runs on the first core.
+    /// Sends a report to the arbiter, which runs on the first core.
     fn report(&mut self, report: Option<Report>) {
         if let Some(report) = report {
             self.shared.inboxes().post(0, Message::Report(self.index, report));
@@ -365,7 +368,7 @@ impl Requests {
 }
 
 impl Core for Requests {
-    /// Runs until the server stops and no core has requests any more. Until then other cores may
+    /// Runs until the server stops and no core has requests any more. Until then, other cores may
     /// need reports from this core's gate.
     fn run(mut self) -> io::Result<()> {
         let (mut ready, mut events, mut done) = (Vec::new(), Vec::new(), Vec::new());
@@ -382,7 +385,7 @@ impl Core for Requests {
                     messages.drain(..).for_each(|message| self.handle(message));
                     jobs.drain(..).for_each(|job| self.begin(job));
                 }
-                // This thread expects no events; drop stale ones.
+                // This thread expects no events, so drop stale events.
                 self.reactor.take_events(task, &mut events);
                 events.clear();
             }

@@ -1,7 +1,7 @@
-//! Answers the kernel's requests about the mount: a directory with one file.
+//! Answers the kernel's requests about the mount, which is a directory with one file.
 //!
-//! The thread that read a request answers it at once if it concerns names and attributes only. A
-//! core executes requests that need the namespace.
+//! The thread that reads a request answers it at once if the request concerns only names and
+//! attributes. A core executes the requests that need the namespace.
 
 use super::callers::Caller;
 use super::limits;
@@ -24,29 +24,31 @@ const ROOT: INodeNo = INodeNo::ROOT;
 /// The inode number of the file.
 pub(super) const FILE: INodeNo = INodeNo(2);
 
-/// The time that the kernel may cache the file's attributes. The server notifies the kernel of
+/// The time for which the kernel may cache the file's attributes. The server notifies the kernel of
 /// every change.
 const REMEMBER: Duration = Duration::from_secs(3600);
-/// The kernel caches nothing about the directory, so that `stat` of a dead server's mount fails.
+/// The kernel must not cache the directory's attributes, so that `stat` of a dead server's mount
+/// fails.
 const FORGET: Duration = Duration::ZERO;
 
-/// The handle of an open file says whether the file may be written.
+/// The handle of an open file, which states whether the file was opened for writing.
 const READS: FileHandle = FileHandle(0);
 const WRITES: FileHandle = FileHandle(1);
 
-/// The unit in which the kernel counts blocks of a file, in bytes, at any block size.
+/// The unit in which the kernel counts the blocks of a file, in bytes. The unit does not depend on
+/// the block size.
 const STAT_BLOCK_BYTES: u64 = 512;
 
 thread_local! {
-    /// The core that executes this thread's requests.
+    /// The number of the core that executes this thread's requests.
     static CORE: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// The file system that fuser serves.
+/// The file system that the fuser library serves.
 pub(super) struct Disk {
     pub(super) shared: Arc<MountShared>,
     pub(super) name: OsString,
-    /// Users other than the one who mounted it have access, too.
+    /// Whether users other than the user who mounted have access.
     pub(super) for_all: bool,
     pub(super) mounted_at: SystemTime,
     pub(super) uid: u32,
@@ -103,13 +105,13 @@ impl Disk {
         self.post(Job { reply, caller, command, offset: 0, length: 0, fua: false, buffer: None });
     }
 
-    /// The length of the part of a range that is inside of the namespace.
+    /// The length of the part of a range that is inside the namespace, in bytes.
     fn clamp(&self, offset: u64, length: u64) -> u64 {
         length.min(self.shared.capacity_bytes().saturating_sub(offset))
     }
 }
 
-/// True if the caller wants a new size; false for the truncation of an `open`.
+/// True if the caller requests a new size. False for the truncation by an `open`.
 fn resizes(asked: u64, size: u64, handle: Option<FileHandle>) -> bool {
     asked != size && (asked != 0 || handle.is_some())
 }
@@ -118,11 +120,11 @@ fn caller(request: &Request) -> Caller {
     Caller(request.pid())
 }
 
-/// The command for a `fallocate`.
+/// The command that executes a `fallocate`. `None` if the server does not support the mode.
 ///
-/// A hole must read as zeroes: programs rely on this, and so does the loop device, which punches
-/// holes to zero ranges. `Deallocate` does not promise zeroes. A write zeroes that may deallocate
-/// zeroes the range and frees its space.
+/// A hole must read as zeroes: programs rely on this. So does the loop device, which punches holes
+/// to zero ranges. `Deallocate` does not promise zeroes. A write zeroes that may deallocate zeroes
+/// the range and frees its space.
 fn zeroing(mode: i32, geometry: &Geometry) -> Option<Command> {
     let flags = FallocateFlags::from_bits_retain(mode.cast_unsigned());
     match flags - FallocateFlags::KEEP_SIZE {
@@ -136,8 +138,8 @@ fn zeroing(mode: i32, geometry: &Geometry) -> Option<Command> {
 
 impl Filesystem for Disk {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // Optional features of the kernel: asynchronous direct I/O, and shared mappings of uncached
-        // files.
+        // Request optional features of the kernel: asynchronous direct I/O, and shared mappings of
+        // uncached files.
         for wish in [InitFlags::FUSE_ASYNC_DIO, InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP] {
             if config.add_capabilities(wish).is_err() {
                 tracing::debug!("the kernel's FUSE lacks {wish:?}");
@@ -170,9 +172,9 @@ impl Filesystem for Disk {
         }
     }
 
-    /// A program cannot change a disk's size, owner or mode. As with a device, `O_TRUNC` does
-    /// nothing, so that `cp` and `dd` can write to it. Only `ftruncate` passes the open file's
-    /// handle.
+    /// Refuses changes of the disk's size, owner or mode. As with a device, `O_TRUNC` does nothing,
+    /// so that `cp` and `dd` can write to the file. Only `ftruncate` passes the handle of the open
+    /// file.
     fn setattr(
         &self,
         _: &Request,
@@ -203,9 +205,9 @@ impl Filesystem for Disk {
         }
     }
 
-    /// The kernel does not cache the file. Readers see the namespace's data, errors reach the
-    /// program that caused them, and this process never holds up memory that the kernel wants to
-    /// write back. A file system on the loop device has its own cache.
+    /// Opens the file without a kernel cache. So readers see the namespace's data, and errors reach
+    /// the program that caused them. The kernel never waits for this process to write back cached
+    /// pages. A file system on the loop device has its own cache.
     fn open(&self, _: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let reads = flags.acc_mode() == OpenAccMode::O_RDONLY;
         if inode != FILE {
@@ -384,7 +386,7 @@ impl Filesystem for Disk {
         reply.ok();
     }
 
-    /// The loop device uses this block size as its discard granularity.
+    /// Reports the block size, which the loop device uses as its discard granularity.
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
         let Geometry { block_size, blocks, .. } = self.shared.geometry();
         reply.statfs(blocks, 0, 0, 1, 0, block_size, limits::MAX_NAME_BYTES as u32, block_size);
@@ -400,7 +402,8 @@ mod tests {
         let geometry = Geometry { deallocate: true, ..Geometry::new(512, 1) };
         let keeps_all = Geometry { deallocate: false, ..geometry };
         let zeroes = |deallocate| Some(Command::WriteZeroes { deallocate });
-        // FALLOC_FL_KEEP_SIZE is 1, PUNCH_HOLE 2, ZERO_RANGE 0x10, COLLAPSE_RANGE 8.
+        // The values are FALLOC_FL_KEEP_SIZE 1, PUNCH_HOLE 2, COLLAPSE_RANGE 8, and ZERO_RANGE
+        // 0x10.
         assert_eq!(zeroing(3, &geometry), zeroes(true));
         assert_eq!(zeroing(3, &keeps_all), None);
         assert_eq!(zeroing(0x10, &geometry), zeroes(false));

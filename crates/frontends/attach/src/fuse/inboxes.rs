@@ -1,8 +1,8 @@
-//! The cores' inboxes for requests, with a limit on the bytes that a core holds, and for messages.
-//! They also count the unanswered requests.
+//! Inboxes for the cores: requests, with a limit on the bytes that a core holds, and messages. The
+//! inboxes also count the unanswered requests.
 
-// The types of the standard library and the reactor; `tests/fuse_inboxes.rs` replaces them to try
-// every order of threads.
+// These types come from the standard library and the reactor. `tests/fuse_inboxes.rs` replaces them
+// with loom's types to try every order of threads.
 use super::sync::{AtomicBool, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering, Waker};
 use farblock_frontend::writes::{Order, Report};
 use farblock_reactor::{Buffer, BufferPool};
@@ -10,44 +10,45 @@ use std::sync::{OnceLock, PoisonError};
 
 /// A request for a core.
 pub(super) trait Work {
-    /// Size of the data buffers that the request holds, in bytes.
+    /// The size of the data buffers that the request holds, in bytes.
     fn held_bytes(&self) -> usize;
 
-    /// Fails the request, since no core will execute it.
+    /// Fails the request, because no core will execute it.
     fn fail(self);
 }
 
 /// A message to a core.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Message {
-    /// The namespace has another size.
+    /// The namespace's geometry has changed.
     Resized,
-    /// Check whether the core may stop.
+    /// Check whether the core may stop: all requests are answered.
     Look,
-    /// An order to the gate of the core's writes.
+    /// An order from the arbiter to the gate of the core's writes.
     Order(Order),
-    /// A report from a core's gate to the arbiter.
+    /// A report to the arbiter from the gate of the core with this number.
     Report(usize, Report),
-    /// Finish the accepted requests and stop.
+    /// Stop after finishing the accepted requests.
     Stop,
 }
 
-/// Requests and messages for a core.
+/// The requests and messages for a core.
 struct Inbox<W> {
     work: Vec<W>,
     messages: Vec<Message>,
-    /// Bytes of the buffers of unanswered requests.
+    /// The size of the buffers that unanswered requests hold, in bytes.
     held_bytes: usize,
-    /// Buffers for the data of writes, which another thread reads from the kernel.
+    /// The pool of buffers for the data of writes. The thread that reads requests from the kernel
+    /// takes buffers from it.
     pool: BufferPool,
-    /// The core has stopped, and takes no more requests.
+    /// True after the core has stopped. It then takes no more requests.
     closed: bool,
 }
 
-/// A core's inbox, and the waker of its core.
+/// A core's inbox and its waker.
 struct Mailbox<W> {
     inbox: Mutex<Inbox<W>>,
-    /// Wakes threads that wait until the core holds fewer bytes.
+    /// Wakes the threads that wait until the core holds fewer bytes.
     room: Condvar,
     waker: Waker,
 }
@@ -69,18 +70,20 @@ impl<W> Mailbox<W> {
     }
 }
 
-/// A flag in the same number as the count of requests: the cores are stopping. So either the thread
-/// that answers the last request or the thread that stops the cores sees the final state.
+/// A flag in the counter of unanswered requests: the cores are stopping. Because the flag and the
+/// count are one number, either the thread that answers the last request or the thread that stops
+/// the cores sees the final state.
 const STOPPING: usize = 1 << (usize::BITS - 1);
 
 /// The inboxes of all cores.
 pub(super) struct Inboxes<W> {
     all: OnceLock<Vec<Mailbox<W>>>,
-    /// The most bytes that the requests of a core hold. A larger request is admitted alone.
+    /// The most bytes that the requests of one core hold. A core accepts a larger request if it
+    /// holds no bytes.
     core_bytes: usize,
-    /// The number of unanswered requests, and [`STOPPING`].
+    /// The number of unanswered requests, and the flag [`STOPPING`].
     unanswered: AtomicUsize,
-    /// A core failed, so the others stop.
+    /// True after a core has failed; the other cores then stop.
     failed: AtomicBool,
 }
 
@@ -94,13 +97,13 @@ impl<W: Work> Inboxes<W> {
         }
     }
 
-    /// Makes an inbox for each core, with the waker of the core that reads it.
+    /// Makes an inbox for each core. Each waker wakes the core that reads the inbox.
     pub(super) fn open(&self, wakers: Vec<Waker>) {
         let all = wakers.into_iter().map(Mailbox::new).collect();
         assert!(self.all.set(all).is_ok(), "the inboxes are opened once");
     }
 
-    /// The inboxes; empty until the server starts.
+    /// The inboxes of all cores. Empty until the server starts.
     fn all(&self) -> &[Mailbox<W>] {
         self.all.get().map_or(&[], Vec::as_slice)
     }
@@ -109,13 +112,13 @@ impl<W: Work> Inboxes<W> {
         self.all().len()
     }
 
-    /// A buffer for the data of a write.
+    /// Takes a buffer for the data of a write from the core's pool.
     pub(super) fn buffer(&self, core: usize, bytes: usize) -> Buffer {
         self.all()[core].lock().pool.take(bytes)
     }
 
-    /// Posts a request to a core, and waits while the core holds too many bytes. If the core has
-    /// stopped, the request fails.
+    /// Posts a request to a core. Waits while the core holds too many bytes. Fails the request if
+    /// the core has stopped.
     pub(super) fn post_work(&self, core: usize, work: W) {
         let mailbox = &self.all()[core];
         let bytes = work.held_bytes();
@@ -155,8 +158,8 @@ impl<W: Work> Inboxes<W> {
         std::mem::swap(&mut inbox.messages, messages);
     }
 
-    /// Counts answered requests as done, releases the bytes they held, and takes back these
-    /// buffers.
+    /// Subtracts answered requests from the count of unanswered requests, and `bytes` from the
+    /// bytes that the core holds. Returns `buffers` to the core's pool.
     pub(super) fn answered(
         &self,
         core: usize,
@@ -186,12 +189,12 @@ impl<W: Work> Inboxes<W> {
         self.post_all(Message::Stop);
     }
 
-    /// True if a core that is stopping may stop now.
+    /// True if a stopping core may stop now.
     pub(super) fn is_over(&self) -> bool {
         self.unanswered.load(Ordering::Acquire) == STOPPING || self.failed.load(Ordering::Acquire)
     }
 
-    /// Closes the inbox of a stopped core: its requests and later ones fail.
+    /// Closes the inbox of a stopped core. Fails its requests and all later requests.
     pub(super) fn close(&self, core: usize) {
         let mailbox = &self.all()[core];
         let mut inbox = mailbox.lock();
@@ -205,7 +208,7 @@ impl<W: Work> Inboxes<W> {
         }
     }
 
-    /// Marks a core as failed: from now on requests fail, and the other cores stop.
+    /// Records that a core has failed. From now on requests fail, and the other cores stop.
     pub(super) fn fail(&self) {
         self.failed.store(true, Ordering::Release);
         (0..self.count()).for_each(|core| self.close(core));

@@ -1,4 +1,4 @@
-//! Mounts and unmounts: checks the prerequisites, clears obstacles, and cleans up.
+//! Mounts and unmounts: checks the prerequisites, removes obstacles, and cleans up.
 
 use super::limits;
 use super::loop_device;
@@ -24,37 +24,37 @@ use std::time::{Duration, Instant};
 pub(super) const SOURCE: &str = "farblock";
 
 const DEVICE: &str = "/dev/fuse";
-/// The most symbolic links that a path may lead through, the same as the kernel's limit.
+/// The most symbolic links in a path, the same as the kernel's limit.
 const MAX_LINKS: usize = 40;
-/// Interval between two checks of an awaited condition.
+/// The interval between two checks of a condition.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// Why mounting failed. Its text says what to do.
+/// The reason why mounting failed. Its text tells the user how to fix the problem.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum MountError {
-    /// The kernel or this container has no FUSE.
+    /// The kernel or this container does not support FUSE.
     NoDevice,
     /// This user may not open `/dev/fuse`.
     DeviceDenied,
-    /// The helper `fusermount3` is missing, without which only root can mount.
+    /// The helper `fusermount3` is missing. Without it, only root can mount.
     NoHelper,
-    /// This container or service lacks the right to mount.
+    /// This container or service may not mount.
     NoRight,
     /// The mountpoint does not exist, is not a directory, or cannot be read.
     NoDirectory(PathBuf, io::Error),
     /// The directory is not empty.
     NotEmpty(PathBuf),
-    /// Another file system is mounted there.
+    /// Another file system is mounted on the directory.
     Busy(PathBuf),
-    /// The mount there does not answer: its server is dead or stopped, and another process keeps
-    /// the mount.
+    /// The mount on the directory does not answer. Its server is dead or stopped, and another
+    /// process keeps the mount.
     Silent(PathBuf),
-    /// The mount of a dead server cannot be removed.
+    /// The mount of a dead server is still there and cannot be removed.
     Stale(PathBuf, io::Error),
     /// `allow_other` needs the line `user_allow_other` in `/etc/fuse.conf`, which is missing.
     OthersNotAllowed,
-    /// The process that mounts for this one refuses, with this sentence.
+    /// The process that mounts for this process refuses, with this sentence.
     Refused(String),
     /// Another error from the kernel or the helper.
     System(PathBuf, io::Error),
@@ -132,39 +132,39 @@ impl fmt::Display for MountError {
 
 impl std::error::Error for MountError {}
 
-/// Mount operations that need root's rights or its setuid helper. A server without rights uses a
-/// mounter in another process.
+/// The mount operations that need root's rights or the setuid helper. A server without rights uses
+/// a mounter in another process.
 pub trait Mounter: Send + Sync {
-    /// Checks all prerequisites, clears the leftovers of a killed server at the mountpoint, and
-    /// returns its full path.
+    /// Checks all prerequisites and removes the mount of a killed server from the mountpoint.
+    /// Returns the mountpoint's full path.
     ///
     /// # Errors
-    /// If mounting there is impossible.
+    /// If this process cannot mount on the mountpoint.
     fn prepare(&self) -> Result<PathBuf, MountError>;
 
-    /// Mounts the file system. Returns the only descriptor of its connection to the kernel.
+    /// Mounts the file system. Returns the only descriptor of the mount's connection to the kernel.
     ///
     /// # Errors
-    /// After an error nothing is mounted.
+    /// If the kernel or the helper refuses. Then nothing is mounted.
     fn mount(&self, read_only: bool) -> Result<OwnedFd, MountError>;
 
-    /// Unmounts.
+    /// Unmounts the file system.
     ///
     /// # Errors
-    /// If the mount remains.
+    /// If the file system remains mounted.
     fn unmount(&self, way: Way) -> io::Result<()>;
 
-    /// The users of this mount: processes, and loop devices with their users.
+    /// The users of this mount: processes, loop devices, and the users of these loop devices.
     fn users(&self) -> Vec<User>;
 
-    /// Processes that hold this file system (`major:minor`) in another mount namespace.
+    /// The processes that have this file system (`major:minor`) mounted in another mount namespace.
     fn elsewhere(&self, device: &str) -> Vec<User>;
 
-    /// Detaches the loop devices on the file by force.
+    /// Detaches the loop devices on the mounted file, even if they are in use.
     fn detach_loop_devices(&self);
 }
 
-/// The mounter of a process that has the rights.
+/// A mounter for a process that has the rights to mount.
 #[derive(Clone, Debug)]
 pub struct Own {
     mountpoint: PathBuf,
@@ -172,14 +172,14 @@ pub struct Own {
 }
 
 impl Own {
-    /// A mounter for the mount at this path.
+    /// Makes a mounter for the mount at this path.
     #[must_use]
     pub fn new(mountpoint: PathBuf, allow_other: bool) -> Own {
         Own { mountpoint, allow_other }
     }
 
-    /// The full path. Does not access the mount itself, whose server may be dead: the kernel knows
-    /// without the server that a mount is not a link.
+    /// The full path of the mountpoint. Does not access the mount itself, whose server may be dead.
+    /// `read_link` needs no server: the kernel itself knows that a mount is not a link.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         let mut path = self.mountpoint.clone();
@@ -235,7 +235,7 @@ impl Mounter for Own {
     }
 }
 
-/// Mounts, and returns the connection to the kernel.
+/// Mounts the file system. Returns its connection to the kernel.
 fn connect(path: &Path, read_only: bool, allow_other: bool) -> io::Result<OwnedFd> {
     let device = OwnedFd::from(fs::File::options().read(true).write(true).open(DEVICE)?);
     let mut options = format!(
@@ -258,7 +258,8 @@ fn connect(path: &Path, read_only: bool, allow_other: bool) -> io::Result<OwnedF
     }
 }
 
-/// The helper mounts for users without root, and sends the connection back over its standard input.
+/// Mounts through the helper, for users without root. The helper sends the connection back over its
+/// standard input.
 fn connect_by_helper(path: &Path, read_only: bool, allow_other: bool) -> io::Result<OwnedFd> {
     let writing = if read_only { "ro" } else { "rw" };
     let others = if allow_other { ",allow_other" } else { "" };
@@ -269,7 +270,7 @@ fn connect_by_helper(path: &Path, read_only: bool, allow_other: bool) -> io::Res
     command.arg("-o").arg(format!("fsname={SOURCE},noexec,{writing}{others}")).arg("--").arg(path);
     command.env("_FUSE_COMMFD", "0").stdin(theirs).stdout(Stdio::null()).stderr(Stdio::piped());
     let child = command.spawn()?;
-    // Closes our copy of the helper's end.
+    // Close this process's copy of the helper's socket.
     drop(command);
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -288,8 +289,8 @@ fn connect_by_helper(path: &Path, read_only: bool, allow_other: bool) -> io::Res
     connection.ok_or_else(|| io::Error::other(said()))
 }
 
-/// Checks all prerequisites, and clears the leftovers of a killed server at the mountpoint. Returns
-/// its full path.
+/// Checks all prerequisites, and removes the mount of a killed server from the mountpoint. Returns
+/// the mountpoint's full path.
 pub(super) fn prepare(mountpoint: &Path) -> Result<PathBuf, MountError> {
     available()?;
     clean_up(mountpoint)?;
@@ -308,7 +309,7 @@ pub(super) fn prepare(mountpoint: &Path) -> Result<PathBuf, MountError> {
 /// Checks whether this user can mount.
 ///
 /// # Errors
-/// If this user cannot mount, with the reason.
+/// If this user cannot mount. The error states the reason.
 pub fn available() -> Result<(), MountError> {
     match fs::File::options().read(true).write(true).open(DEVICE) {
         Ok(_) => {}
@@ -320,7 +321,7 @@ pub fn available() -> Result<(), MountError> {
     if is_administrator() {
         return Ok(());
     }
-    // The helper is setuid root, which has no effect if this process may gain no privileges.
+    // The helper is setuid root. That has no effect if this process may not gain privileges.
     let no_new_rights = of_this_process("NoNewPrivs").as_deref() == Some("1");
     if no_new_rights || !has_right("CapBnd") {
         return Err(MountError::NoRight);
@@ -328,34 +329,35 @@ pub fn available() -> Result<(), MountError> {
     if has_helper() { Ok(()) } else { Err(MountError::NoHelper) }
 }
 
-/// Whether this process may mount and make devices: `CAP_SYS_ADMIN`, which root has unless it is in
-/// a container or service that took it away.
+/// True if this process may mount and make devices, because it has `CAP_SYS_ADMIN`. Root has this
+/// capability, unless a container or service removed it.
 #[must_use]
 pub fn is_administrator() -> bool {
     has_right("CapEff")
 }
 
-/// Whether a set of capabilities of this process has `CAP_SYS_ADMIN`.
+/// True if this set of capabilities of this process contains `CAP_SYS_ADMIN`.
 fn has_right(set: &str) -> bool {
     const SYS_ADMIN: u64 = 1 << 21;
     let mask = of_this_process(set).and_then(|mask| u64::from_str_radix(&mask, 16).ok());
-    // If the kernel does not report the set, the mount itself shows whether it is allowed.
+    // If the kernel does not report the set, only a mount attempt shows whether mounting is
+    // allowed.
     mask.is_none_or(|mask| mask & SYS_ADMIN != 0)
 }
 
-/// The value of a line in this process's status.
+/// The value of a line in `/proc/self/status`.
 fn of_this_process(name: &str) -> Option<String> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let value = |line: &str| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim().to_owned());
     status.lines().find_map(value)
 }
 
-/// Unmounts a file system that a killed farblock server left there, and detaches its loop devices.
-/// Does nothing if there is none.
+/// Unmounts the file system that a killed farblock server left on the mountpoint, and detaches its
+/// loop devices. Does nothing if there is no such file system.
 ///
 /// # Errors
-/// If another file system is mounted there, or the mount cannot be unmounted, or another process
-/// keeps the mount for a successor (see [`end`]).
+/// If another file system is mounted on the mountpoint, if the mount cannot be unmounted, or if
+/// another process keeps the mount for a later server (see [`end`]).
 pub fn clean_up(mountpoint: &Path) -> Result<(), MountError> {
     let is_gone = || is_gone(mountpoint).ok_or_else(|| MountError::Silent(mountpoint.to_owned()));
     if !is_gone()? {
@@ -377,11 +379,11 @@ pub fn clean_up(mountpoint: &Path) -> Result<(), MountError> {
     if is_gone()? { Err(stale(io::ErrorKind::ResourceBusy.into())) } else { Ok(()) }
 }
 
-/// Like [`clean_up`], but also ends a mount that another process keeps. The mount's users get
+/// Like [`clean_up`], but also removes a mount that another process keeps. The mount's users get
 /// errors.
 ///
 /// # Errors
-/// As [`clean_up`].
+/// Those of [`clean_up`], except for a mount that another process keeps.
 pub fn end(mountpoint: &Path) -> Result<(), MountError> {
     let stale = |error| MountError::Stale(mountpoint.to_path_buf(), error);
     if let Ok(path) = beside(mountpoint)
@@ -390,8 +392,8 @@ pub fn end(mountpoint: &Path) -> Result<(), MountError> {
         let devices = loop_device::below(&path);
         minor(&path).into_iter().for_each(abort);
         unmount(&path, Way::Abort).map_err(stale)?;
-        // Only now, when requests fail at once: detaching a loop device writes the data that it
-        // still holds.
+        // Detach the loop devices only now, when requests fail at once: a loop device writes its
+        // cached data when it is detached.
         for device in devices {
             if let Err(error) = loop_device::detach(&device, true) {
                 tracing::warn!("{error}");
@@ -401,20 +403,21 @@ pub fn end(mountpoint: &Path) -> Result<(), MountError> {
     clean_up(mountpoint)
 }
 
-/// Whether the server of a mount is dead and no other process keeps the mount. All reads and writes
-/// through it fail, and no later server changes that.
+/// True if the server of a mount is dead and no other process keeps the mount. All reads and writes
+/// through the mount then fail, and no later server can resume it.
 #[must_use]
 pub fn is_broken(mountpoint: &Path) -> bool {
     is_gone(mountpoint) == Some(true)
 }
 
-/// Whether the server of the mount there is dead; `None` if the mount does not answer in time.
+/// Whether the server of the mount at this path is dead. `None` if the mount does not answer in
+/// time.
 fn is_gone(path: &Path) -> Option<bool> {
     let (sender, answer) = mpsc::channel();
     let path = path.to_path_buf();
-    // This call may block for as long as this process lives.
+    // This call may block until the process ends.
     let ask = move || {
-        // Query the server, not the kernel's cache.
+        // Query the server instead of the kernel's cache.
         let found = rustix::fs::statx(CWD, &path, AtFlags::STATX_FORCE_SYNC, StatxFlags::TYPE);
         let _ = sender.send(found.is_err_and(|error| error == Errno::NOTCONN));
     };
@@ -422,7 +425,7 @@ fn is_gone(path: &Path) -> Option<bool> {
     answer.recv_timeout(limits::ANSWER_TIMEOUT).ok()
 }
 
-/// The full path of a mount that does not answer. Only its parent directory is accessed.
+/// The full path of a mount that may not answer. Accesses only the mountpoint's parent directory.
 fn beside(mountpoint: &Path) -> io::Result<PathBuf> {
     let name = mountpoint.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     let parent = match mountpoint.parent() {
@@ -432,14 +435,14 @@ fn beside(mountpoint: &Path) -> io::Result<PathBuf> {
     Ok(parent.canonicalize()?.join(name))
 }
 
-/// True if the topmost mount at the path is ours.
+/// True if the topmost mount at the path is a farblock mount.
 fn is_ours(path: &Path) -> bool {
     let mounts = users::mounts();
     let top = mounts.iter().rev().find(|mount| mount.mountpoint == path);
     top.is_some_and(|mount| mount.source == Path::new(SOURCE))
 }
 
-/// Converts the library's error to a specific [`MountError`] if possible.
+/// Converts an error of the library or the kernel to a specific [`MountError`] if possible.
 pub(super) fn failed(mountpoint: &Path, error: io::Error) -> MountError {
     if error.to_string().contains("user_allow_other") {
         return MountError::OthersNotAllowed;
@@ -447,18 +450,19 @@ pub(super) fn failed(mountpoint: &Path, error: io::Error) -> MountError {
     MountError::System(mountpoint.to_path_buf(), error)
 }
 
-/// How to unmount.
+/// The way to unmount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
-    /// Only if the mount has no users.
+    /// Unmount only if the mount has no users.
     IfUnused,
-    /// Remove the mount from the tree at once; the kernel ends it with its last user.
+    /// Remove the mount from the directory tree at once. The kernel ends the mount when its last
+    /// user closes it.
     Lazy,
-    /// Like `Lazy`, and the mount's users get errors.
+    /// Like `Lazy`, but the mount's users get errors.
     Abort,
 }
 
-/// Unmounts; without root, through the helper.
+/// Unmounts directly as root, or else through the helper.
 pub(super) fn unmount(path: &Path, way: Way) -> io::Result<()> {
     let flags = match way {
         Way::IfUnused => UnmountFlags::empty(),
@@ -482,7 +486,7 @@ pub(super) fn unmount(path: &Path, way: Way) -> io::Result<()> {
 }
 
 /// Aborts a connection through the control file system, if that is mounted. Callers that wait for
-/// an answer get an error, and the threads that read requests end.
+/// an answer get an error, and the threads that read requests exit.
 pub(super) fn abort(minor: u32) {
     let _ = fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1");
 }
@@ -491,7 +495,7 @@ pub(super) fn is_mounted(path: &Path) -> bool {
     users::mounts().iter().any(|mount| mount.mountpoint == path)
 }
 
-/// The mount's number in `/sys/fs/fuse/connections`.
+/// The number of the mount in `/sys/fs/fuse/connections`.
 pub(super) fn minor(path: &Path) -> Option<u32> {
     let mounts = users::mounts();
     let mount = mounts.iter().rev().find(|mount| mount.mountpoint == path)?;
@@ -502,7 +506,7 @@ fn has_helper() -> bool {
     found_helper().is_some()
 }
 
-/// The program that mounts and unmounts for users without root.
+/// The helper program that mounts and unmounts for users without root.
 fn helper() -> OsString {
     found_helper().unwrap_or_else(|| "fusermount3".into())
 }
@@ -519,7 +523,7 @@ fn found_helper() -> Option<OsString> {
     all.find(|program| program.exists()).map(PathBuf::into_os_string)
 }
 
-/// Waits until the condition is true, up to [`limits::RELEASE_TIMEOUT`]; true if it is.
+/// Waits at most [`limits::RELEASE_TIMEOUT`] until the condition is true. Returns true if it is.
 pub(super) fn wait_until(mut is_so: impl FnMut() -> bool) -> bool {
     let deadline = Instant::now() + limits::RELEASE_TIMEOUT;
     loop {

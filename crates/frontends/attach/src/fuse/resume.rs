@@ -1,14 +1,15 @@
 //! Resumes a mount whose server was killed.
 //!
 //! The kernel ends a mount when the last descriptor of its connection is closed. A process that
-//! keeps a descriptor ([`Server::connection`](super::Server::connection)) keeps the mount: requests
-//! wait, and a new server with the descriptor reads them. On demand (`FUSE_NOTIFY_RESEND`, Linux
-//! 6.9) the kernel hands out again the requests that the dead server had read and not answered.
+//! keeps a descriptor ([`Server::connection`](super::Server::connection)) keeps the mount. Requests
+//! wait, and a new server with the descriptor reads them. The dead server has read some requests
+//! without answering them. On demand (`FUSE_NOTIFY_RESEND`, Linux 6.9), the kernel hands these out
+//! again.
 //!
-//! The library starts every session with the kernel's greeting (`FUSE_INIT`), which the kernel
-//! sends only once, when the mount is made. So we start the session on one end of a socket pair and
-//! send a greeting from the other end. Then we replace the session's end by the kernel's connection
-//! (`dup3`).
+//! The library starts every session with the kernel's greeting (`FUSE_INIT`). The kernel sends this
+//! greeting only once, when the mount is made. So we start the session on one end of a socket pair
+//! and send a greeting from the other end. Then we replace the session's end by the kernel's
+//! connection (`dup3`).
 
 use fuser::{Config, Filesystem, Session};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -17,23 +18,23 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use std::io;
 use std::mem::ManuallyDrop;
 
-/// `struct fuse_in_header` and `struct fuse_init_in` of `linux/fuse.h`.
+/// The sizes of `struct fuse_in_header` and `struct fuse_init_in` of `linux/fuse.h`, in bytes.
 const HEADER_BYTES: usize = 40;
 const INIT_BYTES: usize = 64;
 const OPCODE_INIT: u32 = 26;
 const MAJOR: u32 = 7;
 const MINOR: u32 = 40;
-/// `FUSE_INIT_EXT`: the message has more flags, `FUSE_HAS_RESEND` among them.
+/// `FUSE_INIT_EXT`: the message has a second word of flags, which contains `FUSE_HAS_RESEND`.
 const FLAGS: u32 = 1 << 30;
 const MORE_FLAGS: u32 = 1 << (39 - 32);
 const MAX_READAHEAD_BYTES: u32 = 128 << 10;
-/// `FUSE_NOTIFY_RESEND`, in the error field of an answer.
+/// `FUSE_NOTIFY_RESEND`, which the error field of a notification contains.
 const NOTIFY_RESEND: u32 = 7;
-/// The buffer for the answer to the greeting: larger than any answer.
+/// The size of the buffer for the answer to the greeting, in bytes. Larger than any answer.
 const ANSWER_BYTES: usize = 256;
 
-/// A session on a connection that had a session before. The caller must run it at once, since the
-/// kernel hands out the unanswered requests again.
+/// Makes a session on a connection that had a session before. The caller must run the session at
+/// once, because the kernel hands out the unanswered requests again.
 pub(super) fn session<F: Filesystem>(
     filesystem: F,
     connection: &OwnedFd,
@@ -57,15 +58,15 @@ pub(super) fn session<F: Filesystem>(
     Ok(session)
 }
 
-/// Makes the descriptor refer to another file.
+/// Makes the descriptor refer to the open file of `file`.
 fn exchange(descriptor: BorrowedFd<'_>, file: &OwnedFd) -> io::Result<()> {
-    // SAFETY: the descriptor stays open while it is borrowed, and is not closed here. Afterwards
-    // its owner, the session, uses the new file.
+    // SAFETY: the descriptor stays open while it is borrowed, and `ManuallyDrop` does not close it.
+    // Afterwards its owner, the session, uses the new file.
     let mut target = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(descriptor.as_raw_fd()) });
     Ok(rustix::io::dup3(file, &mut target, DupFlags::CLOEXEC)?)
 }
 
-/// The kernel's greeting, as far as the library reads it.
+/// The kernel's greeting, with the fields that the library reads.
 fn greeting() -> [u8; HEADER_BYTES + INIT_BYTES] {
     let mut bytes = [0; HEADER_BYTES + INIT_BYTES];
     let mut put = |at: usize, value: u32| {
@@ -73,7 +74,7 @@ fn greeting() -> [u8; HEADER_BYTES + INIT_BYTES] {
     };
     put(0, (HEADER_BYTES + INIT_BYTES) as u32);
     put(4, OPCODE_INIT);
-    // The request's identifier: any number but zero, so the byte order does not matter.
+    // The request's identifier may be any number but zero, so its byte order does not matter.
     put(8, 1);
     put(HEADER_BYTES, MAJOR);
     put(HEADER_BYTES + 4, MINOR);
@@ -83,7 +84,7 @@ fn greeting() -> [u8; HEADER_BYTES + INIT_BYTES] {
     bytes
 }
 
-/// `struct fuse_out_header` of a notification without a body.
+/// A `FUSE_NOTIFY_RESEND` notification: a `struct fuse_out_header` without a body.
 fn resend() -> [u8; 16] {
     let mut bytes = [0; 16];
     bytes[..4].copy_from_slice(&16_u32.to_ne_bytes());

@@ -1,4 +1,4 @@
-//! Starts and stops a server.
+//! Starts and stops the server of a FUSE mount.
 
 use super::core::Requests;
 use super::filesystem::{self, FILE};
@@ -19,39 +19,42 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::SystemTime;
 
-/// Prefix of the name of every thread of a server, the library's included; CPU accounting uses it.
+/// The prefix of the names of all threads of a server, including the library's. CPU accounting
+/// groups by this prefix.
 pub const THREAD_NAME_PREFIX: &str = "fuse";
 const CORE_NAME_PREFIX: &str = "fuse-";
 
-/// The most threads of a server by default.
+/// The most pairs of threads that a server starts by default.
 const MAX_DEFAULT_THREADS: usize = 4;
 
 /// The configuration of a server.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The directory to mount at.
+    /// The directory to mount on.
     pub mountpoint: PathBuf,
     /// The file's name in the mounted directory.
     pub name: String,
     /// The event loop to use.
     pub engine: EngineKind,
-    /// How much processor time the server may spend on polling.
+    /// The processor time that the server may spend on polling.
     pub polling: Polling,
-    /// Number of threads that read requests, and of cores that execute them. 0: half the number of
-    /// processors, at most four.
+    /// The number of threads that read requests, and the number of cores that execute them. 0
+    /// selects half the number of processors, at most four.
     pub threads: usize,
-    /// Refuse writes, even to a writable namespace.
+    /// Whether the server refuses writes even if the namespace is writable.
     pub read_only: bool,
-    /// Users other than the one who mounts, including root, have access, too.
+    /// Whether users other than the user who mounts have access. Without this option, not even root
+    /// has access.
     pub allow_other: bool,
-    /// Another process will keep [`Server::connection`]. Every thread then reads requests from that
-    /// one descriptor, because the kernel fails unanswered requests when the descriptor from which
-    /// they were read is closed.
+    /// Whether another process will keep [`Server::connection`]. All threads then read requests
+    /// from that one descriptor. The kernel fails unanswered requests when the descriptor from
+    /// which they were read is closed.
     pub kept: bool,
 }
 
 impl Config {
-    /// Defaults: a file `disk`, as writable as the namespace, for this user.
+    /// A default configuration: a file `disk`, as writable as the namespace, accessible to this
+    /// user only.
     #[must_use]
     pub fn new(mountpoint: PathBuf) -> Config {
         Config {
@@ -67,7 +70,7 @@ impl Config {
     }
 }
 
-/// Why a server did not start. Its text says what to do.
+/// The reason why a server did not start. Its text tells the user how to fix the problem.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StartError {
@@ -75,11 +78,11 @@ pub enum StartError {
     Name(String),
     /// Mounting failed.
     Mount(MountError),
-    /// The mount of a killed server no longer exists, or cannot be resumed.
+    /// The mount of a killed server no longer exists or cannot be resumed.
     Resume(PathBuf, io::Error),
     /// The threads did not start.
     Cores(frontend::StartError),
-    /// The system refused a thread or one of its resources.
+    /// The system refused to create a thread or one of its resources.
     System(io::Error),
 }
 
@@ -103,18 +106,18 @@ impl fmt::Display for StartError {
 
 impl std::error::Error for StartError {}
 
-/// Why a server did not stop, or stopped with an error.
+/// The reason why a server did not stop, or the error with which it stopped.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StopError {
-    /// The disk is in use, by these users as far as visible. The server continues.
+    /// The disk is in use. Lists the users that this process can see. The server continues.
     InUse(PathBuf, Vec<User>),
-    /// The mount is no longer in this mount namespace, but these processes have it in others. The
-    /// server continues for them.
+    /// The mount is no longer in this mount namespace, but these processes have it in other mount
+    /// namespaces. The server continues for them.
     Elsewhere(PathBuf, Vec<User>),
     /// Unmounting failed. The server continues.
     Unmount(PathBuf, io::Error),
-    /// The server has stopped; an event loop had failed before.
+    /// The server has stopped, but an event loop had failed before.
     Failed(io::Error),
 }
 
@@ -145,7 +148,7 @@ impl std::error::Error for StopError {}
 
 type Thread = JoinHandle<io::Result<()>>;
 
-/// A running server. Dropping it stops it by force.
+/// A running server. Dropping it stops the server by force.
 pub struct Server {
     shared: Arc<MountShared>,
     cores: Cores,
@@ -156,13 +159,13 @@ pub struct Server {
     mounter: Arc<dyn Mounter>,
 }
 
-/// The session of a mount.
+/// The mount's session: its thread, and its connection to the kernel.
 struct Mounted {
-    /// The session's thread, which exits once the kernel has ended the mount.
+    /// The session's thread. It exits once the kernel has ended the mount.
     thread: Thread,
     notifier: Notifier,
     connection: OwnedFd,
-    /// The kernel's number for the connection.
+    /// The kernel's number of the connection.
     minor: Option<u32>,
 }
 
@@ -170,15 +173,16 @@ impl Server {
     /// Opens the namespace, mounts the directory and serves the file.
     ///
     /// # Errors
-    /// After an error no thread runs, and nothing is mounted.
+    /// If an option is invalid, or the namespace, the mount or a thread fails. Then no thread runs,
+    /// and nothing is mounted.
     pub fn start(config: &Config, namespace: Arc<dyn Namespace>) -> Result<Server, StartError> {
         Server::start_with(config, namespace, own(config))
     }
 
-    /// Like [`Server::start`], but `mounter` does the mount operations.
+    /// Like [`Server::start`], but uses `mounter` for the mount operations.
     ///
     /// # Errors
-    /// As [`Server::start`].
+    /// Those of [`Server::start`].
     pub fn start_with(
         config: &Config,
         namespace: Arc<dyn Namespace>,
@@ -194,16 +198,16 @@ impl Server {
         Ok(server)
     }
 
-    /// Resumes the mount of a killed server. `connection` is the descriptor that was kept
-    /// ([`Server::connection`]). The configuration must be the same, with the full path as its
-    /// mountpoint.
+    /// Resumes the mount of a killed server. `connection` is the descriptor from
+    /// [`Server::connection`], which another process kept. The configuration must be the same, with
+    /// the full path as its mountpoint.
     ///
-    /// The server executes unanswered requests again. It cannot know whether the dead server had
+    /// The server executes unanswered requests again. It cannot know whether the dead server has
     /// executed these requests. So the namespace must tolerate repeated writes, and no operation of
     /// the dead server may reach the namespace any more.
     ///
     /// # Errors
-    /// After an error nothing runs.
+    /// If the mount no longer exists, or the namespace or a thread fails. Then no thread runs.
     pub fn resume(
         config: &Config,
         namespace: Arc<dyn Namespace>,
@@ -212,10 +216,10 @@ impl Server {
         Server::resume_with(config, namespace, connection, own(config))
     }
 
-    /// Like [`Server::resume`], but with another mounter.
+    /// Like [`Server::resume`], but uses `mounter` for the mount operations.
     ///
     /// # Errors
-    /// As [`Server::resume`].
+    /// Those of [`Server::resume`].
     pub fn resume_with(
         config: &Config,
         namespace: Arc<dyn Namespace>,
@@ -224,7 +228,7 @@ impl Server {
     ) -> Result<Server, StartError> {
         check_name(&config.name)?;
         let failed = |error| StartError::Resume(config.mountpoint.clone(), error);
-        // Do not access the mount itself: no server would answer.
+        // Do not access the mount itself, because no server would answer.
         if !mount::is_mounted(&config.mountpoint) {
             return Err(failed(io::ErrorKind::NotFound.into()));
         }
@@ -238,7 +242,8 @@ impl Server {
         Ok(server)
     }
 
-    /// Starts the cores, before the session. From here on, dropping the server stops them.
+    /// Starts the cores. The session starts later. From here on, dropping the server stops the
+    /// cores.
     fn new(
         config: &Config,
         disk: Disk,
@@ -252,7 +257,8 @@ impl Server {
         Ok(Server { shared, cores, session, changes, mountpoint, path, mounter })
     }
 
-    /// Reports changes from now on, and a difference from `known`.
+    /// Starts to watch the namespace's geometry. Also reports a difference between `known` and the
+    /// current geometry.
     fn watch(&mut self, known: Geometry) {
         let notifier = self.session.as_ref().expect("there is one to be told").notifier.clone();
         let shared = Arc::clone(&self.shared);
@@ -312,41 +318,44 @@ impl Server {
         Ok(Mounted { thread, notifier, minor, connection })
     }
 
-    /// The connection to the kernel, for another process to keep. While that process keeps it, the
-    /// mount outlives this process, and requests wait for [`Server::resume`]. `None` before Linux
-    /// 6.9: those kernels cannot hand out unanswered requests again, so the requests would hang.
+    /// Another descriptor of the connection to the kernel, for another process to keep. While that
+    /// process keeps it, the mount outlives this process, and requests wait for [`Server::resume`].
+    /// `None` before Linux 6.9: those kernels cannot hand out unanswered requests again, so the
+    /// requests would hang.
     #[must_use]
     pub fn connection(&self) -> Option<OwnedFd> {
         let session = self.session.as_ref().filter(|_| self.shared.resends())?;
         session.connection.try_clone().ok()
     }
 
-    /// The path of the file.
+    /// The path of the file that the server serves.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The event loop in use.
+    /// The kind of event loop that the server uses.
     #[must_use]
     pub fn engine(&self) -> EngineKind {
         self.cores.engine()
     }
 
     /// The users of the disk: processes that use the file or the directory, loop devices on the
-    /// file, and the users of these devices.
+    /// file, and the users of these loop devices.
     #[must_use]
     pub fn users(&self) -> Vec<User> {
         self.mounter.users()
     }
 
-    /// Adopts a new size of the namespace. The server calls this itself if the namespace reports
-    /// its changes. The kernel drops the cached size, and reads the new one when a program next
-    /// queries the file. (This process must not query it: if it were killed meanwhile, it would
-    /// wait for itself.) A loop device needs [`loop_device::resize`].
+    /// Adopts a new size of the namespace. The server calls this function itself if the namespace
+    /// reports its changes.
+    ///
+    /// The kernel drops the cached size, and reads the new size when a program next queries the
+    /// file. (This process must not query the file. If this process were killed meanwhile, its end
+    /// would wait for its own answer.) A loop device needs a call of [`loop_device::resize`].
     ///
     /// # Errors
-    /// If the kernel refuses.
+    /// If the kernel refuses to drop the cached size.
     pub fn resized(&self) -> io::Result<()> {
         match &self.session {
             Some(session) => self.shared.resized_for(&session.notifier),
@@ -354,7 +363,8 @@ impl Server {
         }
     }
 
-    /// Whether the mount is in this mount namespace. It may be only in others.
+    /// True if the mount is in this mount namespace. The mount may be only in other mount
+    /// namespaces.
     #[must_use]
     pub fn is_mounted_here(&self) -> bool {
         self.session.as_ref().is_some_and(|session| self.is_mounted(session))
@@ -368,13 +378,14 @@ impl Server {
         device.map_or_else(Vec::new, |device| self.mounter.elsewhere(&device))
     }
 
-    /// Unmounts if the disk has no users, finishes the accepted requests, and ends the threads.
+    /// Unmounts if the disk has no users, finishes the accepted requests, and stops the threads.
     ///
-    /// With `force` it ignores users: they get errors from here on, loop devices on the disk
-    /// included, and their unwritten data is lost.
+    /// With `force`, ignores users. From here on they get errors, as do loop devices on the disk,
+    /// and their unwritten data is lost.
     ///
     /// # Errors
-    /// If the disk is in use; then nothing has changed.
+    /// If the disk is in use or cannot be unmounted, the server continues. If an event loop had
+    /// failed, the server has stopped.
     pub fn stop(&mut self, force: bool) -> Result<(), StopError> {
         if let Some(session) = &self.session {
             if force {
@@ -387,7 +398,7 @@ impl Server {
         self.changes = None;
         let mut result = Ok(());
         if let Some(Mounted { thread, .. }) = session {
-            // Do not join a thread that does not end: the mount may still exist in another mount
+            // Do not join a thread that may not exit: the mount may still exist in another mount
             // namespace.
             if wait_until(|| thread.is_finished()) {
                 result = join(thread);
@@ -411,10 +422,10 @@ impl Server {
         if !users.is_empty() {
             return Err(self.in_use(users));
         }
-        // Another process may have unmounted it.
+        // Check first, because another process may have unmounted the directory.
         if self.is_mounted(session) {
             let mut result = Ok(());
-            // The kernel may release the last user only a little later, so retry.
+            // The kernel may release the last user a little later, so retry.
             let mut unmount = || {
                 result = self.mounter.unmount(Way::IfUnused);
                 !is_busy(&result)
@@ -440,15 +451,15 @@ impl Server {
         session.minor.into_iter().for_each(mount::abort);
     }
 
-    /// True if the mount at the mountpoint is still this server's.
+    /// True if the mount at the mountpoint is the mount of this server.
     fn is_mounted(&self, session: &Mounted) -> bool {
         session.minor.is_some() && mount::minor(&self.mountpoint) == session.minor
     }
 }
 
 impl MountShared {
-    /// Adopts a new size of the namespace: requests are checked against it, and the kernel drops
-    /// the cached size.
+    /// Adopts a new size of the namespace. The server checks requests against the new size, and the
+    /// kernel drops the cached size.
     fn resized_for(&self, kernel: &Notifier) -> io::Result<()> {
         self.resized();
         kernel.inval_inode(FILE, 0, 0)
@@ -487,8 +498,9 @@ fn check_name(name: &str) -> Result<(), StartError> {
 
 fn threads(config: &Config) -> usize {
     match config.threads {
-        // Each is a pair of threads. With more pairs than half the processors, threads compete:
-        // measured with one request at a time, each took three times as long.
+        // Each thread is a pair of a reader and a core. With more pairs than half the processors,
+        // the threads compete: with one request at a time, each request took three times as long in
+        // a measurement.
         0 => {
             let processors = farblock_reactor::allowance::loops();
             (processors / 2).clamp(1, MAX_DEFAULT_THREADS)
@@ -497,8 +509,9 @@ fn threads(config: &Config) -> usize {
     }
 }
 
-/// Tells the kernel that this thread, and the threads that it starts, serve its writeback of
-/// memory, so that they never wait for this writeback themselves. Only root may do so.
+/// Marks this thread, and the threads that it starts, as threads that the kernel's writeback of
+/// memory depends on. They then never wait for this writeback themselves. Only root may set this
+/// mark.
 fn flushes_for_the_kernel() {
     if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
         tracing::debug!(
@@ -517,7 +530,7 @@ fn start_cores(config: &Config, shared: &Arc<MountShared>) -> Result<Cores, Star
     let theirs = Arc::clone(shared);
     let make = move |seat| Ok(Requests::new(seat, Arc::clone(&theirs)));
     let open = |wakers| shared.inboxes().open(wakers);
-    // Programs that use the disk must get errors instead of waiting forever.
+    // After a core fails, programs that use the disk must get errors instead of waiting forever.
     let theirs = Arc::clone(shared);
     let failed = move |_| theirs.inboxes().fail();
     Cores::start(&plan, shared.disk().namespace(), make, open, failed).map_err(StartError::Cores)

@@ -1,4 +1,4 @@
-//! State that the threads of a server share: the geometry, and the cores' inboxes.
+//! The state that the threads of a server share: the geometry, and the cores' inboxes.
 
 use super::callers::Caller;
 use super::inboxes::{Inboxes, Message, Work};
@@ -9,12 +9,12 @@ use farblock_reactor::{Buffer, allowance};
 use fuser::{Errno, ReplyData, ReplyEmpty, ReplyWrite};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// Where to send the answer. Dropping an unused reply answers with an I/O error.
+/// The reply object of a request. Dropping an unused reply answers the request with an I/O error.
 pub(super) enum Reply {
     Read(ReplyData),
     Write(ReplyWrite),
     Done(ReplyEmpty),
-    /// The caller was answered already.
+    /// The server has already answered the caller.
     Sent,
 }
 
@@ -29,7 +29,7 @@ impl Reply {
     }
 }
 
-/// A request for a core. Its range was inside of the namespace when it was last checked.
+/// A request for a core. Its range was inside the namespace when the reader thread checked it.
 pub(super) struct Job {
     pub(super) reply: Reply,
     pub(super) caller: Caller,
@@ -37,8 +37,8 @@ pub(super) struct Job {
     pub(super) offset: u64,
     pub(super) length: u64,
     pub(super) fua: bool,
-    /// The data of a write, in the whole blocks around it. The bytes of the first and the last
-    /// block outside of the write are undefined.
+    /// The data of a write, in a buffer of whole blocks around it. In the first and last block,
+    /// bytes outside of the write are undefined.
     pub(super) buffer: Option<Buffer>,
 }
 
@@ -55,11 +55,11 @@ impl Work for Job {
 /// The state that all threads of a server share.
 pub(super) struct MountShared {
     disk: Disk,
-    /// The namespace's size, for the threads that read requests.
+    /// The namespace's size in bytes, for the threads that read requests.
     capacity_bytes: AtomicU64,
     inboxes: Inboxes<Job>,
     next_reader: AtomicUsize,
-    /// The kernel can hand out unanswered requests again.
+    /// True if the kernel can hand out unanswered requests again.
     resends: AtomicBool,
 }
 
@@ -102,7 +102,7 @@ impl MountShared {
         self.capacity_bytes.load(Ordering::Relaxed)
     }
 
-    /// Reads the namespace's size again.
+    /// Reads the namespace's size again, and posts the change to the cores.
     pub(super) fn resized(&self) {
         self.capacity_bytes.store(self.geometry().capacity_bytes(), Ordering::Relaxed);
         self.inboxes.post_all(Message::Resized);
@@ -114,7 +114,7 @@ impl MountShared {
     }
 }
 
-/// The error number that the kernel gets for a block operation's error.
+/// The error number to send to the kernel for a block operation's error.
 pub(super) fn errno(command: Command, error: BlockError) -> Errno {
     match error {
         BlockError::OutOfRange if command.writes() => Errno::ENOSPC,

@@ -1,4 +1,5 @@
-//! The calls of Linux's loop driver that a disk needs. The only place here with `unsafe`.
+//! The calls of Linux's loop driver that a disk needs. All `unsafe` code of the loop devices is
+//! here.
 
 use linux_raw_sys::loop_device::{
     LO_FLAGS_DIRECT_IO, LO_FLAGS_PARTSCAN, LO_FLAGS_READ_ONLY, LOOP_CLR_FD, LOOP_CONFIGURE,
@@ -9,7 +10,7 @@ use std::ffi::c_void;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 
-/// Requests the number of a free device; the driver makes a device if none is free.
+/// Requests the number of a free device. The driver makes a new device if no device is free.
 struct NextFree;
 
 // SAFETY: LOOP_CTL_GET_FREE takes no argument, writes to no memory, and returns the number.
@@ -30,16 +31,16 @@ unsafe impl Ioctl for NextFree {
     }
 }
 
-/// The number of a free device.
+/// Returns the number of a free device.
 pub(super) fn next_free(control: &File) -> rustix::io::Result<u32> {
-    // SAFETY: as above; on anything but the control device it fails.
+    // SAFETY: see `NextFree`. The call fails on any file but the control device.
     unsafe { ioctl::ioctl(control, NextFree) }
 }
 
 /// `BLKROSET` of `linux/fs.h`: sets whether a block device is read-only.
 const SET_READ_ONLY: Opcode = ioctl::opcode::none(0x12, 93);
 
-/// Makes or removes the device with a number; a negative number means any free number.
+/// Makes or removes the device with this number. A negative number stands for any free number.
 struct OfNumber {
     opcode: Opcode,
     number: i32,
@@ -64,23 +65,23 @@ unsafe impl Ioctl for OfNumber {
     }
 }
 
-/// Makes the device with a number, or with any free number for `None`. Returns the number.
+/// Makes the device with this number, or with any free number if `None`. Returns the number.
 pub(super) fn add(control: &File, number: Option<u32>) -> rustix::io::Result<u32> {
     let number = number.map_or(Ok(-1), i32::try_from).map_err(|_| rustix::io::Errno::INVAL)?;
-    // SAFETY: as above; on anything but the control device it fails.
+    // SAFETY: see `OfNumber`. The call fails on any file but the control device.
     unsafe { ioctl::ioctl(control, OfNumber { opcode: LOOP_CTL_ADD, number }) }
 }
 
-/// Removes a device that has no file, and that no process has open.
+/// Removes a device that has no file and that no process has open.
 pub(super) fn remove(control: &File, number: u32) -> rustix::io::Result<()> {
     let number = i32::try_from(number).map_err(|_| rustix::io::Errno::INVAL)?;
-    // SAFETY: as above; on anything but the control device it fails.
+    // SAFETY: see `OfNumber`. The call fails on any file but the control device.
     unsafe { ioctl::ioctl(control, OfNumber { opcode: LOOP_CTL_REMOVE, number }) }.map(drop)
 }
 
-/// Clears the flag that a user may have set on a block device (`blockdev --setro`).
+/// Clears the read-only flag, which a user may have set on a block device (`blockdev --setro`).
 pub(crate) fn set_writable(device: &File) -> rustix::io::Result<()> {
-    // SAFETY: BLKROSET reads an int, and writes to no memory.
+    // SAFETY: BLKROSET reads an int and writes to no memory.
     unsafe { ioctl::ioctl(device, Setter::<SET_READ_ONLY, std::ffi::c_int>::new(0)) }
 }
 
@@ -110,20 +111,21 @@ pub(super) fn configure(
     };
     let fd = backing.as_raw_fd().cast_unsigned();
     let config = loop_config { fd, block_size, info, __reserved: [0; 8] };
-    // SAFETY: LOOP_CONFIGURE takes a `struct loop_config`, reads it, and keeps none of it: of the
-    // descriptor in it the driver takes the file.
+    // SAFETY: LOOP_CONFIGURE takes a `struct loop_config` and only reads it. The driver keeps no
+    // pointer to the structure, but a reference to the file of the descriptor in it.
     unsafe {
         ioctl::ioctl(device, Setter::<{ LOOP_CONFIGURE as Opcode }, loop_config>::new(config))
     }
 }
 
-/// Detaches a device from its file: at once, or when its last user closes it.
+/// Detaches a device from its file. If the device has users, the driver detaches it when the last
+/// user closes it.
 pub(super) fn clear(device: &File) -> rustix::io::Result<()> {
     // SAFETY: LOOP_CLR_FD takes no argument and writes to no memory.
     unsafe { ioctl::ioctl(device, NoArg::<{ LOOP_CLR_FD as Opcode }>::new()) }
 }
 
-/// Makes a device read its file's size again.
+/// Makes a device adopt its file's current size.
 pub(super) fn set_capacity(device: &File) -> rustix::io::Result<()> {
     // SAFETY: LOOP_SET_CAPACITY takes no argument and writes to no memory.
     unsafe { ioctl::ioctl(device, NoArg::<{ LOOP_SET_CAPACITY as Opcode }>::new()) }

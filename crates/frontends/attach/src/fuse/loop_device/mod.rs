@@ -1,10 +1,11 @@
-//! A loop device on the mounted file: a real block device, on any kernel.
+//! A loop device on the mounted file, which is a real block device on any kernel.
 //!
-//! Making one needs root and Linux 5.8. The device does direct I/O, so that data is cached only
-//! once, above the device. It has the disk's block size and shows the disk's partitions.
+//! Attaching a loop device needs root and Linux 5.8. The device uses direct I/O, so that the kernel
+//! caches data only once, above the device. It has the disk's block size and shows the disk's
+//! partitions.
 //!
-//! This process keeps no loop device open. If this process were killed, the kernel would close the
-//! device, and the close would wait for an answer of the killed process.
+//! This process keeps no loop device open. Otherwise, if this process were killed, the kernel would
+//! close the device. The close would wait for an answer from the killed process.
 
 pub(crate) mod ioctl;
 
@@ -21,28 +22,28 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const CONTROL: &str = "/dev/loop-control";
-/// The number of attempts: another process may take the free device first.
+/// The number of attempts to attach. Another process may take the free device first.
 const ATTEMPTS: usize = 16;
-/// The time to wait for short uses of a device to end. For example, a process that was started
-/// while a thread had the device open shares its descriptor until it runs a program.
+/// The longest wait for short uses of a device to end. For example, a new child process shares an
+/// open descriptor of the device until it executes a program.
 const LOOKING: Duration = Duration::from_millis(300);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// Why the kernel refused. Its text says what to do.
+/// The reason why the kernel refused. Its text tells the user how to fix the problem.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
     /// The kernel has no loop devices, or its module is not loaded.
     NoDriver,
-    /// Only root may do this.
+    /// Only root may use the loop driver.
     NotAllowed,
     /// The file cannot be opened.
     File(PathBuf, io::Error),
     /// The kernel does not support this block size for loop devices.
     BlockSize(u32),
-    /// It is not a loop device, or has no file.
+    /// The path is not a loop device, or the loop device has no file.
     NoDevice(PathBuf),
-    /// The device is in use, by these users as far as visible.
+    /// The device is in use. Lists the users that this process can see.
     InUse(PathBuf, Vec<User>),
     /// Another error of the kernel.
     System(PathBuf, io::Error),
@@ -75,10 +76,10 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Attaches a loop device to a file, and returns the device's path.
+/// Attaches a loop device to a file. Returns the device's path.
 ///
 /// # Errors
-/// If the kernel refuses. There is no new device then.
+/// If the kernel refuses. Then no new device remains.
 pub fn attach(file: &Path, block_size: u32, read_only: bool) -> Result<PathBuf, Error> {
     let unreadable = |error| Error::File(file.to_path_buf(), error);
     let backing = File::options().read(true).write(!read_only).open(file).map_err(unreadable)?;
@@ -113,21 +114,21 @@ fn path_of(number: u32) -> PathBuf {
     PathBuf::from(format!("/dev/loop{number}"))
 }
 
-/// Makes a free device new, and returns its number. A used device keeps its last user's settings:
-/// the read-only flag, partitions, the scheduler and other values below `queue/`, and udev's notes
-/// of an old file system. These belong to the device, not to its file, so a new device with the
-/// same number has none of them.
+/// Replaces a free device by a new one. Returns the number of the new device. A used device keeps
+/// its last user's settings: the read-only flag, partitions, the scheduler and other values below
+/// `queue/`, and udev's data about an old file system. These settings belong to the device, not to
+/// its file, so a new device with the same number has none of them.
 fn fresh(control: &File, number: u32) -> u32 {
     match ioctl::remove(control, number) {
-        // If another process has made it again meanwhile, it is new, too.
+        // If another process has made the device again meanwhile, that device is also new.
         Ok(()) => drop(ioctl::add(control, Some(number))),
-        // A process has the device open: make a new device instead.
+        // A process has the device open: make another device instead.
         Err(_) => {
             if let Ok(new) = ioctl::add(control, None) {
                 if path_of(new).exists() {
                     return new;
                 }
-                // This container has only the device nodes that it was started with.
+                // This container has only the device nodes that it had at its start.
                 let _ = ioctl::remove(control, new);
             }
         }
@@ -135,7 +136,7 @@ fn fresh(control: &File, number: u32) -> u32 {
     number
 }
 
-/// Clears the flag that `blockdev --setro` left: the driver does not clear it.
+/// Clears the read-only flag that `blockdev --setro` set, because the driver does not clear it.
 fn clear_read_only(path: &Path) {
     let cleared = open(path, false, OFlags::empty())
         .and_then(|device| ioctl::set_writable(&device).map_err(|error| refused(path, error)));
@@ -144,8 +145,8 @@ fn clear_read_only(path: &Path) {
     }
 }
 
-/// Detaches a loop device from its file if it has no users. With `force`, existing users keep the
-/// device until they close it, and no new ones can open it.
+/// Detaches a loop device from its file if the device has no users. With `force`, existing users
+/// keep the device until they close it, and no new users can open it.
 ///
 /// # Errors
 /// If the device is in use, or the kernel refuses.
@@ -161,8 +162,8 @@ pub fn detach(device: &Path, force: bool) -> Result<(), Error> {
         }
         thread::sleep(LOOK_EVERY);
     }
-    // While the device is open exclusively, no process can mount it. The open fails if it is
-    // mounted in a namespace that we cannot see.
+    // While the device is open exclusively, no process can mount it. The open fails if the device
+    // is mounted in a mount namespace that this process cannot see.
     let exclusive = if force { OFlags::empty() } else { OFlags::EXCL };
     let file = match open(device, false, exclusive) {
         Err(Error::System(_, error)) if error.kind() == io::ErrorKind::ResourceBusy => {
@@ -175,7 +176,7 @@ pub fn detach(device: &Path, force: bool) -> Result<(), Error> {
     if force || wait_until(|| backing_file(device).is_none()) { Ok(()) } else { Err(in_use()) }
 }
 
-/// Makes a loop device adopt its file's size.
+/// Makes a loop device adopt its file's current size.
 ///
 /// # Errors
 /// If the kernel refuses.
@@ -183,7 +184,7 @@ pub fn resize(device: &Path) -> Result<(), Error> {
     let Some(file) = backing_file(device) else {
         return Err(Error::NoDevice(device.to_path_buf()));
     };
-    // Kernels before 6.17 use the size that they cached, so make them read it.
+    // Kernels before 6.17 use the file size that they cached, so make them read the size again.
     fs::metadata(&file).map_err(|error| Error::File(file, error))?;
     let file = open(device, false, OFlags::empty())?;
     ioctl::set_capacity(&file).map_err(|error| refused(device, error))
@@ -195,8 +196,9 @@ pub fn users(device: &Path) -> Vec<User> {
     users::of_block_device(device)
 }
 
-/// The loop devices on files of the file system that is mounted here at a path, or on files below
-/// the path if the driver does not tell their file systems. The file system itself is not asked.
+/// The loop devices on files of the file system that is mounted at `path`. If the loop driver does
+/// not report the file system of a device, compares paths instead. Does not access the file system
+/// itself.
 #[must_use]
 pub fn below(path: &Path) -> Vec<PathBuf> {
     let mounts = users::mounts();
@@ -206,13 +208,13 @@ pub fn below(path: &Path) -> Vec<PathBuf> {
     found.map(|it| it.device).collect()
 }
 
-/// Whether a loop device is made of a file in the file system that is mounted here at a path.
+/// True if the loop device is on a file in the file system that is mounted at `path`.
 #[must_use]
 pub fn is_below(device: &Path, path: &Path) -> bool {
     backing_file(device).is_some() && below(path).iter().any(|it| it == device)
 }
 
-/// The file of a loop device; `None` if it has none or is no loop device.
+/// The file of a loop device. `None` if the device has no file or is not a loop device.
 #[must_use]
 pub fn backing_file(device: &Path) -> Option<PathBuf> {
     let system = Path::new("/sys/block").join(device.file_name()?);
@@ -220,9 +222,9 @@ pub fn backing_file(device: &Path) -> Option<PathBuf> {
     Some(text.strip_suffix('\n').unwrap_or(&text).into())
 }
 
-/// Opens a device. Only the call that attaches the file needs `write` to match the configuration.
-/// The other calls open for reading: root needs no write access for them, and a read-only device
-/// cannot be opened for writing.
+/// Opens a device. Only the call that attaches the file needs `write`, which must match the
+/// configuration. All other calls open for reading. Root needs no write access for them, and a
+/// read-only device cannot be opened for writing.
 fn open(path: &Path, write: bool, flags: OFlags) -> Result<File, Error> {
     let flags = flags.bits().cast_signed();
     let opened = File::options().read(true).write(write).custom_flags(flags).open(path);
