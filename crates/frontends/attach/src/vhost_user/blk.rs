@@ -1,12 +1,13 @@
-//! virtio-blk as bytes: virtio 1.2, section 5.2.
+//! The layout of virtio-blk structures (virtio 1.2, section 5.2).
 
 use super::limits;
 use farblock_block::Geometry;
 
-/// The unit of every address and length in virtio-blk, whatever the block size.
+/// The unit of every address and length in virtio-blk, in bytes. It does not depend on the block
+/// size.
 pub(super) const SECTOR_BYTES: u64 = 512;
 
-/// Feature bits (5.2.3; section 6 for those of all devices).
+/// Feature bits of virtio-blk (5.2.3) and of all virtio devices (section 6).
 pub(super) mod feature {
     pub(crate) const SIZE_MAX: u64 = 1 << 1;
     pub(crate) const SEG_MAX: u64 = 1 << 2;
@@ -23,7 +24,7 @@ pub(super) mod feature {
     pub(crate) const VERSION_1: u64 = 1 << 32;
 }
 
-/// Types of request (5.2.6).
+/// Request types (5.2.6).
 pub(super) mod request {
     pub(crate) const IN: u32 = 0;
     pub(crate) const OUT: u32 = 1;
@@ -33,23 +34,23 @@ pub(super) mod request {
     pub(crate) const WRITE_ZEROES: u32 = 13;
 }
 
-/// The last byte of every request (5.2.6).
+/// Values of the last byte of every request (5.2.6).
 pub(super) mod status {
     pub(crate) const OK: u8 = 0;
     pub(crate) const IOERR: u8 = 1;
     pub(crate) const UNSUPP: u8 = 2;
 }
 
-/// Size of a request's header: type, reserved, sector.
+/// The length of a request's header in bytes: type, reserved, sector.
 pub(super) const HEADER_BYTES: usize = 16;
-/// Bytes of a disk's serial number, padded with zeroes.
+/// The length of a disk's serial number in bytes, padded with zeroes.
 pub(super) const ID_BYTES: usize = 20;
-/// Bytes of one range of a discard or write zeroes: sector, count, flags.
+/// The length in bytes of one range of a discard or write zeroes: sector, count, flags.
 pub(super) const RANGE_BYTES: usize = 16;
-/// The only flag of a write zeroes: the device may deallocate.
+/// The only flag of a write zeroes: the device may deallocate the range.
 pub(super) const UNMAP: u32 = 1;
 
-/// The start of a request.
+/// A request's header.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Header {
     pub(super) kind: u32,
@@ -92,10 +93,11 @@ pub(super) fn features(geometry: &Geometry, queues: usize) -> u64 {
     features | when(queues > 1, MQ)
 }
 
-/// The offset of the field in which a driver sets whether it wants a write cache.
+/// The offset of the configuration field by which a driver turns the write cache on or off.
 pub(super) const WRITEBACK_OFFSET: u32 = 32;
 
-/// `struct virtio_blk_config` (5.2.4), little-endian, as far as the features above need it.
+/// `struct virtio_blk_config` (5.2.4), little-endian, up to the last field that these features
+/// need.
 pub(super) fn config_space(geometry: &Geometry, queues: usize, writeback: bool) -> Vec<u8> {
     let per_block = geometry.block_size / SECTOR_BYTES as u32;
     let preferred = geometry.preferred_blocks.max(1);
@@ -108,7 +110,8 @@ pub(super) fn config_space(geometry: &Geometry, queues: usize, writeback: bool) 
     bytes.extend(limits::MAX_SEGMENTS.to_le_bytes());
     bytes.extend([0; 4]); // cylinders, heads, sectors
     bytes.extend(geometry.block_size.to_le_bytes());
-    bytes.extend([exponent, 0]); // blocks in a physical one, as a power; offset of the first
+    // blocks per physical block, as an exponent of two; offset of the first aligned block
+    bytes.extend([exponent, 0]);
     bytes.extend(minimum.to_le_bytes());
     bytes.extend(geometry.optimal_blocks.to_le_bytes());
     assert!(bytes.len() == WRITEBACK_OFFSET as usize, "the fields before it have 32 bytes");
@@ -123,7 +126,7 @@ pub(super) fn config_space(geometry: &Geometry, queues: usize, writeback: bool) 
     bytes
 }
 
-/// Part of the configuration space, with zeroes beyond its end.
+/// A part of the configuration space. Bytes beyond its end are zero.
 pub(super) fn config_part(space: &[u8], offset: u32, length: u32) -> Vec<u8> {
     let bytes = space.iter().copied().chain(std::iter::repeat(0));
     bytes.skip(offset as usize).take(length as usize).collect()

@@ -1,8 +1,9 @@
-//! Descriptor chains: parses any chain in a guest's memory, valid or not, to a request or an error.
+//! Descriptor chains: parses any chain in a guest's memory, valid or not, and returns a request or
+//! an error.
 //!
-//! The crate `virtio-queue` walks chains as well, but only new ones, and it treats a broken chain
-//! as if it ended there. This module can also walk the chains that a previous server had taken, and
-//! it reports broken chains.
+//! The crate `virtio-queue` also walks chains, but only new chains. It treats a broken chain as if
+//! the chain ended at the fault. This module can also walk the chains that a previous server had
+//! taken, and it reports broken chains.
 
 use super::blk::{HEADER_BYTES, Header};
 use super::limits;
@@ -10,40 +11,42 @@ use super::memory::Guest;
 use virtio_queue::desc::split::Descriptor;
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend};
 
-/// A segment of the guest's memory that is entirely mapped.
+/// A segment of the guest's memory. Its whole range is mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Segment {
     pub(super) address: GuestAddress,
     pub(super) length: u32,
 }
 
-/// The descriptor table of a ring.
+/// A descriptor table: a ring's own table, or an indirect table.
 #[derive(Clone, Copy)]
 pub(super) struct Table {
     pub(super) address: GuestAddress,
     pub(super) size: u16,
-    /// The driver chose `VIRTIO_F_INDIRECT_DESC`.
+    /// True if the driver chose `VIRTIO_F_INDIRECT_DESC`.
     pub(super) indirect: bool,
 }
 
-/// A parsed request. The next request reuses the segment vectors, so that none is allocated.
+/// A parsed request. The next request reuses the segment vectors, so that no request allocates
+/// them.
 #[derive(Default)]
 pub(super) struct BlkRequest {
     pub(super) kind: u32,
     pub(super) sector: u64,
-    /// The driver's data, without the header.
+    /// The segments with the driver's data, without the header.
     pub(super) from_guest: Vec<Segment>,
-    /// Memory for the device's data, without the status.
+    /// The segments for the device's data, without the status.
     pub(super) to_guest: Vec<Segment>,
     pub(super) status: GuestAddress,
 }
 
-/// Why a chain is broken: it has no room for a status, so the driver cannot get an answer.
+/// The fault of a broken chain. The driver gets no answer, because the chain has no valid place for
+/// a status.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Broken(pub(super) &'static str);
 
 impl BlkRequest {
-    /// Reads the chain that begins at `head`.
+    /// Parses the chain that begins at the descriptor `head`.
     pub(super) fn read(&mut self, guest: &Guest, table: Table, head: u16) -> Result<(), Broken> {
         self.from_guest.clear();
         self.to_guest.clear();
@@ -68,7 +71,7 @@ impl BlkRequest {
 
     fn walk(&mut self, guest: &Guest, mut table: Table, head: u16) -> Result<(), Broken> {
         // Linux makes indirect tables for the highest allowed number of segments, even if the ring
-        // is shorter.
+        // has fewer descriptors.
         let most = u32::from(table.size).max(limits::MAX_SEGMENTS + 2);
         let mut next = head;
         for _ in 0..=most {
@@ -113,7 +116,7 @@ impl BlkRequest {
     }
 }
 
-/// The table to which a descriptor of the ring's own table points.
+/// The indirect table to which a descriptor of the ring's table points.
 fn indirect(table: Table, descriptor: Descriptor) -> Result<Table, Broken> {
     let bytes = size_of::<Descriptor>() as u32;
     if !table.indirect || descriptor.has_next() {
@@ -123,16 +126,16 @@ fn indirect(table: Table, descriptor: Descriptor) -> Result<Table, Broken> {
     if size == 0 || !descriptor.len().is_multiple_of(bytes) {
         return Err(Broken("the indirect table has an invalid length"));
     }
-    // Tables within tables are not allowed.
+    // An indirect table may not contain indirect tables.
     Ok(Table { address: descriptor.addr(), size, indirect: false })
 }
 
-/// The total length of segments, in bytes.
+/// The total length of the segments, in bytes.
 pub(super) fn total(segments: &[Segment]) -> u64 {
     segments.iter().map(|segment| u64::from(segment.length)).sum()
 }
 
-/// Drops the first bytes of the segments.
+/// Removes the first `bytes` bytes from the segments.
 fn skip(segments: &mut Vec<Segment>, mut bytes: u32) {
     let whole = segments.iter().take_while(|segment| {
         let inside = segment.length <= bytes;
@@ -147,9 +150,9 @@ fn skip(segments: &mut Vec<Segment>, mut bytes: u32) {
     }
 }
 
-/// Calls `each` for every contiguous piece of the `length` bytes at `offset`, with the piece's
-/// guest address and its range in these bytes. `None` if the segments are too short or a call
-/// fails.
+/// Calls `call` for every contiguous piece of the `length` bytes at `offset` in the segments. The
+/// arguments are the piece's guest address and its range in these bytes. Returns `None` if the
+/// segments are too short or a call fails.
 fn pieces(
     segments: &[Segment],
     mut offset: u64,
@@ -173,7 +176,7 @@ fn pieces(
     (done == length).then_some(())
 }
 
-/// Copies bytes from the guest, starting at `offset` in the segments.
+/// Copies bytes from the guest, starting at `offset` in the segments. Returns `None` if that fails.
 pub(super) fn copy_from(
     guest: &Guest,
     segments: &[Segment],
@@ -185,7 +188,7 @@ pub(super) fn copy_from(
     })
 }
 
-/// Copies bytes to the guest, starting at `offset` in the segments.
+/// Copies bytes to the guest, starting at `offset` in the segments. Returns `None` if that fails.
 pub(super) fn copy_to(guest: &Guest, segments: &[Segment], offset: u64, from: &[u8]) -> Option<()> {
     pieces(segments, offset, from.len(), |address, range| {
         guest.write_slice(&from[range], address).ok()

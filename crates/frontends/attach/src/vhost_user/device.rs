@@ -10,7 +10,7 @@ pub(super) struct Device {
     disk: Disk,
     pub(super) queues: usize,
     pub(super) id: [u8; ID_BYTES],
-    /// The guest wants its writes to be durable when they complete.
+    /// True if the guest wants its writes to be durable when they complete.
     write_through: AtomicBool,
 }
 
@@ -28,12 +28,13 @@ impl Device {
         &self.disk
     }
 
-    /// Current size and features.
+    /// The current geometry of the disk.
     pub(super) fn geometry(&self) -> Geometry {
         self.disk.geometry()
     }
 
-    /// Restores the default before the driver's choice: a write cache if the namespace has one.
+    /// Restores the default that applies before the driver's choice: a write cache if the namespace
+    /// has one.
     pub(super) fn reset(&self) {
         self.set_writeback(self.geometry().volatile_cache);
     }

@@ -1,17 +1,18 @@
-//! Notes the requests in progress in memory that outlives this process.
+//! Records the requests in flight (as notes) in memory that outlives this process.
 //!
 //! The layout and the order of stores follow the vhost-user specification's recommendation for
-//! split rings, so that another back end can continue after this one was killed. For each ring:
+//! split rings. So another back end can continue after this one was killed. The layout for each
+//! ring:
 //!
 //! ```text
 //!  0 features u64 | 8 version u16 | 10 descriptors u16 | 12 last batch's head u16 | 14 used u16
 //! 16 for each descriptor: in flight u8, 5 bytes, next in the batch u16, counter u64
 //! ```
 //!
-//! The back end notes a request before it executes it, and clears the note after it has put the
-//! request into the used ring. Before it puts the request there, it records the request as the last
-//! batch's head. If a successor finds the used ring's index ahead of the recorded one, it clears
-//! the notes of that batch.
+//! The back end sets the note of a request before it executes the request. When the request is
+//! done, the back end records it as the last batch's head, puts it into the used ring, and then
+//! clears its note. If the next back end finds the used ring's index ahead of the recorded index,
+//! it clears the notes of the last batch.
 
 use super::memory::{self, Mapping};
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -30,7 +31,7 @@ const HEADER_BYTES: usize = 16;
 const NOTE_BYTES: usize = 16;
 const NEXT_AT: usize = 6;
 const COUNTER_AT: usize = 8;
-/// Alignment that keeps rings from sharing a cache line.
+/// The alignment in bytes that prevents two rings from sharing a cache line.
 const ALIGNMENT_BYTES: usize = 64;
 
 /// The notes of all rings.
@@ -45,13 +46,13 @@ fn bytes_per_queue(queue_size: u16) -> usize {
     (HEADER_BYTES + NOTE_BYTES * usize::from(queue_size)).next_multiple_of(ALIGNMENT_BYTES)
 }
 
-/// Bytes for the notes of this many rings.
+/// The size of the notes of this many rings, in bytes.
 pub(super) fn total_bytes(queues: u16, queue_size: u16) -> u64 {
     (usize::from(queues) * bytes_per_queue(queue_size)) as u64
 }
 
 impl Inflight {
-    /// Makes empty notes, and the file that contains them.
+    /// Makes empty notes in a new file. Also returns the file.
     pub(super) fn create(queues: u16, queue_size: u16) -> io::Result<(Inflight, File)> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = File::from(rustix::fs::memfd_create("farblock-inflight", flags)?);
@@ -98,7 +99,8 @@ pub(super) struct Notes {
     map: Arc<Mapping>,
     start: usize,
     size: u16,
-    /// The number of the next request; a successor executes requests in the order of their numbers.
+    /// The number of the next request. The next back end executes requests in the order of their
+    /// numbers.
     counter: u64,
 }
 
@@ -134,8 +136,8 @@ impl Notes {
         self.slice().load(at, Ordering::Acquire).expect("inside of the map")
     }
 
-    /// The heads of requests that a previous server left in progress, oldest first; `None` if there
-    /// was none. `used` is the index of the used ring.
+    /// Returns the heads of the requests that a previous server left in flight, oldest first.
+    /// Returns `None` if there was no previous server. `used` is the index of the used ring.
     pub(super) fn recover(&mut self, used: u16) -> Result<Option<Vec<u16>>, String> {
         if self.load_u16(VERSION_AT) == 0 {
             self.store_u16(DESCRIPTORS_AT, self.size);
@@ -170,7 +172,7 @@ impl Notes {
         Ok(Some(heads))
     }
 
-    /// Notes a request before its execution.
+    /// Sets the note of a request before the server executes it.
     pub(super) fn taken(&mut self, head: u16) {
         let at = self.start + Notes::note_at(head) + COUNTER_AT;
         self.slice().store(self.counter, at, Ordering::Release).expect("inside of the map");
@@ -178,13 +180,13 @@ impl Notes {
         self.set_in_flight(head, true);
     }
 
-    /// Notes that a request is about to be put into the used ring.
+    /// Records that the server is about to put a request into the used ring.
     pub(super) fn finishing(&self, head: u16) {
         self.store_u16(Notes::note_at(head) + NEXT_AT, self.load_u16(LAST_HEAD_AT));
         self.store_u16(LAST_HEAD_AT, head);
     }
 
-    /// Clears the note of a request in the used ring, whose index is now `used`.
+    /// Clears the note of a request that is in the used ring. `used` is the ring's new index.
     pub(super) fn finished(&self, head: u16, used: u16) {
         self.set_in_flight(head, false);
         self.store_u16(USED_AT, used);
@@ -217,7 +219,7 @@ mod tests {
         assert_eq!(inflight.queue(0, 8).unwrap().recover(0), Ok(None));
     }
 
-    /// The process may die between any two stores.
+    /// The notes are correct if the process dies between any two stores.
     #[test]
     fn a_request_is_finished_when_the_ring_says_so() {
         let (inflight, mut notes) = notes();
@@ -226,7 +228,7 @@ mod tests {
         notes.finishing(3);
         // The process dies before it puts the request into the ring.
         assert_eq!(inflight.queue(1, 8).unwrap().recover(100), Ok(Some(vec![3, 4])));
-        // The process dies after that.
+        // The process dies after it put the request into the ring.
         assert_eq!(inflight.queue(1, 8).unwrap().recover(101), Ok(Some(vec![4])));
         assert_eq!(inflight.queue(1, 8).unwrap().recover(101), Ok(Some(vec![4])));
     }

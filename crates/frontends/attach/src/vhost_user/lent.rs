@@ -1,9 +1,10 @@
-//! Mappings of files that a monitor lent and may truncate. An access beyond the new end raises
-//! SIGBUS, which would kill the process, and with it all other disks.
+//! Mappings of files that a monitor shares and may truncate. An access beyond the new end of a file
+//! raises SIGBUS. The signal would end the process, and so all other disks in it.
 //!
-//! So this module keeps a list of lent mappings. The signal's handler marks the mapping as
+//! So this module keeps a list of these mappings. The signal handler marks the mapping as
 //! [lost](Lent::is_lost), and then replaces it with zeroed memory. Readers check the mark before
-//! they trust the data that they read. The previous handler gets faults at other addresses.
+//! they trust the data that they read. For faults at other addresses, the signal handler restores
+//! the previous handler.
 
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -11,12 +12,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use vm_memory::MmapRegion;
 
-/// The most lent mappings of all monitors together.
+/// The most listed mappings, for all monitors together.
 const PLACES: usize = 4096;
 /// The value of `LentPlace::end` while a thread changes the place.
 const CLAIMED: usize = 1;
 
-/// A place in the list of mappings; free if the end is 0.
+/// A place in the list of mappings. The place is free if `end` is 0.
 struct LentPlace {
     start: AtomicUsize,
     end: AtomicUsize,
@@ -26,14 +27,14 @@ struct LentPlace {
 static LIST: [LentPlace; PLACES] = [const {
     LentPlace { start: AtomicUsize::new(0), end: AtomicUsize::new(0), lost: AtomicBool::new(false) }
 }; PLACES];
-/// How many mappings were lost so far. While this is 0, readers check nothing else.
+/// The number of mappings lost so far. While this is 0, readers check nothing else.
 static LOST: AtomicUsize = AtomicUsize::new(0);
-/// The previous handler of the signal; `None` if the signal cannot be handled.
+/// The previous handler of the signal. `None` if this process cannot handle the signal.
 static BEFORE: OnceLock<Option<libc::sigaction>> = OnceLock::new();
 
-/// An entry in the list, which shows whether its mapping was lost. It shares ownership of the
-/// mapping, so that listed mappings exist. The users of the mapping access it with volatile reads
-/// and writes, for which any content is valid.
+/// An entry in the list, which shows whether its mapping was lost. It shares the ownership of the
+/// mapping, so that every listed mapping exists. The users of the mapping access it by volatile
+/// reads and writes, for which any content is valid.
 #[derive(Debug)]
 pub(super) struct Lent {
     index: usize,
@@ -56,14 +57,15 @@ impl Lent {
         })?;
         let place = &LIST[index];
         place.lost.store(false, Ordering::Relaxed);
-        // Stored after the place was claimed: `range` relies on this order.
+        // Store the start after the place was claimed, and the end last: `range` relies on this
+        // order.
         let start = region.as_ptr().addr();
         place.start.store(start, Ordering::Release);
         place.end.store(start + region.size(), Ordering::Release);
         Ok(Lent { index, region })
     }
 
-    /// The start of the mapping.
+    /// The address of the mapping.
     pub(super) fn start(&self) -> usize {
         self.region.as_ptr().addr()
     }
@@ -76,7 +78,7 @@ impl Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        // Remove it from the list before the mapping is dropped.
+        // Remove the entry from the list before the mapping is dropped.
         LIST[self.index].end.store(0, Ordering::Release);
     }
 }
@@ -84,8 +86,9 @@ impl Drop for Lent {
 fn install() -> Option<libc::sigaction> {
     let mut before = MaybeUninit::<libc::sigaction>::zeroed();
     let handler: unsafe extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) = handle;
-    // SAFETY: the structures are plain numbers, for which zeroes are valid, and the handler does
-    // only atomics and system calls. No thread accesses lent memory before this returns.
+    // SAFETY: the structures consist of plain numbers, for which zeroes are valid. The handler does
+    // only atomic operations and system calls. No thread accesses shared memory before this
+    // function returns.
     unsafe {
         if libc::sigaction(libc::SIGBUS, ptr::null(), before.as_mut_ptr()) != 0 {
             return None;
@@ -98,21 +101,22 @@ fn install() -> Option<libc::sigaction> {
     }
 }
 
-/// Handles SIGBUS; the kernel retries the instruction when it returns.
+/// Handles SIGBUS. When the handler returns, the kernel retries the instruction that raised the
+/// signal.
 ///
 /// # Safety
-/// Only the kernel may call it, with its description of a signal.
+/// Only the kernel may call this function, with its description of a signal.
 unsafe extern "C" fn handle(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: the kernel's structure, valid during the call.
+    // SAFETY: the kernel passes the structure, which is valid during the call.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr().addr()) };
     let replaced = code == libc::BUS_ADRERR && LIST.iter().any(|place| replace(place, address));
     if !replaced && let Some(Some(before)) = BEFORE.get() {
-        // SAFETY: the previous action. It gets the same fault.
+        // SAFETY: `before` is the action that this process had. It handles the same fault next.
         unsafe { libc::sigaction(libc::SIGBUS, ptr::from_ref(before), ptr::null_mut()) };
     }
 }
 
-/// The start and end of a mapping; `None` if a thread is changing the place, which then cannot
+/// The start and end of a mapping. `None` if a thread is changing the place, which then cannot
 /// contain the faulting address. The check prevents mixing the start of a new mapping with the end
 /// of an old mapping in the same place.
 fn range(place: &LentPlace) -> Option<(usize, usize)> {
@@ -121,20 +125,21 @@ fn range(place: &LentPlace) -> Option<(usize, usize)> {
     (place.end.load(Ordering::Relaxed) == end).then_some((start, end))
 }
 
-/// Replaces a mapping with zeroed memory if it contains the address; true if it was replaced.
+/// Replaces a mapping with zeroed memory if the mapping contains the address. Returns true if it
+/// was replaced.
 fn replace(place: &LentPlace, address: usize) -> bool {
     let Some((start, end)) = range(place) else { return false };
     if !(start..end).contains(&address) {
         return false;
     }
-    // Set the mark first, so that no thread reads the zeroes without the mark.
+    // Set the mark before the replacement, so that no thread reads the zeroes without the mark.
     place.lost.store(true, Ordering::SeqCst);
     LOST.fetch_add(1, Ordering::SeqCst);
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
     let at = ptr::with_exposed_provenance_mut(start);
-    // SAFETY: a listed mapping still exists. Its users access it with volatile reads and writes,
-    // for which any content is valid.
+    // SAFETY: a listed mapping exists. Its users access it by volatile reads and writes, for which
+    // any content is valid.
     let mapped = unsafe { libc::mmap(at, end - start, protection, flags, -1, 0) };
     mapped != libc::MAP_FAILED
 }

@@ -1,4 +1,4 @@
-//! The guest's memory that the monitor lends.
+//! The guest's memory, which the monitor shares with this process.
 
 use super::lent::Lent;
 use super::limits;
@@ -19,13 +19,13 @@ pub(super) struct Guest {
 }
 
 impl Guest {
-    /// Memory of this process, at these guest addresses, for tests.
+    /// Makes guest memory from memory of this process at these guest addresses, for tests.
     #[cfg(test)]
     pub(super) fn of_ranges(ranges: &[(GuestAddress, usize)]) -> Guest {
         Guest { lent: Vec::new(), map: GuestMemoryMmap::from_ranges(ranges).expect("memory") }
     }
 
-    /// True if the monitor has truncated some of the memory: data read before this call may be
+    /// True if the monitor has truncated some of the memory. Data read before this call may then be
     /// wrong.
     pub(super) fn is_lost(&self) -> bool {
         self.lent.iter().any(|lent| lent.is_lost())
@@ -40,13 +40,13 @@ impl Deref for Guest {
     }
 }
 
-/// A mapping of a file that its owner may truncate.
+/// A mapping of a file that the file's owner may truncate.
 pub(super) struct Mapping {
     lent: Lent,
     pub(super) region: Arc<MmapRegion<()>>,
 }
 
-/// The guest's memory, also by the monitor's addresses.
+/// The guest's memory, which also translates the monitor's addresses.
 pub(super) struct Memory {
     pub(super) guest: Arc<Guest>,
     regions: Vec<Region>,
@@ -56,12 +56,12 @@ pub(super) struct Memory {
 struct Region {
     guest: u64,
     length: u64,
-    /// The region's address in the monitor, whose messages name rings by such addresses.
+    /// The region's address in the monitor. Messages identify rings by such addresses.
     monitor: u64,
 }
 
 impl Region {
-    /// Reads a region, and its offset in its file.
+    /// Parses a region and its offset in its file.
     fn parse(fields: &mut Fields<'_>) -> Result<(Region, u64), String> {
         let (guest, length) = (fields.u64()?, fields.u64()?);
         let (monitor, offset) = (fields.u64()?, fields.u64()?);
@@ -81,7 +81,7 @@ impl Region {
 }
 
 impl Memory {
-    /// Maps the regions of a `SET_MEM_TABLE`.
+    /// Maps the regions of a `SET_MEM_TABLE` message.
     pub(super) fn map(body: &[u8], files: Vec<OwnedFd>) -> Result<Memory, String> {
         let mut fields = Fields(body);
         let (count, _) = (fields.u32()? as usize, fields.u32()?);
@@ -105,12 +105,12 @@ impl Memory {
         Ok(Memory { guest: Arc::new(Guest { lent, map }), regions })
     }
 
-    /// A guest without memory.
+    /// Makes the memory of a guest without regions.
     pub(super) fn empty() -> Memory {
         Memory { guest: Arc::default(), regions: Vec::new() }
     }
 
-    /// This memory with the region of an `ADD_MEM_REG`.
+    /// Returns this memory with the region of an `ADD_MEM_REG` message added.
     pub(super) fn with(&self, body: &[u8], file: OwnedFd) -> Result<Memory, String> {
         if self.regions.len() >= limits::MAX_SLOTS {
             return Err(format!(
@@ -128,7 +128,8 @@ impl Memory {
         Ok(Memory { guest: Arc::new(Guest { lent, map }), regions })
     }
 
-    /// This memory without the region of a `REM_MEM_REG`. The message's file offset is ignored.
+    /// Returns this memory with the region of a `REM_MEM_REG` message removed. Ignores the file
+    /// offset in the message.
     pub(super) fn without(&self, body: &[u8]) -> Result<Memory, String> {
         let (region, _) = Memory::one(body)?;
         let Region { guest: at, length, .. } = region;
@@ -151,7 +152,8 @@ impl Memory {
         Region::parse(&mut fields)
     }
 
-    /// Converts the monitor's address to the guest's; `None` if no region contains it.
+    /// Converts a monitor's address to the guest's address. Returns `None` if no region contains
+    /// the address.
     pub(super) fn translate(&self, address: u64) -> Option<GuestAddress> {
         self.regions.iter().find_map(|region| {
             let distance = address.checked_sub(region.monitor)?;
@@ -160,7 +162,7 @@ impl Memory {
     }
 }
 
-/// Maps a part of a file, shared. Fails if the file is too short.
+/// Maps a part of a file as shared memory. Fails if the file is too short.
 pub(super) fn map(file: File, offset: u64, length: u64) -> Result<Mapping, String> {
     let size = file.metadata().map_err(|error| error.to_string())?.len();
     let end = offset.checked_add(length).filter(|&end| end <= size && length > 0);

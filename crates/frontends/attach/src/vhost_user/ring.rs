@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use virtio_queue::{Queue, QueueOwnedT, QueueT};
 
-/// The initial state of a ring.
+/// The settings with which a ring starts.
 pub(super) struct Setup {
     pub(super) guest: Arc<Guest>,
     pub(super) queue: Queue,
-    /// The driver chose `VIRTIO_F_INDIRECT_DESC`.
+    /// True if the driver chose `VIRTIO_F_INDIRECT_DESC`.
     pub(super) indirect: bool,
     pub(super) notes: Option<Notes>,
     pub(super) kick: OwnedFd,
@@ -29,19 +29,20 @@ pub(super) struct Ring {
     notes: Option<Notes>,
     pub(super) call: Option<OwnedFd>,
     error: Option<OwnedFd>,
-    /// Requests that a previous server had taken and not finished.
+    /// The heads of chains that a previous server had taken and not finished.
     again: VecDeque<u16>,
-    /// By head: whether the chain was taken and not returned. Then the number of these chains.
+    /// By head: true if this server has taken the chain and not returned it. `outstanding` counts
+    /// these chains.
     taken: Vec<bool>,
     outstanding: usize,
-    /// The guest may not have been notified of some answers in the ring.
+    /// True if the ring has answers of which the server may not have notified the guest.
     unannounced: bool,
-    /// The guest broke the protocol of rings, so we take no more requests.
+    /// True after the guest broke the ring protocol. The server then takes no more requests.
     broken: bool,
 }
 
 impl Ring {
-    /// Makes a ring. Also returns the event descriptor for the guest's kicks.
+    /// Makes a ring. Also returns the event descriptor through which the guest kicks the server.
     pub(super) fn new(setup: Setup) -> Result<(Ring, OwnedFd), String> {
         let Setup { guest, mut queue, indirect, mut notes, kick, call, error } = setup;
         let used = queue.used_idx(&guest.map, Ordering::Acquire).map_err(|e| e.to_string())?.0;
@@ -51,8 +52,8 @@ impl Ring {
         if let Some(notes) = &mut notes
             && let Some(heads) = notes.recover(used)?
         {
-            // The monitor's index may be stale. The previous server had taken as many requests as
-            // are finished or in progress.
+            // The monitor's index may be stale. The previous server had taken all finished requests
+            // and all requests in flight.
             queue.set_next_avail(used.wrapping_add(heads.len() as u16));
             // The previous server may have died before it notified the guest of its last answers.
             unannounced = true;
@@ -84,13 +85,13 @@ impl Ring {
         self.queue.next_avail()
     }
 
-    /// The number of chains that were taken, or must be taken again, and are not returned.
+    /// The number of chains that the server has taken or must take again, and has not returned.
     pub(super) fn outstanding(&self) -> usize {
         self.outstanding + self.again.len()
     }
 
-    /// Takes the next chain, and returns its head. With `only_old`, only a chain that a previous
-    /// server had taken.
+    /// Takes the next chain, and returns its head. With `only_old`, takes only chains that a
+    /// previous server had taken.
     pub(super) fn take(&mut self, only_old: bool) -> Option<u16> {
         if let Some(head) = self.again.pop_front() {
             self.taken[usize::from(head)] = true;
@@ -125,7 +126,7 @@ impl Ring {
         Some(next)
     }
 
-    /// Returns a chain to the guest, into which `written` bytes were written.
+    /// Returns a chain to the guest. The device has written `written` bytes into the chain.
     pub(super) fn put(&mut self, head: u16, written: u32) {
         if let Some(notes) = &self.notes {
             notes.finishing(head);
@@ -141,8 +142,8 @@ impl Ring {
         self.unannounced = true;
     }
 
-    /// Notifies the guest of answers added since the last notification, if the guest wants to be
-    /// notified.
+    /// Notifies the guest of the answers added since the last notification, if the guest wants a
+    /// notification.
     pub(super) fn announce(&mut self) {
         if !std::mem::take(&mut self.unannounced) {
             return;
@@ -161,7 +162,7 @@ impl Ring {
         }
     }
 
-    /// Tells the guest that it need not kick, since we poll.
+    /// Tells the guest that it need not kick, because the server polls the ring.
     pub(super) fn disable_kicks(&mut self) {
         if !self.broken
             && let Err(error) = self.queue.disable_notification(&self.guest.map)
@@ -170,7 +171,7 @@ impl Ring {
         }
     }
 
-    /// Tells the guest to kick from now on. True if there are requests already.
+    /// Tells the guest to kick from now on. Returns true if the ring already has requests.
     pub(super) fn enable_kicks(&mut self) -> bool {
         if self.broken {
             return false;
@@ -193,6 +194,6 @@ impl Ring {
 }
 
 fn signal(event: &OwnedFd) {
-    // The write could only fail by overflowing a 64-bit count.
+    // The write could only fail if the 64-bit counter overflowed.
     let _ = rustix::io::write(event, &1u64.to_ne_bytes());
 }

@@ -24,14 +24,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Prefix of the name of every thread of a server; CPU accounting uses it.
+/// The prefix of the names of all threads of a server. CPU accounting groups by this prefix.
 pub const THREAD_NAME_PREFIX: &str = "vhost-";
 
-/// The most rings of a server by default.
+/// The most rings that a server has by default.
 const MAX_DEFAULT_QUEUES: usize = 4;
-/// Pause after an error of accept, for example without free descriptors.
+/// The pause after an error of accept, for example if no descriptors are free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Interval at which a thread that waits for a worker checks whether the server stops.
+/// The interval at which a thread that waits for a worker checks whether the server is stopping.
 const WAIT_STEP: Duration = Duration::from_millis(100);
 const MONITORS: Token = Token(0);
 const STOP: Token = Token(1);
@@ -39,24 +39,24 @@ const STOP: Token = Token(1);
 /// The configuration of a server.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where to listen. A socket without a listener is replaced.
+    /// The path of the socket to listen on. The server replaces a socket that has no listener.
     pub socket: PathBuf,
-    /// Rings that a guest may use, each with a thread and a queue into the namespace. 0: as many as
-    /// there are processors, at most four.
+    /// The number of rings that a guest may use. Each ring has a thread and a queue into the
+    /// namespace. 0 selects the number of processors, at most four.
     pub queues: usize,
     /// The event loop to use.
     pub engine: EngineKind,
-    /// How much processor time the server may spend on polling.
+    /// The processor time that the server may spend on polling.
     pub polling: Polling,
     /// The disk's serial number: at most 20 bytes of ASCII. Linux shows it in
     /// `/sys/block/vda/serial`.
     pub serial: String,
-    /// Refuse writes, even to a writable namespace.
+    /// Whether the server refuses writes even if the namespace is writable.
     pub read_only: bool,
 }
 
 impl Config {
-    /// Defaults: no serial number, as writable as the namespace.
+    /// A default configuration: no serial number, as writable as the namespace.
     #[must_use]
     pub fn new(socket: impl Into<PathBuf>) -> Config {
         let (engine, polling, serial) = Default::default();
@@ -64,19 +64,19 @@ impl Config {
     }
 }
 
-/// Why a server did not start. Its text says what to do.
+/// The reason why a server did not start. Its text tells the user how to fix the problem.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StartError {
-    /// Listening failed.
+    /// The server cannot listen on the socket.
     Listen(ListenError),
-    /// The serial number is longer than the protocol allows, or not plain text.
+    /// The serial number is longer than the protocol allows, or is not printable ASCII.
     Serial(String),
-    /// More rings than the limit.
+    /// The configuration has more rings than the limit.
     Queues(usize),
     /// The threads did not start.
     Cores(frontend::StartError),
-    /// The system refused a thread or one of its resources.
+    /// The system refused to create a thread or one of its resources.
     System(io::Error),
 }
 
@@ -108,18 +108,19 @@ pub(super) struct DeviceShared {
     state: Mutex<DeviceState>,
 }
 
-/// The current monitor.
+/// The current monitor, and the state of the stop.
 #[derive(Default)]
 struct DeviceState {
-    /// The monitor's connection, so that another thread can close it.
+    /// The monitor's connection, which another thread can close.
     connection: Option<UnixStream>,
-    /// The monitor's name.
+    /// The monitor's name, for the log.
     peer: String,
     /// The channel for notifications to the monitor.
     channel: Option<UnixStream>,
-    /// The size has changed: notify the next monitor, which may know the old size.
+    /// True after the size has changed. The next monitor then gets a notification, because it may
+    /// still use the old size.
     resized: bool,
-    /// Set when the server is stopping: no wait may last beyond this time.
+    /// The time limit of all waits while the server is stopping. `None` while it runs.
     give_up: Option<Instant>,
 }
 
@@ -150,13 +151,13 @@ impl DeviceShared {
         self.announce();
     }
 
-    /// Makes the monitor read the configuration again, if it has a channel for that.
+    /// Asks the monitor to read the configuration again, if it has a channel for notifications.
     fn announce(&self) {
         let channel = {
             let state = self.lock();
             state.channel.as_ref().and_then(|channel| channel.try_clone().ok())
         };
-        // Do not hold the lock: the monitor may request the configuration before it reads this
+        // Do not hold the lock here: the monitor may request the configuration before it reads this
         // message.
         if let Some(channel) = channel
             && let Err(error) = wire::notify_config_change(&channel)
@@ -169,8 +170,8 @@ impl DeviceShared {
         self.lock().give_up.is_some()
     }
 
-    /// Waits for a worker's answer, as long as the namespace takes, since operations in progress
-    /// cannot be withdrawn. Fails only when a stopping server's time is up, or the worker has
+    /// Waits for a worker's answer for as long as the namespace takes, because operations in flight
+    /// cannot be withdrawn. Fails only if the time limit of a stop has passed, or the worker has
     /// failed.
     pub(super) fn wait_for<T>(&self, answer: &Receiver<T>) -> Result<T, String> {
         loop {
@@ -188,7 +189,7 @@ impl DeviceShared {
         }
     }
 
-    /// Makes this the current monitor; false if the server accepts no more monitors.
+    /// Makes this the current monitor. Returns false if the server accepts no more monitors.
     fn begin(&self, stream: &UnixStream, peer: &str) -> io::Result<bool> {
         let copy = stream.try_clone()?;
         let mut state = self.lock();
@@ -198,7 +199,7 @@ impl DeviceShared {
     }
 }
 
-/// A running server. Dropping it stops it.
+/// A running server. Dropping it stops the server.
 pub struct Server {
     shared: Arc<DeviceShared>,
     workers: Cores,
@@ -208,10 +209,11 @@ pub struct Server {
 }
 
 impl Server {
-    /// Opens the namespace, listens and serves.
+    /// Opens the namespace, listens on the socket, and serves monitors.
     ///
     /// # Errors
-    /// After an error no thread runs.
+    /// If a setting is invalid, or the namespace, the socket or a thread fails. Then no thread
+    /// runs.
     pub fn start(config: &Config, namespace: Arc<dyn Namespace>) -> Result<Server, StartError> {
         let serial = &config.serial;
         if serial.len() > ID_BYTES || !serial.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
@@ -234,7 +236,7 @@ impl Server {
             complaints: Complaints::default(),
             state,
         });
-        // From here on, dropping `server` ends the threads.
+        // From here on, dropping `server` stops the threads.
         let mut server = Server {
             shared: Arc::clone(&shared),
             workers: start_workers(ReactorConfig::new(config.engine, config.polling), &shared)?,
@@ -249,13 +251,13 @@ impl Server {
         Ok(server)
     }
 
-    /// The listening address.
+    /// The path of the socket on which the server listens.
     #[must_use]
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// The event loop in use.
+    /// The kind of event loop that the server uses.
     #[must_use]
     pub fn engine(&self) -> EngineKind {
         self.workers.engine()
@@ -267,23 +269,24 @@ impl Server {
         self.shared.lock().connection.is_some()
     }
 
-    /// The monitor's name, if one is connected.
+    /// The name of the connected monitor. `None` if no monitor is connected.
     #[must_use]
     pub fn monitor(&self) -> Option<String> {
         let state = self.shared.lock();
         state.connection.is_some().then(|| state.peer.clone())
     }
 
-    /// Adopts a new size of the namespace. The server calls this itself if the namespace reports
-    /// its changes. Call it after a restart, since the size may have changed meanwhile. Requests
-    /// are checked against the new size at once. The guest is notified, even if its monitor
-    /// connects later.
+    /// Adopts a new size of the namespace. The server calls this function itself if the namespace
+    /// reports its changes. Call it also after a restart of the server, because the size may have
+    /// changed meanwhile. The server checks requests against the new size at once. It notifies the
+    /// guest, even if the monitor connects later.
     pub fn resized(&self) {
         self.shared.resized();
     }
 
-    /// Stops the server: it finishes and answers the requests it took, disconnects the monitor,
-    /// ends the threads and removes the socket. The monitor may then reconnect to another server.
+    /// Stops the server. The server finishes and answers the requests that it has taken,
+    /// disconnects the monitor, stops the threads and removes the socket. The monitor may then
+    /// reconnect to another server.
     ///
     /// # Errors
     /// If an event loop had failed.
@@ -297,7 +300,8 @@ impl Server {
             let mut state = self.shared.lock();
             state.give_up.get_or_insert(Instant::now() + limits::DRAIN_TIMEOUT);
             if let Some(connection) = &state.connection {
-                // Shut down only the receiving direction: answers still leave.
+                // Shut down only the receiving direction, so that the server can still send
+                // answers.
                 let _ = connection.shutdown(Shutdown::Read);
             }
         }
@@ -326,7 +330,7 @@ fn start_workers(reactor: ReactorConfig, shared: &Arc<DeviceShared>) -> Result<C
     let theirs = Arc::clone(shared);
     let make = move |seat| Ok(Worker::new(seat, Arc::clone(&theirs)));
     let open = |wakers| shared.orders.open(wakers);
-    // After this, threads that wait for the failed worker's answer get an error.
+    // Afterwards, threads that wait for an answer of the failed worker get an error.
     let theirs = Arc::clone(shared);
     let failed = move |index| theirs.orders.close(index);
     Cores::start(&plan, device.disk().namespace(), make, open, failed).map_err(StartError::Cores)
@@ -356,7 +360,8 @@ fn start_control(
     Ok((waker, thread))
 }
 
-/// Serves all waiting monitors, one after the other. True if the caller must retry after a pause.
+/// Serves all waiting monitors, one after the other. Returns true if the caller must retry after a
+/// pause.
 fn accept_all(listener: &Listener, shared: &DeviceShared) -> bool {
     while !shared.is_stopping() {
         match listener.socket.accept() {

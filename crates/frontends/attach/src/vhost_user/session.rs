@@ -1,8 +1,8 @@
-//! A monitor's session: handles its messages from the first to the last.
+//! A monitor's session, which handles the monitor's messages from the first to the last.
 //!
 //! ```text
-//! a ring:  Still ──enabled, with size, addresses and a kick──> Runs
-//!            └<──its base is asked for, disabled, another kick──┘
+//! a ring:  Stopped ──enabled, with size, addresses and kick descriptor──> Running
+//!             └<──monitor gets its base, disables it, or sets a new kick──┘
 //! ```
 
 use super::blk::{self, feature};
@@ -26,9 +26,10 @@ use vm_memory::GuestAddress;
 #[derive(Default)]
 struct RingState {
     size: u16,
-    /// Addresses of the descriptors, the available and the used ring, in the monitor's memory.
+    /// The addresses of the descriptors, the available ring and the used ring, in the monitor's
+    /// memory.
     addresses: Option<[u64; 3]>,
-    /// The index of the next available chain, while the ring is stopped.
+    /// The index of the next available chain. Valid while the ring is stopped.
     base: u16,
     kick: Option<OwnedFd>,
     call: Option<OwnedFd>,
@@ -39,7 +40,7 @@ struct RingState {
 
 /// The answer to a request.
 enum Answer {
-    /// No answer, or only an acknowledgement if the monitor requests one.
+    /// No answer, or only an acknowledgement if the monitor requested one.
     None,
     Body(Vec<u8>),
     File(Vec<u8>, OwnedFd),
@@ -75,7 +76,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Serves the monitor until it leaves or breaks the protocol.
+    /// Serves the monitor until it disconnects or breaks the protocol.
     pub(super) fn run(&mut self) -> io::Result<()> {
         while let Some(message) = wire::receive(self.stream)? {
             let (code, need_reply) = (message.code, message.need_reply);
@@ -215,7 +216,7 @@ impl<'a> Session<'a> {
 
     fn set_features(&mut self, features: u64) -> Result<(), String> {
         let unknown = features & !self.offered();
-        // If the disk has changed meanwhile, the driver may still use these features, which were
+        // If the disk has changed meanwhile, the driver may still use features that the server
         // offered earlier.
         if unknown & !(feature::DISCARD | feature::RO | feature::TOPOLOGY) != 0 {
             return Err(format!("the server does not offer the features {unknown:#x}"));
@@ -245,7 +246,7 @@ impl<'a> Session<'a> {
         Ok((&mut self.rings[index], value))
     }
 
-    /// Parses a message with a ring's index and an optional event descriptor.
+    /// Parses a message that has the index of a ring and an optional event descriptor.
     fn event(
         &self,
         value: u64,
@@ -321,8 +322,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Makes empty notes. The answer is as long as the request, because monitors differ in its
-    /// padding.
+    /// Makes empty in-flight records. The answer is as long as the request, because monitors add
+    /// different padding.
     fn make_inflight(&mut self, queues: u16, size: u16, length: usize) -> Result<Answer, String> {
         if usize::from(queues) > limits::MAX_QUEUES || size > limits::MAX_QUEUE_SIZE {
             return Err(format!("{queues} rings of {size} descriptors exceed the limit"));
@@ -341,7 +342,7 @@ impl<'a> Session<'a> {
         self.shared.post(index, order);
     }
 
-    /// Starts a ring once its settings are complete.
+    /// Starts a ring if its settings are complete.
     fn try_run(&mut self, index: usize) -> Result<(), String> {
         let ring = &self.rings[index];
         let enabled = ring.enabled || self.features & F_PROTOCOL_FEATURES == 0;
@@ -411,12 +412,13 @@ impl<'a> Session<'a> {
         (0..self.rings.len()).try_for_each(|index| self.halt(index))
     }
 
-    /// Ends the session. If the server stops, the guest gets its answers first. Otherwise the
-    /// monitor has disconnected, and the guest's memory must not be accessed.
+    /// Ends the session. If the server is stopping, the guest first gets its answers. Otherwise the
+    /// monitor has disconnected, and this process must not access the guest's memory.
     pub(super) fn end(mut self) {
         self.shared.set_channel(None);
         if self.shared.is_stopping() {
-            // Requests that do not finish in time stay noted for a successor.
+            // Requests that do not finish in time stay in the in-flight records for the next
+            // server.
             let _ = self.halt_all();
         }
         let left: Vec<_> = (0..self.rings.len())
@@ -440,7 +442,7 @@ fn copy_of(descriptor: &Option<OwnedFd>) -> Result<Option<OwnedFd>, String> {
     copy.map_err(|error| error.to_string())
 }
 
-/// True for an event descriptor. Another kind of file might be readable forever, or block a write.
+/// True for an event descriptor. Another kind of file might always be readable, or block a write.
 fn is_event(descriptor: &OwnedFd) -> bool {
     let link = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
     std::fs::read_link(link).is_ok_and(|target| target.as_os_str() == "anon_inode:[eventfd]")

@@ -1,8 +1,8 @@
-//! The vhost-user protocol as bytes: messages with descriptors, on a Unix socket.
+//! The messages of the vhost-user protocol, with descriptors, on a Unix socket.
 //!
-//! The `vhost` crate has the protocol, too, but its back end does not expose the channel to the
-//! monitor. So it cannot notify the monitor of a changed configuration, such as a disk's new size.
-//! The tests use the crate's front end as the monitor.
+//! The `vhost` crate also implements the protocol. But its back end does not expose the channel to
+//! the monitor, so it cannot notify the monitor of a changed configuration, such as a disk's new
+//! size. The tests use the front end of that crate as the monitor.
 
 use super::limits;
 use rustix::net::{
@@ -14,7 +14,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-/// Requests of a monitor (`VhostUserRequest`).
+/// Requests that a monitor sends (`VhostUserRequest`).
 pub(super) mod code {
     pub(crate) const GET_FEATURES: u32 = 1;
     pub(crate) const SET_FEATURES: u32 = 2;
@@ -42,13 +42,13 @@ pub(super) mod code {
     pub(crate) const REM_MEM_REG: u32 = 38;
 }
 
-/// `VHOST_USER_BACKEND_CONFIG_CHANGE_MSG`, our only message that is not an answer.
+/// `VHOST_USER_BACKEND_CONFIG_CHANGE_MSG`, the only message of the back end that is not an answer.
 const CONFIG_CHANGE: u32 = 2;
 
-/// `VHOST_USER_F_PROTOCOL_FEATURES`, among the device's features.
+/// `VHOST_USER_F_PROTOCOL_FEATURES`, which is a bit of the device's features.
 pub(super) const F_PROTOCOL_FEATURES: u64 = 1 << 30;
 
-/// `VHOST_USER_PROTOCOL_F_...`
+/// Protocol features (`VHOST_USER_PROTOCOL_F_...`).
 pub(super) mod protocol {
     pub(crate) const MQ: u64 = 1 << 0;
     pub(crate) const REPLY_ACK: u64 = 1 << 3;
@@ -66,7 +66,7 @@ const VERSION_MASK: u32 = 3;
 const REPLY: u32 = 1 << 2;
 const NEED_REPLY: u32 = 1 << 3;
 
-/// A message of a monitor.
+/// A message from a monitor.
 pub(super) struct Message {
     pub(super) code: u32,
     pub(super) need_reply: bool,
@@ -78,7 +78,7 @@ fn malformed(text: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, text)
 }
 
-/// Reads the next message; `None` at the end of the connection. Blocks.
+/// Reads the next message; blocks until it arrives. Returns `None` at the end of the connection.
 pub(super) fn receive(stream: &UnixStream) -> io::Result<Option<Message>> {
     let mut header = [0; HEADER_BYTES];
     let mut descriptors = Vec::new();
@@ -100,7 +100,7 @@ pub(super) fn receive(stream: &UnixStream) -> io::Result<Option<Message>> {
     Ok(Some(Message { code, need_reply: flags & NEED_REPLY != 0, body, descriptors }))
 }
 
-/// Descriptors come with the first byte of a message.
+/// Reads bytes and the descriptors that arrive with the first byte of a message.
 fn receive_with_descriptors(
     stream: &UnixStream,
     bytes: &mut [u8],
@@ -126,7 +126,7 @@ fn receive_with_descriptors(
     Ok(received.bytes)
 }
 
-/// Sends the answer to a request, with or without a descriptor.
+/// Sends the answer to a request, with a descriptor if there is one.
 pub(super) fn reply(
     stream: &UnixStream,
     code: u32,
@@ -136,13 +136,14 @@ pub(super) fn reply(
     send(stream, code, VERSION | REPLY, body, descriptor)
 }
 
-/// Requests over the back-end channel that the monitor read the configuration again. No answer is
-/// expected.
+/// Asks the monitor over the back-end channel to read the configuration again. The monitor does not
+/// answer.
 pub(super) fn notify_config_change(channel: &UnixStream) -> io::Result<()> {
     send(channel, CONFIG_CHANGE, VERSION, &[], None)
 }
 
-/// Sends a request to a back end, as a monitor; with `need_reply` it always gets an answer.
+/// Sends a request to a back end, as a monitor does. With `need_reply`, the back end always
+/// answers.
 pub(super) fn ask(
     stream: &UnixStream,
     code: u32,
@@ -188,7 +189,7 @@ fn send(
     if let Some(rights) = &rights {
         assert!(ancillary.push(SendAncillaryMessage::ScmRights(rights)), "there is space for one");
     }
-    // The kernel takes a few bytes for an empty socket completely or not at all.
+    // The kernel sends so few bytes to an empty socket completely or not at all.
     let slices = &[IoSlice::new(&bytes)];
     let sent = rustix::net::sendmsg(stream.as_fd(), slices, &mut ancillary, SendFlags::NOSIGNAL)?;
     if sent < bytes.len() {
@@ -197,7 +198,7 @@ fn send(
     Ok(())
 }
 
-/// Reads the fields of a message's body, one after the other.
+/// A reader of a message's body, field by field.
 pub(super) struct Fields<'a>(pub(super) &'a [u8]);
 
 impl Fields<'_> {

@@ -1,8 +1,8 @@
-//! A worker: one thread, one ring, one reactor and one queue into the namespace.
+//! A worker: one thread with one ring, one reactor and one queue into the namespace.
 //!
-//! In a tick (one round of the event loop): chains from the ring → block operations → completions →
-//! chains back, and then one notification to the guest. Kicks are off while the worker takes
-//! chains.
+//! A tick (one round of the event loop) takes chains from the ring, submits block operations,
+//! handles completions, returns chains, and then sends the guest one notification. The guest does
+//! not kick while the worker takes chains.
 //!
 //! ```text
 //! Idle ──run──> Running ──halt──> Halting ──all finished──> Idle
@@ -25,42 +25,42 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 use vm_memory::Bytes;
 
-/// A message to a worker. If it contains a `Sender`, its sender waits for the answer.
+/// A message to a worker. The sender of a message with a `Sender` waits for the answer.
 pub(super) enum Order {
-    /// Serve this ring.
+    /// Serve the ring with these settings.
     Run(Box<Setup>, Sender<Result<(), String>>),
     /// Notify the guest through this descriptor from now on.
     Call(Option<OwnedFd>),
     /// Use this guest memory from now on.
     Memory(Arc<Guest>, Sender<()>),
-    /// Take no more requests, finish those taken, and return the index of the next chain.
+    /// Take no more requests, finish the taken requests, and return the index of the next chain.
     Halt(Sender<Option<u16>>),
-    /// The monitor has disconnected: wait for operations in progress, and do not access the guest's
-    /// memory.
+    /// The monitor has disconnected: do not access the guest's memory, and wait for the operations
+    /// in flight.
     Leave(Sender<()>),
-    /// The namespace has another size.
+    /// The namespace's geometry has changed.
     Resized,
-    /// Stop.
+    /// Exit.
     Stop,
 }
 
-/// A request, stored under the index of its chain's head, which is unique in the ring.
+/// A request. Its index in the table is the head of its chain, which is unique in the ring.
 #[derive(Default)]
 struct Slot {
     request: BlkRequest,
-    /// Block operations in progress.
+    /// The number of block operations in flight.
     pending: u32,
-    /// The status that the guest will get.
+    /// The status that the guest gets.
     status: u8,
-    /// Bytes of the request's buffers.
+    /// The size of the request's buffers, in bytes.
     held: u64,
-    /// Bytes to write into the guest's memory.
+    /// The number of bytes to write into the guest's memory.
     wanted: u64,
 }
 
 /// The state of a worker.
 pub(super) struct Worker {
-    // The queue must be dropped before the reactor.
+    // Drop the queue before the reactor.
     queue: Box<dyn Queue>,
     queue_task: TaskId,
     mail: TaskId,
@@ -72,15 +72,15 @@ pub(super) struct Worker {
     ring: Option<Ring>,
     watch: Option<WatchId>,
     slots: Vec<Slot>,
-    /// Bytes of all buffers in use.
+    /// The size of all buffers in use, in bytes.
     held: u64,
-    /// A request that waits for buffers.
+    /// The request that waits for buffers.
     parked: Option<u16>,
     halting: Option<Sender<Option<u16>>>,
     leaving: Option<Sender<()>>,
-    /// The ring may have requests.
+    /// True if the ring may have requests.
     look: bool,
-    /// The queue may have completions.
+    /// True if the queue may have completions.
     dirty: bool,
     stopping: bool,
 }
@@ -111,7 +111,7 @@ impl Worker {
         }
     }
 
-    /// True if there is more work at once.
+    /// Serves the ring and handles completions. Returns true if more work is ready at once.
     fn settle(&mut self, done: &mut Vec<Completion>) -> bool {
         for _ in 0..limits::ROUNDS_PER_TICK {
             if std::mem::take(&mut self.look) {
@@ -178,7 +178,7 @@ impl Worker {
         self.slots.resize_with(usize::from(ring.table.size), Slot::default);
         self.geometry = self.shared.device.geometry();
         self.ring = Some(ring);
-        // Earlier kicks may have gone to a previous server.
+        // The guest may have sent its kicks to a previous server.
         self.look = true;
         Ok(())
     }
@@ -189,7 +189,7 @@ impl Worker {
         }
     }
 
-    /// Answers the threads that wait for the end of operations in progress.
+    /// Answers the threads that wait for the end of the operations in flight.
     fn report(&mut self) {
         if self.leaving.is_some() && self.queue.in_flight() == 0 {
             self.held = 0;
@@ -202,7 +202,7 @@ impl Worker {
         }
     }
 
-    /// Takes the requests that are in the ring, and starts them.
+    /// Takes the requests in the ring, and starts them.
     fn serve(&mut self) {
         let only_old = self.halting.is_some();
         if let Some(head) = self.parked.take() {
@@ -214,8 +214,8 @@ impl Worker {
             }
             ring.disable_kicks();
         }
-        // Bounded, since a guest may add requests as fast as we answer them, and completions need
-        // their turn.
+        // Limit the number of requests. A guest may add requests as fast as the worker answers
+        // them, and completions need a turn.
         let mut left = self.slots.len();
         while left > 0
             && self.parked.is_none()
@@ -265,7 +265,7 @@ impl Worker {
         if let Err(status) = result {
             slot.status = status;
         }
-        // Operations that were submitted before the error was found must complete first.
+        // Some operations may have been submitted before the error. They must complete first.
         if slot.pending == 0 && self.parked != Some(head) {
             self.finish(head);
         }
@@ -277,20 +277,22 @@ impl Worker {
         self.dirty = true;
     }
 
-    /// A range of the disk in blocks, if it is valid for `command`.
+    /// The first block and the number of blocks of a range. The error is a status, if the range is
+    /// invalid for `command`.
     fn blocks(&self, command: Command, sector: u64, sectors: u64) -> Result<(u64, u32), u8> {
         let per_block = u64::from(self.geometry.block_size) / SECTOR_BYTES;
         if !sector.is_multiple_of(per_block) || !sectors.is_multiple_of(per_block) {
             return Err(status::IOERR);
         }
         let (lba, blocks) = (sector / per_block, sectors / per_block);
-        // No limit here: a transfer above the namespace's limit becomes several operations.
+        // Ignore the namespace's limit here, because the worker splits a large transfer into
+        // several operations.
         let whole = Geometry { max_blocks: 0, ..self.geometry };
         whole.check(command, lba, blocks).map_err(code)?;
         Ok((lba, u32::try_from(blocks).map_err(|_| status::IOERR)?))
     }
 
-    /// Blocks of one operation of a transfer.
+    /// The number of blocks of one operation of a transfer.
     fn piece_blocks(&self) -> u32 {
         let blocks = limits::PIECE_BYTES / self.geometry.block_size;
         if self.geometry.max_blocks == 0 { blocks } else { blocks.min(self.geometry.max_blocks) }
@@ -323,7 +325,7 @@ impl Worker {
                 let segments = &self.slots[usize::from(head)].request.from_guest;
                 let offset = self.geometry.bytes(first) as u64;
                 let copied = chain::copy_from(&ring.guest, segments, offset, &mut buffer);
-                // If the monitor truncated the memory meanwhile, it reads as zeroes, which the
+                // If the monitor truncated the memory meanwhile, the copy contains zeroes that the
                 // guest has not written.
                 if copied.is_none() || ring.guest.is_lost() {
                     self.reactor.buffers().give(buffer);
@@ -348,7 +350,7 @@ impl Worker {
         chain::copy_to(&ring.guest, segments, 0, id).ok_or(status::IOERR)
     }
 
-    /// Discards and write zeroes: checks all ranges before it starts the first.
+    /// Executes a discard or write zeroes. Checks all ranges before it starts the first one.
     fn ranges(&mut self, head: u16) -> Result<(), u8> {
         const MAX_BYTES: usize = RANGE_BYTES * limits::MAX_RANGES as usize;
         let request = &self.slots[usize::from(head)].request;
@@ -398,7 +400,7 @@ impl Worker {
         slot.pending -= 1;
         let read = buffer.as_ref().filter(|_| slot.request.kind == request::IN);
         let result = match (&self.ring, result, read) {
-            // The worker may no longer access the guest's memory.
+            // The ring is closed: the worker may no longer access the guest's memory.
             (None, ..) => Ok(()),
             (_, Err(error), _) => Err(code(error)),
             (Some(ring), Ok(()), Some(buffer)) => {
@@ -435,7 +437,7 @@ impl Worker {
 }
 
 impl Core for Worker {
-    /// Runs until an order says to stop.
+    /// Runs until an order stops the worker.
     fn run(mut self) -> io::Result<()> {
         let (mut ready, mut done) = (Vec::new(), Vec::new());
         let mut more = false;

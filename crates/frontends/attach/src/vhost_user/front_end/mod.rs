@@ -1,15 +1,15 @@
-//! The front end of a vhost-user disk, so that tests and benchmarks can drive a disk as guests do.
-//! It acts as both a virtual machine's monitor and the driver in the guest.
+//! The front end of a vhost-user disk. With it, tests and benchmarks drive a disk as guests do. It
+//! acts both as the monitor of a virtual machine and as the driver in the guest.
 //!
-//! **Overview.** [`FrontEnd::connect`] lends memory to a back end, starts rings in it, and is a
-//! [`Namespace`]. An operation becomes a virtio-blk request in a ring, with a kick if the back end
-//! wants one, and completes when an interrupt reports its answer. As with Linux's driver, a request
-//! has one descriptor that points to its own table, and each side sets the index from which it
-//! wants notifications (`VIRTIO_F_EVENT_IDX`).
+//! **Overview.** [`FrontEnd::connect`] shares memory with a back end, starts rings in this memory,
+//! and returns a [`Namespace`]. An operation becomes a virtio-blk request in a ring. The front end
+//! kicks the back end if the back end wants a kick. The operation completes when an interrupt
+//! reports its answer. As in Linux's driver, a request has one descriptor that points to a table of
+//! its own. Each side sets the index from which it wants notifications (`VIRTIO_F_EVENT_IDX`).
 //!
 //! **Contract.** The contract of [`farblock_block`]. Each open queue has its own ring, so at most
-//! [`Config::queues`] queues can be open. Operations beyond the ring's size wait here. Data is
-//! copied between the operation's buffer and the lent memory.
+//! [`Config::queues`] queues can be open. Operations that do not fit into the ring wait in the
+//! front end. The front end copies data between the operation's buffer and the shared memory.
 //!
 //! **Not implemented.** Reconnecting: if the back end dies, operations wait forever. Noticing a new
 //! size of the disk. Deallocating.
@@ -31,46 +31,47 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use vm_memory::{FileOffset, GuestAddress, GuestMemoryMmap, GuestRegionMmap, MmapRegion};
 
-/// Descriptors of a ring, as in QEMU, and therefore the most requests in a ring.
+/// The number of descriptors of a ring, as in QEMU, and so the most requests in a ring.
 pub const RING_SIZE: u16 = 128;
-/// The most data of one request, in bytes: about Linux's own limit.
+/// The most data of one request, in bytes. About the same as Linux's limit.
 pub const REQUEST_BYTES: u32 = 1 << 20;
-/// The most lent memory, in bytes.
+/// The most shared memory, in bytes.
 pub const MEMORY_BYTES: u64 = 4 << 30;
 
-/// The disk's location and how to drive it.
+/// The address of a disk, and the load on it.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The back end's socket.
+    /// The path of the back end's socket.
     pub socket: PathBuf,
-    /// The number of rings, and therefore the most open queues.
+    /// The number of rings, and so the most open queues.
     pub queues: usize,
-    /// The most requests that are in a ring at once: 1 to [`RING_SIZE`].
+    /// The most requests in a ring at once: 1 to [`RING_SIZE`].
     pub depth: u16,
-    /// The most data of a request, in bytes, rounded up to whole blocks; at most [`REQUEST_BYTES`].
+    /// The most data of a request, in bytes, at most [`REQUEST_BYTES`]. The front end rounds it up
+    /// to whole blocks.
     pub request_bytes: u32,
 }
 
 impl Config {
-    /// The memory that a front end with this configuration lends, in bytes.
+    /// The memory that a front end with this configuration shares with the back end, in bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         Layout::of(self).ring_bytes().saturating_mul(self.queues as u64)
     }
 }
 
-/// A disk that another program's back end serves.
+/// A disk that the back end of another program serves.
 pub struct FrontEnd {
     shared: Arc<FrontEndShared>,
     socket: PathBuf,
 }
 
-/// The state that the rings share.
+/// The state that all rings share.
 struct FrontEndShared {
     geometry: Geometry,
-    /// Rings without a queue.
+    /// The rings that no queue owns.
     rings: Mutex<Vec<Ring>>,
-    /// The disk exists as long as this connection.
+    /// The back end serves the disk as long as this connection exists.
     _monitor: Monitor,
 }
 
@@ -78,7 +79,8 @@ impl FrontEnd {
     /// Connects to the back end that listens on the configured socket.
     ///
     /// # Errors
-    /// If no back end listens there, it refuses a request, or there is no memory to lend.
+    /// If no back end listens on the socket, the back end refuses a request, or no memory is
+    /// available.
     pub fn connect(config: &Config) -> io::Result<FrontEnd> {
         let is_fit = config.queues > 0
             && (1..=RING_SIZE).contains(&config.depth)
@@ -132,7 +134,7 @@ impl FrontEndShared {
     }
 }
 
-/// Memory in a file, whose descriptor can be passed to the back end.
+/// Makes memory from a file, so that the front end can pass its descriptor to the back end.
 fn lendable(bytes: u64) -> io::Result<(File, GuestMemoryMmap<()>)> {
     let file = File::from(rustix::fs::memfd_create("farblock-guest", MemfdFlags::CLOEXEC)?);
     file.set_len(bytes)?;
@@ -146,7 +148,7 @@ fn lendable(bytes: u64) -> io::Result<(File, GuestMemoryMmap<()>)> {
     Ok((file, memory))
 }
 
-/// The geometry in the configuration space.
+/// Reads the geometry from the configuration space.
 fn geometry(features: u64, space: &[u8], request_bytes: u32) -> io::Result<Geometry> {
     let word = |at: usize| u32::from_le_bytes(space[at..at + 4].try_into().expect("4 bytes"));
     let sectors = u64::from(word(4)) << 32 | u64::from(word(0));
@@ -168,7 +170,7 @@ fn geometry(features: u64, space: &[u8], request_bytes: u32) -> io::Result<Geome
     })
 }
 
-/// Offsets of a ring's parts, from its start:
+/// The offsets of a ring's parts, from the start of the ring:
 ///
 /// ```text
 /// descriptors | available | used | a frame for each request | the data of each
@@ -182,10 +184,11 @@ struct Layout {
 const AVAILABLE_AT: u64 = 4096;
 const USED_AT: u64 = 8192;
 const FRAMES_AT: u64 = 12288;
-/// A request's table, header, status, and range.
+/// The length of a request's frame in bytes: its table, header, status, and range.
 const FRAME_BYTES: u64 = 256;
 const PAGE_BYTES: u64 = 4096;
-/// The smallest request data: the largest block size, so that a block always fits.
+/// The smallest data area of a request, in bytes: the largest block size, so that a block always
+/// fits.
 const LEAST_BYTES: u32 = farblock_block::MAX_BLOCK_SIZE_BYTES;
 
 impl Layout {
@@ -203,19 +206,19 @@ impl Layout {
         self.data_at() + u64::from(self.depth) * u64::from(self.request_bytes)
     }
 
-    /// The descriptors, available and used ring of the ring at `base`.
+    /// The addresses of the descriptors, available ring and used ring of the ring at `base`.
     fn places(self, base: u64) -> [u64; 3] {
         [base, base + AVAILABLE_AT, base + USED_AT]
     }
 
-    /// The addresses of a request's frame and data.
+    /// The addresses of the frame and the data of a request.
     fn slot(self, base: u64, slot: u16) -> (u64, u64) {
         let data = self.data_at() + u64::from(slot) * u64::from(self.request_bytes);
         (base + FRAMES_AT + u64::from(slot) * FRAME_BYTES, base + data)
     }
 }
 
-/// Descriptors of the largest request: header, data, status.
+/// The number of descriptors of the largest request: header, data, status.
 const MOST_PARTS: usize = (REQUEST_BYTES / MAX_SEGMENT_BYTES) as usize + 2;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The monitor's side: messages that lend memory and start rings.
+//! The monitor's side: sends the messages that share memory and start rings.
 
 use super::super::blk::feature;
 use super::super::wire::{self, F_PROTOCOL_FEATURES, code, protocol};
@@ -10,11 +10,11 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// The time to wait for an answer of the back end.
+/// The longest wait for an answer of the back end.
 const ANSWER_TIME: Duration = Duration::from_secs(30);
-/// The memory's pretended address in the monitor; messages name rings by such addresses.
+/// A made-up address of the memory in the monitor. Messages identify rings by such addresses.
 const HERE: u64 = 0x7000_0000_0000;
-/// Features that a driver accepts, as Linux's does.
+/// The features that this driver accepts, the same as Linux's driver.
 const WANTED: u64 = feature::SIZE_MAX
     | feature::SEG_MAX
     | feature::RO
@@ -26,15 +26,15 @@ const WANTED: u64 = feature::SIZE_MAX
     | feature::INDIRECT_DESC
     | feature::EVENT_IDX
     | feature::VERSION_1;
-/// Features without which this driver refuses a disk.
+/// The features without which this driver refuses a disk.
 const NEEDED: u64 = feature::INDIRECT_DESC | feature::EVENT_IDX | feature::VERSION_1;
-/// Bytes of the configuration space that we read.
+/// The number of bytes that this driver reads from the configuration space.
 const SPACE_BYTES: u32 = 60;
 
 /// A connection to a back end.
 pub(super) struct Monitor {
     stream: UnixStream,
-    /// True if the back end acknowledges orders.
+    /// True if the back end acknowledges requests.
     is_answered: bool,
 }
 
@@ -46,7 +46,7 @@ impl Monitor {
         Ok(Monitor { stream, is_answered: false })
     }
 
-    /// Negotiates features, and returns them.
+    /// Negotiates the features. Returns the chosen features.
     pub(super) fn begin(&mut self) -> io::Result<u64> {
         self.order(code::SET_OWNER, &[], None)?;
         let offered = self.number(code::GET_FEATURES)?;
@@ -68,16 +68,16 @@ impl Monitor {
         Ok(features)
     }
 
-    /// Lends all of the memory.
+    /// Shares all memory with the back end.
     pub(super) fn lend(&mut self, file: &File, bytes: u64) -> io::Result<()> {
-        // The number of regions, and the region's guest address, size, monitor address, and file
-        // offset.
+        // The number of regions, and then the region's guest address, size, monitor address, and
+        // file offset.
         let mut body = 1_u64.to_le_bytes().to_vec();
         [0, bytes, HERE, 0].iter().for_each(|word| body.extend(word.to_le_bytes()));
         self.order(code::SET_MEM_TABLE, &body, Some(file.as_fd()))
     }
 
-    /// Starts a ring with these addresses of descriptors, available and used ring.
+    /// Starts a ring with these addresses of its descriptors, available ring and used ring.
     pub(super) fn start_ring(
         &mut self,
         index: usize,
@@ -115,7 +115,7 @@ impl Monitor {
         Ok(u64::from_le_bytes(number))
     }
 
-    /// Sends a message that has no answer but an acknowledgement.
+    /// Sends a request that has no answer except an acknowledgement.
     fn order(&mut self, code: u32, body: &[u8], file: Option<BorrowedFd<'_>>) -> io::Result<()> {
         wire::ask(&self.stream, code, self.is_answered, body, file)?;
         let is_done = !self.is_answered || wire::answer(&self.stream, code)? == 0_u64.to_le_bytes();

@@ -1,4 +1,4 @@
-//! The driver's side: puts requests into a ring, and takes answers out.
+//! The driver's side of a ring: puts requests into the ring, and takes answers from it.
 
 use super::super::blk::{RANGE_BYTES, SECTOR_BYTES, request, status};
 use super::super::limits::{MAX_SEGMENT_BYTES, MAX_ZEROES_SECTORS};
@@ -13,47 +13,49 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
-/// Offsets in a request's frame, which starts with its table of descriptors.
+/// The offset of the header in a request's frame. The frame starts with the request's descriptor
+/// table.
 pub(super) const HEADER_AT: u64 = 128;
 const STATUS_AT: u64 = 144;
 const RANGE_AT: u64 = 160;
-/// Bytes of a descriptor.
+/// The length of a descriptor, in bytes.
 const DESCRIPTOR: u64 = 16;
-/// Flags of a descriptor: another one follows; the device writes the memory; the memory is a table.
+/// Flags of a descriptor. `NEXT`: another descriptor follows. `WRITE`: the device writes the
+/// memory. `INDIRECT`: the memory is a descriptor table.
 const NEXT: u16 = 1;
 const WRITE: u16 = 2;
 const INDIRECT: u16 = 4;
 
-/// A ring and its requests.
+/// A ring and the operations in it.
 pub(super) struct Ring {
     memory: GuestMemoryMmap<()>,
     layout: Layout,
     base: u64,
     pub(super) kick: OwnedFd,
     pub(super) call: OwnedFd,
-    /// The available ring's next index, and the index up to which the back end was kicked.
+    /// The next index of the available ring. `kicked` is the index at the last kick.
     available: u16,
     kicked: u16,
-    /// The used ring's next index.
+    /// The next index of the used ring.
     used: u16,
     free: Vec<u16>,
-    /// Operations in the ring, by slot. A slot that is neither here nor free belongs to a dropped
-    /// queue; the back end's answer frees it.
+    /// The operations in the ring, by slot. A slot that is neither here nor in `free` belongs to a
+    /// dropped queue. The back end's answer frees that slot.
     flights: Vec<Option<Flight>>,
 }
 
 /// An operation that is in the ring.
 struct Flight {
     op: Op,
-    /// The write is done, and its data is now being flushed.
+    /// True if the write has completed and the device now flushes its data.
     is_flush: bool,
 }
 
-/// A request without its data.
+/// A request and the place of its data.
 struct RingRequest {
     kind: u32,
     sector: u64,
-    /// The device writes the data.
+    /// True if the device writes the data.
     is_read: bool,
     data: (u64, u32),
 }
@@ -97,7 +99,7 @@ impl Ring {
         stored.expect("our own memory");
     }
 
-    /// Puts a request into the ring, without a kick yet.
+    /// Puts a request into the ring, but does not kick the back end.
     fn place(&mut self, slot: u16, wanted: &RingRequest) {
         let (frame, _) = self.layout.slot(self.base, slot);
         let mut header = [0; 16];
@@ -123,23 +125,24 @@ impl Ring {
         self.store(ring + 2, self.available);
     }
 
-    /// Kicks the back end, if there are new requests and it wants kicks.
+    /// Kicks the back end if there are new requests and the back end wants a kick.
     fn announce(&mut self) {
         let new = self.available.wrapping_sub(self.kicked);
         if new == 0 {
             return;
         }
-        // Publish the new requests before we check whether the back end waits for a kick.
+        // Publish the new requests before the check whether the back end waits for a kick.
         fence(Ordering::SeqCst);
         let event = self.load(self.base + USED_AT + 4 + u64::from(RING_SIZE) * 8);
         self.kicked = self.available;
         if self.available.wrapping_sub(event).wrapping_sub(1) < new {
-            // The write could only fail by overflowing a 64-bit count.
+            // The write could only fail if the 64-bit counter overflowed.
             let _ = rustix::io::write(&self.kick, &1_u64.to_ne_bytes());
         }
     }
 
-    /// Takes the next returned slot. If there is none, requests an interrupt for the next one.
+    /// Takes the next slot that the back end has returned. If there is none, requests an interrupt
+    /// for the next returned slot.
     fn take(&mut self) -> Option<u16> {
         let index = self.base + USED_AT + 2;
         if self.load(index) == self.used {
@@ -162,7 +165,7 @@ impl Ring {
     }
 }
 
-/// A request's descriptors.
+/// The descriptor table of a request.
 struct Table {
     bytes: [u8; DESCRIPTOR as usize * MOST_PARTS],
     count: u16,
@@ -176,7 +179,7 @@ impl Table {
         self.bytes[at..at + DESCRIPTOR as usize].copy_from_slice(&bytes);
     }
 
-    /// The whole table, with no descriptor after the last.
+    /// The whole table. Clears the flag `NEXT` of the last descriptor.
     fn end(&mut self) -> &[u8] {
         let end = usize::from(self.count) * DESCRIPTOR as usize;
         self.bytes[end - 4..end].copy_from_slice(&[WRITE as u8, 0, 0, 0]);
@@ -196,12 +199,12 @@ fn descriptor(address: u64, length: u32, flags: u16, next: u16) -> [u8; DESCRIPT
 /// The namespace queue that owns a ring.
 pub(super) struct FrontQueue {
     shared: Arc<FrontEndShared>,
-    /// `None` only while the queue is dropped.
+    /// `None` only during the drop of the queue.
     ring: Option<Ring>,
     reactor: Reactor,
     task: TaskId,
     watch: WatchId,
-    /// Operations without a slot in the ring.
+    /// The operations that wait for a free slot in the ring.
     waiting: VecDeque<Op>,
     done: Vec<Completion>,
     in_ring: usize,
@@ -230,7 +233,7 @@ impl FrontQueue {
         self.ring.as_mut().expect("there until it is dropped")
     }
 
-    /// The result of an operation that needs no request: an error, or an empty operation.
+    /// The result of an operation that needs no request: it fails at once or is empty.
     fn known(&self, op: &Op) -> Option<Result<(), BlockError>> {
         let geometry = &self.shared.geometry;
         if let Err(error) = op.check(geometry) {
@@ -248,7 +251,7 @@ impl FrontQueue {
         }
     }
 
-    /// Puts as many operations into the ring as it has room for.
+    /// Puts waiting operations into the ring until the ring is full.
     fn fill(&mut self) {
         let ring = self.ring.as_mut().expect("there until it is dropped");
         while let Some(&slot) = ring.free.last()
@@ -257,7 +260,7 @@ impl FrontQueue {
             ring.free.pop();
             let (frame, data) = ring.layout.slot(ring.base, slot);
             let bytes = op.buffer.as_ref().map_or(0, |buffer| buffer.len()) as u32;
-            // A flush may name any block.
+            // A flush may have any block address.
             let first = if op.command == Command::Flush { 0 } else { op.lba };
             let sector = self.shared.geometry.offset(first) / SECTOR_BYTES;
             let (kind, sector, data) = match op.command {
@@ -284,12 +287,12 @@ impl FrontQueue {
         }
     }
 
-    /// Handles a returned request.
+    /// Handles a slot that the back end has returned.
     fn land(&mut self, slot: u16) {
         let has_cache = self.shared.geometry.volatile_cache;
         let ring = self.ring();
         let Some(flight) = ring.flights.get_mut(usize::from(slot)).and_then(Option::take) else {
-            // The slot belongs to a dropped queue, or it is not valid.
+            // The slot is invalid or belongs to a dropped queue.
             if slot < ring.layout.depth && !ring.free.contains(&slot) {
                 ring.free.push(slot);
             }
@@ -304,7 +307,7 @@ impl FrontQueue {
         };
         let is_durable = !op.fua || !op.command.writes() || !has_cache || is_flush;
         if result.is_ok() && !is_durable {
-            // virtio has no durable write, so a flush follows, as in Linux's driver.
+            // virtio has no durable write, so a flush follows the write, as in Linux's driver.
             let data = (0, 0);
             ring.place(
                 slot,
@@ -343,7 +346,7 @@ impl Queue for FrontQueue {
         while let Some(slot) = self.ring().take() {
             self.land(slot);
         }
-        // Use the freed slots for waiting operations, and for flushes after durable writes.
+        // Use the freed slots for waiting operations.
         self.fill();
         self.ring().announce();
         done.append(&mut self.done);
@@ -360,7 +363,8 @@ impl Drop for FrontQueue {
         self.reactor.remove_task(self.task);
         self.waiting.drain(..).for_each(|op| drop(op.abandon()));
         if let Some(mut ring) = self.ring.take() {
-            // The back end accesses only the lent memory, so the operations' own buffers are free.
+            // The back end accesses only the shared memory, so the operations' own buffers can be
+            // freed.
             let flights = ring.flights.iter_mut().filter_map(Option::take);
             flights.for_each(|flight| drop(flight.op.abandon()));
             self.shared.rings().push(ring);
