@@ -1,4 +1,4 @@
-//! Where a server listens: a Unix socket or a local TCP port, and how it binds.
+//! The address on which a server listens: a Unix socket or a local TCP port.
 
 use std::fmt;
 use std::io;
@@ -7,15 +7,15 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::path::PathBuf;
 
-/// The most clients that the system queues before the server accepts them.
+/// The most connections that the system queues before the server accepts them.
 const BACKLOG: i32 = 128;
 
 /// The listening address of a server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Address {
-    /// A Unix socket, which only its owner may use.
+    /// The path of a Unix socket, which only its owner may use.
     Unix(PathBuf),
-    /// A TCP port of this machine; with port 0 the system picks a free one.
+    /// A TCP port of this machine. With port 0, the system picks a free port.
     Tcp(SocketAddr),
 }
 
@@ -29,7 +29,7 @@ impl fmt::Display for Address {
 }
 
 impl Address {
-    /// The NBD URI of an export at this address, which most clients need.
+    /// The NBD URI of an export at this address. Most clients accept such a URI.
     #[must_use]
     pub fn uri(&self, export: &str) -> String {
         let export = escape(export.as_bytes());
@@ -56,7 +56,8 @@ fn escape(bytes: &[u8]) -> String {
     text
 }
 
-/// Why listening there failed. Its text says what to do.
+/// The reason why the server cannot listen on an address. Its text tells the user how to fix the
+/// problem.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ListenError {
@@ -64,11 +65,11 @@ pub enum ListenError {
     NotLoopback(SocketAddr),
     /// The system has no Unix sockets.
     NoUnixSockets,
-    /// Another process listens there.
+    /// Another process listens on this address.
     InUse(Address),
     /// A file at the path is not a socket.
     NotASocket(PathBuf),
-    /// The path is longer than the system allows.
+    /// The path is longer than the system allows for a socket.
     TooLong(PathBuf),
     /// Another error of the system.
     System(Address, io::Error),
@@ -108,7 +109,8 @@ impl fmt::Display for ListenError {
 
 impl std::error::Error for ListenError {}
 
-/// A bound socket. Dropping it removes a Unix socket's path, if it is still this socket's.
+/// A bound socket. Dropping a Unix socket removes its path, if the path still refers to this
+/// socket.
 pub(crate) struct Listener {
     pub(crate) socket: Socket,
     pub(crate) address: Address,
@@ -132,7 +134,7 @@ impl Socket {
         }
     }
 
-    /// Accepts the next client, with its name.
+    /// Accepts the next client. Returns its stream and its name.
     pub(crate) fn accept(&self) -> io::Result<(TcpStream, String)> {
         match self {
             Socket::Tcp(listener) => {
@@ -149,7 +151,7 @@ impl Socket {
 }
 
 /// Wraps a Unix stream socket in the reactor's type, which uses only operations that Unix sockets
-/// support. Also returns the peer's name.
+/// also support. Also returns the peer's name.
 #[cfg(unix)]
 pub(crate) fn from_unix(socket: std::os::fd::OwnedFd) -> (TcpStream, String) {
     #[cfg(target_os = "linux")]
@@ -160,7 +162,7 @@ pub(crate) fn from_unix(socket: std::os::fd::OwnedFd) -> (TcpStream, String) {
     (TcpStream::from(socket), peer.unwrap_or_else(|_| "a local client".to_owned()))
 }
 
-/// Binds, and listens.
+/// Binds a socket to the address, and listens.
 pub(crate) fn bind(address: &Address) -> Result<Listener, ListenError> {
     match address {
         Address::Tcp(address) => bind_tcp(*address),
@@ -185,7 +187,7 @@ fn bind_tcp(address: SocketAddr) -> Result<Listener, ListenError> {
     let listen = || -> io::Result<TcpListener> {
         let domain = socket2::Domain::for_address(address);
         let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None)?;
-        // Not on Windows, where the option lets two programs share one port.
+        // Do not set this option on Windows, where it lets two programs share one port.
         #[cfg(unix)]
         socket.set_reuse_address(true)?;
         socket.bind(&address.into())?;
@@ -214,7 +216,7 @@ fn bind_unix(path: &Path) -> Result<Listener, ListenError> {
     let listen = || -> io::Result<std::os::unix::net::UnixListener> {
         let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
         socket.bind(&name)?;
-        // Set the mode before `listen`, since no client can connect before that.
+        // Set the mode before `listen`, because clients can connect only after `listen`.
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
         socket.listen(BACKLOG)?;
         socket.set_nonblocking(true)?;
@@ -225,7 +227,7 @@ fn bind_unix(path: &Path) -> Result<Listener, ListenError> {
     Ok(Listener { socket, address, identity: identity(path) })
 }
 
-/// Removes a socket that a killed server left behind.
+/// Removes the socket of a killed server from the path.
 #[cfg(unix)]
 fn make_way(path: &Path, name: &socket2::SockAddr) -> Result<(), ListenError> {
     use std::os::unix::fs::FileTypeExt;
@@ -245,14 +247,14 @@ fn make_way(path: &Path, name: &socket2::SockAddr) -> Result<(), ListenError> {
             tracing::info!("removing the socket {address}, which no program listens to any more");
             std::fs::remove_file(path).map_err(|error| failed(&address, error))
         }
-        // A server listens there, or is too busy to accept now.
+        // A server listens on the path, or is too busy to accept now.
         Ok(()) => Err(ListenError::InUse(address)),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(ListenError::InUse(address)),
         Err(error) => Err(failed(&address, error)),
     }
 }
 
-/// Identifies a file, whatever its name.
+/// Identifies a file independently of its name: its device and inode number.
 #[cfg(unix)]
 fn identity(path: &Path) -> Option<(u64, u64)> {
     use std::os::unix::fs::MetadataExt;

@@ -1,9 +1,9 @@
 //! Metadata contexts: facts about a range that a client may query. The server has one context,
-//! `base:allocation`: whether a range is stored, and whether it reads as zeroes.
+//! `base:allocation`. It reports whether a range is stored, and whether it reads as zeroes.
 //!
-//! A namespace does not report which ranges are stored, and over NVMe this is seldom known. So the
-//! server reports every range as data, which is never wrong. It offers the context for clients that
-//! require it.
+//! A namespace does not report which ranges are stored; over NVMe this is seldom known. So the
+//! server reports every range as data, which is never wrong. The server offers the context because
+//! some clients require it.
 
 use super::wire::{MAX_STRING_BYTES, Reader};
 
@@ -11,7 +11,7 @@ use super::wire::{MAX_STRING_BYTES, Reader};
 pub(super) const ALLOCATION: &[u8] = b"base:allocation";
 /// The context's number in answers.
 pub(super) const ALLOCATION_ID: u32 = 0;
-/// The state of stored data: neither `NBD_STATE_HOLE` nor `NBD_STATE_ZERO`.
+/// The state of stored data. It has neither the flag `NBD_STATE_HOLE` nor `NBD_STATE_ZERO`.
 pub(super) const DATA: u32 = 0;
 
 /// A client's query for contexts.
@@ -21,7 +21,7 @@ pub(super) struct Question<'a> {
 }
 
 impl<'a> Question<'a> {
-    /// The data of `NBD_OPT_LIST_META_CONTEXT` and `NBD_OPT_SET_META_CONTEXT`.
+    /// Parses the data of `NBD_OPT_LIST_META_CONTEXT` and `NBD_OPT_SET_META_CONTEXT`.
     pub(super) fn parse(data: &'a [u8]) -> Option<Question<'a>> {
         let mut reader = Reader(data);
         let export = text(&mut reader)?;
@@ -33,14 +33,14 @@ impl<'a> Question<'a> {
         reader.0.is_empty().then_some(Question { export, queries })
     }
 
-    /// True if the list includes the context: an empty list of queries requests all contexts, and
-    /// `base:` all contexts of that namespace.
+    /// True if the list includes `base:allocation`. An empty list of queries requests all contexts,
+    /// and the query `base:` requests all contexts whose names start with it.
     pub(super) fn lists_allocation(&self) -> bool {
         let listed = |query: &&[u8]| **query == *b"base:" || **query == *ALLOCATION;
         self.queries.is_empty() || self.queries.iter().any(listed)
     }
 
-    /// True if the client selects the context, by its whole name.
+    /// True if the client selects `base:allocation`, by its whole name.
     pub(super) fn chooses_allocation(&self) -> bool {
         self.queries.contains(&ALLOCATION)
     }

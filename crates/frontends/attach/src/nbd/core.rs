@@ -1,7 +1,8 @@
-//! A core: one thread, one reactor, its connections and its queue into the namespace.
+//! A core: one thread with one reactor, its connections and its queue into the namespace.
 //!
-//! In a tick (one round of the event loop): events of connections → block operations → completions
-//! → answers, all batched; then one send for each connection that has output.
+//! A tick (one round of the event loop) handles events of connections, then block operations,
+//! completions and answers, each in batches. At the end of the tick, each connection with output
+//! does one send.
 
 use super::connection::{Connection, Slot, token_owner};
 use super::limits;
@@ -17,39 +18,39 @@ use std::net::TcpStream;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// A request of a core.
+/// Identifies a request of a core.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Ticket {
     pub(super) connection: ConnectionKey,
     pub(super) slot: Slot,
 }
 
-/// The state of a core that its connections use.
+/// The core state that its connections use.
 pub(super) struct Context {
-    // Dropped before the reactor, since the drop may deregister the queue there.
+    // Drop the queue before the reactor, because the drop may deregister the queue there.
     queue: Box<dyn Queue>,
     pub(super) reactor: Reactor,
     pub(super) export: Export,
     pub(super) gate: Gate<Ticket>,
-    /// The time at the start of the tick, which all work of the tick uses.
+    /// The time at the start of the tick. All work of the tick uses this time.
     pub(super) now: Instant,
-    /// Bytes of the buffers that this core's requests hold.
+    /// The size of the buffers that this core's requests hold, in bytes.
     pub(super) held_bytes: usize,
     index: usize,
     shared: Arc<ExportShared>,
-    /// Operations may have completed since the queue was last polled.
+    /// True if operations may have completed since the core last polled the queue.
     dirty: bool,
-    /// The current merge has completed.
+    /// True after the current merge has completed.
     merged: bool,
     pub(super) turns: Turns,
-    /// Connections with requests that wait for buffers.
+    /// The connections with requests that wait for buffers.
     starved: Vec<ConnectionKey>,
-    /// Buffers were returned in this tick.
+    /// True if requests have returned buffers in this tick.
     released: bool,
 }
 
 impl Context {
-    /// Logs a warning about a client, unless there were too many.
+    /// Logs a warning about a client, or only counts it if there were too many.
     pub(super) fn complain(&self, kind: &'static str, peer: &str, log: impl FnOnce()) {
         self.shared.complaints.say(kind, peer, log);
     }
@@ -60,51 +61,51 @@ impl Context {
         self.dirty = true;
     }
 
-    /// Withdraws the operations of a dead client that have not started.
+    /// Withdraws the operations of a disconnected client that the namespace has not started.
     pub(super) fn abandon(&mut self, key: ConnectionKey) {
         self.queue.abandon(&mut |token| token_owner(token).0 == key);
         self.dirty = true;
     }
 
-    /// Asks every core to admit a client.
+    /// Asks every core to admit a client. Returns the admission, which the cores grant.
     pub(super) fn ask_admission(&self, key: ConnectionKey) -> Arc<Admission> {
         let admission = Arc::new(Admission::new(self.index, key, self.shared.cores()));
         self.shared.post_all(|| Message::Ask(Arc::downgrade(&admission)));
         admission
     }
 
-    /// Releases this many bytes of buffers.
+    /// Subtracts this many bytes from the buffers that the core's requests hold.
     pub(super) fn release_bytes(&mut self, bytes: usize) {
         self.held_bytes -= bytes;
         self.released = true;
     }
 
-    /// Lists the connection to be woken when buffers are returned. `starving` is the connection's
-    /// mark that it is listed.
+    /// Lists the connection, so that the core wakes it when buffers are returned. `starving` is the
+    /// connection's flag that it is listed.
     pub(super) fn starve(&mut self, key: ConnectionKey, starving: &mut bool) {
         if !std::mem::replace(starving, true) {
             self.starved.push(key);
         }
     }
 
-    /// Queues a request that writes partial blocks, until the arbiter grants its turn.
+    /// Queues a request that writes partial blocks, until the arbiter grants this core a turn.
     pub(super) fn merge(&mut self, ticket: Ticket) {
         let report = self.gate.enter_merge(ticket);
         self.report(report);
     }
 
-    /// Notes that the merging request has completed.
+    /// Records that the merging request has completed.
     pub(super) fn merged(&mut self) {
         self.merged = true;
     }
 
-    /// Notes that a request that wrote whole blocks has completed.
+    /// Records that a request that wrote whole blocks has completed.
     pub(super) fn written(&mut self) {
         let report = self.gate.leave();
         self.report(report);
     }
 
-    /// Reports to the arbiter, which runs on the first core.
+    /// Sends a report to the arbiter, which runs on the first core.
     fn report(&mut self, report: Option<Report>) {
         if let Some(report) = report {
             self.shared.post(0, Message::Report(self.index, report));
@@ -128,7 +129,7 @@ pub(super) struct Clients {
     mail: TaskId,
     queue_task: TaskId,
     arbiter: Option<Arbiter>,
-    /// Clients that are not admitted yet.
+    /// The admissions that this core has not granted yet.
     waiting: Waiting,
     connections: Connections<Connection>,
     stopping: bool,
@@ -164,8 +165,8 @@ impl Clients {
         }
     }
 
-    /// Passes completions to connections and answers to clients. True if there is more work at
-    /// once.
+    /// Passes completions to connections, and answers to clients. Returns true if more work is
+    /// ready at once.
     fn settle(&mut self, done: &mut Vec<Completion>) -> bool {
         for _ in 0..limits::ROUNDS_PER_TICK {
             if std::mem::take(&mut self.cx.dirty) {
@@ -194,7 +195,7 @@ impl Clients {
         true
     }
 
-    /// Wakes connections that wait for buffers, now that some were returned.
+    /// Wakes the connections that wait for buffers, after some buffers were returned.
     fn wake_starved(&mut self) {
         while let Some(key) = self.cx.starved.pop() {
             if let Some(connection) = self.connections.get_mut(key) {
@@ -225,7 +226,7 @@ impl Clients {
                 Message::Look => {}
                 Message::Ask(admission) => self.admit(admission),
                 Message::Admitted(key) => {
-                    // If another client has that number now, an extra turn is harmless.
+                    // If another client has this number now, the extra turn is harmless.
                     if self.connections.get(key).is_some() {
                         self.cx.turns.list(key);
                     }
@@ -247,7 +248,7 @@ impl Clients {
         }
     }
 
-    /// Makes a new client wait for the operations of clients that have left, but not for other
+    /// Makes a new client wait for the operations of disconnected clients, but not for connected
     /// clients.
     fn admit(&mut self, admission: Weak<Admission>) {
         let mut leaving = Vec::new();
@@ -274,7 +275,7 @@ impl Clients {
         }
     }
 
-    /// Executes the next merge, or lets the other writes proceed.
+    /// Executes the next merge. If no merge may run, lets other writes proceed.
     fn merge(&mut self) {
         loop {
             match self.cx.gate.next_merge() {
@@ -324,8 +325,8 @@ impl Clients {
 }
 
 impl Core for Clients {
-    /// Runs until the server stops and no core has connections any more. Until then other cores may
-    /// need reports from this core's gate.
+    /// Runs until the server stops and no core has connections any more. Until then, other cores
+    /// may need reports from this core's gate.
     fn run(mut self) -> io::Result<()> {
         let mut ready = Vec::new();
         let mut events = Vec::new();

@@ -1,16 +1,15 @@
-//! Every limit of the server, with its unit.
+//! All limits of the server, with their units.
 
 pub use farblock_frontend::limits::{MERGES_PER_TURN, PIECE_BYTES};
 use std::time::Duration;
 
-/// The most connections of a server; it closes further ones at accept.
+/// The most connections of a server. The server accepts and at once closes further connections.
 pub const MAX_CONNECTIONS: usize = 256;
 
 /// The most threads of a server.
 pub const MAX_THREADS: usize = 64;
 
-/// The most data of one read or write, in bytes: the limit that clients expect by the
-/// specification.
+/// The most data of one read or write, in bytes. By the specification, clients expect this limit.
 pub const MAX_PAYLOAD_BYTES: u32 = 32 << 20;
 
 /// The most block operations of one request.
@@ -23,38 +22,39 @@ pub const MAX_REQUESTS: usize = 256;
 /// limit the server does not read from the connection.
 pub const CONNECTION_BUFFER_BYTES: usize = 64 << 20;
 
-/// The most data buffers that all requests of a thread hold at once, in bytes. Beyond this limit
-/// each connection may still have one request, so that no client can starve another. The limit is
-/// smaller where the process may use little memory ([`farblock_reactor::allowance`]).
+/// The most data buffers that all requests of a thread hold at once, in bytes. Above this limit
+/// each connection may still have one request, so that no client can starve another client. The
+/// limit is smaller if the process may use only little memory ([`farblock_reactor::allowance`]).
 pub const CORE_BUFFER_BYTES: usize = 512 << 20;
 
-/// With more bytes than this waiting to be sent, the server stops reading from a connection. So a
-/// client that does not read its answers cannot send more requests.
+/// The most unsent output of a connection, in bytes. Above this limit the server stops reading from
+/// the connection. So a client that does not read its answers cannot send more requests.
 pub const OUTBOX_BYTES: usize = 2 << 20;
 
-/// The most memory for headers that a connection keeps between sends, in bytes.
+/// The most memory for headers that a connection keeps between two sends, in bytes.
 pub const KEPT_BATCH_BYTES: usize = 64 << 10;
 
-/// The smallest payload that is received directly into its destination, in bytes. A smaller one is
-/// copied from a receive that may hold several requests, which costs less than a system call.
+/// The shortest payload that the server receives directly into its destination, in bytes. The
+/// server copies a shorter payload from a receive that may hold several requests, because a copy
+/// costs less than another system call.
 pub const DIRECT_RECEIVE_BYTES: usize = 16 << 10;
 
-/// Size of the receive after a large payload, in bytes: room for the next header, and little of its
-/// data.
+/// The size of the receive after a large payload, in bytes. It has room for the next header and
+/// little of its data.
 pub const HEADER_RECEIVE_BYTES: u32 = 256;
 
-/// The most data of one option, in bytes; a longer option is skipped and refused.
+/// The longest option data, in bytes. The server skips and refuses a longer option.
 pub const MAX_OPTION_BYTES: u32 = 16 << 10;
 
 /// The most options in one negotiation.
 pub const MAX_OPTIONS: u32 = 256;
 
-/// Time from accept to the end of the negotiation.
+/// The longest time from accept to the end of the negotiation.
 pub const NEGOTIATION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The time that a stopping server waits for accepted requests to finish.
+/// The longest time that a stopping server waits for accepted requests to finish.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The most rounds of completions and answers before the event loop polls again. Without a limit, a
-/// namespace that completes at once would starve the thread's other work.
+/// The most rounds of completions and answers before the event loop polls again. Without this
+/// limit, a namespace that completes operations at once would starve the thread's other work.
 pub const ROUNDS_PER_TICK: usize = 8;

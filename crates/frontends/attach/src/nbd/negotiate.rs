@@ -1,7 +1,7 @@
-//! The negotiation, without I/O: consumes a client's bytes, and returns answers and the outcome.
+//! The negotiation, without I/O. It consumes a client's bytes, and returns answers and the outcome.
 //!
 //! ```text
-//! ClientFlags ──> Option <──────────────> Skipping (an option too long to be looked at)
+//! ClientFlags ──> Option <──────────────> Skipping (an option longer than the limit)
 //!                   │ GO, EXPORT_NAME
 //!                   v
 //!             (transmission)
@@ -16,9 +16,9 @@ use farblock_frontend::pieces::piece_blocks;
 /// The properties of an export that a client can see.
 #[derive(Clone, Debug)]
 pub(super) struct Export {
-    /// Its name; the empty name is an alias.
+    /// The name of the export. The empty name is an alias.
     pub(super) name: String,
-    /// A description for people.
+    /// A description for users.
     pub(super) description: String,
     pub(super) geometry: Geometry,
 }
@@ -28,9 +28,9 @@ impl Export {
         name.is_empty() || name == self.name.as_bytes()
     }
 
-    /// The transmission flags.
+    /// The transmission flags, for the client.
     fn flags(&self, structured: bool) -> u16 {
-        // The server offers flushes even if the namespace needs none: some clients require them.
+        // Offer flushes even if the namespace needs none, because some clients require them.
         let mut flags = flag::HAS_FLAGS | flag::SEND_FLUSH | flag::SEND_FUA | flag::CAN_MULTI_CONN;
         if structured {
             flags |= flag::SEND_DF;
@@ -45,7 +45,7 @@ impl Export {
         flags
     }
 
-    /// The block sizes of requests: smallest, preferred, and largest payload, in bytes.
+    /// The smallest and the preferred block size, and the largest payload, in bytes.
     fn block_sizes(&self) -> [u32; 3] {
         let block_size = self.geometry.block_size;
         let preferred = block_size
@@ -58,10 +58,10 @@ impl Export {
 
 /// The most data of one request, in bytes.
 pub(super) fn max_payload_bytes(geometry: &Geometry) -> u32 {
-    // Two pieces may be partial blocks.
+    // The first and the last piece may be partial blocks.
     let pieces = u64::from(piece_blocks(geometry)) * u64::from(limits::MAX_PIECES - 2);
     let bytes = pieces * u64::from(geometry.block_size);
-    // The smaller value is a multiple of this block size in either case.
+    // The smaller value is always a multiple of the block size.
     bytes.min(u64::from(limits::MAX_PAYLOAD_BYTES)) as u32
 }
 
@@ -70,31 +70,31 @@ pub(super) fn max_payload_bytes(geometry: &Geometry) -> u32 {
 pub(super) struct Agreement {
     /// The server answers reads with structured replies.
     pub(super) structured: bool,
-    /// The client requested the block sizes, so it must obey them.
+    /// True if the client has queried the block sizes. It must then obey them.
     pub(super) knows_block_sizes: bool,
-    /// The client may query the allocation (`base:allocation`).
+    /// True if the client may query the allocation (`base:allocation`).
     pub(super) allocation: bool,
 }
 
-/// The state of the negotiation after some of the client's bytes.
+/// The progress of the negotiation after some of the client's bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Progress {
-    /// More bytes are needed.
+    /// The negotiation needs more bytes.
     More,
-    /// The negotiation is over. The rest of the input is requests.
+    /// The negotiation is complete. The rest of the input is requests.
     Done(Agreement),
-    /// The client wants to leave, or cannot be served: send the pending output, then close. The
-    /// text is the error for the log, or empty.
+    /// The client ends the negotiation, or the server cannot serve it. Send the pending output,
+    /// then close the connection. The text is an error for the log, or empty.
     Close(String),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum NegotiationState {
-    /// The client's flags are next.
+    /// The client's flags arrive next.
     ClientFlags,
-    /// An option is next.
+    /// An option arrives next.
     Option,
-    /// This many bytes of an option remain to be skipped.
+    /// The number of bytes of an option that are still to be skipped.
     Skipping(u32),
 }
 
@@ -104,13 +104,13 @@ pub(super) struct Negotiation {
     no_zeroes: bool,
     options: u32,
     agreement: Agreement,
-    /// An incomplete option, or incomplete flags. Never longer than [`limits::MAX_OPTION_BYTES`]
-    /// and a header.
+    /// The received part of an option or of the client's flags. Never longer than
+    /// [`limits::MAX_OPTION_BYTES`] plus a header.
     partial: Vec<u8>,
 }
 
 impl Negotiation {
-    /// Starts with the server's greeting.
+    /// Starts a negotiation. Appends the server's greeting to `out`.
     pub(super) fn start(out: &mut Vec<u8>) -> Negotiation {
         out.extend(wire::INIT_MAGIC.to_be_bytes());
         out.extend(wire::OPTION_MAGIC.to_be_bytes());
@@ -159,7 +159,8 @@ impl Negotiation {
         }
     }
 
-    /// Moves bytes from `input` to `partial` until it has `count` bytes. True if it has.
+    /// Moves bytes from `input` to `partial` until `partial` has `count` bytes. Returns true if it
+    /// has.
     fn collect(&mut self, input: &mut &[u8], count: usize) -> bool {
         let wanted = count.saturating_sub(self.partial.len()).min(input.len());
         let (taken, rest) = input.split_at(wanted);
@@ -177,13 +178,13 @@ impl Negotiation {
                 "the client sent the unknown handshake flags {flags:#x}"
             ));
         }
-        // A client without the fixed negotiation can only send the name of an export.
+        // A client without the fixed negotiation can only send `NBD_OPT_EXPORT_NAME`.
         self.no_zeroes = flags & u32::from(handshake::NO_ZEROES) != 0;
         self.state = NegotiationState::Option;
         Progress::More
     }
 
-    /// Handles one option; `None` if it is incomplete.
+    /// Handles one option. Returns `None` if the option is incomplete.
     fn option(
         &mut self,
         export: &Export,
@@ -260,10 +261,10 @@ impl Negotiation {
         Progress::More
     }
 
-    /// Lists the metadata contexts, or selects those the client wants.
+    /// Lists the metadata contexts, or selects those that the client requests.
     fn contexts(&mut self, export: &Export, code: u32, data: &[u8], out: &mut Vec<u8>) {
         let chooses = code == option::SET_META_CONTEXT;
-        // A new selection cancels the earlier one, even if it fails.
+        // A new selection cancels the earlier selection, even if the new one fails.
         self.agreement.allocation &= !chooses;
         if !self.agreement.structured {
             return answer(
@@ -290,7 +291,7 @@ impl Negotiation {
         answer(out, code, reply::ACK, b"");
     }
 
-    /// Handles the old option to choose an export, which has no negative answer.
+    /// Handles `NBD_OPT_EXPORT_NAME`, the old option to choose an export. It has no error answer.
     fn export_name(&self, export: &Export, name: &[u8], out: &mut Vec<u8>) -> Progress {
         if !export.is_called(name) {
             let name = String::from_utf8_lossy(&name[..name.len().min(64)]);
@@ -326,8 +327,8 @@ impl Negotiation {
                 answer(out, code, reply::INFO, &item);
             }
         }
-        // A client that does not request the block sizes does not obey them, so the server then
-        // accepts requests of any size.
+        // A client that does not query the block sizes does not obey them. So the server accepts
+        // requests of any size from this client.
         let knows_block_sizes = wants(info::BLOCK_SIZE);
         if knows_block_sizes {
             let mut item = info::BLOCK_SIZE.to_be_bytes().to_vec();
@@ -335,7 +336,7 @@ impl Negotiation {
             answer(out, code, reply::INFO, &item);
         }
         answer(out, code, reply::ACK, b"");
-        // INFO does not choose: only GO ends the negotiation.
+        // NBD_OPT_INFO only queries the export. Only NBD_OPT_GO ends the negotiation.
         if code == option::INFO {
             return Progress::More;
         }
@@ -343,7 +344,7 @@ impl Negotiation {
     }
 }
 
-/// The name, and the list of information types, of `NBD_OPT_INFO` and `NBD_OPT_GO`.
+/// Parses the name and the list of information types of `NBD_OPT_INFO` and `NBD_OPT_GO`.
 fn parse_info(data: &[u8]) -> Option<(&[u8], &[u8])> {
     let mut reader = Reader(data);
     let length = reader.u32()? as usize;
@@ -420,8 +421,8 @@ mod tests {
         }
     }
 
-    /// Nonsense after every prefix of a good negotiation: no panic, and no more answers than
-    /// questions.
+    /// Random bytes after every prefix of a valid negotiation cause no panic, and the server sends
+    /// no more answers than the client sent options.
     #[test]
     fn nonsense_is_survived() {
         let mut good = 3_u32.to_be_bytes().to_vec();
@@ -432,7 +433,7 @@ mod tests {
         for cut in 0..good.len() {
             let mut input = good[..cut].to_vec();
             for _ in 0..500 {
-                // Mostly zeroes, so that lengths are short and sometimes valid.
+                // Most bytes are zero, so that lengths are short and sometimes valid.
                 input.push(if random.one_in(4) { random.bits() as u8 } else { 0 });
             }
             let (out, progress, _) = negotiate(&input, &[100]);

@@ -1,10 +1,11 @@
-//! Requests: converts a header of 28 bytes to a block operation, and its result to an error number.
+//! Requests: converts a header of 28 bytes to a block operation, and an operation's error to an
+//! error number.
 
 use super::negotiate::{Agreement, max_payload_bytes};
 use super::wire::{self, Reader, command, command_flag, errno};
 use farblock_block::{BlockError, Command, Geometry};
 
-/// A request header as the client sent it.
+/// The header of a client's request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Header {
     pub(super) flags: u16,
@@ -16,7 +17,8 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// `None` if the magic number is wrong, so that the start of the next request is unknown.
+    /// Parses a header. Returns `None` if the magic number is wrong; then the start of the next
+    /// request is unknown.
     pub(super) fn parse(bytes: &[u8; wire::REQUEST_BYTES]) -> Option<Header> {
         let mut reader = Reader(bytes);
         if reader.u32()? != wire::REQUEST_MAGIC {
@@ -31,7 +33,7 @@ impl Header {
         })
     }
 
-    /// Bytes that follow the header, whether the request is valid or not.
+    /// The number of bytes that follow the header, whether the request is valid or not.
     pub(super) fn payload_bytes(&self) -> u32 {
         if self.code == command::WRITE { self.length } else { 0 }
     }
@@ -40,7 +42,7 @@ impl Header {
         self.flags & flag != 0
     }
 
-    /// The requested command, if the request is valid.
+    /// Returns the requested command, if the request is valid.
     pub(super) fn check(
         &self,
         geometry: &Geometry,
@@ -74,7 +76,8 @@ impl Header {
         }
         let mask = u64::from(geometry.block_size) - 1;
         let is_unaligned = (self.offset | u64::from(self.length)) & mask != 0;
-        // A trim is only a hint, and QEMU forwards a guest's trims unaligned.
+        // Allow unaligned trims: a trim is only a hint, and QEMU forwards a guest's trims
+        // unaligned.
         if is_unaligned && agreement.knows_block_sizes && command != Command::Deallocate {
             return Err(Refusal::invalid("the request is not aligned to the minimum block size"));
         }
@@ -104,7 +107,8 @@ impl Header {
         if self.length == 0 {
             return Err(Refusal::invalid("the range is empty"));
         }
-        // The result is the same as for a read of the range.
+        // A query of a range is valid if a read of the range is, except for the limit on its
+        // length.
         let like = Header { code: command::READ, flags: 0, ..*self };
         match like.check(geometry, agreement) {
             Err(refusal) if refusal != Refusal::of(Command::Read, BlockError::TooLarge) => {
@@ -115,7 +119,7 @@ impl Header {
     }
 }
 
-/// True if zeroing is surely faster than writing zeroes.
+/// True if the command certainly zeroes faster than a write of zeroes.
 fn zeroes_fast(command: Command, geometry: &Geometry) -> bool {
     command == Command::WriteZeroes { deallocate: true } && geometry.deallocate
 }
@@ -126,11 +130,11 @@ fn known_flags(command: Command, agreement: Agreement) -> u16 {
         Command::WriteZeroes { .. } => command_flag::NO_HOLE | command_flag::FAST_ZERO,
         _ => 0,
     };
-    // FUA is allowed on every command, even where it has no effect.
+    // Every command may have FUA, even if FUA has no effect on it.
     own | command_flag::FUA
 }
 
-/// Why the server refuses a request.
+/// The reason why the server refuses a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Refusal {
     pub(super) errno: u32,
@@ -142,7 +146,7 @@ impl Refusal {
         Refusal { errno: errno::EINVAL, text }
     }
 
-    /// The error number and text that a client gets for a block operation's error.
+    /// The error number and text that the server sends for a block operation's error.
     pub(super) fn of(command: Command, error: BlockError) -> Refusal {
         let (errno, text) = match error {
             BlockError::OutOfRange if command == Command::Write => {
@@ -194,7 +198,8 @@ mod tests {
         assert_eq!(Header::parse(&bytes), None);
     }
 
-    /// The largest request has few enough pieces for the token, whatever their size.
+    /// The number of pieces of the largest request fits into the token, whatever the size of a
+    /// piece.
     #[test]
     fn the_largest_request_has_few_enough_pieces() {
         for (block_size, max_blocks) in [(512, 1), (512, 0), (4096, 1), (65_536, 1)] {

@@ -1,4 +1,4 @@
-//! Starts and stops a server.
+//! Starts and stops an NBD server.
 
 use super::address::{self, Address, ListenError, Listener};
 use super::core::Clients;
@@ -15,12 +15,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// Prefix of the name of every thread of a server; CPU accounting uses it.
+/// The prefix of the names of all threads of a server. CPU accounting groups by this prefix.
 pub const THREAD_NAME_PREFIX: &str = "nbd-";
 
-/// The most threads of a server by default.
+/// The most threads that a server has by default.
 const MAX_DEFAULT_THREADS: usize = 4;
-/// Pause after an error of accept, for example without free descriptors.
+/// The pause after an error of accept, for example if no descriptors are free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const CLIENTS: Token = Token(0);
 const STOP: Token = Token(1);
@@ -28,23 +28,24 @@ const STOP: Token = Token(1);
 /// The configuration of a server.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where to listen. Without it, the server only serves the clients passed to [`Server::adopt`].
+    /// The address to listen on. `None`: the server serves only the clients passed to
+    /// [`Server::adopt`].
     pub listen: Option<Address>,
-    /// The export's name; clients that give no name get it as well.
+    /// The export's name. Clients that send an empty name get this export as well.
     pub export: String,
-    /// Refuse writes, even to a writable namespace.
+    /// Whether the server refuses writes even if the namespace is writable.
     pub read_only: bool,
     /// The event loop to use.
     pub engine: EngineKind,
-    /// How much processor time the server may spend on polling.
+    /// The processor time that the server may spend on polling.
     pub polling: Polling,
-    /// Threads, each with a queue into the namespace. The server assigns connections to the threads
-    /// in turn. 0: as many as there are processors, at most four.
+    /// The number of threads, each with a queue into the namespace. The server assigns connections
+    /// to the threads in turn. 0 selects the number of processors, at most four.
     pub threads: usize,
 }
 
 impl Config {
-    /// Defaults: no name, as writable as the namespace, at this address.
+    /// A default configuration: no name, as writable as the namespace, at this address.
     #[must_use]
     pub fn new(listen: Option<Address>) -> Config {
         let (export, engine, polling) = Default::default();
@@ -52,17 +53,17 @@ impl Config {
     }
 }
 
-/// Why a server did not start. Its text says what to do.
+/// The reason why a server did not start. Its text tells the user how to fix the problem.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StartError {
-    /// Listening failed.
+    /// The server cannot listen on its address.
     Listen(ListenError),
-    /// The export's name is longer than the protocol allows.
+    /// The export's name is longer than the protocol allows. Holds its length in bytes.
     Name(usize),
     /// The threads did not start.
     Cores(frontend::StartError),
-    /// The system refused a thread or one of its resources.
+    /// The system refused to create a thread or one of its resources.
     System(io::Error),
 }
 
@@ -83,7 +84,7 @@ impl fmt::Display for StartError {
 
 impl std::error::Error for StartError {}
 
-/// A running server. Dropping it stops it.
+/// A running server. Dropping it stops the server.
 pub struct Server {
     shared: Arc<ExportShared>,
     cores: Cores,
@@ -92,10 +93,11 @@ pub struct Server {
 }
 
 impl Server {
-    /// Opens the namespace, listens and serves.
+    /// Opens the namespace, listens on the configured address, and serves clients.
     ///
     /// # Errors
-    /// After an error no thread runs.
+    /// If an option is invalid, or the namespace, the socket or a thread fails. Then no thread
+    /// runs.
     pub fn start(config: &Config, namespace: Arc<dyn Namespace>) -> Result<Server, StartError> {
         if config.export.len() > super::wire::MAX_STRING_BYTES {
             return Err(StartError::Name(config.export.len()));
@@ -119,13 +121,14 @@ impl Server {
         Ok(server)
     }
 
-    /// The listening address, with the port that the system picked.
+    /// The address on which the server listens, with the port that the system picked. `None` if it
+    /// does not listen.
     #[must_use]
     pub fn address(&self) -> Option<&Address> {
         self.acceptor.as_ref().map(|acceptor| &acceptor.address)
     }
 
-    /// The event loop in use.
+    /// The kind of event loop that the server uses.
     #[must_use]
     pub fn engine(&self) -> EngineKind {
         self.cores.engine()
@@ -137,36 +140,36 @@ impl Server {
         self.shared.connections()
     }
 
-    /// The clients' names: a local process, or an address.
+    /// The names of the clients. A name is a local process or an address.
     #[must_use]
     pub fn clients(&self) -> Vec<String> {
         self.shared.peers()
     }
 
-    /// Serves the client at the other end of this socket, as if it had connected. Above the limit
-    /// of connections, closes the socket.
+    /// Serves the client at the other end of this socket, as if the client had connected. Closes
+    /// the socket if the server is at its limit of connections.
     #[cfg(unix)]
     pub fn adopt(&self, client: std::os::unix::net::UnixStream) {
         let (stream, peer) = address::from_unix(client.into());
         self.shared.connected(stream, peer);
     }
 
-    /// True if completed writes may be lost until a flush.
+    /// True if a crash may lose completed writes that no flush followed.
     #[cfg(target_os = "linux")]
     pub(super) fn has_volatile_cache(&self) -> bool {
         self.shared.disk().geometry().volatile_cache
     }
 
-    /// Adopts a new size of the namespace. The server calls this itself if the namespace reports
-    /// its changes. New clients see the new size, and requests are checked against it at once. NBD
-    /// cannot notify connected clients: programs must connect again, and the kernel's device needs
-    /// [`kernel::resize`](super::kernel::resize).
+    /// Adopts a new size of the namespace. The server calls this function itself if the namespace
+    /// reports its changes. New clients see the new size, and the server checks requests against it
+    /// at once. NBD cannot notify connected clients. Programs must connect again, and the kernel's
+    /// device needs a call of [`kernel::resize`](super::kernel::resize).
     pub fn resized(&self) {
         self.shared.post_all(|| Message::Resized);
     }
 
-    /// Stops the server: it accepts no more clients, finishes and answers the accepted requests,
-    /// closes the connections and ends the threads.
+    /// Stops the server. The server accepts no more clients, finishes and answers the accepted
+    /// requests, closes the connections and stops the threads.
     ///
     /// # Errors
     /// If an event loop had failed.
@@ -192,7 +195,8 @@ impl Drop for Server {
     }
 }
 
-/// The thread that accepts clients. Dropping it ends the thread and closes the listening socket.
+/// The thread that accepts clients. Dropping this value stops the thread and closes the listening
+/// socket.
 struct Acceptor {
     address: Address,
     stop: Arc<AtomicBool>,
@@ -230,7 +234,7 @@ impl Acceptor {
 impl Drop for Acceptor {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
-        // A failure here cannot be handled.
+        // Nothing can be done about an error of this call.
         let _ = self.waker.wake();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -238,14 +242,14 @@ impl Drop for Acceptor {
     }
 }
 
-/// Accepts all waiting clients. True if the caller must retry after a pause.
+/// Accepts all waiting clients. Returns true if the caller must retry after a pause.
 fn accept_all(listener: &Listener, shared: &ExportShared) -> bool {
     loop {
         match listener.socket.accept() {
             Ok((stream, peer)) => shared.connected(stream, peer),
             Err(error) => match error.kind() {
                 io::ErrorKind::WouldBlock => return false,
-                // The client gave up before it was accepted.
+                // The client disconnected before the server accepted it.
                 io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
                 _ => {
                     shared.complaints.say("NBD clients not accepted", "", || {

@@ -1,4 +1,4 @@
-//! State that the threads of a server share: the export, the mailboxes of the cores, and the number
+//! The state that the threads of a server share: the export, the cores' mailboxes, and the number
 //! of connections.
 
 use super::limits;
@@ -13,21 +13,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 /// A message to a core.
 #[derive(Debug)]
 pub(super) enum Message {
-    /// Serve this client. The stream may be any stream socket.
+    /// Serve the client with this stream and name. The stream may be any stream socket.
     Adopt(TcpStream, Arc<str>),
-    /// The namespace has another size.
+    /// The namespace's geometry has changed.
     Resized,
-    /// Check whether the core may stop.
+    /// Check whether the core may stop: no connections are left.
     Look,
-    /// Grant this admission once no operation of clients that have left is in progress.
+    /// Grant this admission once no operation of a disconnected client is in flight.
     Ask(Weak<Admission>),
-    /// Every core has granted this client's admission.
+    /// Every core has admitted the client of this connection.
     Admitted(ConnectionKey),
-    /// An order to the gate of the core's writes.
+    /// An order from the arbiter to the gate of the core's writes.
     Order(Order),
-    /// A report from a core's gate to the arbiter.
+    /// A report to the arbiter from the gate of the core with this number.
     Report(usize, Report),
-    /// Finish the accepted requests, close all connections and stop.
+    /// Stop after finishing the accepted requests and closing all connections.
     Stop,
 }
 
@@ -38,10 +38,10 @@ pub(super) struct ExportShared {
     pub(super) mailboxes: Mailboxes<Message>,
     pub(super) complaints: Complaints,
     connections: AtomicUsize,
-    /// The names of connected clients.
+    /// The names of the connected clients.
     peers: Mutex<Vec<Weak<str>>>,
     next_core: AtomicUsize,
-    /// A core failed: do not wait for its connections.
+    /// True after a core has failed. Do not wait for its connections then.
     failed: AtomicBool,
 }
 
@@ -63,7 +63,7 @@ impl ExportShared {
         &self.disk
     }
 
-    /// The current properties of the export, for clients.
+    /// The current properties of the export, as clients see them.
     pub(super) fn export(&self) -> Export {
         let description = self.disk.namespace().describe();
         Export { name: self.name.clone(), description, geometry: self.disk.geometry() }
@@ -89,7 +89,7 @@ impl ExportShared {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// Assigns a client to the next core, in turn.
+    /// Assigns a client to the next core, in turn. Drops the client above the limit of connections.
     pub(super) fn connected(&self, stream: TcpStream, peer: String) {
         if self.connections.fetch_add(1, Ordering::Relaxed) >= limits::MAX_CONNECTIONS {
             self.disconnected();
@@ -115,13 +115,13 @@ impl ExportShared {
         self.peers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The names of the clients.
+    /// The names of the connected clients.
     pub(super) fn peers(&self) -> Vec<String> {
         let peers = self.lock_peers();
         peers.iter().filter_map(|peer| peer.upgrade().map(|peer| peer.to_string())).collect()
     }
 
-    /// Counts down after a client has disconnected.
+    /// Subtracts a disconnected client from the number of connections.
     pub(super) fn disconnected(&self) {
         if self.connections.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.post_all(|| Message::Look);

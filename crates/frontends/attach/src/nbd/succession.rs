@@ -1,24 +1,25 @@
-//! When a client disconnects, some of its requests may still be in the namespace or in its socket.
-//! They must not be executed after requests of a later client.
+//! The order between the requests of disconnected clients and of later clients. When a client
+//! disconnects, the namespace or the client's socket may still have some of its requests. The
+//! server must not execute these after requests of a later client.
 //!
-//! So after a client's negotiation the server asks every core for the client's *admission*, and
-//! reads no requests before each core has granted it. A core first closes the connections of dead
-//! clients, so that their unread requests never start. It grants the admission when no operation of
-//! its disconnected clients is in the namespace. It does not wait for connected clients: requests
-//! at the same time have no order.
+//! So after a client's negotiation the server asks every core for the client's *admission*. It
+//! reads no requests of the client before every core has granted the admission. A core first closes
+//! the connections of disconnected clients, so that their unread requests never start. It grants
+//! the admission when the namespace has no operation of its disconnected clients. The core does not
+//! wait for connected clients, because concurrent requests have no order.
 
 use super::shared::{ExportShared, Message};
 use farblock_frontend::ConnectionKey;
 use std::sync::Weak;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The admission that a client waits for. The client's connection owns it. Cores only have a weak
-/// reference, so that they forget a client that gives up.
+/// The admission that a client waits for. The client's connection owns it. The cores only have a
+/// weak reference, so that they forget a client that disconnects.
 #[derive(Debug)]
 pub(super) struct Admission {
     core: usize,
     client: ConnectionKey,
-    /// How many cores have not granted the admission.
+    /// The number of cores that have not granted the admission.
     awaited: AtomicUsize,
 }
 
@@ -32,7 +33,7 @@ impl Admission {
     }
 }
 
-/// Grants the admission for one core; the last grant notifies the client's core.
+/// Grants the admission for one core. The last grant notifies the client's core.
 fn grant(admission: &Weak<Admission>, shared: &ExportShared) {
     let Some(admission) = admission.upgrade() else { return };
     if admission.awaited.fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -40,20 +41,20 @@ fn grant(admission: &Weak<Admission>, shared: &ExportShared) {
     }
 }
 
-/// The admissions that a core has not granted, each with the disconnected connections that it waits
-/// for.
+/// The admissions that a core has not granted. Each has a list of the disconnected connections that
+/// it waits for.
 #[derive(Default)]
 pub(super) struct Waiting(Vec<(Weak<Admission>, Vec<ConnectionKey>)>);
 
 impl Waiting {
-    /// Grants an admission once all these connections are [`spent`](Self::spent).
+    /// Grants an admission once all connections in `leaving` are [`spent`](Self::spent).
     pub(super) fn ask(
         &mut self,
         admission: Weak<Admission>,
         leaving: Vec<ConnectionKey>,
         shared: &ExportShared,
     ) {
-        // Drop the admissions of clients that gave up.
+        // Drop the admissions of clients that have disconnected.
         self.0.retain(|(admission, _)| admission.strong_count() > 0);
         if leaving.is_empty() {
             return grant(&admission, shared);
@@ -65,7 +66,7 @@ impl Waiting {
         self.0.is_empty()
     }
 
-    /// Notes that a disconnected client has no operation in the namespace any more.
+    /// Records that the namespace has no more operations of a disconnected client.
     pub(super) fn spent(&mut self, key: ConnectionKey, shared: &ExportShared) {
         self.0.retain_mut(|(admission, leaving)| {
             leaving.retain(|other| *other != key);

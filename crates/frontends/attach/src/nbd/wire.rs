@@ -1,10 +1,11 @@
-//! The numbers of the NBD protocol, by the names of its specification
-//! (<https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md>). All integers are sent
-//! with the most significant byte first.
+//! The numbers of the NBD protocol, by the names in its specification
+//! (<https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md>). All integers are
+//! big-endian.
 
 /// The magic number at the start of a server's greeting: `NBDMAGIC`.
 pub(super) const INIT_MAGIC: u64 = 0x4e42_444d_4147_4943;
-/// The magic number before each option, and after the first magic number: `IHAVEOPT`.
+/// The magic number before each option. In the greeting, it follows the first magic number:
+/// `IHAVEOPT`.
 pub(super) const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
 /// The magic number before the answer to an option.
 pub(super) const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
@@ -15,24 +16,25 @@ pub(super) const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
 /// The magic number before a chunk of a structured reply.
 pub(super) const CHUNK_MAGIC: u32 = 0x668e_33ef;
 
-/// Bytes before the data of an option: magic, option, length.
+/// The length of an option's header, in bytes: magic, option, length.
 pub(super) const OPTION_HEADER_BYTES: usize = 16;
-/// Bytes of a request: magic, flags, type, cookie, offset, length.
+/// The length of a request, in bytes: magic, flags, type, cookie, offset, length.
 pub(super) const REQUEST_BYTES: usize = 28;
-/// The longest string that the specification allows.
+/// The longest string that the specification allows, in bytes.
 pub(super) const MAX_STRING_BYTES: usize = 4096;
-/// Zeroes after the answer to `NBD_OPT_EXPORT_NAME`, unless both sides agreed to omit them.
+/// The number of zeroes after the answer to `NBD_OPT_EXPORT_NAME`, unless both sides agreed to omit
+/// them.
 pub(super) const EXPORT_NAME_PADDING_BYTES: usize = 124;
 
-/// Handshake flags, of both sides.
+/// Handshake flags that both sides use.
 pub(super) mod handshake {
     /// The fixed newstyle negotiation.
     pub(in crate::nbd) const FIXED_NEWSTYLE: u16 = 1;
-    /// `NBD_OPT_EXPORT_NAME` is answered without padding.
+    /// The answer to `NBD_OPT_EXPORT_NAME` has no padding.
     pub(in crate::nbd) const NO_ZEROES: u16 = 2;
 }
 
-/// `NBD_OPT_…`
+/// Options: `NBD_OPT_…`.
 pub(super) mod option {
     pub(in crate::nbd) const EXPORT_NAME: u32 = 1;
     pub(in crate::nbd) const ABORT: u32 = 2;
@@ -44,7 +46,7 @@ pub(super) mod option {
     pub(in crate::nbd) const SET_META_CONTEXT: u32 = 10;
 }
 
-/// `NBD_REP_…`
+/// Answers to options: `NBD_REP_…`.
 pub(super) mod reply {
     pub(in crate::nbd) const ACK: u32 = 1;
     pub(in crate::nbd) const SERVER: u32 = 2;
@@ -57,7 +59,7 @@ pub(super) mod reply {
     pub(in crate::nbd) const ERR_TOO_BIG: u32 = ERROR + 9;
 }
 
-/// `NBD_INFO_…`
+/// Information types: `NBD_INFO_…`.
 pub(super) mod info {
     pub(in crate::nbd) const EXPORT: u16 = 0;
     pub(in crate::nbd) const NAME: u16 = 1;
@@ -65,7 +67,7 @@ pub(super) mod info {
     pub(in crate::nbd) const BLOCK_SIZE: u16 = 3;
 }
 
-/// `NBD_FLAG_…`: what an export can do.
+/// Transmission flags, which state the features of an export: `NBD_FLAG_…`.
 pub(super) mod flag {
     pub(in crate::nbd) const HAS_FLAGS: u16 = 1;
     pub(in crate::nbd) const READ_ONLY: u16 = 1 << 1;
@@ -78,7 +80,7 @@ pub(super) mod flag {
     pub(in crate::nbd) const SEND_FAST_ZERO: u16 = 1 << 11;
 }
 
-/// `NBD_CMD_…`
+/// Request types: `NBD_CMD_…`.
 pub(super) mod command {
     pub(in crate::nbd) const READ: u16 = 0;
     pub(in crate::nbd) const WRITE: u16 = 1;
@@ -89,7 +91,7 @@ pub(super) mod command {
     pub(in crate::nbd) const BLOCK_STATUS: u16 = 7;
 }
 
-/// `NBD_CMD_FLAG_…`
+/// Request flags: `NBD_CMD_FLAG_…`.
 pub(super) mod command_flag {
     pub(in crate::nbd) const FUA: u16 = 1;
     pub(in crate::nbd) const NO_HOLE: u16 = 1 << 1;
@@ -98,7 +100,7 @@ pub(super) mod command_flag {
     pub(in crate::nbd) const FAST_ZERO: u16 = 1 << 4;
 }
 
-/// Chunks of a structured reply: `NBD_REPLY_TYPE_…` and the flag of the last one.
+/// Chunk types of a structured reply, `NBD_REPLY_TYPE_…`, and the flag of the last chunk.
 pub(super) mod chunk {
     pub(in crate::nbd) const DONE: u16 = 1;
     pub(in crate::nbd) const NONE: u16 = 0;
@@ -107,7 +109,7 @@ pub(super) mod chunk {
     pub(in crate::nbd) const ERROR: u16 = (1 << 15) + 1;
 }
 
-/// The error numbers of the protocol; there are no others.
+/// The error numbers of the protocol. The protocol allows no others.
 pub(super) mod errno {
     pub(in crate::nbd) const EPERM: u32 = 1;
     pub(in crate::nbd) const EIO: u32 = 5;

@@ -1,4 +1,4 @@
-//! The driver's control device: creates, starts, stops and removes block devices.
+//! The driver's control device, which creates, starts, stops and removes block devices.
 
 use super::kernel::Control;
 use super::limits;
@@ -14,26 +14,26 @@ use std::time::{Duration, Instant};
 
 const CONTROL: &str = "/dev/ublk-control";
 const MODULE: &str = "ublk_drv";
-/// Interval between two checks for an awaited state.
+/// The interval between two checks for an expected state.
 const STEP: Duration = Duration::from_millis(20);
 
-/// Why the driver refused. Its text says what to do.
+/// The reason why the driver refused. Its text tells the user how to fix the problem.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// The kernel has no ublk, or its module is not loaded.
+    /// The kernel does not support ublk, or its module is not loaded.
     NoDriver,
-    /// The kernel's ublk is too old.
+    /// The kernel's version of ublk is too old.
     TooOld,
-    /// Only root may do this on this machine.
+    /// On this machine, only root may use ublk.
     NotAllowed,
     /// The device does not exist.
     NoDevice(u32),
-    /// The device exists already.
+    /// A device with this number already exists.
     Exists(u32),
-    /// The kernel cannot change the size of a disk.
+    /// The kernel cannot change the size of a device.
     NoResize,
-    /// Another error of the kernel, and the failed step.
+    /// Another error of the kernel. Holds the step that failed.
     System(&'static str, io::Error),
 }
 
@@ -69,21 +69,22 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// The path of a block device, by number.
+/// The path of the block device with this number.
 pub(super) fn path(id: u32) -> PathBuf {
     format!("/dev/ublkb{id}").into()
 }
 
-/// The path of the character device through which a server serves the block device.
+/// The path of the character device through which a server serves the block device with this
+/// number.
 fn node(id: u32) -> PathBuf {
     format!("/dev/ublkc{id}").into()
 }
 
-/// The control device of the driver.
+/// A connection to the driver's control device.
 pub(super) struct Driver {
     control: Control,
     features: u64,
-    /// This process is not root, so it makes devices for its own user.
+    /// True if this process is not root. It then makes devices for its own user.
     unprivileged: bool,
 }
 
@@ -107,7 +108,7 @@ impl Driver {
         Ok(driver)
     }
 
-    /// The features of a new device: a subset of the kernel's.
+    /// The features of a new device, which are a subset of the kernel's features.
     pub(super) fn flags(&self, recoverable: bool) -> u64 {
         let mut flags = feature::CMD_IOCTL_ENCODE | feature::UPDATE_SIZE;
         if recoverable {
@@ -119,7 +120,8 @@ impl Driver {
         flags & self.features
     }
 
-    /// Executes a command about a device, with a buffer. `what` names the step in errors.
+    /// Executes a command about a device. Passes `buffer` to the driver. `what` names the step in
+    /// errors.
     fn call(
         &mut self,
         operation: u32,
@@ -130,7 +132,7 @@ impl Driver {
     ) -> Result<Vec<u8>, Error> {
         let mut command = uapi::Control { data, ..of(id) };
         let mut all = Vec::new();
-        // A user without root must prove ownership of the device.
+        // A user other than root must prove the ownership of the device.
         if self.unprivileged || operation == control::GET_DEV_INFO2 {
             all.extend(node(id).into_os_string().into_encoded_bytes());
             all.push(0);
@@ -146,7 +148,7 @@ impl Driver {
         Ok(all.split_off(usize::from(command.path_length)))
     }
 
-    /// Creates a device. Returns its actual properties.
+    /// Creates a device. Returns the properties that the driver chose.
     pub(super) fn add(&mut self, info: &Info) -> Result<Info, Error> {
         let result = self.control.call(control::ADD_DEV, &of(info.id), info.emit().into());
         let info = result.map_err(|error| match Errno::from_io_error(&error) {
@@ -174,28 +176,30 @@ impl Driver {
         Ok(Params::parse(&bytes.try_into().expect("as many bytes as were given")))
     }
 
-    /// Starts the block device. The kernel reads its partition table, so a server must be running.
+    /// Starts the block device. The kernel then reads the partition table, so a server must be
+    /// running.
     pub(super) fn start(&mut self, id: u32) -> Result<(), Error> {
         let pid = u64::from(std::process::id());
         self.call(control::START_DEV, id, pid, &[], "start a ublk device").map(drop)
     }
 
-    /// Stops the block device. Requests that the kernel has not handed out yet fail; the call waits
-    /// for the others.
+    /// Stops the block device. The kernel fails the requests that it has not handed out yet. The
+    /// call waits for all other requests.
     pub(super) fn stop(&mut self, id: u32) -> Result<(), Error> {
         self.call(control::STOP_DEV, id, 0, &[], "stop a ublk device").map(drop)
     }
 
-    /// Removes a device. Returns once no process has the block device or its character device open.
+    /// Removes a device. Returns when no process has the block device or its character device open.
     pub(super) fn delete(&mut self, id: u32) -> Result<(), Error> {
         self.call(control::DEL_DEV, id, 0, &[], "remove a ublk device").map(drop)
     }
 
-    /// Removes a device. Its number becomes free once no process has it open.
+    /// Removes a device without waiting. The number becomes free when no process has the device
+    /// open.
     pub(super) fn delete_soon(&mut self, id: u32) -> Result<(), Error> {
         let what = "remove a ublk device";
         match self.call(control::DEL_DEV_ASYNC, id, 0, &[], what) {
-            // Kernels before 6.9 have only the command that waits.
+            // Kernels before 6.9 support only the command that waits.
             Err(Error::System(_, error)) => {
                 tracing::debug!("the kernel cannot remove a device without waiting: {error}");
                 self.delete(id)
@@ -204,13 +208,13 @@ impl Driver {
         }
     }
 
-    /// Prepares a dead server's device for a new server.
+    /// Prepares the device of a dead server for a new server.
     pub(super) fn start_recovery(&mut self, id: u32) -> Result<(), Error> {
         let what = "start the recovery of a ublk device";
         self.call(control::START_USER_RECOVERY, id, 0, &[], what).map(drop)
     }
 
-    /// Resumes a device: the kernel hands out the waiting requests first.
+    /// Resumes a device. The kernel first hands out the waiting requests.
     pub(super) fn end_recovery(&mut self, id: u32) -> Result<(), Error> {
         let pid = u64::from(std::process::id());
         self.call(
@@ -229,7 +233,7 @@ impl Driver {
     }
 }
 
-/// A command about a device, without parameters.
+/// Makes a command about a device, without parameters.
 fn of(device: u32) -> uapi::Control {
     uapi::Control { device, length: 0, address: 0, data: 0, path_length: 0 }
 }
@@ -238,7 +242,7 @@ fn parse_info(bytes: &[u8]) -> Info {
     Info::parse(bytes.try_into().expect("as many bytes as were given"))
 }
 
-/// Repeats `attempt` until it succeeds, its error is not `worth_waiting`, or the time is up.
+/// Repeats `attempt` until it succeeds, its error is not `worth_waiting`, or `timeout` has passed.
 /// Returns the last result.
 pub(super) fn wait_for<T, E>(
     timeout: Duration,
@@ -254,7 +258,7 @@ pub(super) fn wait_for<T, E>(
     }
 }
 
-/// Opens a device's character device; waits until udev has created it.
+/// Opens a device's character device. Waits until udev has created it.
 pub(super) fn open_node(id: u32) -> Result<File, Error> {
     let open = || File::options().read(true).write(true).open(node(id));
     let file = wait_for(limits::NODE_TIMEOUT, open, |error| {

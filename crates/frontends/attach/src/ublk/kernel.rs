@@ -1,13 +1,13 @@
-//! Commands to the driver, and the memory that it shares. Only this file of the module has
-//! `unsafe`.
+//! Sends commands to the driver, and maps the memory that the driver shares. In this module, only
+//! this file has `unsafe`.
 //!
 //! Two kinds of io_uring carry commands. [`Control`] has large entries for `/dev/ublk-control`, and
-//! its caller waits. Each queue has a [`Commands`], which passes the kernel a buffer with every
-//! command, and gets it back, with a request, when the command completes.
+//! its caller waits for each command. Each queue has a [`Commands`]. It passes the kernel a buffer
+//! with every command. When the command completes with a request, the kernel returns the buffer.
 //!
-//! The queue's ring runs deferred work only when its thread enters it (`DEFER_TASKRUN`). The driver
-//! copies data only in such work or while it takes a command. So the kernel touches buffers during
-//! [`Commands::enter`] and at no other time.
+//! The queue's ring runs deferred work only when its thread enters the ring (`DEFER_TASKRUN`). The
+//! driver copies data only in such work or while it takes a command. So the kernel accesses buffers
+//! only during [`Commands::enter`].
 
 use super::uapi::{self, DESCRIPTOR_BYTES, Descriptor, io};
 use farblock_reactor::Buffer;
@@ -19,7 +19,7 @@ use std::io::{Error, ErrorKind, Result};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 
-/// The ring for the control device.
+/// The ring for commands to the control device.
 pub(super) struct Control {
     ring: IoUring<squeue::Entry128, cqueue::Entry>,
     file: File,
@@ -31,8 +31,8 @@ impl Control {
         Ok(Control { ring, file })
     }
 
-    /// Executes a command and waits for it. Passes the buffer that `command` describes, and returns
-    /// it with the driver's data.
+    /// Executes a command and waits for it. Passes the buffer that `command` describes. Returns the
+    /// buffer with the driver's data.
     pub(super) fn call(
         &mut self,
         operation: u32,
@@ -45,7 +45,8 @@ impl Control {
         let entry = opcode::UringCmd80::new(Fd(self.file.as_raw_fd()), operation)
             .cmd(command.emit())
             .build();
-        // SAFETY: the buffer stays unchanged until the completion, or is leaked (below).
+        // SAFETY: the buffer does not move until the completion; if none arrives, the code below
+        // leaks it.
         unsafe { self.ring.submission().push(&entry) }.expect("one command at a time");
         loop {
             let waited = self.ring.submit_and_wait(1);
@@ -58,7 +59,7 @@ impl Control {
             if let Err(error) = waited
                 && error.kind() != ErrorKind::Interrupted
             {
-                // The kernel may still use it.
+                // The kernel may still use the buffer, so leak it.
                 std::mem::forget(buffer);
                 return Err(error);
             }
@@ -66,10 +67,10 @@ impl Control {
     }
 }
 
-/// A command that completed.
+/// A command that the kernel completed.
 pub(super) struct Done {
     pub(super) tag: u16,
-    /// The request; an error if the kernel has no more requests with this tag.
+    /// The request; an error if the kernel will send no more requests with this tag.
     pub(super) request: Result<Descriptor>,
     pub(super) buffer: Buffer,
 }
@@ -81,14 +82,14 @@ pub(super) struct Commands {
     device: File,
     descriptors: Descriptors,
     queue: u16,
-    /// Buffers that the kernel holds, by tag.
+    /// The buffers that the kernel holds, by tag.
     buffers: Vec<Option<Buffer>>,
     with_kernel: usize,
 }
 
 impl Commands {
-    /// Also returns a descriptor that becomes readable when [`enter`](Commands::enter) has work.
-    /// Only the calling thread may use the result.
+    /// Makes the ring of a queue. Also returns a descriptor that becomes readable when
+    /// [`enter`](Commands::enter) has work. Only the calling thread may use the result.
     pub(super) fn new(device: File, queue: u16, depth: u16) -> Result<(Commands, OwnedFd)> {
         let ring = IoUring::builder()
             .setup_single_issuer()
@@ -102,13 +103,13 @@ impl Commands {
         Ok((Commands { ring, device, descriptors, queue, buffers, with_kernel: 0 }, event))
     }
 
-    /// Asks the kernel for a first request with this tag.
+    /// Requests the first work with this tag from the kernel.
     pub(super) fn fetch(&mut self, tag: u16, buffer: Buffer) {
         self.push(io::FETCH_REQ, tag, 0, buffer);
     }
 
-    /// Answers a request, and asks for the next one. `result` is a number of bytes, or a negative
-    /// error number.
+    /// Answers a request, and requests the next work from the kernel. `result` is a number of
+    /// bytes, or a negative error number.
     pub(super) fn commit(&mut self, tag: u16, result: i32, buffer: Buffer) {
         self.push(io::COMMIT_AND_FETCH_REQ, tag, result, buffer);
     }
@@ -123,8 +124,9 @@ impl Commands {
         let before = self.buffers[usize::from(tag)].replace(buffer);
         assert!(before.is_none(), "a tag is with the kernel once");
         self.with_kernel += 1;
-        // SAFETY: the kernel uses the buffer only while the ring is entered (see above). We keep it
-        // until the kernel returns it, and never enter the ring without it.
+        // SAFETY: the kernel accesses the buffer only while this thread enters the ring (see the
+        // module's text). `Commands` keeps the buffer until the kernel returns it, and does not
+        // enter the ring without it.
         unsafe { self.ring.submission().push(&entry) }.expect("an entry for every tag");
     }
 
@@ -133,11 +135,11 @@ impl Commands {
         self.with_kernel
     }
 
-    /// Submits the pushed entries to the kernel, and appends the completed ones.
+    /// Submits the queued entries to the kernel, and appends the completed commands to `done`.
     pub(super) fn enter(&mut self, done: &mut Vec<Done>) -> Result<()> {
         match self.ring.submit() {
             Ok(_) => {}
-            // The next call retries: a command is about to complete.
+            // The next call retries, because a command is about to complete.
             Err(error)
                 if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock) => {}
             Err(error) => return Err(error),
@@ -161,14 +163,14 @@ impl Commands {
     }
 }
 
-/// The driver's read-only memory, to which the kernel writes requests.
+/// The read-only memory of the driver, to which the kernel writes requests.
 struct Descriptors {
     base: NonNull<[u8; DESCRIPTOR_BYTES]>,
     depth: u16,
     length: usize,
 }
 
-// SAFETY: plain memory that no thread has an affinity to, and that is only read.
+// SAFETY: the memory belongs to no thread, and this process only reads it.
 unsafe impl Send for Descriptors {}
 
 impl Descriptors {
@@ -177,7 +179,7 @@ impl Descriptors {
         let bytes = |count: u16| (usize::from(count) * DESCRIPTOR_BYTES).next_multiple_of(page);
         let length = bytes(depth);
         let offset = usize::from(queue) * bytes(super::limits::MAX_DEPTH);
-        // SAFETY: a new mapping, at an address of the kernel's choice.
+        // SAFETY: the call makes a new mapping, at an address that the kernel chooses.
         let base = unsafe {
             rustix::mm::mmap(
                 std::ptr::null_mut(),
@@ -194,8 +196,8 @@ impl Descriptors {
 
     fn read(&self, tag: u16) -> Descriptor {
         assert!(tag < self.depth);
-        // SAFETY: inside of the mapping, any bytes are fine, and the kernel does not write to it
-        // between the completion of the tag's command and the next one.
+        // SAFETY: the address is inside of the mapping, and all byte values are valid. The kernel
+        // does not write to it between the completion of the tag's command and the next command.
         let bytes = unsafe { self.base.add(usize::from(tag)).read_volatile() };
         Descriptor::parse(&bytes)
     }
@@ -203,7 +205,7 @@ impl Descriptors {
 
 impl Drop for Descriptors {
     fn drop(&mut self) {
-        // SAFETY: mapped in `new`, and no reference to it remains.
+        // SAFETY: `new` made this mapping, and no reference to it remains.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.length) };
     }
 }

@@ -1,4 +1,4 @@
-//! Starts, recovers and stops a server.
+//! Starts, recovers and stops the server of a ublk device.
 
 use super::driver::{self, Driver, Error, open_node, wait_for};
 use super::kernel::Commands;
@@ -22,43 +22,46 @@ use std::thread;
 use std::time::{Duration, Instant};
 use uuid::Uuid;
 
-/// Prefix of the name of every thread of a server; CPU accounting uses it.
+/// The prefix of the names of all threads of a server. CPU accounting groups by this prefix.
 pub const THREAD_NAME_PREFIX: &str = "ublk-";
 
-/// The most hardware queues of a device by default.
+/// The most hardware queues that a device has by default.
 const MAX_DEFAULT_QUEUES: usize = 4;
-/// Default number of requests of a queue.
+/// The default depth of a queue, in requests.
 const DEFAULT_DEPTH: u16 = 64;
-/// The time to wait for programs that probe a new disk, such as udev.
+/// The longest wait for programs, such as udev, that probe a new disk.
 const LOOKING: Duration = Duration::from_secs(2);
 
 /// The configuration of a server.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The device: `Some(3)` is `/dev/ublkb3`; `None` is the first free one.
+    /// The number of the device: `Some(3)` selects `/dev/ublkb3`; `None` selects the first free
+    /// number.
     pub id: Option<u32>,
-    /// Hardware queues, each with a thread and a queue into the namespace. The kernel makes no more
-    /// than it has processors. 0: as many as there are processors, at most four.
+    /// The number of hardware queues, each with a thread and a queue into the namespace. The kernel
+    /// makes at most one queue per processor. 0 selects the number of processors, at most four.
     pub queues: u16,
-    /// The most requests of a queue in progress at once.
+    /// The most requests in flight in a queue.
     pub depth: u16,
     /// The event loop to use.
     pub engine: EngineKind,
-    /// How much processor time the server may spend on polling.
+    /// The processor time that the server may spend on polling.
     pub polling: Polling,
-    /// Refuse writes, even to a writable namespace.
+    /// Whether the server refuses writes even if the namespace is writable.
     pub read_only: bool,
-    /// The device outlives this process: its users wait until [`Server::recover`].
+    /// Whether the device outlives this process. The device's users then wait for
+    /// [`Server::recover`].
     pub recoverable: bool,
-    /// The disk's identifier. [`Server::recover`] must pass the same one.
+    /// The disk's identifier. [`Server::recover`] must pass the same identifier.
     pub identifier: String,
-    /// The time that [`Server::recover`] waits before it executes requests again, so that the dead
-    /// server's operations can arrive and complete: see the module's text. Only `recover` waits.
+    /// The time that [`Server::recover`] waits before it executes requests again. Meanwhile the
+    /// dead server's operations can arrive and complete: see the module's text. Other functions do
+    /// not wait.
     pub settle: Duration,
 }
 
 impl Default for Config {
-    /// Defaults: recoverable, as writable as the namespace.
+    /// A default configuration: recoverable, as writable as the namespace.
     fn default() -> Config {
         Config {
             id: None,
@@ -108,37 +111,37 @@ impl Config {
         }
     }
 
-    /// A 64-bit hash of the identifier, which the driver stores for the server.
+    /// A 64-bit hash of the identifier. The driver stores it for the server.
     fn identity(&self) -> u64 {
         Uuid::new_v5(&Uuid::NAMESPACE_OID, self.identifier.as_bytes()).as_u64_pair().0
     }
 }
 
-/// Why a server did not start. Its text says what to do.
+/// The reason why a server did not start. Its text tells the user how to fix the problem.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StartError {
-    /// The driver refused.
+    /// The ublk driver refused a command.
     Driver(Error),
     /// The configured number of queues exceeds the limit.
     Queues(u16),
     /// The configured depth is zero or exceeds the limit.
     Depth(u16),
-    /// The identifier is too long, with this many bytes.
+    /// The identifier is too long. Holds its length in bytes.
     Identifier(usize),
-    /// The blocks are larger than the kernel supports.
+    /// The namespace's blocks are larger than the kernel supports. Holds their size in bytes.
     BlockSize(u32),
     /// The namespace has no blocks.
     Empty,
-    /// A process, with this number, serves the device already.
+    /// A process already serves the device. Holds the numbers of the device and the process.
     Served(u32, i32),
-    /// The device was not made to outlive its server, or its server stopped it.
+    /// The device was not made recoverable, or its server stopped it.
     NotRecoverable(u32),
-    /// The device belongs to another disk, for this reason.
+    /// The device belongs to another disk. Holds the difference.
     OtherDisk(u32, &'static str),
     /// The threads did not start.
     Cores(frontend::StartError),
-    /// The system refused a thread or one of its resources.
+    /// The system refused to create a thread or one of its resources.
     System(io::Error),
 }
 
@@ -189,20 +192,20 @@ impl From<Error> for StartError {
     }
 }
 
-/// Why a device did not stop, or stopped with an error.
+/// The reason why a device did not stop, or the error with which it stopped.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StopError {
-    /// The disk is in use, by these users as far as visible. Nothing has changed.
+    /// The disk is in use. Lists the users that this process can see. Nothing has changed.
     InUse(PathBuf, Vec<User>),
-    /// We may not open the device, so we cannot see whether it is in use. Nothing has changed.
+    /// This process may not open the device, so it cannot check for users. Nothing has changed.
     NotAllowed(PathBuf),
-    /// Writes to the device have not reached the namespace, and cannot be flushed to it. Nothing
-    /// has changed.
+    /// The namespace does not have all writes to the device yet, and flushing them to the namespace
+    /// failed. Nothing has changed.
     Flush(PathBuf, io::Error),
-    /// The driver refused.
+    /// The ublk driver refused a command.
     Driver(Error),
-    /// The server has stopped; an event loop had failed before.
+    /// The server has stopped, but an event loop had failed before.
     Failed(io::Error),
 }
 
@@ -241,8 +244,8 @@ impl UblkShared {
     }
 }
 
-/// A running server. Dropping it leaves a recoverable device to a successor, as [`Server::leave`]
-/// does, and stops any other device by force.
+/// A running server. Dropping it stops the server. A recoverable device remains for the next
+/// server, as after [`Server::leave`]; any other device is removed by force.
 pub struct Server {
     shared: Arc<UblkShared>,
     info: Info,
@@ -252,10 +255,11 @@ pub struct Server {
 }
 
 impl Server {
-    /// Makes a block device from the namespace.
+    /// Makes a block device from the namespace, and serves the device.
     ///
     /// # Errors
-    /// After an error no thread runs, and there is no new device.
+    /// If an option is invalid, or the driver, the namespace or a thread fails. Then no thread
+    /// runs, and no new device remains.
     pub fn start(config: &Config, namespace: Arc<dyn Namespace>) -> Result<Server, StartError> {
         let disk = Disk::new(namespace, config.read_only);
         let geometry = disk.geometry();
@@ -265,7 +269,7 @@ impl Server {
             queues: config.queues(),
             depth: config.depth,
             request_bytes: limits::REQUEST_BYTES,
-            // The maximum means any free number.
+            // The maximum selects any free number.
             id: config.id.unwrap_or(u32::MAX),
             pid: std::process::id() as i32,
             flags: driver.flags(config.recoverable),
@@ -280,20 +284,23 @@ impl Server {
             Ok(server)
         });
         started.inspect_err(|_| {
-            // The server that failed to start has ended; remove its device.
+            // The server that failed to start has ended, so remove its device.
             if let Err(error) = driver.delete(info.id) {
                 tracing::warn!("{error}");
             }
         })
     }
 
-    /// Serves the unchanged device of a server that died or [left](Server::leave): of the
-    /// configuration only `identifier`, `engine`, `polling`, `read_only` and `settle` matter. The
-    /// new server executes the requests that arrived meanwhile and those that the old server had
-    /// not answered.
+    /// Serves the device of a server that died or [left](Server::leave). The device does not
+    /// change. This function uses only `identifier`, `engine`, `polling`, `read_only` and `settle`
+    /// of the configuration.
+    ///
+    /// The new server executes the requests that arrived meanwhile, and the requests that the old
+    /// server had not answered.
     ///
     /// # Errors
-    /// After an error the device keeps waiting for a server.
+    /// If the device does not fit the configuration, or the driver, the namespace or a thread
+    /// fails. Then the device still waits for a server.
     pub fn recover(
         id: u32,
         config: &Config,
@@ -320,7 +327,8 @@ impl Server {
         Ok(server)
     }
 
-    /// Reports changes from now on, and a difference from `known`.
+    /// Starts to watch the namespace's geometry. Also reports a difference between `known` and the
+    /// current geometry.
     fn watch(&mut self, known: Geometry) {
         let (shared, info, path) = (Arc::clone(&self.shared), self.info, self.path.clone());
         let changed = move || {
@@ -332,10 +340,10 @@ impl Server {
         self.changes = Some(changes);
     }
 
-    /// Starts the threads, which ask the kernel for requests.
+    /// Starts the threads, which request work from the kernel.
     ///
-    /// No worker asks the kernel for requests before every worker can. If a server dies when only
-    /// some have asked, recovering its device may crash Linux 6.12.
+    /// No worker requests work from the kernel before every worker is ready. If a server dies when
+    /// only some workers have done so, recovering its device may crash Linux 6.12.
     fn serve(disk: Disk, info: Info, reactor: ReactorConfig) -> Result<Server, StartError> {
         let node = open_node(info.id)?;
         let path = driver::path(info.id);
@@ -352,7 +360,7 @@ impl Server {
         Ok(server)
     }
 
-    /// The block device.
+    /// The path of the block device.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -364,7 +372,7 @@ impl Server {
         self.info.id
     }
 
-    /// The event loop in use.
+    /// The kind of event loop that the server uses.
     #[must_use]
     pub fn engine(&self) -> EngineKind {
         self.workers.engine()
@@ -377,14 +385,14 @@ impl Server {
     }
 
     /// True if the device would outlive this process. The kernel may refuse this: devices of users
-    /// other than root never do.
+    /// other than root are never recoverable.
     #[must_use]
     pub fn is_recoverable(&self) -> bool {
         is_recoverable(&self.info)
     }
 
-    /// True if all threads of the server run. Otherwise a thread failed and the device waits for a
-    /// successor, or another process removed the device.
+    /// True if all threads of the server are running. Otherwise a thread has failed and the device
+    /// waits for another server, or another process has removed the device.
     #[must_use]
     pub fn is_serving(&self) -> bool {
         self.workers.are_all_running()
@@ -396,8 +404,9 @@ impl Server {
         users::of_block_device(&self.path)
     }
 
-    /// Adopts a new size of the namespace. The server calls this itself if the namespace reports
-    /// its changes. Requests are checked against the new size, and the device shows it, at once.
+    /// Adopts a new size of the namespace. The server calls this function itself if the namespace
+    /// reports its changes. The server checks requests against the new size at once, and the device
+    /// shows the new size at once.
     ///
     /// # Errors
     /// [`Error::NoResize`] if the kernel (before 6.16) cannot change the size of a device.
@@ -406,18 +415,20 @@ impl Server {
     }
 
     /// Flushes the device's writes to the namespace, and removes the device if it has no users.
-    /// Requests in progress finish.
+    /// Waits for the requests in flight.
     ///
-    /// With `force` it ignores users and does not wait for long: users get errors from here on, and
-    /// lose their unwritten data.
+    /// With `force`, ignores users and waits only [`limits::DRAIN_TIMEOUT`]. From here on, users
+    /// get errors and lose their unwritten data.
     ///
     /// # Errors
-    /// Each variant says what has changed; with most of them, nothing has.
+    /// Each variant of [`StopError`] states what has changed. For most variants, nothing has
+    /// changed.
     pub fn stop(&mut self, force: bool) -> Result<(), StopError> {
         if self.workers.is_empty() {
             return Ok(());
         }
-        // While this process has the device open exclusively, no other process can mount it.
+        // While this process has the device open exclusively, no other process can mount the
+        // device.
         let claim = if force { None } else { claim(&self.path)? };
         if let Some(device) = &claim
             && self.is_serving()
@@ -438,7 +449,8 @@ impl Server {
     }
 
     /// Stops the server but keeps the device, as if the process had died. The device's users wait
-    /// until a server [recovers](Server::recover) it and executes the requests in progress again.
+    /// until a server [recovers](Server::recover) the device and executes the requests in flight
+    /// again.
     ///
     /// # Errors
     /// If an event loop had failed.
@@ -468,8 +480,8 @@ impl Drop for Server {
     }
 }
 
-/// Removes a dead server's device if it has no users. With `force` it ignores users, who get errors
-/// from here on.
+/// Removes a dead server's device if the device has no users. With `force`, ignores users; from
+/// here on, they get errors.
 ///
 /// # Errors
 /// If the device is in use, or the driver refuses.
@@ -483,14 +495,14 @@ pub fn detach(id: u32, force: bool) -> Result<(), StopError> {
     deleted.map_err(StopError::Driver)
 }
 
-/// Opens a device exclusively, so that it gets no new users. `None` if it no longer exists.
+/// Opens a device exclusively, so that it gets no new users. Returns `None` if it no longer exists.
 fn claim(path: &Path) -> Result<Option<OwnedFd>, StopError> {
     let in_use = || StopError::InUse(path.to_path_buf(), users::of_block_device(path));
     let unused = || match users::of_block_device(path) {
         users if users.is_empty() => Ok(()),
         _ => Err(()),
     };
-    // Wait a little: a process may have the device open only briefly, while mounts and swap stay.
+    // Wait a little: a process may have the device open only briefly, but mounts and swap stay.
     wait_for(LOOKING, unused, |()| true).map_err(|()| in_use())?;
     let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
     match rustix::fs::open(path, flags, Mode::empty()) {
@@ -505,7 +517,7 @@ fn is_recoverable(info: &Info) -> bool {
     info.flags & feature::USER_RECOVERY != 0
 }
 
-/// Checks whether a device can belong to this disk.
+/// Checks whether a device can belong to the configured disk.
 fn check_device(
     info: &Info,
     shown: &Params,
@@ -528,13 +540,17 @@ fn check_device(
     Ok(())
 }
 
-/// Waits until the kernel knows that a device's server is dead, and takes its place.
+/// Waits until the kernel has noticed that a device's server is dead, and prepares the device for
+/// this server.
 ///
-/// The driver returns EBUSY while the dead process still has the character device open, or while
-/// the kernel still collects its requests (the device is not yet quiesced). Both end by themselves.
-/// Linux 6.12 and others return EINVAL if no queue is served. For a quiesced device this means that
-/// a successor did this step already, but died before it served; then there is nothing left to do.
-/// (It cannot be a live successor: that has the character device open, which only one process can.)
+/// The driver returns EBUSY in two cases, which both end after some time. The dead process may
+/// still have the character device open. Or the kernel may still collect the process's requests
+/// (the device is not yet quiesced).
+///
+/// Linux 6.12 and some other versions return EINVAL if no server serves a queue. For a quiesced
+/// device this means that another server has already done this step, but died before it served the
+/// device. Then this function has nothing to do. (That other server cannot be alive: it would have
+/// the character device open, which only one process can open.)
 fn wait_for_the_dead(driver: &mut Driver, info: &Info) -> Result<(), StartError> {
     let begun = Instant::now();
     let busy = |error: &Error| {
@@ -557,15 +573,15 @@ fn is(error: &Error, errno: Errno) -> bool {
     matches!(error, Error::System(_, error) if Errno::from_io_error(error) == Some(errno))
 }
 
-/// True if a process runs; a zombie does not.
+/// True if the process is running. A zombie is not running.
 fn is_alive(pid: i32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let state = status.lines().find_map(|line| line.strip_prefix("State:"));
     state.is_some_and(|state| !state.trim_start().starts_with(['Z', 'X']))
 }
 
-/// Starts the threads, each with its queue of the device. Once all threads exist, they ask the
-/// kernel for requests. `asked` receives whether each thread could ask.
+/// Starts the threads, each with its queue of the device. When all threads exist, they request work
+/// from the kernel. Each thread sends the result of its first request to `asked`.
 fn start_workers(
     info: Info,
     reactor: ReactorConfig,
@@ -589,8 +605,8 @@ fn start_workers(
     Cores::start(&plan, shared.disk.namespace(), make, open, |_| {}).map_err(StartError::Cores)
 }
 
-/// Tells the kernel that this thread serves its writeback of memory, so that the thread never waits
-/// for this writeback itself. Only root may do so.
+/// Marks this thread as one that the kernel's writeback of memory depends on, so that the thread
+/// never waits for this writeback itself. Only root may set this mark.
 fn flushes_for_the_kernel() {
     if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
         tracing::debug!(
@@ -632,7 +648,7 @@ mod tests {
         assert!(refusal(&info, &config, &large).contains("another block size"));
         let mortal = Info { flags: 0, ..info };
         assert!(refusal(&mortal, &config, &geometry).contains("cannot be recovered"));
-        // The disk's size may have changed meanwhile.
+        // The disk's size may have changed while no server ran.
         let grown = Geometry::new(512, 2000);
         assert!(check_device(&info, &shown, &config, &grown).is_ok());
     }
@@ -662,7 +678,7 @@ mod tests {
         assert!(is_alive(std::process::id() as i32));
         let mut child = std::process::Command::new("true").spawn().expect("a process");
         let pid = child.id() as i32;
-        // The process exits, and stays a zombie until we wait for it.
+        // The process exits, and stays a zombie until this test waits for it.
         let dead = || if is_alive(pid) { Err(()) } else { Ok(()) };
         assert!(wait_for(Duration::from_secs(10), dead, |()| true).is_ok());
         child.wait().expect("it has ended");

@@ -1,23 +1,22 @@
-//! The driver's structures as bytes: the part of `linux/ublk_cmd.h` that we use.
+//! The layout of the driver's structures: the part of `linux/ublk_cmd.h` that the server uses.
 //!
-//! Numbers have the machine's byte order. Offsets are the same as in the header, which the tests
-//! check.
+//! Numbers have the machine's byte order. The offsets are the same as in the header; tests check them.
 
 use super::limits;
 use farblock_block::Geometry;
 
-/// The driver's unit for all sizes, whatever the block size.
+/// The driver's unit for all sizes, in bytes. It does not depend on the block size.
 pub(super) const SECTOR_BYTES: u32 = 512;
 
 const READ: u32 = 2;
 const READ_WRITE: u32 = 3;
 
-/// `_IOC`: how commands are numbered.
+/// Computes the number of a command, like `_IOC`.
 const fn number(direction: u32, number: u32, bytes: usize) -> u32 {
     direction << 30 | (bytes as u32) << 16 | (b'u' as u32) << 8 | number
 }
 
-/// `UBLK_U_CMD_…`, on `/dev/ublk-control`.
+/// The commands `UBLK_U_CMD_…` for `/dev/ublk-control`.
 pub(super) mod control {
     use super::{CONTROL_BYTES as BYTES, READ, READ_WRITE, number};
 
@@ -37,7 +36,7 @@ pub(super) mod control {
     pub(crate) const UPDATE_SIZE: u32 = number(READ_WRITE, 0x15, BYTES);
 }
 
-/// `UBLK_U_IO_…`, on `/dev/ublkcN`.
+/// The commands `UBLK_U_IO_…` for `/dev/ublkcN`.
 pub(super) mod io {
     use super::{IO_BYTES as BYTES, READ_WRITE, number};
 
@@ -45,7 +44,7 @@ pub(super) mod io {
     pub(crate) const COMMIT_AND_FETCH_REQ: u32 = number(READ_WRITE, 0x21, BYTES);
 }
 
-/// `UBLK_F_…`: features of a driver or a device.
+/// The features `UBLK_F_…` of a driver or a device.
 pub(super) mod feature {
     pub(crate) const USER_RECOVERY: u64 = 1 << 3;
     pub(crate) const USER_RECOVERY_REISSUE: u64 = 1 << 4;
@@ -54,13 +53,13 @@ pub(super) mod feature {
     pub(crate) const UPDATE_SIZE: u64 = 1 << 10;
 }
 
-/// `UBLK_S_DEV_…`
+/// The device states `UBLK_S_DEV_…`.
 pub(super) mod state {
     pub(crate) const LIVE: u16 = 1;
     pub(crate) const QUIESCED: u16 = 2;
 }
 
-/// `UBLK_IO_OP_…`, the low byte of a descriptor's first word.
+/// The operations `UBLK_IO_OP_…`: the low byte of a descriptor's first word.
 pub(super) mod operation {
     pub(crate) const READ: u8 = 0;
     pub(crate) const WRITE: u8 = 1;
@@ -69,21 +68,21 @@ pub(super) mod operation {
     pub(crate) const WRITE_ZEROES: u8 = 5;
 }
 
-/// `UBLK_IO_F_…`, the other bits of that word.
+/// The flags `UBLK_IO_F_…`: the other bits of a descriptor's first word.
 pub(super) mod flag {
     pub(crate) const FUA: u32 = 1 << 13;
     pub(crate) const NOUNMAP: u32 = 1 << 15;
 }
 
-/// `struct ublksrv_ctrl_cmd`
+/// The length of `struct ublksrv_ctrl_cmd`, in bytes.
 pub(super) const CONTROL_BYTES: usize = 32;
-/// `struct ublksrv_io_cmd`
+/// The length of `struct ublksrv_io_cmd`, in bytes.
 pub(super) const IO_BYTES: usize = 16;
-/// `struct ublksrv_io_desc`
+/// The length of `struct ublksrv_io_desc`, in bytes.
 pub(super) const DESCRIPTOR_BYTES: usize = 24;
-/// `struct ublksrv_ctrl_dev_info`
+/// The length of `struct ublksrv_ctrl_dev_info`, in bytes.
 pub(super) const INFO_BYTES: usize = 64;
-/// `struct ublk_params` up to its `devt`, which every kernel knows.
+/// The length of `struct ublk_params` up to `devt`, in bytes. Every kernel supports these fields.
 pub(super) const PARAMS_BYTES: usize = 80;
 
 fn put<const N: usize>(bytes: &mut [u8], offset: usize, value: [u8; N]) {
@@ -97,8 +96,8 @@ fn at<const N: usize>(bytes: &[u8], offset: usize) -> [u8; N] {
 /// A command to the control device.
 pub(super) struct Control {
     pub(super) device: u32,
-    /// The buffer's length and address. The path of the character device is the buffer's first
-    /// part.
+    /// The length of the buffer in bytes, followed by its address. The buffer starts with the path
+    /// of the character device, if there is one.
     pub(super) length: u16,
     pub(super) address: u64,
     pub(super) data: u64,
@@ -106,7 +105,7 @@ pub(super) struct Control {
 }
 
 impl Control {
-    /// The command in the form of an io_uring entry.
+    /// Encodes the command for an io_uring entry.
     pub(super) fn emit(&self) -> [u8; 80] {
         const NO_QUEUE: u16 = u16::MAX;
         let mut bytes = [0; 80];
@@ -120,7 +119,8 @@ impl Control {
     }
 }
 
-/// Asks for a request of a queue, and answers the last one if there was one.
+/// Makes a command that requests work of a queue. The command also answers the last request of the
+/// tag, if there was one.
 pub(super) fn io_command(queue: u16, tag: u16, result: i32, address: u64) -> [u8; IO_BYTES] {
     let mut bytes = [0; IO_BYTES];
     put(&mut bytes, 0, queue.to_ne_bytes());
@@ -130,7 +130,7 @@ pub(super) fn io_command(queue: u16, tag: u16, result: i32, address: u64) -> [u8
     bytes
 }
 
-/// A device.
+/// The properties of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Info {
     pub(super) queues: u16,
@@ -138,10 +138,10 @@ pub(super) struct Info {
     pub(super) state: u16,
     pub(super) request_bytes: u32,
     pub(super) id: u32,
-    /// The process that serves the device.
+    /// The ID of the process that serves the device.
     pub(super) pid: i32,
     pub(super) flags: u64,
-    /// Reserved for the server: identifies the disk.
+    /// A number that identifies the disk. The driver reserves this field for the server.
     pub(super) identity: u64,
 }
 
@@ -187,7 +187,7 @@ pub(super) struct Params {
     pub(super) zeroes_sectors: u32,
 }
 
-/// `UBLK_ATTR_…`
+/// The attributes `UBLK_ATTR_…` of a disk.
 mod attribute {
     pub(super) const READ_ONLY: u32 = 1 << 0;
     pub(super) const VOLATILE_CACHE: u32 = 1 << 2;
@@ -195,11 +195,13 @@ mod attribute {
 }
 
 impl Params {
-    /// The properties of a namespace. `request_bytes` is the size of the kernel's buffers.
+    /// The properties of a namespace. `request_bytes` is the size of the kernel's buffers, in
+    /// bytes.
     pub(super) fn of(geometry: &Geometry, request_bytes: u32) -> Params {
         let shift = |bytes: u32| bytes.trailing_zeros() as u8;
         let block_shift = shift(geometry.block_size);
-        // Blocks times their size, if the driver can express it: as a power of two.
+        // The size of this many blocks as an exponent of two, or the block size's exponent if the
+        // size is no power of two.
         let multiple = |blocks: u32| match blocks.checked_mul(geometry.block_size) {
             Some(bytes) if bytes.is_power_of_two() => shift(bytes),
             _ => block_shift,
@@ -236,7 +238,7 @@ impl Params {
         put(&mut bytes, 12, [self.block_shift, self.physical_shift, optimal, least]);
         put(&mut bytes, 16, self.request_sectors.to_ne_bytes());
         put(&mut bytes, 24, self.sectors.to_ne_bytes());
-        // For discards: granularity, limit for one, and number of ranges.
+        // The discard parameters: granularity, limit for one discard, and number of ranges.
         put(&mut bytes, 44, (1_u32 << self.block_shift).to_ne_bytes());
         put(&mut bytes, 48, self.discard_sectors.to_ne_bytes());
         put(&mut bytes, 52, self.zeroes_sectors.to_ne_bytes());
@@ -288,7 +290,8 @@ mod tests {
 
     #[test]
     fn commands_have_the_headers_numbers() {
-        // _IOWR('u', 0x04, struct ublksrv_ctrl_cmd) and so on, as a C compiler computes them.
+        // The numbers are the values that a C compiler computes for `_IOWR('u', 0x04, struct
+        // ublksrv_ctrl_cmd)` and similar expressions.
         assert_eq!(control::ADD_DEV, 0xc020_7504);
         assert_eq!(control::GET_FEATURES, 0x8020_7513);
         assert_eq!(io::FETCH_REQ, 0xc010_7520);

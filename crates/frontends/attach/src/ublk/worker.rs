@@ -1,12 +1,12 @@
-//! A worker: one thread, one hardware queue, one reactor and one queue into the namespace.
+//! A worker: one thread with one hardware queue, one reactor and one queue into the namespace.
 //!
-//! In a tick (one round of the event loop): requests from the kernel → block operations →
-//! completions → answers to the kernel, all answers in one system call. Each tag (the number of a
-//! request's slot) is in one of three states:
+//! A tick (one round of the event loop) takes requests from the kernel, submits block operations,
+//! handles completions, and then sends all answers to the kernel in one system call. Each tag (the
+//! number of a request's slot) is in one of three states:
 //!
 //! ```text
-//! with the kernel ──request──> with us ──answer──> with the kernel
-//!        └──────the device stops──────> ended
+//! kernel has it ──request──> worker has it ──answer──> kernel has it
+//!        └──────device stops──────> ended
 //! ```
 
 use super::kernel::{Commands, Done};
@@ -23,17 +23,18 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-/// A block operation's token has the piece's index in the low bits, and the request's tag above.
+/// The number of bits of a block operation's token that hold the piece. The bits above hold the
+/// request's tag.
 const PIECE_BITS: u32 = 32;
 
 /// A message to a worker.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Order {
-    /// The namespace has another size.
+    /// The namespace's geometry has changed.
     Resized,
-    /// The device is about to stop: fail the requests that are still in progress at this time.
+    /// The device is about to stop. Fail the requests that are still in flight at this time.
     Drain(Instant),
-    /// Stop, and leave the device to a successor.
+    /// Stop, and leave the device to another server.
     Leave,
 }
 
@@ -43,18 +44,18 @@ pub(super) struct UblkShared {
     pub(super) orders: Mailboxes<Order>,
 }
 
-/// A request that this worker holds, stored by its tag. If not `busy`, reusable memory of the last
-/// request.
+/// The request that this worker holds for a tag. If not `busy`, the slot holds reusable memory of
+/// the last request.
 struct Slot {
     busy: bool,
     command: Command,
     fua: bool,
-    /// For a read or write: the result that the kernel gets for a success.
+    /// The number of bytes of a read or write, which is its result on success.
     bytes: u32,
     pieces: Vec<Piece>,
     /// The part of the buffer that the request does not use.
     rest: Option<Buffer>,
-    /// Block operations in progress.
+    /// The number of block operations in flight.
     pending: usize,
     result: Result<(), BlockError>,
 }
@@ -73,11 +74,12 @@ impl Slot {
         }
     }
 
-    /// Returns the whole buffer; `None` if a part of it is missing.
+    /// Joins the parts of the buffer, and returns the whole buffer. Returns `None` if a part is
+    /// missing.
     fn take_buffer(&mut self) -> Option<Buffer> {
         let mut whole: Option<Buffer> = None;
         for piece in self.pieces.drain(..) {
-            // Only reads and writes have buffers, and each piece has one.
+            // Only reads and writes have buffers, and each of their pieces has one.
             if self.command.moves_data() {
                 let part = piece.buffer?;
                 match &mut whole {
@@ -99,28 +101,29 @@ impl Slot {
 
 /// The state of a worker.
 pub(super) struct Worker {
-    /// `None` after operations in progress were abandoned: all requests fail from then on.
+    /// `None` after the worker has abandoned its operations in flight. From then on all requests
+    /// fail.
     queue: Option<Box<dyn Queue>>,
     queue_task: TaskId,
     mail: TaskId,
     requests: TaskId,
     commands: Commands,
-    // The queue must be dropped before the reactor.
+    // Drop the queue before the reactor.
     reactor: Reactor,
     index: usize,
     shared: Arc<UblkShared>,
-    /// Receives whether this worker could ask the kernel for requests.
+    /// Receives the result of this worker's first requests for work from the kernel.
     asked: Sender<io::Result<()>>,
     geometry: Geometry,
     request_bytes: u32,
-    /// This many bytes of each buffer get memory in advance.
+    /// The number of bytes of each buffer that get memory in advance.
     resident_bytes: usize,
     slots: Vec<Slot>,
     /// The number of requests that this worker holds.
     busy: usize,
-    /// There are commands to submit to the kernel, or completed commands to fetch.
+    /// True if the worker has commands to submit to the kernel, or completed commands to fetch.
     look: bool,
-    /// The queue may have completions.
+    /// True if the queue may have completions.
     dirty: bool,
     deadline: Option<Instant>,
     leaving: bool,
@@ -130,7 +133,7 @@ impl Worker {
     /// Makes the state that the calling thread runs.
     ///
     /// # Errors
-    /// If the commands' descriptor cannot be watched.
+    /// If the reactor cannot watch the descriptor of the commands.
     pub(super) fn new(
         seat: Seat,
         shared: Arc<UblkShared>,
@@ -163,10 +166,10 @@ impl Worker {
         })
     }
 
-    /// Asks the kernel for requests with every tag.
+    /// Requests work from the kernel for every tag.
     ///
     /// # Errors
-    /// If the kernel refuses.
+    /// If the kernel refuses the commands.
     fn ask(&mut self) -> io::Result<()> {
         for (tag, _) in (0..).zip(&self.slots) {
             self.commands.fetch(tag, resident(self.request_bytes as usize, self.resident_bytes));
@@ -190,10 +193,10 @@ impl Worker {
         }
     }
 
-    /// True if there is more work at once.
+    /// Passes completions and answers on. Returns true if more work is ready at once.
     fn settle(&mut self, asked: &mut Vec<Done>, done: &mut Vec<Completion>) -> io::Result<bool> {
         for _ in 0..limits::ROUNDS_PER_TICK {
-            // Completions first, so that their answers leave with this system call.
+            // Handle completions first, so that this system call sends their answers.
             if std::mem::take(&mut self.dirty)
                 && let Some(queue) = &mut self.queue
             {
@@ -212,7 +215,8 @@ impl Worker {
         Ok(self.dirty || self.look)
     }
 
-    /// Handles a command that the kernel completed, with a request or for the last time.
+    /// Handles a command that the kernel completed: with a request, or with an error when the tag
+    /// ends.
     fn begin(&mut self, Done { tag, request, buffer }: Done) {
         let request = match request {
             Ok(request) => request,
@@ -291,7 +295,7 @@ impl Worker {
         }
     }
 
-    /// Answers a request.
+    /// Answers a request to the kernel.
     fn finish(&mut self, tag: u16) {
         let slot = &mut self.slots[usize::from(tag)];
         let result = match slot.result {
@@ -310,7 +314,7 @@ impl Worker {
         self.look = true;
     }
 
-    /// Fails all requests, those in progress and later ones.
+    /// Fails all requests in flight and all later requests.
     fn give_up(&mut self) {
         if self.queue.take().is_none() {
             return;
@@ -329,7 +333,7 @@ impl Worker {
 }
 
 impl Core for Worker {
-    /// Runs until the device has stopped, or an order says to leave.
+    /// Runs until the device has stopped, or an order tells the worker to leave the device.
     fn run(mut self) -> io::Result<()> {
         let begun = self.ask();
         let failed = begun.is_err();
@@ -365,15 +369,16 @@ impl Core for Worker {
     }
 }
 
-/// A buffer whose first part has memory already: the kernel may write to the disk because it lacks
-/// memory, and then has none for the buffer.
+/// Makes a buffer whose first part already has memory. The kernel may write to the disk because it
+/// lacks memory. In that case it has no memory for the buffer.
 fn resident(bytes: usize, ready_bytes: usize) -> Buffer {
     let mut buffer = Buffer::new(bytes);
     buffer[..ready_bytes.min(bytes)].fill(0);
     buffer
 }
 
-/// A request's range in bytes, if it is valid for the command.
+/// A request's offset and length, in bytes. The error tells that the range is invalid for the
+/// command.
 fn range(
     geometry: &Geometry,
     command: Command,
@@ -387,18 +392,20 @@ fn range(
     if !offset.is_multiple_of(block_size.into()) || !length.is_multiple_of(block_size) {
         return Err(BlockError::OutOfRange);
     }
-    // No limit here: a transfer above the namespace's limit becomes several operations.
+    // Ignore the namespace's limit here, because the worker splits a large transfer into several
+    // operations.
     let whole = Geometry { max_blocks: 0, ..*geometry };
     whole.check(command, offset / u64::from(block_size), u64::from(length / block_size))?;
     Ok((offset, length))
 }
 
-/// Maps a block error to the error number that the kernel passes on to the caller.
+/// Maps a block error to the error number that the kernel returns to the caller.
 fn errno(error: BlockError) -> Errno {
     match error {
         BlockError::NoSpace => Errno::NOSPC,
         BlockError::Unsupported => Errno::OPNOTSUPP,
-        // The same as the kernel's NVMe host, for a reservation conflict and for target errors.
+        // The kernel's NVMe host returns the same numbers for a reservation conflict and for target
+        // errors.
         BlockError::Conflict => Errno::BADE,
         BlockError::OutOfRange | BlockError::NotReady => Errno::REMOTEIO,
         _ => Errno::IO,
@@ -443,7 +450,8 @@ mod tests {
         slot.rest = Some(rest);
         let whole = slot.take_buffer().expect("all of it is there");
         assert_eq!((whole.as_ptr(), whole.len()), (address, 65_536));
-        // A flush has no buffers to join. If an operation kept a buffer, the whole is lost.
+        // A flush has no buffers to join. If an operation has kept a buffer, the whole buffer is
+        // lost.
         slot.rest = Some(whole);
         assert_eq!(slot.take_buffer().map(|buffer| buffer.len()), Some(65_536));
         assert!(slot.take_buffer().is_none());

@@ -1,10 +1,10 @@
-//! One connection, from accept to the return of its last buffer.
+//! One connection, from accept to the completion of its last operation.
 //!
 //! ```text
 //! Open (negotiating, then serving) ──DISC, stop, refused──> Draining ──all answered and sent──┐
-//!   └──client gone, or lost its way───────────────────────────────────────────────────────────┤
+//!   └──client disconnected or broke the protocol─────────────────────────────────────────────┤
 //!                                                                                             v
-//!                 Gone <──the stream is gone, and every operation has ended── Closed <────────┘
+//!                 Gone <──stream closed, all operations completed────────────── Closed <──────┘
 //! ```
 
 mod transfer;
@@ -32,28 +32,28 @@ pub(super) struct Slot(pub(super) u16);
 enum ConnectionState {
     /// The server reads and answers requests.
     Open,
-    /// The server finishes and answers the accepted requests, and reads no more.
+    /// The server finishes and answers the accepted requests, and reads no more requests.
     Draining,
-    /// The stream is closing; no client is left to answer.
+    /// The stream is closing. No client expects an answer.
     Closed,
     /// The stream is closed.
     Gone,
 }
 
-/// The meaning of the client's next bytes.
+/// The part of the protocol to which the client's next bytes belong.
 enum Phase {
-    /// Part of the negotiation.
+    /// The negotiation.
     Negotiating(Box<Negotiation>),
-    /// Not read yet: disconnected clients still have operations in progress.
+    /// The server does not read: operations of disconnected clients are still in flight.
     Waiting(Arc<Admission>),
-    /// A request's header, of which this many bytes have arrived.
+    /// A request's header; the number of its bytes that have arrived.
     Header([u8; REQUEST_BYTES], usize),
-    /// Not read yet: this request waits for buffers or a slot.
+    /// The server does not read: this request waits for buffers or a slot.
     Admitting(Header),
-    /// The data of the request in the slot: the current piece, and how many of its bytes have
-    /// arrived.
+    /// The data of the request in the slot; the current piece, and the number of its bytes that
+    /// have arrived.
     Payload(Slot, usize, usize),
-    /// This many remaining bytes of a refused request's data.
+    /// The data of a refused request; the number of bytes still to be skipped.
     Skipping(u32),
 }
 
@@ -64,13 +64,13 @@ struct NbdRequest {
     length: u32,
     command: Command,
     fua: bool,
-    /// The request writes partial blocks.
+    /// True if the request writes partial blocks.
     merges: bool,
     pieces: Vec<Piece>,
-    /// Block operations that have not completed.
+    /// The number of block operations in flight.
     operations: usize,
     result: Result<(), BlockError>,
-    /// Bytes that count as held by the request's buffers.
+    /// The memory that the request's buffers count as held, in bytes.
     held_bytes: usize,
 }
 
@@ -92,17 +92,18 @@ pub(super) struct Connection {
     spare: SendBatch,
     sending: bool,
     receiving: bool,
-    /// The last payload was large enough to receive directly, so the next may be, too.
+    /// True if the last payload was large enough to receive directly, so the next payload may be,
+    /// too.
     expects_large: bool,
     held_bytes: usize,
-    /// Received bytes that are not parsed yet, from this offset on.
+    /// Received bytes that are not parsed yet; they start at this offset in the buffer.
     unread: Option<(Buffer, usize)>,
-    /// Queued among the core's connections that wait for buffers.
+    /// True if the connection is listed among the core's connections that wait for buffers.
     pub(super) starving: bool,
 }
 
 impl Connection {
-    /// Sends the greeting of an accepted connection, and starts to receive.
+    /// Sends the greeting on an accepted connection, and starts to receive.
     pub(super) fn start(
         cx: &mut Context,
         key: ConnectionKey,
@@ -138,14 +139,14 @@ impl Connection {
         connection
     }
 
-    /// True if the server no longer reads from the client, but the namespace still executes the
-    /// client's operations.
+    /// True if the server no longer reads from the client, but the namespace still executes
+    /// operations of the client.
     pub(super) fn is_leaving(&self) -> bool {
         self.state != ConnectionState::Open && !self.is_idle()
     }
 
-    /// True if the server no longer reads from the client, and the namespace has none of the
-    /// client's operations.
+    /// True if the server no longer reads from the client, and the namespace has no operations of
+    /// the client.
     pub(super) fn is_spent(&self) -> bool {
         self.state != ConnectionState::Open && self.is_idle()
     }
@@ -156,8 +157,8 @@ impl Connection {
         self.free.len() + unstarted == self.requests.len()
     }
 
-    /// Closes the connection if its client has disconnected. Requests that the server has not read
-    /// are not executed: they were not answered, so the client does not rely on them.
+    /// Closes the connection if its client has disconnected. The server does not execute unread
+    /// requests. It has not answered them, so the client does not rely on them.
     pub(super) fn close_if_left(&mut self, cx: &mut Context) {
         if self.state == ConnectionState::Open && self.line.as_ref().is_some_and(Line::is_cut) {
             self.close(cx);
@@ -196,15 +197,15 @@ impl Connection {
                 self.unread = Some((buffer, 0));
                 self.process_unread(cx);
             }
-            // The client has disconnected: no more data can arrive, and no client reads an answer.
+            // The client has disconnected: it sends no more data and reads no answer.
             _ => self.close(cx),
         }
     }
 
-    /// Parses received bytes as far as the limits allow, and then receives more.
+    /// Parses received bytes until none is left or a limit stops the parsing. Then receives more.
     fn process_unread(&mut self, cx: &mut Context) {
         match self.unread.take() {
-            // A request may have waited for resources.
+            // No bytes are unread, but a request may have waited for resources.
             None => self.process(cx, &mut [].as_slice()),
             Some((buffer, start)) => {
                 let mut input = &buffer[start..];
@@ -221,7 +222,7 @@ impl Connection {
         self.arm_receive(cx);
     }
 
-    /// Handles `input` until it is empty, or the limits allow no more requests.
+    /// Parses `input` until it is empty, or the limits allow no more requests.
     fn process(&mut self, cx: &mut Context, input: &mut &[u8]) {
         while self.state == ConnectionState::Open && self.outbox.len() <= limits::OUTBOX_BYTES {
             let goes_on = match &mut self.phase {
@@ -262,7 +263,7 @@ impl Connection {
         }
     }
 
-    /// Continues the negotiation; false if it needs more bytes.
+    /// Continues the negotiation. Returns false if it needs more bytes.
     fn negotiate(&mut self, cx: &mut Context, input: &mut &[u8]) -> bool {
         let Phase::Negotiating(negotiation) = &mut self.phase else { unreachable!() };
         let mut out = Vec::new();
@@ -292,7 +293,7 @@ impl Connection {
         }
     }
 
-    /// Starts to receive more bytes, unless a limit forbids it.
+    /// Starts to receive more bytes, unless a limit forbids this.
     fn arm_receive(&mut self, cx: &Context) {
         let full = self.unread.is_some()
             || matches!(self.phase, Phase::Admitting(_) | Phase::Waiting(_))
@@ -305,8 +306,8 @@ impl Connection {
             self.expects_large = true;
             cx.reactor.recv_into(self.stream, buffer, range);
         } else if std::mem::take(&mut self.expects_large) {
-            // Receive little more than the next header, so that the rest of its data can be
-            // received directly.
+            // Receive little more than the next header, so that the server can then receive the
+            // rest of its data directly.
             cx.reactor.recv_at_most(self.stream, limits::HEADER_RECEIVE_BYTES);
         } else {
             cx.reactor.recv(self.stream);
@@ -323,7 +324,7 @@ impl Connection {
         }
     }
 
-    /// Takes back the buffers of a batch.
+    /// Returns the buffers of a sent batch to the pool.
     fn give_back(&mut self, cx: &mut Context, batch: &mut SendBatch) {
         for (held_bytes, buffer) in batch.take_payloads() {
             self.held_bytes -= held_bytes as usize;
@@ -344,7 +345,7 @@ impl Connection {
         self.close(cx);
     }
 
-    /// Closes the connection in an orderly way: first the accepted requests finish.
+    /// Closes the connection after the accepted requests have finished.
     pub(super) fn drain(&mut self, cx: &mut Context) {
         if self.state != ConnectionState::Open {
             return;
@@ -354,8 +355,8 @@ impl Connection {
         cx.turns.list(self.key);
     }
 
-    /// Closes at once. Operations that the namespace has started continue, but their client gets no
-    /// answer.
+    /// Closes the connection at once. Operations that the namespace has started continue, but their
+    /// client gets no answer.
     pub(super) fn close(&mut self, cx: &mut Context) {
         if self.is_closed() {
             return;
@@ -363,7 +364,7 @@ impl Connection {
         self.state = ConnectionState::Closed;
         cx.abandon(self.key);
         cx.reactor.set_timer(self.task, None);
-        // The second descriptor would keep the connection open.
+        // Drop the second descriptor, which would keep the connection open.
         self.line = None;
         cx.reactor.close(self.stream);
         cx.turns.list(self.key);

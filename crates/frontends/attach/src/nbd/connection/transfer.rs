@@ -1,4 +1,4 @@
-//! Requests of a connection: the server reads, executes and answers them.
+//! The requests of a connection: the server reads, executes and answers them.
 
 use super::{Connection, NbdRequest, Phase, Slot};
 use crate::nbd::contexts;
@@ -12,17 +12,18 @@ use farblock_frontend::pieces;
 use farblock_reactor::{Buffer, SendBatch, allowance};
 use std::ops::Range;
 
-/// Bits of a block operation's token that hold the piece, and again as many above it for the slot;
-/// the rest holds the connection.
+/// The width of a field in a block operation's token, in bits. The lowest field holds the piece,
+/// the next field the slot, and the remaining bits the connection.
 const TOKEN_FIELD_BITS: u32 = 16;
 
-/// The token of a block operation, which finds the request of its completion.
+/// Makes the token of a block operation. The token identifies the request when the operation
+/// completes.
 fn token(connection: super::ConnectionKey, slot: Slot, piece: usize) -> u64 {
     let fields = u64::from(slot.0) << TOKEN_FIELD_BITS | piece as u64;
     u64::from(connection.0) << (2 * TOKEN_FIELD_BITS) | fields
 }
 
-/// The connection, slot and piece that `token` names.
+/// The connection, slot and piece that a token identifies.
 pub(in crate::nbd) fn token_owner(token: u64) -> (super::ConnectionKey, Slot, usize) {
     let connection = super::ConnectionKey((token >> (2 * TOKEN_FIELD_BITS)) as u32);
     let slot = Slot((token >> TOKEN_FIELD_BITS) as u16);
@@ -30,7 +31,7 @@ pub(in crate::nbd) fn token_owner(token: u64) -> (super::ConnectionKey, Slot, us
 }
 
 impl Connection {
-    /// Checks a complete header. True if there may be more work with the received bytes.
+    /// Checks a complete header. Returns true if the received bytes may contain more work.
     pub(super) fn header(&mut self, cx: &mut Context) -> bool {
         let Phase::Header(bytes, _) = &self.phase else { unreachable!("there is a header") };
         let Some(header) = Header::parse(bytes) else {
@@ -52,7 +53,8 @@ impl Connection {
         self.admit(cx, header)
     }
 
-    /// Starts a request if the limits allow; otherwise it waits, and the result is false.
+    /// Starts a request if the limits allow it. Otherwise keeps the request waiting, and returns
+    /// false.
     pub(super) fn admit(&mut self, cx: &mut Context, header: Header) -> bool {
         if header.code == command::BLOCK_STATUS {
             self.phase = Phase::Header([0; REQUEST_BYTES], 0);
@@ -91,7 +93,7 @@ impl Connection {
         true
     }
 
-    /// Gives a request a slot and its buffers. Starts it, or first waits for its data.
+    /// Assigns a slot and buffers to a request. Starts the request, or first waits for its data.
     fn begin(&mut self, cx: &mut Context, header: &Header, command: Command, bytes: usize) {
         self.held_bytes += bytes;
         cx.held_bytes += bytes;
@@ -142,7 +144,7 @@ impl Connection {
         })
     }
 
-    /// Copies data of a write to its destination; false if it needs more bytes.
+    /// Copies a write's data to its destination. Returns false if it needs more bytes.
     pub(super) fn payload(&mut self, cx: &mut Context, input: &mut &[u8]) -> bool {
         let Phase::Payload(slot, index, filled) = self.phase else { unreachable!("data comes") };
         if input.is_empty() {
@@ -158,7 +160,7 @@ impl Connection {
         true
     }
 
-    /// Records that more of a write's data has arrived.
+    /// Records that more data of a write has arrived.
     fn filled(&mut self, cx: &mut Context, slot: Slot, index: usize, filled: usize) {
         let request = self.request(slot);
         if filled < request.pieces[index].length as usize {
@@ -171,7 +173,8 @@ impl Connection {
         }
     }
 
-    /// The destination of the client's next bytes, if they should be received directly.
+    /// The buffer and range for the client's next bytes. `None` if the server should not receive
+    /// them directly.
     pub(super) fn direct_payload(&mut self) -> Option<(Buffer, Range<usize>)> {
         let Phase::Payload(slot, index, filled) = self.phase else { return None };
         let piece = &mut self.request(slot).pieces[index];
@@ -202,7 +205,7 @@ impl Connection {
         }
     }
 
-    /// Submits a request to the namespace, or queues it until it may write.
+    /// Submits a request to the namespace, or queues a write until the gate admits it.
     fn start_request(&mut self, cx: &mut Context, slot: Slot) {
         let ticket = self.ticket(slot);
         let request = self.request(slot);
@@ -271,7 +274,7 @@ impl Connection {
             cx.written();
         }
         if self.is_closed() {
-            // No client is left to answer.
+            // No client expects an answer.
         } else if let Err(error) = result {
             tracing::debug!(peer = %self.peer, ?command, "an NBD request failed: {error}");
             self.refuse(cookie, Refusal::of(command, error));
@@ -283,7 +286,7 @@ impl Connection {
         self.release(cx, slot);
     }
 
-    /// Frees a slot, and the buffers that its request still has.
+    /// Frees a slot and the buffers that its request still holds.
     pub(super) fn release(&mut self, cx: &mut Context, slot: Slot) {
         let request = &mut self.requests[usize::from(slot.0)];
         for piece in request.pieces.drain(..) {
@@ -297,7 +300,8 @@ impl Connection {
         }
     }
 
-    /// Sends the data read. The buffers leave the request, but count as held until they are sent.
+    /// Sends a read's data. Takes the buffers from the request; they count as held until they are
+    /// sent.
     fn answer_read(&mut self, slot: Slot) {
         let request = &mut self.requests[usize::from(slot.0)];
         let (cookie, length) = (request.cookie, request.length);
@@ -317,7 +321,7 @@ impl Connection {
         }
     }
 
-    /// Reports the allocation of a range: all of it is data.
+    /// Reports the allocation of a range: the whole range is data.
     fn answer_status(&mut self, header: &Header) {
         chunk_header(&mut self.outbox, chunk::BLOCK_STATUS, header.cookie, 12);
         self.outbox.bytes(&contexts::ALLOCATION_ID.to_be_bytes());
@@ -325,7 +329,7 @@ impl Connection {
         self.outbox.bytes(&contexts::DATA.to_be_bytes());
     }
 
-    /// Answers that a request failed.
+    /// Answers a request that failed.
     fn refuse(&mut self, cookie: u64, refusal: Refusal) {
         if !self.agreement.structured {
             simple_reply(&mut self.outbox, cookie, refusal.errno);
@@ -347,7 +351,7 @@ fn simple_reply(outbox: &mut SendBatch, cookie: u64, errno: u32) {
     outbox.bytes(&reply);
 }
 
-/// The only chunk of a structured reply.
+/// Appends the header of a structured reply's only chunk.
 fn chunk_header(outbox: &mut SendBatch, kind: u16, cookie: u64, length: u32) {
     let mut header = [0; 20];
     header[..4].copy_from_slice(&CHUNK_MAGIC.to_be_bytes());

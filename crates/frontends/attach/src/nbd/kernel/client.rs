@@ -1,4 +1,4 @@
-//! The client's side of the negotiation, for sockets that the kernel takes over.
+//! The client's side of the negotiation. The kernel then takes over the sockets.
 
 use super::Error;
 use crate::nbd::Server;
@@ -7,9 +7,9 @@ use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// The time limit of an answer: longer than the server takes.
+/// The longest wait for an answer. The server answers sooner.
 const WAIT_LIMIT: Duration = Duration::from_secs(10);
-/// The kernel's largest block size: a page.
+/// The kernel's largest block size, in bytes: one page.
 pub(super) const MAX_BLOCK_BYTES: u32 = 4096;
 
 /// A server's description of its disk.
@@ -23,7 +23,8 @@ pub(super) struct Disk {
 /// Connects to the server and negotiates. Returns a socket that is ready for requests.
 pub(super) fn connect(server: &Server) -> Result<(UnixStream, Disk), Error> {
     negotiated(server, true).and_then(|found| match found {
-        // Negotiate again without requesting the block sizes, so that the kernel may use its own.
+        // Negotiate again without a query of the block sizes, so that the kernel may use its own
+        // block size.
         (_, disk) if disk.block_size > MAX_BLOCK_BYTES => {
             let (stream, disk) = negotiated(server, false)?;
             Ok((stream, Disk { block_size: MAX_BLOCK_BYTES, ..disk }))
@@ -39,7 +40,7 @@ fn negotiated(server: &Server, ask_block_size: bool) -> Result<(UnixStream, Disk
         ours.set_write_timeout(Some(WAIT_LIMIT))?;
         server.adopt(theirs);
         let disk = negotiate(&ours, ask_block_size)?;
-        // The kernel has its own timeouts.
+        // The kernel uses its own timeouts.
         ours.set_read_timeout(None)?;
         ours.set_write_timeout(None)?;
         Ok((ours, disk))
@@ -56,7 +57,7 @@ fn negotiate(mut stream: &UnixStream, ask_block_size: bool) -> io::Result<Disk> 
     request.extend(wire::OPTION_MAGIC.to_be_bytes());
     request.extend(option::GO.to_be_bytes());
     request.extend((6 + 2 * wanted.len() as u32).to_be_bytes());
-    // No name: there is only one export.
+    // Send an empty name, because the server has only one export.
     request.extend(0_u32.to_be_bytes());
     request.extend((wanted.len() as u16).to_be_bytes());
     wanted.iter().for_each(|kind| request.extend(kind.to_be_bytes()));

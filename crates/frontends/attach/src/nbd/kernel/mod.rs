@@ -1,14 +1,15 @@
 //! The kernel's NBD client: a server's disk as `/dev/nbdN`.
 //!
-//! Generic netlink creates, changes and removes the devices. Each device socket is one end of a
-//! pair, and the [`Server`] of this process has the other end. Making devices needs root and the
-//! module `nbd`; another process can do it with the server's [`Connections`].
+//! This module creates, changes and removes devices over generic netlink. Each socket of a device
+//! is one end of a socket pair, and the [`Server`] of this process has the other end. Making
+//! devices needs root and the module `nbd`. Another process can make the device from the server's
+//! [`Connections`].
 //!
-//! If this process dies, reads and writes wait up to [`Options::dead_connection_timeout`] until
-//! [`reconnect`] gives the device sockets of a new server. Never swap to such a device: its server
-//! needs memory to send the pages, while the kernel waits for the device to free memory. If the
-//! device has a file system, lock the server's process in memory
-//! ([`stay_resident`](farblock_frontend::stay_resident)).
+//! If this process dies, reads and writes wait for a new server until
+//! [`Options::dead_connection_timeout`] has passed. [`reconnect`] passes sockets of the new server
+//! to the device. Never swap to such a device. Its server needs memory to send the pages, while the
+//! kernel waits for the device to free memory. If the device has a file system, lock the server's
+//! process in memory ([`stay_resident`](farblock_frontend::stay_resident)).
 
 mod client;
 mod netlink;
@@ -25,14 +26,14 @@ use std::time::Duration;
 const FAMILY: &str = "nbd";
 const VERSION: u8 = 1;
 
-/// `NBD_CMD_…` of the kernel's netlink family.
+/// The commands `NBD_CMD_…` of the kernel's netlink family.
 mod command {
     pub(super) const CONNECT: u8 = 1;
     pub(super) const DISCONNECT: u8 = 2;
     pub(super) const RECONFIGURE: u8 = 3;
 }
 
-/// `NBD_ATTR_…`, and the attributes inside of `SOCKETS`.
+/// The attributes `NBD_ATTR_…`, and the attributes inside `SOCKETS`.
 mod attribute {
     pub(super) const INDEX: u16 = 1;
     pub(super) const SIZE_BYTES: u16 = 2;
@@ -46,21 +47,21 @@ mod attribute {
     pub(super) const SOCKET_FD: u16 = 1;
 }
 
-/// Options of the kernel's connection.
+/// Options of a device's connections.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// The device: `Some(3)` is `/dev/nbd3`; `None` is any free one.
+    /// The number of the device: `Some(3)` selects `/dev/nbd3`; `None` selects any free number.
     pub index: Option<u32>,
-    /// The number of connections. The kernel makes a hardware queue for each.
+    /// The number of connections. The kernel makes a hardware queue for each connection.
     pub connections: usize,
-    /// After this time without an answer the kernel sends a request again on another connection, or
-    /// fails it. Zero: the kernel waits forever.
+    /// If the server does not answer a request within this time, the kernel sends the request on
+    /// another connection, or fails it. Zero: the kernel waits forever.
     pub timeout: Duration,
     /// If every connection is dead, requests wait this long for [`reconnect`] before they fail.
     /// Zero: they fail at once.
     pub dead_connection_timeout: Duration,
-    /// The owner of the device, shown in `/sys/block/nbdN/backend`; [`reconnect`] must pass the
-    /// same one. Kernels before 5.14 ignore it.
+    /// The owner of the device, which the kernel shows in `/sys/block/nbdN/backend`. [`reconnect`]
+    /// must pass the same identifier. Kernels before 5.14 ignore the identifier.
     pub identifier: Option<String>,
 }
 
@@ -76,30 +77,30 @@ impl Default for Options {
     }
 }
 
-/// A device of the kernel. Dropping this keeps the device; [`disconnect`] removes it.
+/// A device of the kernel. Dropping this value keeps the device; [`disconnect`] removes the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Device {
-    /// Its number.
+    /// The number of the device.
     pub index: u32,
 }
 
 impl Device {
-    /// `/dev/nbdN`
+    /// The device's path: `/dev/nbdN`.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         format!("/dev/nbd{}", self.index).into()
     }
 }
 
-/// Why the kernel refused. Its text says what to do.
+/// The reason why the kernel refused. Its text tells the user how to fix the problem.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
     /// The kernel has no NBD client, or its module is not loaded.
     NoModule,
-    /// Only root may do this.
+    /// Only root may make or change a device.
     NotAllowed,
-    /// The device is in use already.
+    /// A device with this number is already in use.
     InUse(u32),
     /// The device does not exist, is not connected, or has another identifier.
     NoDevice(u32),
@@ -135,22 +136,22 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Negotiated connections to a server, and its description of the disk: all that is needed to make
-/// a device.
+/// Negotiated connections to a server, and the server's description of its disk. Together they are
+/// enough to make a device.
 #[derive(Debug)]
 pub struct Connections {
     /// The kernel's ends of the connections.
     pub sockets: Vec<OwnedFd>,
-    /// The disk's size.
+    /// The disk's size, in bytes.
     pub bytes: u64,
     /// The disk's block size, in bytes.
     pub block_size: u32,
-    /// `NBD_FLAG_…` for the kernel.
+    /// The transmission flags, `NBD_FLAG_…`, for the kernel.
     pub flags: u16,
 }
 
 impl Connections {
-    /// Makes `count` connections, at least one.
+    /// Makes `count` connections, or one if `count` is 0.
     ///
     /// # Errors
     /// If the server does not answer.
@@ -160,7 +161,7 @@ impl Connections {
         for _ in 1..count {
             sockets.push(client::connect(server)?.0.into());
         }
-        // With these flags, the kernel would assume a volatile cache, and report one to users.
+        // With these flags, the kernel would assume a volatile cache and report it to users.
         let unneeded = flag::SEND_FLUSH | flag::SEND_FUA;
         let unneeded = if server.has_volatile_cache() { 0 } else { unneeded };
         let client::Disk { bytes, block_size, flags } = disk;
@@ -171,16 +172,16 @@ impl Connections {
 /// Makes a device from the server's disk.
 ///
 /// # Errors
-/// If the kernel refuses. There is no new device then.
+/// If the kernel refuses or the server does not answer. Then no new device remains.
 pub fn connect(server: &Server, options: &Options) -> Result<Device, Error> {
     family()?;
     connect_to(&Connections::new(server, options.connections)?, options)
 }
 
-/// Like [`connect`], with connections that another process may have made.
+/// Like [`connect`], but with existing connections, which another process may have made.
 ///
 /// # Errors
-/// As with [`connect`].
+/// Those of [`connect`].
 pub fn connect_to(connections: &Connections, options: &Options) -> Result<Device, Error> {
     let mut family = family()?;
     let mut attributes = Attributes::default()
@@ -191,7 +192,7 @@ pub fn connect_to(connections: &Connections, options: &Options) -> Result<Device
         attributes = attributes.u32(attribute::INDEX, index);
     }
     attributes = with_sockets(attributes, options, &connections.sockets);
-    // The kernel keeps the sockets, even after we close ours.
+    // The kernel keeps its sockets, even after this process closes its copies.
     let answer = family.call(command::CONNECT, &attributes).map_err(|error| {
         match (error.kind(), options.index) {
             (io::ErrorKind::ResourceBusy, Some(index)) => Error::InUse(index),
@@ -207,8 +208,8 @@ pub fn connect_to(connections: &Connections, options: &Options) -> Result<Device
     Ok(device)
 }
 
-/// Clears the flag that `blockdev --setro` left on a device with this number: the driver does not
-/// clear it.
+/// Clears the read-only flag that `blockdev --setro` set on a device with this number, because the
+/// driver does not clear it.
 fn clear_read_only(device: Device) {
     let opened = std::fs::File::open(device.path());
     let set_writable = crate::fuse::loop_device::ioctl::set_writable;
@@ -217,29 +218,29 @@ fn clear_read_only(device: Device) {
     }
 }
 
-/// Gives a device with dead connections new ones to this server, which must have the same disk.
-/// Waiting requests then continue.
+/// Replaces the dead connections of a device by connections to this server, which must have the
+/// same disk. Waiting requests then continue.
 ///
 /// # Errors
-/// If the kernel refuses, for example because the device has given up, or has another
-/// [`Options::identifier`].
+/// If the kernel refuses, for example because the device's timeout has passed, or the device has
+/// another [`Options::identifier`].
 pub fn reconnect(server: &Server, device: Device, options: &Options) -> Result<(), Error> {
     family()?;
     reconnect_to(&Connections::new(server, options.connections)?.sockets, device, options)
 }
 
-/// Like [`reconnect`], with connections that another process may have made.
+/// Like [`reconnect`], but with existing connections, which another process may have made.
 ///
 /// # Errors
-/// As with [`reconnect`].
+/// Those of [`reconnect`].
 pub fn reconnect_to(sockets: &[OwnedFd], device: Device, options: &Options) -> Result<(), Error> {
     let attributes = Attributes::default().u32(attribute::INDEX, device.index);
     let attributes = with_sockets(attributes, options, sockets);
     change(&mut family()?, device, &attributes)
 }
 
-/// Sets a device's size after its disk has changed. `identifier` must be the device's
-/// [`Options::identifier`], if it has one.
+/// Sets a device's size after its disk has changed. `bytes` is the new size. `identifier` must be
+/// the device's [`Options::identifier`], if it has one.
 ///
 /// # Errors
 /// If the kernel refuses.
@@ -252,8 +253,8 @@ pub fn resize(device: Device, bytes: u64, identifier: Option<&str>) -> Result<()
     change(&mut family()?, device, &attributes)
 }
 
-/// Disconnects a device. Requests in flight fail, and programs that have it open get errors, so
-/// callers check for users first.
+/// Disconnects a device. Requests in flight fail, and programs that have the device open get
+/// errors. The caller should check for users first.
 ///
 /// # Errors
 /// If the kernel refuses.
@@ -282,7 +283,8 @@ fn refused(error: io::Error) -> Error {
     }
 }
 
-/// Maps the kernel's "invalid argument", for a device that does not exist or is not connected.
+/// Maps an error of the kernel. "Invalid argument" means that the device does not exist or is not
+/// connected.
 fn not_there(device: Device, error: io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::InvalidInput | io::ErrorKind::NotFound => Error::NoDevice(device.index),
@@ -297,7 +299,7 @@ fn with_sockets(attributes: Attributes, options: &Options, sockets: &[OwnedFd]) 
         list.nested(attribute::SOCKET_ITEM, &item)
     });
     let attributes = attributes.nested(attribute::SOCKETS, &list);
-    // Round up, since zero has another meaning.
+    // Round up, because zero has another meaning.
     let seconds = |time: Duration| time.as_secs() + u64::from(time.subsec_nanos() > 0);
     let attributes = attributes
         .u64(attribute::TIMEOUT, seconds(options.timeout))

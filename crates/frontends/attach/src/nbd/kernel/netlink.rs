@@ -1,11 +1,11 @@
-//! The part of generic netlink that one family needs: two kinds of headers and one kind of
-//! attribute, too little to need a library.
+//! The part of generic netlink that one family needs. It has only two kinds of headers and one kind
+//! of attribute, so it needs no library.
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
 use std::io;
 use std::os::fd::OwnedFd;
 
-/// The control family, which looks up the other families.
+/// The control family, through which a process looks up other families.
 const CONTROL_FAMILY: u16 = 0x10;
 const CONTROL_GET_FAMILY: u8 = 3;
 const CONTROL_FAMILY_ID: u16 = 1;
@@ -14,23 +14,23 @@ const CONTROL_FAMILY_NAME: u16 = 2;
 const MESSAGE_ERROR: u16 = 2;
 const FLAG_REQUEST: u16 = 1;
 const FLAG_ACK: u16 = 4;
-/// Length, type, flags, sequence number, sender.
+/// The length of a message header, in bytes: length, type, flags, sequence number, sender.
 const HEADER_BYTES: usize = 16;
-/// Command, version, and two reserved bytes.
+/// The length of a family header, in bytes: command, version, and two reserved bytes.
 const FAMILY_HEADER_BYTES: usize = 4;
 const ATTRIBUTE_NESTED: u16 = 1 << 15;
-/// Both flags that an attribute's type may have.
+/// The mask of the two flags in an attribute's type.
 const ATTRIBUTE_FLAGS: u16 = 3 << 14;
-/// Larger than any answer here.
+/// The size of the receive buffer in bytes, larger than any answer.
 const ANSWER_BYTES: usize = 64 << 10;
 
-/// Attributes of a message.
+/// The attributes of a message.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Attributes(Vec<u8>);
 
 impl Attributes {
     pub(super) fn bytes(mut self, kind: u16, value: &[u8]) -> Attributes {
-        // The attribute's length does not count the bytes that align the next attribute.
+        // The attribute's length does not include the padding that aligns the next attribute.
         let length = u16::try_from(4 + value.len()).expect("attributes are short");
         self.0.extend(length.to_ne_bytes());
         self.0.extend(kind.to_ne_bytes());
@@ -74,7 +74,7 @@ impl Attributes {
     }
 }
 
-/// A family of messages.
+/// A family of messages, and a socket to send them.
 pub(super) struct Family {
     socket: OwnedFd,
     id: u16,
@@ -83,10 +83,10 @@ pub(super) struct Family {
 }
 
 impl Family {
-    /// Looks a family up by its name.
+    /// Looks up a family by its name.
     ///
     /// # Errors
-    /// `NotFound` if the kernel has no such family, perhaps because its module is not loaded.
+    /// `NotFound` if the kernel has no such family, for example because its module is not loaded.
     pub(super) fn find(name: &str, version: u8) -> io::Result<Family> {
         let socket = rustix::net::socket_with(
             AddressFamily::NETLINK,
@@ -94,7 +94,7 @@ impl Family {
             SocketFlags::CLOEXEC,
             Some(netlink::GENERIC),
         )?;
-        // From now on only the kernel can send to this socket.
+        // From now on, only the kernel can send to this socket.
         rustix::net::connect(&socket, &netlink::SocketAddrNetlink::new(0, 0))?;
         let mut family = Family { socket, id: CONTROL_FAMILY, version: 1, sequence: 0 };
         let wanted = Attributes::default().text(CONTROL_FAMILY_NAME, name);
@@ -105,7 +105,8 @@ impl Family {
         Ok(family)
     }
 
-    /// Sends a message and waits until the kernel has executed it. Returns the answer's attributes.
+    /// Sends a message and waits until the kernel has executed it. Returns the attributes of the
+    /// answer.
     pub(super) fn call(&mut self, command: u8, attributes: &Attributes) -> io::Result<Attributes> {
         self.sequence += 1;
         let length = HEADER_BYTES + FAMILY_HEADER_BYTES + attributes.0.len();
@@ -131,7 +132,7 @@ impl Family {
         }
     }
 
-    /// Reads received messages. True if they acknowledge that the kernel has executed the request.
+    /// Reads received messages. Returns true if they acknowledge the execution of the request.
     fn read(&self, mut bytes: &[u8], answer: &mut Attributes) -> io::Result<bool> {
         let invalid = || io::Error::from(io::ErrorKind::InvalidData);
         while !bytes.is_empty() {
@@ -182,7 +183,7 @@ mod tests {
         assert_eq!(Attributes(vec![0; 64]).find(2), None, "attributes of no length");
     }
 
-    /// Every kernel has the family of the control messages.
+    /// Every kernel has the control family.
     #[test]
     fn the_kernel_answers() {
         let mut family = Family::find("nlctrl", 1).expect("netlink works");
