@@ -1,13 +1,13 @@
-//! Serves a disk as a file in a FUSE mount until its input ends.
+//! Serves a disk as a file in a FUSE mount until standard input ends.
 //!
 //!     fuse_serve SPEC MOUNTPOINT [--block 512] [--engine auto|uring|portable]
 //!                [--threads N] [--name NAME] [--read-only true] [--allow-other true]
 //!                [--loop true]
 //!
-//! SPEC is a disk as `farblock serve` takes it: `mem:64MiB`, `disk.img`, `delay:1ms,mem:1GiB`.
-//! Prints `ready PATH`, or with `--loop true` `ready DEVICE`, when it serves. Lines of its input:
-//! `users` prints the users of the disk, `stop` stops the server if the disk has no users, and
-//! `force` always stops it.
+//! SPEC is a disk as in `farblock serve`: `mem:64MiB`, `disk.img`, `delay:1ms,mem:1GiB`. The
+//! program prints `ready PATH` when it serves, or `ready DEVICE` with `--loop true`. It reads these
+//! input lines: `users` prints the users of the disk. `stop` stops the server if the disk has no
+//! users. `force` stops the server in any case.
 
 use farblock_attach::fuse::{Config, Server, loop_device};
 use farblock_backends::Spec;

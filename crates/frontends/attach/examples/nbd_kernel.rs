@@ -1,12 +1,12 @@
-//! Makes a device of the kernel's NBD client, and serves it until its input ends.
+//! Makes a device of the kernel's NBD client, and serves it until standard input ends.
 //!
 //!     nbd_kernel SPEC [--block 512] [--engine ENGINE] [--threads N] [--connections N]
 //!                [--index N] [--timeout SECONDS] [--wait SECONDS] [--identifier TEXT]
 //!                [--reconnect N]
 //!
-//! SPEC is a disk as `farblock serve` takes it. Prints the device's path once it exists. The input
-//! line `resize BYTES` changes the device's size. At the end of the input the device is
-//! disconnected.
+//! SPEC is a disk as in `farblock serve`. The program prints the device's path once the device
+//! exists. The input line `resize BYTES` changes the device's size. At the end of the input, the
+//! program disconnects the device.
 
 use farblock_attach::nbd::kernel::{self, Device, Options};
 use farblock_attach::nbd::{Config, Server};

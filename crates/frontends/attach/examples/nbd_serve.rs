@@ -1,10 +1,10 @@
-//! Serves a disk over NBD until its input has a line or ends.
+//! Serves a disk over NBD until standard input has a line or ends.
 //!
 //!     nbd_serve SPEC unix:PATH|HOST:PORT [--block 512] [--engine auto|uring|portable]
 //!               [--threads N] [--export NAME] [--read-only]
 //!
-//! SPEC is a disk as `farblock serve` takes it: `mem:64MiB`, `disk.img`, `delay:1ms,mem:1GiB`.
-//! Prints `ready URI` when it serves.
+//! SPEC is a disk as in `farblock serve`: `mem:64MiB`, `disk.img`, `delay:1ms,mem:1GiB`. The
+//! program prints `ready URI` when it serves.
 
 use farblock_attach::nbd::{Address, Config, Server};
 use farblock_backends::Spec;

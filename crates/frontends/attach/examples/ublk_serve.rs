@@ -1,14 +1,16 @@
-//! Serves a disk as /dev/ublkbN until its input says stop.
+//! Serves a disk as /dev/ublkbN until standard input ends or has the line `stop`.
 //!
 //!     ublk_serve SPEC|URL [--id N] [--recover N] [--identifier TEXT] [--block 512] [--queues N]
 //!                [--depth N] [--engine auto|uring|portable] [--read-only]
 //!     ublk_serve --detach N [--force]
 //!
-//! SPEC is a disk as `farblock serve` takes it: `mem:64MiB`, `disk.img`, `delay:1ms,mem:1GiB`. URL
-//! is a disk of another server: `nvme+tcp://HOST:PORT/NQN?ns=1`. It keeps its block size, and its
-//! server may be away for a while. Prints `ready /dev/ublkbN …` when it serves. Lines of its input:
-//! `resize BYTES` shrinks the disk, or restores its size. `stop` and `force` stop it. `leave`, or
-//! the end of the input, leaves the device to a successor. A failure is printed as `refused: …`.
+//! SPEC is a disk as in `farblock serve`: `mem:64MiB`, `disk.img`, `delay:1ms,mem:1GiB`. URL is a
+//! disk of another server: `nvme+tcp://HOST:PORT/NQN?ns=1`. Such a disk keeps its block size, and
+//! its server may be unreachable for a while.
+//!
+//! The program prints `ready /dev/ublkbN …` when it serves, and `refused: …` after a failure. It
+//! reads these input lines: `resize BYTES` shrinks the disk, or restores its size. `stop` and
+//! `force` stop the server. `leave`, or the end of the input, leaves the device to another server.
 
 mod served;
 
@@ -61,7 +63,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     result
 }
 
-/// Sends each line of the input, and its end as a line.
+/// Sends each line of the input. At the end of the input, sends `leave`.
 fn read_lines(lines: &Sender<String>) {
     for line in io::stdin().lines().map_while(Result::ok) {
         let _ = lines.send(line);

@@ -1,10 +1,11 @@
-//! Loads a vhost-user-blk device as a guest's driver would, without a guest, to measure what the
-//! device costs. Prints results in the form of fio's JSON.
+//! Measures the cost of a vhost-user-blk device without a guest. Sends the requests that a guest's
+//! driver would send. Prints results in the form of fio's JSON.
 //!
 //!     vhost_drive SOCKET fill BYTES
 //!     vhost_drive SOCKET randread DEPTH BYTES RAMP_MS RUNTIME_MS
 //!
-//! Requests are 4 KiB large. BYTES is the size of the disk, all of which is written or read.
+//! Each request has 4 KiB. BYTES is the size of the disk; the program writes or reads the whole
+//! disk.
 
 #[path = "../tests/vhost_support/mod.rs"]
 mod support;
@@ -19,7 +20,7 @@ use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 
 const REQUEST_BYTES: u64 = 4096;
 const SECTOR_BYTES: u64 = 512;
-/// Descriptors of a request: header, data, status.
+/// The number of descriptors of a request: header, data, status.
 const PARTS: u16 = 3;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -36,14 +37,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// A driver with a fixed place in the ring for each request.
+/// A driver that has a fixed place in the ring for each request.
 struct Driver {
     vm: Vm,
     calls: Epoll,
     depth: u16,
-    /// Start time of each request, by place.
+    /// The start time of each request, by place.
     began: Vec<Instant>,
-    /// Places that are free.
+    /// The free places.
     free: Vec<u16>,
     status_at: Vec<u64>,
 }
@@ -69,8 +70,8 @@ impl Driver {
         })
     }
 
-    /// Submits a request from every free place. `offset` returns the next offset, or `None` at the
-    /// end.
+    /// Submits a request from every free place. `offset` returns the offset of the next request, or
+    /// `None` at the end.
     fn submit(&mut self, kind: u32, mut offset: impl FnMut() -> Option<u64>) {
         let mut placed = false;
         while let Some(&place) = self.free.last() {
@@ -88,7 +89,7 @@ impl Driver {
         }
     }
 
-    /// Waits for an interrupt, and calls `over` with the duration of each completed request.
+    /// Waits for an interrupt. Calls `over` with the duration of each completed request.
     fn wait(&mut self, mut over: impl FnMut(Duration)) -> Result<(), Box<dyn Error>> {
         self.calls.wait(-1, &mut [EpollEvent::default()])?;
         self.vm.rings[0].call.read()?;

@@ -1,12 +1,12 @@
-//! Serves a disk to a virtual machine until its input has a line or ends.
+//! Serves a disk to a virtual machine until standard input has another line or ends.
 //!
 //!     vhost_serve SPEC|URL SOCKET [--block 512] [--queues N] [--serial TEXT]
 //!                 [--engine auto|uring|portable] [--read-only]
 //!
-//! SPEC is a disk as `farblock serve` takes it: `mem:64MiB`, `disk.img`, `delay:1ms,mem:1GiB`. URL
-//! is a disk of another server: `nvme+tcp://HOST:PORT/NQN?ns=1`. It keeps its block size, and its
-//! server may be away for a while. Prints `ready SOCKET` when it serves. The line `resize BYTES`
-//! shrinks the disk, or restores its size.
+//! SPEC is a disk as in `farblock serve`: `mem:64MiB`, `disk.img`, `delay:1ms,mem:1GiB`. URL is a
+//! disk of another server: `nvme+tcp://HOST:PORT/NQN?ns=1`. Such a disk keeps its block size, and
+//! its server may be unreachable for a while. The program prints `ready SOCKET` when it serves. The
+//! input line `resize BYTES` shrinks the disk, or restores its size.
 
 mod served;
 
@@ -52,7 +52,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         disk.resize(bytes.parse()?);
         server.resized();
     }
-    // After the watch's thread has ended, no other thread holds the server.
+    // After the watch's thread has ended, no other thread holds a reference to the server.
     drop(watch);
     while Arc::strong_count(&server) > 1 {
         std::thread::sleep(Duration::from_millis(1));

@@ -1,4 +1,4 @@
-//! Everything that programs can do with the file of a disk.
+//! Tests all operations that programs can do on the file of a disk.
 #![cfg(target_os = "linux")]
 
 mod fuse_support;
@@ -54,7 +54,7 @@ fn the_file_is_what_the_namespace_is() {
     served.stop();
 }
 
-/// Reads, writes and zeroes any range from two threads, and compares with a model.
+/// Two threads read, write and zero any ranges. The test compares the file with a model.
 #[test]
 fn any_range_of_bytes() {
     for engine in ENGINES {
@@ -93,7 +93,7 @@ fn any_range_of_bytes() {
     }
 }
 
-/// Threads that write neighbouring bytes of the same blocks do not undo each other.
+/// Threads that write neighbouring bytes of the same blocks do not undo each other's writes.
 #[test]
 fn parts_of_a_block_are_written_by_many() {
     for engine in ENGINES {
@@ -105,7 +105,7 @@ fn parts_of_a_block_are_written_by_many() {
                     for round in 0..200 {
                         let bytes = [writer + 8 * (round % 16); 100];
                         file.write_all_at(&bytes, 100 * u64::from(writer)).expect("it writes");
-                        // Another thread writes whole blocks meanwhile, which must wait.
+                        // Another thread writes whole blocks meanwhile. These writes must wait.
                         let whole = [writer; 4096];
                         let at = 4096 * (1 + u64::from(writer));
                         file.write_all_at(&whole, at).expect("it writes");
@@ -136,7 +136,7 @@ fn ends_and_sizes_are_a_disks() {
     }
     file.set_len(end).expect("it has this size");
     assert_eq!(errno(fs::set_permissions(served.path(), fs::Permissions::from_mode(0o777))), EPERM);
-    // A file opened with `O_TRUNC` keeps its content.
+    // The truncation by `O_TRUNC` keeps the content of the file.
     let again = File::create(served.path()).expect("it opens");
     assert_eq!(again.metadata().expect("a file").len(), end);
     assert_eq!(file.read_at(&mut bytes, end - 1000).expect("what there is"), 1000);
@@ -146,7 +146,7 @@ fn ends_and_sizes_are_a_disks() {
     assert_eq!(errno(fallocate(FallocateFlags::empty(), 0, 4096)), EOPNOTSUPP);
     assert_eq!(errno(fallocate(FallocateFlags::ZERO_RANGE, end - 512, 1024)), ENOSPC);
     fallocate(ZERO, end - 512, 1024).expect("what is inside");
-    // Data everywhere, and a hole at the end.
+    // The whole file is data, and only its end counts as a hole.
     let seek = |from| rustix::fs::seek(&file, from).map_err(io::Error::from);
     assert_eq!(seek(SeekFrom::Data(5000)).expect("data"), 5000);
     assert_eq!(seek(SeekFrom::Hole(5000)).expect("the end"), end);
@@ -171,7 +171,7 @@ fn commands_arrive_as_what_they_mean() {
     let asked = spy.take();
     assert_eq!(asked[0], (Command::Write, 0, 1, true));
     assert!(asked[1..].iter().all(|asked| asked.0 == Command::Flush), "{asked:?}");
-    // Closing flushes after a writer, and does not flush after a reader.
+    // The close by a writer flushes. The close by a reader does not flush.
     let mut reader = File::open(served.path()).expect("it opens");
     io::Read::read_exact(&mut reader, &mut [0; 512]).expect("it reads");
     drop(reader);
@@ -247,8 +247,8 @@ fn another_size_is_seen() {
     served.stop();
 }
 
-/// A program sends a hundred requests of 200 ms each at once: together they take little longer than
-/// one.
+/// A program sends a hundred requests of 200 ms each at once. Together they take little longer than
+/// one request.
 #[test]
 fn requests_are_not_served_one_at_a_time() {
     for engine in ENGINES {
@@ -272,15 +272,15 @@ fn requests_are_not_served_one_at_a_time() {
                 ],
             );
             let took = start.elapsed();
-            // One request at a time would take forty seconds.
+            // If the server executed one request at a time, this would take forty seconds.
             assert!(took < Duration::from_secs(30), "{engine} {rw}: {took:?}");
         }
         served.stop();
     }
 }
 
-/// Ordinary programs copy data into the file, compare it, map it, and write it with and without the
-/// cache.
+/// Ordinary programs copy data to the file, compare it, map it, and write it with and without the
+/// kernel's cache.
 #[test]
 fn programs_use_the_file() {
     for engine in ENGINES {

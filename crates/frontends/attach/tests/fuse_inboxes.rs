@@ -1,6 +1,6 @@
-//! In any order of threads, a core executes or fails every request of a FUSE server's threads, and
-//! the cores stop once all are answered. Runs the code of inboxes and wakers with loom's locks and
-//! atomics, which try every order.
+//! In every order of threads, a core executes or fails every request of a FUSE server's threads,
+//! and the cores stop once all requests are answered. These tests run the inboxes and wakers with
+//! loom's locks and atomics, which try every order.
 #![cfg(target_os = "linux")]
 
 #[path = "../src/fuse/inboxes.rs"]
@@ -20,7 +20,7 @@ use loom::thread::{JoinHandle, spawn};
 use loom_loop::{Loop, ids, in_every_order};
 use sync::{Arc, AtomicUsize, Ordering};
 
-/// Limit for the bytes of requests in a core: one of these requests fits, two do not.
+/// The most bytes of requests in a core. One of these requests fits, but two do not.
 const CORE_BYTES: usize = 8;
 const REQUEST_BYTES: usize = 6;
 
@@ -53,7 +53,7 @@ impl Server {
         self.inboxes.post_work(core, CountedRequest(Arc::clone(&self.failures)));
     }
 
-    /// A thread that reads this many requests from the kernel.
+    /// Starts a thread that reads this many requests from the kernel.
     fn reader(&self, core: usize, requests: usize) -> JoinHandle<()> {
         let (inboxes, failures) = (Arc::clone(&self.inboxes), Arc::clone(&self.failures));
         spawn(move || {
@@ -69,8 +69,9 @@ impl Server {
     }
 }
 
-/// A core: answers requests until it was stopped and all are answered, or until it has executed
-/// `most`. Returns the number of executed requests. If it never ends, loom reports a deadlock.
+/// Runs a core, which answers requests until it is stopped and all are answered, or until it has
+/// executed `most` requests. Returns the number of executed requests. Loom reports a deadlock if
+/// the core never ends.
 fn run(core: usize, looped: &Loop, inboxes: &Inboxes<CountedRequest>, most: usize) -> usize {
     let (mut work, mut messages, mut carried_out, mut is_told) = (vec![], vec![], 0, false);
     while carried_out < most && !(is_told && inboxes.is_over()) {
@@ -110,7 +111,8 @@ fn cores_end_when_all_is_answered_by_each() {
     });
 }
 
-/// Requests may still arrive after the cores have ended, if the disk is mounted elsewhere.
+/// Requests may still arrive after the cores have ended, if the disk is mounted in another
+/// namespace.
 #[test]
 fn what_comes_when_cores_have_ended_fails() {
     in_every_order(|| {
@@ -124,8 +126,8 @@ fn what_comes_when_cores_have_ended_fails() {
     });
 }
 
-/// After a core has stopped, a request that waits for room, requests in its inbox and later ones
-/// fail.
+/// After a core has stopped, all its requests fail: a request that waits for room, requests in the
+/// inbox, and later requests.
 #[test]
 fn requests_fail_when_a_core_has() {
     in_every_order(|| {

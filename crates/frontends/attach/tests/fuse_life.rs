@@ -1,4 +1,4 @@
-//! A server that starts where it cannot mount, stops while the disk is in use, or is killed.
+//! Tests servers that cannot mount, stop while the disk is in use, or are killed.
 #![cfg(target_os = "linux")]
 
 mod fuse_support;
@@ -15,7 +15,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The example, run in its own process.
+/// The example program, which runs in its own process.
 struct Program {
     child: Child,
     input: ChildStdin,
@@ -38,7 +38,8 @@ impl Program {
         (program, path.into())
     }
 
-    /// Cargo builds examples for `cargo test`, in a folder next to the tests.
+    /// The path of the example. Cargo builds examples for `cargo test`, in a folder next to the
+    /// tests.
     fn path() -> PathBuf {
         let test = std::env::current_exe().expect("this test");
         test.parent().and_then(Path::parent).expect("target").join("examples/fuse_serve")
@@ -78,8 +79,8 @@ fn ends(child: &mut Child) -> bool {
     false
 }
 
-/// The server is killed while a program writes to a file system on its loop device. All users get
-/// errors and nothing hangs. The next server cleans up, and the durable data is still stored.
+/// The test kills the server while a program writes to a file system on its loop device. All users
+/// get errors, and no user hangs. The next server cleans up, and the durable data is still stored.
 #[test]
 fn killed_it_leaves_nothing_stuck() {
     for engine in ["uring", "portable"] {
@@ -116,7 +117,7 @@ fn killed_it_leaves_nothing_stuck() {
         used.unmount();
 
         let (program, device) = Program::start(&arguments);
-        // fsck must succeed: it repairs the same damage as after a power cut.
+        // fsck must succeed: the damage is the same as after a power loss.
         let mended = output("fsck.ext4", &["-fy", &device]).status.code();
         assert!(mended.is_some_and(|code| code < 4), "{mended:?}");
         let used = MountedFs::new(&device, "rw");
@@ -129,7 +130,7 @@ fn killed_it_leaves_nothing_stuck() {
     }
 }
 
-/// The server is killed while its loop device is mounted: the next server still starts.
+/// The test kills the server while its loop device is mounted. The next server still starts.
 #[test]
 fn a_stale_mount_is_cleaned_while_it_is_used() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -158,7 +159,7 @@ fn a_server_stops_when_nobody_looks() {
     assert_eq!(own.what, format!("has {} open", path.display()));
     assert!(users.iter().all(|user| !user.command.is_empty()));
     file.read_at(&mut [0; 512], 0).expect("it goes on");
-    // A process that uses the mount as its working directory.
+    // Start a process that uses the mount as its working directory.
     let mut shell = Command::new("sleep").arg("60").current_dir(served.folder.path()).spawn();
     let shell = shell.as_mut().expect("sleep");
     drop(file);
@@ -172,8 +173,8 @@ fn a_server_stops_when_nobody_looks() {
     served.stop();
 }
 
-/// A copy of the mount in another mount namespace keeps the server, and the error names that
-/// process.
+/// A process has a copy of the mount in another mount namespace. The server then continues, and the
+/// error names that process.
 #[test]
 fn a_copy_of_the_mount_is_elsewhere() {
     let mut served = Served::new(ENGINES[0], disk("mem:1MiB", 512));
@@ -203,7 +204,7 @@ fn a_copy_of_the_mount_is_elsewhere() {
 
 #[test]
 fn by_force_it_ends_and_nobody_waits() {
-    // A disk that does not answer.
+    // This disk does not answer for 300 s.
     let mut served = Served::new(ENGINES[0], disk("delay:300s,mem:1MiB", 512));
     let path = served.path().to_path_buf();
     let reader = std::thread::spawn(move || fs::read(path));
@@ -222,7 +223,7 @@ fn unmounted_by_somebody_it_stops() {
     served.stop();
 }
 
-/// Neither a stopped server nor its threads hold a reference to the namespace.
+/// After a stop, neither the server nor its threads hold a reference to the namespace.
 #[test]
 fn a_stopped_server_gives_the_namespace_up() {
     let namespace = disk("mem:1MiB", 512);
@@ -256,13 +257,13 @@ fn what_is_in_the_way_is_said() {
     served.stop();
 }
 
-/// Without root the helper program mounts and unmounts; without the helper the error names it.
+/// Without root, the helper program mounts and unmounts. Without the helper, the error names it.
 #[test]
 fn not_only_for_root() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().to_str().expect("UTF-8");
     run("chown", &["65534:65534", path]);
-    // Copy the program to a folder where any user may run it.
+    // Copy the example to a folder where any user may run it.
     let program = tempfile::tempdir().expect("a folder");
     let copy = program.path().join("fuse_serve");
     fs::copy(Program::path(), &copy).expect("a copy");
@@ -286,7 +287,7 @@ fn not_only_for_root() {
     assert!(said.contains("user_allow_other"), "{said}");
 }
 
-/// Runs the command in its own mount namespace, with an empty folder over `hidden`.
+/// Runs the command in its own mount namespace, with an empty folder mounted over `hidden`.
 fn without(hidden: &str, command: &str) -> String {
     let script = format!("mount -t tmpfs none {hidden} && exec {command}");
     let output = output("unshare", &["--mount", "sh", "-c", &script]);

@@ -1,4 +1,5 @@
-//! A loop device on the file: file systems on it, its properties, its size. The tests need root.
+//! Tests loop devices on the file: file systems on them, their properties, their size. The tests
+//! need root.
 #![cfg(target_os = "linux")]
 
 mod fuse_support;
@@ -11,22 +12,24 @@ use std::fs;
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
-/// The test that marks a free device as read-only runs alone: another test could take the device.
+/// A lock for free loop devices. The test that marks a free device as read-only runs alone, because
+/// another test could take the device.
 static DEVICES: RwLock<()> = RwLock::new(());
 
-/// Held by tests that use loop devices.
+/// Returns a guard that every test with loop devices holds.
 fn users() -> RwLockReadGuard<'static, ()> {
     DEVICES.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The spec of a backend in a file, for data that must outlive a server.
+/// Makes an image file, for data that must outlive a server. Returns the specification of its disk.
 fn image(folder: &Path, bytes: u64) -> String {
     let path = folder.join("image");
     fs::File::create(&path).expect("a file").set_len(bytes).expect("a size");
     path.to_str().expect("UTF-8").into()
 }
 
-/// A disk is created, used, checked, detached and attached again, and all data is still stored.
+/// The test creates a file system on a disk, uses and checks it, and detaches and attaches the disk
+/// again. All data is still stored.
 #[test]
 fn a_file_system_lives_on_it() {
     let _users = users();
@@ -84,7 +87,7 @@ fn the_device_says_what_the_disk_is() {
     }
 }
 
-/// A new disk does not inherit what the last user of its loop device set.
+/// A new disk does not inherit the settings of the last user of its loop device.
 #[test]
 fn a_device_has_nothing_of_its_last_user() {
     let _alone = DEVICES.write().unwrap_or_else(PoisonError::into_inner);
@@ -93,7 +96,7 @@ fn a_device_has_nothing_of_its_last_user() {
     };
     let free = output("losetup", &["--find"]);
     let free = String::from_utf8_lossy(&free.stdout).trim().to_owned();
-    // In the second round a process has the device open, so that a new device is made.
+    // In the second round a process has the device open, so that the server makes a new device.
     for is_open in [false, true] {
         if !Path::new(&free).exists() {
             break;
@@ -113,11 +116,11 @@ fn a_device_has_nothing_of_its_last_user() {
         loop_device::detach(&device.0, false).expect("nobody uses it");
         served.stop();
     }
-    // Clear the settings for users other than farblock, too.
+    // Clear these settings for users of the device other than farblock.
     let _ = output("blockdev", &["--setrw", "--setra", "256", &free]);
 }
 
-/// Space that a file system trims is deallocated in the backend.
+/// The backend deallocates the space that a file system trims.
 #[test]
 fn trimming_gives_space_back() {
     let _users = users();
@@ -160,11 +163,12 @@ fn a_device_without_discard_learns_so() {
     let spy = Spy::new(disk("mem:64MiB", 512), false);
     let served = Served::new(ENGINES[0], Arc::clone(&spy) as _);
     let device = Loop::new(served.path(), 512, false);
-    // Without support the first discard still succeeds, and the device sends no further one.
+    // Without support for discards, the first discard still succeeds. The device then sends no
+    // further discard.
     output("blkdiscard", &[device.name()]);
     assert_eq!(device.says("queue/discard_max_bytes"), "0");
     assert!(spy.take().iter().all(|asked| !asked.0.writes()), "zeroes were written for a hint");
-    // Zeroing still works, by writing.
+    // Zeroing still works, because the kernel writes zeroes.
     run("dd", &["if=/dev/urandom", &format!("of={}", device.name()), "bs=1M", "count=2"]);
     run("blkdiscard", &["-z", "-l", "1048576", device.name()]);
     run("cmp", &["-n", "1048576", "/dev/zero", device.name()]);
@@ -208,8 +212,8 @@ fn another_size_reaches_the_file_system() {
     served.stop();
 }
 
-/// A disk that is mounted, used for swap, partitioned or just open stays attached, and the error
-/// names its user.
+/// The server refuses to stop while the disk is mounted, used for swap, partitioned or open, and
+/// the error names the user.
 #[test]
 fn who_uses_it_keeps_it_and_is_named() {
     let _users = users();
@@ -235,7 +239,7 @@ fn who_uses_it_keeps_it_and_is_named() {
     let swapped = std::panic::catch_unwind(|| refused(&["is a swap area"]));
     run("swapoff", &[device.name()]);
     swapped.expect("swap is named");
-    // A partition, made by hand: not all kernels read partition tables.
+    // Add the partition by hand, because not all kernels read partition tables.
     run("addpart", &[device.name(), "1", "2048", "40960"]);
     let partition = format!("{}p1", device.name());
     run("mkfs.ext4", &["-q", &partition]);
@@ -248,7 +252,7 @@ fn who_uses_it_keeps_it_and_is_named() {
     served.stop();
 }
 
-/// With force the disk is removed, and its users get errors instead of waiting.
+/// With force, the server removes the disk. The disk's users get errors instead of waiting.
 #[test]
 fn by_force_it_goes() {
     let _users = users();
@@ -264,7 +268,7 @@ fn by_force_it_goes() {
     assert!(loop_device::detach(&device.0, false).is_err(), "the last user took it along");
 }
 
-/// Each unsupported request gets the kernel's error.
+/// Each unsupported request returns the kernel's error.
 #[test]
 fn what_is_not_possible_is_said() {
     let _users = users();

@@ -1,4 +1,4 @@
-//! The main use: a file system on a remote disk, through a real target and a real host.
+//! The main use case: a file system on a remote disk, through a real target and a real host.
 #![cfg(target_os = "linux")]
 
 mod fuse_support;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 const NQN: &str = "nqn.2026-11.org.farblock:fuse";
 
-/// A target with a disk in 4096-byte blocks, and a host that is connected to it.
+/// Starts a target with a disk in 4096-byte blocks, and connects a host to it.
 fn remote(engine: EngineKind, namespace: Arc<dyn Namespace>) -> (Target, Controller) {
     let mut subsystem = Subsystem::new(NQN);
     subsystem.config.allow_any_host = true;
@@ -41,7 +41,8 @@ fn a_file_system_on_a_remote_disk() {
     for engine in ENGINES {
         let far = disk("mem:96MiB", 4096);
         let data = Random::new(4).bytes(10 << 20);
-        // Attached twice, over separate connections: the second finds the first one's data.
+        // Attach the disk twice, over separate connections. The second round reads the data of the
+        // first.
         for round in 0..2 {
             let (target, controller) = remote(engine, Arc::clone(&far));
             let namespace = controller.namespace(1).expect("it is shared");
@@ -76,7 +77,8 @@ fn a_file_system_on_a_remote_disk() {
     }
 }
 
-/// The target is lost for good: programs get errors, and the server can be stopped.
+/// The target disconnects and does not come up again. Programs get errors, and the server can be
+/// stopped.
 #[test]
 fn the_remote_disk_is_lost() {
     for engine in ENGINES {
@@ -87,7 +89,7 @@ fn the_remote_disk_is_lost() {
         let file = file.expect("it opens");
         file.write_all_at(&[7; 100], 100).expect("it writes");
         drop(target);
-        // Each attempt fails, and none waits forever.
+        // Each attempt fails, and no attempt waits forever.
         for _ in 0..3 {
             assert!(file.write_at(&[1; 4096], 0).is_err());
             assert!(file.write_at(&[1; 5], 5).is_err());

@@ -1,4 +1,4 @@
-//! Programs that are killed while the disk does not answer.
+//! Tests programs that are killed while the disk does not answer.
 #![cfg(target_os = "linux")]
 
 mod fuse_support;
@@ -13,7 +13,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Simulates a disk with an unreachable target: holds some commands until the target is back.
+/// Simulates a disk whose target is unreachable. Holds some commands until the target is reachable
+/// again.
 struct Away {
     inner: Arc<dyn Namespace>,
     holds: fn(Kind) -> bool,
@@ -22,7 +23,7 @@ struct Away {
 
 #[derive(Default)]
 struct Held {
-    /// The held operations count as started, and cannot be withdrawn.
+    /// True if the held operations count as started, so that their queue cannot withdraw them.
     begun: AtomicBool,
     open: AtomicBool,
     count: AtomicUsize,
@@ -149,8 +150,8 @@ fn a_writer_can_be_killed_before_its_write_is_begun_and_nothing_is_written() {
     served.stop();
 }
 
-/// The kernel waits for the flush of a `close` despite signals: first for dd's second descriptor,
-/// and again when dd exits.
+/// The kernel waits for the flush of a `close` despite signals. It waits first for dd's second
+/// descriptor, and again when dd exits.
 #[test]
 fn a_program_can_be_killed_while_its_flush_is_under_way() {
     let away = Away::new(true, |command| command == Kind::Flush);

@@ -1,4 +1,5 @@
-//! Requests allocate nothing after warm-up, counted on the server's threads.
+//! After a warm-up, requests allocate no memory. The test counts the allocations on the server's
+//! threads.
 #![cfg(target_os = "linux")]
 
 mod nbd_support;
@@ -10,12 +11,12 @@ use std::io::{Read, Write};
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// The allocations of all threads except the test's own.
+/// The number of allocations of all threads except the test's own.
 fn counted() -> u64 {
     allocations() - allocations_marked()
 }
 
-/// Sends this many requests of each kind at once, and reads their answers.
+/// Sends a batch of requests, and reads their answers.
 fn round(client: &mut Client, batch: &[u8], answers: &mut [u8]) {
     client.stream.write_all(batch).expect("the server takes it");
     client.stream.read_exact(answers).expect("the server answers");
@@ -37,8 +38,8 @@ fn requests_allocate_nothing() {
             answer_bytes += 16 + if code == READ { length as usize } else { 0 };
         }
         let mut answers = vec![0; answer_bytes];
-        // The largest batch of events so far makes vectors grow. So only an allocation in every
-        // round is an error.
+        // Vectors grow for the largest batch of events so far. So the test fails only if every
+        // round has allocations.
         let counts = [(); 8].map(|()| {
             let before = counted();
             (0..100).for_each(|_| round(&mut client, &batch, &mut answers));

@@ -1,4 +1,5 @@
-//! Malicious or broken clients: each is refused, and no other client notices.
+//! Tests malicious and broken clients. The server refuses each of them, and other clients are not
+//! affected.
 #![cfg(target_os = "linux")]
 
 mod nbd_support;
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
 
-/// The state in which a client starts to send nonsense.
+/// Connects a client and brings it to the state with this number. The test then sends random bytes.
 fn client_in_state(
     server: &farblock_attach::nbd::Server,
     state: u64,
@@ -36,7 +37,7 @@ fn client_in_state(
         _ => {
             client.go(b"", if state == 4 { &[] } else { &[3] }).expect("there is an export");
             if state == 6 {
-                // The client stops in the middle of a write's data.
+                // The client stops sending in the middle of a write's data.
                 client.request(0, WRITE, 1, 0, 100_000);
                 client.send(&random.bytes(5000));
             }
@@ -70,7 +71,7 @@ fn nonsense_in_every_state() {
     }
 }
 
-/// Well-formed requests with random field values.
+/// Sends well-formed requests with random field values.
 #[test]
 fn any_request() {
     for engine in ENGINES {
@@ -131,7 +132,7 @@ fn gone_with_requests_in_flight() {
         for round in 0..20 {
             let mut client = Client::simple(&server);
             for index in 0..40_u64 {
-                // Reads, whole writes and parts of blocks.
+                // The requests are reads, writes of whole blocks, and writes of parts of blocks.
                 let (code, length) =
                     [(READ, 65_536), (WRITE, 4096), (WRITE, 100)][(index % 3) as usize];
                 client.request(0, code, index, index * 8192, length);
@@ -150,8 +151,8 @@ fn gone_with_requests_in_flight() {
     }
 }
 
-/// A client that sends requests and reads no answers cannot exceed its limit. Once it reads, all
-/// answers arrive.
+/// A client that sends requests but reads no answers cannot exceed its limit. When it reads again,
+/// all answers arrive.
 #[test]
 fn who_does_not_take_its_answers() {
     for engine in ENGINES {
@@ -216,7 +217,7 @@ fn who_never_chooses_is_sent_away() {
     let start = Instant::now();
     let mut client = Client::raw(&server);
     client.flags(3);
-    // Sending all the time does not prolong the time limit.
+    // A client that sends without pause does not extend its time limit.
     while client.stream.write_all(b"IHAVEOPT\0\0\0\x03\0\0\0\0").is_ok() {
         assert!(start.elapsed() < Duration::from_secs(60), "it may stay for ever");
         if client.stream.set_nonblocking(true).is_ok() {

@@ -1,4 +1,4 @@
-//! Starting and stopping a server, and its listening addresses.
+//! Tests the start and stop of a server, and its listening addresses.
 #![cfg(target_os = "linux")]
 
 mod nbd_support;
@@ -49,12 +49,12 @@ fn a_unix_socket() {
 fn what_is_there_already() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("disk.sock");
-    // A socket file, as a killed server leaves it.
+    // A killed server leaves such a socket file.
     drop(UnixListener::bind(&path).expect("a socket"));
     let server = Server::start(&at(&path), disk("mem:1MiB", 512)).expect("it makes way");
     assert!(refusal(&at(&path)).contains("another program listens at"));
     UnixStream::connect(&path).expect("the first server is still there");
-    // The server does not remove another process's socket of the same name.
+    // The server does not remove another process's socket at the same path.
     std::fs::remove_file(&path).expect("it is there");
     let other = UnixListener::bind(&path).expect("a socket");
     server.stop().expect("it stops");
@@ -90,7 +90,7 @@ fn what_was_accepted_is_answered_before_the_end() {
             client.request(0, WRITE, cookie, cookie * 512, 512);
             client.send(&[cookie as u8 + 1; 512]);
         }
-        // Send a part of a ninth write.
+        // Send only a part of a ninth write.
         client.request(0, WRITE, 9, 9 * 512, 512);
         client.send(&[9; 200]);
         eventually("all that is whole is begun", || disk.writes.load(Ordering::Relaxed) == 8);
@@ -114,7 +114,7 @@ fn idle_clients_do_not_keep_it() {
     for engine in ENGINES {
         let server = serve(engine, disk("mem:16MiB", 512));
         let mut clients = vec![Client::raw(&server), Client::simple(&server)];
-        // Another client stops in the middle of a large write.
+        // Another client stops sending in the middle of a large write.
         let mut writing = Client::structured(&server);
         writing.request(0, WRITE, 9, 0, 1 << 20);
         writing.send(&[9; 50_000]);
@@ -122,7 +122,7 @@ fn idle_clients_do_not_keep_it() {
         std::thread::sleep(Duration::from_millis(20));
         let start = Instant::now();
         server.stop().expect("it stops");
-        // The limit for a client that reads nothing is ten seconds.
+        // The server waits ten seconds for a client that reads nothing.
         assert!(start.elapsed() < Duration::from_secs(9), "it took {:?}", start.elapsed());
         clients.iter_mut().for_each(Client::expect_end);
     }
@@ -136,7 +136,7 @@ fn a_client_that_takes_nothing_does_not_keep_it_for_ever() {
     std::thread::sleep(Duration::from_millis(50));
     let start = Instant::now();
     server.stop().expect("it stops");
-    // The stop must wait about ten seconds before it ends; a busy machine may take longer.
+    // The stop must last about ten seconds. A busy machine may take longer.
     let seconds = start.elapsed().as_secs();
     assert!(seconds >= 9, "it had {seconds} s");
 }

@@ -1,4 +1,4 @@
-//! The NBD server and real clients: QEMU's, libnbd's and fio's. `interop/packages.sh` installs
+//! Tests the NBD server with real clients: QEMU, libnbd and fio. `interop/packages.sh` installs
 //! them.
 #![cfg(target_os = "linux")]
 
@@ -17,7 +17,7 @@ use std::sync::mpsc;
 
 const SIZE: usize = 32 << 20;
 
-/// A server on a Unix socket in its own folder, or at a port.
+/// A server on a TCP port, or on a Unix socket in its own folder.
 struct Served {
     server: Server,
     uri: String,
@@ -56,7 +56,7 @@ impl Served {
         Served { server, uri, folder }
     }
 
-    /// A file of random bytes, as large as the disk.
+    /// Makes a file of random bytes, as large as the disk. Returns its path.
     fn random_file(&self) -> String {
         let path = self.folder.path().join("random");
         std::fs::write(&path, Random::new(5).bytes(SIZE)).expect("a file");
@@ -74,7 +74,7 @@ fn output(program: &str, arguments: &[&str]) -> Output {
     })
 }
 
-/// Runs a program, which must succeed, and returns its output.
+/// Runs a program that must succeed. Returns its output.
 fn run(program: &str, arguments: &[&str]) -> String {
     let output = output(program, arguments);
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -133,7 +133,7 @@ fn nbdcopy_both_ways() {
         let (file, back) = (served.random_file(), served.path("back"));
         let most = AtomicUsize::new(0);
         std::thread::scope(|scope| {
-            // Closing the connection ends the thread, however it closes.
+            // The drop of the channel ends the thread, even after a panic.
             let (hang_up, hung_up) = mpsc::channel::<()>();
             scope.spawn(|| {
                 let hung_up = hung_up;
@@ -151,7 +151,7 @@ fn nbdcopy_both_ways() {
         });
         assert!(same(&file, &back));
         assert_eq!(most.load(Ordering::Relaxed), 4, "connections at once");
-        // The client sends zeroes as write zeroes commands.
+        // The client sends ranges of zeroes as write zeroes commands.
         std::fs::write(&file, vec![0; SIZE]).expect("a file");
         run("nbdcopy", &["--destination-is-zero", &file, &served.uri]);
         run("nbdcopy", &[&file, &served.uri]);
@@ -173,7 +173,7 @@ fn qemu_img() {
         assert!(said.contains("identical"), "{said}");
         run("qemu-img", &["convert", "-O", "raw", &served.uri, &back]);
         assert!(same(&file, &back));
-        // A qcow2 image on the disk, checked by QEMU itself.
+        // QEMU checks a qcow2 image that it has written to the disk.
         run("qemu-img", &["create", "-q", "-f", "qcow2", &served.uri, "16M"]);
         let io = ["-f", "qcow2", "-c", "write -P 7 0 9M", "-c", "read -P 7 1M 2M", &served.uri];
         run("qemu-io", &io);
@@ -253,7 +253,7 @@ fn fio_verifies() {
     }
 }
 
-/// Four jobs, each with a connection and a quarter of the disk.
+/// Runs four jobs. Each job has a connection and a quarter of the disk.
 #[test]
 fn fio_with_many_connections() {
     for engine in ENGINES {

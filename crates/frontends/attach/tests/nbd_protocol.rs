@@ -1,4 +1,4 @@
-//! The NBD server against a client that sends exactly the given bytes: negotiation, requests,
+//! Tests the NBD server with a client that sends exactly the given bytes: negotiation, requests,
 //! errors, and writes of partial blocks.
 #![cfg(target_os = "linux")]
 
@@ -21,7 +21,7 @@ fn options() {
         assert_eq!((kind, &entry[..8]), (2, b"\0\0\0\x04disk".as_slice()));
         assert_eq!(&entry[8..], b"memory (1 MiB, 4096-byte blocks)");
         assert_eq!(client.option_reply(3), (1, Vec::new()));
-        // STARTTLS, extended headers, and numbers that are not even reserved.
+        // STARTTLS, extended headers, and option numbers that the specification does not reserve.
         for code in [5, 11, 0, 4242, u32::MAX] {
             client.option(code, b"whatever");
             assert_eq!(client.option_reply(code).0, (1 << 31) + 1, "unsupported");
@@ -31,7 +31,7 @@ fn options() {
             (8, b"x"),
             (6, b""),
             (7, b"\0\0\0\x09disk\0\0"),
-            // These options need structured replies first.
+            // The server accepts these options only after structured replies are negotiated.
             (9, b"\0\0\0\0\0\0\0\0"),
             (10, b"\0\0\0\0\0\0\0\0"),
         ] {
@@ -266,7 +266,7 @@ fn errors_of_the_disk() {
         let mut client = Client::structured(&server);
         let mut failed = 0;
         for index in 0..30 {
-            // Requests of three operations each, of which one fails.
+            // Each request needs three operations, one of which fails.
             let length = 3 << 20;
             let errno = client.call(0, READ, 0, length).errno;
             assert!(errno == 0 || errno == EIO, "{errno}");
@@ -289,7 +289,7 @@ fn who_knows_the_block_size_keeps_to_it() {
     assert_eq!(client.read(0, 8192), [0; 8192], "nothing was written");
 }
 
-/// A client writes any range of bytes, compared with a copy in memory.
+/// A client writes any ranges of bytes. The test compares the disk with a copy in memory.
 #[test]
 fn who_does_not_know_the_block_size_writes_any_bytes() {
     for (engine, block_size) in ENGINES.into_iter().zip([4096, 512]) {
@@ -314,7 +314,7 @@ fn who_does_not_know_the_block_size_writes_any_bytes() {
                     model[range].fill(0);
                 }
                 2 => {
-                    // A trimmed range may read as any bytes, and no other data may change.
+                    // A trimmed range may read as any bytes, but a trim must not change other data.
                     assert_eq!(client.call(0, TRIM, offset, length as u32).errno, 0);
                     let now = client.read(offset, length as u32);
                     model[range].copy_from_slice(&now);
@@ -326,8 +326,8 @@ fn who_does_not_know_the_block_size_writes_any_bytes() {
     }
 }
 
-/// Eight connections write their own eighth of every block at the same time, and a ninth writes
-/// whole blocks in between: no answered write may be lost.
+/// Eight connections write their own eighth of every block at the same time, and a ninth connection
+/// writes whole blocks. The server may lose no answered write.
 #[test]
 fn parts_of_a_block_do_not_undo_each_other() {
     for engine in ENGINES {
@@ -352,8 +352,8 @@ fn parts_of_a_block_do_not_undo_each_other() {
     }
 }
 
-/// Writes of a whole block and of a part, at once: the rest of the block has the whole write's
-/// data.
+/// Two clients write a whole block and a part of it at the same time. The rest of the block then
+/// has the data of the whole write.
 #[test]
 fn a_part_does_not_undo_the_whole() {
     for engine in ENGINES {
@@ -367,7 +367,7 @@ fn a_part_does_not_undo_the_whole() {
             let mut second = request(0, WRITE, 2, offset + 512, 512);
             second.extend([2; 512]);
             part.send(&second);
-            // The read of the partial block starts now or a little later, and takes 300 us.
+            // The server starts to read the block now or a little later, and the read takes 300 us.
             std::thread::sleep(std::time::Duration::from_micros(random.below(500)));
             whole.send(&first);
             assert_eq!((whole.reply(0).errno, part.reply(0).errno), (0, 0));

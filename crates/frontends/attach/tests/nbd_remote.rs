@@ -1,4 +1,4 @@
-//! The main use: a remote disk, through a real target and a real host.
+//! The main use case: serves a remote disk, through a real target and a real host.
 #![cfg(target_os = "linux")]
 
 mod nbd_support;
@@ -32,7 +32,7 @@ fn target(engine: EngineKind, address: SocketAddr, namespace: Arc<dyn Namespace>
     Target::start(&config).expect("it starts")
 }
 
-/// A target with 32 MiB in 4096-byte blocks, and a host that is connected to it.
+/// Starts a target with 32 MiB in 4096-byte blocks, and connects a host to it.
 fn remote(engine: EngineKind) -> (Target, Controller) {
     let target = target(engine, ([127, 0, 0, 1], 0).into(), disk("mem:32MiB", 4096));
     let address = target.addresses()[0].to_string();
@@ -71,7 +71,7 @@ fn any_bytes_of_a_remote_disk() {
     }
 }
 
-/// The target is lost during requests: clients get errors, and the server continues.
+/// The target disconnects during requests. Clients get errors, and the server continues.
 #[test]
 fn the_remote_disk_is_lost() {
     for engine in ENGINES {
@@ -80,7 +80,7 @@ fn the_remote_disk_is_lost() {
         let mut client = Client::simple(&server);
         assert_eq!(client.write(0, 100, &[7; 100]), 0);
         for cookie in 0..33_u64 {
-            // Reads, whole writes and parts of blocks.
+            // The requests are reads, writes of whole blocks, and writes of parts of blocks.
             let length = if cookie % 3 == 2 { 100 } else { 65_536 };
             let code = if cookie % 3 == 0 { READ } else { WRITE };
             client.request(0, code, cookie, cookie * 65_536, length);
@@ -107,11 +107,11 @@ fn the_remote_disk_is_lost() {
     }
 }
 
-/// While the target is unreachable, a client that writes dies, and a later client writes the same
-/// blocks. When the target is back, the later client's data must be stored.
+/// A writing client dies while the target is unreachable, and a later client writes the same
+/// blocks. When the target is reachable again, it must store the later client's data.
 #[test]
 fn a_dead_client_undoes_nothing_when_the_target_is_back() {
-    // So few that they fit into a socket without a reader.
+    // The number is so small that the requests fit into a socket without a reader.
     const BLOCKS: u64 = 16;
     for engine in ENGINES {
         let memory = disk("mem:32MiB", 4096);
@@ -128,7 +128,8 @@ fn a_dead_client_undoes_nothing_when_the_target_is_back() {
             client.request(flags, WRITE, block, block * 4096, 4096);
             client.send(&[value; 4096]);
         };
-        // Half of the writes start before the target is lost, the other half waits for it.
+        // Half of the writes start before the target disconnects. The other half waits for the
+        // target.
         (0..BLOCKS / 2).for_each(|block| write(&mut dead, block, 0, 1));
         drop(first);
         eventually("the target is missed", || remote.state() == DiskState::Waiting);

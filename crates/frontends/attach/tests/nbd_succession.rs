@@ -1,4 +1,5 @@
-//! Requests of a dead client are not executed after a later client's.
+//! Tests that the server does not execute requests of a dead client after requests of a later
+//! client.
 #![cfg(target_os = "linux")]
 
 mod nbd_support;
@@ -10,12 +11,13 @@ use nbd_support::sluice::Sluice;
 use nbd_support::*;
 use std::sync::Arc;
 
-/// More requests than a connection may have in flight, so that some stay in the socket.
+/// The number of requests, which is more than a connection may have in flight. So some stay in the
+/// socket.
 const REQUESTS: u64 = 300;
 const IN_FLIGHT: usize = 256;
 
-/// A client that has sent a write of ones to each of the first `blocks`. The disk holds back `held`
-/// of the writes, started or not.
+/// Connects a client that sends a write of ones to each of the first `blocks`. The disk holds back
+/// `held` of these writes, as started or not started.
 fn begin(
     engine: EngineKind,
     held: usize,
@@ -82,7 +84,7 @@ fn what_was_not_begun_is_given_up() {
     }
 }
 
-/// A new connection of the same client does not wait for that client's other connections.
+/// A new connection of the same client does not wait for the client's other connections.
 #[test]
 fn clients_that_are_there_are_not_waited_for() {
     for engine in ENGINES {
@@ -93,7 +95,7 @@ fn clients_that_are_there_are_not_waited_for() {
     }
 }
 
-/// The server forgets clients that give up while they wait, however many they are.
+/// The server forgets the clients that disconnect while they wait, however many there are.
 #[test]
 fn many_that_give_up_waiting() {
     for engine in ENGINES {

@@ -1,5 +1,5 @@
-//! libblkio against the vhost-user back end: an independent front end, compared with a model. QEMU
-//! and fio use it to reach vhost-user disks without a virtual machine.
+//! Tests the vhost-user back end with libblkio, an independent front end, and compares the disk
+//! with a model. QEMU and fio use libblkio to access vhost-user disks without a virtual machine.
 
 #![cfg(target_os = "linux")]
 
@@ -11,7 +11,7 @@ use std::time::Duration;
 use vhost_support::*;
 
 const DISK_BYTES: usize = 8 << 20;
-/// Each request has its own part of the memory.
+/// The length of each request's own part of the memory, in bytes.
 const REQUEST_BYTES: usize = 256 << 10;
 const DEPTH: usize = 16;
 
@@ -42,7 +42,8 @@ impl Program {
 
     fn memory(&mut self, slot: usize) -> &mut [u8] {
         let start = (self.region.addr + slot * REQUEST_BYTES) as *mut u8;
-        // SAFETY: a part of the region, which lives as long as `self`, and no request uses it.
+        // SAFETY: the range is part of the region, which lives as long as `self`. No request uses
+        // it.
         unsafe { std::slice::from_raw_parts_mut(start, REQUEST_BYTES) }
     }
 
@@ -51,13 +52,13 @@ impl Program {
         let mut timeout = Duration::from_secs(60);
         let done = self.queues[queue].do_io(&mut completion, 1, Some(&mut timeout), None);
         assert_eq!(done.expect("it goes on"), 1);
-        // SAFETY: one completion was written.
+        // SAFETY: the call has written one completion.
         let completion = unsafe { completion[0].assume_init_ref() };
         (completion.user_data, completion.ret)
     }
 }
 
-/// A simple random generator, repeatable by its seed.
+/// A simple random number generator that its seed makes repeatable.
 struct Dice(u64);
 
 impl Dice {
@@ -69,7 +70,7 @@ impl Dice {
     }
 }
 
-/// The operation in progress in a slot.
+/// The operation in flight in a slot.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Doing {
     Nothing,
@@ -88,7 +89,7 @@ impl Doing {
     }
 }
 
-/// Up to 16 requests at once, on disjoint ranges, on one queue.
+/// Runs up to 16 requests concurrently, on disjoint ranges, on one queue.
 fn exercise(program: &mut Program, queue: usize, block: usize, seed: u64) {
     let mut dice = Dice(seed);
     let mut model = vec![0_u8; DISK_BYTES];
@@ -119,7 +120,7 @@ fn exercise(program: &mut Program, queue: usize, block: usize, seed: u64) {
             3..6 => {
                 let value = dice.below(256) as u8;
                 model[at..at + len].fill(value);
-                // SAFETY: the slot's own memory; the back end reads it later.
+                // SAFETY: the memory belongs to the slot, and the back end reads it only later.
                 unsafe { memory.write_bytes(value, len) };
                 let flags = if value < 64 { ReqFlags::FUA } else { ReqFlags::empty() };
                 queue.write(start, memory, len, slot, flags);
@@ -152,7 +153,7 @@ fn a_disk_is_what_libblkio_made_of_it() {
         for block in [512, 4096] {
             let served = serve(engine, disk("mem:8MiB", block));
             let mut program = Program::start(&served, 2);
-            // The second queue finds the first one's data, and overwrites it.
+            // The second queue reads the data of the first queue, and then overwrites it.
             for queue in 0..2 {
                 for at in (0..DISK_BYTES).step_by(REQUEST_BYTES) {
                     let zeroes = &mut program.queues[queue];

@@ -1,4 +1,4 @@
-//! The vhost-user front end is a namespace: it runs the conformance suite through rings.
+//! The vhost-user front end is a namespace, so it runs the conformance suite, through rings.
 #![cfg(target_os = "linux")]
 
 use farblock_attach::vhost_user::front_end::{self, FrontEnd};
@@ -11,10 +11,10 @@ use farblock_reactor::EngineKind;
 use std::sync::Arc;
 use tempfile::TempDir;
 
-/// More queues than the suite opens at once.
+/// The number of rings, which is more than the number of queues that the suite opens at once.
 const QUEUES: usize = 8;
 
-/// A disk, its server, and its folder.
+/// A disk with its server and its folder.
 type Guest = Backed<FrontEnd, (Server, TempDir)>;
 
 fn driven(folder: &TempDir, depth: u16) -> front_end::Config {
@@ -36,7 +36,7 @@ fn guest(disk: &str, block_size: u32, engine: EngineKind, depth: u16) -> Guest {
 #[test]
 fn it_is_a_namespace() {
     for engine in [EngineKind::Uring, EngineKind::Portable] {
-        // With a short ring some operations wait for a slot; with a long ring none does.
+        // With a short ring some operations wait for a slot. With a long ring no operation waits.
         for depth in [2, front_end::RING_SIZE] {
             let make = |block_size| Arc::new(guest("mem:16MiB", block_size, engine, depth)) as _;
             Suite::new(engine).run(&make);

@@ -1,4 +1,4 @@
-//! Guests and monitors that break the protocol.
+//! Tests guests and monitors that break the protocol.
 #![cfg(target_os = "linux")]
 
 mod vhost_support;
@@ -12,7 +12,7 @@ use vhost::vhost_user::VhostUserFrontend;
 use vhost_support::*;
 
 const NOWHERE: u64 = MEMORY_BYTES + 4096;
-/// Time for which the test checks that no answer arrives.
+/// The time for which the test checks that no answer arrives.
 const SILENCE: Duration = Duration::from_millis(100);
 
 fn message(code: u32, flags: u32, body: &[u8]) -> Vec<u8> {
@@ -23,8 +23,7 @@ fn message(code: u32, flags: u32, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The device returns chains without room for a status with no byte written, and the ring
-/// continues.
+/// The device returns a chain without room for a status as 0 bytes written. The ring continues.
 #[test]
 fn chains_that_are_no_requests() {
     for engine in ENGINES {
@@ -33,7 +32,7 @@ fn chains_that_are_no_requests() {
         let (header, status) = vm.frame(0, IN, 0);
         let (header, status) = (header.0, status.0);
         let table = 1 << 20;
-        // Tables that point to themselves, and to another table.
+        // The first table points to itself, and the second table points to the first one.
         vm.descriptor(table, (header, 16, NEXT, 0));
         vm.descriptor(table + 32, (table, 32, INDIRECT, 0));
         let chains: &[&[Descriptor]] = &[
@@ -74,7 +73,7 @@ fn chains_in_circles_and_of_great_length() {
     vm.offer(0, &[(header.0, 16, NEXT, 1), (header.0, 16, NEXT, 1)]);
     vm.kick(0);
     assert_eq!(vm.used(0), Some((0, 0)), "a circle");
-    // Repeat the same 60 MiB until the sum exceeds 32 bits.
+    // Repeat the same 60 MiB until their sum exceeds 32 bits.
     let mut chain = vec![header];
     chain.extend((0..100).map(|_| (DATA, 60 << 20, WRITE | NEXT, 0)));
     chain.push(status);
@@ -87,7 +86,7 @@ fn chains_in_circles_and_of_great_length() {
 }
 
 /// The server stops serving a broken ring and reports the error. The other ring and the next guest
-/// work.
+/// still work.
 #[test]
 fn rings_that_are_broken() {
     for engine in ENGINES {
@@ -116,14 +115,14 @@ fn rings_that_are_broken() {
     }
 }
 
-/// Requests that together need more buffers than a ring may hold wait for each other.
+/// Requests wait for each other if together they need more buffers than a ring may hold.
 #[test]
 fn more_than_may_be_held() {
     for engine in ENGINES {
         let served = serve(engine, disk("delay:5ms,mem:64MiB", 512));
         let mut vm = served.boot();
         for _ in 0..10 {
-            // All at the same address: the data does not matter.
+            // All requests use the same address, because the data does not matter.
             vm.submit(0, OUT, 0, &[(DATA, 30 << 20)]);
         }
         for _ in 0..10 {
@@ -135,7 +134,7 @@ fn more_than_may_be_held() {
     }
 }
 
-/// Random descriptors: the device must survive them.
+/// Random descriptors do not stop the device.
 #[test]
 fn noise_in_the_ring() {
     for engine in ENGINES {
@@ -166,7 +165,7 @@ fn noise_in_the_ring() {
     }
 }
 
-/// A monitor that breaks the protocol is disconnected, and the next one is served.
+/// The server disconnects a monitor that breaks the protocol, and serves the next monitor.
 #[test]
 fn monitors_that_talk_nonsense() {
     let served = serve_with(disk("mem:1MiB", 512), |_| {});
@@ -198,14 +197,14 @@ fn monitors_that_talk_nonsense() {
         [&[1, 0, 0, 0, 1, 0, 0, 0][..], &u32::MAX.to_le_bytes()[..]].concat(),
     ] {
         let mut stream = served.connect();
-        // The server may close the connection before all bytes are sent.
+        // The server may close the connection before the test has sent all bytes.
         let _ = stream.write_all(&bytes);
         let ended = stream.read(&mut [0; 64]);
         assert!(matches!(ended, Ok(0) | Err(_)), "{bytes:?}");
         let error = ended.err().map(|error| error.kind());
         assert_ne!(error, Some(std::io::ErrorKind::WouldBlock), "{bytes:?}");
     }
-    // Half a message, and then nothing.
+    // The monitor sends half a message, and then disconnects.
     let mut stream = served.connect();
     stream.write_all(&[1, 0, 0]).expect("it listens");
     drop(stream);
@@ -214,7 +213,7 @@ fn monitors_that_talk_nonsense() {
     served.stop();
 }
 
-/// The server refuses these requests with an answer, if the monitor wants one, and the session
+/// The server refuses these requests, with an answer if the monitor requests one. The session
 /// continues.
 #[test]
 fn requests_that_are_refused() {
@@ -260,7 +259,7 @@ fn requests_that_are_refused() {
     served.stop();
 }
 
-/// A stop does not wait for a monitor that sent half a message.
+/// A stop does not wait for a monitor that has sent half a message.
 #[test]
 fn a_stop_in_the_middle_of_a_message() {
     let served = serve_with(disk("mem:1MiB", 512), |_| {});
@@ -272,7 +271,7 @@ fn a_stop_in_the_middle_of_a_message() {
     assert!(start.elapsed() < Duration::from_secs(60));
 }
 
-/// A monitor that truncates its memory neither kills the process nor damages the disk.
+/// A monitor that truncates its memory neither ends the process nor damages the disk.
 #[test]
 fn memory_that_is_taken_away() {
     for engine in ENGINES {

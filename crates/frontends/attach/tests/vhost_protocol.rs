@@ -1,4 +1,4 @@
-//! A disk from the view of a guest's driver.
+//! Tests a disk as the driver of a guest sees it.
 #![cfg(target_os = "linux")]
 
 mod vhost_support;
@@ -18,7 +18,7 @@ use vhost::vhost_user::VhostUserFrontend;
 use vhost::vhost_user::message::{VhostUserConfigFlags, VhostUserProtocolFeatures};
 use vhost_support::*;
 
-/// A namespace that counts its operations, and whose size may change.
+/// A namespace that counts its operations, and whose size can change.
 struct Spy {
     disk: Arc<Elastic>,
     cache: bool,
@@ -97,8 +97,8 @@ fn the_truth_about_a_disk() {
         let features = vm.frontend().get_features().expect("features");
         assert_eq!(features & F_RO, 0);
         assert_ne!(features & F_DISCARD, 0, "memory can be given back");
-        // Without this feature a monitor refuses to migrate, so it never copies memory to which we
-        // write.
+        // Without this feature, a monitor refuses to migrate the guest. So it never copies memory
+        // while the server writes to it.
         let offered = vm.frontend().get_protocol_features().expect("protocol features");
         assert_eq!(features & F_LOG_ALL, 0, "writes to the guest's memory are not logged");
         assert!(!offered.contains(VhostUserProtocolFeatures::LOG_SHMFD), "{offered:?}");
@@ -114,8 +114,8 @@ fn the_truth_about_a_disk() {
     }
 }
 
-/// Data segments that do not end at block boundaries, on both rings, and requests that need several
-/// operations.
+/// Transfers data with segments that do not end at block boundaries, on both rings. Some requests
+/// need several operations.
 #[test]
 fn data_in_any_pieces() {
     for engine in ENGINES {
@@ -132,13 +132,13 @@ fn data_in_any_pieces() {
         let to = [(DATA + 9, 4 << 20), (DATA + 9 + (4 << 20), 1), (DATA + 10 + (4 << 20), 1048575)];
         assert_eq!(vm.call(1, IN, 8, &to), (OK, (5 << 20) + 1));
         assert!(vm.read(DATA + 9, 5 << 20) == data);
-        // The blocks around the range are unchanged.
+        // The request did not change the blocks around its range.
         assert_eq!(vm.load(0, 4096), vec![0; 4096]);
         served.stop();
     }
 }
 
-/// As many requests at once as a ring holds, several times in a row.
+/// Fills a ring with requests, several times in a row.
 #[test]
 fn many_at_once() {
     for engine in ENGINES {
@@ -178,7 +178,7 @@ fn indirect_tables() {
     vm.write(DATA, &data);
     let (header, status) = vm.frame(0, OUT, 0);
     let table = 1 << 20;
-    // As many segments as a guest may use.
+    // The request has as many segments as a guest may use.
     let count = 126_u16;
     vm.descriptor(table, (header.0, 16, NEXT, 1));
     for piece in 0..count {
@@ -299,7 +299,7 @@ fn another_size_is_announced() {
     assert_eq!(vm.config(0, 8), 1000_u64.to_le_bytes());
     eventually("requests are held against it", || vm.call(0, IN, 2047, &[(DATA, 512)]).0 == IOERR);
     assert_eq!(vm.call(1, IN, 999, &[(DATA, 512)]).0, OK);
-    // A monitor that connects again may know the old size.
+    // A monitor that reconnects may still use the old size.
     vm.disconnect();
     let mut vm = served.boot();
     let (mut ours, theirs) = UnixStream::pair().expect("a pair");
@@ -324,7 +324,7 @@ fn announcements() {
         assert!(vm.rings[1].call.read().is_err(), "the other ring has nothing to say");
     }
     let mut vm = served.boot();
-    // An index far ahead of any in this test.
+    // The event index is far ahead of all indexes in this test.
     vm.write(ring_at(0) + 4096 + 4 + u64::from(SIZE) * 2, &1000_u16.to_le_bytes());
     let (_, status) = vm.submit(0, IN, 0, &[(DATA, 512)]);
     eventually("it is answered", || vm.used_index(0) == 1);

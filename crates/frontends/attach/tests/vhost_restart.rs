@@ -1,4 +1,4 @@
-//! Back ends and monitors that die with requests in progress.
+//! Tests back ends and monitors that die with requests in flight.
 #![cfg(target_os = "linux")]
 
 mod vhost_support;
@@ -13,7 +13,7 @@ use std::time::Duration;
 use vhost::VhostBackend;
 use vhost_support::*;
 
-/// A namespace that holds its operations back until the test opens it.
+/// A namespace that holds its operations until the test opens it.
 struct Gate {
     inner: Arc<dyn Namespace>,
     state: Arc<GateState>,
@@ -23,7 +23,7 @@ struct Gate {
 struct GateState {
     open: AtomicBool,
     submitted: AtomicUsize,
-    /// The first blocks of writes, in the order of their submission.
+    /// The first blocks of the submitted writes, in order.
     writes: Mutex<Vec<u64>>,
     wakers: Mutex<Vec<Waker>>,
 }
@@ -95,8 +95,8 @@ impl Drop for GateQueue {
     }
 }
 
-/// A server ends with requests in progress, as if it had been killed: its successor executes them,
-/// in order, and the guest gets each answer once.
+/// A server ends with requests in flight, as if it had been killed. The next server executes these
+/// requests in order, and the guest gets each answer once.
 #[test]
 fn a_successor_goes_on() {
     for engine in ENGINES {
@@ -104,7 +104,7 @@ fn a_successor_goes_on() {
         let (gate, state) = Gate::around(&inner);
         let mut served = serve(engine, gate);
         let mut vm = served.boot();
-        // Complete one request first, so that not all indexes start at zero.
+        // Complete one request first, so that not all indexes are zero.
         state.open();
         assert_eq!(vm.store(100, &[9; 512]), OK);
         state.open.store(false, Ordering::SeqCst);
@@ -116,7 +116,7 @@ fn a_successor_goes_on() {
             open.push((vm.submit(0, OUT, sector, &[(at, 512)]), sector));
         }
         eventually("all are under way", || state.submitted() == 5);
-        // A stop does not wait longer than its limit for operations that never end.
+        // Operations that never end cannot extend a stop beyond its limit.
         served.server.take().expect("it runs").stop().expect("it stops");
         assert_eq!(vm.used_within(0, Duration::ZERO), None);
         vm.disconnect();
@@ -124,7 +124,7 @@ fn a_successor_goes_on() {
         let (gate, state) = Gate::around(&inner);
         state.open();
         served.server = Some(Server::start(&served.config, gate).expect("it starts"));
-        // QEMU passes the index of the used ring here; in this test it is the same.
+        // QEMU passes the index of the used ring here. In this test, the index is the same.
         vm.attach(&served, u64::MAX);
         for _ in 0..sectors.len() {
             let (id, written) = vm.used(0).expect("an answer");
@@ -142,7 +142,7 @@ fn a_successor_goes_on() {
     }
 }
 
-/// A monitor disconnects and reconnects: the server waits for operations in progress without
+/// A monitor disconnects and reconnects. The server waits for the operations in flight without
 /// accessing the guest's memory, and then executes them again.
 #[test]
 fn a_monitor_comes_back() {
@@ -190,7 +190,7 @@ fn a_ring_is_stopped_and_started() {
     }
 }
 
-/// Before it stops, a server answers the requests that it has received.
+/// A server answers the requests that it has received before it stops.
 #[test]
 fn a_stop_answers() {
     for engine in ENGINES {

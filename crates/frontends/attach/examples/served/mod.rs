@@ -1,5 +1,5 @@
-//! The disk that an example serves: a spec or a URL names it, and the example may show only its
-//! first part.
+//! The disk that an example serves. A specification or a URL names the disk. The example may serve
+//! only the first part of the disk.
 
 use farblock_backends::Spec;
 use farblock_block::{BlockError, Change, Changes, Geometry, Namespace, Queue, Watch};
@@ -11,15 +11,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A namespace that shows only its first part.
+/// A namespace that shows only the first part of a disk.
 pub(crate) struct ShownPart {
     inner: Arc<dyn Namespace>,
     blocks: AtomicU64,
 }
 
 impl ShownPart {
-    /// Opens the disk that `disk` names. A remote disk keeps its block size. `resized` runs when
-    /// its size changes, until the watch is dropped.
+    /// Opens the disk that `disk` names. A remote disk keeps its own block size. Calls `resized`
+    /// when the size of the disk changes, until the caller drops the watch.
     pub(crate) fn open(
         disk: &str,
         block_size: u32,
@@ -43,7 +43,7 @@ impl ShownPart {
         Ok((whole(Arc::new(disk)), Some(watch)))
     }
 
-    /// Shows this many bytes from now on, or all if the disk has fewer.
+    /// Shows only the first `bytes` bytes from now on, or the whole disk if it is shorter.
     pub(crate) fn resize(&self, bytes: u64) {
         let block_size = u64::from(self.inner.geometry().block_size);
         self.blocks.store(bytes / block_size, Ordering::Relaxed);

@@ -15,12 +15,12 @@ use tempfile::TempDir;
 
 pub const ENGINES: [EngineKind; 2] = [EngineKind::Uring, EngineKind::Portable];
 
-/// Opens the disk that a spec names.
+/// Opens the disk that a specification describes.
 pub fn disk(spec: &str, block_size: u32) -> Arc<dyn Namespace> {
     Spec::parse(spec).expect("a disk").open(block_size, false).expect("it opens")
 }
 
-/// A server and its mountpoint. Fields are dropped in order.
+/// A server and its mountpoint. The drop of the server precedes the drop of the folder.
 pub struct Served {
     pub server: Server,
     pub folder: TempDir,
@@ -44,9 +44,10 @@ impl Served {
         self.server.path()
     }
 
-    /// Stops the server; its disk must have no users.
+    /// Stops the server. Its disk must have no users.
     pub fn stop(mut self) {
-        // A child process of another test holds this process's descriptors until it runs a program.
+        // A child process of another test shares this process's descriptors until it executes a
+        // program.
         let deadline = Instant::now() + Duration::from_secs(60);
         while let Err(error) = self.server.stop(false) {
             assert!(Instant::now() < deadline, "it does not stop: {error}");
@@ -61,7 +62,7 @@ pub fn mounted(path: &Path) -> bool {
     mounts.split_whitespace().any(|word| Path::new(word) == path)
 }
 
-/// A loop device that is removed at the end of the test.
+/// A loop device that the end of the test removes.
 pub struct Loop(pub PathBuf, PathBuf);
 
 impl Loop {
@@ -74,7 +75,7 @@ impl Loop {
         self.0.to_str().expect("UTF-8")
     }
 
-    /// The first word of a file in `/sys/block/loopN/`.
+    /// The first line of a file in `/sys/block/loopN/`.
     pub fn says(&self, what: &str) -> String {
         let folder = Path::new("/sys/block").join(self.0.file_name().expect("a name"));
         std::fs::read_to_string(folder.join(what)).expect("an attribute").trim().into()
@@ -83,7 +84,7 @@ impl Loop {
 
 impl Drop for Loop {
     fn drop(&mut self) {
-        // After a successful test the device is detached, and another test may use it already.
+        // A successful test has already detached the device, and another test may use it now.
         let folder = Path::new("/sys/block").join(self.0.file_name().expect("a name"));
         let file = std::fs::read_to_string(folder.join("loop/backing_file")).unwrap_or_default();
         if Path::new(file.trim_end()) == self.1 {
@@ -92,7 +93,7 @@ impl Drop for Loop {
     }
 }
 
-/// A file system mounted for a test.
+/// A file system that is mounted for a test.
 pub struct MountedFs(pub TempDir);
 
 impl MountedFs {
@@ -125,7 +126,7 @@ pub fn output(program: &str, arguments: &[&str]) -> Output {
     command.output().unwrap_or_else(|error| panic!("{program}: {error}"))
 }
 
-/// Runs a program, which must succeed, and returns its output.
+/// Runs a program that must succeed. Returns its output.
 pub fn run(program: &str, arguments: &[&str]) -> String {
     let output = output(program, arguments);
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -135,7 +136,7 @@ pub fn run(program: &str, arguments: &[&str]) -> String {
     said
 }
 
-/// Runs fio on a file, with verification of the data that it reads.
+/// Runs fio on a file. fio verifies the data that it reads.
 pub fn fio_verify(file: &str, arguments: &[&str]) -> String {
     let filename = format!("--filename={file}");
     let mut all = vec![
@@ -152,8 +153,8 @@ pub fn fio_verify(file: &str, arguments: &[&str]) -> String {
     run("fio", &all)
 }
 
-/// An operation: the command, the first block, the number of blocks, and whether it had to be
-/// durable.
+/// An operation: the command, the first block, the number of blocks, and whether the write had to
+/// be durable.
 pub type Asked = (Command, u64, u32, bool);
 
 /// A disk that records its operations, can change its size, and fails on demand.
@@ -170,7 +171,7 @@ impl Spy {
         Arc::new(Spy { disk: Elastic::new(inner), asked, error, deallocate })
     }
 
-    /// All operations since the last call.
+    /// Returns all operations since the last call.
     pub fn take(&self) -> Vec<Asked> {
         std::mem::take(&mut self.asked.lock().expect("no panic"))
     }

@@ -35,28 +35,28 @@ pub const ENOTSUP: u32 = 95;
 
 pub const ENGINES: [EngineKind; 2] = [EngineKind::Uring, EngineKind::Portable];
 
-/// The time limit of an answer: longer than any expected answer takes.
+/// The longest wait for an answer. No expected answer takes so long.
 const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
-/// Opens the disk that a spec names.
+/// Opens the disk that a specification describes.
 pub fn disk(spec: &str, block_size: u32) -> Arc<dyn Namespace> {
     Spec::parse(spec).expect("a disk").open(block_size, false).expect("it opens")
 }
 
-/// A server without a listening socket, with two threads.
+/// Starts a server with two threads and without a listening socket.
 pub fn serve(engine: EngineKind, namespace: Arc<dyn Namespace>) -> Server {
     let config = Config { engine, threads: 2, export: "disk".into(), ..Config::new(None) };
     Server::start(&config, namespace).expect("it starts")
 }
 
-/// A server that listens at its own port.
+/// Starts a server on a free TCP port.
 pub fn serve_tcp(engine: EngineKind, namespace: Arc<dyn Namespace>) -> Server {
     let listen = Some(Address::Tcp(([127, 0, 0, 1], 0).into()));
     let config = Config { engine, threads: 2, ..Config::new(listen) };
     Server::start(&config, namespace).expect("it starts")
 }
 
-/// A client's end of a connection.
+/// The client's end of a connection.
 pub struct Client {
     pub stream: UnixStream,
     structured: bool,
@@ -66,14 +66,14 @@ pub struct Client {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Reply {
     pub cookie: u64,
-    /// 0: success.
+    /// The error number; 0 for success.
     pub errno: u32,
-    /// The data read; empty in simple replies.
+    /// The read data; empty in simple replies.
     pub data: Vec<u8>,
 }
 
 impl Client {
-    /// A client that has read the server's greeting and has sent nothing.
+    /// Connects and reads the server's greeting. Sends nothing.
     pub fn raw(server: &Server) -> Client {
         let (ours, theirs) = UnixStream::pair().expect("a pair");
         server.adopt(theirs);
@@ -86,7 +86,7 @@ impl Client {
         client
     }
 
-    /// A client that has finished the negotiation, and does not know the block sizes.
+    /// Connects and negotiates, without a query of the block sizes.
     pub fn simple(server: &Server) -> Client {
         let mut client = Client::raw(server);
         client.flags(3);
@@ -95,7 +95,7 @@ impl Client {
         client
     }
 
-    /// A client with structured replies that obeys the block sizes.
+    /// Connects and negotiates structured replies and the block sizes.
     pub fn structured(server: &Server) -> Client {
         let mut client = Client::raw(server);
         client.flags(3);
@@ -120,7 +120,7 @@ impl Client {
         bytes
     }
 
-    /// True if no data arrives for a while.
+    /// True if no data arrives within 100 ms.
     pub fn hears_nothing(&mut self) -> bool {
         self.stream.set_read_timeout(Some(Duration::from_millis(100))).expect("a timeout");
         let heard = self.stream.read(&mut [0]);
@@ -128,7 +128,7 @@ impl Client {
         heard.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     }
 
-    /// Checks that the server closes the connection, and sends little before.
+    /// Checks that the server closes the connection without sending more data.
     pub fn expect_end(&mut self) {
         let mut rest = Vec::new();
         match self.stream.read_to_end(&mut rest) {
@@ -149,7 +149,7 @@ impl Client {
         self.send(&bytes);
     }
 
-    /// The next option reply: its type and data.
+    /// Receives the next option reply. Returns its type and data.
     pub fn option_reply(&mut self, code: u32) -> (u32, Vec<u8>) {
         let header = self.take(20);
         assert_eq!(header[..8], 0x0003_e889_0455_65a9_u64.to_be_bytes());
@@ -157,7 +157,7 @@ impl Client {
         (number(&header[12..16]) as u32, self.take(number(&header[16..]) as usize))
     }
 
-    /// Sends INFO (6) or GO (7); returns the information, or the error.
+    /// Sends INFO (6) or GO (7). Returns the server's information items, or the error.
     pub fn ask(&mut self, code: u32, name: &[u8], wanted: &[u16]) -> Result<Vec<Vec<u8>>, u32> {
         let mut data = (name.len() as u32).to_be_bytes().to_vec();
         data.extend(name);
@@ -174,7 +174,7 @@ impl Client {
         }
     }
 
-    /// Sends GO; returns all information, and the transmission flags.
+    /// Sends GO. Returns all information items and the transmission flags.
     pub fn go(&mut self, name: &[u8], wanted: &[u16]) -> Result<(Vec<Vec<u8>>, u16), u32> {
         let found = self.ask(7, name, wanted)?;
         let export = found.iter().find(|item| item[..2] == [0, 0]).expect("what the export is");
@@ -204,7 +204,8 @@ impl Client {
         self.reply(0).errno
     }
 
-    /// The next answer; after a simple reply to a read, `read_bytes` of data follow.
+    /// Receives the next answer. After a simple reply to a read, also receives `read_bytes` of
+    /// data.
     pub fn reply(&mut self, read_bytes: u32) -> Reply {
         let magic = number(&self.take(4));
         if magic == 0x6744_6698 {
@@ -244,7 +245,7 @@ pub fn request(flags: u16, code: u16, cookie: u64, offset: u64, length: u32) -> 
     bytes
 }
 
-/// An integer, the most significant byte first.
+/// Reads a big-endian integer.
 pub fn number(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0, |number, &byte| number << 8 | u64::from(byte))
 }

@@ -1,11 +1,11 @@
-//! A disk that holds writes back until a test releases them.
+//! A disk that holds back writes until a test releases them.
 
 use farblock_block::{BlockError, Completion, Geometry, Namespace, Op, Queue};
 use farblock_reactor::{Reactor, TaskId, Waker};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// A disk that holds writes back.
+/// A disk that holds back writes.
 pub struct Sluice {
     inner: Arc<dyn Namespace>,
     shared: Arc<SluiceShared>,
@@ -13,11 +13,11 @@ pub struct Sluice {
 
 #[derive(Default)]
 struct SluiceShared {
-    /// How many of the next writes to hold back.
+    /// The number of coming writes to hold back.
     hold: AtomicUsize,
-    /// The number of writes held back.
+    /// The number of writes that are held back.
     held: AtomicUsize,
-    /// Whether writes held back count as not started, so that they may be withdrawn.
+    /// True if held writes count as not started, so that their queue can withdraw them.
     unbegun: AtomicBool,
     /// The number of withdrawn writes.
     abandoned: AtomicUsize,
@@ -29,13 +29,14 @@ impl Sluice {
         Arc::new(Sluice { inner, shared: Arc::default() })
     }
 
-    /// Holds the next writes back, either as started, or so that the queue can withdraw them.
+    /// Holds back the next writes. With `begun`, they count as started; otherwise their queue can
+    /// withdraw them.
     pub fn hold(&self, writes: usize, begun: bool) {
         self.shared.unbegun.store(!begun, Ordering::SeqCst);
         self.shared.hold.store(writes, Ordering::SeqCst);
     }
 
-    /// The number of writes held back.
+    /// The number of writes that are held back.
     pub fn held(&self) -> usize {
         self.shared.held.load(Ordering::SeqCst)
     }
@@ -45,7 +46,7 @@ impl Sluice {
         self.shared.abandoned.load(Ordering::SeqCst)
     }
 
-    /// Releases the writes held back.
+    /// Releases the held writes.
     pub fn open(&self) {
         self.shared.hold.store(usize::MAX, Ordering::SeqCst);
         self.shared.wakers.lock().expect("no panic").iter().for_each(Waker::wake);

@@ -1,5 +1,5 @@
-//! A virtual machine with one disk: memory, a monitor (the `vhost` crate's front end), and a driver
-//! that puts exactly the given descriptors into a ring.
+//! A virtual machine with one disk. It has memory, a monitor (the front end of the `vhost` crate),
+//! and a driver that puts exactly the given descriptors into a ring.
 
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
 
@@ -36,7 +36,7 @@ pub const ZEROES: u32 = 13;
 pub const OK: u8 = 0;
 pub const IOERR: u8 = 1;
 pub const UNSUPP: u8 = 2;
-/// The status byte before the device writes it.
+/// The value of the status byte before the device writes it.
 pub const UNTOUCHED: u8 = 0xa5;
 
 pub const NEXT: u16 = 1;
@@ -50,28 +50,28 @@ pub const F_DISCARD: u64 = 1 << 13;
 pub const F_INDIRECT: u64 = 1 << 28;
 pub const F_EVENT_IDX: u64 = 1 << 29;
 
-/// The time limit of an answer: longer than any expected answer takes.
+/// The longest wait for an answer. No expected answer takes so long.
 const WAIT_LIMIT: Duration = Duration::from_secs(60);
 pub const MEMORY_BYTES: u64 = 64 << 20;
-/// Descriptors of a ring.
+/// The number of descriptors of a ring.
 pub const SIZE: u16 = 128;
 /// The address of the guest's memory in the monitor.
 const MONITOR: u64 = 0x7000_0000_0000;
-/// The distance between rings in memory; the first 64 KiB are empty.
+/// The distance between rings in memory, in bytes. The first 64 KiB of memory are empty.
 const RING_BYTES: u64 = 64 << 10;
 const AVAIL: u64 = 4096;
 const USED: u64 = 8192;
-/// The place of headers and status bytes of requests.
+/// The offset of the requests' headers and status bytes from the start of their ring.
 const HEADERS: u64 = 32 << 10;
-/// The place of the tests' data.
+/// The address of the tests' data.
 pub const DATA: u64 = 2 << 20;
 
-/// Opens the disk that a spec names.
+/// Opens the disk that a specification describes.
 pub fn disk(spec: &str, block_size: u32) -> Arc<dyn Namespace> {
     Spec::parse(spec).expect("a disk").open(block_size, false).expect("it opens")
 }
 
-/// A server with two queues, and the folder of its socket.
+/// A server with two rings, and the folder of its socket.
 pub struct Served {
     pub server: Option<Server>,
     pub config: Config,
@@ -103,7 +103,7 @@ impl Served {
         stream
     }
 
-    /// A virtual machine, connected and running.
+    /// Makes a virtual machine that is connected to the server and running.
     pub fn boot(&self) -> Vm {
         let mut vm = Vm::new();
         vm.attach(self, u64::MAX);
@@ -125,7 +125,7 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Makes the next request use this descriptor of a finished one.
+    /// Makes the next request use this descriptor of a finished request.
     pub fn reuse(&mut self, descriptor: u16) {
         self.next = descriptor;
     }
@@ -139,7 +139,7 @@ pub struct Vm {
     pub inflight: Option<(VhostUserInflight, File)>,
 }
 
-/// The device's entry in the used ring: a chain's head, and the number of bytes written.
+/// An entry of the used ring: the head of a chain, and the number of bytes that the device wrote.
 pub type Used = (u32, u32);
 
 impl Vm {
@@ -160,12 +160,12 @@ impl Vm {
         Vm { memory, file, rings: rings.collect(), frontend: None, inflight: None }
     }
 
-    /// Connects and starts the rings, with those of the `wanted` features that the back end offers.
+    /// Connects and starts the rings, with the `wanted` features that the back end offers.
     pub fn attach(&mut self, served: &Served, wanted: u64) {
         self.attach_to(&served.config.socket, wanted);
     }
 
-    /// Like `attach`, but to any back end with two rings that listens at this socket.
+    /// Like `attach`, but connects to the back end with two rings that listens on this socket.
     pub fn attach_to(&mut self, socket: &Path, wanted: u64) {
         let mut frontend = Frontend::connect(socket, 2).expect("it listens");
         frontend.set_owner().expect("an owner");
@@ -200,7 +200,7 @@ impl Vm {
         self.frontend().set_mem_table(&[region]).expect("memory");
     }
 
-    /// As QEMU does, reads the record of requests in flight once, and passes it at every start.
+    /// Gets the in-flight records once, and passes them at every start, as QEMU does.
     fn keep_notes(&mut self) {
         if self.inflight.is_none() {
             let wanted = VhostUserInflight::new(0, 0, 2, SIZE);
@@ -245,7 +245,7 @@ impl Vm {
     /// Reads a part of the configuration space.
     pub fn config(&mut self, offset: usize, length: usize) -> Vec<u8> {
         let flags = VhostUserConfigFlags::empty();
-        // The front end counts offsets from the start of the space.
+        // The front end counts offsets from the start of the configuration space.
         let whole = vec![0; 60];
         let (_, space) = self.frontend().get_config(0, 60, flags, &whole).expect("configuration");
         space[offset..offset + length].to_vec()
@@ -269,8 +269,8 @@ impl Vm {
         self.write(at, &bytes);
     }
 
-    /// Puts descriptors into a ring's table, one after the other, and the first of them into the
-    /// available ring. Each descriptor is linked to the next one unless it sets its own link.
+    /// Puts descriptors into a ring's table, one after the other, and the first descriptor into the
+    /// available ring. Each descriptor is linked to the next one unless it sets a link itself.
     pub fn offer(&mut self, ring: usize, chain: &[Descriptor]) -> u16 {
         let head = self.rings[ring].next;
         for &(address, length, flags, next) in chain {
@@ -301,7 +301,7 @@ impl Vm {
         self.rings[ring].kick.write(1).expect("a kick");
     }
 
-    /// The device's next entry in the used ring; waits for it up to a limit, then returns `None`.
+    /// Waits for the next entry in the used ring. Returns `None` if no entry arrives in time.
     pub fn used(&mut self, ring: usize) -> Option<Used> {
         self.used_within(ring, WAIT_LIMIT)
     }
@@ -318,7 +318,7 @@ impl Vm {
         }
         let element = self.read(at + 4 + u64::from(used % SIZE) * 8, 8);
         self.rings[ring].used = used.wrapping_add(1);
-        // Ask for an interrupt at the next entry.
+        // Request an interrupt for the next entry.
         self.write(ring_at(ring) + AVAIL + 4 + u64::from(SIZE) * 2, &(used + 1).to_le_bytes());
         let word = |at: usize| u32::from_le_bytes(element[at..at + 4].try_into().expect("4"));
         Some((word(0), word(4)))
@@ -329,7 +329,8 @@ impl Vm {
         self.memory.load(at, Ordering::SeqCst).expect("memory")
     }
 
-    /// The header and status descriptors of a request, each request's in its own place.
+    /// Makes the header and status descriptors of a request. Each request has its own place for
+    /// them.
     pub fn frame(&self, ring: usize, kind: u32, sector: u64) -> (Descriptor, Descriptor) {
         let at = ring_at(ring) + HEADERS + u64::from(self.rings[ring].next) * 32;
         let mut header = kind.to_le_bytes().to_vec();
@@ -340,12 +341,13 @@ impl Vm {
         ((at, 16, NEXT, 0), (at + 16, 1, WRITE, 0))
     }
 
-    /// Truncates the memory: the rings stay, the data area is lost. The test must not access it.
+    /// Truncates the memory. The rings remain, but the data area is lost, so the test must not
+    /// access it.
     pub fn take_data_away(&self) {
         self.file.set_len(DATA / 2).expect("it is truncated");
     }
 
-    /// Starts a request with these pieces of memory; returns its head, and the address of its
+    /// Starts a request with these pieces of memory. Returns its head and the address of its
     /// status.
     pub fn submit(
         &mut self,
@@ -376,7 +378,8 @@ impl Vm {
         (head, status.0)
     }
 
-    /// Makes a request and waits for its end. Returns its status, and the bytes written.
+    /// Sends a request and waits for its end. Returns its status, and the number of bytes that the
+    /// device wrote.
     pub fn call(
         &mut self,
         ring: usize,
@@ -390,19 +393,20 @@ impl Vm {
         (self.read(status, 1)[0], written)
     }
 
-    /// Writes these bytes to the disk.
+    /// Writes these bytes to the disk. Returns the status.
     pub fn store(&mut self, sector: u64, bytes: &[u8]) -> u8 {
         self.write(DATA, bytes);
         self.call(0, OUT, sector, &[(DATA, bytes.len() as u32)]).0
     }
 
-    /// Reads from the disk.
+    /// Reads from the disk. Returns the data.
     pub fn load(&mut self, sector: u64, length: u32) -> Vec<u8> {
         assert_eq!(self.call(0, IN, sector, &[(DATA, length)]), (OK, length + 1));
         self.read(DATA, length as usize)
     }
 
-    /// Sends a discard or write zeroes with these ranges: sector, sectors, flags.
+    /// Sends a discard or write zeroes with these ranges of sector, sectors and flags. Returns the
+    /// status.
     pub fn ranges(&mut self, kind: u32, ranges: &[(u64, u32, u32)]) -> u8 {
         let mut bytes = Vec::new();
         for (sector, sectors, flags) in ranges {
