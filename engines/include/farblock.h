@@ -7,40 +7,40 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// A property of a disk: it refuses writes and other changes.
+// A property of a disk: the disk refuses writes and other changes.
 #define FB_READ_ONLY 1
 
-// A property of a disk: written data may be lost until a flush.
+// A property of a disk: a crash may lose written data that no flush followed.
 #define FB_VOLATILE_CACHE 2
 
 // A property of a disk: deallocating frees space.
 #define FB_DEALLOCATE 4
 
-// A flag of writes and zeroing: durable when the operation completes.
+// A flag for writes and zeroing: the data is durable when the operation completes.
 #define FB_DURABLE 1
 
-// A flag of zeroing: the space stays allocated.
+// A flag for zeroing: the space stays allocated.
 #define FB_KEEP_ALLOCATED 2
 
-// A value for times in the options: no limit.
+// A value for the times in the options: no limit.
 #define FB_FOREVER UINT32_MAX
 
-// An option: check every header with a CRC.
+// An option flag: protect every header by a CRC.
 #define FB_HEADER_DIGEST 1
 
-// An option: check all data with a CRC.
+// An option flag: protect all data by a CRC.
 #define FB_DATA_DIGEST 2
 
-// Size of the text in `fb_path_info.error`, with its zero byte.
+// The size in bytes of the text in `fb_path_info.error`, including its zero byte.
 #define FB_ERROR_BYTES 256
 
-// Limit for the operations of a queue, those waiting for `fb_poll` included.
+// The most operations of a queue, including completed operations that `fb_poll` has not returned.
 #define FB_QUEUE_OPERATIONS 65536
 
-// Limit for the disks of a queue.
+// The most disks of a queue.
 #define FB_QUEUE_DISKS 1024
 
-// The result of a call or an operation. New versions may add values: treat unknown ones as
+// The result of a call or an operation. New versions may add values: treat unknown values as
 // failures.
 enum fb_status
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
@@ -49,7 +49,7 @@ enum fb_status
  {
   // Success.
   FB_STATUS_OK = 0,
-  // An argument is invalid: it is null, unknown, or contradicts another one.
+  // An argument is invalid: it is null, unknown, or contradicts another argument.
   FB_STATUS_ARGUMENT = -1,
   // An offset or a length is not a multiple of the block size.
   FB_STATUS_ALIGNMENT = -2,
@@ -57,39 +57,41 @@ enum fb_status
   FB_STATUS_RANGE = -3,
   // The operation is too large: split it.
   FB_STATUS_TOO_LARGE = -4,
-  // The connection could not be made.
+  // The library could not connect to the target.
   FB_STATUS_CONNECT = -5,
-  // The connection is lost. It is unknown whether a write in flight was executed.
+  // The connection is lost. A write in flight may or may not have been executed.
   FB_STATUS_LOST = -6,
   // The disk is read-only.
   FB_STATUS_READ_ONLY = -7,
   // No space is left on the disk's storage.
   FB_STATUS_NO_SPACE = -8,
-  // The data could not be read.
+  // The disk could not read the data.
   FB_STATUS_READ = -9,
-  // The data (or, for a flush, earlier data) could not be written.
+  // The disk could not write the data (or, for a flush, earlier data).
   FB_STATUS_WRITE = -10,
-  // The disk, or this version of the library, cannot do it.
+  // The disk, or this version of the library, does not support the operation.
   FB_STATUS_UNSUPPORTED = -11,
-  // The operation was cancelled, for example by `fb_options.waiting`.
+  // The library or the target cancelled the operation, for example because `fb_options.waiting`
+  // requested this.
   FB_STATUS_ABORTED = -12,
   // The system is out of memory, descriptors or queues.
   FB_STATUS_RESOURCES = -13,
-  // The wrong thread (only the one that opened a queue may use it), or a forked process.
+  // A thread used a queue that another thread opened, or a forked process used a handle of its
+  // parent.
   FB_STATUS_THREAD = -14,
-  // Too many operations are in flight on the queue: poll first.
+  // Too many operations are in flight on the queue: call `fb_poll` first.
   FB_STATUS_BUSY = -15,
-  // A bug of the library; please report the message.
+  // The library has a bug; please report the message.
   FB_STATUS_BUG = -16,
   // A reservation of another host forbids the operation.
   FB_STATUS_CONFLICT = -17,
   // The controller or the disk denies access to this host.
   FB_STATUS_DENIED = -18,
-  // The disk cannot be used yet; another attempt may succeed.
+  // The disk is not ready yet; another attempt may succeed.
   FB_STATUS_NOT_READY = -19,
-  // The write is above the disk's limit for atomic writes: split it.
+  // The write is longer than the disk's limit for atomic writes: split it.
   FB_STATUS_ATOMIC = -20,
-  // The controller has no such subsystem, or the subsystem no such namespace.
+  // The controller has no such subsystem, or the subsystem has no such namespace.
   FB_STATUS_MISSING = -21,
 };
 #ifndef __cplusplus
@@ -108,13 +110,13 @@ enum fb_kind
  {
   // Reads into `data`.
   FB_KIND_READ = 1,
-  // Writes from `data`. FB_DURABLE is possible.
+  // Writes from `data`. The flag FB_DURABLE is possible.
   FB_KIND_WRITE = 2,
-  // Makes all earlier completed writes durable. No range.
+  // Makes all earlier completed writes durable. The operation has no range.
   FB_KIND_FLUSH = 3,
-  // Makes the range read as zeroes. FB_DURABLE, FB_KEEP_ALLOCATED are possible.
+  // Makes the range read as zeroes. The flags FB_DURABLE and FB_KEEP_ALLOCATED are possible.
   FB_KIND_WRITE_ZEROES = 4,
-  // Tells the disk that the range is no longer needed.
+  // Tells the disk that the caller no longer needs the range.
   FB_KIND_DEALLOCATE = 5,
 };
 #ifndef __cplusplus
@@ -131,11 +133,11 @@ enum fb_engine
   : uint32_t
 #endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
  {
-  // io_uring if it works, otherwise the portable one.
+  // io_uring if it works, otherwise the portable event loop.
   FB_ENGINE_AUTO = 0,
   // Linux io_uring.
   FB_ENGINE_URING = 1,
-  // Readiness: epoll and the like.
+  // Readiness notifications: epoll and similar calls.
   FB_ENGINE_PORTABLE = 2,
 };
 #ifndef __cplusplus
@@ -146,14 +148,15 @@ typedef uint32_t fb_engine;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-// The choice among several paths for an operation: a value of `fb_options.policy`. The names are
-// the Linux kernel's. Paths that the target calls optimized (ANA) always come first.
+// The choice of a path for an operation, if there are several: a value of `fb_options.policy`. The
+// Linux kernel uses the same names. Paths that the target reports as optimized (ANA) always come
+// first.
 enum fb_policy
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : uint32_t
 #endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
  {
-  // The first usable path in the given order.
+  // The first usable path in the order of the URLs.
   FB_POLICY_NUMA = 0,
   // The usable paths in turn.
   FB_POLICY_ROUND_ROBIN = 1,
@@ -168,8 +171,8 @@ typedef uint32_t fb_policy;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-// How much processor time waiting may take to reduce latency: a value of `fb_options.spin`. The
-// names are the same as in farblock's --spin.
+// The processor time that a waiting thread may use to reduce latency: a value of
+// `fb_options.spin`. The names are the same as in farblock's --spin.
 enum fb_spin
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : uint32_t
@@ -179,8 +182,8 @@ enum fb_spin
   FB_SPIN_BALANCED = 0,
   // A waiting thread sleeps at once.
   FB_SPIN_EFFICIENT = 1,
-  // A waiting thread polls while there is I/O, and a millisecond longer: up to one processor
-  // under load.
+  // A waiting thread polls while there is I/O, and for a millisecond after it. Under load this
+  // takes up to one processor.
   FB_SPIN_LATENCY = 2,
   // A waiting thread never sleeps.
   FB_SPIN_ALWAYS = 3,
@@ -201,11 +204,11 @@ enum fb_disk_state
  {
   // Every path is connected.
   FB_DISK_STATE_LIVE = 1,
-  // Some paths are connected, but not all.
+  // Some paths are connected, and some are not.
   FB_DISK_STATE_DEGRADED = 2,
-  // No path is connected; operations wait.
+  // No path is connected, and operations wait.
   FB_DISK_STATE_WAITING = 3,
-  // The library has given up every path; operations fail.
+  // The library has given up every path, and operations fail.
   FB_DISK_STATE_DEAD = 4,
 };
 #ifndef __cplusplus
@@ -222,11 +225,11 @@ enum fb_path_state
   : uint32_t
 #endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
  {
-  // The path was never connected.
+  // The path has never been connected.
   FB_PATH_STATE_CONNECTING = 1,
   // The path is connected.
   FB_PATH_STATE_LIVE = 2,
-  // The path was lost, and the library is reconnecting it.
+  // The connection of the path was lost, and the library is reconnecting.
   FB_PATH_STATE_RECONNECTING = 3,
   // The library has given up the path.
   FB_PATH_STATE_DEAD = 4,
@@ -242,71 +245,79 @@ typedef uint32_t fb_path_state;
 // The answer of a discovery service.
 typedef struct fb_discovery fb_discovery;
 
-// A connected namespace, over one path or several. Any thread may use it, also several at a time.
-// It outlives its connections: the library reconnects lost ones, and operations wait meanwhile.
+// A connected namespace, over one path or several paths. Several threads may use a disk at the
+// same time. The disk outlives its connections: the library reconnects lost connections, and
+// operations wait meanwhile.
 typedef struct fb_disk fb_disk;
 
-// Keeps many operations in flight, on one disk or several, without threads or copies. It belongs
-// to the thread that opened it.
+// Keeps many operations in flight, on one disk or several disks, without threads or copies. Only
+// the thread that opened a queue may use it.
 typedef struct fb_queue fb_queue;
 
 // How to connect, and how to recover a lost connection. Set all fields to zero, then `size` to
-// `sizeof(fb_options)`, then the fields you need: zero is the default of each.
+// `sizeof(fb_options)`, and then the fields that you need. Zero is the default of each field;
+// comments give the values of the defaults in brackets.
 typedef struct fb_options {
-  // `sizeof(fb_options)`, by which the library knows your version of it.
+  // Set this to `sizeof(fb_options)`. The library then knows your version of the structure.
   size_t size;
-  // Host NQN, instead of this machine's.
+  // The host NQN. Null: the NQN of this machine.
   const char *hostnqn;
-  // Host identifier (a UUID), instead of this machine's.
+  // The host identifier (a UUID). Null: the identifier of this machine.
   const char *hostid;
-  // Limit for each step of connecting (5000).
+  // The time limit of each step of connecting, in milliseconds (5000).
   uint32_t connect_timeout_ms;
-  // Limit for an operation. After it, the library drops the connection and sends the operation
-  // over another one (30000; or FB_FOREVER).
+  // The time limit of an operation, in milliseconds. After it, the library drops the connection
+  // and sends the operation over another connection (30000; or FB_FOREVER).
   uint32_t io_timeout_ms;
-  // Either side drops the connection after this time without a message (5000; or FB_FOREVER).
+  // The library and the target each drop the connection after this many milliseconds without a
+  // message (5000; or FB_FOREVER).
   uint32_t keep_alive_ms;
-  // FB_HEADER_DIGEST, FB_DATA_DIGEST.
+  // Any of FB_HEADER_DIGEST, FB_DATA_DIGEST.
   uint32_t flags;
-  // An `fb_engine`.
+  // The event loop: an `fb_engine`.
   uint32_t engine;
-  // Commands in flight per queue, if the controller allows as many (128).
+  // The most commands in flight per queue (128). The controller may allow fewer.
   uint16_t queue_depth;
-  // Limit for open queues; all blocking calls together use one more (64).
+  // The most open queues (64). All blocking calls together use one more queue.
   uint16_t queues;
-  // The longest pause between two attempts to reconnect (10000). The first attempt is made at
-  // once.
+  // The longest pause between two attempts to reconnect, in milliseconds (10000). The library
+  // makes the first attempt at once.
   uint32_t reconnect_delay_ms;
-  // The library gives up a path that was lost for this long; when no path remains, the disk is
-  // dead (600000; or FB_FOREVER).
+  // The library gives up a path that was lost for this many milliseconds. When no path remains,
+  // the disk is dead (600000; or FB_FOREVER).
   uint32_t ctrl_loss_timeout_ms;
-  // Operations fail when no path was usable for this long, while the library keeps reconnecting
-  // (FB_FOREVER: they wait until the disk is dead).
+  // Operations fail when no path was usable for this many milliseconds. The library continues to
+  // reconnect meanwhile (FB_FOREVER: operations wait until the disk is dead).
   uint32_t fast_io_fail_timeout_ms;
-  // Time after which a silent path counts as lost, if shorter than `keep_alive_ms` (600 with
-  // several paths, otherwise unused).
+  // A silent path counts as lost after this many milliseconds, if this is shorter than
+  // `keep_alive_ms` (600 with several paths, otherwise unused).
   uint32_t path_timeout_ms;
-  // Time to wait before the library repeats a write that was lost with its controller, if no
-  // other controller can reset the lost one (Linux kernel, SPDK). 0: two or three times
-  // `keep_alive_ms` plus the controller's own time; by then the controller must have ended
-  // itself by NVMe Base 2.1. With a shorter time, a write that is stuck in such a target for
-  // longer can undo later writes; 1 means practically no wait. Reads never wait.
+  // The wait, in milliseconds, before the library repeats a write that was lost with its
+  // controller. The library waits only if no other controller can reset the lost one (Linux
+  // kernel, SPDK). Reads never wait.
+  //
+  // The default, 0, is two or three times `keep_alive_ms` plus the controller's own time. By
+  // then, NVMe Base 2.1 requires that the controller has ended itself. With a shorter wait, a
+  // write that is stuck in such a target for longer than this wait can undo later writes. 1
+  // means practically no wait.
   uint32_t quiesce_ms;
-  // An `fb_policy`.
+  // The choice among several paths: an `fb_policy`.
   uint32_t policy;
-  // Time that `fb_connect` retries while the target is not reachable (0: it makes one attempt;
-  // or FB_FOREVER).
+  // The time for which `fb_connect` retries while the target is not reachable, in milliseconds
+  // (0: `fb_connect` makes one attempt; or FB_FOREVER).
   uint32_t connect_wait_ms;
-  // Called ten times a second by a blocking call that waits, in the thread of the call, so that
-  // a program can react to signals (null: calls wait). It returns 0 to continue, or another
-  // value to end the call with FB_STATUS_ABORTED. An operation at a silent target ends when the
-  // library drops its connection (`keep_alive_ms`). A write that was lost with its connection
-  // ends when the target is back or given up (`ctrl_loss_timeout_ms`). It may be called until
-  // `fb_disconnect`.
+  // A function that a waiting blocking call calls ten times a second, in the thread of the call,
+  // so that a program can react to signals. Null: calls wait. The function returns 0 to
+  // continue, or another value to end the call with FB_STATUS_ABORTED.
+  //
+  // An operation at a silent target ends when the library drops its connection
+  // (`keep_alive_ms`). A write that was lost with its connection ends when the target is
+  // reachable again or given up (`ctrl_loss_timeout_ms`). The library may call the function
+  // until `fb_disconnect`.
   int32_t (*waiting)(void *user);
   // The argument of `waiting`.
   void *waiting_user;
-  // An `fb_spin`.
+  // The use of processor time: an `fb_spin`.
   uint32_t spin;
   // Must be zero.
   uint32_t reserved;
@@ -315,11 +326,11 @@ typedef struct fb_options {
 // A discovery entry: a subsystem or another service. Set `size` to `sizeof(fb_entry)` before the
 // call.
 typedef struct fb_entry {
-  // `sizeof(fb_entry)`, by which the library knows your version of it.
+  // Set this to `sizeof(fb_entry)`. The library then knows your version of the structure.
   size_t size;
-  // The URL for fb_connect, without a namespace; null if fb_connect cannot use the entry. This
-  // and the other texts are valid until fb_discovery_free. The other texts come from the remote
-  // side and may have any characters; this one is printable ASCII.
+  // The URL for fb_connect, without a namespace. Null if fb_connect cannot use the entry. The
+  // URL is printable ASCII. The other texts come from the remote side and may have any
+  // characters. All texts of the entry are valid until fb_discovery_free.
   const char *url;
   // The subsystem's NQN.
   const char *nqn;
@@ -335,31 +346,31 @@ typedef struct fb_entry {
 
 // The properties of a disk. Set `size` to `sizeof(fb_info)` before the call.
 typedef struct fb_info {
-  // `sizeof(fb_info)`, by which the library knows your version of it.
+  // Set this to `sizeof(fb_info)`. The library then knows your version of the structure.
   size_t size;
   // The capacity in bytes.
   uint64_t capacity_bytes;
   // The capacity in blocks.
   uint64_t blocks;
-  // Operations that do not cross a multiple of this are fastest. 0: no preference.
+  // Operations that do not cross a multiple of this many bytes are fastest. 0: no preference.
   uint64_t optimal_bytes;
-  // Writes in multiples of this, aligned to it, are fastest. 0: no preference.
+  // Writes in aligned multiples of this many bytes are fastest. 0: no preference.
   uint64_t preferred_write_bytes;
-  // One line for people. Valid until fb_disconnect.
+  // A description for users, in one line. Valid until fb_disconnect.
   const char *description;
-  // Bytes in a block.
+  // The block size in bytes.
   uint32_t block_size;
-  // FB_READ_ONLY, FB_VOLATILE_CACHE, FB_DEALLOCATE.
+  // Any of FB_READ_ONLY, FB_VOLATILE_CACHE, FB_DEALLOCATE.
   uint32_t flags;
   // The namespace's identifier.
   uint32_t namespace_id;
-  // Limit for open queues, without the queue of the blocking calls.
+  // The most open queues, without the queue of the blocking calls.
   uint16_t queues;
-  // Commands in flight per queue. Further ones wait.
+  // The most commands in flight per queue. Further commands wait.
   uint16_t queue_depth;
-  // Count of changes to any of these fields, or to the state of a path.
+  // The number of changes to any of these fields, or to the state of a path, so far.
   uint64_t changes;
-  // An `fb_disk_state`.
+  // The state of the disk: an `fb_disk_state`.
   uint32_t state;
   // The number of paths; `fb_describe_path` describes each of them.
   uint16_t paths;
@@ -369,39 +380,41 @@ typedef struct fb_info {
 
 // Describes a path. Set `size` to `sizeof(fb_path_info)` before the call.
 typedef struct fb_path_info {
-  // `sizeof(fb_path_info)`, by which the library knows your version of it.
+  // Set this to `sizeof(fb_path_info)`. The library then knows your version of the structure.
   size_t size;
   // The path's URL. Valid until fb_disconnect.
   const char *url;
-  // Time in this state.
+  // The time for which the path has been in this state, in milliseconds.
   uint64_t since_ms;
-  // The number of reconnections.
+  // The number of times that the library has reconnected the path.
   uint64_t reconnects;
-  // An `fb_path_state`.
+  // The state of the path: an `fb_path_state`.
   uint32_t state;
   // The path's access to the namespace (ANA: 1 optimized, 2 non-optimized, 3 inaccessible, 4
   // persistent loss, 15 change); 0 if the path is not connected.
   uint32_t access;
-  // Why the path was last lost or could not be connected, in UTF-8; empty without an error.
+  // The reason why the path was last lost or could not be connected, in UTF-8. Empty if there
+  // was no error.
   char error[FB_ERROR_BYTES];
 } fb_path_info;
 
 // An operation to submit. Set unused fields to zero.
 typedef struct fb_op {
-  // The caller's value, returned with the completion.
+  // A value of the caller, which the completion returns.
   void *user;
-  // For reads and writes: memory of `length` bytes at any address. It belongs to the operation
-  // until that completes: until then do not change or free it, and do not look at a read's data.
+  // For reads and writes: memory of `length` bytes at any address. The operation owns this
+  // memory until it completes. Until then, do not change, free or read it (the caller may read
+  // the data of a write).
   void *data;
-  // Start of the range, in bytes: a multiple of the block size.
+  // The start of the range, in bytes: a multiple of the block size.
   uint64_t offset;
-  // Length of the range, in bytes: a multiple of the block size, of less than 2^32 blocks.
+  // The length of the range, in bytes: a multiple of the block size, of less than 2^32 blocks.
   uint64_t length;
-  // An `fb_kind`.
+  // The command: an `fb_kind`.
   uint32_t kind;
-  // FB_DURABLE, FB_KEEP_ALLOCATED.
+  // The flags FB_DURABLE and FB_KEEP_ALLOCATED.
   uint32_t flags;
-  // One of the queue's disks: 0 for the one it was opened with.
+  // The number of one of the queue's disks; 0 for the disk with which the queue was opened.
   uint32_t disk;
   // Must be zero.
   uint32_t reserved;
@@ -413,7 +426,7 @@ typedef struct fb_completion {
   void *user;
   // The result of the operation.
   fb_status status;
-  // One of the queue's disks.
+  // `fb_op.disk` of the operation.
   uint32_t disk;
 } fb_completion;
 
@@ -422,74 +435,81 @@ extern "C" {
 #endif // __cplusplus
 
 // Asks the discovery service at `address`, a `host` or `host:port`, for its entries. Without a
-// port it tries 8009 and then 4420. `options` may be null; its path options have no effect here.
+// port, the call tries port 8009 and then port 4420. `options` may be null; its options for paths
+// have no effect here.
 //
 // # Safety
-// The pointers are null or valid: a text, options, and a place for the result.
+// Each pointer must be null or valid: `address` for a text, `options` for options, `discovery` for
+// the result.
 fb_status fb_discover(const char *address,
                       const struct fb_options *options,
                       struct fb_discovery **discovery);
 
-// Writes the entry with this `index`, which counts from 0. Returns FB_STATUS_RANGE if there are no
-// more.
+// Writes the entry with this `index`, which counts from 0. Returns FB_STATUS_RANGE if there is no
+// such entry.
 //
 // # Safety
-// The pointers are null or valid: a discovery, and a place of at least `size` bytes.
+// Each pointer must be null or valid: `discovery` for a discovery, `entry` for at least `size`
+// bytes.
 fb_status fb_discovery_entry(const struct fb_discovery *discovery,
                              uint32_t index,
                              struct fb_entry *entry);
 
-// Frees a discovery; null does nothing.
+// Frees a discovery. Does nothing if `discovery` is null.
 //
 // # Safety
-// The pointer is null, or a discovery that is no longer in use.
+// `discovery` must be null, or a discovery that no call uses any more.
 void fb_discovery_free(struct fb_discovery *discovery);
 
 // Connects to the disk at a URL: `nvme+tcp://host:4420/nqn...?ns=1`. Several URLs, separated by
-// blanks, are several paths to one namespace. The namespace may be omitted if there is only one.
-// `options` may be null.
+// blanks, are several paths to one namespace. A URL may omit the namespace if the subsystem has
+// only one. `options` may be null.
 //
-// Waits until one path is connected, as long as the options allow. From then on the library
-// reconnects lost connections, and operations use another path or wait. They fail with
-// FB_STATUS_LOST when the options' `ctrl_loss_timeout_ms` or `fast_io_fail_timeout_ms` has passed.
-// Reconnecting never loses an operation or executes it twice, and never executes a write late.
+// Waits until one path is connected, for as long as the options allow. From then on, the library
+// reconnects lost connections, and operations use another path or wait. Operations fail with
+// FB_STATUS_LOST when the option `ctrl_loss_timeout_ms` or `fast_io_fail_timeout_ms` has passed.
+// Reconnecting never loses an operation, never executes it twice, and never executes a write late.
 //
 // # Safety
-// The pointers are null or valid: a text, options, and a place for the disk.
+// Each pointer must be null or valid: `url` for a text, `options` for options, `disk` for the
+// result.
 fb_status fb_connect(const char *url, const struct fb_options *options, struct fb_disk **disk);
 
-// Releases a disk; null does nothing. Its queues keep working until they are closed. No other call
-// may be using the disk. In a forked process it does nothing.
+// Releases a disk. Does nothing if `disk` is null. The disk's queues keep working until the caller
+// closes them. No other call may be using the disk. In a forked process this call does nothing.
 //
 // # Safety
-// The pointer is null, or a disk that is no longer in use.
+// `disk` must be null, or a disk that no call uses any more.
 void fb_disconnect(struct fb_disk *disk);
 
-// Describes the disk as it is now: its size may change while it is connected.
+// Describes the current state of a disk. The size of a disk may change while it is connected.
 //
 // # Safety
-// The pointers are null or valid: a disk, and a place of at least `size` bytes.
+// Each pointer must be null or valid: `disk` for a disk, `info` for at least `size` bytes.
 fb_status fb_describe(const struct fb_disk *disk, struct fb_info *info);
 
-// Describes one of a disk's paths: `index` counts from 0 in the order of the URLs, up to
+// Describes one path of a disk. `index` counts the URLs from 0, and must be less than
 // `fb_info.paths`.
 //
 // # Safety
-// The pointers are null or valid: a disk, and a place of at least `size` bytes.
+// Each pointer must be null or valid: `disk` for a disk, `info` for at least `size` bytes.
 fb_status fb_describe_path(const struct fb_disk *disk, uint32_t index, struct fb_path_info *info);
 
-// Reads `length` bytes from `offset` on into `data`: any number of whole blocks. Returns when the
-// data has arrived. A large transfer is split; when one part fails, the later ones do not start.
+// Reads `length` bytes at `offset` into `data`. The range may have any number of whole blocks.
+// Returns when the data has arrived. The library splits a large transfer into parts; if one part
+// fails, the later parts do not start.
 //
 // # Safety
-// The disk is null or valid, and `data` has `length` bytes that no other thread uses meanwhile.
+// `disk` must be null or valid. `data` must have `length` bytes that no other thread uses during
+// the call.
 fb_status fb_read(const struct fb_disk *disk, void *data, uint64_t offset, uint64_t length);
 
-// Writes `length` bytes of `data` from `offset` on, otherwise like `fb_read`. `flags` is 0 or
-// FB_DURABLE.
+// Writes `length` bytes of `data` at `offset`. `flags` is 0 or FB_DURABLE. In all else like
+// `fb_read`.
 //
 // # Safety
-// The disk is null or valid, and `data` has `length` bytes that no thread changes meanwhile.
+// `disk` must be null or valid. `data` must have `length` bytes that no thread changes during the
+// call.
 fb_status fb_write(const struct fb_disk *disk,
                    const void *data,
                    uint64_t offset,
@@ -499,81 +519,88 @@ fb_status fb_write(const struct fb_disk *disk,
 // Makes all earlier completed writes durable.
 //
 // # Safety
-// The disk is null or valid.
+// `disk` must be null or valid.
 fb_status fb_flush(const struct fb_disk *disk);
 
-// Makes a range of whole blocks read as zeroes, without transferring data. `flags`: FB_DURABLE,
-// FB_KEEP_ALLOCATED.
+// Makes a range of whole blocks read as zeroes, without transferring data. `flags` may have
+// FB_DURABLE and FB_KEEP_ALLOCATED.
 //
 // # Safety
-// The disk is null or valid.
+// `disk` must be null or valid.
 fb_status fb_write_zeroes(const struct fb_disk *disk,
                           uint64_t offset,
                           uint64_t length,
                           uint32_t flags);
 
-// Tells the disk that a range of whole blocks is no longer needed: it then reads as zeroes or as
-// before. This is a hint, which the disk may ignore.
+// Tells the disk that the caller no longer needs a range of whole blocks. The range then reads as
+// zeroes or as before. This is a hint, which the disk may ignore.
 //
 // # Safety
-// The disk is null or valid.
+// `disk` must be null or valid.
 fb_status fb_deallocate(const struct fb_disk *disk, uint64_t offset, uint64_t length);
 
-// Opens a queue to a disk, with its own connection over each path. It does not wait for the
-// connections: operations wait for them, and fail with FB_STATUS_RESOURCES if the disk's queues
-// are all in use. The queue keeps working after the disk is released.
+// Opens a queue to a disk, with the queue's own connection over each path. This call does not wait
+// for the connections. Operations wait for them, and fail with FB_STATUS_RESOURCES if all queues
+// of the disk are in use. The queue keeps working after the disk is released.
 //
 // # Safety
-// The pointers are null or valid: a disk, and a place for the queue.
+// Each pointer must be null or valid: `disk` for a disk, `queue` for the result.
 fb_status fb_queue_open(const struct fb_disk *disk, struct fb_queue **queue);
 
-// Adds a disk to a queue, so that one `fb_poll` waits for several. `index` receives its number for
-// `fb_op.disk`: 1 for the second disk, and so on.
+// Adds a disk to a queue, so that one `fb_poll` waits for several disks. `index` receives the
+// disk's number for `fb_op.disk`: 1 for the second disk, and so on.
 //
 // # Safety
-// The pointers are null or valid: a queue, a disk, and a place for the number.
+// Each pointer must be null or valid: `queue` for a queue, `disk` for a disk, `index` for the
+// result.
 fb_status fb_queue_add(struct fb_queue *queue, const struct fb_disk *disk, uint32_t *index);
 
-// Closes a queue; null does nothing. It drops operations in flight that have not started, and
-// waits for the others, so that no write of the queue executes after this returns and undoes a
-// later one. It does not report their results. If they do not end within 30 seconds, because the
-// target is unreachable, this returns FB_STATUS_LOST: a write may then still be executed, once.
-// The queue is closed in any case, and the memory is the caller's again; if the kernel does not
-// release it, the process is aborted (SIGABRT). Only the thread that opened the queue may call
-// this. In a forked process it does nothing.
+// Closes a queue. Does nothing if `queue` is null, or in a forked process. Only the thread that
+// opened the queue may close it.
+//
+// The call drops operations that have not started, and waits for the started ones. So no write of
+// the queue executes after the call and undoes a later write. The call does not report the results
+// of these operations.
+//
+// If the started operations do not end within 30 seconds, because the target is unreachable, the
+// call returns FB_STATUS_LOST. A write may then still be executed, once. The queue is closed in
+// any case, and the memory of its operations belongs to the caller again. If the kernel does not
+// release that memory, the library aborts the process (SIGABRT).
 //
 // # Safety
-// The pointer is null, or a queue that is no longer in use.
+// `queue` must be null, or a queue that no call uses any more.
 fb_status fb_queue_close(struct fb_queue *queue);
 
-// Submits an operation. It starts at the next `fb_poll` at the latest, so operations submitted in
-// a row are sent together. After a failure nothing was submitted.
+// Submits an operation. The operation starts at the next `fb_poll` at the latest, so that the
+// library can send several operations together. If this call fails, it has submitted nothing.
 //
 // # Safety
-// The pointers are null or valid: a queue, and an operation whose `data` is as long as it says.
+// Each pointer must be null or valid: `queue` for a queue, `op` for an operation. The operation's
+// `data` must have `length` bytes.
 fb_status fb_submit(struct fb_queue *queue, const struct fb_op *op);
 
-// Starts the submitted operations, waits until at least `min` operations are complete or
-// `timeout_us` microseconds have passed (negative: no limit), and returns up to `max` completions.
-// Returns their number, or a negative `fb_status`. With a `min` of 0 it does not wait. If fewer
-// than `min` are in flight it waits only for those.
+// Starts the submitted operations, and waits until at least `min` operations have completed or
+// `timeout_us` microseconds have passed (negative: no limit). Writes up to `max` completions.
+// Returns their number, or a negative `fb_status`. If `min` is 0, the call does not wait. If fewer
+// than `min` operations are in flight, it waits only for these.
 //
 // # Safety
-// The queue is null or valid, and there is room for `max` completions (for none, null is fine).
+// `queue` must be null or valid. `completions` must have room for `max` completions; it may be
+// null if `max` is 0.
 int32_t fb_poll(struct fb_queue *queue,
                 struct fb_completion *completions,
                 uint32_t min,
                 uint32_t max,
                 int64_t timeout_us);
 
-// A status in plain words; the text stays valid.
+// Describes a status in plain words. The text stays valid.
 const char *fb_status_text(int32_t status);
 
-// The errno that is closest to a status (0 for success), for programs that need one.
+// The errno that is closest to a status (0 for success), for programs that need an errno.
 int fb_status_errno(int32_t status);
 
-// The failure of the last failed call in this thread: one sentence, in UTF-8. Valid until the next
-// failed call in this thread; empty before the first.
+// Describes the last failed call in this thread by one sentence, in UTF-8. The text is valid until
+// the next failed call in this thread. It is empty before the first failed call.
 const char *fb_last_error(void);
 
 #ifdef __cplusplus

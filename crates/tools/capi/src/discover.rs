@@ -1,4 +1,4 @@
-//! Discovery: the disks that a machine shares.
+//! Discovery of the disks that a machine shares.
 
 use crate::fork::Process;
 use crate::memory::{give, handle, text, write_sized};
@@ -16,7 +16,7 @@ pub struct fb_discovery {
     entries: Vec<Texts>,
 }
 
-/// The texts of an entry, into which its structure points.
+/// The texts of an entry. The structure of the entry points to them.
 struct Texts {
     url: Option<CString>,
     nqn: CString,
@@ -31,11 +31,11 @@ struct Texts {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fb_entry {
-    /// `sizeof(fb_entry)`, by which the library knows your version of it.
+    /// Set this to `sizeof(fb_entry)`. The library then knows your version of the structure.
     pub size: usize,
-    /// The URL for fb_connect, without a namespace; null if fb_connect cannot use the entry. This
-    /// and the other texts are valid until fb_discovery_free. The other texts come from the remote
-    /// side and may have any characters; this one is printable ASCII.
+    /// The URL for fb_connect, without a namespace. Null if fb_connect cannot use the entry. The
+    /// URL is printable ASCII. The other texts come from the remote side and may have any
+    /// characters. All texts of the entry are valid until fb_discovery_free.
     pub url: *const c_char,
     /// The subsystem's NQN.
     pub nqn: *const c_char,
@@ -50,10 +50,12 @@ pub struct fb_entry {
 }
 
 /// Asks the discovery service at `address`, a `host` or `host:port`, for its entries. Without a
-/// port it tries 8009 and then 4420. `options` may be null; its path options have no effect here.
+/// port, the call tries port 8009 and then port 4420. `options` may be null; its options for paths
+/// have no effect here.
 ///
 /// # Safety
-/// The pointers are null or valid: a text, options, and a place for the result.
+/// Each pointer must be null or valid: `address` for a text, `options` for options, `discovery` for
+/// the result.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fb_discover(
     address: *const c_char,
@@ -62,7 +64,7 @@ pub unsafe extern "C" fn fb_discover(
 ) -> fb_status {
     guard(|| {
         Process::current();
-        // SAFETY: the caller's promises.
+        // SAFETY: the caller promises valid pointers.
         let (address, given) = unsafe {
             give(discovery, std::ptr::null_mut(), "discovery")?;
             (text(address, "the address")?, options::read(options)?)
@@ -70,16 +72,17 @@ pub unsafe extern "C" fn fb_discover(
         let address = address.to_owned();
         let entries = given.waiting.run(move || ask(&address, &given.disk.connection))?;
         let found = Box::new(fb_discovery { entries: entries.iter().map(Texts::new).collect() });
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises a valid pointer.
         unsafe { give(discovery, Box::into_raw(found), "discovery") }
     })
 }
 
-/// Writes the entry with this `index`, which counts from 0. Returns FB_STATUS_RANGE if there are no
-/// more.
+/// Writes the entry with this `index`, which counts from 0. Returns FB_STATUS_RANGE if there is no
+/// such entry.
 ///
 /// # Safety
-/// The pointers are null or valid: a discovery, and a place of at least `size` bytes.
+/// Each pointer must be null or valid: `discovery` for a discovery, `entry` for at least `size`
+/// bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fb_discovery_entry(
     discovery: *const fb_discovery,
@@ -87,28 +90,29 @@ pub unsafe extern "C" fn fb_discovery_entry(
     entry: *mut fb_entry,
 ) -> fb_status {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises a valid pointer.
         let entries = &unsafe { handle(discovery, "discovery") }?.entries;
         let Some(texts) = entries.get(index as usize) else {
             let text = format!("there is no entry {index}: there are {}", entries.len());
             return Err(Failure::new(fb_status::Range, text));
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises a valid pointer.
         unsafe { write_sized(entry, &texts.entry(), "fb_entry") }
     })
 }
 
-/// Frees a discovery; null does nothing.
+/// Frees a discovery. Does nothing if `discovery` is null.
 ///
 /// # Safety
-/// The pointer is null, or a discovery that is no longer in use.
+/// `discovery` must be null, or a discovery that no call uses any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fb_discovery_free(discovery: *mut fb_discovery) {
     guard(|| {
         if !discovery.is_null() {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises a valid discovery.
             unsafe { handle(discovery, "discovery") }?;
-            // SAFETY: made by `fb_discover` from a box, and by the caller's promise not freed yet.
+            // SAFETY: `fb_discover` made it from a box, and the caller promises that it is not
+            // freed yet.
             drop(unsafe { Box::from_raw(discovery) });
         }
         Ok(())

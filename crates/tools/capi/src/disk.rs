@@ -1,4 +1,4 @@
-//! Connected namespaces, and blocking calls on them.
+//! Connected disks, and blocking calls on them.
 
 use crate::fork::Process;
 use crate::limits;
@@ -16,28 +16,30 @@ use std::ffi::{CString, c_char, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-/// A property of a disk: it refuses writes and other changes.
+/// A property of a disk: the disk refuses writes and other changes.
 pub const FB_READ_ONLY: u32 = 1;
-/// A property of a disk: written data may be lost until a flush.
+/// A property of a disk: a crash may lose written data that no flush followed.
 pub const FB_VOLATILE_CACHE: u32 = 2;
 /// A property of a disk: deallocating frees space.
 pub const FB_DEALLOCATE: u32 = 4;
 
-/// A flag of writes and zeroing: durable when the operation completes.
+/// A flag for writes and zeroing: the data is durable when the operation completes.
 pub const FB_DURABLE: u32 = 1;
-/// A flag of zeroing: the space stays allocated.
+/// A flag for zeroing: the space stays allocated.
 pub const FB_KEEP_ALLOCATED: u32 = 2;
 
-/// Limit for the data of one piece of a blocking call.
+/// The most bytes in one piece of a blocking call with data.
 const PIECE_BYTES: u64 = 1 << 30;
-/// Limit for a piece of a blocking call without data.
+/// The most bytes in one piece of a blocking call without data.
 const DATALESS_PIECE_BYTES: u64 = 1 << 40;
 
-/// A connected namespace, over one path or several. Any thread may use it, also several at a time.
-/// It outlives its connections: the library reconnects lost ones, and operations wait meanwhile.
+/// A connected namespace, over one path or several paths. Several threads may use a disk at the
+/// same time. The disk outlives its connections: the library reconnects lost connections, and
+/// operations wait meanwhile.
 pub struct fb_disk {
-    /// Started by the first blocking call: programs with their own queues do not need this thread.
-    /// It is dropped before the disk, and dropping it waits for the thread.
+    /// The thread of the blocking calls. The first blocking call starts it, because programs with
+    /// their own queues do not need it. Drop the thread before the disk; the drop waits for the
+    /// thread.
     worker: Mutex<Option<Arc<Worker>>>,
     pub(crate) disk: Disk,
     description: CString,
@@ -53,31 +55,31 @@ pub struct fb_disk {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fb_info {
-    /// `sizeof(fb_info)`, by which the library knows your version of it.
+    /// Set this to `sizeof(fb_info)`. The library then knows your version of the structure.
     pub size: usize,
     /// The capacity in bytes.
     pub capacity_bytes: u64,
     /// The capacity in blocks.
     pub blocks: u64,
-    /// Operations that do not cross a multiple of this are fastest. 0: no preference.
+    /// Operations that do not cross a multiple of this many bytes are fastest. 0: no preference.
     pub optimal_bytes: u64,
-    /// Writes in multiples of this, aligned to it, are fastest. 0: no preference.
+    /// Writes in aligned multiples of this many bytes are fastest. 0: no preference.
     pub preferred_write_bytes: u64,
-    /// One line for people. Valid until fb_disconnect.
+    /// A description for users, in one line. Valid until fb_disconnect.
     pub description: *const c_char,
-    /// Bytes in a block.
+    /// The block size in bytes.
     pub block_size: u32,
-    /// FB_READ_ONLY, FB_VOLATILE_CACHE, FB_DEALLOCATE.
+    /// Any of FB_READ_ONLY, FB_VOLATILE_CACHE, FB_DEALLOCATE.
     pub flags: u32,
     /// The namespace's identifier.
     pub namespace_id: u32,
-    /// Limit for open queues, without the queue of the blocking calls.
+    /// The most open queues, without the queue of the blocking calls.
     pub queues: u16,
-    /// Commands in flight per queue. Further ones wait.
+    /// The most commands in flight per queue. Further commands wait.
     pub queue_depth: u16,
-    /// Count of changes to any of these fields, or to the state of a path.
+    /// The number of changes to any of these fields, or to the state of a path, so far.
     pub changes: u64,
-    /// An `fb_disk_state`.
+    /// The state of the disk: an `fb_disk_state`.
     pub state: u32,
     /// The number of paths; `fb_describe_path` describes each of them.
     pub paths: u16,
@@ -86,16 +88,17 @@ pub struct fb_info {
 }
 
 /// Connects to the disk at a URL: `nvme+tcp://host:4420/nqn...?ns=1`. Several URLs, separated by
-/// blanks, are several paths to one namespace. The namespace may be omitted if there is only one.
-/// `options` may be null.
+/// blanks, are several paths to one namespace. A URL may omit the namespace if the subsystem has
+/// only one. `options` may be null.
 ///
-/// Waits until one path is connected, as long as the options allow. From then on the library
-/// reconnects lost connections, and operations use another path or wait. They fail with
-/// FB_STATUS_LOST when the options' `ctrl_loss_timeout_ms` or `fast_io_fail_timeout_ms` has passed.
-/// Reconnecting never loses an operation or executes it twice, and never executes a write late.
+/// Waits until one path is connected, for as long as the options allow. From then on, the library
+/// reconnects lost connections, and operations use another path or wait. Operations fail with
+/// FB_STATUS_LOST when the option `ctrl_loss_timeout_ms` or `fast_io_fail_timeout_ms` has passed.
+/// Reconnecting never loses an operation, never executes it twice, and never executes a write late.
 ///
 /// # Safety
-/// The pointers are null or valid: a text, options, and a place for the disk.
+/// Each pointer must be null or valid: `url` for a text, `options` for options, `disk` for the
+/// result.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fb_connect(
     url: *const c_char,
@@ -104,7 +107,7 @@ pub unsafe extern "C" fn fb_connect(
 ) -> fb_status {
     guard(|| {
         Process::current();
-        // SAFETY: the caller's promises.
+        // SAFETY: the caller promises valid pointers.
         let (url, given) = unsafe {
             give(disk, std::ptr::null_mut(), "disk")?;
             (text(url, "the URL")?, options::read(options)?)
@@ -112,50 +115,51 @@ pub unsafe extern "C" fn fb_connect(
         let url = url.to_owned();
         let connected = given.waiting.run(move || fb_disk::connect(&url, given))?;
         let connected = Box::new(connected);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises a valid pointer.
         unsafe { give(disk, Box::into_raw(connected), "disk") }
     })
 }
 
-/// Releases a disk; null does nothing. Its queues keep working until they are closed. No other call
-/// may be using the disk. In a forked process it does nothing.
+/// Releases a disk. Does nothing if `disk` is null. The disk's queues keep working until the caller
+/// closes them. No other call may be using the disk. In a forked process this call does nothing.
 ///
 /// # Safety
-/// The pointer is null, or a disk that is no longer in use.
+/// `disk` must be null, or a disk that no call uses any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fb_disconnect(disk: *mut fb_disk) {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises a valid disk.
         let forked = !disk.is_null() && !unsafe { handle(disk, "disk")? }.process.is_current();
-        // A forked process does not have the threads to wait for.
+        // A forked process does not have the threads that the drop would wait for.
         if !disk.is_null() && !forked {
-            // SAFETY: made by `fb_connect` from a box, and by the caller's promise not freed yet.
+            // SAFETY: `fb_connect` made the disk from a box, and the caller promises that it is not
+            // freed yet.
             drop(unsafe { Box::from_raw(disk) });
         }
         Ok(())
     });
 }
 
-/// Describes the disk as it is now: its size may change while it is connected.
+/// Describes the current state of a disk. The size of a disk may change while it is connected.
 ///
 /// # Safety
-/// The pointers are null or valid: a disk, and a place of at least `size` bytes.
+/// Each pointer must be null or valid: `disk` for a disk, `info` for at least `size` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fb_describe(disk: *const fb_disk, info: *mut fb_info) -> fb_status {
     guard(|| {
-        // SAFETY: the caller's promises.
+        // SAFETY: the caller promises valid pointers.
         let disk = unsafe { handle(disk, "disk") }?;
         disk.check_process()?;
-        // SAFETY: the caller's promises.
+        // SAFETY: the caller promises a valid pointer.
         unsafe { write_sized(info, &disk.info(), "fb_info") }
     })
 }
 
-/// Describes one of a disk's paths: `index` counts from 0 in the order of the URLs, up to
+/// Describes one path of a disk. `index` counts the URLs from 0, and must be less than
 /// `fb_info.paths`.
 ///
 /// # Safety
-/// The pointers are null or valid: a disk, and a place of at least `size` bytes.
+/// Each pointer must be null or valid: `disk` for a disk, `info` for at least `size` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fb_describe_path(
     disk: *const fb_disk,
@@ -163,7 +167,7 @@ pub unsafe extern "C" fn fb_describe_path(
     info: *mut fb_path_info,
 ) -> fb_status {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises a valid pointer.
         let disk = unsafe { handle(disk, "disk") }?;
         disk.check_process()?;
         let paths = disk.disk.paths();
@@ -172,16 +176,18 @@ pub unsafe extern "C" fn fb_describe_path(
             let text = format!("the disk has no path {index}: it has {}", paths.len());
             return Err(Failure::argument(text));
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises a valid pointer.
         unsafe { write_sized(info, &fb_path_info::new(status, url.as_ptr()), "fb_path_info") }
     })
 }
 
-/// Reads `length` bytes from `offset` on into `data`: any number of whole blocks. Returns when the
-/// data has arrived. A large transfer is split; when one part fails, the later ones do not start.
+/// Reads `length` bytes at `offset` into `data`. The range may have any number of whole blocks.
+/// Returns when the data has arrived. The library splits a large transfer into parts; if one part
+/// fails, the later parts do not start.
 ///
 /// # Safety
-/// The disk is null or valid, and `data` has `length` bytes that no other thread uses meanwhile.
+/// `disk` must be null or valid. `data` must have `length` bytes that no other thread uses during
+/// the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fb_read(
     disk: *const fb_disk,
@@ -190,17 +196,18 @@ pub unsafe extern "C" fn fb_read(
     length: u64,
 ) -> fb_status {
     guard(|| {
-        // SAFETY: the caller's promises.
+        // SAFETY: the caller promises valid pointers.
         let (disk, data) = unsafe { (handle(disk, "disk")?, Memory::new(data.cast(), length)?) };
         disk.transfer(Command::Read, Some(data), offset, length, 0)
     })
 }
 
-/// Writes `length` bytes of `data` from `offset` on, otherwise like `fb_read`. `flags` is 0 or
-/// FB_DURABLE.
+/// Writes `length` bytes of `data` at `offset`. `flags` is 0 or FB_DURABLE. In all else like
+/// `fb_read`.
 ///
 /// # Safety
-/// The disk is null or valid, and `data` has `length` bytes that no thread changes meanwhile.
+/// `disk` must be null or valid. `data` must have `length` bytes that no thread changes during the
+/// call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fb_write(
     disk: *const fb_disk,
@@ -212,7 +219,7 @@ pub unsafe extern "C" fn fb_write(
     guard(|| {
         check_flags(flags, FB_DURABLE)?;
         let data = data.cast_mut().cast();
-        // SAFETY: the caller's promises; the library only reads the data of a write.
+        // SAFETY: the caller promises valid pointers. The library only reads the data of a write.
         let (disk, data) = unsafe { (handle(disk, "disk")?, Memory::new(data, length)?) };
         disk.transfer(Command::Write, Some(data), offset, length, flags)
     })
@@ -221,11 +228,11 @@ pub unsafe extern "C" fn fb_write(
 /// Makes all earlier completed writes durable.
 ///
 /// # Safety
-/// The disk is null or valid.
+/// `disk` must be null or valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fb_flush(disk: *const fb_disk) -> fb_status {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises a valid pointer.
         let disk = unsafe { handle(disk, "disk") }?;
         disk.call(QueueRequest {
             command: Command::Flush,
@@ -237,11 +244,11 @@ pub unsafe extern "C" fn fb_flush(disk: *const fb_disk) -> fb_status {
     })
 }
 
-/// Makes a range of whole blocks read as zeroes, without transferring data. `flags`: FB_DURABLE,
-/// FB_KEEP_ALLOCATED.
+/// Makes a range of whole blocks read as zeroes, without transferring data. `flags` may have
+/// FB_DURABLE and FB_KEEP_ALLOCATED.
 ///
 /// # Safety
-/// The disk is null or valid.
+/// `disk` must be null or valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fb_write_zeroes(
     disk: *const fb_disk,
@@ -252,16 +259,16 @@ pub unsafe extern "C" fn fb_write_zeroes(
     guard(|| {
         check_flags(flags, FB_DURABLE | FB_KEEP_ALLOCATED)?;
         let command = Command::WriteZeroes { deallocate: flags & FB_KEEP_ALLOCATED == 0 };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises a valid pointer.
         unsafe { handle(disk, "disk") }?.transfer(command, None, offset, length, flags)
     })
 }
 
-/// Tells the disk that a range of whole blocks is no longer needed: it then reads as zeroes or as
-/// before. This is a hint, which the disk may ignore.
+/// Tells the disk that the caller no longer needs a range of whole blocks. The range then reads as
+/// zeroes or as before. This is a hint, which the disk may ignore.
 ///
 /// # Safety
-/// The disk is null or valid.
+/// `disk` must be null or valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fb_deallocate(
     disk: *const fb_disk,
@@ -269,7 +276,7 @@ pub unsafe extern "C" fn fb_deallocate(
     length: u64,
 ) -> fb_status {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises a valid pointer.
         unsafe { handle(disk, "disk") }?.transfer(Command::Deallocate, None, offset, length, 0)
     })
 }
@@ -295,8 +302,8 @@ impl fb_disk {
         })
     }
 
-    /// Refuses a process that was forked after the disk was connected. Call it before any other
-    /// access to the disk: a thread of the parent may have held its locks.
+    /// Fails in a process that was forked after the disk was connected. Call this function before
+    /// any other access to the disk, because a thread of the parent may have held its locks.
     pub(crate) fn check_process(&self) -> Outcome {
         match self.process.is_current() {
             true => Ok(()),
@@ -311,8 +318,8 @@ impl fb_disk {
         let geometry = self.disk.geometry();
         let bytes = |blocks: u32| u64::from(blocks) * u64::from(geometry.block_size);
         let flag = |is: bool, flag: u32| if is { flag } else { 0 };
-        // Read first: a change while the rest is read then counts as one that the caller has not
-        // seen.
+        // Read the counter first. A change during the other reads then counts as a change that the
+        // caller has not seen.
         let changes = self.disk.changes().generation();
         let paths = self.disk.paths();
         let (queues, queue_depth) = self.grants.of(&paths);
@@ -337,7 +344,7 @@ impl fb_disk {
         }
     }
 
-    /// Executes an operation on a range, in pieces if it is large.
+    /// Executes an operation on a range, in pieces if the range is large.
     fn transfer(
         &self,
         command: Command,
@@ -348,12 +355,12 @@ impl fb_disk {
     ) -> Outcome {
         self.check_process()?;
         let geometry = self.disk.geometry();
-        // Check the whole range first, so that one that reaches beyond the disk does not start.
+        // Check the whole range first, so that no part of an invalid range starts.
         let (lba, blocks) = range(&geometry, command, offset, length)?;
         let most = if data.is_some() { PIECE_BYTES } else { DATALESS_PIECE_BYTES };
         let most = most / u64::from(geometry.block_size);
         let mut done = 0;
-        // An empty range takes one pass.
+        // An empty range takes one pass of the loop.
         while done < blocks || (blocks == 0 && done == 0) {
             let blocks_now = most.min(blocks - done) as u32;
             let data = data.as_mut().map(|data| data.cut(geometry.bytes(blocks_now)));
@@ -378,7 +385,7 @@ impl fb_disk {
         Ok(Arc::clone(worker.insert(started)))
     }
 
-    /// Adds the state of the paths to a failure, if that explains it.
+    /// Adds the errors of the paths to a failure that a lost connection caused.
     fn explain(&self, failure: Failure) -> Failure {
         if failure.status != fb_status::Lost {
             return failure;
@@ -390,7 +397,7 @@ impl fb_disk {
     }
 }
 
-/// The URLs in a text.
+/// Parses the URLs in a text.
 fn addresses(text: &str) -> Result<Vec<Url>, Failure> {
     let words = text.split_whitespace();
     let urls: Vec<Url> =
@@ -404,7 +411,8 @@ fn addresses(text: &str) -> Result<Vec<Url>, Failure> {
     }
 }
 
-/// Adds a namespace to all URLs: the one that any of them names, or the subsystem's only one.
+/// Adds a namespace to all URLs: the namespace that any of them names, or the subsystem's only
+/// namespace.
 fn with_namespace(mut urls: Vec<Url>, options: &DiskOptions) -> Result<Vec<Url>, Failure> {
     let begin = Instant::now();
     let nsid = loop {
@@ -422,7 +430,8 @@ fn with_namespace(mut urls: Vec<Url>, options: &DiskOptions) -> Result<Vec<Url>,
     Ok(urls)
 }
 
-/// Whether the failure may pass: the target may still be starting or being configured.
+/// True if the failure may be temporary: the target may still be starting, or not be configured
+/// yet.
 fn may_pass(failure: &Failure) -> bool {
     use fb_status::{Connect, Denied, Lost, Missing};
     matches!(failure.status, Connect | Denied | Lost | Missing)
@@ -453,7 +462,7 @@ fn only_namespace(urls: &[Url], options: &Options) -> Result<u32, Failure> {
     Err(error.expect("there is a URL, and it could not be connected").into())
 }
 
-/// Converts a range in bytes to a first block and a count.
+/// Converts a range in bytes to a first block and a number of blocks.
 pub(crate) fn range(
     geometry: &Geometry,
     command: Command,

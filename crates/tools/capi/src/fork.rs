@@ -1,6 +1,6 @@
-//! Detects a fork. A child has its parent's handles, but not the threads behind them. It must not
-//! touch state that it shares with the parent, nor wait for a lock that a thread of the parent
-//! held. Windows has no fork.
+//! Detects a fork. A child process has its parent's handles, but not the threads behind them. The
+//! child must not change state that it shares with the parent, and must not wait for a lock that a
+//! thread of the parent held. Windows has no fork.
 
 #[cfg(unix)]
 use farblock_host::HostIdentity;
@@ -12,20 +12,20 @@ use std::sync::atomic::{AtomicU32, Ordering};
 #[cfg(unix)]
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
-/// The number of forks between this process and the one that loaded the library.
+/// The number of forks between this process and the process that loaded the library.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 #[cfg(unix)]
 static WATCH: Once = Once::new();
 
-/// Held while a thread initialises per-process state.
+/// The lock that a thread holds while it initialises per-process state.
 #[cfg(unix)]
 static SETUP: Mutex<()> = Mutex::new(());
 
 #[cfg(unix)]
 thread_local! {
-    /// The locks of per-process state. The forking thread takes them, so that no other thread holds
-    /// them: the child could never release those.
+    /// The locks of per-process state, which a forking thread takes. So no other thread holds them
+    /// during the fork; the child could never release such locks.
     static LOCKS: RefCell<Option<(MutexGuard<'static, ()>, Held)>> = const { RefCell::new(None) };
 }
 
@@ -34,15 +34,18 @@ thread_local! {
 pub(crate) struct Process(u32);
 
 impl Process {
-    /// This process. Cheap, unlike a system call. Every call that makes a handle calls this first.
+    /// The identity of this process. Every call that makes a handle calls this function first. The
+    /// function is cheap, because it needs no system call.
     pub(crate) fn current() -> Process {
         #[cfg(unix)]
         WATCH.call_once(|| {
-            // SAFETY: the handlers lock and unlock what this library owns, and add to an atomic.
+            // SAFETY: the handlers lock and unlock only locks of this library, and increment an
+            // atomic counter.
             let code = unsafe { libc::pthread_atfork(Some(forks), Some(unlock), Some(forked)) };
             assert!(code == 0, "no memory for handlers of forks");
             let _setup = SETUP.lock().unwrap_or_else(PoisonError::into_inner);
-            // The identity is read from files, so another thread that needs it waits meanwhile.
+            // The library reads the host's identity from files. Other threads that need the
+            // identity wait meanwhile.
             let _ = HostIdentity::of_this_host();
         });
         Process(FORKS.load(Ordering::Relaxed))

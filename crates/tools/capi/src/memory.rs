@@ -1,25 +1,27 @@
-//! The caller's memory: turns pointers into references, buffers and copies.
+//! The caller's memory: converts pointers to references, buffers and copies.
 
 use crate::status::{Failure, Outcome, fb_status};
 use farblock_reactor::{Buffer, Lender};
 use std::ffi::{CStr, c_char};
 use std::ptr::NonNull;
 
-/// Bytes that a caller lends until an operation on them completes. No two buffers cover the same
-/// bytes: both would own them.
+/// Bytes that a caller lends to the library until an operation on them completes. No two buffers
+/// cover the same bytes, because each buffer owns its bytes.
 pub(crate) struct Memory {
     start: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: the caller promised memory that the library may use until the operation completes, in any
-// thread.
+// SAFETY: the caller promises memory that the library may use in any thread until the operation
+// completes.
 unsafe impl Send for Memory {}
 
 impl Memory {
+    /// Wraps the memory from `start` on. Fails if it is null or too long.
+    ///
     /// # Safety
     /// The caller must keep the promises of [`Lender::lend`] from now until the buffer made from
-    /// this is dropped.
+    /// this memory is dropped.
     pub(crate) unsafe fn new(start: *mut u8, len: u64) -> Result<Memory, Failure> {
         let Some(start) = NonNull::new(start) else {
             return Err(Failure::argument("the data pointer is null"));
@@ -33,32 +35,34 @@ impl Memory {
     }
 
     pub(crate) fn lend(self, loans: &Loans) -> Buffer {
-        // SAFETY: the caller of `new` promised it.
+        // SAFETY: the caller of `new` promises this memory.
         unsafe { loans.0.lend(self.start, self.len) }
     }
 
-    /// Cuts off the first `len` bytes.
+    /// Cuts off the first `len` bytes, and returns them.
     pub(crate) fn cut(&mut self, len: usize) -> Memory {
         assert!(len <= self.len, "beyond the memory");
         let front = Memory { start: self.start, len };
-        // SAFETY: within the memory, or at its end.
+        // SAFETY: the address is within the memory, or at its end.
         self.start = unsafe { self.start.add(len) };
         self.len -= len;
         front
     }
 }
 
-/// The callers' memory in use. Drop it after the event loop, and before a caller learns that its
-/// memory is free. If the kernel does not release an event loop in time, or its ring fails, buffers
-/// remain that the kernel may still write to. Then no status would be right, since the caller would
-/// reuse its memory, so the process aborts.
+/// The memory of callers that the library uses. Drop this value after the event loop, and before a
+/// caller learns that its memory is free.
+///
+/// If the kernel does not release an event loop in time, or its ring fails, buffers remain that the
+/// kernel may still write to. No status would be correct then, because the caller would reuse its
+/// memory. So the drop aborts the process.
 #[derive(Default)]
 pub(crate) struct Loans(Lender);
 
 impl Drop for Loans {
     fn drop(&mut self) {
         if !self.0.is_idle() {
-            // Without a logger: most C programs have none.
+            // Write without a logger, because most C programs have none.
             eprintln!(
                 "farblock: the kernel has not given the program's memory back, and may still write \
                  to it: ending the process, before it does harm"
@@ -77,11 +81,11 @@ pub(crate) unsafe fn handle<'a, T>(pointer: *const T, what: &str) -> Result<&'a 
     if pointer.is_null() || !pointer.is_aligned() {
         return Err(Failure::argument(format!("the {what} is {}", wrong(pointer))));
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises a valid pointer.
     Ok(unsafe { &*pointer })
 }
 
-/// Stores a result at the caller's place.
+/// Stores a result at the caller's address.
 ///
 /// # Safety
 /// A pointer that is not null must point to memory for a `T`, aligned or not.
@@ -89,7 +93,7 @@ pub(crate) unsafe fn give<T>(place: *mut T, value: T, what: &str) -> Outcome {
     if place.is_null() {
         return Err(Failure::argument(format!("there is no place for the {what}: it is null")));
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises a valid pointer.
     unsafe { place.write_unaligned(value) };
     Ok(())
 }
@@ -98,7 +102,7 @@ fn wrong<T>(pointer: *const T) -> &'static str {
     if pointer.is_null() { "null" } else { "no handle of this library (a misaligned address)" }
 }
 
-/// The text of a caller.
+/// The text at a caller's pointer.
 ///
 /// # Safety
 /// A pointer that is not null must point to a text that ends with a zero byte.
@@ -106,28 +110,29 @@ pub(crate) unsafe fn text<'a>(pointer: *const c_char, what: &str) -> Result<&'a 
     if pointer.is_null() {
         return Err(Failure::argument(format!("{what} is null")));
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises a valid text.
     let text = unsafe { CStr::from_ptr(pointer) };
     text.to_str().map_err(|_| Failure::argument(format!("{what} is not UTF-8")))
 }
 
-/// Limit for the size of a structure that grows with the library's versions.
+/// The largest size, in bytes, of a structure that grows with the versions of the library.
 const MAX_STRUCTURE_BYTES: usize = 4096;
 
 /// Reads a structure that starts with its size in the caller's version of the header. Fields that
-/// an older version lacks are zero; fields that a newer one adds must be zero.
+/// an older version lacks are zero. Fields that a newer version adds must be zero.
 ///
 /// # Safety
-/// The pointer must point to a `size_t`, and to as many bytes as this says. `T` must consist of
-/// numbers and pointers, so that any bytes are a valid value.
+/// The pointer must point to a `size_t`, and to as many bytes as this value states. `T` must
+/// consist of numbers and pointers, so that any bytes are a valid value.
 pub(crate) unsafe fn read_sized<T: Copy>(pointer: *const T, what: &str) -> Result<T, Failure> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises a valid pointer.
     let given = unsafe { pointer.cast::<usize>().read_unaligned() };
     if !(size_of::<usize>()..=MAX_STRUCTURE_BYTES).contains(&given) {
         let advice = format!("the field `size` of {what} is {given}: set it to sizeof({what})");
         return Err(Failure::argument(advice));
     }
-    // SAFETY: the caller's promise; all bytes of C structures are set by `= {0}` or memset.
+    // SAFETY: the caller promises this many bytes. C programs set all bytes of a structure by `=
+    // {0}` or memset.
     let bytes = unsafe { std::slice::from_raw_parts(pointer.cast::<u8>(), given) };
     if bytes.iter().skip(size_of::<T>()).any(|&byte| byte != 0) {
         let text = format!("{what} uses something that this version of the library does not know");
@@ -135,22 +140,23 @@ pub(crate) unsafe fn read_sized<T: Copy>(pointer: *const T, what: &str) -> Resul
     }
     let mut value = std::mem::MaybeUninit::<T>::zeroed();
     let known = given.min(size_of::<T>());
-    // SAFETY: `known` bytes fit both; zeroes and any bytes are a value, by the caller's promise.
+    // SAFETY: `known` bytes fit into both structures. By the caller's promise, zeroes and any bytes
+    // are a valid value.
     unsafe {
         value.as_mut_ptr().cast::<u8>().copy_from_nonoverlapping(bytes.as_ptr(), known);
         Ok(value.assume_init())
     }
 }
 
-/// Writes the part of a structure that the caller's version of the header has.
+/// Writes the part of a structure that exists in the caller's version of the header.
 ///
 /// # Safety
-/// As for [`read_sized`], and the bytes must be writable.
+/// The requirements of [`read_sized`]. The bytes must also be writable.
 pub(crate) unsafe fn write_sized<T: Copy>(place: *mut T, value: &T, what: &str) -> Outcome {
     if place.is_null() {
         return Err(Failure::argument(format!("there is no place for {what}: it is null")));
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises a valid pointer.
     let given = unsafe { place.cast::<usize>().read_unaligned() };
     if !(size_of::<usize>()..=MAX_STRUCTURE_BYTES).contains(&given) {
         let advice = format!("the field `size` of {what} is {given}: set it to sizeof({what})");
@@ -158,7 +164,7 @@ pub(crate) unsafe fn write_sized<T: Copy>(place: *mut T, value: &T, what: &str) 
     }
     let known = given.min(size_of::<T>());
     let bytes = std::ptr::from_ref(value).cast::<u8>();
-    // SAFETY: the place has `given` bytes. The size at its start stays as the caller set it.
+    // SAFETY: the place has `given` bytes. The size at its start does not change.
     unsafe {
         let skip = size_of::<usize>();
         let (place, bytes) = (place.cast::<u8>().add(skip), bytes.add(skip));
@@ -172,7 +178,8 @@ pub(crate) unsafe fn write_sized<T: Copy>(place: *mut T, value: &T, what: &str) 
 mod tests {
     use super::*;
 
-    /// A buffer that outlives its `Loans` aborts the process, so this test runs in its own process.
+    /// The drop of `Loans` before one of its buffers aborts the process, so this test runs in its
+    /// own process.
     #[test]
     fn memory_that_is_not_given_back_ends_the_process() {
         const CHILD: &str = "FARBLOCK_TEST_KEEPS_A_LOAN";

@@ -1,4 +1,4 @@
-//! Options of a connection, in C.
+//! The options of a connection, in C.
 
 use crate::memory::{read_sized, text};
 use crate::status::Failure;
@@ -9,31 +9,32 @@ use farblock_reactor::{Config, EngineKind, Polling};
 use std::ffi::{c_char, c_void};
 use std::time::Duration;
 
-/// A value for times in the options: no limit.
+/// A value for the times in the options: no limit.
 pub const FB_FOREVER: u32 = u32::MAX;
-/// An option: check every header with a CRC.
+/// An option flag: protect every header by a CRC.
 pub const FB_HEADER_DIGEST: u32 = 1;
-/// An option: check all data with a CRC.
+/// An option flag: protect all data by a CRC.
 pub const FB_DATA_DIGEST: u32 = 2;
 
 /// The event loop that moves the data: a value of `fb_options.engine`.
 #[repr(u32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum fb_engine {
-    /// io_uring if it works, otherwise the portable one.
+    /// io_uring if it works, otherwise the portable event loop.
     Auto = 0,
     /// Linux io_uring.
     Uring = 1,
-    /// Readiness: epoll and the like.
+    /// Readiness notifications: epoll and similar calls.
     Portable = 2,
 }
 
-/// The choice among several paths for an operation: a value of `fb_options.policy`. The names are
-/// the Linux kernel's. Paths that the target calls optimized (ANA) always come first.
+/// The choice of a path for an operation, if there are several: a value of `fb_options.policy`. The
+/// Linux kernel uses the same names. Paths that the target reports as optimized (ANA) always come
+/// first.
 #[repr(u32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum fb_policy {
-    /// The first usable path in the given order.
+    /// The first usable path in the order of the URLs.
     Numa = 0,
     /// The usable paths in turn.
     RoundRobin = 1,
@@ -41,8 +42,8 @@ pub enum fb_policy {
     QueueDepth = 2,
 }
 
-/// How much processor time waiting may take to reduce latency: a value of `fb_options.spin`. The
-/// names are the same as in farblock's --spin.
+/// The processor time that a waiting thread may use to reduce latency: a value of
+/// `fb_options.spin`. The names are the same as in farblock's --spin.
 #[repr(u32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum fb_spin {
@@ -50,72 +51,79 @@ pub enum fb_spin {
     Balanced = 0,
     /// A waiting thread sleeps at once.
     Efficient = 1,
-    /// A waiting thread polls while there is I/O, and a millisecond longer: up to one processor
-    /// under load.
+    /// A waiting thread polls while there is I/O, and for a millisecond after it. Under load this
+    /// takes up to one processor.
     Latency = 2,
     /// A waiting thread never sleeps.
     Always = 3,
 }
 
 /// How to connect, and how to recover a lost connection. Set all fields to zero, then `size` to
-/// `sizeof(fb_options)`, then the fields you need: zero is the default of each.
+/// `sizeof(fb_options)`, and then the fields that you need. Zero is the default of each field;
+/// comments give the values of the defaults in brackets.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fb_options {
-    /// `sizeof(fb_options)`, by which the library knows your version of it.
+    /// Set this to `sizeof(fb_options)`. The library then knows your version of the structure.
     pub size: usize,
-    /// Host NQN, instead of this machine's.
+    /// The host NQN. Null: the NQN of this machine.
     pub hostnqn: *const c_char,
-    /// Host identifier (a UUID), instead of this machine's.
+    /// The host identifier (a UUID). Null: the identifier of this machine.
     pub hostid: *const c_char,
-    /// Limit for each step of connecting (5000).
+    /// The time limit of each step of connecting, in milliseconds (5000).
     pub connect_timeout_ms: u32,
-    /// Limit for an operation. After it, the library drops the connection and sends the operation
-    /// over another one (30000; or FB_FOREVER).
+    /// The time limit of an operation, in milliseconds. After it, the library drops the connection
+    /// and sends the operation over another connection (30000; or FB_FOREVER).
     pub io_timeout_ms: u32,
-    /// Either side drops the connection after this time without a message (5000; or FB_FOREVER).
+    /// The library and the target each drop the connection after this many milliseconds without a
+    /// message (5000; or FB_FOREVER).
     pub keep_alive_ms: u32,
-    /// FB_HEADER_DIGEST, FB_DATA_DIGEST.
+    /// Any of FB_HEADER_DIGEST, FB_DATA_DIGEST.
     pub flags: u32,
-    /// An `fb_engine`.
+    /// The event loop: an `fb_engine`.
     pub engine: u32,
-    /// Commands in flight per queue, if the controller allows as many (128).
+    /// The most commands in flight per queue (128). The controller may allow fewer.
     pub queue_depth: u16,
-    /// Limit for open queues; all blocking calls together use one more (64).
+    /// The most open queues (64). All blocking calls together use one more queue.
     pub queues: u16,
-    /// The longest pause between two attempts to reconnect (10000). The first attempt is made at
-    /// once.
+    /// The longest pause between two attempts to reconnect, in milliseconds (10000). The library
+    /// makes the first attempt at once.
     pub reconnect_delay_ms: u32,
-    /// The library gives up a path that was lost for this long; when no path remains, the disk is
-    /// dead (600000; or FB_FOREVER).
+    /// The library gives up a path that was lost for this many milliseconds. When no path remains,
+    /// the disk is dead (600000; or FB_FOREVER).
     pub ctrl_loss_timeout_ms: u32,
-    /// Operations fail when no path was usable for this long, while the library keeps reconnecting
-    /// (FB_FOREVER: they wait until the disk is dead).
+    /// Operations fail when no path was usable for this many milliseconds. The library continues to
+    /// reconnect meanwhile (FB_FOREVER: operations wait until the disk is dead).
     pub fast_io_fail_timeout_ms: u32,
-    /// Time after which a silent path counts as lost, if shorter than `keep_alive_ms` (600 with
-    /// several paths, otherwise unused).
+    /// A silent path counts as lost after this many milliseconds, if this is shorter than
+    /// `keep_alive_ms` (600 with several paths, otherwise unused).
     pub path_timeout_ms: u32,
-    /// Time to wait before the library repeats a write that was lost with its controller, if no
-    /// other controller can reset the lost one (Linux kernel, SPDK). 0: two or three times
-    /// `keep_alive_ms` plus the controller's own time; by then the controller must have ended
-    /// itself by NVMe Base 2.1. With a shorter time, a write that is stuck in such a target for
-    /// longer can undo later writes; 1 means practically no wait. Reads never wait.
+    /// The wait, in milliseconds, before the library repeats a write that was lost with its
+    /// controller. The library waits only if no other controller can reset the lost one (Linux
+    /// kernel, SPDK). Reads never wait.
+    ///
+    /// The default, 0, is two or three times `keep_alive_ms` plus the controller's own time. By
+    /// then, NVMe Base 2.1 requires that the controller has ended itself. With a shorter wait, a
+    /// write that is stuck in such a target for longer than this wait can undo later writes. 1
+    /// means practically no wait.
     pub quiesce_ms: u32,
-    /// An `fb_policy`.
+    /// The choice among several paths: an `fb_policy`.
     pub policy: u32,
-    /// Time that `fb_connect` retries while the target is not reachable (0: it makes one attempt;
-    /// or FB_FOREVER).
+    /// The time for which `fb_connect` retries while the target is not reachable, in milliseconds
+    /// (0: `fb_connect` makes one attempt; or FB_FOREVER).
     pub connect_wait_ms: u32,
-    /// Called ten times a second by a blocking call that waits, in the thread of the call, so that
-    /// a program can react to signals (null: calls wait). It returns 0 to continue, or another
-    /// value to end the call with FB_STATUS_ABORTED. An operation at a silent target ends when the
-    /// library drops its connection (`keep_alive_ms`). A write that was lost with its connection
-    /// ends when the target is back or given up (`ctrl_loss_timeout_ms`). It may be called until
-    /// `fb_disconnect`.
+    /// A function that a waiting blocking call calls ten times a second, in the thread of the call,
+    /// so that a program can react to signals. Null: calls wait. The function returns 0 to
+    /// continue, or another value to end the call with FB_STATUS_ABORTED.
+    ///
+    /// An operation at a silent target ends when the library drops its connection
+    /// (`keep_alive_ms`). A write that was lost with its connection ends when the target is
+    /// reachable again or given up (`ctrl_loss_timeout_ms`). The library may call the function
+    /// until `fb_disconnect`.
     pub waiting: Option<unsafe extern "C" fn(user: *mut c_void) -> i32>,
     /// The argument of `waiting`.
     pub waiting_user: *mut c_void,
-    /// An `fb_spin`.
+    /// The use of processor time: an `fb_spin`.
     pub spin: u32,
     /// Must be zero.
     pub reserved: u32,
@@ -125,39 +133,39 @@ pub struct fb_options {
 #[derive(Default)]
 pub(crate) struct Given {
     pub(crate) disk: DiskOptions,
-    /// The function to ask while a call waits.
+    /// The function that the library calls while a call waits.
     pub(crate) waiting: Waiting,
     /// The configuration of each event loop.
     pub(crate) reactor: Config,
 }
 
-/// The caller's options, over the defaults.
+/// Reads the caller's options. Zero fields get the defaults.
 ///
 /// # Safety
-/// A pointer that is not null must point to options, as long as their size says, with texts that
-/// end with a zero byte, and with a function that fulfils [`Waiting::new`].
+/// A pointer that is not null must point to options that are as long as their size says. Their
+/// texts must end with a zero byte, and their function must fulfil [`Waiting::new`].
 pub(crate) unsafe fn read(pointer: *const fb_options) -> Result<Given, Failure> {
     if pointer.is_null() {
         return Ok(Given::default());
     }
-    // SAFETY: the caller's promise; the structure is numbers and pointers.
+    // SAFETY: the caller promises valid options. The structure consists of numbers and pointers.
     let given = unsafe { read_sized(pointer, "fb_options") }?;
     if given.reserved != 0 {
         return Err(Failure::argument("the options' reserved field is not 0: set it to zero"));
     }
     let reactor = Config::new(engine(given.engine)?, spin(given.spin)?);
-    // SAFETY: the caller's promises.
+    // SAFETY: the caller promises valid texts and a valid function.
     let (disk, waiting) =
         unsafe { (disk(&given)?, Waiting::new(given.waiting, given.waiting_user)) };
     Ok(Given { disk, waiting, reactor })
 }
 
 /// # Safety
-/// As for [`text`], for each text.
+/// The requirements of [`text`], for each text.
 unsafe fn disk(given: &fb_options) -> Result<DiskOptions, Failure> {
     let default = DiskOptions::default();
     Ok(DiskOptions {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises valid texts.
         connection: unsafe { connection(given) }?,
         reconnect_delay: match given.reconnect_delay_ms {
             FB_FOREVER => return Err(Failure::argument("reconnecting needs a time: choose one")),
@@ -182,7 +190,7 @@ unsafe fn disk(given: &fb_options) -> Result<DiskOptions, Failure> {
 /// The connection options of each path.
 ///
 /// # Safety
-/// As for [`text`], for each text.
+/// The requirements of [`text`], for each text.
 unsafe fn connection(given: &fb_options) -> Result<Options, Failure> {
     let default = Options::default();
     let unknown = given.flags & !(FB_HEADER_DIGEST | FB_DATA_DIGEST);
@@ -192,7 +200,7 @@ unsafe fn connection(given: &fb_options) -> Result<Options, Failure> {
     if given.connect_timeout_ms == FB_FOREVER {
         return Err(Failure::argument("connecting cannot take for ever: choose a time"));
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises valid texts.
     let (hostnqn, hostid) =
         unsafe { (optional(given.hostnqn, "hostnqn")?, optional(given.hostid, "hostid")?) };
     let hostid = hostid.map(|text| {
@@ -219,22 +227,22 @@ unsafe fn connection(given: &fb_options) -> Result<Options, Failure> {
 }
 
 /// # Safety
-/// As for [`text`].
+/// The requirements of [`text`].
 unsafe fn optional<'a>(pointer: *const c_char, what: &str) -> Result<Option<&'a str>, Failure> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises a valid text.
     if pointer.is_null() { Ok(None) } else { unsafe { text(pointer, what) }.map(Some) }
 }
 
 fn time(given_ms: u32, default: Duration) -> Duration {
     match given_ms {
         0 => default,
-        // The value of `farblock-host` for never.
+        // `farblock-host` uses the value zero for no limit.
         FB_FOREVER => Duration::ZERO,
         ms => Duration::from_millis(ms.into()),
     }
 }
 
-/// A time limit from the options; `None`: no limit.
+/// A time limit from the options. `None` means no limit.
 fn limit(given_ms: u32, default: Option<Duration>) -> Option<Duration> {
     match given_ms {
         0 => default,

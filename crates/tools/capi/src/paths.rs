@@ -1,10 +1,10 @@
-//! The state of a disk and its paths, for programs that show it or act on it.
+//! The state of a disk and its paths, for programs that show the state or react to it.
 
 use farblock_host::disk::{DiskState, PathState, PathStatus};
 use std::ffi::c_char;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Size of the text in `fb_path_info.error`, with its zero byte.
+/// The size in bytes of the text in `fb_path_info.error`, including its zero byte.
 pub const FB_ERROR_BYTES: usize = 256;
 
 /// The state of a disk as a whole: a value of `fb_info.state`.
@@ -13,11 +13,11 @@ pub const FB_ERROR_BYTES: usize = 256;
 pub enum fb_disk_state {
     /// Every path is connected.
     Live = 1,
-    /// Some paths are connected, but not all.
+    /// Some paths are connected, and some are not.
     Degraded = 2,
-    /// No path is connected; operations wait.
+    /// No path is connected, and operations wait.
     Waiting = 3,
-    /// The library has given up every path; operations fail.
+    /// The library has given up every path, and operations fail.
     Dead = 4,
 }
 
@@ -25,11 +25,11 @@ pub enum fb_disk_state {
 #[repr(u32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum fb_path_state {
-    /// The path was never connected.
+    /// The path has never been connected.
     Connecting = 1,
     /// The path is connected.
     Live = 2,
-    /// The path was lost, and the library is reconnecting it.
+    /// The connection of the path was lost, and the library is reconnecting.
     Reconnecting = 3,
     /// The library has given up the path.
     Dead = 4,
@@ -39,20 +39,21 @@ pub enum fb_path_state {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fb_path_info {
-    /// `sizeof(fb_path_info)`, by which the library knows your version of it.
+    /// Set this to `sizeof(fb_path_info)`. The library then knows your version of the structure.
     pub size: usize,
     /// The path's URL. Valid until fb_disconnect.
     pub url: *const c_char,
-    /// Time in this state.
+    /// The time for which the path has been in this state, in milliseconds.
     pub since_ms: u64,
-    /// The number of reconnections.
+    /// The number of times that the library has reconnected the path.
     pub reconnects: u64,
-    /// An `fb_path_state`.
+    /// The state of the path: an `fb_path_state`.
     pub state: u32,
     /// The path's access to the namespace (ANA: 1 optimized, 2 non-optimized, 3 inaccessible, 4
     /// persistent loss, 15 change); 0 if the path is not connected.
     pub access: u32,
-    /// Why the path was last lost or could not be connected, in UTF-8; empty without an error.
+    /// The reason why the path was last lost or could not be connected, in UTF-8. Empty if there
+    /// was no error.
     pub error: [c_char; FB_ERROR_BYTES],
 }
 
@@ -92,7 +93,7 @@ impl From<PathState> for fb_path_state {
     }
 }
 
-/// The start of a text, as many whole characters as fit, padded with zeroes.
+/// The start of a text, with as many whole characters as fit, padded with zeroes.
 fn array(text: &str) -> [c_char; FB_ERROR_BYTES] {
     let mut array = [0; FB_ERROR_BYTES];
     let end = text.floor_char_boundary(FB_ERROR_BYTES - 1);
@@ -102,7 +103,8 @@ fn array(text: &str) -> [c_char; FB_ERROR_BYTES] {
     array
 }
 
-/// The queue limits that the controllers granted; while no path is connected, the last ones.
+/// The queue limits that the controllers have granted. While no path is connected, the last such
+/// limits.
 #[derive(Default)]
 pub(crate) struct Grants {
     queues: AtomicU32,
@@ -110,7 +112,8 @@ pub(crate) struct Grants {
 }
 
 impl Grants {
-    /// The limits of queues, and of commands in flight on each: the least of all connected paths.
+    /// The most queues, and the most commands in flight on each queue: the smallest limits of all
+    /// connected paths.
     pub(crate) fn of(&self, paths: &[PathStatus]) -> (u16, u16) {
         let least = |last: &AtomicU32, number: fn(&PathStatus) -> u16| {
             let live = paths.iter().filter(|path| path.state == PathState::Live);

@@ -1,4 +1,4 @@
-//! Submit and poll: queues for programs that keep many operations in flight.
+//! Queues with submit and poll, for programs that keep many operations in flight.
 
 use crate::disk::{FB_DURABLE, FB_KEEP_ALLOCATED, check_flags, fb_disk, range};
 use crate::fork::Process;
@@ -15,9 +15,9 @@ use std::sync::Arc;
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-/// Limit for the operations of a queue, those waiting for `fb_poll` included.
+/// The most operations of a queue, including completed operations that `fb_poll` has not returned.
 pub const FB_QUEUE_OPERATIONS: u32 = 65536;
-/// Limit for the disks of a queue.
+/// The most disks of a queue.
 pub const FB_QUEUE_DISKS: u32 = 1024;
 
 /// The command of an operation: a value of `fb_op.kind`.
@@ -26,13 +26,13 @@ pub const FB_QUEUE_DISKS: u32 = 1024;
 pub enum fb_kind {
     /// Reads into `data`.
     Read = 1,
-    /// Writes from `data`. FB_DURABLE is possible.
+    /// Writes from `data`. The flag FB_DURABLE is possible.
     Write = 2,
-    /// Makes all earlier completed writes durable. No range.
+    /// Makes all earlier completed writes durable. The operation has no range.
     Flush = 3,
-    /// Makes the range read as zeroes. FB_DURABLE, FB_KEEP_ALLOCATED are possible.
+    /// Makes the range read as zeroes. The flags FB_DURABLE and FB_KEEP_ALLOCATED are possible.
     WriteZeroes = 4,
-    /// Tells the disk that the range is no longer needed.
+    /// Tells the disk that the caller no longer needs the range.
     Deallocate = 5,
 }
 
@@ -40,20 +40,21 @@ pub enum fb_kind {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fb_op {
-    /// The caller's value, returned with the completion.
+    /// A value of the caller, which the completion returns.
     pub user: *mut c_void,
-    /// For reads and writes: memory of `length` bytes at any address. It belongs to the operation
-    /// until that completes: until then do not change or free it, and do not look at a read's data.
+    /// For reads and writes: memory of `length` bytes at any address. The operation owns this
+    /// memory until it completes. Until then, do not change, free or read it (the caller may read
+    /// the data of a write).
     pub data: *mut c_void,
-    /// Start of the range, in bytes: a multiple of the block size.
+    /// The start of the range, in bytes: a multiple of the block size.
     pub offset: u64,
-    /// Length of the range, in bytes: a multiple of the block size, of less than 2^32 blocks.
+    /// The length of the range, in bytes: a multiple of the block size, of less than 2^32 blocks.
     pub length: u64,
-    /// An `fb_kind`.
+    /// The command: an `fb_kind`.
     pub kind: u32,
-    /// FB_DURABLE, FB_KEEP_ALLOCATED.
+    /// The flags FB_DURABLE and FB_KEEP_ALLOCATED.
     pub flags: u32,
-    /// One of the queue's disks: 0 for the one it was opened with.
+    /// The number of one of the queue's disks; 0 for the disk with which the queue was opened.
     pub disk: u32,
     /// Must be zero.
     pub reserved: u32,
@@ -67,21 +68,21 @@ pub struct fb_completion {
     pub user: *mut c_void,
     /// The result of the operation.
     pub status: fb_status,
-    /// One of the queue's disks.
+    /// `fb_op.disk` of the operation.
     pub disk: u32,
 }
 
-/// Keeps many operations in flight, on one disk or several, without threads or copies. It belongs
-/// to the thread that opened it.
+/// Keeps many operations in flight, on one disk or several disks, without threads or copies. Only
+/// the thread that opened a queue may use it.
 pub struct fb_queue {
     thread: ThreadId,
     process: Process,
-    /// Borrowed during a call: a caller cannot call from within a call.
+    /// Borrowed during a call, so that no call can run within another call.
     inner: RefCell<Inner>,
 }
 
-/// In drop order: the event loop is dropped last, and waits until the system no longer uses the
-/// caller's memory.
+/// Fields in drop order. The event loop is dropped last, and its drop waits until the system no
+/// longer uses the caller's memory.
 struct Inner {
     disks: Vec<Lane>,
     done: Vec<Completion>,
@@ -91,7 +92,7 @@ struct Inner {
     finished: VecDeque<fb_completion>,
     in_flight: usize,
     ready: Vec<TaskId>,
-    /// A panic occurred: this state is not reliable.
+    /// True after a panic. The state of the queue is then not reliable.
     broken: bool,
 }
 
@@ -100,38 +101,39 @@ struct Lane {
     queue: Box<dyn Queue>,
     /// The disk of `queue`.
     disk: Disk,
-    /// Operations were submitted since its queue last ran.
+    /// True if the caller has submitted operations since `queue` was last polled.
     submitted: bool,
 }
 
-/// Opens a queue to a disk, with its own connection over each path. It does not wait for the
-/// connections: operations wait for them, and fail with FB_STATUS_RESOURCES if the disk's queues
-/// are all in use. The queue keeps working after the disk is released.
+/// Opens a queue to a disk, with the queue's own connection over each path. This call does not wait
+/// for the connections. Operations wait for them, and fail with FB_STATUS_RESOURCES if all queues
+/// of the disk are in use. The queue keeps working after the disk is released.
 ///
 /// # Safety
-/// The pointers are null or valid: a disk, and a place for the queue.
+/// Each pointer must be null or valid: `disk` for a disk, `queue` for the result.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fb_queue_open(
     disk: *const fb_disk,
     queue: *mut *mut fb_queue,
 ) -> fb_status {
     guard(|| {
-        // SAFETY: the caller's promises.
+        // SAFETY: the caller promises valid pointers.
         let disk = unsafe {
             give(queue, std::ptr::null_mut(), "queue")?;
             handle(disk, "disk")?
         };
         let opened = Box::new(fb_queue::open(disk)?);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises a valid pointer.
         unsafe { give(queue, Box::into_raw(opened), "queue") }
     })
 }
 
-/// Adds a disk to a queue, so that one `fb_poll` waits for several. `index` receives its number for
-/// `fb_op.disk`: 1 for the second disk, and so on.
+/// Adds a disk to a queue, so that one `fb_poll` waits for several disks. `index` receives the
+/// disk's number for `fb_op.disk`: 1 for the second disk, and so on.
 ///
 /// # Safety
-/// The pointers are null or valid: a queue, a disk, and a place for the number.
+/// Each pointer must be null or valid: `queue` for a queue, `disk` for a disk, `index` for the
+/// result.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fb_queue_add(
     queue: *mut fb_queue,
@@ -139,72 +141,79 @@ pub unsafe extern "C" fn fb_queue_add(
     index: *mut u32,
 ) -> fb_status {
     guard(|| {
-        // SAFETY: the caller's promises.
+        // SAFETY: the caller promises valid pointers.
         let (queue, disk) = unsafe {
             give(index, 0, "number of the disk")?;
             (handle(queue, "queue")?, handle(disk, "disk")?)
         };
         let number = queue.with(|inner| inner.add(disk))?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises a valid pointer.
         unsafe { give(index, number, "number of the disk") }
     })
 }
 
-/// Closes a queue; null does nothing. It drops operations in flight that have not started, and
-/// waits for the others, so that no write of the queue executes after this returns and undoes a
-/// later one. It does not report their results. If they do not end within 30 seconds, because the
-/// target is unreachable, this returns FB_STATUS_LOST: a write may then still be executed, once.
-/// The queue is closed in any case, and the memory is the caller's again; if the kernel does not
-/// release it, the process is aborted (SIGABRT). Only the thread that opened the queue may call
-/// this. In a forked process it does nothing.
+/// Closes a queue. Does nothing if `queue` is null, or in a forked process. Only the thread that
+/// opened the queue may close it.
+///
+/// The call drops operations that have not started, and waits for the started ones. So no write of
+/// the queue executes after the call and undoes a later write. The call does not report the results
+/// of these operations.
+///
+/// If the started operations do not end within 30 seconds, because the target is unreachable, the
+/// call returns FB_STATUS_LOST. A write may then still be executed, once. The queue is closed in
+/// any case, and the memory of its operations belongs to the caller again. If the kernel does not
+/// release that memory, the library aborts the process (SIGABRT).
 ///
 /// # Safety
-/// The pointer is null, or a queue that is no longer in use.
+/// `queue` must be null, or a queue that no call uses any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fb_queue_close(queue: *mut fb_queue) -> fb_status {
     guard(|| {
         if queue.is_null() {
             return Ok(());
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises a valid queue.
         let reference = unsafe { handle(queue, "queue") }?;
         if !reference.process.is_current() {
             return Ok(());
         }
         reference.check_thread()?;
-        // SAFETY: made by `fb_queue_open` from a box, and by the caller's promise not freed yet.
+        // SAFETY: `fb_queue_open` made the queue from a box, and the caller promises that it is not
+        // freed yet.
         let queue = unsafe { Box::from_raw(queue) };
-        // After a panic there is nothing to wait for.
+        // After a panic this returns at once, because the state is not reliable.
         queue.with(Inner::finish)
     })
 }
 
-/// Submits an operation. It starts at the next `fb_poll` at the latest, so operations submitted in
-/// a row are sent together. After a failure nothing was submitted.
+/// Submits an operation. The operation starts at the next `fb_poll` at the latest, so that the
+/// library can send several operations together. If this call fails, it has submitted nothing.
 ///
 /// # Safety
-/// The pointers are null or valid: a queue, and an operation whose `data` is as long as it says.
+/// Each pointer must be null or valid: `queue` for a queue, `op` for an operation. The operation's
+/// `data` must have `length` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fb_submit(queue: *mut fb_queue, op: *const fb_op) -> fb_status {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises a valid pointer.
         let queue = unsafe { handle(queue, "queue") }?;
         if op.is_null() {
             return Err(Failure::argument("the operation is null"));
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises a valid pointer.
         let op = unsafe { op.read_unaligned() };
         queue.with(|inner| inner.submit(&op))
     })
 }
 
-/// Starts the submitted operations, waits until at least `min` operations are complete or
-/// `timeout_us` microseconds have passed (negative: no limit), and returns up to `max` completions.
-/// Returns their number, or a negative `fb_status`. With a `min` of 0 it does not wait. If fewer
-/// than `min` are in flight it waits only for those.
+/// Starts the submitted operations, and waits until at least `min` operations have completed or
+/// `timeout_us` microseconds have passed (negative: no limit). Writes up to `max` completions.
+/// Returns their number, or a negative `fb_status`. If `min` is 0, the call does not wait. If fewer
+/// than `min` operations are in flight, it waits only for these.
 ///
 /// # Safety
-/// The queue is null or valid, and there is room for `max` completions (for none, null is fine).
+/// `queue` must be null or valid. `completions` must have room for `max` completions; it may be
+/// null if `max` is 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fb_poll(
     queue: *mut fb_queue,
@@ -214,7 +223,7 @@ pub unsafe extern "C" fn fb_poll(
     timeout_us: i64,
 ) -> i32 {
     let polled = guarded(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises a valid pointer.
         let queue = unsafe { handle(queue, "queue") }?;
         if completions.is_null() && max > 0 {
             return Err(Failure::argument("there is no place for completions: it is null"));
@@ -227,7 +236,7 @@ pub unsafe extern "C" fn fb_poll(
             inner.poll(min as usize, timeout_us)?;
             let count = inner.finished.len().min(max as usize);
             for (at, completion) in inner.finished.drain(..count).enumerate() {
-                // SAFETY: there is room for `max`, by the caller's promise.
+                // SAFETY: the caller promises room for `max` completions.
                 unsafe { completions.add(at).write_unaligned(completion) };
             }
             Ok(count as i32)
@@ -275,7 +284,7 @@ impl fb_queue {
         if inner.broken {
             return Err(Failure::bug());
         }
-        // Cleared below, unless the call panics.
+        // The flag stays set only if the call panics.
         inner.broken = true;
         let result = call(&mut inner);
         inner.broken = false;
@@ -313,10 +322,10 @@ impl Inner {
         Ok(())
     }
 
-    /// Starts the submitted operations and waits until `min` are complete.
+    /// Starts the submitted operations, and waits until `min` operations have completed.
     fn poll(&mut self, min: usize, timeout_us: i64) -> Outcome {
         let timeout = u64::try_from(timeout_us).ok().map(Duration::from_micros);
-        // A time beyond the end of the clock means no limit.
+        // A time beyond the end of the clock's range means no limit.
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         self.collect(false);
         loop {
@@ -337,7 +346,7 @@ impl Inner {
         }
     }
 
-    /// Drops operations that have not started, and waits for the rest.
+    /// Drops the operations that have not started, and waits for the others.
     fn finish(&mut self) -> Outcome {
         for lane in &mut self.disks {
             lane.queue.abandon(&mut |_| true);
@@ -356,12 +365,13 @@ impl Inner {
         }
     }
 
-    /// True if this many are complete, or no more are in flight.
+    /// True if at least this many operations have completed, or none is in flight.
     fn has(&self, min: usize) -> bool {
         self.finished.len() >= min || self.in_flight == 0
     }
 
-    /// Runs the queues of all disks after events, otherwise only those with new operations.
+    /// Polls the queues of the disks: all of them after events (`news`), otherwise only those with
+    /// new operations.
     fn collect(&mut self, news: bool) {
         for (index, lane) in self.disks.iter_mut().enumerate() {
             if !std::mem::take(&mut lane.submitted) && !news {
@@ -379,7 +389,7 @@ impl Inner {
     }
 }
 
-/// Checks the caller's operation, and converts it.
+/// Checks the caller's operation, and converts it to a block operation.
 fn prepare(op: &fb_op, geometry: &Geometry, loans: &Loans) -> Result<Op, Failure> {
     let deallocate = op.flags & FB_KEEP_ALLOCATED == 0;
     let (command, flags) = match op.kind {
@@ -405,7 +415,7 @@ fn prepare(op: &fb_op, geometry: &Geometry, loans: &Loans) -> Result<Op, Failure
         return Err(Failure::new(fb_status::TooLarge, text));
     };
     let buffer = match command.moves_data() {
-        // SAFETY: the caller of `fb_submit` promised it.
+        // SAFETY: the caller of `fb_submit` promises this memory.
         true => Some(unsafe { Memory::new(op.data.cast(), op.length) }?.lend(loans)),
         false => None,
     };

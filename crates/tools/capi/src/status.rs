@@ -1,4 +1,4 @@
-//! The result of a call: a status, a sentence about it, and never a panic.
+//! The result of a call: a status and a sentence. A panic never leaves a call.
 
 use farblock_block::BlockError;
 use farblock_host::{ConnectError, Error, InfoError};
@@ -6,14 +6,14 @@ use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// The result of a call or an operation. New versions may add values: treat unknown ones as
+/// The result of a call or an operation. New versions may add values: treat unknown values as
 /// failures.
 #[repr(i32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum fb_status {
     /// Success.
     Ok = 0,
-    /// An argument is invalid: it is null, unknown, or contradicts another one.
+    /// An argument is invalid: it is null, unknown, or contradicts another argument.
     Argument = -1,
     /// An offset or a length is not a multiple of the block size.
     Alignment = -2,
@@ -21,45 +21,47 @@ pub enum fb_status {
     Range = -3,
     /// The operation is too large: split it.
     TooLarge = -4,
-    /// The connection could not be made.
+    /// The library could not connect to the target.
     Connect = -5,
-    /// The connection is lost. It is unknown whether a write in flight was executed.
+    /// The connection is lost. A write in flight may or may not have been executed.
     Lost = -6,
     /// The disk is read-only.
     ReadOnly = -7,
     /// No space is left on the disk's storage.
     NoSpace = -8,
-    /// The data could not be read.
+    /// The disk could not read the data.
     Read = -9,
-    /// The data (or, for a flush, earlier data) could not be written.
+    /// The disk could not write the data (or, for a flush, earlier data).
     Write = -10,
-    /// The disk, or this version of the library, cannot do it.
+    /// The disk, or this version of the library, does not support the operation.
     Unsupported = -11,
-    /// The operation was cancelled, for example by `fb_options.waiting`.
+    /// The library or the target cancelled the operation, for example because `fb_options.waiting`
+    /// requested this.
     Aborted = -12,
     /// The system is out of memory, descriptors or queues.
     Resources = -13,
-    /// The wrong thread (only the one that opened a queue may use it), or a forked process.
+    /// A thread used a queue that another thread opened, or a forked process used a handle of its
+    /// parent.
     Thread = -14,
-    /// Too many operations are in flight on the queue: poll first.
+    /// Too many operations are in flight on the queue: call `fb_poll` first.
     Busy = -15,
-    /// A bug of the library; please report the message.
+    /// The library has a bug; please report the message.
     Bug = -16,
     /// A reservation of another host forbids the operation.
     Conflict = -17,
     /// The controller or the disk denies access to this host.
     Denied = -18,
-    /// The disk cannot be used yet; another attempt may succeed.
+    /// The disk is not ready yet; another attempt may succeed.
     NotReady = -19,
-    /// The write is above the disk's limit for atomic writes: split it.
+    /// The write is longer than the disk's limit for atomic writes: split it.
     Atomic = -20,
-    /// The controller has no such subsystem, or the subsystem no such namespace.
+    /// The controller has no such subsystem, or the subsystem has no such namespace.
     Missing = -21,
 }
 
 use fb_status as Status;
 
-/// A reservation conflict, as Linux's own host reports it.
+/// The error number of a reservation conflict, the same as Linux's own host reports.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const EBADE: c_int = libc::EBADE;
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
@@ -94,13 +96,13 @@ fn known(code: i32) -> Option<&'static (Status, &'static CStr, c_int)> {
     ALL.iter().find(|(status, ..)| *status as i32 == code)
 }
 
-/// A status in plain words; the text stays valid.
+/// Describes a status in plain words. The text stays valid.
 #[unsafe(no_mangle)]
 pub extern "C" fn fb_status_text(status: i32) -> *const c_char {
     known(status).map_or(c"an unknown status", |(_, text, _)| text).as_ptr()
 }
 
-/// The errno that is closest to a status (0 for success), for programs that need one.
+/// The errno that is closest to a status (0 for success), for programs that need an errno.
 #[unsafe(no_mangle)]
 pub extern "C" fn fb_status_errno(status: i32) -> c_int {
     known(status).map_or(if status < 0 { libc::EIO } else { 0 }, |&(.., errno)| errno)
@@ -110,15 +112,15 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
 }
 
-/// The failure of the last failed call in this thread: one sentence, in UTF-8. Valid until the next
-/// failed call in this thread; empty before the first.
+/// Describes the last failed call in this thread by one sentence, in UTF-8. The text is valid until
+/// the next failed call in this thread. It is empty before the first failed call.
 #[unsafe(no_mangle)]
 pub extern "C" fn fb_last_error() -> *const c_char {
     // While the thread exits, `LAST` may no longer exist.
     LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
 
-/// Why a call failed.
+/// The reason why a call failed.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
     pub(crate) status: Status,
@@ -144,7 +146,7 @@ impl Failure {
         )
     }
 
-    /// Stores the sentence for [`fb_last_error`].
+    /// Stores the sentence for [`fb_last_error`], and returns the status.
     pub(crate) fn leave(self) -> Status {
         let text = CString::new(self.text.replace('\0', "?")).unwrap_or_default();
         let _ = LAST.try_with(|last| *last.borrow_mut() = text);
@@ -174,7 +176,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// The status of a connection that failed.
+/// The status that the caller gets for a failed connection.
 fn connect_status(reason: &ConnectError) -> Status {
     use ConnectError as E;
     match reason {
@@ -187,7 +189,7 @@ fn connect_status(reason: &ConnectError) -> Status {
     }
 }
 
-/// The status of an operation that failed.
+/// The status that the caller gets for a failed operation.
 pub(crate) fn block_status(error: BlockError) -> Status {
     match error {
         BlockError::OutOfRange => Status::Range,
@@ -217,8 +219,8 @@ pub(crate) fn guard(body: impl FnOnce() -> Outcome) -> Status {
     }
 }
 
-/// Like `guard`, for a call with its own result.
+/// Like `guard`, for a call that returns a value.
 pub(crate) fn guarded<T>(body: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
-    // The owner of state that a panic may have left broken marks it.
+    // A panic may leave state broken. The owner of that state marks it.
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| Err(Failure::bug()))
 }

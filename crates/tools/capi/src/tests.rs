@@ -1,4 +1,4 @@
-//! The C interface, called as C calls it, against a target in the same process.
+//! Calls the C interface as C programs do, with a target in the same process.
 
 use crate::discover::*;
 use crate::disk::*;
@@ -32,7 +32,8 @@ fn serve() -> Target {
     serve_at(([127, 0, 0, 1], 0).into(), "mem:16MiB")
 }
 
-/// A target with the same two namespaces every time, the first of them with this description.
+/// Starts a target that has the same two namespaces every time. `first` describes the first
+/// namespace.
 fn serve_at(address: SocketAddr, first: &str) -> Target {
     serve_first(address, Spec::parse(first).unwrap().open(BLOCK as u32, false).unwrap())
 }
@@ -41,7 +42,7 @@ fn serve_first(address: SocketAddr, first: Arc<dyn Namespace>) -> Target {
     serve_numbered(address, first, TargetConfig::default().controller_ids)
 }
 
-/// A target that numbers its controllers from this range.
+/// Starts a target that takes the IDs of its controllers from this range.
 fn serve_numbered(
     address: SocketAddr,
     first: Arc<dyn Namespace>,
@@ -65,7 +66,7 @@ fn serve_numbered(
 
 /// The sentence of the last failure.
 fn sentence() -> String {
-    // SAFETY: a text of this thread's, valid until its next failure.
+    // SAFETY: the text belongs to this thread, and is valid until the thread's next failure.
     unsafe { CStr::from_ptr(fb_last_error()) }.to_str().expect("UTF-8").to_owned()
 }
 
@@ -85,11 +86,11 @@ fn url(target: &Target, nsid: u32) -> CString {
     CString::new(format!("nvme+tcp://{}/{NQN}?ns={nsid}", target.addresses()[0])).unwrap()
 }
 
-/// A pointer that may be moved to another thread.
+/// A pointer that may move to another thread.
 struct Handle<T>(*mut T);
-// SAFETY: disks allow it, and for queues it is under test.
+// SAFETY: disks allow use by any thread, and the tests check such use for queues.
 unsafe impl<T> Send for Handle<T> {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl<T> Sync for Handle<T> {}
 
 impl<T> Clone for Handle<T> {
@@ -125,7 +126,7 @@ fn options() -> fb_options {
 }
 
 fn describe(disk: *const fb_disk) -> fb_info {
-    // SAFETY: any numbers and null are a value.
+    // SAFETY: any numbers and null pointers are a valid value.
     let mut info: fb_info = unsafe { std::mem::zeroed() };
     info.size = size_of::<fb_info>();
     // SAFETY: the pointers are valid.
@@ -134,15 +135,15 @@ fn describe(disk: *const fb_disk) -> fb_info {
 }
 
 fn describe_path(disk: *const fb_disk, index: u32) -> fb_path_info {
-    // SAFETY: as above.
+    // SAFETY: any numbers and null pointers are a valid value.
     let mut info: fb_path_info = unsafe { std::mem::zeroed() };
     info.size = size_of::<fb_path_info>();
-    // SAFETY: as above.
+    // SAFETY: the pointers are valid.
     good(unsafe { fb_describe_path(disk, index, &mut info) });
     info
 }
 
-/// Polls a disk until it is in this state.
+/// Describes a disk repeatedly until it is in this state.
 fn wait_for(disk: *const fb_disk, state: fb_disk_state) -> fb_info {
     let begin = Instant::now();
     loop {
@@ -187,7 +188,7 @@ fn calls_that_block() {
         // Use memory at an odd address.
         let mut memory: Vec<u8> = (0..2 * BLOCK + 1).map(|n| (n % 251) as u8).collect();
         let mut back = vec![0xa5_u8; 2 * BLOCK + 2];
-        // SAFETY: all pointers are valid, and as long as said.
+        // SAFETY: all pointers are valid, and the memory is as long as the arguments say.
         unsafe {
             assert_eq!((info.capacity_bytes, info.block_size), (SIZE, BLOCK as u32));
             assert_eq!((info.namespace_id, info.queues, info.queue_depth), (1, 8, 127));
@@ -234,7 +235,7 @@ fn threads_share_a_disk() {
         })
         .collect();
     threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
-    // SAFETY: no other thread uses it any more.
+    // SAFETY: no other thread uses the disk any more.
     unsafe { fb_disconnect(disk.pointer()) };
 }
 
@@ -247,12 +248,13 @@ fn hundreds_in_flight_on_two_disks() {
         let mut memory = vec![0_u8; 300 * BLOCK];
         let mut found = vec![false; 400];
         let mut done = [nothing(); 64];
-        // SAFETY: all pointers are valid, and the memory is not touched while it is lent.
+        // SAFETY: all pointers are valid, and the test does not use the memory of operations in
+        // flight.
         unsafe {
             good(fb_queue_open(disk, &mut queue));
             good(fb_queue_add(queue, other, &mut index));
             assert_eq!(index, 1);
-            // The handles are not needed any more.
+            // The queue works without the handles of its disks.
             fb_disconnect(disk);
             fb_disconnect(other);
             for (user, data) in memory.chunks_mut(BLOCK).enumerate() {
@@ -279,13 +281,13 @@ fn hundreds_in_flight_on_two_disks() {
                 count += got;
             }
             assert!(zeroes.iter().all(|&byte| byte == 0));
-            // With nothing in flight, `fb_poll` does not wait, despite its arguments.
+            // If nothing is in flight, `fb_poll` does not wait, whatever its arguments.
             assert_eq!(fb_poll(queue, done.as_mut_ptr(), 1, 64, -1), 0);
             let mut back = vec![0_u8; 300 * BLOCK];
             good(fb_submit(queue, &op(fb_kind::Read, 0, &mut back, 1)));
             assert_eq!(fb_poll(queue, done.as_mut_ptr(), 1, 64, -1), 1);
             assert!(back == memory);
-            // Closed with an operation in flight: the memory is ours again.
+            // After a close with an operation in flight, the memory belongs to the test again.
             good(fb_submit(queue, &op(fb_kind::Read, 0, &mut back, 1)));
             fb_poll(queue, null_mut(), 0, 0, 0);
             good(fb_queue_close(queue));
@@ -366,7 +368,7 @@ fn ranges_out_of_the_question() {
     let mut data = vec![0_u8; BLOCK];
     let pointer = data.as_mut_ptr().cast::<c_void>();
     let block = BLOCK as u64;
-    // SAFETY: refused calls access no memory, and the rest is valid.
+    // SAFETY: refused calls access no memory, and the other arguments are valid.
     unsafe {
         fails(fb_read(disk, null_mut(), 0, block), fb_status::Argument, "data pointer");
         fails(fb_read(disk, pointer, 1, block), fb_status::Alignment, "the offset 1");
@@ -389,7 +391,7 @@ fn queues_out_of_the_question() {
     let disk = connect(&target, 1, fb_engine::Auto);
     let mut data = vec![0_u8; BLOCK];
     let mut queue: *mut fb_queue = null_mut();
-    // SAFETY: refused calls access no memory, and the rest is valid.
+    // SAFETY: refused calls access no memory, and the other arguments are valid.
     unsafe {
         good(fb_queue_open(disk, &mut queue));
         let read = op(fb_kind::Read, 0, &mut data, 0);
@@ -421,7 +423,7 @@ fn queues_out_of_the_question() {
     }
 }
 
-/// A slow disk that counts its executed operations.
+/// A slow disk that counts the operations that it has executed.
 struct Counted(Arc<dyn Namespace>, Arc<AtomicUsize>);
 
 struct CountedQueue(Box<dyn Queue>, Arc<AtomicUsize>);
@@ -464,7 +466,8 @@ fn nothing_is_done_after_a_queue_was_closed() {
     for &engine in ENGINES {
         let disk = connect(&target, 1, engine);
         let (mut data, mut queue, mut done) = (vec![1_u8; BLOCK], null_mut(), nothing());
-        // SAFETY: all pointers are valid, and the memory is not touched while it is lent.
+        // SAFETY: all pointers are valid, and the test does not use the memory of operations in
+        // flight.
         unsafe {
             good(fb_queue_open(disk, &mut queue));
             good(fb_submit(queue, &op(fb_kind::Flush, 0, &mut [], 1)));
@@ -486,7 +489,7 @@ fn a_queue_without_a_target_is_closed_at_once() {
     let (mut data, mut queue) = (vec![1_u8; BLOCK], null_mut());
     drop(target);
     wait_for(disk, fb_disk_state::Waiting);
-    // SAFETY: all pointers are valid, and the memory is not touched while it is lent.
+    // SAFETY: all pointers are valid, and the test does not use the memory of operations in flight.
     unsafe {
         good(fb_queue_open(disk, &mut queue));
         good(fb_submit(queue, &op(fb_kind::Write, 0, &mut data, 2)));
@@ -531,7 +534,8 @@ fn a_target_that_is_back_is_gone_on_with_at_its_new_size() {
         let mut done = nothing();
         let before = describe(disk);
         assert_eq!(before.state, fb_disk_state::Live as u32);
-        // SAFETY: all pointers are valid, and the memory is not touched while it is lent.
+        // SAFETY: all pointers are valid, and the test does not use the memory of operations in
+        // flight.
         unsafe {
             good(fb_queue_open(disk, &mut queue));
             good(fb_submit(queue, &op(fb_kind::Flush, 0, &mut [], 1)));
@@ -554,7 +558,7 @@ fn a_target_that_is_back_is_gone_on_with_at_its_new_size() {
             assert_eq!(after.capacity_bytes, 2 * SIZE);
             assert!(after.changes > before.changes);
             assert_eq!(describe_path(disk, 0).reconnects, 1);
-            // The new part of the disk is usable.
+            // The added part of the disk is usable.
             good(fb_submit(queue, &op(fb_kind::Read, 2 * SIZE - 4096, &mut back, 3)));
             assert_eq!(fb_poll(queue, &mut done, 1, 1, -1), 1);
             assert_eq!((done.user.addr(), done.status), (3, fb_status::Ok));
@@ -564,9 +568,9 @@ fn a_target_that_is_back_is_gone_on_with_at_its_new_size() {
     }
 }
 
-/// Makes its call wait three times, and then stop.
+/// A function that lets its call continue three times, and then ends the call.
 unsafe extern "C" fn three_times(user: *mut c_void) -> i32 {
-    // SAFETY: a number that outlives the disk.
+    // SAFETY: `user` points to a number that outlives the disk.
     let asked = unsafe { &*user.cast::<AtomicUsize>() }.fetch_add(1, Ordering::Relaxed);
     i32::from(asked >= 3)
 }
@@ -588,8 +592,8 @@ fn a_program_may_end_calls_that_wait() {
             good(fb_read(disk, data.as_mut_ptr().cast(), 0, 4096));
             drop(target);
             wait_for(disk, fb_disk_state::Waiting);
-            // The blocking calls' queue may not have noticed the loss yet; the call would wait for
-            // a write that was sent.
+            // The queue of the blocking calls may not have noticed the disconnection yet. The call
+            // would then wait for a write that was sent.
             fails(
                 fb_read(disk, data.as_mut_ptr().cast(), 0, 4096),
                 fb_status::Aborted,
@@ -602,7 +606,7 @@ fn a_program_may_end_calls_that_wait() {
             again(&asked);
             fails(fb_flush(disk), fb_status::Aborted, "ended the call");
             again(&asked);
-            // A cancelled operation is not executed later.
+            // The library does not execute a cancelled operation later.
             let _target = serve_at(address, "mem:16MiB");
             wait_for(disk, fb_disk_state::Live);
             good(fb_read(disk, data.as_mut_ptr().cast(), 0, 4096));
@@ -636,7 +640,7 @@ fn several_urls_are_paths_to_one_disk() {
         let url = url(target, 1).into_string().unwrap();
         url.split_once('?').unwrap().0.to_owned()
     });
-    // The namespace in one URL applies to the other, too.
+    // The namespace in one URL applies to the other URL, too.
     let urls = CString::new(format!(" {one}\n{other}?ns=1 ")).unwrap();
     let policy = fb_policy::RoundRobin as u32;
     let disk = connect_to(&urls, &fb_options { policy, reconnect_delay_ms: 50, ..options() });
@@ -666,7 +670,7 @@ fn structures_of_an_older_header_will_do() {
     let mut disk = null_mut();
     let mut options = fb_options { policy: 77, ..options() };
     options.size = std::mem::offset_of!(fb_options, reconnect_delay_ms);
-    // SAFETY: all pointers are valid, and the options as long as they say.
+    // SAFETY: all pointers are valid, and the options are as long as their size says.
     unsafe {
         good(fb_connect(url(&target, 1).as_ptr(), &options, &mut disk));
         let mut info: fb_info = std::mem::zeroed();
@@ -682,7 +686,7 @@ fn what_a_machine_shares() {
     let target = serve();
     let ask = |address: &str, place: *mut *mut fb_discovery| {
         let address = CString::new(address).unwrap();
-        // SAFETY: a text, no options, and a place.
+        // SAFETY: the arguments are a text, no options, and memory for the result.
         unsafe { fb_discover(address.as_ptr(), null(), place) }
     };
     let mut found = null_mut();
@@ -699,21 +703,21 @@ fn what_a_machine_shares() {
     let mut urls = Vec::new();
     let mut index = 0;
     let end = loop {
-        // SAFETY: a discovery, and a place of the size in its field.
+        // SAFETY: the arguments are a discovery, and memory of the size in its field.
         let status = unsafe { fb_discovery_entry(found, index, &raw mut entry) };
         if status != fb_status::Ok {
             break status;
         }
         if entry.kind == 2 {
             assert_eq!(entry.transport, 3);
-            // SAFETY: a text of the library's.
+            // SAFETY: the library's text is valid until the discovery is freed.
             urls.push(unsafe { CStr::from_ptr(entry.url) }.to_str().unwrap().to_owned());
         }
         index += 1;
     };
     fails(end, fb_status::Range, "there is no entry");
     assert_eq!(urls, [format!("nvme+tcp://{}/{NQN}", target.addresses()[0])]);
-    // SAFETY: a discovery that is no longer in use; and null.
+    // SAFETY: the arguments are a discovery that no call uses any more, and null.
     unsafe {
         fb_discovery_free(found);
         fb_discovery_free(null_mut());
@@ -734,14 +738,14 @@ fn panics_stay_inside() {
 #[test]
 fn every_status_has_words() {
     for code in -40..5 {
-        // SAFETY: a text of the library's.
+        // SAFETY: the library's text stays valid.
         let text = unsafe { CStr::from_ptr(fb_status_text(code)) }.to_str().unwrap();
         assert_eq!(text.contains("unknown"), !(-21..=0).contains(&code), "{code}: {text}");
         assert_eq!(fb_status_errno(code) == 0, code >= 0, "{code}");
     }
 }
 
-/// The header is checked in, so that programs do not need Rust to read it.
+/// The repository contains the header, so that programs do not need Rust to use it.
 #[test]
 fn the_header_is_up_to_date() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -1,4 +1,4 @@
-//! Long calls: asks the program whether to continue.
+//! Long calls, during which the library asks the program whether to continue.
 
 use crate::limits;
 use crate::status::{Failure, fb_status};
@@ -6,7 +6,8 @@ use std::ffi::c_void;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The program's function, if it has set one.
+/// The program's function that decides whether a call continues. `None` if the program has set
+/// none.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Waiting(Option<Hook>);
 
@@ -16,16 +17,17 @@ struct Hook {
     user: *mut c_void,
 }
 
-// SAFETY: the program that set the function promised that any thread which makes a call may call
-// it.
+// SAFETY: the program that set the function promises that any thread that makes a call may call it.
 unsafe impl Send for Hook {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Hook {}
 
 impl Waiting {
+    /// Makes the hook from the program's function and its argument.
+    ///
     /// # Safety
-    /// `function`, if set, must be callable with `user` by any thread, at any time until the end of
-    /// its last call.
+    /// If `function` is set, any thread may call it with `user` at any time until its last call
+    /// returns.
     pub(crate) unsafe fn new(
         function: Option<unsafe extern "C" fn(user: *mut c_void) -> i32>,
         user: *mut c_void,
@@ -33,20 +35,20 @@ impl Waiting {
         Waiting(function.map(|function| Hook { function, user }))
     }
 
-    /// True if a call may end before it has its answer.
+    /// True if the program may end a call before the call has its answer.
     pub(crate) fn may_end(self) -> bool {
         self.0.is_some()
     }
 
-    /// True if the program wants the call to end. Called without locks, so it may call any
-    /// function.
+    /// True if the program wants the call to end. The library holds no locks here, so the program's
+    /// function may call any function.
     fn is_over(self) -> bool {
-        // SAFETY: the caller of `new` promised it.
+        // SAFETY: the caller of `new` promises a valid function.
         self.0.is_some_and(|hook| unsafe { (hook.function)(hook.user) } != 0)
     }
 
-    /// Waits for an answer. Calls `give_up` when the program cancels the call, and then at every
-    /// interval; `give_up` makes the answer arrive soon.
+    /// Waits for an answer. When the program cancels the call, calls `give_up`, and repeats this at
+    /// every interval. `give_up` makes the answer arrive soon.
     pub(crate) fn receive<T>(
         self,
         answer: &Receiver<Result<T, Failure>>,
@@ -72,8 +74,8 @@ impl Waiting {
         }
     }
 
-    /// Runs a long call in its own thread, and abandons that thread when the program cancels the
-    /// call. The result of an abandoned call is dropped.
+    /// Runs a long call in its own thread. Abandons that thread when the program cancels the call,
+    /// and drops its result.
     pub(crate) fn run<T: Send + 'static>(
         self,
         body: impl FnOnce() -> Result<T, Failure> + Send + 'static,

@@ -1,4 +1,5 @@
-//! The thread behind a disk's blocking calls: it owns one queue, which all threads' calls share.
+//! The thread behind a disk's blocking calls. It owns one queue, which the calls of all threads
+//! share.
 
 use crate::memory::{Loans, Memory};
 use crate::status::{Failure, Outcome};
@@ -23,17 +24,18 @@ pub(crate) struct QueueRequest {
 /// The caller that waits for an operation.
 struct Caller {
     reply: SyncSender<Outcome>,
-    /// Set when the caller has cancelled; `None` if it cannot.
+    /// True after the caller has cancelled the operation. `None` if the caller cannot cancel.
     is_unwanted: Option<Arc<AtomicBool>>,
 }
 
-/// Requests of callers for the thread.
+/// The requests for the thread.
 #[derive(Default)]
 struct Inbox {
     requests: Vec<(QueueRequest, Caller)>,
-    /// At least one caller has cancelled.
+    /// True if at least one caller has cancelled its operation.
     some_unwanted: bool,
-    /// The thread takes no more requests: the disk is being released, or the thread has ended.
+    /// True if the thread takes no more requests, because the disk is being released or the thread
+    /// has ended.
     closed: bool,
 }
 
@@ -45,7 +47,7 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Starts the thread, and waits until it has its queue.
+    /// Starts the thread, and waits until the thread has its queue.
     pub(crate) fn start(disk: &Disk, reactor: &Config) -> Result<Worker, Failure> {
         let inbox = Arc::new(Mutex::new(Inbox::default()));
         let (disk, reactor, theirs) = (disk.clone(), reactor.clone(), Arc::clone(&inbox));
@@ -63,7 +65,7 @@ impl Worker {
         Ok(Worker { inbox, waker, thread: Some(thread) })
     }
 
-    /// Executes one operation and waits for it, until the program cancels it.
+    /// Executes one operation. Waits until the operation has completed, or the program cancels it.
     pub(crate) fn call(&self, request: QueueRequest, waiting: Waiting) -> Outcome {
         let (reply, answer) = sync_channel(1);
         let is_unwanted = waiting.may_end().then(Arc::default);
@@ -76,7 +78,7 @@ impl Worker {
             inbox.requests.push((request, caller));
         }
         self.waker.wake();
-        // A thread that panics drops the sender, after its event loop has released the memory.
+        // A thread that panics drops the sender after its event loop has released the memory.
         waiting.receive(&answer, || {
             if let Some(is_unwanted) = &is_unwanted {
                 is_unwanted.store(true, Ordering::Relaxed);
@@ -96,14 +98,14 @@ impl Drop for Worker {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner).closed = true;
         self.waker.wake();
         if let Some(thread) = self.thread.take() {
-            // The panic's message is on standard error already.
+            // The panic's message is already on standard error.
             let _ = thread.join();
         }
     }
 }
 
-/// The state of the thread, in drop order: callers get their answer only once the memory is no
-/// longer in use.
+/// The state of the thread, with its fields in drop order. Callers get their answers only when the
+/// system no longer uses their memory.
 struct Service {
     queue: Box<dyn Queue>,
     reactor: Reactor,
@@ -149,8 +151,8 @@ impl Service {
         }
     }
 
-    /// Drops operations that their callers have cancelled. Operations in flight continue; their
-    /// callers ask again.
+    /// Drops the cancelled operations that have not started. Operations in flight continue, and
+    /// their callers cancel again at every interval.
     fn abandon(&mut self) {
         let callers = &self.callers;
         let is_unwanted = |caller: &Caller| {
@@ -172,7 +174,7 @@ impl Service {
 
     fn answer(&mut self, completion: Completion) {
         let Completion { token, result, buffer } = completion;
-        // The caller may reuse its memory as soon as it has the answer.
+        // Release the buffer first: the caller may reuse its memory as soon as it has the answer.
         drop(buffer);
         let index = token as usize;
         let caller = self.callers[index].take().expect("somebody waits for it");
@@ -183,8 +185,8 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        // After a panic, too: no caller may wait for answers that will not come. Requests in the
-        // inbox have not started, so their senders can return at once.
+        // Do this also after a panic, so that no caller waits for an answer forever. Requests in
+        // the inbox have not started, so their callers can return at once.
         let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
         inbox.closed = true;
         inbox.requests.clear();

@@ -1,11 +1,12 @@
-//! Children of a process whose threads are in calls.
+//! Tests the children of a process whose threads are in calls.
 
 use super::*;
 use std::sync::atomic::AtomicBool;
 
-/// Makes all calls in a forked child. Returns its exit code, 0 if each call ended as expected.
+/// Makes all calls in a forked child. Returns the child's exit code, which is 0 if each call ended
+/// as expected.
 fn outcome_in_a_child(disk: *mut fb_disk, url: &CStr) -> i32 {
-    // SAFETY: any numbers and null are a value.
+    // SAFETY: any numbers and null pointers are a valid value.
     let (mut info, mut path): (fb_info, fb_path_info) = unsafe { std::mem::zeroed() };
     (info.size, path.size) = (size_of::<fb_info>(), size_of::<fb_path_info>());
     let (mut block, mut queue) = ([0_u8; 512], null_mut());
@@ -26,7 +27,7 @@ fn outcome_in_a_child(disk: *mut fb_disk, url: &CStr) -> i32 {
     if let Some(at) = calls.iter().position(|&status| status != fb_status::Thread) {
         return 10 + at as i32;
     }
-    // SAFETY: the child does not use it any more.
+    // SAFETY: the child does not use the disk any more.
     unsafe { fb_disconnect(disk) };
     let (mut again, options) = (null_mut(), options());
     // SAFETY: the pointers are valid.
@@ -34,7 +35,7 @@ fn outcome_in_a_child(disk: *mut fb_disk, url: &CStr) -> i32 {
     if connected != fb_status::Ok {
         return 2;
     }
-    // SAFETY: it is connected.
+    // SAFETY: the disk is connected.
     i32::from(unsafe { fb_flush(again) } != fb_status::Ok)
 }
 
@@ -50,7 +51,7 @@ fn a_forked_child_never_waits_for_its_parents_threads() {
                 while !over.load(Ordering::Relaxed) {
                     describe(disk.pointer());
                     let another = connect(&target, 1, fb_engine::Auto);
-                    // SAFETY: both are connected, and no other thread has the second.
+                    // SAFETY: both disks are connected, and no other thread uses the second one.
                     unsafe {
                         good(fb_flush(disk.pointer()));
                         fb_disconnect(another);
@@ -59,22 +60,22 @@ fn a_forked_child_never_waits_for_its_parents_threads() {
             });
         }
         for round in 0..20 {
-            // SAFETY: the child calls the library, which is what is tested, and ends.
+            // SAFETY: the child only calls the library, which the test checks, and then exits.
             let child = unsafe { libc::fork() };
             if child == 0 {
-                // SAFETY: it ends this process, at the latest in a minute.
+                // SAFETY: the calls end this process, after a minute at the latest.
                 unsafe {
                     libc::alarm(60);
                     libc::_exit(outcome_in_a_child(disk.pointer(), &url));
                 }
             }
             let mut status = -1;
-            // SAFETY: one's own child.
+            // SAFETY: the process is a child of this process.
             assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
             assert_eq!(status, 0, "round {round}: {:?}", libc::WEXITSTATUS(status));
         }
         over.store(true, Ordering::Relaxed);
     });
-    // SAFETY: no other thread uses it any more.
+    // SAFETY: no other thread uses the disk any more.
     unsafe { fb_disconnect(disk.pointer()) };
 }
