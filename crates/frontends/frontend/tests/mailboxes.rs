@@ -1,6 +1,6 @@
-//! Whatever the order of threads, a thread either reads a message or the message is dropped once
-//! the thread has ended. These tests run the mailboxes and wakers with loom's locks and atomics,
-//! which try every order.
+//! In every order of threads, a thread either reads a message, or the message is dropped after the
+//! thread has ended. These tests run the mailboxes and wakers with loom's locks and atomics, which
+//! try every order.
 #![cfg(target_os = "linux")]
 
 #[path = "../../../loops/reactor/tests/loom_loop/mod.rs"]

@@ -214,7 +214,7 @@ fn long(bytes: &[u8], at: usize) -> u64 {
 }
 
 /// # Safety
-/// The requirements of the header's function.
+/// The caller must fulfil the requirements of the header's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn SpdStorageUnitCreate(
     name: *const u16,
@@ -293,7 +293,7 @@ unsafe fn unit<'a>(raw: *mut c_void) -> &'a Unit {
 }
 
 /// # Safety
-/// The requirements of the header's function.
+/// The caller must fulfil the requirements of the header's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn SpdStorageUnitShutdown(raw: *mut c_void) {
     // SAFETY: the caller passes a unit, and its event is open.
@@ -301,7 +301,7 @@ pub unsafe extern "C" fn SpdStorageUnitShutdown(raw: *mut c_void) {
 }
 
 /// # Safety
-/// The requirements of the header's function.
+/// The caller must fulfil the requirements of the header's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn SpdStorageUnitDelete(raw: *mut c_void) {
     // SAFETY: the caller passes a unit that it no longer uses.
@@ -314,7 +314,7 @@ pub unsafe extern "C" fn SpdStorageUnitDelete(raw: *mut c_void) {
 }
 
 /// # Safety
-/// The requirements of the header's function.
+/// The caller must fulfil the requirements of the header's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn SpdStorageUnitStartDispatcher(raw: *mut c_void, threads: u32) -> u32 {
     // SAFETY: the caller passes a unit.
@@ -332,7 +332,7 @@ pub unsafe extern "C" fn SpdStorageUnitStartDispatcher(raw: *mut c_void, threads
 }
 
 /// # Safety
-/// The requirements of the header's function.
+/// The caller must fulfil the requirements of the header's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn SpdStorageUnitWaitDispatcher(raw: *mut c_void) {
     // SAFETY: the caller passes a unit.
@@ -345,7 +345,7 @@ pub unsafe extern "C" fn SpdStorageUnitWaitDispatcher(raw: *mut c_void) {
 }
 
 /// # Safety
-/// The requirements of the header's function.
+/// The caller must fulfil the requirements of the header's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn SpdStorageUnitSendResponse(
     raw: *mut c_void,
@@ -367,14 +367,14 @@ pub unsafe extern "C" fn SpdStorageUnitSendResponse(
 }
 
 /// # Safety
-/// The requirements of the header's function.
+/// The caller must fulfil the requirements of the header's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn SpdStorageUnitGetOperationContext() -> *const c_void {
     CONTEXT.with(|context| context.as_ptr().cast_const().cast())
 }
 
 /// # Safety
-/// The requirements of the header's function.
+/// The caller must fulfil the requirements of the header's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn SpdStorageUnitGetDispatcherErrorF(raw: *mut c_void, error: *mut u32) {
     // SAFETY: the caller passes a unit, and a valid pointer for the error.

@@ -38,7 +38,7 @@ mod uapi;
 #[cfg(windows)]
 pub use server::{Device, Options, Server, StartError, THREAD_NAME_PREFIX};
 
-/// The notice that WinSpd's licence requires programs with WinSpd to show.
+/// The notice that every program with WinSpd must show, as WinSpd's licence requires.
 pub const NOTICE: &str = "WinSpd - Windows Storage Proxy Driver, Copyright (C) Bill Zissimopoulos, \
                           https://github.com/winfsp/winspd";
 

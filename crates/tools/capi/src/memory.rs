@@ -151,7 +151,7 @@ pub(crate) unsafe fn read_sized<T: Copy>(pointer: *const T, what: &str) -> Resul
 /// Writes the part of a structure that exists in the caller's version of the header.
 ///
 /// # Safety
-/// The requirements of [`read_sized`]. The bytes must also be writable.
+/// The caller must fulfil the requirements of [`read_sized`]. The bytes must also be writable.
 pub(crate) unsafe fn write_sized<T: Copy>(place: *mut T, value: &T, what: &str) -> Outcome {
     if place.is_null() {
         return Err(Failure::argument(format!("there is no place for {what}: it is null")));

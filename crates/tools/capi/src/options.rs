@@ -161,7 +161,7 @@ pub(crate) unsafe fn read(pointer: *const fb_options) -> Result<Given, Failure> 
 }
 
 /// # Safety
-/// The requirements of [`text`], for each text.
+/// The caller must fulfil the requirements of [`text`], for each text.
 unsafe fn disk(given: &fb_options) -> Result<DiskOptions, Failure> {
     let default = DiskOptions::default();
     Ok(DiskOptions {
@@ -190,7 +190,7 @@ unsafe fn disk(given: &fb_options) -> Result<DiskOptions, Failure> {
 /// The connection options of each path.
 ///
 /// # Safety
-/// The requirements of [`text`], for each text.
+/// The caller must fulfil the requirements of [`text`], for each text.
 unsafe fn connection(given: &fb_options) -> Result<Options, Failure> {
     let default = Options::default();
     let unknown = given.flags & !(FB_HEADER_DIGEST | FB_DATA_DIGEST);
@@ -227,7 +227,7 @@ unsafe fn connection(given: &fb_options) -> Result<Options, Failure> {
 }
 
 /// # Safety
-/// The requirements of [`text`].
+/// The caller must fulfil the requirements of [`text`].
 unsafe fn optional<'a>(pointer: *const c_char, what: &str) -> Result<Option<&'a str>, Failure> {
     // SAFETY: the caller promises a valid text.
     if pointer.is_null() { Ok(None) } else { unsafe { text(pointer, what) }.map(Some) }

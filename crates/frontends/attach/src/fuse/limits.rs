@@ -5,7 +5,7 @@ use std::time::Duration;
 /// The most threads that read requests. The same number of cores execute the requests.
 pub const MAX_THREADS: usize = 64;
 
-/// The most data of one request, in bytes. Linux has a limit of its own, usually the same
+/// The most data of one request, in bytes. Linux also has a limit, usually the same
 /// (`/proc/sys/fs/fuse/max_pages_limit`).
 pub const MAX_REQUEST_BYTES: u32 = 1 << 20;
 

@@ -103,13 +103,13 @@ impl Commands {
         Ok((Commands { ring, device, descriptors, queue, buffers, with_kernel: 0 }, event))
     }
 
-    /// Requests the first work with this tag from the kernel.
+    /// Asks the kernel for the first request with this tag.
     pub(super) fn fetch(&mut self, tag: u16, buffer: Buffer) {
         self.push(io::FETCH_REQ, tag, 0, buffer);
     }
 
-    /// Answers a request, and requests the next work from the kernel. `result` is a number of
-    /// bytes, or a negative error number.
+    /// Answers a request, and asks the kernel for the next request. `result` is a number of bytes,
+    /// or a negative error number.
     pub(super) fn commit(&mut self, tag: u16, result: i32, buffer: Buffer) {
         self.push(io::COMMIT_AND_FETCH_REQ, tag, result, buffer);
     }
@@ -170,7 +170,7 @@ struct Descriptors {
     length: usize,
 }
 
-// SAFETY: the memory belongs to no thread, and this process only reads it.
+// SAFETY: the memory is not bound to a thread, and this process only reads it.
 unsafe impl Send for Descriptors {}
 
 impl Descriptors {

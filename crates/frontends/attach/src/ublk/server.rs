@@ -340,10 +340,10 @@ impl Server {
         self.changes = Some(changes);
     }
 
-    /// Starts the threads, which request work from the kernel.
+    /// Starts the threads, which then ask the kernel for requests.
     ///
-    /// No worker requests work from the kernel before every worker is ready. If a server dies when
-    /// only some workers have done so, recovering its device may crash Linux 6.12.
+    /// No worker asks the kernel for requests before every worker is ready. If a server dies when
+    /// only some workers have asked, recovering its device may crash Linux 6.12.
     fn serve(disk: Disk, info: Info, reactor: ReactorConfig) -> Result<Server, StartError> {
         let node = open_node(info.id)?;
         let path = driver::path(info.id);
@@ -580,8 +580,8 @@ fn is_alive(pid: i32) -> bool {
     state.is_some_and(|state| !state.trim_start().starts_with(['Z', 'X']))
 }
 
-/// Starts the threads, each with its queue of the device. When all threads exist, they request work
-/// from the kernel. Each thread sends the result of its first request to `asked`.
+/// Starts the threads, each with its queue of the device. When all threads exist, they ask the
+/// kernel for requests. Each thread sends to `asked` whether the kernel accepted this.
 fn start_workers(
     info: Info,
     reactor: ReactorConfig,

@@ -119,8 +119,8 @@ impl Control {
     }
 }
 
-/// Makes a command that requests work of a queue. The command also answers the last request of the
-/// tag, if there was one.
+/// Makes a command that asks for a request of a queue. The command also answers the last request of
+/// the tag, if there was one.
 pub(super) fn io_command(queue: u16, tag: u16, result: i32, address: u64) -> [u8; IO_BYTES] {
     let mut bytes = [0; IO_BYTES];
     put(&mut bytes, 0, queue.to_ne_bytes());

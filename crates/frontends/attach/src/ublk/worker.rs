@@ -112,7 +112,7 @@ pub(super) struct Worker {
     reactor: Reactor,
     index: usize,
     shared: Arc<UblkShared>,
-    /// Receives the result of this worker's first requests for work from the kernel.
+    /// Receives whether the kernel accepted this worker's first commands.
     asked: Sender<io::Result<()>>,
     geometry: Geometry,
     request_bytes: u32,
@@ -166,7 +166,7 @@ impl Worker {
         })
     }
 
-    /// Requests work from the kernel for every tag.
+    /// Asks the kernel for requests with every tag.
     ///
     /// # Errors
     /// If the kernel refuses the commands.

@@ -79,7 +79,8 @@ pub(super) struct Connection {
     key: ConnectionKey,
     task: TaskId,
     stream: StreamId,
-    /// `None` once the stream is closed.
+    /// A second descriptor of the stream, which shows a disconnection. `None` once the stream is
+    /// closed.
     line: Option<Line>,
     /// The client's name, for the log.
     peer: Arc<str>,
