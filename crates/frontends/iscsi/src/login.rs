@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! Security ──(no authentication requested)──> Operational ──> Full feature phase
-//!    └────────────────────────────────────────────────────────^
+//!    └─────────────────────────────────────────────────────────^
 //! ```
 
 use crate::limits;

@@ -36,8 +36,8 @@ pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// change its owner.
 pub const NODE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The longest wait for the device of a dead server. If the server held every request of a queue, the
-/// kernel notices its death only when the oldest request is 30 s old.
+/// The longest wait for the device of a dead server. If the server held every request of a queue,
+/// the kernel notices its death only when the oldest request is 30 s old.
 pub const RECOVER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The longest wait for a server process that still exists, because it may be exiting.

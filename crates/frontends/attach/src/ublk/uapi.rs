@@ -1,6 +1,7 @@
 //! The layout of the driver's structures: the part of `linux/ublk_cmd.h` that the server uses.
 //!
-//! Numbers have the machine's byte order. The offsets are the same as in the header; tests check them.
+//! Numbers have the machine's byte order. The offsets are the same as in the header; tests check
+//! them.
 
 use super::limits;
 use farblock_block::Geometry;

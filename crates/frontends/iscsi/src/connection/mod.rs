@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Open (login, then full feature phase) ──logged out, refused, rejected──> Draining ──all sent──┐
-//!   └──initiator disconnected, broke the protocol, or was replaced─────────────────────────────┤
+//!   └──initiator disconnected, broke the protocol, or was replaced──────────────────────────────┤
 //!                                                                                               v
 //!                    Gone <──stream closed, all operations completed──────────── Closed <───────┘
 //! ```

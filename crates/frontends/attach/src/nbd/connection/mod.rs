@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Open (negotiating, then serving) ──DISC, stop, refused──> Draining ──all answered and sent──┐
-//!   └──client disconnected or broke the protocol─────────────────────────────────────────────┤
+//!   └──client disconnected or broke the protocol──────────────────────────────────────────────┤
 //!                                                                                             v
 //!                 Gone <──stream closed, all operations completed────────────── Closed <──────┘
 //! ```
