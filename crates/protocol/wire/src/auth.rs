@@ -2,22 +2,23 @@
 //! messages and the DH-HMAC-CHAP messages. Newer versions of the specification say KX-HMAC-CHAP.
 //!
 //! Each message starts with the same six bytes, [`MessageHead`]. Fields of variable length
-//! (challenges, responses, Diffie-Hellman values) follow the fixed part, in the order that the doc
-//! line of the fixed part names.
+//! (challenges, responses, Diffie-Hellman values) follow the fixed part. The doc line of each fixed
+//! part names these fields in order.
 
 use zerocopy::little_endian::{U16, U32};
 
 /// Security protocol of authentication commands (SECP, "Authentication Send Command").
 pub const SECP_NVME: u8 = 0xe9;
-/// Security protocol specific bytes of authentication commands (SPSP0 and SPSP1).
+/// Both security protocol specific bytes (SPSP0 and SPSP1) of authentication commands.
 pub const SPSP: u8 = 0x01;
 
-/// The largest message: DH-HMAC-CHAP_Reply with SHA-512 and an 8192-bit Diffie-Hellman value.
+/// Length in bytes of the largest message: DH-HMAC-CHAP_Reply with SHA-512 and an 8192-bit
+/// Diffie-Hellman value.
 pub const MESSAGE_BYTES_MAX: usize = Reply::LEN + 2 * 64 + 1024;
 
-/// Hash functions that one protocol descriptor can list (HALEN).
+/// The largest number of hash functions in one protocol descriptor (HALEN).
 pub const HASHES_MAX: usize = 30;
-/// Diffie-Hellman groups that one protocol descriptor can list (DHLEN).
+/// The largest number of Diffie-Hellman groups in one protocol descriptor (DHLEN).
 pub const GROUPS_MAX: usize = 30;
 
 open_code! {
@@ -76,8 +77,8 @@ open_code! {
 }
 
 open_code! {
-    /// Why an authentication transaction failed (reason code explanation, with reason code 01h,
-    /// "AUTH_Failure1 reason code explanations").
+    /// The reason for a failed authentication transaction: the reason code explanation for reason
+    /// code 01h ("AUTH_Failure1 reason code explanations").
     pub struct FailureReason(u8), "reason" {
         FAILED = 0x01, "Authentication failed";
         PROTOCOL_UNUSABLE = 0x02, "Authentication protocol not usable";

@@ -1,25 +1,28 @@
-//! The remote namespaces of which a namespace consists. farblock targets put their UUIDs into the
-//! vendor specific bytes of Identify Namespace, so that no set becomes a part of itself.
+//! The UUIDs of the remote namespaces that a namespace consists of. farblock targets put these
+//! UUIDs into the vendor specific bytes of Identify Namespace. A target reads them to prevent a
+//! namespace from containing itself.
 //!
-//! Other targets use these bytes differently, or not at all, so readers ignore bytes that do not
-//! start with [`MAGIC`].
+//! Other targets use these bytes differently or not at all. Readers therefore ignore bytes that do
+//! not start with [`MAGIC`].
 
-/// The first 16 vendor specific bytes, if farblock wrote them.
+/// The first 16 vendor specific bytes of a farblock target.
 pub const MAGIC: [u8; 16] = *b"farblock.parts01";
 
-/// The most UUIDs that fit the vendor specific bytes.
+/// The largest number of UUIDs that fit in the vendor specific bytes.
 pub const MAX_UUIDS: usize = 3712 / UUID_BYTES - 1;
 
 const UUID_BYTES: usize = 16;
 
-/// The UUIDs in the vendor specific bytes; none if farblock did not write them.
+/// Returns the UUIDs in the vendor specific bytes. Returns no UUIDs if farblock did not write the
+/// bytes.
 pub fn parse(bytes: &[u8]) -> impl Iterator<Item = [u8; 16]> {
     let (uuids, _) = bytes.as_chunks::<UUID_BYTES>();
     let uuids = if uuids.first() == Some(&MAGIC) { &uuids[1..] } else { &[] };
     uuids.iter().copied().take_while(|uuid| *uuid != [0; UUID_BYTES])
 }
 
-/// Writes as many UUIDs as fit to the vendor specific bytes; writes nothing if there are no UUIDs.
+/// Writes as many of the UUIDs as fit into the vendor specific bytes. Without UUIDs, leaves the
+/// bytes unchanged.
 pub fn emit(uuids: &[[u8; 16]], bytes: &mut [u8]) {
     if uuids.is_empty() {
         return;

@@ -50,7 +50,7 @@ impl AsyncEvent {
     pub const RESERVATION_LOG: Self =
         Self::new(EventType::COMMAND_SET, 0x00, LogPageId::RESERVATION_NOTIFICATION);
 
-    /// An event from its parts.
+    /// Creates an event from its type, its information and its log page.
     pub const fn new(event_type: EventType, info: u8, log_page: LogPageId) -> Self {
         Self { event_type, info, log_page }
     }
@@ -60,7 +60,7 @@ impl AsyncEvent {
         Self::new(EventType(dw0 as u8 & 0b111), (dw0 >> 8) as u8, LogPageId((dw0 >> 16) as u8))
     }
 
-    /// Completion dword 0.
+    /// Returns completion dword 0 for this event.
     pub const fn emit(self) -> u32 {
         (self.event_type.0 & 0b111) as u32
             | (self.info as u32) << 8

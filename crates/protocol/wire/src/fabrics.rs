@@ -1,7 +1,7 @@
 //! Fabrics commands (Base 2.0c, "Fabrics Command Set").
 //!
 //! Each command type is a 64-byte view of a submission queue entry. `from_sqe` and `to_sqe` convert
-//! from and to an [`Sqe`] by reinterpreting the bytes.
+//! between the view and an [`Sqe`] by reinterpreting the bytes.
 
 use zerocopy::little_endian::{U16, U32, U64};
 
@@ -32,12 +32,12 @@ pub const SQHD_NO_FLOW_CONTROL: u16 = 0xffff;
 macro_rules! command_view {
     ($($name:ident),+) => {$(
         impl $name {
-            /// Reinterprets an entry. The caller has checked opcode and command type.
+            /// Reinterprets an entry. The caller must first check the opcode and the command type.
             pub fn from_sqe(sqe: &Sqe) -> Self {
                 zerocopy::transmute!(*sqe)
             }
 
-            /// The entry with the same bytes.
+            /// Returns an entry with the same bytes.
             pub fn to_sqe(&self) -> Sqe {
                 zerocopy::transmute!(*self)
             }
@@ -73,8 +73,8 @@ layout! {
 }
 
 impl ConnectCommand {
-    /// Connects queue `qid` of `sqsize_z + 1` entries. The data goes in the capsule, as TCP
-    /// requires.
+    /// Creates a command that connects queue `qid` of `sqsize_z + 1` entries. The Connect data goes
+    /// in the capsule, as TCP requires.
     pub fn new(cid: u16, qid: u16, sqsize_z: u16, kato_ms: u32) -> Self {
         Self {
             opcode: AdminOpcode::FABRICS.0,
@@ -103,10 +103,11 @@ layout! {
 }
 
 impl ConnectData {
-    /// Data for a connection between the named host and subsystem.
+    /// Creates the data for a connection between the named host and the named subsystem.
     ///
     /// # Panics
-    /// When a name is longer than [`nqn::NQN_MAX_BYTES`]: validate names on input.
+    /// When a name is longer than [`nqn::NQN_MAX_BYTES`]. Callers must validate names that users or
+    /// peers supply.
     pub fn new(hostid: [u8; 16], cntlid: u16, subnqn: &str, hostnqn: &str) -> Self {
         Self {
             hostid,
@@ -117,12 +118,12 @@ impl ConnectData {
         }
     }
 
-    /// The subsystem's name, which need not be an NQN.
+    /// Returns the subsystem's name, which need not be a valid NQN.
     pub fn subsystem_nqn(&self) -> Result<&str, NqnError> {
         nqn::parse_field_text(&self.subnqn)
     }
 
-    /// The host's name, which need not be an NQN.
+    /// Returns the host's name, which need not be a valid NQN.
     pub fn host_nqn(&self) -> Result<&str, NqnError> {
         nqn::parse_field_text(&self.hostnqn)
     }
@@ -143,18 +144,19 @@ impl ConnectResult {
     /// The host must authenticate and then use a secure channel with the generated key (ASCR).
     pub const AUTHREQ_ASCR: u16 = 1 << 2;
 
-    /// Reads a successful completion's result.
+    /// Reads the result of a successful completion.
     pub const fn parse(result: u64) -> Self {
         Self { cntlid: result as u16, authreq: (result >> 16) as u16 }
     }
 
-    /// The result to complete with.
+    /// Returns the result field of a successful completion.
     pub const fn emit(self) -> u64 {
         self.cntlid as u64 | (self.authreq as u64) << 16
     }
 }
 
-/// The result of Connect with status Connect Invalid Parameters: the location of the parameter.
+/// The result of a Connect that failed with status Connect Invalid Parameters: the location of the
+/// invalid parameter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ConnectInvalidParameter {
     /// Whether the parameter is in the Connect data instead of the submission queue entry (IATTR
@@ -165,22 +167,22 @@ pub struct ConnectInvalidParameter {
 }
 
 impl ConnectInvalidParameter {
-    /// A parameter of the submission queue entry.
+    /// The location of a parameter in the submission queue entry.
     pub const fn in_command(offset: usize) -> Self {
         Self { in_data: false, offset: offset as u16 }
     }
 
-    /// A parameter of the Connect data.
+    /// The location of a parameter in the Connect data.
     pub const fn in_data(offset: usize) -> Self {
         Self { in_data: true, offset: offset as u16 }
     }
 
-    /// Reads a failed completion's result.
+    /// Reads the result of a failed completion.
     pub const fn parse(result: u64) -> Self {
         Self { in_data: (result >> 16) & 1 != 0, offset: result as u16 }
     }
 
-    /// The result to complete with.
+    /// Returns the result field of a failed completion.
     pub const fn emit(self) -> u64 {
         self.offset as u64 | (self.in_data as u64) << 16
     }
@@ -205,7 +207,7 @@ impl PropertySize {
         }
     }
 
-    /// The attributes byte.
+    /// Returns the attributes byte.
     pub const fn emit(self) -> u8 {
         match self {
             Self::Four => 0,
@@ -230,7 +232,7 @@ layout! {
 }
 
 impl PropertyGetCommand {
-    /// Reads the property at `ofst`.
+    /// Creates a command that reads the property at offset `ofst`.
     pub fn new(cid: u16, ofst: u32, size: PropertySize) -> Self {
         Self {
             opcode: AdminOpcode::FABRICS.0,
@@ -261,7 +263,7 @@ layout! {
 }
 
 impl PropertySetCommand {
-    /// Writes the property at `ofst`.
+    /// Creates a command that writes `value` to the property at offset `ofst`.
     pub fn new(cid: u16, ofst: u32, size: PropertySize, value: u64) -> Self {
         Self {
             opcode: AdminOpcode::FABRICS.0,
@@ -290,7 +292,7 @@ layout! {
 }
 
 impl DisconnectCommand {
-    /// Deletes the queue on which the host sends the command.
+    /// Creates a command that deletes the queue on which the host sends it.
     pub fn new(cid: u16) -> Self {
         Self {
             opcode: AdminOpcode::FABRICS.0,
@@ -336,17 +338,17 @@ impl AuthenticationCommand {
         }
     }
 
-    /// Sends a message of `length` bytes to the controller.
+    /// Creates a command that sends a message of `length` bytes to the controller.
     pub fn send(cid: u16, length: u32) -> Self {
         Self::new(cid, FabricsCommandType::AUTHENTICATION_SEND, length)
     }
 
-    /// Requests the controller's message, with room for `length` bytes.
+    /// Creates a command that requests the controller's message, of at most `length` bytes.
     pub fn receive(cid: u16, length: u32) -> Self {
         Self::new(cid, FabricsCommandType::AUTHENTICATION_RECEIVE, length)
     }
 
-    /// Whether the command's security protocol is NVMe's own authentication.
+    /// Whether the command uses NVMe's own authentication protocol (SECP E9h).
     pub fn is_nvme(&self) -> bool {
         (self.secp, self.spsp0, self.spsp1) == (auth::SECP_NVME, auth::SPSP, auth::SPSP)
     }

@@ -54,11 +54,14 @@ open_code! {
     }
 }
 
-/// Result of Get Features with SEL supported capabilities: the controller can save the feature.
+/// Bit in the result of Get Features with SEL supported capabilities: the controller can save the
+/// feature.
 pub const CAPABILITY_SAVEABLE: u32 = 1 << 0;
-/// Result of Get Features with SEL supported capabilities: the feature is namespace specific.
+/// Bit in the result of Get Features with SEL supported capabilities: the feature is namespace
+/// specific.
 pub const CAPABILITY_NAMESPACE: u32 = 1 << 1;
-/// Result of Get Features with SEL supported capabilities: the feature can be changed.
+/// Bit in the result of Get Features with SEL supported capabilities: the host can change the
+/// feature.
 pub const CAPABILITY_CHANGEABLE: u32 = 1 << 2;
 
 /// The parameters of Get Features (Base 2.0c, "Get Features - Command Dword 10").
@@ -97,7 +100,7 @@ pub struct FeatureSet {
     pub fid: FeatureId,
     /// Whether to keep the value across power cycles (SV).
     pub save: bool,
-    /// The value, or a part of it (command dword 11).
+    /// The feature's value, or a part of the value (command dword 11).
     pub cdw11: u32,
 }
 
@@ -125,16 +128,16 @@ bit_fields! { NumberOfQueues(u32) {
 } }
 
 impl NumberOfQueues {
-    /// As many submission as completion queues, as fabrics require.
+    /// Requests equal numbers of submission and completion queues, as fabrics require.
     ///
     /// # Panics
-    /// When `queues` is 0, which the field cannot express.
+    /// When `queues` is 0, which the 0's-based field cannot express.
     pub const fn pairs(queues: u16) -> Self {
         assert!(queues > 0, "the field cannot express no queues");
         Self(0).with_nsq_z(queues - 1).with_ncq_z(queues - 1)
     }
 
-    /// The number of queue pairs: the smaller of the two counts.
+    /// Returns the number of queue pairs: the smaller of the two counts.
     pub const fn pair_count(self) -> u32 {
         let smaller = if self.nsq_z() < self.ncq_z() { self.nsq_z() } else { self.ncq_z() };
         smaller as u32 + 1
@@ -163,7 +166,8 @@ bit_fields! { AsyncEventConfig(u32) {
 
 /// Volatile Write Cache, command dword 11: enable (WCE).
 pub const VOLATILE_WRITE_CACHE_ENABLE: u32 = 1 << 0;
-/// Host Identifier, command dword 11: the identifier has 128 bits (EXHID). Fabrics require it.
+/// Host Identifier, command dword 11: the identifier has 128 bits (EXHID). Fabrics require this
+/// bit.
 pub const HOST_IDENTIFIER_EXTENDED: u32 = 1 << 0;
 
 open_code! {
@@ -204,13 +208,13 @@ layout! {
 }
 
 impl Timestamp {
-    /// A timestamp with the low 48 bits of `ms`.
+    /// Creates a timestamp with the low 48 bits of `ms` (milliseconds since 1970-01-01).
     pub const fn new(ms: u64, attributes: u8) -> Self {
         let [b0, b1, b2, b3, b4, b5, _, _] = ms.to_le_bytes();
         Self { milliseconds: [b0, b1, b2, b3, b4, b5], attributes, rsvd_7: 0 }
     }
 
-    /// Milliseconds since 1970-01-01.
+    /// Returns the timestamp in milliseconds since 1970-01-01.
     pub const fn unix_ms(&self) -> u64 {
         let [b0, b1, b2, b3, b4, b5] = self.milliseconds;
         u64::from_le_bytes([b0, b1, b2, b3, b4, b5, 0, 0])

@@ -1,9 +1,9 @@
 //! Macros that declare byte layouts, codes and bit fields.
 
-/// Declares a wire struct, with one line for each field: offset, name, type, doc.
+/// Declares a wire struct. Each field has one line with its offset, name, type and doc text.
 ///
-/// Checks the size, the alignment (1) and every offset at compile time. Struct and checks come from
-/// the same list, so that the checks cover every field.
+/// The macro checks the size, the alignment (1) and every offset at compile time. It generates the
+/// struct and the checks from the same list, so the checks cover every field.
 macro_rules! layout {
     ($(#[$meta:meta])* pub struct $name:ident, $size:literal {
         $($at:literal $field:ident: $ty:ty, $doc:literal;)+
@@ -29,7 +29,7 @@ macro_rules! layout {
             /// Length in bytes.
             pub const LEN: usize = $size;
 
-            /// The structure with every byte zero.
+            /// Returns the structure with every byte zero.
             pub fn zeroed() -> Self {
                 zerocopy::FromZeros::new_zeroed()
             }
@@ -51,10 +51,10 @@ macro_rules! layout {
     };
 }
 
-/// Declares a code as a newtype that keeps unknown values, with the specification's names of known
-/// values.
+/// Declares a code as a newtype that keeps unknown values. Known values have the names of the
+/// specification.
 ///
-/// Extra attributes, such as zerocopy derives for a code inside a `layout!`, precede the struct.
+/// Extra attributes precede the struct, for example zerocopy derives for a code in a `layout!`.
 macro_rules! open_code {
     ($(#[$meta:meta])* pub struct $name:ident($inner:ty), $what:literal {
         $($konst:ident = $value:literal, $text:literal;)+
@@ -67,7 +67,8 @@ macro_rules! open_code {
         impl $name {
             $(#[doc = $text] pub const $konst: Self = Self($value);)+
 
-            /// The specification's name; `None` for a value that the specification does not define.
+            /// Returns the specification's name; `None` for a value that the specification does not
+            /// define.
             pub const fn name(self) -> Option<&'static str> {
                 match self.0 {
                     $($value => Some($text),)+
@@ -78,8 +79,8 @@ macro_rules! open_code {
 
         impl core::fmt::Display for $name {
             fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-                // Shows the name if the code has one. Without a name, and in the alternate form,
-                // shows the number, too.
+                // Shows the name if the code has a name. Adds the number in the alternate form and
+                // for a code without a name.
                 match self.name() {
                     Some(name) if f.alternate() => write!(f, "{name} ({:#04x})", self.0),
                     Some(name) => f.write_str(name),
@@ -102,8 +103,9 @@ macro_rules! open_code {
 
 /// Adds accessors for bit fields of a newtype over an unsigned integer.
 ///
-/// `bit 3 name with_name "doc"` is one flag; `bits 4..7 name: u8 with_name "doc"` is the inclusive
-/// range of bits 4 to 7. The `with_` form returns a copy with the field replaced.
+/// `bit 3 name with_name "doc"` declares one flag. `bits 4..7 name: u8 with_name "doc"` declares a
+/// field of bits 4 to 7, both included. The `with_` method returns a copy with a new value in the
+/// field.
 macro_rules! bit_fields {
     ($name:ident($inner:ty) { $($body:tt)+ }) => {
         impl $name {

@@ -5,24 +5,25 @@ use core::fmt;
 
 /// Longest NQN in bytes, without the terminating NUL.
 pub const NQN_MAX_BYTES: usize = 223;
-/// Bytes of the field that carries an NQN.
+/// Length in bytes of a field that carries an NQN.
 pub const NQN_FIELD_BYTES: usize = 256;
 /// The well-known discovery service NQN.
 pub const DISCOVERY_NQN: &str = "nqn.2014-08.org.nvmexpress.discovery";
 /// The prefix of an NQN made from a UUID.
 pub const UUID_NQN_PREFIX: &str = "nqn.2014-08.org.nvmexpress:uuid:";
 
-/// Why a name is not an NQN.
+/// The reason for which a name is not a valid NQN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NqnError {
     /// The name is empty.
     Empty,
-    /// No NUL within the field, or more than [`NQN_MAX_BYTES`].
+    /// The field has no NUL, or the name is longer than [`NQN_MAX_BYTES`].
     TooLong,
-    /// Not UTF-8.
+    /// The name is not UTF-8.
     NotUtf8,
     /// The name contains a character that is not [plain](is_plain), such as a control character.
-    /// The specification allows these; we do not, since logs and terminals show names.
+    /// The specification allows such characters. We refuse them because logs and terminals show
+    /// names.
     ControlCharacter,
     /// The name does not start with `nqn.`.
     NoPrefix,
@@ -50,8 +51,8 @@ impl fmt::Display for NqnError {
 
 impl core::error::Error for NqnError {}
 
-/// The text of a NUL-terminated field: UTF-8, not empty, at most 223 bytes, no control characters.
-/// Use this for peers whose names need not be NQNs, otherwise [`parse_field`].
+/// Returns the text of a NUL-terminated field: UTF-8, not empty, at most 223 bytes, no control
+/// characters. Use this function for peers whose names need not be NQNs, otherwise [`parse_field`].
 pub fn parse_field_text(field: &[u8; NQN_FIELD_BYTES]) -> Result<&str, NqnError> {
     let len = field.iter().position(|&byte| byte == 0).ok_or(NqnError::TooLong)?;
     let text = core::str::from_utf8(&field[..len]).map_err(|_| NqnError::NotUtf8)?;
@@ -59,7 +60,7 @@ pub fn parse_field_text(field: &[u8; NQN_FIELD_BYTES]) -> Result<&str, NqnError>
     Ok(text)
 }
 
-/// The validated NQN in a NUL-terminated field. Ignores bytes after the NUL.
+/// Returns the validated NQN in a NUL-terminated field. Ignores bytes after the NUL.
 pub fn parse_field(field: &[u8; NQN_FIELD_BYTES]) -> Result<&str, NqnError> {
     let text = parse_field_text(field)?;
     validate(text)?;
@@ -79,7 +80,7 @@ pub fn validate(name: &str) -> Result<(), NqnError> {
         }
         _ => return Err(NqnError::BadDate),
     };
-    // A name must follow the date: `nqn.2014-08.` and `nqn.2014-08.:x` have none.
+    // A name must follow the date: `nqn.2014-08.` and `nqn.2014-08.:x` are not valid.
     if rest.is_empty() || rest[0] == b':' {
         return Err(NqnError::BadDate);
     }
@@ -89,16 +90,17 @@ pub fn validate(name: &str) -> Result<(), NqnError> {
     }
 }
 
-/// Checks a name where an NQN is expected: it must be a valid NQN, or not start with `nqn.`. Linux
-/// and its tests use names such as `blktests-subsystem-1`.
+/// Checks a subsystem or host name: a name that starts with `nqn.` must be a valid NQN, any other
+/// name only valid text. Linux and its tests use names such as `blktests-subsystem-1`.
 pub fn validate_name(name: &str) -> Result<(), NqnError> {
     if name.starts_with("nqn.") { validate(name) } else { check_text(name) }
 }
 
-/// The field for a name: its bytes, then NULs.
+/// Returns the field for a name: the bytes of the name, padded with NULs.
 ///
 /// # Panics
-/// When the name is longer than [`NQN_MAX_BYTES`]: validate names on input.
+/// When the name is longer than [`NQN_MAX_BYTES`]. Callers must validate names that users or peers
+/// supply.
 pub fn nqn_field(name: &str) -> [u8; NQN_FIELD_BYTES] {
     assert!(name.len() <= NQN_MAX_BYTES, "NQN longer than {NQN_MAX_BYTES} bytes");
     let mut field = [0; NQN_FIELD_BYTES];

@@ -21,7 +21,7 @@ bit_fields! { RwControl(u32) {
     bit 31 lr with_lr "Limited retry (LR).";
 } }
 
-/// A command on a range of blocks: Read, Write, Compare, Verify, Write Zeroes and Write
+/// A command on a range of blocks. Read, Write, Compare, Verify, Write Zeroes and Write
 /// Uncorrectable all have this range in command dwords 10 to 13.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct RwCommand {
@@ -34,7 +34,7 @@ pub struct RwCommand {
 }
 
 impl RwCommand {
-    /// The range of `block_count` blocks from `slba`; `None` if the count is 0 or above 65536,
+    /// Creates a range of `block_count` blocks from `slba`. `None`: the count is 0 or above 65536,
     /// which NLB cannot express.
     pub const fn new(slba: u64, block_count: u32) -> Option<Self> {
         if block_count == 0 || block_count > 1 << 16 {
@@ -57,30 +57,30 @@ impl RwCommand {
         sqe.cdw13.set(self.cdw13);
     }
 
-    /// A whole entry with this range.
+    /// Creates a submission queue entry with this range.
     pub fn to_sqe(&self, opcode: NvmOpcode, cid: u16, nsid: u32, dptr: SglDescriptor) -> Sqe {
         let mut sqe = Sqe { dptr, ..Sqe::new(opcode.0, cid, nsid) };
         self.emit(&mut sqe);
         sqe
     }
 
-    /// Blocks in the range: 1 to 65536.
+    /// Number of blocks in the range: 1 to 65536.
     pub const fn block_count(&self) -> u32 {
         self.control.nlb_z() as u32 + 1
     }
 
-    /// The first LBA after the range; `None` if it does not fit 64 bits.
+    /// Returns the first LBA after the range; `None` if the LBA does not fit in 64 bits.
     pub const fn end_lba(&self) -> Option<u64> {
         self.slba.checked_add(self.block_count() as u64)
     }
 }
 
-/// Starting LBA: command dwords 10 and 11.
+/// Returns the starting LBA from command dwords 10 and 11.
 pub const fn slba(sqe: &Sqe) -> u64 {
     sqe.cdw10.get() as u64 | (sqe.cdw11.get() as u64) << 32
 }
 
-/// Most ranges that one Dataset Management command may carry.
+/// The largest number of ranges in one Dataset Management command.
 pub const DSM_RANGES_MAX: usize = 256;
 
 /// Dataset Management (NVM 1.0c, "Dataset Management command"). Its data are [`DsmRange`]s.
@@ -114,12 +114,12 @@ impl DsmCommand {
         sqe.cdw11.set(self.attributes.0);
     }
 
-    /// Ranges in the data: 1 to 256.
+    /// Number of ranges in the data: 1 to 256.
     pub const fn range_count(&self) -> usize {
         self.nr_z as usize + 1
     }
 
-    /// Bytes of the data.
+    /// Length of the data in bytes.
     pub const fn data_bytes(&self) -> usize {
         self.range_count() * DsmRange::LEN
     }
@@ -135,19 +135,19 @@ layout! {
 }
 
 impl DsmRange {
-    /// A range without hints.
+    /// Creates a range without hints.
     pub const fn new(slba: u64, block_count: u32) -> Self {
         Self { cattr: U32::ZERO, nlb: U32::new(block_count), slba: U64::new(slba) }
     }
 
-    /// The first LBA after the range; `None` if it does not fit 64 bits.
+    /// Returns the first LBA after the range; `None` if the LBA does not fit in 64 bits.
     pub const fn end_lba(&self) -> Option<u64> {
         self.slba.get().checked_add(self.nlb.get() as u64)
     }
 }
 
-/// Command dword 12 of Copy (NVM 1.0c, "Copy - Command Dword 12"). Command dwords 10 and 11 are
-/// the destination's starting LBA; the data are [`CopyRange`]s. Names as in NVM 1.1.
+/// Command dword 12 of Copy (NVM 1.0c, "Copy - Command Dword 12"). Command dwords 10 and 11 contain
+/// the destination's starting LBA. The data are [`CopyRange`]s. The field names are as in NVM 1.1.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct CopyControl(pub u32);
 
@@ -165,12 +165,12 @@ bit_fields! { CopyControl(u32) {
 } }
 
 impl CopyControl {
-    /// Descriptor format 0: ranges of the namespace that the command names.
+    /// Descriptor format 0: all source ranges are in the command's own namespace.
     pub const FORMAT_SAME_NAMESPACE: u8 = 0;
-    /// Descriptor format 2: each range names its namespace (NVM 1.1).
+    /// Descriptor format 2: each source range contains a namespace identifier (NVM 1.1).
     pub const FORMAT_ANY_NAMESPACE: u8 = 2;
 
-    /// Source ranges in the data: 1 to 256.
+    /// Number of source ranges in the data: 1 to 256.
     pub const fn range_count(self) -> u16 {
         self.nr_z() as u16 + 1
     }
@@ -193,11 +193,11 @@ layout! {
 }
 
 impl CopyRange {
-    /// SOPT: fail the command if the copy would not be fast (FCO).
+    /// SOPT: the controller fails the command if the copy would not be fast (FCO).
     pub const SOPT_FAST_ONLY: u16 = 1 << 15;
 
-    /// A range of `block_count` blocks; `None` when that is 0 or above 65536, which NLB cannot
-    /// express. Only format 2 uses the namespace.
+    /// Creates a range of `block_count` blocks. `None`: the count is 0 or above 65536, which NLB
+    /// cannot express. Only format 2 uses `snsid`.
     pub const fn new(snsid: u32, slba: u64, block_count: u32) -> Option<Self> {
         if block_count == 0 || block_count > 1 << 16 {
             return None;
@@ -215,12 +215,12 @@ impl CopyRange {
         })
     }
 
-    /// Blocks in the range: 1 to 65536.
+    /// Number of blocks in the range: 1 to 65536.
     pub const fn block_count(&self) -> u32 {
         self.nlb_z.get() as u32 + 1
     }
 
-    /// The first LBA after the range; `None` if it does not fit 64 bits.
+    /// Returns the first LBA after the range; `None` if the LBA does not fit in 64 bits.
     pub const fn end_lba(&self) -> Option<u64> {
         self.slba.get().checked_add(self.block_count() as u64)
     }

@@ -84,7 +84,7 @@ pub enum DataDirection {
 }
 
 impl DataDirection {
-    /// The direction that an opcode or a fabrics command type encodes.
+    /// Returns the direction that an opcode or a fabrics command type encodes.
     pub const fn of(code: u8) -> Self {
         match code & 0b11 {
             0b00 => Self::None,
@@ -94,7 +94,8 @@ impl DataDirection {
         }
     }
 
-    /// The direction of a whole entry: by command type for Fabrics commands, else by opcode.
+    /// Returns the direction of a whole entry. Fabrics commands encode it in the command type,
+    /// other commands in the opcode.
     pub const fn of_command(sqe: &crate::Sqe) -> Self {
         Self::of(if sqe.opcode == AdminOpcode::FABRICS.0 { sqe.fctype() } else { sqe.opcode })
     }

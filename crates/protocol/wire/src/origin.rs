@@ -1,25 +1,26 @@
-//! A controller's origin. farblock targets put it into the vendor specific bytes of Identify
-//! Controller. From it, a host detects that a restart has ended its operations.
+//! The origin of a controller: its place and the boot of its machine. farblock targets put the
+//! origin into the vendor specific bytes of Identify Controller. A host compares origins to detect
+//! that a restart of the target has ended the host's commands.
 //!
-//! Other targets use these bytes differently, or not at all, so readers ignore bytes that do not
-//! start with [`MAGIC`].
+//! Other targets use these bytes differently or not at all. Readers therefore ignore bytes that do
+//! not start with [`MAGIC`].
 
-/// The first 16 vendor specific bytes, if farblock wrote them.
+/// The first 16 vendor specific bytes of a farblock target.
 pub const MAGIC: [u8; 16] = *b"farblock.origin1";
 
-/// A controller's origin. A field of zeroes: unknown.
+/// The origin of a controller. A field of zeroes is unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ControllerOrigin {
-    /// A hash of a machine's boot, its network and the target's listen addresses: unique among the
-    /// processes that run at the same time.
+    /// A hash of the machine's boot, its network and the target's listen addresses. No two
+    /// processes have the same place at the same time.
     pub place: [u8; 16],
-    /// Identifies the boot of a machine. A new boot means that the content of the machine's memory
-    /// is lost.
+    /// Identifies the boot of a machine. A different value means that the machine has restarted and
+    /// lost the content of its memory.
     pub boot: [u8; 16],
 }
 
 impl ControllerOrigin {
-    /// Bytes of an origin, [`MAGIC`] included.
+    /// Length of an origin in bytes, including [`MAGIC`].
     pub const LEN: usize = 48;
 
     /// Reads the vendor specific bytes; `None` if farblock did not write them.
@@ -29,7 +30,7 @@ impl ControllerOrigin {
         Some(Self { place: part(1)?, boot: part(2)? })
     }
 
-    /// Writes [`Self::LEN`] vendor specific bytes.
+    /// Writes [`Self::LEN`] bytes of vendor specific data.
     pub fn emit(&self, bytes: &mut [u8]) {
         for (index, part) in [MAGIC, self.place, self.boot].iter().enumerate() {
             bytes[16 * index..][..16].copy_from_slice(part);
@@ -41,21 +42,20 @@ impl ControllerOrigin {
         self.boot != [0; 16]
     }
 
-    /// Whether the process of a controller with origin `self` has ended, because a new process,
-    /// with origin `other`, listens at the same place.
+    /// Whether the target process with origin `self` has ended. This is so if a process with origin
+    /// `other` now listens at the same place.
     pub fn is_succeeded_at(&self, other: &Self) -> bool {
         self.place != [0; 16] && self.place == other.place
     }
 }
 
-/// 16 random bytes that distinguish a target process from every other one, also from the same
-/// target before a restart. They follow the origin in the vendor specific bytes; older targets have
-/// zeroes there.
+/// 16 random bytes that identify one run of a target process. The same target has other bytes after
+/// a restart. They follow the origin in the vendor specific bytes; older targets have zeroes there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ProcessName(pub [u8; 16]);
 
 impl ProcessName {
-    /// Reads the vendor specific bytes; `None` if they name no process.
+    /// Reads the vendor specific bytes; `None` if they contain no process name.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         ControllerOrigin::parse(bytes)?;
         let name = *bytes.get(ControllerOrigin::LEN..)?.first_chunk::<16>()?;
@@ -68,11 +68,12 @@ impl ProcessName {
     }
 }
 
-/// The range of controller identifiers that a target assigns in a subsystem. They follow the
-/// process name in the vendor specific bytes; older targets have zeroes there.
+/// The range of controller identifiers that a target assigns in a subsystem. The range follows the
+/// process name in the vendor specific bytes. Older targets have zeroes there.
 ///
-/// Targets that are up at the same time and share a subsystem need ranges that do not overlap. So
-/// if the ranges of two such targets overlap, they do not share a subsystem: one target is a copy.
+/// Targets that share a subsystem at the same time need ranges that do not overlap. If the ranges
+/// of two such targets overlap, their subsystems are distinct: one target is a copy of the other
+/// target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ControllerIds {
     /// The lowest identifier, at least 1.

@@ -20,7 +20,7 @@ pub mod offset {
     pub const CRTO: u32 = 0x68;
 }
 
-/// Value that resets the subsystem when written to NSSR: "NVMe".
+/// The value "NVMe": a host writes it to NSSR to reset the subsystem.
 pub const NSSR_RESET: u32 = 0x4e56_4d65;
 
 /// Controller Capabilities (CAP) (Base 2.0c, "Controller Capabilities").
@@ -28,11 +28,13 @@ pub const NSSR_RESET: u32 = 0x4e56_4d65;
 pub struct Cap(pub u64);
 
 impl Cap {
-    /// CSS bit: the NVM command set.
+    /// CSS bit: the controller supports the NVM command set.
     pub const CSS_NVM: u8 = 1 << 0;
-    /// CSS bit: one or more I/O command sets, chosen with CC.CSS 110b.
+    /// CSS bit: the controller supports one or more I/O command sets, which the host selects with
+    /// CC.CSS 110b.
     pub const CSS_MULTIPLE: u8 = 1 << 6;
-    /// CSS bit: no I/O command set (administrative and discovery controllers).
+    /// CSS bit: the controller supports no I/O command set (administrative and discovery
+    /// controllers).
     pub const CSS_ADMIN_ONLY: u8 = 1 << 7;
 }
 
@@ -132,7 +134,7 @@ impl Version {
     /// NVM Express 2.0.0.
     pub const V2_0: Self = Self::new(2, 0, 0);
 
-    /// A version from its three parts.
+    /// Creates a version from its three parts.
     pub const fn new(major: u16, minor: u8, tertiary: u8) -> Self {
         Self((major as u32) << 16 | (minor as u32) << 8 | tertiary as u32)
     }

@@ -1,9 +1,9 @@
 //! Private data of NVMe/RDMA connections (RDMA 1.0c, "Fabric Dependent Settings"). Keyed SGL
 //! descriptors are in [`sgl`](crate::sgl).
 //!
-//! The connection manager of InfiniBand and RoCE adds zeroes up to its own length, so a receiver
-//! ignores bytes behind the structure. Capsules have no header: a message is a submission queue
-//! entry with in-capsule data behind it, or a completion queue entry.
+//! The connection manager of InfiniBand and RoCE pads the data with zeroes to its own length, so a
+//! receiver ignores bytes behind the structure. Capsules have no header. A message is a submission
+//! queue entry followed by in-capsule data, or a completion queue entry.
 
 use zerocopy::little_endian::U16;
 
@@ -12,9 +12,9 @@ pub const RECFMT_1_0: u16 = 0;
 /// HRQSIZE of the admin queue, and the largest depth of an admin queue, in entries (RDMA 1.0c,
 /// figure "RDMA_CM_REQUEST Private Data Format").
 pub const ADMIN_QUEUE_ENTRIES: u16 = 32;
-/// In-capsule data follow the submission queue entry at once: ICDOFF, in units of 16 bytes.
+/// ICDOFF, in units of 16 bytes: in-capsule data directly follow the submission queue entry.
 pub const IN_CAPSULE_OFFSET: u16 = 0;
-/// SGL descriptors of a command that a controller announces (MSDBD).
+/// MSDBD: the number of SGL descriptors that a controller accepts in one command.
 pub const MAX_DESCRIPTORS: u8 = 16;
 /// The well-known port of NVMe/RDMA (RDMA_PS_TCP).
 pub const PORT_IO: u16 = 4420;
@@ -66,8 +66,8 @@ open_code! {
 }
 
 impl CmRequest {
-    /// A request for queue `qid` of a controller, with queues of `hrqsize` and `hsqsize_z + 1`
-    /// entries.
+    /// Creates a request for queue `qid` of a controller, with queues of `hrqsize` and `hsqsize_z +
+    /// 1` entries.
     pub fn new(qid: u16, hrqsize: u16, hsqsize_z: u16, cntlid: u16) -> Self {
         Self {
             qid: U16::new(qid),
@@ -80,19 +80,19 @@ impl CmRequest {
 }
 
 impl CmAccept {
-    /// An answer of a controller with this receive queue.
+    /// Creates the response of a controller with a receive queue of `crqsize` entries.
     pub fn new(crqsize: u16) -> Self {
         Self { crqsize: U16::new(crqsize), ..Self::zeroed() }
     }
 }
 
 impl CmReject {
-    /// A rejection for this reason.
+    /// Creates a rejection with the given reason.
     pub fn new(status: RejectStatus) -> Self {
         Self { sts: U16::new(status.0), ..Self::zeroed() }
     }
 
-    /// The reason.
+    /// Returns the reason of the rejection.
     pub fn status(&self) -> RejectStatus {
         RejectStatus(self.sts.get())
     }

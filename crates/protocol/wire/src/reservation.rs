@@ -1,5 +1,5 @@
 //! Reservations (Base 2.0c, "Reservation Acquire command", "Reservation Register command",
-//! "Reservation Release command", "Reservation Report command"; comments cite figures by name).
+//! "Reservation Release command", "Reservation Report command"). Comments cite figures by name.
 
 use zerocopy::little_endian::{U16, U32, U64};
 
@@ -64,17 +64,17 @@ impl ReservationControl {
     pub const CPTPL_SET: u8 = 0b11;
 }
 
-/// Reservation Report, command dword 11: extended data structure (EDS). Fabrics require it.
+/// Reservation Report, command dword 11: extended data structure (EDS). Fabrics require this bit.
 pub const REPORT_EXTENDED: u32 = 1 << 0;
 
-/// Reservation Persistence (feature 83h), command dword 11 and result: persist through power loss
-/// (PTPL) (Base 2.0c, "Reservation Persistence").
+/// Reservation Persistence (feature 83h), command dword 11 and result: reservations persist through
+/// power loss (PTPL) (Base 2.0c, "Reservation Persistence").
 pub const PERSISTENCE_PTPL: u32 = 1 << 0;
 
 open_code! {
-    /// Reservation Notification Log Page Type (Base 2.0c, "Reservation Notification Log Page"). In
-    /// Reservation Notification Mask (feature 82h), the bit with this number masks the
-    /// notification.
+    /// Reservation Notification Log Page Type (Base 2.0c, "Reservation Notification Log Page"). The
+    /// value is also the number of the bit that masks the notification in Reservation Notification
+    /// Mask (feature 82h).
     pub struct NotificationType(u8), "reservation notification" {
         EMPTY = 0x00, "empty log page";
         REGISTRATION_PREEMPTED = 0x01, "registration preempted";
@@ -84,12 +84,12 @@ open_code! {
 }
 
 impl NotificationType {
-    /// The notification's bit in Reservation Notification Mask (REGPRE, RESREL, RESPRE).
+    /// Returns the notification's bit in Reservation Notification Mask (REGPRE, RESREL, RESPRE).
     pub const fn mask_bit(self) -> u32 {
         1 << self.0
     }
 
-    /// Every defined bit of Reservation Notification Mask.
+    /// All defined bits of Reservation Notification Mask.
     pub const MASK: u32 = 0b1110;
 }
 
@@ -168,7 +168,7 @@ layout! {
 impl Registrant {
     /// RCSTS: the host holds a reservation.
     pub const RCSTS_HOLDS: u8 = 1 << 0;
-    /// CNTLID of a host's registration that does not belong to a single controller.
+    /// CNTLID of a registration that does not belong to a single controller of the host.
     pub const CNTLID_DYNAMIC: u16 = 0xffff;
 }
 

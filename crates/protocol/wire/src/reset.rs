@@ -1,5 +1,5 @@
-//! Cross-Controller Reset: one controller of a subsystem ends another one (Base 2.3,
-//! "Cross-Controller Reset command").
+//! Cross-Controller Reset: through one controller of a subsystem, a host ends another controller
+//! (Base 2.3, "Cross-Controller Reset command").
 
 use crate::Sqe;
 use crate::opcode::AdminOpcode;
@@ -9,9 +9,9 @@ use crate::opcode::AdminOpcode;
 pub struct CrossControllerReset {
     /// Impacted controller's identifier (ICID).
     pub icid: u16,
-    /// Its controller instance uniquifier (CIU).
+    /// Controller instance uniquifier of the impacted controller (CIU).
     pub ciu: u8,
-    /// Its controller instance random number (CIRN).
+    /// Controller instance random number of the impacted controller (CIRN).
     pub cirn: u64,
 }
 
@@ -26,7 +26,7 @@ impl CrossControllerReset {
         Self { icid: cdw10 as u16, ciu: (cdw10 >> 16) as u8, cirn }
     }
 
-    /// The command as a submission queue entry.
+    /// Returns the command as a submission queue entry.
     pub fn emit(&self) -> Sqe {
         Sqe {
             opcode: AdminOpcode::CROSS_CONTROLLER_RESET.0,

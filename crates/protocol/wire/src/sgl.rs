@@ -34,7 +34,7 @@ layout! {
     }
 }
 
-/// The longest data that a keyed data block can name, in bytes.
+/// The longest data of a keyed data block, in bytes.
 pub const KEYED_LENGTH_MAX: u32 = 0xff_ffff;
 
 /// A keyed SGL data block (Base 2.0c, "Keyed SGL Data Block descriptor").
@@ -44,7 +44,7 @@ pub struct KeyedBlock {
     pub address: u64,
     /// The data's length: 24 bits.
     pub length_bytes: u32,
-    /// The key of the memory's registration.
+    /// The key under which the host registered the memory.
     pub key: u32,
     /// Whether the controller must invalidate the key when the command completes.
     pub invalidate: bool,
@@ -53,7 +53,7 @@ pub struct KeyedBlock {
 impl SglDescriptor {
     /// Identifier byte of data in the capsule: data block, sub type offset.
     pub const ID_IN_CAPSULE: u8 = 0x01;
-    /// Identifier byte of data in memory that the host has registered: keyed data block, sub type
+    /// Identifier byte of data in memory that the host registered: keyed data block, sub type
     /// address (Base 2.0c, "Keyed SGL Data Block descriptor").
     pub const ID_KEYED: u8 = 0x40;
     /// Identifier byte of a keyed data block whose key the controller must invalidate when the
@@ -62,20 +62,20 @@ impl SglDescriptor {
     /// Identifier byte of data that the transport moves: transport data block.
     pub const ID_TRANSPORT: u8 = 0x5a;
 
-    /// All zero: a data block of no bytes, for commands without data.
+    /// A descriptor of zeroes: an empty data block, for commands without data.
     pub const NONE: Self = Self { addr: U64::ZERO, length: U32::ZERO, rsvd_12: [0; 3], id: 0 };
 
-    /// Data inside the capsule, `offset_bytes` after the in-capsule data offset (ICDOFF).
+    /// Describes data inside the capsule, `offset_bytes` after the in-capsule data offset (ICDOFF).
     pub const fn in_capsule(offset_bytes: u64, length_bytes: u32) -> Self {
         Self::new(offset_bytes, length_bytes, Self::ID_IN_CAPSULE)
     }
 
-    /// Data that the transport moves with data PDUs (C2HData, or R2T and H2CData).
+    /// Describes data that the transport moves with data PDUs (C2HData, or R2T and H2CData).
     pub const fn transport(length_bytes: u32) -> Self {
         Self::new(0, length_bytes, Self::ID_TRANSPORT)
     }
 
-    /// Data in memory that the host has registered under `block.key`.
+    /// Describes data in memory that the host registered under `block.key`.
     pub const fn keyed(block: KeyedBlock) -> Self {
         let id = if block.invalidate { Self::ID_KEYED_INVALIDATE } else { Self::ID_KEYED };
         let [key_low, key @ ..] = block.key.to_le_bytes();
@@ -83,7 +83,7 @@ impl SglDescriptor {
         Self { rsvd_12: key, ..Self::new(block.address, length, id) }
     }
 
-    /// The content of a keyed data block; `None` for any other descriptor.
+    /// Returns the content of a keyed data block; `None` for any other descriptor.
     pub const fn keyed_block(&self) -> Option<KeyedBlock> {
         if !matches!(self.id, Self::ID_KEYED | Self::ID_KEYED_INVALIDATE) {
             return None;

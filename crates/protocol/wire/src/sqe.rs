@@ -28,11 +28,11 @@ layout! {
 
 impl Sqe {
     /// The flags byte with PSDT 01b: SGL for the data, one buffer for metadata. Commands over
-    /// fabrics use it.
+    /// fabrics use this value.
     pub const FLAGS_SGL: u8 = 0b01 << 6;
 
-    /// A command with this opcode, identifier and namespace, with [`Self::FLAGS_SGL`], all else
-    /// zero.
+    /// Creates a command with this opcode, identifier and namespace, with [`Self::FLAGS_SGL`]. All
+    /// other fields are zero.
     pub fn new(opcode: u8, cid: u16, nsid: u32) -> Self {
         Self {
             opcode,
@@ -72,7 +72,8 @@ layout! {
 }
 
 impl Cqe {
-    /// A completion for the command `cid`. SQID and the phase tag are zero, as over fabrics.
+    /// Creates a completion for the command `cid`. SQID and the phase tag are zero, as fabrics
+    /// require.
     pub const fn new(cid: u16, sqhd: u16, status: Status, result: u64) -> Self {
         Self {
             dw0: U32::new(result as u32),
@@ -84,17 +85,17 @@ impl Cqe {
         }
     }
 
-    /// A success without a result.
+    /// Creates a successful completion without a result.
     pub const fn success(cid: u16, sqhd: u16) -> Self {
         Self::new(cid, sqhd, Status::SUCCESS, 0)
     }
 
-    /// The status, without the phase tag.
+    /// Returns the status, without the phase tag.
     pub const fn status(&self) -> Status {
         Status(self.status.get() >> 1)
     }
 
-    /// Both result dwords as one number.
+    /// Returns both result dwords as one number.
     pub const fn result(&self) -> u64 {
         self.dw0.get() as u64 | (self.dw1.get() as u64) << 32
     }

@@ -17,8 +17,9 @@ macro_rules! statuses {
         impl Status {
             $(#[doc = $text] pub const $konst: Self = Self($value);)+
 
-            /// The specification's name, or `None` for a code it does not define. For 180h to 183h,
-            /// it is the name in the NVM command set; for Connect see [`Self::connect_name`].
+            /// Returns the specification's name; `None` for a code that the specification does not
+            /// define. For 180h to 183h, returns the name in the NVM command set. For Connect, see
+            /// [`Self::connect_name`].
             pub const fn name(self) -> Option<&'static str> {
                 match self.code() {
                     $($value => Some($text),)+
@@ -30,8 +31,8 @@ macro_rules! statuses {
                 }
             }
 
-            /// The name of this code as the status of a Connect command. The fabrics commands and
-            /// the NVM command set both number their codes from 180h.
+            /// Returns the name of this code as the status of a Connect command. The fabrics
+            /// commands and the NVM command set both number their codes from 180h.
             pub const fn connect_name(self) -> Option<&'static str> {
                 match self.code() {
                     0x180 => Some("Connect Incompatible Format"),
@@ -205,7 +206,7 @@ impl Status {
     const MORE: u16 = 1 << 13;
     const DNR: u16 = 1 << 14;
 
-    /// A status from its type (3 bits) and code.
+    /// Creates a status from its type (3 bits) and its code.
     ///
     /// # Panics
     /// When `status_type` is above 7.
@@ -214,7 +215,7 @@ impl Status {
         Self((status_type as u16) << 8 | code as u16)
     }
 
-    /// Status Code Type and Status Code together, without the retry advice.
+    /// Returns the Status Code Type and the Status Code together, without the retry bits.
     pub const fn code(self) -> u16 {
         self.0 & 0x7ff
     }
@@ -236,17 +237,17 @@ impl Status {
         self.code() == 0
     }
 
-    /// This status with Do Not Retry set: the same command would fail again.
+    /// Returns this status with Do Not Retry set: the same command would fail again.
     pub const fn with_dnr(self) -> Self {
         Self(self.0 | Self::DNR)
     }
 
-    /// This status with More set: the Error Information log page has details.
+    /// Returns this status with More set: the Error Information log page has details.
     pub const fn with_more(self) -> Self {
         Self(self.0 | Self::MORE)
     }
 
-    /// This status with its Command Retry Delay index (0 to 3).
+    /// Returns this status with Command Retry Delay `index` (0 to 3).
     ///
     /// # Panics
     /// When `index` is above 3.
@@ -265,15 +266,15 @@ impl Status {
         self.0 & Self::MORE != 0
     }
 
-    /// Command Retry Delay (CRD): 0 for none, else the number of the delay: CRDT1 to CRDT3 of
+    /// Command Retry Delay (CRD). The value 0 means no delay; 1 to 3 select CRDT1 to CRDT3 of
     /// Identify Controller.
     pub const fn retry_delay(self) -> u8 {
         ((self.0 >> 11) & 3) as u8
     }
 }
 
-/// Shows the name if the code has one. Without a name, and in the alternate form (`{:#}`), shows
-/// the number, too.
+/// Shows the name if the code has a name. Adds the number in the alternate form (`{:#}`) and for a
+/// code without a name.
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.name() {

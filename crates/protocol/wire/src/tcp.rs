@@ -18,14 +18,14 @@ pub const LAST_PDU: u8 = 1 << 2;
 /// Flag, C2HData with LAST_PDU: the command succeeded and no response capsule follows (SUCCESS).
 pub const SUCCESS: u8 = 1 << 3;
 
-/// Bytes of a header digest or a data digest.
+/// Length in bytes of a header digest or a data digest.
 pub const DIGEST_LEN: usize = 4;
 /// Longest data field of a terminate PDU, in bytes: room for a copy of any PDU header. (TCP 1.0c:
-/// PLEN of a terminate PDU is at most 152, of which the header takes 24.)
+/// PLEN of a terminate PDU is at most 152, which includes the header of 24 bytes.)
 pub const TERM_DATA_MAX_BYTES: usize = 128;
 /// The only PDU format version: NVMe/TCP 1.0 (PFV 0).
 pub const PFV_1_0: u16 = 0;
-/// Largest HPDA or CPDA value: 0's-based, in dwords, so an alignment of 128 bytes.
+/// Largest HPDA or CPDA value, 0's-based, in dwords. The largest alignment is therefore 128 bytes.
 pub const PDA_MAX_Z: u8 = 31;
 /// Smallest MAXH2CDATA that the specification allows, in bytes.
 pub const MAXH2CDATA_MIN_BYTES: u32 = 4096;
@@ -51,7 +51,7 @@ open_code! {
 }
 
 impl PduType {
-    /// The header length (HLEN) that this type must carry, or `None` for an unknown type.
+    /// Returns the header length (HLEN) of this type; `None` for an unknown type.
     pub const fn header_len(self) -> Option<u8> {
         match self {
             Self::IC_REQ | Self::IC_RESP => Some(128),
@@ -119,7 +119,7 @@ impl DigestFlags {
     /// Both digests.
     pub const BOTH: Self = Self(3);
 
-    /// The flags for the given digests.
+    /// Returns the flags for the given digests.
     pub const fn new(header: bool, data: bool) -> Self {
         Self(header as u8 | (data as u8) << 1)
     }
@@ -134,7 +134,7 @@ impl DigestFlags {
         self.0 & 2 != 0
     }
 
-    /// The digests that are in both `self` and `granted`.
+    /// Returns the digests that are in both `self` and `granted`.
     pub const fn intersection(self, granted: Self) -> Self {
         Self(self.0 & granted.0)
     }
@@ -170,8 +170,8 @@ layout! {
 }
 
 impl CommonHeader {
-    /// A header for a PDU of a known type and of `shape`. Adds the digest flags of `shape` to
-    /// `flags`.
+    /// Creates the header of a PDU with a known type and with `shape`. Adds the digest flags of
+    /// `shape` to `flags`.
     ///
     /// # Panics
     /// When `pdu_type` is unknown, or `shape` has another header length.
@@ -202,8 +202,8 @@ impl CommonHeader {
     }
 }
 
-/// The positions of a PDU's parts, computed from its header length, its data and the digests in
-/// use.
+/// The positions of a PDU's parts. The header length, the data length and the digests determine
+/// them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PduShape {
     /// Header length in bytes.
@@ -221,9 +221,9 @@ pub struct PduShape {
 }
 
 impl PduShape {
-    /// The shape of a PDU whose header has `hlen` bytes, followed by `data_bytes` of data that
-    /// start at a multiple of `(pda_z + 1) * 4` bytes. `None` if a length does not fit its field,
-    /// or `pda_z` is above [`PDA_MAX_Z`].
+    /// Returns the shape of a PDU whose header has `hlen` bytes, followed by `data_bytes` of data.
+    /// The data starts at a multiple of `(pda_z + 1) * 4` bytes. `None`: a length does not fit its
+    /// field, or `pda_z` is above [`PDA_MAX_Z`].
     pub const fn new(hlen: u8, data_bytes: u32, digests: DigestFlags, pda_z: u8) -> Option<Self> {
         let header_digest = digests.header();
         let header_end = hlen as u32 + if header_digest { DIGEST_LEN as u32 } else { 0 };
@@ -256,19 +256,19 @@ impl PduShape {
         }
     }
 
-    /// The digest flags of a PDU with this shape: HDGSTF, DDGSTF.
+    /// Returns the digest flags of a PDU with this shape: HDGSTF, DDGSTF.
     pub const fn digest_flags(self) -> u8 {
         (if self.header_digest { HDGSTF } else { 0 }) | (if self.data_digest { DDGSTF } else { 0 })
     }
 
-    /// Padding between the header (with its digest) and the data, in bytes.
+    /// Returns the padding between the header (with its digest) and the data, in bytes.
     pub const fn pad_bytes(self) -> usize {
         let header_end = self.hlen as usize + if self.header_digest { DIGEST_LEN } else { 0 };
         (self.pdo as usize).saturating_sub(header_end)
     }
 }
 
-/// The shape of a PDU without data.
+/// Returns the shape of a PDU without data.
 const fn bare(hlen: u8, digests: DigestFlags) -> PduShape {
     match PduShape::new(hlen, 0, digests, 0) {
         Some(shape) => shape,
@@ -277,7 +277,7 @@ const fn bare(hlen: u8, digests: DigestFlags) -> PduShape {
 }
 
 layout! {
-    /// Initialize Connection Request (TCP 1.0c, "ICReq"). Never carries a digest.
+    /// Initialize Connection Request (TCP 1.0c, "ICReq"). The PDU never carries a digest.
     pub struct IcReq, 128 {
         0 ch: CommonHeader, "Common header.";
         8 pfv: U16, "PDU format version (PFV).";
@@ -289,7 +289,7 @@ layout! {
 }
 
 impl IcReq {
-    /// A request for `dgst`, with the host's alignment and R2T limit.
+    /// Creates a request for `dgst`, with the host's alignment and R2T limit.
     pub fn new(hpda_z: u8, dgst: DigestFlags, maxr2t_z: u32) -> Self {
         Self {
             ch: CommonHeader::new(PduType::IC_REQ, bare(128, DigestFlags::NONE), 0),
@@ -303,7 +303,7 @@ impl IcReq {
 }
 
 layout! {
-    /// Initialize Connection Response (TCP 1.0c, "ICResp"). Never carries a digest.
+    /// Initialize Connection Response (TCP 1.0c, "ICResp"). The PDU never carries a digest.
     pub struct IcResp, 128 {
         0 ch: CommonHeader, "Common header.";
         8 pfv: U16, "PDU format version (PFV).";
@@ -315,7 +315,7 @@ layout! {
 }
 
 impl IcResp {
-    /// A response that grants `dgst`, with the controller's alignment and H2CData limit.
+    /// Creates a response that grants `dgst`, with the controller's alignment and H2CData limit.
     pub fn new(cpda_z: u8, dgst: DigestFlags, maxh2cdata_bytes: u32) -> Self {
         Self {
             ch: CommonHeader::new(PduType::IC_RESP, bare(128, DigestFlags::NONE), 0),
@@ -340,14 +340,15 @@ layout! {
 }
 
 impl TermReq {
-    /// A terminate PDU header for `data_bytes` of the offending header. Never carries a digest.
+    /// Creates a terminate PDU header for `data_bytes` of the offending header. The PDU never
+    /// carries a digest.
     ///
     /// # Panics
     /// When `pdu_type` is not a terminate PDU, or `data_bytes` is above [`TERM_DATA_MAX_BYTES`].
     pub fn new(pdu_type: PduType, fes: FatalErrorStatus, fei: u32, data_bytes: usize) -> Self {
         assert!(matches!(pdu_type, PduType::H2C_TERM_REQ | PduType::C2H_TERM_REQ));
         assert!(data_bytes <= TERM_DATA_MAX_BYTES);
-        // PDO is reserved in terminate PDUs: the data always starts right after the header.
+        // PDO is reserved in terminate PDUs, so the data always starts directly after the header.
         let plen = U32::new(24 + data_bytes as u32);
         Self {
             ch: CommonHeader { pdu_type, flags: 0, hlen: 24, pdo: 0, plen },
@@ -357,13 +358,14 @@ impl TermReq {
         }
     }
 
-    /// Fatal error status.
+    /// Returns the fatal error status.
     pub const fn status(&self) -> FatalErrorStatus {
         FatalErrorStatus(self.fes.get())
     }
 
-    /// Fatal error information: for an invalid header field or an unsupported parameter, the
-    /// field's offset in bytes; for a header digest error, the received digest.
+    /// Returns the fatal error information. For an invalid header field or an unsupported
+    /// parameter, it is the field's offset in bytes. For a header digest error, it is the received
+    /// digest.
     pub const fn fei_u32(&self) -> u32 {
         u32::from_le_bytes(self.fei)
     }
@@ -378,8 +380,8 @@ layout! {
 }
 
 impl CapsuleCmd {
-    /// A command capsule with `data_bytes` of in-capsule data; `None` if the data does not fit a
-    /// PDU.
+    /// Creates a command capsule with `data_bytes` of in-capsule data; `None` if the data does not
+    /// fit in a PDU.
     pub fn new(sqe: Sqe, data_bytes: u32, digests: DigestFlags, cpda_z: u8) -> Option<Self> {
         let shape = PduShape::new(72, data_bytes, digests, cpda_z)?;
         Some(Self { ch: CommonHeader::new(PduType::CAPSULE_CMD, shape, 0), sqe })
@@ -395,7 +397,7 @@ layout! {
 }
 
 impl CapsuleResp {
-    /// A response capsule.
+    /// Creates a response capsule.
     pub fn new(cqe: Cqe, digests: DigestFlags) -> Self {
         Self { ch: CommonHeader::new(PduType::CAPSULE_RESP, bare(24, digests), 0), cqe }
     }
@@ -414,13 +416,13 @@ layout! {
 }
 
 impl DataPdu {
-    /// Host to controller data that answers the R2T `ttag`.
+    /// Creates a PDU with host to controller data for the R2T `ttag`.
     pub fn h2c(cccid: u16, ttag: u16, datao: u32, shape: PduShape, last: bool) -> Self {
         let flags = if last { LAST_PDU } else { 0 };
         Self::new(CommonHeader::new(PduType::H2C_DATA, shape, flags), cccid, ttag, datao, shape)
     }
 
-    /// Controller to host data. `flags` are [`LAST_PDU`] and [`SUCCESS`].
+    /// Creates a PDU with controller to host data. `flags` are [`LAST_PDU`] and [`SUCCESS`].
     pub fn c2h(cccid: u16, datao: u32, shape: PduShape, flags: u8) -> Self {
         Self::new(CommonHeader::new(PduType::C2H_DATA, shape, flags), cccid, 0, datao, shape)
     }
@@ -450,7 +452,7 @@ layout! {
 }
 
 impl R2t {
-    /// Requests `length_bytes` of the command's data, from `offset_bytes` on.
+    /// Requests `length_bytes` of the command's data, from `offset_bytes`.
     pub fn new(
         cccid: u16,
         ttag: u16,

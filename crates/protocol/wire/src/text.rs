@@ -1,11 +1,11 @@
-//! Prints text from a peer, such as names, serial numbers and addresses, for people. The text must
-//! not move a terminal's cursor, start a new line of a log, or reverse the text direction to make a
-//! line look like another one.
+//! Makes text from a peer safe to show, such as names, serial numbers and addresses. The text must
+//! not move a terminal's cursor, start a new line of a log, or reverse the text direction to
+//! imitate another line.
 
 use core::fmt::{self, Write};
 
-/// Whether a character is visible and safe to print. Control characters, separators of lines or
-/// paragraphs, and changes of text direction are not.
+/// Whether a character is visible and safe to print. Control characters, line and paragraph
+/// separators, and characters that change the text direction are not.
 #[must_use]
 pub fn is_plain(c: char) -> bool {
     !(c.is_control()
@@ -32,15 +32,15 @@ impl fmt::Display for Plain<'_> {
     }
 }
 
-/// Shows a JSON text, with `\uXXXX` for every character in its strings that is not plain. Readers
-/// of JSON decode this.
+/// Shows JSON text, with `\uXXXX` for every character in its strings that is not plain. JSON
+/// readers decode these escapes.
 #[derive(Clone, Copy, Debug)]
 pub struct PlainJson<'a>(pub &'a str);
 
 impl fmt::Display for PlainJson<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for c in self.0.chars() {
-            // Serialized strings contain no ASCII control characters but DEL, so a newline is
+            // Serialized strings contain no ASCII control characters except DEL, so a newline is
             // between strings.
             if is_plain(c) || c == '\n' {
                 f.write_char(c)?;

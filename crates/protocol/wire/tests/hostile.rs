@@ -1,4 +1,4 @@
-//! Input that no correct peer sends: nothing panics, and invalid names are refused.
+//! Tests with input that no correct peer sends: the parsers do not panic, and refuse invalid names.
 
 use farblock_random::Random;
 use farblock_wire::fabrics::{ConnectCommand, ConnectData};
@@ -63,7 +63,7 @@ fn bad_fields() {
     let mut field = [0xff; 256];
     field[255] = 0;
     assert_eq!(parse_field(&field), Err(NqnError::NotUtf8));
-    // Bytes after the NUL are ignored.
+    // The parser ignores bytes after the NUL.
     let mut field = nqn_field("testnqn");
     field[8..].fill(0xff);
     assert_eq!(parse_field_text(&field), Ok("testnqn"));
@@ -81,8 +81,7 @@ fn parsing_any_bytes_never_panics() {
     for round in 0..2000_usize {
         random.fill(&mut bytes);
         if round % 3 == 0 {
-            // Make bytes mostly printable, so that the text parsers get further than the first
-            // byte.
+            // Make bytes mostly printable, so that the text parsers read past the first byte.
             bytes.iter_mut().for_each(|byte| *byte &= 0x7f);
         }
         let cut = &bytes[..round * 2];

@@ -1,5 +1,5 @@
-//! Byte vectors computed by hand, emitted over memory filled with 0xa5, so that an unwritten byte
-//! shows, and parsed back.
+//! Compares emitted PDUs with bytes that we computed by hand. The buffer is full of 0xa5, so a test
+//! sees bytes that `emit` does not write. Each test also parses the bytes again.
 
 use farblock_wire::fabrics::{
     ConnectCommand, ConnectData, DisconnectCommand, PropertyGetCommand, PropertySetCommand,
@@ -15,7 +15,8 @@ use farblock_wire::tcp::{
 };
 use farblock_wire::{Cqe, SglDescriptor, Sqe, Status, U16};
 
-/// Emits over memory full of 0xa5, compares with the expected bytes and parses them back.
+/// Emits the value into a buffer full of 0xa5, compares the bytes with `$expected` and parses them
+/// again.
 macro_rules! check {
     ($value:expr, $ty:ident, $expected:expr) => {{
         let value: $ty = $value;
@@ -30,14 +31,14 @@ macro_rules! check {
     }};
 }
 
-/// `prefix`, then zeroes up to `len`.
+/// Returns `prefix`, then zeroes up to `len`.
 fn padded(prefix: &[u8], len: usize) -> Vec<u8> {
     let mut bytes = prefix.to_vec();
     bytes.resize(len, 0);
     bytes
 }
 
-/// `len` zeroes, with pieces at their offsets.
+/// Returns `len` zeroes, with the pieces at their offsets.
 fn pieces(len: usize, pieces: &[(usize, &[u8])]) -> Vec<u8> {
     let mut bytes = vec![0; len];
     for (at, piece) in pieces {
@@ -109,14 +110,14 @@ fn sqe() {
 
 #[test]
 fn capsule_cmd_with_in_capsule_data() {
-    // A header of 72 bytes, with data right behind it: 72 + 4096 = 0x1048.
+    // A header of 72 bytes, directly followed by data: 72 + 4096 = 0x1048.
     let mut bytes = vec![4, 0, 72, 72, 0x48, 0x10, 0, 0];
     bytes.extend(WRITE_SQE);
     check!(CapsuleCmd::new(write_sqe(), 4096, DigestFlags::NONE, 0).unwrap(), CapsuleCmd, bytes);
     // Both digests and 128-byte alignment: 72 + 4 pads to 128; 128 + 4096 + 4 = 0x1084.
     bytes[..8].copy_from_slice(&[4, 3, 72, 128, 0x84, 0x10, 0, 0]);
     check!(CapsuleCmd::new(write_sqe(), 4096, DigestFlags::BOTH, 31).unwrap(), CapsuleCmd, bytes);
-    // Without data there is no data digest: 72 + 4.
+    // Without data, the PDU has no data digest: 72 + 4.
     bytes[..8].copy_from_slice(&[4, 1, 72, 0, 76, 0, 0, 0]);
     check!(CapsuleCmd::new(write_sqe(), 0, DigestFlags::BOTH, 31).unwrap(), CapsuleCmd, bytes);
 }
@@ -134,7 +135,7 @@ fn cqe() {
     check!(cqe, Cqe, CQE);
     assert_eq!(cqe.status(), status);
     assert_eq!(cqe.result(), 0x5566_7788_1122_3344);
-    // A phase tag from a peer does not become part of the status.
+    // `status` ignores a phase tag from a peer.
     let phased = Cqe { status: U16::new(cqe.status.get() | 1), ..cqe };
     assert_eq!(phased.status(), status);
 }

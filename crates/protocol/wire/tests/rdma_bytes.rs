@@ -1,4 +1,4 @@
-//! Private data of RDMA connections as bytes, computed by hand.
+//! Compares the private data of RDMA connections with bytes that we computed by hand.
 
 use farblock_wire::rdma::{CmAccept, CmReject, CmRequest, RejectStatus};
 
@@ -18,7 +18,7 @@ fn a_request_as_linux_sends_it() {
     assert_eq!(request.emit(&mut out), 32);
     assert_eq!(out[..32], padded(&REQUEST, 32));
     assert_eq!(out[32..], [0xa5; 8]);
-    // The connection manager of RoCE adds zeroes.
+    // The connection manager of RoCE pads with zeroes.
     assert_eq!(CmRequest::parse(&padded(&REQUEST, 56)), Some(request));
     assert_eq!(CmRequest::parse(&padded(&REQUEST, 31)), None);
 }

@@ -148,7 +148,7 @@ impl IdentifyController {
     pub const CMIC_MULTI_PORT: u8 = 1 << 0;
     /// CMIC: the NVM subsystem may have more than one controller.
     pub const CMIC_MULTI_CONTROLLER: u8 = 1 << 1;
-    /// CMIC: asymmetric namespace access reporting.
+    /// CMIC: the controller reports asymmetric namespace access.
     pub const CMIC_ANA: u8 = 1 << 3;
 
     /// CTRATT: 128-bit host identifier.
@@ -224,7 +224,7 @@ impl IdentifyController {
     pub const SGLS_SUPPORTED_DWORD: u32 = 0b10;
     /// SGLS: keyed SGL data block descriptors.
     pub const SGLS_KEYED: u32 = 1 << 2;
-    /// SGLS: the address field may be an offset: in-capsule data.
+    /// SGLS: the address field of an SGL descriptor may be an offset, which in-capsule data needs.
     pub const SGLS_OFFSET: u32 = 1 << 20;
     /// SGLS: transport SGL data block descriptors.
     pub const SGLS_TRANSPORT: u32 = 1 << 21;
@@ -245,7 +245,7 @@ impl IdentifyController {
     /// OFCS: Disconnect.
     pub const OFCS_DISCONNECT: u16 = 1 << 0;
 
-    /// The subsystem's NQN, validated.
+    /// Returns the subsystem's NQN after validation.
     pub fn subsystem_nqn(&self) -> Result<&str, NqnError> {
         nqn::parse_field(&self.subnqn)
     }
@@ -255,10 +255,11 @@ impl IdentifyController {
         ControllerType(self.cntrltype)
     }
 
-    /// Largest transfer of one command, in bytes, for memory pages of `page_bytes`; `None` for no
-    /// limit, or a limit above any length that a command can express.
+    /// Returns the largest transfer of one command in bytes, with memory pages of `page_bytes`.
+    /// `None`: the controller has no limit, or the limit exceeds every length that a command can
+    /// express.
     pub const fn max_transfer_bytes(&self, page_bytes: u32) -> Option<u64> {
-        // 2^32 pages or more exceed any length that a command can express.
+        // 2^32 or more pages exceed every length that a command can express.
         if self.mdts == 0 || self.mdts >= 32 {
             None
         } else {
@@ -266,8 +267,8 @@ impl IdentifyController {
         }
     }
 
-    /// The most in-capsule data of an I/O command, in bytes: IOCCSZ less the 64-byte entry and the
-    /// ICDOFF gap.
+    /// Returns the largest in-capsule data of an I/O command, in bytes: IOCCSZ less the 64-byte
+    /// entry and the ICDOFF gap.
     pub const fn in_capsule_data_bytes(&self) -> u64 {
         let capsule_bytes = self.ioccsz.get() as u64 * 16;
         capsule_bytes.saturating_sub(64 + self.icdoff.get() as u64 * 16)
@@ -275,9 +276,9 @@ impl IdentifyController {
 }
 
 layout! {
-    /// I/O Command Set specific Identify Controller, NVM (CNS 06h, CSI 00h) (NVM 1.0c, "I/O
-    /// Command Set Specific Identify Controller data structure").
-    /// The size limits are powers of two in units of the minimum memory page; 0 is no limit.
+    /// I/O Command Set specific Identify Controller, NVM (CNS 06h, CSI 00h) (NVM 1.0c, "I/O Command
+    /// Set Specific Identify Controller data structure"). The size limits are powers of two in
+    /// units of the minimum memory page. The value 0 means no limit.
     pub struct IdentifyControllerNvm, 4096 {
         0 vsl: u8, "Verify size limit (VSL).";
         1 wzsl: u8, "Write Zeroes size limit (WZSL).";

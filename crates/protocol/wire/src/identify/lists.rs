@@ -13,7 +13,7 @@ open_code! {
 }
 
 impl NamespaceIdType {
-    /// Bytes of the identifier, or `None` for an unknown type.
+    /// Returns the length of the identifier in bytes; `None` for an unknown type.
     pub const fn id_len(self) -> Option<u8> {
         match self {
             Self::EUI64 => Some(8),
@@ -26,7 +26,7 @@ impl NamespaceIdType {
 
 layout! {
     /// Header of one entry of the Namespace Identification Descriptor list (CNS 03h) (Base 2.0c,
-    /// "Namespace Identification Descriptor"). NIDL bytes of identifier follow; NIDL 0 ends the
+    /// "Namespace Identification Descriptor"). An identifier of NIDL bytes follows. NIDL 0 ends the
     /// list.
     pub struct NamespaceIdDescriptor, 4 {
         0 nidt: u8, "Namespace identifier type (NIDT); see `NamespaceIdType`.";
@@ -36,7 +36,7 @@ layout! {
 }
 
 impl NamespaceIdDescriptor {
-    /// Appends a descriptor to `out` at `at` and returns the position of the next one.
+    /// Writes a descriptor to `out` at `at` and returns the position of the next descriptor.
     ///
     /// # Panics
     /// When `out` is too short, or `id` has the wrong length for its type.
@@ -48,7 +48,8 @@ impl NamespaceIdDescriptor {
         id_at + id.len()
     }
 
-    /// The descriptors of a list, up to a zero length or the first malformed entry.
+    /// Iterates over the descriptors of a list. Stops at a zero length or at the first malformed
+    /// entry.
     pub fn iter(mut list: &[u8]) -> impl Iterator<Item = (NamespaceIdType, &[u8])> {
         core::iter::from_fn(move || {
             let header = Self::parse(list).filter(|header| header.nidl != 0)?;
@@ -61,7 +62,7 @@ impl NamespaceIdDescriptor {
 }
 
 layout! {
-    /// Controller List (CNS 12h, 13h) (Base 2.0c, "Controller List Format"): ascending.
+    /// Controller List in ascending order (CNS 12h, 13h) (Base 2.0c, "Controller List Format").
     pub struct ControllerList, 4096 {
         0 count: U16, "Number of identifiers that follow.";
         2 ids: [U16; 2047], "Controller identifiers.";
@@ -69,7 +70,7 @@ layout! {
 }
 
 impl ControllerList {
-    /// A list of the first 2047 of `ids`, which must ascend.
+    /// Creates a list of the first 2047 of `ids`, which must ascend.
     pub fn from_ids(ids: impl IntoIterator<Item = u16>) -> Self {
         let mut list = Self::zeroed();
         let mut count = 0;
@@ -81,22 +82,23 @@ impl ControllerList {
         list
     }
 
-    /// The identifiers: at most as many as the list has room for.
+    /// Iterates over the identifiers. A count that exceeds the list's capacity yields only the
+    /// identifiers in the list.
     pub fn iter(&self) -> impl Iterator<Item = u16> {
         self.ids.iter().take(usize::from(self.count.get())).map(|id| id.get())
     }
 }
 
 layout! {
-    /// Namespace List (CNS 02h, 07h, 10h, 1Ah) (Base 2.0c, "Namespace List Format"): ascending,
-    /// ended by 0.
+    /// Namespace List in ascending order, ended by 0 (CNS 02h, 07h, 10h, 1Ah) (Base 2.0c,
+    /// "Namespace List Format").
     pub struct NamespaceList, 4096 {
         0 nsids: [U32; 1024], "Namespace identifiers.";
     }
 }
 
 impl NamespaceList {
-    /// A list of the first 1024 of `nsids`, which must ascend.
+    /// Creates a list of the first 1024 of `nsids`, which must ascend.
     pub fn from_nsids(nsids: impl IntoIterator<Item = u32>) -> Self {
         let mut list = Self::zeroed();
         for (slot, nsid) in list.nsids.iter_mut().zip(nsids) {
@@ -105,7 +107,7 @@ impl NamespaceList {
         list
     }
 
-    /// The identifiers, up to the first 0.
+    /// Iterates over the identifiers, up to the first 0.
     pub fn iter(&self) -> impl Iterator<Item = u32> {
         self.nsids.iter().map(|nsid| nsid.get()).take_while(|nsid| *nsid != 0)
     }

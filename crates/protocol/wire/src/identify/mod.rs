@@ -73,7 +73,7 @@ pub struct IdentifyParameters {
 }
 
 impl IdentifyParameters {
-    /// Parameters that request `cns`, all else zero.
+    /// Creates parameters that request `cns`. All other fields are zero.
     pub const fn new(cns: Cns) -> Self {
         Self { cns, cntid: 0, cnssid: 0, csi: CommandSet::NVM, uuid_index: 0 }
     }
@@ -98,8 +98,8 @@ impl IdentifyParameters {
     }
 }
 
-/// An ASCII field: the text, then spaces. Truncates longer text and replaces other characters by
-/// `?`.
+/// Returns an ASCII field: the text, padded with spaces. Truncates longer text and replaces
+/// non-ASCII or unprintable characters by `?`.
 pub fn ascii_field<const N: usize>(text: &str) -> [u8; N] {
     let mut field = [b' '; N];
     for (byte, character) in field.iter_mut().zip(text.chars()) {
@@ -108,9 +108,9 @@ pub fn ascii_field<const N: usize>(text: &str) -> [u8; N] {
     field
 }
 
-/// The text of an ASCII field without padding, up to the first byte that is not printable.
+/// Returns the text of an ASCII field without its padding. Stops at the first unprintable byte.
 pub fn parse_ascii(field: &[u8]) -> &str {
     let end = field.iter().position(|byte| !matches!(byte, b' '..=b'~')).unwrap_or(field.len());
-    // Only printable ASCII is left, so the conversion cannot fail.
+    // The slice contains only printable ASCII, so the conversion cannot fail.
     core::str::from_utf8(&field[..end]).unwrap_or_default().trim_end_matches(' ')
 }

@@ -12,7 +12,8 @@ layout! {
 }
 
 impl LbaFormat {
-    /// Block size in bytes; `None` for sizes below 512 (as in an unused format) or over 2 GiB.
+    /// Returns the block size in bytes. `None`: the size is below 512 (as in an unused format) or
+    /// over 2 GiB.
     pub const fn block_bytes(&self) -> Option<u32> {
         if self.lbads < 9 || self.lbads > 31 { None } else { Some(1 << self.lbads) }
     }
@@ -68,7 +69,7 @@ layout! {
 
 /// Bits of the fields above. Each constant's name starts with its field's name.
 impl IdentifyNamespace {
-    /// NSFEAT: thin provisioning: NCAP may be below NSZE.
+    /// NSFEAT, thin provisioning: NCAP may be below NSZE.
     pub const NSFEAT_THIN: u8 = 1 << 0;
     /// NSFEAT: the namespace's atomic write fields are valid (NSABP).
     pub const NSFEAT_ATOMICS: u8 = 1 << 1;
@@ -86,16 +87,16 @@ impl IdentifyNamespace {
     pub const DLFEAT_READ_ZEROES: u8 = 0b001;
     /// DLFEAT: the controller obeys the deallocate bit of Write Zeroes.
     pub const DLFEAT_WRITE_ZEROES_DEALLOCATE: u8 = 1 << 3;
-    /// RESCAP: persist through power loss.
+    /// RESCAP: reservations can persist through power loss.
     pub const RESCAP_PERSIST: u8 = 1 << 0;
-    /// RESCAP: all six reservation types.
+    /// RESCAP: the namespace supports all six reservation types.
     pub const RESCAP_ALL_TYPES: u8 = 0b0111_1110;
     /// RESCAP: Ignore Existing Key is as defined in revision 1.3 and later.
     pub const RESCAP_IGNORE_KEY_1_3: u8 = 1 << 7;
 
-    /// Index of the LBA format in use.
+    /// Returns the index of the current LBA format.
     pub const fn format_index(&self) -> u8 {
-        // Bits 6:5 are valid only if more than 16 formats exist.
+        // Bits 6:5 are valid only if there are more than 16 formats.
         let low = self.flbas & 0xf;
         if self.nlbaf_z as u16 + self.nulbaf as u16 >= 16 {
             low | (self.flbas >> 1) & 0x30
@@ -104,7 +105,7 @@ impl IdentifyNamespace {
         }
     }
 
-    /// The LBA format in use.
+    /// Returns the current LBA format.
     pub const fn format(&self) -> LbaFormat {
         self.lbaf[self.format_index() as usize]
     }

@@ -41,7 +41,7 @@ layout! {
 }
 
 impl AnaGroupDescriptor {
-    /// The access state.
+    /// Returns the access state of the group.
     pub const fn ana_state(&self) -> AnaState {
         AnaState(self.state & 0xf)
     }

@@ -72,36 +72,37 @@ impl DiscoveryLogEntry {
     pub const TREQ_SECURE_NOT_REQUIRED: u8 = 0b10;
     /// TREQ bit 2: the controller may disable SQ flow control.
     pub const TREQ_DISABLE_SQ_FLOW: u8 = 1 << 2;
-    /// EFLAGS: this discovery subsystem returns the same information through every entry with this
-    /// flag (DUPRETINFO).
+    /// EFLAGS: every entry with this flag leads to the same information of this discovery subsystem
+    /// (DUPRETINFO).
     pub const EFLAGS_DUPLICATE: u16 = 1 << 0;
     /// EFLAGS: explicit persistent connections are supported (EPCSD).
     pub const EFLAGS_PERSISTENT: u16 = 1 << 1;
-    /// TSAS of TCP, SECTYPE: no transport security.
+    /// SECTYPE in TSAS of TCP: no transport security.
     pub const SECTYPE_NONE: u8 = 0;
-    /// TSAS of TCP, SECTYPE: TLS 1.2 or earlier (obsolete).
+    /// SECTYPE in TSAS of TCP: TLS 1.2 or earlier (obsolete).
     pub const SECTYPE_TLS12: u8 = 1;
-    /// TSAS of TCP, SECTYPE: TLS 1.3.
+    /// SECTYPE in TSAS of TCP: TLS 1.3.
     pub const SECTYPE_TLS13: u8 = 2;
 
-    /// The subsystem's NQN, validated.
+    /// Returns the subsystem's NQN after validation.
     pub fn subsystem_nqn(&self) -> Result<&str, NqnError> {
         nqn::parse_field(&self.subnqn)
     }
 
-    /// The transport address, for TCP an IP address; see [`parse_text`].
+    /// Returns the transport address, which is an IP address for TCP; see [`parse_text`].
     pub fn address(&self) -> Option<&str> {
         parse_text(&self.traddr)
     }
 
-    /// The transport service identifier, for TCP a port number; see [`parse_text`].
+    /// Returns the transport service identifier, which is a port number for TCP; see
+    /// [`parse_text`].
     pub fn service(&self) -> Option<&str> {
         parse_text(&self.trsvcid)
     }
 }
 
-/// An address field: the text, then spaces, as the specification requires of ASCII fields. Linux
-/// and others pad with NULs instead; [`parse_text`] accepts both.
+/// Returns an address field: the text, padded with spaces, as the specification requires of ASCII
+/// fields. Linux and other implementations pad with NULs instead. [`parse_text`] accepts both.
 ///
 /// # Panics
 /// When the text does not fit, or is not printable ASCII.
@@ -113,8 +114,8 @@ pub fn text_field<const N: usize>(text: &str) -> [u8; N] {
     field
 }
 
-/// The text of an address field, up to the padding (spaces or NULs); `None` if the text is not
-/// printable ASCII.
+/// Returns the text of an address field without its padding of spaces or NULs. `None`: the text is
+/// not printable ASCII.
 pub fn parse_text(field: &[u8]) -> Option<&str> {
     let end = field.iter().position(|&byte| byte == 0).unwrap_or(field.len());
     let text = core::str::from_utf8(&field[..end]).ok()?.trim_end_matches(' ');

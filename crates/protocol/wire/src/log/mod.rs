@@ -54,13 +54,13 @@ pub struct LogPageParameters {
     pub lid: LogPageId,
     /// Log specific parameter (LSP), 7 bits.
     pub lsp: u8,
-    /// Do not clear the asynchronous event (RAE).
+    /// Retain Asynchronous Event (RAE): reading the page does not clear the event.
     pub rae: bool,
-    /// Dwords to return, 0's-based (NUMDU and NUMDL).
+    /// Number of dwords to return, 0's-based (NUMDU and NUMDL).
     pub numd_z: u32,
     /// Log specific identifier (LSI).
     pub lsi: u16,
-    /// Offset in bytes, or an index with `ot` (LPOU and LPOL).
+    /// Offset in bytes (LPOU and LPOL). With `ot`, an index into a list.
     pub lpo: u64,
     /// UUID Index, 7 bits.
     pub uuid_index: u8,
@@ -71,7 +71,7 @@ pub struct LogPageParameters {
 }
 
 impl LogPageParameters {
-    /// Parameters to read `length_bytes` of a page from `offset_bytes`.
+    /// Creates parameters that read `length_bytes` of a page from `offset_bytes`.
     ///
     /// # Panics
     /// When the length is 0, not a multiple of 4, or too long for NUMD.

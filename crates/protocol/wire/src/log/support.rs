@@ -18,15 +18,15 @@ bit_fields! { CommandEffects(u32) {
 } }
 
 impl CommandEffects {
-    /// Supported, with no effect to report.
+    /// The controller supports the command, which has no effect to report.
     pub const SUPPORTED: Self = Self(1);
-    /// Supported, and it may change data.
+    /// The controller supports the command, which may change data.
     pub const SUPPORTED_WRITES: Self = Self(0b11);
-    /// CSE: no restriction.
+    /// CSE: the command has no restriction.
     pub const CSE_NONE: u8 = 0b000;
-    /// CSE: the host must not send another command to the same namespace meanwhile.
+    /// CSE: during the command, the host must not send another command to the same namespace.
     pub const CSE_SAME_NAMESPACE: u8 = 0b001;
-    /// CSE: the host must not send another command to any namespace meanwhile.
+    /// CSE: during the command, the host must not send another command to any namespace.
     pub const CSE_ANY_NAMESPACE: u8 = 0b010;
 }
 
@@ -47,8 +47,8 @@ layout! {
 }
 
 impl SupportedLogPages {
-    /// The log page is supported (LSUPP).
+    /// LSUPP: the controller supports the log page.
     pub const LSUPP: u32 = 1 << 0;
-    /// The log page's offset may be an index (IOS).
+    /// IOS: the offset of the log page may be an index.
     pub const IOS: u32 = 1 << 1;
 }
