@@ -1,5 +1,5 @@
-//! Admin and fabrics commands: the supported ones, and the states in which each is allowed (NVMe
-//! Base Specification 2.0, "Admin Command Set", "Fabrics Command Set").
+//! Executes admin and fabrics commands, and checks the states in which each command is allowed
+//! (NVMe Base Specification 2.0, "Admin Command Set", "Fabrics Command Set").
 
 use super::io::data_pointer;
 use super::logs::ErrorRecord;
@@ -29,31 +29,32 @@ pub enum AdminOutcome {
     },
     /// Push these bytes to the host, then complete the command with success.
     Push {
-        /// The data, as long as the host requested.
+        /// The data, exactly as long as the host requested.
         bytes: Vec<u8>,
         /// The completion's result: dwords 0 and 1.
         result: u64,
     },
-    /// Hold the command until an [`Action::Complete`](super::Action::Complete).
+    /// Hold the command until [`Action::Complete`](super::Action::Complete) completes it.
     Pending,
-    /// Try to abort the command, then complete this one with success. The result is 0 if the target
-    /// aborted the other command and 1 if not ("Abort command").
+    /// Try to abort the other command, then complete the Abort command with success. The result is
+    /// 0 if the target aborted the other command and 1 otherwise ("Abort command").
     Abort {
         /// The I/O queue of the command to abort.
         queue: QueueId,
         /// The command to abort.
         command: CommandId,
     },
-    /// Complete it with success. The result is [`CrossControllerReset::IMMEDIATE`] if no operation
-    /// from any queue of the instance is left in a namespace and none can arrive any more.
-    /// Otherwise the result is 0, and the host sends the command again.
+    /// Complete the Cross-Controller Reset with success. The result is
+    /// [`CrossControllerReset::IMMEDIATE`] if all operations of the instance have ended in every
+    /// namespace, and no more can arrive. Otherwise the result is 0, and the host sends the command
+    /// again.
     ///
     /// [`CrossControllerReset::IMMEDIATE`]: farblock_wire::reset::CrossControllerReset::IMMEDIATE
     Reset {
-        /// The controller instance that has ended, now or earlier.
+        /// The controller instance, which has ended.
         instance: Instance,
     },
-    /// Pass the request to [`Registry::reserve`], whose answer completes the command.
+    /// Pass the request to [`Registry::reserve`], whose result completes the command.
     Reserve {
         /// The namespace.
         namespace: NamespaceId,
@@ -80,8 +81,9 @@ impl AdminOutcome {
 const INVALID_QUEUE_TYPE: Status = Status::new(1, 0x85);
 
 impl Registry {
-    /// The number of bytes to pull from the host before the caller calls [`Registry::admin`]. Zero
-    /// for most commands, and for those that `admin` will refuse.
+    /// Returns the number of bytes to pull from the host before the caller calls
+    /// [`Registry::admin`]. The number is zero for most commands, and for commands that `admin`
+    /// will refuse.
     #[must_use]
     pub fn admin_data_bytes(&self, controller: ControllerId, sqe: &Sqe) -> u32 {
         let Some(controller) = self.controllers.get(&controller) else { return 0 };
@@ -93,8 +95,7 @@ impl Registry {
         if data_pointer(sqe, bytes, controller.remote).is_ok() { bytes } else { 0 }
     }
 
-    /// Executes a command of an admin queue. `data` is the data that the caller pulled from the
-    /// host.
+    /// Executes a command of an admin queue. `data` is the command's data from the host.
     pub fn admin(
         &mut self,
         controller: ControllerId,
@@ -149,7 +150,8 @@ impl Registry {
         data: &[u8],
         now: Instant,
     ) -> Result<AdminOutcome, Status> {
-        // The association may have ended before this call.
+        // The association may have ended before this call. The registry then no longer has the
+        // controller.
         let controller = self.controllers.get_mut(&id).ok_or(Status::ABORTED_SQ_DELETION)?;
         controller.keep_alive.traffic().mark();
         if sqe.opcode == AdminOpcode::FABRICS.0 {
@@ -183,7 +185,7 @@ impl Registry {
         }
     }
 
-    /// Fabrics commands of the admin queue: allowed in every state.
+    /// Executes a Fabrics command of the admin queue. These commands are allowed in every state.
     fn fabrics(
         &mut self,
         id: ControllerId,
@@ -224,9 +226,9 @@ impl Registry {
         let unanswered = controller.write_cc(cc, must_flush, now);
         let after = controller.lifecycle;
         let queues: Vec<_> = controller.io_queues().collect();
-        // A reset and a shutdown end held event requests without an answer, as with Linux and SPDK:
-        // some hosts treat an answer as a protocol error. The transport still frees the requests'
-        // slots, because the admin queue stays connected.
+        // A reset or a shutdown ends held event requests without a response, as with Linux and
+        // SPDK: some hosts treat a response as a protocol error. The transport still frees the
+        // slots of these requests, because the admin queue stays connected.
         for command in unanswered {
             self.act(Action::Forget { controller: id, command });
         }
@@ -241,8 +243,8 @@ impl Registry {
         }
     }
 
-    /// Abort ("Abort command"). On the admin queue it can only abort Asynchronous Event Requests:
-    /// other commands complete on arrival.
+    /// Executes Abort ("Abort command"). On the admin queue, only Asynchronous Event Requests can
+    /// be aborted: all other commands complete when they arrive.
     fn abort(&mut self, id: ControllerId, sqe: &Sqe) -> AdminOutcome {
         const NOT_ABORTED: u64 = 1;
         let queue = QueueId(sqe.cdw10.get() as u16);
@@ -260,8 +262,8 @@ impl Registry {
     }
 }
 
-/// Checks that a command other than a Fabrics command is not fused and uses SGLs ("Common Command
-/// Format").
+/// Checks that a command is not fused and uses SGLs ("Common Command Format"). The command must not
+/// be a Fabrics command.
 pub(super) fn check_flags(sqe: &Sqe) -> Result<(), Status> {
     match sqe.fuse() {
         0 => check_pointer(sqe),
@@ -269,7 +271,7 @@ pub(super) fn check_flags(sqe: &Sqe) -> Result<(), Status> {
     }
 }
 
-/// Checks that an SGL describes the data.
+/// Checks that the command describes its data with an SGL.
 pub(super) fn check_pointer(sqe: &Sqe) -> Result<(), Status> {
     match sqe.psdt() {
         1 | 2 => Ok(()),

@@ -1,9 +1,9 @@
-//! Asymmetric namespace access: how hosts can reach the namespaces of a group through each port
-//! (NVMe Base Specification 2.0, "Asymmetric Namespace Access Reporting").
+//! Asymmetric namespace access (ANA): the state of each group of namespaces on each port (NVMe Base
+//! Specification 2.0, "Asymmetric Namespace Access Reporting").
 //!
-//! A namespace belongs to one ANA group; a port has a state for each group. A controller's host
-//! sees the states of the port through which its admin queue connected. An I/O queue needs only its
-//! [`NamespaceTable`], which also lists the inaccessible namespaces.
+//! A namespace belongs to one ANA group. A port has a state for each group. A host sees the states
+//! of the port through which the admin queue of its controller connected. An I/O queue needs only
+//! its [`NamespaceTable`], which also lists the inaccessible namespaces.
 
 use super::config::{ConfigError, PortId};
 use super::events::Notice;
@@ -27,21 +27,21 @@ pub const USUAL_ANA_GROUP: u32 = 1;
 /// The ANA states of namespaces on a port.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PortAccess {
-    /// The state of every other group.
+    /// The state of all groups that are not in `groups`.
     pub usual: AnaState,
-    /// The states of single ANA groups.
+    /// The states of individual ANA groups.
     pub groups: BTreeMap<u32, AnaState>,
 }
 
 impl Default for PortAccess {
-    /// Every namespace in the optimized state.
+    /// Every namespace is in the optimized state.
     fn default() -> Self {
         Self::all(AnaState::OPTIMIZED)
     }
 }
 
 impl PortAccess {
-    /// Every namespace in the same state.
+    /// Every namespace is in the state `usual`.
     #[must_use]
     pub fn all(usual: AnaState) -> Self {
         Self { usual, groups: BTreeMap::new() }
@@ -66,7 +66,7 @@ impl PortAccess {
     }
 }
 
-/// Checks that a namespace can be in a group.
+/// Checks that the group number is within its limits.
 pub(crate) fn check_group(group: u32) -> Result<(), ConfigError> {
     match (1..=limits::MAX_ANA_GROUPS).contains(&group) {
         true => Ok(()),
@@ -74,8 +74,9 @@ pub(crate) fn check_group(group: u32) -> Result<(), ConfigError> {
     }
 }
 
-/// The status with which a command for a namespace in this state fails, so that the host tries
-/// another path; `None`: the target executes it ("ANA Effects on Command Processing").
+/// Returns the status with which the target fails a command for a namespace in this state. The host
+/// then tries another path. `None`: the target executes the command ("ANA Effects on Command
+/// Processing").
 fn refusal(state: AnaState) -> Option<Status> {
     match state {
         AnaState::INACCESSIBLE => Some(Status::ANA_INACCESSIBLE),
@@ -85,7 +86,7 @@ fn refusal(state: AnaState) -> Option<Status> {
     }
 }
 
-/// A table for each port through which at least one namespace is inaccessible.
+/// Returns a table for each port through which at least one namespace is inaccessible.
 pub(super) fn views(
     table: &NamespaceTable,
     access: &BTreeMap<PortId, PortAccess>,
@@ -101,11 +102,11 @@ pub(super) fn views(
 }
 
 impl Registry {
-    /// Sets the states of the namespaces behind a port, and notifies the hosts that connected
-    /// there. Commands in progress end normally.
+    /// Sets the ANA states of the namespaces on a port, and notifies the hosts that connected to
+    /// the port. Commands in progress complete normally.
     ///
     /// # Errors
-    /// When there is no such listener, state or group.
+    /// When the listener does not exist, or a state or a group is invalid.
     pub fn set_port_access(&mut self, port: PortId, access: PortAccess) -> Result<(), ConfigError> {
         access.check()?;
         if self.listeners.iter().all(|listener| listener.port != port) {
@@ -134,7 +135,8 @@ impl Registry {
         port.and_then(|port| self.access.get(&port)).cloned().unwrap_or_default()
     }
 
-    /// Notifies the hosts of the selected controllers that their access to namespaces has changed.
+    /// Notifies the hosts of the controllers for which `concerns` is true that their access to
+    /// namespaces has changed.
     pub(super) fn access_changed(&mut self, concerns: impl Fn(&Self, &Controller) -> bool) {
         let is_meant = |controller: &&Controller| {
             controller.lifecycle == Lifecycle::Ready && concerns(self, controller)
@@ -149,7 +151,7 @@ impl Registry {
         }
     }
 
-    /// Checks that the state of a namespace allows commands for it.
+    /// Checks that the ANA state of a namespace allows commands.
     pub(super) fn check_reach(
         &self,
         controller: &Controller,
@@ -158,8 +160,8 @@ impl Registry {
         self.table_seen_by(controller).seen_from(controller.port).check_reach(namespace)
     }
 
-    /// The ANA log page: the groups that have namespaces, in ascending order ("Asymmetric Namespace
-    /// Access").
+    /// Returns the ANA log page: all groups that contain namespaces, in ascending order
+    /// ("Asymmetric Namespace Access").
     pub(super) fn ana_page(&self, controller: &Controller, groups_only: bool) -> Vec<u8> {
         let access = self.port_access(controller.port);
         let mut groups: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
@@ -186,8 +188,8 @@ impl Registry {
         page
     }
 
-    /// The Identify Namespace data for a controller's host. If the namespace is inaccessible
-    /// through the controller, its usage (NUSE) is hidden.
+    /// Returns the Identify Namespace data for a controller's host. Sets the usage (NUSE) to zero
+    /// if the namespace is inaccessible through the controller.
     pub(super) fn as_reached(
         &self,
         controller: &Controller,

@@ -1,33 +1,35 @@
 //! Secure channels in the discovery log page. Each host gets a record for each subsystem that it
-//! may use, with the security requirements of this host at the listener (TREQ, TSAS).
+//! may use. The record contains the security requirements for this host at the listener (TREQ,
+//! TSAS).
 
 use super::config::{ChannelSecurity, PortId, SubsystemId};
 use super::registry::Registry;
 use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString};
 
-/// How a host must connect to a subsystem. If two requirements apply, the later variant wins.
+/// The way in which a host must connect to a subsystem. If two requirements apply, the later
+/// variant takes precedence.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub enum HostChannel {
-    /// Without TLS: the host has no key.
+    /// Without TLS, because the host has no key.
     #[default]
     Plain,
-    /// With TLS concatenation: the host authenticates without TLS first (TP 8018).
+    /// With TLS concatenation: the host first authenticates without TLS (TP 8018).
     Concatenated,
     /// With TLS and the host's own pre-shared key.
     Tls,
 }
 
 impl HostChannel {
-    /// The security of a listener in this host's log page; `None` if the host cannot connect to the
-    /// listener.
+    /// Returns the security of a listener in this host's log page; `None` if the host cannot
+    /// connect to the listener.
     fn at(self, port: ChannelSecurity) -> Option<ChannelSecurity> {
         match (self, port) {
             (Self::Plain, ChannelSecurity::None | ChannelSecurity::Allowed) => {
                 Some(ChannelSecurity::None)
             }
-            // A host that reads "required" starts with TLS, but this host has no key yet. The
-            // response to Connect tells the host that TLS concatenation is required (ASCR).
+            // A host that reads "required" starts with TLS, but this host does not have a key yet.
+            // The response to Connect requires TLS concatenation (ASCR) instead.
             (Self::Concatenated, ChannelSecurity::Allowed) => Some(ChannelSecurity::Allowed),
             (Self::Tls, ChannelSecurity::Allowed | ChannelSecurity::Required) => {
                 Some(ChannelSecurity::Required)
@@ -37,7 +39,8 @@ impl HostChannel {
         }
     }
 
-    /// The security in the discovery service's own record. A host needs no key for discovery.
+    /// Returns the security in the discovery service's own record; `None` if the host cannot
+    /// connect to the listener. Hosts without a key may use discovery.
     fn at_discovery(self, port: ChannelSecurity) -> Option<ChannelSecurity> {
         match (self, port) {
             (Self::Tls, port) => Some(port),
@@ -51,7 +54,7 @@ impl HostChannel {
 #[derive(Default, Debug)]
 pub(super) struct Channels {
     ports: BTreeMap<PortId, ChannelSecurity>,
-    /// By the host's name, then by subsystem; `None`: all subsystems.
+    /// The requirements by the host's name, then by subsystem. `None`: all subsystems.
     hosts: BTreeMap<String, BTreeMap<Option<SubsystemId>, HostChannel>>,
 }
 
@@ -71,7 +74,7 @@ impl Channels {
         self.ports.get(&port).copied().unwrap_or_default()
     }
 
-    /// How this host must connect to a subsystem.
+    /// Returns the way in which this host must connect to a subsystem.
     fn host(&self, host: &str, id: SubsystemId) -> HostChannel {
         let Some(of_host) = self.hosts.get(host) else { return HostChannel::Plain };
         [None, Some(id)]
@@ -82,8 +85,8 @@ impl Channels {
             .unwrap_or_default()
     }
 
-    /// The security of a subsystem at a listener in a host's log page; `None` if the page has no
-    /// record of this pair.
+    /// Returns the security of a subsystem at a listener in a host's log page; `None` if the host's
+    /// page has no record of this subsystem at this listener.
     pub(super) fn of_subsystem(
         &self,
         host: &str,
@@ -93,7 +96,7 @@ impl Channels {
         move |port| channel.at(self.port(port))
     }
 
-    /// The security of the discovery service at a listener in a host's log page.
+    /// Returns the security of the discovery service at a listener in a host's log page.
     pub(super) fn of_discovery(
         &self,
         host: &str,
@@ -104,16 +107,17 @@ impl Channels {
     }
 }
 
-/// Secure channels.
+/// Methods for secure channels.
 impl Registry {
-    /// Sets whether the discovery log page says that hosts must use TLS at this listener.
+    /// Sets the security of a listener in the discovery log page: whether hosts may or must use
+    /// TLS.
     pub fn set_security(&mut self, port: PortId, security: ChannelSecurity) {
         if self.channels.ports.insert(port, security).unwrap_or_default() != security {
             self.discovery_changed(|_, _| true);
         }
     }
 
-    /// Sets how a host must connect to a subsystem; `None`: to all subsystems.
+    /// Sets the way in which a host must connect to a subsystem; `None`: to all subsystems.
     pub fn set_host_channel(
         &mut self,
         id: Option<SubsystemId>,

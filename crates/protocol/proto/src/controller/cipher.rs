@@ -1,18 +1,17 @@
 //! Speck64/128 (Beaulieu and others, "The SIMON and SPECK Families of Lightweight Block Ciphers",
-//! 2013): a permutation of 64-bit numbers that looks random without the key. It protects no
-//! secrets, but turns counters into names that peers cannot guess. Names can be turned back into
-//! counters without a table.
+//! 2013): a keyed permutation of 64-bit numbers. It does not protect secrets. We use it to turn
+//! counters into names that peers cannot guess, and names back into counters without a table.
 
 const ROUNDS: usize = 27;
 
-/// A key, ready to use.
+/// The round keys of a key.
 #[derive(Debug)]
 pub(super) struct Cipher {
     round_keys: [u32; ROUNDS],
 }
 
 impl Cipher {
-    /// Prepares a key of 128 bits.
+    /// Computes the round keys of a key of 128 bits.
     pub(super) fn new(key: [u8; 16]) -> Self {
         let word = |index: usize| {
             u32::from_le_bytes(key[index * 4..][..4].try_into().expect("four of sixteen bytes"))
@@ -26,14 +25,14 @@ impl Cipher {
         Self { round_keys }
     }
 
-    /// The enciphered form of `plain`.
+    /// Returns the enciphered form of `plain`.
     pub(super) fn encipher(&self, plain: u64) -> u64 {
         let halves = ((plain >> 32) as u32, plain as u32);
         let (x, y) = self.round_keys.iter().fold(halves, |(x, y), &key| turn(x, y, key));
         u64::from(x) << 32 | u64::from(y)
     }
 
-    /// The plain form of `enciphered`.
+    /// Returns the plain form of `enciphered`.
     pub(super) fn decipher(&self, enciphered: u64) -> u64 {
         let halves = ((enciphered >> 32) as u32, enciphered as u32);
         let (x, y) = self.round_keys.iter().rev().fold(halves, |(x, y), &key| turn_back(x, y, key));

@@ -1,4 +1,4 @@
-//! The configuration of a registry, and the errors of an invalid one.
+//! The configuration of a registry, and the errors of an invalid configuration.
 
 use super::limits;
 use super::namespace::NamespaceInfo;
@@ -12,18 +12,18 @@ use farblock_wire::fabrics::CNTLID_MAX;
 use farblock_wire::nqn::{self, NqnError};
 use farblock_wire::origin::ControllerIds;
 
-/// Bytes of the serial number field (SN).
+/// Length in bytes of the serial number field (SN).
 const SERIAL_BYTES: usize = 20;
-/// Bytes of the model number field (MN).
+/// Length in bytes of the model number field (MN).
 const MODEL_BYTES: usize = 40;
-/// Bytes of the firmware revision field (FR).
+/// Length in bytes of the firmware revision field (FR).
 const FIRMWARE_BYTES: usize = 8;
-/// Bytes of the transport address field (TRADDR) of a discovery log page entry.
+/// Length in bytes of the transport address field (TRADDR) of a discovery log page entry.
 const ADDRESS_BYTES: usize = 256;
-/// Bytes of the transport service identifier field (TRSVCID).
+/// Length in bytes of the transport service identifier field (TRSVCID).
 const SERVICE_BYTES: usize = 32;
 
-/// The number of a subsystem in its registry, which never uses a number twice.
+/// The number of a subsystem. A registry never uses a number twice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SubsystemId(pub u32);
 
@@ -46,7 +46,7 @@ impl fmt::Display for PortId {
 /// An NVM subsystem to offer (NVMe Base Specification 2.0, "NVM Subsystem").
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SubsystemConfig {
-    /// Its NVMe Qualified Name (SUBNQN).
+    /// NVMe Qualified Name of the subsystem (SUBNQN).
     pub nqn: String,
     /// Serial number (SN): printable ASCII, 1 to 20 characters.
     pub serial: String,
@@ -54,37 +54,37 @@ pub struct SubsystemConfig {
     pub model: String,
     /// Firmware revision (FR): printable ASCII, at most 8 characters.
     pub firmware: String,
-    /// Whether hosts that are not in `allowed_hosts` may connect, too.
+    /// Whether hosts that are not in `allowed_hosts` may also connect.
     pub allow_any_host: bool,
-    /// NQNs of the hosts that may connect.
+    /// NQNs of the allowed hosts.
     pub allowed_hosts: Vec<String>,
-    /// The namespaces, by identifier: 1 to [`limits::MAX_NAMESPACE_ID`].
+    /// The namespaces by identifier. Identifiers are 1 to [`limits::MAX_NAMESPACE_ID`].
     pub namespaces: BTreeMap<NamespaceId, NamespaceInfo>,
-    /// The UUIDs of the remote namespaces of which a namespace consists, for namespaces that have
-    /// any.
+    /// For each composite namespace, the UUIDs of the remote namespaces that it consists of.
     pub contents: BTreeMap<NamespaceId, Vec<[u8; 16]>>,
-    /// The names of the hosts that see a namespace, for namespaces that not all allowed hosts see.
-    /// At most [`limits::MAX_VISIBLE_TO`] different hosts in all.
+    /// For each namespace that only some of the allowed hosts see, the names of these hosts. The
+    /// map contains at most [`limits::MAX_VISIBLE_TO`] different hosts.
     pub visible_to: BTreeMap<NamespaceId, BTreeSet<String>>,
     /// The range of controller identifiers to assign; `None`: the registry's range. Identifiers are
-    /// unique in a registry, so subsystems with the same range share its identifiers.
+    /// unique in a registry, so two subsystems with the same range share its identifiers.
     pub controller_ids: Option<RangeInclusive<u16>>,
-    /// Most I/O queues of one controller (the answer to Number of Queues).
+    /// The largest number of I/O queues of one controller (the result of Number of Queues).
     pub max_io_queues: u16,
-    /// Entries of the deepest I/O queue (CAP.MQES is one less).
+    /// The largest number of entries in an I/O queue (CAP.MQES is one less).
     pub max_queue_depth: u16,
-    /// Most bytes that one command transfers (MDTS): a power of two, at least two pages.
+    /// The largest number of bytes that one command transfers (MDTS): a power of two, at least two
+    /// pages.
     pub max_transfer_bytes: u32,
-    /// Most in-capsule data that I/O queues accept, in bytes (IOCCSZ): a multiple of 16.
+    /// The largest in-capsule data of I/O queues, in bytes (IOCCSZ): a multiple of 16.
     pub in_capsule_bytes: u32,
-    /// Whether a host's shutdown waits for the target to flush. If so, the target answers
-    /// [`Action::Flush`](super::Action::Flush) with
-    /// [`Registry::shutdown_flushed`](super::Registry::shutdown_flushed).
+    /// Whether a host's shutdown waits until the target has flushed the namespaces. The registry
+    /// then requests [`Action::Flush`](super::Action::Flush), and the target reports the end of the
+    /// flush with [`Registry::shutdown_flushed`](super::Registry::shutdown_flushed).
     pub flush_on_shutdown: bool,
 }
 
 impl SubsystemConfig {
-    /// The identifiers that its controllers may have in a registry that assigns the range
+    /// The controller identifiers of this subsystem in a registry that assigns the range
     /// `registry`.
     pub(super) fn controller_ids_of(&self, registry: &RangeInclusive<u16>) -> ControllerIds {
         let (first, last) = registry.clone().into_inner();
@@ -92,7 +92,7 @@ impl SubsystemConfig {
         ControllerIds { first: first.max(*own.start()), last: last.min(*own.end()) }
     }
 
-    /// A subsystem without namespaces that no host may use yet, with the default limits.
+    /// Creates a subsystem without namespaces and without allowed hosts, with the default limits.
     #[must_use]
     pub fn new(nqn: &str, serial: &str) -> Self {
         Self {
@@ -120,10 +120,10 @@ impl SubsystemConfig {
         self.allow_any_host || self.allowed_hosts.iter().any(|allowed| allowed == host_nqn)
     }
 
-    /// Checks every value against its field and its limit.
+    /// Checks the length and the limit of every value.
     ///
     /// # Errors
-    /// The first value that is invalid.
+    /// The first invalid value.
     pub fn check(&self) -> Result<(), ConfigError> {
         check_nqn(&self.nqn)?;
         if self.nqn == nqn::DISCOVERY_NQN {
@@ -178,8 +178,8 @@ pub enum AddressFamily {
     V6,
 }
 
-/// Whether hosts may or must use TLS at a listener, according to the discovery log page (TREQ, and
-/// SECTYPE of TCP).
+/// Whether hosts may or must use TLS at a listener. The discovery log page reports it in TREQ, and
+/// in SECTYPE of TCP.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum ChannelSecurity {
     /// No TLS.
@@ -191,23 +191,23 @@ pub enum ChannelSecurity {
     Required,
 }
 
-/// A TCP listener, as the discovery log page shows it (NVMe Base Specification 2.0, "Discovery Log
-/// Page"). Every subsystem is offered on every listener.
+/// A TCP listener in the discovery log page (NVMe Base Specification 2.0, "Discovery Log Page").
+/// The page lists every subsystem at every listener.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Listener {
-    /// Its number (PORTID), unique in the registry.
+    /// The listener's number (PORTID), unique in the registry.
     pub port: PortId,
     /// Address family (ADRFAM).
     pub family: AddressFamily,
-    /// Address in text without brackets (TRADDR). Instead of a wildcard (`0.0.0.0`, `::`), the page
-    /// shows a host the address that it connected to.
+    /// Address as text, without brackets (TRADDR). Instead of a wildcard (`0.0.0.0`, `::`), the
+    /// page shows each host the address to which the host connected.
     pub address: String,
-    /// TCP port in text (TRSVCID).
+    /// TCP port as text (TRSVCID).
     pub service: String,
 }
 
 impl Listener {
-    /// Whether the address is a wildcard: every address of the machine.
+    /// Whether the address is a wildcard, which means every address of the machine.
     #[must_use]
     pub fn is_wildcard(&self) -> bool {
         match self.family {
@@ -228,9 +228,9 @@ impl Listener {
 pub struct Referral {
     /// Address family (ADRFAM).
     pub family: AddressFamily,
-    /// Address in text (TRADDR).
+    /// Address as text (TRADDR).
     pub address: String,
-    /// TCP port in text (TRSVCID).
+    /// TCP port as text (TRSVCID).
     pub service: String,
 }
 
@@ -241,31 +241,32 @@ impl Referral {
     }
 }
 
-/// Why a registry refused a configuration.
+/// The reason why a registry refused a configuration.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ConfigError {
     /// The text is not a valid NVMe Qualified Name.
     Nqn(String, NqnError),
-    /// The well-known discovery name cannot be a subsystem's.
+    /// The subsystem has the well-known discovery name, which is reserved.
     DiscoveryNqn,
-    /// The field of this name is empty, too long or not printable ASCII.
+    /// The named field is empty, too long or not printable ASCII.
     Text(&'static str),
-    /// The number of this name is outside its limits.
+    /// The named number is outside its limits.
     OutOfRange(&'static str),
-    /// The number of items of this kind has reached its limit.
+    /// The number of items of this kind is already at its limit.
     TooMany(&'static str),
-    /// A namespace identifier of 0 or above the limit.
+    /// The namespace identifier is 0 or above the limit.
     NamespaceId(NamespaceId),
-    /// A block size that is no power of two or outside its limits.
+    /// The block size is not a power of two, or is outside its limits.
     BlockSize(u32),
-    /// No blocks, or more bytes than 64 bits count.
+    /// The capacity is zero blocks, or its size in bytes does not fit in 64 bits.
     Capacity(u64),
-    /// An item of this kind exists already.
+    /// An item of this kind with the same name or number already exists.
     Exists(&'static str),
-    /// No item of this kind exists.
+    /// There is no item of this kind with this name or number.
     NotFound(&'static str),
-    /// The namespace contains itself, through sets of this target or of other targets.
+    /// The namespace contains itself, through composite namespaces of this target or of other
+    /// targets.
     ContainsItself,
 }
 
@@ -296,8 +297,8 @@ impl fmt::Display for ConfigError {
 
 impl core::error::Error for ConfigError {}
 
-/// Checks a name that the operator configures: a valid NQN, or a name that does not claim the NQN
-/// format. For names that peers send, it is enough that they are text.
+/// Checks a name that the operator configures: it must be a valid NQN, or not start with `nqn.`.
+/// (Names from peers only need to be text.)
 pub(crate) fn check_nqn(name: &str) -> Result<(), ConfigError> {
     nqn::validate_name(name).map_err(|error| ConfigError::Nqn(name.to_string(), error))
 }

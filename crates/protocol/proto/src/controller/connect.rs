@@ -1,5 +1,5 @@
-//! Connect: assigns queues to their controller, or refuses them (NVMe Base Specification 2.0,
-//! "Connect Command and Response"). Linux nvmet makes the same checks in the same order.
+//! Connect: assigns queues to controllers, or refuses them (NVMe Base Specification 2.0, "Connect
+//! Command and Response"). Linux nvmet makes the same checks in the same order.
 
 use super::config::{PortId, SubsystemConfig, SubsystemId};
 use super::limits;
@@ -22,32 +22,32 @@ use farblock_wire::fabrics::{
 use farblock_wire::nqn::{DISCOVERY_NQN, parse_field_text};
 use farblock_wire::status::Status;
 
-/// A Connect command, its data, and the connection that it arrived on.
+/// A Connect command, its data, and its connection.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectRequest<'a> {
-    /// The submission queue entry. The transport has checked that it is a Connect command.
+    /// The submission queue entry. The transport has checked that the entry is a Connect command.
     pub command: &'a ConnectCommand,
     /// The command's data.
     pub data: &'a ConnectData,
-    /// The local address of the connection, without port and brackets: printable ASCII. In the
-    /// discovery log page it replaces a listener's wildcard address.
+    /// The local address of the connection, without port and brackets: printable ASCII. The
+    /// discovery log page shows it instead of a listener's wildcard address.
     pub local_address: &'a str,
     /// The listener that accepted the connection, if known.
     pub port: Option<PortId>,
-    /// The type of SGL descriptor with which this transport describes data outside capsules.
+    /// The type of SGL descriptor that the transport uses for data outside capsules.
     pub remote: RemoteForm,
 }
 
 /// The kind of commands on a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum QueueKind {
-    /// Admin commands; queue identifier 0.
+    /// Admin commands, on queue 0.
     Admin,
     /// I/O commands.
     Io,
 }
 
-/// A connected queue.
+/// A queue after a successful Connect.
 #[derive(Clone, Debug)]
 pub struct Connected {
     /// The controller that the queue belongs to.
@@ -59,25 +59,25 @@ pub struct Connected {
     /// The kind of commands on the queue.
     pub kind: QueueKind,
     /// The number of queue entries: SQSIZE + 1. A host has at most one command fewer in flight,
-    /// unless it disabled flow control.
+    /// unless the host disabled flow control.
     pub depth: u16,
     /// The subsystem; `None` on a discovery controller.
     pub subsystem: Option<SubsystemId>,
-    /// The port through which the controller's admin queue connected. This port determines the ANA
-    /// states of the namespaces; see [`NamespaceTable::seen_from`].
+    /// The port through which the controller's admin queue connected. The ANA states of the
+    /// namespaces depend on this port; see [`NamespaceTable::seen_from`].
     pub port: Option<PortId>,
-    /// The current namespaces; none on a discovery controller.
+    /// The current namespaces; empty on a discovery controller.
     pub namespaces: Arc<NamespaceTable>,
     /// The host's identifier, by which reservations distinguish hosts.
     pub host_id: HostId,
-    /// The host's current rights for namespaces that other hosts have reserved.
+    /// The host's current rights in the namespaces that other hosts have reserved.
     pub restrictions: Vec<(NamespaceId, Rights)>,
-    /// The target must mark this whenever commands arrive.
+    /// The target must mark this value whenever commands arrive.
     pub traffic: Arc<Traffic>,
-    /// Whether completions report the submission queue's head (CATTR bit 2 clear). If not, SQHD is
-    /// `0xffff`.
+    /// Whether completions report the submission queue's head (CATTR bit 2 is clear). If false,
+    /// SQHD is `0xffff`.
     pub flow_control: bool,
-    /// The completion's result: the controller identifier, with no authentication required.
+    /// The completion's result: the controller identifier, without authentication requirements.
     pub result: u64,
 }
 
@@ -94,8 +94,8 @@ impl Connected {
 pub struct Refusal {
     /// The completion's status.
     pub status: Status,
-    /// The completion's result: the position of the invalid parameter, with Connect Invalid
-    /// Parameters.
+    /// The completion's result. With Connect Invalid Parameters, it is the position of the invalid
+    /// parameter.
     pub result: u64,
 }
 
@@ -108,20 +108,20 @@ impl Refusal {
         Self { status, result: parameter.emit() }
     }
 
-    /// An invalid parameter in the submission queue entry.
+    /// Refuses an invalid parameter in the submission queue entry.
     fn in_command(offset: usize) -> Self {
         let parameter = ConnectInvalidParameter::in_command(offset);
         Self::at(Status::CONNECT_INVALID_PARAMETERS.with_dnr(), parameter)
     }
 
-    /// An invalid parameter in the data.
+    /// Refuses an invalid parameter in the data.
     fn in_data(offset: usize) -> Self {
         let parameter = ConnectInvalidParameter::in_data(offset);
         Self::at(Status::CONNECT_INVALID_PARAMETERS.with_dnr(), parameter)
     }
 }
 
-/// The names of a Connect command's data.
+/// The two names in a Connect command's data.
 struct Names<'a> {
     subsystem: &'a str,
     host: &'a str,
@@ -129,7 +129,7 @@ struct Names<'a> {
 
 impl<'a> Names<'a> {
     fn parse(data: &'a ConnectData) -> Result<Self, Refusal> {
-        // Some hosts have names that are not NQNs, so the only check is that the name is text.
+        // Some hosts have names that are not NQNs, so check only that the name is text.
         let subsystem = parse_field_text(&data.subnqn)
             .map_err(|_| Refusal::in_data(offset_of!(ConnectData, subnqn)))?;
         let host = parse_field_text(&data.hostnqn)
@@ -139,7 +139,8 @@ impl<'a> Names<'a> {
 }
 
 impl Registry {
-    /// Connects a queue: an admin queue to a new controller, an I/O queue to an existing one.
+    /// Connects a queue: an admin queue to a new controller, an I/O queue to an existing
+    /// controller.
     ///
     /// # Errors
     /// The content of the completion if the controller refuses the queue.
@@ -232,7 +233,8 @@ impl Registry {
         Ok(connected)
     }
 
-    /// The subsystem that a host names, if the host may use it; `None` for discovery.
+    /// Returns the subsystem with the host's requested name, if the host may use it; `None` for
+    /// discovery.
     fn named_subsystem(&self, names: &Names<'_>) -> Result<Option<SubsystemId>, Refusal> {
         if names.subsystem == DISCOVERY_NQN {
             return Ok(None);
@@ -274,14 +276,14 @@ impl Registry {
     }
 }
 
-/// The number of I/O queues that a controller may have: as many as the target granted, or the
-/// subsystem's limit if the host requested no number.
+/// Returns the number of I/O queues that a controller may have: the number that the target granted,
+/// or the subsystem's limit if the host requested no number.
 fn granted_queues(controller: &Controller, config: &SubsystemConfig) -> u16 {
     controller.features.granted_queues().unwrap_or(config.max_io_queues)
 }
 
-/// The number of entries of the queue that a host requests. An error if there are fewer than two or
-/// more than `max_entries`.
+/// Returns the number of entries of the requested queue. Fails if the number is below two or above
+/// `max_entries`.
 fn queue_depth(command: &ConnectCommand, max_entries: u16) -> Result<u16, Refusal> {
     let sqsize_z = command.sqsize_z.get();
     if sqsize_z == 0 || sqsize_z >= max_entries {

@@ -1,5 +1,6 @@
-//! The remote namespaces of which a subsystem's namespaces consist. Identify Namespace reports
-//! them, so that no set becomes a part of itself; see [`farblock_wire::contents`].
+//! The remote namespaces that a composite namespace consists of. Identify Namespace reports them,
+//! so that a target can refuse a namespace that would contain itself; see
+//! [`farblock_wire::contents`].
 
 use super::config::{ConfigError, SubsystemConfig, SubsystemId};
 use super::logs::NamespaceChange;
@@ -10,11 +11,11 @@ use farblock_wire::contents;
 use farblock_wire::identify::IdentifyNamespace;
 
 impl Registry {
-    /// Sets the UUIDs of the remote namespaces of which a namespace consists, and notifies the
-    /// hosts of a change.
+    /// Sets the UUIDs of the remote namespaces that a namespace consists of. Notifies the hosts if
+    /// the UUIDs changed.
     ///
     /// # Errors
-    /// When there is no such subsystem or namespace.
+    /// When the subsystem or the namespace does not exist.
     pub fn set_contents(
         &mut self,
         subsystem: SubsystemId,
@@ -39,7 +40,7 @@ impl Registry {
     }
 }
 
-/// Reports the contents of a namespace.
+/// Writes the contents of a namespace to its Identify Namespace data.
 pub(super) fn report(
     config: &SubsystemConfig,
     namespace: NamespaceId,

@@ -1,4 +1,4 @@
-//! The Copy command: its source ranges (NVM Command Set Specification 1.1, "Copy command").
+//! The source ranges of the Copy command (NVM Command Set Specification 1.1, "Copy command").
 
 use super::namespace::{NamespaceInfo, NamespaceTable};
 use crate::ids::{BlockCount, Lba, NamespaceId};
@@ -6,10 +6,10 @@ use alloc::vec::Vec;
 use farblock_wire::nvm::CopyRange;
 use farblock_wire::status::Status;
 
-/// Source blocks of a copy.
+/// A run of source blocks of a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CopySource {
-    /// The namespace.
+    /// The source namespace.
     pub namespace: NamespaceId,
     /// The first block.
     pub lba: Lba,
@@ -20,20 +20,20 @@ pub struct CopySource {
 /// The destination of a Copy command, and the format of its ranges.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CopyPlan {
-    /// The namespace.
+    /// The destination namespace.
     pub namespace: NamespaceId,
     /// The first destination block.
     pub lba: Lba,
     /// The number of source ranges, 1 to 128.
     pub ranges: u16,
-    /// Whether each range names its namespace (descriptor format 2).
+    /// Whether each range contains a namespace identifier (descriptor format 2).
     pub across: bool,
 }
 
 /// A run of blocks of a Copy command that the target copies in one step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CopyPart {
-    /// The source.
+    /// The source blocks.
     pub from: CopySource,
     /// The destination namespace.
     pub namespace: NamespaceId,
@@ -42,10 +42,10 @@ pub struct CopyPart {
 }
 
 impl CopyPart {
-    /// Checks the part against the namespaces in this table.
+    /// Checks the part against the current namespaces.
     ///
     /// # Errors
-    /// The status to complete the Copy command with.
+    /// The status with which to complete the Copy command.
     pub fn check(&self, table: &NamespaceTable) -> Result<(), Status> {
         let into = table.find(self.namespace).ok_or(Status::INVALID_NAMESPACE.with_dnr())?;
         table.check_reach(self.namespace)?;
@@ -57,13 +57,13 @@ impl CopyPart {
     }
 }
 
-/// The progress of a Copy command. The target copies the ranges, and the blocks of each range, in
-/// ascending order of their numbers.
+/// The progress of a Copy command. The target copies the ranges in ascending order, and the blocks
+/// of each range in ascending order.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct CopyRanges {
     sources: Vec<CopySource>,
     into: Option<(NamespaceId, Lba)>,
-    /// The range of the next part.
+    /// The number of the range that contains the next part.
     next: usize,
     /// The number of blocks of range `next` that earlier parts cover.
     begun_blocks: u32,
@@ -75,10 +75,12 @@ impl CopyRanges {
     /// Reads the ranges of a command.
     ///
     /// # Errors
-    /// Command Size Limit Exceeded if the ranges exceed MSSRL or MCL. LBA Out of Range.
-    /// Incompatible Namespace or Format if block sizes differ. Overlapping I/O Range if the command
-    /// would both read and write a block. Fast Copy Not Possible if a range requires a fast copy.
-    /// Also the status for an inaccessible namespace.
+    /// - Command Size Limit Exceeded if the ranges exceed MSSRL or MCL.
+    /// - LBA Out of Range.
+    /// - Incompatible Namespace or Format if block sizes differ.
+    /// - Overlapping I/O Range if the command would both read and write a block.
+    /// - Fast Copy Not Possible if a range requires a fast copy.
+    /// - The status for an inaccessible namespace.
     pub fn parse(data: &[u8], plan: &CopyPlan, table: &NamespaceTable) -> Result<Self, Status> {
         let bytes = data
             .get(..usize::from(plan.ranges) * CopyRange::LEN)
@@ -105,7 +107,8 @@ impl CopyRanges {
         Ok(Self { sources, into, ..Self::default() })
     }
 
-    /// The next part, of at most `most` blocks (at least one); `None`: no part is left.
+    /// Returns the next part, of at most `most` blocks (at least one); `None` if the target has
+    /// begun all parts.
     #[must_use]
     pub fn peek(&self, most: u32) -> Option<CopyPart> {
         let source = self.sources.get(self.next)?;
@@ -115,7 +118,7 @@ impl CopyRanges {
         Some(CopyPart { from: CopySource { lba, blocks, ..*source }, namespace, to })
     }
 
-    /// Advances past a part that the target begins to copy.
+    /// Advances past a part, which the target now begins to copy.
     pub fn begin(&mut self, part: &CopyPart) {
         self.begun_blocks += part.from.blocks.0;
         self.into = Some((part.namespace, Lba(part.to.0 + u64::from(part.from.blocks.0))));
@@ -124,25 +127,25 @@ impl CopyRanges {
         }
     }
 
-    /// Reports that the target has written all parts that it began.
+    /// Reports that the target has written all parts that it has begun.
     pub fn written(&mut self) {
         self.copied = self.next;
     }
 
-    /// The number of the lowest range that is not completely copied: the result of a failed
-    /// command.
+    /// Returns the number of the lowest range that is not completely copied. This is the result of
+    /// a failed command.
     #[must_use]
     pub fn copied(&self) -> usize {
         self.copied
     }
 
-    /// Whether the target has parts left to begin.
+    /// Whether there are parts that the target has not begun.
     #[must_use]
     pub fn has_more(&self) -> bool {
         self.next < self.sources.len()
     }
 
-    /// The sources from the range of the next part on: all that the target still has to read.
+    /// Returns the ranges that the target must still read, from the range of the next part.
     pub fn sources(&self) -> impl Iterator<Item = &CopySource> {
         self.sources.iter().skip(self.next)
     }

@@ -1,8 +1,9 @@
 //! The discovery log page (NVMe Base Specification 2.0, "Discovery Log Page").
 //!
-//! For one host, the page lists every subsystem that the host may use, at every address where it
-//! may use it. The referrals follow, then the discovery service itself at every such address. This
-//! module builds only the records that the host requests, because there may be thousands.
+//! The page of a host lists every subsystem that the host may use, once for each address at which
+//! the host may use it. The referrals follow, then the discovery service itself at every such
+//! address. This module builds only the records that the host requests, because a page may have
+//! thousands.
 
 use super::config::{AddressFamily, ChannelSecurity, PortId, SubsystemConfig};
 use super::limits;
@@ -17,7 +18,7 @@ use farblock_wire::log::{
 };
 use farblock_wire::nqn::{DISCOVERY_NQN, nqn_field};
 
-/// Bytes of the page's header, and of each record.
+/// Length in bytes of the page's header, and of each record.
 const RECORD_BYTES: u64 = DiscoveryLogEntry::LEN as u64;
 const _: () = assert!(DiscoveryLogHeader::LEN == DiscoveryLogEntry::LEN);
 
@@ -41,10 +42,11 @@ enum Target<'a> {
 
 /// A subsystem that the host may use.
 struct Listed<'a> {
-    /// The index of its first record.
+    /// The index of the subsystem's first record.
     first: usize,
     config: &'a SubsystemConfig,
-    /// The index of its list in [`DiscoveryPage::places`]; many subsystems share a list.
+    /// The index of the subsystem's list in [`DiscoveryPage::places`]. Many subsystems share one
+    /// list.
     places: usize,
 }
 
@@ -103,7 +105,7 @@ impl<'a> DiscoveryPage<'a> {
         self.listed + self.referrals.len() + self.itself.len()
     }
 
-    /// Reads `bytes` of the page from `offset`; beyond the page's end, zeroes.
+    /// Reads `bytes` of the page from `offset`. Bytes beyond the page's end are zero.
     pub(super) fn read(&self, offset: u64, bytes: u32) -> Result<Vec<u8>, Status> {
         let length = (self.records() as u64 + 1) * RECORD_BYTES;
         if offset > length {
@@ -137,7 +139,8 @@ impl<'a> DiscoveryPage<'a> {
         }
     }
 
-    /// The address and service of record `index`, which is less than [`Self::records`].
+    /// Returns the address and the service of record `index`, which must be less than
+    /// [`Self::records`].
     fn target(&self, index: usize) -> (Address<'a>, Target<'a>) {
         if let Some(index) = index.checked_sub(self.listed) {
             return match self.referrals.get(index) {
@@ -187,7 +190,7 @@ impl<'a> DiscoveryPage<'a> {
     }
 }
 
-/// TREQ's bits about a secure channel, and TSAS.
+/// Returns the secure channel bits of TREQ, and TSAS.
 fn channel(security: ChannelSecurity) -> (u8, [u8; 256]) {
     type Entry = DiscoveryLogEntry;
     let (requirement, kind) = match security {
@@ -200,7 +203,7 @@ fn channel(security: ChannelSecurity) -> (u8, [u8; 256]) {
     (requirement, tsas)
 }
 
-/// The addresses at which the host may connect, each with the required security.
+/// Returns the addresses to which the host may connect, each with the required security.
 fn places<'a>(
     addresses: &[Address<'a>],
     security: impl Fn(PortId) -> Option<ChannelSecurity>,
@@ -211,8 +214,8 @@ fn places<'a>(
     addresses.iter().filter_map(place).collect()
 }
 
-/// The addresses of the listeners, as a host that connected to `local_address` can use them. The
-/// required security is not set yet, since it depends on the host.
+/// Returns the addresses of the listeners for a host that connected to `local_address`. The caller
+/// sets the required security, which depends on the host.
 fn addresses<'a>(registry: &'a Registry, local_address: &'a str) -> Vec<Address<'a>> {
     let local_family = match local_address.contains(':') {
         true => AddressFamily::V6,

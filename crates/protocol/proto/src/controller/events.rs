@@ -1,15 +1,15 @@
 //! Asynchronous events of one controller (NVMe Base Specification 2.0, "Asynchronous Event Request
 //! command").
 //!
-//! A controller reports each notice once. It then masks the notice until the host has read the log
-//! page of this notice with Retain Asynchronous Event cleared:
+//! A controller reports each notice once and then masks it. A host unmasks the notice by reading
+//! its log page with Retain Asynchronous Event (RAE) cleared:
 //!
 //! ```text
-//!           raised                told (an AER completes)
+//!           raised           reported (an AER completes)
 //!    Quiet --------> Pending ---------------------------> Masked
 //!      ^                |                                   |
 //!      +----------------+-----------------------------------+
-//!                 the log page is read, RAE = 0
+//!            the host reads the log page with RAE = 0
 //! ```
 
 use super::limits;
@@ -18,16 +18,16 @@ use alloc::collections::VecDeque;
 use farblock_wire::event::AsyncEvent;
 use farblock_wire::features::AsyncEventConfig;
 
-/// The notices that our controllers send.
+/// The notices of our controllers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Notice {
-    /// Namespace Attribute Changed (00h), explained by the Changed Namespace List (04h).
+    /// Namespace Attribute Changed (00h). The log page is the Changed Namespace List (04h).
     NamespaceAttribute,
-    /// Discovery Log Page Change (F0h), explained by the discovery log page (70h).
+    /// Discovery Log Page Change (F0h). The log page is the discovery log page (70h).
     DiscoveryLog,
-    /// Asymmetric Namespace Access Change (03h), explained by its log page (0Ch).
+    /// Asymmetric Namespace Access Change (03h). The log page is the ANA log page (0Ch).
     AccessChange,
-    /// Reservation Log Page Available, explained by the Reservation Notification log page (80h).
+    /// Reservation Log Page Available. The log page is the Reservation Notification log page (80h).
     Reservation,
 }
 
@@ -43,7 +43,7 @@ impl Notice {
             Self::NamespaceAttribute => none.with_namespace_attributes(true).0,
             Self::DiscoveryLog => none.with_discovery_log(true).0,
             Self::AccessChange => none.with_ana_change(true).0,
-            // This notice has no such bit: Reservation Notification Mask masks it.
+            // This notice has no such bit. Hosts mask it with Reservation Notification Mask.
             Self::Reservation => 0,
         }
     }
@@ -63,37 +63,38 @@ impl Notice {
 /// The state of one notice in the diagram above.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Delivery {
-    /// Nothing to report.
+    /// The notice has nothing to report.
     #[default]
     Quiet,
-    /// Waits for the next Asynchronous Event Request.
+    /// The notice waits for the next Asynchronous Event Request.
     Pending,
-    /// Reported; masked until the host reads the notice's log page.
+    /// The controller has reported the notice and masks it until the host reads its log page.
     Masked,
 }
 
 /// The held Asynchronous Event Requests and the state of each notice.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
-    /// Asynchronous Event Requests without an answer, oldest first.
+    /// The Asynchronous Event Requests that the controller has not completed, oldest first.
     held: VecDeque<CommandId>,
     deliveries: [Delivery; Notice::ALL.len()],
-    /// Asynchronous Event Configuration.
+    /// The value of Asynchronous Event Configuration.
     enabled: u32,
 }
 
 impl Events {
-    /// The current Asynchronous Event Configuration.
+    /// Returns the value of Asynchronous Event Configuration.
     pub(crate) fn configuration(&self) -> u32 {
         self.enabled
     }
 
-    /// Sets the Asynchronous Event Configuration.
+    /// Sets the value of Asynchronous Event Configuration.
     pub(crate) fn configure(&mut self, enabled: u32) {
         self.enabled = enabled;
     }
 
-    /// Holds a request. Returns `false` if the limit is reached.
+    /// Holds a request. Returns `false` if the controller already holds the largest allowed number
+    /// of requests.
     pub(crate) fn hold(&mut self, command: CommandId) -> bool {
         let fits = self.held.len() < limits::ASYNC_EVENT_REQUESTS;
         if fits {
@@ -102,7 +103,7 @@ impl Events {
         fits
     }
 
-    /// Raises `notice`, if the host enabled it.
+    /// Raises `notice` if the host has enabled it.
     pub(crate) fn raise(&mut self, notice: Notice) {
         let delivery = &mut self.deliveries[notice as usize];
         let bit = notice.enable_bit();
@@ -116,7 +117,7 @@ impl Events {
         self.deliveries[notice as usize] = Delivery::Quiet;
     }
 
-    /// The next request to complete, with its result.
+    /// Returns the next request to complete, with its result.
     pub(crate) fn poll(&mut self) -> Option<(CommandId, u64)> {
         let pending = |notice: &Notice| self.deliveries[*notice as usize] == Delivery::Pending;
         let notice = Notice::ALL.into_iter().find(pending)?;
@@ -125,13 +126,13 @@ impl Events {
         Some((command, notice.result()))
     }
 
-    /// Removes a held request. Returns `false` if it is not held.
+    /// Removes a held request. Returns `false` if the controller does not hold it.
     pub(crate) fn abort(&mut self, command: CommandId) -> bool {
         let index = self.held.iter().position(|&held| held == command);
         index.and_then(|index| self.held.remove(index)).is_some()
     }
 
-    /// Resets to the initial state. Returns the requests that will get no answer any more.
+    /// Resets to the initial state. Returns the held requests, which will get no response.
     pub(crate) fn reset(&mut self) -> VecDeque<CommandId> {
         core::mem::take(self).held
     }

@@ -1,9 +1,10 @@
 //! Features (NVMe Base Specification 2.0, "Get Features command", "Set Features command"; NVM
 //! Command Set Specification 1.0, "Feature Specific Information").
 //!
-//! A controller reset restores the default of every feature except the keep-alive timer, the host
-//! identifier and the reservation features. Only the latter have a value for each namespace. The
-//! others ignore the namespace identifier, because nvme-cli sends one for every feature.
+//! A controller reset restores the defaults of all features except the keep-alive timer, the host
+//! identifier and the reservation features. The reservation features have a value for each
+//! namespace. All other features ignore the namespace identifier, because nvme-cli sends an
+//! identifier with every feature.
 
 use super::admin::AdminOutcome;
 use super::events::Notice;
@@ -22,7 +23,7 @@ use farblock_wire::features::{
 use farblock_wire::reservation::{NotificationType, PERSISTENCE_PTPL};
 use farblock_wire::{IntoBytes, Sqe, Status};
 
-/// Every supported feature, whether hosts can set it, and whether discovery controllers have it.
+/// Each supported feature, whether hosts can set it, and whether discovery controllers support it.
 const FEATURES: [(FeatureId, bool, bool); 14] = [
     (FeatureId::ARBITRATION, true, false),
     (FeatureId::POWER_MANAGEMENT, true, false),
@@ -42,10 +43,10 @@ const FEATURES: [(FeatureId, bool, bool); 14] = [
 
 /// Arbitration without a burst limit.
 const DEFAULT_ARBITRATION: u32 = 0b111;
-/// SMART warnings in Asynchronous Event Configuration: hosts can enable them, but our controllers
-/// never send any.
+/// SMART warnings in Asynchronous Event Configuration. Hosts can enable these events, but our
+/// controllers never send them.
 const SMART_WARNINGS: u32 = AsyncEventConfig(0).with_critical_warnings(0xff).0;
-/// The threshold and sensor that dword 11 of Temperature Threshold selects.
+/// The bits of dword 11 of Temperature Threshold that select the threshold and the sensor.
 const TEMPERATURE_SELECTION: u32 = 0b11_1111 << 16;
 
 /// A feature's value.
@@ -54,7 +55,7 @@ enum Value {
     Data(Vec<u8>),
 }
 
-/// A controller's feature values, except those that other types hold.
+/// The feature values of a controller, except values that other types hold.
 #[derive(Debug)]
 pub(crate) struct FeatureValues {
     arbitration: u32,
@@ -69,7 +70,7 @@ pub(crate) struct FeatureValues {
 }
 
 impl FeatureValues {
-    /// The initial values of a controller.
+    /// The initial values of a new controller.
     pub(crate) fn new(now: Instant) -> Self {
         Self {
             arbitration: DEFAULT_ARBITRATION,
@@ -84,19 +85,19 @@ impl FeatureValues {
         }
     }
 
-    /// The number of I/O queues that Number of Queues granted; `None` until the host requests some.
+    /// The number of I/O queues that Number of Queues granted; `None` before the first request.
     pub(crate) fn granted_queues(&self) -> Option<u16> {
         self.granted_queues
     }
 
-    /// The value of the temperature threshold that command dword 11 selects, with the selection
-    /// bits.
+    /// Returns the temperature threshold that command dword 11 selects, with the selection bits.
     fn temperature_value(&mut self, cdw11: u32) -> Result<u32, Status> {
         let threshold = u32::from(*self.temperature(cdw11)?);
         Ok(threshold | cdw11 & TEMPERATURE_SELECTION)
     }
 
-    /// The threshold that command dword 11 selects. Only the composite temperature has thresholds.
+    /// Returns the threshold that command dword 11 selects. Only the composite temperature has
+    /// thresholds.
     fn temperature(&mut self, cdw11: u32) -> Result<&mut u16, Status> {
         let (sensor, kind) = ((cdw11 >> 16) & 0xf, (cdw11 >> 20) & 0b11);
         match (sensor, kind) {
@@ -107,7 +108,7 @@ impl FeatureValues {
     }
 }
 
-/// The Timestamp feature: milliseconds that count up from the value that the host set.
+/// The Timestamp feature: counts milliseconds from the value that the host set.
 #[derive(Debug)]
 struct Clock {
     milliseconds: u64,
@@ -131,7 +132,7 @@ impl Clock {
     }
 }
 
-/// The number of data bytes of a Set Features command.
+/// Returns the number of data bytes of a Set Features command.
 pub(super) fn set_data_bytes(sqe: &Sqe) -> u32 {
     match FeatureSet::parse(sqe).fid {
         FeatureId::TIMESTAMP => Timestamp::LEN as u32,
@@ -140,7 +141,7 @@ pub(super) fn set_data_bytes(sqe: &Sqe) -> u32 {
     }
 }
 
-/// The features that a controller has.
+/// Returns the features that a controller supports.
 pub(super) fn supported(discovery: bool) -> impl Iterator<Item = FeatureId> {
     let features = FEATURES.into_iter().filter(move |&(_, _, shared)| shared || !discovery);
     features.map(|(feature, ..)| feature)
@@ -153,7 +154,7 @@ fn is_changeable(feature: FeatureId, discovery: bool) -> Result<bool, Status> {
     found.map(|(_, changeable, _)| changeable).ok_or(Status::INVALID_FIELD.with_dnr())
 }
 
-/// Whether a feature belongs to reservations, which have a value for each namespace.
+/// Whether a feature is a reservation feature, which has a value for each namespace.
 fn is_of_reservations(feature: FeatureId) -> bool {
     matches!(feature, FeatureId::RESERVATION_NOTIFICATION_MASK | FeatureId::RESERVATION_PERSISTENCE)
 }
@@ -171,7 +172,7 @@ fn event_mask(controller: &Controller) -> u32 {
 }
 
 impl Registry {
-    /// Get Features.
+    /// Executes Get Features.
     pub(super) fn feature(
         &mut self,
         id: ControllerId,
@@ -203,7 +204,7 @@ impl Registry {
         }
     }
 
-    /// Set Features.
+    /// Executes Set Features.
     pub(super) fn set_feature(
         &mut self,
         id: ControllerId,
@@ -216,7 +217,7 @@ impl Registry {
         let changeable = is_changeable(set.fid, controller.is_discovery())?;
         match set.fid {
             _ if set.save => return Err(Status::FEATURE_NOT_SAVEABLE.with_dnr()),
-            // Over fabrics, Connect sets the host identifier, and hosts cannot change it.
+            // In fabrics, Connect sets the host identifier, and hosts cannot change it.
             FeatureId::HOST_IDENTIFIER => return Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr()),
             _ if !changeable => return Err(Status::FEATURE_NOT_CHANGEABLE.with_dnr()),
             FeatureId::NUMBER_OF_QUEUES => {
@@ -234,7 +235,7 @@ impl Registry {
         Ok(AdminOutcome::success(0))
     }
 
-    /// Get Features of the reservation features.
+    /// Executes Get Features for the reservation features.
     fn reservation_feature(
         &self,
         id: ControllerId,
@@ -245,7 +246,7 @@ impl Registry {
         let subsystem = self.controllers[&id].subsystem;
         let subsystem = subsystem.ok_or(Status::INVALID_FIELD.with_dnr())?;
         let table = self.table_seen_by(&self.controllers[&id]);
-        // For the broadcast identifier, there is no single value to return.
+        // The broadcast identifier has no single value that we could return.
         table.find(namespace).ok_or(match namespace {
             NamespaceId::ALL => Status::INVALID_FIELD.with_dnr(),
             _ => Status::INVALID_NAMESPACE.with_dnr(),
@@ -262,7 +263,7 @@ impl Registry {
         Ok(AdminOutcome::success(value.into()))
     }
 
-    /// Set Features of the reservation features.
+    /// Executes Set Features for the reservation features.
     fn set_reservation_feature(
         &mut self,
         id: ControllerId,
@@ -310,7 +311,7 @@ impl Registry {
         Ok(u64::from(NumberOfQueues::pairs(granted).0))
     }
 
-    /// Most I/O queues that a controller may have.
+    /// Returns the largest number of I/O queues of a controller.
     fn max_io_queues(&self, id: ControllerId) -> u16 {
         let subsystem = self.controllers[&id].subsystem.and_then(|id| self.subsystem(id));
         // Discovery controllers have no I/O queues and do not report this number.
@@ -318,7 +319,7 @@ impl Registry {
     }
 }
 
-/// The current value of a feature.
+/// Returns the current value of a feature.
 fn current(
     controller: &mut Controller,
     get: FeatureGet,
@@ -346,7 +347,7 @@ fn current(
     }))
 }
 
-/// The default value of a feature.
+/// Returns the default value of a feature.
 fn initial(
     controller: &Controller,
     get: FeatureGet,
@@ -378,7 +379,7 @@ fn change(
     data: &[u8],
     now: Instant,
 ) -> Result<(), Status> {
-    /// Deallocated or Unwritten Logical Block Error Enable: not supported.
+    /// Deallocated or Unwritten Logical Block Error Enable, which we do not support.
     const DULBE: u32 = 1 << 16;
     const TIME_LIMIT: u32 = 0xffff;
     const POWER_STATE: u32 = 0b1_1111;
@@ -398,7 +399,7 @@ fn change(
         FeatureId::VOLATILE_WRITE_CACHE if value & !VOLATILE_WRITE_CACHE_ENABLE != 0 => {
             return invalid;
         }
-        // Later writes are written through. A Flush still makes earlier writes durable.
+        // Disabling the cache makes later writes durable. Earlier writes still need a Flush.
         FeatureId::VOLATILE_WRITE_CACHE => {
             features.volatile_write_cache = value;
             controller.keep_alive.traffic().set_write_through(value == 0);
@@ -418,8 +419,8 @@ fn change(
     Ok(())
 }
 
-/// Host Behavior Support: the features that the host supports. The other bits concern features that
-/// our controllers lack.
+/// Checks the Host Behavior Support data and returns the features that the host supports. The other
+/// bits belong to features that our controllers do not support.
 fn host_behavior(data: &[u8]) -> Result<HostBehavior, Status> {
     const ENABLED: u8 = 1;
     let behavior = HostBehavior::parse(data).ok_or(Status::DATA_TRANSFER_ERROR)?;

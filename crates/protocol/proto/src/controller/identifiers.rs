@@ -1,10 +1,10 @@
-//! Host identifiers and their owners.
+//! Ownership of host identifiers.
 //!
-//! Reservations know a host only by its identifier (HOSTID), which any host can claim. So within a
-//! subsystem an identifier belongs to the host that has used it with a proved name. The host owns
-//! the identifier while one of its controllers uses it, and while it is registered with a
-//! namespace: also while the host is disconnected, and over a restart if the registration persists.
-//! Then the identifier is free again.
+//! Reservations distinguish hosts only by their identifiers (HOSTID), and any host can claim any
+//! identifier. Therefore, within a subsystem, an identifier belongs to the first host that used it
+//! and proved its name. The host owns the identifier while one of its controllers uses it or while
+//! it is registered with a namespace. A registration also counts while the host is disconnected,
+//! and after a restart if it persists. Afterwards the identifier is free again.
 
 use super::config::SubsystemId;
 use super::limits;
@@ -15,19 +15,19 @@ use crate::ids::ControllerId;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
-/// A hash of a proved host name. Reservations store it instead of the name. Finding another name
-/// with the same mark is hard.
+/// A hash of a proved host name. Reservations store the hash instead of the name. It is hard to
+/// find another name with the same hash.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct HostMark(pub u64);
 
 /// A host, and the identifier that it uses.
 #[derive(Clone, Copy, Debug)]
 pub struct Identified<'a> {
-    /// Its name (HOSTNQN).
+    /// The host's name (HOSTNQN).
     pub nqn: &'a str,
-    /// The mark of that name.
+    /// The mark of the name.
     pub mark: HostMark,
-    /// Its identifier (HOSTID).
+    /// The host's identifier (HOSTID).
     pub id: HostId,
 }
 
@@ -40,16 +40,16 @@ pub enum NotIts {
     OneTooMany,
 }
 
-/// The HOSTID of hosts without an identifier. No host owns it, and reservation commands with it
-/// fail.
+/// The value of HOSTID for hosts without an identifier. No host owns it, and reservation commands
+/// with this value fail.
 const NONE: HostId = [0; 16];
 
 impl Registry {
-    /// Checks that a host may use its identifier in a subsystem: no other host with a proved name
-    /// owns it.
+    /// Checks that a host may use its identifier in a subsystem. No other host with a proved name
+    /// may own the identifier.
     ///
     /// # Errors
-    /// The reason to refuse the identifier.
+    /// The reason for refusing the identifier.
     pub fn check_identifier(
         &self,
         subsystem: SubsystemId,
@@ -73,9 +73,11 @@ impl Registry {
     }
 
     /// Reports that the host of a controller has proved its name. The host now owns its identifier
-    /// and the registrations made with it. This ends the controllers of other hosts that claimed
-    /// the identifier without proof; close the returned queues. Call this only if
-    /// [`Registry::check_identifier`] allows the identifier, or if the operator has assigned it.
+    /// and all registrations with this identifier. The registry removes the controllers of other
+    /// hosts that claimed the identifier without proof; the caller closes the returned queues.
+    ///
+    /// Call this function only if [`Registry::check_identifier`] allows the identifier, or if the
+    /// operator has assigned it.
     pub fn host_proved(&mut self, controller: ControllerId, mark: HostMark) -> Vec<Teardown> {
         let Some(found) = self.controllers.get_mut(&controller) else { return Vec::new() };
         found.proved = Some(mark);
@@ -90,13 +92,13 @@ impl Registry {
         })
     }
 
-    /// Controllers whose hosts have proved their names.
+    /// Returns the controllers whose hosts have proved their names.
     fn proved(&self, subsystem: SubsystemId) -> impl Iterator<Item = &Controller> {
         let its = self.controllers.values().filter(move |one| one.subsystem == Some(subsystem));
         its.filter(|one| one.proved.is_some())
     }
 
-    /// Registrants that have proved their names.
+    /// Returns the registrants that have proved their names.
     fn marks(&self, subsystem: SubsystemId) -> impl Iterator<Item = (HostId, HostMark)> {
         let reserved = self.reserved_of(subsystem).into_iter().flatten();
         reserved.flat_map(|(_, reserved)| reserved.marks())

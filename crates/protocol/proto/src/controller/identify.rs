@@ -29,7 +29,7 @@ const CAPSULE_UNIT_BYTES: u32 = 16;
 #[derive(Clone, Copy)]
 struct IdentifyRequest {
     cns: Cns,
-    /// CNTID: the start of a controller list, or one controller.
+    /// CNTID: the first identifier of a controller list, or the identifier of one controller.
     controller: u16,
     namespace: NamespaceId,
 }
@@ -51,7 +51,7 @@ impl IdentifyRequest {
         Ok(Self { cns: parameters.cns, controller: parameters.cntid, namespace })
     }
 
-    /// The namespace identifier, if it is within 1 to [`limits::MAX_NAMESPACE_ID`].
+    /// Returns the namespace identifier if it is within 1 to [`limits::MAX_NAMESPACE_ID`].
     fn valid_namespace(&self) -> Result<NamespaceId, Status> {
         match self.namespace.0 {
             1..=limits::MAX_NAMESPACE_ID => Ok(self.namespace),
@@ -65,7 +65,7 @@ impl IdentifyRequest {
 }
 
 impl Registry {
-    /// Identify: 4096 bytes for the host.
+    /// Executes Identify. Returns 4096 bytes for the host.
     pub(super) fn identify(&self, id: ControllerId, sqe: &Sqe) -> Result<Vec<u8>, Status> {
         let request = IdentifyRequest::parse(sqe)?;
         let controller = &self.controllers[&id];
@@ -108,7 +108,7 @@ impl Registry {
             | Cns::COMMAND_SET_ACTIVE_NAMESPACES
             | Cns::ALLOCATED_NAMESPACES
             | Cns::COMMAND_SET_ALLOCATED_NAMESPACES => namespaces_after(request.namespace, &table)?,
-            // No protection information, so all fields are zero.
+            // Namespaces have no protection information, so all fields are zero.
             Cns::COMMAND_SET_NAMESPACE => {
                 request.active_namespace(&table)?;
                 page(&IdentifyNamespaceNvm::zeroed())
@@ -127,7 +127,7 @@ impl Registry {
         })
     }
 
-    /// Reservation capabilities (RESCAP) of a namespace.
+    /// Returns the reservation capabilities (RESCAP) of a namespace.
     fn rescap(&self, controller: &Controller, namespace: NamespaceId) -> u8 {
         type Id = IdentifyNamespace;
         let persists = controller.subsystem.is_some_and(|id| self.can_persist(id, namespace));
@@ -135,8 +135,8 @@ impl Registry {
         Id::RESCAP_ALL_TYPES | Id::RESCAP_IGNORE_KEY_1_3 | persist
     }
 
-    /// A controller list: the IDs of the subsystem's controllers, from `first` upward, whose host
-    /// passes `is_meant`.
+    /// Returns a controller list: the subsystem's controllers with identifiers of at least `first`,
+    /// and whose hosts pass `is_meant`.
     fn controllers_from(
         &self,
         first: u16,
@@ -150,12 +150,12 @@ impl Registry {
     }
 }
 
-/// The structure as bytes.
+/// Returns the bytes of the structure.
 fn page<T: IntoBytes + Immutable>(structure: &T) -> Vec<u8> {
     structure.as_bytes().to_vec()
 }
 
-/// Limits of commands that name blocks but do not transfer them.
+/// Returns the limits of commands that name blocks but do not transfer data.
 fn command_set_limits() -> IdentifyControllerNvm {
     /// The limit in pages, as a base-two logarithm.
     const IN_PLACE: u8 = (limits::IN_PLACE_BYTES / limits::PAGE_BYTES).ilog2() as u8;
@@ -169,7 +169,7 @@ fn command_set_limits() -> IdentifyControllerNvm {
     }
 }
 
-/// A namespace list: the namespaces whose identifiers are above `after`.
+/// Returns a namespace list: the namespaces whose identifiers are above `after`.
 fn namespaces_after(after: NamespaceId, table: &NamespaceTable) -> Result<Vec<u8>, Status> {
     if after.0 >= 0xffff_fffe {
         return Err(Status::INVALID_NAMESPACE.with_dnr());
@@ -178,9 +178,9 @@ fn namespaces_after(after: NamespaceId, table: &NamespaceTable) -> Result<Vec<u8
     Ok(page(&NamespaceList::from_nsids(ids.map(|id| id.0))))
 }
 
-/// The supported combinations of command sets, if `of` denotes the controller itself.
+/// Returns the supported combinations of command sets. `of` must be this controller.
 fn command_sets(of: u16, controller: &Controller) -> Result<Vec<u8>, Status> {
-    /// The controller that processes the command.
+    /// Denotes the controller that processes the command.
     const THIS: u16 = 0xffff;
     if of != THIS && of != controller.id.0 {
         return Err(Status::INVALID_FIELD.with_dnr());
@@ -190,7 +190,7 @@ fn command_sets(of: u16, controller: &Controller) -> Result<Vec<u8>, Status> {
     Ok(page(&vector))
 }
 
-/// The Namespace Identification Descriptors of the identifiers that the namespace has.
+/// Returns the Namespace Identification Descriptors for all identifiers of the namespace.
 fn descriptors(info: &NamespaceInfo) -> Vec<u8> {
     let identifiers: [(NamespaceIdType, &[u8]); 3] = [
         (NamespaceIdType::EUI64, &info.eui64),
@@ -208,7 +208,7 @@ fn descriptors(info: &NamespaceInfo) -> Vec<u8> {
     page
 }
 
-/// The fields that both kinds of controllers share.
+/// Returns the fields that are common to I/O and discovery controllers.
 fn any_controller(controller: &Controller, subnqn: &str) -> IdentifyController {
     type Id = IdentifyController;
     let remote = match controller.remote {
@@ -263,7 +263,7 @@ fn io_controller(
         acl_z: limits::ABORT_COMMANDS - 1,
         frmw: Id::FRMW_SLOT1_READ_ONLY | Id::FRMW_ONE_SLOT,
         lpa: Id::LPA_COMMAND_EFFECTS | Id::LPA_EXTENDED_DATA,
-        // Required and maximum entry sizes: 64 and 16 bytes.
+        // The required and the maximum entry sizes are 64 and 16 bytes.
         sqes: 0x66,
         cqes: 0x44,
         anatt: limits::ANA_TRANSITION_SECONDS,
@@ -276,9 +276,9 @@ fn io_controller(
         fuses: Id::FUSES_COMPARE_WRITE.into(),
         acwu_z: (limits::FUSED_BLOCKS as u16 - 1).into(),
         ocfs: (Id::OCFS_FORMAT_0 | Id::OCFS_FORMAT_2).into(),
-        // A namespace with a cache may be added at any time, but hosts read this field only when
-        // they connect. An unneeded flush is better than a missing one. CNS 08h reports that a
-        // namespace has no cache.
+        // The operator may add a namespace with a cache at any time, but hosts read this field only
+        // when they connect. So we always report a cache: an unneeded flush is better than a
+        // missing flush. CNS 08h reports whether a namespace has a cache.
         vwc: Id::VWC_PRESENT | Id::VWC_FLUSH_ALL_SUPPORTED,
         mnan: limits::MAX_NAMESPACE_ID.into(),
         ioccsz: ((Sqe::LEN as u32 + config.in_capsule_bytes) / CAPSULE_UNIT_BYTES).into(),
@@ -304,17 +304,17 @@ fn discovery_controller(controller: &Controller) -> IdentifyController {
     }
 }
 
-/// MDTS: the subsystem's limit, or the lowest limit of a namespace if that is lower.
+/// Returns MDTS: the lower of the subsystem's limit and the lowest limit of its namespaces.
 fn mdts(config: &SubsystemConfig) -> u8 {
     let limited = config.namespaces.values().filter(|info| info.max_blocks != 0);
     let smallest = limited.map(|info| u64::from(info.max_blocks) * u64::from(info.block_size));
     let bytes = smallest.chain([u64::from(config.max_transfer_bytes)]).min().unwrap_or(0);
-    // 0 means no limit, so MDTS cannot express less than two pages.
+    // In MDTS, 0 means no limit, so MDTS cannot express fewer than two pages.
     let bytes = bytes.max(u64::from(limits::MIN_TRANSFER_BYTES));
     (bytes / u64::from(limits::PAGE_BYTES)).ilog2() as u8
 }
 
-/// Namespace attributes (NSATTR).
+/// Returns the namespace attributes (NSATTR).
 fn attributes(info: &NamespaceInfo) -> u8 {
     if info.read_only { IdentifyNamespace::NSATTR_WRITE_PROTECTED } else { 0 }
 }
@@ -352,7 +352,8 @@ fn namespace(info: &NamespaceInfo) -> IdentifyNamespace {
 
 fn independent_namespace(info: &NamespaceInfo) -> IdentifyNamespaceIndependent {
     type Id = IdentifyNamespaceIndependent;
-    /// NSFEAT: no volatile write cache (VWCNP of Base 2.1, reserved before).
+    /// NSFEAT: the namespace has no volatile write cache (VWCNP of Base 2.1, reserved in earlier
+    /// versions).
     const NO_CACHE: u8 = 1 << 5;
     Id {
         nsfeat: if info.volatile_cache { 0 } else { NO_CACHE },

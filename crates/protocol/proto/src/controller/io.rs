@@ -1,5 +1,5 @@
 //! Parses I/O commands and checks their fields against the namespace (NVM Command Set Specification
-//! 1.0, "NVM Command Set"). No later code repeats the checks.
+//! 1.0, "NVM Command Set"). Later code does not repeat these checks.
 
 use super::admin::check_pointer;
 use super::copy::CopyPlan;
@@ -16,11 +16,11 @@ use farblock_wire::opcode::{DataDirection, NvmOpcode};
 use farblock_wire::sqe::Sqe;
 use farblock_wire::status::Status;
 
-/// A command of an I/O queue. Ranges are within the namespace, transfers within the limits, and
-/// data pointers as long as the transfer.
+/// A valid command of an I/O queue. Its block range is within the namespace, its transfer is within
+/// the limits, and its data pointer has the length of the transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IoCommand {
-    /// Read blocks, and push them to the host.
+    /// Read blocks and push them to the host.
     Read {
         /// The namespace.
         namespace: NamespaceId,
@@ -28,12 +28,13 @@ pub enum IoCommand {
         lba: Lba,
         /// The number of blocks.
         blocks: BlockCount,
-        /// Whether the data must come from the medium, or be written to it first (FUA).
+        /// Whether the data must come from the medium (FUA). Cached writes must first be written to
+        /// the medium.
         fua: bool,
         /// The location and length of the data to push.
         data: DataPointer,
     },
-    /// Pull blocks from the host, and write them.
+    /// Pull blocks from the host and write them.
     Write {
         /// The namespace.
         namespace: NamespaceId,
@@ -46,7 +47,7 @@ pub enum IoCommand {
         /// The location and length of the data to pull.
         data: DataPointer,
     },
-    /// Pull blocks from the host, and compare them with the stored blocks.
+    /// Pull blocks from the host and compare them with the stored blocks.
     Compare {
         /// The namespace.
         namespace: NamespaceId,
@@ -59,7 +60,7 @@ pub enum IoCommand {
         /// The location and length of the data to pull.
         data: DataPointer,
     },
-    /// Check that blocks can be read.
+    /// Check that the blocks are readable.
     Verify {
         /// The namespace.
         namespace: NamespaceId,
@@ -84,7 +85,7 @@ pub enum IoCommand {
         deallocate: bool,
     },
     /// Pull ranges from the host, read them with [`DeallocateRanges::parse`], and free their space
-    /// (Dataset Management with AD).
+    /// (Dataset Management with the AD attribute).
     Deallocate {
         /// The namespace.
         namespace: NamespaceId,
@@ -94,10 +95,10 @@ pub enum IoCommand {
         /// 4096.
         data: DataPointer,
     },
-    /// Pull source ranges from the host, read them with
-    /// [`CopyRanges::parse`](super::CopyRanges::parse), and copy their blocks, one range after the
+    /// Pull source ranges from the host and read them with
+    /// [`CopyRanges::parse`](super::CopyRanges::parse). Copy the blocks of one range after the
     /// other. If the copy fails, the completion's result is the number of the lowest range that is
-    /// not copied.
+    /// not completely copied.
     Copy {
         /// The destination, and the format of the ranges.
         plan: CopyPlan,
@@ -106,7 +107,8 @@ pub enum IoCommand {
         /// The location and length of the data to pull: 32 bytes for each range.
         data: DataPointer,
     },
-    /// Hints about future use (Dataset Management without AD): complete with success, pull nothing.
+    /// Hints about future use (Dataset Management without the AD attribute). Complete with success
+    /// and do not pull the data.
     Advise {
         /// The namespace.
         namespace: NamespaceId,
@@ -116,24 +118,24 @@ pub enum IoCommand {
         /// The namespace; [`NamespaceId::ALL`] for all.
         namespace: NamespaceId,
     },
-    /// Query or change the reservations. Pull the command's data, add the keys in it with
-    /// [`ReservationCommand::with_keys`], and pass it to
+    /// Query or change the reservations. Pull the command's data, add the data's keys with
+    /// [`ReservationCommand::with_keys`], and pass the command to
     /// [`Registry::reserve`](super::Registry::reserve).
     Reserve {
         /// The namespace.
         namespace: NamespaceId,
         /// The command, without its keys.
         command: ReservationCommand,
-        /// The location and length of the data to pull, or to push for a report.
+        /// The location and length of the data to pull, or of the report to push.
         data: DataPointer,
     },
-    /// A Fabrics command: pass the entry to
+    /// A Fabrics command. Pass the entry to
     /// [`Registry::fabrics_on_io_queue`](super::Registry::fabrics_on_io_queue).
     Fabrics,
 }
 
-/// A command's role in a fused operation (Base 2.0, "Fused Operations"). The only fused operation
-/// is Compare and Write.
+/// A command's role in a fused operation (Base 2.0, "Fused Operations"). We support only Compare
+/// and Write as a fused operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fuse {
     /// Not fused.
@@ -145,7 +147,7 @@ pub enum Fuse {
 }
 
 impl Fuse {
-    /// The role that the entry states, even if the opcode does not allow it.
+    /// Returns the role in the entry's FUSE field. The opcode may not allow this role.
     #[must_use]
     pub fn of(sqe: &Sqe) -> Self {
         match sqe.fuse() {
@@ -155,10 +157,10 @@ impl Fuse {
         }
     }
 
-    /// Checks that a fused operation with this command in this role exists.
+    /// Checks that the opcode is valid for the entry's role in a fused operation.
     ///
     /// # Errors
-    /// Invalid Field if there is none.
+    /// Invalid Field if no fused operation has this opcode in this role.
     pub fn check(sqe: &Sqe) -> Result<(), Status> {
         let opcode = NvmOpcode(sqe.opcode);
         match sqe.fuse() {
@@ -170,12 +172,13 @@ impl Fuse {
     }
 }
 
-/// Command dword 12 of the commands that name blocks: reserved bits, which later versions use for
-/// the command extension type.
+/// The command extension type: reserved bits in command dword 12 that later specification versions
+/// use.
 const EXTENSION_TYPE: u32 = 0xf << 16;
 
 impl IoCommand {
-    /// Parses a command of an I/O queue on a transport that describes remote data with `remote`.
+    /// Parses a command of an I/O queue. `remote` is the transport's descriptor type for data
+    /// outside capsules.
     ///
     /// # Errors
     /// The status with which to complete the command.
@@ -233,7 +236,7 @@ impl IoCommand {
         }
     }
 
-    /// Whether the two commands are a Compare and a Write of the same blocks.
+    /// Whether the two commands can be fused: a Compare and a Write of the same blocks.
     #[must_use]
     pub fn can_be_fused(first: &Self, second: &Self) -> bool {
         let extent = |command: &Self| match *command {
@@ -257,9 +260,9 @@ impl IoCommand {
         )
     }
 
-    /// The command's kind of access, for reservations ("Command Behavior in the Presence of a
-    /// Reservation"). `None`: no reservation can block it. For a Copy, the access to its
-    /// destination; the caller must check read access to its sources.
+    /// Returns the command's kind of access, for reservations ("Command Behavior in the Presence of
+    /// a Reservation"). `None`: no reservation can block the command. For a Copy, this is the
+    /// access to the destination. The caller must check read access to the sources.
     #[must_use]
     pub fn access(&self) -> Option<AccessKind> {
         match self {
@@ -276,8 +279,8 @@ impl IoCommand {
         }
     }
 
-    /// The same command with FUA: its writes are durable before it completes. For hosts that
-    /// disable the volatile write cache.
+    /// Returns the same command with FUA: its writes are durable before it completes. Use it for
+    /// hosts that disable the volatile write cache.
     #[must_use]
     pub fn written_through(mut self) -> Self {
         if let Self::Write { fua, .. } | Self::WriteZeroes { fua, .. } | Self::Copy { fua, .. } =
@@ -288,7 +291,7 @@ impl IoCommand {
         self
     }
 
-    /// The namespace that the command names; `None` for Fabrics commands.
+    /// Returns the namespace of the command; `None` for Fabrics commands.
     #[must_use]
     pub fn namespace(&self) -> Option<NamespaceId> {
         match *self {
@@ -306,7 +309,8 @@ impl IoCommand {
         }
     }
 
-    /// The data to pull from the host before the target can execute the command; `None`: none.
+    /// Returns the data to pull from the host before the target can execute the command; `None` if
+    /// there is no such data.
     #[must_use]
     pub fn data_from_host(&self) -> Option<DataPointer> {
         match *self {
@@ -318,7 +322,7 @@ impl IoCommand {
         }
     }
 
-    /// The data to push to the host; `None`: none.
+    /// Returns the data to push to the host; `None` if there is no such data.
     #[must_use]
     pub fn data_to_host(&self) -> Option<DataPointer> {
         match *self {
@@ -329,11 +333,11 @@ impl IoCommand {
     }
 }
 
-/// The data pointer of a command that transfers exactly `bytes`.
+/// Returns the data pointer of a command that transfers exactly `bytes`.
 ///
 /// # Errors
-/// Data SGL Length Invalid for another length. SGL Descriptor Type Invalid for a descriptor that
-/// does not fit the transfer. Also the errors of [`DataPointer::parse`].
+/// Data SGL Length Invalid for a different length. SGL Descriptor Type Invalid for a descriptor
+/// that does not match the direction of the transfer. Also the errors of [`DataPointer::parse`].
 pub fn data_pointer(sqe: &Sqe, bytes: u32, remote: RemoteForm) -> Result<DataPointer, Status> {
     let data = usable_pointer(sqe, remote)?;
     if data.length() != bytes {
@@ -342,8 +346,8 @@ pub fn data_pointer(sqe: &Sqe, bytes: u32, remote: RemoteForm) -> Result<DataPoi
     Ok(data)
 }
 
-/// The data pointer, of any length, if its type fits the direction of the transfer: a capsule can
-/// only carry data to the controller.
+/// Returns the data pointer, of any length. Checks that its type matches the direction of the
+/// transfer: a capsule can only carry data to the controller.
 fn usable_pointer(sqe: &Sqe, remote: RemoteForm) -> Result<DataPointer, Status> {
     let data = DataPointer::parse(sqe, remote)?;
     let to_host = DataDirection::of_command(sqe) == DataDirection::ControllerToHost;
@@ -366,7 +370,7 @@ fn dataset_management(
         return Ok(IoCommand::Advise { namespace });
     }
     let data = usable_pointer(sqe, remote)?;
-    // Linux hosts always send the bytes of 256 ranges, because some devices read that many.
+    // Linux hosts always send 256 ranges (4096 bytes), because some devices read that many.
     let lengths = command.data_bytes()..=DSM_RANGES_MAX * DsmRange::LEN;
     if !lengths.contains(&(data.length() as usize)) {
         return Err(Status::DATA_SGL_LENGTH_INVALID.with_dnr());
@@ -396,14 +400,15 @@ fn copy(
     if ranges > limits::COPY_RANGES {
         return Err(Status::COMMAND_SIZE_LIMIT_EXCEEDED.with_dnr());
     }
-    // A Copy writes at least one block. The ranges, read later, determine how many.
+    // A Copy writes at least one block. The target reads the exact number of blocks later, from the
+    // ranges.
     check_end(lba.0.checked_add(1), info)?;
     let data = data_pointer(sqe, u32::from(ranges) * CopyRange::LEN as u32, remote)?;
     let plan = CopyPlan { namespace, lba, ranges, across };
     Ok(IoCommand::Copy { plan, fua: control.fua(), data })
 }
 
-/// The blocks that a command names, checked against the namespace.
+/// A command's range of blocks, checked against the namespace.
 #[derive(Clone, Copy)]
 struct Extent {
     namespace: NamespaceId,
@@ -463,7 +468,7 @@ impl Extent {
         }
     }
 
-    /// Whether the command names more blocks than VSL and WZSL allow.
+    /// Whether the range is larger than VSL and WZSL allow.
     fn exceeds_in_place(self, info: &NamespaceInfo) -> bool {
         u64::from(self.blocks.0) * u64::from(info.block_size) > u64::from(limits::IN_PLACE_BYTES)
     }
@@ -478,8 +483,8 @@ impl Extent {
     }
 }
 
-/// Checks that a range that ends before the block `end` (`None`: beyond 64 bits) is within a
-/// namespace.
+/// Checks that a range is within a namespace. `end` is the first block after the range; `None` if
+/// it does not fit in 64 bits.
 fn check_end(end: Option<u64>, info: &NamespaceInfo) -> Result<(), Status> {
     match end {
         Some(end) if end <= info.blocks => Ok(()),
@@ -487,16 +492,17 @@ fn check_end(end: Option<u64>, info: &NamespaceInfo) -> Result<(), Status> {
     }
 }
 
-/// The ranges of a Dataset Management command, ascending, without empty ones. Overlapping and
-/// adjacent ranges are merged. All are within the namespace ("Dataset Management command").
+/// The ranges of a Dataset Management command in ascending order, without empty ranges. Overlapping
+/// and adjacent ranges are merged. All ranges are within the namespace ("Dataset Management
+/// command").
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct DeallocateRanges {
-    /// In descending order.
+    /// The ranges in descending order.
     ranges: Vec<(Lba, BlockCount)>,
 }
 
 impl DeallocateRanges {
-    /// Reads the first `ranges` ranges in `data`, which may hold more bytes.
+    /// Reads the first `ranges` ranges in `data`. `data` may contain more bytes.
     ///
     /// # Errors
     /// LBA Out of Range. Command Size Limit Exceeded if the ranges exceed DMRL, DMRSL or DMSL. Data
@@ -522,22 +528,24 @@ impl DeallocateRanges {
             }
             joined
         });
-        // The blocks fit 32 bits, since a merged range has at most the sum of all ranges.
+        // The number of blocks fits in 32 bits, because a merged range has at most as many blocks
+        // as all ranges together.
         let merged = |(lba, blocks)| (Lba(lba), BlockCount(blocks as u32));
         Ok(Self { ranges: sorted.into_iter().rev().map(merged).collect() })
     }
 
-    /// Checks that the remaining ranges are still within the namespace, whose size may have
-    /// changed.
+    /// Checks that the remaining ranges are still within the namespace, whose size may have changed
+    /// in the meantime.
     ///
     /// # Errors
-    /// LBA Out of Range otherwise.
+    /// LBA Out of Range if a range exceeds the namespace.
     pub fn check(&self, info: &NamespaceInfo) -> Result<(), Status> {
         let ends = self.ranges.iter().map(|(lba, blocks)| lba.0.checked_add(blocks.0.into()));
         ends.into_iter().try_for_each(|end| check_end(end, info))
     }
 
-    /// Removes and returns the next blocks, at most `most` (at least one); `None`: none are left.
+    /// Removes and returns the next blocks, at most `most` (at least one); `None` if no blocks
+    /// remain.
     pub fn next_part(&mut self, most: u32) -> Option<(Lba, BlockCount)> {
         let (lba, blocks) = self.ranges.pop()?;
         let part = blocks.0.min(most.max(1));
@@ -547,7 +555,7 @@ impl DeallocateRanges {
         Some((lba, BlockCount(part)))
     }
 
-    /// Whether no blocks are left.
+    /// Whether no blocks remain.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()

@@ -20,16 +20,16 @@ use farblock_wire::log::{
 use farblock_wire::opcode::{AdminOpcode, NvmOpcode};
 use farblock_wire::{IntoBytes, Sqe, Status};
 
-/// A command that failed, for the error information log ("Error Information").
+/// A failed command, for the error information log ("Error Information").
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ErrorRecord {
     /// The queue that the command arrived on.
     pub queue: QueueId,
-    /// Its identifier.
+    /// The command's identifier.
     pub command: CommandId,
     /// The status of its completion.
     pub status: Status,
-    /// The namespace that the command named, 0 for none.
+    /// The namespace of the command; 0 if it has no namespace.
     pub namespace: NamespaceId,
     /// The first block that the target could not access; `None`: the error concerns no block.
     pub lba: Option<Lba>,
@@ -43,28 +43,29 @@ pub struct SmartCounters {
     pub read_bytes: u128,
     /// Bytes that Write commands transferred (reported as Data Units Written).
     pub written_bytes: u128,
-    /// Read commands that succeeded.
+    /// The number of successful Read commands.
     pub read_commands: u128,
-    /// Write commands that succeeded.
+    /// The number of successful Write commands.
     pub write_commands: u128,
-    /// Milliseconds with an I/O command outstanding (reported in minutes).
+    /// The time in which at least one I/O command was outstanding, in milliseconds (reported in
+    /// minutes).
     pub busy_ms: u128,
-    /// Milliseconds since the target started (reported in hours).
+    /// The time since the target started, in milliseconds (reported in hours).
     pub uptime_ms: u128,
-    /// The number of times that a backend reported damaged data.
+    /// The number of times a backend reported damaged data.
     pub media_errors: u128,
 }
 
-/// The last failed commands of a controller.
+/// The most recent failed commands of a controller.
 #[derive(Debug, Default)]
 pub(crate) struct ErrorLog {
-    /// Newest first, each with its error count.
+    /// The records, newest first, each with its error count.
     entries: VecDeque<(u64, ErrorRecord)>,
     count: u64,
 }
 
 impl ErrorLog {
-    /// The log page with all entries; unused entries are zero.
+    /// Returns the log page with all entries. Unused entries are zero.
     fn emit(&self) -> Vec<u8> {
         /// Parameter Error Location: the error is not specific to a parameter.
         const NO_PARAMETER: u16 = 0xffff;
@@ -104,22 +105,22 @@ impl ErrorLog {
 #[derive(Debug, Default)]
 pub(crate) struct ChangedNamespaces {
     ids: BTreeSet<NamespaceId>,
-    /// Those of `ids` that were removed.
+    /// The removed namespaces among `ids`.
     gone: BTreeSet<NamespaceId>,
-    /// Those of `ids` that were replaced by another namespace with the same identifier.
+    /// The identifiers among `ids` that now belong to a different namespace.
     replaced: BTreeSet<NamespaceId>,
 }
 
 /// The kind of a namespace's change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NamespaceChange {
-    /// Added.
+    /// The namespace was added.
     Came,
-    /// Removed.
+    /// The namespace was removed.
     Went,
-    /// Changed, but still the same namespace.
+    /// The namespace has changed, but is still the same namespace.
     Altered,
-    /// Replaced by another namespace with the same identifier.
+    /// A different namespace now has the identifier.
     Replaced,
 }
 
@@ -139,18 +140,20 @@ impl ChangedNamespaces {
     }
 
     /// Clears the list after the host has read it. Returns whether the host must read the list
-    /// again. A host that finds a replaced namespace without having seen the removal may only drop
-    /// the old one (Linux does). When it reads the list again, it finds the new one.
+    /// again.
+    ///
+    /// A host that finds a replaced namespace without having seen the removal may only remove the
+    /// old namespace (Linux does). When the host reads the list again, it finds the new namespace.
     fn was_read(&mut self) -> bool {
         let again = core::mem::take(self).replaced;
         self.ids = again;
         !self.ids.is_empty()
     }
 
-    /// The log page: ascending identifiers, then zeroes. If there are too many, the single entry
-    /// `TOO_MANY`.
+    /// Returns the log page: identifiers in ascending order, then zeroes. If there are too many
+    /// identifiers, the page contains only `TOO_MANY`.
     fn emit(&self) -> Vec<u8> {
-        /// The only entry of a list that overflows.
+        /// The only entry of a page that cannot list all changed namespaces.
         const TOO_MANY: u32 = 0xffff_ffff;
         if self.ids.len() > NamespaceList::LEN / size_of::<u32>() {
             return NamespaceList::from_nsids([TOO_MANY]).as_bytes().to_vec();
@@ -163,9 +166,9 @@ impl ChangedNamespaces {
 #[derive(Clone, Copy, Debug)]
 struct Window {
     page: LogPageId,
-    /// Whether the read leaves the page's event masked (RAE).
+    /// Whether the notice of the page stays masked after the read (RAE).
     retain: bool,
-    /// First byte (LPO).
+    /// Offset of the first byte (LPO).
     offset: u64,
     /// Number of bytes (NUMD).
     bytes: u32,
@@ -176,7 +179,7 @@ impl Window {
         let LogPageParameters { lid: page, rae: retain, lpo: offset, ot, csi, .. } =
             LogPageParameters::parse(sqe);
         let length = LogPageParameters::parse(sqe).length_bytes();
-        // No page is indexed (OT), and only one depends on a command set.
+        // No page supports an index as its offset (OT). Only one page depends on a command set.
         let other_set = page == LogPageId::COMMAND_EFFECTS && csi != CommandSet::NVM.0;
         if length > u64::from(max_bytes) || !offset.is_multiple_of(4) || ot || other_set {
             return Err(Status::INVALID_FIELD.with_dnr());
@@ -186,7 +189,7 @@ impl Window {
         Ok(Self { page, retain, offset, bytes })
     }
 
-    /// The window's bytes of `page`; beyond the page's end, zeroes.
+    /// Returns the requested bytes of `page`. Bytes beyond the page's end are zero.
     fn cut(&self, page: &[u8]) -> Result<Vec<u8>, Status> {
         let offset = usize::try_from(self.offset).ok();
         let rest = offset.and_then(|offset| page.get(offset..));
@@ -198,7 +201,7 @@ impl Window {
     }
 }
 
-/// The log pages that a controller has.
+/// Returns the log pages that a controller supports.
 fn supported(discovery: bool) -> &'static [LogPageId] {
     match discovery {
         true => &[
@@ -222,7 +225,7 @@ fn supported(discovery: bool) -> &'static [LogPageId] {
 }
 
 impl Registry {
-    /// Get Log Page: as many bytes as the host requested.
+    /// Executes Get Log Page. Returns as many bytes as the host requested.
     pub(super) fn log_page(&mut self, id: ControllerId, sqe: &Sqe) -> Result<Vec<u8>, Status> {
         let controller = &self.controllers[&id];
         let max_bytes = self.table_of(controller.subsystem).max_transfer_bytes();
@@ -250,14 +253,14 @@ impl Registry {
         Ok(bytes)
     }
 
-    /// A whole log page other than the discovery log page.
+    /// Returns a whole log page. The page must not be the discovery log page.
     fn page(&self, controller: &Controller, page: LogPageId, sqe: &Sqe) -> Result<Vec<u8>, Status> {
         let config = controller.subsystem.and_then(|id| self.subsystem(id));
         Ok(match page {
             LogPageId::SUPPORTED_LOG_PAGES => supported_page(controller.is_discovery()),
             LogPageId::ERROR_INFORMATION => controller.errors.emit(),
             LogPageId::SMART_HEALTH => {
-                // There are no counters for single namespaces (LPA bit 0).
+                // There are no SMART counters for single namespaces (LPA bit 0).
                 if !matches!(NamespaceId(sqe.nsid.get()), NamespaceId(0) | NamespaceId::ALL) {
                     return Err(Status::INVALID_FIELD.with_dnr());
                 }
@@ -277,7 +280,7 @@ impl Registry {
         })
     }
 
-    /// Unmasks the notice that the read page explains, unless the host set RAE.
+    /// Unmasks the notice of the page that the host has read, unless the host set RAE.
     fn log_was_read(&mut self, id: ControllerId, notice: Notice, window: Window) {
         if let Some(controller) = self.controllers.get_mut(&id).filter(|_| !window.retain) {
             controller.events.log_was_read(notice);
@@ -290,9 +293,9 @@ impl Registry {
 }
 
 impl SmartCounters {
-    /// The log page ("SMART / Health Information").
+    /// Returns the SMART log page ("SMART / Health Information").
     fn emit(&self, failed_commands: u64) -> Vec<u8> {
-        /// A data unit is a thousand times 512 bytes.
+        /// A data unit is 1000 times 512 bytes.
         const DATA_UNIT_BYTES: u128 = 512_000;
         const MINUTE_MS: u128 = 60_000;
         const HOUR_MS: u128 = 60 * MINUTE_MS;
@@ -312,7 +315,7 @@ impl SmartCounters {
     }
 }
 
-/// "Supported Log Pages".
+/// Returns the page "Supported Log Pages".
 fn supported_page(discovery: bool) -> Vec<u8> {
     let mut page = SupportedLogPages::zeroed();
     for id in supported(discovery) {
@@ -321,9 +324,9 @@ fn supported_page(discovery: bool) -> Vec<u8> {
     page.as_bytes().to_vec()
 }
 
-/// "Feature Identifiers Supported and Effects": one dword for each identifier.
+/// Returns the page "Feature Identifiers Supported and Effects": one dword for each identifier.
 fn features_page(discovery: bool) -> Vec<u8> {
-    /// FSUPP.
+    /// FSUPP: the controller supports the feature.
     const SUPPORTED: u32 = 1;
     /// FSP bit 1: the scope is the controller.
     const CONTROLLER_SCOPE: u32 = 1 << 21;
@@ -343,14 +346,14 @@ fn features_page(discovery: bool) -> Vec<u8> {
     page
 }
 
-/// "Firmware Slot Information": one slot, which is active.
+/// Returns the page "Firmware Slot Information". The only slot is active.
 fn firmware_page(firmware: &str) -> Vec<u8> {
     let mut page = FirmwareSlotLog { afi: 1, ..FirmwareSlotLog::zeroed() };
     page.frs[0] = ascii_field(firmware);
     page.as_bytes().to_vec()
 }
 
-/// "Commands Supported and Effects", of the NVM command set.
+/// Returns the page "Commands Supported and Effects" of the NVM command set.
 fn effects_page() -> Vec<u8> {
     let admin = [
         AdminOpcode::GET_LOG_PAGE,

@@ -1,26 +1,27 @@
-//! The controller side: the meaning of each command, independent of the transport.
+//! The controller side: executes commands, independent of the transport.
 //!
 //! **Design.** [`Registry`] holds all state above the transport: subsystems with their namespaces,
 //! listeners, referrals, the discovery service and the live controllers. It does no I/O. The target
-//! puts the registry behind one mutex, passes it Connect, admin and fabrics commands, reports
-//! closed queues and the time, and acts on its answers. I/O commands never take the mutex: an I/O
-//! queue parses them with [`IoCommand::parse`] against a [`NamespaceTable`]. The queue receives
-//! this snapshot at Connect, and newer ones with [`Action::Namespaces`].
+//! protects the registry with one mutex. The target passes Connect, admin and fabrics commands,
+//! closed queues and the time to the registry, and acts on the results.
+//!
+//! I/O commands never take the mutex. An I/O queue parses them with [`IoCommand::parse`] against a
+//! snapshot, its [`NamespaceTable`]. The queue receives the first snapshot at Connect, and newer
+//! snapshots with [`Action::Namespaces`].
 //!
 //! **Contract.**
 //! - For an admin command: call [`Registry::admin_data_bytes`], pull that many bytes from the host,
 //!   call [`Registry::admin`], then act on the [`AdminOutcome`].
 //! - After *every* call that takes `&mut Registry`: call [`Registry::poll_action`] until it returns
-//!   `None`. These actions concern other connections than the one that the call was about.
-//! - When [`Registry::next_look`] passes: call [`Registry::tick`].
-//! - No input from a peer makes a call panic, and no answer is longer than the subsystem's largest
-//!   transfer.
+//!   `None`. These actions concern connections other than the connection of the call.
+//! - When the time of [`Registry::next_look`] has come: call [`Registry::tick`].
+//! - No input from a peer causes a panic, and no response exceeds the subsystem's largest transfer.
 //! - A [`ControllerId`](crate::ids::ControllerId) is unique in the whole registry, not only in its
-//!   subsystem. The registry reuses an identifier only after all others.
+//!   subsystem. The registry reuses an identifier only after it has used all others.
 //!
 //! **Not implemented.** Namespace management, firmware download, format, sanitize, self-test,
-//! telemetry, directives, in-band authentication, the static controller model, saving of features
-//! over a restart.
+//! telemetry, directives, in-band authentication, the static controller model, and features that
+//! persist over a restart.
 
 mod admin;
 mod ana;

@@ -1,4 +1,4 @@
-//! A controller's descriptions of namespaces, and the table of namespaces that I/O queues use.
+//! Descriptions of namespaces, and the table of namespaces for I/O queues.
 
 use super::ana::{USUAL_ANA_GROUP, check_group};
 use super::config::{ConfigError, PortId};
@@ -21,27 +21,28 @@ pub struct NamespaceInfo {
     pub read_only: bool,
     /// Whether completed writes may be lost until a flush (VWC).
     pub volatile_cache: bool,
-    /// Whether deallocation is supported; deallocated blocks read as zeroes (DLFEAT).
+    /// Whether the target supports deallocation. Deallocated blocks then read as zeroes (DLFEAT).
     pub deallocate: bool,
-    /// Commands that do not cross a multiple of this many blocks are fastest (NOIOB); 0: unknown.
+    /// Optimal I/O boundary in blocks (NOIOB): commands that do not cross a multiple of it are
+    /// fastest. 0: unknown.
     pub optimal_blocks: u32,
-    /// Writes of a multiple of this many blocks that start at such a multiple are fastest (NPWG,
-    /// NPWA, NPDG, NPDA, NOWS); 0: unknown.
+    /// Preferred write size and alignment in blocks (NPWG, NPWA, NPDG, NPDA, NOWS): writes of a
+    /// multiple of this size that start at a multiple of it are fastest. 0: unknown.
     pub preferred_blocks: u32,
-    /// Most blocks that one command may read or write; 0: only MDTS limits it.
+    /// Largest number of blocks that one command may read or write. 0: no limit except MDTS.
     pub max_blocks: u32,
-    /// The ANA group, whose namespaces always have the same state (ANAGRPID).
+    /// The ANA group (ANAGRPID). All namespaces of a group have the same ANA state.
     pub ana_group: u32,
-    /// UUID (namespace identification descriptor 3h); all zero: none.
+    /// UUID (namespace identification descriptor 3h). All zero: the namespace has no UUID.
     pub uuid: [u8; 16],
-    /// NGUID (descriptor 2h); all zero: none.
+    /// NGUID (descriptor 2h). All zero: the namespace has no NGUID.
     pub nguid: [u8; 16],
-    /// EUI-64 (descriptor 1h); all zero: none.
+    /// EUI-64 (descriptor 1h). All zero: the namespace has no EUI-64.
     pub eui64: [u8; 8],
 }
 
 impl NamespaceInfo {
-    /// A writable namespace without a cache, hints or identifiers.
+    /// Creates a writable namespace without a cache, hints or identifiers.
     #[must_use]
     pub fn new(block_size: u32, blocks: u64) -> Self {
         Self {
@@ -60,26 +61,26 @@ impl NamespaceInfo {
         }
     }
 
-    /// Base-two logarithm of the block size (LBADS).
+    /// Returns the base-two logarithm of the block size (LBADS).
     #[must_use]
     pub fn block_shift(&self) -> u32 {
         self.block_size.trailing_zeros()
     }
 
-    /// Most blocks of one source range of a Copy command (MSSRL).
+    /// Returns the largest number of blocks in one source range of a Copy command (MSSRL).
     #[must_use]
     pub fn copy_range_blocks(&self) -> u16 {
         let blocks = limits::COPY_RANGE_BYTES / self.block_size;
         u16::try_from(blocks).unwrap_or(u16::MAX)
     }
 
-    /// Most blocks that a Copy command copies (MCL).
+    /// Returns the largest number of blocks that a Copy command copies (MCL).
     #[must_use]
     pub fn copy_blocks(&self) -> u32 {
         limits::COPY_BYTES / self.block_size
     }
 
-    /// Checks that the namespace can be offered under `id`.
+    /// Checks that a subsystem can contain this namespace under `id`.
     pub(crate) fn check(&self, id: NamespaceId) -> Result<(), ConfigError> {
         if id.0 == 0 || id.0 > limits::MAX_NAMESPACE_ID {
             return Err(ConfigError::NamespaceId(id));
@@ -89,7 +90,7 @@ impl NamespaceInfo {
         if !size.is_power_of_two() || !size_fits {
             return Err(ConfigError::BlockSize(size));
         }
-        // The capacity in bytes has to fit 64 bits, so that no byte offset overflows.
+        // The capacity in bytes must fit in 64 bits, so that no byte offset overflows.
         if self.blocks == 0 || self.blocks.checked_mul(u64::from(size)).is_none() {
             return Err(ConfigError::Capacity(self.blocks));
         }
@@ -97,24 +98,25 @@ impl NamespaceInfo {
     }
 }
 
-/// An immutable snapshot of a subsystem's namespaces, which I/O queues share.
+/// An immutable snapshot of a subsystem's namespaces. I/O queues share it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NamespaceTable {
     generation: u64,
     max_transfer_bytes: u32,
-    /// Sorted by identifier.
+    /// All namespaces, sorted by identifier. Includes the inaccessible namespaces.
     namespaces: Vec<(NamespaceId, NamespaceInfo)>,
-    /// Inaccessible namespaces, sorted by identifier, with the status with which their commands
-    /// fail.
+    /// The inaccessible namespaces, sorted by identifier. Commands for such a namespace fail with
+    /// the status.
     barred: Vec<(NamespaceId, Status)>,
     /// The tables of the ports through which at least one namespace is inaccessible.
     views: Vec<(PortId, Arc<Self>)>,
-    /// The tables of single hosts, if some hosts do not see every namespace.
+    /// The tables of individual hosts, if some hosts do not see every namespace.
     hosts: Option<ByHost>,
 }
 
 impl NamespaceTable {
-    /// A table of `namespaces`; `generation` rises with every change of a subsystem's table.
+    /// Creates a table of `namespaces`. `generation` increases with every change of a subsystem's
+    /// table.
     #[must_use]
     pub fn new(
         generation: u64,
@@ -127,38 +129,40 @@ impl NamespaceTable {
         Self { generation, max_transfer_bytes, namespaces, barred, views, hosts }
     }
 
-    /// This table, except that the `barred` namespaces (by ascending identifier) are inaccessible.
+    /// Returns this table without access to the `barred` namespaces, which must be sorted by
+    /// identifier.
     pub(crate) fn without(&self, barred: Vec<(NamespaceId, Status)>) -> Self {
         let namespaces = self.namespaces.clone();
         Self { namespaces, barred, views: Vec::new(), hosts: None, ..*self }
     }
 
-    /// This table, with the tables to use for these ports instead.
+    /// Returns this table, with different tables for the given ports.
     pub(crate) fn with_views(mut self, views: Vec<(PortId, Arc<Self>)>) -> Self {
         self.views = views;
         self
     }
 
-    /// This table, with the tables to use for some hosts instead.
+    /// Returns this table, with different tables for some hosts.
     pub(super) fn with_hosts(mut self, hosts: ByHost) -> Self {
         self.hosts = Some(hosts);
         self
     }
 
-    /// The table for a host. Call this before [`NamespaceTable::seen_from`].
+    /// Returns the table for a host. Call this function before [`NamespaceTable::seen_from`].
     #[must_use]
     pub fn seen_by(self: &Arc<Self>, host_nqn: &str) -> Arc<Self> {
         Arc::clone(self.hosts.as_ref().map_or(self, |hosts| hosts.seen_by(host_nqn)))
     }
 
-    /// The table for a queue whose controller's host connected through `port`.
+    /// Returns the table for the queues of a host that connected through `port`.
     #[must_use]
     pub fn seen_from(self: &Arc<Self>, port: Option<PortId>) -> Arc<Self> {
         let view = self.views.iter().find(|(other, _)| Some(*other) == port);
         view.map_or_else(|| Arc::clone(self), |(_, view)| Arc::clone(view))
     }
 
-    /// Checks that a namespace is accessible; for [`NamespaceId::ALL`], that every namespace is.
+    /// Checks that a namespace is accessible. For [`NamespaceId::ALL`], checks that all namespaces
+    /// are accessible.
     ///
     /// # Errors
     /// The status with which a command for an inaccessible namespace fails.
@@ -173,26 +177,26 @@ impl NamespaceTable {
         barred.map_or(Ok(()), |(_, status)| Err(*status))
     }
 
-    /// The version of this table: a newer table of the subsystem has a higher one.
+    /// Returns the version of this table. Newer tables of the subsystem have higher versions.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// Most bytes that one command may transfer (MDTS).
+    /// Returns the largest number of bytes that one command may transfer (MDTS).
     #[must_use]
     pub fn max_transfer_bytes(&self) -> u32 {
         self.max_transfer_bytes
     }
 
-    /// The namespace `id`, if it is active.
+    /// Returns the namespace `id` if it is active.
     #[must_use]
     pub fn find(&self, id: NamespaceId) -> Option<&NamespaceInfo> {
         let index = self.namespaces.binary_search_by_key(&id, |&(id, _)| id).ok()?;
         Some(&self.namespaces[index].1)
     }
 
-    /// Every namespace, by ascending identifier.
+    /// Returns all namespaces, sorted by identifier.
     pub fn iter(&self) -> impl Iterator<Item = (NamespaceId, &NamespaceInfo)> {
         self.namespaces.iter().map(|(id, info)| (*id, info))
     }

@@ -1,4 +1,4 @@
-//! Controller properties, and the lifecycle that CC drives (NVMe Base Specification 2.0,
+//! Controller properties, and the lifecycle that writes to CC control (NVMe Base Specification 2.0,
 //! "Controller Properties", "Controller Initialization", "Shutdown").
 
 use super::limits;
@@ -11,45 +11,45 @@ use farblock_wire::status::Status;
 /// ```text
 ///    Connect
 ///       |
-///       v    EN 0->1, sane             SHN set                    flushed
+///       v    EN 0->1, supported        SHN set                    flushed
 ///    Disabled -----------------> Ready -------> ShuttingDown -----------------> ShutDown
 ///     ^  |  \                     |  \              |                            ^  |
-///     |  |   \ EN 0->1, not sane  |   \_____________|____________________________/  |
-///     |  |    v                   |     SHN set, nothing to flush                   |
+///     |  |   \ EN 0->1,           |   \_____________|____________________________/  |
+///     |  |    v not supported     |     SHN set, nothing to flush                   |
 ///     |  |   Failed               |                 |                               |
 ///     |  |     |                  |                 |                               |
 ///     +--|-----+------------------+-----------------+-------------------------------+
 ///        |                     EN 1->0 (controller reset)
 ///        |
-///        +--> ShutDown (SHN set while disabled; back to Disabled when SHN is cleared)
+///        +--> ShutDown (SHN set while disabled; clearing SHN returns to Disabled)
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Lifecycle {
-    /// CC.EN is 0: the controller accepts only fabrics commands. CSTS.RDY 0.
+    /// CC.EN is 0: the controller accepts only fabrics commands. CSTS.RDY is 0.
     #[default]
     Disabled,
-    /// The controller accepts every command. CSTS.RDY 1.
+    /// The controller accepts every command. CSTS.RDY is 1.
     Ready,
-    /// The host requested a shutdown and the target is flushing volatile caches. CSTS.SHST 01b.
+    /// The host requested a shutdown and the target is flushing volatile caches. CSTS.SHST is 01b.
     ShuttingDown,
-    /// Shutdown is complete; only a controller reset leaves this state. CSTS.SHST 10b.
+    /// The shutdown is complete. Only a controller reset leaves this state. CSTS.SHST is 10b.
     ShutDown,
-    /// The host enabled an unsupported configuration. CSTS.CFS 1.
+    /// The host enabled an unsupported configuration. CSTS.CFS is 1.
     Failed,
 }
 
-/// The inputs of the transition at a write to CC, besides the lifecycle and CC.
+/// Further inputs of the state transition at a write to CC, besides the state and CC.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Circumstances {
-    /// Whether the controller is a discovery controller: it has no I/O queues, so their entry sizes
-    /// do not matter.
+    /// Whether the controller is a discovery controller. Such a controller has no I/O queues, so
+    /// their entry sizes do not matter.
     pub(crate) discovery: bool,
     /// Whether a shutdown must wait for a flush.
     pub(crate) must_flush: bool,
 }
 
 impl Lifecycle {
-    /// The state after the host has replaced the value `old` of CC by `new`.
+    /// Returns the state after the host has changed CC from `old` to `new`.
     #[must_use]
     pub(crate) fn after_cc(self, old: Cc, new: Cc, circumstances: Circumstances) -> Self {
         let shutdown = new.shn() != Cc::SHN_NONE;
@@ -67,7 +67,7 @@ impl Lifecycle {
         }
     }
 
-    /// The state after the flush of a shutdown is done.
+    /// Returns the state after the flush of a shutdown.
     #[must_use]
     pub(crate) fn after_flush(self) -> Self {
         match self {
@@ -76,7 +76,7 @@ impl Lifecycle {
         }
     }
 
-    /// CSTS in this state; `enabled` is CC.EN.
+    /// Returns CSTS in this state. `enabled` is CC.EN.
     pub(crate) fn csts(self, enabled: bool) -> Csts {
         // A controller that is shut down stays ready until the host disables it ("CSTS.RDY").
         let csts = Csts::default().with_rdy(enabled && self != Self::Failed);
@@ -89,10 +89,10 @@ impl Lifecycle {
     }
 }
 
-/// Whether a host can enable this configuration (NVMe Base Specification 2.0, "Controller
+/// Whether the controller supports this configuration (NVMe Base Specification 2.0, "Controller
 /// Configuration"). Linux nvmet makes the same checks.
 fn is_supported(cc: Cc, discovery: bool) -> bool {
-    // Hosts should write zero as entry sizes of discovery controllers, but some write other values.
+    // For discovery controllers, hosts should set the entry sizes to zero, but some hosts do not.
     let entries = discovery || (cc.iosqes() == Cc::IOSQES_64 && cc.iocqes() == Cc::IOCQES_16);
     entries && cc.mps() == 0 && cc.ams() == 0 && cc.css() == Cc::CSS_NVM
 }
@@ -100,9 +100,9 @@ fn is_supported(cc: Cc, discovery: bool) -> bool {
 /// The version of the base specification that controllers report.
 pub(crate) const VERSION: Version = Version::V2_0;
 
-/// CAP of a controller whose I/O queues have at most `max_queue_depth` entries.
+/// Returns CAP of a controller whose I/O queues have at most `max_queue_depth` entries.
 pub(crate) fn cap(max_queue_depth: u16) -> Cap {
-    /// CAP.CRMS bit 0: ready with media, which also means that CRTO exists.
+    /// CAP.CRMS bit 0: the controller is ready with its media. The bit also means that CRTO exists.
     const CRMS_WITH_MEDIA: u8 = 1;
     Cap::default()
         .with_mqes_z(max_queue_depth - 1)
@@ -121,7 +121,7 @@ pub(crate) struct Properties {
 }
 
 impl Properties {
-    /// Property Get (NVMe Base Specification 2.0, "Property Get Command").
+    /// Executes Property Get (NVMe Base Specification 2.0, "Property Get Command").
     pub(crate) fn read(&self, command: &PropertyGetCommand) -> Result<u64, Status> {
         let size = property_size(command.attrib)?;
         let (actual, value) = match command.ofst.get() {
@@ -142,13 +142,13 @@ impl Properties {
     }
 }
 
-/// The value that Property Set writes to CC, the only writable property.
+/// Returns the value that a Property Set writes to CC. CC is the only writable property.
 pub(crate) fn written_cc(command: &PropertySetCommand) -> Result<Cc, Status> {
     let size = property_size(command.attrib)?;
     if command.ofst.get() != offset::CC || size != PropertySize::Four {
         return Err(Status::INVALID_FIELD.with_dnr());
     }
-    // The low bytes hold a 4-byte property; the high bytes are reserved.
+    // The value of a 4-byte property is in the low bytes; the high bytes are reserved.
     Ok(Cc(command.value.get() as u32))
 }
 

@@ -1,7 +1,7 @@
-//! Publishes the namespaces of a subsystem: to its I/O queues as a table, to its hosts as events.
+//! Publishes the namespaces of a subsystem: as a table to the I/O queues, as events to the hosts.
 //!
-//! A change only marks the table as outdated. The registry builds the new one when it is first
-//! needed, so that ten thousand changes do not build ten thousand tables.
+//! A change only marks the table as outdated. The registry builds the new table when a caller first
+//! needs it. So ten thousand changes in a row do not build ten thousand tables.
 
 use super::config::SubsystemId;
 use super::events::Notice;
@@ -19,7 +19,7 @@ use core::cell::OnceCell;
 /// The table of a subsystem's namespaces for I/O queues.
 #[derive(Debug)]
 pub(super) struct Published {
-    /// Empty from a change until the first use.
+    /// The table; empty after a change until its next use.
     table: OnceCell<Arc<NamespaceTable>>,
     /// The version of the table.
     generation: u64,
@@ -31,19 +31,21 @@ impl Default for Published {
     }
 }
 
-/// An action that waits for [`Registry::poll_action`].
+/// An action in the queue of [`Registry::poll_action`].
 #[derive(Debug)]
 pub(super) enum Queued {
-    /// This action.
+    /// The action to return.
     Action(Action),
     /// [`Action::Namespaces`] of a subsystem, with the table of this version. If there is a later
-    /// version, its own entry follows, after the rights in the namespaces that were added.
+    /// version, the queue contains another entry for it. That entry follows the access rights of
+    /// added namespaces.
     Table(SubsystemId, u64),
 }
 
 impl Queued {
-    /// Whether the action stays when this controller is removed. Its connections are closed, so
-    /// actions that complete commands on them do not.
+    /// Whether the action stays in the queue when the registry removes this controller. Actions
+    /// that complete commands on the controller's connections do not, because the connections are
+    /// closed.
     pub(super) fn outlives(&self, id: ControllerId) -> bool {
         match self {
             Self::Action(
@@ -64,7 +66,7 @@ impl Queued {
 }
 
 impl Registry {
-    /// A subsystem's namespaces, for I/O queues.
+    /// Returns the namespace table of a subsystem, for I/O queues.
     #[must_use]
     pub fn namespaces(&self, id: SubsystemId) -> Option<Arc<NamespaceTable>> {
         let subsystem = self.subsystem_of(id)?;
@@ -73,14 +75,14 @@ impl Registry {
         Some(Arc::clone(table.get_or_init(build)))
     }
 
-    /// The namespace table of a controller's subsystem; empty on a discovery controller.
+    /// Returns the namespace table of a controller's subsystem; empty on a discovery controller.
     pub(super) fn table_of(&self, subsystem: Option<SubsystemId>) -> Arc<NamespaceTable> {
         let table = subsystem.and_then(|id| self.namespaces(id));
         table.unwrap_or_else(|| self.no_namespaces.clone())
     }
 
     /// Passes the current namespaces to every I/O queue of a subsystem, if the subsystem exists.
-    /// Hosts get no notice.
+    /// Does not notify hosts.
     pub fn publish(&mut self, id: SubsystemId) {
         let Ok(subsystem) = self.subsystem_mut(id) else { return };
         let published = &mut subsystem.published;
@@ -96,7 +98,8 @@ impl Registry {
         subsystems.into_iter().for_each(|id| self.publish(id));
     }
 
-    /// The action that publishes a subsystem's namespaces, if this is the newest version.
+    /// Returns the action that publishes a subsystem's namespaces, if `generation` is the newest
+    /// version.
     pub(super) fn newest_table(&self, subsystem: SubsystemId, generation: u64) -> Option<Action> {
         let is_newest = self.subsystem_of(subsystem)?.published.generation == generation;
         let table = self.namespaces(subsystem).filter(|_| is_newest)?;
@@ -122,8 +125,8 @@ impl Registry {
         });
     }
 
-    /// Notifies each of a subsystem's controllers of the `change` of a namespace that its host
-    /// sees.
+    /// Notifies a subsystem's controllers of the `change` of a namespace, if their hosts see the
+    /// namespace.
     pub(super) fn tell(
         &mut self,
         id: SubsystemId,
@@ -137,7 +140,7 @@ impl Registry {
             let Some(change) = change(controller) else { continue };
             controller.changed.push(namespace, change);
             if matches!(change, NamespaceChange::Came | NamespaceChange::Went) {
-                // The ANA log page has changed, and the same event reports that.
+                // The ANA log page has also changed. The event for the namespace also reports this.
                 controller.access_changes += 1;
             }
             controller.events.raise(Notice::NamespaceAttribute);

@@ -26,7 +26,8 @@ use farblock_wire::fabrics::CNTLID_MAX;
 use farblock_wire::origin::{ControllerOrigin, ProcessName};
 use farblock_wire::status::Status;
 
-/// Subsystems, discovery, listeners, referrals and live controllers. See the [module](super).
+/// The subsystems, discovery service, listeners, referrals and live controllers of a target. See
+/// the [module](super).
 #[derive(Debug)]
 pub struct Registry {
     subsystems: BTreeMap<SubsystemId, Subsystem>,
@@ -34,19 +35,19 @@ pub struct Registry {
     pub(super) listeners: Vec<Listener>,
     pub(super) channels: Channels,
     pub(super) referrals: Vec<Referral>,
-    /// The ANA states of the ports for which [`Registry::set_port_access`] set some.
+    /// The ANA states of the ports for which the target called [`Registry::set_port_access`].
     pub(super) access: BTreeMap<PortId, PortAccess>,
     pub(super) controllers: BTreeMap<ControllerId, Controller>,
     pub(super) controller_ids: RangeInclusive<u16>,
     next_controller_id: u16,
     pub(super) instances: Instances,
-    /// This registry's origin (boot and addresses), for Identify Controller.
+    /// The origin of this registry (boot and addresses), for Identify Controller.
     pub(super) origin: Option<ControllerOrigin>,
-    /// The process name in Identify Controller, if configured.
+    /// The process name for Identify Controller, if configured.
     pub(super) process: Option<ProcessName>,
     /// GENCTR of the discovery log page.
     pub(super) discovery_generation: u64,
-    /// The namespaces of a discovery controller: none.
+    /// The namespace table of discovery controllers, which is empty.
     pub(super) no_namespaces: Arc<NamespaceTable>,
     actions: VecDeque<Queued>,
     /// Controllers that may have an event to report.
@@ -64,11 +65,11 @@ pub(super) struct Subsystem {
     pub(super) published: Published,
     pub(super) named: NamedHosts,
     counters: SmartCounters,
-    /// The first identifier to try next, if the subsystem has its own range.
+    /// The first identifier to try next, if the subsystem has its own range of identifiers.
     next_controller_id: u16,
 }
 
-/// A step for a connection other than the one that the last call was about.
+/// A step for a connection other than the connection of the last call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
     /// Complete an Asynchronous Event Request for which the registry returned
@@ -83,46 +84,48 @@ pub enum Action {
         /// The completion's result: the event.
         result: u64,
     },
-    /// Forget an Asynchronous Event Request for which the registry returned
+    /// Drop an Asynchronous Event Request for which the registry returned
     /// [`AdminOutcome::Pending`](super::AdminOutcome::Pending). The host reset or shut down the
-    /// controller, which ends the request without an answer.
+    /// controller, which ends the request without a response.
     Forget {
         /// The controller on whose admin queue the request waits.
         controller: ControllerId,
         /// The request.
         command: CommandId,
     },
-    /// Close the connections of these queues, and report each with [`Registry::queue_closed`].
+    /// Close the connections of these queues, and report each closed queue with
+    /// [`Registry::queue_closed`].
     Close(Teardown),
-    /// I/O queues of this subsystem must use this table from now on.
+    /// The I/O queues of this subsystem must use this table from now on.
     Namespaces {
         /// The subsystem.
         subsystem: SubsystemId,
-        /// Its namespaces.
+        /// The subsystem's namespaces.
         table: Arc<NamespaceTable>,
     },
-    /// Flush every namespace of the subsystem, then call [`Registry::shutdown_flushed`]. Occurs
-    /// only with [`SubsystemConfig::flush_on_shutdown`].
+    /// Flush every namespace of the subsystem, then call [`Registry::shutdown_flushed`]. The
+    /// registry requests this only with [`SubsystemConfig::flush_on_shutdown`].
     Flush {
         /// The controller that the host shuts down.
         controller: ControllerId,
-        /// Its subsystem.
+        /// The controller's subsystem.
         subsystem: SubsystemId,
     },
-    /// Store a namespace's reservations durably in place of the older ones, then call
-    /// [`Registry::reservations_saved`]. Occurs only after [`Registry::keep_reservations`].
+    /// Durably replace the stored reservations of a namespace, then call
+    /// [`Registry::reservations_saved`]. The registry requests this only after
+    /// [`Registry::keep_reservations`].
     SaveReservations {
         /// The subsystem.
         subsystem: SubsystemId,
         /// The namespace.
         namespace: NamespaceId,
-        /// Pass this to [`Registry::reservations_saved`].
+        /// The number to pass to [`Registry::reservations_saved`].
         serial: u64,
-        /// The text to store; empty: remove the stored text.
+        /// The text to store. Empty: remove the stored text.
         text: String,
     },
-    /// Apply this change on every queue of the subsystem. When all queues apply it, and every
-    /// command that the change forbids or aborts has ended, call [`Registry::access_spread`].
+    /// Apply this change on every queue of the subsystem. Call [`Registry::access_spread`] when all
+    /// queues apply the change, and every command that the change forbids or aborts has ended.
     Access(Arc<AccessChange>),
     /// Complete a command that the target passed to [`Registry::reserve`].
     Reserved {
@@ -130,8 +133,8 @@ pub enum Action {
         ticket: Ticket,
         /// The completion's status.
         status: Status,
-        /// The data of a Reservation Report, to push to the host before the completion. The target
-        /// fills the rest of the host's buffer with zeroes.
+        /// The data of a Reservation Report. Push the data to the host before the completion, and
+        /// fill the rest of the host's buffer with zeroes.
         report: Option<Vec<u8>>,
     },
 }
@@ -140,7 +143,8 @@ pub enum Action {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Teardown {
     /// The controller. Unless the reason is [`TeardownReason::Disabled`], the registry has removed
-    /// the controller: the identifier is invalid, and the target need not report the closed queues.
+    /// the controller. Its identifier is then invalid, and the target need not report the closed
+    /// queues.
     pub controller: ControllerId,
     /// The queues that are still connected.
     pub queues: Vec<QueueId>,
@@ -151,48 +155,50 @@ pub struct Teardown {
 /// Reasons to close queues (NVMe Base Specification 2.0, "Association termination").
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum TeardownReason {
-    /// The admin queue's connection was closed.
+    /// The connection of the admin queue was closed.
     AdminQueueClosed,
     /// The host was silent for longer than the keep-alive timeout.
     KeepAliveExpired,
-    /// The time in which a host can read properties of a shut-down controller has passed.
+    /// The host shut down the controller, and the time for reading its properties has passed.
     AssociationExpired,
-    /// The host reset or shut down the controller: its I/O queues close, its admin queue stays.
+    /// The host reset or shut down the controller. The target closes the I/O queues and keeps the
+    /// admin queue.
     Disabled,
     /// The target's operator removed the controller.
     Removed,
-    /// The host ended the controller through another one of its controllers.
+    /// The host ended the controller through another of its controllers.
     CrossControllerReset,
-    /// The subsystem was removed.
+    /// The operator removed the subsystem.
     SubsystemRemoved,
     /// The operator withdrew the host's access to the subsystem.
     HostDisallowed,
-    /// The host used an identifier (HOSTID) of another host, which has proved its name.
+    /// The host used the identifier (HOSTID) of another host, and the other host has proved its
+    /// name.
     IdentifierProved,
-    /// The target stops.
+    /// The target is stopping.
     TargetStopped,
 }
 
-/// A live controller, for the operator and for metrics.
+/// A live controller, for operators and metrics.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ControllerSummary<'a> {
-    /// Its identifier.
+    /// The controller's identifier.
     pub controller: ControllerId,
-    /// Its subsystem; `None` on a discovery controller.
+    /// The controller's subsystem; `None` on a discovery controller.
     pub subsystem: Option<SubsystemId>,
     /// The host's name (HOSTNQN).
     pub host_nqn: &'a str,
     /// The host's identifier (HOSTID).
     pub host_id: [u8; 16],
-    /// The address that the host connected to.
+    /// The address to which the host connected.
     pub local_address: &'a str,
-    /// Its state.
+    /// The controller's state.
     pub lifecycle: Lifecycle,
-    /// Keep-alive timeout in milliseconds, 0 for none.
+    /// Keep-alive timeout in milliseconds; 0: no timeout.
     pub keep_alive_ms: u32,
-    /// Connected I/O queues.
+    /// The number of connected I/O queues.
     pub io_queues: usize,
-    /// The number of commands that failed (error count of the error information log).
+    /// The number of failed commands (error count of the error information log).
     pub errors: u64,
 }
 
@@ -218,9 +224,9 @@ impl Default for Registry {
     }
 }
 
-/// Configuration.
+/// Methods for the configuration.
 impl Registry {
-    /// A registry that offers nothing but an empty discovery service.
+    /// Creates a registry with only an empty discovery service.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -245,8 +251,9 @@ impl Registry {
         }
     }
 
-    /// Sets the range of controller identifiers to assign from now on, so that several targets can
-    /// offer one subsystem. Identifiers of a small range are reused sooner.
+    /// Sets the range from which the registry assigns controller identifiers from now on. With
+    /// separate ranges, several targets can offer one subsystem. The registry reuses identifiers of
+    /// a small range sooner.
     ///
     /// # Errors
     /// When the range is empty or not within 1 to `0xffef`.
@@ -262,7 +269,7 @@ impl Registry {
     /// Offers a subsystem on every listener.
     ///
     /// # Errors
-    /// When the configuration is invalid, or another subsystem has its name.
+    /// When the configuration is invalid, or another subsystem has the same name.
     pub fn add_subsystem(&mut self, config: SubsystemConfig) -> Result<SubsystemId, ConfigError> {
         config.check()?;
         if self.find_subsystem(&config.nqn).is_some() {
@@ -286,23 +293,24 @@ impl Registry {
     /// Removes a subsystem. The caller closes the returned queues.
     ///
     /// # Errors
-    /// When there is no such subsystem.
+    /// When the subsystem does not exist.
     pub fn remove_subsystem(&mut self, id: SubsystemId) -> Result<Vec<Teardown>, ConfigError> {
         self.subsystem_mut(id)?;
         let ends = self.remove_where(TeardownReason::SubsystemRemoved, |controller| {
             controller.subsystem == Some(id)
         });
-        // Notify the hosts that saw it before removing the list of its hosts.
+        // Notify the hosts that saw the subsystem. The check needs the subsystem's list of hosts,
+        // so do it first.
         self.discovery_changed(|registry, host| registry.may_see(id, host));
         self.subsystems.remove(&id);
         self.channels.forget_subsystem(id);
         Ok(ends)
     }
 
-    /// Lets a host use a subsystem.
+    /// Allows a host to use a subsystem.
     ///
     /// # Errors
-    /// When there is no such subsystem, or the host's name is invalid.
+    /// When the subsystem does not exist, or the host's name is invalid.
     pub fn allow_host(&mut self, id: SubsystemId, host_nqn: &str) -> Result<(), ConfigError> {
         check_nqn(host_nqn)?;
         let config = &mut self.subsystem_mut(id)?.config;
@@ -317,11 +325,10 @@ impl Registry {
         Ok(())
     }
 
-    /// Removes a host from the list of hosts that may use a subsystem. The caller closes the
-    /// returned queues.
+    /// Removes a host from the allowed hosts of a subsystem. The caller closes the returned queues.
     ///
     /// # Errors
-    /// When there is no such subsystem.
+    /// When the subsystem does not exist.
     pub fn disallow_host(
         &mut self,
         id: SubsystemId,
@@ -332,11 +339,11 @@ impl Registry {
         Ok(self.remove_disallowed(id))
     }
 
-    /// Lets every host use a subsystem, or only the hosts on its list. The caller closes the
+    /// Allows all hosts, or only the hosts on the list, to use a subsystem. The caller closes the
     /// returned queues.
     ///
     /// # Errors
-    /// When there is no such subsystem.
+    /// When the subsystem does not exist.
     pub fn set_allow_any_host(
         &mut self,
         id: SubsystemId,
@@ -350,7 +357,7 @@ impl Registry {
     /// Adds a listener to the discovery log page.
     ///
     /// # Errors
-    /// When a field does not fit the page, or another listener has its number.
+    /// When a field does not fit in the page, or another listener has the same number.
     pub fn add_listener(&mut self, listener: Listener) -> Result<(), ConfigError> {
         listener.check()?;
         if self.listeners.iter().any(|other| other.port == listener.port) {
@@ -363,18 +370,18 @@ impl Registry {
         let before = self.access.remove(&listener.port);
         self.listeners.push(listener);
         if before.is_some() {
-            // This port number may have ANA states that an earlier listener left.
+            // An earlier listener may have set ANA states for this port number.
             self.publish_all();
         }
         self.discovery_changed(|_, _| true);
         Ok(())
     }
 
-    /// Removes a listener from the discovery log page. Connections that it accepted remain open and
+    /// Removes a listener from the discovery log page. The listener's connections remain open and
     /// keep their ANA states.
     ///
     /// # Errors
-    /// When there is no such listener.
+    /// When the listener does not exist.
     pub fn remove_listener(&mut self, port: PortId) -> Result<Listener, ConfigError> {
         let index = self.listeners.iter().position(|listener| listener.port == port);
         let listener = self.listeners.remove(index.ok_or(ConfigError::NotFound("listener"))?);
@@ -382,10 +389,11 @@ impl Registry {
         Ok(listener)
     }
 
-    /// Points hosts to another discovery service.
+    /// Adds a referral to another discovery service.
     ///
     /// # Errors
-    /// When a field does not fit the discovery log page, or the page already lists the referral.
+    /// When a field does not fit in the discovery log page, or the page already contains the
+    /// referral.
     pub fn add_referral(&mut self, referral: Referral) -> Result<(), ConfigError> {
         referral.check()?;
         if self.referrals.contains(&referral) {
@@ -399,10 +407,10 @@ impl Registry {
         Ok(())
     }
 
-    /// Removes a referral that [`Registry::add_referral`] added.
+    /// Removes a referral.
     ///
     /// # Errors
-    /// When there is no such referral.
+    /// When the referral does not exist.
     pub fn remove_referral(&mut self, referral: &Referral) -> Result<(), ConfigError> {
         let index = self.referrals.iter().position(|other| other == referral);
         self.referrals.remove(index.ok_or(ConfigError::NotFound("referral"))?);
@@ -411,12 +419,12 @@ impl Registry {
     }
 }
 
-/// Namespaces.
+/// Methods for namespaces.
 impl Registry {
     /// Adds a namespace and notifies the hosts.
     ///
     /// # Errors
-    /// When the namespace is invalid, its identifier exists, or there is no such subsystem.
+    /// When the namespace is invalid, its identifier is in use, or the subsystem does not exist.
     pub fn add_namespace(
         &mut self,
         subsystem: SubsystemId,
@@ -429,7 +437,7 @@ impl Registry {
     /// Removes a namespace and notifies the hosts.
     ///
     /// # Errors
-    /// When there is no such namespace.
+    /// When the namespace does not exist.
     pub fn remove_namespace(
         &mut self,
         subsystem: SubsystemId,
@@ -446,7 +454,7 @@ impl Registry {
     /// Changes a namespace's capacity and notifies the hosts.
     ///
     /// # Errors
-    /// When there is no such namespace, or the capacity is invalid.
+    /// When the namespace does not exist, or the capacity is invalid.
     pub fn resize_namespace(
         &mut self,
         subsystem: SubsystemId,
@@ -459,55 +467,56 @@ impl Registry {
     }
 }
 
-/// Queries.
+/// Methods for queries.
 impl Registry {
-    /// A subsystem's configuration.
+    /// Returns a subsystem's configuration.
     #[must_use]
     pub fn subsystem(&self, id: SubsystemId) -> Option<&SubsystemConfig> {
         self.subsystems.get(&id).map(|subsystem| &subsystem.config)
     }
 
-    /// The subsystem with this name.
+    /// Returns the subsystem with this name.
     #[must_use]
     pub fn find_subsystem(&self, nqn: &str) -> Option<SubsystemId> {
         self.subsystems().find(|(_, config)| config.nqn == nqn).map(|(id, _)| id)
     }
 
-    /// Every subsystem.
+    /// Returns all subsystems.
     pub fn subsystems(&self) -> impl Iterator<Item = (SubsystemId, &SubsystemConfig)> {
         self.subsystems.iter().map(|(&id, subsystem)| (id, &subsystem.config))
     }
 
-    /// The listeners in the discovery log page.
+    /// Returns the listeners in the discovery log page.
     #[must_use]
     pub fn listeners(&self) -> &[Listener] {
         &self.listeners
     }
 
-    /// The referrals in the discovery log page.
+    /// Returns the referrals in the discovery log page.
     #[must_use]
     pub fn referrals(&self) -> &[Referral] {
         &self.referrals
     }
 
-    /// Every live controller.
+    /// Returns all live controllers.
     pub fn controllers(&self) -> impl Iterator<Item = ControllerSummary<'_>> {
         self.controllers.values().map(ControllerSummary::of)
     }
 
-    /// One live controller.
+    /// Returns a live controller.
     #[must_use]
     pub fn controller(&self, id: ControllerId) -> Option<ControllerSummary<'_>> {
         self.controllers.get(&id).map(ControllerSummary::of)
     }
 
-    /// The counters that [`Registry::set_counters`] last set for a subsystem.
+    /// Returns the counters from the last [`Registry::set_counters`] for a subsystem.
     #[must_use]
     pub fn smart_counters(&self, id: SubsystemId) -> SmartCounters {
         self.counters(id)
     }
 
-    /// The most bytes that a command may transfer; `None` if the controller does not exist.
+    /// Returns the largest number of bytes that a command may transfer; `None` if the controller
+    /// does not exist.
     #[must_use]
     pub fn max_transfer_bytes(&self, controller: ControllerId) -> Option<u32> {
         let controller = self.controllers.get(&controller)?;
@@ -515,10 +524,10 @@ impl Registry {
     }
 }
 
-/// Events in the life of controllers.
+/// Methods for events in the life of controllers.
 impl Registry {
-    /// Reports that a queue's connection was closed, by either side. If it was an admin queue, the
-    /// registry removes the controller, and the caller closes the returned I/O queues.
+    /// Reports that the host or the target closed a queue's connection. If the queue was an admin
+    /// queue, the registry removes the controller, and the caller closes the returned I/O queues.
     pub fn queue_closed(&mut self, controller: ControllerId, queue: QueueId) -> Option<Teardown> {
         let found = self.controllers.get_mut(&controller)?;
         found.queues.remove(&queue)?;
@@ -529,9 +538,8 @@ impl Registry {
         self.remove(controller, TeardownReason::AdminQueueClosed)
     }
 
-    /// Sets whether closed I/O queues of a controller still have changes in progress. Until they
-    /// have finished, CSTS shows the host a reset or shutdown in progress. `instance` is the
-    /// controller instance.
+    /// Reports whether closed I/O queues of a controller still have changes in progress. While they
+    /// do, CSTS reports a reset or shutdown as in progress. `instance` is the controller instance.
     pub fn set_unfinished(&mut self, id: ControllerId, instance: Instance, unfinished: bool) {
         let found = self.controllers.get_mut(&id);
         if let Some(controller) = found.filter(|controller| controller.instance == instance) {
@@ -539,29 +547,29 @@ impl Registry {
         }
     }
 
-    /// Ends a controller. The caller closes the returned queues.
+    /// Removes a controller. The caller closes the returned queues.
     pub fn remove_controller(&mut self, controller: ControllerId) -> Option<Teardown> {
         self.remove(controller, TeardownReason::Removed)
     }
 
-    /// Ends every controller, because the target stops. The caller closes the returned queues.
+    /// Removes all controllers, because the target stops. The caller closes the returned queues.
     pub fn shutdown(&mut self) -> Vec<Teardown> {
         self.remove_where(TeardownReason::TargetStopped, |_| true)
     }
 
-    /// The time by which to call [`Registry::tick`]: a lower bound of all deadlines.
+    /// Returns the time at which to call [`Registry::tick`]. It is a lower bound of all deadlines.
     #[must_use]
     pub fn next_look(&self) -> Option<Instant> {
         self.soonest.get()
     }
 
-    /// The time at which the first controller's timer expires if no more commands arrive.
+    /// Returns the time at which the first keep-alive timer expires if no more commands arrive.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.controllers.values().filter_map(|controller| controller.keep_alive.deadline()).min()
     }
 
-    /// Ends the controllers whose timers have expired at `now`. The caller closes the returned
+    /// Removes the controllers whose timers have expired at `now`. The caller closes the returned
     /// queues.
     pub fn tick(&mut self, now: Instant) -> Vec<Teardown> {
         if self.soonest.get().is_none_or(|soonest| now < soonest) {
@@ -583,7 +591,8 @@ impl Registry {
         expired.into_iter().filter_map(|(id, reason)| self.remove(id, reason)).collect()
     }
 
-    /// The next action for other connections. After every change, call it until it returns `None`.
+    /// Returns the next action for other connections. After every change, call this function until
+    /// it returns `None`.
     pub fn poll_action(&mut self) -> Option<Action> {
         while let Some(queued) = self.actions.pop_front() {
             let action = match queued {
@@ -606,29 +615,30 @@ impl Registry {
         None
     }
 
-    /// The next Asynchronous Event Request of one controller to complete with success, and its
-    /// result, the event. The registry returns each event either here or as an
+    /// Returns the next Asynchronous Event Request of a controller to complete with success, and
+    /// its result, the event. The registry returns each event only once: here or as an
     /// [`Action::Complete`].
     pub fn poll_event(&mut self, controller: ControllerId) -> Option<(CommandId, u64)> {
         self.controllers.get_mut(&controller)?.events.poll()
     }
 
-    /// Reports that the target has done [`Action::Flush`].
+    /// Reports that the target has executed [`Action::Flush`].
     pub fn shutdown_flushed(&mut self, controller: ControllerId, now: Instant) {
         if let Some(controller) = self.controllers.get_mut(&controller) {
             controller.flushed(now);
         }
     }
 
-    /// Replaces the counters that the SMART log page of a subsystem's controllers shows.
+    /// Replaces a subsystem's counters. The SMART log page of the subsystem's controllers shows
+    /// them.
     pub fn set_counters(&mut self, subsystem: SubsystemId, counters: SmartCounters) {
         if let Some(subsystem) = self.subsystems.get_mut(&subsystem) {
             subsystem.counters = counters;
         }
     }
 
-    /// Adds a command that failed on an I/O queue to the controller's error information log.
-    /// [`Registry::admin`] adds the failed commands of the admin queue.
+    /// Adds a failed command of an I/O queue to the controller's error information log. For the
+    /// admin queue, [`Registry::admin`] adds failed commands.
     pub fn record_error(&mut self, controller: ControllerId, record: &ErrorRecord) {
         if let Some(controller) = self.controllers.get_mut(&controller) {
             controller.errors.push(record);
@@ -636,13 +646,13 @@ impl Registry {
     }
 }
 
-/// For the other files of this module.
+/// Methods for the other files of this module.
 impl Registry {
     pub(super) fn counters(&self, id: SubsystemId) -> SmartCounters {
         self.subsystems.get(&id).map_or_else(SmartCounters::default, |found| found.counters)
     }
 
-    /// Whether a host sees a subsystem in discovery.
+    /// Whether a host sees a subsystem in the discovery log page.
     pub(super) fn may_see(&self, id: SubsystemId, host_nqn: &str) -> bool {
         self.subsystem(id).is_some_and(|config| config.allows(host_nqn))
     }
@@ -655,8 +665,8 @@ impl Registry {
         self.actions.push_back(queued);
     }
 
-    /// The least recently used free identifier. `None` if the subsystem's identifiers are all in
-    /// use.
+    /// Returns the next free identifier, in ascending order from the last one and around the range.
+    /// `None` if all of the subsystem's identifiers are in use.
     pub(super) fn unused_controller_id(
         &mut self,
         subsystem: Option<SubsystemId>,
@@ -688,7 +698,7 @@ impl Registry {
         self.subsystems.get_mut(&id).ok_or(ConfigError::NotFound("subsystem"))
     }
 
-    /// Notifies the hosts that `concerns` selects of a new discovery log page.
+    /// Notifies the hosts for which `concerns` is true of a new discovery log page.
     pub(super) fn discovery_changed(&mut self, concerns: impl Fn(&Self, &str) -> bool) {
         self.discovery_generation += 1;
         let concerned: Vec<_> = self

@@ -20,10 +20,10 @@ use core::time::Duration;
 use farblock_wire::property::{Cc, Csts};
 
 /// Records whether a controller has received a command since the last check of its keep-alive timer
-/// (NVMe Base Specification 2.0, "Traffic Based Keep Alive"). It also holds the features that
-/// affect I/O commands.
+/// (NVMe Base Specification 2.0, "Traffic Based Keep Alive"). Also holds the features that affect
+/// I/O commands.
 ///
-/// All queues of a controller share one value, which I/O queues mark once per batch of commands
+/// All queues of a controller share one value. I/O queues mark it once for each batch of commands,
 /// without the registry's lock.
 #[derive(Debug, Default)]
 pub struct Traffic {
@@ -35,15 +35,15 @@ pub struct Traffic {
 impl Traffic {
     /// Records that a command arrived.
     pub fn mark(&self) {
-        // Load first: while the flag is set, the cores only read it and share its cache line. The
-        // flag orders no other access, so relaxed is enough.
+        // Load first: while the flag is set, the cores only read it and can share its cache line.
+        // Relaxed ordering is enough, because the flag does not order other accesses.
         if !self.seen.load(Ordering::Relaxed) {
             self.seen.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Whether writes must be durable before they complete, as if each had FUA set: the host
-    /// disabled the volatile write cache ("Volatile Write Cache").
+    /// Whether writes must be durable before they complete, as if FUA were set: the host disabled
+    /// the volatile write cache ("Volatile Write Cache").
     #[must_use]
     pub fn is_write_through(&self) -> bool {
         self.write_through.load(Ordering::Relaxed)
@@ -64,14 +64,15 @@ impl Traffic {
         self.copies_across.store(copies_across, Ordering::Relaxed);
     }
 
-    /// Returns whether a command arrived since the last call, and clears the record.
+    /// Returns whether a command arrived since the last call, and clears the flag.
     fn take(&self) -> bool {
         self.seen.swap(false, Ordering::Relaxed)
     }
 }
 
-/// A lower bound of the time at which any controller's timer expires. The target checks its
-/// thousands of controllers only when one of them may have expired, not after every event.
+/// A lower bound for the time at which the first timer of any controller expires. It saves a check
+/// of thousands of controllers after every event: the target checks them only when a timer may have
+/// expired.
 #[derive(Debug)]
 pub(crate) struct Soonest(AtomicU64);
 
@@ -82,19 +83,19 @@ impl Default for Soonest {
 }
 
 impl Soonest {
-    /// Lowers the bound to a timer's new deadline.
+    /// Lowers the bound to the new deadline of a timer, if the deadline is earlier.
     pub(crate) fn note(&self, deadline: Instant) {
-        // Every caller that changes a timer has exclusive access to the registry, so relaxed is
-        // enough.
+        // Every caller that changes a timer has exclusive access to the registry, so relaxed
+        // ordering is enough.
         self.0.fetch_min(deadline.0, Ordering::Relaxed);
     }
 
-    /// Resets the bound before the caller notes all timers again.
+    /// Resets the bound. The caller then calls [`Self::note`] for all timers.
     pub(crate) fn forget(&self) {
         self.0.store(u64::MAX, Ordering::Relaxed);
     }
 
-    /// The bound; `None`: no timer runs.
+    /// Returns the bound; `None`: no timer is running.
     pub(crate) fn get(&self) -> Option<Instant> {
         Some(self.0.load(Ordering::Relaxed)).filter(|at| *at < u64::MAX).map(Instant)
     }
@@ -103,15 +104,15 @@ impl Soonest {
 /// The timer that ends a controller (NVMe Base Specification 2.0, "Keep Alive").
 #[derive(Debug)]
 pub(crate) struct KeepAlive {
-    /// KATO in milliseconds, rounded up, as the host can read it; 0: none.
+    /// KATO in milliseconds, rounded up, as the host can read it. 0: no timeout.
     timeout_ms: u32,
-    /// The timeout that applies when the host requested none.
+    /// The timeout that applies if the host requested no timeout.
     fallback: Option<Duration>,
     deadline: Option<Instant>,
     /// Whether the association ends at the deadline even if commands arrive.
     is_final: bool,
     traffic: Arc<Traffic>,
-    /// Shared by all timers of the registry.
+    /// The bound that all timers of the registry share.
     soonest: Arc<Soonest>,
 }
 
@@ -134,7 +135,7 @@ impl KeepAlive {
         this
     }
 
-    /// KATO in milliseconds, rounded up to the granularity; 0: none.
+    /// Returns KATO in milliseconds, rounded up to the granularity. 0: no timeout.
     pub(crate) fn timeout_ms(&self) -> u32 {
         self.timeout_ms
     }
@@ -147,7 +148,7 @@ impl KeepAlive {
         self.restart(now);
     }
 
-    /// Restarts the timer, at the start and at each Keep Alive.
+    /// Restarts the timer when the controller starts and at each Keep Alive.
     pub(crate) fn restart(&mut self, now: Instant) {
         self.run_until(self.period().map(|period| now.saturating_add(period)));
         self.is_final = false;
@@ -158,7 +159,7 @@ impl KeepAlive {
         deadline.into_iter().for_each(|at| self.soonest.note(at));
     }
 
-    /// Ends the controller after `linger`, even if commands arrive.
+    /// Sets a final deadline: the controller ends after `linger`, even if commands arrive.
     fn finish(&mut self, now: Instant, linger: Duration) {
         self.run_until(Some(now.saturating_add(linger)));
         self.is_final = true;
@@ -172,8 +173,8 @@ impl KeepAlive {
         &self.traffic
     }
 
-    /// Whether the host's time has expired. If commands arrived since the last check, the timer
-    /// restarts instead.
+    /// Whether the timer has expired at `now`. If commands arrived since the last check, restarts
+    /// the timer instead.
     pub(crate) fn is_expired(&mut self, now: Instant) -> bool {
         if self.deadline.is_none_or(|deadline| now < deadline) {
             return false;
@@ -193,24 +194,24 @@ impl KeepAlive {
     }
 }
 
-/// A controller, from its admin queue's Connect to the end of the association.
+/// A controller, from the Connect of its admin queue to the end of the association.
 #[derive(Debug)]
 pub(crate) struct Controller {
     pub(crate) id: ControllerId,
     pub(crate) instance: Instance,
-    /// The subsystem; `None` on a discovery controller.
+    /// The controller's subsystem; `None` on a discovery controller.
     pub(crate) subsystem: Option<SubsystemId>,
     pub(crate) host_nqn: String,
     pub(crate) host_id: [u8; 16],
     /// The mark of the host's name, if the host has proved the name.
     pub(crate) proved: Option<HostMark>,
-    /// The address that the host connected to, for the discovery log page.
+    /// The address to which the host connected, for the discovery log page.
     pub(crate) local_address: String,
-    /// The listener that accepted its admin queue, if known.
+    /// The listener that accepted the admin queue, if known.
     pub(crate) port: Option<PortId>,
-    /// The type of SGL descriptor with which its transport describes data outside capsules.
+    /// The type of SGL descriptor that the transport uses for data outside capsules.
     pub(crate) remote: RemoteForm,
-    /// Connected queues and their depths, in entries.
+    /// The connected queues and their depths, in entries.
     pub(crate) queues: BTreeMap<QueueId, u16>,
     pub(crate) lifecycle: Lifecycle,
     /// Whether closed I/O queues still have changes in progress.
@@ -220,13 +221,13 @@ pub(crate) struct Controller {
     pub(crate) events: Events,
     pub(crate) errors: ErrorLog,
     pub(crate) changed: ChangedNamespaces,
-    /// Changes of the Asymmetric Namespace Access log page since the last reset.
+    /// The number of changes of the Asymmetric Namespace Access log page since the last reset.
     pub(crate) access_changes: u64,
     pub(crate) notifications: Notifications,
     pub(crate) features: FeatureValues,
 }
 
-/// The initial values of a controller.
+/// The initial values of a new controller.
 pub(crate) struct Beginning<'a> {
     pub(crate) id: ControllerId,
     pub(crate) instance: Instance,
@@ -242,9 +243,10 @@ pub(crate) struct Beginning<'a> {
 }
 
 impl Controller {
-    /// The controller that the Connect of its admin queue creates.
+    /// Creates the controller when its admin queue connects.
     pub(crate) fn new(beginning: &Beginning<'_>, now: Instant) -> Self {
-        // The timer also runs before the host enables the controller, because a host may die early.
+        // The timer also runs before the host enables the controller, because the host may fail
+        // before that.
         let fallback = match beginning.subsystem {
             Some(_) => None,
             None => Some(limits::DISCOVERY_KEEP_ALIVE),
@@ -277,14 +279,14 @@ impl Controller {
         self.subsystem.is_none()
     }
 
-    /// Connected I/O queues.
+    /// Returns the connected I/O queues.
     pub(crate) fn io_queues(&self) -> impl Iterator<Item = QueueId> {
         self.queues.keys().copied().filter(|&queue| queue != QueueId(0))
     }
 
-    /// CSTS. It reports a reset or a shutdown as complete only when the connections of the I/O
-    /// queues are closed and their commands have ended. The host may then resend these commands
-    /// elsewhere.
+    /// Returns CSTS. It reports a reset or a shutdown as complete only when the connections of the
+    /// I/O queues are closed and their commands have ended. The host may then send these commands
+    /// again through another controller.
     pub(crate) fn csts(&self) -> Csts {
         let csts = self.lifecycle.csts(self.cc.en());
         if !self.unfinished && self.io_queues().next().is_none() {
@@ -297,8 +299,8 @@ impl Controller {
         }
     }
 
-    /// Applies a write to CC. Returns the Asynchronous Event Requests that will get no answer,
-    /// because the controller left [`Lifecycle::Ready`].
+    /// Applies a write to CC. Returns the held Asynchronous Event Requests if the controller left
+    /// [`Lifecycle::Ready`]: they get no response.
     pub(crate) fn write_cc(
         &mut self,
         cc: Cc,
@@ -332,7 +334,7 @@ impl Controller {
         }
     }
 
-    /// Reports that the flush of a shutdown is done.
+    /// Reports that the flush of a shutdown is complete.
     pub(crate) fn flushed(&mut self, now: Instant) {
         let before = self.lifecycle;
         self.lifecycle = before.after_flush();

@@ -1,12 +1,14 @@
-//! The namespaces of a subsystem that each host sees.
+//! The visibility of a subsystem's namespaces for each host.
 //!
-//! By default every host that may connect sees a namespace. For other hosts, a namespace is
-//! inactive: no list contains it, commands for it get Invalid Namespace or Format, and no event
-//! reports it. An I/O queue needs only its [`NamespaceTable`], which holds its host's namespaces.
+//! By default, every allowed host sees a namespace. A visibility list restricts a namespace to some
+//! hosts. For all other hosts the namespace is inactive: no list contains it, commands for it fail
+//! with Invalid Namespace or Format, and no event reports it.
+//!
+//! An I/O queue needs only its [`NamespaceTable`], which holds the namespaces that its host sees.
 //! If every host sees every namespace, all queues share one table.
 //!
-//! A host keeps its registrations and reservations while it does not see the namespace, or is
-//! disconnected.
+//! A host keeps its registrations and reservations while it is disconnected or does not see the
+//! namespace.
 
 use super::ana;
 use super::config::{ConfigError, PortId, SubsystemConfig, SubsystemId, check_nqn};
@@ -25,7 +27,7 @@ use farblock_wire::status::Status;
 /// The tables of a subsystem whose hosts see different namespaces.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct ByHost {
-    /// The tables of the hosts that a visibility list names.
+    /// The table of each host that is on a visibility list.
     named: BTreeMap<String, Arc<NamespaceTable>>,
     /// The table of all other hosts.
     others: Arc<NamespaceTable>,
@@ -38,7 +40,7 @@ impl ByHost {
 }
 
 impl SubsystemConfig {
-    /// Whether a host that may connect sees a namespace.
+    /// Whether an allowed host sees a namespace.
     #[must_use]
     pub fn sees(&self, host_nqn: &str, namespace: NamespaceId) -> bool {
         self.visible_to.get(&namespace).is_none_or(|hosts| hosts.contains(host_nqn))
@@ -78,11 +80,12 @@ pub(super) fn table_of(
 }
 
 impl Registry {
-    /// Adds a namespace for these hosts only; `None`: for all. Other hosts get no notice. `kept`:
-    /// the namespace's stored reservations, which apply again; the registry then stores changes.
+    /// Adds a namespace that only `hosts` see; `None`: all hosts see it. Only these hosts get a
+    /// notice. `kept` contains the namespace's stored reservations, which apply again. The registry
+    /// then requests the storage of later changes.
     ///
     /// # Errors
-    /// As for [`Registry::add_namespace`], and when the list of hosts is invalid.
+    /// The errors of [`Registry::add_namespace`], and an invalid list of hosts.
     pub fn add_namespace_for(
         &mut self,
         subsystem: SubsystemId,
@@ -105,11 +108,11 @@ impl Registry {
         Ok(())
     }
 
-    /// Sets the hosts that see a namespace from now on (`None` for all) and notifies the affected
-    /// hosts. Commands in progress end normally.
+    /// Sets the hosts that see a namespace (`None` for all hosts) and notifies the affected hosts.
+    /// Commands in progress complete normally.
     ///
     /// # Errors
-    /// When there is no such namespace, or the list of hosts is invalid.
+    /// When the namespace does not exist, or the list of hosts is invalid.
     pub fn set_visible_to(
         &mut self,
         subsystem: SubsystemId,
@@ -130,10 +133,10 @@ impl Registry {
         Ok(())
     }
 
-    /// Changes the description of a namespace, and notifies the hosts.
+    /// Replaces the description of a namespace, and notifies the hosts.
     ///
     /// # Errors
-    /// When there is no such namespace, or the new description is invalid.
+    /// When the namespace does not exist, or the new description is invalid.
     pub fn replace_namespace(
         &mut self,
         subsystem: SubsystemId,
@@ -144,11 +147,11 @@ impl Registry {
         self.replace_namespace_for(subsystem, namespace, info, hosts)
     }
 
-    /// Changes the description of a namespace and the hosts that see it, in one step: no host sees
-    /// one change without the other.
+    /// Replaces the description of a namespace and the hosts that see it in one step. No host sees
+    /// only one of the two changes.
     ///
     /// # Errors
-    /// As for [`Registry::replace_namespace`], and when the list of hosts is invalid.
+    /// The errors of [`Registry::replace_namespace`], and an invalid list of hosts.
     pub fn replace_namespace_for(
         &mut self,
         subsystem: SubsystemId,
@@ -166,7 +169,7 @@ impl Registry {
         let before = found.config.namespaces.insert(namespace, info).expect("it was found");
         let regrouped = before.ana_group != info.ana_group;
         let change = if before.uuid != info.uuid {
-            // The identifier now belongs to a new namespace, without reservations.
+            // The identifier now belongs to a different namespace, which has no reservations.
             self.end_reservations(subsystem, namespace);
             Some(NamespaceChange::Replaced)
         } else if regrouped && before == (NamespaceInfo { ana_group: before.ana_group, ..info }) {
@@ -177,7 +180,8 @@ impl Registry {
         self.publish(subsystem);
         self.tell_those_who_see(subsystem, namespace, (&saw, &sees), change);
         if regrouped {
-            // Ask the configuration: a table would be built again for each of many changes.
+            // Use the configuration. A table would have to be built again after each of many
+            // changes.
             self.access_changed(|registry, controller| {
                 let config = registry.subsystem(subsystem);
                 controller.subsystem == Some(subsystem)
@@ -187,7 +191,7 @@ impl Registry {
         Ok(())
     }
 
-    /// The hosts that see a namespace; `None`: all hosts.
+    /// Returns the hosts that see a namespace; `None`: all hosts.
     #[must_use]
     pub fn visible_to(
         &self,
@@ -197,7 +201,7 @@ impl Registry {
         self.subsystem(subsystem)?.visible_to.get(&namespace).cloned()
     }
 
-    /// Notifies each host that saw the namespace, or sees it now, of the change.
+    /// Notifies each host that saw the namespace before the change, or sees it now.
     fn tell_those_who_see(
         &mut self,
         subsystem: SubsystemId,
@@ -218,12 +222,13 @@ impl Registry {
         });
     }
 
-    /// The namespaces of a controller, as its host sees them.
+    /// Returns the namespaces that a controller's host sees.
     pub(super) fn table_seen_by(&self, controller: &Controller) -> Arc<NamespaceTable> {
         self.table_of(controller.subsystem).seen_by(&controller.host_nqn)
     }
 
-    /// Checks that a controller's host sees a namespace. [`NamespaceId::ALL`] always passes.
+    /// Checks that a controller's host sees a namespace. [`NamespaceId::ALL`] always passes the
+    /// check.
     pub(super) fn check_sight(
         &self,
         controller: &Controller,
@@ -235,13 +240,13 @@ impl Registry {
     }
 }
 
-/// The hosts that the visibility lists of a subsystem name, each with the number of its lists. A
-/// change then needs no look at the lists of other namespaces.
+/// The hosts on the visibility lists of a subsystem, each with the number of lists that contain it.
+/// With these numbers, a change need not read the lists of other namespaces.
 #[derive(Debug, Default)]
 pub(super) struct NamedHosts(BTreeMap<String, usize>);
 
 impl NamedHosts {
-    /// The hosts that a valid configuration names.
+    /// Counts the hosts in a valid configuration.
     pub(super) fn of(config: &SubsystemConfig) -> Self {
         let mut named = Self::default();
         config.visible_to.values().for_each(|hosts| named.add(hosts));
@@ -267,8 +272,8 @@ impl NamedHosts {
 }
 
 impl Subsystem {
-    /// Sets the hosts that see a namespace and returns the previous ones. After an error nothing
-    /// has changed.
+    /// Sets the hosts that see a namespace and returns the previous hosts. Changes nothing if it
+    /// fails.
     pub(super) fn replace_visibility(
         &mut self,
         namespace: NamespaceId,
@@ -289,7 +294,7 @@ impl Subsystem {
         Ok(before)
     }
 
-    /// Checks that another visibility list may name these hosts.
+    /// Checks that one more visibility list may contain these hosts.
     fn check_named(&self, hosts: &BTreeSet<String>) -> Result<(), ConfigError> {
         let new = hosts.iter().filter(|host| !self.named.0.contains_key(*host));
         if self.named.0.len() + new.clone().count() > limits::MAX_VISIBLE_TO {

@@ -1,11 +1,11 @@
-//! The rights of hosts under a reservation (NVMe Base Specification 2.0, "Command Behavior in the
-//! Presence of a Reservation"; NVM Command Set Specification 1.0, "Reservations").
+//! The access rights of hosts under a reservation (NVMe Base Specification 2.0, "Command Behavior
+//! in the Presence of a Reservation"; NVM Command Set Specification 1.0, "Reservations").
 
 use super::HostId;
 use alloc::vec::Vec;
 use farblock_wire::reservation::ReservationType;
 
-/// A command's kind of access to a namespace, for reservations.
+/// The kind of access that a command needs, for reservations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AccessKind {
     /// Read, Compare, Verify.
@@ -20,14 +20,15 @@ pub enum Rights {
     /// Read and write: no reservation restricts the host.
     #[default]
     All,
-    /// Read, but not write.
+    /// Read only.
     Read,
     /// Neither read nor write.
     None,
 }
 
 impl Rights {
-    /// Whether a command of this kind is allowed. Otherwise it gets Reservation Conflict.
+    /// Whether the host may execute a command of this kind. If false, the command fails with
+    /// Reservation Conflict.
     #[must_use]
     pub fn allow(self, kind: AccessKind) -> bool {
         match self {
@@ -38,17 +39,17 @@ impl Rights {
     }
 }
 
-/// A reservation's effect on reads and writes.
+/// The effect of a reservation on reads and writes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Access {
-    /// Its type.
+    /// The type of the reservation.
     pub(super) rtype: ReservationType,
     /// The hosts that the reservation does not restrict.
     pub(super) hosts: Vec<HostId>,
 }
 
 impl Access {
-    /// A host's rights.
+    /// Returns the rights of a host.
     #[must_use]
     pub fn rights(&self, host: &HostId) -> Rights {
         if self.hosts.contains(host) {

@@ -9,8 +9,8 @@ use farblock_wire::reservation::{
 use farblock_wire::sqe::Sqe;
 use farblock_wire::status::Status;
 
-/// A reservation command without the keys in its data. Every field's value is one that the
-/// specification defines.
+/// A reservation command without the keys in its data. The specification defines the value of every
+/// field.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReservationCommand {
     /// Reservation Register.
@@ -19,8 +19,7 @@ pub enum ReservationCommand {
         action: RegisterAction,
         /// Whether to ignore the current key (IEKEY).
         ignore_key: bool,
-        /// Whether reservations persist through a power loss from now on (CPTPL); `None`:
-        /// unchanged.
+        /// Whether reservations will persist through a power loss (CPTPL); `None`: unchanged.
         persist: Option<bool>,
     },
     /// Reservation Acquire.
@@ -45,7 +44,7 @@ pub enum ReservationCommand {
 }
 
 impl ReservationCommand {
-    /// Whether an opcode is that of a reservation command.
+    /// Whether an opcode belongs to a reservation command.
     pub(crate) fn is_one(opcode: NvmOpcode) -> bool {
         matches!(
             opcode,
@@ -76,8 +75,8 @@ impl ReservationCommand {
                 action.name().ok_or(INVALID)?;
                 Ok(Self::Register { action, ignore_key: control.iekey(), persist })
             }
-            // IEKEY is valid only in Reservation Register: RESCAP bit 7 announces the 1.3
-            // definition.
+            // IEKEY is valid only in Reservation Register, according to the 1.3 definition that
+            // RESCAP bit 7 announces.
             _ if control.iekey() && sqe.opcode != NvmOpcode::RESERVATION_REPORT.0 => Err(INVALID),
             NvmOpcode::RESERVATION_ACQUIRE => {
                 let action = AcquireAction(control.action());
@@ -101,7 +100,7 @@ impl ReservationCommand {
         }
     }
 
-    /// The number of data bytes that the command transfers.
+    /// Returns the number of data bytes that the command transfers.
     #[must_use]
     pub fn data_bytes(&self) -> u32 {
         match *self {
@@ -112,7 +111,7 @@ impl ReservationCommand {
         }
     }
 
-    /// Adds the keys in the command's `data`.
+    /// Adds the keys from the command's `data`.
     ///
     /// # Errors
     /// Data SGL Length Invalid if `data` is too short.
@@ -150,11 +149,11 @@ pub enum KeyedCommand {
     Register {
         /// The action.
         action: RegisterAction,
-        /// The current key that the host states (CRKEY); `None`: any key.
+        /// The current key according to the host (CRKEY); `None`: any key matches.
         current: Option<u64>,
         /// The host's new key (NRKEY).
         new: u64,
-        /// Whether reservations persist through a power loss from now on; `None`: unchanged.
+        /// Whether reservations will persist through a power loss; `None`: unchanged.
         persist: Option<bool>,
     },
     /// Reservation Acquire.
@@ -163,7 +162,7 @@ pub enum KeyedCommand {
         action: AcquireAction,
         /// The type of the reservation.
         rtype: ReservationType,
-        /// The host's current key, according to the host (CRKEY).
+        /// The current key according to the host (CRKEY).
         current: u64,
         /// The key of the reservation or registration to preempt (PRKEY).
         preempted: u64,
@@ -174,7 +173,7 @@ pub enum KeyedCommand {
         action: ReleaseAction,
         /// The type of the reservation.
         rtype: ReservationType,
-        /// The host's current key, according to the host (CRKEY).
+        /// The current key according to the host (CRKEY).
         current: u64,
     },
     /// Reservation Report.
@@ -182,9 +181,9 @@ pub enum KeyedCommand {
         /// The size of the host's buffer, in bytes.
         bytes: u32,
     },
-    /// Set Features, Reservation Persistence.
+    /// Set Features for Reservation Persistence.
     Persist {
-        /// Whether reservations persist through a power loss from now on.
+        /// Whether reservations will persist through a power loss.
         persist: bool,
     },
 }

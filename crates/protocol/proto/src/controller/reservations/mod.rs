@@ -1,26 +1,27 @@
-//! Reservations: the rights of hosts that share a namespace (NVMe Base Specification 2.0,
+//! Reservations: the access rights of hosts that share a namespace (NVMe Base Specification 2.0,
 //! "Reservations").
 //!
-//! The registry answers a change only when every core applies it. The requests for a namespace pass
-//! through these states one after the other:
+//! The registry completes a command that changes access rights only when every core applies the new
+//! rights. The commands for a namespace pass through these states one after the other:
 //!
 //! ```text
-//!            changes nothing for the data path, and nothing to keep
-//!   waiting ----------------------------------------------------------> answered
-//!      |                                                                  ^   ^
-//!      | to be kept            kept                       no news for     |   |
-//!      +--------------> Saving -----> (the state changes) ----------------+   |
-//!      |                   | it cannot be kept            the data path       |
-//!      |                   +--> answered: Internal Error                      |
-//!      |                                     |                                |
-//!      +-------------------------------------+--> Spreading ------------------+
-//!                                                   every core heeds it, and what it
-//!                                                   forbids has ended
+//!            rights stay the same, nothing to store
+//!   waiting ---------------------------------------------------------> completed
+//!    |   |                                                              ^  ^  ^
+//!    |   | state to store          stored, rights stay the same         |  |  |
+//!    |   +---------------> Saving --------------------------------------+  |  |
+//!    |                      |  | storing fails: Internal Error            |  |
+//!    |                      |  +------------------------------------------+  |
+//!    |                      | stored, rights change                          |
+//!    |                      v                                                |
+//!    +----------------> Spreading -------------------------------------------+
+//!     rights change,               all cores apply the rights, and all
+//!     nothing to store             forbidden commands have ended
 //! ```
 //!
-//! So after a Preempt, no command of the preempted host can reach the disk any more. Reports wait
-//! in the same queue. So if a report shows that another host has lost its rights, this is already
-//! in effect.
+//! So after a Preempt, commands of the preempted host can no longer reach the disk. Reports wait in
+//! the same queue. So if a report shows that another host has lost its rights, every core already
+//! enforces this.
 
 mod access;
 mod command;
@@ -46,8 +47,8 @@ use farblock_wire::reservation::{NotificationType, ReservationNotificationLog};
 use farblock_wire::{IntoBytes, Status};
 use state::Effects;
 
-/// A request's number. The caller of [`Registry::reserve`] chooses it; [`Action::Reserved`] returns
-/// it.
+/// The number of a request. The caller of [`Registry::reserve`] chooses the number, and
+/// [`Action::Reserved`] returns it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Ticket(pub u64);
 
@@ -56,9 +57,9 @@ pub struct Ticket(pub u64);
 pub struct ReservationRequest {
     /// The number that [`Action::Reserved`] returns.
     pub ticket: Ticket,
-    /// The controller that received it.
+    /// The controller that received the command.
     pub controller: ControllerId,
-    /// The queue that it arrived on.
+    /// The queue that received the command.
     pub queue: QueueId,
     /// The namespace.
     pub namespace: NamespaceId,
@@ -66,38 +67,38 @@ pub struct ReservationRequest {
     pub request: KeyedCommand,
 }
 
-/// The rights that the data path must apply from now on.
+/// The access rights that the data path must apply from now on.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AccessChange {
-    /// Distinguishes this change from others.
+    /// The number of this change, which distinguishes it from other changes.
     pub serial: u64,
     /// The subsystem.
     pub subsystem: SubsystemId,
     /// The namespace.
     pub namespace: NamespaceId,
-    /// The namespace's reservation; `None`: none.
+    /// The namespace's reservation; `None`: there is no reservation.
     pub access: Option<Access>,
-    /// The hosts whose commands to the namespace must be aborted.
+    /// The hosts whose commands to the namespace the data path must abort.
     pub aborted: Vec<HostId>,
 }
 
 impl AccessChange {
-    /// A host's rights.
+    /// Returns the rights of a host.
     #[must_use]
     pub fn rights(&self, host: &HostId) -> Rights {
         self.access.as_ref().map_or(Rights::All, |access| access.rights(host))
     }
 }
 
-/// The state of a namespace's first request in the diagram above.
+/// The state of the request in progress, in the diagram above.
 #[derive(Debug)]
 enum Step {
     Saving { state: Reservations, effects: Effects },
     Spreading,
 }
 
-/// The request in progress. Confirmations with another serial number belong to older requests and
-/// are ignored.
+/// The request in progress. The registry ignores confirmations with another serial number, because
+/// they belong to older requests.
 #[derive(Debug)]
 struct Current {
     ticket: Ticket,
@@ -105,12 +106,12 @@ struct Current {
     step: Step,
 }
 
-/// One namespace: its reservations, and the requests to change them.
+/// The reservations of one namespace, and the requests that change them.
 #[derive(Debug, Default)]
 pub(super) struct Reserved {
     state: Reservations,
     can_persist: bool,
-    /// Masked notifications (feature 82h).
+    /// The masked notifications (feature 82h).
     mask: u32,
     /// The request in progress.
     current: Option<Current>,
@@ -126,14 +127,14 @@ struct Asker {
 }
 
 impl Reserved {
-    /// The registrants that have proved their names.
+    /// Returns the registrants that have proved their names.
     pub(super) fn marks(&self) -> impl Iterator<Item = (HostId, HostMark)> {
         let all = self.state.registrants.iter();
         all.filter_map(|registrant| Some((registrant.host, registrant.mark?)))
     }
 
-    /// Records that the host with this identifier has proved its name. The next stored change
-    /// includes the mark.
+    /// Records that the host with this identifier has proved its name. The mark becomes durable
+    /// with the next stored change.
     pub(super) fn mark(&mut self, host: &HostId, mark: HostMark) {
         self.state.mark(host, mark);
         if let Some(Current { step: Step::Saving { state, .. }, .. }) = &mut self.current {
@@ -141,7 +142,7 @@ impl Reserved {
         }
     }
 
-    /// Whether nothing differs from the initial state.
+    /// Whether the value equals the initial state.
     fn is_blank(&self) -> bool {
         !self.can_persist
             && self.mask == 0
@@ -151,7 +152,7 @@ impl Reserved {
     }
 }
 
-/// The notifications that a controller's host has not yet read ("Reservation Notification log
+/// The notifications that the host of a controller has not yet read ("Reservation Notification log
 /// page").
 #[derive(Debug, Default)]
 pub(crate) struct Notifications {
@@ -160,10 +161,10 @@ pub(crate) struct Notifications {
 }
 
 impl Notifications {
-    /// Adds a notification. At the limit, the oldest is dropped: the host sees the gap in the
-    /// numbers.
+    /// Adds a notification. At the limit, drops the oldest notification; the host sees the gap in
+    /// the numbers.
     fn push(&mut self, what: NotificationType, namespace: NamespaceId) {
-        // Zero is the number of the empty page.
+        // The empty page has the number zero.
         self.count = self.count.wrapping_add(1).max(1);
         if self.entries.len() >= limits::RESERVATION_NOTIFICATIONS {
             self.entries.pop_front();
@@ -171,7 +172,7 @@ impl Notifications {
         self.entries.push_back((self.count, what, namespace));
     }
 
-    /// The log page: the oldest notification.
+    /// Returns the log page with the oldest notification.
     pub(super) fn emit(&self) -> Vec<u8> {
         let mut page = ReservationNotificationLog::zeroed();
         if let Some((number, what, namespace)) = self.entries.front() {
@@ -183,21 +184,22 @@ impl Notifications {
         page.as_bytes().to_vec()
     }
 
-    /// Removes the oldest notification, which the host has read. Returns true if more are left.
+    /// Removes the oldest notification, which the host has read. Returns `true` if more
+    /// notifications remain.
     pub(super) fn pop(&mut self) -> bool {
         self.entries.pop_front();
         !self.entries.is_empty()
     }
 }
 
-/// Reservations.
+/// Methods for reservations.
 impl Registry {
-    /// Restores a namespace's reservations that were kept through a power loss. From now on the
-    /// registry reports each change to store with [`Action::SaveReservations`]. Call this before
+    /// Restores the stored reservations of a namespace after a restart. From now on the registry
+    /// requests [`Action::SaveReservations`] for each change to store. Call this function before
     /// hosts connect.
     ///
     /// # Errors
-    /// When there is no such namespace.
+    /// When the namespace does not exist.
     pub fn keep_reservations(
         &mut self,
         subsystem: SubsystemId,
@@ -213,15 +215,15 @@ impl Registry {
         Ok(())
     }
 
-    /// Restores the reservations of a namespace that is added while hosts are connected. Cores
-    /// receive the hosts' rights before they receive the namespace.
+    /// Restores the stored reservations of a namespace that the operator adds while hosts are
+    /// connected. Cores receive the hosts' rights before they receive the namespace.
     pub(super) fn take_up(&mut self, id: SubsystemId, namespace: NamespaceId, state: Reservations) {
         let access = state.access();
         let Ok(subsystem) = self.subsystem_mut(id) else { return };
         let reserved = Reserved { state, can_persist: true, ..Reserved::default() };
         subsystem.reserved.insert(namespace, reserved);
         if access.is_some() {
-            // No request needs to wait until the cores have applied this.
+            // No request waits for the cores to apply this change.
             let serial = self.next_reservation_serial();
             let aborted = Vec::new();
             let change = AccessChange { serial, subsystem: id, namespace, access, aborted };
@@ -229,17 +231,17 @@ impl Registry {
         }
     }
 
-    /// Queues a reservation command. Its answer is an [`Action::Reserved`].
+    /// Queues a reservation command. [`Action::Reserved`] later completes it.
     ///
     /// # Errors
-    /// The status to complete the command with; no [`Action::Reserved`] follows.
+    /// The status with which to complete the command. No [`Action::Reserved`] follows.
     pub fn reserve(&mut self, request: &ReservationRequest) -> Result<(), Status> {
         let controller = self.controllers.get(&request.controller);
         // The association may have ended before this call.
         let controller = controller.ok_or(Status::ABORTED_SQ_DELETION)?;
         let subsystem = controller.subsystem;
         let asker = Asker { host: controller.host_id, mark: controller.proved };
-        // The registry cannot tell hosts without an identifier apart.
+        // The registry cannot distinguish hosts that have no identifier.
         if asker.host == [0; 16] {
             return Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr());
         }
@@ -254,7 +256,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Reports that the target has executed [`Action::SaveReservations`], or failed.
+    /// Reports the success or failure of [`Action::SaveReservations`].
     pub fn reservations_saved(
         &mut self,
         subsystem: SubsystemId,
@@ -272,7 +274,7 @@ impl Registry {
         self.go_on(subsystem, namespace);
     }
 
-    /// Reports that every core applies the change of [`Action::Access`].
+    /// Reports that every core has applied the change of [`Action::Access`].
     pub fn access_spread(&mut self, subsystem: SubsystemId, namespace: NamespaceId, serial: u64) {
         if let Some(current) = self.take_current(subsystem, namespace, serial) {
             self.answer(current.ticket, Status::SUCCESS, None);
@@ -306,8 +308,8 @@ impl Registry {
         for ticket in current.into_iter().chain(waiting) {
             self.answer(ticket, Status::INVALID_NAMESPACE.with_dnr(), None);
         }
-        // Later the identifier may name a different namespace. No request waits for the cores to
-        // apply this change.
+        // The identifier may later belong to a different namespace. No request waits for the cores
+        // to apply this change.
         let serial = self.next_reservation_serial();
         let change =
             AccessChange { serial, subsystem: id, namespace, access: None, aborted: Vec::new() };
@@ -322,7 +324,7 @@ impl Registry {
         self.act(Action::Reserved { ticket, status, report });
     }
 
-    /// Executes waiting requests, until one has to wait for the store or the cores.
+    /// Executes waiting requests until a request must wait for the store or the cores.
     fn go_on(&mut self, id: SubsystemId, namespace: NamespaceId) {
         while let Some(reserved) = self.reserved(id, namespace)
             && reserved.current.is_none()
@@ -371,7 +373,7 @@ impl Registry {
         }
     }
 
-    /// Applies a new state. If it must persist, the target has already stored it.
+    /// Applies a new state. If the state must persist, the target has already stored it.
     fn hold(
         &mut self,
         id: SubsystemId,
@@ -436,7 +438,8 @@ impl Registry {
         }
     }
 
-    /// A host's rights in each namespace of a subsystem whose reservation restricts the host.
+    /// Returns a host's rights in each namespace of a subsystem whose reservation restricts the
+    /// host.
     pub(super) fn restrictions(
         &self,
         subsystem: Option<SubsystemId>,
@@ -452,12 +455,12 @@ impl Registry {
             .collect()
     }
 
-    /// The reservation state of a subsystem's namespaces.
+    /// Returns the reservation state of a subsystem's namespaces.
     pub(super) fn reserved_of(&self, id: SubsystemId) -> Option<&BTreeMap<NamespaceId, Reserved>> {
         Some(&self.subsystem_of(id)?.reserved)
     }
 
-    /// Drops the waiting requests of closed queues, whose answers no host can receive.
+    /// Drops the waiting requests of closed queues. Their hosts can no longer receive a response.
     pub(super) fn forget_requests(&mut self, gone: impl Fn(ControllerId, QueueId) -> bool) {
         for reserved in self.every_reserved() {
             reserved.waiting.retain(|(_, asked)| !gone(asked.controller, asked.queue));
@@ -470,7 +473,7 @@ impl Registry {
         found.is_some_and(|reserved| reserved.can_persist)
     }
 
-    /// The values of Reservation Notification Mask and Reservation Persistence.
+    /// Returns the values of Reservation Notification Mask and Reservation Persistence.
     pub(super) fn reservation_features(
         &self,
         id: SubsystemId,

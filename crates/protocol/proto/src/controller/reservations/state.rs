@@ -1,8 +1,8 @@
-//! The reservations of one namespace: registrants, the reservation and its holder (NVMe Base
-//! Specification 2.0, "Reservations").
+//! The reservation state of one namespace: the registrants, the reservation and its holder (NVMe
+//! Base Specification 2.0, "Reservations").
 //!
-//! A registrant is a host, identified by its Host Identifier: a change by one of the host's
-//! controllers applies to all of them.
+//! A registrant is a host, identified by its Host Identifier. A change through one of the host's
+//! controllers applies to all controllers of the host.
 
 use super::access::Access;
 use super::command::KeyedCommand;
@@ -16,7 +16,7 @@ use farblock_wire::reservation::{
 };
 use farblock_wire::status::Status;
 
-/// A host, by its 128-bit Host Identifier (HOSTID).
+/// The 128-bit Host Identifier (HOSTID) of a host.
 pub type HostId = [u8; 16];
 
 const CONFLICT: Status = Status::RESERVATION_CONFLICT.with_dnr();
@@ -31,11 +31,12 @@ pub(super) struct Registrant {
     pub(super) mark: Option<HostMark>,
 }
 
-/// A reservation.
+/// A reservation that one or all registrants hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Held {
     pub(super) rtype: ReservationType,
-    /// The host that acquired the reservation; meaningless if every registrant holds it.
+    /// The host that acquired the reservation. The value has no meaning if every registrant holds
+    /// the reservation.
     pub(super) holder: HostId,
 }
 
@@ -45,7 +46,8 @@ impl Held {
     }
 }
 
-/// The state of one namespace. While a reservation is held, there is at least one registrant.
+/// The reservation state of one namespace. While there is a reservation, there is at least one
+/// registrant.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Reservations {
     pub(super) generation: u32,
@@ -59,7 +61,7 @@ pub struct Reservations {
 pub(super) struct Effects {
     /// The hosts to notify.
     pub(super) notices: Vec<(HostId, NotificationType)>,
-    /// The hosts whose commands must be aborted.
+    /// The hosts whose commands the data path must abort.
     pub(super) aborted: Vec<HostId>,
 }
 
@@ -70,7 +72,8 @@ impl Reservations {
         self.persist
     }
 
-    /// The access rights that the data path must enforce; `None` while there is no reservation.
+    /// Returns the access rights that the data path must enforce; `None` if there is no
+    /// reservation.
     #[must_use]
     pub fn access(&self) -> Option<Access> {
         let held = self.held?;
@@ -83,11 +86,11 @@ impl Reservations {
         Some(Access { rtype: held.rtype, hosts })
     }
 
-    /// Carries out a request of `host` other than a report. `can_persist`: whether the target can
-    /// keep the state through a power loss.
+    /// Executes a request of `host` other than a report. `can_persist`: whether the target can
+    /// store the state through a power loss.
     ///
     /// # Errors
-    /// The status to complete the command with. The state is then unchanged.
+    /// The status with which to complete the command. The state is then unchanged.
     pub(super) fn change(
         &mut self,
         host: HostId,
@@ -143,7 +146,7 @@ impl Reservations {
         let registered = place.map(|place| self.registrants[place].key);
         let matches = registered.is_some_and(|key| current.is_none_or(|current| current == key));
         match action {
-            // Key 0 is invalid: in a Preempt it denotes all registrants.
+            // Key 0 is invalid, because in a Preempt it denotes all registrants.
             RegisterAction::REGISTER | RegisterAction::REPLACE if new == 0 => return Err(INVALID),
             RegisterAction::REGISTER => match registered {
                 None => self.add(host, new)?,
@@ -152,7 +155,7 @@ impl Reservations {
             },
             RegisterAction::REPLACE => match place {
                 Some(place) if matches => self.registrants[place].key = new,
-                // The specification: "Without regard to its registration status."
+                // The specification says: "Without regard to its registration status."
                 None if current.is_none() => self.add(host, new)?,
                 _ => return Err(CONFLICT),
             },
@@ -164,14 +167,14 @@ impl Reservations {
 
     fn add(&mut self, host: HostId, key: u64) -> Result<(), Status> {
         if self.registrants.len() >= limits::MAX_REGISTRANTS {
-            // A registrant may unregister, so a later attempt can succeed.
+            // Do not set Do Not Retry: a registrant may unregister, so a later attempt can succeed.
             return Err(Status::INTERNAL_ERROR);
         }
         self.registrants.push(Registrant { host, key, mark: None });
         Ok(())
     }
 
-    /// Removes a registrant, and the reservation if this was its last holder.
+    /// Removes a registrant. Also releases the reservation if no holder remains.
     fn unregister(&mut self, host: &HostId) -> Effects {
         self.registrants.retain(|registrant| registrant.host != *host);
         let mut effects = Effects::default();
@@ -198,7 +201,7 @@ impl Reservations {
         Ok(Effects::default())
     }
 
-    /// Preempt ("Preempting a Reservation or Registration").
+    /// Executes a Preempt ("Preempting a Reservation or Registration").
     fn preempt(
         &mut self,
         host: HostId,
@@ -234,7 +237,7 @@ impl Reservations {
         Ok(effects)
     }
 
-    /// Removes every registrant with this key, including the requesting host.
+    /// Removes every registrant with this key, including the host that sent the request.
     fn unregister_key(&mut self, host: &HostId, key: u64) -> Result<Effects, Status> {
         let found = self.registrants.iter().filter(|registrant| registrant.key == key);
         let out: Vec<_> = found.map(|registrant| registrant.host).collect();
@@ -249,7 +252,7 @@ impl Reservations {
                 effects.aborted.push(*gone);
             }
         }
-        // A registrant that this command removed gets only the notice about its removal.
+        // A registrant that this command removed gets only the notice about its own removal.
         effects.notices.retain(|(to, what)| {
             *what == NotificationType::REGISTRATION_PREEMPTED || !out.contains(to)
         });
@@ -288,7 +291,7 @@ impl Reservations {
         self.registrants.iter().find(|registrant| registrant.host == *host)
     }
 
-    /// Checks the key of a registrant that acquires or releases.
+    /// Checks the key of a registrant that acquires or releases a reservation.
     fn check_key(&self, host: &HostId, key: u64) -> Result<(), Status> {
         let registrant = self.registrant(host).filter(|registrant| registrant.key == key);
         registrant.map(|_| ()).ok_or(CONFLICT)
@@ -306,8 +309,8 @@ impl Reservations {
         effects.notices.extend(others.map(|registrant| (registrant.host, what)));
     }
 
-    /// The whole data of Reservation Report: one entry for each registrant, which names no
-    /// controller.
+    /// Returns the whole data of Reservation Report. It has one entry for each registrant. The
+    /// entries contain no controller identifier.
     #[must_use]
     pub fn report(&self) -> Vec<u8> {
         let status = ReservationStatus {
@@ -340,7 +343,7 @@ fn is_all_registrants(rtype: ReservationType) -> bool {
     matches!(rtype, ReservationType::WRITE_EXCLUSIVE_ALL | ReservationType::EXCLUSIVE_ACCESS_ALL)
 }
 
-/// Whether the other registrants get a notice when a reservation of this type is released, because
+/// Whether the release of a reservation of this type notifies the other registrants. It does if
 /// their rights change.
 fn tells_release(rtype: ReservationType) -> bool {
     !matches!(rtype, ReservationType::WRITE_EXCLUSIVE | ReservationType::EXCLUSIVE_ACCESS)

@@ -1,4 +1,4 @@
-//! The state of a namespace's reservations as text, which the target stores durably.
+//! The text form of a namespace's reservations, which the target stores durably.
 //!
 //! ```text
 //! farblock reservations 1
@@ -7,17 +7,17 @@
 //! host 00112233445566778899aabbccddeeff 1f
 //! ```
 //!
-//! All numbers but the generation and the type are hexadecimal. If a registrant has proved its
+//! All numbers are hexadecimal, except the generation and the type. If a registrant has proved its
 //! name, the first line ends with 2, so that older readers refuse the text. Registrants then have a
-//! shorter form, because some file systems have little room: the identifier, the key, and the mark
-//! of the name if the host has proved it, all in base 36.
+//! shorter form, because some file systems have little room. A line then contains, in base 36, the
+//! identifier, the key, and the mark of the name if the host has proved it.
 //!
 //! ```text
 //! h 54v5h7phl5wc4e458l6ckxr v 25snvgpyuided
 //! ```
 //!
-//! A reader refuses the whole text if it does not know a line: with half the state, the target
-//! might let a host write that must not.
+//! A reader refuses the whole text if it does not recognise a line. With only a part of the state,
+//! the target might let a host write without permission.
 
 use super::HostId;
 use super::state::{Held, Registrant, Reservations};
@@ -29,11 +29,11 @@ use farblock_wire::reservation::ReservationType;
 
 const HEAD: &str = "farblock reservations 1";
 const HEAD_WITH_MARKS: &str = "farblock reservations 2";
-/// The base of the short numbers.
+/// The base of the numbers in the short form.
 const BASE: u32 = 36;
 
 impl Reservations {
-    /// The text to store; empty if the state does not persist.
+    /// Returns the text to store; empty if the state does not persist.
     #[must_use]
     pub fn to_text(&self) -> String {
         if !self.persist {
@@ -61,7 +61,7 @@ impl Reservations {
         text
     }
 
-    /// Reads the stored text. `None`: [`Self::to_text`] did not write it.
+    /// Reads the stored text. `None`: the text is not from [`Self::to_text`].
     #[must_use]
     pub fn from_text(text: &str) -> Option<Self> {
         let mut state = Self::default();
@@ -118,7 +118,7 @@ impl Reservations {
     }
 }
 
-/// A number in base 36, the shortest form that [`u128::from_str_radix`] reads.
+/// Returns a number in base 36, in the shortest form that [`u128::from_str_radix`] reads.
 fn short(number: u128) -> String {
     let digit = |digit| char::from_digit(digit, BASE).expect("it is less than the base");
     let (mut rest, mut digits) = (number, String::new());

@@ -1,4 +1,4 @@
-//! The rules of the specification, one after the other.
+//! Tests the reservation rules of the specification.
 
 use super::access::{AccessKind, Rights};
 use super::command::KeyedCommand;
@@ -27,7 +27,7 @@ const TYPES: [ReservationType; 6] = [
     ReservationType::EXCLUSIVE_ACCESS_ALL,
 ];
 
-/// Each host's key is its first byte.
+/// The key of a host is the first byte of its identifier.
 fn key(host: HostId) -> u64 {
     host[0].into()
 }
@@ -104,8 +104,8 @@ fn notices(outcome: Outcome) -> Vec<(HostId, NotificationType)> {
     outcome.expect("it is done").notices
 }
 
-/// "Command Behavior in the Presence of a Reservation": the rights of the holder, of another
-/// registrant and of a host that has not registered.
+/// The table "Command Behavior in the Presence of a Reservation": the rights of the holder, of
+/// another registrant and of an unregistered host.
 #[test]
 fn the_matrix_of_types_and_hosts() {
     use Rights::{All, None, Read};
@@ -255,7 +255,7 @@ fn preempting_others_and_oneself() {
     let told = notices(preempt(&mut state, A, other, key(A)));
     assert_eq!(told, [(C, NotificationType::RESERVATION_RELEASED)]);
     assert_eq!(hosts(&state), [A, C], "the holder only changes the type");
-    // Without a reservation, a Preempt only ends registrations.
+    // Without a reservation, a Preempt only removes registrations.
     let mut state = registered(&[A, B]);
     preempt(&mut state, A, rtype, key(B)).expect("it is registered");
     assert_eq!((hosts(&state), state.held), (vec![A], None));
