@@ -1,7 +1,8 @@
-//! The cost of the protocol itself, without sockets and disks: the framer, both ends of a
-//! connection with the parsing of commands between them, and digests.
+//! Measures the protocol without sockets and disks: the framer, both ends of a connection with the
+//! parsing of commands, and digests.
 //!
-//! `cargo bench -p farblock-proto`. CI runs each once (`-- --test`) and ignores the times.
+//! `cargo bench -p farblock-proto` runs the benchmarks. CI runs each benchmark once (`-- --test`)
+//! and ignores the times.
 
 #![allow(missing_docs, reason = "criterion makes the functions")]
 
@@ -22,7 +23,7 @@ use farblock_wire::sgl::SglDescriptor;
 use farblock_wire::sqe::Sqe;
 use std::hint::black_box;
 
-/// Commands in one batch of bytes.
+/// The number of commands in one batch.
 const DEPTH: u16 = 32;
 const BLOCK_BYTES: u32 = 4096;
 
@@ -34,7 +35,7 @@ fn read_command(slot: u16) -> Sqe {
     sqe
 }
 
-/// Both ends of a connection, after the IC exchange.
+/// Returns both ends of a connection, after the IC exchange.
 fn connected(digests: Digests) -> (HostEnd, ControllerEnd) {
     let mut host = HostEnd::new(digests, DEPTH);
     let mut controller = ControllerEnd::new(controller_end::Config::default());
@@ -49,7 +50,7 @@ fn connected(digests: Digests) -> (HostEnd, ControllerEnd) {
     (host, controller)
 }
 
-/// As many reads as the queue is deep, encoded.
+/// Appends the capsules of [`DEPTH`] read commands to `out`.
 fn submit(host: &mut HostEnd, out: &mut Vec<u8>) {
     for slot in 0..DEPTH {
         let transfer = Transfer::FromController(BLOCK_BYTES);
@@ -57,7 +58,8 @@ fn submit(host: &mut HostEnd, out: &mut Vec<u8>) {
     }
 }
 
-/// Parses commands and emits the headers of their answers; the data comes from a buffer of zeroes.
+/// Parses commands and emits the headers of their responses. The data comes from a buffer of
+/// zeroes.
 fn answer(
     controller: &mut ControllerEnd,
     table: &NamespaceTable,
@@ -77,7 +79,7 @@ fn answer(
     }
 }
 
-/// Counts the commands that these bytes complete.
+/// Returns the number of commands that these bytes complete.
 fn complete(host: &mut HostEnd, mut input: &[u8]) -> u16 {
     let mut completed = 0;
     while let Some(event) = host.next(&mut input).expect("an honest controller") {

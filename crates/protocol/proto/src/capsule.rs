@@ -1,30 +1,33 @@
-//! The capsule seam: where a command's data is, independent of the transport.
+//! The capsule seam: describes the location of a command's data, independent of the transport.
 
 use farblock_wire::sgl::KEYED_LENGTH_MAX;
 use farblock_wire::{SglDescriptor, Sqe, Status};
 
 /// PSDT 01b: SGL, with a contiguous metadata pointer.
 const PSDT_SGL: u8 = 0b01;
-/// PSDT 10b: SGL, with an SGL for metadata. Accepted, because commands never transfer metadata.
+/// PSDT 10b: SGL, with an SGL for metadata. We accept this value, because commands never transfer
+/// metadata.
 const PSDT_SGL_METADATA: u8 = 0b10;
 
-/// A command in flight on one connection: an index into tables of the queue's depth.
+/// A command in flight on one connection. The number is an index into tables that have as many
+/// entries as the queue.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SlotId(pub u16);
 
-/// The type of SGL descriptor that names data outside the capsule. It depends on the transport
-/// (NVMe Base Specification 2.0, "SGL Descriptor").
+/// The type of SGL descriptor that describes data outside the capsule. The type depends on the
+/// transport (NVMe Base Specification 2.0, "SGL Descriptor").
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum RemoteForm {
-    /// Transport SGL data block: the transport itself knows where the data is (TCP).
+    /// Transport SGL data block (TCP). The descriptor contains only the length, because the
+    /// transport transfers the data in PDUs.
     #[default]
     Transport,
-    /// Keyed SGL data block: memory that the host has registered (RDMA).
+    /// Keyed SGL data block (RDMA): memory that the host has registered.
     Keyed,
 }
 
-/// The location of a command's data. The key and address of registered memory, which only the
-/// transport needs, stay in the descriptor.
+/// The location of a command's data. The key and the address of registered memory remain in the SGL
+/// descriptor, because only the transport needs them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DataPointer {
     /// In the command capsule, after the submission queue entry.
@@ -32,7 +35,8 @@ pub enum DataPointer {
         /// Length in bytes.
         length: u32,
     },
-    /// In the host's memory. The transport transfers it when the controller pulls or pushes.
+    /// In the host's memory. The transport transfers the data when the controller pulls or pushes
+    /// it.
     Remote {
         /// Length in bytes.
         length: u32,
@@ -40,12 +44,13 @@ pub enum DataPointer {
 }
 
 impl DataPointer {
-    /// Reads the data pointer of a command that transfers data on a transport with this form.
+    /// Reads the data pointer of a command that transfers data. `remote` is the transport's
+    /// descriptor type for data outside capsules.
     ///
     /// # Errors
     /// SGL Descriptor Type Invalid for a descriptor that is neither in-capsule nor of type
-    /// `remote`. SGL Offset Invalid for data that does not start right after the entry. Invalid
-    /// Field for PRPs.
+    /// `remote`. SGL Offset Invalid for data that does not directly follow the submission queue
+    /// entry. Invalid Field for PRPs.
     pub fn parse(sqe: &Sqe, remote: RemoteForm) -> Result<Self, Status> {
         if !matches!(sqe.psdt(), PSDT_SGL | PSDT_SGL_METADATA) {
             return Err(Status::INVALID_FIELD.with_dnr());
@@ -68,7 +73,7 @@ impl DataPointer {
         }
     }
 
-    /// The length of the data in bytes, as stated by the host.
+    /// The length of the data in bytes, according to the host.
     #[must_use]
     pub fn length(self) -> u32 {
         match self {

@@ -1,4 +1,4 @@
-//! Newtypes for the protocol's numbers, so that the compiler catches mix-ups.
+//! Newtypes for the protocol's numbers, so that the compiler detects mix-ups.
 
 use core::fmt;
 
@@ -42,6 +42,6 @@ id!(
 );
 
 impl NamespaceId {
-    /// The broadcast value: every namespace.
+    /// The broadcast value: all namespaces.
     pub const ALL: Self = Self(0xffff_ffff);
 }

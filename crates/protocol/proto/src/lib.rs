@@ -1,14 +1,14 @@
 //! NVMe over Fabrics as sans-I/O state machines: no sockets, clock, threads or randomness.
 //!
-//! * [`tcp`]: both ends of the TCP transport, which turn bytes into capsules and data, and the
+//! * [`tcp`]: both ends of the TCP transport. They convert bytes to capsules and data, and the
 //!   reverse.
-//! * [`controller`]: subsystems, controllers and discovery; executes commands.
-//! * [`rdma`]: which RDMA connections a controller admits, and what both ends grant.
-//! * [`host`]: brings a controller up from the host's side, and explains its errors.
+//! * [`controller`]: subsystems, controllers and discovery. Executes commands.
+//! * [`rdma`]: the admission of RDMA connections, and the limits on which both ends agree.
+//! * [`host`]: brings a controller up from the host's side, and explains the host's errors.
 //!
-//! The *capsule seam* separates `tcp` from the other two. A controller receives submission queue
-//! entries and answers "pull these bytes from the host", "push these bytes to the host" or
-//! "respond". It does not know PDUs, and `tcp` does not know opcodes.
+//! The *capsule seam* separates `tcp` from `controller` and `host`. A controller receives
+//! submission queue entries. Its answer is "pull these bytes from the host", "push these bytes to
+//! the host" or "respond". The controller does not use PDUs, and `tcp` does not interpret opcodes.
 //!
 //! Not implemented: capsules over RDMA, PCIe, metadata and protection information,
 //! authentication and TLS.

@@ -1,40 +1,39 @@
-//! Admission of NVMe/RDMA connections: both ends' private data.
+//! Admission of NVMe/RDMA connections by the private data of both ends.
 //!
-//! The transport exchanges private data when it connects a queue pair, before the Connect command.
-//! The controller side calls [`Admission::admit`], the host side [`Granted::parse`] or
-//! [`rejection`].
+//! The two ends exchange private data when they connect a queue pair, before the Connect command.
+//! The controller calls [`Admission::admit`]. The host calls [`Granted::parse`] or [`rejection`].
 
 use core::fmt;
 use farblock_wire::rdma::{CmAccept, CmReject, CmRequest, RECFMT_1_0, RejectStatus};
 
 use crate::ids::QueueId;
 
-/// Fewest entries of a queue: Connect refuses a smaller one.
+/// Smallest number of entries of a queue. Connect refuses smaller queues.
 const MIN_ENTRIES: u16 = 2;
 
-/// The limits that a controller offers a new connection.
+/// The controller's limits for a new connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Offer {
     /// Largest I/O queue identifier.
     pub max_io_queues: u16,
-    /// Entries of a queue, limited by the controller and its device; at least 2.
+    /// Largest number of entries of a queue, a limit of the controller and its device; at least 2.
     pub max_entries: u16,
-    /// Whether there is room for another queue pair.
+    /// Whether the controller has resources for another queue pair.
     pub has_resources: bool,
 }
 
 /// An admitted connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Admission {
-    /// The queue.
+    /// The identifier of the queue.
     pub queue: QueueId,
-    /// The controller of an I/O queue, which Connect repeats; 0 from older hosts and for the admin
-    /// queue.
+    /// The controller identifier of an I/O queue, which the Connect command repeats. 0 from older
+    /// hosts and for the admin queue.
     pub cntlid: u16,
-    /// Entries of the queue: the smallest of both ends' limits. The controller has one receive for
-    /// each.
+    /// Number of entries of the queue: the smallest limit of both ends. The controller posts one
+    /// receive for each entry.
     pub entries: u16,
-    /// RDMA READs that the controller may have in flight.
+    /// Number of RDMA READs that the controller may have in flight.
     pub reads: u8,
 }
 
@@ -43,8 +42,8 @@ impl Admission {
     /// answer at the same time (its `responder_resources`). `own_reads` is the number that the
     /// controller's device can have in flight.
     ///
-    /// The error is the status for the rejection. A host whose data are invalid learns this even if
-    /// there are no resources.
+    /// # Errors
+    /// The status for the rejection. Invalid data take precedence over missing resources.
     pub fn admit(
         data: &[u8],
         host_reads: u8,
@@ -67,7 +66,7 @@ impl Admission {
         if receives < MIN_ENTRIES {
             return Err(RejectStatus::INVALID_HRQSIZE);
         }
-        // A controller fetches a host's data with READs.
+        // A controller fetches a host's data with RDMA READs.
         if host_reads == 0 {
             return Err(RejectStatus::INVALID_IRD);
         }
@@ -79,7 +78,7 @@ impl Admission {
         Ok(Self { queue, cntlid: request.cntlid.get(), entries, reads })
     }
 
-    /// The answer's private data.
+    /// Returns the private data of the controller's answer.
     #[must_use]
     pub fn answer(&self) -> CmAccept {
         CmAccept::new(self.entries)
@@ -89,18 +88,19 @@ impl Admission {
 /// A controller's answer to a host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Granted {
-    /// Entries of the queue: the smaller of what the host requested and the controller granted.
+    /// Number of entries of the queue: the smaller of the host's request and the controller's
+    /// grant.
     pub entries: u16,
 }
 
-/// Why a host cannot use a controller's answer.
+/// The reason why a host cannot use a controller's answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AnswerError {
     /// The private data are too short.
     Length(usize),
     /// The private data have an unknown format.
     Format(u16),
-    /// The controller's receive queue is too small for a queue.
+    /// The controller's receive queue has too few entries.
     Entries(u16),
 }
 
@@ -137,7 +137,8 @@ impl Granted {
     }
 }
 
-/// The reason in a rejection's private data; `None` if the peer is not a controller.
+/// Returns the reason in the private data of a rejection; `None` if the peer is not an NVMe/RDMA
+/// controller.
 #[must_use]
 pub fn rejection(data: &[u8]) -> Option<RejectStatus> {
     let reject = CmReject::parse(data).filter(|reject| reject.recfmt.get() == RECFMT_1_0)?;

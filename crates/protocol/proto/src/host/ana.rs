@@ -1,15 +1,15 @@
-//! Asymmetric namespace access: reads the ANA log page about groups of namespaces.
+//! Asymmetric namespace access: reads the states of ANA groups from the ANA log page.
 
 use super::command::LogPage;
 use super::info::InfoError;
 use alloc::vec::Vec;
 use farblock_wire::log::{AnaGroupDescriptor, AnaLogHeader, AnaState, LogPageId};
 
-/// The most groups that a host reads; real subsystems have fewer.
+/// The largest number of groups that a host reads. Real subsystems have fewer groups.
 const MAX_GROUPS: u32 = 4096;
 
-/// The read of an ANA log page with `groups` groups, without their namespaces
-/// ([`AnaLogHeader::LSP_GROUPS_ONLY`]).
+/// Returns the parameters for reading an ANA log page with `groups` groups, without their
+/// namespaces ([`AnaLogHeader::LSP_GROUPS_ONLY`]).
 #[must_use]
 pub fn ana_log_page(groups: u32) -> LogPage {
     let groups = groups.clamp(1, MAX_GROUPS) as usize;
@@ -18,14 +18,14 @@ pub fn ana_log_page(groups: u32) -> LogPage {
     LogPage { specific, ..LogPage::new(LogPageId::ANA, bytes as u32) }
 }
 
-/// The states of a subsystem's ANA groups, as one controller sees them.
+/// The states of a subsystem's ANA groups, as reported by one controller.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct AnaLog {
     groups: Vec<(u32, AnaState)>,
 }
 
 impl AnaLog {
-    /// Reads an ANA log page, with or without the groups' namespaces.
+    /// Reads an ANA log page, with or without the namespaces of the groups.
     ///
     /// # Errors
     /// When the page is shorter than its header announces.
@@ -45,7 +45,7 @@ impl AnaLog {
         Ok(Self { groups })
     }
 
-    /// The state of a group; `None` if the page does not list it.
+    /// Returns the state of a group; `None` if the page does not contain the group.
     #[must_use]
     pub fn state(&self, group: u32) -> Option<AnaState> {
         self.groups.iter().find(|(id, _)| *id == group).map(|&(_, state)| state)

@@ -1,4 +1,4 @@
-//! Brings a controller up: the admin commands from Connect to readiness, one after the other.
+//! Brings a controller up: sends the admin commands from Connect to readiness, one after the other.
 //!
 //! ```text
 //!  Connect (-> Authenticate) -> ReadCapabilities -> ReadVersion -> Enable -> PollReady <-> Wait
@@ -8,8 +8,9 @@
 //!    ^                                                        | others
 //!    +------------ ConfigureEvents <---- RequestQueues <------+
 //! ```
-//! The driver asks for the next [`Step`], executes it, and reports: [`Bringup::handle_completion`]
-//! [`Bringup::handle_authenticated`] or [`Bringup::handle_waited`]. An error ends the bring-up.
+//! The driver gets the next [`Step`], executes it, and reports the result with
+//! [`Bringup::handle_completion`], [`Bringup::handle_authenticated`] or [`Bringup::handle_waited`].
+//! An error ends the bring-up.
 
 use super::command::{self, Command, Identity};
 use super::error::{ConnectError, accepted, refused};
@@ -23,22 +24,22 @@ use farblock_wire::{Cqe, IntoBytes};
 
 /// The unit of CAP.TO.
 const READY_TIMEOUT_UNIT: Duration = Duration::from_millis(500);
-/// First pause between two reads of CSTS. Each further pause is twice as long, up to
+/// The first pause between two reads of CSTS. Each further pause is twice as long, up to
 /// [`READY_POLL_MAX`].
 const READY_POLL_MIN: Duration = Duration::from_millis(1);
-/// Longest pause between two reads of CSTS.
+/// The longest pause between two reads of CSTS.
 const READY_POLL_MAX: Duration = Duration::from_millis(100);
 
-/// The host's choices for a new controller.
+/// The host's parameters for a new controller.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Parameters {
-    /// Entries of the admin queue, 0's-based.
+    /// Number of entries of the admin queue, 0's-based.
     pub admin_sqsize_z: u16,
-    /// Keep alive timeout; zero for none.
+    /// Keep alive timeout; zero: no timeout.
     pub keep_alive: Duration,
-    /// I/O queue pairs to request.
+    /// Number of I/O queue pairs to request.
     pub queues: u16,
-    /// Asynchronous events to enable where supported.
+    /// Asynchronous events to enable, where the controller supports them.
     pub events: AsyncEventConfig,
 }
 
@@ -46,8 +47,8 @@ pub struct Parameters {
 #[expect(clippy::large_enum_variant, reason = "one of them, once for each controller")]
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// Send this command on the admin queue. The bytes are its data for the controller, if it has
-    /// any.
+    /// Send this command on the admin queue. The bytes are the command's data for the controller,
+    /// or empty.
     Command(Command, Vec<u8>),
     /// Authenticate the admin queue, then call [`Bringup::handle_authenticated`].
     Authenticate,
@@ -57,34 +58,34 @@ pub enum Step {
     Ready(ControllerInfo),
 }
 
-/// The state of the bring-up; see the module's diagram.
+/// The state of the bring-up; see the diagram of the module.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum BringUpState {
-    /// Next: send Connect.
+    /// The next step sends Connect.
     Connect,
-    /// Next: authenticate, which the controller requires before other commands.
+    /// The next step authenticates, because the controller requires it before other commands.
     Authenticate,
-    /// Next: read CAP.
+    /// The next step reads CAP.
     ReadCapabilities,
-    /// Next: read VS.
+    /// The next step reads VS.
     ReadVersion,
-    /// Next: set CC.EN.
+    /// The next step sets CC.EN.
     Enable,
-    /// Next: read CSTS.
+    /// The next step reads CSTS.
     PollReady,
-    /// Next: pause for this time, because CSTS was not ready.
+    /// The next step pauses for this time, because the controller was not ready.
     Wait(Duration),
-    /// Next: send Identify Controller.
+    /// The next step sends Identify Controller.
     Identify,
-    /// Next: request I/O queues.
+    /// The next step requests I/O queues.
     RequestQueues,
-    /// Next: enable asynchronous events.
+    /// The next step enables asynchronous events.
     ConfigureEvents,
-    /// Done.
+    /// The controller is ready.
     Ready,
 }
 
-/// The bring-up of one controller; see the module's text.
+/// The bring-up of one controller; see the module.
 #[derive(Clone, Debug)]
 pub struct Bringup {
     state: BringUpState,
@@ -98,7 +99,7 @@ pub struct Bringup {
 }
 
 impl Bringup {
-    /// A bring-up of a new controller of the subsystem.
+    /// Starts the bring-up of a new controller of the subsystem.
     #[must_use]
     pub fn new(parameters: Parameters, identity: &Identity<'_>) -> Self {
         let connect_data = command::connect_data(identity, None).as_bytes().to_vec();
@@ -114,7 +115,7 @@ impl Bringup {
         }
     }
 
-    /// The next step. Repeated calls without a report return the same step.
+    /// Returns the next step. Repeated calls without a report return the same step.
     #[must_use]
     pub fn step(&self) -> Step {
         let command = match self.state {
@@ -140,7 +141,7 @@ impl Bringup {
         Step::Command(command, Vec::new())
     }
 
-    /// Reports that the driver waited for the time of [`Step::Wait`].
+    /// Reports that the driver has waited for the time of [`Step::Wait`].
     pub fn handle_waited(&mut self) {
         if let BringUpState::Wait(pause) = self.state {
             self.waited = self.waited.saturating_add(pause);
@@ -148,14 +149,15 @@ impl Bringup {
         }
     }
 
-    /// Reports that the driver authenticated the admin queue, as [`Step::Authenticate`] requires.
+    /// Reports that the driver has authenticated the admin queue, as [`Step::Authenticate`]
+    /// requires.
     pub fn handle_authenticated(&mut self) {
         if self.state == BringUpState::Authenticate {
             self.state = BringUpState::ReadCapabilities;
         }
     }
 
-    /// Reports that the command of [`Step::Command`] completed, with `data` from the controller.
+    /// Reports the completion of the command of [`Step::Command`], with `data` from the controller.
     ///
     /// # Errors
     /// When the host cannot bring the controller up. The caller then closes the connection.
@@ -206,7 +208,7 @@ impl Bringup {
                 self.info.queues = granted.min(self.parameters.queues);
                 self.state = self.after_queues();
             }
-            // If this fails, the host works without events and notices changes later.
+            // If this command fails, the host works without events and detects changes later.
             BringUpState::ConfigureEvents => self.state = BringUpState::Ready,
             BringUpState::Authenticate | BringUpState::Wait(_) | BringUpState::Ready => {
                 panic!("a completion without a command")
@@ -253,7 +255,7 @@ impl Bringup {
         if left.is_zero() {
             return Err(ConnectError::NotReady { after });
         }
-        // Pause as long as the host has waited so far, so that the pauses double.
+        // Pause for as long as the host has waited so far. This doubles each pause.
         self.state =
             BringUpState::Wait(self.waited.clamp(READY_POLL_MIN, READY_POLL_MAX).min(left));
         Ok(())
@@ -264,8 +266,8 @@ impl Bringup {
         self.info.read_identify(data, self.cap.mpsmin())?;
         self.info.discovery |= self.discovery_nqn;
         if self.info.discovery {
-            // Discovery controllers with old firmware may report another identifier here, so ignore
-            // it.
+            // Some discovery controllers with old firmware report a different identifier in
+            // Identify, so use the identifier from Connect.
             self.info.cntlid = connected_as;
             self.state = BringUpState::Ready;
             return Ok(());
@@ -285,7 +287,7 @@ impl Bringup {
         if self.events().0 == 0 { BringUpState::Ready } else { BringUpState::ConfigureEvents }
     }
 
-    /// The requested events that the controller supports.
+    /// Returns the requested events that the controller supports.
     fn events(&self) -> AsyncEventConfig {
         AsyncEventConfig(self.parameters.events.0 & self.info.events_supported.0)
     }

@@ -1,6 +1,7 @@
-//! The commands that a host sends: the queue entry, and the direction and length of the data.
+//! The commands that a host sends: the submission queue entry, and the direction and length of the
+//! data.
 //!
-//! The caller chooses lengths and block counts within the controller's limits.
+//! The caller must choose lengths and block counts within the controller's limits.
 
 use crate::tcp::host_end::Transfer;
 use farblock_wire::fabrics::{
@@ -18,39 +19,41 @@ use farblock_wire::opcode::{AdminOpcode, NvmOpcode};
 use farblock_wire::reset::CrossControllerReset;
 use farblock_wire::{IDENTIFY_BYTES, NSID_BROADCAST, SglDescriptor, Sqe, U16};
 
-/// The most blocks that one Read, Write, Write Zeroes or Compare names (NLB: 16 bits, 0's-based).
+/// The largest number of blocks in one Read, Write, Write Zeroes or Compare (NLB: 16 bits,
+/// 0's-based).
 pub const MAX_COMMAND_BLOCKS: u32 = 1 << 16;
 
 /// The data that a command transfers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Data {
-    /// None.
+    /// The command transfers no data.
     None,
-    /// This many bytes from the controller.
+    /// The controller sends this many bytes.
     FromController(u32),
-    /// This many bytes to the controller.
+    /// The host sends this many bytes.
     ToController(u32),
 }
 
-/// A command before its data pointer is chosen. The transport sets the command identifier.
+/// A command whose data pointer and command identifier are not set. The transport sets both.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Command {
-    /// The submission queue entry, its data pointer empty.
+    /// The submission queue entry with an empty data pointer.
     pub sqe: Sqe,
     /// The data that the command transfers.
     pub data: Data,
 }
 
 impl Command {
-    /// A command with any entry: for pass-through, and for commands that have no function here.
+    /// Creates a command from any entry, for pass-through and for commands that have no function
+    /// here.
     #[must_use]
     pub fn new(sqe: Sqe, data: Data) -> Self {
         let flags = sqe.flags & 0b11 | Sqe::FLAGS_SGL;
         Self { sqe: Sqe { flags, dptr: SglDescriptor::NONE, ..sqe }, data }
     }
 
-    /// The entry with its data pointer for TCP, and the transfer to submit with it. Data to the
-    /// controller goes in the capsule if it has at most `in_capsule_bytes` bytes.
+    /// Returns the entry with its data pointer for TCP, and the transfer to submit with it. Data to
+    /// the controller goes into the capsule if it has at most `in_capsule_bytes` bytes.
     #[must_use]
     pub fn place(&self, in_capsule_bytes: u32) -> (Sqe, Transfer) {
         let (dptr, transfer) = match self.data {
@@ -79,7 +82,7 @@ fn nvm(opcode: NvmOpcode, nsid: u32, data: Data) -> Command {
     Command { sqe: Sqe::new(opcode.0, 0, nsid), data }
 }
 
-/// A command on a range of blocks.
+/// Creates a command on a range of blocks.
 fn ranged(
     opcode: NvmOpcode,
     nsid: u32,
@@ -93,21 +96,21 @@ fn ranged(
     Command { sqe: range.to_sqe(opcode, 0, nsid, SglDescriptor::NONE), data }
 }
 
-/// Reads `blocks` (1 to [`MAX_COMMAND_BLOCKS`]) blocks, `bytes` in all.
+/// Reads `blocks` (1 to [`MAX_COMMAND_BLOCKS`]) blocks, which have `bytes` bytes.
 #[must_use]
 pub fn read(nsid: u32, lba: u64, blocks: u32, bytes: u32) -> Command {
     let data = Data::FromController(bytes);
     ranged(NvmOpcode::READ, nsid, lba, blocks, RwControl::default(), data)
 }
 
-/// Writes `blocks` (1 to [`MAX_COMMAND_BLOCKS`]) blocks, `bytes` in all.
+/// Writes `blocks` (1 to [`MAX_COMMAND_BLOCKS`]) blocks, which have `bytes` bytes.
 #[must_use]
 pub fn write(nsid: u32, lba: u64, blocks: u32, bytes: u32, fua: bool) -> Command {
     let flags = RwControl::default().with_fua(fua);
     ranged(NvmOpcode::WRITE, nsid, lba, blocks, flags, Data::ToController(bytes))
 }
 
-/// Compares `blocks` (1 to [`MAX_COMMAND_BLOCKS`]) blocks with `bytes` of data.
+/// Compares `blocks` (1 to [`MAX_COMMAND_BLOCKS`]) blocks with `bytes` bytes of data.
 #[must_use]
 pub fn compare(nsid: u32, lba: u64, blocks: u32, bytes: u32) -> Command {
     let data = Data::ToController(bytes);
@@ -121,13 +124,14 @@ pub fn write_zeroes(nsid: u32, lba: u64, blocks: u32, deallocate: bool, fua: boo
     ranged(NvmOpcode::WRITE_ZEROES, nsid, lba, blocks, flags, Data::None)
 }
 
-/// Makes all writes that completed earlier durable.
+/// Makes all completed writes durable.
 #[must_use]
 pub fn flush(nsid: u32) -> Command {
     nvm(NvmOpcode::FLUSH, nsid, Data::None)
 }
 
-/// Deallocates `ranges` (1 to 256) ranges, which are the data: see [`deallocate_range`].
+/// Deallocates `ranges` (1 to 256) ranges. The command's data are the ranges; see
+/// [`deallocate_range`].
 #[must_use]
 pub fn deallocate(nsid: u32, ranges: usize) -> Command {
     assert!((1..=DSM_RANGES_MAX).contains(&ranges), "{ranges} ranges in one command");
@@ -138,15 +142,15 @@ pub fn deallocate(nsid: u32, ranges: usize) -> Command {
     command
 }
 
-/// One range for [`deallocate`].
+/// Creates one range for [`deallocate`].
 #[must_use]
 pub fn deallocate_range(lba: u64, blocks: u32) -> DsmRange {
     DsmRange::new(lba, blocks)
 }
 
-/// Copies `ranges` (1 to 256) ranges, one after the other, to the blocks from `lba`. The ranges are
-/// the command's data: see [`copy_range`]. With `across`, each range names its namespace; the host
-/// must first enable that format with Host Behavior Support.
+/// Copies `ranges` (1 to 256) ranges, one after the other, to the blocks from `lba`. The command's
+/// data are the ranges; see [`copy_range`]. With `across`, each range contains a namespace
+/// identifier. The host must first enable this format with Host Behavior Support.
 #[must_use]
 pub fn copy(nsid: u32, lba: u64, ranges: usize, across: bool) -> Command {
     assert!((1..=256).contains(&ranges), "{ranges} ranges in one command");
@@ -163,13 +167,13 @@ pub fn copy(nsid: u32, lba: u64, ranges: usize, across: bool) -> Command {
     command
 }
 
-/// One range (1 to [`MAX_COMMAND_BLOCKS`] blocks) for [`copy`].
+/// Creates one range (1 to [`MAX_COMMAND_BLOCKS`] blocks) for [`copy`].
 #[must_use]
 pub fn copy_range(nsid: u32, lba: u64, blocks: u32) -> CopyRange {
     CopyRange::new(nsid, lba, blocks).expect("1 to 65536 blocks in one range")
 }
 
-/// Identify with any CNS; the controller returns 4096 bytes.
+/// Identify with any CNS. The controller returns 4096 bytes.
 #[must_use]
 pub fn identify(cns: Cns, nsid: u32) -> Command {
     let data = Data::FromController(IDENTIFY_BYTES as u32);
@@ -190,37 +194,37 @@ pub fn identify_namespace(nsid: u32) -> Command {
     identify(Cns::NAMESPACE, nsid)
 }
 
-/// The identifiers (UUID, NGUID, EUI-64) of a namespace.
+/// Identify the identifiers (UUID, NGUID, EUI-64) of a namespace.
 #[must_use]
 pub fn identify_descriptors(nsid: u32) -> Command {
     identify(Cns::NAMESPACE_ID_DESCRIPTORS, nsid)
 }
 
-/// Identify the active namespaces whose identifiers are above `after`, at most 1024 of them.
+/// Identify the first 1024 active namespaces with identifiers above `after`.
 #[must_use]
 pub fn identify_active_namespaces(after: u32) -> Command {
     identify(Cns::ACTIVE_NAMESPACES, after)
 }
 
-/// A part of a log page, for [`log_page`].
+/// A part of a log page, the argument of [`log_page`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LogPage {
     /// Log page identifier (LID).
     pub page: LogPageId,
     /// Namespace, or [`NSID_BROADCAST`] for the controller's page.
     pub nsid: u32,
-    /// Start, in bytes: a multiple of 4.
+    /// Offset in bytes: a multiple of 4.
     pub offset: u64,
-    /// Length, in bytes: a multiple of 4, at least 4.
+    /// Length in bytes: a multiple of 4, at least 4.
     pub bytes: u32,
-    /// Whether to leave the asynchronous event of this log page pending (RAE).
+    /// Whether the read leaves the asynchronous event of this log page uncleared (RAE).
     pub retain_event: bool,
     /// Log specific parameter (LSP).
     pub specific: u8,
 }
 
 impl LogPage {
-    /// The first `bytes` of the controller's `page`.
+    /// The first `bytes` bytes of the controller's `page`.
     #[must_use]
     pub fn new(page: LogPageId, bytes: u32) -> Self {
         Self { page, nsid: NSID_BROADCAST, offset: 0, bytes, retain_event: false, specific: 0 }
@@ -256,19 +260,19 @@ pub fn set_features(feature: FeatureId, value: u32) -> Command {
 /// Requests `count` (1 to 65535) I/O queue pairs.
 ///
 /// # Panics
-/// If the count is 0, which the field cannot express.
+/// If the count is 0, which the 0's-based field cannot express.
 #[must_use]
 pub fn set_number_of_queues(count: u16) -> Command {
     set_features(FeatureId::NUMBER_OF_QUEUES, NumberOfQueues::pairs(count).0)
 }
 
-/// The number of queue pairs that the result of [`set_number_of_queues`] grants.
+/// Returns the number of queue pairs that the result of [`set_number_of_queues`] grants.
 #[must_use]
 pub fn granted_queues(result: u32) -> u16 {
     u16::try_from(NumberOfQueues(result).pair_count()).unwrap_or(u16::MAX)
 }
 
-/// Async Event Request.
+/// Asynchronous Event Request.
 #[must_use]
 pub fn async_event_request() -> Command {
     admin(AdminOpcode::ASYNC_EVENT_REQUEST, 0, Data::None)
@@ -286,8 +290,8 @@ pub fn cross_controller_reset(impacted: CrossControllerReset) -> Command {
     Command::new(impacted.emit(), Data::None)
 }
 
-/// Connect queue `qid`, whose data is [`connect_data`]. SQ flow control is always disabled, so that
-/// the controller may end a read with the SUCCESS flag.
+/// Connects queue `qid`. The command's data is [`connect_data`]. The command always disables SQ
+/// flow control, so the controller may end a read with the SUCCESS flag.
 #[must_use]
 pub fn connect(qid: u16, sqsize_z: u16, keep_alive_ms: u32) -> Command {
     let mut command = ConnectCommand::new(0, qid, sqsize_z, keep_alive_ms);
@@ -295,7 +299,7 @@ pub fn connect(qid: u16, sqsize_z: u16, keep_alive_ms: u32) -> Command {
     Command { sqe: command.to_sqe(), data: Data::ToController(ConnectData::LEN as u32) }
 }
 
-/// Authentication Send of a message of `length` bytes.
+/// Authentication Send with a message of `length` bytes.
 #[must_use]
 pub fn authentication_send(length: u32) -> Command {
     let sqe = AuthenticationCommand::send(0, length).to_sqe();
@@ -309,7 +313,7 @@ pub fn authentication_receive(length: u32) -> Command {
     Command { sqe, data: Data::FromController(length) }
 }
 
-/// The names of the host and of the subsystem that it connects to.
+/// The names of the host and of the requested subsystem.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Identity<'a> {
     /// Host identifier.
@@ -320,7 +324,7 @@ pub struct Identity<'a> {
     pub subnqn: &'a str,
 }
 
-/// The data of [`connect`]. For the admin queue, `controller` is `None`.
+/// The data of [`connect`]. `controller` is `None` for the admin queue.
 #[must_use]
 pub fn connect_data(identity: &Identity<'_>, controller: Option<u16>) -> ConnectData {
     let cntlid = controller.unwrap_or(CNTLID_DYNAMIC);

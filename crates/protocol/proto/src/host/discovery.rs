@@ -1,4 +1,5 @@
-//! Reads a discovery log page in pieces, and again until all pieces have the same generation.
+//! Reads a discovery log page in several pieces. Repeats the read until the generation did not
+//! change between the first and the last piece.
 //!
 //! ```text
 //!  Header --> Entries(0) --> Entries(n) ... --> Check --> Done
@@ -14,13 +15,13 @@ use farblock_wire::log::{
     AddressFamily, DiscoveryLogEntry, DiscoveryLogHeader, LogPageId, SubsystemType, TransportType,
 };
 
-/// Bytes of the header, and of each record.
+/// Length in bytes of the header, and of each record.
 const RECORD_BYTES: usize = DiscoveryLogEntry::LEN;
 /// The number of records that one command reads.
 const RECORDS_PER_READ: u64 = 16;
-/// The most records that the host accepts: a page of 16 MiB.
+/// The largest number of records that the host accepts. Such a page has 16 MiB.
 const RECORDS_MAX: u64 = 16384;
-/// The host gives up after reading this many generations.
+/// The number of generations after which the host stops reading.
 const GENERATIONS_MAX: u32 = 10;
 
 /// One record of a discovery log page.
@@ -32,24 +33,24 @@ pub struct DiscoveryEntry {
     pub address_family: AddressFamily,
     /// The kind of the entry (SUBTYPE).
     pub kind: SubsystemType,
-    /// Transport requirements such as a secure channel (TREQ), uninterpreted.
+    /// Transport requirements such as a secure channel (TREQ), as in the record.
     pub requirements: u8,
     /// Port identifier (PORTID).
     pub port_id: u16,
-    /// Controller identifier (CNTLID), FFFFh for any.
+    /// Controller identifier (CNTLID); FFFFh: any controller.
     pub cntlid: u16,
-    /// Most entries of an admin queue (ASQSZ).
+    /// The largest number of entries in an admin queue (ASQSZ).
     pub admin_entries: u16,
     /// Address (TRADDR).
     pub address: String,
-    /// Service, for TCP the port (TRSVCID).
+    /// Service (TRSVCID); for TCP, the port.
     pub service: String,
     /// Subsystem NQN (SUBNQN).
     pub subnqn: String,
 }
 
 impl DiscoveryEntry {
-    /// Whether the record is of TCP, so that this host can connect.
+    /// Whether the record's transport is TCP, the only transport of this host.
     #[must_use]
     pub fn is_tcp(&self) -> bool {
         self.transport == TransportType::TCP
@@ -86,26 +87,26 @@ impl DiscoveryEntry {
 /// The next step.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum DiscoveryStep {
-    /// Get this part of the log page and pass it to [`DiscoveryReader::handle_data`].
+    /// Read this part of the log page and pass it to [`DiscoveryReader::handle_data`].
     Read(LogPage),
-    /// All records have arrived.
+    /// The reader has all records.
     Done,
 }
 
-/// The reader's state; see the module's diagram.
+/// The reader's state; see the diagram of the module.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum DiscoveryState {
-    /// Next: read the header.
+    /// The next step reads the header.
     Header,
-    /// Next: read the records from this one on.
+    /// The next step reads records, from this record.
     Entries(u64),
-    /// Next: read the header again.
+    /// The next step reads the header again.
     Check,
-    /// All records have been read.
+    /// The reader has all records.
     Done,
 }
 
-/// Reads a discovery log page; see the module's text.
+/// Reads a discovery log page; see the module.
 #[derive(Clone, Debug)]
 pub struct DiscoveryReader {
     state: DiscoveryState,
@@ -122,7 +123,7 @@ impl Default for DiscoveryReader {
 }
 
 impl DiscoveryReader {
-    /// A reader that has read nothing yet.
+    /// Creates a reader at the start of the page.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -134,7 +135,7 @@ impl DiscoveryReader {
         }
     }
 
-    /// The next part to read.
+    /// Returns the next part to read.
     #[must_use]
     pub fn step(&self) -> DiscoveryStep {
         let page = LogPage::new(LogPageId::DISCOVERY, RECORD_BYTES as u32);
@@ -155,7 +156,7 @@ impl DiscoveryReader {
     /// Handles the data that [`Self::step`] requested.
     ///
     /// # Errors
-    /// When the page is malformed, or changes too often while the host reads it.
+    /// When the page is malformed, or changes too often during the read.
     pub fn handle_data(&mut self, data: &[u8]) -> Result<(), InfoError> {
         match self.state {
             DiscoveryState::Header => self.handle_header(data),
@@ -206,7 +207,7 @@ impl DiscoveryReader {
         if read < self.records { DiscoveryState::Entries(read) } else { DiscoveryState::Check }
     }
 
-    /// The records.
+    /// Returns the records.
     #[must_use]
     pub fn into_entries(self) -> Vec<DiscoveryEntry> {
         self.entries

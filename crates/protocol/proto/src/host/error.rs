@@ -1,4 +1,4 @@
-//! Reasons for a failed connection, with advice for the operator.
+//! Reasons for a failed connection, with advice to the operator.
 
 use crate::tcp::TcpRefusal;
 use alloc::string::String;
@@ -9,17 +9,17 @@ use farblock_wire::fabrics::{ConnectCommand, ConnectData, ConnectInvalidParamete
 
 /// The reason why a host could not connect to a controller or bring it up.
 ///
-/// The driver produces the network's errors; the state machines produce all others.
+/// The driver produces the network errors. The state machines produce all other errors.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The resolver found no address for the host name; the text is its reason.
+    /// The resolver found no address for the host name. The text is the resolver's reason.
     Unresolved(String),
     /// No process listens at the address.
     Refused,
-    /// No route to the address; the text is the system's reason.
+    /// The network has no route to the address. The text is the system's reason.
     Unreachable(String),
-    /// No answer in time.
+    /// The controller did not answer in time.
     TimedOut {
         /// The step that the host waited for.
         during: &'static str,
@@ -31,13 +31,13 @@ pub enum ConnectError {
         /// The step that the host waited for.
         during: &'static str,
     },
-    /// Any other failure of the connection or of this machine; the text is the system's reason.
+    /// The connection or this machine failed in another way. The text is the system's reason.
     Io(String),
-    /// A failure that is specific to TCP.
+    /// A failure specific to TCP.
     Tcp(TcpRefusal),
-    /// The controller broke the protocol.
+    /// The controller violated the protocol.
     Protocol(&'static str),
-    /// The target has no subsystem of that name.
+    /// The target has no subsystem with the requested name.
     NoSuchSubsystem,
     /// The subsystem does not accept this host.
     HostNotAllowed,
@@ -47,23 +47,23 @@ pub enum ConnectError {
     QueueSizeInvalid,
     /// The controller rejects a parameter of the Connect command.
     InvalidParameter(ConnectInvalidParameter),
-    /// The subsystem has no controller or queue to spare.
+    /// The subsystem has no free controller or queue.
     ControllerBusy,
-    /// The controller does not know the format of the Connect command.
+    /// The controller does not support the format of the Connect command.
     IncompatibleFormat,
-    /// The discovery information is out of date.
+    /// The discovery information is outdated.
     RestartDiscovery,
-    /// The controller requires authentication, and the host has no secret for it.
+    /// The controller requires authentication, and the host has no secret for the controller.
     AuthenticationRequired,
-    /// The host requires the controller to authenticate itself, and the controller does not offer
-    /// that.
+    /// The host requires the controller to authenticate itself, and the controller does not support
+    /// this.
     AuthenticationNotOffered,
-    /// The authentication failed; the sentence says why.
+    /// The authentication failed. The text is the reason.
     AuthenticationFailed(String),
-    /// The controller closed the connection instead of answering the host's proof: it may have
-    /// rejected the proof or crashed.
+    /// The controller closed the connection after it received the host's proof. The controller may
+    /// have rejected the proof, or crashed.
     ProofNotJudged,
-    /// The host could not read a secret; the sentence says why.
+    /// The host could not read a secret. The text is the reason.
     KeyFile(String),
     /// The controller requires a secure channel (TLS) with a key from the authentication, and the
     /// host did not request one.
@@ -72,17 +72,17 @@ pub enum ConnectError {
     CommandFailed {
         /// The command.
         what: &'static str,
-        /// Its status.
+        /// The command's status.
         status: Status,
     },
-    /// The controller did not become ready.
+    /// The controller did not become ready in time.
     NotReady {
-        /// The time limit that the controller announced.
+        /// The controller's own time limit.
         after: Duration,
     },
-    /// The controller reports a fatal internal state (CSTS.CFS).
+    /// The controller reports a fatal error (CSTS.CFS).
     ControllerFatal,
-    /// Every I/O queue that the controller granted is in use.
+    /// All I/O queues that the controller granted are in use.
     NoQueueLeft {
         /// The number of I/O queues that the controller granted.
         granted: u16,
@@ -173,8 +173,8 @@ impl From<TcpRefusal> for ConnectError {
     }
 }
 
-/// The error for a failed Connect's status and result (Base 2.0c, "Connect Command and Response",
-/// status values).
+/// Returns the error for the status and result of a failed Connect (Base 2.0c, "Connect Command and
+/// Response", status values).
 #[must_use]
 pub fn refused(status: Status, result: u64) -> ConnectError {
     const SQSIZE: ConnectInvalidParameter =
@@ -209,11 +209,11 @@ pub fn refused(status: Status, result: u64) -> ConnectError {
 pub struct Accepted {
     /// The controller's identifier.
     pub cntlid: u16,
-    /// Whether the host must authenticate before it sends any other command.
+    /// Whether the host must authenticate before it sends other commands.
     pub must_authenticate: bool,
 }
 
-/// The advice for a host whose identifier the target refuses.
+/// The advice to a host whose identifier the target refuses.
 const IDENTIFIER: &str = "the target refuses this host's identifier (HOSTID): it belongs to \
     another host, or differs from this host's host_id at the target; give the right one \
     (/etc/nvme/hostid, or &hostid= in the URL), or set host_id at the target";
@@ -222,7 +222,7 @@ const NOT_JUDGED: &str = "authentication failed: the controller closed the conne
     answer to this host's proof, as some controllers do that refuse it: compare the secrets at \
     both ends, or give --dhchap-ctrl-secret if the controller requires mutual authentication";
 
-/// The advice where a controller requires a secure channel.
+/// The advice if a controller requires a secure channel.
 const CONCATENATE: &str = "the controller requires TLS concatenation: give --concat with \
     --dhchap-secret FILE (or a TLS key that the controller knows, with --tls-key FILE)";
 
@@ -238,7 +238,7 @@ pub fn accepted(result: u64) -> Result<Accepted, ConnectError> {
     Ok(Accepted { cntlid, must_authenticate: authreq & ConnectResult::AUTHREQ_ATR != 0 })
 }
 
-/// Displays the name of the field at an offset of the Connect command or its data.
+/// Displays the name of the field at an offset in the Connect command or its data.
 struct Parameter(ConnectInvalidParameter);
 
 impl fmt::Display for Parameter {

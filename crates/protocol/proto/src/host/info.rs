@@ -1,4 +1,4 @@
-//! Reads a controller's Identify data and properties.
+//! Reads the properties and the Identify data of a controller.
 
 use super::error::ConnectError;
 use alloc::string::{String, ToString};
@@ -10,44 +10,44 @@ use farblock_wire::origin::{ControllerIds, ControllerOrigin, ProcessName};
 use farblock_wire::property::{Cc, Version};
 use farblock_wire::reset::CrossControllerReset;
 
-/// Base-two logarithm of the smallest memory page in bytes, for MDTS.
+/// Base-two logarithm of the smallest memory page in bytes, the unit of MDTS.
 const PAGE_SHIFT: u32 = 12;
-/// The IOCCSZ of a capsule that holds only a submission queue entry, in units of 16 bytes.
+/// IOCCSZ of a capsule with only a submission queue entry, in units of 16 bytes.
 const IOCCSZ_MIN: u32 = 4;
 
-/// Why the host cannot use a controller's answer: it is malformed or describes an unsupported
-/// feature.
+/// The reason why the host cannot use a controller's data: the data are malformed or describe an
+/// unsupported feature.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum InfoError {
-    /// The answer has fewer bytes than its structure.
+    /// The data have fewer bytes than the structure.
     TooShort,
     /// The controller is a discovery controller, which has no namespaces.
     DiscoveryController,
     /// The namespace identifier is not active.
     NoSuchNamespace,
-    /// The LBA format in use is not one of the namespace's formats.
+    /// The namespace uses an LBA format that it does not have.
     FormatOutOfRange,
     /// The host does not support the block size, 2 to the power `shift`.
     BlockSize {
-        /// LBADS.
+        /// Base-two logarithm of the block size (LBADS).
         shift: u8,
     },
     /// Blocks carry metadata.
     Metadata {
-        /// Bytes per block.
+        /// Metadata bytes per block.
         bytes: u16,
     },
-    /// The capacity in bytes exceeds the largest offset.
+    /// The capacity in bytes exceeds the largest supported offset.
     TooLarge {
-        /// NSZE.
+        /// Capacity in blocks (NSZE).
         blocks: u64,
     },
     /// A list of namespaces is not in ascending order.
     NotAscending,
-    /// The discovery log page has an unknown format.
+    /// The records of the discovery log page have an unknown format.
     RecordFormat(u16),
-    /// The discovery log page claims more records than the host accepts.
+    /// The discovery log page reports more records than the host accepts.
     TooManyRecords(u64),
     /// The discovery log page changes faster than the host can read it.
     Unstable,
@@ -84,15 +84,15 @@ impl fmt::Display for InfoError {
 
 impl core::error::Error for InfoError {}
 
-/// Text of a fixed-length field, without its padding. The text may contain any character, so show
-/// it to people as [`farblock_wire::text::Plain`].
+/// Returns the text of a fixed-length field, without its padding. The text may contain any
+/// character. Use [`farblock_wire::text::Plain`] to show it.
 pub(super) fn text(field: &[u8]) -> String {
     let end = field.iter().position(|&byte| byte == 0).unwrap_or(field.len());
     let text = String::from_utf8_lossy(&field[..end]);
     text.trim().to_string()
 }
 
-/// The host's knowledge of a controller that is ready.
+/// The properties and limits of a controller that is ready.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ControllerInfo {
     /// Controller identifier (CNTLID).
@@ -103,96 +103,100 @@ pub struct ControllerInfo {
     pub model: String,
     /// Firmware revision.
     pub firmware: String,
-    /// NQN of the subsystem, as the controller reports it; may be empty.
+    /// NQN of the subsystem, as the controller reports it. May be empty.
     pub subnqn: String,
     /// Version of the NVMe specification (VS).
     pub version: Version,
-    /// Whether it is a discovery controller.
+    /// Whether the controller is a discovery controller.
     pub discovery: bool,
-    /// Most bytes that a command may transfer (MDTS); `None` for no limit.
+    /// Largest number of bytes that a command may transfer (MDTS); `None`: no limit.
     pub max_transfer_bytes: Option<u32>,
-    /// Bytes of data that a command capsule of an I/O queue may carry (IOCCSZ).
+    /// Largest in-capsule data of an I/O queue, in bytes (IOCCSZ).
     pub in_capsule_bytes: u32,
     /// Largest namespace identifier (NN).
     pub namespaces: u32,
-    /// SGL support (SGLS), uninterpreted.
+    /// SGL support (SGLS), as reported.
     pub sgls: u32,
-    /// Optional NVM commands (ONCS), uninterpreted.
+    /// Optional NVM commands (ONCS), as reported.
     pub oncs: u16,
-    /// Whether there is a volatile write cache (VWC).
+    /// Whether the controller has a volatile write cache (VWC).
     pub volatile_cache: bool,
-    /// Keep alive granularity (KAS); zero if the controller does not say.
+    /// Keep alive granularity (KAS); zero if the controller does not report it.
     pub keep_alive_granularity: Duration,
-    /// Asynchronous event requests that may be outstanding (AERL, 1-based).
+    /// Largest number of outstanding Asynchronous Event Requests (AERL, 1-based).
     pub event_requests: u16,
-    /// Events that can be enabled (OAES).
+    /// Events that the host can enable (OAES).
     pub events_supported: AsyncEventConfig,
-    /// Most commands outstanding on an I/O queue (MAXCMD); 0 if the controller does not say.
+    /// Largest number of outstanding commands on an I/O queue (MAXCMD); 0 if the controller does
+    /// not report it.
     pub max_commands: u16,
-    /// Largest I/O queue, in entries (MQES, 1-based).
+    /// Largest number of entries in an I/O queue (MQES, 1-based).
     pub max_queue_entries: u32,
-    /// I/O queues that the controller granted.
+    /// Number of I/O queues that the controller granted.
     pub queues: u16,
     /// The longest time that the controller may take to become ready.
     pub ready_timeout: Duration,
     /// The value that the host wrote to CC.
     pub configuration: Cc,
-    /// The name of this controller instance in a Cross-Controller Reset (CCRL, CIU, CIRN), if the
-    /// controller supports this command.
+    /// The name of this controller instance for a Cross-Controller Reset (CIU, CIRN), if the
+    /// controller supports this command (CCRL).
     pub life: Option<CrossControllerReset>,
     /// The longest time for which the controller may still execute commands after the end of its
-    /// association (CQT); zero if the controller does not say.
+    /// association (CQT); zero if the controller does not report it.
     pub quiesce_time: Duration,
-    /// The retry delays 1 to 3 of a failed command's status (CRDT1 to CRDT3).
+    /// The three retry delays that the status of a failed command can select (CRDT1 to CRDT3).
     pub retry_delays: [Duration; 3],
-    /// Whether every command, not only Keep Alive, resets the controller's keep-alive timer
+    /// Whether every command, and not only Keep Alive, restarts the controller's keep-alive timer
     /// (CTRATT.TBKAS).
     pub traffic_keep_alive: bool,
-    /// The origin (boot and addresses) of the controller's process, if it is a farblock controller.
+    /// The origin (boot and addresses) of the controller's process, if the controller is from
+    /// farblock.
     pub origin: Option<ControllerOrigin>,
-    /// The process of the controller, if it is a farblock controller that reports its process.
+    /// The name of the controller's process, if a farblock controller reports it.
     pub process: Option<ProcessName>,
-    /// The controller identifiers that its target assigns, if it is a farblock target that reports
-    /// them.
+    /// The range of controller identifiers that the target assigns, if a farblock target reports
+    /// it.
     pub controller_ids: Option<ControllerIds>,
-    /// ANA groups that the subsystem may have (NANAGRPID), if the controller reports asymmetric
-    /// namespace access.
+    /// Number of ANA groups that the subsystem may have (NANAGRPID), if the controller reports
+    /// asymmetric namespace access.
     pub ana_groups: Option<u32>,
 }
 
 impl ControllerInfo {
-    /// The longest time for which the controller may still carry out commands after the host lost
-    /// it, unless it is reset (Base 2.1, "Communication Loss Handling"): until its keep-alive timer
-    /// has expired and it has quiesced (CQT). `None`: no limit, because the controller has no timer
-    /// when `keep_alive` is zero.
+    /// Returns the longest time for which the controller may still execute commands after the host
+    /// lost the connection (Base 2.1, "Communication Loss Handling"). In this time the keep-alive
+    /// timer expires and the controller quiesces (CQT). `None`: there is no limit, because with a
+    /// `keep_alive` of zero the controller has no timer. A reset of the controller ends the
+    /// commands earlier.
     #[must_use]
     pub fn time_to_end(&self, keep_alive: Duration) -> Option<Duration> {
         if keep_alive.is_zero() {
             return None;
         }
-        // Base 2.1 counts two keep-alive intervals, or three where traffic counts as keep-alive.
+        // Base 2.1 counts two keep-alive intervals, or three with traffic based keep alive.
         let intervals = if self.traffic_keep_alive { 3 } else { 2 };
-        // Controllers round up to their granularity.
+        // Controllers round the interval up to their granularity.
         let unit_ms = self.keep_alive_granularity.as_millis().max(1);
         let interval_ms = keep_alive.as_millis().div_ceil(unit_ms).saturating_mul(unit_ms);
         let interval = Duration::from_millis(interval_ms.try_into().unwrap_or(u64::MAX));
         Some(interval.saturating_mul(intervals).saturating_add(self.quiesce_time))
     }
 
-    /// Whether Dataset Management is supported.
+    /// Whether the controller supports Dataset Management.
     #[must_use]
     pub fn has_deallocate(&self) -> bool {
         self.oncs & IdentifyController::ONCS_DATASET_MANAGEMENT != 0
     }
 
-    /// Whether Write Zeroes is supported.
+    /// Whether the controller supports Write Zeroes.
     #[must_use]
     pub fn has_write_zeroes(&self) -> bool {
         self.oncs & IdentifyController::ONCS_WRITE_ZEROES != 0
     }
 
-    /// The most commands in flight on an I/O queue, at most `depth`; also its SQSIZE (0's-based). A
-    /// queue has one entry more than commands, because a full queue would look like an empty one.
+    /// Returns the largest number of commands in flight on an I/O queue, at most `depth`. The
+    /// number is also the SQSIZE (0's-based): a queue needs one more entry than commands, because a
+    /// full queue would look like an empty queue.
     #[must_use]
     pub fn queue_depth(&self, depth: u16) -> u16 {
         let most = self.max_queue_entries.saturating_sub(1);
@@ -200,12 +204,12 @@ impl ControllerInfo {
             0 => most,
             commands => most.min(commands.into()),
         };
-        // 0FFFFh commands would leave no identifier that means "none".
+        // With 0FFFFh commands, no command identifier would be free to mean "none".
         let most = u16::try_from(most).unwrap_or(u16::MAX).min(u16::MAX - 1);
         depth.clamp(1, most.max(1))
     }
 
-    /// Reads an Identify Controller data structure into the matching fields.
+    /// Copies an Identify Controller data structure into the matching fields.
     pub(super) fn read_identify(&mut self, data: &[u8], mpsmin: u8) -> Result<(), ConnectError> {
         let Some(identify) = IdentifyController::parse(data) else {
             return Err(ConnectError::Protocol("Identify Controller is too short"));
@@ -246,7 +250,7 @@ impl ControllerInfo {
         self.controller_ids = ControllerIds::parse(&identify.vs);
         let reports_ana = identify.cmic & IdentifyController::CMIC_ANA != 0;
         self.ana_groups = reports_ana.then_some(identify.nanagrpid.get());
-        // The host uses no in-capsule data if the data must not directly follow the entry.
+        // If in-capsule data must not directly follow the entry, the host sends no in-capsule data.
         self.in_capsule_bytes = match identify.icdoff.get() {
             0 => u32::try_from(identify.in_capsule_data_bytes()).unwrap_or(u32::MAX),
             _ => 0,

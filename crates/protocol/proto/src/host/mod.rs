@@ -1,8 +1,8 @@
-//! The host's side, sans I/O: builds commands, brings a controller up, and reads controllers'
-//! answers.
+//! The host side, sans I/O: creates commands, brings a controller up, and reads the controller's
+//! data.
 //!
-//! Contract: this module treats every byte from a controller as hostile. The values that functions
-//! return are bounded and consistent; malformed input is an [`InfoError`] or a [`ConnectError`].
+//! Contract: this module treats every byte from a controller as hostile. The returned values are
+//! bounded and consistent. Malformed input causes an [`InfoError`] or a [`ConnectError`].
 //!
 //! Not implemented: authentication, reservations, zoned and key-value command sets, metadata.
 

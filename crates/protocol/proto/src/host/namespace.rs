@@ -1,4 +1,4 @@
-//! Reads a controller's description of a namespace, and its lists of namespaces.
+//! Reads a controller's descriptions and lists of namespaces.
 
 use super::info::InfoError;
 use alloc::vec::Vec;
@@ -7,17 +7,18 @@ use farblock_wire::identify::{
     IdentifyControllerNvm, IdentifyNamespace, NamespaceIdDescriptor, NamespaceIdType, NamespaceList,
 };
 
-/// Base-two logarithms of the block sizes that the host supports: 512 bytes to 64 KiB.
+/// Base-two logarithms of the smallest and the largest supported block size: 512 bytes and 64 KiB.
 const BLOCK_SHIFT_MIN: u8 = 9;
 const BLOCK_SHIFT_MAX: u8 = 16;
 
-/// Limits of commands that name blocks but do not transfer them; see [`IdentifyControllerNvm`].
+/// Limits of commands that name blocks but do not transfer data; see [`IdentifyControllerNvm`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CommandLimits {
-    /// Bytes of a Write Zeroes command (WZSL), if there is a limit. Computed with NVMe's smallest
-    /// page size, so it is never too large.
+    /// Largest range of a Write Zeroes command in bytes (WZSL); `None`: no limit. The value assumes
+    /// NVMe's smallest page size, so it is never above the controller's limit.
     pub zeroes_bytes: Option<u64>,
-    /// Most blocks of a deallocation with one range (DMRSL and DMSL), if there is a limit.
+    /// Largest number of blocks of a deallocation with one range (DMRSL and DMSL); `None`: no
+    /// limit.
     pub deallocate_blocks: Option<u32>,
 }
 
@@ -39,29 +40,29 @@ impl CommandLimits {
     }
 }
 
-/// The host's knowledge of a namespace.
+/// The properties of a namespace.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NamespaceInfo {
     /// Namespace identifier.
     pub nsid: u32,
-    /// Bytes in a block: a power of two from 512 to 65536.
+    /// Block size in bytes: a power of two from 512 to 65536.
     pub block_size: u32,
-    /// Capacity in blocks (NSZE); the product with the block size fits an `i64`.
+    /// Capacity in blocks (NSZE). The capacity in bytes fits in an `i64`.
     pub blocks: u64,
-    /// Blocks allocated (NUSE).
+    /// Number of allocated blocks (NUSE).
     pub used_blocks: u64,
-    /// Whether the namespace is write protected at present (NSATTR).
+    /// Whether the namespace is currently write protected (NSATTR).
     pub read_only: bool,
-    /// NSFEAT, uninterpreted.
+    /// NSFEAT, as reported.
     pub features: u8,
-    /// Operations that do not cross a multiple of this many blocks are fastest (NOIOB); 0 if not
-    /// given.
+    /// Optimal I/O boundary in blocks (NOIOB): commands that do not cross a multiple of it are
+    /// fastest. 0: unknown.
     pub optimal_blocks: u32,
     /// Preferred write granularity in blocks (NPWG); 0: unknown.
     pub preferred_blocks: u32,
     /// Whether several controllers may use the namespace (NMIC).
     pub shared: bool,
-    /// Its ANA group (ANAGRPID); 0 for none.
+    /// ANA group of the namespace (ANAGRPID); 0: no group.
     pub ana_group: u32,
     /// Namespace globally unique identifier, if the namespace has one.
     pub nguid: Option<[u8; 16]>,
@@ -69,7 +70,7 @@ pub struct NamespaceInfo {
     pub eui64: Option<[u8; 8]>,
     /// UUID, if the namespace has one.
     pub uuid: Option<[u8; 16]>,
-    /// UUIDs of the remote namespaces of which it consists, if its target reports them.
+    /// UUIDs of the remote namespaces that the namespace consists of, if its target reports them.
     pub contents: Vec<[u8; 16]>,
 }
 
@@ -77,7 +78,7 @@ impl NamespaceInfo {
     /// Reads an Identify Namespace data structure.
     ///
     /// # Errors
-    /// When there is no such namespace, or the host cannot use it.
+    /// When the namespace does not exist, or the host cannot use it.
     pub fn parse(nsid: u32, data: &[u8]) -> Result<Self, InfoError> {
         let identify = IdentifyNamespace::parse(data).ok_or(InfoError::TooShort)?;
         let blocks = identify.nsze.get();
@@ -121,8 +122,8 @@ impl NamespaceInfo {
         })
     }
 
-    /// Adds the identifiers from a namespace identification descriptor list. From a malformed list
-    /// it adds the identifiers before the error.
+    /// Adds the identifiers from a namespace identification descriptor list. If the list is
+    /// malformed, adds the identifiers before the error.
     pub fn add_descriptors(&mut self, data: &[u8]) {
         for (id_type, id) in NamespaceIdDescriptor::iter(data) {
             match id_type {
@@ -135,16 +136,16 @@ impl NamespaceInfo {
     }
 }
 
-/// The identifier, if it has the right length and is not all zero (none).
+/// Returns the identifier if it has the right length. All zeroes mean that there is no identifier.
 fn not_zero<const N: usize>(id: &[u8]) -> Option<[u8; N]> {
     id.try_into().ok().filter(|id| *id != [0; N])
 }
 
-/// Reads a list of active namespaces above `after`, ascending and ended by a zero. The returned
-/// flag is true if the list is full, so that more namespaces may follow.
+/// Reads a list of active namespaces above `after`, in ascending order and ended by a zero. The
+/// returned flag is true if the list is full: more namespaces may follow.
 ///
 /// # Errors
-/// When the data is too short, or the list is not in order.
+/// When the data is too short, or the identifiers do not ascend.
 pub fn parse_namespace_list(data: &[u8], after: u32) -> Result<(Vec<u32>, bool), InfoError> {
     let identifiers = NamespaceList::parse(data).ok_or(InfoError::TooShort)?;
     let mut list = Vec::new();
@@ -160,8 +161,8 @@ pub fn parse_namespace_list(data: &[u8], after: u32) -> Result<(Vec<u32>, bool),
     Ok((list, full))
 }
 
-/// Reads a Changed Namespace List log page. `None`: more namespaces changed than the page can hold,
-/// or the page is malformed.
+/// Reads a Changed Namespace List log page. `None`: more namespaces have changed than fit in the
+/// page, or the page is malformed.
 #[must_use]
 pub fn parse_changed_namespaces(data: &[u8]) -> Option<Vec<u32>> {
     let list: Vec<u32> = NamespaceList::parse(data)?.iter().collect();

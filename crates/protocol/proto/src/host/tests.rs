@@ -1,4 +1,4 @@
-//! Tests of the host's machines: scripts, hostile numbers, and noise.
+//! Tests of the host's state machines with scripted, hostile and random input.
 
 use super::command::LogPage;
 use super::*;
@@ -58,7 +58,7 @@ fn controller() -> IdentifyController {
     }
 }
 
-/// The command of the next step, which must be a command.
+/// Returns the command of the next step. The step must be a command.
 fn command(bringup: &Bringup) -> (Command, Vec<u8>) {
     match bringup.step() {
         Step::Command(command, data) => (command, data),
@@ -72,7 +72,7 @@ fn complete(bringup: &mut Bringup, result: u64, data: &[u8]) -> Result<(), Conne
 
 const CAP: Cap = Cap(0).with_mqes_z(127).with_to(1).with_css(Cap::CSS_NVM);
 
-/// A bring-up whose next step is Identify.
+/// Returns a bring-up whose next step is Identify.
 fn identifying(subnqn: &str) -> Bringup {
     let mut bringup = bringup(subnqn);
     complete(&mut bringup, 3, &[]).unwrap();
@@ -137,13 +137,13 @@ fn readiness_is_waited_for_as_long_as_the_controller_asks() {
 
 #[test]
 fn a_discovery_controller_needs_no_queues() {
-    // Old discovery controllers report neither their type nor their name.
+    // Old discovery controllers do not report their type and their name.
     let mut bringup = identifying(DISCOVERY_NQN);
     let old = IdentifyController { cntrltype: 0, cntlid: U16::new(99), ..controller() };
     complete(&mut bringup, 0, old.as_bytes()).unwrap();
     let Step::Ready(info) = bringup.step() else { panic!("not ready") };
     assert_eq!((info.discovery, info.cntlid), (true, 3));
-    // New discovery controllers may have a name of their own.
+    // New discovery controllers may have their own name.
     let mut bringup = identifying(SUBNQN);
     let new = IdentifyController { cntrltype: ControllerType::DISCOVERY.0, ..controller() };
     complete(&mut bringup, 0, new.as_bytes()).unwrap();
@@ -236,7 +236,7 @@ fn data_go_into_the_capsule_if_they_fit() {
     assert_eq!((transfer, sqe.dptr.is_transport()), (Transfer::FromController(4096), true));
     let (_, transfer) = command::flush(1).place(4096);
     assert_eq!(transfer, Transfer::None);
-    // The host overwrites a caller's data pointer and its kind.
+    // The host overwrites the caller's data pointer and descriptor type.
     let odd = Sqe { flags: 0xff, ..Sqe::new(0xc1, 9, 0) };
     let (sqe, _) = Command::new(odd, Data::ToController(4)).place(0);
     assert_eq!((sqe.psdt(), sqe.fuse(), sqe.dptr.length.get()), (1, 3, 4));
@@ -315,8 +315,8 @@ fn lists_of_namespaces() {
     assert_eq!(parse_changed_namespaces(list(&[u32::MAX]).as_bytes()), None);
 }
 
-/// Plays a controller whose page has these generations and record counts, one for each reading of
-/// the header.
+/// Simulates a controller whose page has these generations and record counts, one pair for each
+/// read of the header.
 fn discover(headers: &[(u64, u64)]) -> Result<Vec<DiscoveryEntry>, InfoError> {
     let mut headers = headers.iter();
     let mut generation = 0;
@@ -376,7 +376,7 @@ proptest! {
         let _ = identifying(DISCOVERY_NQN).handle_completion(&Cqe::success(0, 0), &data);
     }
 
-    /// Structures of the right size with mostly zero bytes: sparse values pass the checks.
+    /// Structures of the right size with mostly zero bytes. Such structures often pass the checks.
     #[test]
     fn noisy_namespaces(
         bytes in proptest::collection::vec((0usize..400, any::<u8>()), 0..40),
@@ -394,7 +394,7 @@ proptest! {
         }
     }
 
-    /// For any answers of a controller, the bring-up ends in a bounded number of steps.
+    /// The bring-up ends after a bounded number of steps, whatever the controller answers.
     #[test]
     fn noise_for_the_bring_up(
         answers in proptest::collection::vec((any::<u16>(), any::<u64>()), 1..40),

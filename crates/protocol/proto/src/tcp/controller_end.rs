@@ -1,20 +1,20 @@
-//! The controller's end of a TCP connection: one queue pair.
+//! The controller's end of a TCP connection, which carries one queue pair.
 //!
-//! The driver feeds bytes to [`ControllerEnd::next`] and acts on the [`Event`]s; it owns all
-//! buffers. The states of a command's slot:
+//! The driver owns all buffers. It feeds bytes to [`ControllerEnd::next`] and acts on the
+//! [`Event`]s. A command's slot has these states:
 //!
 //! ```text
-//!          Command event         pull()            all data came
+//!          Command event         pull()          all data arrived
 //!  Free ----------------> Taken ---------> Pulling -------------> Taken
 //!    ^                      |  push_header() any number of times     |
 //!    +----------------------+---------- respond() or a final push ---+
 //! ```
 //!
-//! Data in the capsule follows its `Command` event directly. A driver that wants it calls
-//! [`ControllerEnd::pull`] before it calls [`ControllerEnd::next`] again; otherwise this end drops
+//! In-capsule data directly follows its `Command` event. A driver that needs the data calls
+//! [`ControllerEnd::pull`] before it calls [`ControllerEnd::next`] again. Otherwise this end drops
 //! the data. If the driver responds before all in-capsule data has arrived, this end holds the
-//! response until the capsule is complete. Otherwise the host might get the completion while it
-//! still sends the data, and free their memory; the Linux host crashes then.
+//! response until the capsule is complete. Without this delay, the host might receive the
+//! completion and free the memory while it still sends the data. The Linux host would crash.
 
 use super::digest::{DataDigest, crc32c};
 use super::fault::Fault;
@@ -31,7 +31,7 @@ use farblock_wire::tcp::{
 use farblock_wire::{Cqe, Sqe, Status};
 use zerocopy::IntoBytes;
 
-/// Offsets in the PDU headers, for FEI.
+/// Offsets in the PDU headers, for the FEI field.
 const FEI_PFV: u32 = 8;
 const FEI_HPDA: u32 = 10;
 const FEI_CCCID: u32 = 8;
@@ -41,9 +41,9 @@ const FEI_DATAO: u32 = 12;
 /// The options of a controller's end.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// Digests to accept if the host requests them.
+    /// Digests to grant if the host requests them.
     pub digests: Digests,
-    /// MAXH2CDATA, in bytes: at least 4096.
+    /// MAXH2CDATA in bytes, at least 4096.
     pub max_h2c_data_bytes: u32,
 }
 
@@ -56,20 +56,20 @@ impl Default for Config {
 /// An event that the driver acts on.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// The IC exchange is done; the ICResp was emitted.
+    /// The IC exchange is complete. This end has emitted the ICResp.
     Initialized,
     /// A command capsule.
     Command {
-        /// The command's slot until its response.
+        /// The command's slot, valid until the response.
         slot: SlotId,
         /// The submission queue entry.
         sqe: Sqe,
     },
-    /// Data of a command that the driver pulled.
+    /// Data that the driver pulled for a command.
     Data {
         /// The command.
         slot: SlotId,
-        /// The offset of these bytes in the command's data.
+        /// The offset of `bytes` in the command's data.
         offset: u32,
         /// The bytes.
         bytes: &'a [u8],
@@ -78,7 +78,8 @@ pub enum Event<'a> {
     Pulled {
         /// The command.
         slot: SlotId,
-        /// False if a data digest did not match: answer with Transient Transport Error.
+        /// `false` if a data digest did not match. The driver then answers with Transient Transport
+        /// Error.
         intact: bool,
     },
     /// The host ended the connection with a terminate PDU.
@@ -91,34 +92,34 @@ pub enum Event<'a> {
 /// The position of a data PDU within a command's data to the host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PushPart {
-    /// More data follows.
+    /// More data PDUs follow.
     More,
-    /// The last data; a response capsule follows.
+    /// The last data PDU. A response capsule follows.
     Last,
-    /// The last data of a command that succeeded without a result. If the SUCCESS flag is allowed,
+    /// The last data PDU of a successful command without a result. If the SUCCESS flag is allowed,
     /// it replaces the response capsule.
     Final,
 }
 
-/// State of a slot; see the module's diagram.
+/// The state of a slot; see the diagram of the module.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Slot {
-    /// No command.
+    /// The slot has no command.
     Free,
-    /// A command that the controller works on.
+    /// The controller executes the command.
     Taken { cid: CommandId },
-    /// A command whose data is arriving: the first `received` of `length` bytes have arrived.
+    /// The command's data is arriving. Of `length` bytes, the first `received` have arrived.
     Pulling { cid: CommandId, length: u32, received: u32, intact: bool, in_capsule: bool },
 }
 
-/// The command that owns the data in the stream.
+/// The owner of the arriving data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Incoming {
-    /// No command: the data is dropped.
+    /// The data belongs to no command, so this end drops it.
     Dropped,
     /// In-capsule data that the driver may still pull.
     Offered(SlotId, u32),
-    /// In-capsule data that the driver does not want.
+    /// In-capsule data that the driver does not need.
     Unwanted(SlotId),
     /// In-capsule data of a command whose response waits in `late`.
     Answered(SlotId),
@@ -126,7 +127,7 @@ enum Incoming {
     For(SlotId),
 }
 
-/// One queue pair's connection at the controller; see the module's text.
+/// The controller's end of the connection of one queue pair; see the module.
 #[derive(Debug)]
 pub struct ControllerEnd {
     framer: Framer,
@@ -136,13 +137,13 @@ pub struct ControllerEnd {
     slots: Vec<Slot>,
     free: Vec<SlotId>,
     incoming: Incoming,
-    /// The response that waits until its command's capsule has arrived.
+    /// The response that waits until the command's capsule has arrived.
     late: Option<Cqe>,
     success_flag: bool,
 }
 
 impl ControllerEnd {
-    /// The state of a connection that the target has just accepted.
+    /// Creates the end of a new connection.
     #[must_use]
     pub fn new(config: Config) -> Self {
         assert!(config.max_h2c_data_bytes >= MAXH2CDATA_MIN_BYTES);
@@ -161,40 +162,42 @@ impl ControllerEnd {
         end
     }
 
-    /// Allows `depth` commands in flight. The driver calls this once it has accepted Connect.
+    /// Allows `depth` commands in flight. The driver calls this function after it has accepted
+    /// Connect.
     pub fn set_depth(&mut self, depth: u16) {
         let before = self.slots.len() as u16;
         self.slots.resize(usize::from(depth.max(before)), Slot::Free);
-        // Put the lowest slot on top, so that the memory of unneeded slots stays untouched.
+        // Put the lowest slot on top, so that the memory of unneeded slots remains untouched.
         self.free.splice(0..0, (before..depth).rev().map(SlotId));
     }
 
-    /// Sets the largest in-capsule data, in bytes, instead of the admin queue's limit. The driver
-    /// calls it once it has accepted the Connect command of an I/O queue.
+    /// Sets the largest in-capsule data, in bytes, in place of the admin queue's limit. The driver
+    /// calls this function after it has accepted the Connect command of an I/O queue.
     pub fn set_in_capsule_bytes(&mut self, bytes: u32) {
         self.framer.set_max_in_capsule_bytes(bytes);
     }
 
-    /// Allows the SUCCESS flag instead of a response capsule. Only for hosts that disabled
-    /// submission queue flow control, since the flag cannot carry SQHD.
+    /// Sets whether the SUCCESS flag may replace a response capsule. Allow this only for hosts that
+    /// disabled submission queue flow control, because the flag cannot carry SQHD.
     pub fn set_success_flag(&mut self, allowed: bool) {
         self.success_flag = allowed;
     }
 
-    /// The digests that both ends agreed on.
+    /// Returns the digests on which both ends agreed.
     #[must_use]
     pub fn digests(&self) -> Digests {
         self.digests
     }
 
-    /// The number of commands in flight.
+    /// Returns the number of commands in flight.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// If the next bytes of the stream are payload of a command: the command, the offset in its
-    /// data, and the number of payload bytes that follow without a header.
+    /// Returns the command and the place of the next payload bytes in the stream: the slot, the
+    /// offset in the command's data, and the number of payload bytes until the next header. `None`
+    /// if the next bytes are not payload of a command.
     #[must_use]
     pub fn data_wanted(&self) -> Option<(SlotId, u32, u32)> {
         let Incoming::For(slot) = self.incoming else { return None };
@@ -205,14 +208,14 @@ impl ControllerEnd {
         }
     }
 
-    /// Whether a data PDU that the driver wants has begun but not ended.
+    /// Whether the stream is inside a data PDU that the driver pulled.
     #[must_use]
     pub fn is_in_data(&self) -> bool {
         matches!(self.incoming, Incoming::For(_))
     }
 
-    /// Reports that the driver received `bytes` straight to the place that [`Self::data_wanted`]
-    /// named.
+    /// Reports that the driver received `bytes` directly into the place that [`Self::data_wanted`]
+    /// returned.
     pub fn data_received(&mut self, bytes: &[u8]) {
         let Incoming::For(slot) = self.incoming else { panic!("no data was wanted") };
         self.framer.data_received(bytes);
@@ -228,10 +231,11 @@ impl ControllerEnd {
         offset
     }
 
-    /// Removes the next event from the front of `input`; `None` if `input` has too few bytes.
+    /// Removes the next event from the front of `input`; `None` if `input` has too few bytes for an
+    /// event.
     ///
     /// # Errors
-    /// A [`Fault`]: emit it with [`Self::terminate`] and close the connection.
+    /// A [`Fault`]. The driver emits it with [`Self::terminate`] and closes the connection.
     pub fn next<'a>(
         &mut self,
         input: &mut &'a [u8],
@@ -370,10 +374,11 @@ impl ControllerEnd {
         Some(Event::Pulled { slot, intact })
     }
 
-    /// Requests a command's data by R2T, or accepts the data in the command's capsule.
+    /// Requests a command's data with an R2T, or accepts the data in the command's capsule.
     ///
     /// # Errors
-    /// Data SGL Length Invalid if the capsule's data is not exactly as long as the pointer says.
+    /// Data SGL Length Invalid if the length of the capsule's data differs from the length in the
+    /// data pointer.
     pub fn pull(
         &mut self,
         slot: SlotId,
@@ -405,7 +410,8 @@ impl ControllerEnd {
         }
     }
 
-    /// The slot of the command with this identifier, if the controller still has to answer it.
+    /// Returns the slot of the command with this identifier, if the controller has not yet
+    /// responded to the command.
     #[must_use]
     pub fn find(&self, cid: CommandId) -> Option<SlotId> {
         let taken = |slot: &Slot| matches!(slot, Slot::Taken { cid: c } if *c == cid);
@@ -415,8 +421,8 @@ impl ControllerEnd {
     /// Emits the header for `length` bytes of data to the host, from `offset` of the command's
     /// data. The caller appends these bytes and then their [`Self::data_digest`].
     ///
-    /// Returns true if this also ended the command (SUCCESS flag). The slot is then free and no
-    /// response may follow.
+    /// Returns `true` if the PDU also ended the command (SUCCESS flag). The slot is then free, and
+    /// the caller must not respond.
     pub fn push_header(
         &mut self,
         slot: SlotId,
@@ -437,20 +443,20 @@ impl ControllerEnd {
         ends
     }
 
-    /// The digest to send after this data; `None` without data digests.
+    /// Returns the digest to send after this data; `None` without data digests.
     #[must_use]
     pub fn data_digest(&self, bytes: &[u8]) -> Option<[u8; 4]> {
         self.digests.data().then(|| crc32c(bytes).to_le_bytes())
     }
 
-    /// A digest over data in several parts; `None` without data digests.
+    /// Creates a digest over data in several parts; `None` without data digests.
     #[must_use]
     pub fn data_digest_of_parts(&self) -> Option<DataDigest> {
         self.digests.data().then(DataDigest::default)
     }
 
-    /// Emits the response capsule, with the command's identifier as `cqe.cid`, and frees the slot.
-    /// While in-capsule data is still arriving, this end postpones both.
+    /// Emits the response capsule and frees the slot. `cqe.cid` must be the command's identifier.
+    /// While in-capsule data is still arriving, this end delays both.
     pub fn respond(&mut self, slot: SlotId, cqe: &Cqe, out: &mut impl Sink) {
         assert_ne!(self.incoming, Incoming::Answered(slot), "a command has one response");
         if self.is_coming(slot) {
@@ -464,13 +470,13 @@ impl ControllerEnd {
         self.release(slot);
     }
 
-    /// Frees the slot of a command that will get no answer.
+    /// Frees the slot of a command that will get no response.
     pub fn forget(&mut self, slot: SlotId) {
         self.cid(slot);
         self.release(slot);
     }
 
-    /// The layout of a PDU with header `H` and `data_bytes` of data on this connection.
+    /// Returns the layout of a PDU with header `H` and `data_bytes` of data on this connection.
     fn shape<H>(&self, data_bytes: u32) -> PduShape {
         PduShape::new(size_of::<H>() as u8, data_bytes, self.digests, self.host_pda_z)
             .expect("transfers are limited and the alignment was checked")
@@ -484,7 +490,7 @@ impl ControllerEnd {
         }
     }
 
-    /// Whether in-capsule data is still arriving for a command that did not pull it.
+    /// Whether in-capsule data that the driver has not pulled is still arriving for a command.
     fn is_coming(&self, slot: SlotId) -> bool {
         let offered = matches!(self.incoming, Incoming::Offered(offered, _) if offered == slot);
         offered || self.incoming == Incoming::Unwanted(slot)

@@ -1,5 +1,5 @@
-//! CRC32C, the digest of the TCP transport, computed with special processor instructions if
-//! present.
+//! CRC32C, the digest of the TCP transport. Uses special processor instructions if the processor
+//! has them.
 //!
 //! Wide carry-less multiplication (AVX-512) is three to four times as fast as the CRC32
 //! instruction. Narrow carry-less multiplication, which crc-fast uses on other processors, is
@@ -10,23 +10,23 @@ use crc_fast::{CrcAlgorithm, Digest, checksum};
 
 const ALGORITHM: CrcAlgorithm = CrcAlgorithm::Crc32Iscsi;
 
-/// CRC32C of `bytes`.
+/// Returns the CRC32C of `bytes`.
 #[must_use]
 pub fn crc32c(bytes: &[u8]) -> u32 {
     match multiplies_wide() {
-        // A CRC32C has 32 bits.
+        // The result fits, because a CRC32C has 32 bits.
         true => checksum(ALGORITHM, bytes) as u32,
         false => crc32c::crc32c(bytes),
     }
 }
 
-/// CRC32C of earlier data, whose CRC32C is `crc`, followed by `bytes`.
+/// Returns the CRC32C of earlier data followed by `bytes`. `crc` is the CRC32C of the earlier data.
 #[must_use]
 pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
     if !multiplies_wide() {
         return crc32c::crc32c_append(crc, bytes);
     }
-    // crc-fast inverts results, but not its internal states.
+    // crc-fast inverts its results, but not its internal states.
     let mut digest = Digest::new_with_init_state(ALGORITHM, u64::from(!crc));
     digest.update(bytes);
     digest.finalize() as u32
@@ -42,7 +42,7 @@ impl DataDigest {
         self.0 = crc32c_append(self.0, bytes);
     }
 
-    /// The four digest bytes that follow the data.
+    /// Returns the four digest bytes that follow the data.
     #[must_use]
     pub fn finish(self) -> [u8; 4] {
         self.0.to_le_bytes()
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
     use alloc::vec::Vec;
 
-    /// RFC 3720, B.4: 32 bytes of zeroes, of ones, and counting up.
+    /// Test vectors of RFC 3720, B.4: 32 bytes of zeroes, of ones, and counting up.
     #[test]
     fn known_vectors() {
         assert_eq!(crc32c(&[0; 32]), 0x8a91_36aa);
@@ -79,7 +79,7 @@ mod tests {
         assert_eq!(crc32c(&counting), 0x46dd_794e);
     }
 
-    /// On a processor with both kinds of instructions, both ways give the same result.
+    /// On a processor with both kinds of instructions, both implementations return the same result.
     #[test]
     fn both_ways_agree() {
         let bytes: Vec<u8> = (0..70_000_u32).map(|i| ((i * 31) >> 3) as u8).collect();

@@ -1,4 +1,5 @@
-//! Splits a byte stream into PDUs: collects and checks headers, and passes payload through.
+//! Splits a byte stream into PDUs. Collects and checks the headers, and passes the payload on
+//! without a copy.
 //!
 //! ```text
 //!            header bytes            all of it, checked
@@ -12,7 +13,7 @@
 //!  | Digest | <-------- | Data | <-------- | Padding |
 //!  +--------+           +------+           +---------+
 //! ```
-//! The framer returns data as slices of the input. The driver may also receive data straight into
+//! The framer returns data as slices of the input. The driver may also receive data directly into
 //! its destination ([`Framer::data_left`], [`Framer::data_received`]).
 
 use super::Digests;
@@ -25,7 +26,7 @@ use farblock_wire::tcp::{
 };
 use zerocopy::FromBytes;
 
-/// Offsets of the common header's fields, for FEI.
+/// Offsets of the common header's fields, for the FEI field.
 const FEI_TYPE: u32 = 0;
 const FEI_FLAGS: u32 = 1;
 const FEI_HLEN: u32 = 2;
@@ -34,19 +35,20 @@ const FEI_PLEN: u32 = 4;
 /// Offset of DATAL in the data PDUs.
 const FEI_DATAL: u32 = 16;
 
-/// Longest header with its digest.
+/// The longest header with its digest, in bytes.
 const MAX_HEADER_BYTES: usize = 128 + DIGEST_LEN;
 
-/// The end of the connection that reads.
+/// The end of the connection that uses the framer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
-    /// Reads PDUs from a host.
+    /// The controller, which reads PDUs from a host.
     Controller,
-    /// Reads PDUs from a controller.
+    /// The host, which reads PDUs from a controller.
     Host,
 }
 
-/// A PDU whose header passed every check that does not depend on the commands in flight.
+/// A PDU with a valid header. The framer cannot make the checks that depend on the commands in
+/// flight.
 #[derive(Clone, Copy, Debug)]
 pub enum Pdu {
     /// ICReq.
@@ -65,16 +67,16 @@ pub enum Pdu {
     R2t(R2t),
 }
 
-/// The next piece that the framer found.
+/// The next piece of the stream.
 #[derive(Debug)]
 pub enum Framed<'a> {
     /// A PDU's header. If the PDU has data, `Data` pieces and one `End` follow.
     Pdu(Pdu),
     /// The next bytes of the current PDU's data.
     Data(&'a [u8]),
-    /// The end of the current PDU's data; `intact` is false if its digest does not match.
+    /// The end of the current PDU's data.
     End {
-        /// Whether the data digest, if any, matched.
+        /// `false` if the PDU has a data digest that does not match.
         intact: bool,
     },
 }
@@ -82,24 +84,24 @@ pub enum Framed<'a> {
 /// The stream's position within a PDU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum FramerState {
-    /// Collecting the header and its digest.
+    /// The framer collects the header and its digest.
     Header,
-    /// Skipping the padding before the data.
+    /// The framer skips the padding before the data. The number is the remaining padding in bytes.
     Padding(u32),
-    /// In the data, of which this many bytes have not yet arrived.
+    /// The framer is inside the data. The number is the remaining data in bytes.
     Data(u32),
-    /// Collecting the data digest.
+    /// The framer collects the data digest.
     Digest,
 }
 
-/// Splits a byte stream into PDUs; see the module's text.
+/// Splits a byte stream into PDUs; see the module.
 #[derive(Debug)]
 pub struct Framer {
     role: Role,
     state: FramerState,
     digests: Digests,
-    /// False until the IC exchange is done. Until then only IC and terminate PDUs are valid, and
-    /// they have no digests.
+    /// Whether the IC exchange is complete. Before that, only IC and terminate PDUs are valid, and
+    /// PDUs have no digests.
     operational: bool,
     max_in_capsule_bytes: u32,
     partial: [u8; MAX_HEADER_BYTES],
@@ -114,7 +116,7 @@ impl Framer {
         self.max_in_capsule_bytes = bytes;
     }
 
-    /// A framer at the start of a connection.
+    /// Creates a framer at the start of a connection.
     #[must_use]
     pub fn new(role: Role, max_in_capsule_bytes: u32) -> Self {
         Self {
@@ -130,21 +132,20 @@ impl Framer {
         }
     }
 
-    /// Reports that the IC exchange is done: these digests apply from the next PDU.
+    /// Reports that the IC exchange is complete. The digests apply from the next PDU.
     pub fn set_operational(&mut self, digests: Digests) {
         self.digests = digests;
         self.operational = true;
     }
 
-    /// The number of payload bytes that come next in the stream, without a header between. A driver
-    /// may receive them straight into their destination and report them with
-    /// [`Self::data_received`].
+    /// Returns the number of payload bytes until the next header in the stream. A driver may
+    /// receive them directly into their destination and report them with [`Self::data_received`].
     #[must_use]
     pub fn data_left(&self) -> u32 {
         if let FramerState::Data(left) = self.state { left } else { 0 }
     }
 
-    /// Reports that the driver received `bytes` of data straight into their destination.
+    /// Reports that the driver received `bytes` of data directly into their destination.
     ///
     /// # Panics
     /// If `bytes` is longer than [`Self::data_left`].
@@ -162,7 +163,8 @@ impl Framer {
         self.state = FramerState::Data(left);
     }
 
-    /// Removes the next piece from the front of `input`; `None` if `input` has too few bytes.
+    /// Removes the next piece from the front of `input`; `None` if `input` has too few bytes for a
+    /// piece.
     ///
     /// # Errors
     /// A [`Fault`]; the connection is then unusable.
@@ -207,7 +209,7 @@ impl Framer {
         Some(Framed::End { intact: received == self.crc })
     }
 
-    /// Collects `wanted` bytes over several calls; returns them when all have arrived.
+    /// Collects `wanted` bytes over several calls. Returns the bytes when all have arrived.
     fn collect(&mut self, input: &mut &[u8], wanted: usize) -> Option<[u8; MAX_HEADER_BYTES]> {
         let taken = (wanted - self.partial_length).min(input.len());
         self.partial[self.partial_length..][..taken].copy_from_slice(&input[..taken]);
@@ -222,7 +224,7 @@ impl Framer {
 
     fn header(&mut self, input: &mut &[u8]) -> Result<Option<Pdu>, Fault> {
         const COMMON: usize = size_of::<CommonHeader>();
-        // Most headers arrive in one piece; only split headers pass through `partial`.
+        // Most headers arrive in one piece. Only split headers are copied to `partial`.
         if self.partial_length == 0 && input.len() >= COMMON {
             let whole = self.check_common(&input[..COMMON])?;
             if input.len() >= whole {
@@ -246,7 +248,7 @@ impl Framer {
         self.whole_header(&header[..whole]).map(Some)
     }
 
-    /// Checks the fields of the common header; returns the length of header and digest together.
+    /// Checks the fields of the common header. Returns the length of the header and its digest.
     fn check_common(&self, header: &[u8]) -> Result<usize, Fault> {
         let common = CommonHeader::ref_from_bytes(header).expect("eight bytes");
         let (hlen, with_digest) = self.expected_header(common, header)?;
@@ -264,7 +266,7 @@ impl Framer {
         Ok(hlen + if digest_flag { DIGEST_LEN } else { 0 })
     }
 
-    /// The header length of a PDU of this type, and whether digests apply to the PDU.
+    /// Returns the header length of a PDU of this type, and whether digests apply to the PDU.
     fn expected_header(
         &self,
         common: &CommonHeader,
@@ -304,7 +306,7 @@ impl Framer {
         Ok((expected, true))
     }
 
-    /// Checks and reads `bytes`, a whole header with its digest, if any.
+    /// Checks and reads `bytes`, a whole header with its digest if there is one.
     fn whole_header(&mut self, bytes: &[u8]) -> Result<Pdu, Fault> {
         let common = CommonHeader::read_from_prefix(bytes).expect("eight bytes").0;
         let header = &bytes[..usize::from(common.hlen)];
@@ -351,7 +353,7 @@ impl Framer {
         u32::from(common.hlen) + if self.digests.header() { DIGEST_LEN as u32 } else { 0 }
     }
 
-    /// Checks that a PDU without data has no bytes after its header.
+    /// Checks that no bytes follow the header of a PDU without data.
     fn exact(&self, common: &CommonHeader, header: &[u8]) -> Result<(), Fault> {
         if common.plen.get() != self.header_with_digest(common) {
             return Err(Fault::field(FEI_PLEN, "PDU length does not fit the PDU type", header));
@@ -362,7 +364,7 @@ impl Framer {
     fn term_req(&self, common: &CommonHeader, header: &[u8]) -> Result<Pdu, Fault> {
         match common.plen.get().checked_sub(u32::from(common.hlen)) {
             Some(length) if length as usize <= TERM_DATA_MAX_BYTES => {
-                // The connection ends here, so the PDU's data does not matter.
+                // The connection ends here, so the framer can ignore the PDU's data.
                 Ok(Pdu::TermReq(read(header)))
             }
             _ => Err(Fault::field(FEI_PLEN, "terminate PDU is too long or too short", header)),
@@ -378,7 +380,8 @@ impl Framer {
         Ok(Pdu::Command(read(header), data))
     }
 
-    /// Checks the offset and length of a PDU's data, and moves to the data; returns the length.
+    /// Checks the offset and length of a PDU's data, and enters the data. Returns the length in
+    /// bytes.
     fn begin_data(
         &mut self,
         common: &CommonHeader,

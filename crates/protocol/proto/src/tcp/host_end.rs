@@ -1,10 +1,11 @@
-//! The host's end of a TCP connection: one queue pair.
+//! The host's end of a TCP connection, which carries one queue pair.
 //!
-//! The driver chooses a slot for each command (the slot is the command identifier on the wire),
-//! feeds received bytes to [`HostEnd::next`] and acts on the [`Event`]s; it owns all buffers. This
-//! end checks every PDU against the PDU's command. It reports a [`Fault`] for data outside the
-//! command's buffer, for an answer to a command that is not in flight, and for a request for more
-//! data than the command has. Data outside a buffer never reaches memory.
+//! The driver owns all buffers. It chooses a slot for each command; the slot is the command
+//! identifier on the wire. It feeds received bytes to [`HostEnd::next`] and acts on the [`Event`]s.
+//!
+//! This end checks every PDU against the PDU's command. It reports a [`Fault`] for data outside the
+//! command's buffer, for a response to a command that is not in flight, and for a request for more
+//! data than the command has. It never writes data outside a command's buffer.
 //!
 //! ```text
 //!        submit()                  R2T event         all granted data emitted
@@ -25,7 +26,7 @@ use farblock_wire::tcp::{
 use farblock_wire::{Cqe, Sqe};
 use zerocopy::IntoBytes;
 
-/// Offsets in the PDU headers, for FEI.
+/// Offsets in the PDU headers, for the FEI field.
 const FEI_PFV: u32 = 8;
 const FEI_CPDA: u32 = 10;
 const FEI_DGST: u32 = 11;
@@ -33,44 +34,45 @@ const FEI_MAXH2CDATA: u32 = 12;
 const FEI_CCCID: u32 = 8;
 const FEI_DATAO: u32 = 12;
 
-/// The direction, the length and the place of a command's data.
+/// The direction, the length and the location of a command's data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Transfer {
-    /// No data.
+    /// The command has no data.
     None,
-    /// This many bytes from the controller.
+    /// The controller sends this many bytes.
     FromController(u32),
-    /// This many bytes to the controller, when it requests them (R2T).
+    /// The host sends this many bytes when the controller requests them (R2T).
     ToController(u32),
-    /// This many bytes to the controller, in the capsule: the caller appends the bytes.
+    /// The host sends this many bytes in the capsule. The caller appends the bytes.
     InCapsule(u32),
 }
 
 /// An event that the driver acts on.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// The IC exchange is done.
+    /// The IC exchange is complete.
     Initialized,
     /// Data of a command.
     Data {
         /// The command.
         slot: SlotId,
-        /// The offset of these bytes in the command's buffer.
+        /// The offset of `bytes` in the command's buffer.
         offset: u32,
         /// The bytes.
         bytes: &'a [u8],
     },
-    /// The controller requests data: answer with [`HostEnd::data_header`].
+    /// The controller requests data. The driver answers with [`HostEnd::data_header`].
     Wanted(Grant),
     /// The command has completed and its slot is free.
     Completed {
         /// The command.
         slot: SlotId,
-        /// The completion queue entry. This end builds it if the SUCCESS flag ended the command.
+        /// The completion queue entry. If the SUCCESS flag ended the command, this end creates the
+        /// entry.
         cqe: Cqe,
-        /// Bytes of data received.
+        /// The number of data bytes that this end received.
         received: u32,
-        /// False if a data digest did not match: discard the received data.
+        /// `false` if a data digest did not match. The driver then discards the received data.
         intact: bool,
     },
     /// The controller ended the connection with a terminate PDU.
@@ -87,24 +89,25 @@ pub struct Grant {
     pub slot: SlotId,
     /// The offset of the requested data in the command's buffer.
     pub offset: u32,
-    /// Its length in bytes.
+    /// The length of the requested data in bytes.
     pub length: u32,
     tag: u16,
 }
 
-/// State of a slot; see the module's diagram.
+/// The state of a slot; see the diagram of the module.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Slot {
-    /// No command.
+    /// The slot has no command.
     Free,
-    /// In flight: of `expected` bytes, the first `received` have arrived.
+    /// A command with data from the controller. Of `expected` bytes, the first `received` have
+    /// arrived.
     Reading { expected: u32, received: u32, intact: bool },
-    /// In flight, with `length` bytes to send. The controller has requested `granted` of them, of
-    /// which this end has not yet emitted `unsent`.
+    /// A command with `length` bytes to send. The controller has requested `granted` of them. This
+    /// end has not yet emitted `unsent` of the requested bytes.
     Writing { length: u32, granted: u32, unsent: u32 },
 }
 
-/// One queue pair's connection at the host; see the module's text.
+/// The host's end of the connection of one queue pair; see the module.
 #[derive(Debug)]
 pub struct HostEnd {
     framer: Framer,
@@ -113,12 +116,12 @@ pub struct HostEnd {
     controller_pda_z: u8,
     max_h2c_data_bytes: u32,
     slots: Vec<Slot>,
-    /// The command of the data PDU that is arriving, and whether the PDU ends the command.
+    /// The command of the data PDU that is arriving, and whether this PDU ends the command.
     incoming: Option<(SlotId, bool)>,
 }
 
 impl HostEnd {
-    /// An end that will request `digests`, with up to `depth` commands in flight.
+    /// Creates an end that requests `digests` and has up to `depth` commands in flight.
     #[must_use]
     pub fn new(digests: Digests, depth: u16) -> Self {
         Self {
@@ -138,7 +141,7 @@ impl HostEnd {
         out.put(request.as_bytes());
     }
 
-    /// The digests that both ends agreed on.
+    /// Returns the digests on which both ends agreed.
     #[must_use]
     pub fn digests(&self) -> Digests {
         self.digests
@@ -147,7 +150,7 @@ impl HostEnd {
     /// Emits a command capsule. The command identifier on the wire is the slot's number.
     ///
     /// # Panics
-    /// If the slot is in use: the driver allocates slots.
+    /// If the slot is in use. The driver must allocate free slots.
     pub fn submit(&mut self, slot: SlotId, sqe: &Sqe, transfer: Transfer, out: &mut impl Sink) {
         let state = &mut self.slots[usize::from(slot.0)];
         assert_eq!(*state, Slot::Free, "{slot:?} is in use");
@@ -168,15 +171,15 @@ impl HostEnd {
         put_header(&capsule, shape, out);
     }
 
-    /// The layout of a PDU with header `H` and `data_bytes` of data on this connection.
+    /// Returns the layout of a PDU with header `H` and `data_bytes` of data on this connection.
     fn shape<H>(&self, data_bytes: u32) -> PduShape {
         PduShape::new(size_of::<H>() as u8, data_bytes, self.digests, self.controller_pda_z)
             .expect("transfers are limited and the alignment was checked")
     }
 
     /// Emits the header of the next data PDU of a grant. The caller then appends the returned range
-    /// of the command's buffer and its [`Self::data_digest`]. `None`: all data of the grant is
-    /// sent.
+    /// of the command's buffer and its [`Self::data_digest`]. `None`: this end has emitted all data
+    /// of the grant.
     pub fn data_header(
         &mut self,
         grant: &mut Grant,
@@ -199,14 +202,15 @@ impl HostEnd {
         Some(start..start + length as usize)
     }
 
-    /// The digest to send after this data; `None` without data digests.
+    /// Returns the digest to send after this data; `None` without data digests.
     #[must_use]
     pub fn data_digest(&self, bytes: &[u8]) -> Option<[u8; 4]> {
         self.digests.data().then(|| crc32c(bytes).to_le_bytes())
     }
 
-    /// If the next bytes of the stream are payload: the command, the offset in its buffer, and the
-    /// number of payload bytes that follow without a header.
+    /// Returns the command and the place of the next payload bytes in the stream: the slot, the
+    /// offset in the command's buffer, and the number of payload bytes until the next header.
+    /// `None` if the next bytes are not payload.
     #[must_use]
     pub fn data_wanted(&self) -> Option<(SlotId, u32, u32)> {
         let (slot, _) = self.incoming?;
@@ -217,8 +221,8 @@ impl HostEnd {
         }
     }
 
-    /// Reports that the driver received `bytes` straight to the place that [`Self::data_wanted`]
-    /// named.
+    /// Reports that the driver received `bytes` directly into the place that [`Self::data_wanted`]
+    /// returned.
     pub fn data_received(&mut self, bytes: &[u8]) {
         let (slot, _) = self.incoming.expect("data was wanted");
         self.framer.data_received(bytes);
@@ -234,10 +238,11 @@ impl HostEnd {
         offset
     }
 
-    /// Removes the next event from the front of `input`; `None` if `input` has too few bytes.
+    /// Removes the next event from the front of `input`; `None` if `input` has too few bytes for an
+    /// event.
     ///
     /// # Errors
-    /// A [`Fault`]: emit it with [`Self::terminate`] and close the connection.
+    /// A [`Fault`]. The driver emits it with [`Self::terminate`] and closes the connection.
     pub fn next<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Event<'a>>, Fault> {
         loop {
             let Some(framed) = self.framer.next(input)? else { return Ok(None) };
@@ -306,7 +311,7 @@ impl HostEnd {
             ));
         };
         if *unsent > 0 {
-            // This host announced MAXR2T 0: one R2T at a time.
+            // This host announced MAXR2T 0, which allows one R2T at a time.
             let status = FatalErrorStatus::TRANSFER_LIMIT_EXCEEDED;
             return Err(Fault::new(
                 status,

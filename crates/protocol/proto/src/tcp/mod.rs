@@ -1,4 +1,4 @@
-//! The TCP transport, sans I/O: [`controller_end::ControllerEnd`] and [`host_end::HostEnd`] convert
+//! The TCP transport, sans I/O. [`controller_end::ControllerEnd`] and [`host_end::HostEnd`] convert
 //! bytes to capsules and data, and the reverse. They never buffer payload.
 //!
 //! Source: NVM Express TCP Transport Specification 1.0c.
@@ -25,13 +25,13 @@ impl Sink for alloc::vec::Vec<u8> {
     }
 }
 
-/// The digests that a connection uses or requests.
+/// The digests that an end requests, or that a connection uses.
 pub use farblock_wire::tcp::DigestFlags as Digests;
 
 pub use crate::capsule::SlotId;
 pub use refusal::{TcpRefusal, recognise};
 
-/// Emits a PDU header with its digest and, before data, the padding of `shape`.
+/// Emits a PDU header with its digest. If the PDU has data, also emits the padding of `shape`.
 fn put_header(header: &impl Header, shape: PduShape, out: &mut impl Sink) {
     let bytes = header.as_bytes();
     out.put(bytes);
@@ -42,6 +42,6 @@ fn put_header(header: &impl Header, shape: PduShape, out: &mut impl Sink) {
     out.put(&PADDING[..shape.pad_bytes()]);
 }
 
-/// A PDU header as bytes.
+/// A PDU header that can be written as bytes.
 trait Header: IntoBytes + Immutable {}
 impl<T: IntoBytes + Immutable> Header for T {}

@@ -4,22 +4,22 @@ use alloc::string::String;
 use core::fmt;
 use farblock_wire::tcp::FatalErrorStatus;
 
-/// A reason, specific to TCP, why a host could not connect.
+/// A TCP specific reason why a host could not connect.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum TcpRefusal {
     /// A peer answered, but it is not an NVMe/TCP controller.
     NotNvmeTcp {
-        /// The protocol that the answer resembles, if recognised.
+        /// The likely protocol of the peer; `None`: unknown.
         looks_like: Option<&'static str>,
     },
     /// The controller does not grant the digests that this host requested.
     DigestsRefused,
-    /// A digest did not match: the data was damaged in transit.
+    /// A digest did not match: the network damaged the data.
     DigestMismatch,
     /// The controller ended the connection with a terminate PDU.
     Terminated(FatalErrorStatus),
-    /// The TLS connection to the controller failed; the sentence explains why.
+    /// The TLS connection to the controller failed. The text is the reason.
     Tls(String),
 }
 
@@ -48,7 +48,7 @@ impl fmt::Display for TcpRefusal {
 
 impl core::error::Error for TcpRefusal {}
 
-/// The likely protocol of a peer that answers an ICReq with these bytes; `None`: unknown.
+/// Returns the likely protocol of a peer that answers an ICReq with these bytes; `None`: unknown.
 #[must_use]
 pub fn recognise(answer: &[u8]) -> Option<&'static str> {
     const ISCSI_LOGIN_RESPONSE: u8 = 0x23;
