@@ -1,4 +1,4 @@
-//! Admin commands other than those that fetch pages: properties and lifecycle, keep-alive, events,
+//! Tests of the admin commands that fetch no pages: properties and lifecycle, keep-alive, events,
 //! abort, and the states in which each command is allowed.
 
 mod controller_fixture;
@@ -89,7 +89,7 @@ fn only_cc_can_be_written() {
         let value = host.result(&mut registry, &command);
         assert_eq!(value, refused(Status::INVALID_FIELD), "{ofst:#x}");
     }
-    // The upper half of the value is not part of CC.
+    // The upper half of the value does not belong to CC.
     let value = u64::from(enabling().0) | 0xdead_beef << 32;
     let command = PropertySetCommand::new(1, offset::CC, Four, value).to_sqe();
     assert_eq!(host.result(&mut registry, &command), Ok(0));
@@ -132,7 +132,8 @@ fn shutdown_is_complete_at_once_when_there_is_nothing_to_flush() {
         assert_eq!(host.csts(&mut registry).shst(), Csts::SHST_OCCURRING);
         registry.set_unfinished(host.id, host.instance, false);
         assert_eq!(host.csts(&mut registry).shst(), Csts::SHST_COMPLETE);
-        // The host can still read properties for two minutes, whatever the keep-alive timeout.
+        // The host can still read properties for two minutes, independent of the keep-alive
+        // timeout.
         assert_eq!(registry.next_deadline(), Some(at(121)));
         assert!(registry.tick(at(120)).is_empty());
         let ends = registry.tick(at(121));
@@ -165,7 +166,7 @@ fn shutdown_can_wait_for_a_flush() {
     assert_eq!(host.csts(&mut registry).shst(), Csts::SHST_OCCURRING);
     let flush = Action::Flush { controller: host.id, subsystem };
     assert_eq!(drain(&mut registry), [flush]);
-    // The host repeats the request, but there is only one flush.
+    // The host repeats the shutdown request, but the registry requests only one flush.
     host.write_cc(&mut registry, enabling().with_shn(Cc::SHN_ABRUPT), at(1));
     assert_eq!(drain(&mut registry), []);
     registry.shutdown_flushed(host.id, at(2));
@@ -230,7 +231,7 @@ fn unknown_and_malformed_commands_are_refused() {
     assert_eq!(discovery.admin(&mut registry, &abort, at(0)), failed(Status::INVALID_OPCODE));
     let reset = command(AdminOpcode::CROSS_CONTROLLER_RESET, 0);
     assert_eq!(discovery.admin(&mut registry, &reset, at(0)), failed(Status::INVALID_OPCODE));
-    // PRPs, a reserved PSDT, fused commands.
+    // Flags for PRPs, a reserved PSDT, and fused commands.
     for flags in [0x00, 0xc0, 0x41, 0x42, 0x43] {
         let mut sqe = command(AdminOpcode::KEEP_ALIVE, 0);
         sqe.flags = flags;
@@ -294,7 +295,7 @@ fn a_silent_host_is_gone() {
     let host = Host::ready(&mut registry);
     host.io_queue(&mut registry, 2).unwrap();
     assert_eq!(registry.next_deadline(), Some(at(5)));
-    // Connect and the enabling count as traffic.
+    // Connect and the write to CC.EN count as traffic.
     assert!(registry.tick(at(5)).is_empty());
     assert_eq!(keep_alive(&host, &mut registry, at(9)), OK);
     assert_eq!(registry.next_deadline(), Some(at(14)));
@@ -392,7 +393,7 @@ fn a_namespace_change_is_told_once_until_the_list_is_read() {
     registry.resize_namespace(subsystem, NamespaceId(7), 7_000).unwrap();
     assert_eq!(drain(&mut registry)[1..], [event(host.id, 11, NAMESPACE_CHANGED)]);
 
-    // A read that retains the event leaves the event masked and the list unchanged.
+    // A read with RAE leaves the event masked and the list unchanged.
     let mut retaining = log_page(0x04, 0, 4096);
     retaining.cdw10 = (retaining.cdw10.get() | 1 << 15).into();
     for _ in 0..2 {
@@ -426,7 +427,7 @@ fn a_namespace_in_another_ones_place_is_told_twice() {
     assert_eq!(drain(&mut registry), told(11), "the host may have found only that one went");
     assert_eq!(list(&mut registry), 1);
     assert_eq!(drain(&mut registry), []);
-    // A namespace ID is simply new once the host has read of its removal.
+    // If the host has read of the removal, a namespace with the same ID counts as new.
     registry.remove_namespace(subsystem, NamespaceId(1)).unwrap();
     assert_eq!(drain(&mut registry)[1..], told(12));
     list(&mut registry);

@@ -1,4 +1,5 @@
-//! Asymmetric namespace access: the notices to hosts, and the commands that a state blocks.
+//! Tests of asymmetric namespace access: the notices to hosts, and the commands that a state
+//! blocks.
 
 mod controller_fixture;
 
@@ -22,7 +23,7 @@ const FAR: PortId = PortId(2);
 const LOG: u8 = 0x0c;
 const EVENT: u64 = 0x000c_0302;
 
-/// Namespaces 1 and 2 are in group 1, namespace 7 is in group 3.
+/// Returns a registry with two ports. Namespaces 1 and 2 are in group 1, namespace 7 is in group 3.
 fn registry_of_two_ports() -> (Registry, SubsystemId) {
     let (mut registry, id) = registry();
     for port in [NEAR, FAR] {
@@ -52,7 +53,7 @@ fn number(page: &[u8], at: usize, bytes: usize) -> u64 {
     page[at..at + bytes].iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
-/// The log page's change count, and the number, state and namespaces of each group.
+/// Returns the log page's change count, and the number, state and namespaces of each group.
 fn log(host: &Host, registry: &mut Registry, groups_only: bool) -> (u64, Vec<(u64, u8, Vec<u64>)>) {
     let mut sqe = log_page(LOG, 0, 4096);
     sqe.cdw10 = (sqe.cdw10.get() | u32::from(groups_only) << 8).into();
@@ -83,7 +84,7 @@ fn parsed(table: &NamespaceTable, opcode: NvmOpcode, nsid: u32) -> Result<IoComm
     IoCommand::parse(&io(opcode, nsid), table, RemoteForm::Transport)
 }
 
-/// The supported I/O commands, from the log page of commands and effects.
+/// Returns the supported I/O commands in the page Commands Supported and Effects.
 fn supported(host: &Host, registry: &mut Registry) -> Vec<NvmOpcode> {
     let page = host.fetch(registry, log_page(0x05, 0, 4096), 4096).unwrap();
     let is_there = |opcode: &u8| page[1024 + 4 * usize::from(*opcode)] & 1 == 1;
@@ -116,7 +117,7 @@ fn what_is_advertised_is_what_there_is() {
     assert_eq!((page[342], page[343]), (limits::ANA_TRANSITION_SECONDS, 0b1_1111), "ANATT, ANACAP");
     assert_eq!(number(&page, 344, 4), u64::from(limits::MAX_ANA_GROUPS), "ANAGRPMAX");
     assert_eq!(number(&page, 348, 4), u64::from(limits::MAX_ANA_GROUPS), "NANAGRPID");
-    // A port can have each state that ANACAP names, and reports the state.
+    // A port can have each state that ANACAP lists, and reports this state.
     for state in [0x01, 0x02, 0x03, 0x04, 0x0f].map(AnaState) {
         registry.set_port_access(NEAR, PortAccess::all(state)).unwrap();
         assert_eq!(log(&host, &mut registry, true).1[0].1, state.0);
@@ -174,7 +175,7 @@ fn out_of_reach_is_a_status_of_its_own() {
                 assert_ne!(free, Err(status), "{opcode:?} by another port");
             }
         }
-        // Both commands of a fused pair, so that the check may use either one.
+        // Check both commands of a fused pair, because the check must not depend on the role.
         for (opcode, fuse) in [(NvmOpcode::COMPARE, 1), (NvmOpcode::WRITE, 2)] {
             let sqe = Sqe { flags: fuse | io(opcode, 7).flags, ..io(opcode, 7) };
             let by = |table| IoCommand::parse(&sqe, table, RemoteForm::Transport);
@@ -184,7 +185,7 @@ fn out_of_reach_is_a_status_of_its_own() {
         assert!(parsed(&far, NvmOpcode::FLUSH, 1).is_ok(), "another group");
         assert_eq!(parsed(&far, NvmOpcode::FLUSH, 0xffff_ffff), Err(status), "of all");
         assert_eq!(parsed(&far, NvmOpcode(0x7f), 1).ok(), Some(IoCommand::Fabrics));
-        // Pages about the namespace itself are refused, too; all other pages are answered.
+        // The registry also refuses pages about the namespace itself. It returns all other pages.
         let mut get = get_features(0x83, 0, 0);
         get.nsid = 7.into();
         assert_eq!(host.result(&mut registry, &get), Err(status));
@@ -278,7 +279,8 @@ fn a_change_is_told_to_whom_it_concerns_once() {
     let of_nobody = states(AnaState::CHANGE, &[(9, AnaState::OPTIMIZED)]);
     registry.set_port_access(FAR, of_nobody).unwrap();
     assert_eq!(told(&mut registry), [], "nothing of what it sees");
-    // One namespace changes its group, and a new namespace appears, which has its own event.
+    // A namespace that moves to another group raises an ANA event. A new namespace raises only its
+    // own event.
     let info = registry.subsystem(subsystem).unwrap().namespaces[&NamespaceId(7)];
     let info = farblock_proto::controller::NamespaceInfo { ana_group: 1, ..info };
     registry.replace_namespace(subsystem, NamespaceId(7), info).unwrap();
@@ -293,7 +295,7 @@ fn a_change_is_told_to_whom_it_concerns_once() {
     assert_eq!(log(&far, &mut registry, true).0, 0);
 }
 
-/// A new listener reuses the number of an earlier one.
+/// A new listener may reuse the port number of a removed listener.
 #[test]
 fn a_listener_begins_with_nothing_of_the_last_one_of_its_number() {
     let (mut registry, subsystem) = registry_of_two_ports();
@@ -304,8 +306,8 @@ fn a_listener_begins_with_nothing_of_the_last_one_of_its_number() {
         table.seen_from(Some(FAR)).check_reach(NamespaceId(1))
     };
     let listener = registry.remove_listener(FAR).unwrap();
-    // A controller that connected at the earlier listener still exists for a moment, and other
-    // changes may happen.
+    // A controller of the removed listener still exists for a moment, and other changes may happen
+    // meanwhile.
     registry.publish(subsystem);
     assert_eq!(reach(&registry), Err(Status::ANA_INACCESSIBLE));
     assert_eq!(log(&host, &mut registry, true).1[0].1, AnaState::INACCESSIBLE.0);

@@ -1,5 +1,5 @@
-//! The security of channels in each host's discovery log page: the listeners where the host may
-//! connect, and how.
+//! Tests of channel security in the discovery log page: the listeners to which each host may
+//! connect, and with which security.
 
 mod controller_fixture;
 
@@ -13,11 +13,11 @@ use farblock_wire::opcode::AdminOpcode;
 use farblock_wire::sqe::Sqe;
 use farblock_wire::status::Status;
 
-/// Listeners: without TLS, with TLS for hosts that have a key, and with TLS for all.
+/// The listeners: without TLS, with TLS for hosts that have a key, and with TLS for all hosts.
 const PORTS: [(u16, ChannelSecurity); 3] =
     [(1, ChannelSecurity::None), (2, ChannelSecurity::Allowed), (3, ChannelSecurity::Required)];
 
-/// The two bits of TREQ, and SECTYPE.
+/// The two secure channel bits of TREQ, and SECTYPE.
 const NONE: (u8, u8) = (0b10, 0);
 const ALLOWED: (u8, u8) = (0b10, 2);
 const REQUIRED: (u8, u8) = (0b01, 2);
@@ -37,7 +37,7 @@ fn u16_at(page: &[u8], at: usize) -> u16 {
     u16::from_le_bytes(page[at..at + 2].try_into().unwrap())
 }
 
-/// Port and security of the records of one kind.
+/// Returns the port and the security of each record of one kind.
 fn listed(page: &[u8], kind: u8) -> Vec<(u16, (u8, u8))> {
     let count = usize::from(u16_at(page, 8));
     let records = page[1024..].chunks_exact(1024).take(count).filter(|entry| entry[2] == kind);
@@ -97,7 +97,7 @@ fn subsystems_differ_and_records_are_read_one_by_one() {
         let start = index as usize * 1024;
         assert_eq!(one, whole[start..start + 1024], "record {index}");
     }
-    // Removing a subsystem drops its settings.
+    // The removal of a subsystem drops its channel settings.
     registry.remove_subsystem(keyed).unwrap();
     let again = registry.add_subsystem(config()).unwrap();
     assert_ne!(again, keyed);

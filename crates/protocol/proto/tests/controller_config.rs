@@ -1,4 +1,4 @@
-//! Valid and invalid configurations of a registry, and the behaviour at each limit.
+//! Tests of valid and invalid configurations of a registry, and of the behaviour at each limit.
 
 mod controller_fixture;
 
@@ -30,7 +30,7 @@ fn names_and_texts_fit_their_fields() {
         |name: &str| matches!(changed(|c| c.nqn = name.into()), Err(ConfigError::Nqn(..)));
     assert!(bad_nqn("") && bad_nqn("nqn.disks") && bad_nqn(&format!("{SUBSYSTEM_NQN}{:0>224}", 1)));
     assert_eq!(changed(|c| c.nqn = DISCOVERY_NQN.into()), Err(ConfigError::DiscoveryNqn));
-    // Some peers' names are not NQNs and do not claim to be.
+    // The names of some peers are not NQNs and do not start with `nqn.`.
     assert_eq!(changed(|c| c.nqn = "blktests-subsystem-1".into()), Ok(()));
     let host = changed(|c| c.allowed_hosts.push("nqn.me".into()));
     assert!(matches!(host, Err(ConfigError::Nqn(..))));
@@ -116,7 +116,8 @@ fn tables_are_snapshots_of_rising_generations() {
     assert_eq!(second.iter().map(|(id, _)| id.0).collect::<Vec<_>>(), [1, 7]);
 }
 
-/// Each table costs as much as it has namespaces, so a thousand changes must not give a thousand.
+/// The cost of a table grows with the number of namespaces, so a thousand changes must not build a
+/// thousand tables.
 #[test]
 fn many_changes_give_one_table_after_the_rights_in_added_namespaces() {
     let (mut registry, subsystem) = registry();

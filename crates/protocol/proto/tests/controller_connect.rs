@@ -1,4 +1,4 @@
-//! Connect: accepted commands, and every refusal with the parameter that it blames.
+//! Tests of Connect: accepted commands, and each refusal with its invalid parameter.
 
 mod controller_fixture;
 
@@ -13,7 +13,8 @@ use farblock_wire::nqn::DISCOVERY_NQN;
 use farblock_wire::property::Cc;
 use farblock_wire::status::Status;
 
-/// The status of a refused Connect, whether its data is at fault, and the offset.
+/// Returns the status of a refused Connect, whether the invalid parameter is in the data, and the
+/// parameter's offset.
 fn blame(connect: &Connect, registry: &mut Registry) -> (Status, bool, u16) {
     let refusal = connect.send(registry, at(0)).expect_err("this Connect is wrong");
     assert_eq!(refusal.result >> 17, 0);

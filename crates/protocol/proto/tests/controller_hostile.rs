@@ -1,4 +1,4 @@
-//! No input from a peer, in any state, causes a panic or an answer that is too long.
+//! Tests that no input from a peer, in any state, causes a panic or a response that is too long.
 
 mod controller_fixture;
 
@@ -35,7 +35,7 @@ enum Step {
     RecordError { controller: u16 },
 }
 
-/// A submission queue entry: arbitrary, or valid enough to pass the first checks.
+/// A submission queue entry that is arbitrary, or valid enough to pass the first checks.
 fn entry() -> impl Strategy<Value = Box<[u8; 64]>> {
     let plausible_opcode = prop::sample::select(vec![
         0x00, 0x01, 0x02, 0x02, 0x05, 0x06, 0x06, 0x08, 0x09, 0x0a, 0x0c, 0x18, 0x7f,
@@ -58,8 +58,8 @@ fn entry() -> impl Strategy<Value = Box<[u8; 64]>> {
         let mut sqe = Sqe::new(opcode, cid, nsid);
         sqe.dptr = SglDescriptor::transport(length);
         let dwords_z = (length / 4).wrapping_sub(1);
-        // Half of the entries have valid fields for a Get Log Page or an Identify command, the
-        // others random ones.
+        // Half of the entries have valid fields for a Get Log Page or an Identify command. The
+        // other half have random fields.
         let (high, cdw11, cdw12) = match (dwords[0] % 2, opcode) {
             (0, 0x02) => (dwords_z << 16, 0, dwords[2] % 2048 * 4),
             (0, _) => (0, dwords[1] % 2, dwords[2] % 256),
@@ -119,7 +119,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A registry in some state, and its clock.
+/// A registry in an arbitrary state, and its clock.
 struct World {
     registry: Registry,
     subsystem: SubsystemId,
@@ -219,8 +219,8 @@ impl World {
     fn admin(&mut self, controller: ControllerId, sqe: &Sqe, data: &[u8]) {
         let pulled = self.registry.admin_data_bytes(controller, sqe) as usize;
         let mut data = data.to_vec();
-        // A target pulls as many bytes as the registry requests. Fewer bytes must not cause a panic
-        // either.
+        // A target pulls as many bytes as the registry requests. Shorter data must not cause a
+        // panic either.
         if data.len().is_multiple_of(2) {
             data.resize(pulled, 0x5a);
         }
@@ -295,7 +295,7 @@ proptest! {
     }
 }
 
-/// Some of the generated entries pass the first checks, so the test reaches the code behind them.
+/// Some of the generated entries pass the first checks, so the test also reaches the later code.
 #[test]
 fn hostile_entries_get_far_enough() {
     let mut runner = proptest::test_runner::TestRunner::deterministic();

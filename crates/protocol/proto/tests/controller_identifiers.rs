@@ -1,4 +1,4 @@
-//! Identifiers of hosts: which host owns one, and for how long.
+//! Tests of the ownership of host identifiers.
 
 mod controller_fixture;
 
@@ -23,7 +23,7 @@ fn registry_for_both() -> (Registry, SubsystemId) {
     (registry, id)
 }
 
-/// Connects a controller of a host that has this name and identifier.
+/// Connects a controller of a host with this name and this identifier.
 fn comes(registry: &mut Registry, nqn: &str, id: [u8; 16]) -> Host {
     let mut connect = Connect::admin(SUBSYSTEM_NQN);
     connect.data.hostnqn = nqn_field(nqn);
@@ -38,8 +38,8 @@ fn check(registry: &Registry, id: SubsystemId, nqn: &str, host: [u8; 16]) -> Res
     registry.check_identifier(id, &Identified { nqn, mark, id: host })
 }
 
-/// Registers or unregisters a host for reservations. Returns the text to store, and reports it as
-/// stored.
+/// Registers or unregisters a host for reservations, and reports the state as stored. Returns the
+/// text to store.
 fn asks(registry: &mut Registry, id: SubsystemId, host: &Host, action: RegisterAction) -> String {
     let (ticket, controller) = (Ticket(1), host.id);
     let persist = (action == RegisterAction::REGISTER).then_some(true);

@@ -1,4 +1,4 @@
-//! I/O commands: the parsed form of each, and every check.
+//! Tests of I/O commands: the parsed form of each command, and every check.
 
 mod controller_fixture;
 
@@ -79,7 +79,7 @@ fn commands_without_data() {
     let expected = IoCommand::Verify { namespace, lba, blocks, fua: true };
     assert_eq!(parse(&verify, &table()), Ok(expected));
 
-    // A command that transfers no data may cover more blocks than the largest transfer.
+    // A command without data may cover more blocks than the largest transfer.
     let mut zeroes = sqe(NvmOpcode::WRITE_ZEROES, 1, 0, 0x1000, 0);
     let parse = |sqe: &Sqe| parse(sqe, &table());
     let expected = |namespace, fua, deallocate| {
@@ -136,7 +136,7 @@ fn transfers_have_a_limit() {
         let too_long = sqe(NvmOpcode::READ, 1, 0, blocks, blocks * 512);
         assert_eq!(refusal(&too_long), Status::INVALID_FIELD);
     }
-    // The size of 2^16 blocks of 2^16 bytes does not fit 32 bits.
+    // The size of 2^16 blocks of 2^16 bytes does not fit in 32 bits.
     let huge = NamespaceInfo::new(1 << 16, 1 << 20);
     let table = NamespaceTable::new(1, u32::MAX, [(NamespaceId(1), huge)]);
     let status = parse(&sqe(NvmOpcode::READ, 1, 0, 1 << 16, 0), &table);
@@ -191,7 +191,7 @@ fn each_transport_has_its_own_descriptor() {
     assert_eq!(parse(&write, RemoteForm::Keyed), in_capsule);
 }
 
-/// Commands with a list of ranges or keys also use the transport's form of data pointer.
+/// Commands that pull a list of ranges or keys also use the transport's type of data pointer.
 #[test]
 fn lists_are_pulled_by_keyed_descriptors() {
     let ranges = 3_u32;
@@ -199,7 +199,7 @@ fn lists_are_pulled_by_keyed_descriptors() {
     copy.cdw12 = (ranges - 1).into();
     let needed = ranges * CopyRange::LEN as u32;
     let refused = |status: Status| Err(status.with_dnr());
-    // The descriptor is exactly as long as the list, as for any transfer.
+    // The descriptor's length must equal the length of the list, as for any transfer.
     for length_bytes in [0, needed - 1, needed, needed + 1, KEYED_LENGTH_MAX] {
         let block = KeyedBlock { address: 1 << 40, length_bytes, key: 7, invalidate: true };
         copy.dptr = SglDescriptor::keyed(block);
@@ -286,7 +286,7 @@ fn deallocate_takes_whole_pages_of_ranges() {
         let status = refusal(&dataset_management(ranges, length));
         assert_eq!(status, Status::DATA_SGL_LENGTH_INVALID, "{ranges} {length}");
     }
-    // Hints are accepted and ignored.
+    // The parser accepts and ignores hints.
     for attributes in [0, 0b11] {
         let hint = Sqe { cdw11: attributes.into(), ..dataset_management(1, 0) };
         let advise = IoCommand::Advise { namespace };

@@ -1,4 +1,4 @@
-//! Identify and log pages, read at the byte offsets of the specification, and features.
+//! Tests of Identify and log pages at the byte offsets of the specification, and of features.
 
 mod controller_fixture;
 
@@ -28,13 +28,13 @@ fn u64_at(page: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(page[at..at + 8].try_into().unwrap())
 }
 
-/// A text field without its padding.
+/// Returns a text field without its padding.
 fn text(page: &[u8], at: usize, bytes: usize) -> String {
     let field = String::from_utf8(page[at..at + bytes].to_vec()).unwrap();
     field.trim_end_matches(['\0', ' ']).to_string()
 }
 
-/// The little-endian numbers of a list, up to the first zero.
+/// Returns the little-endian numbers of a list, up to the first zero.
 fn list(page: &[u8]) -> Vec<u32> {
     let ids = page.chunks_exact(4).map(|id| u32::from_le_bytes(id.try_into().unwrap()));
     ids.take_while(|&id| id != 0).collect()
@@ -403,7 +403,7 @@ fn log_page_lengths_are_bounded() {
     let (mut registry, host) = ready();
     let too_long = host.fetch(&mut registry, log_page(0x01, 0, (1 << 20) + 4), (1 << 20) + 4);
     assert_eq!(too_long, refused(Status::INVALID_FIELD));
-    // A length that sets all bits of the number of dwords: 16 GiB.
+    // Command dwords that set all bits of the number of dwords: 16 GiB.
     let mut sqe = log_page(0x01, 0, 4);
     sqe.cdw10 = 0xffff_0001.into();
     sqe.cdw11 = 0xffff.into();
@@ -510,7 +510,7 @@ fn listener(port: u16, family: AddressFamily, address: &str) -> Listener {
     Listener { port: PortId(port), family, address: address.into(), service }
 }
 
-/// The records of the discovery log page: type, family, address, service, NQN, port.
+/// Returns the records of the discovery log page: type, family, address, service, NQN, port.
 fn records(page: &[u8]) -> Vec<(u8, u8, String, String, String, u16)> {
     assert_eq!(u16_at(page, 16), 0, "RECFMT");
     let count = u64_at(page, 8) as usize;
@@ -562,7 +562,7 @@ fn discovery_lists_what_a_host_may_use() {
     assert!(page[6 * 1024..].iter().all(|&byte| byte == 0));
     let generation = u64_at(&page, 0);
 
-    // Fetches the header alone, then records one by one, across their borders too.
+    // Fetch the header alone, then single records, then bytes across record borders.
     let header = host.fetch(&mut registry, log_page(0x70, 0, 16), 16).unwrap();
     assert_eq!(header, page[..16]);
     for (offset, bytes) in [(1024, 1024), (1000, 100), (2048, 4096), (6140, 8), (6144, 4)] {
@@ -633,7 +633,8 @@ fn discovery_has_no_other_pages_and_few_features() {
 #[test]
 fn features_have_current_default_and_capabilities() {
     let (mut registry, host) = ready();
-    // For each feature: its dword 11, default, a value to set, the value after that, capabilities.
+    // For each feature: dword 11, the default, a new value, the value after the change, and the
+    // capabilities.
     let cases = [
         (0x01, 0, 0b111, Some((0x0102_0304, 0x0102_0304)), 4),
         (0x02, 0, 0, Some((0, 0)), 4),

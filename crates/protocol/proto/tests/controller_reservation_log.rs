@@ -1,4 +1,4 @@
-//! Reservation notices to a host: events, the log that they refer to, and the mask.
+//! Tests of reservation notices to a host: the events, the log page, and the mask.
 
 mod controller_fixture;
 
@@ -22,7 +22,8 @@ const SHARED: ReservationType = ReservationType::WRITE_EXCLUSIVE_REGISTRANTS;
 const FIRST_KEY: u64 = 5;
 const SECOND_KEY: u64 = 6;
 
-/// A page of the log: its number, the kind of notice, the number of further notices, the namespace.
+/// A page of the log: its number, the type of notification, the number of further notifications,
+/// the namespace.
 type Page = (u64, u8, u8, u32);
 
 const ALL: [NotificationType; 3] = [
@@ -39,7 +40,7 @@ fn release(action: ReleaseAction, rtype: ReservationType) -> KeyedCommand {
     KeyedCommand::Release { action, rtype, current: FIRST_KEY }
 }
 
-/// Two hosts; the second one gets notices about the first one's commands.
+/// Two hosts. The second host gets notices about the commands of the first host.
 struct Pair {
     registry: Registry,
     subsystem: SubsystemId,
@@ -59,13 +60,13 @@ impl Pair {
         Pair { registry, subsystem, first, second }
     }
 
-    /// The second host sends an Asynchronous Event Request with this identifier.
+    /// Sends an Asynchronous Event Request with this identifier from the second host.
     fn wait_for_event(&mut self, cid: u16) {
         let sqe = Sqe::new(AdminOpcode::ASYNC_EVENT_REQUEST.0, cid, 0);
         self.second.admin(&mut self.registry, &sqe, at(0));
     }
 
-    /// Executes a request of one host, and returns the events of the second host.
+    /// Executes a request of one host. Returns the events of the second host.
     fn carry_out(&mut self, is_first: bool, request: KeyedCommand) -> Vec<CommandId> {
         let controller = if is_first { self.first.id } else { self.second.id };
         let (ticket, queue, namespace) = (Ticket(1), QueueId(1), NSID);
@@ -98,7 +99,7 @@ impl Pair {
         }
     }
 
-    /// Causes this kind of notice to the second host; returns its events.
+    /// Causes a notification of this type to the second host. Returns the second host's events.
     fn happens(&mut self, what: NotificationType) -> Vec<CommandId> {
         self.register();
         match what {
@@ -119,7 +120,7 @@ impl Pair {
         assert_eq!(self.second.result(&mut self.registry, &sqe), Ok(0));
     }
 
-    /// The second host reads its log; returns the page, and the events after it.
+    /// Reads the log as the second host. Returns the page, and the events after the read.
     fn read(&mut self, retains: bool) -> (Page, Vec<CommandId>) {
         let mut sqe = log_page(0x80, 0, 64);
         sqe.cdw10 = (sqe.cdw10.get() | u32::from(retains) << 15).into();
@@ -143,7 +144,7 @@ fn what_is_masked_is_neither_told_nor_logged() {
         pair.mask(0b1110 & !(1 << bit));
         assert_eq!(pair.happens(what), [CommandId(1)], "all but {what:?} are masked");
         assert_eq!(pair.read(false), ((1, what.0, 0, 1), vec![]), "all but {what:?} are masked");
-        // A notice that was masked when its cause happened is lost.
+        // A notification is lost if it is masked at the time of its cause.
         pair.wait_for_event(2);
         pair.mask(0);
         assert_eq!(pair.read(false), (EMPTY, vec![]));

@@ -1,4 +1,5 @@
-//! Reservations as hosts and targets use them: features, Identify, and the order of steps.
+//! Tests of reservations from the view of hosts and targets: features, Identify, and the order of
+//! steps.
 
 mod controller_fixture;
 

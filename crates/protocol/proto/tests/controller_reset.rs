@@ -1,4 +1,5 @@
-//! Cross-Controller Reset: a host resets one of its controllers through another.
+//! Tests of Cross-Controller Reset: a host resets one of its controllers through another
+//! controller.
 
 mod controller_fixture;
 
@@ -12,7 +13,7 @@ use farblock_wire::identify::IdentifyController;
 use farblock_wire::opcode::AdminOpcode;
 use farblock_wire::reset::CrossControllerReset;
 
-/// The name of a controller instance, as the host reads it.
+/// Returns the name of a controller instance, as the host reads it.
 fn name(registry: &mut Registry, host: &Host) -> CrossControllerReset {
     let mut sqe = command(AdminOpcode::IDENTIFY, 0);
     sqe.cdw10 = 1.into();
@@ -43,7 +44,7 @@ fn another_controller_of_the_same_host_is_ended() {
     let reason = TeardownReason::CrossControllerReset;
     assert_eq!(drain(&mut registry), [Action::Close(Teardown { controller, queues, reason })]);
     assert!(registry.controllers().all(|controller| controller.controller != lost.id));
-    // A repeated reset names the same instance and closes no more queues.
+    // A repeated reset returns the same instance and closes no more queues.
     assert_eq!(reset(&mut registry, &new, name), AdminOutcome::Reset { instance });
     assert!(drain(&mut registry).is_empty());
 }
@@ -84,7 +85,8 @@ fn no_name_can_be_guessed_from_others() {
         }
         assert!(step.count_ones() > 8, "{pair:?} are too much alike");
     }
-    // Guesses that would work if names were counters: near a known name, with any CIU.
+    // Guesses that would succeed if names were counters: numbers close to a known name, with any
+    // CIU.
     for distance in -32..=32 {
         let cirn = known[7].cirn.wrapping_add_signed(distance);
         for ciu in 1..=u8::MAX {

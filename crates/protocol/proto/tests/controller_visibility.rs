@@ -1,4 +1,5 @@
-//! Visibility of namespaces for hosts: the notices, and namespaces that are inactive for a host.
+//! Tests of the visibility of namespaces: the notices to hosts, and namespaces that are inactive
+//! for a host.
 
 mod controller_fixture;
 
@@ -26,7 +27,8 @@ fn only(hosts: &[&str]) -> Option<BTreeSet<String>> {
     Some(hosts.iter().map(|host| (*host).to_owned()).collect())
 }
 
-/// Two hosts that enabled events. The first sees namespace 7, the second does not.
+/// Returns two hosts that enabled events. The first host sees namespace 7, the second host does
+/// not.
 fn two_hosts() -> (Registry, SubsystemId, Host, Host) {
     let (mut registry, id) = registry();
     registry.set_allow_any_host(id, true).unwrap();
@@ -105,15 +107,15 @@ fn what_a_host_does_not_see_is_inactive() {
         assert_eq!(identify(&second, &mut registry, cns, 7), Err(GONE), "{cns:#x}");
         assert!(identify(&first, &mut registry, cns, 7).is_ok(), "{cns:#x}");
     }
-    // The list of attached controllers has only controllers whose hosts see the namespace.
+    // The list of attached controllers contains only controllers whose hosts see the namespace.
     let attached = identify(&first, &mut registry, 0x12, 7).unwrap();
     assert_eq!(u16::from_le_bytes([attached[0], attached[1]]), 1);
     assert_eq!(u16::from_le_bytes([attached[2], attached[3]]), first.id.0);
     assert_eq!(identify(&second, &mut registry, 0x12, 7).unwrap()[0], 0);
-    // ANA: the header counts the groups, their descriptors list visible namespaces.
+    // ANA: the header counts the groups, and the group descriptors list only visible namespaces.
     let ana = second.fetch(&mut registry, log_page(0x0c, 0, 4096), 4096).unwrap();
     assert_eq!(u32::from_le_bytes(ana[20..24].try_into().unwrap()), 2, "NNSIDS");
-    // Features of reservations are refused.
+    // The registry refuses reservation features for an invisible namespace.
     let mut get = get_features(0x82, 0, 0);
     get.nsid = 7.into();
     assert_eq!(second.result(&mut registry, &get), Err(GONE));
@@ -139,7 +141,7 @@ fn queues_have_what_their_host_sees() {
         assert!(flush(&table.seen_by(nobody), 1).is_ok());
         assert!(flush(&table.seen_by(nobody), 0xffff_ffff).is_ok(), "all that it sees");
     }
-    // Visibility works together with the ANA states of a port.
+    // Visibility also applies together with the ANA states of a port.
     let (family, address) = (AddressFamily::V4, "192.0.2.1".to_owned());
     let listener = Listener { port: FAR, family, address, service: "4420".to_owned() };
     registry.add_listener(listener).unwrap();
@@ -150,7 +152,7 @@ fn queues_have_what_their_host_sees() {
     assert_ne!(flush(&far(OTHER_HOST_NQN), 7), Ok(IoCommand::Fabrics));
     assert!(far(OTHER_HOST_NQN).find(NamespaceId(7)).is_none());
     assert!(flush(&table.seen_by(HOST_NQN).seen_from(None), 7).is_ok());
-    // Without a list of hosts there are no tables for single hosts.
+    // Without a visibility list, there are no tables for individual hosts.
     registry.set_visible_to(id, NamespaceId(7), None).unwrap();
     let table = registry.namespaces(id).unwrap();
     assert!(Arc::ptr_eq(&table, &table.seen_by(OTHER_HOST_NQN)));
@@ -179,8 +181,8 @@ fn only_those_are_told_for_whom_it_makes_a_difference() {
         (vec![7], vec![7])
     );
     drain(&mut registry);
-    // Later changes of this namespace raise no event for this host, nor do new namespaces for
-    // others.
+    // Later changes of this namespace raise no event for this host. New namespaces that only other
+    // hosts see do not either.
     registry.resize_namespace(id, NamespaceId(7), 9).unwrap();
     registry.set_visible_to(id, NamespaceId(7), only(&[])).unwrap();
     registry.remove_namespace(id, NamespaceId(7)).unwrap();
@@ -191,7 +193,7 @@ fn only_those_are_told_for_whom_it_makes_a_difference() {
     assert_eq!(changed(&second, &mut registry), []);
     assert_eq!(active(&second, &mut registry), [1, 2]);
     assert_eq!(active(&first, &mut registry), [1, 2, 8]);
-    // The next namespace with this number starts without the old settings.
+    // A new namespace with this identifier does not inherit the old visibility.
     registry.remove_namespace(id, NamespaceId(8)).unwrap();
     registry.add_namespace(id, NamespaceId(8), info).unwrap();
     assert_eq!(active(&second, &mut registry), [1, 2, 8]);
@@ -203,7 +205,7 @@ fn names_are_names_and_not_too_many() {
     let mut set = |hosts| registry.set_visible_to(id, NamespaceId(1), hosts);
     assert!(matches!(set(only(&["nqn.wrong"])), Err(ConfigError::Nqn(..))));
     let name = |index| format!("nqn.2026-01.test.farblock:{index}");
-    // One host is on the list already.
+    // One host is already on the list.
     let most: BTreeSet<_> = (1..limits::MAX_VISIBLE_TO).map(name).collect();
     set(Some(most.clone())).unwrap();
     let more = most.iter().cloned().chain([name(0)]).collect();

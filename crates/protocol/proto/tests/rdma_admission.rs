@@ -1,4 +1,5 @@
-//! RDMA connections that a controller admits, and how a host interprets the answers.
+//! Tests of the admission of RDMA connections by a controller, and of a host's check of the
+//! answers.
 
 use farblock_proto::ids::QueueId;
 use farblock_proto::rdma::{Admission, AnswerError, Granted, Offer, rejection};
@@ -8,7 +9,7 @@ use proptest::prelude::*;
 
 const OFFER: Offer = Offer { max_io_queues: 16, max_entries: 256, has_resources: true };
 
-/// A controller's decision about a request, as RoCE delivers it.
+/// Returns a controller's decision about a request, in the form that RoCE delivers.
 fn admit(request: CmRequest) -> Result<Admission, RejectStatus> {
     let mut data = request.as_bytes().to_vec();
     data.resize(56, 0);

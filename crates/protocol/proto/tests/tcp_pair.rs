@@ -1,5 +1,5 @@
-//! The two ends of the TCP transport against each other, with the stream divided at every byte, and
-//! against bytes that no correct peer sends.
+//! Connects the two ends of the TCP transport, with the stream split at every byte. Also sends each
+//! end bytes that no correct peer sends.
 
 use farblock_proto::capsule::{DataPointer, RemoteForm};
 use farblock_proto::limits;
@@ -13,7 +13,8 @@ use proptest::prelude::*;
 const ALL_DIGESTS: [Digests; 4] = [Digests::NONE, Digests::HEADER, Digests::DATA, Digests::BOTH];
 const DEPTH: u16 = 8;
 
-/// A controller's end with a disk of bytes. Opcode 1 writes cdw10 bytes at 0, opcode 2 reads them.
+/// A controller's end with an array of bytes as its disk. Opcode 1 writes cdw10 bytes at offset 0,
+/// opcode 2 reads them.
 struct Controller {
     end: ControllerEnd,
     disk: Vec<u8>,
@@ -59,7 +60,7 @@ impl Controller {
             return;
         }
         let data = self.disk[..length as usize].to_vec();
-        // Two pushes of data, to cover offsets other than 0.
+        // Push the data in two parts, to cover offsets other than 0.
         let (front, back) = data.split_at(data.len() / 2);
         let mut ended = false;
         for (offset, piece, part) in
@@ -149,7 +150,7 @@ impl Host {
     }
 }
 
-/// Exchanges bytes, at most `chunk` in a piece, until both ends have nothing to send.
+/// Exchanges bytes, at most `chunk` at a time, until both ends have nothing to send.
 fn exchange(host: &mut Host, controller: &mut Controller, chunk: usize) {
     loop {
         let (to_controller, to_host) =
@@ -207,7 +208,7 @@ fn large_writes_come_in_pieces_of_the_agreed_size() {
     assert_eq!(host.completed, [(SlotId(0), Status::SUCCESS, true)]);
 }
 
-/// Both ends after the IC exchange, with nothing in flight.
+/// Returns both ends after the IC exchange, with no commands in flight.
 fn initialized(digests: Digests) -> (Host, Controller) {
     let (mut host, mut controller) = (Host::new(digests), Controller::new(true));
     exchange(&mut host, &mut controller, 1 << 20);
@@ -236,7 +237,7 @@ fn a_flipped_bit_in_data_is_reported_to_its_command_only() {
     assert_eq!(host.completed.pop(), Some((SlotId(2), Status::SUCCESS, false)));
 }
 
-/// One round trip, in which `tamper` changes the controller's bytes.
+/// Makes one round trip in which `tamper` changes the controller's bytes.
 fn exchange_with(host: &mut Host, controller: &mut Controller, tamper: impl Fn(&mut Vec<u8>)) {
     controller.feed(&std::mem::take(&mut host.out));
     let mut to_host = std::mem::take(&mut controller.out);
@@ -244,7 +245,7 @@ fn exchange_with(host: &mut Host, controller: &mut Controller, tamper: impl Fn(&
     host.feed(&to_host);
 }
 
-/// The fault that the controller's end reports for bytes sent after the IC exchange.
+/// Returns the fault that the controller's end reports for bytes after the IC exchange.
 fn controller_fault(digests: Digests, bytes: &[u8]) -> Option<(FatalErrorStatus, u32)> {
     let (_, mut controller) = initialized(digests);
     let mut input = bytes;
@@ -279,12 +280,13 @@ fn broken_headers_are_named_by_status_and_offset() {
     let cases: &[(Vec<u8>, FatalErrorStatus, u32)] = &[
         (common(0x0a, 0, 24, 0, 24), FIELD, 0),
         (common(0xff, 0, 24, 0, 24), FIELD, 0),
-        // PDUs that only the controller may send.
+        // PDUs that only a controller may send.
         (common(0x07, 0, 24, 24, 28), FIELD, 0),
         (common(0x09, 0, 24, 0, 24), FIELD, 0),
         // A second ICReq.
         (common(0x00, 0, 128, 0, 128), SEQUENCE, 0),
-        // Wrong header length, flags, offset and length of a command capsule.
+        // Command capsules with a wrong header length, wrong flags, a wrong offset and a wrong
+        // length.
         (common(0x04, 0, 71, 0, 72), FIELD, 2),
         (common(0x04, 1, 72, 0, 72), FIELD, 1),
         (common(0x04, 2, 72, 72, 76), FIELD, 1),
@@ -294,7 +296,7 @@ fn broken_headers_are_named_by_status_and_offset() {
         (common(0x04, 0, 72, 73, 80), FIELD, 3),
         (common(0x04, 0, 72, 72, u32::MAX), FIELD, 4),
         (common(0x04, 0, 72, 72, 72 + 8193), FIELD, 4),
-        // Data for which there is no transfer.
+        // Data PDUs without a transfer.
         (data_pdu(0, 0, 0, 16), FIELD, 10),
         (data_pdu(0xffff, 7, 0, 16), FIELD, 10),
         (data_pdu(0, 0, 0, 0), FIELD, 16),
@@ -447,8 +449,8 @@ fn a_refused_command_is_answered_when_its_capsule_is_here() {
     }
 }
 
-/// The fault that the host's end reports for bytes from a controller, with a read (slot 1, 512
-/// bytes) and a write (slot 2, 512 bytes) in flight.
+/// Returns the fault that the host's end reports for bytes from a controller. A read (slot 1, 512
+/// bytes) and a write (slot 2, 512 bytes) are in flight.
 fn host_fault(bytes: &[u8]) -> Option<FatalErrorStatus> {
     let (mut host, _) = initialized(Digests::NONE);
     host.write(2, pattern(512), false);
@@ -486,11 +488,11 @@ fn a_controller_cannot_write_outside_of_a_read() {
     assert_eq!(host_fault(&c2h(1, 1, 511, 4)), out_of_range);
     assert_eq!(host_fault(&c2h(1, u32::MAX, 1, 4)), out_of_range);
     assert_eq!(host_fault(&[c2h(1, 0, 512, 4), c2h(1, 512, 1, 4)].concat()), out_of_range);
-    // The identifier of a write, one that is not in flight, and one beyond the queue.
+    // The identifiers of a write, of a command that is not in flight, and beyond the queue.
     assert_eq!(host_fault(&c2h(2, 0, 16, 4)), field);
     assert_eq!(host_fault(&c2h(0, 0, 16, 4)), field);
     assert_eq!(host_fault(&c2h(0xffff, 0, 16, 4)), field);
-    // A PDU with SUCCESS but without LAST_PDU, and then more data for the completed command.
+    // A PDU with SUCCESS but without LAST_PDU, and more data for a completed command.
     assert_eq!(host_fault(&c2h(1, 0, 512, 8)), field);
     assert_eq!(host_fault(&[c2h(1, 0, 512, 12), c2h(1, 0, 512, 12)].concat()), field);
 }
@@ -519,7 +521,7 @@ fn a_completion_counts_once() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// For any input, an end returns events or a fault, and never reads beyond the input.
+    /// For any input, an end returns events or a fault, and never reads past the input.
     #[test]
     fn any_bytes_are_survived(
         bytes in proptest::collection::vec(any::<u8>(), 0..400),

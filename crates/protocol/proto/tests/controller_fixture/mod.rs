@@ -35,8 +35,8 @@ pub fn at(seconds: u64) -> Instant {
     at_ms(seconds * 1000)
 }
 
-/// A subsystem with namespaces 1 (512-byte blocks, volatile cache), 2 (4096-byte blocks, read
-/// only), 7 (plain).
+/// A subsystem with namespaces 1 (512-byte blocks, volatile cache), 2 (4096-byte blocks, read only)
+/// and 7 (defaults).
 pub fn config() -> SubsystemConfig {
     let mut config = SubsystemConfig::new(SUBSYSTEM_NQN, "SERIAL0001");
     config.allowed_hosts.push(HOST_NQN.into());
@@ -121,18 +121,18 @@ pub struct Host {
 }
 
 impl Host {
-    /// The controller that this Connect created.
+    /// Returns the host of the controller that this Connect created.
     pub fn of(connected: &Connected) -> Self {
         Self { id: connected.controller, instance: connected.instance }
     }
 
-    /// Connects the admin queue of a controller that is not enabled.
+    /// Connects the admin queue. The controller is not enabled yet.
     pub fn connect(registry: &mut Registry, nqn: &str) -> Self {
         let connected = Connect::admin(nqn).send(registry, at(0)).expect("the host is allowed");
         Self::of(&connected)
     }
 
-    /// An enabled controller of the subsystem.
+    /// Returns the host of an enabled controller of the subsystem.
     pub fn ready(registry: &mut Registry) -> Self {
         let host = Self::connect(registry, SUBSYSTEM_NQN);
         host.write_cc(registry, enabling(), at(0));
@@ -155,7 +155,7 @@ impl Host {
         registry.admin(self.id, sqe, &[], now)
     }
 
-    /// Sends a command without data; returns its result, or its error status.
+    /// Sends a command without data. Returns the command's result or its error status.
     pub fn result(&self, registry: &mut Registry, sqe: &Sqe) -> Result<u64, Status> {
         match self.admin(registry, sqe, at(0)) {
             AdminOutcome::Respond { status, result } if status.is_success() => Ok(result),
@@ -164,7 +164,7 @@ impl Host {
         }
     }
 
-    /// Sends a command that fetches `bytes` bytes; returns them, or the error status.
+    /// Sends a command that fetches `bytes` bytes. Returns the bytes or the error status.
     pub fn fetch(
         &self,
         registry: &mut Registry,
