@@ -1,9 +1,9 @@
-//! Operating system services besides I/O: the time, threads, waiting, and sockets and files for an
-//! event loop.
+//! Operating system services other than I/O: time, threads, waiting. Also the sockets and files of
+//! an event loop.
 //!
 //! Code that may run in a simulation calls these functions. Without the feature `sim` they call the
-//! standard library. In a [simulated world](crate::sim) the time is the world's, and a thread is a
-//! coroutine on the world's thread. A waiting thread lets other threads run.
+//! standard library. In a [simulated world](crate::sim), the time is the world's time, and a thread
+//! is a coroutine on the world's thread. A waiting thread lets other threads run.
 
 use std::io;
 #[cfg(feature = "sim")]
@@ -17,7 +17,7 @@ mod handles;
 pub(crate) use handles::Inner;
 pub use handles::{File, ListenSocket, Socket};
 
-/// Whether the calling thread is in a simulated world.
+/// Whether the calling thread belongs to a simulated world.
 #[inline]
 pub fn is_simulated() -> bool {
     #[cfg(feature = "sim")]
@@ -26,8 +26,8 @@ pub fn is_simulated() -> bool {
     false
 }
 
-/// The number of the calling thread's simulated machine: unique among all machines of all worlds in
-/// the process. Zero outside a simulated world.
+/// Returns the number of the calling thread's simulated machine. The number is unique among all
+/// machines of all worlds in the process. Returns zero outside a simulated world.
 #[inline]
 pub fn world() -> u64 {
     #[cfg(feature = "sim")]
@@ -36,7 +36,7 @@ pub fn world() -> u64 {
     0
 }
 
-/// The time.
+/// Returns the current time.
 #[inline]
 pub fn now() -> Instant {
     #[cfg(feature = "sim")]
@@ -46,14 +46,14 @@ pub fn now() -> Instant {
     Instant::now()
 }
 
-/// The time since `since`.
+/// Returns the time since `since`.
 #[inline]
 pub fn elapsed(since: Instant) -> Duration {
     now().saturating_duration_since(since)
 }
 
-/// Fills `bytes` from the world's seed. False outside a simulation, where the caller must use the
-/// system's random numbers.
+/// Fills `bytes` from the world's seed. Returns `false` outside a simulation: the caller must then
+/// use the system's random numbers.
 pub fn fill_simulated(bytes: &mut [u8]) -> bool {
     #[cfg(feature = "sim")]
     return crate::sim::fill(bytes);
@@ -64,7 +64,8 @@ pub fn fill_simulated(bytes: &mut [u8]) -> bool {
     }
 }
 
-/// The identifier of the machine's current boot in a simulation; `None` outside a simulation.
+/// Returns the identifier of the machine's current boot in a simulation; `None` outside a
+/// simulation.
 pub fn simulated_boot() -> Option<String> {
     #[cfg(feature = "sim")]
     return crate::sim::boot();
@@ -72,8 +73,9 @@ pub fn simulated_boot() -> Option<String> {
     None
 }
 
-/// Whether the simulated world of the calling thread contains this deliberate bug. A simulation
-/// that misses it would also miss real bugs. Always false outside a simulation.
+/// Whether the simulated world of the calling thread contains this deliberate bug. If a simulation
+/// does not detect a deliberate bug, it does not detect real bugs either. Always `false` outside a
+/// simulation.
 #[inline]
 pub fn has_mistake(mistake: &str) -> bool {
     #[cfg(feature = "sim")]
@@ -85,8 +87,8 @@ pub fn has_mistake(mistake: &str) -> bool {
     }
 }
 
-/// Reports a level, such as a queue length, to the simulated world of the calling thread; tests
-/// check the highest value against a limit. Does nothing outside a simulation.
+/// Reports a level, such as a queue length, to the simulated world of the calling thread. Tests
+/// compare the highest value with a limit. Does nothing outside a simulation.
 #[inline]
 pub fn note_level(level: &'static str, value: usize) {
     #[cfg(feature = "sim")]
@@ -95,7 +97,7 @@ pub fn note_level(level: &'static str, value: usize) {
     let _ = (level, value);
 }
 
-/// Waits for this time.
+/// Waits for the given time.
 pub fn sleep(time: Duration) {
     #[cfg(feature = "sim")]
     if is_simulated() {
@@ -117,7 +119,7 @@ enum Thread<T> {
 }
 
 impl<T> JoinHandle<T> {
-    /// Whether the calling thread is this thread, which cannot wait for its own end.
+    /// Whether the calling thread is this thread. A thread cannot wait for its own end.
     #[must_use]
     pub fn is_current(&self) -> bool {
         match &self.0 {
@@ -127,10 +129,10 @@ impl<T> JoinHandle<T> {
         }
     }
 
-    /// Waits for the thread's end; an error if it panicked.
+    /// Waits until the thread ends. Returns an error if the thread panicked.
     ///
     /// # Errors
-    /// The panic's payload.
+    /// The payload of the panic.
     pub fn join(self) -> std::thread::Result<T> {
         match self.0 {
             Thread::System(thread) => thread.join(),
@@ -147,7 +149,7 @@ impl<T> JoinHandle<T> {
 /// Starts a thread.
 ///
 /// # Errors
-/// If the system cannot start another one.
+/// If the system cannot start another thread.
 pub fn spawn<T: Send + 'static>(
     name: String,
     body: impl FnOnce() -> T + Send + 'static,
@@ -168,7 +170,7 @@ pub fn spawn<T: Send + 'static>(
 /// Waits for a message.
 ///
 /// # Errors
-/// If every sender is dropped.
+/// If all senders are dropped.
 pub fn recv<T>(receiver: &Receiver<T>) -> Result<T, RecvError> {
     #[cfg(feature = "sim")]
     if is_simulated() {
@@ -180,7 +182,7 @@ pub fn recv<T>(receiver: &Receiver<T>) -> Result<T, RecvError> {
 /// Waits for a message, at most for `timeout`.
 ///
 /// # Errors
-/// If no message arrived in time, or every sender is dropped.
+/// If no message arrived in time, or all senders are dropped.
 pub fn recv_timeout<T>(receiver: &Receiver<T>, timeout: Duration) -> Result<T, RecvTimeoutError> {
     #[cfg(feature = "sim")]
     if is_simulated() {
@@ -207,7 +209,7 @@ fn simulated_recv<T>(
     result
 }
 
-/// Waits until the value is set.
+/// Waits until another thread sets the value.
 pub fn wait_for<T>(value: &OnceLock<T>) -> &T {
     #[cfg(feature = "sim")]
     if is_simulated() {
@@ -216,8 +218,8 @@ pub fn wait_for<T>(value: &OnceLock<T>) -> &T {
     value.wait()
 }
 
-/// Waits while `condition` holds for the value in `mutex`, at most for `timeout`. Every thread that
-/// changes the value notifies `changed`.
+/// Waits at most for `timeout` while `condition` is true for the value in `mutex`. Every thread
+/// that changes the value must notify `changed`.
 pub fn wait_while<T>(
     mutex: &Mutex<T>,
     changed: &Condvar,

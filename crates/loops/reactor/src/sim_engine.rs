@@ -1,4 +1,4 @@
-//! The third engine: streams, listeners and files of the thread's simulated world.
+//! The simulated engine: streams, listeners and files of the thread's simulated world.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
@@ -21,7 +21,7 @@ use crate::slab::{Key, Slab};
 use crate::waker::{Alarm, WakerShared};
 use farblock_mem::Buffer;
 
-/// After this many polls that do not wait, the other threads get a turn.
+/// After this many polls that do not wait, the engine lets the other threads run.
 const POLLS_PER_PASS: u32 = 8;
 
 enum Recv {
@@ -30,7 +30,7 @@ enum Recv {
     Into { buffer: Buffer, range: Range<usize>, done: usize },
 }
 
-/// The engine's alarm: ends its wait when another thread has data for it.
+/// The engine's alarm. It ends the engine's wait when another thread has data for the engine.
 struct Ring(u64);
 
 impl Alarm for Ring {
@@ -41,7 +41,7 @@ impl Alarm for Ring {
 
 struct Open {
     stream: Stream,
-    /// The stream's number, in the order of creation.
+    /// The stream's number. Numbers increase in the order of creation.
     live: u64,
     task: TaskId,
     is_connecting: bool,
@@ -54,7 +54,7 @@ pub(crate) struct Sim {
     number: u64,
     shared: Arc<WakerShared>,
     streams: Slab<Open>,
-    /// Streams in the order of creation, which differs from the order of slots.
+    /// The streams in the order of creation, which differs from the order of slots.
     live: BTreeMap<u64, Key>,
     next_live: u64,
     listeners: Slab<(TaskId, Listener)>,
@@ -63,7 +63,7 @@ pub(crate) struct Sim {
     polls: u32,
 }
 
-/// Numbers the engines of a process; the values have no meaning.
+/// Numbers the engines of a process. The values have no meaning.
 static NEXT_ENGINE: AtomicU64 = AtomicU64::new(0);
 
 impl Sim {
@@ -104,8 +104,8 @@ impl Sim {
         }
     }
 
-    /// Carries out all operations that can progress now, a bounded amount per stream. Skips streams
-    /// without an event since the last attempt.
+    /// Executes all operations that can progress now, a bounded amount per stream. Skips streams
+    /// that had no event since the last attempt.
     fn attempt(&mut self, cx: &mut Context<'_>) {
         let number = self.number;
         for finished in with_state(|state| state.take_finished(number)) {
@@ -215,7 +215,7 @@ impl Sim {
         self.look_at(live);
     }
 
-    /// Removes a stream with nothing outstanding and returns its socket.
+    /// Removes a stream without outstanding operations, and returns its socket.
     pub(crate) fn take_stream(&mut self, key: Key) -> Option<Stream> {
         let stream = self.streams.find(key)?;
         let has_none = matches!(stream.recv, Recv::None) && stream.send.is_none();
@@ -231,7 +231,7 @@ impl Sim {
     pub(crate) fn send_final(&mut self, key: Key, bytes: &[u8]) {
         let Some(stream) = self.streams.find(key) else { return };
         if stream.send.is_none() && !stream.is_connecting && !stream.has_failed {
-            // Bytes that do not fit in the socket are lost.
+            // Bytes that do not fit in the socket are dropped.
             let _ = with_state(|state| state.write(&stream.stream, bytes));
         }
     }
@@ -340,7 +340,7 @@ impl Open {
         }
     }
 
-    /// Completes all outstanding operations with an error and reports the stream closed.
+    /// Completes all outstanding operations with an error and reports the stream as closed.
     fn abort(self, key: Key, cx: &mut Context<'_>) {
         let stream = StreamId(key);
         let aborted = || io::Error::from(ErrorKind::ConnectionAborted);

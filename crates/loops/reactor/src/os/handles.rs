@@ -1,4 +1,4 @@
-//! Sockets and files, of the system or of a simulated world.
+//! Sockets and files of the system or of a simulated world.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -43,7 +43,8 @@ impl From<sim::Stream> for Socket {
 }
 
 impl Socket {
-    /// Both ends of a connection in the thread's simulated world, the client's first.
+    /// Returns both ends of a connection in the thread's simulated world: the client's end, then
+    /// the server's end.
     #[cfg(feature = "sim")]
     #[must_use]
     pub fn simulated_pair() -> (Socket, Socket) {
@@ -63,8 +64,8 @@ impl Socket {
         TcpStream::connect_timeout(address, timeout).map(Socket::from)
     }
 
-    /// The system's socket, to set options that a simulated socket lacks; `None` in a simulated
-    /// world.
+    /// Returns the system's socket, for options that a simulated socket does not have; `None` in a
+    /// simulated world.
     pub fn tcp(&self) -> Option<&TcpStream> {
         match &self.0 {
             Inner::Tcp(stream) => Some(stream),
@@ -73,7 +74,7 @@ impl Socket {
         }
     }
 
-    /// Sets whether the system sends small data at once (`TCP_NODELAY`).
+    /// Sets whether the system sends small data immediately (`TCP_NODELAY`).
     ///
     /// # Errors
     /// The system's error.
@@ -81,7 +82,7 @@ impl Socket {
         self.tcp().map_or(Ok(()), |stream| stream.set_nodelay(nodelay))
     }
 
-    /// Makes a close reset the connection and discard unsent data.
+    /// Sets that a close resets the connection and discards unsent data.
     ///
     /// # Errors
     /// The system's error.
@@ -112,7 +113,7 @@ impl Socket {
         either!(&self.0, stream => stream.set_write_timeout(timeout))
     }
 
-    /// This end's address.
+    /// Returns the address of this end.
     ///
     /// # Errors
     /// The system's error.
@@ -120,10 +121,10 @@ impl Socket {
         either!(&self.0, stream => stream.local_addr())
     }
 
-    /// The other end's address.
+    /// Returns the address of the other end.
     ///
     /// # Errors
-    /// The system's error, if the socket is not connected any more.
+    /// The system's error if the socket is no longer connected.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         either!(&self.0, stream => stream.peer_addr())
     }
@@ -148,9 +149,9 @@ impl Write for Socket {
 /// A listening TCP socket.
 #[derive(Debug)]
 pub enum ListenSocket {
-    /// A socket of the system.
+    /// A listening socket of the system.
     Tcp(TcpListener),
-    /// Its counterpart in a simulated world.
+    /// A listening socket of a simulated world.
     #[cfg(feature = "sim")]
     Sim(sim::Listener),
 }
@@ -162,7 +163,8 @@ impl From<TcpListener> for ListenSocket {
 }
 
 impl ListenSocket {
-    /// Listens in the calling thread's simulated world; `None` outside one.
+    /// Creates a listener in the calling thread's simulated world; `None` outside a simulated
+    /// world.
     pub fn simulated(address: SocketAddr) -> Option<io::Result<ListenSocket>> {
         #[cfg(feature = "sim")]
         if super::is_simulated() {
@@ -172,7 +174,7 @@ impl ListenSocket {
         None
     }
 
-    /// The address that it listens on.
+    /// Returns the address on which the socket listens.
     ///
     /// # Errors
     /// The system's error.
@@ -185,13 +187,13 @@ impl ListenSocket {
     }
 }
 
-/// A file or block device. Clones share one handle, so that a file used by many event loops takes
+/// A file or block device. Clones share one handle. Many event loops can therefore use a file with
 /// one descriptor.
 #[derive(Clone, Debug)]
 pub enum File {
     /// A file of the system.
     System(Arc<std::fs::File>),
-    /// Its counterpart in a simulated world.
+    /// A file of a simulated world.
     #[cfg(feature = "sim")]
     Sim(sim::Medium),
 }
@@ -203,7 +205,7 @@ impl From<std::fs::File> for File {
 }
 
 impl File {
-    /// The size of a simulated file, in bytes; `None` for a file of the system.
+    /// Returns the size of a simulated file in bytes; `None` for a file of the system.
     pub fn simulated_size(&self) -> Option<u64> {
         match self {
             File::System(_) => None,

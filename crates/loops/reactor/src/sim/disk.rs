@@ -1,4 +1,5 @@
-//! Disks: the stored data, the data that would survive a power cut, and operations in flight.
+//! Simulated disks: the current data, the data that would survive a power cut, and the operations
+//! in flight.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind};
@@ -10,21 +11,21 @@ use crate::file_op::FileOp;
 use crate::ids::TaskId;
 use farblock_random::Random;
 
-/// The most unsynced versions of a unit; the disk writes back older ones.
+/// The largest number of unsynced versions of a unit. The disk makes older versions durable.
 const VERSIONS_MOST: usize = 8;
 
 /// The behaviour of a disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DiskFaults {
-    /// The longest time of a normal operation.
+    /// The longest duration of a normal operation.
     pub delay: Duration,
-    /// One operation in this many is late; 0: none.
+    /// One operation in this many is late; 0: no operation.
     pub late_one_in: u64,
     /// The longest delay of a late operation.
     pub late: Duration,
-    /// One operation in this many fails, 0: none. A failed write writes some of its units.
+    /// One operation in this many fails; 0: no operation. A failed write writes some of its units.
     pub fail_one_in: u64,
-    /// The disk writes units of this many bytes atomically: a power of two.
+    /// Size in bytes of the units that the disk writes atomically: a power of two.
     pub atomic_bytes: usize,
 }
 
@@ -40,14 +41,14 @@ impl Default for DiskFaults {
     }
 }
 
-/// A handle of a simulated disk, used like a file.
+/// A handle of a simulated disk. The reactor uses it like a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Medium {
     index: usize,
     generation: u32,
 }
 
-/// A file operation in flight, and its owner.
+/// A file operation in flight, with its owner.
 pub(crate) struct Flying {
     generation: u32,
     engine: u64,
@@ -63,10 +64,10 @@ pub(crate) struct Finished {
     pub(crate) result: io::Result<()>,
 }
 
-/// Data that reached a disk.
+/// A write that reached a disk.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Landed {
-    /// The time since the world's start.
+    /// The time since the start of the world.
     pub at: Duration,
     /// The offset in bytes.
     pub offset: usize,
@@ -76,14 +77,14 @@ pub struct Landed {
 
 pub(super) struct Disk {
     pub(super) faults: DiskFaults,
-    /// Writes since a test started to record them; `None`: not recording.
+    /// The writes since a test started recording; `None`: the disk does not record.
     pub(super) landed: Option<Vec<Landed>>,
-    /// The current time, in nanoseconds.
+    /// The current time in nanoseconds.
     now: u64,
     generation: u32,
     current: Vec<u8>,
     durable: Vec<u8>,
-    /// The contents of units since the last sync, in order. A power cut leaves one of these
+    /// The versions of each unit since its last sync, in order. A power cut leaves one of these
     /// versions, or the durable content.
     unsynced: BTreeMap<usize, Vec<Vec<u8>>>,
     flying: BTreeMap<u64, Flying>,
@@ -94,9 +95,9 @@ pub(super) struct Media {
     disks: Vec<Disk>,
     next_op: u64,
     pub(super) power_cuts: u64,
-    /// Finished operations, by engine number.
+    /// The finished operations by engine number.
     finished: BTreeMap<u64, Vec<Finished>>,
-    /// Engines that no longer collect results.
+    /// The engines that no longer collect results.
     gone: BTreeSet<u64>,
 }
 
@@ -131,7 +132,7 @@ impl Disk {
         &self.current
     }
 
-    /// Truncates the file or extends it with zeroes, as another program would.
+    /// Truncates the file or extends it with zeroes, like another program.
     pub(super) fn set_size(&mut self, bytes: usize) {
         let unit = self.faults.atomic_bytes;
         self.current.resize(bytes, 0);
@@ -139,7 +140,7 @@ impl Disk {
         self.unsynced.split_off(&(bytes / unit));
     }
 
-    /// Replaces the contents, durably and in place, as another program would.
+    /// Replaces the contents durably and in place, like another program.
     pub(super) fn replace(&mut self, contents: &[u8]) {
         self.current = contents.to_vec();
         self.durable = contents.to_vec();
@@ -168,7 +169,7 @@ impl Disk {
         }
     }
 
-    /// The content of a unit.
+    /// Returns the content of a unit.
     fn unit(&self, unit: usize) -> &[u8] {
         let start = unit * self.faults.atomic_bytes;
         &self.current[start..self.current.len().min(start + self.faults.atomic_bytes)]
@@ -182,7 +183,7 @@ impl Disk {
         self.durable[start..start + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Makes units durable with their current content.
+    /// Makes the current content of units durable.
     fn sync(&mut self, units: impl Iterator<Item = usize>) {
         for unit in units {
             if self.unsynced.remove(&unit).is_some() {
@@ -197,7 +198,7 @@ impl Disk {
         if length == 0 { 0..0 } else { offset / unit..(offset + length).div_ceil(unit) }
     }
 
-    /// The atomic units of a range, as ranges from its start.
+    /// Returns the atomic units of a range, as ranges relative to its start.
     fn units(&self, offset: usize, length: usize) -> impl Iterator<Item = Range<usize>> + use<> {
         let unit = self.faults.atomic_bytes;
         let end = offset + length;
@@ -244,12 +245,12 @@ impl Disk {
 }
 
 impl WorldState {
-    /// The finished operations of an engine.
+    /// Returns the finished operations of an engine.
     pub(crate) fn take_finished(&mut self, engine: u64) -> Vec<Finished> {
         self.media.finished.remove(&engine).unwrap_or_default()
     }
 
-    /// Starts an operation of an engine, which later collects the result.
+    /// Starts an operation of an engine. The engine later collects the result.
     pub(crate) fn start_file_op(
         &mut self,
         engine: u64,
@@ -298,8 +299,8 @@ impl WorldState {
         self.wake_engine(engine);
     }
 
-    /// Completes operations in flight fully, in part or not at all; later operations through the
-    /// old handle have no effect. Returns a new handle.
+    /// Completes each operation in flight fully, partly or not at all. Returns a new handle. Later
+    /// operations through the old handle have no effect.
     pub(super) fn orphan(&mut self, medium: Medium) -> Medium {
         let disk = self.media.disks.get_mut(medium.index).expect("it is this world's");
         disk.now = self.now;

@@ -1,28 +1,29 @@
-//! A simulated world: one seed determines its clock, network, disks and threads.
+//! A simulated world: one seed determines the behaviour of its clock, network, disks and threads.
 //!
-//! A world belongs to the thread that [entered](World::enter) it. Reactors made there with
-//! [`EngineKind::Sim`](crate::EngineKind::Sim) live in it, and [`os`](crate::os) uses its time,
-//! threads and sockets. Threads are coroutines: one runs until it waits, then another runs. When
-//! all of them wait, time jumps to the next event. So a run has only the races that the seed
-//! chooses, and the same seed gives the same run, byte for byte ([`World::trace`]).
+//! A world belongs to the thread that [entered](World::enter) it. Reactors that this thread creates
+//! with [`EngineKind::Sim`](crate::EngineKind::Sim) belong to the world, and [`os`](crate::os) uses
+//! the world's time, threads and sockets. Threads are coroutines: a thread runs until it waits,
+//! then another thread runs. When all threads wait, the time advances to the next event. So a run
+//! has only the races that the seed chooses, and runs with the same seed are identical
+//! ([`World::trace`]).
 //!
 //! ```text
 //!   root: the test          coroutines: cores, control loops
 //!     |  waits                 |  wait (for an event, a message, a time)
 //!     v                        v
-//!   all resumed in turn, until all must wait   ──>  time jumps to the next event
+//!   each resumes in turn, until all wait   ──>  time advances to the next event
 //!     ^                                                  |
 //!     +───────── bytes arrive, disks answer, timers ─────+
 //! ```
 //!
 //! A world can have several machines. A thread runs on the machine of the thread that started it,
-//! or on the machine that it was [put on](on_machine). It connects from that machine's address, and
-//! shares no process state with other machines ([`os::world`](crate::os::world)). Each buffer
-//! counts for the machine that made it ([`tally`]). A machine's clock may [jump](World::jump).
+//! or on the machine that [`on_machine`] selected. It connects from the address of this machine,
+//! and shares no process state with other machines ([`os::world`](crate::os::world)). Each buffer
+//! counts for the machine that created it ([`tally`]). The clock of a machine may
+//! [jump](World::jump).
 //!
-//! The owner of the [`World`] injects faults: connections that break in the ways of [`Break`],
-//! addresses that do not answer or whose packets vanish, disks with [`DiskFaults`], power cuts,
-//! killed processes, clocks that jump.
+//! The owner of the [`World`] injects faults: broken connections ([`Break`]), addresses that do not
+//! answer, packet loss, disk faults ([`DiskFaults`]), power cuts, killed processes and clock jumps.
 
 mod disk;
 mod net;
@@ -59,58 +60,58 @@ thread_local! {
 /// A future event.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Happening {
-    /// Bytes from one side of a connection reach the other one.
+    /// Bytes from one side of a connection reach the other side.
     Arrive { link: usize, side: Side },
     /// A connection request reaches its listener.
     Connect { link: usize },
-    /// A side of a connection notices that it is broken.
+    /// A side of a connection detects that the connection is broken.
     Fail { link: usize, side: Side },
     /// A disk operation completes.
     Done { medium: usize, op: u64 },
 }
 
 pub(crate) struct WorldState {
-    /// Nanoseconds since the start.
+    /// The time since the start in nanoseconds.
     now: u64,
     random: Random,
     queue: BinaryHeap<Reverse<(u64, u64, Happening)>>,
-    /// Numbers the queue's entries: of two events at the same time, the one with the lower number
-    /// happens first.
+    /// Numbers the entries of the queue. Of two events at the same time, the event with the lower
+    /// number happens first.
     serial: u64,
     net: Net,
     media: Media,
-    /// The number of restarts of each machine, if the world counts them by machine.
+    /// The number of restarts of each machine, if the world counts them per machine.
     boots: BTreeMap<u32, u64>,
-    /// Pending events of engines, by engine number.
+    /// The pending events of each engine, by engine number.
     engines: HashMap<u64, News>,
-    /// Threads that may make progress.
+    /// The threads that may make progress.
     marks: Marks,
     /// A digest of all events.
     trace: u64,
 }
 
-/// Number of worlds so far.
+/// The number of worlds that the process has created.
 static WORLDS: AtomicU64 = AtomicU64::new(0);
 
 struct Inner {
-    /// Identifies the world: 1 or more, unique in the process.
+    /// The number of the world: 1 or more, unique in the process.
     number: u64,
     epoch: Instant,
     state: RefCell<WorldState>,
     threads: Threads,
     mistake: Cell<Option<&'static str>>,
-    /// How far the clocks of machines are ahead of the world's time.
+    /// The time by which the clocks of machines are ahead of the world's time.
     jumps: RefCell<Vec<(Range<u32>, Duration)>>,
-    /// The highest value that threads have noted for each level.
+    /// The highest value of each level that threads have reported.
     levels: RefCell<BTreeMap<&'static str, usize>>,
 }
 
-/// A simulated world, entered by the thread that made it; see the [module](self).
+/// A simulated world for the thread that entered it; see the [module](self).
 pub struct World(Rc<Inner>);
 
 impl World {
-    /// Makes a world that the calling thread enters in place of its current one. Dropping the
-    /// returned value leaves the world.
+    /// Creates a world and lets the calling thread enter it in place of its current world. Dropping
+    /// the returned value leaves the world.
     #[must_use]
     pub fn enter(seed: u64) -> World {
         let state = WorldState {
@@ -140,41 +141,42 @@ impl World {
         World(inner)
     }
 
-    /// Makes [`os::has_mistake`](crate::os::has_mistake) report this mistake from now on.
+    /// Adds a deliberate bug: [`os::has_mistake`](crate::os::has_mistake) then returns true for
+    /// this mistake.
     pub fn make_mistake(&self, mistake: &'static str) {
         self.0.mistake.set(Some(mistake));
     }
 
-    /// The time since the world's start.
+    /// Returns the time since the start of the world.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
         Duration::from_nanos(self.0.state.borrow().now)
     }
 
-    /// A digest of all events so far: equal for equal runs.
+    /// Returns a digest of all events so far. Identical runs have the same digest.
     #[must_use]
     pub fn trace(&self) -> u64 {
         self.0.state.borrow().trace
     }
 
-    /// Threads that have not ended.
+    /// Returns the names of the threads that have not ended.
     #[must_use]
     pub fn threads(&self) -> Vec<String> {
         self.0.threads.names()
     }
 
-    /// Sets the faults of the whole network from now on.
+    /// Sets the faults of the whole network.
     pub fn set_net_faults(&self, faults: NetFaults) {
         self.0.state.borrow_mut().net.faults = faults;
     }
 
-    /// The number of connections that [`EarlyFaults`] broke or damaged.
+    /// Returns the number of connections that [`EarlyFaults`] broke or damaged.
     #[must_use]
     pub fn early_faults(&self) -> u64 {
         self.0.state.borrow().net.early
     }
 
-    /// The unbroken connections, oldest first.
+    /// Returns the unbroken connections, oldest first.
     #[must_use]
     pub fn connections(&self) -> Vec<Connection> {
         self.0.state.borrow().net.connections()
@@ -185,114 +187,114 @@ impl World {
         self.0.state.borrow_mut().break_link(connection.link, how);
     }
 
-    /// Sets whether connection requests to the address get an answer. By default they do.
+    /// Sets whether connection requests to the address get an answer. They do by default.
     pub fn set_reachable(&self, address: SocketAddr, reachable: bool) {
         self.0.state.borrow_mut().net.set_reachable(address, reachable);
     }
 
-    /// Kills the process that listens on `address`: its connections break, and the address becomes
-    /// free. The caller must ensure that the process's threads have no effect any more.
+    /// Kills the process that listens on `address`. Its connections break, and the address becomes
+    /// free. The caller must ensure that the threads of the process have no further effects.
     pub fn kill(&self, address: SocketAddr) {
         self.0.state.borrow_mut().kill(address);
     }
 
-    /// Sets how the machine with the address serves its clients from now on.
+    /// Sets how the machine with this address serves its clients.
     pub fn set_service(&self, address: SocketAddr, service: Service) {
         self.0.state.borrow_mut().net.set_service(address, service);
     }
 
-    /// The number of connection requests that found the address's backlog full.
+    /// Returns the number of connection requests that found the address's backlog full.
     #[must_use]
     pub fn overflows(&self, address: SocketAddr) -> u64 {
         self.0.state.borrow().net.overflows(address)
     }
 
-    /// Cuts machines off for a while. Nothing sent to or from them arrives until the sender
-    /// retransmits it afterwards, as TCP does.
+    /// Disconnects machines from the network for `time`. Data to and from them arrives only when
+    /// the sender retransmits it afterwards, as with TCP.
     pub fn cut(&self, machines: Range<u32>, time: Duration) {
         self.0.state.borrow_mut().cut(machines, time);
     }
 
-    /// For a while, all data from one side of the connections to an address is lost without an
-    /// error; the other direction works. The sender retransmits the data afterwards, as TCP does,
-    /// and it arrives even if the sender has given up.
+    /// Drops all data from one side of the connections to an address for `time`, without an error.
+    /// The other direction works. The sender retransmits the data afterwards, as with TCP. The data
+    /// then arrives even if the sender has given up.
     pub fn blackhole(&self, address: SocketAddr, side: Side, time: Duration) {
         self.0.state.borrow_mut().blackhole(address, side, time);
     }
 
-    /// Kills the process on a machine: its connections break, and it gets no new ones. Data that it
-    /// has sent may still arrive for up to `longest`. The caller must ensure that the process's
-    /// threads have no effect any more.
+    /// Kills the process on a machine. Its connections break, and new connections fail. Data that
+    /// it has sent may still arrive for up to `longest`. The caller must ensure that the threads of
+    /// the process have no further effects.
     pub fn end_process(&self, machine: u32, longest: Duration) {
         self.0.state.borrow_mut().end_process(machine, longest);
     }
 
-    /// Moves the clocks of machines ahead by `time`, so that their deadlines pass sooner. Call it
-    /// outside the world's threads.
+    /// Moves the clocks of machines ahead by `time`, so that their deadlines pass sooner. Call this
+    /// function outside the world's threads.
     pub fn jump(&self, machines: Range<u32>, time: Duration) {
         self.0.threads.jump(&self.0, machines.clone(), time);
         self.0.jumps.borrow_mut().push((machines, time));
     }
 
-    /// The highest value of a level ([`os::note_level`](crate::os::note_level)); 0 if no thread
-    /// noted any.
+    /// Returns the highest value of a level ([`os::note_level`](crate::os::note_level)); 0 if no
+    /// thread has reported the level.
     #[must_use]
     pub fn highest(&self, level: &str) -> usize {
         self.0.levels.borrow().get(level).copied().unwrap_or_default()
     }
 
-    /// A file of `bytes` zeroes.
+    /// Creates a disk of `bytes` zeroes.
     #[must_use]
     pub fn disk(&self, bytes: usize) -> Medium {
         self.0.state.borrow_mut().media.add(bytes)
     }
 
-    /// Sets the faults of a disk from now on.
+    /// Sets the faults of a disk.
     pub fn set_disk_faults(&self, medium: Medium, faults: DiskFaults) {
         self.0.state.borrow_mut().media.at(medium).faults = faults;
     }
 
-    /// Ends the process that uses the disk: its operations complete fully, in part or not at all.
-    /// Returns a handle for the next process; the old handle has no effect any more.
+    /// Ends the process that uses the disk. Each of its operations completes fully, partly or not
+    /// at all. Returns a handle for the next process. The old handle no longer has an effect.
     #[must_use]
     pub fn orphan_disk(&self, medium: Medium) -> Medium {
         self.0.state.borrow_mut().orphan(medium)
     }
 
-    /// Cuts the power: unsynced data is lost, or survives in part, in multiples of the atomic unit.
+    /// Cuts the power. Unsynced data is lost, or survives partly, in multiples of the atomic unit.
     /// Returns a handle for use after the power cut.
     #[must_use]
     pub fn cut_power(&self, medium: Medium) -> Medium {
         self.0.state.borrow_mut().cut_power(medium)
     }
 
-    /// Returns the writes to the disk since the last call, in order; the first call starts the
-    /// recording. A partial write appears as several writes, one per written part; a power cut is
-    /// not a write.
+    /// Returns the writes to the disk since the last call, in order. The first call starts the
+    /// recording. A partial write appears as one write for each written part. A power cut is not a
+    /// write.
     #[must_use]
     pub fn take_landed(&self, medium: Medium) -> Vec<Landed> {
         let mut state = self.0.state.borrow_mut();
         state.media.at(medium).landed.replace(Vec::new()).unwrap_or_default()
     }
 
-    /// Truncates a file that may be in use, or extends it with zeroes, as another program would.
-    /// The size must be a multiple of the disk's atomic unit.
+    /// Truncates a file that may be in use, or extends it with zeroes, like another program. The
+    /// size must be a multiple of the disk's atomic unit.
     pub fn set_disk_size(&self, medium: Medium, bytes: usize) {
         self.0.state.borrow_mut().media.at(medium).set_size(bytes);
     }
 
-    /// Overwrites a file that may be in use, in place and durably, as another program would.
+    /// Overwrites a file that may be in use, in place and durably, like another program.
     pub fn replace_contents(&self, medium: Medium, contents: &[u8]) {
         self.0.state.borrow_mut().media.at(medium).replace(contents);
     }
 
-    /// Restarts a machine: programs that it starts from now on see a new boot identifier. After the
-    /// first call the world counts boots per machine instead of power cuts.
+    /// Restarts a machine. Programs that start on it afterwards have a new boot identifier. After
+    /// the first call, the world counts boots per machine and no longer counts power cuts as boots.
     pub fn reboot(&self, machine: u32) {
         *self.0.state.borrow_mut().boots.entry(machine).or_default() += 1;
     }
 
-    /// The present contents of the disk.
+    /// Returns the current contents of the disk.
     #[must_use]
     pub fn contents(&self, medium: Medium) -> Vec<u8> {
         self.0.state.borrow_mut().media.at(medium).current().to_vec()
@@ -330,14 +332,14 @@ impl WorldState {
     }
 
     fn note_bytes(&mut self, bytes: &[u8]) {
-        // FNV-1a suffices: the digest only has to show differences.
+        // FNV-1a suffices, because the digest only has to show differences.
         let digest = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |digest, &byte| {
             (digest ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
         });
         self.note(digest);
     }
 
-    /// Processes all events that are due.
+    /// Processes all due events.
     fn happen(&mut self) {
         while let Some(&Reverse((at, _, happening))) = self.queue.peek()
             && at <= self.now
@@ -355,24 +357,25 @@ impl WorldState {
 }
 
 impl Inner {
-    /// The world's time, independent of clock jumps.
+    /// Returns the world's time, independent of clock jumps.
     fn now(&self) -> Instant {
         self.epoch + Duration::from_nanos(self.state.borrow().now)
     }
 
-    /// How far the running thread's clock is ahead of the world's time.
+    /// Returns the time by which the running thread's clock is ahead of the world's time.
     fn ahead(&self) -> Duration {
         let machine = self.threads.machine();
         let jumps = self.jumps.borrow();
         jumps.iter().filter(|(of, _)| of.contains(&machine)).map(|(_, time)| *time).sum()
     }
 
-    /// The time on the running thread's clock.
+    /// Returns the time on the running thread's clock.
     fn local_now(&self) -> Instant {
         self.now() + self.ahead()
     }
 
-    /// The world's time at which the running thread's clock will show `local`, unless it jumps.
+    /// Returns the world's time at which the running thread's clock will show `local`, if the clock
+    /// does not jump.
     fn world_time(&self, local: Instant) -> Instant {
         local.checked_sub(self.ahead()).unwrap_or(self.epoch)
     }
@@ -417,17 +420,18 @@ pub(crate) fn is_entered() -> bool {
     IS_ENTERED.try_with(Cell::get).unwrap_or(false)
 }
 
-/// The number of the world and the machine, if the thread is in a world.
+/// Returns the number of the world and the machine; 0 outside a world.
 pub(crate) fn number() -> u64 {
     if is_entered() { current().number << 32 | u64::from(machine()) } else { 0 }
 }
 
-/// The machine that the thread is on.
+/// Returns the machine of the calling thread.
 fn machine() -> u32 {
     current().threads.machine()
 }
 
-/// Runs `act` on another machine of the thread's world. Threads that it starts stay there.
+/// Runs `act` on another machine of the thread's world. Threads that `act` starts stay on that
+/// machine.
 pub fn on_machine<T>(machine: u32, act: impl FnOnce() -> T) -> T {
     let world = current();
     let before = world.threads.go_to(machine);
@@ -436,19 +440,19 @@ pub fn on_machine<T>(machine: u32, act: impl FnOnce() -> T) -> T {
     result
 }
 
-/// The time on the clock of the thread, which is in a world.
+/// Returns the time on the clock of the calling thread, which must be in a world.
 fn local_now() -> Instant {
     current().local_now()
 }
 
-/// The world's time, if the thread is in a world.
+/// Returns the time on the clock of the calling thread; `None` outside a world.
 #[inline]
 pub(crate) fn time() -> Option<Instant> {
     is_entered().then(|| current().local_now())
 }
 
-/// The identifier of the machine's boot: its restarts, if the world counts them per machine, else
-/// the world's power cuts so far.
+/// Returns the identifier of the machine's boot. It contains the number of restarts of the machine
+/// if the world counts boots per machine, otherwise the number of power cuts of the world.
 pub(crate) fn boot() -> Option<String> {
     is_entered().then(|| {
         let machine = machine();
@@ -462,7 +466,7 @@ pub(crate) fn boot() -> Option<String> {
     })
 }
 
-/// The size of a simulated file, in bytes.
+/// Returns the size of a simulated file in bytes.
 pub(crate) fn size(medium: Medium) -> u64 {
     with_state(|state| state.media.at(medium).current().len() as u64)
 }
@@ -492,8 +496,8 @@ pub(crate) fn spawn(name: String, body: impl FnOnce() + 'static) {
     current().threads.spawn(name, body);
 }
 
-/// Lets other threads run until the deadline has passed or the condition holds, which any thread
-/// may cause.
+/// Lets other threads run until the deadline has passed or the condition holds. Any thread may
+/// cause the condition.
 pub(crate) fn wait_until(deadline: Option<Instant>, holds: impl FnMut() -> bool) {
     block_until(deadline, WaitsFor::Anybody, holds);
 }

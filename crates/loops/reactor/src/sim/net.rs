@@ -1,4 +1,4 @@
-//! The network: connections as two directions of bytes in flight.
+//! The simulated network. A connection is two directions of bytes in flight.
 
 mod breaks;
 
@@ -14,16 +14,18 @@ use super::serving::{Service, Serving};
 use super::threads::WaitsFor;
 use super::{Happening, WorldState, block_until, local_now, try_with_state, with_state};
 
-/// How many bytes of a direction may be in flight or unread; then the sender waits.
+/// The largest number of bytes of a direction that are in flight or unread. At this limit, the
+/// sender waits.
 const WINDOW_BYTES: usize = 256 << 10;
-/// The address of machine 0, and of everything not placed on another machine.
+/// The address of machine 0. Threads without a machine use it too.
 const HOST: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 100);
-/// The base of the other machines' addresses, by their numbers.
+/// The base of the addresses of other machines. The machine number is added to it.
 const MACHINES: Ipv4Addr = Ipv4Addr::new(10, 64, 0, 0);
 const FIRST_PORT: u16 = 40_000;
-/// The time after which a client repeats an unanswered connection request; it doubles each time.
+/// The time after which a client repeats an unanswered connection request. It doubles after each
+/// attempt.
 const SYN_TIME: Duration = Duration::from_secs(1);
-/// The time after which a sender retransmits unacknowledged data; it doubles each time.
+/// The time after which a sender retransmits unacknowledged data. It doubles after each attempt.
 const RETRANSMIT_TIME: Duration = Duration::from_millis(200);
 
 /// One of the two ends of a connection.
@@ -47,22 +49,23 @@ impl Side {
 /// The faults of the whole network.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NetFaults {
-    /// The longest time in flight of a piece of a stream.
+    /// The longest time that a piece of a stream is in flight.
     pub delay: Duration,
-    /// One send in this many is split into pieces; 0: none.
+    /// One send in this many is split into pieces; 0: no send.
     pub split_one_in: u64,
     /// The faults of new connections.
     pub early: EarlyFaults,
 }
 
-/// Faults at a random byte near the start of a connection: within a message, or between two.
+/// Faults at a random byte near the start of a connection. The byte may be inside a message or
+/// between two messages.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct EarlyFaults {
-    /// One connection in this many breaks at that byte; 0: none.
+    /// One connection in this many breaks at the byte; 0: no connection.
     pub cut_one_in: u64,
-    /// In one connection in this many, a bit of that byte flips; 0: in none.
+    /// In one connection in this many, a bit of the byte flips; 0: in no connection.
     pub damage_one_in: u64,
-    /// The byte is among the first `bytes` of a direction.
+    /// The byte is one of the first `bytes` bytes of a direction.
     pub bytes: u64,
 }
 
@@ -87,12 +90,13 @@ enum Piece {
     End,
 }
 
-/// A piece in flight.
+/// A piece of a stream in flight.
 #[derive(Debug)]
 struct Flying {
-    /// When the piece arrives, or when the receiver has processed it; never before earlier pieces.
+    /// The time at which the piece arrives, or at which the receiver has processed it. It is never
+    /// before the time of earlier pieces.
     at: u64,
-    /// The piece has arrived, and `at` includes the receiver's processing time.
+    /// Whether the piece has arrived, and `at` includes the receiver's processing time.
     is_served: bool,
     piece: Piece,
 }
@@ -101,17 +105,17 @@ struct Flying {
 #[derive(Default)]
 struct Way {
     pieces: VecDeque<Flying>,
-    /// Total bytes in flight.
+    /// The number of bytes in flight.
     flying_bytes: usize,
     /// No data arrives before this time.
     held_until: u64,
-    /// No data arrives any more.
+    /// Whether data no longer arrives.
     is_lost: bool,
-    /// Bytes sent so far.
+    /// The number of bytes sent so far.
     sent_bytes: u64,
-    /// The byte at which the connection breaks, and how.
+    /// The byte at which the connection breaks, and the way in which it breaks.
     cut: Option<(u64, Break)>,
-    /// The connection has broken at that byte: later data is dropped.
+    /// Whether the connection has broken at that byte. Later data is dropped.
     is_cut: bool,
     /// The byte in which a bit flips.
     damaged: Option<u64>,
@@ -119,16 +123,16 @@ struct Way {
 
 #[derive(Default)]
 struct End {
-    /// Bytes that have arrived and are unread.
+    /// The bytes that have arrived and are unread.
     input: VecDeque<u8>,
-    /// Nothing more will arrive.
+    /// Whether no more bytes will arrive.
     at_end: bool,
     error: Option<ErrorKind>,
-    /// The owner has dropped this end.
+    /// Whether the owner has dropped this end.
     is_dropped: bool,
-    /// Dropping it resets the connection.
+    /// Whether dropping this end resets the connection.
     resets: bool,
-    /// The engine and the number of its stream.
+    /// The engine that owns this end, and the engine's number of the stream.
     owner: Option<(u64, u64)>,
 }
 
@@ -136,11 +140,11 @@ struct Link {
     addresses: [SocketAddr; 2],
     /// The machine of the client.
     machine: u32,
-    /// Unanswered connection requests.
+    /// The number of unanswered connection requests.
     requests: u32,
-    /// The server has processed the connection request.
+    /// Whether the server has processed the connection request.
     is_served: bool,
-    /// Indexed by the sending side.
+    /// The two directions, indexed by the sending side.
     ways: [Way; 2],
     ends: [End; 2],
     is_connected: bool,
@@ -151,7 +155,7 @@ struct Listening {
     address: SocketAddr,
     backlog: VecDeque<usize>,
     is_open: bool,
-    /// The engine that accepts the connections.
+    /// The engine that accepts the connections of the listener.
     engine: Option<u64>,
 }
 
@@ -159,20 +163,20 @@ struct Listening {
 pub(super) struct Net {
     pub(super) faults: NetFaults,
     links: Vec<Link>,
-    /// The connections to each server, so that a lookup does not search all connections.
+    /// The connections of each server. A lookup then does not search all connections.
     links_to: HashMap<SocketAddr, Vec<usize>>,
     listeners: Vec<Listening>,
-    /// Open connections to each server.
+    /// The number of open connections of each server.
     open: HashMap<SocketAddr, usize>,
     unreachable: BTreeSet<SocketAddr>,
-    /// New connections that were broken or damaged.
+    /// The number of new connections that [`EarlyFaults`] broke or damaged.
     pub(super) early: u64,
     serving: HashMap<SocketAddr, Serving>,
-    /// Machines that are cut off, and the end of the cut.
+    /// The disconnected machines, with the end of the disconnection.
     cut: BTreeMap<u32, u64>,
-    /// By server address and side: until when the packets of that side are lost.
+    /// The sides whose packets are lost, by server address and side, with the end of the loss.
     dark: BTreeMap<(SocketAddr, Side), u64>,
-    /// Machines whose process was killed.
+    /// The machines whose process was killed.
     gone: BTreeSet<u32>,
 }
 
@@ -211,8 +215,8 @@ impl Net {
         self.serving.get(&address).map_or(0, |serving| serving.overflows)
     }
 
-    /// When a machine finishes processing data that arrives now. Data still in flight does not
-    /// delay it.
+    /// Returns the time at which a machine finishes processing data that arrives now. Data still in
+    /// flight does not delay it.
     fn serve(&mut self, address: SocketAddr, now: u64, is_accept: bool) -> u64 {
         self.serving.get_mut(&address).map_or(now, |serving| serving.serve(now, is_accept))
     }
@@ -260,7 +264,7 @@ impl WorldState {
         self.doom(link);
         if !self.net.unreachable.contains(&address) {
             let delay = self.net_delay();
-            // Either the request or its answer may be lost.
+            // The request or its answer may be lost.
             let silent = [Side::Client, Side::Server].map(|side| self.silent_until(link, side));
             let at = match silent.into_iter().flatten().max() {
                 Some(until) => next_try(self.now, SYN_TIME, until) + delay.as_nanos() as u64,
@@ -287,7 +291,7 @@ impl WorldState {
         }
     }
 
-    /// Applies the chosen faults to a piece and returns the bytes to send; may break the
+    /// Applies the chosen faults to a piece and returns the bytes to send. This may break the
     /// connection.
     fn spoil(&mut self, link: usize, side: Side, piece: &[u8]) -> Vec<u8> {
         let Net { links, early, .. } = &mut self.net;
@@ -314,7 +318,7 @@ impl WorldState {
         bytes
     }
 
-    /// Sets the engine's stream that owns an end, or no owner.
+    /// Sets the owner of an end: an engine and its stream, or no owner.
     pub(crate) fn set_owner(&mut self, stream: &Stream, owner: Option<(u64, u64)>) {
         self.net.links[stream.link].ends[stream.side as usize].owner = owner;
     }
@@ -366,7 +370,7 @@ impl WorldState {
         self.schedule(pause, Happening::Connect { link });
     }
 
-    /// Returns the number of bytes accepted; "would block" if there is no room.
+    /// Returns the number of accepted bytes; "would block" if there is no room.
     pub(crate) fn write(&mut self, stream: &Stream, bytes: &[u8]) -> io::Result<usize> {
         let (side, other) = (stream.side as usize, stream.side.other() as usize);
         let link = &self.net.links[stream.link];
@@ -443,7 +447,7 @@ impl WorldState {
             }
         }
         if is_refused {
-            // There is no reader any more.
+            // No reader exists any more.
             self.reset(link, side, 0);
         }
         self.wake_end(link, side.other());
@@ -451,7 +455,7 @@ impl WorldState {
         self.wake_end(link, side);
     }
 
-    /// Delays arrived pieces until the server's processor has processed them, one after another.
+    /// Delays arrived pieces until the server's processor has processed them one after the other.
     fn serve_pieces(&mut self, link: usize) {
         let server = self.net.links[link].addresses[1];
         if !self.net.serving.contains_key(&server) {
@@ -467,7 +471,7 @@ impl WorldState {
                     self.schedule_at(flying.at, Happening::Arrive { link, side: Side::Client });
                 }
             }
-            // Keep the order of sending.
+            // The pieces must arrive in the order of sending.
             flying.at = flying.at.max(last);
             last = flying.at;
         }
@@ -495,13 +499,13 @@ impl WorldState {
             };
         }
         let count = Read::read(&mut end.input, into)?;
-        // Wakes the reader for the rest, and the sender for the free room.
+        // Wake the reader for the remaining bytes, and the sender for the free room.
         self.wake_end(stream.link, stream.side);
         self.wake_end(stream.link, stream.side.other());
         Ok(count)
     }
 
-    /// Whether the connection is established, if known yet.
+    /// Returns whether the connection is established; `None`: not known yet.
     pub(crate) fn connected(&self, stream: &Stream) -> Option<io::Result<()>> {
         let link = &self.net.links[stream.link];
         match link.ends[0].error {
@@ -528,7 +532,8 @@ impl WorldState {
         self.reset(link, side.other(), last);
     }
 
-    /// Reports a reset to one side, not before `earliest`, and not while its machine is cut off.
+    /// Reports a reset to one side. The reset does not arrive before `earliest`, and not while its
+    /// machine is disconnected.
     fn reset(&mut self, link: usize, side: Side, earliest: u64) {
         let delay = self.net_delay();
         let silent = self.silent_until(link, side.other());
@@ -568,7 +573,7 @@ impl Stream {
         result.unwrap_or(Err(ErrorKind::TimedOut.into())).map(|()| stream)
     }
 
-    /// Both ends of a connection, the client's first.
+    /// Returns both ends of a connection: the client's end, then the server's end.
     pub(crate) fn pair() -> (Stream, Stream) {
         with_state(|state| {
             let link = state.add_link(SocketAddr::new(HOST.into(), 1), 0, true);
@@ -606,7 +611,7 @@ impl Stream {
         Ok(with_state(|state| state.net.links[self.link].addresses[self.side.other() as usize]))
     }
 
-    /// Repeats a call until it would not block.
+    /// Repeats a call until the call would not block.
     fn wait(
         &self,
         timeout: Option<Duration>,

@@ -1,34 +1,34 @@
-//! The events that engines still have to handle.
+//! The pending events of engines.
 
 use std::collections::BTreeSet;
 
 use super::WorldState;
 
-/// The events that an engine still has to handle.
+/// The events that an engine has not handled yet.
 #[derive(Default)]
 pub(super) struct News {
     /// Streams that may make progress, in the order of their creation.
     streams: BTreeSet<u64>,
-    /// The thread that waits for the engine's events.
+    /// The thread that waits for events of the engine.
     thread: Option<usize>,
 }
 
 impl WorldState {
-    /// Ends the wait of an engine's thread.
+    /// Ends the wait of the engine's thread.
     pub(crate) fn wake_engine(&mut self, engine: u64) {
         if let Some(thread) = self.engines.get(&engine).and_then(|news| news.thread) {
             self.marks.wake(thread);
         }
     }
 
-    /// Marks a stream of an engine that may make progress.
+    /// Marks a stream of an engine: the stream may make progress.
     pub(crate) fn wake_stream(&mut self, (engine, live): (u64, u64)) {
         let news = self.engines.entry(engine).or_default();
         news.streams.insert(live);
         news.thread.into_iter().for_each(|thread| self.marks.wake(thread));
     }
 
-    /// Notes the thread that waits for an engine's events.
+    /// Records the thread that waits for events of an engine.
     pub(super) fn serve(&mut self, engine: u64, thread: usize) {
         let news = self.engines.entry(engine).or_default();
         news.thread = Some(thread);
@@ -37,7 +37,7 @@ impl WorldState {
         }
     }
 
-    /// The first of an engine's marked streams from `live` on.
+    /// Removes and returns the first marked stream of an engine with a number of at least `live`.
     pub(crate) fn take_stream(&mut self, engine: u64, live: u64) -> Option<u64> {
         let streams = &mut self.engines.get_mut(&engine)?.streams;
         let next = streams.range(live..).next().copied()?;
@@ -45,7 +45,7 @@ impl WorldState {
         Some(next)
     }
 
-    /// Forgets an engine that no longer collects its events.
+    /// Drops the events of an engine that no longer collects them.
     pub(crate) fn forget_engine(&mut self, engine: u64) {
         self.media.forget(engine);
         self.engines.remove(&engine);

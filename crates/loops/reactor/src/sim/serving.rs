@@ -1,16 +1,17 @@
-//! Models the processor time that machines need for each arrival.
+//! Models the processor time that a machine needs for each arrival.
 
 use std::time::Duration;
 
 /// How a machine serves the clients of one of its addresses. The default has no limits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Service {
-    /// The processor time of a new connection.
+    /// The processor time for each new connection.
     pub accept: Duration,
-    /// The processor time of each arriving piece of a stream. Pieces wait for one another.
+    /// The processor time for each arriving piece of a stream. The processor handles one piece at a
+    /// time.
     pub piece: Duration,
-    /// How many connections may wait to be accepted; a further request gets no answer, and the
-    /// client repeats it.
+    /// The largest number of connections that may wait for an accept. A further request gets no
+    /// answer, and the client repeats it.
     pub backlog: usize,
 }
 
@@ -24,14 +25,14 @@ impl Default for Service {
 #[derive(Default)]
 pub(super) struct Serving {
     pub(super) service: Service,
-    /// When the processor becomes idle.
+    /// The time at which the processor becomes idle.
     busy_until: u64,
-    /// Connection requests that found the backlog full.
+    /// The number of connection requests that found the backlog full.
     pub(super) overflows: u64,
 }
 
 impl Serving {
-    /// When the processor finishes an arrival at `now`.
+    /// Returns the time at which the processor finishes an arrival at `now`.
     pub(super) fn serve(&mut self, now: u64, is_accept: bool) -> u64 {
         let Service { accept, piece, .. } = self.service;
         let takes = if is_accept { accept } else { piece };

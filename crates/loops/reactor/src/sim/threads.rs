@@ -1,8 +1,9 @@
-//! The threads of a world: coroutines that run until they wait.
+//! The threads of a world. Threads are coroutines that run until they wait.
 //!
-//! A round runs each thread that may make progress, in an order that the seed chooses. It polls
-//! threads that wait for a condition which any thread may make true. It does not poll event loops
-//! and sleeping threads: events [mark](Marks) them. So a round costs only as much as its events.
+//! A round runs each thread that may make progress, in an order that the seed chooses. A round
+//! polls the threads whose condition any thread may cause. It does not poll event loops and
+//! sleeping threads, because events [mark](Marks) them. So the cost of a round depends only on the
+//! number of its events.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -17,23 +18,23 @@ use corosensei::{Coroutine, CoroutineResult, Yielder};
 
 use super::{Inner, current};
 
-/// Stack of a coroutine; untouched pages take no memory.
+/// The stack size of a coroutine in bytes. Untouched pages take no memory.
 const STACK_BYTES: usize = 2 << 20;
 
 type Suspend = Yielder<(), Waits>;
 
-/// The source of a thread's progress.
+/// The cause of a thread's progress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum WaitsFor {
-    /// Any thread: each round polls it.
+    /// Any thread may cause progress, so each round polls the waiting thread.
     Anybody,
-    /// Events of this engine.
+    /// Only events of this engine cause progress.
     Engine(u64),
-    /// Only the time.
+    /// Only the passage of time causes progress.
     Nobody,
 }
 
-/// A thread's deadline and the source of its progress.
+/// The deadline of a thread and the cause of its progress.
 #[derive(Clone, Copy)]
 struct Waits {
     until: Option<Instant>,
@@ -42,11 +43,12 @@ struct Waits {
 
 struct Thread {
     name: String,
-    /// The thread's number in [`Marks`] while it exists.
+    /// The thread's number in [`Marks`] until the thread ends.
     id: usize,
-    /// The machine that it runs on.
+    /// The machine on which the thread runs.
     machine: u32,
-    /// Leaked unless the thread has ended: unwinding the coroutine would run code that waits.
+    /// Leaked unless the thread has ended, because unwinding the coroutine would run code that
+    /// waits.
     coroutine: ManuallyDrop<Coroutine<(), Waits, ()>>,
     deadline: Option<Instant>,
     has_ended: bool,
@@ -55,27 +57,27 @@ struct Thread {
 impl Drop for Thread {
     fn drop(&mut self) {
         if self.has_ended {
-            // SAFETY: only this line drops it, and nothing uses the thread afterwards.
+            // SAFETY: no other code drops the coroutine, and no code uses the thread afterwards.
             unsafe { ManuallyDrop::drop(&mut self.coroutine) };
         }
     }
 }
 
-/// Threads that may make progress: a bit for each position in the ring of threads.
+/// The threads that may make progress: one bit for each position in the ring of threads.
 #[derive(Default)]
 pub(super) struct Marks {
-    /// Threads that an event has woken.
+    /// The threads that an event has woken.
     woken: Vec<u64>,
-    /// Threads to poll in each round.
+    /// The threads that each round polls.
     asked: Vec<u64>,
-    /// Positions by the threads' numbers.
+    /// The positions of threads by thread number.
     places: Vec<Option<usize>>,
-    /// Unused numbers.
+    /// The unused thread numbers.
     free: Vec<usize>,
 }
 
 impl Marks {
-    /// An unused number.
+    /// Returns an unused thread number.
     fn new_id(&mut self) -> usize {
         self.free.pop().unwrap_or_else(|| {
             self.places.push(None);
@@ -83,13 +85,13 @@ impl Marks {
         })
     }
 
-    /// Drops the number of an ended thread.
+    /// Frees the number of a thread that has ended.
     fn forget(&mut self, id: usize) {
         self.places[id] = None;
         self.free.push(id);
     }
 
-    /// Records the threads' new positions. New threads are marked to run.
+    /// Records the new positions of the threads. Marks new threads to run.
     fn arrange(&mut self, ids: impl ExactSizeIterator<Item = usize>) {
         let words = ids.len().div_ceil(64);
         let woken = std::mem::replace(&mut self.woken, vec![0; words]);
@@ -112,7 +114,7 @@ impl Marks {
         }
     }
 
-    /// The first position in a range with a marked thread. Clears the mark.
+    /// Returns the position of the first marked thread in a range, and clears its mark.
     fn take(&mut self, range: Range<usize>) -> Option<usize> {
         let mut place = range.start;
         while place < range.end {
@@ -144,7 +146,7 @@ impl Marks {
 #[derive(Default)]
 struct Ring {
     threads: Vec<Thread>,
-    /// The position at which a round would start without the seed's rotation.
+    /// The position at which a round would start if the seed did not choose the start.
     first: usize,
 }
 
@@ -158,16 +160,16 @@ impl Ring {
 
 pub(super) struct Threads {
     all: RefCell<Ring>,
-    /// Threads that have started, but not run yet.
+    /// The threads that have started but have not run yet.
     new: RefCell<Vec<Thread>>,
-    /// The deadlines of waiting threads, with the threads' numbers. An entry is stale if its thread
-    /// has changed its deadline since.
+    /// The deadlines of waiting threads, with their thread numbers. An entry is stale if the thread
+    /// has a new deadline.
     deadlines: RefCell<BinaryHeap<Reverse<(Instant, usize)>>>,
-    /// The running coroutine's handle to suspend itself; null: the root runs.
+    /// The handle with which the running coroutine suspends itself; null while the root runs.
     running: Cell<*const Suspend>,
     /// The machine of the running thread.
     machine: Cell<u32>,
-    /// A thread has made progress in this round.
+    /// Whether a thread has made progress in this round.
     progress: Cell<bool>,
 }
 
@@ -204,18 +206,18 @@ impl Threads {
         all.map(|thread| thread.name.clone()).collect()
     }
 
-    /// The machine of the running thread.
+    /// Returns the machine of the running thread.
     pub(super) fn machine(&self) -> u32 {
         self.machine.get()
     }
 
-    /// Moves the running thread to another machine; returns the previous one.
+    /// Moves the running thread to another machine and returns its previous machine.
     pub(super) fn go_to(&self, machine: u32) -> u32 {
         farblock_mem::tally::count_for(machine);
         self.machine.replace(machine)
     }
 
-    /// Adjusts the deadlines of threads on these machines to a clock jump.
+    /// Adjusts the deadlines of the threads on these machines after a clock jump.
     pub(super) fn jump(&self, world: &Inner, machines: Range<u32>, time: Duration) {
         let mut all = self.all.borrow_mut();
         let mut deadlines = self.deadlines.borrow_mut();
@@ -244,7 +246,7 @@ impl Threads {
         None
     }
 
-    /// Marks the threads whose deadline has passed.
+    /// Marks the threads whose deadlines have passed.
     pub(super) fn expire(&self, world: &Inner) {
         let now = world.now();
         while let Some(at) = self.next_deadline(world)
@@ -255,12 +257,12 @@ impl Threads {
         }
     }
 
-    /// Notes that the running thread has made progress.
+    /// Records that the running thread has made progress.
     pub(super) fn got_on(&self) {
         self.progress.set(true);
     }
 
-    /// Suspends the running thread; returns after one round of the other threads, or later.
+    /// Suspends the running thread. Returns after one round of the other threads, or later.
     pub(super) fn park(&self, world: &Inner, until: Option<Instant>, waits_for: WaitsFor) {
         let running = self.running.get();
         let until = until.map(|until| world.world_time(until));
@@ -268,14 +270,14 @@ impl Threads {
             return self.round(world, until);
         }
         let machine = self.machine.get();
-        // SAFETY: it is in the coroutine's first frame, which lives for as long as the coroutine
-        // runs. Every switch sets the pointer, so it belongs to the running coroutine.
+        // SAFETY: the pointer refers to the first frame of the coroutine, which exists while the
+        // coroutine runs. Every switch sets the pointer, so it belongs to the running coroutine.
         unsafe { &*running }.suspend(Waits { until, waits_for });
         self.running.set(running);
         self.go_to(machine);
     }
 
-    /// Runs each thread once that may make progress; if none did, advances the time.
+    /// Runs each thread that may make progress once. If no thread made progress, advances the time.
     fn round(&self, world: &Inner, deadline: Option<Instant>) {
         let mut ring = self.all.take();
         let machine = self.machine.get();
@@ -283,7 +285,8 @@ impl Threads {
         self.take_in(world, &mut ring);
         let count = ring.threads.len();
         if count > 0 {
-            // The seed chooses which thread runs first: it sees the others' actions last.
+            // The seed chooses the first thread of the round. This thread sees the actions of the
+            // other threads only afterwards.
             let turn = world.state.borrow_mut().random.below(count as u64) as usize;
             ring.first = (ring.first + turn) % count;
         }
@@ -311,7 +314,7 @@ impl Threads {
         }
     }
 
-    /// Adds the new threads at the ring's end.
+    /// Adds the new threads at the end of the ring.
     fn take_in(&self, world: &Inner, ring: &mut Ring) {
         if self.new.borrow().is_empty() {
             return;
@@ -325,7 +328,7 @@ impl Threads {
         marks.arrange(ring.threads.iter().map(|thread| thread.id));
     }
 
-    /// Runs a thread until it waits; true if it has ended.
+    /// Runs a thread until it waits. Returns `true` if the thread has ended.
     fn run(&self, world: &Inner, thread: &mut Thread, place: usize) -> bool {
         self.go_to(thread.machine);
         let result = thread.coroutine.resume(());

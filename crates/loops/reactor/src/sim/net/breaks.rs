@@ -1,4 +1,4 @@
-//! Faults of connections, machines and addresses.
+//! Faults of simulated connections, machines and addresses.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -8,27 +8,27 @@ use std::time::Duration;
 use super::{RETRANSMIT_TIME, Side};
 use crate::sim::{Happening, WorldState};
 
-/// The time that a side takes to notice, without a message, that the other end is dead.
+/// The time after which a side detects, without a message, that the other end is dead.
 const GHOST_TIME: Duration = Duration::from_secs(120);
 
 /// The way in which a connection breaks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Break {
-    /// Both sides notice soon, after the data in flight has arrived.
+    /// Both sides detect the break soon, after the data in flight has arrived.
     Reset,
-    /// The client notices at once. The data that it has sent reaches the server after this time,
-    /// and only then does the server notice.
+    /// The client detects the break immediately. Data that it has sent reaches the server after
+    /// this time. Only then does the server detect the break.
     Stray(Duration),
-    /// One side notices at once; the other receives nothing any more.
+    /// One side detects the break immediately. The other side receives nothing any more.
     HalfOpen(Side),
-    /// Nothing arrives any more, and neither side gets an error.
+    /// No data arrives any more, and neither side gets an error.
     Silence,
-    /// Data from this side takes this much longer, and then arrives: nothing breaks.
+    /// Data from this side takes this much longer to arrive. The connection does not break.
     Stall(Side, Duration),
 }
 
-/// The time of the first try at or after `until`, in nanoseconds. The first try of all is at
-/// `from`, the next one `first` later, and the interval doubles each time.
+/// Returns the time of the first attempt at or after `until`, in nanoseconds. The first attempt of
+/// all is at `from`, the second is `first` later, and the interval doubles each time.
 pub(super) fn next_try(from: u64, first: Duration, until: u64) -> u64 {
     let (mut at, mut pause) = (from, first.as_nanos() as u64);
     while at < until {
@@ -39,13 +39,13 @@ pub(super) fn next_try(from: u64, first: Duration, until: u64) -> u64 {
 }
 
 impl WorldState {
-    /// When a machine's isolation ends; `None` if it is not cut off.
+    /// Returns the end of a machine's disconnection; `None` if the machine is not disconnected.
     fn cut_until(&self, machine: u32) -> Option<u64> {
         self.net.cut.get(&machine).copied().filter(|until| *until > self.now)
     }
 
-    /// Cuts machines off for a while. Data in flight, and data that they send meanwhile, arrives
-    /// when the sender retransmits it afterwards, as TCP does.
+    /// Disconnects machines for `time`. Data in flight, and data that they send during this time,
+    /// arrives when the sender retransmits it afterwards, as with TCP.
     pub(in crate::sim) fn cut(&mut self, machines: Range<u32>, time: Duration) {
         let until = self.after(time);
         for machine in machines.clone() {
@@ -59,7 +59,8 @@ impl WorldState {
         }
     }
 
-    /// Until when data from a side is lost; `None` if it is not.
+    /// Returns the end of the time in which data from a side is lost; `None` if the data is not
+    /// lost.
     pub(super) fn silent_until(&self, link: usize, side: Side) -> Option<u64> {
         let link = &self.net.links[link];
         let dark = self.net.dark.get(&(link.addresses[1], side)).copied();
@@ -67,9 +68,8 @@ impl WorldState {
         dark.max(self.cut_until(link.machine))
     }
 
-    /// For a while, all data from one side of an address's connections is lost without an error.
-    /// Data that the sender retransmits afterwards arrives, even if no thread waits for it any
-    /// more.
+    /// Drops all data from one side of an address's connections for `time`, without an error. Data
+    /// that the sender retransmits afterwards arrives, even if no thread waits for it any more.
     pub(in crate::sim) fn blackhole(&mut self, address: SocketAddr, side: Side, time: Duration) {
         let until = self.after(time);
         self.net.dark.insert((address, side), until);
@@ -83,8 +83,8 @@ impl WorldState {
         }
     }
 
-    /// Kills the process that connected from a machine; new processes there cannot connect. Data
-    /// that the killed process has sent stays in flight for up to `longest`.
+    /// Kills the process that connected from a machine. New processes on the machine cannot
+    /// connect. Data that the killed process has sent stays in flight for up to `longest`.
     pub(in crate::sim) fn end_process(&mut self, machine: u32, longest: Duration) {
         self.net.gone.insert(machine);
         for link in 0..self.net.links.len() {
@@ -92,7 +92,7 @@ impl WorldState {
             if found.machine != machine || found.is_over() {
                 continue;
             }
-            // The killed process sends nothing more from now on.
+            // The killed process sends no more data.
             found.ends[0].error.get_or_insert(ErrorKind::ConnectionReset);
             if found.is_connected && !found.is_broken {
                 let time = self.random.time(longest);
