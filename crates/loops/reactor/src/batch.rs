@@ -1,14 +1,15 @@
-//! [`SendBatch`]: a gather list that owns the bytes it sends.
+//! [`SendBatch`]: a gather list that owns its data.
 
 use std::fmt;
 use std::ops::Range;
 
 use farblock_mem::Buffer;
 
-/// `Segment::source` of bytes in the inline vector; any other value is an index into the payloads.
+/// The `Segment::source` of bytes in the inline vector. Any other value is an index into the
+/// payloads.
 const INLINE: usize = usize::MAX;
 
-/// One contiguous piece of the data to send.
+/// One contiguous piece of the data.
 #[derive(Clone, Copy)]
 struct Segment {
     source: usize,
@@ -16,19 +17,19 @@ struct Segment {
     len: usize,
 }
 
-/// A position in a batch: how much of it the caller has sent or processed.
+/// A position in a batch, up to which the caller has sent or processed the data.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Cursor {
     segment: usize,
     offset: usize,
 }
 
-/// The data of one [`send`](crate::Reactor::send): small pieces copied into one vector, and payload
-/// buffers sent from their place, in the order of the calls that added them.
+/// The data of one [`send`](crate::Reactor::send), in the order of the calls that added it. The
+/// batch copies small pieces into one vector, and sends payload buffers without a copy.
 ///
 /// The batch owns its payloads until the send completes. Then
-/// [`take_payloads`](SendBatch::take_payloads) returns them and leaves the batch empty with its
-/// capacity, so a reused batch allocates nothing.
+/// [`take_payloads`](SendBatch::take_payloads) returns the payloads and empties the batch. The
+/// empty batch keeps its capacity, so a reused batch allocates nothing.
 #[derive(Default)]
 pub struct SendBatch {
     inline: Vec<u8>,
@@ -38,7 +39,7 @@ pub struct SendBatch {
 }
 
 impl SendBatch {
-    /// An empty batch.
+    /// Creates an empty batch.
     pub fn new() -> SendBatch {
         SendBatch::default()
     }
@@ -57,8 +58,9 @@ impl SendBatch {
         }
     }
 
-    /// Appends `buffer[range]` and keeps the buffer. Returns the index for
-    /// [`payload_again`](SendBatch::payload_again). The batch returns `tag` with the buffer.
+    /// Appends `buffer[range]` and takes ownership of the buffer.
+    /// [`take_payloads`](SendBatch::take_payloads) later returns the buffer with `tag`. Returns the
+    /// index for [`payload_again`](SendBatch::payload_again).
     ///
     /// # Panics
     ///
@@ -74,7 +76,7 @@ impl SendBatch {
     ///
     /// # Panics
     ///
-    /// If there is no such payload, or the range is not inside it.
+    /// If the index is not a payload's index, or the range is not inside the buffer.
     pub fn payload_again(&mut self, index: usize, range: Range<usize>) {
         let len = self.payloads[index].1[range.clone()].len();
         if len > 0 {
@@ -83,34 +85,33 @@ impl SendBatch {
         }
     }
 
-    /// Total bytes to send.
+    /// Returns the total number of bytes to send.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// How many of the bytes to send are copies in the batch, not payloads.
+    /// Returns the number of bytes that the batch has copied. The other bytes are in payloads.
     pub fn inline_bytes(&self) -> usize {
         self.inline.len()
     }
 
-    /// Whether there is nothing to send. A batch may still hold buffers that were added with an
-    /// empty range.
+    /// Whether the batch has no bytes to send. It may still own buffers with an empty range.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The number of contiguous pieces.
+    /// Returns the number of contiguous pieces.
     pub fn segment_count(&self) -> usize {
         self.segments.len()
     }
 
-    /// The pieces in order.
+    /// Returns the pieces in order.
     pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
         self.slices_from(Cursor::default())
     }
 
-    /// Returns the payload buffers with their tags, in the order they were added, and empties the
-    /// batch. Dropping the iterator early frees the rest.
+    /// Empties the batch and returns its payload buffers with their tags, in the order of addition.
+    /// If the caller drops the iterator early, this frees the other buffers.
     pub fn take_payloads(&mut self) -> std::vec::Drain<'_, (u64, Buffer)> {
         self.inline.clear();
         self.segments.clear();
@@ -118,13 +119,13 @@ impl SendBatch {
         self.payloads.drain(..)
     }
 
-    /// Empties the batch and frees its payloads; it keeps its own capacity.
+    /// Empties the batch and frees its payloads. The batch keeps its capacity.
     pub fn clear(&mut self) {
         drop(self.take_payloads());
     }
 
-    /// Frees memory that the batch keeps for reuse: all but `bytes` for inline bytes and a
-    /// proportional amount for segments and payloads.
+    /// Frees capacity beyond `bytes` bytes of inline data, and proportionally for segments and
+    /// payloads.
     pub fn shrink_to(&mut self, bytes: usize) {
         if self.inline.capacity() > bytes {
             self.inline.shrink_to(bytes);
@@ -133,7 +134,7 @@ impl SendBatch {
         }
     }
 
-    /// The remaining data from `cursor` on, piece by piece.
+    /// Returns the remaining data from `cursor`, piece by piece.
     pub fn slices_from(&self, cursor: Cursor) -> impl Iterator<Item = &[u8]> {
         let mut skip = cursor.offset;
         self.segments[cursor.segment..].iter().map(move |segment| {
@@ -146,7 +147,7 @@ impl SendBatch {
         })
     }
 
-    /// Advances the cursor by this many bytes; true when nothing remains.
+    /// Advances the cursor by `sent` bytes. Returns `true` when no bytes remain.
     ///
     /// # Panics
     ///

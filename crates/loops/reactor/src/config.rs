@@ -7,20 +7,20 @@ use std::time::Duration;
 /// The kind of event loop.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum EngineKind {
-    /// `Uring` where it works, else `Portable`.
+    /// `Uring` if the system supports it, otherwise `Portable`.
     #[default]
     Auto,
     /// Linux io_uring.
     Uring,
-    /// Readiness (epoll, kqueue, IOCP) and a thread pool for files.
+    /// Readiness events (epoll, kqueue, IOCP), and a thread pool for files.
     Portable,
-    /// The engine of the simulated world that the thread is in.
+    /// The engine of the calling thread's simulated world.
     #[cfg(feature = "sim")]
     Sim,
 }
 
 impl EngineKind {
-    /// The engines that this system supports. The kernel may still forbid `Uring`.
+    /// The engines of this operating system. The kernel may still forbid `Uring`.
     pub const HERE: &[EngineKind] = if cfg!(target_os = "linux") {
         &[EngineKind::Uring, EngineKind::Portable]
     } else {
@@ -40,7 +40,7 @@ impl fmt::Display for EngineKind {
     }
 }
 
-/// The error for a text that names no engine.
+/// The error for a text that is not the name of an engine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ParseEngineError(String);
 
@@ -65,39 +65,39 @@ impl FromStr for EngineKind {
     }
 }
 
-/// The time that a loop with [`Polling::Busy`] spins after the last work. A solid-state disk over a
-/// network answers in less time, and spinning after a keep-alive every few seconds costs nothing
-/// measurable.
+/// The default time that a loop with [`Polling::Busy`] busy-polls after its last work. A network
+/// round trip to a solid-state disk takes less time. Busy-polling this long after a keep-alive
+/// every few seconds has no measurable cost.
 const BUSY_IDLE: Duration = Duration::from_millis(1);
 
-/// Whether a loop looks for work (busy-polls) before it sleeps, to save wake-ups at the cost of
-/// processor time.
+/// Whether a loop busy-polls (checks for work) before it sleeps. Busy-polling saves wake-ups but
+/// uses processor time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Polling {
-    /// `efficient`: it sleeps at once.
+    /// `efficient`: the loop sleeps immediately.
     Never,
-    /// `balanced`: it looks for work for up to `longest` before each sleep, if trials show that
-    /// this makes the load faster. Looking takes at most six times the time of the work, and stops
-    /// at once when there is no work.
+    /// `balanced`: before each sleep, the loop busy-polls for up to `longest` if its trials show
+    /// that this makes the load faster. Busy-polling takes at most six times the time of the work,
+    /// and stops immediately when there is no work.
     Adaptive {
-        /// The time that the loop looks at most before it sleeps.
+        /// The longest time that the loop busy-polls before it sleeps.
         longest: Duration,
     },
-    /// `latency`: it looks until no work has come for `idle`, without measuring the gain. Under
-    /// load it uses its processor all the time, and hardly any when it is idle.
+    /// `latency`: the loop busy-polls until no work has arrived for `idle`, and does not measure
+    /// the gain. Under load it uses its whole processor. Idle, it uses almost none.
     Busy {
-        /// The time that the loop looks; longer than any expected answer takes.
+        /// The time that the loop busy-polls. It must be longer than the expected response times.
         idle: Duration,
     },
-    /// `always`: it never sleeps, and uses its processor all the time.
+    /// `always`: the loop never sleeps and always uses its whole processor.
     Always,
 }
 
 impl Polling {
-    /// The names for configuration, the cheapest first.
+    /// The names for the configuration, in the order of their cost.
     pub const NAMES: &[&str] = &["efficient", "balanced", "latency", "always"];
 
-    /// Its name in [`Polling::NAMES`].
+    /// Returns the name in [`Polling::NAMES`].
     pub fn name(self) -> &'static str {
         match self {
             Polling::Never => "efficient",
@@ -120,7 +120,7 @@ impl fmt::Display for Polling {
     }
 }
 
-/// The error for a text that names no [`Polling`].
+/// The error for a text that is not the name of a [`Polling`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ParsePollingError(String);
 
@@ -146,8 +146,8 @@ impl FromStr for Polling {
     }
 }
 
-/// The most bytes of a stream that one system call of the portable engine moves. Benchmarks use it
-/// to measure the gain of large calls.
+/// The largest number of bytes of a stream that one system call of the portable engine transfers.
+/// Benchmarks use this limit to measure the gain of large calls.
 #[doc(hidden)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CallBytes {
@@ -166,18 +166,18 @@ impl Default for CallBytes {
 pub struct Config {
     /// The kind of event loop.
     pub engine: EngineKind,
-    /// Whether `poll` looks for work before it sleeps.
+    /// Whether `poll` busy-polls before it sleeps.
     pub polling: Polling,
-    /// Threads for file operations in the portable engine (at least one); they start with the first
-    /// operation.
+    /// Number of threads for file operations in the portable engine (at least one). They start with
+    /// the first operation.
     pub file_threads: usize,
-    /// The most bytes per system call: unlimited, except in benchmarks.
+    /// The largest number of bytes per system call: unlimited, except in benchmarks.
     #[doc(hidden)]
     pub call_bytes: CallBytes,
 }
 
 impl Config {
-    /// The default options, except for `engine` and `polling`.
+    /// Returns the default options, except for `engine` and `polling`.
     #[must_use]
     pub fn new(engine: EngineKind, polling: Polling) -> Config {
         Config { engine, polling, ..Config::default() }
@@ -186,9 +186,9 @@ impl Config {
 
 impl Default for Config {
     fn default() -> Config {
-        // More threads would not speed up the files. On Linux, where this engine is only the
-        // fallback, read-ahead and page cache make few threads suffice; Windows has no other
-        // engine.
+        // More threads would not speed up the file operations. On Linux this engine is only the
+        // fallback, and few threads suffice because of read-ahead and the page cache. Windows has
+        // no other engine.
         let file_threads = if cfg!(windows) { 16 } else { 4 };
         let (engine, polling, call_bytes) = Default::default();
         Config { engine, polling, file_threads, call_bytes }

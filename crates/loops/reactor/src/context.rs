@@ -1,5 +1,5 @@
-//! The state that the reactor lends to every engine for a call, the time that an engine may wait,
-//! and the sizes of receives.
+//! The reactor state that an engine borrows during a call, the time that an engine may wait, and
+//! the sizes of receives.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -10,18 +10,18 @@ use crate::ids::TaskId;
 use crate::task::Tasks;
 use farblock_mem::BufferPool;
 
-/// Size of the pool buffers that `recv` fills, in bytes.
+/// Size of the pool buffers for `recv`, in bytes.
 pub(crate) const RECV_BYTES: usize = 64 << 10;
-/// The most that `recv_at_most` receives at once, in bytes. The buffer stays in the processor's
+/// The largest receive of `recv_at_most`, in bytes. A buffer of this size stays in the processor's
 /// second-level cache until the caller has copied its payloads.
 pub(crate) const LARGE_RECV_BYTES: usize = 256 << 10;
 
-/// The size of a receive with this limit, in bytes; 0: [`RECV_BYTES`].
+/// Returns the size in bytes of a receive with this limit. The limit 0 means [`RECV_BYTES`].
 pub(crate) fn recv_bytes(limit: u32) -> usize {
     if limit == 0 { RECV_BYTES } else { (limit as usize).min(LARGE_RECV_BYTES) }
 }
 
-/// The time that a listener pauses after an error, for example when no descriptor is free.
+/// The pause of a listener after an error, for example when the process has no free descriptor.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The reactor state that an engine may use during a call.
@@ -35,7 +35,7 @@ impl Context<'_> {
         self.tasks.deliver(task, event, self.pool);
     }
 
-    /// Completes a file operation that never started.
+    /// Delivers the result of a file operation that never started.
     pub(crate) fn deliver_file(
         &mut self,
         task: TaskId,
@@ -51,10 +51,10 @@ impl Context<'_> {
 /// The time that a turn may wait for an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wait {
-    /// Not at all.
+    /// The turn must not wait.
     No,
-    /// Not at all; the loop is spinning, so it will soon look for events again.
+    /// The turn must not wait. The loop is busy-polling, so it will soon check for events again.
     Look,
-    /// Until this time; `None`: without limit.
+    /// The turn may wait until this time. `None`: no limit.
     Until(Option<Instant>),
 }

@@ -1,4 +1,4 @@
-//! [`Engine`]: one of the loops behind the [`Reactor`](crate::Reactor).
+//! [`Engine`]: the event loop behind a [`Reactor`](crate::Reactor).
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ use crate::uring::Uring;
 use crate::waker::WakerShared;
 use farblock_mem::Buffer;
 
-/// The chosen loop.
+/// The selected event loop.
 pub(crate) enum Engine {
     #[cfg(target_os = "linux")]
     Uring(Box<Uring>),
@@ -42,8 +42,8 @@ macro_rules! dispatch {
     };
 }
 
-/// Passes a system handle to a real engine, or a simulated handle to the simulated engine. Refuses
-/// other combinations.
+/// Passes a system handle to a real engine, or a simulated handle to the simulated engine. Returns
+/// an error for other combinations.
 macro_rules! dispatch_handle {
     ($self:expr, $handle:expr, $system:path, $sim:path,
      ($engine:ident, $own:ident) => $call:expr, $simulated:expr) => {
@@ -94,7 +94,7 @@ impl Engine {
         }
     }
 
-    /// Starts queued operations, waits, and delivers a bounded number of events.
+    /// Submits queued operations, waits, and delivers a bounded number of events.
     pub(crate) fn turn(&mut self, cx: &mut Context<'_>, wait: Wait) -> io::Result<()> {
         match self {
             #[cfg(target_os = "linux")]
@@ -108,7 +108,7 @@ impl Engine {
         }
     }
 
-    /// Whether a turn that does not wait may find events; cheap.
+    /// Whether a turn that does not wait may find events. The check is cheap.
     pub(crate) fn has_work(&mut self) -> bool {
         match self {
             #[cfg(target_os = "linux")]
@@ -119,7 +119,8 @@ impl Engine {
         }
     }
 
-    /// Sends and receives what is possible without a turn; cheap if there is nothing to do.
+    /// Sends and receives as much as possible without a turn. The call is cheap if there is nothing
+    /// to do.
     #[cfg_attr(not(target_os = "linux"), expect(unused_variables, reason = "io_uring's alone"))]
     pub(crate) fn look(&mut self, cx: &mut Context<'_>) {
         match self {
@@ -142,12 +143,12 @@ impl Engine {
         }
     }
 
-    /// When the engine needs its next turn at the latest, even without an event.
+    /// Returns the latest time of the engine's next turn, even without an event.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         dispatch!(self, engine => engine.next_deadline())
     }
 
-    /// Ends all outstanding operations, so that their memory can be freed.
+    /// Ends all outstanding operations. The caller may then free their memory.
     pub(crate) fn shut_down(&mut self, cx: &mut Context<'_>) {
         match self {
             #[cfg(target_os = "linux")]

@@ -5,37 +5,38 @@ use farblock_mem::Buffer;
 /// An operation on a file.
 #[derive(Debug)]
 pub enum FileOp {
-    /// Fills the whole buffer, or fails: with [`io::ErrorKind::UnexpectedEof`] if the file is too
+    /// Fills the whole buffer. Fails with [`io::ErrorKind::UnexpectedEof`] if the file is too
     /// short.
     Read {
-        /// The destination; its length is the number of bytes.
+        /// The destination. Its length is the number of bytes to read.
         buffer: Buffer,
-        /// Position in the file in bytes.
+        /// Offset in the file in bytes.
         offset: u64,
     },
-    /// Writes all of the buffer, or fails.
+    /// Writes the whole buffer.
     Write {
-        /// The data; the event returns it.
+        /// The data. The event returns the buffer.
         buffer: Buffer,
-        /// Position in the file in bytes.
+        /// Offset in the file in bytes.
         offset: u64,
-        /// Completes only when the data is on stable storage (`RWF_DSYNC`, or a write and a sync).
+        /// Whether the write completes only when the data is on stable storage (`RWF_DSYNC`, or a
+        /// write and a sync).
         durable: bool,
     },
-    /// Makes durable all writes that completed before (`fdatasync`).
+    /// Makes all completed writes durable (`fdatasync`).
     Sync,
-    /// Deallocates a range, which then reads as zeroes. Keeps the file's size. Fails with
-    /// [`io::ErrorKind::Unsupported`] if the system or the file system cannot do this.
+    /// Deallocates a range, which then reads as zeroes. The size of the file does not change. Fails
+    /// with [`io::ErrorKind::Unsupported`] if the system or the file system does not support this.
     PunchHole {
-        /// Position in the file in bytes.
+        /// Offset in the file in bytes.
         offset: u64,
         /// Length in bytes.
         len: u64,
     },
-    /// Zeroes a range and keeps it allocated. Keeps the file's size. Fails with
-    /// [`io::ErrorKind::Unsupported`] if the system or the file system cannot do this.
+    /// Zeroes a range and keeps it allocated. The size of the file does not change. Fails with
+    /// [`io::ErrorKind::Unsupported`] if the system or the file system does not support this.
     ZeroRange {
-        /// Position in the file in bytes.
+        /// Offset in the file in bytes.
         offset: u64,
         /// Length in bytes.
         len: u64,
@@ -43,7 +44,7 @@ pub enum FileOp {
 }
 
 impl FileOp {
-    /// The operation's buffer, if it has one.
+    /// Returns the operation's buffer, if it has one.
     pub(crate) fn into_buffer(self) -> Option<Buffer> {
         match self {
             FileOp::Read { buffer, .. } | FileOp::Write { buffer, .. } => Some(buffer),
@@ -51,8 +52,8 @@ impl FileOp {
         }
     }
 
-    /// Whether the range fits in signed offsets, as systems require. Linux treats some negative
-    /// offsets as "the current position".
+    /// Whether the end of the range fits in a signed 64-bit offset, as systems require. Linux
+    /// interprets some negative offsets as "the current position".
     pub(crate) fn range_is_valid(&self) -> bool {
         let (offset, len) = match self {
             FileOp::Read { buffer, offset } | FileOp::Write { buffer, offset, .. } => {

@@ -11,15 +11,16 @@ macro_rules! identifiers {
 }
 
 identifiers! {
-    /// A mailbox of events with a "ready" mark. Calls with a removed task do nothing.
+    /// A mailbox of events with a "ready" flag. Calls with a removed task do nothing.
     TaskId
-    /// A TCP connection. Calls with a closed stream do nothing; their buffers return to the pool.
+    /// A TCP connection. Calls with a closed stream do nothing and return their buffers to the
+    /// pool.
     StreamId
     /// A listening socket. Calls with a closed listener do nothing.
     ListenerId
     /// A file or block device. An operation on a removed file fails with
     /// [`io::ErrorKind::NotFound`].
     FileId
-    /// A watched descriptor. Calls after it was unwatched do nothing.
+    /// A watched descriptor. After `unwatch`, calls do nothing.
     WatchId
 }

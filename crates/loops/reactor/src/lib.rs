@@ -1,8 +1,8 @@
-//! Event loops: io_uring on Linux, a portable readiness loop everywhere.
+//! Event loops: io_uring on Linux, and a portable readiness loop on every system.
 //!
 //! A [`Reactor`] belongs to one thread and handles its sockets, files and timers. It is completion
-//! based: an operation owns its buffer until one [`Event`] returns it. There are no futures and no
-//! callbacks. A *task* is a mailbox of events with a "ready" mark; a thread's loop is
+//! based: an operation owns its buffer until an [`Event`] returns it. There are no futures and no
+//! callbacks. A *task* is a mailbox of events with a "ready" flag. The loop of a thread is
 //!
 //! ```
 //! # use farblock_reactor::*;
@@ -12,12 +12,12 @@
 //! # reactor.set_timer(task, Some(std::time::Instant::now()));
 //! let (mut ready, mut events) = (Vec::new(), Vec::new());
 //! loop {
-//!     // Submits what was queued since the last time, and waits for a task to be ready.
+//!     // Submit the queued operations, and wait until a task is ready.
 //!     reactor.poll(None, &mut ready)?;
 //!     for &task in &ready {
 //!         reactor.take_events(task, &mut events);
 //!         for event in events.drain(..) {
-//!             // Work, which queues operations: recv, recv_into, send, file, ...
+//!             // Handle the event and queue operations: recv, recv_into, send, file, ...
 //! #           assert!(matches!(event, Event::Timer));
 //!         }
 //!     }
@@ -29,44 +29,45 @@
 //!
 //! # The contract
 //!
-//! - Nothing happens inside a submission: every result, even an immediate one, is an event that a
-//!   later [`poll`](Reactor::poll) announces.
-//! - Every operation completes exactly once, with an event. Removing a task drops its events.
-//! - A stream has at most one receive and one send outstanding (a second one is a bug of the caller
-//!   and panics). [`close`](Reactor::close) completes both, and [`Event::Closed`] is the last event
-//!   of a stream.
-//! - Identifiers carry a generation. A call with a removed object's identifier does nothing, except
-//!   that a file operation fails with "not found".
-//! - [`poll`](Reactor::poll) does a bounded amount of work. So one busy connection does not starve
-//!   the others, and a task that is always ready does not starve the sockets.
-//! - An idle reactor sleeps. A busy one may look for work for a few microseconds first
-//!   ([`Config::polling`]), if measurements show a gain.
-//! - In steady state an operation allocates nothing and takes no lock. (The portable engine's file
-//!   threads share a locked queue; [`Waker::wake`] locks if its task is not marked yet.)
-//! - Dropping the reactor ends all outstanding operations: streams are closed; file operations may
-//!   or may not be carried out. The drop returns only when the system uses no buffer any more.
+//! - A submission delivers no results. Every result, even an immediate one, is an event that a
+//!   later [`poll`](Reactor::poll) reports.
+//! - Every operation completes exactly once, with an event. If the task is removed, the reactor
+//!   drops its events.
+//! - A stream has at most one outstanding receive and one outstanding send. A second one is a bug
+//!   of the caller, and panics. [`close`](Reactor::close) completes both, and [`Event::Closed`] is
+//!   the last event of a stream.
+//! - Identifiers contain a generation. A call with the identifier of a removed object does nothing.
+//!   Only file operations then fail, with "not found".
+//! - [`poll`](Reactor::poll) does a bounded amount of work. A busy connection does not starve other
+//!   connections, and a task that is always ready does not starve the sockets.
+//! - An idle reactor sleeps. A busy reactor may first busy-poll for a few microseconds
+//!   ([`Config::polling`]), if its measurements show a gain.
+//! - In steady state an operation allocates nothing and takes no lock. There are two exceptions:
+//!   the file threads of the portable engine share a locked queue, and [`Waker::wake`] takes a lock
+//!   if its task is not marked yet.
+//! - Dropping the reactor ends all outstanding operations. It closes the streams; file operations
+//!   may or may not take effect. The drop returns only when the system no longer uses any buffer.
 //!
 //! # Engines
 //!
 //! | | `uring` | `portable` |
 //! |---|---|---|
-//! | where | Linux 6.1 and later, unless forbidden | wherever `mio` works |
-//! | sockets | completions, one system call per poll; calls while it looks | readiness, calls |
+//! | systems | Linux 6.1 and later, unless forbidden | all systems of `mio` |
+//! | sockets | completions, one system call per poll; direct calls when busy | readiness, calls |
 //! | files | completions | a few threads; overlapped calls on Windows |
 //! | durable writes | `RWF_DSYNC` | `RWF_DSYNC` on Linux, else write and sync |
 //! | holes, zeroing | `fallocate` | `fallocate` on Linux, `FSCTL_SET_ZERO_DATA` on Windows |
 //! | wakers | an event descriptor | `mio::Waker` |
 //! | watches | multishot polls | readiness (Unix only) |
 //!
-//! The same tests run on both engines. With the feature `sim` there is a third engine for tests,
-//! which lives in a simulated world.
+//! The same tests run on both engines. With the feature `sim`, the crate has a third engine for
+//! tests in a simulated world.
 //!
 //! # Not implemented
 //!
-//! Datagrams, Unix sockets, TLS, name resolution, socket options beyond `TCP_NODELAY` and
-//! the congestion control, half-closing
-//! a stream, cancelling a single operation, deadlines of single operations, zero-copy sends,
-//! registered buffers and descriptors.
+//! Datagrams, Unix sockets, TLS, name resolution, socket options other than `TCP_NODELAY` and the
+//! congestion control, half-closing a stream, cancelling a single operation, deadlines of single
+//! operations, zero-copy sends, registered buffers and descriptors.
 
 mod batch;
 mod config;
@@ -90,7 +91,7 @@ mod sim_engine;
 mod slab;
 mod socket;
 mod spin;
-/// The types that threads share, for [`waker`].
+/// The types for sharing data between threads, which [`waker`] uses.
 mod sync {
     pub(crate) use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
     pub(crate) use std::sync::{Arc, Mutex};
@@ -114,7 +115,7 @@ pub use socket::Congestion;
 pub use task_map::TaskMap;
 pub use waker::Waker;
 
-// Re-exported, because users of a reactor need its buffers.
+// Re-exported, because callers of a reactor need its buffers.
 pub use farblock_mem::allowance;
 pub use farblock_mem::{
     ALIGNMENT_BYTES, Buffer, BufferPool, HUGE_PAGE_BYTES, Lender, SharedBuffer, copy_anywhere,

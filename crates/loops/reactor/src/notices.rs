@@ -1,5 +1,6 @@
-//! Rate-limits log lines about peers: a few lines per event kind and peer in a period, then a count
-//! of the omitted ones. So a peer cannot flood the log.
+//! Limits the rate of log lines about peers, so that a peer cannot flood the log. In each period,
+//! the first few lines of each kind of event and each peer are logged. Further lines are only
+//! counted, and one line reports their number.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -7,50 +8,51 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Lines of one kind about one peer in a [`LOG_PERIOD`]; further ones are only counted.
+/// The number of lines of one kind about one peer in a [`LOG_PERIOD`]. Further lines are only
+/// counted.
 pub const LOGGED_LINES: u32 = 5;
 
-/// The first period of [`LOGGED_LINES`].
+/// The length of the first period.
 pub const LOG_PERIOD: Duration = Duration::from_secs(10);
 
-/// The longest period. Each period with too many lines doubles the next one up to this, so that a
-/// persistent peer does not fill the disk with log lines.
+/// The length of the longest period. Each period with too many lines doubles the length of the next
+/// period, up to this limit. A persistent peer then does not fill the disk with log lines.
 pub const LOG_PERIOD_MAX: Duration = Duration::from_secs(600);
 
-/// How many pairs of peer and kind have their own counters; all other peers share one entry per
-/// kind.
+/// The number of pairs of kind and peer with their own counters. All other peers share one entry
+/// per kind.
 pub const LOGGED_PEERS: usize = 64;
 
-/// A kind of event that is logged about a peer.
+/// A kind of event that a log line reports about a peer.
 pub trait LoggedKind: Copy + Eq + Hash {
-    /// The plural of the event's name.
+    /// Returns the plural of the event's name.
     fn plural(self) -> &'static str;
 
-    /// How many lines to log in a period.
+    /// Returns the number of lines to log in a period.
     fn lines(self) -> u32 {
         LOGGED_LINES
     }
 
-    /// The first period; see [`LOG_PERIOD_MAX`].
+    /// Returns the length of the first period; see [`LOG_PERIOD_MAX`].
     fn period(self) -> Duration {
         LOG_PERIOD
     }
 
-    /// Whether the event is a warning rather than information.
+    /// Whether the event is a warning. Otherwise it is information.
     fn is_trouble(self) -> bool {
         true
     }
 }
 
-/// The simplest kind: only the plural of the event's name.
+/// The simplest kind, which only has the plural of the event's name.
 impl LoggedKind for &'static str {
     fn plural(self) -> &'static str {
         self
     }
 }
 
-/// The address under which a peer is counted: an IPv4 address, or the 64-bit prefix of an IPv6
-/// address, because a peer may use any number of addresses within its prefix.
+/// Returns the address under which [`Notices`] counts a peer: an IPv4 address, or the 64-bit prefix
+/// of an IPv6 address. A peer may use any number of addresses within its prefix.
 #[must_use]
 pub fn origin(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
@@ -75,7 +77,7 @@ impl Entry {
         self.since + self.period
     }
 
-    /// Reports the omitted lines of the ended period, and begins the next one.
+    /// Reports the number of omitted lines of the ended period, and starts the next period.
     fn renew<K: LoggedKind>(&mut self, key: &Key<K>, now: Instant) {
         sum_up(key, self, now);
         let first = key.0.period();
@@ -87,10 +89,10 @@ impl Entry {
     }
 }
 
-/// A kind and a peer; `None`: the shared entry for peers that did not fit in the table.
+/// A kind and a peer. `None`: the shared entry for peers that do not fit in the table.
 type Key<K> = (K, Option<IpAddr>);
 
-/// The counters of log lines; see the module's text.
+/// The counters of log lines; see the module.
 pub struct Notices<K: LoggedKind> {
     entries: Mutex<HashMap<Key<K>, Entry>>,
 }
@@ -102,8 +104,8 @@ impl<K: LoggedKind> Default for Notices<K> {
 }
 
 impl<K: LoggedKind> Notices<K> {
-    /// Calls `log` for an event, or only counts the event. True if the caller must schedule
-    /// [`Self::settle`].
+    /// Calls `log` for an event, or only counts the event. Returns `true` if the caller must
+    /// schedule [`Self::settle`].
     pub fn say(&self, kind: K, peer: IpAddr, now: Instant, log: impl FnOnce()) -> bool {
         let mut entries = self.lock();
         let mut key = (kind, Some(origin(peer)));
@@ -119,7 +121,7 @@ impl<K: LoggedKind> Notices<K> {
         }
         if entry.said < kind.lines() {
             entry.said += 1;
-            // The lock is released first, so that a slow log does not block other threads.
+            // Release the lock first, so that a slow log does not block other threads.
             drop(entries);
             log();
             return false;
@@ -128,7 +130,7 @@ impl<K: LoggedKind> Notices<K> {
         entry.left_out == 1
     }
 
-    /// Logs the number of omitted lines for each ended period; returns when the next period ends.
+    /// Logs the number of omitted lines for each ended period. Returns the end of the next period.
     pub fn settle(&self, now: Instant) -> Option<Instant> {
         let mut next: Option<Instant> = None;
         self.lock().retain(|key, entry| {

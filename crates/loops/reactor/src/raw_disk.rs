@@ -1,5 +1,5 @@
-//! The size and sector size of a raw disk of Windows (`\\.\PhysicalDrive1`) or a volume. No crate
-//! offers these queries without `unsafe`.
+//! Queries the size and the sector size of a raw disk (`\\.\PhysicalDrive1`) or a volume on
+//! Windows. No crate offers these queries without `unsafe`.
 
 use std::ffi::c_void;
 use std::fs::File;
@@ -13,31 +13,31 @@ use windows_sys::Win32::System::Ioctl::{
     IOCTL_DISK_GET_LENGTH_INFO,
 };
 
-/// The capacity in bytes.
+/// Returns the capacity in bytes.
 pub fn size_bytes(disk: &File) -> io::Result<u64> {
     let length: GET_LENGTH_INFORMATION = ask(disk, IOCTL_DISK_GET_LENGTH_INFO)?;
     u64::try_from(length.Length).map_err(io::Error::other)
 }
 
-/// The sector size in bytes: the unit of reads and writes.
+/// Returns the sector size in bytes, which is the unit of reads and writes.
 pub fn sector_bytes(disk: &File) -> io::Result<u32> {
     let geometry: DISK_GEOMETRY = ask(disk, IOCTL_DISK_GET_DRIVE_GEOMETRY)?;
     Ok(geometry.BytesPerSector)
 }
 
-/// Plain numbers that a device control fills in: any bytes are valid.
+/// A structure of plain numbers, for which all bit patterns are valid. A device control fills it.
 trait Numbers: Default {}
 impl Numbers for GET_LENGTH_INFORMATION {}
 impl Numbers for DISK_GEOMETRY {}
 
 fn ask<T: Numbers>(disk: &File, code: u32) -> io::Result<T> {
     let (mut answer, size) = (T::default(), size_of::<T>());
-    // `call` waits for this call's own event. A wait on the handle could return when another call
-    // ends; the system would then write to freed memory.
+    // `call` waits for the event of this call. A wait on the handle could return when a different
+    // call ends. The system would then write to freed memory.
     let count = call(disk, 0, |handle, count, overlapped| {
         let (output, none) = ((&raw mut answer).cast::<c_void>(), ptr::null_mut());
-        // SAFETY: the answer is `size` writable bytes of plain numbers, and there is no input;
-        // `call` returns when the system is done with it.
+        // SAFETY: the output is `size` writable bytes of plain numbers, and there is no input.
+        // `call` returns only when the system no longer uses the output.
         unsafe { DeviceIoControl(handle, code, none, 0, output, size as u32, count, overlapped) }
     })?;
     if count < size {

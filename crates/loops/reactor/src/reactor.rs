@@ -1,4 +1,4 @@
-//! [`Reactor`]: the public interface to the tasks and one engine.
+//! [`Reactor`]: the public interface to the tasks and to one engine.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -23,22 +23,21 @@ use crate::waker::{Waker, WakerShared, Woken};
 use farblock_mem::Buffer;
 use farblock_mem::BufferPool;
 
-/// While it spins, the loop reads the clock once in this many attempts to find work.
+/// The number of checks for work between two reads of the clock, while the loop busy-polls.
 const LOOKS_PER_CLOCK: u32 = 8;
-/// While it spins, the loop yields the processor once in this time: to the peer's thread, if it
-/// shares the processor, and to kernel threads. Linux leaves heavy loopback traffic to kernel
-/// threads. A loop that does not yield to them waits for its data until the scheduler's next tick,
-/// for milliseconds.
+/// The interval at which a busy-polling loop yields the processor. The peer's thread may share this
+/// processor. Kernel threads, to which Linux leaves heavy loopback traffic, also need it. Without
+/// the yield, the data would wait for milliseconds, until the scheduler's next tick.
 const YIELD_EVERY: Duration = Duration::from_micros(20);
 
 /// A yield that takes longer than this shows that other threads use the processor, perhaps the
-/// peer. If two loops on one processor took turns to spin for a whole [`YIELD_EVERY`], each answer
-/// would take that long.
+/// peer's thread. Two loops on one processor must not busy-poll for a whole [`YIELD_EVERY`] in
+/// turn, because each response would take that long.
 const SHARED_YIELD: Duration = Duration::from_nanos(1500);
-/// After this many short yields in a row the processor counts as unshared.
+/// After this many short yields in a row, the loop considers the processor unshared.
 const VAIN_OFFERS: u32 = 8;
 
-/// An event loop of one thread: see the [crate]. Clones are the same loop.
+/// An event loop of one thread; see the [crate]. All clones refer to the same loop.
 #[derive(Clone)]
 pub struct Reactor {
     inner: Rc<Inner>,
@@ -47,7 +46,8 @@ pub struct Reactor {
 struct Inner {
     kind: EngineKind,
     shared: Arc<WakerShared>,
-    /// Declared before `pool`, so that the engine returns its buffers before the pool is dropped.
+    /// Keep this field before `pool`: the engine must return its buffers before the pool is
+    /// dropped.
     state: RefCell<LoopState>,
     pool: BufferPool,
 }
@@ -62,39 +62,39 @@ struct LoopState {
     offers: Offers,
 }
 
-/// The interval at which a loop without trials yields its processor to other threads. More yields
-/// did not speed up loops with trials ([`Spin`]).
+/// Decides how often a loop without trials yields its processor to other threads. More yields did
+/// not speed up loops with trials ([`Spin`]).
 struct Offers {
-    /// Short yields in a row.
+    /// The number of short yields in a row.
     in_vain: u32,
 }
 
 impl Offers {
-    /// Whether other threads want the processor: then the loop yields after each look.
+    /// Whether other threads want the processor. The loop then yields after each check for work.
     fn are_taken(&self) -> bool {
         self.in_vain < VAIN_OFFERS
     }
 
-    /// Notes the length of a yield.
+    /// Records the length of a yield.
     fn note(&mut self, lasted: Duration) {
         self.in_vain = if lasted > SHARED_YIELD { 0 } else { self.in_vain.saturating_add(1) };
     }
 }
 
 impl Reactor {
-    /// Makes a loop as configured. [`EngineKind::Auto`] falls back to the portable engine, and logs
-    /// the reason through `tracing`.
+    /// Creates a loop with the given options. [`EngineKind::Auto`] falls back to the portable
+    /// engine, and logs the reason with `tracing`.
     ///
     /// # Errors
     ///
-    /// If the requested engine does not work here, with the reason in the text.
+    /// If this system does not support the requested engine. The text contains the reason.
     pub fn new(config: &Config) -> io::Result<Reactor> {
         let shared = WakerShared::new();
         let pool = BufferPool::new();
         let engine = Engine::new(config, &shared)?;
         let kind = engine.kind();
         tracing::debug!(engine = %kind, "reactor started");
-        // Looking for work takes real time, which a simulated world does not have.
+        // Busy-polling takes real time, which a simulated world does not have.
         let polling = if os::is_simulated() { Polling::Never } else { config.polling };
         let spin = Spin::new(polling);
         let (tasks, working_since) = (Tasks::new(), os::now());
@@ -103,63 +103,64 @@ impl Reactor {
         Ok(Reactor { inner: Rc::new(Inner { kind, shared, state: RefCell::new(state), pool }) })
     }
 
-    /// The engine in use: [`EngineKind::Uring`] or [`EngineKind::Portable`].
+    /// Returns the engine in use, never [`EngineKind::Auto`].
     pub fn engine(&self) -> EngineKind {
         self.inner.kind
     }
 
-    /// The buffers of this reactor.
+    /// Returns the buffer pool of this reactor.
     pub fn buffers(&self) -> &BufferPool {
         &self.inner.pool
     }
 
-    /// A new task: an empty mailbox.
+    /// Adds a task with an empty mailbox.
     pub fn add_task(&self) -> TaskId {
         self.inner.state.borrow_mut().tasks.add()
     }
 
-    /// Adds a task with its own mailbox for an object that `parent`'s owner polls, such as a queue.
-    /// When the child has events, `poll` reports its root task as ready instead. Once the root is
-    /// removed, its children get no more events; the caller must still remove them.
+    /// Adds a child task: a task with its own mailbox whose events the owner of `parent` handles,
+    /// for example for a queue. When the child has events, `poll` reports its root task as ready.
+    /// After the removal of the root, its children get no more events. The caller must still remove
+    /// the children.
     pub fn add_child(&self, parent: TaskId) -> TaskId {
         self.inner.state.borrow_mut().tasks.add_child(parent)
     }
 
-    /// Removes a task. The reactor drops its events, including later ones, and recycles their
-    /// buffers. Its streams and listeners stay open until they are closed.
+    /// Removes a task. The reactor drops all its events, also later events, and recycles their
+    /// buffers. The task's streams and listeners stay open until the caller closes them.
     pub fn remove_task(&self, task: TaskId) {
         self.inner.state.borrow_mut().tasks.remove(task, &self.inner.pool);
     }
 
-    /// Marks a task ready without an event: the next [`poll`](Reactor::poll) does not wait, and
-    /// reports it.
+    /// Marks a task as ready without an event. The next [`poll`](Reactor::poll) does not wait, and
+    /// reports the task.
     pub fn notify(&self, task: TaskId) {
         self.inner.state.borrow_mut().tasks.mark_ready(task);
     }
 
-    /// A handle that marks the task ready from any thread. Make it once and clone it.
+    /// Creates a handle that marks the task as ready from any thread. Create it once and clone it.
     pub fn waker(&self, task: TaskId) -> Waker {
         Waker::new(Arc::clone(&self.inner.shared), task)
     }
 
-    /// Arms, moves or disarms the task's only timer. It expires with [`Event::Timer`].
+    /// Sets or clears the task's only timer. When it expires, the task gets [`Event::Timer`].
     pub fn set_timer(&self, task: TaskId, deadline: Option<Instant>) {
         self.inner.state.borrow_mut().tasks.set_timer(task, deadline);
     }
 
-    /// Appends all events of the mailbox to `events`, in the order they happened.
+    /// Moves all events of the mailbox to the end of `events`, in the order in which they happened.
     pub fn take_events(&self, task: TaskId, events: &mut Vec<Event>) {
         self.inner.state.borrow_mut().tasks.take_events(task, events);
     }
 
     /// Submits all queued operations and waits until a task is ready, at most for `timeout`
-    /// (`None`: without limit). Replaces the contents of `ready` by the ready tasks: roots, each
-    /// once. If the caller does not take a task's events, the task is reported again only when more
-    /// arrive.
+    /// (`None`: no limit). Replaces the contents of `ready` with the ready root tasks, each once.
+    /// If the caller does not take the events of a task, a later call reports the task only after
+    /// new events.
     ///
     /// # Errors
     ///
-    /// Only if the operating system's queue itself fails; the reactor is unusable after that.
+    /// Only if the system's event queue fails. The reactor is then unusable.
     pub fn poll(&self, timeout: Option<Duration>, ready: &mut Vec<TaskId>) -> io::Result<()> {
         ready.clear();
         let mut state = self.inner.state.borrow_mut();
@@ -168,12 +169,12 @@ impl Reactor {
         result
     }
 
-    /// Accepts connections until [`close_listener`](Reactor::close_listener): [`Event::Accepted`].
-    /// After an error, accepting pauses for 100 ms.
+    /// Accepts connections until [`close_listener`](Reactor::close_listener). Each connection is an
+    /// [`Event::Accepted`]. After an error, the listener pauses for 100 ms.
     ///
     /// # Errors
     ///
-    /// If the socket cannot be prepared.
+    /// If the reactor cannot prepare the socket.
     pub fn listen(
         &self,
         task: TaskId,
@@ -183,13 +184,14 @@ impl Reactor {
         self.with(|engine, _| engine.listen(task, listener)).map(ListenerId)
     }
 
-    /// Stops accepting and closes the socket, at the latest in the next [`poll`](Reactor::poll).
+    /// Stops accepting and closes the socket. The socket is closed at the latest in the next
+    /// [`poll`](Reactor::poll).
     pub fn close_listener(&self, id: ListenerId) {
         self.with(|engine, _| engine.close_listener(id.0));
     }
 
-    /// Starts a connection: [`Event::Connected`]. Until then, operations on the stream fail with
-    /// [`io::ErrorKind::NotConnected`].
+    /// Starts a connection, which completes with [`Event::Connected`]. Before that event,
+    /// operations on the stream fail with [`io::ErrorKind::NotConnected`].
     ///
     /// # Errors
     ///
@@ -198,82 +200,86 @@ impl Reactor {
         self.with(|engine, _| engine.connect(task, address)).map(StreamId)
     }
 
-    /// Takes a connection over, and sets `TCP_NODELAY` and the blocking mode the engine needs.
+    /// Takes ownership of a connection. Sets `TCP_NODELAY` and the blocking mode that the engine
+    /// needs.
     ///
     /// # Errors
     ///
-    /// If the socket cannot be prepared.
+    /// If the reactor cannot prepare the socket.
     pub fn add_stream(&self, task: TaskId, socket: impl Into<Socket>) -> io::Result<StreamId> {
         let socket = socket.into();
         self.with(|engine, _| engine.add_stream(task, socket)).map(StreamId)
     }
 
-    /// Removes a stream without closing it, so that another loop can use its socket. It has no more
-    /// events here. `None` if it is not open or has an outstanding operation.
+    /// Removes a stream without closing it and returns its socket, so that another loop can use it.
+    /// The stream gets no more events here. `None`: the stream is not open or has an outstanding
+    /// operation.
     pub fn take_stream(&self, stream: StreamId) -> Option<Socket> {
         self.with(|engine, _| engine.take_stream(stream.0))
     }
 
-    /// Receives the next bytes, up to the size of a pool buffer: [`Event::Received`]. An idle
-    /// stream holds no buffer while it waits.
+    /// Receives the next bytes, up to the size of a pool buffer. Completes with
+    /// [`Event::Received`]. A stream holds no buffer while it waits for data.
     ///
     /// # Panics
     ///
-    /// If a `recv` or `recv_into` of this stream is outstanding.
+    /// If a `recv` or `recv_into` is already outstanding on this stream.
     pub fn recv(&self, stream: StreamId) {
         self.with(|engine, cx| engine.recv(cx, stream.0, 0));
     }
 
     /// Like [`recv`](Reactor::recv), but receives up to `most` bytes: at least 1, at most 256 KiB.
-    /// A small limit is for a caller that expects a header, and then a payload to receive straight
-    /// [into](Reactor::recv_into) its place. A large limit is for a caller that expects several
-    /// payloads and copies them.
+    ///
+    /// Use a small limit for a header whose payload [`recv_into`](Reactor::recv_into) then receives
+    /// directly into its destination. Use a large limit to receive several payloads that the caller
+    /// copies.
     ///
     /// # Panics
     ///
-    /// If a `recv` or `recv_into` of this stream is outstanding.
+    /// If a `recv` or `recv_into` is already outstanding on this stream.
     pub fn recv_at_most(&self, stream: StreamId, most: u32) {
         let limit = most.max(1);
         self.with(|engine, cx| engine.recv(cx, stream.0, limit));
     }
 
-    /// Receives until `range` of `buffer` is full or the stream has ended: [`Event::ReceivedInto`].
-    /// Callers must treat any shorter result as progress.
+    /// Receives until `range` of `buffer` is full or the stream has ended. Completes with
+    /// [`Event::ReceivedInto`]. Callers must handle a shorter result as partial progress.
     ///
     /// # Panics
     ///
-    /// If a `recv` or `recv_into` of this stream is outstanding, or the range is empty or not
-    /// inside the buffer.
+    /// If a `recv` or `recv_into` is already outstanding on this stream, or the range is empty or
+    /// not inside the buffer.
     pub fn recv_into(&self, stream: StreamId, buffer: Buffer, range: Range<usize>) {
         assert!(!buffer[range.clone()].is_empty(), "receiving into an empty range");
         self.with(|engine, cx| engine.recv_into(cx, stream.0, buffer, range));
     }
 
-    /// Sends all of a batch: [`Event::Sent`].
+    /// Sends a whole batch. Completes with [`Event::Sent`].
     ///
     /// # Panics
     ///
-    /// If a `send` of this stream is outstanding.
+    /// If a `send` is already outstanding on this stream.
     pub fn send(&self, stream: StreamId, batch: SendBatch) {
         self.with(|engine, cx| engine.send(cx, stream.0, batch));
     }
 
-    /// Sends last bytes on a stream that the caller closes next: as much as the socket takes at
-    /// once, even without another [`poll`](Reactor::poll). It does not wait and causes no event. It
-    /// sends nothing while a send is outstanding, because the bytes would land in the middle of
-    /// that send.
+    /// Sends last bytes on a stream that the caller then closes. Sends as much as the socket
+    /// accepts immediately, even without another [`poll`](Reactor::poll). Does not wait and causes
+    /// no event. Sends nothing while a send is outstanding, because the bytes would arrive in the
+    /// middle of that send.
     pub fn send_final(&self, stream: StreamId, bytes: &[u8]) {
         self.with(|engine, _| engine.send_final(stream.0, bytes));
     }
 
-    /// Closes a stream. Outstanding operations complete first, unfinished ones with
-    /// [`io::ErrorKind::ConnectionAborted`], then [`Event::Closed`] follows. The system still
-    /// transmits data that was sent before.
+    /// Closes a stream. Outstanding operations complete first, unfinished operations with
+    /// [`io::ErrorKind::ConnectionAborted`]. Then [`Event::Closed`] follows. The system still
+    /// transmits data from earlier sends.
     pub fn close(&self, stream: StreamId) {
         self.with(|engine, cx| engine.close(cx, stream.0));
     }
 
-    /// Takes a file over. Offsets are always explicit; its position is neither used nor preserved.
+    /// Takes ownership of a file. Operations always have explicit offsets and may change the
+    /// position of the file.
     ///
     /// # Errors
     ///
@@ -283,24 +289,25 @@ impl Reactor {
         self.with(|engine, _| engine.add_file(file)).map(FileId)
     }
 
-    /// Removes a file; the reactor closes it when its last operation is done.
+    /// Removes a file. The reactor closes it when its last operation has completed.
     pub fn remove_file(&self, file: FileId) {
         self.with(|engine, _| engine.remove_file(file.0));
     }
 
-    /// Starts a file operation: [`Event::File`] with `user_data`. Any number may be outstanding, in
-    /// any order.
+    /// Starts a file operation, which completes with [`Event::File`] and `user_data`. Any number of
+    /// operations may be outstanding. They complete in any order.
     pub fn file(&self, task: TaskId, file: FileId, op: FileOp, user_data: u64) {
         self.with(|engine, cx| engine.file(cx, task, file.0, op, user_data));
     }
 
-    /// Marks the task ready whenever the descriptor becomes readable, and once at the start if it
-    /// already is. The reactor delivers no event and does not read. Meant for event descriptors.
-    /// After the other end has closed, the task is not marked any more.
+    /// Marks the task as ready whenever the descriptor becomes readable, and once at the start if
+    /// it is already readable. The reactor delivers no event and does not read the descriptor. This
+    /// function is meant for event descriptors. After the other end has closed, the reactor does
+    /// not mark the task again.
     ///
     /// # Errors
     ///
-    /// If the system cannot wait for such a descriptor (a file, for example).
+    /// If the system does not support waiting for such a descriptor (for example, a file).
     #[cfg(unix)]
     pub fn watch(
         &self,
@@ -310,7 +317,7 @@ impl Reactor {
         self.with(|engine, _| engine.watch(task, descriptor)).map(crate::WatchId)
     }
 
-    /// Stops watching, and closes the descriptor.
+    /// Stops watching and closes the descriptor.
     #[cfg(unix)]
     pub fn unwatch(&self, watch: crate::WatchId) {
         self.with(|engine, _| engine.unwatch(watch.0));
@@ -337,7 +344,7 @@ impl LoopState {
     ) -> io::Result<()> {
         let may_wait = timeout != Some(Duration::ZERO);
         if self.spin.budget() != Budget::None {
-            // First of all, even before reading the clock: peers wait for the data to send.
+            // Do this before reading the clock, because peers wait for the data to send.
             self.turn(shared, pool, Wait::Look)?;
             if !may_wait || self.tasks.has_ready() {
                 return Ok(());
@@ -364,7 +371,8 @@ impl LoopState {
         }
     }
 
-    /// Lets the engine work once, then collects wakes, results of other threads and expired timers.
+    /// Runs one turn of the engine. Then collects wakes, results of other threads and expired
+    /// timers.
     fn turn(&mut self, shared: &WakerShared, pool: &BufferPool, wait: Wait) -> io::Result<()> {
         self.engine.turn(&mut Context { tasks: &mut self.tasks, pool }, wait)?;
         self.look_around(shared, pool);
@@ -383,7 +391,7 @@ impl LoopState {
         }
     }
 
-    /// Looks for work without sleeping, as long as the policy allows; true if it found work.
+    /// Busy-polls for work for as long as the policy allows. Returns `true` if it found work.
     fn spin(
         &mut self,
         shared: &WakerShared,
@@ -449,7 +457,7 @@ impl LoopState {
         result
     }
 
-    /// The earliest deadline of the caller, the tasks and the engine.
+    /// Returns the earliest deadline of the caller, the tasks and the engine.
     fn earliest(&self, deadline: Option<Instant>) -> Option<Instant> {
         let own = [deadline, self.tasks.next_deadline(), self.engine.next_deadline()];
         own.into_iter().flatten().min()

@@ -1,14 +1,15 @@
-//! [`Slab`]: slots with generations, so that a removed entry's key never finds a later entry in the
+//! [`Slab`]: slots with generations. The key of a removed entry never finds a later entry in the
 //! same slot.
 
-/// Names a slot and the generation of its entry.
+/// The index of a slot and the generation of its entry.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Key {
     pub(crate) index: u32,
     pub(crate) generation: u32,
 }
 
-/// Generations stay below this, so that a key fits into 56 bits of the kernel's `user_data`.
+/// The number of bits of a generation. With this limit, a key fits in 56 bits of the kernel's
+/// `user_data`.
 pub(crate) const GENERATION_BITS: u32 = 24;
 
 struct Slot<T> {
@@ -16,8 +17,9 @@ struct Slot<T> {
     value: Option<T>,
 }
 
-/// A vector with holes. The crate `slab` has no generations, which we need because events may still
-/// arrive for closed objects. Freed slots are reused last in, first out, with the next generation.
+/// A vector with free slots. The crate `slab` has no generations, which we need because events may
+/// still arrive for closed objects. The slot that was freed last is reused first, with the next
+/// generation.
 pub(crate) struct Slab<T> {
     slots: Vec<Slot<T>>,
     free: Vec<u32>,
@@ -60,7 +62,7 @@ impl<T> Slab<T> {
         if slot.generation == key.generation { slot.value.as_mut() } else { None }
     }
 
-    /// The slot's current entry, whatever its generation.
+    /// Returns the current entry of a slot and its key, whatever its generation.
     pub(crate) fn at_mut(&mut self, index: u32) -> Option<(Key, &mut T)> {
         let slot = self.slots.get_mut(index as usize)?;
         let key = Key { index, generation: slot.generation };

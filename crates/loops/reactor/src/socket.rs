@@ -7,24 +7,25 @@ use std::sync::OnceLock;
 
 use socket2::SockRef;
 
-/// The congestion control of all streams, if the process has chosen one.
+/// The congestion control of all streams, if the process has set it.
 static CHOSEN: OnceLock<Congestion> = OnceLock::new();
 
-/// A TCP congestion control, by the name that Linux has for it: `cubic`, `reno`, `dctcp`.
+/// A TCP congestion control, by its Linux name: `cubic`, `reno`, `dctcp`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Congestion(String);
 
 impl Congestion {
-    /// Whether the process has chosen a congestion control.
+    /// Whether the process has set a congestion control.
     #[must_use]
     pub fn is_chosen() -> bool {
         CHOSEN.get().is_some()
     }
 
-    /// Uses this congestion control for all later streams of the process.
+    /// Sets this congestion control for all later streams of the process.
     ///
     /// # Errors
-    /// A sentence, if the system lacks it or does not let this user choose it.
+    /// A sentence, if the system does not have the congestion control or does not allow this user
+    /// to set it.
     pub fn choose(self) -> Result<(), String> {
         self.try_on_a_socket()?;
         let name = self.0.clone();
@@ -67,7 +68,7 @@ impl FromStr for Congestion {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Congestion, String> {
-        /// Linux's `TCP_CA_NAME_MAX` counts the zero at the end.
+        /// Linux's `TCP_CA_NAME_MAX` includes the terminating zero.
         const MAX_BYTES: usize = 15;
         let is_name = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
         if text.is_empty() || text.len() > MAX_BYTES || !is_name {
@@ -77,8 +78,8 @@ impl FromStr for Congestion {
     }
 }
 
-/// Sets the options of a stream. Ignores failures: if the peer has already reset the socket, the
-/// next operation reports that.
+/// Sets the options of a stream. Ignores failures: if the peer has already reset the connection,
+/// the next operation reports the reset.
 pub(crate) fn tune<'a>(socket: impl Into<SockRef<'a>>, peer: Option<SocketAddr>) {
     let socket = socket.into();
     let _ = socket.set_tcp_nodelay(true);
@@ -88,7 +89,7 @@ pub(crate) fn tune<'a>(socket: impl Into<SockRef<'a>>, peer: Option<SocketAddr>)
     let _ = peer;
 }
 
-/// Sets the options that depend on the path to the peer, once the stream is connected.
+/// Sets the options that depend on the path to the peer. The stream must be connected.
 pub(crate) fn settle<'a>(socket: impl Into<SockRef<'a>>) {
     #[cfg(target_os = "linux")]
     congestion::settle(&socket.into());
@@ -105,20 +106,20 @@ mod congestion {
     use std::os::fd::AsRawFd;
     use std::time::Duration;
 
-    /// Congestion controls to use instead of BBR on short paths, in this order. Linux allows every
-    /// user to choose `reno`.
+    /// The congestion controls that replace BBR on short paths, in order of preference. Linux
+    /// allows every user to set `reno`.
     const UNPACED: [&[u8]; 2] = [b"cubic", b"reno"];
 
-    /// A path with a shorter round trip stays within a site. BBR, the default of some systems,
-    /// paces even there: between two network namespaces the pacing cost a third of the rate. On
-    /// longer paths BBR stays in use.
+    /// Limit of the round trip time for a short path, which stays within a site. BBR, the default
+    /// of some systems, paces even on short paths: between two network namespaces, pacing cost a
+    /// third of the rate. On longer paths we keep BBR.
     const NEAR: Duration = Duration::from_millis(1);
 
     pub(super) fn begin(socket: &SockRef<'_>, peer: Option<SocketAddr>) {
         if let Some(chosen) = CHOSEN.get() {
             let _ = socket.set_tcp_congestion(chosen.0.as_bytes());
         } else if peer.is_some_and(|peer| peer.ip().to_canonical().is_loopback()) {
-            // Loopback has no congestion at all.
+            // Loopback has no congestion.
             unpace(socket);
         }
     }
@@ -134,12 +135,12 @@ mod congestion {
         let _ = UNPACED.iter().any(|name| socket.set_tcp_congestion(name).is_ok());
     }
 
-    /// The round trip that the kernel measured at the handshake.
+    /// Returns the round trip time that the kernel measured during the handshake.
     pub(super) fn round_trip(socket: &SockRef<'_>) -> Option<Duration> {
         let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
         let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
-        // SAFETY: `info` has room for `length` bytes, and both outlive the call. All bit patterns
-        // are values of `tcp_info`, and the bytes that the kernel does not write are zero.
+        // SAFETY: `info` has room for `length` bytes, and both variables outlive the call. All bit
+        // patterns are values of `tcp_info`, and bytes that the kernel does not write are zero.
         let info = unsafe {
             let place = info.as_mut_ptr().cast();
             let level = libc::IPPROTO_TCP;

@@ -1,83 +1,93 @@
-//! [`Spin`]: decides whether the loop looks for work (busy-polls) before it sleeps.
+//! [`Spin`]: decides whether the loop busy-polls ("looks") for work before it sleeps.
 //!
-//! A sleep and its wake-up cost several microseconds (some fifty in a virtual machine), so under
-//! load looking can be faster. But an idle loop must use no CPU. A load that does not become faster
-//! must not use much more CPU than its work takes. And on busy processors, looking takes CPU time
-//! from the very thread that the loop waits for. The length of a wait does not distinguish these
-//! cases: in 50 us waits the peer may sleep as well, or a user may send 20,000 commands a second.
-//! So the loop runs trials, and compares how many bytes arrive per second:
+//! A sleep and its wake-up take several microseconds (about 50 in a virtual machine). Under load,
+//! looking can therefore be faster. There are three constraints:
+//!
+//! - An idle loop must use no CPU time.
+//! - If looking does not make the load faster, it must not use much more CPU time than the work.
+//! - On busy processors, looking takes CPU time from the thread for which the loop waits.
+//!
+//! The length of a wait does not distinguish these cases. During 50 us waits, the peer may sleep as
+//! well, or a user may send 20,000 commands a second. So the loop runs trials, and compares the
+//! numbers of bytes that arrive per second:
 //!
 //! ```text
 //!           a window of short sleeps               a window of looking
 //!  Asleep -------------------------------> Trial -----------------------> Looking
-//!     ^ ^                                   |     it paid                   |
-//!     | +-- it did not: later, and later ---+                               |
-//!     +---- it pays no more, or costs too much, or it is time to ask again -+
+//!     ^ ^                                   |     looking paid              |
+//!     | +-- looking did not pay (backoff) --+                               |
+//!     +---- looking no longer pays, costs too much, or the next check is due+
 //! ```
 //!
-//! Looking pays when the same load runs [faster](GAIN). It also pays when the load runs [a little
-//! faster](CHEAP_GAIN) and looking takes at most twice the time of the work, or when the load runs
-//! [as fast](LOSS) and looking takes at most as long as the work. A window is a number of cycles:
-//! some work and the wait after it. Waits longer than the longest spin are interruptions, which
-//! every virtual machine has, and do not count. A window with many interruptions is discarded, so
-//! that a mostly idle loop keeps sleeping.
+//! A window is a number of cycles: some work and the wait after it. Looking pays in three cases:
 //!
-//! If two loops wait for each other and one looks, both become faster. The sleeping loop notices
-//! that its load is faster than when looking did not pay, and tries again at once. So in the end
-//! both look, whatever state they start in.
+//! - The same load runs [faster](GAIN).
+//! - The load runs [a little faster](CHEAP_GAIN), and looking takes at most twice the time of the
+//!   work.
+//! - The load runs [as fast](LOSS), and looking takes at most as long as the work.
+//!
+//! Waits longer than the longest spin are interruptions, which happen in every virtual machine.
+//! They do not count. The loop discards a window with many interruptions, so a mostly idle loop
+//! keeps sleeping.
+//!
+//! If two loops wait for each other and one looks, both become faster. The sleeping loop then sees
+//! a higher rate than in its failed trial, and immediately starts a new trial. So in the end both
+//! look, in whatever state they start.
 
 use std::time::Duration;
 
 use crate::config::Polling;
 
-/// Cycles of a window of sleeps, or of a trial.
+/// The number of cycles in a window of sleeps, or in a trial.
 const TRIAL_CYCLES: u32 = 32;
-/// Cycles after which the loop checks again that looking pays.
+/// The number of cycles after which the loop checks again whether looking pays.
 const LOOKING_CYCLES: u32 = 128;
-/// Windows of looking after which the loop measures again without looking.
+/// The number of windows of looking after which the loop measures again without looking.
 const LOOKING_WINDOWS: u32 = 128;
-/// A window with more interruptions than this is discarded.
+/// The loop discards a window with more interruptions than this.
 const MOST_INTERRUPTIONS: u32 = 4;
 
-/// Looking pays if the load's rate grows by this factor (a numerator and a denominator),
+/// Looking pays if the rate of the load grows by this factor (a numerator and a denominator).
 const GAIN: (u64, u64) = (6, 5);
-/// or by this factor, if looking takes at most twice the time of the work,
+/// Looking also pays if the rate grows by this factor, and looking takes at most twice the time of
+/// the work.
 const CHEAP_GAIN: (u64, u64) = (12, 11);
-/// or is at least this fraction, if looking takes at most the time of the work.
+/// Looking also pays if the rate is at least this fraction, and looking takes at most the time of
+/// the work.
 const LOSS: (u64, u64) = (97, 100);
-/// Looking may take at most this many times the time of the work, except in the trial: the peer,
-/// which now gets faster answers, needs time to start looking as well.
+/// The largest time of looking, as a multiple of the time of the work. The limit does not apply to
+/// the trial: the peer, which now gets faster responses, needs time to start looking as well.
 const MOST_PER_WORK: u32 = 6;
 
-/// After each failed trial, the number of windows until the next one grows by this factor,
+/// After each failed trial, the number of windows before the next trial grows by this factor.
 const WINDOWS_FACTOR: u32 = 4;
-/// up to this number of windows.
+/// The largest number of windows before the next trial.
 const MOST_WINDOWS: u32 = 256;
-/// A sleeping loop starts a new trial at once when its load is faster than at the failed trial by
-/// this factor (a numerator and a denominator).
+/// A sleeping loop starts a new trial immediately when its load is faster than at the failed trial
+/// by this factor (a numerator and a denominator).
 const CHANGE: (u64, u64) = (3, 2);
 
-/// Consecutive cycles.
+/// Measurements of consecutive cycles.
 #[derive(Clone, Copy, Default, Debug)]
 struct Window {
     cycles: u32,
     interruptions: u32,
     worked: Duration,
-    /// Time spent looking, whether or not it found work.
+    /// The time spent looking, whether or not it found work.
     looked: Duration,
     slept: Duration,
     bytes: u64,
 }
 
 impl Window {
-    /// Bytes per second.
+    /// Returns the rate of the load in bytes per second.
     fn rate(&self) -> u64 {
         let nanos = (self.worked + self.looked + self.slept).as_nanos().max(1);
         let rate = u128::from(self.bytes) * 1_000_000_000 / nanos;
         u64::try_from(rate).unwrap_or(u64::MAX)
     }
 
-    /// Whether looking pays; `asleep` is the rate of the same load with sleeping.
+    /// Whether looking pays. `asleep` is the rate of the same load with sleeping.
     fn pays(&self, asleep: u64) -> bool {
         let factor = if self.looked <= self.worked {
             LOSS
@@ -89,46 +99,46 @@ impl Window {
         at_least(self.rate(), asleep, factor)
     }
 
-    /// Whether looking takes too much time for its gain.
+    /// Whether looking takes too much time.
     fn is_dear(&self) -> bool {
         self.looked > self.worked * MOST_PER_WORK
     }
 }
 
-/// Whether `rate` is at least `times / per` times the `other`.
+/// Whether `rate` is at least `times / per` times `other`.
 fn at_least(rate: u64, other: u64, (times, per): (u64, u64)) -> bool {
     u128::from(rate) * u128::from(per) >= u128::from(other) * u128::from(times)
 }
 
-/// See the module's diagram.
+/// The phase of the policy; see the diagram of the module.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
-    /// The loop sleeps at once, and measures the load's rate.
+    /// The loop sleeps immediately, and measures the rate of the load.
     Asleep,
     /// The loop looks for one window, to compare the rates.
     Trial,
-    /// The loop looks, for this many more windows.
+    /// The loop looks for this many more windows.
     Looking(u32),
 }
 
-/// The policy's state. Callers pass in all times.
+/// The state of the policy. Callers pass in all times.
 #[derive(Debug)]
 pub(crate) struct Spin {
     polling: Polling,
     phase: Phase,
     window: Window,
-    /// The rate of the last window asleep.
+    /// The rate of the last window of sleeps.
     asleep: u64,
-    /// The highest rate asleep at which looking did not pay; reset when it pays.
+    /// The highest rate with sleeping at which looking did not pay. Zero after looking has paid.
     refuted: u64,
-    /// Windows asleep before the next trial, and before the trial after a failure.
+    /// The number of windows of sleeps before the next trial, and before the trial after a failure.
     windows: u32,
     windows_after: u32,
-    /// Bytes that arrived before this cycle.
+    /// The number of bytes that had arrived before this cycle.
     bytes_before: u64,
 }
 
-/// The time limit of a spin.
+/// The time limit of looking before a sleep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Budget {
     None,
@@ -150,7 +160,7 @@ impl Spin {
         }
     }
 
-    /// The longest adaptive spin.
+    /// Returns the longest time of adaptive looking.
     fn longest(&self) -> Duration {
         match self.polling {
             Polling::Adaptive { longest } => longest,
@@ -158,7 +168,7 @@ impl Spin {
         }
     }
 
-    /// The time to spin before the next sleep.
+    /// Returns the time to look before the next sleep.
     pub(crate) fn budget(&self) -> Budget {
         match (self.polling, self.phase) {
             (Polling::Always, _) => Budget::Unlimited,
@@ -173,29 +183,29 @@ impl Spin {
         matches!(self.polling, Polling::Busy { .. } | Polling::Always)
     }
 
-    /// Whether the loop has to measure time.
+    /// Whether the loop must measure times.
     pub(crate) fn is_adaptive(&self) -> bool {
         !self.longest().is_zero()
     }
 
-    /// Records work by the loop's owner, and by the engine for it, that took `time`.
+    /// Records work of the loop's owner and of the engine that took `time`.
     pub(crate) fn worked(&mut self, time: Duration) {
         self.window.worked += time;
     }
 
-    /// Records that a spin found work after `spun`; `bytes` is the total that had arrived until
-    /// then.
+    /// Records that looking found work after `spun`. `bytes` is the number of bytes that had
+    /// arrived until then.
     pub(crate) fn found(&mut self, spun: Duration, bytes: u64) {
         self.window.looked += spun;
         self.end_cycle(bytes);
     }
 
-    /// Records that a spin of `spun` found nothing. A sleep follows.
+    /// Records that looking for `spun` found no work. A sleep follows.
     pub(crate) fn missed(&mut self, spun: Duration) {
         self.window.looked += spun;
     }
 
-    /// Records a sleep that lasted `slept`; `bytes` is the total that had arrived until then.
+    /// Records a sleep of `slept`. `bytes` is the number of bytes that had arrived until then.
     pub(crate) fn slept(&mut self, slept: Duration, bytes: u64) {
         if slept <= self.longest() {
             self.window.slept += slept;
@@ -246,7 +256,7 @@ impl Spin {
         }
     }
 
-    /// Ends a window asleep; starts a trial if one is due.
+    /// Ends a window of sleeps. Starts a trial if a trial is due.
     fn end_asleep(&mut self) {
         self.asleep = self.window.rate();
         self.windows = self.windows.saturating_sub(1);
@@ -276,7 +286,7 @@ mod tests {
     use super::*;
 
     const LONGEST: Duration = Duration::from_micros(200);
-    /// The time from an event to the first instruction of the thread that it wakes.
+    /// The time from an event to the first instruction of the woken thread.
     const WAKE: Duration = Duration::from_micros(50);
     const BYTES: u64 = 72;
 
@@ -303,7 +313,7 @@ mod tests {
             Loop { spin: adaptive(), work, bytes: 0, now, looked }
         }
 
-        /// Waits for the arrival at `event`, and works on it; returns the time when the work ends.
+        /// Waits for the arrival at `event`, and works on it. Returns the end of the work.
         fn cycle(&mut self, event: Duration) -> Duration {
             let wait = event.saturating_sub(self.now);
             self.bytes += BYTES;
@@ -344,8 +354,8 @@ mod tests {
         }
     }
 
-    /// A host and a target that wait for each other, one command at a time. A message takes `way`
-    /// to arrive at the other end.
+    /// Simulates a host and a target that wait for each other, one command at a time. A message
+    /// takes `way` to arrive at the other end. Returns the mean time per command.
     fn ping_pong(host: &mut Loop, target: &mut Loop, way: Duration, cycles: u32) -> Duration {
         let begun = host.now;
         for _ in 0..cycles {
@@ -390,7 +400,7 @@ mod tests {
         ping_pong(&mut host, &mut target, us(2), 500);
         assert!(host.looks() && target.looks());
         assert_eq!(ping_pong(&mut host, &mut target, us(2), 100), us(14));
-        // In the long run the cost of repeated trials must be negligible.
+        // In the long run, repeated trials must have a negligible cost.
         let mean = ping_pong(&mut host, &mut target, us(2), 200_000);
         assert!(mean < us(15), "{mean:?}");
     }
@@ -399,7 +409,7 @@ mod tests {
     fn they_find_together_from_wherever_they_are() {
         for (failures, cycles) in [(1, 3), (3, 17), (20, 100)] {
             let (mut host, mut target) = (Loop::new(us(5)), Loop::new(us(5)));
-            // One of them has had loads for which looking does not pay.
+            // The target has already had loads for which looking did not pay.
             for _ in 0..failures {
                 target.spin.refute();
             }
@@ -407,7 +417,7 @@ mod tests {
                 host.cycle(host.now + us(30));
             }
             target.now = host.now;
-            // One second.
+            // 12,000 cycles take one second.
             ping_pong(&mut host, &mut target, us(2), 12_000);
             let mean = ping_pong(&mut host, &mut target, us(2), 1000);
             assert!(mean < us(20), "{mean:?} after {failures} failures");
@@ -419,7 +429,7 @@ mod tests {
         let (mut host, mut target) = (Loop::new(us(5)), Loop::new(us(5)));
         ping_pong(&mut host, &mut target, us(2), 1000);
         for _ in 0..100 {
-            // Both stand still for a millisecond.
+            // Both ends pause for a millisecond.
             host.now += us(1000);
             target.now = host.now - us(10);
             let mean = ping_pong(&mut host, &mut target, us(2), 60);
@@ -441,7 +451,8 @@ mod tests {
 
     #[test]
     fn a_slow_disk_is_not_worth_a_processor() {
-        // Each command takes 150 us: looking would gain a quarter, for 15 times the work.
+        // Each command takes 150 us. Looking would gain a quarter, but cost 15 times the time of
+        // the work.
         let mut host = Loop::new(us(10));
         for _ in 0..100_000 {
             host.cycle(host.now + us(150));
@@ -452,7 +463,8 @@ mod tests {
 
     #[test]
     fn a_peer_that_answers_batches_late_is_worth_it() {
-        // 32 commands, one answer to all after 150 us: sleeping costs a quarter.
+        // 32 commands get their responses together, after 150 us. Sleeping costs a quarter of the
+        // rate.
         let mut host = Loop::new(us(60));
         for _ in 0..1000 {
             host.cycle(host.now + us(150));
@@ -466,7 +478,8 @@ mod tests {
 
     #[test]
     fn where_it_takes_the_processor_it_stops() {
-        // The other thread shares the processor: the longer this loop looks, the later it answers.
+        // The other thread shares the processor: the longer this loop looks, the later the other
+        // thread responds.
         let mut host = Loop::new(us(20));
         for _ in 0..100_000 {
             let looks = host.spin.budget() != Budget::None;

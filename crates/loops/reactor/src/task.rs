@@ -1,4 +1,5 @@
-//! [`Tasks`]: mailboxes, the list of ready tasks, and their timers, independent of the engine.
+//! [`Tasks`]: the mailboxes of tasks, the list of ready tasks, and their timers. This part is
+//! independent of the engine.
 
 use std::time::Instant;
 
@@ -9,10 +10,10 @@ use crate::timers::Timers;
 use farblock_mem::BufferPool;
 
 struct Task {
-    /// The task that is reported ready in this one's place; `None`: the task itself.
+    /// The task that `poll` reports as ready instead of this task; `None`: this task itself.
     root: Option<TaskId>,
     events: Vec<Event>,
-    /// The task is on the ready list (roots only).
+    /// Whether the task is on the ready list (root tasks only).
     ready: bool,
 }
 
@@ -21,7 +22,7 @@ pub(crate) struct Tasks {
     slots: Slab<Task>,
     ready: Vec<TaskId>,
     timers: Timers,
-    /// Bytes that streams and files have delivered so far.
+    /// The number of bytes that streams and files have delivered so far.
     arrived: u64,
 }
 
@@ -30,7 +31,8 @@ impl Tasks {
         Tasks { slots: Slab::new(), ready: Vec::new(), timers: Timers::default(), arrived: 0 }
     }
 
-    /// Bytes that streams and files have delivered so far: a measure of the load.
+    /// Returns the number of bytes that streams and files have delivered so far, a measure of the
+    /// load.
     pub(crate) fn arrived(&self) -> u64 {
         self.arrived
     }
@@ -39,7 +41,7 @@ impl Tasks {
         TaskId(self.slots.insert(Task { root: None, events: Vec::new(), ready: false }))
     }
 
-    /// Adds a child task. A child of a removed task has a stale root, so it never gets events.
+    /// Adds a child task. The child of a removed task has a stale root, so it never gets events.
     pub(crate) fn add_child(&mut self, parent: TaskId) -> TaskId {
         let root = self.slots.find(parent.0).and_then(|task| task.root).unwrap_or(parent);
         TaskId(self.slots.insert(Task { root: Some(root), events: Vec::new(), ready: false }))
@@ -54,7 +56,7 @@ impl Tasks {
         removed.events.into_iter().for_each(|event| recycle(event, pool));
     }
 
-    /// Puts an event into a task's mailbox, or recycles it if the task or its root is removed.
+    /// Puts an event into a task's mailbox. Recycles the event if the task or its root is removed.
     pub(crate) fn deliver(&mut self, task: TaskId, event: Event, pool: &BufferPool) {
         if !self.mark_ready(task) {
             return recycle(event, pool);
@@ -63,7 +65,7 @@ impl Tasks {
         self.slots.find_mut(task.0).expect("marked ready just now").events.push(event);
     }
 
-    /// Marks a task's root ready; false if the task or the root is removed.
+    /// Marks a task's root as ready. Returns `false` if the task or the root is removed.
     pub(crate) fn mark_ready(&mut self, task: TaskId) -> bool {
         let Some(found) = self.slots.find_mut(task.0) else { return false };
         let root = found.root.unwrap_or(task);
@@ -114,7 +116,7 @@ impl Tasks {
     }
 }
 
-/// The number of bytes in an event.
+/// Returns the number of bytes in an event.
 fn arrived(event: &Event) -> usize {
     match event {
         Event::Received { result: Ok(buffer), .. } => buffer.len(),
@@ -124,7 +126,8 @@ fn arrived(event: &Event) -> usize {
     }
 }
 
-/// Returns the buffers of an undeliverable event to the pool, and closes a connection in it.
+/// Returns the buffers of an event without a receiver to the pool. Closes a connection in the
+/// event.
 fn recycle(event: Event, pool: &BufferPool) {
     match event {
         Event::Received { result: Ok(buffer), .. }
@@ -185,7 +188,7 @@ mod tests {
             buffer: Some(pool.take(4096)),
             result: Ok(()),
         };
-        // A pool may make several buffers at once.
+        // A pool may allocate several buffers at once.
         pool.give(pool.take(4096));
         let all = pool.retained_bytes();
         let event = file(&pool);

@@ -1,9 +1,10 @@
-//! [`TaskMap`]: values by task, for a loop that looks up the value of every ready task.
+//! [`TaskMap`]: a map from tasks to values, for a loop that looks up the value of every ready task.
 
 use crate::ids::TaskId;
 
-/// Values by task. A reactor numbers its tasks from zero and reuses the numbers of removed ones, so
-/// a task's number is its index here and there is no hashing. All tasks must belong to one reactor.
+/// A map from tasks to values. A reactor numbers its tasks from zero and reuses the numbers of
+/// removed tasks. The map therefore uses a task's number as an index, without hashing. All tasks
+/// must belong to one reactor.
 #[derive(Debug)]
 pub struct TaskMap<V> {
     places: Vec<Option<(TaskId, V)>>,
@@ -17,7 +18,7 @@ impl<V> Default for TaskMap<V> {
 }
 
 impl<V> TaskMap<V> {
-    /// Sets a task's value. It replaces a value of the removed task that had its number before.
+    /// Sets a task's value. Replaces the value of a removed task with the same number.
     pub fn insert(&mut self, task: TaskId, value: V) {
         let index = task.0.index as usize;
         if index >= self.places.len() {
@@ -28,7 +29,7 @@ impl<V> TaskMap<V> {
         }
     }
 
-    /// A task's value.
+    /// Returns a task's value.
     #[must_use]
     pub fn get(&self, task: TaskId) -> Option<&V> {
         let (of, value) = self.places.get(task.0.index as usize)?.as_ref()?;
@@ -50,7 +51,7 @@ impl<V> TaskMap<V> {
         self.len == 0
     }
 
-    /// Frees memory after many tasks were removed.
+    /// Frees memory after the removal of many tasks.
     fn give_back(&mut self) {
         while let Some(None) = self.places.last() {
             self.places.pop();

@@ -1,21 +1,22 @@
-//! [`Timers`]: one deadline per task, in a binary heap with an index of each task's position. So
-//! moving a deadline for every command neither allocates nor leaves stale entries.
+//! [`Timers`]: one deadline per task, in a binary heap with an index of each task's position. A
+//! caller can move a deadline for every command without an allocation or a stale entry.
 
 use std::time::Instant;
 
-/// The position of a task without a deadline.
+/// The position that denotes a task without a deadline.
 const NOWHERE: u32 = u32::MAX;
 
 #[derive(Default)]
 pub(crate) struct Timers {
-    /// Deadline and task index; the parent of `i` at `(i - 1) / 2` is never later.
+    /// Pairs of deadline and task index. The parent of entry `i` is entry `(i - 1) / 2`, whose
+    /// deadline is never later.
     heap: Vec<(Instant, u32)>,
-    /// By task index: the position in the heap.
+    /// The heap position of each task, by task index.
     places: Vec<u32>,
 }
 
 impl Timers {
-    /// The earliest deadline.
+    /// Returns the earliest deadline.
     pub(crate) fn next(&self) -> Option<Instant> {
         self.heap.first().map(|&(deadline, _)| deadline)
     }

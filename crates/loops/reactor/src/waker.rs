@@ -1,32 +1,34 @@
 //! [`Waker`]: marks a task ready from any thread.
 //!
-//! The loop and the wakers share one state: `AWAKE` (the loop will check for wakes before it
-//! sleeps), `NOTIFIED` (a wake is pending) or `SLEEPING` (a wake needs a system call). So any
-//! number of wakes costs at most one system call per sleep.
+//! The loop and its wakers share one state. `AWAKE`: the loop will check for wakes before it
+//! sleeps. `NOTIFIED`: a wake is pending. `SLEEPING`: a wake needs a system call. So any number of
+//! wakes costs at most one system call per sleep.
 
 use std::fmt;
 use std::sync::{OnceLock, PoisonError};
 
 use crate::ids::TaskId;
-// The standard library's types, or in `tests/wakes.rs` loom's, which try every order of threads.
+// These are the standard library's types. In `tests/wakes.rs` they are loom's types, which try
+// every order of threads.
 use crate::sync::{Arc, AtomicBool, AtomicU8, Mutex, Ordering};
 
 const AWAKE: u8 = 0;
 const NOTIFIED: u8 = 1;
 const SLEEPING: u8 = 2;
 
-/// Ends the loop's sleep; each engine has its own.
+/// Ends the loop's sleep. Each engine implements it.
 pub(crate) trait Alarm: Send + Sync {
     fn ring(&self);
 }
 
-/// A woken task. Holds no reference to the shared state, which may itself hold this entry for ever.
+/// A woken task. Holds no reference to the shared state: the shared state may hold this entry, and
+/// a reference cycle would leak both.
 pub(crate) struct Woken {
     queued: Arc<AtomicBool>,
     task: TaskId,
 }
 
-/// The part of a loop that other threads share.
+/// The state of a loop that other threads share.
 pub(crate) struct WakerShared {
     state: AtomicU8,
     woken: Mutex<Vec<Woken>>,
@@ -46,7 +48,7 @@ impl WakerShared {
         assert!(self.alarm.set(alarm).is_ok(), "the alarm is set once");
     }
 
-    /// Makes the loop check the data from other threads.
+    /// Makes the loop check for data from other threads.
     pub(crate) fn notify(&self) {
         if self.state.swap(NOTIFIED, Ordering::AcqRel) == SLEEPING
             && let Some(alarm) = self.alarm.get()
@@ -59,24 +61,25 @@ impl WakerShared {
         self.state.load(Ordering::Relaxed) == NOTIFIED
     }
 
-    /// Called when the loop is about to sleep; false if it must not sleep, because a wake is
-    /// pending.
+    /// The loop calls this function before it sleeps. Returns `false` if it must not sleep, because
+    /// a wake is pending.
     pub(crate) fn try_sleep(&self) -> bool {
         let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
         self.state.compare_exchange(AWAKE, SLEEPING, success, failure).is_ok()
     }
 
-    /// Called when the loop checks for wakes; true if one was pending.
+    /// The loop calls this function when it checks for wakes. Returns `true` if a wake was pending.
     pub(crate) fn awake(&self) -> bool {
         self.state.load(Ordering::Relaxed) != AWAKE
             && self.state.swap(AWAKE, Ordering::AcqRel) == NOTIFIED
     }
 
-    /// Passes the woken tasks to `found`. `scratch` must be empty; its capacity is reused.
+    /// Passes the woken tasks to `found`. `scratch` must be empty; this function reuses its
+    /// capacity.
     pub(crate) fn drain(&self, scratch: &mut Vec<Woken>, mut found: impl FnMut(TaskId)) {
         std::mem::swap(&mut *self.woken.lock().unwrap_or_else(PoisonError::into_inner), scratch);
         for Woken { queued, task } in scratch.drain(..) {
-            // Clear the mark before the task runs, so that later wakes queue the task again. A
+            // Clear the mark before the task runs, so that later wakes queue the task again. Use a
             // swap, so that the task sees the data of every thread that found the mark set.
             queued.swap(false, Ordering::AcqRel);
             found(task);
@@ -84,12 +87,12 @@ impl WakerShared {
     }
 }
 
-/// Marks its task ready from any thread, ending the loop's sleep. Cheap when the task is already
-/// marked.
+/// Marks its task as ready from any thread, which ends the loop's sleep. The call is cheap when the
+/// task is already marked.
 #[derive(Clone)]
 pub struct Waker {
     shared: Arc<WakerShared>,
-    /// True between a wake and the loop's check. Clones share it.
+    /// True between a wake and the loop's check for wakes. All clones share it.
     queued: Arc<AtomicBool>,
     task: TaskId,
 }
@@ -99,7 +102,7 @@ impl Waker {
         Waker { shared, queued: Arc::new(AtomicBool::new(false)), task }
     }
 
-    /// Marks the task ready. Does nothing if the task, or the reactor, no longer exists.
+    /// Marks the task as ready. Does nothing if the task or the reactor no longer exists.
     pub fn wake(&self) {
         if self.queued.swap(true, Ordering::AcqRel) {
             return;

@@ -1,4 +1,5 @@
-//! File operations on a few threads, for systems whose readiness interface does not support files.
+//! Executes file operations on a few threads, for systems whose readiness interface does not
+//! support files.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -14,7 +15,7 @@ use farblock_mem::Buffer;
 #[cfg(windows)]
 use super::windows::{punch_hole, read_at, write_at, zero_range};
 
-/// An operation on its way to a thread and back.
+/// An operation for a thread, with its result afterwards.
 pub(crate) struct Job {
     pub(crate) task: TaskId,
     pub(crate) user_data: u64,
@@ -36,21 +37,22 @@ struct PoolState {
     shared: Arc<WakerShared>,
 }
 
-/// The threads. Dropping it waits for the running operations and discards the others.
+/// The threads for file operations. Dropping the pool waits for the running operations and discards
+/// the other operations.
 pub(crate) struct FilePool {
     state: Arc<PoolState>,
-    /// Finished operations; empty between calls.
+    /// The finished operations during a call of `collect`; otherwise empty.
     taken: Vec<Job>,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// Ignores poison: every critical section leaves its queue consistent.
+/// Locks the mutex. Ignores poison, because every critical section leaves its queue consistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl FilePool {
-    /// Fails only if the system cannot start even one thread.
+    /// Starts the threads. Fails only if the system cannot start even one thread.
     pub(crate) fn new(threads: usize, shared: &Arc<WakerShared>) -> io::Result<FilePool> {
         let state = Arc::new(PoolState {
             queue: Mutex::new(Queue::default()),
@@ -76,7 +78,7 @@ impl FilePool {
         self.state.available.notify_one();
     }
 
-    /// Takes the finished operations.
+    /// Returns the finished operations.
     pub(crate) fn collect(&mut self) -> impl Iterator<Item = Job> {
         std::mem::swap(&mut *lock(&self.state.done), &mut self.taken);
         self.taken.drain(..)
@@ -91,7 +93,8 @@ impl Drop for FilePool {
         drop(queue);
         self.state.available.notify_all();
         for thread in self.threads.drain(..) {
-            // An error means that the thread panicked; no caller is left to receive the error.
+            // An error means that the thread panicked. No caller remains who could receive the
+            // error.
             let _ = thread.join();
         }
     }
@@ -188,7 +191,7 @@ fn write_durable(file: &File, buffer: &Buffer, offset: u64) -> io::Result<()> {
         Ok(pwritev2(file, &slices, offset, ReadWriteFlags::DSYNC)?)
     };
     match write_with(buffer, offset, durable) {
-        // Some file systems support no flags.
+        // Some file systems do not support the flag for durable writes.
         Err(error) if error.raw_os_error() == Some(Errno::OPNOTSUPP.raw_os_error()) => {
             write_and_sync(file, buffer, offset)
         }

@@ -1,9 +1,11 @@
-//! The portable engine: readiness from `mio` (epoll, kqueue, IOCP), non-blocking sockets, a thread
-//! pool for files. Readiness is edge-triggered: the system reports once that a stream became
-//! readable or writable, and the stream's flag stays set until an attempt would block. `runnable`
-//! lists the streams and listeners that are worth an attempt. Each turn makes a bounded number of
-//! attempts, before and after it asks the system for events. Results always pass through the
-//! mailboxes, so there is no callback from inside a submission.
+//! The portable engine: readiness events from `mio` (epoll, kqueue, IOCP), non-blocking sockets,
+//! and a thread pool for files.
+//!
+//! Readiness is edge-triggered. The system reports once that a stream has become readable or
+//! writable, and the stream's flag stays set until an attempt would block. `runnable` lists the
+//! streams and listeners for which an attempt may succeed. Each turn makes a bounded number of
+//! attempts, before and after it gets events from the system. Results always pass through the
+//! mailboxes, so a submission never calls back into the caller.
 
 mod files;
 mod net;
@@ -34,14 +36,14 @@ use farblock_mem::Buffer;
 use files::{FilePool, Job};
 use net::{Listener, Progress, Stream};
 
-/// Readiness events taken from the system at once.
+/// The number of readiness events that one call gets from the system.
 const EVENTS_PER_TURN: usize = 1024;
-/// Streams and listeners attempted in a row, before the loop asks the system for events.
+/// The largest number of attempts before the loop gets events from the system.
 const ATTEMPTS_PER_RUN: usize = 256;
 
 const WAKER: Token = Token(usize::MAX);
 
-/// An object that is worth an attempt.
+/// An object for which an attempt may succeed.
 #[derive(Clone, Copy)]
 enum Runnable {
     Stream(Key),
@@ -54,7 +56,7 @@ pub(crate) struct Portable {
     streams: Slab<Stream>,
     listeners: Slab<Listener>,
     runnable: VecDeque<Runnable>,
-    /// Listeners that pause after an error, and the end of the pause.
+    /// Listeners that pause after an error, with the end of the pause.
     paused: Vec<(Instant, Key)>,
     files: Slab<Arc<File>>,
     #[cfg(unix)]
@@ -67,12 +69,12 @@ pub(crate) struct Portable {
 
 impl Alarm for mio::Waker {
     fn ring(&self) {
-        // A failure is harmless: if the pipe is full, the loop is already being woken.
+        // A failure is harmless: if the pipe is full, the loop is already waking up.
         let _ = self.wake();
     }
 }
 
-/// The kind of object that a readiness event concerns.
+/// The kind of object of a readiness event.
 #[derive(Clone, Copy)]
 enum Source {
     Stream = 0,
@@ -83,7 +85,8 @@ enum Source {
 
 const SOURCES: usize = 3;
 
-/// `mio`'s token for an object. It has no generation: a late event only causes a useless attempt.
+/// Returns `mio`'s token for an object. The token has no generation, so a late event only causes an
+/// unnecessary attempt.
 fn token(key: Key, source: Source) -> Token {
     Token(key.index as usize * SOURCES + source as usize)
 }
@@ -134,7 +137,7 @@ impl Portable {
         Ok(())
     }
 
-    /// Always true: only a system call shows whether there is work.
+    /// Returns `true`, because only a system call shows whether there is work.
     pub(crate) fn has_work(&self) -> bool {
         true
     }
@@ -194,7 +197,7 @@ impl Portable {
         });
     }
 
-    /// Attempts everything runnable, each once.
+    /// Attempts each runnable object once.
     fn run(&mut self, cx: &mut Context<'_>) {
         for _ in 0..self.runnable.len().min(ATTEMPTS_PER_RUN) {
             let runnable = self.runnable.pop_front().expect("counted");
@@ -211,7 +214,7 @@ impl Portable {
         }
     }
 
-    /// Accepts connections. True if there may be more.
+    /// Accepts connections. Returns `true` if more connections may be waiting.
     fn accept(&mut self, key: Key, cx: &mut Context<'_>) -> bool {
         let Some(listener) = self.listeners.find_mut(key) else { return false };
         let task = listener.task;
@@ -254,7 +257,7 @@ impl Portable {
 
     pub(crate) fn close_listener(&mut self, key: Key) {
         if let Some(mut listener) = self.listeners.remove(key) {
-            // The socket is now closed in any case.
+            // The socket is closed even if this fails.
             let _ = self.poll.registry().deregister(&mut listener.socket);
         }
     }
@@ -314,13 +317,14 @@ impl Portable {
         self.schedule(key);
     }
 
-    /// Removes a stream with nothing outstanding and returns its socket.
+    /// Removes a stream without outstanding operations, and returns its socket.
     pub(crate) fn take_stream(&mut self, key: Key) -> Option<TcpStream> {
         if !self.streams.find(key)?.is_idle() {
             return None;
         }
         let mut stream = self.streams.remove(key)?;
-        // A socket must leave this registry before another loop can register it.
+        // Remove the socket from this registry, because another loop can register it only
+        // afterwards.
         self.poll.registry().deregister(&mut stream.socket).ok()?;
         Some(stream.socket.into())
     }
@@ -331,7 +335,7 @@ impl Portable {
 
     pub(crate) fn close(&mut self, cx: &mut Context<'_>, key: Key) {
         if let Some(mut stream) = self.streams.remove(key) {
-            // The socket is now closed in any case.
+            // The socket is closed even if this fails.
             let _ = self.poll.registry().deregister(&mut stream.socket);
             stream.abort(key, cx);
         }
@@ -360,7 +364,7 @@ impl Portable {
         use std::os::fd::AsRawFd;
         if let Some(watch) = self.watches.remove(key) {
             let fd = watch.descriptor.as_raw_fd();
-            // The descriptor is now closed in any case.
+            // The descriptor is closed even if this fails.
             let _ = self.poll.registry().deregister(&mut mio::unix::SourceFd(&fd));
         }
     }
@@ -369,7 +373,7 @@ impl Portable {
         Ok(self.files.insert(file))
     }
 
-    /// Outstanding operations keep the file open.
+    /// Removes a file. Outstanding operations keep the file open.
     pub(crate) fn remove_file(&mut self, key: Key) {
         self.files.remove(key);
     }

@@ -1,4 +1,4 @@
-//! Streams and listeners of the portable engine: outstanding operations, readiness, and the
+//! Streams and listeners of the portable engine: their outstanding operations, readiness and
 //! attempts.
 
 use std::io::{self, IoSlice, Read};
@@ -15,20 +15,20 @@ use crate::slab::Key;
 use crate::socket::settle;
 use farblock_mem::Buffer;
 
-/// Pieces gathered into one system call.
+/// The largest number of pieces in one system call.
 const SLICES_PER_WRITE: usize = 128;
-/// System calls that one stream may make to send in one attempt.
+/// The largest number of system calls for sending in one attempt of a stream.
 const WRITES_PER_RUN: usize = 8;
-/// Connections that one listener may accept in one attempt.
+/// The largest number of connections that a listener accepts in one attempt.
 const ACCEPTS_PER_RUN: usize = 16;
-/// Whether a short read means that there is no more data until the next readiness event. False with
-/// IOCP, where `mio` sends the next event only after `WouldBlock`.
+/// Whether a short read means that no more data is available before the next readiness event. False
+/// with IOCP, because `mio` then sends the next event only after `WouldBlock`.
 const SHORT_READ_DRAINS: bool = cfg!(unix);
 
-/// The state after an attempt.
+/// The result of an attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Progress {
-    /// No attempt can succeed before a readiness event or another operation.
+    /// No attempt can succeed before the next readiness event or the next operation.
     Blocked,
     /// Another attempt may succeed.
     More,
@@ -44,16 +44,17 @@ pub(crate) enum Progress {
 enum SocketState {
     /// The handshake is in progress.
     Connecting,
-    /// Operations are possible.
+    /// The stream is connected.
     Open,
-    /// The handshake failed; only close is possible.
+    /// The handshake failed. The caller can only close the stream.
     Failed,
 }
 
-/// The receive operation outstanding.
+/// The outstanding receive operation.
 enum Recv {
     None,
-    /// Into a buffer of the engine, at most this many bytes; zero: as many as it holds.
+    /// Receives into a buffer of the engine, at most this many bytes. Zero: as many bytes as the
+    /// buffer holds.
     Any {
         limit: u32,
     },
@@ -68,13 +69,13 @@ pub(crate) struct Stream {
     pub(crate) socket: mio::net::TcpStream,
     task: TaskId,
     state: SocketState,
-    /// An attempt to receive may succeed.
+    /// Whether an attempt to receive may succeed.
     readable: bool,
-    /// The peer will send no more: a read always finds the end or an error.
+    /// Whether the peer has closed its direction: every read returns the end or an error.
     read_closed: bool,
-    /// An attempt to send may succeed.
+    /// Whether an attempt to send may succeed.
     writable: bool,
-    /// The stream is in the engine's `runnable` list.
+    /// Whether the stream is in the engine's `runnable` list.
     queued: bool,
     recv: Recv,
     send: Option<(SendBatch, Cursor)>,
@@ -102,7 +103,8 @@ impl Stream {
         Stream { state: SocketState::Connecting, readable: false, writable: false, ..stream }
     }
 
-    /// Notes a readiness event; true if the caller must add the stream to the `runnable` list.
+    /// Records a readiness event. Returns `true` if the caller must add the stream to the
+    /// `runnable` list.
     pub(crate) fn became_ready(&mut self, event: &mio::event::Event) -> bool {
         let failed = event.is_error();
         self.read_closed |= event.is_read_closed() || failed;
@@ -111,7 +113,8 @@ impl Stream {
         self.may_run()
     }
 
-    /// Whether an attempt may succeed and is not scheduled yet. If true, marks it as scheduled.
+    /// Whether an attempt may succeed and the stream is not in the `runnable` list. If so, marks
+    /// the stream as listed.
     pub(crate) fn may_run(&mut self) -> bool {
         if self.queued {
             return false;
@@ -175,18 +178,18 @@ impl Stream {
 
     pub(crate) fn send_final(&self, bytes: &[u8]) {
         if self.state == SocketState::Open && self.send.is_none() {
-            // Bytes that do not fit in the socket are lost.
+            // The system drops bytes that do not fit in the socket.
             let _ = write(&self.socket, &[IoSlice::new(bytes)]);
         }
     }
 
-    /// Whether it is open and nothing is outstanding.
+    /// Whether the stream is open and has no outstanding operations.
     pub(crate) fn is_idle(&self) -> bool {
         let has_none = matches!(self.recv, Recv::None) && self.send.is_none();
         self.state == SocketState::Open && has_none
     }
 
-    /// Attempts everything outstanding.
+    /// Attempts all outstanding operations.
     pub(crate) fn run(&mut self, key: Key, cx: &mut Context<'_>) -> Progress {
         self.queued = false;
         if self.state == SocketState::Connecting {
@@ -298,7 +301,7 @@ impl Stream {
         }
     }
 
-    /// One read, or several if calls are limited; `None` if there is no data.
+    /// Reads once, or several times if the size of calls is limited. `None`: no data is available.
     fn read(&mut self, into: &mut [u8]) -> Option<io::Result<usize>> {
         let most = self.call_bytes.receive;
         if into.len() <= most {
@@ -334,7 +337,7 @@ impl Stream {
         }
     }
 
-    /// Completes all outstanding operations with an error and reports the stream closed.
+    /// Completes all outstanding operations with an error and reports the stream as closed.
     pub(crate) fn abort(self, key: Key, cx: &mut Context<'_>) {
         let stream = StreamId(key);
         let aborted = || io::Error::from(io::ErrorKind::ConnectionAborted);
@@ -359,7 +362,8 @@ impl Stream {
     }
 }
 
-/// Sends without `SIGPIPE`, whose default action would kill the process when the peer has closed.
+/// Sends without `SIGPIPE`. The default action of this signal would kill the process if the peer
+/// has closed the connection.
 #[cfg(target_os = "linux")]
 fn write(socket: &mio::net::TcpStream, slices: &[IoSlice<'_>]) -> io::Result<usize> {
     use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
@@ -381,18 +385,19 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    /// A listener that is marked as scheduled.
+    /// Creates a listener that is marked as listed in `runnable`.
     pub(crate) fn new(task: TaskId, socket: mio::net::TcpListener) -> Listener {
         Listener { socket, task, ready: true, paused: false, queued: true }
     }
 
-    /// Notes a readiness event; true if the caller must add the listener to the `runnable` list.
+    /// Records a readiness event. Returns `true` if the caller must add the listener to the
+    /// `runnable` list.
     pub(crate) fn became_ready(&mut self) -> bool {
         self.ready = true;
         self.may_run()
     }
 
-    /// Ends the pause; true if the caller must add the listener to the `runnable` list.
+    /// Ends the pause. Returns `true` if the caller must add the listener to the `runnable` list.
     pub(crate) fn resume(&mut self) -> bool {
         self.paused = false;
         self.may_run()
@@ -420,7 +425,7 @@ impl Listener {
                         self.ready = false;
                         return Progress::Blocked;
                     }
-                    // The peer gave up before the accept.
+                    // The peer closed the connection before the accept.
                     io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
                     _ => {
                         deliver(Err(error));

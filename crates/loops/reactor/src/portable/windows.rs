@@ -1,9 +1,9 @@
-//! The Windows calls of the file threads.
+//! The Windows system calls of the file threads.
 //!
-//! Every call has its own `OVERLAPPED` and its thread's event, so it works with and without
-//! `FILE_FLAG_OVERLAPPED`. With this flag the threads' calls run at the same time; without it
-//! Windows runs one after another. Do not mix these calls with the standard library's, which return
-//! when any call on the handle ends.
+//! Every call has its own `OVERLAPPED` and uses the event of its thread, so it works with and
+//! without `FILE_FLAG_OVERLAPPED`. With this flag, the calls of several threads run in parallel.
+//! Without it, Windows runs them one after the other. Do not use these calls and the standard
+//! library's calls on the same handle: the latter return when any call on the handle ends.
 
 use std::cell::OnceCell;
 use std::ffi::c_void;
@@ -21,16 +21,15 @@ use windows_sys::Win32::System::Ioctl::{FILE_ZERO_DATA_INFORMATION, FSCTL_SET_ZE
 use windows_sys::Win32::System::Threading::CreateEventW;
 
 thread_local! {
-    /// The event that signals the end of this thread's call.
+    /// The event that signals the end of a call of this thread.
     static EVENT: OnceCell<OwnedHandle> = const { OnceCell::new() };
 }
 
-/// Reads once; zero at the end of the file.
+/// Reads once. Returns zero at the end of the file.
 pub(super) fn read_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
     let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
     let result = call(file, offset, |handle, count, overlapped| {
-        // SAFETY: this function may write `bytes`, and `call` returns when the system is done with
-        // it.
+        // SAFETY: `bytes` is writable, and `call` returns only when the system no longer uses it.
         unsafe { ReadFile(handle, bytes.as_mut_ptr(), length, count, overlapped) }
     });
     match result {
@@ -43,7 +42,7 @@ pub(super) fn read_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<
 pub(super) fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<usize> {
     let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
     call(file, offset, |handle, count, overlapped| {
-        // SAFETY: `bytes` lives as long as the call, as above.
+        // SAFETY: `bytes` outlives the call, as above.
         unsafe { WriteFile(handle, bytes.as_ptr(), length, count, overlapped) }
     })
 }
@@ -54,7 +53,7 @@ pub(super) fn punch_hole(file: &File, offset: u64, len: u64) -> io::Result<()> {
 }
 
 pub(super) fn zero_range(file: &File, offset: u64, len: u64) -> io::Result<()> {
-    // The engine has checked that offset and end fit in signed 64-bit numbers.
+    // The engine has checked that the offset and the end fit in signed 64-bit numbers.
     let range = FILE_ZERO_DATA_INFORMATION {
         FileOffset: offset as i64,
         BeyondFinalZero: (offset + len) as i64,
@@ -62,14 +61,15 @@ pub(super) fn zero_range(file: &File, offset: u64, len: u64) -> io::Result<()> {
     let result = call(file, 0, |handle, count, overlapped| {
         let input = (&raw const range).cast::<c_void>();
         let size = size_of::<FILE_ZERO_DATA_INFORMATION>() as u32;
-        // SAFETY: `input` is that many readable bytes, as long as the call; there is no output.
+        // SAFETY: `input` points to `size` readable bytes that outlive the call. There is no
+        // output.
         unsafe {
             let (code, none) = (FSCTL_SET_ZERO_DATA, ptr::null_mut());
             DeviceIoControl(handle, code, input, size, none, 0, count, overlapped)
         }
     });
     match result {
-        // The standard library has no error kind for these errors of devices.
+        // The standard library has no error kind for these device errors.
         Err(error) if is(&error, ERROR_INVALID_FUNCTION) || is(&error, ERROR_NOT_SUPPORTED) => {
             Err(io::ErrorKind::Unsupported.into())
         }
@@ -81,7 +81,7 @@ fn is(error: &io::Error, code: u32) -> bool {
     error.raw_os_error() == Some(code as i32)
 }
 
-/// Starts a call at a file offset and waits for its end; returns the number of bytes.
+/// Starts a call at a file offset and waits for its end. Returns the number of transferred bytes.
 pub(crate) fn call(
     file: &File,
     offset: u64,
@@ -107,8 +107,8 @@ pub(crate) fn call(
         if !is(&error, ERROR_IO_PENDING) {
             return Err(error);
         }
-        // SAFETY: the call was started with these and this waits for its end, so neither they nor
-        // its buffers are freed before it ends.
+        // SAFETY: the system uses `overlapped` and the buffers until the call ends. This function
+        // waits for that end, so it frees none of them earlier.
         if unsafe { GetOverlappedResult(handle, &overlapped, &mut count, 1) } == 0 {
             return Err(io::Error::last_os_error());
         }
@@ -117,7 +117,8 @@ pub(crate) fn call(
 }
 
 fn new_event() -> io::Result<OwnedHandle> {
-    // SAFETY: no name and no attributes; only this code owns the handle, if there is one.
+    // SAFETY: the event has no name and no attributes. If the call succeeds, only this code owns
+    // the handle.
     unsafe {
         let event = CreateEventW(ptr::null(), 1, 0, ptr::null());
         if event.is_null() {

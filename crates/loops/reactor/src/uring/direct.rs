@@ -1,21 +1,21 @@
-//! Sends and receives by plain system calls, while the loop busy-polls ("looks") anyway.
+//! Sends and receives with plain system calls while the loop busy-polls ("looks").
 //!
-//! The ring is for many operations at once, and for sleeping. For single operations it takes
-//! longer: the kernel arms a receive that finds nothing, the peer's segment has to wake that
-//! receive, and it runs when the loop enters the kernel again. A loop that does not sleep can read
-//! the socket directly. So the engine first only notes the operations on a stream, and each turn
+//! The ring is best for many operations at once, and for sleeping. For single operations it is
+//! slower: the kernel arms a receive without data, the peer's segment wakes this receive, and the
+//! receive runs when the loop next enters the kernel. A loop that does not sleep can read the
+//! socket directly. So the engine first only records the operations on a stream. Then each turn
 //! decides:
 //!
 //! ```text
-//!                  +--- looking, and few ---> a call that does not wait ---> event
+//!                  +--- looking, few streams ---> direct call, no waiting --> event
 //!  unsent,         |                              |
-//!  unreceived -----+                              | not all of it; nothing for long
+//!  unreceived -----+                              | partial send, or no data for long
 //!                  |                              v
 //!                  +--- sleeping, or many ------> the ring ----------------> completion
 //! ```
 //!
-//! A quiet stream soon moves to the ring, where it costs no calls. A close submits the outstanding
-//! operations to the ring and cancels them there.
+//! The receive of a quiet stream soon moves to the ring, where it needs no calls. A close submits
+//! the outstanding operations to the ring and cancels them there.
 
 use std::io;
 use std::mem;
@@ -33,26 +33,27 @@ use crate::ids::StreamId;
 use crate::slab::Key;
 use farblock_mem::Buffer;
 
-/// For more streams than this, one `io_uring_enter` for all is cheaper than a call for each.
+/// With more streams than this, one `io_uring_enter` for all streams is cheaper than one call for
+/// each.
 const MOST_STREAMS: usize = 32;
-/// After this many attempts at one receive that find no data (some 50 microseconds), the engine
-/// submits the receive to the ring.
+/// The number of attempts at one receive without data (about 50 microseconds) after which the
+/// engine submits the receive to the ring.
 const WAIT_LIMIT: u16 = 256;
 
 /// The result of a direct attempt.
 #[derive(PartialEq, Eq)]
 enum Look {
-    /// No data yet; try again.
+    /// No data is available yet. Try again.
     Nothing,
-    /// The operation completed with an event.
+    /// The operation has completed with an event.
     Done,
-    /// Submit the rest of the operation to the ring.
+    /// The engine must submit the rest of the operation to the ring.
     Ring,
 }
 
 impl Uring {
-    /// Submits all noted operations to the ring. Receives come last: arming a receive that finds
-    /// nothing takes the kernel half a microsecond, which sends should not wait for.
+    /// Submits all recorded operations to the ring. Submits receives last: the kernel takes half a
+    /// microsecond to arm a receive without data, and sends should not wait for that.
     pub(super) fn submit_streams(&mut self, cx: &mut Context<'_>) {
         self.submit_sends();
         self.submit_receives(cx);
@@ -70,7 +71,7 @@ impl Uring {
         self.unreceived = unreceived;
     }
 
-    /// Submits one stream's noted operations to the ring.
+    /// Submits the recorded operations of one stream to the ring.
     pub(super) fn submit_stream(&mut self, cx: &mut Context<'_>, key: Key) {
         if remove(&mut self.unsent, key) {
             self.submit_send(key);
@@ -80,7 +81,7 @@ impl Uring {
         }
     }
 
-    /// Starts the noted sends by direct calls, if there are few.
+    /// Sends the data of the recorded sends with direct calls, if there are few.
     pub(super) fn send_directly(&mut self, cx: &mut Context<'_>) {
         if self.unsent.len() > MOST_STREAMS {
             return self.submit_sends();
@@ -96,7 +97,7 @@ impl Uring {
         self.unsent = unsent;
     }
 
-    /// Receives available data for the noted receives, if there are few.
+    /// Receives available data for the recorded receives, if there are few.
     pub(crate) fn look(&mut self, cx: &mut Context<'_>) {
         if self.unreceived.len() > MOST_STREAMS {
             return self.submit_receives(cx);
@@ -136,7 +137,8 @@ impl Uring {
 }
 
 impl Stream {
-    /// Sends as much as the socket takes. Returns the result if the send is complete, else `None`.
+    /// Sends as much as the socket accepts. Returns the result if the send is complete; `None` if
+    /// data remains.
     fn send_now(&mut self) -> Option<io::Result<()>> {
         let send = self.send.as_mut().expect("there is a send");
         let Send { batch, cursor, message } = send;
@@ -146,7 +148,7 @@ impl Stream {
         let sent = match message.slices[..] {
             // SAFETY: the piece is a slice of the batch.
             [one] => unsafe { libc::send(fd, one.iov_base, one.iov_len, flags) },
-            // SAFETY: the gather list was just made from slices of the batch.
+            // SAFETY: the gather list consists of slices of the batch, and was filled above.
             _ => unsafe { libc::sendmsg(fd, &raw const message.header, flags) },
         };
         let Ok(sent) = usize::try_from(sent) else {
@@ -209,7 +211,7 @@ impl Stream {
     }
 }
 
-/// `None` if there is no data yet.
+/// Receives without waiting. `None`: no data is available yet.
 fn receive(socket: &TcpStream, into: &mut [u8]) -> Option<io::Result<usize>> {
     match rustix::net::recv(socket, into, RecvFlags::DONTWAIT) {
         Ok((count, _)) => Some(Ok(count)),
@@ -218,7 +220,7 @@ fn receive(socket: &TcpStream, into: &mut [u8]) -> Option<io::Result<usize>> {
     }
 }
 
-/// Removes a stream from a list; returns whether the list contained it.
+/// Removes a stream from a list. Returns whether the list contained it.
 fn remove(list: &mut Vec<Key>, key: Key) -> bool {
     let place = list.iter().position(|&other| other == key);
     place.map(|place| list.remove(place)).is_some()
@@ -239,7 +241,7 @@ mod tests {
 
     const TEST_TIME: Duration = Duration::from_secs(20);
 
-    /// An engine whose test decides when it looks and when it sleeps.
+    /// An engine for tests that decide when it looks and when it sleeps.
     struct Bench {
         engine: Uring,
         tasks: Tasks,
@@ -248,7 +250,8 @@ mod tests {
     }
 
     impl Bench {
-        /// `None` where the system has no io_uring, unless `FARBLOCK_NEED_URING` requires it.
+        /// Creates the engine. `None` if the system does not support io_uring; panics instead if
+        /// `FARBLOCK_NEED_URING` is set.
         fn new() -> Option<Bench> {
             let engine = match Uring::new(&WakerShared::new()) {
                 Ok(engine) => engine,
@@ -285,7 +288,7 @@ mod tests {
             events
         }
 
-        /// Runs turns until there are this many events.
+        /// Runs turns until there are `count` events.
         fn events(&mut self, count: usize, wait: impl Fn(Instant) -> Wait) -> Vec<Event> {
             let deadline = Instant::now() + TEST_TIME;
             let mut events = Vec::new();
@@ -304,7 +307,7 @@ mod tests {
             self.events(count, |deadline| Wait::Until(Some(deadline)))
         }
 
-        /// Operations that the kernel holds.
+        /// Returns the number of operations in the kernel.
         fn in_flight(&self) -> usize {
             self.engine.ring.in_flight()
         }

@@ -1,4 +1,4 @@
-//! Files of the io_uring engine.
+//! File operations of the io_uring engine.
 
 use std::fs::File;
 use std::io;
@@ -16,13 +16,13 @@ use crate::file_op::FileOp;
 use crate::ids::TaskId;
 use crate::slab::Key;
 
-/// The most bytes that one system call moves; further calls move the rest.
+/// The largest number of bytes in one system call. Further calls transfer the rest.
 const BYTES_PER_CALL: usize = 1 << 30;
 
 pub(super) struct FileSlot {
     file: Arc<File>,
     in_flight: usize,
-    /// Close the file when its last operation is done.
+    /// Whether to close the file when its last operation has completed.
     removed: bool,
 }
 
@@ -32,34 +32,37 @@ impl FileSlot {
     }
 }
 
+/// The stage of an operation. Only durable writes leave the first stage.
+///
 /// ```text
-/// Direct ──the file system knows no RWF_DSYNC──> Plain ──all written──> Sync
+/// Direct ──file system without RWF_DSYNC──> Plain ──all data written──> Sync
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
-    /// The unchanged operation.
+    /// The operation as requested.
     Direct,
-    /// A durable write without the flag.
+    /// A durable write without the `RWF_DSYNC` flag.
     Plain,
-    /// The sync that makes it durable.
+    /// The sync that makes the write durable.
     Sync,
 }
 
-/// A file operation in flight; owns its buffer.
+/// A file operation in flight, with its buffer.
 pub(super) struct Operation {
     task: TaskId,
     file: Key,
     user_data: u64,
     op: FileOp,
-    /// Bytes transferred so far.
+    /// The number of bytes transferred so far.
     done: usize,
     stage: Stage,
-    /// Run the operation on a kernel thread, because the direct attempt failed with `EAGAIN`.
+    /// Whether to run the operation on a kernel thread, because the direct attempt failed with
+    /// `EAGAIN`.
     from_thread: bool,
 }
 
 impl Uring {
-    /// Removes a file. Its slot stays until its last operation is done.
+    /// Removes a file. The slot stays until the last operation of the file has completed.
     pub(crate) fn remove_file(&mut self, key: Key) {
         if let Some(slot) = self.files.find_mut(key) {
             slot.removed = true;
@@ -95,7 +98,7 @@ impl Uring {
         if operation.from_thread {
             entry = entry.flags(Flags::ASYNC);
         }
-        // SAFETY: the operation's slot owns the buffer, and nothing else touches it until the
+        // SAFETY: the operation's slot owns the buffer, and no other code accesses it until the
         // completion.
         unsafe { self.ring.push(entry.user_data(pack(CompletionKind::File, key))) };
     }
@@ -117,7 +120,7 @@ impl Uring {
 }
 
 impl Operation {
-    /// The next system call of this operation.
+    /// Returns the next system call of this operation.
     fn entry(&mut self, fd: Fd) -> Entry {
         let (done, stage) = (self.done, self.stage);
         let len_from = |len: usize| (len - done).min(BYTES_PER_CALL) as u32;
@@ -146,7 +149,7 @@ impl Operation {
         }
     }
 
-    /// Processes a system call's result; `None` if the operation needs another call.
+    /// Processes the result of a system call. `None`: the operation needs another call.
     fn advance(&mut self, completion: &Completion) -> Option<io::Result<()>> {
         match completion.errno() {
             None => {}

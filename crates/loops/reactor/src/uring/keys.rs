@@ -1,4 +1,4 @@
-//! The `user_data` key space: the one place that maps a completion to its operation.
+//! The `user_data` key space, which maps a completion to its operation. Only this module maps them.
 //!
 //! ```text
 //! 63      56 55          32 31             0
@@ -15,20 +15,20 @@
 //! | `Accept`  | a listener         | one per listener, multishot            |
 //! | `File`    | a file operation   | one per operation                      |
 //! | `Alarm`   | none (zero)        | one                                    |
-//! | `Cancel`  | none (zero)        | any number; the result means nothing   |
+//! | `Cancel`  | none (zero)        | any number; the engine ignores results |
 //! | `Watch`   | a watch            | one per watch, multishot               |
-//! | `Probe`   | none (zero)        | one, while the engine is made          |
+//! | `Probe`   | none (zero)        | one, during the engine's creation      |
 //!
-//! A slot lives until its last completion is reaped: a closed stream stays in its slot while an
-//! operation is outstanding. So a completion always finds its slot; a missing slot is a bug in this
-//! crate and panics.
+//! A slot lives until the engine has reaped its last completion. A closed stream stays in its slot
+//! while an operation is outstanding. So a completion always finds its slot. A missing slot is a
+//! bug in this crate and panics.
 //!
-//! A cancellation names the key of the operation to cancel. Both complete; if the operation
-//! finished first, it completes with its own result.
+//! A cancellation contains the key of the operation to cancel. Both the cancellation and the
+//! operation complete. If the operation finished first, it completes with its own result.
 
 use crate::slab::{GENERATION_BITS, Key};
 
-/// The kind of operation that a completion belongs to.
+/// The kind of operation of a completion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(super) enum CompletionKind {
@@ -58,7 +58,7 @@ const KINDS: [CompletionKind; 9] = [
 const INDEX_BITS: u32 = 32;
 const KIND_SHIFT: u32 = INDEX_BITS + GENERATION_BITS;
 
-/// The key of operations without a slot.
+/// The key for operations without a slot.
 pub(super) const NO_SLOT: Key = Key { index: 0, generation: 0 };
 
 pub(super) fn pack(kind: CompletionKind, key: Key) -> u64 {

@@ -1,15 +1,15 @@
 //! The io_uring engine: completions, one system call per turn.
 //!
-//! The ring belongs to the reactor's thread (`SINGLE_ISSUER`), and the kernel prepares completions
-//! only when that thread enters the kernel for them (`DEFER_TASKRUN`). Operations are queued
-//! without a system call; a turn submits them all and waits in one `io_uring_enter`. A loop that
-//! looks for work instead of waiting calls the sockets of few streams directly ([`direct`]).
+//! The ring belongs to the reactor's thread (`SINGLE_ISSUER`). The kernel posts completions only
+//! when that thread enters the kernel for them (`DEFER_TASKRUN`). Queuing an operation needs no
+//! system call: a turn submits all queued operations and waits in one `io_uring_enter`. If a loop
+//! busy-polls instead of waiting and has few streams, it calls their sockets directly ([`direct`]).
 //!
-//! **Ownership while the kernel works.** The slot that the completion will find ([`keys`]) owns
-//! buffers, batches, gather lists and addresses. Slots are freed only after their last completion.
-//! Sockets and files are closed after that, too, so no operation meets a reused descriptor. A
-//! dropped reactor first cancels and reaps everything ([`Uring::shut_down`]). If the kernel does
-//! not release the memory, the reactor leaks it rather than free it.
+//! **Ownership while the kernel works.** The slot of a completion ([`keys`]) owns the buffers,
+//! batches, gather lists and addresses. The engine frees a slot, and closes its socket or file,
+//! only after its last completion. So no operation meets a reused descriptor. A dropped reactor
+//! first cancels and reaps all operations ([`Uring::shut_down`]). If the kernel does not release
+//! the memory, the reactor leaks it.
 
 mod direct;
 mod files;
@@ -43,13 +43,13 @@ use provided::{Group, ProvidedBuffers};
 use ring::{Completion, Ring};
 use watches::Watch;
 
-/// The time that a dropped reactor waits until the kernel releases its memory.
+/// The time that a dropped reactor waits for the kernel to release its memory.
 const SHUT_DOWN_TIMEOUT: Duration = Duration::from_secs(30);
 /// The interval at which the dropped reactor repeats the cancellation.
 const SHUT_DOWN_STEP: Duration = Duration::from_millis(20);
 
 pub(crate) struct Uring {
-    /// Declared first, so that the ring is closed before the memory below is freed.
+    /// Keep this field first: the ring must be closed before the memory below is freed.
     ring: Ring,
     provided: ProvidedBuffers,
     large_provided: ProvidedBuffers,
@@ -58,30 +58,31 @@ pub(crate) struct Uring {
     files: Slab<FileSlot>,
     operations: Slab<Operation>,
     watches: Slab<Watch>,
-    /// Unused gather lists.
+    /// Gather lists for reuse.
     #[expect(clippy::vec_box, reason = "the kernel has their addresses while they are in use")]
     messages: Vec<Box<Message>>,
-    /// For the next direct receive, so that an attempt without data neither takes nor returns a
-    /// pool buffer.
+    /// The buffer for the next direct receive. With it, an attempt without data neither takes nor
+    /// returns a pool buffer.
     spare: Option<Buffer>,
     /// Like `spare`, for large receives.
     large_spare: Option<Buffer>,
-    /// Streams with a send or receive that the engine has noted, but not submitted yet
-    /// ([`direct`]).
+    /// Streams with a send that the engine has recorded but not submitted ([`direct`]).
+    /// `unreceived` lists the same for receives.
     unsent: Vec<Key>,
     unreceived: Vec<Key>,
-    /// Listeners that pause after an error, and the end of the pause.
+    /// Listeners that pause after an error, with the end of the pause.
     paused: Vec<(Instant, Key)>,
     alarm: Arc<OwnedFd>,
-    /// The kernel writes the alarm's count here.
+    /// The memory into which the kernel writes the alarm's count.
     alarm_count: Box<u64>,
-    /// A read of the alarm is in flight.
+    /// Whether a read of the alarm is in flight.
     alarm_armed: bool,
-    /// Empty between turns.
+    /// Completions during a turn; empty between turns.
     completions: Vec<Completion>,
 }
 
-/// Writing to the event descriptor completes the read that is in flight whenever the loop sleeps.
+/// Writes to the event descriptor. The write completes the read that is in flight whenever the loop
+/// sleeps.
 struct EventAlarm(Arc<OwnedFd>);
 
 impl Alarm for EventAlarm {
@@ -95,8 +96,8 @@ impl Uring {
     pub(crate) fn new(shared: &Arc<WakerShared>) -> io::Result<Uring> {
         let alarm = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         let ring = Ring::new()?;
-        // No step may fail from here on: memory registered with the ring would be freed before the
-        // ring.
+        // From here on, no step may fail: an early return would free memory that is still
+        // registered with the ring.
         let provided = ProvidedBuffers::new(&ring.submitter(), Group::Small)?;
         let large_provided = match ProvidedBuffers::new(&ring.submitter(), Group::Large) {
             Ok(large_provided) => large_provided,
@@ -146,7 +147,7 @@ impl Uring {
         Ok(())
     }
 
-    /// Delivers the completions available now; later ones wait for the next turn.
+    /// Delivers the available completions. Later completions wait for the next turn.
     fn reap(&mut self, cx: &mut Context<'_>) {
         let mut completions = mem::take(&mut self.completions);
         self.ring.reap(&mut completions);
@@ -174,7 +175,7 @@ impl Uring {
         let pointer = (&raw mut *self.alarm_count).cast::<u8>();
         let read = opcode::Read::new(Fd(self.alarm.as_raw_fd()), pointer, size_of::<u64>() as u32);
         self.alarm_armed = true;
-        // SAFETY: the count is boxed, nothing else writes it, and it is freed after the last
+        // SAFETY: the count is boxed, no other code writes it, and it is freed after the last
         // completion.
         unsafe { self.ring.push(read.build().user_data(pack(CompletionKind::Alarm, NO_SLOT))) };
     }
@@ -193,16 +194,16 @@ impl Uring {
         self.paused.iter().map(|&(until, _)| until).min()
     }
 
-    /// Cancels all operations and collects completions until the kernel uses none of this engine's
-    /// memory. The kernel may still carry out file operations. Memory that it does not release in
-    /// time (a disk that does not respond) is leaked.
+    /// Cancels all operations and collects completions until the kernel no longer uses memory of
+    /// this engine. The kernel may still execute file operations. If the kernel does not release
+    /// memory in time (for example, a disk does not respond), the engine leaks it.
     pub(crate) fn shut_down(&mut self, cx: &mut Context<'_>) {
         self.submit_streams(cx);
         let give_up = Instant::now() + SHUT_DOWN_TIMEOUT;
         while self.ring.in_flight() > 0 {
             let submitted = self.ring.enter(Wait::No);
-            // Fails if there is nothing to cancel, or if an operation cannot be cancelled and has
-            // to end on its own.
+            // The call fails if there is nothing to cancel, or if an operation cannot be cancelled.
+            // We then wait for the operation to complete.
             let _ = self.ring.submitter().register_sync_cancel(None, CancelBuilder::any());
             let step = Wait::Until(Some(Instant::now() + SHUT_DOWN_STEP));
             let reaped = submitted.and_then(|()| self.turn(cx, step));

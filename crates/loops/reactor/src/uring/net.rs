@@ -24,13 +24,13 @@ use crate::slab::Key;
 use crate::socket::{settle, tune};
 use farblock_mem::Buffer;
 
-/// Pieces that one `sendmsg` takes (`UIO_MAXIOV`).
+/// The largest number of pieces in one `sendmsg` (`UIO_MAXIOV`).
 const SLICES_PER_MESSAGE: usize = 1024;
-/// The most bytes in one system call; further calls move the rest.
+/// The largest number of bytes in one system call. Further calls transfer the rest.
 const BYTES_PER_CALL: usize = 1 << 30;
-/// `IORING_RECVSEND_POLL_FIRST`: wait for readiness before the first attempt.
+/// `IORING_RECVSEND_POLL_FIRST`: the kernel waits for readiness before the first attempt.
 const RECV_POLL_FIRST: u16 = 1;
-/// Gather lists kept for reuse.
+/// The number of gather lists to keep for reuse.
 const KEPT_MESSAGES: usize = 256;
 
 /// ```text
@@ -42,18 +42,19 @@ const KEPT_MESSAGES: usize = 256;
 enum SocketState {
     /// The handshake is in progress.
     Connecting,
-    /// Operations are possible.
+    /// The stream is connected.
     Open,
-    /// The handshake failed; only close is possible.
+    /// The handshake failed. The caller can only close the stream.
     Failed,
-    /// Operations in flight are being cancelled; no new ones start.
+    /// The engine is cancelling the operations in flight. No new operations start.
     Closing,
 }
 
-/// The receive operation outstanding.
+/// The outstanding receive operation.
 pub(super) enum Recv {
     None,
-    /// Into a buffer of the engine, at most this many bytes; zero: as many as it holds.
+    /// Receives into a buffer of the engine, at most this many bytes. Zero: as many bytes as the
+    /// buffer holds.
     Any {
         limit: u32,
     },
@@ -64,14 +65,14 @@ pub(super) enum Recv {
     },
 }
 
-/// The send operation outstanding.
+/// The outstanding send operation.
 pub(super) struct Send {
     pub(super) batch: SendBatch,
     pub(super) cursor: Cursor,
     pub(super) message: Box<Message>,
 }
 
-/// A gather list in the kernel's form.
+/// A gather list in the form that the kernel requires.
 pub(super) struct Message {
     pub(super) header: libc::msghdr,
     pub(super) slices: Vec<libc::iovec>,
@@ -79,11 +80,12 @@ pub(super) struct Message {
 
 impl Message {
     fn new() -> Box<Message> {
-        // SAFETY: a header of zeroes is valid: no address, no slices, no control data.
+        // SAFETY: an all-zero header is valid. It has no address, no slices and no control data.
         Box::new(Message { header: unsafe { mem::zeroed() }, slices: Vec::new() })
     }
 
-    /// Lists the rest of a batch, up to the limits of one system call.
+    /// Fills the gather list with the remaining pieces of a batch, up to the limits of one system
+    /// call.
     pub(super) fn fill(&mut self, batch: &SendBatch, cursor: Cursor) {
         self.slices.clear();
         let mut room = BYTES_PER_CALL;
@@ -105,15 +107,16 @@ pub(super) struct Stream {
     pub(super) socket: TcpStream,
     pub(super) task: TaskId,
     state: SocketState,
-    /// Outstanding operations; the slot stays until they complete.
+    /// The number of outstanding operations. The slot stays until they complete.
     in_flight: u8,
-    /// The last receive left no data in the socket.
+    /// Whether the last receive emptied the socket.
     pub(super) drained: bool,
-    /// Direct attempts at this receive that found no data ([`direct`](super::direct)).
+    /// The number of direct attempts at this receive that found no data
+    /// ([`direct`](super::direct)).
     pub(super) looks: u16,
     pub(super) recv: Recv,
     pub(super) send: Option<Send>,
-    /// The peer's address, during the handshake.
+    /// The peer's address during the handshake.
     address: Option<Box<SockAddr>>,
 }
 
@@ -133,13 +136,13 @@ impl Stream {
     }
 }
 
-/// Whether the call had no effect and should be repeated.
+/// Whether the call had no effect and the engine must repeat it.
 pub(super) fn is_transient(errno: Option<i32>) -> bool {
     matches!(errno, Some(libc::EINTR | libc::EAGAIN))
 }
 
-/// The error to report for a stream's operation. A cancelled operation has the same error in all
-/// engines.
+/// Returns the error to report for an operation on a stream. All engines report the same error for
+/// a cancelled operation.
 fn stream_error(error: io::Error, closing: bool) -> io::Error {
     if closing || error.raw_os_error() == Some(libc::ECANCELED) {
         return io::ErrorKind::ConnectionAborted.into();
@@ -158,13 +161,13 @@ impl Uring {
         let connect = opcode::Connect::new(stream.fd(), address.as_ptr().cast(), address.len());
         stream.address = Some(address);
         let key = self.streams.insert(stream);
-        // SAFETY: the address is boxed and freed after the completion.
+        // SAFETY: the address is boxed, and is freed only after the completion.
         unsafe { self.ring.push(connect.build().user_data(pack(CompletionKind::Connect, key))) };
         Ok(key)
     }
 
     pub(crate) fn add_stream(&mut self, task: TaskId, stream: TcpStream) -> io::Result<Key> {
-        // On a non-blocking socket the kernel would complete operations with `EAGAIN` instead of
+        // On a non-blocking socket, the kernel would complete operations with `EAGAIN` instead of
         // waiting.
         stream.set_nonblocking(false)?;
         tune(&stream, stream.peer_addr().ok());
@@ -214,12 +217,12 @@ impl Uring {
         }
     }
 
-    /// Submits the receive that the slot describes.
+    /// Submits the receive in the slot.
     pub(super) fn submit_recv(&mut self, cx: &mut Context<'_>, key: Key) {
         let stream = self.streams.find_mut(key).expect("open while a receive is outstanding");
         stream.looks = 0;
         let fd = stream.fd();
-        // If the socket is drained, wait for readiness before the first attempt.
+        // If the socket has no data, wait for readiness before the first attempt.
         let priority = if stream.drained { RECV_POLL_FIRST } else { 0 };
         let entry = match &mut stream.recv {
             Recv::None => unreachable!("there is a receive to be submitted"),
@@ -243,8 +246,8 @@ impl Uring {
                 recv.ioprio(priority).flags(libc::MSG_WAITALL).build()
             }
         };
-        // SAFETY: the memory is a provided buffer, or a buffer that the slot owns, and nothing else
-        // touches it until the completion.
+        // SAFETY: the memory is a provided buffer, or a buffer that the slot owns. No other code
+        // accesses it until the completion.
         unsafe { self.ring.push(entry.user_data(pack(CompletionKind::Recv, key))) };
     }
 
@@ -282,7 +285,7 @@ impl Uring {
         }
     }
 
-    /// The buffers from which a receive with this limit picks.
+    /// Returns the buffers from which the kernel picks for a receive with this limit.
     fn provided_for(&mut self, limit: u32) -> &mut ProvidedBuffers {
         match Group::of(recv_bytes(limit)) {
             Group::Small => &mut self.provided,
@@ -290,7 +293,8 @@ impl Uring {
         }
     }
 
-    /// The result of a receive into a provided buffer; `None` if the receive must be repeated.
+    /// Returns the result of a receive into a provided buffer. `None`: the engine must repeat the
+    /// receive.
     fn received_any(
         &mut self,
         cx: &mut Context<'_>,
@@ -344,13 +348,13 @@ impl Uring {
         self.unsent.push(key);
     }
 
-    /// Submits the rest of the batch in the slot.
+    /// Submits the remaining data of the batch in the slot.
     pub(super) fn submit_send(&mut self, key: Key) {
         let stream = self.streams.find_mut(key).expect("open while a send is outstanding");
         let fd = stream.fd();
         let Send { batch, cursor, message } = stream.send.as_mut().expect("there is a send");
         message.fill(batch, *cursor);
-        // The kernel itself continues partial sends, as far as it can.
+        // The kernel continues partial sends as far as possible.
         let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
         let entry = match message.slices[..] {
             [one] => {
@@ -358,8 +362,8 @@ impl Uring {
             }
             _ => opcode::SendMsg::new(fd, &raw const message.header).flags(flags as u32).build(),
         };
-        // SAFETY: the slot owns the batch and the gather list that points into it; nothing else
-        // touches them until the completion.
+        // SAFETY: the slot owns the batch and the gather list that points into it. No other code
+        // accesses them until the completion.
         unsafe { self.ring.push(entry.user_data(pack(CompletionKind::Send, key))) };
     }
 
@@ -408,7 +412,7 @@ impl Uring {
         self.end_operation(cx, key);
     }
 
-    /// Removes a stream with nothing outstanding and returns its socket.
+    /// Removes a stream without outstanding operations, and returns its socket.
     pub(crate) fn take_stream(&mut self, key: Key) -> Option<TcpStream> {
         let stream = self.streams.find(key)?;
         let is_idle = stream.state == SocketState::Open && stream.in_flight == 0;
@@ -419,7 +423,7 @@ impl Uring {
         let Some(stream) = self.streams.find(key) else { return };
         if stream.state == SocketState::Open && stream.send.is_none() {
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-            // Bytes that do not fit in the socket are lost.
+            // Bytes that do not fit in the socket are dropped.
             let _ = rustix::net::send(&stream.socket, bytes, flags);
         }
     }
@@ -429,7 +433,7 @@ impl Uring {
         if stream.is_closing() {
             return;
         }
-        // Submit noted operations first: a cancellation finds only operations submitted before it.
+        // Submit recorded operations first, because a cancellation finds only submitted operations.
         self.submit_stream(cx, key);
         let stream = self.streams.find_mut(key).expect("found above");
         let connecting = stream.state == SocketState::Connecting;
@@ -447,14 +451,14 @@ impl Uring {
         self.finish_close(cx, key);
     }
 
-    /// Notes the end of an operation, which an event reports.
+    /// Records the end of an operation. An event has reported the end.
     pub(super) fn end_operation(&mut self, cx: &mut Context<'_>, key: Key) {
         let stream = self.streams.find_mut(key).expect("open while an operation is outstanding");
         stream.in_flight -= 1;
         self.finish_close(cx, key);
     }
 
-    /// Frees the slot of a stream that is closing and has nothing in flight any more.
+    /// Frees the slot of a closing stream if no operation is in flight any more.
     fn finish_close(&mut self, cx: &mut Context<'_>, key: Key) {
         let stream = self.streams.find(key).expect("found by the caller");
         if stream.is_closing() && stream.in_flight == 0 {
@@ -465,7 +469,7 @@ impl Uring {
     }
 }
 
-/// The result of a receive into the caller's buffer; `None` if the receive must continue.
+/// Returns the result of a receive into the caller's buffer. `None`: the receive must continue.
 fn received_into(
     completion: &Completion,
     len: usize,
@@ -481,8 +485,8 @@ fn received_into(
             closing.then(|| Err(io::ErrorKind::ConnectionAborted.into()))
         }
         Err(_) if !closing && is_transient(completion.errno()) => None,
-        // Deliver the earlier bytes, which may explain the error; the next receive returns the
-        // error again.
+        // Deliver the bytes that arrived before the error: they may explain it. The next receive
+        // returns the error again.
         Err(_) if *done > 0 && !closing => Some(Ok(*done)),
         Err(error) => Some(Err(stream_error(error, closing))),
     }
@@ -496,9 +500,9 @@ fn received_into(
 enum ListenerState {
     /// A multishot accept is in flight.
     Accepting,
-    /// No accept is in flight until the pause is over.
+    /// The listener pauses after an error. No accept is in flight.
     Paused,
-    /// The accept is being cancelled.
+    /// The engine is cancelling the accept.
     Closing,
 }
 
@@ -530,8 +534,9 @@ impl Uring {
         let key = completion.key;
         let listener = self.listeners.find_mut(key).expect("open while accepting");
         let closing = listener.state == ListenerState::Closing;
-        // Take ownership at once, so that the descriptor is closed if no task takes the event.
-        // SAFETY: the kernel just made this descriptor for us, and nothing else owns it.
+        // Take ownership immediately. The descriptor is then closed even if no task takes the
+        // event. SAFETY: the kernel has just created this descriptor for us, and no other code owns
+        // it.
         let result = completion.result().map(|fd| unsafe { own_socket(fd) });
         let errno = completion.errno();
         let aborted = matches!(errno, Some(libc::EINTR | libc::EAGAIN | libc::ECONNABORTED));
@@ -575,10 +580,10 @@ impl Uring {
 }
 
 /// # Safety
-/// `fd` is a connection's descriptor, and nothing else owns it.
+/// `fd` must be the descriptor of a connection, and no other code may own it.
 unsafe fn own_socket(fd: usize) -> TcpStream {
     let fd = RawFd::try_from(fd).expect("a descriptor");
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the ownership of `fd`.
     TcpStream::from(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

@@ -1,10 +1,10 @@
-//! A pool of receive buffers from which the kernel picks when bytes arrive, so that an idle stream
-//! holds no buffer.
+//! A pool of receive buffers. The kernel picks a buffer when bytes arrive, so an idle stream holds
+//! no buffer.
 //!
-//! A ring shared with the kernel lists pool buffers; each has an identifier, its index in
-//! `buffers`. A completion names the filled buffer. The caller gets it without a copy, and the
-//! engine lists a new pool buffer in its place. The engine lists few buffers at first, and twice as
-//! many each time the kernel runs out.
+//! A ring shared with the kernel lists pool buffers. Each buffer has an identifier, its index in
+//! `buffers`. A completion contains the identifier of the filled buffer. The caller gets this
+//! buffer without a copy, and the engine lists a new pool buffer in its place. The engine lists few
+//! buffers at first, and twice as many each time the kernel runs out.
 
 use std::io;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -15,10 +15,10 @@ use crate::context::{LARGE_RECV_BYTES, RECV_BYTES};
 use farblock_mem::Buffer;
 use farblock_mem::BufferPool;
 
-/// Entries of a shared ring: the most buffers that a group can have.
+/// The number of entries of a shared ring, and so the largest number of buffers in a group.
 const PLACES: u16 = 64;
 
-/// A group of buffers for receives.
+/// A group of receive buffers of one size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Group {
     /// Buffers of [`RECV_BYTES`], for headers and small payloads.
@@ -28,12 +28,12 @@ pub(super) enum Group {
 }
 
 impl Group {
-    /// The group for receives of this many bytes.
+    /// Returns the group for receives of this many bytes.
     pub(super) fn of(bytes: usize) -> Group {
         if bytes > RECV_BYTES { Group::Large } else { Group::Small }
     }
 
-    /// The kernel's identifier of the group.
+    /// Returns the kernel's identifier of the group.
     pub(super) fn id(self) -> u16 {
         self as u16
     }
@@ -45,7 +45,7 @@ impl Group {
         }
     }
 
-    /// Buffers listed when the group's first receive starts.
+    /// Returns the number of buffers to list when the group's first receive starts.
     fn first_buffers(self) -> usize {
         match self {
             Group::Small => 8,
@@ -53,7 +53,7 @@ impl Group {
         }
     }
 
-    /// The most buffers of the group: 4 MiB for either.
+    /// Returns the largest number of buffers in the group. For each group this is 4 MiB.
     fn most_buffers(self) -> usize {
         match self {
             Group::Small => usize::from(PLACES),
@@ -64,9 +64,9 @@ impl Group {
 
 pub(super) struct ProvidedBuffers {
     group: Group,
-    /// The shared ring itself.
+    /// The memory of the shared ring.
     places: Buffer,
-    /// The listed buffers, by identifier. Empty until the first receive.
+    /// The listed buffers by identifier. Empty before the first receive.
     buffers: Vec<Buffer>,
     tail: u16,
 }
@@ -78,7 +78,7 @@ impl ProvidedBuffers {
     ) -> io::Result<ProvidedBuffers> {
         let mut places = Buffer::new(usize::from(PLACES) * size_of::<BufRingEntry>());
         let address = places.as_mut_ptr().addr() as u64;
-        // SAFETY: the ring is page-aligned and large enough; the owner unregisters it, or closes
+        // SAFETY: the ring is page-aligned and large enough. The owner unregisters it, or closes
         // the io_uring, before this struct is dropped.
         unsafe { submitter.register_buf_ring_with_flags(address, PLACES, group.id(), 0) }.map_err(
             |error| io::Error::new(error.kind(), format!("no provided buffer rings: {error}")),
@@ -86,15 +86,15 @@ impl ProvidedBuffers {
         Ok(ProvidedBuffers { group, places, buffers: Vec::new(), tail: 0 })
     }
 
-    /// Lists the first buffers, if not done yet.
+    /// Lists the first buffers if none are listed.
     pub(super) fn prepare(&mut self, pool: &BufferPool) {
         if self.buffers.is_empty() {
             self.add(self.group.first_buffers(), pool);
         }
     }
 
-    /// Doubles the number of listed buffers, up to the limit, because the kernel ran out. At the
-    /// limit, a receive that got no buffer is submitted again.
+    /// Doubles the number of listed buffers, up to the limit, because the kernel ran out of
+    /// buffers. At the limit, the engine submits a receive without a buffer again.
     pub(super) fn grow(&mut self, pool: &BufferPool) {
         let room = self.group.most_buffers() - self.buffers.len();
         self.add(self.buffers.len().min(room), pool);
@@ -108,7 +108,7 @@ impl ProvidedBuffers {
         }
     }
 
-    /// The buffer that the kernel filled with `len` bytes.
+    /// Returns the buffer that the kernel filled with `len` bytes, and lists a new one.
     pub(super) fn take(&mut self, id: u16, len: usize, pool: &BufferPool) -> Buffer {
         let slot = &mut self.buffers[usize::from(id)];
         let mut filled = std::mem::replace(slot, pool.take(self.group.buffer_bytes()));
@@ -122,30 +122,30 @@ impl ProvidedBuffers {
         self.list(id);
     }
 
-    /// Leaks memory that the kernel may still write to.
+    /// Leaks the memory to which the kernel may still write.
     pub(super) fn leak(&mut self) {
         std::mem::forget(std::mem::take(&mut self.buffers));
         std::mem::forget(std::mem::take(&mut self.places));
     }
 
-    /// Hands a buffer to the kernel.
+    /// Gives a buffer to the kernel.
     fn list(&mut self, id: u16) {
         let buffer = &mut self.buffers[usize::from(id)];
         let (address, len) = (buffer.as_mut_ptr().addr() as u64, buffer.len() as u32);
         let first = self.places.as_mut_ptr().cast::<BufRingEntry>();
         let place = usize::from(self.tail & (PLACES - 1));
         self.tail = self.tail.wrapping_add(1);
-        // SAFETY: `place` is inside the ring, whose entries are plain integers, and the kernel
-        // reads it only once the tail is past it. There are never more buffers than places, so it
-        // is free. The setters do not change the tail, which shares the first entry.
+        // SAFETY: `place` is inside the ring, whose entries are plain integers. The kernel reads
+        // the entry only when the tail is past it. There are never more buffers than places, so the
+        // entry is free. The setters do not change the tail, which shares the first entry's memory.
         unsafe {
             let entry = &mut *first.add(place);
             entry.set_addr(address);
             entry.set_len(len);
             entry.set_bid(id);
         }
-        // SAFETY: `first` is the ring's first entry, valid, aligned, and shared with the kernel,
-        // which only reads it.
+        // SAFETY: `first` is the ring's first entry, valid and aligned. The kernel shares it and
+        // only reads it.
         let tail = unsafe { AtomicU16::from_ptr(BufRingEntry::tail(first).cast_mut()) };
         tail.store(self.tail, Ordering::Release);
     }

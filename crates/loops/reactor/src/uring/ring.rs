@@ -1,5 +1,5 @@
-//! The queues shared with the kernel: queues operations, submits them and collects completions,
-//! independent of streams and files.
+//! The queues that the engine shares with the kernel. This module queues operations, submits them
+//! and collects completions, independent of streams and files.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,7 +15,8 @@ use crate::slab::Key;
 
 /// The size of the submission queue, in operations.
 const SUBMISSIONS: u32 = 512;
-/// The size of the completion queue; the kernel stores further completions elsewhere.
+/// The size of the completion queue, in completions. The kernel stores further completions
+/// elsewhere.
 const COMPLETIONS: u32 = 4096;
 /// The operations that the engine requires.
 const OPCODES: [(&str, u8); 11] = [
@@ -46,17 +47,17 @@ impl Completion {
         usize::try_from(self.result).map_err(|_| io::Error::from_raw_os_error(-self.result))
     }
 
-    /// The error number, if it is an error.
+    /// Returns the error number if the result is an error.
     pub(super) fn errno(&self) -> Option<i32> {
         (self.result < 0).then_some(-self.result)
     }
 
-    /// The identifier of the provided buffer that was used.
+    /// Returns the identifier of the provided buffer that the kernel picked.
     pub(super) fn buffer_id(&self) -> Option<u16> {
         io_uring::cqueue::buffer_select(self.flags)
     }
 
-    /// Whether more bytes are waiting in the socket after a receive.
+    /// Whether the socket has more bytes after this receive.
     pub(super) fn has_more_bytes(&self) -> bool {
         io_uring::cqueue::sock_nonempty(self.flags)
     }
@@ -69,15 +70,16 @@ impl Completion {
 
 pub(super) struct Ring {
     uring: IoUring,
-    /// Submissions that found the queue full even after entering (the kernel was short of memory).
+    /// Submissions that found the queue full even after an enter, because the kernel was short of
+    /// memory.
     backlog: VecDeque<Entry>,
-    /// Operations without a last completion yet.
+    /// The number of operations without their last completion.
     in_flight: usize,
     enter_flags: EnterFlags,
 }
 
 impl Ring {
-    /// Sets the queues up, and checks that they work and that the kernel supports all required
+    /// Creates the queues. Checks that they work and that the kernel supports all required
     /// operations.
     pub(super) fn new() -> io::Result<Ring> {
         let uring: IoUring = IoUring::builder()
@@ -102,8 +104,8 @@ impl Ring {
         }
         let mut enter_flags = EnterFlags::GETEVENTS;
         if parameters.is_feature_no_iowait() {
-            // A loop that waits for its peers is idle, so the kernel should not count that time as
-            // iowait (waiting for a disk).
+            // A loop that waits for its peers is idle. The kernel should not count this time as
+            // iowait, which is the time of waiting for a disk.
             enter_flags |= EnterFlags::NO_IOWAIT;
         }
         let mut ring = Ring { uring, backlog: VecDeque::new(), in_flight: 0, enter_flags };
@@ -134,27 +136,27 @@ impl Ring {
         self.in_flight
     }
 
-    /// Queues an operation; the next [`enter`](Ring::enter) submits it.
+    /// Queues an operation. The next [`enter`](Ring::enter) submits it.
     ///
     /// # Safety
     ///
-    /// All memory that the entry refers to stays valid until its last completion, and nothing else
-    /// touches it.
+    /// All memory to which the entry refers must stay valid until its last completion, and no other
+    /// code may access it.
     pub(super) unsafe fn push(&mut self, entry: Entry) {
         self.in_flight += 1;
         if !self.backlog.is_empty() {
             return self.backlog.push_back(entry);
         }
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees it.
         if unsafe { self.uring.submission().push(&entry) }.is_ok() {
             return;
         }
-        // The queue is full: submit it without waiting. If the kernel cannot take it, the entry
-        // goes to the backlog, which keeps the order.
+        // The queue is full, so submit its entries without waiting. If the kernel cannot take them,
+        // the entry goes to the backlog, which keeps the order.
         if let Err(error) = self.uring.submitter().submit() {
             tracing::debug!(%error, "submitting a full queue");
         }
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees it.
         if unsafe { self.uring.submission().push(&entry) }.is_err() {
             self.backlog.push_back(entry);
         }
@@ -163,7 +165,7 @@ impl Ring {
     fn push_backlog(&mut self) {
         let mut submission = self.uring.submission();
         while let Some(entry) = self.backlog.front() {
-            // SAFETY: promised by the caller of `push`.
+            // SAFETY: the caller of `push` guarantees it.
             if unsafe { submission.push(entry) }.is_err() {
                 break;
             }
@@ -171,7 +173,7 @@ impl Ring {
         }
     }
 
-    /// Whether `enter` or `reap` has anything to do.
+    /// Whether `enter` or `reap` has work to do.
     pub(super) fn has_work(&mut self) -> bool {
         if !self.uring.completion().is_empty() {
             return true;
@@ -180,8 +182,8 @@ impl Ring {
         submission.taskrun() || submission.cq_overflow() || !submission.is_empty()
     }
 
-    /// Submits queued operations and waits for a completion, in one system call, or in none if
-    /// there is nothing to do.
+    /// Submits queued operations and waits for a completion, with one system call. Makes no system
+    /// call if there is nothing to do.
     pub(super) fn enter(&mut self, wait: Wait) -> io::Result<()> {
         if !self.backlog.is_empty() {
             self.push_backlog();
@@ -194,11 +196,11 @@ impl Ring {
         let submitter = self.uring.submitter();
         let result = match wait {
             Wait::No | Wait::Look if idle => Ok(0),
-            // SAFETY: the counts are right and there is no argument.
+            // SAFETY: the counts are correct and there is no argument.
             Wait::No | Wait::Look => unsafe {
                 submitter.enter::<SubmitArgs<'_, '_>>(to_submit, 0, flags.bits(), None)
             },
-            // SAFETY: as above.
+            // SAFETY: the counts are correct and there is no argument.
             Wait::Until(None) => unsafe {
                 submitter.enter::<SubmitArgs<'_, '_>>(to_submit, 1, flags.bits(), None)
             },
@@ -207,15 +209,15 @@ impl Ring {
                 let timeout = Timespec::from(timeout);
                 let arguments = SubmitArgs::new().timespec(&timeout);
                 let flags = flags | EnterFlags::EXT_ARG;
-                // SAFETY: the counts are right, and the argument is what `EXT_ARG` announces.
+                // SAFETY: the counts are correct, and `EXT_ARG` announces the argument.
                 unsafe { submitter.enter(to_submit, 1, flags.bits(), Some(&arguments)) }
             }
         };
         match result {
             Ok(_) => Ok(()),
             Err(error) => match error.raw_os_error() {
-                // In this order: timeout, signal, completions to collect first, no memory for now.
-                // Unsubmitted operations stay in the queue.
+                // The errors mean, in this order: timeout; signal; completions must be collected
+                // first; no memory at the moment. Unsubmitted operations stay in the queue.
                 Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => Ok(()),
                 _ => Err(error),
             },

@@ -19,11 +19,11 @@ use crate::slab::Key;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum WatchState {
-    /// The kernel polls.
+    /// A poll is in flight.
     Armed,
-    /// The caller has stopped watching; the kernel has not confirmed the cancellation yet.
+    /// The caller has stopped watching. The kernel has not confirmed the cancellation yet.
     Cancelled,
-    /// No more events can come.
+    /// The poll has ended, so the watch causes no more events.
     Ended,
 }
 
@@ -41,7 +41,8 @@ impl Uring {
         Ok(key)
     }
 
-    /// Stops a watch. Its slot and descriptor stay until the kernel has released the descriptor.
+    /// Stops a watch. The slot and the descriptor stay until the kernel has released the
+    /// descriptor.
     pub(crate) fn unwatch(&mut self, key: Key) {
         let Some(watch) = self.watches.find_mut(key) else { return };
         match watch.state {
@@ -58,7 +59,8 @@ impl Uring {
         let watch = self.watches.find(key).expect("armed while it is there");
         let fd = Fd(watch.descriptor.as_raw_fd());
         let entry = opcode::PollAdd::new(fd, libc::POLLIN as u32).multi(true).build();
-        // SAFETY: a poll refers to no memory; the descriptor is open until its last completion.
+        // SAFETY: a poll refers to no memory. The descriptor stays open until the last completion
+        // of the poll.
         unsafe { self.ring.push(entry.user_data(pack(CompletionKind::Watch, key))) };
     }
 
@@ -75,7 +77,7 @@ impl Uring {
         if completion.more() {
             return;
         }
-        // The kernel may end a poll because it lacks resources: start a new one. The new poll also
+        // The kernel may end a poll because it lacks resources. Start a new poll, which also
         // reports earlier writes, because no thread reads the descriptor.
         let hung_up = (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) as usize;
         if completion.result().is_ok_and(|events| events & hung_up == 0) {
@@ -86,7 +88,8 @@ impl Uring {
     }
 }
 
-/// Refuses descriptors that are always readable: they would cause events without end.
+/// Refuses descriptors that are always readable, because they would cause an endless stream of
+/// events.
 fn refuse_files(descriptor: &OwnedFd) -> io::Result<()> {
     use rustix::fs::FileType;
     let kind = FileType::from_raw_mode(rustix::fs::fstat(descriptor)?.st_mode);
