@@ -1,7 +1,8 @@
-//! A quick comparison of the engines' costs: a ping-pong, pipelined small messages, and large
-//! payloads, over loopback between two threads, next to plain blocking sockets.
+//! Compares the cost of the engines with the cost of plain blocking sockets. The measurements are a
+//! ping-pong, pipelined small messages, and large payloads, over loopback between two threads.
 //!
-//! `cargo run --release -p farblock-reactor --example echo -- [seconds per measurement] [rounds]`
+//! Run it with `cargo run --release -p farblock-reactor --example echo -- [seconds per measurement]
+//! [rounds]`.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -11,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use farblock_reactor::{Buffer, Config, EngineKind, Event, Polling, Reactor, SendBatch, StreamId};
 
-/// Bytes of a small message, like a command capsule.
+/// Size of a small message in bytes, like a command capsule.
 const MESSAGE_BYTES: usize = 72;
-/// Bytes of a large payload.
+/// Size of a large payload in bytes.
 const PAYLOAD_BYTES: usize = 128 << 10;
 
 fn socket_pair() -> (TcpStream, TcpStream) {
@@ -25,7 +26,7 @@ fn socket_pair() -> (TcpStream, TcpStream) {
     (a, b)
 }
 
-/// CPU time of the process so far.
+/// Returns the CPU time of the process so far.
 fn cpu_time() -> Duration {
     #[cfg(target_os = "linux")]
     {
@@ -38,7 +39,7 @@ fn cpu_time() -> Duration {
     Duration::ZERO
 }
 
-/// One side of a conversation, with its own reactor.
+/// One end of a connection, with its own reactor.
 struct Side {
     reactor: Reactor,
     stream: StreamId,
@@ -57,7 +58,7 @@ impl Side {
         Side { reactor, stream, task, events, ready, batch: Some(SendBatch::new()) }
     }
 
-    /// Polls, and passes each event to `handle`, except `Sent`: it recycles the batch.
+    /// Polls, and passes each event to `handle`, except `Sent`: this function recycles the batch.
     fn turn(&mut self, mut handle: impl FnMut(&Reactor, StreamId, Event)) {
         self.reactor.poll(Some(Duration::from_millis(100)), &mut self.ready).expect("poll");
         self.reactor.take_events(self.task, &mut self.events);
@@ -73,7 +74,7 @@ impl Side {
         }
     }
 
-    /// Sends `bytes` of small messages if no send is outstanding.
+    /// Sends `bytes` bytes of small messages if no send is outstanding.
     fn send_bytes(&mut self, bytes: &mut usize) {
         if *bytes == 0 {
             return;
@@ -90,7 +91,7 @@ impl Side {
     }
 }
 
-/// Messages per second with `depth` of them in flight.
+/// Measures messages per second with `depth` messages in flight.
 fn messages(config: &Config, depth: usize, time: Duration) -> f64 {
     let (a, b) = socket_pair();
     let stop = Arc::new(AtomicBool::new(false));
@@ -134,7 +135,8 @@ fn messages(config: &Config, depth: usize, time: Duration) -> f64 {
     rate
 }
 
-/// Measures payload bytes per second in one direction, received straight into their destination.
+/// Measures payload bytes per second in one direction. The receiver receives them directly into
+/// their destination.
 fn payloads(config: &Config, time: Duration) -> f64 {
     let (a, b) = socket_pair();
     let stop = Arc::new(AtomicBool::new(false));
@@ -169,7 +171,7 @@ fn payloads(config: &Config, time: Duration) -> f64 {
     }
     let rate = received as f64 / start.elapsed().as_secs_f64();
     stop.store(true, Ordering::Relaxed);
-    // Read until the server has seen the flag, so that its send ends.
+    // Read until the server has seen the flag. Otherwise its send would not end.
     while !server.is_finished() {
         side.turn(|reactor, stream, event| {
             if let Event::ReceivedInto { buffer, .. } = event {
@@ -181,14 +183,15 @@ fn payloads(config: &Config, time: Duration) -> f64 {
     rate
 }
 
-/// CPU time of this thread so far, where the system reports it.
+/// Returns the CPU time of this thread so far, if the system reports it.
 fn thread_time() -> Option<Duration> {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     text.split_whitespace().next()?.parse().ok().map(Duration::from_nanos)
 }
 
-/// Nanoseconds of CPU per message when one loop serves both ends of `pairs` connections: the cost
-/// of the engine and the system, without any wake-up. Other load does not disturb it.
+/// Measures the CPU time per message in nanoseconds when one loop serves both ends of `pairs`
+/// connections. This is the cost of the engine and the system without wake-ups. Other load does not
+/// affect it.
 fn cpu_per_message(config: &Config, pairs: usize, rounds: usize) -> f64 {
     let reactor = Reactor::new(config).expect("reactor");
     let task = reactor.add_task();
@@ -246,7 +249,7 @@ fn blocking_cpu_per_message(messages: usize) -> f64 {
     time.as_nanos() as f64 / messages as f64
 }
 
-/// The lower bound of [`messages`]: blocking sockets, two threads.
+/// The comparison for [`messages`]: blocking sockets and two threads.
 fn blocking_messages(depth: usize, time: Duration) -> f64 {
     let (mut a, mut b) = socket_pair();
     let server = std::thread::spawn(move || {
@@ -289,12 +292,12 @@ fn blocking_payloads(time: Duration) -> f64 {
     rate
 }
 
-/// A measurement: its name, its unit and its function.
+/// A measurement with its name, unit and function.
 struct Case {
     name: String,
     unit: &'static str,
     measure: Box<dyn Fn(Duration) -> f64>,
-    /// The best rate of several rounds, and the processors used in that round.
+    /// The best rate of all rounds, and the number of processors used in that round.
     best: (f64, f64),
 }
 
@@ -332,7 +335,8 @@ fn main() {
     let argument = |index| std::env::args().nth(index).and_then(|text| text.parse().ok());
     let time = Duration::from_secs_f64(argument(1).unwrap_or(0.3));
     let mut cases = cases();
-    // Rounds are interleaved and the best one counts, because the machine may have other work.
+    // Interleave the rounds and use the best round of each case, because the machine may have other
+    // load.
     for _ in 0..argument(2).unwrap_or(5.0) as usize {
         for case in &mut cases {
             let (cpu, start) = (cpu_time(), Instant::now());

@@ -1,5 +1,5 @@
-//! I/O in steady state allocates nothing, and idle streams hold no buffers. A single test, because
-//! it counts the allocations of the whole process.
+//! Tests that I/O in steady state allocates nothing, and that idle streams hold no buffers. There
+//! is a single test, because it counts the allocations of the whole process.
 
 mod support;
 
@@ -17,7 +17,7 @@ const PAYLOAD_BYTES: usize = 40_000;
 const HEADER: [u8; 24] = [0x42; 24];
 
 /// A client that sends a header and a payload, and a server that writes the payload to a file,
-/// reads it back, and returns it.
+/// reads it from the file, and returns it.
 struct Echo {
     reactor: Reactor,
     task: TaskId,
@@ -40,7 +40,7 @@ impl Echo {
     }
 
     fn receive_payload(&mut self, stream: StreamId, front: Buffer) {
-        // The header arrived alone or with the first bytes of the payload, which are copied.
+        // The header arrived alone or with the first bytes of the payload. Copy these bytes.
         let mut payload = self.reactor.buffers().take(PAYLOAD_BYTES);
         let got = front.len() - HEADER.len();
         payload[..got].copy_from_slice(&front[HEADER.len()..]);
@@ -135,7 +135,7 @@ fn steady_state(event_loop: &Loop) -> usize {
     made
 }
 
-/// Allocated bytes per idle stream.
+/// Returns the number of allocated bytes per idle stream.
 fn idle_bytes(event_loop: &mut Loop) -> usize {
     const STREAMS: usize = 1000;
     let sockets: Vec<_> = (0..STREAMS).map(|_| event_loop.stream_and_socket()).collect();
@@ -153,8 +153,8 @@ fn loops() -> [Option<Loop>; 3] {
 fn nothing_is_allocated_per_operation() {
     for event_loop in loops().into_iter().flatten() {
         let engine = event_loop.reactor.engine();
-        // Bursts on a busy machine still grow vectors, 18 times in one run. One allocation in each
-        // round would be 3,000.
+        // Bursts on a busy machine may still grow vectors (18 times in one run). One allocation in
+        // each round would be 3,000 allocations.
         let allocations = steady_state(&event_loop);
         assert!(allocations <= 100, "{allocations} allocations in 3000 rounds ({engine})");
         println!("{engine}: {allocations} allocations in 3000 rounds");

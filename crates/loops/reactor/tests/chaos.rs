@@ -1,6 +1,6 @@
-//! Random conversations with random closes, from seeds: every operation completes exactly once, the
-//! bytes arrive in order, `Closed` is the last event, and the loop writes to no buffer that it has
-//! returned.
+//! Runs random conversations with random closes from several seeds. The tests check that every
+//! operation completes exactly once, the bytes arrive in order, `Closed` is the last event, and the
+//! loop does not write to a buffer after returning it.
 
 mod support;
 
@@ -19,14 +19,14 @@ on_the_simulated_engine! {
     seeds
 }
 
-/// The number of seeds, unless `FARBLOCK_SEEDS` sets another.
+/// The number of seeds. `FARBLOCK_SEEDS` overrides it.
 const SEEDS: u64 = 4;
 const STEPS: usize = 1000;
 const STREAMS: usize = 24;
-/// The byte with which the test fills buffers that it got back. If it changes, the reactor wrote to
-/// a buffer after returning it.
+/// The byte with which the test fills returned buffers. A different byte shows that the reactor
+/// wrote to a buffer after returning it.
 const POISON: u8 = 0xd7;
-/// Bytes before and after the range of a receive, which must not change.
+/// The number of bytes before and after the range of a receive. These bytes must not change.
 const MARGIN: usize = 64;
 const MARGIN_BYTE: u8 = 0x5a;
 
@@ -38,7 +38,7 @@ fn seeds(mut event_loop: Loop) {
     }
 }
 
-/// The data that ends send: a repeated pattern, with a different start in each flow.
+/// The data that the ends send: a repeated pattern that starts at a different byte in each flow.
 struct Pattern(Vec<u8>);
 
 impl Pattern {
@@ -61,12 +61,12 @@ impl Pattern {
 
 #[derive(Default)]
 struct End {
-    /// The number of the flow (one direction of a connection) in which this end sends.
+    /// The number of the flow in which this end sends. A flow is one direction of a connection.
     flow_out: u64,
     flow_in: u64,
     sent: u64,
     received: u64,
-    /// Payload lengths of the batch in flight.
+    /// The payload lengths of the batch in flight.
     sending: Option<Vec<usize>>,
     receiving: bool,
     ended: bool,
@@ -80,7 +80,7 @@ struct Chaos {
     pattern: Pattern,
     ends: HashMap<StreamId, End>,
     flows: u64,
-    /// Buffers that operations returned, filled with `POISON`.
+    /// The buffers that operations returned, filled with `POISON`.
     returned: Vec<Buffer>,
 }
 
@@ -141,7 +141,7 @@ impl Chaos {
 
     fn act(&mut self) {
         let mut streams: Vec<StreamId> = self.ends.keys().copied().collect();
-        // Sort, because the order of a hash map is not reproducible.
+        // Sort the streams, because the order of a hash map is not reproducible.
         streams.sort_by_key(|stream| self.ends[stream].flow_out);
         let stream = streams[self.random.index(streams.len())];
         match self.random.index(20) {

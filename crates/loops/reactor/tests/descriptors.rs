@@ -1,5 +1,5 @@
-//! A process without free descriptors. There is one test, because the limit applies to the whole
-//! process.
+//! Tests a process without free descriptors. There is a single test, because the limit applies to
+//! the whole process.
 #![cfg(target_os = "linux")]
 
 mod support;
@@ -35,7 +35,7 @@ fn pause_and_resume(mut event_loop: Loop) {
             }
         }
     }
-    // Frees one descriptor: room for the client's end only.
+    // Free one descriptor, which is enough for the client's end only.
     hoard.pop();
     let second = TcpStream::connect(address).unwrap();
     match event_loop.next() {
@@ -44,7 +44,7 @@ fn pause_and_resume(mut event_loop: Loop) {
         }
         other => panic!("{other:?}"),
     }
-    // In the next second the loop makes a few more attempts, not thousands.
+    // In the next second the loop must make a few attempts, not thousands.
     let start = Instant::now();
     let mut errors = 0;
     while start.elapsed() < Duration::from_secs(1) {

@@ -1,4 +1,5 @@
-//! Systems that forbid io_uring, like most containers: a seccomp filter on one thread simulates it.
+//! Tests systems that forbid io_uring, as most containers do. A seccomp filter on one thread
+//! simulates this.
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "seccomp")]
 
@@ -23,7 +24,7 @@ fn forbid_io_uring(errno: i32) {
         statement(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW),
     ];
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: the program is valid, and outlives the calls.
+    // SAFETY: the program is valid and outlives the calls.
     let results = unsafe {
         [
             libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0),

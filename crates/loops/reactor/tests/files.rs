@@ -1,4 +1,4 @@
-//! File operations, the same on both engines.
+//! Tests of file operations, on both engines.
 
 mod support;
 
@@ -43,7 +43,7 @@ on_the_simulated_engine! {
     dropped_with_operations_in_flight
 }
 
-/// A file that is removed at once, or when it is closed if the system requires that.
+/// Creates a file that is removed immediately, or when it is closed if the system requires that.
 fn scratch(name: &str, options: &mut OpenOptions) -> File {
     let path = scratch_path(name);
     let file = options.read(true).write(true).create(true).truncate(true).open(&path).unwrap();
@@ -66,7 +66,7 @@ fn open(event_loop: &Loop, name: &str) -> FileId {
     event_loop.reactor.add_file(file).unwrap()
 }
 
-/// Executes an operation; returns its buffer and result.
+/// Executes an operation. Returns its buffer and its result.
 fn run(event_loop: &mut Loop, file: FileId, op: FileOp) -> (Option<Buffer>, std::io::Result<()>) {
     event_loop.reactor.file(event_loop.task, file, op, 77);
     match event_loop.next() {
@@ -110,7 +110,8 @@ fn more_at_once_than_the_queues_hold(mut event_loop: Loop) {
         let op = FileOp::Write { buffer, offset: (block * BLOCK_BYTES) as u64, durable: false };
         reactor.file(event_loop.task, file, op, block as u64);
     }
-    // Each block is read as soon as it is written, so reads and writes are in flight together.
+    // Read each block immediately after its write, so that reads and writes are in flight at the same
+    // time.
     let mut seen = HashSet::new();
     while seen.len() < 2 * BLOCKS {
         let Event::File { user_data, buffer, result } = event_loop.next() else { panic!() };
@@ -295,7 +296,7 @@ fn direct_io(mut event_loop: Loop) {
 #[cfg(not(target_os = "linux"))]
 fn direct_io(_: Loop) {}
 
-/// Files in shared memory support holes but no zeroing.
+/// Files in shared memory support holes but not zeroing.
 #[cfg(target_os = "linux")]
 fn unsupported_is_said(mut event_loop: Loop) {
     let path = format!("/dev/shm/farblock-{}-{:p}", std::process::id(), &event_loop);

@@ -1,4 +1,4 @@
-//! Streams and listeners, the same on both engines.
+//! Tests of streams and listeners, on both engines.
 
 mod support;
 
@@ -70,8 +70,8 @@ fn received(event: Event) -> Buffer {
     }
 }
 
-/// Receives until `length` bytes have arrived: a network may split them anywhere. A receive is
-/// already outstanding.
+/// Receives until `length` bytes have arrived, because a network may split the bytes anywhere. A
+/// receive must already be outstanding.
 fn received_whole(event_loop: &mut Loop, stream: StreamId, length: usize) -> Vec<u8> {
     let mut whole = received(event_loop.next()).to_vec();
     while whole.len() < length {
@@ -83,7 +83,7 @@ fn received_whole(event_loop: &mut Loop, stream: StreamId, length: usize) -> Vec
     whole
 }
 
-/// A batch that carries `content` as bytes and payloads in random pieces.
+/// Creates a batch with the content in random pieces, as bytes and as payloads.
 fn random_batch(random: &mut Random, content: &[u8]) -> SendBatch {
     let mut batch = SendBatch::new();
     let mut rest = content;
@@ -157,7 +157,7 @@ fn echo_with_random_splits(mut event_loop: Loop) {
             }
         }
         assert!(echoed == content, "round {round} of seed 42");
-        // The server's receive is outstanding: complete it with one more byte.
+        // The server's receive is still outstanding. One more byte completes it.
         reactor.send(client, bytes(b"."));
         for _ in 0..2 {
             match event_loop.next() {
@@ -306,7 +306,7 @@ fn reset_is_an_error(mut event_loop: Loop) {
     let (stream, socket) = event_loop.stream_and_socket();
     event_loop.reactor.recv(stream);
     assert!(event_loop.next_within(Duration::from_millis(5)).is_none());
-    // Closing with unread bytes resets the connection.
+    // A close with unread bytes resets the connection.
     event_loop.reactor.send(stream, bytes(b"unread"));
     assert!(matches!(event_loop.next(), Event::Sent { result: Ok(()), .. }));
     drop(socket);
@@ -380,7 +380,7 @@ fn connect_refused(mut event_loop: Loop) {
 }
 
 fn connect_closed_at_once(mut event_loop: Loop) {
-    // No host answers at this address (RFC 5737); without a route, the attempt fails at once.
+    // No host answers at this address (RFC 5737). Without a route, the attempt fails immediately.
     let address = "192.0.2.1:4420".parse().unwrap();
     let Ok(stream) = event_loop.reactor.connect(event_loop.task, address) else { return };
     event_loop.reactor.close(stream);
@@ -419,7 +419,7 @@ fn close_returns_what_was_pending(mut event_loop: Loop) {
     for is_submitted in [true, false] {
         let (stream, socket) = event_loop.stream_and_socket();
         let mut batch = SendBatch::new();
-        // A payload larger than the socket buffers.
+        // This payload is larger than the socket buffers.
         batch.payload(5, Buffer::new(64 << 20), 0..64 << 20);
         reactor.send(stream, batch);
         reactor.recv_into(stream, Buffer::new(1234), 0..1234);
@@ -488,7 +488,7 @@ fn calls_after_close_do_nothing(mut event_loop: Loop) {
     abuse();
     assert!(matches!(event_loop.next(), Event::Received { result: Err(_), .. }));
     assert!(matches!(event_loop.next(), Event::Closed { .. }));
-    // The next stream in the same slot is unaffected.
+    // The close must not affect the next stream in the same slot.
     let (_next, _other) = event_loop.stream_and_socket();
     abuse();
     assert!(event_loop.next_within(Duration::from_millis(20)).is_none());
@@ -572,7 +572,7 @@ fn idle_streams_then_a_burst(mut event_loop: Loop) {
             let Event::Received { stream, result: Ok(buffer) } = event else { panic!("{event:?}") };
             let index = sockets.iter().position(|(id, _)| *id == stream).unwrap();
             assert_eq!(&buffer[..], [round, index as u8, (index >> 8) as u8]);
-            // A receiver that keeps buffers must not starve others.
+            // A receiver that keeps buffers must not starve other receivers.
             kept.push(buffer);
             reactor.recv(stream);
         }
@@ -634,7 +634,7 @@ fn dropped_with_everything_in_flight(mut event_loop: Loop) {
         }
     }
     assert!(event_loop.next_within(Duration::from_millis(20)).is_none());
-    // Operations that were never submitted, or whose events no task takes.
+    // Operations that the engine has not submitted, or whose events no task takes.
     let (unsubmitted, peer) = event_loop.stream_and_socket();
     peers.push(peer);
     reactor.recv(unsubmitted);
@@ -645,12 +645,12 @@ fn dropped_with_everything_in_flight(mut event_loop: Loop) {
     drop(event_loop);
     for mut peer in peers {
         peer.set_read_timeout(Some(WAIT_LIMIT)).unwrap();
-        // Everything was closed: the peer reads the end, or a reset because of unread bytes.
+        // The loop closed all streams: the peer reads the end, or a reset because of unread bytes.
         while !matches!(peer.read(&mut [0; 4096]), Ok(0) | Err(_)) {}
     }
 }
 
-/// One engine made the socket non-blocking; the other can still use it.
+/// One engine set the socket to non-blocking mode; the other engine can still use it.
 fn moves_between_engines(mut event_loop: Loop) {
     let mut other = Loop::portable();
     let socket = local_listener();
@@ -665,7 +665,7 @@ fn moves_between_engines(mut event_loop: Loop) {
     assert_eq!(received_whole(&mut event_loop, stream, 5), b"moved");
 }
 
-/// Bytes that arrive later go to the next loop, and the previous loop gets no more events.
+/// Later bytes go to the next loop, and the previous loop gets no more events.
 fn is_taken_when_nothing_is_outstanding(mut event_loop: Loop) {
     let reactor = event_loop.reactor.clone();
     let (stream, mut peer) = event_loop.stream_and_socket();
@@ -703,7 +703,7 @@ fn a_second_receive_is_a_bug(mut event_loop: Loop) {
     assert!(panics(|| reactor.recv_into(stream, Buffer::new(10), 0..10)));
     assert!(panics(|| reactor.recv_into(stream, Buffer::new(10), 5..5)));
     assert!(panics(|| reactor.recv_into(stream, Buffer::new(10), 5..11)));
-    // The first stream is unaffected.
+    // The failed calls must not affect the first stream.
     socket.write_all(b"first").unwrap();
     assert_eq!(received_whole(&mut event_loop, stream, 5), b"first");
 }
@@ -727,7 +727,7 @@ fn what_crosses_threads() {
     is_sync::<farblock_reactor::Waker>();
 }
 
-/// The bytes leave even without another poll, but not in the middle of a send.
+/// The bytes leave without another poll, but never in the middle of a send.
 fn last_words_are_said_at_once(mut event_loop: Loop) {
     let reactor = event_loop.reactor.clone();
     let (stream, mut socket) = event_loop.stream_and_socket();

@@ -1,4 +1,4 @@
-//! Tasks, timers and wakers, the same on both engines.
+//! Tests of tasks, timers and wakers, on both engines.
 
 mod support;
 
@@ -63,7 +63,7 @@ mod watches {
             assert_eq!(event_loop.poll(None), [task]);
         }
         assert!(event_loop.poll(Some(Duration::from_millis(20))).is_empty());
-        // Watch it again, for another task: it was written before.
+        // Watch the descriptor again for another task. It contains an earlier write.
         let other = event_loop.reactor.add_task();
         event_loop.reactor.watch(other, event).expect("a watch");
         assert_eq!(event_loop.poll(None), [other]);
@@ -78,7 +78,7 @@ mod watches {
         event_loop.reactor.unwatch(watch);
         write(&event);
         assert!(event_loop.poll(Some(Duration::from_millis(20))).is_empty());
-        // When the other end of a pipe is closed, the watch reports this once, not repeatedly.
+        // After the other end of a pipe is closed, the watch reports this once, not repeatedly.
         let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
         let watch = event_loop.reactor.watch(task, reader).expect("a watch");
         drop(writer);
@@ -134,7 +134,7 @@ fn wakes_from_another_thread(mut event_loop: Loop) {
         });
         assert_eq!(event_loop.poll(None), [task]);
         thread.join().unwrap();
-        // If the loop saw the first wake already, the second marks the task again.
+        // If the loop has already seen the first wake, the second wake marks the task again.
         event_loop.poll(Some(Duration::ZERO));
     }
 }
@@ -159,8 +159,7 @@ fn a_storm_of_wakes_loses_none(mut event_loop: Loop) {
             })
         })
         .collect();
-    // If a wake were lost, the loop would sleep for ever before the counter reaches its final
-    // value.
+    // If a wake were lost, the loop would sleep forever before the counter reaches its final value.
     while counter.load(Ordering::SeqCst) < THREADS * WAKES {
         let before = counter.load(Ordering::SeqCst);
         let ready = event_loop.poll(Some(WAIT_LIMIT)).len();
@@ -242,7 +241,8 @@ fn children_report_their_root(mut event_loop: Loop) {
     assert!(event_loop.poll(Some(Duration::from_millis(5))).is_empty());
 }
 
-/// A task that is always ready, like a task with a long list of work, does not starve the sockets.
+/// A task that is always ready does not starve the sockets. A task with a long list of work behaves
+/// like this.
 fn busy_tasks_do_not_starve_streams(mut event_loop: Loop) {
     let reactor = event_loop.reactor.clone();
     let busy = reactor.add_task();
@@ -266,20 +266,20 @@ fn busy_tasks_do_not_starve_streams(mut event_loop: Loop) {
     panic!("starved");
 }
 
-/// Processor time of this thread so far; `None` where the system does not report it.
+/// Returns the processor time of this thread so far; `None` if the system does not report it.
 #[cfg(not(windows))]
 fn processor_time() -> Option<Duration> {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     text.split_whitespace().next()?.parse().ok().map(Duration::from_nanos)
 }
 
-/// Under Wine, Linux's file would exist but describe Wine's server, which opens all files.
+/// Under Wine, Linux's file would exist, but describe Wine's server, which opens all files.
 #[cfg(windows)]
 fn processor_time() -> Option<Duration> {
     use windows_sys::Win32::Foundation::FILETIME;
     use windows_sys::Win32::System::Threading::{GetCurrentThread, GetThreadTimes};
     let [mut created, mut ended, mut kernel, mut user] = [FILETIME::default(); 4];
-    // SAFETY: this thread's handle is always open, and the times are ours.
+    // SAFETY: the handle of this thread is always open, and the variables belong to this function.
     let told = unsafe {
         GetThreadTimes(GetCurrentThread(), &mut created, &mut ended, &mut kernel, &mut user)
     };
@@ -288,7 +288,7 @@ fn processor_time() -> Option<Duration> {
     (told != 0).then(|| Duration::from_nanos((units(kernel) + units(user)) * 100))
 }
 
-/// Except with [`Polling::Always`].
+/// Tests all kinds of polling except [`Polling::Always`].
 #[test]
 fn an_idle_loop_uses_no_processor() {
     let loops = [Loop::uring(), Loop::uring_busy(), Some(Loop::portable())];
@@ -297,9 +297,9 @@ fn an_idle_loop_uses_no_processor() {
     }
 }
 
-/// Measures processor time, not elapsed time, so other load does not matter.
+/// Measures processor time instead of elapsed time, so other load does not matter.
 fn uses_no_processor(mut event_loop: Loop) {
-    // Keep the loop busy first, so that an adaptive loop has started to spin.
+    // First keep the loop busy, so that an adaptive loop starts to busy-poll.
     let waker = event_loop.reactor.waker(event_loop.task);
     let thread = std::thread::spawn(move || {
         for _ in 0..2000 {
@@ -315,7 +315,7 @@ fn uses_no_processor(mut event_loop: Loop) {
     let idle = Duration::from_millis(500);
     assert!(event_loop.next_within(idle).is_none());
     let used = processor_time().unwrap() - before;
-    // Windows counts in ticks of 16 ms.
+    // Windows counts processor time in ticks of 16 ms.
     let share = if cfg!(windows) { 15 } else { 50 };
     assert!(used < idle / share, "{used:?} used in {idle:?}");
 }

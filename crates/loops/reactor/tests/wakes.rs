@@ -1,5 +1,6 @@
-//! Runs the wakers' code with loom's atomics and locks, which try every order of threads: no wake
-//! is lost, and a woken task finds the message that was posted before the wake.
+//! Runs the code of the wakers with loom's atomics and locks, which try every order of threads. The
+//! tests check that no wake is lost, and that a woken task finds the message that was posted before
+//! the wake.
 #![cfg(target_os = "linux")]
 
 mod loom_loop;
@@ -37,7 +38,8 @@ impl Tasks {
         self.looped.waker(task as u32)
     }
 
-    /// Runs until it has found this many messages. If a wake is lost, loom reports the deadlock.
+    /// Runs until the loop has found this many messages. If a wake is lost, loom reports the
+    /// deadlock.
     fn run(&self, messages: u32) {
         let mut found = 0;
         while found < messages {

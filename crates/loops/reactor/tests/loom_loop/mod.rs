@@ -1,4 +1,4 @@
-//! For models of communication between threads: an event loop that sleeps until it is woken, with
+//! An event loop that sleeps until a wake, for models of communication between threads. It uses
 //! loom's locks and atomics, which try every order of threads. A test that includes this module
 //! needs `ids` at its root, and a `sync` module with loom's types for `waker`.
 
@@ -6,7 +6,7 @@
 #[allow(dead_code, unreachable_pub)]
 pub(crate) mod waker;
 
-/// Stands in for the crate's module, for `waker`.
+/// Replaces the crate's `ids` module, which `waker` uses.
 pub(crate) mod ids {
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub(crate) struct TaskId(pub(crate) u32);
@@ -16,7 +16,7 @@ use ids::TaskId;
 use loom::sync::{Arc, Notify};
 use waker::{Alarm, Waker, WakerShared};
 
-/// Stands in for the system call that ends a sleep.
+/// Replaces the system call that ends a sleep.
 struct NotifyAlarm(Arc<Notify>);
 
 impl Alarm for NotifyAlarm {
@@ -41,7 +41,7 @@ impl Loop {
         Waker::new(Arc::clone(&self.shared), TaskId(task))
     }
 
-    /// Sleeps until a wake. Returns the woken tasks; sometimes none.
+    /// Sleeps until a wake. Returns the woken tasks, which may be none.
     pub(crate) fn poll(&self) -> Vec<TaskId> {
         let mut ready = Vec::new();
         if self.shared.try_sleep() {

@@ -1,4 +1,4 @@
-//! Shared helpers of the integration tests: a loop that is easy to drive, and connected sockets.
+//! Shared helpers of the integration tests: a loop that is easy to control, and connected sockets.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
 
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -8,8 +8,8 @@ use farblock_reactor::os::{self, Socket};
 use farblock_reactor::sim::World;
 use farblock_reactor::{Config, EngineKind, Event, Polling, Reactor, StreamId, TaskId};
 
-/// Makes one test per engine out of each function that takes a [`Loop`], and one for an io_uring
-/// engine that never sleeps, which uses direct calls for streams.
+/// For each function that takes a [`Loop`], defines one test per engine. One more test uses an
+/// io_uring engine that never sleeps, which makes direct calls for streams.
 #[macro_export]
 macro_rules! on_both_engines {
     ($($name:ident)*) => {
@@ -33,7 +33,7 @@ macro_rules! on_both_engines {
     };
 }
 
-/// Makes a test on the simulated engine out of each function. The functions must not use the
+/// For each function, defines a test on the simulated engine. The functions must not use the
 /// system's threads and sockets.
 #[macro_export]
 macro_rules! on_the_simulated_engine {
@@ -51,7 +51,7 @@ macro_rules! on_the_simulated_engine {
 /// The number of worlds that run each test.
 pub const SIMULATED_SEEDS: u64 = 5;
 
-/// The time limit of waits: long enough for a machine under other load.
+/// The time limit of waits. It is long enough for a machine under other load.
 pub const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 pub struct Loop {
@@ -60,13 +60,13 @@ pub struct Loop {
     pending: std::collections::VecDeque<Event>,
     ready: Vec<TaskId>,
     events: Vec<Event>,
-    /// Declared after the reactor, so that it is dropped later.
+    /// Keep this field after the reactor, so that it is dropped later.
     world: Option<World>,
 }
 
 impl Loop {
-    /// A loop on io_uring; `None` where the system has none, unless `FARBLOCK_NEED_URING` requires
-    /// it.
+    /// Creates a loop on io_uring. `None` if the system does not support it; panics instead if
+    /// `FARBLOCK_NEED_URING` is set.
     pub fn uring() -> Option<Loop> {
         Loop::uring_if_there(Polling::default())
     }
@@ -76,7 +76,7 @@ impl Loop {
         Loop::uring_if_there(Polling::Always)
     }
 
-    /// Like [`Loop::uring`], but the loop spins while there is work.
+    /// Like [`Loop::uring`], but the loop busy-polls while there is work.
     pub fn uring_busy() -> Option<Loop> {
         Loop::uring_if_there("latency".parse().unwrap())
     }
@@ -109,12 +109,12 @@ impl Loop {
         Loop { reactor, task, pending, ready: Vec::new(), events: Vec::new(), world: None }
     }
 
-    /// The simulated world of this loop, if there is one.
+    /// Returns the simulated world of this loop, if it has one.
     pub fn world(&self) -> Option<&World> {
         self.world.as_ref()
     }
 
-    /// Polls until the task's mailbox has an event; returns the next one.
+    /// Polls until the task's mailbox has an event. Returns this event.
     pub fn next(&mut self) -> Event {
         let deadline = os::now() + WAIT_LIMIT;
         loop {
@@ -126,7 +126,7 @@ impl Loop {
         }
     }
 
-    /// The next event; `None` if none arrives within `timeout`.
+    /// Returns the next event; `None` if no event arrives within `timeout`.
     pub fn next_within(&mut self, timeout: Duration) -> Option<Event> {
         let deadline = os::now() + timeout;
         while self.pending.is_empty() && os::now() < deadline {
@@ -143,14 +143,15 @@ impl Loop {
         &self.ready
     }
 
-    /// Both ends of a connection as streams of the loop's task.
+    /// Creates both ends of a connection as streams of the loop's task.
     pub fn stream_pair(&self) -> (StreamId, StreamId) {
         let (a, b) = socket_pair();
         let add = |socket| self.reactor.add_stream(self.task, socket).unwrap();
         (add(a), add(b))
     }
 
-    /// One end as a stream of the loop's task, the other as a blocking socket.
+    /// Creates a connection: one end is a stream of the loop's task, the other end a blocking
+    /// socket.
     pub fn stream_and_socket(&self) -> (StreamId, Socket) {
         let (a, b) = socket_pair();
         (self.reactor.add_stream(self.task, a).unwrap(), b)
@@ -161,7 +162,7 @@ pub fn local_listener() -> TcpListener {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap()
 }
 
-/// The two ends of a connection, in the thread's simulated world if it is in one.
+/// Creates the two ends of a connection, in the thread's simulated world if it is in a world.
 pub fn socket_pair() -> (Socket, Socket) {
     if os::is_simulated() {
         return Socket::simulated_pair();
