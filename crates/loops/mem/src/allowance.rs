@@ -1,8 +1,8 @@
-//! [`Allowance`]: how much memory this process may use, and how many threads.
+//! [`Allowance`]: the limits on the memory and the threads of this process.
 //!
-//! The system kills a process that exceeds its control group's memory limit, so farblock derives
-//! its buffer budgets from the limit. The tightest of these applies: the machine's memory, the
-//! limits of the control group and of each of its ancestors (version 1 and 2), `RLIMIT_AS` and
+//! The system kills a process that exceeds the memory limit of its control group, so farblock
+//! derives its buffer budgets from the limit. The tightest of these limits applies: the machine's
+//! memory, the limits of the control group and its ancestors (version 1 and 2), `RLIMIT_AS` and
 //! `RLIMIT_DATA`.
 
 use crate::limits;
@@ -17,9 +17,9 @@ mod linux;
 pub enum Source {
     /// The machine's memory.
     Machine,
-    /// A control group: the file that states the limit.
+    /// A control group. The text is the path of the file that contains the limit.
     Group(String),
-    /// A resource limit of the process, by name.
+    /// A resource limit of the process. The text is its name.
     Resource(&'static str),
 }
 
@@ -33,26 +33,28 @@ impl std::fmt::Display for Source {
     }
 }
 
-/// The tightest limit of this process, and its origin.
+/// A limit of this process, and its origin.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Allowance {
-    /// Bytes of memory, or a number of threads.
+    /// The limit: bytes of memory, or a number of threads.
     pub amount: u64,
-    /// Its origin.
+    /// The origin of the limit.
     pub source: Source,
 }
 
-/// Bytes of memory that this process may use. `None`: this system reports no limit.
+/// Returns the tightest memory limit of this process in bytes. `None`: this system reports no
+/// limit.
 ///
-/// The limits are read once, when they are first needed: before a sandbox hides them.
+/// The first call reads the limits. It must happen before a sandbox hides them.
 #[must_use]
 pub fn memory() -> Option<&'static Allowance> {
     static MEMORY: OnceLock<Option<Allowance>> = OnceLock::new();
     MEMORY.get_or_init(read_memory).as_ref()
 }
 
-/// Event loops that a process should start by default: one for each processor that it may use
-/// (affinity, and `cpu.max` of its control groups), and fewer where its groups admit few threads.
+/// Returns the default number of event loops of a process: one for each processor that the process
+/// may use (affinity, and `cpu.max` of its control groups). The number is lower if the control
+/// groups admit few threads.
 #[must_use]
 pub fn loops() -> usize {
     static LOOPS: OnceLock<usize> = OnceLock::new();
@@ -62,7 +64,7 @@ pub fn loops() -> usize {
     })
 }
 
-/// Reads every limit now: a sandbox may hide the files later.
+/// Reads all limits now, because a sandbox may hide the files later.
 pub fn read() {
     let _ = (memory(), loops());
 }
@@ -73,15 +75,15 @@ fn loops_within(processors: usize, threads: Option<u64>) -> usize {
     processors.min(most).max(1)
 }
 
-/// Bytes of buffers that each of `parts` equal users may hold: `usual`, but all together at most a
-/// quarter of the memory that the process may use. The result may be smaller than one request:
-/// callers always admit a single request.
+/// Returns the bytes of buffers that each of `parts` equal users may hold. This is `usual`, unless
+/// all users together would exceed a quarter of the memory of the process. The result may be
+/// smaller than one request: callers always admit a single request.
 #[must_use]
 pub fn portion(usual: usize, parts: usize) -> usize {
     portion_of(memory().map(|it| it.amount), limits::BUDGET_SHARE, usual, parts)
 }
 
-/// Bytes that one thread's pool may keep for reuse.
+/// Returns the number of bytes that the pool of one thread may keep for reuse.
 pub(crate) fn pool_bytes() -> usize {
     static POOL: OnceLock<usize> = OnceLock::new();
     *POOL.get_or_init(|| {
@@ -103,7 +105,7 @@ fn read_memory() -> Option<Allowance> {
     None
 }
 
-/// Threads that this process's control groups still admit.
+/// Returns the number of further threads that this process's control groups admit.
 fn read_threads() -> Option<Allowance> {
     #[cfg(target_os = "linux")]
     return linux::Tree::new("/").threads();

@@ -1,4 +1,4 @@
-//! [`Buffer`]: memory that one owner reads and writes, and may lend to the kernel.
+//! [`Buffer`]: memory with one owner, who reads and writes it and may lend it to the kernel.
 
 use std::alloc::{self, Layout};
 use std::cell::Cell;
@@ -11,22 +11,22 @@ use std::sync::atomic::{Ordering, fence};
 #[cfg(all(target_os = "linux", not(miri)))]
 use crate::limits;
 
-/// Alignment of every allocation in bytes: enough for direct I/O on any common device.
+/// Alignment of every allocation in bytes. It is enough for direct I/O on all common devices.
 pub const ALIGNMENT_BYTES: usize = 4096;
 
-/// The unit of [`Buffer::huge`]'s allocations.
+/// The unit of [`Buffer::huge`]'s allocations, in bytes.
 pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// One block of memory. Buffers hold disjoint parts of it, or views; the last of them frees it. An
-/// allocation without capacity owns nothing: empty buffers and the buffers of a [`Lender`] refer to
-/// such an allocation.
+/// One block of memory. Buffers refer to disjoint parts of the block, or are views of it. Dropping
+/// the last buffer frees the block. An allocation without capacity owns no memory: empty buffers
+/// and the buffers of a [`Lender`] refer to such an allocation.
 struct Allocation {
     base: NonNull<u8>,
     capacity_bytes: usize,
-    /// If this is a part of a mapping: the mapping. If this only counts references: the counted
-    /// allocation.
+    /// The mapping, if this allocation is a part of a mapping. The counted allocation, if this
+    /// allocation only counts references.
     whole: Option<Arc<Allocation>>,
-    /// The memory is a mapping, not from the heap.
+    /// Whether the memory is a mapping. Otherwise it is from the heap.
     #[cfg(target_os = "linux")]
     is_mapped: bool,
     #[cfg(feature = "sim")]
@@ -35,8 +35,8 @@ struct Allocation {
 
 // SAFETY: an `Allocation` is plain memory without thread affinity.
 unsafe impl Send for Allocation {}
-// SAFETY: the allocation itself gives no access to its bytes. Only buffers do, to disjoint parts,
-// or to parts that nothing changes.
+// SAFETY: the allocation itself gives no access to its bytes. Only buffers do: to disjoint parts,
+// or to parts that no code changes.
 unsafe impl Sync for Allocation {}
 
 impl Allocation {
@@ -59,7 +59,7 @@ impl Allocation {
         let base = if capacity_bytes == 0 {
             std::ptr::without_provenance_mut(ALIGNMENT_BYTES)
         } else {
-            // SAFETY: the layout has a size above zero.
+            // SAFETY: the size of the layout is not zero.
             unsafe { alloc::alloc_zeroed(layout) }
         };
         Some(Allocation {
@@ -101,41 +101,45 @@ impl Drop for Allocation {
     fn drop(&mut self) {
         #[cfg(target_os = "linux")]
         if self.is_mapped {
-            // SAFETY: mapped at creation, with this size, and nothing refers to it any more.
+            // SAFETY: this code mapped the memory at creation, with this size, and nothing refers
+            // to it any more.
             return unsafe { crate::huge::unmap(self.base.as_ptr(), self.capacity_bytes) };
         }
         if self.capacity_bytes > 0 && self.whole.is_none() {
             let layout = Allocation::layout(self.capacity_bytes).expect("it was allocated");
-            // SAFETY: allocated in `try_new` with this layout, and nothing refers to it any more.
+            // SAFETY: `try_new` allocated the memory with this layout, and nothing refers to it any
+            // more.
             unsafe { alloc::dealloc(self.base.as_ptr(), layout) };
         }
     }
 }
 
-/// Owned, exclusive bytes for use by the kernel and by other threads.
+/// Bytes with one owner, for use by the kernel and by other threads.
 ///
-/// Allocations are aligned to [`ALIGNMENT_BYTES`] and zeroed once, at creation. A buffer can be
-/// split in two ([`split_to`](Buffer::split_to)) and joined again ([`unsplit`](Buffer::unsplit))
-/// without copying. Mutable access to a [view](SharedBuffer::view) turns the view into a copy.
+/// Allocations are aligned to [`ALIGNMENT_BYTES`]. They are zeroed only at creation. Callers can
+/// split a buffer in two ([`split_to`](Buffer::split_to)) and join the parts again
+/// ([`unsplit`](Buffer::unsplit)) without copying. Mutable access to a [view](SharedBuffer::view)
+/// turns the view into a copy.
 pub struct Buffer {
-    /// First byte of this buffer's part, inside `owner`.
+    /// The first byte of this buffer's part of `owner`.
     start: NonNull<u8>,
     len: usize,
     owner: Arc<Allocation>,
-    /// This is a view: other buffers may read the same bytes.
+    /// Whether this buffer is a view. Other buffers may read the same bytes.
     is_view: bool,
-    /// The number of the lender's loan that this is a part of; 0 if none.
+    /// The number of the loan to which this buffer belongs; 0 if it does not come from a
+    /// [`Lender`].
     loan: u32,
 }
 
-// SAFETY: a buffer has exclusive access to its part of the allocation, like a `Box<[u8]>`. Or it is
-// a view, which only reads bytes that nothing changes while it exists, like an `Arc<[u8]>`.
+// SAFETY: a buffer has exclusive access to its part of the allocation, like a `Box<[u8]>`. A view
+// only reads bytes, like an `Arc<[u8]>`, and no code changes the bytes while the view exists.
 unsafe impl Send for Buffer {}
 // SAFETY: shared access only reads, like `&Box<[u8]>`.
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// A new allocation of `len` zero bytes.
+    /// Allocates `len` zero bytes.
     pub fn new(len: usize) -> Buffer {
         Buffer::whole(Allocation::new(len))
     }
@@ -145,23 +149,23 @@ impl Buffer {
         Buffer { start, len, owner: Arc::new(allocation), is_view: false, loan: 0 }
     }
 
-    /// A new allocation of `pages` times [`HUGE_PAGE_BYTES`] zero bytes, in huge pages where the
-    /// system has them: for large, long-lived memory with random access. Its pages take memory when
-    /// first touched. `None` if memory is exhausted.
+    /// Allocates `pages` times [`HUGE_PAGE_BYTES`] zero bytes, in huge pages if the system supports
+    /// them. This is for large, long-lived memory with random access. The pages take memory when
+    /// they are first touched. `None` if memory is exhausted.
     pub fn huge(pages: usize) -> Option<Buffer> {
         let len = pages.checked_mul(HUGE_PAGE_BYTES).filter(|len| *len > 0)?;
         Allocation::try_huge(len).map(Buffer::whole)
     }
 
-    /// New buffers of `len` bytes each, as parts of one mapping: for buffers too small for their
-    /// own mapping. The last of them unmaps it. Other sizes, and systems without mappings: one
-    /// buffer.
+    /// Allocates several buffers of `len` bytes each as parts of one mapping, for buffers that are
+    /// too small for their own mapping. Dropping the last buffer unmaps the memory. For other
+    /// sizes, and on systems without mappings, allocates one buffer.
     pub(crate) fn several(len: usize) -> Vec<Buffer> {
         #[cfg(all(target_os = "linux", not(miri)))]
         if len > 0 && len < limits::MAPPED_BYTES && len.is_multiple_of(ALIGNMENT_BYTES) {
             let whole = Arc::new(Allocation::new(limits::CARVED_BYTES));
             let part = |index: usize| Allocation {
-                // SAFETY: the part is inside the mapping, since only whole parts count.
+                // SAFETY: the part is inside the mapping, because `index` counts only whole parts.
                 base: unsafe { whole.base.add(index * len) },
                 capacity_bytes: len,
                 whole: Some(Arc::clone(&whole)),
@@ -176,7 +180,7 @@ impl Buffer {
         vec![Buffer::new(len)]
     }
 
-    /// A new allocation holding a copy of `bytes`.
+    /// Allocates a copy of `bytes`.
     pub fn copy_of(bytes: &[u8]) -> Buffer {
         let mut buffer = Buffer::new(bytes.len());
         buffer.copy_from_slice(bytes);
@@ -188,18 +192,18 @@ impl Buffer {
         self.len
     }
 
-    /// Whether it has no bytes.
+    /// Whether the buffer has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Shortens to `len`; does nothing if the buffer is already that short. The tail stays
-    /// allocated, and is usable again when the pool reuses the allocation.
+    /// Shortens the buffer to `len` bytes. Does nothing if the buffer is already that short. The
+    /// tail stays allocated: a pool can reuse the whole allocation.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
 
-    /// Splits the first `at` bytes off and returns them; `self` keeps the rest.
+    /// Splits off the first `at` bytes and returns them. `self` keeps the remaining bytes.
     ///
     /// # Panics
     ///
@@ -208,20 +212,20 @@ impl Buffer {
         assert!(at <= self.len, "split at {at} of a buffer of {} bytes", self.len);
         let owner = Arc::clone(&self.owner);
         let front = Buffer { len: at, owner, ..*self };
-        // SAFETY: `at` is within this buffer's part, so the result is in bounds or one past its
-        // end.
+        // SAFETY: `at` is at most the length of this buffer's part, so the result is in bounds or
+        // one past the end.
         self.start = unsafe { self.start.add(at) };
         self.len -= at;
         front
     }
 
-    /// Joins `next`, which must start where `self` ends in the same allocation.
+    /// Joins `next`, which must start at the end of `self` in the same allocation.
     ///
     /// # Panics
     ///
     /// If the two are not adjacent parts of one allocation.
     pub fn unsplit(&mut self, next: Buffer) {
-        // All loans of a lender have one owner, but two loans may be two allocations.
+        // All loans of a lender have the same owner, but two loans may be different memory.
         let is_same = Arc::ptr_eq(&self.owner, &next.owner) && self.loan == next.loan;
         assert!(is_same, "unsplit: parts of different allocations");
         let end = self.start.as_ptr().addr() + self.len;
@@ -235,13 +239,13 @@ impl Buffer {
         self.start.as_ptr().addr().is_multiple_of(alignment_bytes)
     }
 
-    /// The size of the allocation that this buffer is a part of.
+    /// Returns the size of the buffer's allocation in bytes.
     pub(crate) fn capacity_bytes(&self) -> usize {
         self.owner.capacity_bytes
     }
 
-    /// Grows back to the whole allocation. `None` while other parts of it are alive; then this part
-    /// is dropped. A view always returns `None`.
+    /// Grows the buffer to its whole allocation. `None`: other parts of the allocation still exist,
+    /// and this part is dropped. Always `None` for a view.
     pub(crate) fn into_whole(mut self) -> Option<Buffer> {
         if self.is_view {
             return None;
@@ -258,7 +262,7 @@ impl Deref for Buffer {
 
     fn deref(&self) -> &[u8] {
         // SAFETY: `start..start + len` is inside the live allocation and initialised. Only this
-        // buffer accesses it, or nothing changes it while this view exists.
+        // buffer accesses it, or no code changes it while this view exists.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
@@ -268,7 +272,7 @@ impl DerefMut for Buffer {
         if self.is_view {
             *self = Buffer::copy_of(self);
         }
-        // SAFETY: as in `deref`; `&mut self` makes it exclusive.
+        // SAFETY: as in `deref`, and `&mut self` makes the access exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 }
@@ -279,30 +283,30 @@ impl AsRef<[u8]> for Buffer {
     }
 }
 
-/// Makes buffers of memory that this crate did not allocate, so that callers through a C interface
-/// can read into and write from their own memory without a copy.
+/// Creates buffers from memory that this crate did not allocate. Callers of a C interface can then
+/// read into and write from their own memory without a copy.
 ///
-/// No buffer pool keeps such a buffer, and dropping it does not free the memory.
+/// A buffer pool never keeps such a buffer, and dropping the buffer does not free the memory.
 #[derive(Debug, Default)]
 pub struct Lender {
     owner: Buffer,
-    /// Loans so far; the number wraps around after four billion.
+    /// The number of loans so far. The number wraps around after four billion loans.
     loans: Cell<u32>,
 }
 
 impl Lender {
-    /// A lender with nothing on loan.
+    /// Creates a lender without loans.
     pub fn new() -> Lender {
         Lender::default()
     }
 
-    /// A buffer of `len` bytes from `start` on. Allocates nothing.
+    /// Creates a buffer of the `len` bytes from `start`. Allocates nothing.
     ///
     /// # Safety
     ///
-    /// Until the buffer is dropped, on any thread, the memory must stay valid and nothing else may
-    /// access it. Exception: if the buffer is only a source (it is sent, or written to a file), the
-    /// memory need not be writable, and others may read it.
+    /// Until the buffer is dropped, on any thread, the memory must stay valid, and no other code
+    /// may access it. There is one exception: if the buffer is only a source (for a send or a file
+    /// write), the memory need not be writable, and other code may read it.
     pub unsafe fn lend(&self, start: NonNull<u8>, len: usize) -> Buffer {
         assert!(isize::try_from(len).is_ok(), "{len} bytes are no memory");
         let loan = self.loans.get().wrapping_add(1);
@@ -310,32 +314,32 @@ impl Lender {
         Buffer { start, len, owner: Arc::clone(&self.owner.owner), is_view: false, loan }
     }
 
-    /// Whether nothing is on loan.
+    /// Whether all lent buffers have been dropped.
     pub fn is_idle(&self) -> bool {
         let idle = Arc::strong_count(&self.owner.owner) == 1;
-        // All accesses through dropped buffers happened before this call.
+        // All accesses through the dropped buffers must happen before the caller's next accesses.
         fence(Ordering::Acquire);
         idle
     }
 }
 
-/// Bytes that one owner changes and any number of views read. No view sees a change: while views
-/// exist, the owner cannot change the bytes, only replace the buffer
-/// ([`exclusive`](SharedBuffer::exclusive) checks).
+/// Bytes that one owner changes and any number of views read. No view sees a change. While views
+/// exist, the owner cannot change the bytes ([`exclusive`](SharedBuffer::exclusive) checks this),
+/// but can replace the buffer.
 #[derive(Debug)]
 pub struct SharedBuffer(Buffer);
 
 impl SharedBuffer {
-    /// Makes `buffer` shared; it has no view yet.
+    /// Makes `buffer` shared, without views.
     pub fn new(mut buffer: Buffer) -> SharedBuffer {
-        // Other parts of the same allocation must not count as views of this one.
+        // Other parts of the same allocation must not count as views of this buffer.
         let whole = std::mem::replace(&mut buffer.owner, Arc::new(Allocation::new(0)));
         Arc::get_mut(&mut buffer.owner).expect("made just now").whole = Some(whole);
         SharedBuffer(buffer)
     }
 
-    /// A view of a part of the current bytes, without a copy, for reading. It keeps them alive,
-    /// even after `self` is dropped.
+    /// Returns a view of a part of the current bytes, without a copy, for reading. The view keeps
+    /// the bytes alive, even after `self` is dropped.
     ///
     /// # Panics
     ///
@@ -345,12 +349,12 @@ impl SharedBuffer {
         Buffer { start, len: range.len(), owner: Arc::clone(&self.0.owner), is_view: true, loan: 0 }
     }
 
-    /// Mutable access to the bytes; `None` while views exist.
+    /// Returns mutable access to the bytes; `None` while views exist.
     pub fn exclusive(&mut self) -> Option<&mut [u8]> {
         if Arc::strong_count(&self.0.owner) > 1 {
             return None;
         }
-        // The last view's reads happened before the changes that follow.
+        // The reads of the last view must happen before the caller's changes.
         fence(Ordering::Acquire);
         Some(&mut self.0)
     }
@@ -365,7 +369,7 @@ impl Deref for SharedBuffer {
 }
 
 impl Default for Buffer {
-    /// An empty buffer.
+    /// Returns an empty buffer.
     fn default() -> Buffer {
         Buffer::new(0)
     }
@@ -395,7 +399,7 @@ mod tests {
             front.fill(1);
             buffer.fill(2);
             assert!(front.iter().all(|&byte| byte == 1));
-            // One part outlives the other.
+            // A part may outlive the other part.
             drop(buffer);
             assert_eq!(front[4095], 1);
         }
@@ -455,11 +459,12 @@ mod tests {
         let (front, back) = memory.split_at_mut(100);
         let lender = Lender::new();
         let lend = |part: &mut [u8]| {
-            // SAFETY: the memory lives longer than the buffer and is not touched before its end.
+            // SAFETY: the memory outlives the buffer, and no other code accesses it before the
+            // buffer is dropped.
             unsafe { lender.lend(NonNull::new(part.as_mut_ptr()).unwrap(), part.len()) }
         };
         let mut first = lend(front);
-        // Parts of one loan can be joined; an adjacent part of another loan cannot.
+        // Parts of one loan can be joined. Adjacent parts of different loans cannot.
         let mut whole = first.split_to(40);
         whole.unsplit(first);
         whole.unsplit(lend(back));
@@ -485,7 +490,8 @@ mod tests {
         let mut memory = vec![7_u8; 10_000];
         let start = NonNull::new(memory.as_mut_ptr()).unwrap();
         let lender = Lender::new();
-        // SAFETY: `memory` lives longer than the buffer and is not touched before its end.
+        // SAFETY: `memory` outlives the buffer, and no other code accesses it before the buffer is
+        // dropped.
         let mut buffer = unsafe { lender.lend(start, 8192) };
         assert_eq!((buffer.as_ptr(), buffer.len()), (start.as_ptr().cast_const(), 8192));
         assert!(!lender.is_idle());
@@ -542,7 +548,7 @@ mod tests {
                 assert!(buffer.iter().all(|byte| *byte == 0), "it was given twice");
                 buffer.fill(index);
             }
-            // The mapping stays until its last part is dropped.
+            // The mapping stays until the last part is dropped.
             let last = made.pop().expect("one at least");
             let of_last = made.len() as u8 + 1;
             made.into_iter().for_each(|buffer| drop(buffer.into_whole().expect("whole")));

@@ -1,11 +1,11 @@
 //! Returns the allocator's free memory to the system.
 
-/// Returns the allocator's free pages to the system. By itself the C library keeps all free memory
-/// below a block in use, and memory that other threads allocated. The call walks through the whole
-/// heap and blocks other threads' allocations meanwhile. Call it after large frees, from a thread
-/// that may wait.
+/// Returns the allocator's free pages to the system. Without this call, the C library keeps free
+/// memory below a block in use, and memory that other threads allocated. The call walks through the
+/// whole heap, and blocks the allocations of other threads meanwhile. Call it after large frees,
+/// from a thread that may wait.
 pub fn trim_heap() {
-    // SAFETY: it may be called at any time, by any thread.
+    // SAFETY: any thread may call this function at any time.
     #[cfg(all(target_os = "linux", target_env = "gnu", not(miri)))]
     unsafe {
         libc::malloc_trim(0);

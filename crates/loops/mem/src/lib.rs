@@ -1,18 +1,18 @@
-//! Memory: buffers that one owner reads and writes and may lend to the kernel, and fast copies into
-//! them.
+//! Memory: buffers that have one owner and may be lent to the kernel, and fast copies.
 //!
-//! **Contents.** A [`Buffer`] is a part of one allocation, aligned for direct I/O, which can be
-//! split and joined without copying. A [`BufferPool`] keeps unused buffers for reuse. A
-//! [`SharedBuffer`] has views whose bytes never change; a [`Lender`] makes buffers of foreign
+//! **Contents.** A [`Buffer`] is a part of one allocation, aligned for direct I/O. Callers can
+//! split and join buffers without copying. A [`BufferPool`] keeps unused buffers for reuse. A
+//! [`SharedBuffer`] has views whose bytes never change. A [`Lender`] creates buffers from foreign
 //! memory. [`copy_to_memory`] copies past the caches, [`copy_anywhere`] copies to any address, and
 //! [`prefetch`] loads memory into the cache.
 //!
-//! **Contract.** A buffer is exclusive: only its owner can access its bytes, on any thread. An
-//! allocation is freed with its last buffer. A pool belongs to one thread and keeps at most
-//! [`limits::POOL_BYTES`]. The module [`allowance`] states how much memory the process may use.
+//! **Contract.** A buffer is exclusive: only its owner can access its bytes, on any thread.
+//! Dropping the last buffer of an allocation frees the allocation. A pool belongs to one thread and
+//! keeps at most [`limits::POOL_BYTES`]. The module [`allowance`] reports how much memory the
+//! process may use.
 //!
 //! **Not implemented.** I/O and event loops: see `farblock-reactor`, which re-exports this crate's
-//! types. All `unsafe` code of buffers is here; `make sanitize` runs this crate's tests under
+//! types. All `unsafe` code of buffers is in this crate. `make sanitize` runs its tests under
 //! AddressSanitizer.
 
 pub mod allowance;

@@ -1,4 +1,4 @@
-//! [`BufferPool`]: keeps buffers of a few sizes for reuse, so that I/O in steady state allocates
+//! [`BufferPool`]: keeps buffers of a few sizes for reuse. I/O in steady state then allocates
 //! nothing.
 
 use std::cell::{Cell, RefCell};
@@ -7,18 +7,19 @@ use crate::allowance::pool_bytes;
 use crate::buffer::Buffer;
 use crate::limits;
 
-/// Smallest size class in bytes.
+/// The smallest size class in bytes.
 const MIN_CLASS_BYTES: usize = 4096;
-/// Largest size class in bytes.
+/// The largest size class in bytes.
 const MAX_CLASS_BYTES: usize = limits::POOLED_BUFFER_BYTES;
-/// Number of power-of-two classes from the smallest to the largest.
+/// The number of power-of-two classes from the smallest to the largest.
 const CLASSES: usize =
     (MAX_CLASS_BYTES.trailing_zeros() - MIN_CLASS_BYTES.trailing_zeros()) as usize + 1;
 
-/// A free list of buffers in power-of-two classes from 4 KiB to 2 MiB. One per thread: not shared,
-/// not locked.
+/// A free list of buffers in power-of-two classes from 4 KiB to 2 MiB. Each thread has its own
+/// pool, without locks.
 ///
-/// Last in, first out, so that the buffers in use stay in the caches. It keeps at most 64 MiB.
+/// The pool reuses the most recently returned buffer first, so that the buffers in use stay in the
+/// caches. It keeps at most 64 MiB.
 #[derive(Default)]
 pub struct BufferPool {
     classes: RefCell<[Vec<Buffer>; CLASSES]>,
@@ -26,12 +27,13 @@ pub struct BufferPool {
 }
 
 impl BufferPool {
-    /// An empty pool.
+    /// Creates an empty pool.
     pub fn new() -> BufferPool {
         BufferPool::default()
     }
 
-    /// A buffer of exactly `len` bytes; its contents are from the last user, but initialised.
+    /// Returns a buffer of exactly `len` bytes. The bytes are initialised, but may be the data of
+    /// an earlier user.
     pub fn take(&self, len: usize) -> Buffer {
         let Some(class) = class_for(len) else {
             return Buffer::new(len);
@@ -48,7 +50,8 @@ impl BufferPool {
         buffer
     }
 
-    /// A new buffer of a class. May make several at the same time; the pool keeps the others.
+    /// Allocates a buffer of a class. This may allocate several buffers at once; the pool keeps the
+    /// others.
     fn new_buffer(&self, class: usize) -> Buffer {
         let mut made = Buffer::several(MIN_CLASS_BYTES << class);
         let first = made.pop().expect("one at least");
@@ -58,9 +61,9 @@ impl BufferPool {
         first
     }
 
-    /// Returns a buffer to the pool. The pool frees it instead if no class has its size, if other
-    /// parts of its allocation still exist, or if the pool is full. The last part of an allocation
-    /// returns the whole allocation.
+    /// Returns a buffer to the pool. The pool frees the buffer instead if no class has its size, if
+    /// other parts of its allocation still exist, or if the pool is full. The last part of an
+    /// allocation returns the whole allocation to the pool.
     pub fn give(&self, buffer: Buffer) {
         let capacity = buffer.capacity_bytes();
         let Some(class) = class_for(capacity) else { return };
@@ -80,7 +83,7 @@ impl BufferPool {
         self.retained_bytes.set(0);
     }
 
-    /// Bytes kept for reuse now.
+    /// Returns the number of bytes that the pool keeps for reuse.
     pub fn retained_bytes(&self) -> usize {
         self.retained_bytes.get()
     }
@@ -92,7 +95,7 @@ impl std::fmt::Debug for BufferPool {
     }
 }
 
-/// The smallest class that holds `len` bytes.
+/// Returns the smallest class whose buffers hold `len` bytes.
 fn class_for(len: usize) -> Option<usize> {
     if len > MAX_CLASS_BYTES {
         return None;
@@ -119,7 +122,7 @@ mod tests {
         let pool = BufferPool::new();
         let mut buffer = pool.take(5000);
         let address = buffer.as_ptr();
-        // The pool may have made other buffers at the same time.
+        // The pool may have allocated other buffers at the same time.
         let others = pool.retained_bytes();
         buffer.truncate(1);
         pool.give(buffer);

@@ -1,23 +1,24 @@
-//! Counts the bytes of buffers, by the simulated machine that made them.
+//! Counts the bytes of buffers for each simulated machine that allocated them.
 //!
 //! All machines of a simulation run on one thread. The tally counts the buffers that this thread
-//! has made since [`begin`], even if another thread frees them.
+//! has allocated since [`begin`], even if another thread frees them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
-/// Bytes of buffers, including the ones in pools.
+/// Counts of buffer bytes. They include the buffers in pools.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Tally {
-    /// The current number.
+    /// The current number of bytes.
     pub now_bytes: usize,
-    /// The highest number so far.
+    /// The highest number of bytes so far.
     pub most_bytes: usize,
 }
 
 #[derive(Default)]
 struct Book {
-    /// The number of this simulation, so that leftover buffers of one do not count for the next.
+    /// The number of this simulation. It prevents leftover buffers of a simulation from counting in
+    /// the next simulation.
     volume: u64,
     by_machine: BTreeMap<u32, Tally>,
 }
@@ -33,18 +34,18 @@ pub fn begin() {
     BOOK.with_borrow_mut(|book| *book = Book { volume: book.volume + 1, ..Book::default() });
 }
 
-/// Counts the thread's new buffers for this machine from now on.
+/// Counts the thread's new buffers for this machine.
 pub fn count_for(machine: u32) {
     MACHINE.set(machine);
 }
 
-/// A machine's counts.
+/// Returns the counts of a machine.
 #[must_use]
 pub fn of(machine: u32) -> Tally {
     BOOK.with_borrow(|book| book.by_machine.get(&machine).copied().unwrap_or_default())
 }
 
-/// Counts an allocation's bytes while this exists.
+/// Counts the bytes of an allocation while this value exists.
 pub(crate) struct Counted {
     machine: u32,
     volume: u64,
@@ -75,7 +76,7 @@ impl Drop for Counted {
             if book.volume == self.volume
                 && let Some(tally) = book.by_machine.get_mut(&self.machine)
             {
-                // Another thread may have made the buffer.
+                // Another thread may have allocated the buffer.
                 tally.now_bytes = tally.now_bytes.saturating_sub(self.bytes);
             }
         });

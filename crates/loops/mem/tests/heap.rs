@@ -1,5 +1,5 @@
-//! Memory freed to the allocator returns to the system. It runs in its own process, because other
-//! tests' memory would count. Not for sanitizers, which have other allocators.
+//! Tests that freed memory returns to the system. The test runs in its own process, because the
+//! memory of other tests would count. It does not run with sanitizers, which have other allocators.
 #![cfg(all(target_os = "linux", target_env = "gnu", not(miri)))]
 
 use farblock_mem::trim_heap;

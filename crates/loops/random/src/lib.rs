@@ -1,40 +1,40 @@
 //! Pseudo-random numbers: SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number
-//! Generators", 2014). The algorithm is fixed, so that a seed replays a failure in any later
+//! Generators", 2014). The algorithm never changes, so a seed reproduces a failure in any later
 //! version.
 //!
-//! Used for addresses, faults and incompressible contents. Not for secrets.
+//! Use it for addresses, faults and incompressible contents, but never for secrets.
 
 use std::ops::Range;
 use std::time::Duration;
 
 const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// A sequence of numbers.
+/// A sequence of pseudo-random numbers.
 #[derive(Clone, Debug)]
 pub struct Random {
     state: u64,
 }
 
 impl Random {
-    /// The sequence of `seed`.
+    /// Creates the sequence of `seed`.
     #[must_use]
     pub fn new(seed: u64) -> Random {
         Random { state: seed }
     }
 
-    /// Combines several numbers into one seed. Seeds of similar numbers have unrelated sequences.
+    /// Combines several numbers into one seed. Seeds from similar numbers have unrelated sequences.
     #[must_use]
     pub fn mix(parts: &[u64]) -> u64 {
         parts.iter().fold(0, |seed, part| Random::new(seed ^ part).bits())
     }
 
-    /// Number `index` of the sequence of `seed`, without computing the earlier numbers.
+    /// Returns number `index` of the sequence of `seed`, without computing the earlier numbers.
     #[must_use]
     pub fn nth(seed: u64, index: u64) -> u64 {
         Random::new(seed.wrapping_add(index.wrapping_mul(GAMMA))).bits()
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn bits(&mut self) -> u64 {
         self.state = self.state.wrapping_add(GAMMA);
         let mut z = self.state;
@@ -43,7 +43,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound`, by multiplication: its bias is below `bound` / 2^64.
+    /// Returns a number below `bound`, by multiplication. The bias is below `bound` / 2^64.
     ///
     /// # Panics
     ///
@@ -58,7 +58,7 @@ impl Random {
         self.below(bound as u64) as usize
     }
 
-    /// A number within `range`.
+    /// Returns a number within `range`.
     ///
     /// # Panics
     ///
@@ -68,12 +68,12 @@ impl Random {
         range.start + self.below(range.end - range.start)
     }
 
-    /// True with probability 1 in `of`; never if `of` is 0.
+    /// Returns `true` with probability 1 in `of`; never if `of` is 0.
     pub fn one_in(&mut self, of: u64) -> bool {
         of != 0 && self.below(of) == 0
     }
 
-    /// A time up to `longest`.
+    /// Returns a duration of at most `longest`.
     pub fn time(&mut self, longest: Duration) -> Duration {
         let longest_ns = u64::try_from(longest.as_nanos()).unwrap_or(u64::MAX);
         Duration::from_nanos(self.below(longest_ns.saturating_add(1)))
@@ -87,7 +87,7 @@ impl Random {
         }
     }
 
-    /// `length` random bytes.
+    /// Returns `length` random bytes.
     pub fn bytes(&mut self, length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length];
         self.fill(&mut bytes);
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn the_sequence_is_the_published_one() {
-        // As in the tests of the crate rand_xoshiro.
+        // The values are from the tests of the crate rand_xoshiro.
         let mut random = Random::new(1_234_567);
         let first = [6_457_827_717_110_365_317, 3_203_168_211_198_807_973];
         assert_eq!([random.bits(), random.bits()], first);

@@ -1,11 +1,12 @@
-//! Linux's limits: `/proc` and the control groups, below a root that tests choose.
+//! Reads Linux's limits from `/proc` and the control groups, below a root directory that tests can
+//! set.
 
 use super::{Allowance, Source};
 use rustix::process::{Resource, getrlimit};
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-/// The root of a file system with `/proc`, and with control groups mounted as in
+/// The root directory of a file system that contains `/proc` and the mounted control groups of
 /// `/proc/self/mountinfo`.
 pub(super) struct Tree {
     root: PathBuf,
@@ -23,7 +24,7 @@ impl Tree {
         Self { root: root.into() }
     }
 
-    /// The tightest limit of memory.
+    /// Returns the tightest memory limit.
     pub(super) fn memory(&self) -> Option<Allowance> {
         let machine = self.machine().map(|amount| Allowance { amount, source: Source::Machine });
         let first: &[&str] = &["memory.limit_in_bytes"];
@@ -41,7 +42,7 @@ impl Tree {
         machine.into_iter().chain(groups).chain(resources).min_by_key(|it| it.amount)
     }
 
-    /// The tightest number of threads that a control group still admits.
+    /// Returns the smallest number of further threads that a control group admits.
     pub(super) fn threads(&self) -> Option<Allowance> {
         let groups = self.groups("pids").into_iter().flat_map(|group| {
             let mut all = self.limits(&group, &["pids.max"]);
@@ -59,7 +60,7 @@ impl Tree {
         fs::read_to_string(self.root.join(path.strip_prefix("/").unwrap_or(path))).ok()
     }
 
-    /// The limit in a file; `None` if the file says `max` or cannot be read.
+    /// Returns the limit in a file; `None` if the file contains `max` or is unreadable.
     fn number(&self, path: &Path) -> Option<u64> {
         self.read(path)?.trim().parse().ok()
     }
@@ -70,7 +71,7 @@ impl Tree {
         line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
     }
 
-    /// The limits that a group and its ancestors state in these files.
+    /// Returns the limits of a group and its ancestors in the files of these names.
     fn limits(&self, group: &Group, files: &[&str]) -> Vec<Allowance> {
         let above = group.own.ancestors().take_while(|it| it.starts_with(&group.mounted));
         let files = above.flat_map(|directory| files.iter().map(|file| directory.join(file)));
@@ -81,7 +82,8 @@ impl Tree {
         stated.collect()
     }
 
-    /// This process's groups that may limit `controller`: of version 2, and of version 1.
+    /// Returns the groups of this process that may limit `controller`: groups of version 2 and of
+    /// version 1.
     fn groups(&self, controller: &str) -> Vec<Group> {
         let read = |path: &str| self.read(Path::new(path)).unwrap_or_default();
         let (own, mounts) = (read("/proc/self/cgroup"), read("/proc/self/mountinfo"));
@@ -89,7 +91,7 @@ impl Tree {
     }
 }
 
-/// This process's group in the hierarchy that a line of `mountinfo` mounts.
+/// Returns this process's group in the hierarchy of a `mountinfo` line.
 fn group(mount: &str, own: &str, controller: &str) -> Option<Group> {
     let (before, after) = mount.split_once(" - ")?;
     let mut fields = before.split(' ').skip(3);
@@ -100,7 +102,7 @@ fn group(mount: &str, own: &str, controller: &str) -> Option<Group> {
         "cgroup" if after.nth(1)?.split(',').any(|it| it == controller) => false,
         _ => return None,
     };
-    // Each line of `own`: number, controllers (none in version 2), path.
+    // Each line of `own` contains a number, the controllers (none in version 2), and a path.
     let path = own.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':').skip(1);
         let (controllers, path) = (fields.next()?, fields.next()?);
@@ -110,8 +112,8 @@ fn group(mount: &str, own: &str, controller: &str) -> Option<Group> {
         };
         is_it.then_some(path)
     })?;
-    // In a container the mount point may be its own group, while `path` is the group's path
-    // outside.
+    // In a container, the mount point may be the container's own group, while `path` is the path of
+    // the group outside the container.
     let below = Path::new(path).strip_prefix(root).unwrap_or(Path::new(""));
     let is_plain = below.components().all(|it| matches!(it, Component::Normal(_)));
     let mounted = PathBuf::from(mounted);
@@ -125,7 +127,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A tree with these files, below a directory of this test's own.
+    /// Creates a tree with these files, in a directory that only this test uses.
     fn tree(name: &str, files: &[(&str, &str)]) -> Tree {
         let root = std::env::temp_dir().join(format!("farblock-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&root);
