@@ -1,15 +1,15 @@
-//! A namespace with a backing object that must outlive it.
+//! A namespace and a backing object that must outlive it.
 
 use crate::{Availability, BlockError, Changes, Geometry, Namespace, Part, Queue};
 use farblock_reactor::{Reactor, TaskId};
 use std::sync::Arc;
 
-/// A namespace and its backing, such as the target that serves it. The namespace is dropped before
-/// its backing.
+/// A namespace and its backing object, for example the target that serves it. The namespace is
+/// dropped before the backing object.
 pub struct Backed<N, B> {
-    /// The namespace in use.
+    /// The namespace.
     pub namespace: N,
-    /// Its backing.
+    /// The object that must outlive the namespace.
     pub backing: B,
 }
 

@@ -1,4 +1,4 @@
-//! A synchronous interface to a queue, for tests, examples and command-line tools.
+//! A synchronous interface to a namespace, for tests, examples and command-line tools.
 
 use std::time::Duration;
 
@@ -6,13 +6,13 @@ use farblock_reactor::{Buffer, Config, EngineKind, Reactor, TaskId};
 
 use crate::{BlockError, Command, Completion, Geometry, Namespace, Op, Queue};
 
-/// The most bytes that one operation of a large transfer moves: the largest buffer size of the
+/// The largest number of bytes in one operation of a large transfer: the largest buffer size of the
 /// pool.
 const PIECE_BYTES: usize = 1 << 20;
-/// Operations of one transfer in flight at once.
+/// The number of operations of one transfer that are in flight at the same time.
 const PIECES_IN_FLIGHT: usize = 8;
 
-/// A namespace with calls that block: it has its own reactor and queue.
+/// A namespace with blocking calls. It has its own reactor and queue.
 ///
 /// ```no_run
 /// # fn open() -> std::sync::Arc<dyn farblock_block::Namespace> { unimplemented!() }
@@ -27,16 +27,16 @@ const PIECES_IN_FLIGHT: usize = 8;
 /// # Ok::<(), farblock_block::BlockError>(())
 /// ```
 ///
-/// Transfers may have any length that is a multiple of the block size. Large ones become several
-/// operations, some in flight at once, and therefore are not atomic. If one of them fails, the call
-/// waits for the others and returns the first error. Each call copies data between the caller's
-/// slice and the operation's buffer. Use a [`Queue`] for speed.
+/// Transfers may have any length that is a multiple of the block size. A large transfer becomes
+/// several operations, of which some are in flight at the same time, so it is not atomic. If an
+/// operation fails, the call waits for the others and returns the first error. Each call copies
+/// data between the caller's slice and the operation's buffer. Use a [`Queue`] for speed.
 ///
 /// # Panics
-/// All calls panic if the event loop itself breaks (its `poll` fails), and if a slice is not a
-/// multiple of the block size.
+/// All calls panic if the event loop fails (an error of its `poll`), and if the length of a slice
+/// is not a multiple of the block size.
 pub struct Blocking {
-    // The queue is dropped first, since that may deregister it from the reactor.
+    // Keep this field first: dropping the queue may deregister it from the reactor.
     queue: Box<dyn Queue>,
     reactor: Reactor,
     geometry: Geometry,
@@ -44,11 +44,11 @@ pub struct Blocking {
     done: Vec<Completion>,
 }
 
-/// The caller's side of a transfer.
+/// The caller's slice for a transfer.
 enum Data<'a> {
-    /// Destination of a read.
+    /// The destination of a read.
     Into(&'a mut [u8]),
-    /// Source of a write.
+    /// The source of a write.
     From(&'a [u8]),
 }
 
@@ -62,7 +62,7 @@ impl Data<'_> {
 }
 
 impl Blocking {
-    /// Opens a queue on a new reactor, with the engine that suits the machine.
+    /// Opens a queue on a new reactor, with the default engine of this machine.
     pub fn new(namespace: &dyn Namespace) -> Result<Blocking, BlockError> {
         Self::with_config(namespace, &Config::default())
     }
@@ -83,32 +83,32 @@ impl Blocking {
         Ok(Blocking { queue, reactor, geometry, ready: Vec::new(), done: Vec::new() })
     }
 
-    /// Sizes and abilities, as they were when the queue was opened.
+    /// Returns the sizes and capabilities at the time when the queue was opened.
     pub fn geometry(&self) -> Geometry {
         self.geometry
     }
 
-    /// Fills `data` from `lba` on.
+    /// Fills `data` from `lba`.
     pub fn read(&mut self, lba: u64, data: &mut [u8]) -> Result<(), BlockError> {
         self.transfer(Command::Read, lba, false, Data::Into(data))
     }
 
-    /// Writes `data` from `lba` on.
+    /// Writes `data` from `lba`.
     pub fn write(&mut self, lba: u64, data: &[u8]) -> Result<(), BlockError> {
         self.transfer(Command::Write, lba, false, Data::From(data))
     }
 
-    /// Writes `data` from `lba` on; it is durable on return.
+    /// Writes `data` from `lba`. The data is durable on return.
     pub fn write_durable(&mut self, lba: u64, data: &[u8]) -> Result<(), BlockError> {
         self.transfer(Command::Write, lba, true, Data::From(data))
     }
 
-    /// Makes durable everything written before.
+    /// Makes all earlier writes durable.
     pub fn flush(&mut self) -> Result<(), BlockError> {
         self.execute(Op::flush(0)).result
     }
 
-    /// Makes `blocks` blocks from `lba` on read as zeroes.
+    /// Makes `blocks` blocks from `lba` read as zeroes.
     pub fn write_zeroes(
         &mut self,
         lba: u64,
@@ -118,12 +118,12 @@ impl Blocking {
         self.execute(Op::write_zeroes(lba, blocks, deallocate, 0)).result
     }
 
-    /// Deallocates `blocks` blocks from `lba` on.
+    /// Deallocates `blocks` blocks from `lba`.
     pub fn deallocate(&mut self, lba: u64, blocks: u32) -> Result<(), BlockError> {
         self.execute(Op::deallocate(lba, blocks, 0)).result
     }
 
-    /// Submits any one operation and waits for it.
+    /// Submits an operation and waits for it.
     pub fn execute(&mut self, op: Op) -> Completion {
         self.queue.submit(op);
         self.wait();
@@ -131,7 +131,7 @@ impl Blocking {
         self.done.pop().expect("counted above")
     }
 
-    /// A buffer for [`execute`](Self::execute), contents unspecified.
+    /// Returns a buffer for [`execute`](Self::execute), with unspecified contents.
     pub fn buffer(&self, blocks: u32) -> Buffer {
         self.reactor.buffers().take(self.geometry.bytes(blocks))
     }
@@ -187,7 +187,7 @@ impl Blocking {
         whole.check(command, lba, self.blocks(length))
     }
 
-    /// The most bytes that one operation of a transfer moves.
+    /// Returns the largest number of bytes in one operation of a transfer.
     fn piece_bytes(&self) -> usize {
         match self.geometry.max_blocks {
             0 => PIECE_BYTES,

@@ -1,30 +1,32 @@
-//! Notification of a namespace's changes.
+//! Notifications of changes of a namespace.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The kind of a namespace's change. The new state is in effect before the notification; ask the
-/// namespace for it.
+/// The kind of a change of a namespace. The change is in effect before the notification. Watchers
+/// query the namespace for the new state.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Change {
-    /// The [geometry](crate::Namespace::geometry): the capacity, whether the namespace can be
-    /// written, or whether it has a volatile cache.
+    /// The [geometry](crate::Namespace::geometry) has changed: the capacity, whether the namespace
+    /// is writable, or whether it has a volatile cache.
     Geometry,
-    /// The [availability](crate::Namespace::availability), or the parts that determine it.
+    /// The [availability](crate::Namespace::availability), or the parts that determine it, have
+    /// changed.
     Availability,
     /// Data acknowledged since the last flush may be lost, for example because the machine that
-    /// cached it has restarted. Reported before any operation that follows the loss.
+    /// cached it has restarted. The namespace reports this before any operation that follows the
+    /// loss.
     Loss,
-    /// The contents may not be what users wrote: the underlying file or disk was truncated,
-    /// replaced or swapped for a copy, or may have been while disconnected. Reported before the
-    /// next use.
+    /// The contents may differ from the users' writes. The underlying file or disk was truncated,
+    /// replaced or swapped for a copy, or this may have happened while it was disconnected. The
+    /// namespace reports this before its next use.
     Contents,
-    /// The remote namespaces that its [parts](crate::Namespace::parts) consist of.
+    /// The remote namespaces that its [parts](crate::Namespace::parts) consist of have changed.
     Parts,
 }
 
-/// Whether a namespace can carry out operations.
+/// Whether a namespace can execute operations.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Availability {
     /// Operations proceed.
@@ -50,42 +52,42 @@ impl Watchers {
     }
 }
 
-/// The watchers of a namespace's changes. Clones share them.
+/// The watchers of a namespace's changes. All clones share the watchers.
 #[derive(Clone, Default)]
 pub struct Changes(Arc<Watchers>);
 
 impl Changes {
-    /// No watchers yet.
+    /// Creates a value without watchers.
     #[must_use]
     pub fn new() -> Changes {
         Changes::default()
     }
 
     /// Calls `callback` after every later change, on a thread of the namespace. The callback must
-    /// be quick and must not drop the namespace. A watcher that needs the current state reads it
-    /// once after this call.
+    /// be quick and must not drop the namespace. A watcher that needs the current state must read
+    /// it once after this call.
     pub fn watch(&self, callback: impl Fn(Change) + Send + Sync + 'static) -> Watch {
         let id = self.0.next.fetch_add(1, Ordering::Relaxed);
         self.0.lock().push((id, Arc::new(callback)));
         Watch { watchers: Arc::clone(&self.0), id }
     }
 
-    /// Notifies all watchers. The namespace calls this after the change, without holding a lock
-    /// that its getters take.
+    /// Notifies all watchers. The namespace calls this function after the change. It must not hold
+    /// a lock that its getters take.
     pub fn tell(&self, change: Change) {
         self.0.generation.fetch_add(1, Ordering::AcqRel);
-        // Called without the lock: a callback may add or drop a watch.
+        // Do not hold the lock during the calls: a callback may add or drop a watch.
         let callbacks = self.0.lock().clone();
         callbacks.iter().for_each(|(_, callback)| callback(change));
     }
 
-    /// Whether there are watchers: without any, a notification takes no time.
+    /// Whether there are watchers. Without watchers, a notification takes no time.
     #[must_use]
     pub fn is_watched(&self) -> bool {
         !self.0.lock().is_empty()
     }
 
-    /// The number of changes so far; cheap to read.
+    /// Returns the number of changes so far. The call is cheap.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.0.generation.load(Ordering::Acquire)
@@ -98,8 +100,8 @@ impl fmt::Debug for Changes {
     }
 }
 
-/// Keeps a callback of [`Changes::watch`] registered; dropping it deregisters the callback. One
-/// call may still be in progress after the drop.
+/// Keeps a callback of [`Changes::watch`] registered. Dropping it deregisters the callback. After
+/// the drop, one call may still be in progress.
 #[must_use = "the callback is forgotten with the watch"]
 pub struct Watch {
     watchers: Arc<Watchers>,

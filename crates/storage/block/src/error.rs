@@ -1,50 +1,52 @@
-//! Reasons for a failed operation on blocks, in the contract's terms. Frontends map them to their
-//! own status.
+//! Reasons for a failed operation on blocks. Frontends map them to their own status codes.
 
 use std::fmt;
 use std::io;
 
 use crate::op::Command;
 
-/// Why an operation failed, in terms that the submitter can act on rather than the failed system
-/// call.
+/// The reason why an operation failed. The reasons describe the effect for the submitter, not the
+/// failed system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum BlockError {
     /// The range is not within the namespace.
     OutOfRange,
-    /// The operation moves more blocks than [`Geometry::max_blocks`](crate::Geometry::max_blocks).
+    /// The operation transfers more blocks than
+    /// [`Geometry::max_blocks`](crate::Geometry::max_blocks).
     TooLarge,
-    /// The namespace is read-only, or has become so (a file system remounted after an error).
+    /// The namespace is read-only, or has become read-only (for example, a file system remounted
+    /// after an error).
     ReadOnly,
-    /// The store of the namespace is full.
+    /// The storage of the namespace is full.
     NoSpace,
     /// A reservation of another host forbids the operation.
     Conflict,
-    /// This host may not do the operation: the namespace is locked, or the host lacks the right.
+    /// This host must not execute the operation: the namespace is locked, or the host lacks the
+    /// right.
     Denied,
-    /// The namespace is not usable yet: it is starting, or being formatted or sanitized. Another
-    /// attempt may succeed.
+    /// The namespace is not usable yet: it is starting, or another command is formatting or
+    /// sanitizing it. A later attempt may succeed.
     NotReady,
-    /// The write is larger than the namespace can write atomically.
+    /// The write is larger than the namespace's atomic write unit.
     AtomicExceeded,
-    /// The data could not be read.
+    /// The namespace could not read the data.
     ReadFailed,
-    /// The data (or, for a flush, earlier data) could not be written.
+    /// The namespace could not write the data. For a flush, it could not write earlier data.
     WriteFailed,
     /// The namespace does not support the operation.
     Unsupported,
     /// The connection to the namespace is lost.
     Disconnected,
-    /// The operation was cancelled on purpose.
+    /// The submitter cancelled the operation.
     Aborted,
     /// The system lacks a resource that the operation needs (memory, open files, queues).
     NoResources,
 }
 
 impl BlockError {
-    /// Maps an operating system's error. Unspecific errors become `ReadFailed` or `WriteFailed`,
-    /// depending on `command`.
+    /// Maps an error of the operating system. Unspecific errors become `ReadFailed` or
+    /// `WriteFailed`, depending on `command`.
     pub fn from_io(command: Command, error: &io::Error) -> BlockError {
         use io::ErrorKind as Kind;
         let failed = if command.reads() { BlockError::ReadFailed } else { BlockError::WriteFailed };
@@ -52,8 +54,8 @@ impl BlockError {
             Kind::StorageFull | Kind::QuotaExceeded | Kind::FileTooLarge if !command.reads() => {
                 BlockError::NoSpace
             }
-            // Not for a flush: it changes no blocks, and its failure means that earlier writes are
-            // lost.
+            // Do not map the error of a flush: a flush changes no blocks, and its failure means
+            // that earlier writes are lost.
             Kind::ReadOnlyFilesystem | Kind::PermissionDenied if command.writes() => {
                 BlockError::ReadOnly
             }
@@ -70,9 +72,10 @@ impl BlockError {
         }
     }
 
-    /// Error numbers without a kind in the standard library.
+    /// Maps error numbers for which the standard library has no kind.
     fn from_os(error: &io::Error) -> Option<BlockError> {
-        // Written through a handle opened for reading; the same number on every Unix.
+        // A write through a handle that was opened for reading. The number is the same on every
+        // Unix.
         const EBADF: i32 = 9;
         match error.raw_os_error() {
             Some(EBADF) if cfg!(unix) => Some(BlockError::ReadOnly),

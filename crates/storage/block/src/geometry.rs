@@ -1,38 +1,39 @@
-//! Sizes and abilities of a namespace, and the only code that checks a range against them.
+//! The sizes and capabilities of a namespace. Only this code checks a range against them.
 
 use crate::error::BlockError;
 use crate::op::Command;
 
-/// The smallest block that a namespace may have.
+/// The smallest allowed block size, in bytes.
 pub const MIN_BLOCK_SIZE_BYTES: u32 = 512;
-/// The largest block that a namespace may have.
+/// The largest allowed block size, in bytes.
 pub const MAX_BLOCK_SIZE_BYTES: u32 = 64 * 1024;
 
-/// Sizes and abilities of a namespace.
+/// The sizes and capabilities of a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
-    /// Bytes in a block: a power of two, [`MIN_BLOCK_SIZE_BYTES`] to [`MAX_BLOCK_SIZE_BYTES`].
+    /// The block size in bytes: a power of two, [`MIN_BLOCK_SIZE_BYTES`] to
+    /// [`MAX_BLOCK_SIZE_BYTES`].
     pub block_size: u32,
     /// The capacity in blocks.
     pub blocks: u64,
-    /// The namespace refuses every operation that would change it.
+    /// Whether the namespace refuses every operation that would change it.
     pub read_only: bool,
-    /// A completed write may be lost until a flush, so flushes are needed.
+    /// Whether a completed write may be lost until a flush, so that flushes are needed.
     pub volatile_cache: bool,
-    /// `Deallocate` frees space; otherwise it succeeds and does nothing.
+    /// Whether `Deallocate` frees space. Otherwise it succeeds and does nothing.
     pub deallocate: bool,
-    /// Operations that do not cross a multiple of this many blocks are fastest (NVMe's NOIOB, a
-    /// stripe's chunk). 0: no preference.
+    /// Optimal I/O boundary in blocks (NVMe's NOIOB, or the chunk of a stripe): operations that do
+    /// not cross a multiple of it are fastest. 0: no preference.
     pub optimal_blocks: u32,
-    /// Writes aligned to this many blocks, in multiples of it, avoid read-modify-write underneath.
-    /// 0: no preference.
+    /// Preferred write size and alignment in blocks: writes in multiples of it avoid a
+    /// read-modify-write in the storage below. 0: no preference.
     pub preferred_blocks: u32,
-    /// The most blocks that one read or write may move. 0: no limit.
+    /// The largest number of blocks in one read or write. 0: no limit.
     pub max_blocks: u32,
 }
 
 impl Geometry {
-    /// A writable namespace with default properties.
+    /// Creates the geometry of a writable namespace with default properties.
     ///
     /// # Panics
     /// If `block_size` is not a power of two within the limits, or if the capacity in bytes exceeds
@@ -53,16 +54,16 @@ impl Geometry {
         }
     }
 
-    /// Whether a namespace may have blocks of this many bytes.
+    /// Whether a namespace may have blocks of `bytes` bytes.
     pub fn is_block_size(bytes: u32) -> bool {
         bytes.is_power_of_two() && (MIN_BLOCK_SIZE_BYTES..=MAX_BLOCK_SIZE_BYTES).contains(&bytes)
     }
 
-    /// Checks that `command` on `blocks` blocks from `lba` on is valid: a frontend must check this
-    /// before it submits, and a backend afterwards.
+    /// Checks that `command` is valid on the `blocks` blocks from `lba`. A frontend must check this
+    /// before it submits an operation. A backend must check it again.
     ///
-    /// `blocks` is wider than an operation's count so that a frontend can check a peer's number
-    /// before narrowing it.
+    /// `blocks` is wider than the block count of an operation, so that a frontend can check a
+    /// peer's number before it narrows the number.
     pub fn check(&self, command: Command, lba: u64, blocks: u64) -> Result<(), BlockError> {
         if command == Command::Flush {
             return Ok(());
@@ -80,7 +81,7 @@ impl Geometry {
         Ok(())
     }
 
-    /// The length of the buffer that `blocks` blocks need.
+    /// Returns the length in bytes of a buffer for `blocks` blocks.
     ///
     /// # Panics
     /// If the length exceeds the address space, which only happens with 32-bit addresses.
@@ -89,7 +90,7 @@ impl Geometry {
         usize::try_from(bytes).expect("a buffer larger than the address space")
     }
 
-    /// The position of `lba` in bytes. `lba` must have passed [`check`](Self::check).
+    /// Returns the offset of `lba` in bytes. `lba` must have passed [`check`](Self::check).
     ///
     /// # Panics
     /// If the product overflows.
@@ -97,7 +98,7 @@ impl Geometry {
         lba.checked_mul(u64::from(self.block_size)).expect("an unchecked block address")
     }
 
-    /// The capacity in bytes.
+    /// Returns the capacity in bytes.
     pub fn capacity_bytes(&self) -> u64 {
         self.offset(self.blocks)
     }

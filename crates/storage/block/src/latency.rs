@@ -1,28 +1,30 @@
-//! Counts of operations by duration: one core adds to them, and any thread may read them.
+//! A histogram of the durations of operations. One core adds to it, and any thread may read it.
 //!
-//! Only the core that owns a [`Latency`] adds to it, so counting takes a load and a store without a
-//! lock. Its owner must keep the values of two cores on different cache lines.
+//! Only the core that owns a [`Latency`] adds to it, so adding takes a load and a store, without a
+//! lock. The owner must keep the values of two cores on different cache lines.
 
 use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The number of counts in a [`LatencyCounts`]. The first covers durations up to 1 µs, each next
-/// one up to twice the previous bound, and the last all longer durations.
+/// The number of counts in a [`LatencyCounts`]. The first count covers durations up to 1 µs. Each
+/// further count covers durations up to twice the bound of the count before it. The last count
+/// covers all longer durations.
 pub const LATENCY_STEPS: usize = 28;
 
-/// The longest duration that count number `step` covers, in microseconds; `None` for the last.
+/// Returns the longest duration that count number `step` covers, in microseconds; `None` for the
+/// last count.
 #[must_use]
 pub fn latency_bound_us(step: usize) -> Option<u64> {
     (step + 1 < LATENCY_STEPS).then(|| 1 << step)
 }
 
-/// Durations of operations: their sum, and a histogram.
+/// The sum and the histogram of the durations of operations.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct LatencyCounts {
     /// The sum of all durations, in nanoseconds.
     pub sum_ns: u64,
-    /// Operations by duration; see [`latency_bound_us`].
+    /// The number of operations by duration; see [`latency_bound_us`].
     pub counts: [u64; LATENCY_STEPS],
 }
 
@@ -35,7 +37,7 @@ impl AddAssign<&Self> for LatencyCounts {
     }
 }
 
-/// The durations of one core's operations; see the module's text.
+/// The durations of the operations of one core; see the module.
 #[derive(Default, Debug)]
 pub struct Latency {
     sum_ns: AtomicU64,
@@ -43,20 +45,20 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// Counts an operation. Only the owner calls it.
+    /// Adds an operation. Only the owner may call this function.
     pub fn count(&self, took: Duration) {
         let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         add(&self.sum_ns, ns);
         add(&self.counts[step(ns)], 1);
     }
 
-    /// The counts so far.
+    /// Returns the current counts.
     pub fn counts(&self) -> LatencyCounts {
         LatencyCounts { sum_ns: load(&self.sum_ns), counts: self.counts.each_ref().map(load) }
     }
 }
 
-/// Only the owner writes, so no other write can interfere.
+/// Adds to a counter. Only the owner writes, so no other write can interfere.
 fn add(counter: &AtomicU64, count: u64) {
     counter.store(load(counter).wrapping_add(count), Ordering::Relaxed);
 }
@@ -65,7 +67,7 @@ fn load(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
-/// The index of the count for this many nanoseconds.
+/// Returns the index of the count for this many nanoseconds.
 fn step(ns: u64) -> usize {
     let us = ns.div_ceil(1000).max(1);
     let step = (us - 1).checked_ilog2().map_or(0, |log| log as usize + 1);

@@ -1,89 +1,92 @@
 //! The namespace contract: the block device interface for all code of farblock that provides or
 //! uses block devices.
 //!
-//! A [`Namespace`] is a numbered row of blocks, shared by threads. A [`Queue`] is one thread's
-//! access to it: it belongs to one [`Reactor`], takes operations and returns completions, without
-//! futures, locks or allocation per operation. Frontends (the NVMe controller, the attach drivers,
-//! the benchmark) submit; backends (memory, files, stripes, a remote namespace) implement.
-//! [`Blocking`](blocking::Blocking) is a synchronous interface to a queue,
-//! [`AsyncNamespace`](nonblocking::AsyncNamespace) one with futures.
+//! A [`Namespace`] is a numbered sequence of blocks that threads share. A [`Queue`] is one thread's
+//! access to a namespace. It belongs to one [`Reactor`], accepts operations and returns
+//! completions, without futures, locks or allocation per operation. Frontends (the NVMe controller,
+//! the attach drivers, the benchmark) submit operations. Backends (memory, files, stripes, a remote
+//! namespace) implement the interface. [`Blocking`](blocking::Blocking) is a synchronous interface,
+//! and [`AsyncNamespace`](nonblocking::AsyncNamespace) is an interface with futures.
 //!
 //! # Contract
 //!
 //! **Ownership.** An [`Op`] owns its buffer and its [`Token`] until its one terminal
-//! [`Completion`], which returns both: the same buffer, whole, whether the operation succeeded or
-//! failed. Until then nothing else can access the buffer. The buffer may start at any address. A
-//! write leaves its contents unchanged; a failed read leaves them unspecified. Dropping an
-//! unfinished token panics.
+//! [`Completion`]. The completion returns both: the same whole buffer, after a success and after a
+//! failure. Until then no other code can access the buffer. The buffer may start at any address. A
+//! write leaves the contents of the buffer unchanged. A failed read leaves them unspecified.
+//! Dropping an unfinished token panics.
 //!
 //! **Progress.** [`Queue::submit`] never blocks and never fails: the completion reports any error
 //! of an operation. The operation starts at the latest in the reactor's next `poll`.
-//! [`Queue::poll`] collects completions. Call it after submitting (an operation may complete at
-//! once) and whenever the parent task is ready. An operation counts as in flight until `poll` has
-//! returned its completion.
+//! [`Queue::poll`] collects completions. Call it after submitting, because an operation may
+//! complete immediately, and whenever the parent task is ready. An operation is in flight until
+//! `poll` has returned its completion.
 //!
 //! **Ranges.** The frontend checks ranges with [`Geometry::check`] before it submits. A backend
-//! checks again, with checked arithmetic, because the namespace may have changed since. It answers
-//! [`BlockError::OutOfRange`] or [`BlockError::ReadOnly`]. The submitter ensures that a read or
-//! write has a buffer of exactly [`Geometry::bytes`]. A backend asserts this: peers cannot cause a
-//! wrong length, so it is a bug in farblock. An operation of zero blocks succeeds and does nothing
-//! if `lba` is at most the capacity; its buffer is then empty or absent. Commands other than read
-//! and write have no buffer.
+//! checks them again, with checked arithmetic, because the namespace may have changed since. It
+//! fails the operation with [`BlockError::OutOfRange`] or [`BlockError::ReadOnly`].
 //!
-//! **Order.** Operations complete in any order. Overlapping operations in flight at the same time
-//! have no order among them, and a read that overlaps a write in flight may see any mixture of old
+//! The submitter ensures that a read or write has a buffer of exactly [`Geometry::bytes`]. A
+//! backend asserts this: peers cannot cause a wrong length, so a wrong length is a bug in farblock.
+//! An operation of zero blocks succeeds and does nothing if `lba` is at most the capacity. Its
+//! buffer is empty or absent. Commands other than read and write have no buffer.
+//!
+//! **Order.** Operations complete in any order. Overlapping operations that are in flight at the
+//! same time have no order. A read that overlaps a write in flight may return any mixture of old
 //! and new blocks.
 //!
-//! **At once.** A namespace that need not wait may lend a read's data ([`Queue::read_borrowed`])
-//! and store a write's data ([`Queue::write_inline`]) in the call itself. Both follow the same
-//! rules of range, order and durability as operations, and are complete when the call returns: they
-//! are never in flight, and wake no task. Lent data stays as it was at the call, whatever is
-//! written or deallocated afterwards, even after queue and namespace are dropped. Read it and drop
-//! it soon. After an error nothing is lent or stored. A decorator without support for this returns
-//! `None`.
+//! **Immediate operations.** A namespace that need not wait may lend a read's data
+//! ([`Queue::read_borrowed`]) and store a write's data ([`Queue::write_inline`]) in the call
+//! itself. Both follow the rules of operations for ranges, order and durability. They are complete
+//! when the call returns: they are never in flight, and wake no task.
 //!
-//! **Durability.** Everything that completed before a [`Command::Flush`] was submitted is durable
-//! once the flush completes. A write (or write zeroes) with `fua` is durable once it completes.
-//! Without a volatile cache ([`Geometry::volatile_cache`]) every completed write is durable, except
-//! in a namespace that promises no durability at all (memory). A failed flush or write is reported
-//! to its submitter only and never silently retried.
+//! Borrowed data never changes, whatever later operations write or deallocate, even after the queue
+//! and the namespace are dropped. Callers must read and drop it soon. After an error, the namespace
+//! has lent or stored nothing. A decorator without support for immediate operations returns `None`.
 //!
-//! **Zeroes.** After [`Command::WriteZeroes`] reads return zeroes, whether it was allowed to
-//! deallocate or not. After [`Command::Deallocate`] reads return zeroes or the old data: the same
-//! contents on every read until the block is written. `Deallocate` is a hint: where
-//! [`Geometry::deallocate`] is false it succeeds and does nothing.
+//! **Durability.** All operations that completed before the submission of a [`Command::Flush`] are
+//! durable when the flush completes. A write (or write zeroes) with `fua` is durable when it
+//! completes. Without a volatile cache ([`Geometry::volatile_cache`]), every completed write is
+//! durable, except in a namespace that promises no durability (memory). Only the submitter learns
+//! of a failed flush or write. The namespace never silently retries it.
 //!
-//! **Resizing.** A namespace may grow, shrink, or become read-only or writable while it is in use:
-//! `blocks` and `read_only` of [`Namespace::geometry`] then change. A remote namespace may also
-//! change `volatile_cache`. The other fields never change. Operations in flight beyond a new end
-//! fail with [`BlockError::OutOfRange`], or complete as if nothing had happened. New blocks have
-//! any contents until they are written.
+//! **Zeroes.** After [`Command::WriteZeroes`], reads return zeroes, whether or not the command
+//! allowed deallocation. After [`Command::Deallocate`], reads return zeroes or the old data: the
+//! same contents on every read until the next write. `Deallocate` is a hint: if
+//! [`Geometry::deallocate`] is false, it succeeds and does nothing.
 //!
-//! **Notification.** A namespace that changes reports it once through [`Namespace::changes`], after
-//! the change has taken effect in open queues as well. Frontends and targets watch it, and notify
-//! their own clients. A namespace without [`Changes`] does not change. A decorator passes on the
-//! changes of its inner namespace.
+//! **Resizing.** A namespace may grow, shrink, or become read-only or writable during its use. Then
+//! `blocks` and `read_only` of [`Namespace::geometry`] change. A remote namespace may also change
+//! `volatile_cache`. The other fields never change. Operations in flight beyond a new end fail with
+//! [`BlockError::OutOfRange`] or complete normally. New blocks have unspecified contents before the
+//! first write.
 //!
-//! **Opening never blocks.** An event loop may call [`Namespace::open`]: slow steps (connecting a
-//! remote namespace) run elsewhere, and operations wait for them.
+//! **Notification.** A namespace reports each change once through [`Namespace::changes`], after the
+//! change has taken effect, also in open queues. Frontends and targets watch it, and notify their
+//! own clients. A namespace without [`Changes`] does not change. A decorator passes on the changes
+//! of its inner namespace.
 //!
-//! **Read-only.** A read-only namespace answers [`BlockError::ReadOnly`] to every operation that
-//! would change it. A flush succeeds.
+//! **Opening never blocks.** An event loop may call [`Namespace::open`]. Slow steps, such as
+//! connecting a remote namespace, run on another thread, and operations wait for them.
 //!
-//! **Giving up.** [`Queue::abandon`] ends operations that a queue has not started yet, for a
-//! submitter whose own client has disconnected. The submitter must wait for started operations that
-//! must not overtake later ones.
+//! **Read-only.** A read-only namespace fails every operation that would change it with
+//! [`BlockError::ReadOnly`]. A flush succeeds.
 //!
-//! **Teardown.** A queue dropped with operations in flight *abandons* them: it never returns their
-//! completions. It does not wait. Their buffers stay with the reactor until the kernel has finished
-//! with them, and are then recycled. The effect of an abandoned write on its range is unspecified,
-//! as after a power cut; other ranges are unchanged. Other queues of the namespace continue.
+//! **Abandoning.** [`Queue::abandon`] ends operations that a queue has not started yet. A submitter
+//! uses it when its own client has disconnected. If later operations must not overtake started
+//! operations, the submitter must wait for the started operations.
+//!
+//! **Teardown.** If a queue is dropped with operations in flight, it *abandons* them: it never
+//! returns their completions, and does not wait. Their buffers stay with the reactor until the
+//! kernel no longer uses them. The reactor then recycles them. The effect of an abandoned write on
+//! its range is unspecified, as after a power cut. Other ranges are unchanged. Other queues of the
+//! namespace continue.
 //!
 //! # Not in the contract
 //!
-//! Compare and Verify (the frontend reads and compares, so there is one implementation),
+//! Compare and Verify (the frontend reads and compares, so there is only one implementation),
 //! reservations, metadata and protection information, atomic writes larger than a block, and
-//! cancelling one operation.
+//! cancelling a single operation.
 
 mod backed;
 pub mod blocking;
@@ -112,54 +115,59 @@ pub use part::Part;
 use farblock_reactor::{Buffer, Reactor, TaskId};
 use std::sync::Arc;
 
-/// A row of equally sized blocks, shared by any number of threads, each with its own [`Queue`]s.
+/// A sequence of blocks of equal size. Any number of threads share it, and each thread has its own
+/// [`Queue`]s.
 pub trait Namespace: Send + Sync {
-    /// Sizes and abilities. Only `blocks`, `read_only` and `volatile_cache` ever change.
+    /// Returns the sizes and capabilities. Only `blocks`, `read_only` and `volatile_cache` ever
+    /// change.
     fn geometry(&self) -> Geometry;
 
-    /// One line for logs and the operator: `file disk.img (1 GiB, 512-byte blocks)`.
+    /// Returns one line for logs and the operator: `file disk.img (1 GiB, 512-byte blocks)`.
     fn describe(&self) -> String;
 
-    /// Where to watch this namespace for changes; `None` if it never changes.
+    /// Returns the value on which to watch this namespace for changes; `None` if the namespace
+    /// never changes.
     fn changes(&self) -> Option<&Changes> {
         None
     }
 
-    /// Whether the namespace can carry out operations at the moment.
+    /// Returns whether the namespace can currently execute operations.
     fn availability(&self) -> Availability {
         Availability::Ready
     }
 
-    /// Why the namespace cannot carry out operations now, or will lose its contents, for the
-    /// operator. `None`: neither is known.
+    /// Returns the reason why the namespace currently cannot execute operations, or will lose its
+    /// contents, as text for the operator. `None`: there is no such reason, or it is unknown.
     fn trouble(&self) -> Option<String> {
         None
     }
 
-    /// The remote namespaces that this one consists of; empty if its data is on this machine.
+    /// Returns the remote namespaces that this namespace consists of; empty if its data is on this
+    /// machine.
     fn parts(&self) -> Vec<Arc<dyn Part>> {
         Vec::new()
     }
 
-    /// Opens a queue on `reactor`, without waiting. When operations of the queue complete,
-    /// `parent`'s root task becomes ready.
+    /// Opens a queue on `reactor` without waiting. When operations of the queue complete, the root
+    /// task of `parent` becomes ready.
     fn open(&self, reactor: &Reactor, parent: TaskId) -> Result<Box<dyn Queue>, BlockError>;
 }
 
-/// One thread's access to a [`Namespace`]: submits operations, collects completions. See the
-/// crate's contract.
+/// One thread's access to a [`Namespace`]: submits operations and collects completions. See the
+/// contract of the crate.
 pub trait Queue {
-    /// Takes an operation. Never blocks; the operation starts at the latest in the reactor's next
+    /// Submits an operation. Never blocks. The operation starts at the latest in the reactor's next
     /// `poll`.
     fn submit(&mut self, op: Op);
 
-    /// A hint that the block at `lba`, if there is one, will be read soon, so that the namespace
-    /// can prefetch its lookup data. Call this several reads ahead.
+    /// Hints that the caller will soon read the block at `lba`, which may be beyond the end. The
+    /// namespace can then prefetch its lookup data. Call this function several reads ahead.
     fn expect_read(&mut self, _lba: u64) {}
 
-    /// Reads at once and without a copy, where the namespace can: appends buffers that together
-    /// hold the blocks, for the caller to read and then drop. Later writes do not change them.
-    /// `None`, and nothing appended, if the namespace cannot: then submit a read.
+    /// Reads immediately and without a copy, if the namespace supports this. Appends buffers that
+    /// together hold the blocks. The caller reads and then drops them. Later writes do not change
+    /// them. `None`: the namespace does not support this and appended nothing. The caller must then
+    /// submit a read.
     fn read_borrowed(
         &mut self,
         _lba: u64,
@@ -169,9 +177,10 @@ pub trait Queue {
         None
     }
 
-    /// Writes at once, straight from `data`, where the namespace can. With `fua` the write is
-    /// durable on return. `data` has exactly [`Geometry::bytes`] of `blocks`. `None`, and nothing
-    /// written, if the namespace cannot: then submit a write.
+    /// Writes immediately from `data`, without a copy to a buffer, if the namespace supports this.
+    /// With `fua` the write is durable on return. The length of `data` must be exactly
+    /// [`Geometry::bytes`] of `blocks`. `None`: the namespace does not support this and wrote
+    /// nothing. The caller must then submit a write.
     fn write_inline(
         &mut self,
         _lba: u64,
@@ -182,15 +191,16 @@ pub trait Queue {
         None
     }
 
-    /// Cancels operations that have not started and whose token `unwanted` selects: they complete
-    /// with [`BlockError::Aborted`] and have no effect. The others continue. A queue that starts
-    /// every operation at once need not do anything.
+    /// Cancels operations that have not started and for whose token `unwanted` returns true. They
+    /// complete with [`BlockError::Aborted`] and have no effect. The other operations continue. A
+    /// queue that starts every operation immediately need not implement this function.
     fn abandon(&mut self, _unwanted: &mut dyn FnMut(u64) -> bool) {}
 
-    /// Appends completed operations to `done`. Call it after submitting and whenever the parent
-    /// task is ready.
+    /// Appends completed operations to `done`. Call this function after submitting and whenever the
+    /// parent task is ready.
     fn poll(&mut self, done: &mut Vec<Completion>);
 
-    /// Submitted operations whose completions [`poll`](Queue::poll) has not returned yet.
+    /// Returns the number of submitted operations whose completions [`poll`](Queue::poll) has not
+    /// returned yet.
     fn in_flight(&self) -> usize;
 }

@@ -1,4 +1,4 @@
-//! Futures of operations, for any executor.
+//! An asynchronous interface to a namespace with futures, for any executor.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -10,14 +10,14 @@ use std::thread::JoinHandle;
 
 use farblock_reactor::{Config, Reactor, Waker};
 
-/// The memory that holds the data of a read or write.
+/// The buffer that holds the data of a read or write.
 pub use farblock_reactor::Buffer;
 
 use crate::slab::Slab;
 use crate::{BlockError, Command, Completion, Geometry, Namespace, Op, Queue};
 
-/// A namespace with calls that return futures. One thread with its own reactor and queue carries
-/// the operations out; any task on any executor may await them.
+/// A namespace with calls that return futures. One thread with its own reactor and queue executes
+/// the operations. Any task on any executor may await them.
 ///
 /// ```no_run
 /// # fn open() -> std::sync::Arc<dyn farblock_block::Namespace> { unimplemented!() }
@@ -26,7 +26,7 @@ use crate::{BlockError, Command, Completion, Geometry, Namespace, Op, Queue};
 /// # async fn use_it() -> Result<(), farblock_block::BlockError> {
 /// let disk = AsyncNamespace::new(open())?;
 /// let size = disk.geometry().block_size as usize;
-/// // Any number at once; each owns its buffer until it ends, so that nothing is copied.
+/// // Any number of operations may be in flight. Each owns its buffer, so there are no copies.
 /// let (first, second) = (disk.read(0, Buffer::new(size)), disk.read(1, Buffer::new(size)));
 /// let (first, _second) = (first.await?, second.await?);
 /// disk.write(2, first).await?;
@@ -35,17 +35,17 @@ use crate::{BlockError, Command, Completion, Geometry, Namespace, Op, Queue};
 /// # }
 /// ```
 ///
-/// An operation starts when its method is called, not when it is first polled, and continues if its
-/// future is dropped. Each call is one operation: it may not be larger than
+/// An operation starts when the caller calls its method, not at the first poll of its future. It
+/// continues if the future is dropped. Each call is one operation, which must not be larger than
 /// [`Geometry::max_blocks`]. Dropping the namespace ends operations in flight with
-/// [`BlockError::Aborted`], as after a power cut.
+/// [`BlockError::Aborted`]; their effect is unspecified, as after a power cut.
 pub struct AsyncNamespace {
     namespace: Arc<dyn Namespace>,
     inbox: Arc<Inbox>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// An operation queued for the thread. Not an [`Op`]: dropping an [`Op`] panics.
+/// An operation in the inbox of the thread. It is not an [`Op`], because dropping an [`Op`] panics.
 struct QueuedOp {
     command: Command,
     lba: u64,
@@ -67,7 +67,7 @@ struct InboxState {
     stopped: bool,
 }
 
-/// The outcome of one operation, for its future.
+/// The result of one operation, for its future.
 #[derive(Default)]
 struct Promise(Mutex<Outcome>);
 
@@ -89,7 +89,7 @@ impl Promise {
     }
 }
 
-/// The future of an operation; returns its buffer.
+/// The future of an operation. It returns the operation's buffer.
 struct Operation(Arc<Promise>);
 
 impl Future for Operation {
@@ -109,7 +109,7 @@ impl Future for Operation {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // No code that holds this lock panics halfway through a change.
+    // No code panics in the middle of a change while it holds this lock.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -119,7 +119,7 @@ impl AsyncNamespace {
         Self::with_config(namespace, &Config::default())
     }
 
-    /// Starts the thread, with a reactor as configured.
+    /// Starts the thread with the given configuration of its reactor.
     pub fn with_config(
         namespace: Arc<dyn Namespace>,
         config: &Config,
@@ -142,15 +142,15 @@ impl AsyncNamespace {
         Ok(AsyncNamespace { namespace, inbox, thread })
     }
 
-    /// Current sizes and abilities.
+    /// Returns the current sizes and capabilities.
     pub fn geometry(&self) -> Geometry {
         self.namespace.geometry()
     }
 
-    /// Fills `buffer` from `lba` on, and returns it.
+    /// Fills `buffer` from `lba`, and returns it.
     ///
     /// # Panics
-    /// If the buffer is not a multiple of the block size.
+    /// If the length of the buffer is not a multiple of the block size.
     pub fn read(
         &self,
         lba: u64,
@@ -160,10 +160,10 @@ impl AsyncNamespace {
         moved(self.start(Command::Read, lba, blocks, false, Some(buffer)))
     }
 
-    /// Writes `buffer` from `lba` on, and returns it.
+    /// Writes `buffer` from `lba`, and returns it.
     ///
     /// # Panics
-    /// If the buffer is not a multiple of the block size.
+    /// If the length of the buffer is not a multiple of the block size.
     pub fn write(
         &self,
         lba: u64,
@@ -173,10 +173,10 @@ impl AsyncNamespace {
         moved(self.start(Command::Write, lba, blocks, false, Some(buffer)))
     }
 
-    /// Like [`write`](Self::write), but durable when it completes.
+    /// Like [`write`](Self::write), but the data is durable when the future completes.
     ///
     /// # Panics
-    /// If the buffer is not a multiple of the block size.
+    /// If the length of the buffer is not a multiple of the block size.
     pub fn write_durable(
         &self,
         lba: u64,
@@ -186,12 +186,12 @@ impl AsyncNamespace {
         moved(self.start(Command::Write, lba, blocks, true, Some(buffer)))
     }
 
-    /// Makes durable all operations that completed before.
+    /// Makes all completed operations durable.
     pub fn flush(&self) -> impl Future<Output = Result<(), BlockError>> + Send + 'static {
         done(self.start(Command::Flush, 0, 0, false, None))
     }
 
-    /// Makes `blocks` blocks from `lba` on read as zeroes.
+    /// Makes `blocks` blocks from `lba` read as zeroes.
     pub fn write_zeroes(
         &self,
         lba: u64,
@@ -201,7 +201,7 @@ impl AsyncNamespace {
         done(self.start(Command::WriteZeroes { deallocate }, lba, blocks, false, None))
     }
 
-    /// Deallocates `blocks` blocks from `lba` on.
+    /// Deallocates `blocks` blocks from `lba`.
     pub fn deallocate(
         &self,
         lba: u64,
@@ -229,7 +229,7 @@ impl AsyncNamespace {
         let request = QueuedOp { command, lba, blocks, fua, buffer, promise: Arc::clone(&promise) };
         let mut state = lock(&self.inbox.state);
         if state.stopped {
-            // The event loop broke.
+            // The event loop of the thread has failed.
             promise.keep(Err(BlockError::Aborted));
         } else {
             state.requests.push_back(request);
@@ -252,18 +252,18 @@ impl Drop for AsyncNamespace {
     fn drop(&mut self) {
         lock(&self.inbox.state).stopped = true;
         self.inbox.waker.wake();
-        // An error means that the thread panicked, which the panic hook has reported.
+        // An error means that the thread panicked. The panic hook has already reported the panic.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
-/// The thread's side.
+/// The state of the thread.
 struct Worker {
-    // Dropped before the reactor, since the drop may deregister the queue there.
+    // Keep this field before the reactor: dropping the queue may deregister it from the reactor.
     queue: Box<dyn Queue>,
     reactor: Reactor,
     inbox: Arc<Inbox>,
-    /// By token.
+    /// The promises of the operations in flight, by token.
     promises: Slab<Arc<Promise>>,
 }
 
@@ -288,7 +288,7 @@ impl Worker {
         }
     }
 
-    /// Submits the callers' operations; false if the namespace is being dropped.
+    /// Submits the callers' operations. Returns `false` if the namespace is being dropped.
     fn take_requests(&mut self) -> bool {
         let mut state = lock(&self.inbox.state);
         let requests = std::mem::take(&mut state.requests);

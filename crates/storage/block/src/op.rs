@@ -15,54 +15,55 @@ pub enum Command {
     Read,
     /// Stores the buffer in the range.
     Write,
-    /// Makes durable all operations that completed before; ignores the range.
+    /// Makes all completed operations durable. Ignores the range.
     Flush,
     /// Makes the range read as zeroes, without a data transfer.
     WriteZeroes {
-        /// The namespace may free the space.
+        /// Whether the namespace may free the space.
         deallocate: bool,
     },
-    /// The range's contents are not needed any more.
+    /// Declares that the contents of the range are no longer needed.
     Deallocate,
 }
 
 impl Command {
-    /// Reads blocks.
+    /// Whether the command reads blocks.
     pub fn reads(self) -> bool {
         self == Command::Read
     }
 
-    /// May change blocks, which a read-only namespace refuses.
+    /// Whether the command may change blocks. A read-only namespace refuses such a command.
     pub fn writes(self) -> bool {
         !matches!(self, Command::Read | Command::Flush)
     }
 
-    /// Needs a buffer.
+    /// Whether the command needs a buffer.
     pub fn moves_data(self) -> bool {
         matches!(self, Command::Read | Command::Write)
     }
 }
 
-/// Identifies an operation: the submitter chooses the value, and the completion returns it.
+/// Identifies an operation. The submitter chooses the value, and the completion returns it.
 ///
-/// An operation must be finished, so a token dropped unfinished panics (unless the thread is
-/// already panicking). Use [`Op::complete`], or [`Op::abandon`] for a queue that is dropped.
+/// Every operation must be finished. Dropping an unfinished token therefore panics, unless the
+/// thread is already panicking. To finish a token, use [`Op::complete`], or [`Op::abandon`] for a
+/// queue that is dropped.
 #[derive(PartialEq, Eq)]
 pub struct Token(u64);
 
 impl Token {
-    /// A token of the submitter's choice.
+    /// Creates a token with the submitter's value.
     pub fn new(value: u64) -> Token {
         Token(value)
     }
 
-    /// The submitter's value.
+    /// Returns the submitter's value.
     pub fn value(&self) -> u64 {
         self.0
     }
 
-    /// Consumes the token and returns its value. For a decorator that replaces the submitter's
-    /// token.
+    /// Consumes the token and returns its value. It is for a decorator that replaces the
+    /// submitter's token.
     pub fn finish(self) -> u64 {
         let value = self.0;
         std::mem::forget(self);
@@ -84,63 +85,65 @@ impl Drop for Token {
     }
 }
 
-/// One operation on a namespace. It owns its buffer until its completion.
+/// One operation on a namespace, which owns its buffer until its completion.
 pub struct Op {
-    /// What to do.
+    /// The kind of operation.
     pub command: Command,
     /// The first block.
     pub lba: u64,
     /// The number of blocks.
     pub blocks: u32,
-    /// Force unit access: a write is durable when it completes. Other commands ignore it.
+    /// Force unit access: whether a write must be durable when it completes. Other commands ignore
+    /// it.
     pub fua: bool,
-    /// For `Read` and `Write`: exactly [`Geometry::bytes`] of `blocks`. `None` for the others.
+    /// For `Read` and `Write`, a buffer of exactly [`Geometry::bytes`] of `blocks`. `None` for
+    /// other commands.
     pub buffer: Option<Buffer>,
     /// Identifies the operation to its submitter.
     pub token: Token,
 }
 
 impl Op {
-    /// Reads `blocks` blocks from `lba` on into `buffer`.
+    /// Creates an operation that reads `blocks` blocks from `lba` into `buffer`.
     pub fn read(lba: u64, blocks: u32, buffer: Buffer, token: u64) -> Op {
         Op::with(Command::Read, lba, blocks, Some(buffer), token)
     }
 
-    /// Writes `buffer` to `blocks` blocks from `lba` on.
+    /// Creates an operation that writes `buffer` to `blocks` blocks from `lba`.
     pub fn write(lba: u64, blocks: u32, buffer: Buffer, token: u64) -> Op {
         Op::with(Command::Write, lba, blocks, Some(buffer), token)
     }
 
-    /// Makes durable all operations that completed before.
+    /// Creates an operation that makes all completed operations durable.
     pub fn flush(token: u64) -> Op {
         Op::with(Command::Flush, 0, 0, None, token)
     }
 
-    /// Makes a range read as zeroes.
+    /// Creates an operation that makes a range read as zeroes.
     pub fn write_zeroes(lba: u64, blocks: u32, deallocate: bool, token: u64) -> Op {
         Op::with(Command::WriteZeroes { deallocate }, lba, blocks, None, token)
     }
 
-    /// Deallocates a range.
+    /// Creates an operation that deallocates a range.
     pub fn deallocate(lba: u64, blocks: u32, token: u64) -> Op {
         Op::with(Command::Deallocate, lba, blocks, None, token)
     }
 
-    /// Any command, without `fua`.
+    /// Creates an operation with any command, without `fua`.
     pub fn with(command: Command, lba: u64, blocks: u32, buffer: Option<Buffer>, token: u64) -> Op {
         Op { command, lba, blocks, fua: false, buffer, token: Token::new(token) }
     }
 
-    /// The same operation, durable when it completes.
+    /// Returns the same operation with `fua`: it is durable when it completes.
     pub fn durable(mut self) -> Op {
         self.fua = true;
         self
     }
 
-    /// Checks an operation's range before a backend starts it, as [`Geometry::check`] does.
+    /// Checks an operation like [`Geometry::check`], before a backend starts it.
     ///
     /// # Panics
-    /// If a read or write in range does not have the buffer that its range needs: a bug of the
+    /// If a valid read or write does not have a buffer of the right length. This is a bug of the
     /// submitter.
     pub fn check(&self, geometry: &Geometry) -> Result<(), BlockError> {
         geometry.check(self.command, self.lba, u64::from(self.blocks))?;
@@ -152,30 +155,30 @@ impl Op {
         Ok(())
     }
 
-    /// Ends the operation.
+    /// Ends the operation and returns its completion.
     pub fn complete(self, result: Result<(), BlockError>) -> Completion {
         Completion { token: self.token.finish(), result, buffer: self.buffer }
     }
 
-    /// Ends the operation without a completion; returns its buffer. Only for dropping a whole
-    /// queue.
+    /// Ends the operation without a completion and returns its buffer. Use this only when a whole
+    /// queue is dropped.
     pub fn abandon(self) -> Option<Buffer> {
         self.token.finish();
         self.buffer
     }
 }
 
-/// The one terminal outcome of an operation.
+/// The single, final result of an operation.
 pub struct Completion {
-    /// The submitter's value.
+    /// The submitter's value of the token.
     pub token: u64,
     /// The result.
     pub result: Result<(), BlockError>,
-    /// The operation's own buffer, whole, whatever the result.
+    /// The operation's own whole buffer, after a success and after a failure.
     pub buffer: Option<Buffer>,
 }
 
-// Written by hand, to show the buffer's length instead of its contents.
+// Show the length of the buffer instead of its contents.
 impl fmt::Debug for Op {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} of {} blocks at {}", self.command, self.blocks, self.lba)?;
@@ -197,8 +200,8 @@ fn length(buffer: &Option<Buffer>) -> usize {
     buffer.as_ref().map_or(0, |buffer| buffer.len())
 }
 
-/// Implements [`Queue::abandon`](crate::Queue::abandon) for operations that wait in a line: ends
-/// the unwanted ones, and keeps the order of the others.
+/// Implements [`Queue::abandon`](crate::Queue::abandon) for waiting operations. Ends the unwanted
+/// operations, and keeps the order of the others.
 pub fn abandon_waiting(
     waiting: &mut VecDeque<Op>,
     unwanted: &mut dyn FnMut(u64) -> bool,

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-/// Units in bytes, largest first. All are binary, as usual for the sizes of disks and files.
+/// The units in bytes, largest first. All units are binary, as usual for the sizes of disks and
+/// files.
 const UNITS: [(&str, u64); 6] = [
     ("EiB", 1 << 60),
     ("PiB", 1 << 50),
@@ -12,10 +13,12 @@ const UNITS: [(&str, u64); 6] = [
     ("KiB", 1 << 10),
 ];
 
-/// Reads a size: a whole number, and a unit (`KiB` `MiB` `GiB` `TiB` `PiB` `EiB`, or only its first
-/// letter; `B` or none for bytes; upper or lower case).
+/// Parses a size: a whole number with an optional unit. The units are `KiB`, `MiB`, `GiB`, `TiB`,
+/// `PiB` and `EiB`, or only their first letters, and `B`. Without a unit, the number counts bytes.
+/// Units may be in upper or lower case.
 ///
-/// `KB` and the like are refused: some people mean 1000 bytes, others 1024.
+/// Refuses `KB`, `MB` and so on, which are ambiguous: for some people `KB` means 1000 bytes, for
+/// others 1024 bytes.
 ///
 /// ```
 /// use farblock_block::size;
@@ -58,7 +61,7 @@ fn unit_bytes(unit: &str) -> Result<u64, Reason> {
 }
 
 /// A number of bytes that prints with a suitable unit: `1 GiB`, `512 bytes`, `1.5 GiB`. If the unit
-/// does not divide the number, it prints one decimal, rounded down.
+/// does not divide the number, the text has one decimal, rounded down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size(pub u64);
 
@@ -78,8 +81,8 @@ impl fmt::Display for Size {
     }
 }
 
-/// A number of bytes that prints like [`Size`], and as an exact number too if the unit rounds it:
-/// `64 MiB`, `1 KiB (1025 bytes)`.
+/// A number of bytes that prints like [`Size`]. If the unit rounds the number, the exact number
+/// follows: `64 MiB`, `1 KiB (1025 bytes)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FullSize(pub u64);
 
@@ -95,7 +98,8 @@ impl fmt::Display for FullSize {
     }
 }
 
-/// A number of bytes that prints so that [`parse`] reads exactly the same: `1GiB`, `1025`.
+/// A number of bytes that prints as the text for which [`parse`] returns the same number: `1GiB`,
+/// `1025`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExactSize(pub u64);
 
@@ -109,7 +113,7 @@ impl fmt::Display for ExactSize {
     }
 }
 
-/// A text that is not a size.
+/// The error for a text that is not a size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SizeError {
     text: String,

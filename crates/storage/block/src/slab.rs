@@ -1,8 +1,8 @@
-//! [`Slab`]: the entries in flight of a queue, found by a small number, the token.
+//! [`Slab`]: the entries in flight of a queue. The key of an entry is a small number, the token.
 
-/// The `slab` crate's table, with tokens as keys: a steady load allocates nothing. Keys have no
-/// generation, so each key must be removed exactly once. Decision 3 explains the tables that are
-/// not slabs.
+/// The table of the crate `slab`, with tokens as keys. A steady load allocates nothing. Keys have
+/// no generation, so callers must remove each key exactly once. Decision 3 explains the tables that
+/// are not slabs.
 pub struct Slab<T>(slab::Slab<T>);
 
 impl<T> Default for Slab<T> {
@@ -12,33 +12,33 @@ impl<T> Default for Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// An empty slab.
+    /// Creates an empty slab.
     #[must_use]
     pub fn new() -> Slab<T> {
         Slab(slab::Slab::new())
     }
 
-    /// The number of entries.
+    /// Returns the number of entries.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether it has no entries.
+    /// Whether the slab has no entries.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Inserts an entry; returns its key.
+    /// Inserts an entry and returns its key.
     pub fn insert(&mut self, value: T) -> u64 {
         self.0.insert(value) as u64
     }
 
-    /// The entry at `key`.
+    /// Returns the entry at `key`.
     ///
     /// # Panics
-    /// If there is none: an operation was completed twice.
+    /// If there is no entry, because an operation was completed twice.
     pub fn at(&mut self, key: u64) -> &mut T {
         self.0.get_mut(key as usize).expect("completed twice")
     }
@@ -46,12 +46,12 @@ impl<T> Slab<T> {
     /// Removes and returns the entry at `key`.
     ///
     /// # Panics
-    /// If there is none: an operation was completed twice.
+    /// If there is no entry, because an operation was completed twice.
     pub fn remove(&mut self, key: u64) -> T {
         self.0.try_remove(key as usize).expect("completed twice")
     }
 
-    /// The keys of all entries for which `holds` is true.
+    /// Returns the keys of all entries for which `holds` is true.
     pub fn keys_of(&self, mut holds: impl FnMut(&T) -> bool) -> Vec<u64> {
         let of = |(key, value): (usize, &T)| holds(value).then_some(key as u64);
         self.0.iter().filter_map(of).collect()

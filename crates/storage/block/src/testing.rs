@@ -5,8 +5,8 @@ use farblock_reactor::{Reactor, TaskId};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A disk of variable size over another disk. It refuses operations beyond its own end, even if the
-/// other disk has blocks there.
+/// A disk of variable size on top of another disk. It refuses operations beyond its own end, even
+/// if the other disk has blocks there.
 pub struct Elastic {
     inner: Arc<dyn Namespace>,
     blocks: Arc<AtomicU64>,
@@ -14,7 +14,7 @@ pub struct Elastic {
 }
 
 impl Elastic {
-    /// A disk with all blocks of `inner`.
+    /// Creates a disk with all blocks of `inner`.
     #[must_use]
     pub fn new(inner: Arc<dyn Namespace>) -> Arc<Elastic> {
         let blocks = Arc::new(AtomicU64::new(inner.geometry().blocks));

@@ -1,5 +1,5 @@
-//! Checks of immediate operations: lending a read's data, and storing a write's. A queue that
-//! supports neither passes them all.
+//! Checks of immediate operations: borrowed reads and inline writes. A queue that supports neither
+//! passes all checks.
 
 use farblock_reactor::Buffer;
 
@@ -7,10 +7,10 @@ use super::Context;
 use super::driver::Driver;
 use crate::{BlockError, Geometry, Op};
 
-/// Blocks that a check reads and writes: enough to span several chunks of any backend.
+/// The number of blocks that a check reads and writes. They span several chunks of any backend.
 const BLOCKS: u32 = 600;
 
-/// The lent buffers of a range, if the queue lends any.
+/// Returns borrowed buffers of a range; `None` if the queue does not support borrowed reads.
 fn lend(driver: &mut Driver, geometry: Geometry, lba: u64, blocks: u32) -> Option<Vec<Buffer>> {
     let mut views = Vec::new();
     driver.queue(0).expect_read(lba);
@@ -26,7 +26,7 @@ fn lend(driver: &mut Driver, geometry: Geometry, lba: u64, blocks: u32) -> Optio
 }
 
 fn concat(views: &[Buffer]) -> Vec<u8> {
-    // Whole slices: builds without optimization take seconds for single bytes.
+    // Copy whole slices: builds without optimization take seconds for single bytes.
     let mut bytes = Vec::new();
     for view in views {
         bytes.extend_from_slice(view);

@@ -1,4 +1,4 @@
-//! Checks of a namespace's notifications.
+//! Checks of the notifications of a namespace.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
@@ -9,17 +9,17 @@ use farblock_reactor::EngineKind;
 use super::{Context, Driver, Random, Suite, WAIT_LIMIT};
 use crate::{Availability, Change, Namespace, Watch};
 
-/// A namespace, and a function that makes it grow.
+/// A namespace, and a function that increases its capacity.
 pub struct Growing {
     /// The namespace.
     pub namespace: Arc<dyn Namespace>,
-    /// Makes the namespace grow to this many blocks. Its geometry may change only after this
-    /// returns.
+    /// Grows the namespace to this many blocks. The geometry may also change some time after the
+    /// function returns.
     pub grow: Box<dyn Fn(u64)>,
 }
 
 impl Suite {
-    /// Runs the checks for a namespace that grows while it is used.
+    /// Runs the checks for a namespace that grows during its use.
     pub fn run_growing(&self, make: &dyn Fn(u32) -> Growing) {
         for &block_size in &self.block_sizes {
             let _story = self.story("growth_is_told_once", block_size);
@@ -28,7 +28,7 @@ impl Suite {
     }
 }
 
-/// Watches a namespace: the receiver gets its number of blocks at each notification of a change.
+/// Watches a namespace. The receiver gets the namespace's number of blocks at each notification.
 fn listen(namespace: &Arc<dyn Namespace>) -> (Watch, Receiver<u64>) {
     let (tell, told) = channel();
     let (tell, seen) = (Mutex::new(tell), Arc::downgrade(namespace));
@@ -51,7 +51,7 @@ fn growth_is_told_once(growing: &Growing, engine: EngineKind, seed: u64) {
     assert_eq!(blocks, before.blocks * 2, "it is told before it is there");
     let after = namespace.geometry();
     assert_eq!(after, crate::Geometry { blocks, ..before }, "nothing else changed");
-    // The change applies to an open queue, and to a new one.
+    // The change applies to an open queue and to a new queue.
     let mut data = vec![0; after.bytes(2)];
     Random::new(seed).fill(&mut data);
     let another = driver.open(namespace);

@@ -1,4 +1,4 @@
-//! A reactor with queues, polled until operations complete, with a time limit.
+//! A reactor with queues. The driver polls until operations complete, with a time limit.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,9 +8,9 @@ use farblock_reactor::{Buffer, Config, EngineKind, Reactor, TaskId};
 use super::WAIT_LIMIT;
 use crate::{BlockError, Completion, Geometry, Namespace, Op, Queue};
 
-/// A reactor with any number of queues on it, for tests.
+/// A reactor with any number of queues, for tests.
 pub struct Driver {
-    // The queues are dropped first, since that may deregister them from the reactor.
+    // Keep this field first: dropping a queue may deregister it from the reactor.
     queues: Vec<Option<Box<dyn Queue>>>,
     reactor: Reactor,
     task: TaskId,
@@ -18,7 +18,7 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// A reactor without queues.
+    /// Creates a reactor without queues.
     pub fn new(engine: EngineKind) -> Driver {
         let config = Config { engine, ..Config::default() };
         let reactor = Reactor::new(&config).expect("a reactor");
@@ -28,7 +28,7 @@ impl Driver {
         Driver { queues: Vec::new(), reactor, task, ready: Vec::new() }
     }
 
-    /// A reactor with one queue, number 0.
+    /// Creates a reactor with one queue, which has number 0.
     pub fn with(namespace: &Arc<dyn Namespace>, engine: EngineKind) -> Driver {
         let mut driver = Driver::new(engine);
         driver.open(namespace);
@@ -42,22 +42,22 @@ impl Driver {
         self.queues.len() - 1
     }
 
-    /// Drops a queue with its operations in flight. Its number is not used again.
+    /// Drops a queue with its operations in flight. Its number is not reused.
     pub fn close(&mut self, queue: usize) {
         self.queues[queue] = None;
     }
 
-    /// The reactor.
+    /// Returns the reactor.
     pub fn reactor(&self) -> &Reactor {
         &self.reactor
     }
 
-    /// The task under which the queues are opened.
+    /// Returns the task under which the queues are opened.
     pub fn task(&self) -> TaskId {
         self.task
     }
 
-    /// A queue.
+    /// Returns a queue.
     pub fn queue(&mut self, queue: usize) -> &mut dyn Queue {
         self.queues[queue].as_mut().expect("the queue is closed").as_mut()
     }
@@ -67,7 +67,8 @@ impl Driver {
         self.queue(queue).submit(op);
     }
 
-    /// Waits for `count` completions on a queue and returns exactly that many, or panics.
+    /// Waits for `count` completions on a queue and returns exactly that many. Panics at the time
+    /// limit.
     pub fn wait(&mut self, queue: usize, count: usize) -> Vec<Completion> {
         let mut done = Vec::new();
         self.wait_until(queue, count, &mut done);
@@ -99,13 +100,13 @@ impl Driver {
         }
     }
 
-    /// Submits an operation to a queue that has nothing else in flight, and waits for it.
+    /// Submits an operation to a queue without other operations in flight, and waits for it.
     pub fn run(&mut self, queue: usize, op: Op) -> Completion {
         self.submit(queue, op);
         self.wait(queue, 1).pop().expect("counted by wait")
     }
 
-    /// Like [`run`](Self::run), but panics on any error; returns the buffer.
+    /// Like [`run`](Self::run), but panics on any error. Returns the buffer.
     #[track_caller]
     pub fn must(&mut self, queue: usize, op: Op) -> Option<Buffer> {
         let what = format!("{op:?}");
@@ -122,7 +123,7 @@ impl Driver {
         assert_eq!(done.result, Err(error), "{what}");
     }
 
-    /// Reads a range, in as few operations as the namespace takes; any error is a failure.
+    /// Reads a range, in as few operations as the namespace allows. Panics on any error.
     #[track_caller]
     pub fn read(&mut self, queue: usize, geometry: Geometry, lba: u64, blocks: u32) -> Vec<u8> {
         let mut data = Vec::new();
@@ -131,7 +132,7 @@ impl Driver {
         while lba < end {
             let blocks = at_once(geometry, (end - lba) as u32);
             let mut buffer = Buffer::new(geometry.bytes(blocks));
-            buffer.fill(0xa5); // a read that does nothing must not look like zeroes
+            buffer.fill(0xa5); // A read that does nothing must not look like zeroes.
             let read = self.must(queue, Op::read(lba, blocks, buffer, 0));
             data.extend_from_slice(&read.expect("a read gives its buffer back"));
             lba += u64::from(blocks);
@@ -139,7 +140,7 @@ impl Driver {
         data
     }
 
-    /// Writes a range, in as few operations as the namespace takes; any error is a failure.
+    /// Writes a range, in as few operations as the namespace allows. Panics on any error.
     #[track_caller]
     pub fn write(&mut self, queue: usize, geometry: Geometry, lba: u64, data: &[u8]) {
         let (mut lba, mut rest) = (lba, data);
@@ -154,9 +155,9 @@ impl Driver {
         }
     }
 
-    /// Keeps `depth` operations with buffers of `bytes` in flight on queue 0 until `total` have
-    /// completed; none may fail. Returns by how much `count()` grew meanwhile. The driver allocates
-    /// its own memory before it first calls `count`.
+    /// Keeps `depth` operations with buffers of `bytes` in flight on queue 0 until `total`
+    /// operations have completed. Panics if an operation fails. Returns the increase of `count()`
+    /// during this time. The driver allocates its own memory before it first calls `count`.
     pub fn keep_busy(
         &mut self,
         make: &dyn Fn(Buffer, u64) -> Op,
@@ -189,8 +190,8 @@ impl Driver {
         count() - before
     }
 
-    /// Runs the event loop once, until a task is ready or `timeout` has passed. A queue that does
-    /// not make its parent ready therefore runs into the time limit.
+    /// Runs the event loop once, until a task is ready or `timeout` has passed. If a queue does not
+    /// mark its parent as ready, the driver reaches its time limit.
     pub fn turn(&mut self, timeout: Duration) {
         self.reactor.poll(Some(timeout), &mut self.ready).expect("the event loop");
         for task in self.ready.drain(..) {
@@ -199,7 +200,7 @@ impl Driver {
     }
 }
 
-/// `blocks`, or the most that one operation may move if that is less.
+/// Returns the smaller of `blocks` and the largest number of blocks in one operation.
 pub(super) fn at_once(geometry: Geometry, blocks: u32) -> u32 {
     match geometry.max_blocks {
         0 => blocks,

@@ -1,4 +1,4 @@
-//! Checks of a namespace's properties and of the operations that it refuses.
+//! Checks of a namespace's properties, and of operations that the namespace must refuse.
 
 use farblock_reactor::Buffer;
 
@@ -19,7 +19,7 @@ const RANGED: [Command; 5] = [
     Command::Deallocate,
 ];
 
-/// An operation with the buffer that it needs.
+/// Creates an operation with the buffer that it needs.
 fn op(geometry: Geometry, command: Command, lba: u64, blocks: u32) -> Op {
     let buffer = command.moves_data().then(|| Buffer::new(geometry.bytes(blocks)));
     Op::with(command, lba, blocks, buffer, lba ^ u64::from(blocks))
@@ -53,7 +53,7 @@ pub(super) fn out_of_range_is_refused(context: &mut Context<'_>) {
         (u64::MAX, 2),
         (u64::MAX - 7, 8),
         (u64::MAX / block_size, 1),
-        // Careless multiplication or addition wraps these to the start.
+        // Unchecked multiplication or addition wraps these values around to the start.
         (u64::MAX / block_size + 1, 1),
         (1 << 63, 1),
         (1 << 32, 1),
@@ -61,7 +61,7 @@ pub(super) fn out_of_range_is_refused(context: &mut Context<'_>) {
     for command in RANGED {
         for (lba, blocks) in ranges {
             if lba.checked_add(u64::from(blocks)).is_some_and(|after| after <= end) {
-                continue; // a namespace as large as that
+                continue; // the namespace is as large as this limit
             }
             let done = driver.run(0, op(geometry, command, lba, blocks));
             assert_eq!(done.result, Err(BlockError::OutOfRange), "{command:?} {blocks} at {lba}");
@@ -109,7 +109,7 @@ pub(super) fn more_than_max_blocks_is_refused(context: &mut Context<'_>) {
         driver.must_fail(0, op(geometry, command, 0, limit + 1), BlockError::TooLarge);
     }
     for command in [Command::WriteZeroes { deallocate: true }, Command::Deallocate] {
-        driver.must(0, op(geometry, command, 0, limit + 1)); // they move nothing
+        driver.must(0, op(geometry, command, 0, limit + 1)); // these commands transfer no data
     }
 }
 

@@ -1,7 +1,7 @@
-//! The conformance suite: the contract of every [`Namespace`], as many small named checks.
+//! The conformance suite: many small named checks of the [`Namespace`] contract.
 //!
-//! A backend's test gives the suite a function that makes a fresh namespace, and the engine that
-//! drives it:
+//! The test of a backend passes to the suite a function that creates a new namespace, and the
+//! engine for the namespace:
 //!
 //! ```ignore
 //! #[test]
@@ -12,10 +12,10 @@
 //! }
 //! ```
 //!
-//! Each check runs on a fresh namespace of 512-byte blocks and again on one of 4096-byte blocks. A
-//! failure names the check, the engine, the block size and the seed; set `FARBLOCK_SEED` to this
-//! seed to repeat the run. An operation that does not complete within [`WAIT_LIMIT`] is a failure,
-//! not a hang.
+//! Each check runs on a new namespace with 512-byte blocks, and again with 4096-byte blocks. The
+//! message of a failure contains the check, the engine, the block size and the seed. Set
+//! `FARBLOCK_SEED` to this seed to repeat the run. An operation that does not complete within
+//! [`WAIT_LIMIT`] is a failure, so the suite never hangs.
 
 mod at_once;
 mod changes;
@@ -36,31 +36,33 @@ pub use driver::Driver;
 
 use crate::{Geometry, Namespace};
 
-/// The least capacity of a namespace for the suite.
+/// The smallest capacity of a namespace for the suite, in bytes.
 pub const MIN_BYTES: u64 = 16 << 20;
-/// The smallest limit of blocks per operation that the suite supports.
+/// The smallest [`Geometry::max_blocks`](crate::Geometry::max_blocks) that the suite supports, if
+/// not 0.
 pub const MIN_MAX_BLOCKS: u32 = 16;
 /// The time limit for an operation.
 pub const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
-/// The fate of data written to a namespace.
+/// Whether a namespace keeps written data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contents {
-    /// Reads return it: every real disk.
+    /// Reads return the written data, as with every real disk.
     Kept,
-    /// Discarded, and reads return zeroes: the null device. The suite still checks everything else.
+    /// The namespace discards written data, and reads return zeroes, as with the null device. The
+    /// suite makes all other checks.
     Discarded,
 }
 
-/// A function that makes a fresh namespace with the given block size, in bytes.
+/// A function that creates a new namespace with the given block size in bytes.
 pub type Make<'a> = &'a dyn Fn(u32) -> Arc<dyn Namespace>;
 
-/// Runs every check on writable namespaces that keep written data, of at least [`MIN_BYTES`].
+/// Runs all checks on writable namespaces of at least [`MIN_BYTES`] that keep written data.
 pub fn run(make: Make<'_>, engine: EngineKind) {
     Suite::new(engine).run(make);
 }
 
-/// Runs the checks for a read-only namespace, of at least [`MIN_BYTES`] with any contents.
+/// Runs the checks for a read-only namespace of at least [`MIN_BYTES`] with any contents.
 pub fn run_read_only(make: Make<'_>, engine: EngineKind) {
     Suite::new(engine).run_read_only(make);
 }
@@ -118,14 +120,14 @@ const READ_ONLY: &[Check] = &[
 ];
 
 impl Suite {
-    /// The default options: kept contents, blocks of 512 and 4096 bytes, a new seed each time
-    /// unless `FARBLOCK_SEED` holds one.
+    /// Returns the default options: the namespace keeps written data, blocks have 512 and 4096
+    /// bytes, and the seed is new each time unless `FARBLOCK_SEED` is set.
     pub fn new(engine: EngineKind) -> Suite {
         let block_sizes = vec![512, 4096];
         Suite { engine, contents: Contents::Kept, block_sizes, seed: fresh_seed() }
     }
 
-    /// Sets the fate of data written to the namespace.
+    /// Sets whether the namespace keeps written data.
     pub fn contents(mut self, contents: Contents) -> Suite {
         self.contents = contents;
         self
@@ -137,7 +139,7 @@ impl Suite {
         self
     }
 
-    /// Runs every check for a writable namespace.
+    /// Runs all checks for a writable namespace.
     pub fn run(&self, make: Make<'_>) {
         self.run_checks(WRITABLE, make);
     }
@@ -168,7 +170,7 @@ impl Suite {
     }
 }
 
-/// Prints, if the check panics, how to repeat the check.
+/// If the check panics, prints how to repeat it.
 struct Story<'a> {
     name: &'static str,
     suite: &'a Suite,
@@ -213,19 +215,20 @@ impl Context<'_> {
         namespace
     }
 
-    /// One queue (number 0) on a new reactor.
+    /// Creates one queue, which has number 0, on a new reactor.
     fn driver_of(&self, namespace: &Arc<dyn Namespace>) -> Driver {
         Driver::with(namespace, self.engine)
     }
 
-    /// A buffer of random bytes.
+    /// Creates a buffer of random bytes.
     fn filled(&mut self, geometry: Geometry, blocks: u32) -> Buffer {
         let mut buffer = Buffer::new(geometry.bytes(blocks));
         self.random.fill(&mut buffer);
         buffer
     }
 
-    /// Compares read data with the written data, or with zeroes if the namespace discards writes.
+    /// Compares read data with the written data. If the namespace discards writes, compares with
+    /// zeroes.
     #[track_caller]
     fn expect(&self, read: &[u8], written: &[u8], place: &str) {
         assert_eq!(read.len(), written.len(), "length of {place}");
@@ -238,7 +241,7 @@ impl Context<'_> {
             }
         };
         if read == right {
-            return; // looking at each byte takes long without optimisation
+            return; // comparing each byte takes long without optimisation
         }
         if let Some(at) = (0..read.len()).find(|&at| read[at] != right[at]) {
             panic!("{place}: byte {at} reads {:#04x}, not {:#04x}", read[at], right[at]);

@@ -1,10 +1,10 @@
-//! Checks against a model: the same bytes in a vector.
+//! Checks against a model: a vector with the same bytes.
 
 use super::driver::at_once;
 use super::{Context, Driver};
 use crate::{Geometry, Op};
 
-/// Blocks of the namespace that the model covers.
+/// The number of the namespace's blocks that the model covers.
 const BLOCKS: u64 = 2048;
 
 pub(super) fn random_transfers(context: &mut Context<'_>) {
@@ -40,7 +40,8 @@ pub(super) fn random_commands(context: &mut Context<'_>) {
             }
             6 => {
                 driver.must(0, Op::deallocate(lba, blocks, 1));
-                // Zeroes and the old data are both correct; later reads must return the same.
+                // Zeroes and the old data are both correct, but later reads must return the same
+                // data.
                 let now = driver.read(0, geometry, lba, blocks);
                 model.part(lba, blocks).copy_from_slice(&now);
             }
@@ -63,7 +64,7 @@ struct Model {
 }
 
 impl Model {
-    /// The namespace's initial contents.
+    /// Creates a model with the namespace's initial contents.
     fn new(driver: &mut Driver, geometry: Geometry) -> Model {
         let mut bytes = Vec::new();
         for lba in (0..BLOCKS).step_by(256) {

@@ -1,4 +1,4 @@
-//! Checks of many operations at once, of several queues, and of dropped queues.
+//! Checks of many simultaneous operations, of several queues, and of dropped queues.
 
 use farblock_random::Random;
 use std::sync::{Arc, Condvar, Mutex};
@@ -9,12 +9,12 @@ use farblock_reactor::{Buffer, EngineKind, os};
 use super::{Contents, Context, Driver, WAIT_LIMIT};
 use crate::{Geometry, Namespace, Op};
 
-/// Operations in flight at once.
+/// The number of operations in flight at the same time.
 const DEPTH: u32 = 128;
-/// Blocks that each of them moves.
+/// The number of blocks in each operation.
 const STRIDE: u32 = 3;
 
-/// Submits `DEPTH` writes of neighbouring ranges from `first` on, tokens 0 to `DEPTH - 1`.
+/// Submits `DEPTH` writes of adjacent ranges from `first`, with tokens 0 to `DEPTH - 1`.
 fn submit_writes(context: &mut Context<'_>, driver: &mut Driver, geometry: Geometry, first: u64) {
     for at in 0..DEPTH {
         let buffer = context.filled(geometry, STRIDE);
@@ -54,7 +54,7 @@ pub(super) fn full_depth_completes_once(context: &mut Context<'_>) {
     assert_eq!(driver.queue(0).in_flight(), 0);
 }
 
-/// The usual load of a queue: full depth, and each completion leads to a new operation.
+/// The usual load of a queue: the queue stays full, and each completion leads to a new operation.
 pub(super) fn a_steady_pipeline(context: &mut Context<'_>) {
     const OPERATIONS: u64 = 2000;
     const IN_FLIGHT: u64 = 32;
@@ -103,7 +103,7 @@ pub(super) fn in_flight_counts(context: &mut Context<'_>) {
         let op = match count % 4 {
             0 => Op::flush(count),
             1 => Op::write(count, 1, context.filled(geometry, 1), count),
-            2 => Op::read(u64::MAX, 1, Buffer::new(geometry.bytes(1)), count), // is refused
+            2 => Op::read(u64::MAX, 1, Buffer::new(geometry.bytes(1)), count), // out of range
             _ => Op::read(0, 5, Buffer::new(geometry.bytes(5)), count),
         };
         driver.submit(0, op);
@@ -124,7 +124,7 @@ pub(super) fn poll_with_nothing_to_say(context: &mut Context<'_>) {
     driver.turn(Duration::ZERO);
     driver.queue(0).poll(&mut done);
     assert!(done.is_empty(), "completions of nothing: {done:?}");
-    // `poll` appends: earlier entries stay.
+    // `poll` appends, and keeps earlier entries.
     done.push(Op::flush(77).complete(Ok(())));
     driver.must(0, Op::flush(1));
     driver.queue(0).poll(&mut done);
@@ -194,7 +194,7 @@ struct Meeting {
 }
 
 impl Meeting {
-    /// Arrives, and waits until `count` threads have arrived in total.
+    /// Reports an arrival, and waits until `count` threads have arrived in total.
     fn wait_for(&self, count: usize) {
         *self.arrivals.lock().expect("nobody panics here") += 1;
         self.changed.notify_all();
@@ -202,7 +202,7 @@ impl Meeting {
     }
 }
 
-/// One thread's half of a check with two reactors. Side 0 uses the even blocks, side 1 the odd
+/// One of the two threads of a check with two reactors. Side 0 uses the even blocks, side 1 the odd
 /// blocks.
 struct Side {
     driver: Driver,

@@ -1,4 +1,4 @@
-//! Checks of single operations: where the data ends up, and what the completion returns.
+//! Checks of single operations: the place of the data, and the content of the completion.
 
 use farblock_reactor::Buffer;
 
@@ -70,7 +70,7 @@ pub(super) fn large_transfers(context: &mut Context<'_>) {
     }
 }
 
-/// A frontend may pass any part of a buffer, such as the bytes after a header in a receive.
+/// A frontend may pass any part of a buffer, for example the bytes after a header in a receive.
 pub(super) fn buffers_at_any_address(context: &mut Context<'_>) {
     let namespace = context.namespace();
     let geometry = namespace.geometry();
@@ -87,7 +87,8 @@ pub(super) fn buffers_at_any_address(context: &mut Context<'_>) {
             assert!(front[..] == data[..], "a write changed its buffer");
             let back = driver.must(0, Op::read(17, blocks, front, 2)).expect("its buffer");
             context.expect(&back, &data, &format!("{blocks} blocks, {skip} bytes into a buffer"));
-            // The parts join again, and nothing was written next to the middle one.
+            // The parts can be joined again, and the operation wrote nothing next to the middle
+            // part.
             let mut again = head;
             again.unsplit(back);
             again.unsplit(whole);
@@ -131,7 +132,7 @@ pub(super) fn tokens_are_the_submitters(context: &mut Context<'_>) {
         assert_eq!(driver.run(0, Op::deallocate(0, 1, token)).token, token);
         assert_eq!(driver.run(0, Op::deallocate(u64::MAX, 1, token)).token, token);
     }
-    // Two operations may have the same token: only the submitter has to distinguish them.
+    // Two operations may have the same token, because only the submitter has to distinguish them.
     driver.submit(0, Op::flush(9));
     driver.submit(0, Op::read(0, 1, Buffer::new(geometry.bytes(1)), 9));
     assert!(driver.wait(0, 2).iter().all(|done| done.token == 9 && done.result.is_ok()));
@@ -210,7 +211,7 @@ pub(super) fn flush_alone_and_among_writes(context: &mut Context<'_>) {
     let geometry = namespace.geometry();
     let mut driver = context.driver_of(&namespace);
     driver.must(0, Op::flush(0));
-    // A flush's range is ignored, even a nonsensical one.
+    // A flush ignores its range, even a meaningless range.
     driver.must(0, Op { lba: u64::MAX, blocks: u32::MAX, ..Op::flush(0) });
     let data = context.filled(geometry, 64).to_vec();
     for at in 0..64_u32 {
@@ -241,6 +242,7 @@ pub(super) fn durable_writes(context: &mut Context<'_>) {
     }
     driver.must(0, Op::write_zeroes(0, 8, true, 1).durable());
     driver.must(0, Op::write_zeroes(0, 8, false, 1).durable());
-    driver.must(0, Op::deallocate(0, 8, 1).durable()); // means nothing there, and does no harm
+    // has no meaning for this command, and no effect
+    driver.must(0, Op::deallocate(0, 8, 1).durable());
     driver.must(0, Op::read(0, 1, Buffer::new(geometry.bytes(1)), 1).durable());
 }
