@@ -1,13 +1,14 @@
-//! Process exit: waits until images are closed, and does not unload librbd while its threads run.
+//! Process exit: waits until all images are closed, and prevents the unloading of librbd while its
+//! threads run.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// Counts of images and their threads.
+/// The numbers of images and of their threads.
 #[derive(Clone, Copy)]
 struct Count {
-    /// Threads that open, hold or close images.
+    /// The number of threads that open, hold or close images.
     keepers: usize,
-    /// Images in use.
+    /// The number of images in use.
     images: usize,
 }
 
@@ -19,7 +20,7 @@ fn change(change: impl FnOnce(&mut Count)) {
     CHANGED.notify_all();
 }
 
-/// Counts a keeper thread while this exists.
+/// Counts a keeper thread while this value exists.
 pub(crate) struct Keeper(());
 
 impl Keeper {
@@ -35,7 +36,7 @@ impl Drop for Keeper {
     }
 }
 
-/// Counts an image while this exists.
+/// Counts an image while this value exists.
 pub(crate) struct Used(());
 
 impl Used {
@@ -51,9 +52,10 @@ impl Drop for Used {
     }
 }
 
-/// Makes the process wait at exit until images are closed; otherwise the cluster considers the
-/// images in use for half a minute longer. Call it just after the library is loaded: exit handlers
-/// run in reverse order of registration, so this one runs before librbd's.
+/// Makes the process wait at exit until all images are closed. Otherwise the cluster considers the
+/// images in use for half a minute longer. Call this function immediately after the library is
+/// loaded. Exit handlers run in reverse order of registration, so this handler runs before librbd's
+/// handlers.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 pub(crate) fn before_the_end() {
     use std::ffi::{c_int, c_void};
@@ -66,8 +68,8 @@ pub(crate) fn before_the_end() {
 
     extern "C" fn settle(status: c_int, _: *mut c_void) {
         if !settled() {
-            // SAFETY: it only ends the process, immediately. An ordinary exit would unload librbd
-            // under its threads and abort.
+            // SAFETY: the call only ends the process, immediately. An ordinary exit would unload
+            // librbd while its threads run, and abort.
             unsafe { _exit(status) };
         }
     }
@@ -81,7 +83,7 @@ pub(crate) fn before_the_end() {
 #[cfg(all(unix, not(all(target_os = "linux", target_env = "gnu"))))]
 pub(crate) fn before_the_end() {}
 
-/// Waits for the images that are being closed; false if some stay open.
+/// Waits for the images that are being closed. Returns `false` if some images stay open.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 fn settled() -> bool {
     let count = COUNT.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! Reasons why an image could not be opened: sentences for the operator who named it.
+//! Reasons why an image could not be opened. Each text is for the operator who requested the image.
 
 use std::fmt;
 use std::io;
@@ -8,7 +8,8 @@ use farblock_block::{BlockError, Command};
 use crate::limits;
 use crate::name::Name;
 
-/// The reason why an image could not be opened. Each text says in one sentence what to do.
+/// The reason why an image could not be opened. Each text is one sentence with the problem and its
+/// fix.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -18,17 +19,17 @@ pub enum OpenError {
     Configuration(String),
     /// The cluster does not answer.
     Unreachable(String),
-    /// The cluster refuses this client, or the requested access.
+    /// The cluster refuses this client or the requested access.
     Refused(String),
-    /// There is no such pool, image or snapshot.
+    /// The pool, the image or the snapshot does not exist.
     NotFound(String),
     /// The image allows only reads, and the caller requested writes.
     ReadOnly(String),
-    /// The cluster's settings make librbd cache writes in memory.
+    /// The settings of the cluster make librbd cache writes in memory.
     Cached(String),
-    /// Its size is not a whole number of blocks.
+    /// The size of the image is not a whole number of blocks.
     Size(String),
-    /// Any other error, with the system's text.
+    /// Any other error. The text contains the system's message.
     Other(String),
 }
 
@@ -65,12 +66,12 @@ fn words(number: i32) -> String {
     io::Error::from_raw_os_error(number).to_string()
 }
 
-/// The path of the configuration file in use.
+/// Returns the path of the configuration file.
 fn conf(name: &Name) -> String {
     name.conf.clone().unwrap_or_else(|| "/etc/ceph/ceph.conf".to_owned())
 }
 
-/// The error for an unreadable configuration.
+/// Returns the error for an unreadable configuration.
 pub(crate) fn configuration(name: &Name, number: i32) -> OpenError {
     let (conf, words) = (conf(name), words(number));
     OpenError::Configuration(format!(
@@ -79,7 +80,7 @@ pub(crate) fn configuration(name: &Name, number: i32) -> OpenError {
     ))
 }
 
-/// The error if the connection to the cluster failed.
+/// Returns the error for a failed connection to the cluster.
 pub(crate) fn connect(name: &Name, number: i32) -> OpenError {
     let (conf, user) = (conf(name), name.user());
     match number {
@@ -106,7 +107,7 @@ pub(crate) fn connect(name: &Name, number: i32) -> OpenError {
     }
 }
 
-/// The error for a pool that does not exist, or that this client may not use.
+/// Returns the error for a pool that does not exist or that this client may not use.
 pub(crate) fn pool(name: &Name, number: i32) -> OpenError {
     let pool = &name.pool;
     match number {
@@ -117,7 +118,7 @@ pub(crate) fn pool(name: &Name, number: i32) -> OpenError {
     }
 }
 
-/// The error for an image that cannot be opened.
+/// Returns the error for an image that cannot be opened.
 pub(crate) fn opened(name: &Name, number: i32) -> OpenError {
     let (pool, user) = (&name.pool, name.user());
     match number {
@@ -138,7 +139,7 @@ pub(crate) fn opened(name: &Name, number: i32) -> OpenError {
     }
 }
 
-/// The error if the monitors answered, but the rest of the cluster did not.
+/// Returns the error if the monitors answered, but the OSDs did not.
 pub(crate) fn stuck(name: &Name) -> OpenError {
     OpenError::Unreachable(format!(
         "rbd:{name} did not open in {} s: check the cluster's OSDs (`ceph status`)",
@@ -146,7 +147,7 @@ pub(crate) fn stuck(name: &Name) -> OpenError {
     ))
 }
 
-/// The error for an image that this client may only read.
+/// Returns the error for an image that this client may only read.
 pub(crate) fn read_only(name: &Name) -> OpenError {
     let why = match name.snapshot {
         Some(_) => "a snapshot is read-only".to_owned(),
@@ -155,7 +156,8 @@ pub(crate) fn read_only(name: &Name) -> OpenError {
     OpenError::ReadOnly(format!("rbd:{name}: {why}: share it read-only"))
 }
 
-/// Settings stored with an image or its pool override the ones that we requested.
+/// Returns the error for an image with a cache. Settings that the cluster stores for an image or
+/// its pool override our settings.
 pub(crate) fn cached(name: &Name) -> OpenError {
     let image = Name { snapshot: None, ..name.clone() };
     OpenError::Cached(format!(
@@ -164,7 +166,7 @@ pub(crate) fn cached(name: &Name) -> OpenError {
     ))
 }
 
-/// Its size is not a whole number of blocks.
+/// Returns the error for a size that is not a whole number of blocks.
 pub(crate) fn size(name: &Name, bytes: u64, block_size: u32) -> OpenError {
     OpenError::Size(if bytes == 0 {
         format!("rbd:{name} is empty: give it a size with `rbd resize --size 1G {name}`")
@@ -176,18 +178,19 @@ pub(crate) fn size(name: &Name, bytes: u64, block_size: u32) -> OpenError {
     })
 }
 
-/// Maps librbd's result `code` of an operation with `bytes` of data. Below zero, `code` is an error
-/// number; else, for a read, the number of bytes.
+/// Maps librbd's result `code` of an operation with `bytes` of data. A `code` below zero is an
+/// error number. Otherwise the `code` of a read is the number of bytes.
 pub(crate) fn result(command: Command, bytes: usize, code: isize) -> Result<(), BlockError> {
     if let Ok(read) = usize::try_from(code) {
-        // The read goes beyond the end of a shrunk image; the rest of the buffer holds old data.
+        // The read exceeds the end of an image that has shrunk. The rest of the buffer holds old
+        // data.
         let is_whole = !command.reads() || read >= bytes;
         return is_whole.then_some(()).ok_or(BlockError::OutOfRange);
     }
     let number = i32::try_from(-code).unwrap_or_default();
     Err(match number {
         ESHUTDOWN | ETIMEDOUT => BlockError::Disconnected,
-        // Do not report a failed flush as `ReadOnly`: a flush changes no blocks, and its failure
+        // Do not report a failed flush as `ReadOnly`. A flush changes no blocks, and its failure
         // means that earlier writes are lost.
         EROFS | EPERM | EACCES if command.writes() => BlockError::ReadOnly,
         ENOSPC | EDQUOT if !command.reads() => BlockError::NoSpace,
@@ -215,7 +218,7 @@ mod tests {
         assert_eq!(result(Read, 4096, -22), Err(BlockError::OutOfRange));
     }
 
-    /// librbd leaves old content in the part of the buffer that it does not fill.
+    /// librbd leaves the old content in the part of the buffer that it does not fill.
     #[test]
     fn a_read_beyond_the_end_of_an_image_that_was_made_smaller_fails() {
         assert_eq!(result(Command::Read, 4096, 512), Err(BlockError::OutOfRange));

@@ -1,8 +1,8 @@
-//! [`Flight`]: an operation that librbd holds, with its buffer.
+//! [`Flight`]: an operation in librbd, with its buffer.
 //!
-//! At submission librbd gets a flight as a raw pointer. It passes the pointer once to
-//! [`completed`], on one of librbd's threads. In between nothing else refers to the flight: even if
-//! the queue is dropped, buffer and image exist until librbd has finished with them.
+//! At submission, librbd gets a flight as a raw pointer. Later, a thread of librbd calls
+//! [`completed`] once with this pointer. Between the two calls, no other code refers to the flight.
+//! Even if the queue is dropped, the buffer and the image exist until librbd no longer uses them.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,10 +14,10 @@ use crate::error;
 use crate::image::Image;
 use crate::library::{Completion, Functions, THICK};
 
-/// Flights that librbd does not hold; boxed, since librbd uses their addresses.
+/// Flights that are not in librbd. They are boxed, because librbd uses their addresses.
 pub(crate) type Flights = Vec<Box<Flight>>;
 
-/// Where librbd's threads put a queue's finished flights.
+/// The destination of a queue's finished flights. librbd's threads add to it.
 pub(crate) struct Inbox {
     landed: Mutex<Landed>,
     waker: Waker,
@@ -26,7 +26,7 @@ pub(crate) struct Inbox {
 #[derive(Default)]
 struct Landed {
     flights: Flights,
-    /// The queue has been dropped.
+    /// Whether the queue has been dropped.
     is_closed: bool,
 }
 
@@ -39,12 +39,12 @@ impl Inbox {
         self.landed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Swaps the arrived flights with an empty vector.
+    /// Moves the arrived flights to `empty`, which must be an empty vector.
     pub(crate) fn take(&self, empty: &mut Flights) {
         std::mem::swap(&mut self.lock().flights, empty);
     }
 
-    /// Returns the flights that have arrived; later ones are dropped.
+    /// Returns the flights that have arrived. Later flights are dropped.
     pub(crate) fn close(&self) -> Flights {
         let mut landed = self.lock();
         landed.is_closed = true;
@@ -52,11 +52,11 @@ impl Inbox {
     }
 }
 
-/// Zeroes to write repeatedly, for a library without a command for zeroes.
+/// Zeroes for repeated writes, if the library has no command for zeroes.
 static ZEROES: [u8; 512] = [0; 512];
 
-/// An operation in flight. The queue keeps a finished flight for its next operation, so that a
-/// steady load allocates nothing.
+/// An operation in flight. The queue reuses a finished flight for its next operation, so a steady
+/// load allocates nothing.
 pub(crate) struct Flight {
     op: Option<Op>,
     image: Arc<Image>,
@@ -75,13 +75,13 @@ impl Flight {
         Box::new(Flight { op: None, image, inbox, result: Ok(()) })
     }
 
-    /// Takes out the operation; returns it with its result.
+    /// Removes the operation and returns it with its result.
     pub(crate) fn land(&mut self) -> (Op, Result<(), BlockError>) {
         (self.op.take().expect("it has an operation"), self.result)
     }
 
-    /// Passes the operation to librbd. If librbd refuses it, returns the flight with the error as
-    /// its result.
+    /// Passes the operation to librbd. If librbd refuses the operation, returns the flight with the
+    /// error as its result.
     pub(crate) fn start(mut self: Box<Self>, op: Op, range: &Range) -> Result<(), Box<Flight>> {
         let library = self.image.library();
         let command = op.command;
@@ -89,33 +89,33 @@ impl Flight {
         self.op = Some(op);
         let flight = Box::into_raw(self);
         let mut completion: Completion = std::ptr::null_mut();
-        // SAFETY: the callback takes the flight back, once, unless the call below fails.
+        // SAFETY: unless the call below fails, the callback takes ownership of the flight, once.
         let made = unsafe {
             (library.rbd_aio_create_completion)(flight.cast(), completed, &raw mut completion)
         };
-        // Nothing touches the flight between a successful call and its completion.
+        // No code accesses the flight between a successful call and its completion.
         let code = if made < 0 {
             made
         } else {
-            // SAFETY: nothing else has the flight yet, so its buffer is ours.
+            // SAFETY: no other code has the flight yet, so this code may access its buffer.
             let data = unsafe { (*flight).data() };
-            // SAFETY: image and buffer live until the completion, in the flight.
+            // SAFETY: the flight owns the image and the buffer, which live until the completion.
             unsafe { call(library, image, command, range, data, completion) }
         };
         if code >= 0 {
             return Ok(());
         }
         if made >= 0 {
-            // SAFETY: librbd has not accepted it, and does not call back.
+            // SAFETY: librbd has not accepted the operation, and does not call the callback.
             unsafe { (library.rbd_aio_release)(completion) };
         }
-        // SAFETY: made from a box above, and librbd has refused it.
+        // SAFETY: the pointer was made from a box above, and librbd has refused it.
         let mut refused = unsafe { Box::from_raw(flight) };
         refused.result = error::result(command, 0, code as isize);
         Err(refused)
     }
 
-    /// The data's address, for reads and writes.
+    /// Returns the address of the data, for reads and writes.
     fn data(&mut self) -> *mut c_char {
         let op = self.op.as_mut().expect("it has an operation");
         match (op.command, &mut op.buffer) {
@@ -127,7 +127,8 @@ impl Flight {
 }
 
 /// # Safety
-/// `image` and `data`, of as many bytes as `range` has, stay valid until the completion.
+/// `image` and `data` must stay valid until the completion. `data` must have as many bytes as
+/// `range`.
 unsafe fn call(
     library: &Functions,
     image: crate::library::ImageHandle,
@@ -138,7 +139,7 @@ unsafe fn call(
 ) -> c_int {
     let Range { offset, bytes } = *range;
     let Ok(length) = usize::try_from(bytes) else { return -error::EINVAL };
-    // SAFETY: by the caller's promise; the zeroes live for ever.
+    // SAFETY: the caller guarantees it for `image` and `data`. The zeroes are static.
     unsafe {
         match command {
             Command::Read => (library.rbd_aio_read)(image, offset, length, data, completion),
@@ -162,12 +163,13 @@ unsafe fn call(
 
 /// The callback that librbd calls on one of its threads.
 unsafe extern "C" fn completed(completion: Completion, flight: *mut c_void) {
-    // SAFETY: made from a box in `start`, passed to librbd, and returned only once.
+    // SAFETY: `start` made the pointer from a box and passed it to librbd, which returns it only
+    // once.
     let mut flight: Box<Flight> = unsafe { Box::from_raw(flight.cast()) };
     let library = flight.image.library();
     let op = flight.op.as_ref().expect("it has an operation");
     let (command, bytes) = (op.command, op.buffer.as_ref().map_or(0, |buffer| buffer.len()));
-    // SAFETY: the completion is valid until it is released, here.
+    // SAFETY: the completion is valid until this code releases it.
     let code = unsafe {
         let code = (library.rbd_aio_get_return_value)(completion);
         (library.rbd_aio_release)(completion);

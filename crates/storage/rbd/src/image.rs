@@ -1,4 +1,4 @@
-//! [`Image`]: an open image, and its keeper thread.
+//! [`Image`]: an open image with its keeper thread.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -19,7 +19,7 @@ use crate::name::Name;
 const EXCLUSIVE_LOCK: u64 = 1 << 2;
 
 /// An open image of a cluster. Namespaces, queues and operations in flight share it. When the last
-/// of them drops it, the keeper thread closes the image.
+/// of them drops the image, the keeper thread closes it.
 pub struct Image {
     name: Name,
     library: &'static Functions,
@@ -30,7 +30,7 @@ pub struct Image {
     _used: Used,
 }
 
-/// Constant properties of an image.
+/// The constant properties of an image.
 #[derive(Clone)]
 struct Facts {
     is_writable: bool,
@@ -39,44 +39,45 @@ struct Facts {
     identity: Uuid,
 }
 
-/// The size, which may change.
+/// The size of an image, which may change.
 struct SharedSize {
     bytes: AtomicU64,
     changes: Changes,
 }
 
-/// Messages to the keeper.
+/// Messages to the keeper thread.
 enum Message {
-    /// The image's size may have changed: query it.
+    /// The size of the image may have changed. The keeper queries it.
     Look,
-    /// The last user has dropped it.
+    /// The last user has dropped the image. The keeper closes it.
     Close,
 }
 
-/// librbd's pointer, which any thread may use.
+/// librbd's pointer to the image, which any thread may use.
 #[derive(Clone, Copy)]
 struct Handle(ImageHandle);
 
 // SAFETY: any thread may call librbd's functions with an image.
 unsafe impl Send for Handle {}
-// SAFETY: several threads may do so at once.
+// SAFETY: several threads may call librbd's functions with an image at the same time.
 unsafe impl Sync for Handle {}
 
-/// Open images, by name: each is opened only once.
+/// The open images by name. Each image is opened only once.
 static IMAGES: LazyLock<Mutex<HashMap<Name, Weak<Image>>>> = LazyLock::new(Mutex::default);
 
 fn images() -> MutexGuard<'static, HashMap<Name, Weak<Image>>> {
     IMAGES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The image's UUID, which is the same on every machine; `None` if the image is not open here.
+/// Returns the image's UUID, which is the same on every machine; `None` if the image is not open in
+/// this process.
 #[must_use]
 pub fn identity(name: &Name) -> Option<Uuid> {
     images().get(name).and_then(Weak::upgrade).map(|image| image.facts.identity)
 }
 
 impl Image {
-    /// Opens an image, or finds it open. Takes [`limits::OPEN`] at most.
+    /// Opens an image, or returns it if it is already open. Takes at most [`limits::OPEN`].
     ///
     /// # Errors
     /// A sentence with the reason.
@@ -97,7 +98,8 @@ impl Image {
         })?;
         let opened = told.recv_timeout(limits::OPEN);
         let (handle, facts) = opened.unwrap_or_else(|_| {
-            // The image may have opened just now; no user will drop it then, so close it here.
+            // The image may have been opened just after the time limit. No user will drop it then,
+            // so tell the keeper to close it.
             let _ = keeper.send(Message::Close);
             Err(error::stuck(name))
         })?;
@@ -116,17 +118,17 @@ impl Image {
         Ok(image)
     }
 
-    /// The name with which it was opened.
+    /// Returns the name with which the image was opened.
     pub fn name(&self) -> &Name {
         &self.name
     }
 
-    /// The image's current capacity in bytes.
+    /// Returns the image's current capacity in bytes.
     pub fn bytes(&self) -> u64 {
         self.size.bytes.load(Ordering::Acquire)
     }
 
-    /// Whether this client may write the image: it is not a snapshot, and the cluster allows
+    /// Whether this client may write the image. If so, it is not a snapshot, and the cluster allows
     /// writes.
     pub fn is_writable(&self) -> bool {
         self.facts.is_writable
@@ -150,16 +152,17 @@ impl Image {
 }
 
 impl Drop for Image {
-    /// The keeper closes the image: on one of librbd's threads a close would deadlock.
+    /// Makes the keeper close the image. A close on one of librbd's threads would deadlock.
     fn drop(&mut self) {
-        // A keeper that has ended has closed it.
+        // A keeper thread that has ended has already closed the image.
         let _ = self.keeper.send(Message::Close);
     }
 }
 
 type Told = Sender<Result<(Handle, Facts), OpenError>>;
 
-/// The keeper's main function: opens, updates the size on request, closes.
+/// The main function of the keeper thread. Opens the image, updates its size on request, and closes
+/// it.
 fn keep(
     library: &'static Functions,
     name: &Name,
@@ -183,14 +186,14 @@ fn keep(
     if tell.send(Ok((Handle(open.image), facts))).is_err() {
         return;
     }
-    // The watch does not report changes from before it started.
+    // The watch does not report changes that happened before it started.
     open.look(size);
     while let Ok(Message::Look) = messages.recv() {
         open.look(size);
     }
 }
 
-/// The objects from librbd, released in the right order.
+/// The objects from librbd. They are released in the right order.
 struct Open {
     library: &'static Functions,
     cluster: Cluster,
@@ -203,13 +206,13 @@ fn text(text: &str) -> CString {
     CString::new(text).expect("names have no zero byte")
 }
 
-/// Converts a function's result: below zero, it is an error number.
+/// Converts the result of a function. A result below zero is an error number.
 fn checked(code: c_int) -> Result<(), i32> {
     if code < 0 { Err(-code) } else { Ok(()) }
 }
 
-/// librbd's callback for a change. The keeper queries the size: a query on this thread could
-/// deadlock.
+/// librbd calls this function after a change of the image. The keeper then queries the size. A
+/// query on this thread could deadlock.
 unsafe extern "C" fn updated(keeper: *mut c_void) {
     // SAFETY: the sender lives until the watch has ended.
     let keeper = unsafe { &*keeper.cast::<Sender<Message>>() };
@@ -240,7 +243,8 @@ impl Open {
         let conf = name.conf.as_deref().map(text);
         let conf = conf.as_ref().map_or(std::ptr::null(), |conf| conf.as_ptr());
         let configuration = |number| error::configuration(name, number);
-        // SAFETY: the strings live until the calls return, and the cluster until it is shut down.
+        // SAFETY: the strings live until the calls return, and the cluster handle until its
+        // shutdown.
         unsafe {
             checked((self.library.rados_create)(&raw mut self.cluster, user.as_ptr()))
                 .map_err(|number| error::connect(name, number))?;
@@ -250,7 +254,8 @@ impl Open {
                 .map_err(configuration)?;
             let seconds = limits::CONNECT_SECONDS.to_string();
             self.set("client_mount_timeout", &seconds).map_err(configuration)?;
-            // Another process may write the image, and a completed write must be durable.
+            // Disable the cache: other processes may write the image, and a completed write must be
+            // durable.
             self.set("rbd_cache", "false").map_err(configuration)?;
             checked((self.library.rados_connect)(self.cluster))
                 .map_err(|number| error::connect(name, number))
@@ -267,7 +272,7 @@ impl Open {
 
     fn pool(&mut self, name: &Name) -> Result<(), i32> {
         let pool = text(&name.pool);
-        // SAFETY: as above.
+        // SAFETY: the strings live until the call returns.
         unsafe {
             checked((self.library.rados_ioctx_create)(
                 self.cluster,
@@ -281,8 +286,8 @@ impl Open {
         Ok(())
     }
 
-    /// Opens the image; true if it is writable. Snapshots are not writable. An image that this
-    /// client may only read needs another open call.
+    /// Opens the image. Returns `true` if the image is writable. Snapshots are not writable. An
+    /// image that this client may only read needs another open function.
     fn image(&mut self, name: &Name) -> Result<bool, i32> {
         let (image, snapshot) = (text(&name.image), name.snapshot.as_deref().map(text));
         if let Some(snapshot) = snapshot {
@@ -308,7 +313,8 @@ impl Open {
         image: &CString,
         snapshot: *const c_char,
     ) -> Result<bool, i32> {
-        // SAFETY: the strings live until the call returns, and the pool until the image is closed.
+        // SAFETY: the strings live until the call returns, and the pool handle until the image is
+        // closed.
         let code = unsafe { open(self.pool, image.as_ptr(), &raw mut self.image, snapshot) };
         checked(code).map(|()| false)
     }
@@ -316,7 +322,7 @@ impl Open {
     fn facts(&self, name: &Name, is_writable: bool) -> Result<Facts, i32> {
         let (mut stripe_unit_bytes, mut features) = (0, 0);
         let (mut fsid, mut id): ([c_char; 64], [c_char; 64]) = ([0; 64], [0; 64]);
-        // SAFETY: the results have the type and the length that the calls expect.
+        // SAFETY: the results have the types and the lengths that the calls expect.
         let pool = unsafe {
             let library = self.library;
             checked((library.rbd_get_stripe_unit)(self.image, &raw mut stripe_unit_bytes))?;
@@ -332,14 +338,14 @@ impl Open {
         Ok(Facts { is_writable, stripe_unit_bytes, features, identity })
     }
 
-    /// Whether librbd caches despite our setting: the cluster stores settings of the image and its
-    /// pool, which override ours.
+    /// Whether librbd caches despite our setting. The cluster stores settings for the image and its
+    /// pool, which override our setting.
     fn is_cached(&self) -> Result<bool, i32> {
         let none = ConfigOption { name: std::ptr::null(), value: std::ptr::null(), source: 0 };
         let mut options = Vec::new();
         loop {
             let mut count = c_int::try_from(options.len()).expect("options are few");
-            // SAFETY: there is room for `count` entries.
+            // SAFETY: the vector has room for `count` entries.
             let listed = unsafe {
                 let list = self.library.rbd_config_image_list;
                 list(self.image, options.as_mut_ptr(), &raw mut count)
@@ -353,13 +359,14 @@ impl Open {
                 listed => listed?,
             }
             let listed = &options[..count as usize];
-            // SAFETY: librbd has filled these in, with strings that it frees later.
+            // SAFETY: librbd has filled these entries. It frees their strings only in the cleanup
+            // below.
             let is_on = unsafe {
                 let word = |text| CStr::from_ptr(text).to_bytes();
                 let mut all = listed.iter();
                 all.any(|it| word(it.name) == b"rbd_cache" && word(it.value) != b"false")
             };
-            // SAFETY: as above; nothing uses the strings any more.
+            // SAFETY: librbd filled these entries, and no code uses their strings any more.
             unsafe { (self.library.rbd_config_image_list_cleanup)(options.as_mut_ptr(), count) };
             return Ok(is_on);
         }
@@ -394,14 +401,14 @@ impl Open {
     }
 }
 
-/// Converts text that ends with a zero byte.
+/// Converts a text that ends with a zero byte.
 fn shown(text: &[c_char]) -> String {
     text.iter().take_while(|&&byte| byte != 0).map(|&byte| char::from(byte as u8)).collect()
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
-        // SAFETY: a matching call made each of them, no operation is in flight, and every user of
+        // SAFETY: a matching call created each object, no operation is in flight, and every user of
         // the image has dropped it.
         unsafe {
             if let Some((watch, _)) = &self.watch {

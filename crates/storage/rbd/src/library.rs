@@ -1,5 +1,5 @@
-//! The functions of librbd and librados that we use, found in the system's libraries when the
-//! process first opens an image.
+//! The functions of librbd and librados that we use. The process finds them in the system's
+//! libraries when it first opens an image.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::OnceLock;
@@ -8,7 +8,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::error::OpenError;
 
-/// librbd depends on librados, so the loader finds the functions of both through it.
+/// The name of librbd. It depends on librados, so the loader finds the functions of both libraries
+/// through it.
 #[cfg(unix)]
 const NAME: &str = "librbd.so.1";
 
@@ -37,7 +38,7 @@ pub(crate) const THICK: c_int = 1;
 macro_rules! functions {
     ({ $($name:ident($($kind:ty),*) $(-> $given:ty)?;)* }
      newer { $($new:ident($($new_kind:ty),*) $(-> $new_given:ty)?;)* }) => {
-        /// The functions, by their names; newer functions are `None` if the library lacks them.
+        /// The functions by name. A newer function is `None` if the library does not have it.
         pub(crate) struct Functions {
             $(pub(crate) $name: unsafe extern "C" fn($($kind),*) $(-> $given)?,)*
             $(pub(crate) $new: Option<unsafe extern "C" fn($($new_kind),*) $(-> $new_given)?>,)*
@@ -47,11 +48,11 @@ macro_rules! functions {
             #[cfg(unix)]
             fn find(library: &libloading::Library) -> Result<Self, libloading::Error> {
                 $(
-                    // SAFETY: the types match Ceph's headers, where they are stable.
+                    // SAFETY: the types match Ceph's headers, and these functions are stable.
                     let $name = unsafe { *library.get(stringify!($name))? };
                 )*
                 $(
-                    // SAFETY: as above.
+                    // SAFETY: the types match Ceph's headers, and these functions are stable.
                     let found = unsafe { library.get(stringify!($new)) };
                     let $new = found.ok().map(|found| *found).filter(|_| !IS_OLD.load(Relaxed));
                 )*
@@ -100,17 +101,17 @@ functions! {
     }
 }
 
-/// Do not look for newer functions.
+/// Whether to ignore newer functions.
 static IS_OLD: AtomicBool = AtomicBool::new(false);
 
-/// For tests: treats the library, which must not be loaded yet, as that of Ceph 14, without newer
-/// functions.
+/// For tests: treats the library as the library of Ceph 14, without newer functions. Call this
+/// function before the process loads the library.
 #[doc(hidden)]
 pub fn use_as_of_ceph_14() {
     IS_OLD.store(true, Relaxed);
 }
 
-/// Loads the library at the first call; it stays loaded for the life of the process.
+/// Loads the library at the first call. The library stays loaded until the process ends.
 pub(crate) fn load() -> Result<&'static Functions, OpenError> {
     static LIBRARY: OnceLock<Result<Functions, OpenError>> = OnceLock::new();
     LIBRARY.get_or_init(find).as_ref().map_err(OpenError::clone)
@@ -140,7 +141,7 @@ fn find_in(name: &str) -> Result<Functions, OpenError> {
             "{name} of this machine is too old ({error}): install the version of Ceph 14 or newer"
         ))
     })?;
-    // Never unload the library: its functions are used until the process ends.
+    // Never unload the library, because the process uses its functions until it ends.
     std::mem::forget(library);
     crate::closing::before_the_end();
     Ok(functions)

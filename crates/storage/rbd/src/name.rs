@@ -1,17 +1,17 @@
-//! [`Name`]: an image and its cluster, in text form.
+//! [`Name`]: the text form of an image and its cluster.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::limits::NAME_BYTES;
 
-/// `pool/image` or `pool/namespace/image`, optionally followed by `@snapshot`, `?conf=FILE` and
-/// `&id=USER`.
+/// The name of an image: `pool/image` or `pool/namespace/image`, optionally followed by
+/// `@snapshot`, `?conf=FILE` and `&id=USER`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Name {
     /// The pool.
     pub pool: String,
-    /// The pool's namespace, which is unrelated to NVMe's.
+    /// The namespace of the pool, which is unrelated to NVMe namespaces.
     pub namespace: Option<String>,
     /// The image.
     pub image: String,
@@ -23,7 +23,8 @@ pub struct Name {
     pub id: Option<String>,
 }
 
-/// A text that does not name an image. Its `Display` gives the reason in a sentence.
+/// The error for a text that is not the name of an image. Its `Display` gives the reason in a
+/// sentence.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NameError(String);
 
@@ -39,7 +40,7 @@ const EXAMPLE: &str = "write for example rbd:pool/image, rbd:pool/image@snapshot
                        rbd:pool/image?conf=/etc/ceph/ceph.conf&id=admin";
 
 impl Name {
-    /// The client's name in the cluster.
+    /// Returns the client's name in the cluster.
     pub fn user(&self) -> &str {
         self.id.as_deref().unwrap_or("admin")
     }
@@ -57,7 +58,7 @@ impl Name {
                 "id" => &mut self.id,
                 _ => return Err(refuse()),
             };
-            // A relative path would depend on the working folder.
+            // Refuse relative paths, because they depend on the working directory.
             if key == "conf" && !value.starts_with('/') {
                 return Err(NameError(format!("rbd: conf={value} is not an absolute path")));
             }
@@ -70,7 +71,7 @@ impl Name {
     }
 }
 
-/// Checks that `text` is a valid part of a name in Ceph.
+/// Checks that `text` is a valid component of a name in Ceph.
 fn part(text: &str, whole: &str) -> Result<String, NameError> {
     let is_fine = !text.is_empty() && text.len() <= NAME_BYTES && !text.contains('\0');
     is_fine
@@ -81,7 +82,7 @@ fn part(text: &str, whole: &str) -> Result<String, NameError> {
 impl FromStr for Name {
     type Err = NameError;
 
-    /// Parses the text after `rbd:`.
+    /// Parses the text that follows `rbd:`.
     fn from_str(text: &str) -> Result<Name, NameError> {
         let (place, options) =
             text.split_once('?').map_or((text, None), |(place, rest)| (place, Some(rest)));
@@ -106,7 +107,7 @@ impl FromStr for Name {
     }
 }
 
-/// The name in the cluster, without the connection parameters.
+/// Shows the name in the cluster, without the connection parameters.
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/", self.pool)?;

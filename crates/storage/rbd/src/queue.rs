@@ -1,4 +1,4 @@
-//! [`Rbd`]: an image as a namespace, and its queues.
+//! [`Rbd`]: a namespace on an image, and its queues.
 
 use std::sync::Arc;
 
@@ -10,12 +10,12 @@ use crate::error::{self, OpenError};
 use crate::flight::{Flight, Flights, Inbox, Range};
 use crate::image::Image;
 
-/// An image with blocks of a given size.
+/// A namespace on an image, with blocks of a given size.
 pub struct Rbd {
     view: View,
 }
 
-/// The properties of an image for a namespace and its queues.
+/// The properties of an image that a namespace and its queues share.
 #[derive(Clone)]
 struct View {
     image: Arc<Image>,
@@ -24,7 +24,7 @@ struct View {
 }
 
 impl View {
-    /// The geometry, with the current capacity.
+    /// Returns the geometry with the current capacity.
     fn geometry(&self) -> Geometry {
         let block_size = self.block_size;
         let optimal = self.image.stripe_unit_bytes() / u64::from(block_size);
@@ -38,11 +38,11 @@ impl View {
 }
 
 impl Rbd {
-    /// A namespace over the image.
+    /// Creates a namespace on the image.
     ///
     /// # Errors
-    /// If the image is not a whole number of blocks, or if it is not writable and `read_only` is
-    /// false.
+    /// If the size of the image is not a whole number of blocks, or if the image is not writable
+    /// and `read_only` is false.
     pub fn new(image: Arc<Image>, block_size: u32, read_only: bool) -> Result<Rbd, OpenError> {
         let bytes = image.bytes();
         if !Geometry::is_block_size(block_size)
@@ -88,18 +88,19 @@ impl Namespace for Rbd {
 struct RbdQueue {
     view: View,
     inbox: Arc<Inbox>,
-    /// Empty between polls; kept for its capacity.
+    /// The flights that arrived during a poll; otherwise empty. The queue keeps the vector for its
+    /// capacity.
     landed: Flights,
     free: Flights,
-    /// Operations that completed without librbd.
+    /// The operations that completed without librbd.
     done: Vec<Completion>,
-    /// Operations in librbd or in the inbox.
+    /// The number of operations in librbd or in the inbox.
     in_flight: usize,
 }
 
 impl RbdQueue {
-    /// The result of an operation that needs no librbd: an invalid one, or one that does nothing.
-    /// `None`: librbd must do it.
+    /// Returns the result of an operation that does not need librbd, because it is invalid or does
+    /// nothing. `None`: librbd must execute the operation.
     fn known(geometry: &Geometry, op: &Op) -> Option<Result<(), BlockError>> {
         if let Err(error) = op.check(geometry) {
             return Some(Err(error));

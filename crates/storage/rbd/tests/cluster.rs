@@ -1,5 +1,5 @@
-//! Images of a real cluster. `interop/ceph/test.sh` starts a cluster with the pool `rbd`, points
-//! `CEPH_CONF` to its configuration, and runs these tests.
+//! Tests with images of a real cluster. `interop/ceph/test.sh` starts a cluster with the pool
+//! `rbd`, sets `CEPH_CONF` to its configuration, and runs these tests.
 
 #![cfg(target_os = "linux")]
 
@@ -45,12 +45,12 @@ fn an_image_that_grows_tells_of_it() {
     });
 }
 
-/// Ceph lets an image grow beyond the largest namespace.
+/// Ceph allows an image to grow beyond the largest namespace.
 #[test]
 #[ignore = "needs a cluster: interop/ceph/test.sh"]
 fn an_image_of_any_size_opens() {
     let image = fresh(MIN_BYTES, "layering");
-    // Without a unit the number is in MiB; with a unit it must fit in an i64.
+    // Without a unit, the number counts MiB. With a unit, it must fit in an i64.
     let mebibytes = (9_u64 << 40).to_string();
     rbd(&["resize", &image, "--size", &mebibytes, "--no-progress"]);
     for block_size in [512, 4096, 65536] {
@@ -83,7 +83,7 @@ fn a_snapshot_is_read_only_and_does_not_change() {
     driver.must_fail(0, Op::write(0, 1, Buffer::new(512), 0), BlockError::ReadOnly);
 }
 
-/// Each client immediately reads the other's writes: clients cache nothing.
+/// Each client immediately reads the other client's writes, because clients have no cache.
 #[test]
 #[ignore = "needs a cluster: interop/ceph/test.sh"]
 fn two_clients_see_each_others_writes() {
@@ -103,8 +103,8 @@ fn two_clients_see_each_others_writes() {
     }
 }
 
-/// Settings that the cluster stores override a client's own. A cache would hide writes from the
-/// other target, and lose them if this target died.
+/// Settings that the cluster stores override a client's own settings. A cache would hide writes
+/// from the other target. The writes would be lost if this target failed.
 #[test]
 #[ignore = "needs a cluster: interop/ceph/test.sh"]
 fn an_image_with_a_cache_of_its_own_does_not_open() {

@@ -1,5 +1,5 @@
-//! Images of a real cluster, with a librbd that lacks functions newer than Ceph 14. This test runs
-//! in its own process, because a process has one librbd. `interop/ceph/test.sh` runs it.
+//! Tests with images of a real cluster and a librbd without functions newer than Ceph 14. The test
+//! runs in its own process, because a process has only one librbd. `interop/ceph/test.sh` runs it.
 
 #![cfg(target_os = "linux")]
 
@@ -20,8 +20,8 @@ fn an_image_conforms() {
     Suite::new(EngineKind::Auto).run(&make);
 }
 
-/// Without a command for zeroes we write one block repeatedly. librbd turns whole objects of zeroes
-/// into discards.
+/// Without a command for zeroes, we write one block repeatedly. librbd converts whole objects of
+/// zeroes to discards.
 #[test]
 #[ignore = "needs a cluster: interop/ceph/test.sh"]
 fn zeroes_are_a_block_written_again_and_again() {

@@ -1,4 +1,4 @@
-//! Images of the cluster under test.
+//! Helpers for images of the cluster under test.
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
@@ -20,7 +20,7 @@ pub(crate) fn rbd(words: &[&str]) -> String {
     run("rbd", words)
 }
 
-/// Makes an unused image; returns its name in the pool.
+/// Creates an unused image and returns its name in the pool.
 pub(crate) fn fresh(bytes: u64, features: &str) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let next = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -41,7 +41,7 @@ pub(crate) fn shared(text: &str, block_size: u32) -> Arc<dyn Namespace> {
     Arc::new(open(text, block_size, false).expect("it opens"))
 }
 
-/// The number of objects that an image uses.
+/// Returns the number of objects that an image uses.
 pub(crate) fn used(image: &str) -> usize {
     rbd(&["diff", image, "--format", "json"]).matches("\"exists\":\"true\"").count()
 }
