@@ -110,8 +110,8 @@ fn more_at_once_than_the_queues_hold(mut event_loop: Loop) {
         let op = FileOp::Write { buffer, offset: (block * BLOCK_BYTES) as u64, durable: false };
         reactor.file(event_loop.task, file, op, block as u64);
     }
-    // Read each block immediately after its write, so that reads and writes are in flight at the same
-    // time.
+    // Read each block immediately after its write, so that reads and writes are in flight at the
+    // same time.
     let mut seen = HashSet::new();
     while seen.len() < 2 * BLOCKS {
         let Event::File { user_data, buffer, result } = event_loop.next() else { panic!() };
