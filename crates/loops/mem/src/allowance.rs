@@ -52,9 +52,9 @@ pub fn memory() -> Option<&'static Allowance> {
     MEMORY.get_or_init(read_memory).as_ref()
 }
 
-/// Returns the default number of event loops of a process: one for each processor that the process
-/// may use (affinity, and `cpu.max` of its control groups). The number is lower if the control
-/// groups admit few threads.
+/// Returns the default number of event loops of a process. This is one for each processor that the
+/// process may use, according to its affinity and `cpu.max` of its control groups. The number is
+/// lower if the control groups admit few threads.
 #[must_use]
 pub fn loops() -> usize {
     static LOOPS: OnceLock<usize> = OnceLock::new();

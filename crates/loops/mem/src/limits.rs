@@ -7,14 +7,14 @@ pub const POOLED_BUFFER_BYTES: usize = 2 << 20;
 /// The largest amount of memory that one pool keeps, in bytes, if the process may use much memory.
 pub const POOL_BYTES: usize = 64 << 20;
 
-/// All pools together keep at most one part in this many of the process's allowed memory.
+/// All pools together keep at most `1 / POOL_SHARE` of the memory that the process may use.
 pub const POOL_SHARE: u64 = 16;
 
-/// The buffers of peers and clients take at most one part in this many of the process's allowed
-/// memory. The remaining memory is for pools, sockets, the program and the cache of its files.
+/// The buffers of peers and clients take at most `1 / BUDGET_SHARE` of the memory that the process
+/// may use. The remaining memory is for pools, sockets, the program and the cache of its files.
 pub const BUDGET_SHARE: u64 = 4;
 
-/// Event loops take at most one part in this many of the threads that a control group admits. The
+/// Event loops take at most `1 / THREAD_SHARE` of the threads that a control group admits. The
 /// other threads open disks, serve management, and work for io_uring in the kernel.
 pub(crate) const THREAD_SHARE: u64 = 4;
 

@@ -63,8 +63,8 @@ const MOST_PER_WORK: u32 = 6;
 const WINDOWS_FACTOR: u32 = 4;
 /// The largest number of windows before the next trial.
 const MOST_WINDOWS: u32 = 256;
-/// A sleeping loop starts a new trial immediately when its load is faster than at the failed trial
-/// by this factor (a numerator and a denominator).
+/// A sleeping loop starts a new trial immediately when the rate of its load exceeds the rate of the
+/// failed trial by this factor (a numerator and a denominator).
 const CHANGE: (u64, u64) = (3, 2);
 
 /// Measurements of consecutive cycles.

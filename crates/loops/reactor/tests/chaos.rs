@@ -1,6 +1,6 @@
 //! Runs random conversations with random closes from several seeds. The tests check that every
-//! operation completes exactly once, the bytes arrive in order, `Closed` is the last event, and the
-//! loop does not write to a buffer after returning it.
+//! operation completes exactly once, the bytes arrive in order, and `Closed` is the last event. The
+//! loop must not write to a buffer after returning it.
 
 mod support;
 

@@ -20,8 +20,8 @@ pub const SUCCESS: u8 = 1 << 3;
 
 /// Length in bytes of a header digest or a data digest.
 pub const DIGEST_LEN: usize = 4;
-/// Longest data field of a terminate PDU, in bytes: room for a copy of any PDU header. (TCP 1.0c:
-/// PLEN of a terminate PDU is at most 152, which includes the header of 24 bytes.)
+/// Longest data field of a terminate PDU, in bytes. A copy of any PDU header fits. TCP 1.0c limits
+/// PLEN of a terminate PDU to 152, which includes the header of 24 bytes.
 pub const TERM_DATA_MAX_BYTES: usize = 128;
 /// The only PDU format version: NVMe/TCP 1.0 (PFV 0).
 pub const PFV_1_0: u16 = 0;

@@ -22,8 +22,8 @@ pub struct Geometry {
     pub volatile_cache: bool,
     /// Whether `Deallocate` frees space. Otherwise it succeeds and does nothing.
     pub deallocate: bool,
-    /// Optimal I/O boundary in blocks (NVMe's NOIOB, or the chunk of a stripe): operations that do
-    /// not cross a multiple of it are fastest. 0: no preference.
+    /// Optimal I/O boundary in blocks, such as NVMe's NOIOB or the chunk of a stripe. Operations
+    /// that do not cross a multiple of it are fastest. 0: no preference.
     pub optimal_blocks: u32,
     /// Preferred write size and alignment in blocks: writes in multiples of it avoid a
     /// read-modify-write in the storage below. 0: no preference.

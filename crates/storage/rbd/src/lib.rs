@@ -10,14 +10,14 @@
 //! ```
 //!
 //! **The library** is the system's librbd (`librbd.so.1`, from Ceph 14 or newer). The process loads
-//! it when it first opens an image. If a newer function is missing, we use another: without
-//! `rbd_aio_write_zeroes`, we write a block of zeroes repeatedly. librbd then frees the space of
-//! whole objects, even if the command did not allow it.
+//! it when it first opens an image. Without the newer function `rbd_aio_write_zeroes`, we write a
+//! block of zeroes repeatedly. librbd then frees the space of whole objects, even if the command
+//! did not allow it.
 //!
 //! **Contract.** The contract of [`farblock_block`] applies. An operation, its buffer and its image
-//! belong to librbd from submission to completion, even if the queue, the namespace or the event
-//! loop is dropped in the meantime. The client has no cache: a completed write is on the OSDs, and
-//! two processes that share an image read each other's writes. A missing OSD is not an error.
+//! belong to librbd from submission to completion. This is so even after the queue, the namespace
+//! or the event loop is dropped. The client has no cache: a completed write is on the OSDs, and two
+//! processes that share an image read each other's writes. A missing OSD is not an error.
 //! Operations wait until the cluster can execute them.
 //!
 //! **Exclusive lock.** We never lock the image as a whole. If an image has the feature

@@ -19,11 +19,12 @@ const VERSIONS_MOST: usize = 8;
 pub struct DiskFaults {
     /// The longest duration of a normal operation.
     pub delay: Duration,
-    /// One operation in this many is late; 0: no operation.
+    /// One operation in `late_one_in` is late; 0: no operation.
     pub late_one_in: u64,
     /// The longest delay of a late operation.
     pub late: Duration,
-    /// One operation in this many fails; 0: no operation. A failed write writes some of its units.
+    /// One operation in `fail_one_in` fails; 0: no operation. A failed write writes some of its
+    /// units.
     pub fail_one_in: u64,
     /// Size in bytes of the units that the disk writes atomically: a power of two.
     pub atomic_bytes: usize,

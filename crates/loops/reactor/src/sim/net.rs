@@ -51,7 +51,7 @@ impl Side {
 pub struct NetFaults {
     /// The longest time that a piece of a stream is in flight.
     pub delay: Duration,
-    /// One send in this many is split into pieces; 0: no send.
+    /// The network splits one send in `split_one_in` into pieces; 0: no send.
     pub split_one_in: u64,
     /// The faults of new connections.
     pub early: EarlyFaults,
@@ -61,9 +61,9 @@ pub struct NetFaults {
 /// between two messages.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct EarlyFaults {
-    /// One connection in this many breaks at the byte; 0: no connection.
+    /// One connection in `cut_one_in` breaks at the byte; 0: no connection.
     pub cut_one_in: u64,
-    /// In one connection in this many, a bit of the byte flips; 0: in no connection.
+    /// In one connection in `damage_one_in`, a bit of the byte flips; 0: in no connection.
     pub damage_one_in: u64,
     /// The byte is one of the first `bytes` bytes of a direction.
     pub bytes: u64,

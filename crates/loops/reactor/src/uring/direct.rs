@@ -1,10 +1,9 @@
 //! Sends and receives with plain system calls while the loop busy-polls ("looks").
 //!
-//! The ring is best for many operations at once, and for sleeping. For single operations it is
-//! slower: the kernel arms a receive without data, the peer's segment wakes this receive, and the
-//! receive runs when the loop next enters the kernel. A loop that does not sleep can read the
-//! socket directly. So the engine first only records the operations on a stream. Then each turn
-//! decides:
+//! The ring is best for many operations, and for sleeping. For single operations it is slower: the
+//! kernel first arms a receive without data. The peer's segment wakes this receive, which runs when
+//! the loop next enters the kernel. A loop that does not sleep can read the socket directly. So the
+//! engine first only records the operations on a stream. Then each turn decides:
 //!
 //! ```text
 //!                  +--- looking, few streams ---> direct call, no waiting --> event

@@ -451,7 +451,7 @@ impl Uring {
         self.finish_close(cx, key);
     }
 
-    /// Records the end of an operation. An event has reported the end.
+    /// Records the end of an operation, which an event reports to the task.
     pub(super) fn end_operation(&mut self, cx: &mut Context<'_>, key: Key) {
         let stream = self.streams.find_mut(key).expect("open while an operation is outstanding");
         stream.in_flight -= 1;
@@ -534,9 +534,8 @@ impl Uring {
         let key = completion.key;
         let listener = self.listeners.find_mut(key).expect("open while accepting");
         let closing = listener.state == ListenerState::Closing;
-        // Take ownership immediately. The descriptor is then closed even if no task takes the
-        // event. SAFETY: the kernel has just created this descriptor for us, and no other code owns
-        // it.
+        // Take ownership immediately, so that the descriptor is closed if no task takes the event.
+        // SAFETY: the kernel has just created this descriptor for us, and no other code owns it.
         let result = completion.result().map(|fd| unsafe { own_socket(fd) });
         let errno = completion.errno();
         let aborted = matches!(errno, Some(libc::EINTR | libc::EAGAIN | libc::ECONNABORTED));

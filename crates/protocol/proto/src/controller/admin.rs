@@ -226,9 +226,10 @@ impl Registry {
         let unanswered = controller.write_cc(cc, must_flush, now);
         let after = controller.lifecycle;
         let queues: Vec<_> = controller.io_queues().collect();
-        // A reset or a shutdown ends held event requests without a response, as with Linux and
-        // SPDK: some hosts treat a response as a protocol error. The transport still frees the
-        // slots of these requests, because the admin queue stays connected.
+        // A reset or a shutdown ends held event requests without a response, because some hosts
+        // treat a response as a protocol error. Linux and SPDK behave in the same way. The
+        // transport still frees the slots of these requests, because the admin queue stays
+        // connected.
         for command in unanswered {
             self.act(Action::Forget { controller: id, command });
         }

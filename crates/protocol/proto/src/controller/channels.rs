@@ -85,8 +85,8 @@ impl Channels {
             .unwrap_or_default()
     }
 
-    /// Returns the security of a subsystem at a listener in a host's log page; `None` if the host's
-    /// page has no record of this subsystem at this listener.
+    /// Returns the security of a subsystem at a listener in a host's log page; `None` if the page
+    /// has no such record.
     pub(super) fn of_subsystem(
         &self,
         host: &str,

@@ -297,8 +297,8 @@ impl fmt::Display for ConfigError {
 
 impl core::error::Error for ConfigError {}
 
-/// Checks a name that the operator configures: it must be a valid NQN, or not start with `nqn.`.
-/// (Names from peers only need to be text.)
+/// Checks a name that the operator configures. It must be a valid NQN, or not start with `nqn.`.
+/// Names from peers only need to be text.
 pub(crate) fn check_nqn(name: &str) -> Result<(), ConfigError> {
     nqn::validate_name(name).map_err(|error| ConfigError::Nqn(name.to_string(), error))
 }

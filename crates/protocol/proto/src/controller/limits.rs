@@ -127,8 +127,8 @@ pub const COPY_BYTES: u32 = 128 << 20;
 pub const MAX_REGISTRANTS: usize = 64;
 
 /// Largest number of identifiers (HOSTID) that one host with a proved name may own in a subsystem
-/// at once. A host usually has one identifier. It has more after a reinstallation, or if several
-/// systems share its name.
+/// at the same time. A host usually has one identifier. It has more after a reinstallation, or if
+/// several systems share its name.
 pub const MAX_IDENTIFIERS: usize = 8;
 
 /// Largest number of reservation notifications that a controller keeps for its host. New

@@ -1,4 +1,4 @@
-//! Controller properties, and the lifecycle that writes to CC control (NVMe Base Specification 2.0,
+//! Controller properties, and the lifecycle that CC controls (NVMe Base Specification 2.0,
 //! "Controller Properties", "Controller Initialization", "Shutdown").
 
 use super::limits;

@@ -1,8 +1,8 @@
 //! The visibility of a subsystem's namespaces for each host.
 //!
 //! By default, every allowed host sees a namespace. A visibility list restricts a namespace to some
-//! hosts. For all other hosts the namespace is inactive: no list contains it, commands for it fail
-//! with Invalid Namespace or Format, and no event reports it.
+//! hosts. For all other hosts the namespace is inactive: it is on no list, and no event reports it.
+//! Commands for it fail with Invalid Namespace or Format.
 //!
 //! An I/O queue needs only its [`NamespaceTable`], which holds the namespaces that its host sees.
 //! If every host sees every namespace, all queues share one table.

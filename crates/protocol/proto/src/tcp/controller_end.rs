@@ -195,9 +195,9 @@ impl ControllerEnd {
         self.slots.len() - self.free.len()
     }
 
-    /// Returns the command and the place of the next payload bytes in the stream: the slot, the
-    /// offset in the command's data, and the number of payload bytes until the next header. `None`
-    /// if the next bytes are not payload of a command.
+    /// Returns the place of the next payload bytes in the stream: their slot, their offset in the
+    /// command's data, and their number until the next header. `None` if the next bytes are not
+    /// payload of a command.
     #[must_use]
     pub fn data_wanted(&self) -> Option<(SlotId, u32, u32)> {
         let Incoming::For(slot) = self.incoming else { return None };

@@ -4,8 +4,8 @@
 //! identifier on the wire. It feeds received bytes to [`HostEnd::next`] and acts on the [`Event`]s.
 //!
 //! This end checks every PDU against the PDU's command. It reports a [`Fault`] for data outside the
-//! command's buffer, for a response to a command that is not in flight, and for a request for more
-//! data than the command has. It never writes data outside a command's buffer.
+//! command's buffer, and for a response to a command that is not in flight. It also reports a
+//! request for more data than the command has. It never writes data outside a command's buffer.
 //!
 //! ```text
 //!        submit()                  R2T event         all granted data emitted
@@ -208,9 +208,9 @@ impl HostEnd {
         self.digests.data().then(|| crc32c(bytes).to_le_bytes())
     }
 
-    /// Returns the command and the place of the next payload bytes in the stream: the slot, the
-    /// offset in the command's buffer, and the number of payload bytes until the next header.
-    /// `None` if the next bytes are not payload.
+    /// Returns the place of the next payload bytes in the stream: their slot, their offset in the
+    /// command's buffer, and their number until the next header. `None` if the next bytes are not
+    /// payload.
     #[must_use]
     pub fn data_wanted(&self) -> Option<(SlotId, u32, u32)> {
         let (slot, _) = self.incoming?;

@@ -120,8 +120,8 @@ const READ_ONLY: &[Check] = &[
 ];
 
 impl Suite {
-    /// Returns the default options: the namespace keeps written data, blocks have 512 and 4096
-    /// bytes, and the seed is new each time unless `FARBLOCK_SEED` is set.
+    /// Returns the default options. The namespace keeps written data, and blocks have 512 and 4096
+    /// bytes. The seed is new each time unless `FARBLOCK_SEED` is set.
     pub fn new(engine: EngineKind) -> Suite {
         let block_sizes = vec![512, 4096];
         Suite { engine, contents: Contents::Kept, block_sizes, seed: fresh_seed() }
