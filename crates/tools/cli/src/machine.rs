@@ -1,6 +1,6 @@
-//! Identifies this machine, for names that survive restarts and differ between machines.
+//! An identifier of this machine, which survives restarts and differs between machines.
 
-/// This machine's identifier, or its host name if it has no identifier.
+/// Returns this machine's identifier, or its host name if the system has no identifier.
 pub(crate) fn id() -> String {
     system_id().unwrap_or_else(name)
 }
@@ -29,8 +29,8 @@ fn name() -> String {
     std::env::var("COMPUTERNAME").unwrap_or_else(|_| "localhost".to_owned())
 }
 
-/// The bytes of memory that this process can have, if the system tells: the machine's, or less
-/// within a control group.
+/// Returns the memory limit of this process in bytes, if the system reports it: the machine's
+/// memory, or the lower limit of a control group.
 #[cfg(target_os = "linux")]
 pub(crate) fn memory_bytes() -> Option<u64> {
     let found = rustix::system::sysinfo();
@@ -38,14 +38,14 @@ pub(crate) fn memory_bytes() -> Option<u64> {
     Some(group_limit().map_or(whole, |limit| whole.min(limit)))
 }
 
-/// The lowest limit of this process's control groups (version 2).
+/// Returns the lowest memory limit of this process's control groups (version 2), in bytes.
 #[cfg(target_os = "linux")]
 fn group_limit() -> Option<u64> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
     let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
     let limit = |group: &std::path::Path| {
         let file = std::path::Path::new("/sys/fs/cgroup").join(group).join("memory.max");
-        // Without a limit the file contains "max".
+        // A control group without a limit has the text "max" in this file.
         std::fs::read_to_string(file).ok()?.trim().parse().ok()
     };
     std::path::Path::new(own).ancestors().filter_map(limit).min()

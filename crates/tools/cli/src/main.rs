@@ -1,12 +1,11 @@
 //! `farblock`: share disks over NVMe/TCP and use them from anywhere, entirely in user space.
 //!
 //! The binary is thin: it reads the command line ([`args`]), calls the library crates, and prints
-//! tables or JSON. The binary keeps these promises to people and scripts:
-//! - Results go to the standard output, everything else (progress, notes, logs, errors) to the
-//!   standard error.
-//! - An error is one sentence that says what is wrong and what to do. The exit code is 2 when the
-//!   command line or a configuration makes no sense, 1 when something failed, 130 after a signal.
-//! - A closed pipe is an ordinary end of a command; no peer, file or option causes a panic.
+//! tables or JSON. It keeps these promises to users and scripts:
+//! - Results go to the standard output. Progress, notes, logs and errors go to the standard error.
+//! - An error is one sentence that says what is wrong and what to do. The exit code is 2 if the
+//!   command line or a configuration is invalid, 1 if an operation failed, and 130 after a signal.
+//! - A closed pipe ends a command without an error. No peer, file or option causes a panic.
 
 mod args;
 mod bench;
@@ -53,7 +52,7 @@ fn main() -> ExitCode {
     };
     let runs_for_long = match &cli.command {
         Command::Serve(_) | Command::Attachment(_) => true,
-        // Every change is logged.
+        // With `steer`, the user interface logs every change.
         #[cfg(unix)]
         Command::Ui(args) => args.steer,
         Command::Attach(args) => args.foreground,
@@ -78,7 +77,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// A demonstration does not log the faults that it injects.
+/// Reduces logging for `farblock demo`, so that it does not log the faults that it injects.
 fn is_quiet(cli: &Cli) -> bool {
     #[cfg(unix)]
     let breaks_its_own = matches!(cli.command, Command::Demo(_));
@@ -87,7 +86,7 @@ fn is_quiet(cli: &Cli) -> bool {
     cli.global.quiet || (breaks_its_own && cli.global.verbose == 0)
 }
 
-/// Refuses `--json` for commands that have no JSON output.
+/// Refuses `--json` for commands without JSON output.
 fn has_json(cli: &Cli) -> Result<()> {
     use Command::{Authenticate, Completions, Detach, Keys, Service};
     #[cfg(unix)]
@@ -97,16 +96,16 @@ fn has_json(cli: &Cli) -> Result<()> {
     let only_does =
         matches!(cli.command, Authenticate(_) | Detach(_) | Completions(_) | Keys(_) | Service(_));
     match cli.json && (only_does || is_shown) {
-        true => Err(Failure::usage("this command has no --json: its exit code says it all")),
+        true => Err(Failure::usage("this command has no --json: its exit code is its result")),
         false => Ok(()),
     }
 }
 
 /// Checks and applies the options of event loops.
 fn use_loops(global: &Global) -> Result<()> {
-    // The parser would miss a conflict of options on both sides of the command.
+    // Check here: the parser misses conflicts between options before and after the command's name.
     if global.poll && global.spin.is_some() {
-        return Err(Failure::usage("--poll says --spin always: leave one of the two out"));
+        return Err(Failure::usage("--poll means --spin always: leave one of the two out"));
     }
     let congestion = global.congestion.clone();
     congestion.map_or(Ok(()), |congestion| congestion.choose().map_err(Failure::usage))

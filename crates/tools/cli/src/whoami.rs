@@ -1,4 +1,4 @@
-//! `farblock whoami`: this host's identity for targets.
+//! `farblock whoami`: prints the identity that this host presents to targets.
 
 use crate::args::WhoamiArgs;
 use crate::error::Result;
@@ -13,7 +13,7 @@ pub(crate) fn run(args: &WhoamiArgs) -> Result<()> {
     let (kept, folder) = match source {
         Source::System(folder) => ("for this machine", Some(folder)),
         Source::User(folder) => ("for this user", Some(folder)),
-        Source::Process => ("nowhere: it is another one each time; give the user a home", None),
+        Source::Process => ("nowhere: each command has a new identity; give the user a home", None),
     };
     if args.json {
         let folder = folder.map(|folder| folder.display().to_string());

@@ -142,7 +142,10 @@ fn what_was_counted_is_told() {
     );
     assert_eq!(namespaces[1]["health"], "failing", "{status}");
     let said = scratch.run(["status", "--control", "c.sock"]).ok().out();
-    assert!(said.contains("last failure of 2: ") && said.contains("Errors by status: "), "{said}");
+    assert!(
+        said.contains("last failure of namespace 2: ") && said.contains("Errors by status: "),
+        "{said}"
+    );
     let failed = stats().errors_by_status;
     assert!(failed.values().sum::<u64>() > 0, "{failed:?}");
     server.stop();

@@ -123,7 +123,7 @@ fn too_much_and_too_little() {
     assert!(scratch.run(["read", &url]).ok().stdout == vec![0; 1 << 20], "nothing was");
     write(&["--input", &small, "--length", "1001"], b"")
         .fails_in_a_line(2, &["has only 1000 bytes", "1001"]);
-    write(&["--length", "10"], b"abc").fails_in_a_line(1, &["3 bytes of 10", "ended early"]);
+    write(&["--length", "10"], b"abc").fails_in_a_line(1, &["after 3 bytes of 10", "ended early"]);
     write(&["--offset", "1048570"], b"0123456789")
         .fails_in_a_line(1, &["longer", "the first 6 bytes are durable"]);
     assert_eq!(scratch.run(["read", &url, "--offset", "1048570"]).ok().stdout, b"012345");

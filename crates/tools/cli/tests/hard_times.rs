@@ -134,7 +134,7 @@ fn a_target_that_dies() {
     let output = support::wait(reader);
     let stderr = String::from_utf8_lossy(&read(scratch.path("reader.log"))).into_owned();
     assert_eq!(output.status.code(), Some(1), "{stderr}");
-    assert!(stderr.contains("the namespace is out of reach"), "{stderr}");
+    assert!(stderr.contains("the namespace is unreachable"), "{stderr}");
     server.wait();
 }
 
@@ -227,6 +227,6 @@ fn a_limit_on_file_sizes() {
     command.args(["-c", "ulimit -f 2000; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_farblock")]);
     command.args(["read", &server.url(1), "-o", "out.bin"]);
     scratch.prepare(&mut command);
-    support::finish(command, b"").fails_in_a_line(1, &["out.bin", "limits how large files"]);
+    support::finish(command, b"").fails_in_a_line(1, &["out.bin", "limits the size of files"]);
     server.stop();
 }

@@ -112,7 +112,7 @@ fn compares(scratch: &Scratch, nqn: &str, image: &str, more: impl Fn()) {
     // The new speed applies to the running comparison.
     ctl(&["copy-speed", nqn, "1", "0"]).ok();
     let same = ctl(&["verify", nqn, "1"]).ok().out();
-    assert!(same.contains("all legs in sync are the same"), "{same}");
+    assert!(same.contains("all legs in sync are identical"), "{same}");
     ctl(&["verify", nqn, "2"]).fails(1, &["is not a shared mirror"]);
     let mut file = std::fs::File::options().write(true).open(image).expect("a leg");
     file.seek(SeekFrom::Start(7 << 20)).expect("a place");
@@ -141,7 +141,7 @@ fn a_verify_names_the_leg_that_cannot_be_read() {
     verify().ok();
     let file = std::fs::File::options().write(true).open(&data).expect("its data");
     file.set_len(4 << 20).expect("shorter");
-    let parts = ["4 MiB compared and the same", "4 MiB could not be", "reads failed on"];
+    let parts = ["4 MiB are identical", "4 MiB could not be", "reads failed on"];
     verify().fails(1, &parts);
     let status = scratch.run(["status", "--control", &control]).ok().out();
     let line = status.lines().find(|line| line.contains("mirror 1: ")).expect(&status);

@@ -101,7 +101,7 @@ impl Mirror<'_> {
         let nqn = &self.server.nqn;
         let verify = ["ctl", "--control", "control", "verify", nqn, "1"];
         let said = self.scratch.run(verify).ok().out();
-        assert!(said.contains("all legs in sync are the same"), "{said}");
+        assert!(said.contains("all legs in sync are identical"), "{said}");
     }
 }
 

@@ -220,7 +220,7 @@ fn parts_are_what_they_are_called() {
     let whole = scratch.serve([&parts[0], &parts[1], &parts[2], "--control", &control]);
     let status = scratch.run(["status", "--control", &control]).ok().out();
     assert!(!status.contains("tls.key") && status.contains("ready"), "{status}");
-    assert_eq!(status.matches("leg of 1").count(), 2, "{status}");
+    assert_eq!(status.matches("leg of namespace 1").count(), 2, "{status}");
     // Of the URL's parameters only the namespace is part of the name.
     assert_eq!(status.matches("?ns=1, ready").count(), 2, "{status}");
     let nqn = whole.nqn.clone();

@@ -260,7 +260,7 @@ fn a_configuration_that_nobody_writes_is_refused() {
 fn a_target_without_control_says_that_it_cannot_be_steered() {
     let scratch = Scratch::new();
     let closed = scratch.serve(["--no-control", "mem:1MiB"]);
-    scratch.run(["status"]).fails(1, &["can be steered", "--no-control"]);
+    scratch.run(["status"]).fails(1, &["with a control socket", "--no-control"]);
     closed.stop();
 }
 
@@ -454,7 +454,7 @@ fn access_states_of_listeners_and_groups() {
     until("the group is reached", || access() == Some(1));
     scratch.ctl(&["add-listener", &address]).ok();
     let again = scratch.ctl(&["set-ana", &address, "inaccessible"]).ok().out();
-    assert_eq!(again, "it is like that already\n");
+    assert_eq!(again, "nothing to change\n");
     scratch.ctl(&["set-ana", &address, "good"]).fails(2, &["optimized, non-optimized"]);
     let beyond = ["set-ana", &address, "change", "--group", "129"];
     scratch.ctl(&beyond).fails(2, &["not an ANA group: write 1 to 128"]);
@@ -509,7 +509,7 @@ fn a_host_is_limited_and_no_other_is_let_in_by_that() {
     let server = serve();
     scratch.ctl(&["allow-any-host", NQN, "off"]).ok();
     let limit = |args: &[&str]| scratch.ctl(&[&["limit-host", NQN, HOST], args].concat());
-    limit(&["--iops", "5"]).fails(1, &["is not listed there", "ctl allow-host"]);
+    limit(&["--iops", "5"]).fails(1, &["is not in the list of hosts", "ctl allow-host"]);
     scratch.ctl(&["allow-host", NQN, HOST]).ok();
     let said = limit(&["--write-iops", "5", "--mib", "200"]).ok().out();
     let expected = format!("host {HOST} is limited to write_iops 5 bytes 200 MiB/s");

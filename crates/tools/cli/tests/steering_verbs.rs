@@ -103,7 +103,7 @@ fn a_namespace_is_stored_elsewhere() {
             && !support::read(&old).contains(&8)
     );
     let same = scratch.ctl(&["replace-namespace", NQN, "2", &new]).ok().out();
-    assert!(same.contains("it is like that already"), "{same}");
+    assert!(same.contains("nothing to change"), "{same}");
     scratch.ctl(&["replace-namespace", NQN, "3", &old]).fails(1, &["no namespace 3"]);
     scratch.ctl(&["replace-namespace", NQN, "2", "none.img"]).fails(1, &["none.img"]);
     assert_eq!(scratch.id(&server.url(2))["namespaces"][0]["bytes"], 2 << 20);
@@ -128,7 +128,7 @@ fn a_file_that_was_moved_in_takes_the_place_of_the_old_one() {
     let uuid = || scratch.id(&server.url(1))["namespaces"][0]["uuid"].clone();
     let before = uuid();
     let replace = || scratch.ctl(&["replace-namespace", NQN, "1", &path]);
-    assert!(replace().ok().out().contains("it is like that already"));
+    assert!(replace().ok().out().contains("nothing to change"));
     blocks.write(1, &[7; 512]).expect("it was left alone");
     // The path has no file: the old disk stays shared, and the error says why.
     std::fs::rename(&path, scratch.path("old.img")).expect("moved");
@@ -145,7 +145,7 @@ fn a_file_that_was_moved_in_takes_the_place_of_the_old_one() {
     read.ok();
     assert!(support::read(scratch.path("block")) == [5; 512], "the new file's");
     assert!(!support::read(scratch.path("old.img")).contains(&8), "the old one has no more of it");
-    assert!(replace().ok().out().contains("it is like that already"));
+    assert!(replace().ok().out().contains("nothing to change"));
     server.stop();
 }
 
@@ -277,7 +277,7 @@ fn hosts_are_told_where_else_there_is_something_to_discover() {
     assert_eq!(host.told() & 0xff_ffff, CHANGED);
     assert!(host.lists("192.0.2.77") && is_discovered());
     let again = scratch.ctl(&["add-referral", ELSEWHERE]).ok().out();
-    assert_eq!(again, "it is like that already\n");
+    assert_eq!(again, "nothing to change\n");
     host.ask();
     scratch.ctl(&["remove-referral", ELSEWHERE]).ok();
     assert_eq!(host.told() & 0xff_ffff, CHANGED);

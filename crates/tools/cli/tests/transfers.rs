@@ -139,7 +139,7 @@ fn a_target_that_denies_access_ends_a_transfer() {
     let server = scratch.serve(["mem:1MiB", "--ana", "inaccessible"]);
     let url = server.url(1);
     let limit = ["--ctrl-loss-timeout", "1s"];
-    let parts = ["out of reach", "--ctrl-loss-timeout", "Inaccessible", "the target's machine"];
+    let parts = ["unreachable", "--ctrl-loss-timeout", "Inaccessible", "the target's machine"];
     scratch.run([&["read", &url], &limit[..]].concat()).fails_in_a_line(1, &parts);
     let input = scratch.file("in.img", &noise(1, 4096));
     scratch.run([&["copy", &input, &url], &limit[..]].concat()).fails_in_a_line(1, &parts);
@@ -169,9 +169,11 @@ fn a_killed_transfer_to_a_namespace_goes_on() {
     let other = scratch.file("other.img", &noise(4, SIZE));
     scratch
         .run(["copy", &other, &server.url, "--resume"])
-        .fails_in_a_line(1, &["cannot go on", "begun from", "farblock-map to begin anew"]);
+        .fails_in_a_line(1, &["cannot resume", "started from", "farblock-map to start again"]);
     let shorter = ["--length", "1MiB"];
-    scratch.run(args.iter().chain(&shorter)).fails_in_a_line(1, &["another offset or length"]);
+    scratch
+        .run(args.iter().chain(&shorter))
+        .fails_in_a_line(1, &["offset or length was different"]);
     let text = std::fs::read(&map).unwrap();
     std::fs::write(&map, &text[..text.len() / 2]).unwrap();
     scratch.run(args).fails_in_a_line(1, &["is damaged"]);
@@ -224,7 +226,7 @@ fn a_changed_source_is_refused() {
         let file = std::fs::OpenOptions::new().write(true).open(&input).unwrap();
         file.set_modified(modified).unwrap();
     }
-    scratch.run(args).fails_in_a_line(1, &["cannot go on", "in.img has changed"]);
+    scratch.run(args).fails_in_a_line(1, &["cannot resume", "in.img has changed"]);
     scratch.file("in.img", &noise(7, SIZE - 512));
     scratch
         .run(args)
@@ -322,7 +324,7 @@ fn interrupted_by(signal: &str) {
     let output = support::wait(child);
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(130), "{stderr}");
-    assert!(stderr.contains("the same command goes on from there"), "{stderr}");
+    assert!(stderr.contains("the same command continues from there"), "{stderr}");
     let bytes = stderr.split_once("the first ").expect(&stderr).1;
     let bytes = bytes_of(bytes.split_once(" are durable").expect(&stderr).0);
     assert!(bytes > 0);

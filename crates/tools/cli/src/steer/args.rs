@@ -1,4 +1,4 @@
-//! The command lines of requests to a running target.
+//! Command-line arguments of requests to a running target.
 
 use crate::values;
 use clap::{Args, Subcommand, ValueHint};
@@ -7,11 +7,11 @@ use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// Diffie-Hellman groups, by the names of [`farblock_secure::Group`], and `all`.
+/// The Diffie-Hellman groups by the names of [`farblock_secure::Group`], and `all` for any group.
 const DH_GROUPS: [&str; 7] =
     ["null", "ffdhe2048", "ffdhe3072", "ffdhe4096", "ffdhe6144", "ffdhe8192", "all"];
 
-/// The target to ask.
+/// Selects the running target by its control socket or URL.
 #[derive(Args, Debug)]
 pub(crate) struct ControlArgs {
     /// The target's control socket [default: the only target of this user]
@@ -22,7 +22,7 @@ pub(crate) struct ControlArgs {
     pub(crate) remote: RemoteArgs,
 }
 
-/// A target that is reached over TCP.
+/// Selects a target by the URL of its management API.
 #[derive(Args, Debug, Clone, Default)]
 pub(crate) struct RemoteArgs {
     /// The target's interface on TCP (serve --api), such as http://127.0.0.1:8420 or
@@ -145,15 +145,15 @@ pub(crate) enum Switch {
     Off,
 }
 
-/// A host that may connect, and its keys.
+/// Allows a host to connect, and sets its keys.
 #[derive(Args, Debug)]
 pub(crate) struct AllowHostArgs {
     #[arg(value_parser = values::subsystem)]
     pub(crate) nqn: String,
     #[arg(value_parser = values::nqn)]
     pub(crate) host: String,
-    /// Require authentication with the secret in FILE (`farblock keys new` makes one); the same
-    /// command again reads the file again
+    /// Require authentication with the secret in FILE (`farblock keys new` makes one); run the same
+    /// command again to load a changed file
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) key: Option<PathBuf>,
     /// Authenticate the target to this host, with the secret in FILE
@@ -162,26 +162,26 @@ pub(crate) struct AllowHostArgs {
     /// Require this host identifier (HOSTID), and reserve it for this host: reservations use it
     #[arg(long, value_name = "UUID", value_parser = values::host_id)]
     pub(crate) host_id: Option<uuid::Uuid>,
-    /// Require TLS 1.3 with the key in FILE (`farblock keys new --tls` makes one); the same command
-    /// again reads the file again
+    /// Require TLS 1.3 with the key in FILE (`farblock keys new --tls` makes one); run the same
+    /// command again to load a changed file
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) tls_key: Option<PathBuf>,
-    /// Require authentication (auth: the host's key cannot be removed before the demand),
-    /// authentication of both ends (mutual), TLS from authentication (concat), or only what the
-    /// host's keys imply (none)
+    /// Demand more than the host's keys imply: authentication of the host (auth), of host and
+    /// target (mutual), or TLS with a key from authentication (concat); none removes the demand.
+    /// The target refuses to remove the host's key while auth is demanded
     #[arg(long, value_name = "WHAT", value_parser = ["auth", "mutual", "concat", "none"])]
     pub(crate) demand: Option<String>,
-    /// Hash functions for the host's authentication, the best first; all: any
+    /// Hash functions for the host's authentication, preferred first; all: any
     #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "no_key")]
     #[arg(value_parser = ["sha256", "sha384", "sha512", "all"], hide_possible_values = true)]
     pub(crate) hashes: Vec<String>,
-    /// Diffie-Hellman groups for the host's authentication, the best first (null,
+    /// Diffie-Hellman groups for the host's authentication, preferred first (null,
     /// ffdhe2048…ffdhe8192); all: any
     #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "no_key")]
     #[arg(value_parser = DH_GROUPS, hide_possible_values = true)]
     pub(crate) dhgroups: Vec<String>,
-    /// Remove the host's authentication key: unless the host has a TLS key, its name alone then
-    /// lets it in
+    /// Remove the host's authentication key: a host without a TLS key then needs only its name to
+    /// connect
     #[arg(long, conflicts_with = "key")]
     pub(crate) no_key: bool,
     /// Remove the host's TLS key: the host may then connect without TLS
@@ -189,7 +189,7 @@ pub(crate) struct AllowHostArgs {
     pub(crate) no_tls_key: bool,
 }
 
-/// The disk of a namespace, and its identifiers.
+/// The disk of a namespace, and the disk's identifiers.
 #[derive(Args, Debug)]
 pub(crate) struct DiskArgs {
     /// The disk, in the form that farblock serve takes
@@ -211,7 +211,7 @@ pub(crate) struct DiskArgs {
     pub(crate) nguid: Option<uuid::Uuid>,
 }
 
-/// A new namespace.
+/// Arguments that describe a new namespace.
 #[derive(Args, Debug)]
 pub(crate) struct AddNamespaceArgs {
     #[arg(value_parser = values::subsystem)]
@@ -227,13 +227,13 @@ pub(crate) struct AddNamespaceArgs {
     /// The namespace's ANA group [default: 1]
     #[arg(long, value_name = "N", value_parser = values::ana_group)]
     pub(crate) ana_group: Option<u32>,
-    /// Show the namespace only to this host, by NQN; can be given several times [default: all that
-    /// may connect]
+    /// Show the namespace only to this host, by NQN; can be given several times [default: all
+    /// allowed hosts]
     #[arg(long, value_name = "HOST", value_parser = values::nqn)]
     pub(crate) visible_to: Option<Vec<String>>,
 }
 
-/// Limits of a namespace, or of a host.
+/// Rate limits of a namespace or of a host.
 #[derive(Args, Debug)]
 #[group(required = true, multiple = true)]
 pub(crate) struct LimitArgs {
@@ -258,7 +258,7 @@ pub(crate) struct LimitArgs {
     /// Burst after a pause: as much as the limits allow in this many milliseconds [default: 20]
     #[arg(long, value_name = "MS", value_parser = values::within::<u32>(1..=MAX_BURST_MS))]
     pub(crate) burst_ms: Option<u32>,
-    /// Weight of a host among others on a fully loaded core [default: 100]
+    /// Weight of a host relative to other hosts on a fully loaded core [default: 100]
     #[arg(long, value_name = "N", value_parser = values::within::<u32>(1..=MAX_WEIGHT))]
     pub(crate) weight: Option<u32>,
     /// Remove all limits
@@ -274,9 +274,9 @@ pub(crate) enum Change {
     /// Replace the disk of a namespace: to hosts it is another disk with the same namespace ID
     ///
     /// The namespace keeps its visibility, limits, ANA group, block size (unless --block-size
-    /// changes it) and write protection; size and identifiers are the new disk's. Give it the UUID
-    /// of the old disk only if the data are the same. With the same path, the target opens the file
-    /// that has this path now, instead of a file that was moved or deleted.
+    /// changes it) and write protection. Size and identifiers are the new disk's. Use the UUID of
+    /// the old disk only if both disks have the same data. If the path is unchanged, the target
+    /// reopens it: this replaces a file that was moved or deleted.
     ReplaceNamespace {
         #[arg(value_parser = values::subsystem)]
         nqn: String,
@@ -294,7 +294,7 @@ pub(crate) enum Change {
         /// The hosts that see the namespace, by their NQNs
         #[arg(value_parser = values::nqn)]
         hosts: Vec<String>,
-        /// All hosts that may connect
+        /// All allowed hosts
         #[arg(long, conflicts_with = "hosts")]
         all: bool,
         /// No host
@@ -364,13 +364,14 @@ pub(crate) enum Change {
     AddListener {
         #[arg(value_parser = values::listen_address)]
         address: SocketAddr,
-        /// TLS policy of the listener: every host must use TLS (required), hosts with a key must
-        /// (allowed), or TLS is off (plain) [default: the strictest of the other listeners]
+        /// TLS policy of the listener: required for every host (required), required for hosts with
+        /// a TLS key (allowed), or off (plain) [default: the strictest policy of the other
+        /// listeners]
         #[arg(long, value_name = "WHO", hide_possible_values = true)]
         #[arg(value_parser = values::one_of(values::TLS_POLICIES, values::tls_policy))]
         tls: Option<Tls>,
     },
-    /// Set the TLS policy of a listener; disconnects hosts that must use TLS from now on and do not
+    /// Set the TLS policy of a listener; disconnects hosts without TLS that the new policy forbids
     SetTls {
         #[arg(value_parser = values::listen_address)]
         address: SocketAddr,
@@ -387,13 +388,13 @@ pub(crate) enum Change {
         #[arg(hide_possible_values = true)]
         #[arg(value_parser = values::one_of(values::ANA_STATES, values::ana))]
         state: Ana,
-        /// Only namespaces of this ANA group [default: all groups without a state of their own]
+        /// Only namespaces of this ANA group [default: all groups without their own state]
         #[arg(long, value_name = "N", value_parser = values::ana_group)]
         group: Option<u32>,
     },
     /// Limit the rate of a namespace, for all hosts together
     ///
-    /// Limits that are not named are removed.
+    /// A limit that the command does not name is removed.
     Limit {
         #[arg(value_parser = values::subsystem)]
         nqn: String,
@@ -404,7 +405,7 @@ pub(crate) enum Change {
     },
     /// Limit the rate of a listed host, for all namespaces of a subsystem together
     ///
-    /// Limits that are not named are removed. The namespaces' own limits apply as well.
+    /// A limit that the command does not name is removed. The namespaces' own limits apply as well.
     LimitHost {
         #[arg(value_parser = values::subsystem)]
         nqn: String,

@@ -7,7 +7,7 @@ use crate::serve::{disk_name, parse_disk};
 use farblock_admin::Client;
 use serde_json::{Value, json};
 
-/// Adds a namespace under a namespace ID that is free at that moment.
+/// Adds a namespace with the requested namespace ID, or with the first free one.
 pub(super) fn add(client: &Client, args: &AddNamespaceArgs) -> Result<()> {
     let mut namespace = json!({ "read_only": args.read_only, "visible_to": args.visible_to });
     if let Some(group) = args.ana_group {
@@ -22,8 +22,8 @@ pub(super) fn add(client: &Client, args: &AddNamespaceArgs) -> Result<()> {
         let nsid = match args.nsid {
             Some(nsid) if !is_free(&nsid) => {
                 return Err(Failure::run(format_args!(
-                    "{nqn} has a namespace {nsid} already: choose another number, or have it \
-                     stored elsewhere with farblock ctl replace-namespace"
+                    "{nqn} has a namespace {nsid} already: choose another number, or replace its \
+                     disk with farblock ctl replace-namespace"
                 )));
             }
             Some(nsid) => nsid,
@@ -32,7 +32,7 @@ pub(super) fn add(client: &Client, args: &AddNamespaceArgs) -> Result<()> {
         let (uri, etag) = (namespace_at(nqn, nsid), found.etag.as_deref());
         let answer = client.ask("PUT", &uri, etag, Some(&namespace)).map_err(Failure::run)?;
         if answer.status != STALE {
-            return say(&done(answer)?, "it is like that already\n");
+            return say(&done(answer)?, "nothing to change\n");
         }
     }
 }
@@ -51,12 +51,12 @@ pub(super) fn replace(client: &Client, nqn: &str, nsid: u32, disk: &DiskArgs) ->
         let answer = client.ask("PUT", &uri, found.etag.as_deref(), Some(&namespace));
         let answer = answer.map_err(Failure::run)?;
         if answer.status != STALE {
-            return say(&done(answer)?, "it is like that already\n");
+            return say(&done(answer)?, "nothing to change\n");
         }
     }
 }
 
-/// Sets the disk and its identifiers. The target interprets the path, on its own machine.
+/// Sets the disk and its identifiers. The target resolves the path on its own machine.
 fn store(namespace: &mut Value, disk: &DiskArgs) -> Result<()> {
     let spec = parse_disk(&disk.path).map_err(Failure::Usage)?;
     namespace["path"] = json!(disk_name(&spec));

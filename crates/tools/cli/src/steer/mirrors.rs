@@ -1,4 +1,4 @@
-//! Commands to a mirror in use.
+//! Commands for a running mirror.
 
 use super::{ask, namespace_at};
 use crate::error::{Failure, Result};
@@ -17,7 +17,7 @@ fn order(client: &Client, nqn: &str, nsid: u32, order: &MirrorOrder) -> Result<M
 }
 
 fn other_version(error: serde_json::Error) -> Failure {
-    Failure::run(format_args!("the target is of another version than this: {error}"))
+    Failure::run(format_args!("the target has a different version of farblock: {error}"))
 }
 
 /// `farblock ctl copy-speed`.
@@ -25,8 +25,8 @@ pub(super) fn copy_speed(client: &Client, nqn: &str, nsid: u32, mib: u32) -> Res
     let speed = Some(u64::from(mib) << 20);
     order(client, nqn, nsid, &MirrorOrder { copy_bytes_per_second: speed, verify: false })?;
     output::print(&match mib {
-        0 => "legs are filled and compared as fast as it goes\n".to_owned(),
-        mib => format!("legs are filled and compared at {mib} MiB/s at most\n"),
+        0 => "the mirror resyncs and compares its legs without a speed limit\n".to_owned(),
+        mib => format!("the mirror resyncs and compares its legs at most at {mib} MiB/s\n"),
     })
 }
 
@@ -35,7 +35,9 @@ pub(super) fn verify(client: &Client, nqn: &str, nsid: u32, waits: bool) -> Resu
     let asked = MirrorOrder { verify: true, copy_bytes_per_second: None };
     let mut mirror = order(client, nqn, nsid, &asked)?;
     if !waits {
-        return output::print("the legs are being compared: `farblock status` says how far\n");
+        return output::print(
+            "the mirror compares its legs: `farblock status` shows the progress\n",
+        );
     }
     while mirror.verifying {
         std::thread::sleep(LOOK_EVERY);
@@ -50,7 +52,7 @@ fn look(client: &Client, nqn: &str, nsid: u32) -> Result<MirrorStatus> {
     let namespaces = status.subsystems.into_iter().filter(|subsystem| subsystem.nqn == nqn);
     let mut namespaces = namespaces.flat_map(|subsystem| subsystem.namespaces);
     let found = namespaces.find(|namespace| namespace.nsid == nsid).and_then(|it| it.mirror);
-    found.ok_or_else(|| Failure::run("the mirror was taken away meanwhile"))
+    found.ok_or_else(|| Failure::run("the mirror was removed during the comparison"))
 }
 
 fn told(mirror: &MirrorStatus) -> Result<()> {
@@ -58,22 +60,24 @@ fn told(mirror: &MirrorStatus) -> Result<()> {
     let uncompared = (mirror.uncompared_bytes > 0).then(|| uncompared(mirror));
     if mirror.differing_bytes == 0 {
         return match uncompared {
-            Some(why) => Err(Failure::run(format_args!("{compared} compared and the same; {why}"))),
-            None => output::print(&format!("{compared} compared: all legs in sync are the same\n")),
+            Some(why) => Err(Failure::run(format_args!("{compared} are identical; {why}"))),
+            None => {
+                output::print(&format!("{compared} compared: all legs in sync are identical\n"))
+            }
         };
     }
     let place = |(lba, blocks): &(u64, u64)| format!("{blocks} blocks at {lba}");
     let places: Vec<String> = joined(&mirror.differences).iter().map(place).collect();
     let also = uncompared.map(|why| format!("; {why}")).unwrap_or_default();
     Err(Failure::run(format_args!(
-        "{compared} compared: legs in sync differ within {} ({}); compare them with what users \
-         expect, and fill the wrong leg anew (docs/mirror.md){also}",
+        "{compared} compared: legs in sync differ within {} ({}); find the leg with wrong data, \
+         and resync it (docs/mirror.md){also}",
         Size(mirror.differing_bytes),
         places.join(", ")
     )))
 }
 
-/// First block and number of blocks of each range, where adjacent ranges count as one.
+/// Returns the first block and the number of blocks of each range, and merges adjacent ranges.
 fn joined(differences: &[Difference]) -> Vec<(u64, u64)> {
     let mut ranges: Vec<(u64, u64)> = Vec::new();
     for next in differences {
@@ -85,17 +89,17 @@ fn joined(differences: &[Difference]) -> Vec<(u64, u64)> {
     ranges
 }
 
-/// The reason why some bytes were not compared, and advice.
+/// Explains why some bytes were not compared, with advice.
 fn uncompared(mirror: &MirrorStatus) -> String {
     let bytes = Size(mirror.uncompared_bytes);
     match &mirror.unread_legs[..] {
         [] => format!(
-            "{bytes} could not be compared, as one leg alone was in sync: verify again once \
-             `farblock status` shows another one in sync"
+            "{bytes} could not be compared, because only one leg was in sync: verify again once \
+             `farblock status` shows a second leg in sync"
         ),
         legs => format!(
-            "{bytes} could not be compared, as reads failed on {}: look at the disk under it, and \
-             fill that leg anew if it has lost data (docs/mirror.md)",
+            "{bytes} could not be compared, because reads failed on {}: check the disk under it, \
+             and resync this leg if it has lost data (docs/mirror.md)",
             legs.join(" and ")
         ),
     }

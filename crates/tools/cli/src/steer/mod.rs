@@ -29,18 +29,18 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The HTTP status code if another client has changed the object since it was read.
+/// The HTTP status code of a conditional request whose object another client has changed.
 const STALE: u16 = 412;
 /// Moves the terminal's cursor to the corner, and clears the rest of the screen.
 const CLEAR_SCREEN: &str = "\x1b[H\x1b[2J";
 const WATCH_EVERY: Duration = Duration::from_secs(1);
 
-/// The default folder of control sockets; `None` if this system has none.
+/// The default folder for targets' control sockets; `None` if this system has none.
 pub(crate) fn sockets() -> Option<PathBuf> {
     place("serve")
 }
 
-/// The folder of running fleets' sockets; `None` if this system has none.
+/// The folder for the sockets of running fleets; `None` if this system has none.
 pub(crate) fn fleet_sockets() -> Option<PathBuf> {
     place("fleet")
 }
@@ -58,7 +58,7 @@ fn place(of: &str) -> Option<PathBuf> {
     variable("XDG_RUNTIME_DIR").map(|folder| folder.join(format!("farblock-{of}")))
 }
 
-/// The default control socket of a target that listens on this address.
+/// The default control socket of a target that listens on `address`.
 pub(crate) fn default_socket(address: &SocketAddr) -> Option<PathBuf> {
     sockets().map(|folder| folder.join(address.to_string()))
 }
@@ -73,7 +73,7 @@ pub(crate) fn fleets() -> Vec<PathBuf> {
     fleet_sockets().map(|folder| living_in(&folder)).unwrap_or_default()
 }
 
-/// Removes sockets of killed processes, including sockets that were not complete.
+/// Removes the sockets of killed processes, and sockets that a process created but did not finish.
 pub(crate) fn remove_left_behind(folder: &Path) {
     for path in unfinished_in(folder) {
         let _ = std::fs::remove_file(&path);
@@ -98,14 +98,14 @@ fn is_living(path: &Path) -> bool {
     connect(path).map_or_else(|error| error.kind() == ErrorKind::WouldBlock, |()| true)
 }
 
-/// Connects without blocking, since the queue of a stopped process may be full.
+/// Connects without blocking: the accept queue of a suspended process may be full.
 fn connect(path: &Path) -> std::io::Result<()> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
     socket.connect(&SockAddr::unix(path)?)
 }
 
-/// A client of the target that the options name.
+/// Returns a client of the target that the options select.
 fn chosen(which: &ControlArgs) -> Result<Client> {
     meant(which.control.as_deref(), &which.remote)
 }
@@ -124,7 +124,7 @@ fn meant(control: Option<&Path>, remote: &RemoteArgs) -> Result<Client> {
     }
 }
 
-/// The socket that `--control` names: its path, or the address that `farblock status` lists.
+/// Resolves `--control`, which is a socket's path or an address that `farblock status` lists.
 fn named_socket(given: &Path) -> PathBuf {
     let address = given.to_str().and_then(|text| text.parse::<SocketAddr>().ok());
     let place = address.filter(|_| !given.exists()).and_then(|address| default_socket(&address));
@@ -137,9 +137,9 @@ fn client(given: Option<&Path>) -> Result<Client> {
     }
     let none = || {
         Failure::run(
-            "no target of this user runs here that can be steered: start one with farblock serve \
-             (without --no-control), or name its socket with --control (farblock list shows what \
-             is attached)",
+            "no target of this user runs here with a control socket: start one with farblock serve \
+             (without --no-control), or name its socket with --control (farblock list shows \
+             attached disks)",
         )
     };
     let living = living().ok_or_else(none)?;
@@ -157,8 +157,8 @@ fn client(given: Option<&Path>) -> Result<Client> {
     }
 }
 
-/// This user's running targets by socket, with their status. The status is `None` if the target
-/// does not answer within `patience`.
+/// Returns the sockets of this user's running targets, with each target's status. The status is
+/// `None` if the target does not answer within `patience`.
 pub(crate) fn running(patience: Duration) -> Vec<(PathBuf, Option<Status>)> {
     let mut living = sockets().map(|folder| sockets_in(&folder)).unwrap_or_default();
     #[cfg(target_os = "linux")]
@@ -171,7 +171,7 @@ pub(crate) fn running(patience: Duration) -> Vec<(PathBuf, Option<Status>)> {
         let client = Client::new(&path).with_patience(patience);
         match client.ask("GET", "/v1/status", None, None) {
             Ok(answer) => Some((path, Some(serde_json::from_str(&answer.body).ok()?))),
-            // A socket without a listening process.
+            // No process listens on this socket.
             Err(ClientError::Connect(..)) => None,
             Err(ClientError::Talk(..)) => Some((path, None)),
         }
@@ -179,7 +179,7 @@ pub(crate) fn running(patience: Duration) -> Vec<(PathBuf, Option<Status>)> {
     living.into_iter().filter_map(ask).collect()
 }
 
-/// Names the places in which [`running`] looks for targets.
+/// Describes the places where [`running`] looks for targets, for error messages.
 pub(crate) fn looked_in() -> String {
     let folder = sockets().map(|folder| folder.display().to_string());
     let folder = folder.unwrap_or_else(|| "no folder ($XDG_RUNTIME_DIR is not set)".to_owned());
@@ -189,7 +189,8 @@ pub(crate) fn looked_in() -> String {
     }
 }
 
-/// Whether targets with sockets in any folder count: a user who names a folder means only that one.
+/// Whether to include targets with sockets in any folder. FARBLOCK_RUNTIME_DIR restricts the search
+/// to its folder.
 fn sees_every_process() -> bool {
     cfg!(target_os = "linux") && std::env::var_os("FARBLOCK_RUNTIME_DIR").is_none()
 }
@@ -204,7 +205,7 @@ fn ask(
     done(client.ask(method, uri, if_match, body).map_err(Failure::run)?)
 }
 
-/// Returns the answer of a success; turns a failure into a sentence.
+/// Returns a successful answer, or converts the target's error into a sentence.
 fn done(answer: Answer) -> Result<Answer> {
     if answer.is_success() {
         return Ok(answer);
@@ -213,13 +214,13 @@ fn done(answer: Answer) -> Result<Answer> {
     let text = |name: &str| problem[name].as_str().unwrap_or_default().to_owned();
     let (detail, field) = (text("detail"), text("field"));
     Err(Failure::run(match (detail.as_str(), field.as_str()) {
-        ("", _) => format!("the target answers with {}", answer.status),
+        ("", _) => format!("the target answers with HTTP status {}", answer.status),
         (_, "") => detail,
         _ => format!("{field}: {detail}"),
     }))
 }
 
-/// Prints the effects of a change, or `nothing`.
+/// Prints the effects of a change, or `nothing` if there were none.
 fn say(answer: &Answer, nothing: &str) -> Result<()> {
     let answer = answer.json();
     let lines = answer["changed"].as_array().into_iter().flatten().filter_map(Value::as_str);
@@ -227,17 +228,18 @@ fn say(answer: &Answer, nothing: &str) -> Result<()> {
     output::print(if text.is_empty() { nothing } else { &text })
 }
 
-/// The target's counters.
+/// Fetches the target's counters.
 fn ask_stats(client: &Client) -> Result<Stats> {
     let answer = ask(client, "GET", "/v1/stats", None, None)?;
     serde_json::from_str(&answer.body).map_err(|error| {
-        Failure::run(format_args!("the target is of another version than this: {error}"))
+        Failure::run(format_args!("the target has a different version of farblock: {error}"))
     })
 }
 
 /// `farblock status`.
 pub(crate) fn status(args: &StatusArgs, is_verbose: bool) -> Result<()> {
-    // A target named by an option may be on another machine, and JSON is the target's own answer.
+    // Skip local attachments: an option may name a remote target, and JSON is the target's answer
+    // only.
     let is_here = args.which.control.is_none() && args.which.remote.api.is_none() && !args.json;
     let attached = || if is_here { attached() } else { String::new() };
     if !args.watch && is_here && living().is_none_or(|targets| targets.is_empty()) {
@@ -251,7 +253,7 @@ pub(crate) fn status(args: &StatusArgs, is_verbose: bool) -> Result<()> {
     loop {
         let answer = ask(&client, "GET", "/v1/status", None, None)?;
         let status: Status = serde_json::from_str(&answer.body).map_err(|error| {
-            Failure::run(format_args!("the target is of another version than this: {error}"))
+            Failure::run(format_args!("the target has a different version of farblock: {error}"))
         })?;
         if args.json && args.watch {
             output::print_json_line(&status)?;
@@ -273,13 +275,13 @@ pub(crate) fn status(args: &StatusArgs, is_verbose: bool) -> Result<()> {
     }
 }
 
-/// A table of the disks attached to this machine.
+/// Returns a table of the disks attached to this machine.
 #[cfg(target_os = "linux")]
 fn attached() -> String {
     shown::attached(&crate::attach::brief())
 }
 
-/// Empty: this system has no attachments.
+/// Returns an empty text: this system has no attachments.
 #[cfg(not(target_os = "linux"))]
 fn attached() -> String {
     String::new()
@@ -288,10 +290,10 @@ fn attached() -> String {
 /// `farblock reload`.
 pub(crate) fn reload(args: &ReloadArgs) -> Result<()> {
     let client = chosen(&args.which)?;
-    say(&ask(&client, "POST", "/v1/reload", None, None)?, "nothing has changed in it\n")
+    say(&ask(&client, "POST", "/v1/reload", None, None)?, "the configuration has not changed\n")
 }
 
-/// A running target's state; `None` if it does not answer.
+/// Returns a running target's state, or `None` if the target does not answer.
 pub(crate) fn state(control: Option<&Path>) -> Option<Value> {
     let answer = client(control).ok()?.ask("GET", "/v1/state", None, None).ok()?;
     answer.is_success().then(|| answer.json())
@@ -307,7 +309,7 @@ pub(crate) fn config(args: &ConfigArgs) -> Result<()> {
         ConfigCommand::Diff(which) => {
             let client = chosen(which)?;
             let answer = ask(&client, "POST", "/v1/reload?dry_run=true", None, None)?;
-            say(&answer, "reading the configuration again would change nothing\n")
+            say(&answer, "a reload would change nothing\n")
         }
         ConfigCommand::Import { file } => crate::import::run(file),
     }
@@ -317,7 +319,7 @@ pub(crate) fn config(args: &ConfigArgs) -> Result<()> {
 pub(crate) fn ctl(args: &CtlArgs) -> Result<()> {
     let client = meant(args.control.as_deref(), &args.remote)?;
     let send = |method: &str, uri: &str, body: Option<&Value>| {
-        say(&ask(&client, method, uri, None, body)?, "it is like that already\n")
+        say(&ask(&client, method, uri, None, body)?, "nothing to change\n")
     };
     match &args.change {
         Change::AddNamespace(args) => disks::add(&client, args),
@@ -379,10 +381,12 @@ pub(crate) fn ctl(args: &CtlArgs) -> Result<()> {
     }
 }
 
-/// The hosts that will see a namespace; `None` for all.
+/// Returns the hosts that see a namespace; `None` means all hosts.
 fn seen_by(hosts: &[String], all: bool, none: bool) -> Result<Option<&[String]>> {
     if hosts.is_empty() && !all && !none {
-        return Err(Failure::usage("name the hosts that see it, or say --all or --none"));
+        return Err(Failure::usage(
+            "name the hosts that see the namespace, or use --all or --none",
+        ));
     }
     Ok(Some(hosts).filter(|_| !all))
 }
@@ -397,15 +401,15 @@ fn add_subsystem(
     let subsystem = json!({ "allow_any_host": allow_any_host, "serial": serial, "model": model });
     let answer = client.make(&uri, &subsystem).map_err(Failure::run)?;
     if answer.status == STALE {
-        return Err(Failure::run(format_args!("{nqn} is there already")));
+        return Err(Failure::run(format_args!("{nqn} exists already")));
     }
-    say(&done(answer)?, "it is like that already\n")?;
+    say(&done(answer)?, "nothing to change\n")?;
     values::doubt(nqn).iter().for_each(|doubt| output::note(doubt));
     Ok(())
 }
 
-/// Adds a listener. A listener that exists keeps its settings; a new one by default gets the
-/// strictest TLS policy of the others.
+/// Adds a listener. An existing listener keeps its settings. A new listener without a `tls`
+/// argument gets the strictest TLS policy of the existing listeners.
 fn add_listener(client: &Client, address: &SocketAddr, tls: Option<Tls>) -> Result<()> {
     let uri = listener_at(address);
     changed(client, "PATCH", &uri, |found| {
@@ -424,13 +428,13 @@ fn strictest(client: &Client) -> Result<Tls> {
     Ok(listeners.map(|(_, one)| policy(one)).max().unwrap_or_default())
 }
 
-/// Lets a host connect. Settings that the command does not name stay unchanged.
+/// Allows a host to connect. Settings that the command does not name stay unchanged.
 fn allow_host(client: &Client, args: &AllowHostArgs) -> Result<()> {
     let uri = host_at(&args.nqn, &args.host);
     changed(client, "PUT", &uri, |found| Ok(allowed(args, found)))
 }
 
-/// The host entry to send.
+/// Returns the host entry to send: the existing entry `found` with the changes of the command.
 fn allowed(args: &AllowHostArgs, found: &Answer) -> Value {
     let is_there = found.is_success();
     let mut host = if is_there { found.json() } else { json!({}) };
@@ -438,7 +442,7 @@ fn allowed(args: &AllowHostArgs, found: &Answer) -> Value {
         let rest = ["dhchap_ctrl_key", "dhchap_hashes", "dhchap_dhgroups"];
         rest.iter().for_each(|name| drop(host.as_object_mut().and_then(|it| it.remove(*name))));
         host["dhchap_key"] = Value::Null;
-        // The limits do not depend on the key, so they stay.
+        // Keep the limits, which do not depend on the key.
         if let Some(limits) = found.json().get("limits").filter(|_| found.is_success()) {
             host["limits"] = limits.clone();
         }
@@ -476,8 +480,8 @@ fn allowed(args: &AllowHostArgs, found: &Answer) -> Value {
     host
 }
 
-/// Changes the object at `uri` by `method`, or creates it there. Retries if another client changes
-/// the object in between, since the user has not seen any version.
+/// Changes the object at `uri` with `method`, or creates it. If another client changes the object
+/// in between, retries: the user's request does not depend on the old version.
 fn changed(
     client: &Client,
     method: &str,
@@ -493,7 +497,7 @@ fn changed(
         };
         let answer = answer.map_err(Failure::run)?;
         if answer.status != STALE {
-            return say(&done(answer)?, "it is like that already\n");
+            return say(&done(answer)?, "nothing to change\n");
         }
     }
 }
@@ -506,19 +510,20 @@ fn namespace_at(nqn: &str, nsid: u32) -> String {
     format!("{}/namespaces/{nsid}", subsystem_at(nqn))
 }
 
-/// Limits a listed host. An unlisted host is refused, since an entry for it would let it connect.
+/// Limits a listed host. Refuses an unlisted host, since adding an entry would let the host
+/// connect.
 fn limit_host(client: &Client, nqn: &str, host: &str, limits: &LimitArgs) -> Result<()> {
     let uri = host_at(nqn, host);
     changed(client, "PATCH", &uri, |found| match found.is_success() {
         true => Ok(json!({ "limits": of(limits) })),
         false => {
-            let sentence = "is not listed there: farblock ctl allow-host";
+            let sentence = "is not in the list of hosts: add it with farblock ctl allow-host";
             Err(Failure::run(format_args!("{host} {sentence} {nqn} {host}")))
         }
     })
 }
 
-/// Converts limits to the target's form; `null` removes a limit.
+/// Converts limits to the target's JSON; `null` removes a limit.
 fn of(limits: &LimitArgs) -> Value {
     json!({
         "iops": limits.iops, "read_iops": limits.read_iops, "write_iops": limits.write_iops,

@@ -1,12 +1,12 @@
-//! Control sockets of running targets, from the command lines of processes: `--control` may name a
-//! socket in any folder.
+//! Finds the control sockets of running targets from the command lines of processes: `--control`
+//! may name a socket in any folder.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// The control sockets that this machine's targets were given, as far as this user may see those
-/// processes.
+/// Returns the `--control` paths of this machine's targets. Skips processes that this user may not
+/// inspect.
 pub(super) fn control_sockets() -> Vec<PathBuf> {
     let Ok(all) = std::fs::read_dir("/proc") else { return Vec::new() };
     let is_process =
@@ -19,7 +19,7 @@ fn of_process(process: &Path) -> Option<PathBuf> {
     let line = std::fs::read(process.join("cmdline")).ok()?;
     let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
     let given = control_of(&words)?;
-    // A relative path starts at the process's working folder.
+    // Resolve a relative path from the process's working folder.
     match given.is_absolute() {
         true => Some(given.to_owned()),
         false => Some(std::fs::read_link(process.join("cwd")).ok()?.join(given)),

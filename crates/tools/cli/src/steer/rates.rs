@@ -1,11 +1,11 @@
-//! Rates between two samples of a target's counters, by core, namespace and host.
+//! Rates from two samples of a target's counters: by core, namespace and host.
 
 use crate::table::printable;
 use farblock_admin::{IoStats, Latency, Stats};
 
 const MIB: f64 = (1 << 20) as f64;
 
-/// What each row of the table shows.
+/// The subject of the table's rows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum View {
     Cores,
@@ -13,7 +13,7 @@ pub(super) enum View {
     Hosts,
 }
 
-/// The columns of figures, in their order.
+/// The columns of figures, from left to right.
 pub(super) const COLUMNS: [&str; 8] =
     ["READ/s", "WRITE/s", "READ MiB/s", "WRITE MiB/s", "READ µs", "WRITE µs", "ERR/s", "BUSY %"];
 
@@ -21,7 +21,7 @@ pub(super) const COLUMNS: [&str; 8] =
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Row {
     pub(super) name: String,
-    /// The rates, in the order of [`COLUMNS`]; `None` if unknown.
+    /// The rates, in the order of [`COLUMNS`]; `None` if a rate is unknown.
     pub(super) figures: [Option<f64>; COLUMNS.len()],
 }
 
@@ -46,7 +46,7 @@ impl Row {
         Self { name: printable(name), figures }
     }
 
-    /// A figure, formatted.
+    /// Formats the figure of one column.
     pub(super) fn cell(&self, column: usize) -> String {
         match self.figures[column] {
             None => "-".to_owned(),
@@ -56,13 +56,13 @@ impl Row {
     }
 }
 
-/// Failed commands of all status types.
+/// Returns the number of failed commands, of all status types.
 pub(super) fn errors(io: &IoStats) -> u64 {
     let it = &io.errors;
     it.generic + it.command_specific + it.media + it.path + it.vendor
 }
 
-/// The mean latency in microseconds; `None` without measured commands.
+/// Returns the mean latency in microseconds, or `None` if no command was measured.
 pub(super) fn mean_us(now: &Latency, before: &Latency) -> Option<f64> {
     let count = |latency: &Latency| latency.counts.iter().sum::<u64>();
     let commands = count(now).checked_sub(count(before)).filter(|count| *count > 0)?;
@@ -70,14 +70,14 @@ pub(super) fn mean_us(now: &Latency, before: &Latency) -> Option<f64> {
     Some(sum_ns as f64 / commands as f64 / 1e3)
 }
 
-/// Two samples.
+/// Two samples of the counters, and the time between them.
 struct Between<'a> {
     now: &'a Stats,
     before: &'a Stats,
     seconds: f64,
 }
 
-/// The rates between two samples.
+/// Returns the rates between two samples.
 pub(super) fn rows(view: View, now: &Stats, before: &Stats) -> Vec<Row> {
     let ms = now.uptime_ms.saturating_sub(before.uptime_ms).max(1);
     let between = Between { now, before, seconds: ms as f64 / 1e3 };
@@ -108,7 +108,7 @@ impl Between<'_> {
             let before = self.before.subsystems.iter().find(|it| it.nqn == subsystem.nqn);
             let before = before.map_or(&[][..], |it| &it.namespaces);
             for namespace in &subsystem.namespaces {
-                // The number comes first, since narrow columns cut off the end.
+                // Put the number first: narrow columns cut off the end of a name.
                 let name = format!("{} {}", namespace.nsid, subsystem.nqn);
                 let before = before.iter().find(|it| it.nsid == namespace.nsid);
                 rows.push(Row::new(&name, &namespace.io, before.map(|it| &it.io), self));
@@ -142,8 +142,8 @@ pub(super) mod tests {
         })
     }
 
-    /// Counters after this many milliseconds; the second namespace has twice the reads of the
-    /// first.
+    /// Returns counters after `uptime_ms` milliseconds. The second namespace has twice the reads of
+    /// the first.
     pub(in crate::steer) fn stats(uptime_ms: u64, reads: u64) -> Stats {
         let names = ["nqn.2014-08.org.example:busy", "nqn.2014-08.org.example:gone"];
         let host = |host: usize| {
@@ -176,8 +176,8 @@ pub(super) mod tests {
         assert_eq!(spaces[1].cell(2), "0.8");
         assert_eq!(rows(View::Cores, &now, &before)[0].figures[7], Some(50.0));
         let hosts = rows(View::Hosts, &now, &before);
-        assert_eq!(hosts.len(), 1, "who has gone does nothing");
-        // The counters of a restarted target start at 0.
+        assert_eq!(hosts.len(), 1, "a disconnected host has no row");
+        // A restarted target counts from 0.
         let anew = rows(View::Hosts, &before, &now);
         assert_eq!(anew[0].figures[0], Some(0.0));
     }

@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 
 const MIB: u64 = 1 << 20;
 
-/// The tables; they include rates if `before` is a sample from a second ago.
+/// Returns the status as tables. They include rates if `before` is an earlier sample.
 pub(super) fn status(
     status: &Status,
     stats: &Stats,
@@ -54,25 +54,25 @@ pub(super) fn status(
     text
 }
 
-/// The memory budget of the target.
+/// The line about the target's memory budget.
 fn budget(status: &Status) -> String {
     let Some(budget) = &status.budget else { return String::new() };
     let why = match (budget.is_set, budget.allowed_bytes, &budget.limited_by) {
-        (true, ..) => " (set by its user)".to_owned(),
+        (true, ..) => " (set by the user)".to_owned(),
         (false, Some(bytes), Some(by)) => {
             format!(" ({} allows {})", printable(by), Size(bytes))
         }
         _ => String::new(),
     };
     format!(
-        "budget: {} for the buffers of hosts{why}, {} cores, {} connections\n",
+        "budget: {} for hosts' buffers{why}, {} cores, {} connections\n",
         Size(budget.buffer_bytes),
         budget.cores,
         budget.connections
     )
 }
 
-/// Failed commands since the target started, by status.
+/// The line with the counts of failed commands since the target started, by status.
 fn statuses(stats: &Stats) -> String {
     if stats.errors_by_status.is_empty() {
         return String::new();
@@ -129,17 +129,17 @@ fn rate(now: &IoStats, before: &IoStats, ms: u64) -> String {
     )
 }
 
-/// Failed commands since the target started, by status type.
+/// Describes the failed commands since the target started, by status type.
 fn failures(io: &IoStats) -> String {
     if errors(io) == 0 {
         return "no errors".to_owned();
     }
     let types = [
         (io.errors.generic, "generic"),
-        (io.errors.command_specific, "of the command"),
-        (io.errors.media, "of the media"),
-        (io.errors.path, "of the path"),
-        (io.errors.vendor, "other"),
+        (io.errors.command_specific, "command-specific"),
+        (io.errors.media, "media"),
+        (io.errors.path, "path"),
+        (io.errors.vendor, "vendor-specific"),
     ];
     let named = types.iter().filter(|(count, _)| *count > 0);
     let named: Vec<_> = named.map(|(count, name)| format!("{count} {name}")).collect();
@@ -185,30 +185,31 @@ fn namespaces(subsystem: &SubsystemStatus) -> String {
     table.render(2) + &terms::namespaces(subsystem) + &troubles(subsystem) + &legs(subsystem)
 }
 
-/// The present trouble and the last storage failure of each namespace, one line for each.
+/// Lists the current trouble and the last storage failure of each namespace, one line each.
 fn troubles(subsystem: &SubsystemStatus) -> String {
     let mut text = String::new();
     for NamespaceStatus { nsid, trouble, last_failure, legs, .. } in &subsystem.namespaces {
-        // The trouble of a remote part is in that part's own line.
+        // A remote leg reports its trouble in its own line.
         let is_of_a_part = legs.iter().any(|leg| leg.reason == *trouble);
         if let Some(sentence) = trouble.as_ref().filter(|_| !is_of_a_part) {
-            let _ = writeln!(text, "  trouble of {nsid}: {}", printable(sentence));
+            let _ = writeln!(text, "  trouble of namespace {nsid}: {}", printable(sentence));
         }
         if let Some(sentence) = last_failure {
-            let _ = writeln!(text, "  last failure of {nsid}: {}", printable(sentence));
+            let _ = writeln!(text, "  last failure of namespace {nsid}: {}", printable(sentence));
         }
     }
     text
 }
 
-/// The legs of mirrors, one line for each.
+/// Lists the legs of mirrors, one line each.
 fn legs(subsystem: &SubsystemStatus) -> String {
     let mut text = String::new();
     for namespace in &subsystem.namespaces {
         for leg in &namespace.legs {
             let state = leg.state.replace('_', " ");
             let reason = leg.reason.as_ref().map(|it| format!(": {it}")).unwrap_or_default();
-            let line = format!("  leg of {}: {}, {state}{reason}", namespace.nsid, leg.name);
+            let line =
+                format!("  leg of namespace {}: {}, {state}{reason}", namespace.nsid, leg.name);
             let _ = writeln!(text, "{}", printable(&line));
         }
         text.extend(namespace.mirror.as_ref().and_then(|mirror| doing(namespace, mirror)));
@@ -216,7 +217,7 @@ fn legs(subsystem: &SubsystemStatus) -> String {
     text
 }
 
-/// The current or last resync or comparison of a mirror.
+/// Describes the current or last resync or comparison of a mirror.
 fn doing(namespace: &NamespaceStatus, mirror: &MirrorStatus) -> Option<String> {
     let verified = Size(mirror.verified_bytes);
     let mut faults = match mirror.differing_bytes {
@@ -235,9 +236,9 @@ fn doing(namespace: &NamespaceStatus, mirror: &MirrorStatus) -> Option<String> {
         _ if mirror.dirty_bytes == 0 => return None,
         _ if namespace.legs.iter().all(|leg| leg.state == "in_sync") => {
             let dirty = Size(mirror.dirty_bytes);
-            format!("legs are the same; after a crash {dirty} would be copied again")
+            format!("legs are identical; after a crash the mirror would copy {dirty} again")
         }
-        _ => format!("{} still differ or lack on a leg", Size(mirror.dirty_bytes)),
+        _ => format!("{} still differ or are missing on a leg", Size(mirror.dirty_bytes)),
     };
     Some(format!("{}\n", printable(&format!("  mirror {}: {text}", namespace.nsid))))
 }
@@ -267,7 +268,7 @@ fn hosts(status: &Status) -> String {
     table.render(0)
 }
 
-/// The disks attached to this machine, after the targets; empty if there are none.
+/// Returns a table of the disks attached to this machine, or an empty text if there are none.
 #[cfg(target_os = "linux")]
 pub(super) fn attached(all: &[crate::attach::Brief]) -> String {
     if all.is_empty() {

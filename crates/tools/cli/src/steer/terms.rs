@@ -1,4 +1,4 @@
-//! Describes for people who may use what a target shares, and on which terms.
+//! Describes for the user which hosts may use a target's namespaces, and under which conditions.
 
 use crate::table::printable;
 use farblock_admin::{Status, SubsystemStatus};
@@ -6,12 +6,12 @@ use farblock_block::size::Size;
 use farblock_state::Limits;
 use std::fmt::Write as _;
 
-/// The limit of hosts to list for a subsystem; JSON has all of them.
+/// The maximum number of hosts to list for a subsystem; JSON lists all of them.
 const NAMED: usize = 16;
-/// The ANA group of namespaces for which no other was chosen.
+/// The default ANA group of a namespace.
 const USUAL_GROUP: u32 = 1;
 
-/// The ANA states and TLS policy of each listener, one line for each.
+/// Describes the ANA states and the TLS policy of each listener, one line each.
 pub(super) fn listeners(status: &Status) -> String {
     let mut text = String::new();
     for address in &status.listening {
@@ -33,7 +33,7 @@ pub(super) fn listeners(status: &Status) -> String {
     text
 }
 
-/// The hosts that may use a subsystem, one line for each.
+/// Describes the allowed hosts of a subsystem, one line each.
 pub(super) fn hosts(subsystem: &SubsystemStatus) -> String {
     if subsystem.allow_any_host {
         return "  hosts: any may connect\n".to_owned();
@@ -60,8 +60,8 @@ fn terms_of(subsystem: &SubsystemStatus, host: &String) -> String {
     let mut proofs = Vec::new();
     if subsystem.keys.contains_key(host) {
         proofs.push(match demand {
-            Some("mutual") => "authenticates, and the target does",
-            Some("concat") => "authenticates, which leads to TLS",
+            Some("mutual") => "authenticates, and so does the target",
+            Some("concat") => "authenticates, then uses TLS",
             _ => "authenticates",
         });
     }
@@ -76,7 +76,7 @@ fn terms_of(subsystem: &SubsystemStatus, host: &String) -> String {
     format!("{}{limits}", proofs.join(", "))
 }
 
-/// The settings of namespaces that differ from the defaults, one line for each.
+/// Describes the namespace settings that differ from the defaults, one line each.
 pub(super) fn namespaces(subsystem: &SubsystemStatus) -> String {
     let mut text = String::new();
     for namespace in &subsystem.namespaces {

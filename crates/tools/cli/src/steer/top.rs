@@ -18,15 +18,15 @@ use std::time::{Duration, Instant};
 
 const EVERY: Duration = Duration::from_secs(1);
 const NAME_COLUMNS: u16 = 20;
-/// The width of a figure, without the space before it.
+/// The width of a figure, without the space that separates it from the previous column.
 const FIGURE_COLUMNS: u16 = 12;
 
 fn fitting_width(figures: usize) -> u16 {
     u16::try_from(figures).unwrap_or(u16::MAX).saturating_mul(FIGURE_COLUMNS + 1)
 }
 
-/// Shortens a long name in its middle: the number is at its beginning, and the names of one target
-/// differ at the end.
+/// Shortens a long name. The leading number stays, and `..` replaces the characters after it: names
+/// of one target differ at their ends.
 fn its_end(name: &str, columns: usize) -> String {
     let over = name.chars().count().saturating_sub(columns);
     if over == 0 {
@@ -44,7 +44,7 @@ fn its_end(name: &str, columns: usize) -> String {
 /// The current view and samples.
 struct Shown {
     view: View,
-    /// The column to sort by, the largest first; `None` sorts by name.
+    /// The column to sort by, largest value first; `None` sorts by name.
     sorted_by: Option<usize>,
     now: Stats,
     before: Stats,
@@ -112,11 +112,11 @@ impl Shown {
         frame.render_widget(Line::from(spelled(help)), keys);
     }
 
-    /// A table with as many columns as fit beside the name.
+    /// Builds a table with as many columns as fit beside the name.
     fn table(&self, width: u16) -> Table<'static> {
         let fitting = width.saturating_sub(NAME_COLUMNS) / (FIGURE_COLUMNS + 1);
         let count = usize::from(fitting).clamp(1, COLUMNS.len());
-        // The column that sorts the rows is always visible.
+        // Keep the sorted column visible.
         let first = self.sorted_by.map_or(0, |column| (column + 1).saturating_sub(count));
         let name_width = width.saturating_sub(fitting_width(count));
         let what = match self.view {
@@ -164,17 +164,18 @@ pub(crate) fn run(args: &TopArgs) -> Result<()> {
     let mut shown = Shown::new(ask_stats(&client)?);
     if !std::io::stdout().is_terminal() {
         return Err(Failure::usage(
-            "top needs a terminal: use farblock top --once, or /v1/stats, without one",
+            "top needs a terminal: without one, use farblock top --once, or /v1/stats",
         ));
     }
-    // Install this first: it restores the terminal after a signal, too.
+    // Install the signal handler before the terminal changes, so that a signal also restores the
+    // terminal.
     let stop = Stop::install_with_hangup()?;
     let mut terminal = ratatui::try_init().map_err(Failure::run)?;
     let ended = (|| {
         let mut next = Instant::now() + EVERY;
         loop {
             if stop.requested() {
-                return Err(Failure::Interrupted("top was ended by a signal".to_owned()));
+                return Err(Failure::Interrupted("a signal stopped top".to_owned()));
             }
             terminal.draw(|frame| shown.draw(frame)).map_err(Failure::run)?;
             let left = next.saturating_duration_since(Instant::now());

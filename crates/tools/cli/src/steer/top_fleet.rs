@@ -15,7 +15,7 @@ use std::time::Duration;
 
 const EVERY: Duration = Duration::from_millis(500);
 
-/// Shows the only running fleet until it ends.
+/// Shows the only running fleet until the fleet ends or the user quits.
 pub(super) fn run(fleets: &[PathBuf]) -> Result<()> {
     let [path] = fleets else {
         return Err(Failure::run(match fleets {
@@ -27,7 +27,7 @@ pub(super) fn run(fleets: &[PathBuf]) -> Result<()> {
     let Some(mut fleet) = ask(&client)? else { return Ok(()) };
     if !std::io::stdout().is_terminal() {
         return Err(Failure::usage(
-            "top needs a terminal: farblock fleet run says without one what it does",
+            "top needs a terminal: without one, read the output of farblock fleet run",
         ));
     }
     let mut terminal = ratatui::try_init().map_err(Failure::run)?;
@@ -55,13 +55,13 @@ pub(super) fn run(fleets: &[PathBuf]) -> Result<()> {
     }
 }
 
-/// The fleet's status; `None` if it has ended.
+/// Fetches the fleet's status; `None` if the fleet has ended.
 fn ask(client: &Client) -> Result<Option<FleetStatus>> {
     match client.ask("GET", "/v1/fleet", None, None) {
         Ok(answer) => serde_json::from_str(&answer.body)
             .map(Some)
-            .map_err(|_| Failure::run("the fleet is of another version of farblock")),
-        // The controller may exit even during an answer.
+            .map_err(|_| Failure::run("the fleet has a different version of farblock")),
+        // The fleet's controller may exit while it sends an answer.
         Err(ClientError::Connect(..) | ClientError::Talk(..)) => Ok(None),
     }
 }

@@ -3,10 +3,10 @@
 use farblock_reactor::Buffer;
 use std::ops::Range;
 
-/// Data, or a number of zeroes.
+/// A buffer with data, or a hole.
 pub(super) enum Chunk {
     Data(Buffer, Range<usize>),
-    /// This many zeroes.
+    /// The length in bytes of a run of zeroes.
     Hole(u64),
 }
 
@@ -29,7 +29,7 @@ impl Chunk {
 }
 
 pub(super) fn is_zero(bytes: &[u8]) -> bool {
-    // Compares in chunks, so that the compiler compares many bytes at once.
+    // Compare in arrays of 64 bytes, so that the compiler uses vector instructions.
     let (chunks, rest) = bytes.as_chunks::<64>();
     chunks.iter().all(|chunk| *chunk == [0; 64]) && rest.iter().all(|&byte| byte == 0)
 }

@@ -1,4 +1,4 @@
-//! The three commands of transfers: their ends, ranges and messages.
+//! The commands `read`, `write` and `copy`: their ends, ranges and messages.
 
 use super::Summary;
 use super::job::Job;
@@ -94,7 +94,7 @@ pub(crate) fn copy(args: &CopyArgs, global: &Global) -> Result<()> {
     report("copied", &summary, args.json, global)
 }
 
-/// The requested range; an error if the input does not have it.
+/// Returns the requested range, or an error if the input is shorter.
 fn range_within(input: &Input, offset: u64, length: Option<u64>) -> Result<Range<u64>> {
     let bytes = input.bytes.unwrap_or(u64::MAX);
     let left =
@@ -106,7 +106,7 @@ fn range_within(input: &Input, offset: u64, length: Option<u64>) -> Result<Range
             "{} has {}{}, less than --length {}",
             input.name,
             FullSize(left),
-            if offset > 0 { format!(" from byte {offset} on") } else { String::new() },
+            if offset > 0 { format!(" after byte {offset}") } else { String::new() },
             FullSize(length)
         ))),
     }
@@ -135,12 +135,12 @@ fn report(what: &str, summary: &Summary, json: bool, global: &Global) -> Result<
     }
     if !global.quiet {
         let Summary { bytes, seconds, mib_per_second, .. } = summary;
-        // For fewer bytes, a rate would be meaningless.
+        // A rate for so few bytes would be meaningless.
         let rate =
             if *bytes >= 1 << 20 { format!(" ({mib_per_second:.0} MiB/s)") } else { String::new() };
         let before = match summary.resumed_from {
             0 => String::new(),
-            bytes => format!(", after {} that were there", Size(bytes)),
+            bytes => format!(", after {} from an earlier attempt", Size(bytes)),
         };
         let verified = if summary.verified { ", and verified" } else { "" };
         output::note(&format!("{what} {} in {seconds:.2} s{rate}{before}{verified}", Size(*bytes)));

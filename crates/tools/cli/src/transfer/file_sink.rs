@@ -1,4 +1,4 @@
-//! Writing to a regular file or block device.
+//! Writes a transfer's data to a regular file or block device.
 
 use super::Chunk;
 use super::chunk::is_zero;
@@ -8,13 +8,13 @@ use farblock_reactor::Buffer;
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
 
-/// The unit in which runs of zeroes are found and left out of a new file.
+/// The granularity of zero detection: a new file gets holes of this size instead of zeroes.
 const HOLE_BYTES: usize = 64 << 10;
 static ZEROES: [u8; HOLE_BYTES] = [0; HOLE_BYTES];
 
 /// The destination of a [`FileSink`].
 pub(super) enum Stored {
-    /// A new regular file beside the old one.
+    /// A new regular file next to the old one.
     Beside(Replacement),
     /// A block device.
     InPlace(File),
@@ -29,28 +29,29 @@ impl Stored {
     }
 }
 
-/// Writes to a regular file or block device.
+/// A regular file or block device as a destination.
 pub(super) struct FileSink {
     pub(super) stored: Stored,
     pub(super) name: String,
     position: u64,
-    /// The number of bytes that are durable.
+    /// The number of durable bytes.
     pub(super) durable: u64,
 }
 
 impl FileSink {
-    /// Continues after the first `done` bytes.
+    /// Starts writing after the first `done` bytes.
     pub(super) fn new(stored: Stored, name: String, done: u64) -> Result<FileSink> {
         let sink = FileSink { stored, name, position: done, durable: done };
         let mut file = sink.stored.file();
-        // Bytes after `done` may not be durable; old data must not show through a future hole.
+        // Truncate the file: bytes after `done` may not be durable, and a hole must not expose old
+        // data.
         let length = if sink.is_new() { file.set_len(done) } else { Ok(()) };
         let begun = length.and_then(|()| file.seek(SeekFrom::Start(done)));
         begun.map_err(|error| sink.failure(&error))?;
         Ok(sink)
     }
 
-    /// Whether the file is new: then zeroes need not be written.
+    /// Whether the file is new, so that holes replace zeroes.
     fn is_new(&self) -> bool {
         matches!(self.stored, Stored::Beside(_))
     }
@@ -100,7 +101,7 @@ impl FileSink {
     /// Makes all bytes written so far durable.
     pub(super) fn checkpoint(&mut self) -> Result<()> {
         let file = self.stored.file();
-        // Extend the file over a hole at its end.
+        // Extend the file, since it may end with a hole.
         let length = if self.is_new() { file.set_len(self.position) } else { Ok(()) };
         length.and_then(|()| file.sync_all()).map_err(|error| self.failure(&error))?;
         self.durable = self.position;
@@ -112,7 +113,7 @@ impl FileSink {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
                 ": make room, or choose another place"
             }
-            io::ErrorKind::FileTooLarge => ": the system limits how large files may be",
+            io::ErrorKind::FileTooLarge => ": the system limits the size of files",
             _ => "",
         };
         let (name, at, error) = (&self.name, self.position, os(error));

@@ -1,4 +1,4 @@
-//! One transfer from start to end: start or resume, move the data, verify, and commit.
+//! Runs one transfer: starts or resumes it, moves the data, verifies the copy, and commits it.
 
 use super::place::{Input, Opener, Output};
 use super::resume::{self, End, Map, Record};
@@ -9,13 +9,13 @@ use farblock_block::size::FullSize;
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// The data to move.
+/// The ends of a transfer, and the range to move.
 pub(super) struct Job<'a> {
     pub(super) opener: Opener<'a>,
     pub(super) input: Input,
-    /// The first byte of the input.
+    /// The offset of the first byte in the input.
     pub(super) from: u64,
-    /// The number of bytes, if known.
+    /// The number of bytes to move, if known.
     pub(super) length: Option<u64>,
     pub(super) output: Output,
     /// The offset of the first byte in the output.
@@ -24,7 +24,7 @@ pub(super) struct Job<'a> {
 
 impl Job<'_> {
     pub(super) fn run(mut self) -> Result<Summary> {
-        // Only now: until then, a signal may kill the connecting process.
+        // Install the handler only now. While the process connects, a signal may kill it.
         let stop = Stop::install_with_hangup()?;
         if self.opener.options.verify && (!self.input.is_repeatable() || self.output.is_stream()) {
             return Err(Failure::usage(
@@ -76,13 +76,14 @@ impl Job<'_> {
         outcome.map_err(|failure| match failure {
             Failure::Run(text) => Failure::Run(format!("{text}; {}", sink.state())),
             Failure::Interrupted(_) => {
-                Failure::Interrupted(format!("interrupted while it was verified: {}", sink.state()))
+                Failure::Interrupted(format!("interrupted during --verify: {}", sink.state()))
             }
             other => other,
         })
     }
 
-    /// The record to resume from. Without `--resume` this removes old records, and returns `None`.
+    /// Returns the record to resume from. Without `--resume`, removes old records and returns
+    /// `None`.
     fn map(&self) -> Result<Option<Map>> {
         if self.output.beside("map").is_none()
             && let Some(end) = self.output.end()
@@ -105,8 +106,7 @@ impl Job<'_> {
             return Err(self.cannot_resume(&self.output.name));
         };
         let path = self.map_path(&destination)?;
-        // An earlier process stopped after it had put the new file in place and before it removed
-        // the record.
+        // An earlier process put the new file in place, but stopped before removing the record.
         if resume::read(&path)?.is_some_and(|old| self.output.has_become(&old.destination)) {
             resume::forget(&path);
         }
@@ -114,8 +114,8 @@ impl Job<'_> {
         let map = Map::open(path.clone(), record)?;
         match self.output.kept_bytes() {
             Some(kept) if kept < map.done() => Err(Failure::run(format_args!(
-                "cannot go on: {} of {} are on record, and only {} are there; remove {} to begin \
-                 anew",
+                "cannot resume: the record says {} of {}, but only {} exist; remove {} to start \
+                 again",
                 FullSize(map.done()),
                 self.output.name,
                 FullSize(kept),
@@ -134,7 +134,7 @@ impl Job<'_> {
 
     fn cannot_resume(&self, name: &str) -> Failure {
         Failure::usage(format_args!(
-            "--resume cannot tell whether {name} is the same the next time: it needs files, block \
+            "--resume cannot check later whether {name} is unchanged: it needs files, block \
              devices or remote namespaces at both ends"
         ))
     }

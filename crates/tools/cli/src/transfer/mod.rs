@@ -1,8 +1,9 @@
 //! `farblock read`, `write` and `copy`: transfers between namespaces, files and pipes.
 //!
-//! One thread reads ahead ([`source`]), and the calling thread writes ([`sink`]). The reader sends
-//! chunks of at most [`PIECE_BYTES`] to the writer, and reuses their memory. With `--resume`, a
-//! file records the position up to which the data are durable ([`resume`]).
+//! One thread reads ahead ([`source`]), and the calling thread writes ([`sink`]). The reading
+//! thread sends chunks of at most [`PIECE_BYTES`] to the writing thread, which returns their
+//! memory. With `--resume`, a file records the offset up to which the data are durable
+//! ([`resume`]).
 
 mod chunk;
 mod commands;
@@ -34,15 +35,15 @@ use source::{Next, Source};
 use std::io;
 use std::time::{Duration, Instant};
 
-/// Bytes of one operation, unless the namespace limits them.
+/// The number of bytes of one operation, unless the namespace limits operations to fewer.
 const PIECE_BYTES: usize = 512 << 10;
-/// The limit of operations in flight, and of waiting chunks, on each side.
+/// The maximum number of operations in flight and of waiting chunks, on each side.
 const DEPTH: usize = 32;
-/// The interval of checks for signals and completions while no chunk arrives.
+/// How long to wait for a chunk before checking for signals and completions.
 const TICK: Duration = Duration::from_millis(50);
-/// The interval of flushes: a resumed transfer repeats at most about this much.
+/// The interval between flushes. A resumed transfer repeats about this much work at most.
 const CHECKPOINT: Duration = Duration::from_secs(1);
-/// The time limit for an interrupted or failed transfer to make its written data durable.
+/// The time limit for making the written data durable after an interruption or a failure.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// The result of a transfer.
@@ -51,9 +52,9 @@ pub(crate) struct Summary {
     pub(crate) bytes: u64,
     pub(crate) seconds: f64,
     pub(crate) mib_per_second: f64,
-    /// Bytes that an earlier attempt had transferred (`--resume`).
+    /// The number of bytes that an earlier attempt had transferred (`--resume`).
     pub(crate) resumed_from: u64,
-    /// Whether both ends were compared afterwards (`--verify`).
+    /// Whether the command read and compared both ends afterwards (`--verify`).
     pub(crate) verified: bool,
 }
 
@@ -69,9 +70,9 @@ impl Summary {
 /// The size limits of a transfer.
 #[derive(Clone, Copy)]
 struct Limits {
-    /// The exact number of bytes required, if known.
+    /// The exact number of bytes that the source must deliver, if known.
     exactly: Option<u64>,
-    /// Bytes of space at the destination; `None`: no limit.
+    /// The space at the destination in bytes; `None`: no limit.
     room: Option<u64>,
 }
 
@@ -79,17 +80,17 @@ struct Transfer<'a> {
     source: Source,
     sink: Sink,
     limits: Limits,
-    /// The record of the progress.
+    /// The record of the progress; `None` without `--resume`.
     map: Option<&'a mut Map>,
     bar: &'a ProgressBar,
     stop: &'a Stop,
 }
 
 impl Transfer<'_> {
-    /// Moves everything and makes it durable. Returns the number of bytes, and the sink.
+    /// Moves all data and makes them durable. Returns the number of bytes, and the sink.
     fn run(mut self) -> Result<(u64, Sink)> {
         let outcome = self.pump();
-        // Remove the bar before printing a message.
+        // Remove the progress bar before printing a message.
         self.bar.finish_and_clear();
         match outcome {
             Ok(moved) => Ok((moved, self.sink)),
@@ -121,7 +122,7 @@ impl Transfer<'_> {
                     bar.inc(chunk.len());
                     sink.write(chunk, &mut |buffer| source.give_back(buffer))?;
                     if too_long {
-                        return Err(Failure::run("the input is longer than what it goes to"));
+                        return Err(Failure::run("the input is longer than the destination"));
                     }
                 }
             }
@@ -130,7 +131,7 @@ impl Transfer<'_> {
         self.write_down()?;
         match self.limits.exactly {
             Some(exactly) if moved < exactly => Err(Failure::run(format_args!(
-                "the input ended early: {} of {} came",
+                "the input ended early, after {} of {}",
                 FullSize(moved),
                 FullSize(exactly)
             ))),
@@ -145,7 +146,8 @@ impl Transfer<'_> {
         }
     }
 
-    /// Makes durable what it can, and adds the destination's state to the failure.
+    /// After a failure, makes as much data durable as possible. Returns the failure with the
+    /// destination's state added.
     fn end_early(&mut self, failure: Failure) -> Failure {
         if self.sink.is_lasting() {
             self.sink.wind_up();
@@ -153,13 +155,13 @@ impl Transfer<'_> {
         let mut state = self.sink.state();
         if let Some(map) = &mut self.map {
             match map.reached(self.sink.durable()) {
-                Ok(()) => state.push_str("; the same command goes on from there"),
+                Ok(()) => state.push_str("; the same command continues from there"),
                 Err(error) => tracing::warn!("{error:?}"),
             }
         }
         match failure {
             Failure::Interrupted(_) => Failure::Interrupted(format!("interrupted: {state}")),
-            // The message already describes the state.
+            // The message already describes the state of a pipe.
             Failure::Run(text) if matches!(self.sink, Sink::Stream { .. }) => Failure::Run(text),
             Failure::Run(text) => Failure::Run(format!("{text}; {state}")),
             other => other,
@@ -167,12 +169,12 @@ impl Transfer<'_> {
     }
 }
 
-/// The failure after a signal; the caller adds the state of the transfer.
+/// Returns the failure after a signal. The caller adds the state of the transfer.
 fn interrupted() -> Failure {
     Failure::Interrupted("interrupted".to_owned())
 }
 
-/// Bytes of one operation on a namespace.
+/// Returns the number of bytes of one operation on a namespace.
 fn piece_bytes(geometry: &Geometry) -> usize {
     match geometry.max_blocks {
         0 => PIECE_BYTES,
@@ -197,11 +199,11 @@ fn open_queue(
     Ok((reactor, task, queue))
 }
 
-/// The reason why an operation failed, to follow the word `failed`.
+/// Returns the reason for a failed operation, as the end of a sentence.
 fn reason(error: BlockError, namespace: &dyn Namespace) -> String {
     match error {
-        BlockError::ReadFailed => "the storage behind it cannot be read".to_owned(),
-        BlockError::WriteFailed => "the storage behind it cannot be written".to_owned(),
+        BlockError::ReadFailed => "its storage cannot be read".to_owned(),
+        BlockError::WriteFailed => "its storage cannot be written".to_owned(),
         BlockError::Conflict => {
             "another host has reserved the namespace: release the reservation there, or preempt it"
                 .to_owned()
@@ -209,14 +211,14 @@ fn reason(error: BlockError, namespace: &dyn Namespace) -> String {
         BlockError::Disconnected => match (namespace.availability(), namespace.trouble()) {
             (Availability::Gone, why) => {
                 let why = why.map(|why| format!(": {why}")).unwrap_or_default();
-                format!("the namespace is out of reach, and was given up{why}")
+                format!("the namespace is unreachable, and farblock gave it up{why}")
             }
             (_, Some(why)) => format!(
-                "the namespace is out of reach for longer than this command waits \
+                "the namespace is unreachable for longer than this command waits \
                  (--ctrl-loss-timeout): {why}"
             ),
             (_, None) => "its target answers with path errors for longer than this command waits \
-                          (--ctrl-loss-timeout): bring back the storage or the legs that \
+                          (--ctrl-loss-timeout): restore the storage or the legs that \
                           `farblock status` on the target's machine names"
                 .to_owned(),
         },

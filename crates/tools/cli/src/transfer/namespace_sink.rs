@@ -1,4 +1,4 @@
-//! Writing to a namespace.
+//! Writes a transfer's data to a namespace.
 
 use super::chunk::is_zero;
 use super::{Chunk, DEPTH, GRACE, TICK, piece_bytes};
@@ -10,51 +10,52 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The number of bytes that one operation zeroes.
+/// The maximum number of bytes that one operation zeroes.
 const ZEROES_BYTES: u64 = 8 << 20;
 static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 
-/// The token of a read or flush that runs alone. No write starts at such an offset.
+/// The token of a read or flush with nothing else in flight. No write starts at this offset.
 const SINGLE: u64 = u64::MAX;
-/// The token of a flush that runs beside writes.
+/// The token of a flush that runs concurrently with writes.
 const CHECKPOINT: u64 = u64::MAX - 1;
 
-/// Writes to a namespace, with [`DEPTH`] operations in flight. The token of a write is the offset
-/// of its first byte.
+/// A namespace as a destination, with up to [`DEPTH`] operations in flight. The token of a write is
+/// the offset of its first byte.
 ///
-/// Chunks of whole blocks are written directly. Other chunks pass through `staging`, which always
-/// begins at a block boundary; the rest of the first and the last block is read first.
+/// The sink writes chunks of whole blocks directly. Other chunks pass through `staging`, which
+/// always begins at a block boundary. At both edges of the range, the sink reads the rest of the
+/// block first.
 pub(super) struct NamespaceSink {
-    // The queue must drop before its reactor.
+    // Declared first: the queue must be dropped before its reactor.
     queue: Box<dyn Queue>,
     namespace: Arc<dyn Namespace>,
     reactor: Reactor,
     geometry: Geometry,
     pub(super) name: String,
     stop: Stop,
-    /// The instant of giving up after a stop signal; `None` without a signal.
+    /// When to give up after a failure or a signal; `None` before.
     deadline: Option<Instant>,
     /// The offset of the transfer's first byte.
     start: u64,
     /// The offset of the next byte.
     position: u64,
-    /// A piece that is not full yet, and the number of bytes in it.
+    /// A piece that is not full yet, and the number of bytes filled.
     staging: Option<(Buffer, usize)>,
-    /// Writes in order of submission, from the first incomplete one on: the offset, and whether the
-    /// write is complete.
+    /// The writes in order of submission, starting with the oldest incomplete one: the offset of
+    /// each write, and whether it is complete.
     window: VecDeque<(u64, bool)>,
     /// The offset up to which the flush in flight makes data durable.
     flushing: Option<u64>,
     /// Everything before this offset is durable.
     durable: u64,
-    /// The failed operation with the lowest offset that was not reported yet.
+    /// The failed operation with the lowest offset, until it is reported.
     failed: Option<(u64, BlockError)>,
     done: Vec<Completion>,
     ready: Vec<TaskId>,
 }
 
 impl NamespaceSink {
-    /// Continues after `done` bytes that were written from `start` on.
+    /// Starts writing after the first `done` bytes of a transfer to offset `start`.
     pub(super) fn open(
         namespace: &Arc<dyn Namespace>,
         engine: EngineKind,
@@ -115,7 +116,7 @@ impl NamespaceSink {
         Ok(())
     }
 
-    /// Writes zeroes, without sending data where they are whole blocks.
+    /// Writes zeroes. Whole blocks need no data: a Write Zeroes operation covers them.
     fn write_hole(&mut self, mut length: u64, free: &mut dyn FnMut(Buffer)) -> Result<()> {
         let block = self.block();
         while length > 0 {
@@ -138,7 +139,7 @@ impl NamespaceSink {
         Ok(())
     }
 
-    /// Writes bytes through the staging buffer.
+    /// Copies bytes into the staging buffer, and writes it when full.
     fn copy(&mut self, mut bytes: &[u8], free: &mut dyn FnMut(Buffer)) -> Result<()> {
         while !bytes.is_empty() {
             let (mut buffer, filled) = match self.staging.take() {
@@ -159,7 +160,7 @@ impl NamespaceSink {
         Ok(())
     }
 
-    /// A new staging buffer, with the first block's data up to the position.
+    /// Returns a new staging buffer. It starts with the old bytes of the block before the position.
     fn stage(&mut self) -> Result<(Buffer, usize)> {
         let block = self.block();
         let start = self.position / block * block;
@@ -178,7 +179,8 @@ impl NamespaceSink {
     /// Starts a flush of the completed writes, unless one is in flight.
     pub(super) fn checkpoint(&mut self) {
         let staged = self.staging.as_ref().map_or(0, |(_, filled)| *filled as u64);
-        // Staged bytes before the transfer's start come from the namespace.
+        // The staging buffer may start with old bytes of the namespace, before the transfer's
+        // start.
         let unsent = self.position.saturating_sub(staged).max(self.durable);
         let complete = self.window.front().map_or(unsent, |(first, _)| *first);
         if self.flushing.is_none() && complete > self.durable {
@@ -187,7 +189,7 @@ impl NamespaceSink {
         }
     }
 
-    /// Makes everything durable.
+    /// Writes the staged data and makes everything durable.
     pub(super) fn finish(&mut self) -> Result<()> {
         if let Some((mut buffer, filled)) = self.staging.take() {
             let block = self.block();
@@ -209,10 +211,10 @@ impl NamespaceSink {
         Ok(())
     }
 
-    /// Like [`finish`](Self::finish), but with a short deadline, after a failure or a signal.
+    /// Like [`finish`](Self::finish) with a short deadline, after a failure or a signal.
     pub(super) fn wind_up(&mut self) {
         self.deadline = Some(Instant::now() + GRACE);
-        // Only data known to be durable is reported, whether or not the flush succeeds.
+        // Ignore the flush's result: the sink reports only data that are known to be durable.
         self.settle();
         if self.window.is_empty() {
             let _ = self.finish();
@@ -222,7 +224,7 @@ impl NamespaceSink {
         }
     }
 
-    /// Waits until nothing is in flight, or until the deadline, and ignores failures.
+    /// Waits until nothing is in flight, or until the deadline. Ignores failures.
     fn settle(&mut self) {
         while self.queue.in_flight() > 0 {
             if let Err(Failure::Interrupted(_)) = self.wait(&mut drop) {
@@ -231,7 +233,7 @@ impl NamespaceSink {
         }
     }
 
-    /// Reads the block at one edge of the range, with nothing else in flight.
+    /// Reads the block at an edge of the range. Waits first until nothing else is in flight.
     fn read_block(&mut self, start: u64) -> Result<Buffer> {
         self.drain()?;
         let buffer = self.reactor.buffers().take(self.geometry.block_size as usize);
@@ -254,7 +256,8 @@ impl NamespaceSink {
     fn submit(&mut self, op: Op, free: &mut dyn FnMut(Buffer)) -> Result<()> {
         self.window.push_back((op.token.value(), false));
         self.queue.submit(op);
-        // Poll even if there is room: queued operations start with the next poll.
+        // Poll even with fewer than `DEPTH` operations: the queue starts operations when it is
+        // polled.
         self.poll(Duration::ZERO, free)?;
         while self.queue.in_flight() >= DEPTH {
             self.wait(free)?;
@@ -262,8 +265,7 @@ impl NamespaceSink {
         Ok(())
     }
 
-    /// Waits until nothing is in flight. Returns the buffer of the last completed operation that
-    /// had one.
+    /// Waits until nothing is in flight. Returns the last buffer that a completion returned.
     fn drain(&mut self) -> Result<Option<Buffer>> {
         let mut last = None;
         while self.queue.in_flight() > 0 {
@@ -272,7 +274,7 @@ impl NamespaceSink {
         Ok(last)
     }
 
-    /// Waits for events; gives up after a signal.
+    /// Waits for events. Fails after a signal, or after the deadline if there is one.
     fn wait(&mut self, free: &mut dyn FnMut(Buffer)) -> Result<()> {
         match self.is_over() {
             true => Err(Failure::Interrupted(String::new())),
@@ -280,7 +282,7 @@ impl NamespaceSink {
         }
     }
 
-    /// Whether the deadline has passed.
+    /// Whether the deadline has passed, or a signal arrived if there is no deadline.
     fn is_over(&self) -> bool {
         match self.deadline {
             Some(deadline) => Instant::now() >= deadline,
@@ -288,7 +290,7 @@ impl NamespaceSink {
         }
     }
 
-    /// Processes events. Of several failures it reports the one with the lowest offset, once all
+    /// Processes events. Of several failures, reports the one with the lowest offset, after all
     /// writes before it have completed.
     pub(super) fn poll(&mut self, time: Duration, free: &mut dyn FnMut(Buffer)) -> Result<()> {
         self.poll_once(time, free)?;
@@ -301,7 +303,7 @@ impl NamespaceSink {
         }
     }
 
-    /// Whether a write before this byte may be in flight.
+    /// Whether a write before offset `at` may be in flight.
     fn awaits_before(&self, at: u64) -> bool {
         self.queue.in_flight() > 0 && self.window.front().is_some_and(|(first, _)| *first < at)
     }
@@ -309,7 +311,7 @@ impl NamespaceSink {
     fn poll_once(&mut self, time: Duration, free: &mut dyn FnMut(Buffer)) -> Result<()> {
         let before = self.queue.in_flight();
         self.collect(free);
-        // An operation completed meanwhile: return before sleeping.
+        // Return without sleeping if an operation has completed.
         if self.queue.in_flight() < before && !time.is_zero() {
             return Ok(());
         }

@@ -1,5 +1,5 @@
-//! A disk that completes its operations in reverse order and fails those from some byte on. A
-//! transfer must name the lowest byte that failed, whatever was in flight.
+//! Tests with a disk that completes operations in reverse order and fails all operations from one
+//! offset on. A transfer must report the lowest offset that failed, whatever was in flight.
 
 use super::namespace_sink::NamespaceSink;
 use super::source::{Next, Source};
@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 const BLOCK_BYTES: u32 = 512;
 const PIECES: usize = 8;
-/// The offset of the first byte that fails.
+/// The offset in bytes from which on operations fail.
 const BAD: u64 = 2 * PIECE_BYTES as u64;
 
 struct LastFirst;
@@ -45,7 +45,7 @@ impl Queue for LastFirstQueue {
         self.waker.wake();
     }
 
-    /// Completes the operation submitted last, once all have been submitted.
+    /// Completes the last submitted operation, once all operations have been submitted.
     fn poll(&mut self, done: &mut Vec<Completion>) {
         if self.submitted < PIECES {
             return;

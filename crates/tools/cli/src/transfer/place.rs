@@ -1,4 +1,4 @@
-//! The two ends of a transfer on the command line: URLs, files, pipes and local disks.
+//! The source and the destination on a command line: URLs, files, pipes and local disks.
 
 use super::file_sink::{FileSink, Stored};
 use super::namespace_sink::NamespaceSink;
@@ -25,19 +25,20 @@ use std::path::{Component, Path, PathBuf, Prefix};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The time limit of a target for one piece of a transfer.
+/// The timeout of one I/O command of a transfer.
 const PIECE_TIME: Duration = Duration::from_secs(120);
-/// If a target breaks the protocol in the same way this often in a row, the host gives up.
+/// The host gives up a target after this many identical protocol violations in a row.
 const BREACHES_MAX: u32 = 6;
-/// The time limit for a target that answers each attempt with a path error, or denies access (ANA).
+/// The time limit for a target that answers each attempt with a path error, or denies access by its
+/// ANA state.
 const DENIED_TIMEOUT: Duration = Duration::from_secs(60);
-/// The block size of local disks that are not plain files.
+/// The block size in bytes of local disks that are not plain files.
 const LOCAL_BLOCK_BYTES: u32 = 512;
 
-/// The parsed name of an end.
+/// A parsed source or destination.
 pub(super) enum TransferPlace {
     Remote(Box<Url>),
-    /// `mem:`, `null:`, `stripe:` and so on.
+    /// A local disk, such as `mem:`, `null:` or `stripe:`.
     Local(Spec),
     File(PathBuf),
     /// `-`: the standard input or output.
@@ -46,7 +47,7 @@ pub(super) enum TransferPlace {
 
 impl TransferPlace {
     pub(super) fn parse(text: &OsStr) -> Result<TransferPlace> {
-        // A name that is not UTF-8 names a file.
+        // A name that is not UTF-8 can only be a file's.
         let Some(text) = text.to_str() else { return Ok(TransferPlace::of_path(Path::new(text))) };
         if text.starts_with(SCHEME) {
             let url: Url = text.parse().map_err(|error: UrlError| Failure::usage(error))?;
@@ -56,14 +57,14 @@ impl TransferPlace {
             return Ok(TransferPlace::Pipe);
         }
         match Spec::parse(text) {
-            // Raw disks accept only whole sectors, which a namespace ensures.
+            // A raw disk accepts only whole sectors. The namespace backend handles this.
             Ok(Spec::File(path)) if !is_raw_disk(&path) => Ok(TransferPlace::File(path)),
             Ok(other) => Ok(TransferPlace::Local(other)),
             Err(error) => Err(Failure::usage(error)),
         }
     }
 
-    /// A file by its path; `-` is a pipe.
+    /// Parses the path of a file; `-` means a pipe.
     pub(super) fn of_path(path: &Path) -> TransferPlace {
         if path == Path::new("-") {
             TransferPlace::Pipe
@@ -75,7 +76,7 @@ impl TransferPlace {
     }
 }
 
-/// Opens ends, with the options of the command.
+/// Opens sources and destinations, with the options of the command.
 pub(super) struct Opener<'a> {
     pub(super) global: &'a Global,
     pub(super) options: &'a TransferArgs,
@@ -83,9 +84,9 @@ pub(super) struct Opener<'a> {
 
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum Identity {
-    /// Device and inode number; on Windows volume and file index.
+    /// Device and inode number; on Windows, volume serial number and file index.
     File(u64, u64),
-    /// The identifier of a namespace, or else its address and name.
+    /// The namespace's identifier, or its address and name if it has none.
     Remote(String),
     Unknown,
 }
@@ -102,7 +103,7 @@ pub(super) struct Input {
 enum InputKind {
     Namespace(Arc<dyn Namespace>),
     File(File),
-    /// A pipe; `None` once it is being read.
+    /// A pipe; `None` once a [`Source`] reads it.
     Stream(Option<Box<dyn Read + Send>>),
 }
 
@@ -111,7 +112,8 @@ impl Input {
         !matches!(self.kind, InputKind::Stream(_))
     }
 
-    /// Starts reading `range`; a pipe is read from its current position.
+    /// Starts reading `range`. A pipe is read from its current position, for the length of the
+    /// range.
     pub(super) fn start(&mut self, engine: EngineKind, range: Range<u64>) -> Result<Source> {
         let name = self.name.clone();
         match &mut self.kind {
@@ -127,7 +129,7 @@ impl Input {
         }
     }
 
-    /// The facts that must be unchanged to resume a transfer, if they can be determined.
+    /// The identity and size that must be unchanged to resume a transfer; `None` if unknown.
     pub(super) fn end(&self) -> Option<End> {
         let identity = match (&self.identity, &self.kind) {
             (Identity::File(..), InputKind::File(file)) => file_state(file)?,
@@ -141,7 +143,7 @@ impl Input {
 /// The destination of a transfer.
 pub(super) struct Output {
     pub(super) name: String,
-    /// The space in bytes, if there is a limit.
+    /// The space in bytes, if limited.
     pub(super) capacity: Option<u64>,
     identity: Identity,
     kind: OutputKind,
@@ -149,7 +151,7 @@ pub(super) struct Output {
 
 enum OutputKind {
     Namespace(Arc<dyn Namespace>),
-    /// A new regular file beside the old one; `None` once writing starts.
+    /// A new regular file next to the old one; `None` once writing starts.
     Regular(Option<Replacement>),
     Device(File),
     Stream(Option<File>),
@@ -160,7 +162,7 @@ impl Output {
         matches!(self.kind, OutputKind::Stream(_))
     }
 
-    /// The facts that must be unchanged to resume a transfer, if they can be determined.
+    /// The identity and size that must be unchanged to resume a transfer; `None` if unknown.
     pub(super) fn end(&self) -> Option<End> {
         let identity = match (&self.identity, &self.kind) {
             (_, OutputKind::Regular(Some(new))) => file_number(new.file())?,
@@ -171,13 +173,13 @@ impl Output {
         Some(End { name: self.name.clone(), identity, bytes: self.capacity.unwrap_or(0) })
     }
 
-    /// Whether the new file is already in place.
+    /// Whether the recorded new file already replaced the old one.
     pub(super) fn has_become(&self, end: &End) -> bool {
         let OutputKind::Regular(Some(new)) = &self.kind else { return false };
         new.old().and_then(file_number).is_some_and(|number| number == end.identity)
     }
 
-    /// The present length of the new file.
+    /// The current length of the new file in bytes.
     pub(super) fn kept_bytes(&self) -> Option<u64> {
         match &self.kind {
             OutputKind::Regular(Some(new)) => new.file().metadata().ok().map(|found| found.len()),
@@ -185,7 +187,7 @@ impl Output {
         }
     }
 
-    /// The path of another file beside a regular one.
+    /// The path of a file next to a regular destination, with a suffix for `kind`.
     pub(super) fn beside(&self, kind: &str) -> Option<PathBuf> {
         match &self.kind {
             OutputKind::Regular(Some(new)) => Some(new.beside(kind)),
@@ -193,8 +195,8 @@ impl Output {
         }
     }
 
-    /// Continues writing after `done` bytes from `start` on. Only namespaces have a `start` other
-    /// than 0.
+    /// Starts writing after the first `done` bytes of a transfer to offset `start`. Only namespaces
+    /// have a `start` other than 0.
     pub(super) fn start(
         &mut self,
         opener: &Opener<'_>,
@@ -214,12 +216,13 @@ impl Output {
             }
             OutputKind::Device(file) => {
                 lock(file, Path::new(&name), true)?;
-                opener.note(&format!("{name} is a device: it is written in place"));
+                opener.note(&format!("{name} is a device: farblock writes to it in place"));
                 let file = file.try_clone().map_err(|error| cannot("write to", &name, &error))?;
                 Sink::File(FileSink::new(Stored::InPlace(file), name, done)?)
             }
             OutputKind::Stream(Some(file)) => {
-                opener.note(&format!("{name} is not a regular file: it is written in place"));
+                opener
+                    .note(&format!("{name} is not a regular file: farblock writes to it in place"));
                 let file = file.try_clone().map_err(|error| cannot("write to", &name, &error))?;
                 Sink::Stream { output: Box::new(file), name, written: 0 }
             }
@@ -235,7 +238,7 @@ impl Output {
         })
     }
 
-    /// Starts reading back the written data.
+    /// Starts reading the written data back.
     pub(super) fn start_reading(
         &self,
         engine: EngineKind,
@@ -256,7 +259,7 @@ impl Output {
     }
 }
 
-/// Drops the file from the page cache, so that reads come from the disk.
+/// Drops the file's pages from the page cache, so that reads come from the disk.
 fn forget_cached(file: &File) {
     #[cfg(target_os = "linux")]
     let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);
@@ -271,14 +274,14 @@ impl Opener<'_> {
         }
     }
 
-    /// Connects to a namespace by its URL; the connection recovers from network failures.
+    /// Connects to a namespace by its URL. The connection recovers from network failures.
     fn remote(&self, url: &Url) -> Result<(Arc<dyn Namespace>, Identity)> {
         let connection = remote::options(self.global, &self.options.digests);
         let usual = DiskOptions::default();
         let timeout = self.options.ctrl_loss_timeout;
         let options = DiskOptions {
-            // Many large pieces are in flight at once, and the network may be slow. Keep alives
-            // detect a dead target, so these timeouts need not.
+            // A transfer has many large operations in flight, perhaps on a slow network. Long
+            // timeouts are safe here, since keep-alive detects a dead target.
             connection: Options { io_timeout: PIECE_TIME, ..connection },
             ctrl_loss_timeout: timeout.map_or(usual.ctrl_loss_timeout, |timeout| timeout.0),
             denied_timeout: timeout.map_or(Some(DENIED_TIMEOUT), |timeout| timeout.0),
@@ -330,7 +333,7 @@ impl Opener<'_> {
     }
 }
 
-/// Whether a path names a device of Windows (`\\.\PhysicalDrive1`, `\\.\D:`).
+/// Whether a path names a Windows device (`\\.\PhysicalDrive1`, `\\.\D:`).
 fn is_raw_disk(path: &Path) -> bool {
     matches!(
         path.components().next(),
@@ -338,7 +341,7 @@ fn is_raw_disk(path: &Path) -> bool {
     )
 }
 
-/// The standard output without Rust's line buffer.
+/// Returns the standard output without Rust's line buffer.
 #[cfg(unix)]
 fn standard_output() -> Result<File> {
     use std::os::fd::AsFd;
@@ -354,7 +357,7 @@ fn standard_output() -> Result<File> {
 }
 
 fn remote_identity(url: &Url, info: &NamespaceInfo) -> Identity {
-    // A namespace's own identifiers are the same at all of its addresses.
+    // The identifiers of a namespace are the same at all of its addresses.
     let own = info.uuid.map(|id| id.to_vec()).or(info.nguid.map(|id| id.to_vec()));
     match own.or(info.eui64.map(|id| id.to_vec())) {
         Some(id) => Identity::Remote(format!("{id:?}")),
@@ -385,7 +388,7 @@ fn namespace_output(
 
 fn file_input(path: &Path) -> Result<Input> {
     let name = path.display().to_string();
-    // Check this before opening, since Windows cannot open a directory.
+    // Check this before opening: Windows cannot open a directory.
     if path.is_dir() {
         return Err(Failure::run(format_args!("{name} is a directory: name a file in it")));
     }
@@ -406,15 +409,15 @@ fn file_input(path: &Path) -> Result<Input> {
     Ok(Input { name, bytes, identity, kind })
 }
 
-/// A destination: a regular file is written beside the old one and renamed; others are written in
-/// place.
+/// Opens a destination. A regular file is written next to the old file, then renamed. Other files
+/// are written in place.
 fn file_output(path: &Path, options: &TransferArgs) -> Result<Output> {
     let name = path.display().to_string();
     if path.is_dir() {
         return Err(Failure::run(format_args!("{name} is a directory: name a file in it")));
     }
     let special = std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file());
-    // Names in these folders stand for files that are open already.
+    // Names in /dev and /proc may stand for open files, which cannot be renamed over.
     if !special && !path.starts_with("/dev") && !path.starts_with("/proc") {
         let new = Replacement::begin(path, options.resume)?;
         let identity = new.old().map_or(Identity::Unknown, file_identity);
@@ -434,14 +437,14 @@ fn file_output(path: &Path, options: &TransferArgs) -> Result<Output> {
     Ok(Output { name, capacity, identity, kind })
 }
 
-/// Opens a device or pipe. Fails if the device is mounted, or in use by the system otherwise.
+/// Opens a device or pipe. Fails if the device is mounted, or in exclusive use by the kernel.
 fn open_in_place(path: &Path, verify: bool) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(verify).write(true);
     #[cfg(target_os = "linux")]
     if std::fs::metadata(path).is_ok_and(|found| is_block_device(found.file_type())) {
         use std::os::unix::fs::OpenOptionsExt;
-        // Open it readable, because only then can its bytes be locked against QEMU.
+        // Open it for reading too: only then can this process lock its bytes against QEMU.
         options.read(true).custom_flags(rustix::fs::OFlags::EXCL.bits().cast_signed());
     }
     options.open(path)
@@ -476,7 +479,7 @@ fn file_number(file: &File) -> Option<String> {
     }
 }
 
-/// The identity and the version of a file; for a device only its identity.
+/// Returns the identity and version of a file; for a device, only the identity.
 fn file_state(file: &File) -> Option<String> {
     let metadata = file.metadata().ok()?;
     #[cfg(unix)]
@@ -487,8 +490,8 @@ fn file_state(file: &File) -> Option<String> {
     Some(format!("{} of {}", file_number(file)?, changed(&metadata)?))
 }
 
-/// The time of the last change of the inode. Programs that restore files reset the modification
-/// time.
+/// Returns the time of the inode's last change. Programs that restore files reset the modification
+/// time, but cannot reset this time.
 #[cfg(unix)]
 fn changed(metadata: &Metadata) -> Option<String> {
     use std::os::unix::fs::MetadataExt;
@@ -509,12 +512,12 @@ fn file_identity(file: &File) -> Identity {
     }
 }
 
-/// Refuses two ends that are the same disk or file: a copy would read the data that it has just
-/// written.
+/// Refuses a source and a destination that are the same disk or file: the copy would read data that
+/// it has just written.
 pub(super) fn check_different(input: &Input, output: &Output) -> Result<()> {
     if input.identity != Identity::Unknown && input.identity == output.identity {
         return Err(Failure::usage(format_args!(
-            "{} and {} are the same: nothing to copy",
+            "{} and {} are the same disk or file: nothing to copy",
             input.name, output.name
         )));
     }

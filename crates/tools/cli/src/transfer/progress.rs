@@ -1,11 +1,11 @@
-//! A progress bar on the standard error, if that is a terminal and the user wants a bar.
+//! A progress bar on the standard error, if it is a terminal and `--quiet` is not set.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use std::fmt::Write;
 use std::io::IsTerminal;
 use std::time::Duration;
 
-/// A bar for `total` bytes, or for an unknown number of them.
+/// Returns a bar for `total` bytes; `None`: the total is unknown.
 pub(crate) fn bytes(total: Option<u64>, quiet: bool) -> ProgressBar {
     if quiet || !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();

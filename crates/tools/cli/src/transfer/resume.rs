@@ -1,7 +1,8 @@
-//! `--resume`: the progress of a transfer, in a file that outlives the process.
+//! `--resume`: records the progress of a transfer in a file that outlives the process.
 //!
 //! A transfer moves bytes in order, so its progress is one number, which grows when data become
-//! durable. The file also describes both ends, and is always replaced as a whole.
+//! durable. The file also describes the source and the destination. Each update replaces the whole
+//! file.
 
 use crate::error::{Failure, Result, os};
 use crate::replace::Replacement;
@@ -11,19 +12,19 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use uuid::Uuid;
 
-/// The file extension of records that are not beside the destination.
+/// The file extension of records in the state folder, which are not next to the destination.
 const EXTENSION: &str = "farblock-map";
 
-/// An end of a transfer, which must be unchanged to resume.
+/// A source or destination, which must be unchanged to resume.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct End {
     pub(super) name: String,
-    /// The unique identity of this end.
+    /// An identity that changes if this end is replaced or modified.
     pub(super) identity: String,
     pub(super) bytes: u64,
 }
 
-/// A transfer, and its progress.
+/// A transfer and its progress.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Record {
     pub(super) source: End,
@@ -40,7 +41,7 @@ pub(super) struct Record {
 #[derive(Serialize, Deserialize)]
 struct Sealed {
     farblock_map: Record,
-    /// A checksum to detect damage.
+    /// A checksum over the record, to detect damage.
     seal: String,
 }
 
@@ -51,14 +52,14 @@ impl Record {
     }
 }
 
-/// The open file with a transfer's progress.
+/// A record in a file.
 pub(super) struct Map {
     path: PathBuf,
     record: Record,
 }
 
 impl Map {
-    /// Continues the recorded transfer, or starts `record`.
+    /// Continues the transfer recorded at `path`, or starts a new `record`.
     pub(super) fn open(path: PathBuf, record: Record) -> Result<Map> {
         match read(&path)? {
             None => {
@@ -106,7 +107,7 @@ impl Map {
     }
 }
 
-/// Removes the record of data that a transfer without `--resume` will overwrite.
+/// Removes a record whose data a transfer without `--resume` will overwrite.
 pub(super) fn forget(path: &Path) {
     if let Err(error) = std::fs::remove_file(path)
         && error.kind() != std::io::ErrorKind::NotFound
@@ -115,8 +116,8 @@ pub(super) fn forget(path: &Path) {
     }
 }
 
-/// Removes records of other transfers to the same destination that `written` will overwrite in
-/// part: resuming one of those would leave a mixture.
+/// Removes records of other transfers to the same destination whose range overlaps `written`.
+/// Resuming such a transfer would mix old and new data.
 pub(super) fn forget_overwritten(destination: &End, written: Range<u64>) {
     let Ok(own) = path_for(destination, written.start) else { return };
     let folder = own.parent().unwrap_or(Path::new("."));
@@ -136,7 +137,7 @@ pub(super) fn forget_overwritten(destination: &End, written: Range<u64>) {
     }
 }
 
-/// The recorded progress; `None` if there is no file.
+/// Reads a record; `None` if the file does not exist.
 pub(super) fn read(path: &Path) -> Result<Option<Record>> {
     let shown = path.display();
     let text = match std::fs::read(path) {
@@ -150,7 +151,7 @@ pub(super) fn read(path: &Path) -> Result<Option<Record>> {
     match sealed {
         Some(Sealed { farblock_map: record, seal }) if seal == record.seal() => Ok(Some(record)),
         _ => Err(Failure::run(format_args!(
-            "cannot go on: {shown}, which says what is done, is damaged; remove it to begin anew"
+            "cannot resume: the record {shown} is damaged; remove it to start again"
         ))),
     }
 }
@@ -158,26 +159,29 @@ pub(super) fn read(path: &Path) -> Result<Option<Record>> {
 fn check(old: &Record, new: &Record, path: &Path) -> Result<()> {
     let (was, is) = (&old.source, &new.source);
     let why = if was != is && was.name != is.name {
-        format!("it was begun from {}", was.name)
+        format!("the transfer was started from {}", was.name)
     } else if was.bytes != is.bytes {
         let (had, has) = (FullSize(was.bytes), FullSize(is.bytes));
         format!("{} had {had} then and has {has} now", is.name)
     } else if was.identity != is.identity {
-        format!("{} has changed since, or is another one", is.name)
+        format!("{} has changed since then, or was replaced", is.name)
     } else if old.destination != new.destination {
-        format!("{} is not what was written to then", new.destination.name)
+        format!("{} is not the same destination as then", new.destination.name)
     } else if (old.from, old.to, old.length) != (new.from, new.to, new.length) {
-        "another offset or length was given then".to_owned()
+        "the offset or length was different then".to_owned()
     } else if old.done > old.length {
-        "more is on record than there is".to_owned()
+        "the record exceeds the length of the transfer".to_owned()
     } else {
         return Ok(());
     };
-    Err(Failure::run(format_args!("cannot go on: {why}; remove {} to begin anew", path.display())))
+    Err(Failure::run(format_args!(
+        "cannot resume: {why}; remove {} to start again",
+        path.display()
+    )))
 }
 
-/// The record's path, not beside the destination, for a destination that is written in place: a
-/// namespace has no folder.
+/// Returns the path of the record for a destination that is written in place. The record is in the
+/// user's state folder, since a namespace has no folder.
 pub(super) fn path_for(destination: &End, to: u64) -> Result<PathBuf> {
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
     let state = if cfg!(windows) {
@@ -207,12 +211,12 @@ mod tests {
     fn refused(path: &Path, record: Record) -> String {
         match Map::open(path.to_owned(), record) {
             Err(Failure::Run(text)) => text,
-            _ => panic!("it goes on"),
+            _ => panic!("it resumes"),
         }
     }
 
     #[test]
-    fn what_is_done_is_kept_for_the_same_transfer_only() {
+    fn a_record_resumes_only_the_same_transfer() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("new").join("map");
         let mut map = Map::open(path.clone(), record()).unwrap();
@@ -227,7 +231,7 @@ mod tests {
         assert!(refused(&path, other).contains("a has changed since"));
         let mut other = record();
         other.destination.identity = "y".into();
-        assert!(refused(&path, other).contains("b is not what was written to"));
+        assert!(refused(&path, other).contains("b is not the same destination"));
         assert!(refused(&path, Record { length: 99, ..record() }).contains("length"));
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::write(&path, text.replace("60", "61")).unwrap();

@@ -1,4 +1,4 @@
-//! The destination of a transfer's bytes: a namespace, a file or a pipe.
+//! Writes a transfer's data to a namespace, a file or a pipe.
 
 use super::Chunk;
 use super::file_sink::{FileSink, Stored};
@@ -9,7 +9,7 @@ use farblock_reactor::Buffer;
 use std::io::{self, Write};
 use std::time::Duration;
 
-/// Takes chunks in order.
+/// A destination that accepts chunks in order.
 pub(super) enum Sink {
     Namespace(Box<NamespaceSink>),
     File(FileSink),
@@ -44,7 +44,7 @@ impl Sink {
         }
     }
 
-    /// Starts to make the data written so far durable.
+    /// Starts to make the data written so far durable. A file blocks until they are.
     pub(super) fn checkpoint(&mut self) -> Result<()> {
         match self {
             Sink::Namespace(sink) => sink.checkpoint(),
@@ -54,7 +54,7 @@ impl Sink {
         Ok(())
     }
 
-    /// Whether durable data outlives a failure and is worth reporting.
+    /// Whether durable data outlive a failure, so that reporting them is useful.
     pub(super) fn is_lasting(&self) -> bool {
         match self {
             Sink::File(FileSink { stored: Stored::Beside(new), .. }) => new.is_kept(),
@@ -63,7 +63,7 @@ impl Sink {
         }
     }
 
-    /// The number of bytes from the transfer's start on that are known to be durable.
+    /// The number of bytes from the start of the transfer that are known to be durable.
     pub(super) fn durable(&self) -> u64 {
         match self {
             Sink::Namespace(sink) => sink.durable(),
@@ -72,17 +72,17 @@ impl Sink {
         }
     }
 
-    /// Makes as much durable as possible, after a failure or a signal.
+    /// After a failure or a signal, makes as much data durable as possible.
     pub(super) fn wind_up(&mut self) {
         match self {
             Sink::Namespace(sink) => sink.wind_up(),
-            // If this fails, fewer bytes are reported as durable.
+            // If this fails, the sink reports fewer durable bytes.
             Sink::File(sink) => drop(sink.checkpoint()),
             Sink::Stream { output, .. } => drop(output.flush()),
         }
     }
 
-    /// Puts a complete and durable file in place.
+    /// Renames a complete and durable file into place.
     pub(super) fn commit(self) -> Result<()> {
         match self {
             Sink::File(FileSink { stored: Stored::Beside(new), .. }) => new.commit(),
@@ -90,19 +90,19 @@ impl Sink {
         }
     }
 
-    /// The state of the destination after an early end, as part of a sentence.
+    /// Describes the destination after an early end, as part of a sentence.
     pub(super) fn state(&self) -> String {
         let name = match self {
             Sink::File(FileSink { stored: Stored::Beside(new), durable, .. }) if new.is_kept() => {
                 let state = new.unchanged();
                 return format!(
-                    "{state}; the first {} of the new one are kept",
+                    "{state}; the first {} of the new file are kept",
                     FullSize(*durable)
                 );
             }
             Sink::File(FileSink { stored: Stored::Beside(new), .. }) => return new.unchanged(),
             Sink::Stream { name, written, .. } => {
-                return format!("{} went to {name}", FullSize(*written));
+                return format!("{} were written to {name}", FullSize(*written));
             }
             Sink::File(sink) => &sink.name,
             Sink::Namespace(sink) => &sink.name,
@@ -113,7 +113,7 @@ impl Sink {
         }
     }
 
-    /// Returns when everything is written, and durable where possible.
+    /// Waits until all data are written, and durable where possible.
     pub(super) fn finish(&mut self) -> Result<()> {
         match self {
             Sink::Namespace(sink) => sink.finish(),

@@ -1,8 +1,8 @@
-//! The source of a transfer's bytes: a thread that reads ahead and delivers chunks in order.
+//! Reads a transfer's source on a thread that reads ahead and delivers chunks in order.
 //!
-//! At most [`DEPTH`] chunks are in flight or wait for the receiver. A namespace's thread never
-//! blocks on its receiver: it sleeps in its event loop, which the receiver wakes. Otherwise a slow
-//! receiver would delay the handling of completions until they look like timeouts.
+//! At most [`DEPTH`] chunks are in flight or wait for the receiver. The thread of a namespace never
+//! blocks on the receiver. It sleeps in its event loop, and the receiver wakes it. Otherwise a slow
+//! receiver would delay completions until they look like timeouts.
 
 use super::{Chunk, DEPTH, PIECE_BYTES};
 use crate::error::{Failure, Result};
@@ -28,17 +28,17 @@ pub(super) struct Source {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What a source returns to its receiver.
+/// The result of waiting for a chunk.
 pub(super) enum Next {
     Chunk(Chunk),
-    /// No chunk yet.
+    /// No chunk arrived yet.
     Waiting,
-    /// No more chunks.
+    /// The source has no more chunks.
     End,
 }
 
 impl Source {
-    /// Reads the byte range `range` of a namespace.
+    /// Starts reading a byte range of a namespace.
     pub(super) fn namespace(
         namespace: &Arc<dyn Namespace>,
         name: String,
@@ -65,7 +65,7 @@ impl Source {
         Ok(Source { chunks, used, waker: Some(opened?), thread: Some(thread) })
     }
 
-    /// Reads a file or pipe up to its end, or `limit` bytes of it. `name` is for error messages.
+    /// Starts reading a file or pipe, up to its end or `limit` bytes. `name` is for error messages.
     pub(super) fn stream(
         mut input: impl Read + Send + 'static,
         name: String,
@@ -76,7 +76,7 @@ impl Source {
         let thread = spawn(move || {
             let mut left = limit.unwrap_or(u64::MAX);
             let mut ended = false;
-            // Stop after the first end of input: a terminal would ask for more.
+            // Stop after the first end of input: a terminal would prompt for more.
             while left > 0 && !ended {
                 let mut buffer = buffers.try_recv().unwrap_or_else(|_| Buffer::new(PIECE_BYTES));
                 let want = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
@@ -101,7 +101,7 @@ impl Source {
         Ok(Source { chunks, used, waker: None, thread: Some(thread) })
     }
 
-    /// Reads `range` of a regular file or block device, and skips holes.
+    /// Starts reading `range` of a regular file or block device. Skips holes.
     pub(super) fn file(file: &File, name: String, range: Range<u64>) -> Result<Source> {
         let file = file.try_clone().map_err(|error| cannot("read", &name, &error))?;
         let (sender, chunks) = mpsc::sync_channel(DEPTH);
@@ -130,11 +130,11 @@ impl Source {
         Ok(Source { chunks, used, waker: None, thread: Some(thread) })
     }
 
-    /// The next chunk, if it arrives within `time`.
+    /// Waits at most `time` for the next chunk.
     pub(super) fn next(&mut self, time: Duration) -> Result<Next> {
         match self.chunks.recv_timeout(time) {
             Ok(chunk) => {
-                // There is room for another chunk now.
+                // The channel has room for another chunk now.
                 self.wake();
                 chunk.map(Next::Chunk)
             }
@@ -148,7 +148,7 @@ impl Source {
         }
     }
 
-    /// Returns a chunk's memory for reuse.
+    /// Returns a chunk's buffer to the thread for reuse.
     pub(super) fn give_back(&self, buffer: Buffer) {
         let _ = self.used.send(buffer);
     }
@@ -162,8 +162,8 @@ impl Source {
 
 impl Drop for Source {
     fn drop(&mut self) {
-        // The thread stops when it notices that the receiver is dropped. A thread that waits for a
-        // pipe is left behind.
+        // The thread stops when it notices that the receiver is dropped. Do not join a thread that
+        // may block on a pipe.
         (_, self.chunks) = mpsc::sync_channel(0);
         (self.used, _) = mpsc::channel();
         self.wake();
@@ -183,7 +183,7 @@ fn spawn(run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
     })
 }
 
-/// The hole or the data at the start of a range; empty at the file's end.
+/// Reads the hole or the data at the start of a range. Returns an empty chunk at the file's end.
 fn read_chunk(
     file: &File,
     range: Range<u64>,
@@ -206,15 +206,16 @@ fn read_chunk(
     Ok(Chunk::Data(buffer, 0..filled))
 }
 
-/// The length of a hole at the start of a range; `None` if the hole is too short for its own chunk.
+/// Returns the length of a hole at the start of a range. Returns `None` for data, and for a hole
+/// that is too short for its own chunk.
 #[cfg(target_os = "linux")]
 fn hole(file: &File, range: &Range<u64>) -> Option<u64> {
     use rustix::fs::SeekFrom;
     let data = match rustix::fs::seek(file, SeekFrom::Data(range.start)) {
         Ok(data) => data.min(range.end),
-        // No more data: the hole extends to the file's end.
+        // There is no more data: the hole extends to the file's end.
         Err(rustix::io::Errno::NXIO) => file.metadata().ok()?.len().min(range.end),
-        // A device, or a file system that does not report holes.
+        // This is a device, or a file system that does not report holes.
         Err(_) => return None,
     };
     let length = data.saturating_sub(range.start);
@@ -249,23 +250,23 @@ fn fill(input: &mut impl Read, buffer: &mut [u8]) -> std::io::Result<usize> {
     Ok(filled)
 }
 
-/// A namespace's side of a source, in its thread.
+/// The part of a namespace source that runs on its thread.
 struct Reader {
-    // The queue must drop before its reactor.
+    // Declared first: the queue must be dropped before its reactor.
     queue: Box<dyn Queue>,
     namespace: Arc<dyn Namespace>,
     reactor: Reactor,
     geometry: Geometry,
     name: String,
-    /// The requested range, in bytes.
+    /// The requested range in bytes.
     range: Range<u64>,
     /// The offset of the next operation in bytes, a multiple of the block size.
     position: u64,
-    /// Chunks in order, `None` while they are being read. The first has number `first`. A failure
-    /// has its place here, too: the receiver gets it after all chunks before it.
+    /// The chunks in order; `None` while a read is in flight. The first chunk has number `first`. A
+    /// failure also takes a slot, so that the receiver gets it after all earlier chunks.
     slots: VecDeque<Option<Result<Chunk>>>,
     first: u64,
-    /// A read failed; no more are submitted.
+    /// True after a failed read: the reader submits no more reads.
     failed: bool,
     chunks: SyncSender<Result<Chunk>>,
     used: Receiver<Buffer>,
@@ -325,8 +326,8 @@ impl Reader {
         }
     }
 
-    /// Takes back the memory of used chunks. False if the receiver is dropped, so that the thread
-    /// stops without waiting for operations.
+    /// Collects the buffers of used chunks. Returns false if the receiver is dropped: then the
+    /// thread stops without waiting for operations.
     fn take_back(&self) -> bool {
         loop {
             match self.used.try_recv() {
@@ -369,7 +370,7 @@ impl Reader {
         }));
     }
 
-    /// Sends complete chunks in order to the receiver, as far as there is room.
+    /// Sends finished chunks to the receiver in order, while the channel has room.
     fn deliver(&mut self) -> Delivery {
         let mut delivered = false;
         while let Some(front) = self.slots.front_mut() {
@@ -399,10 +400,10 @@ impl Reader {
 }
 
 enum Delivery {
-    /// A chunk was delivered, so more can be submitted.
+    /// A chunk was delivered, so the reader can submit more reads.
     Progress,
-    /// Nothing to do before the next event.
+    /// The reader has nothing to do until the next event.
     Waiting,
-    /// Everything up to the end or a failure is delivered, or the receiver is dropped.
+    /// The reader delivered everything up to the end or a failure, or the receiver is dropped.
     Done,
 }

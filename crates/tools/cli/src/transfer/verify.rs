@@ -1,4 +1,4 @@
-//! `--verify`: reads both ends again and compares them.
+//! `--verify`: reads the source and the destination again and compares them.
 
 use super::chunk::{Chunk, is_zero};
 use super::source::{Next, Source};
@@ -7,15 +7,15 @@ use crate::error::{Failure, Result};
 use crate::signals::Stop;
 use indicatif::ProgressBar;
 
-/// One end, read in order.
+/// The source or the destination, read in order.
 struct End {
     source: Source,
     chunk: Option<Chunk>,
-    /// The number of the chunk's bytes that have been compared.
+    /// The number of bytes of the chunk that have been compared.
     used: u64,
 }
 
-/// The next bytes of an end.
+/// The next bytes of a source.
 enum VerifiedPart<'a> {
     Bytes(&'a [u8]),
     Zeroes,
@@ -26,7 +26,7 @@ impl End {
         End { source, chunk: None, used: 0 }
     }
 
-    /// The number of bytes that are available now; 0 at the end.
+    /// Returns the number of bytes that are available; 0 at the end.
     fn available(&mut self, stop: &Stop) -> Result<u64> {
         loop {
             if stop.requested() {
@@ -59,7 +59,7 @@ impl End {
     }
 }
 
-/// The first difference between two parts of the same length.
+/// Returns the offset of the first difference between two parts of the same length.
 fn difference(one: VerifiedPart<'_>, other: VerifiedPart<'_>) -> Option<usize> {
     match (one, other) {
         (VerifiedPart::Zeroes, VerifiedPart::Zeroes) => None,
@@ -81,7 +81,7 @@ fn difference(one: VerifiedPart<'_>, other: VerifiedPart<'_>) -> Option<usize> {
     }
 }
 
-/// Compares the data of two sources.
+/// Compares the data of two sources. Fails at the first difference.
 pub(super) fn compare(
     (source, source_name): (Source, &str),
     (copy, copy_name): (Source, &str),
@@ -92,7 +92,7 @@ pub(super) fn compare(
     let mut compared = 0;
     let differ = |at: u64| {
         Err(Failure::run(format_args!(
-            "verifying failed: at byte {at} {copy_name} is not what {source_name} is now"
+            "verifying failed: {copy_name} differs from {source_name} at byte {at}"
         )))
     };
     loop {
