@@ -51,7 +51,7 @@ configure
 serve server.log --config farblock.toml --control "$logs/control"
 
 answer_guest 400 "$linux_dir/jobs/steering.sh" port
-if ! grep -q 'SIGHUP: everything stays as it is' server.log || grep -q panicked ./*.log; then
+if ! grep -q 'SIGHUP: nothing changed' server.log || grep -q panicked ./*.log; then
     cat server.log again.log >&2
     exit 1
 fi

@@ -49,8 +49,9 @@ say "a target"
 ./farblock serve "${far[0]}" --listen 127.0.0.1:0 -v >/run/serve.out 2>&1 &
 target=$!
 eventually "it serves" grep -q '^listening' /run/serve.out
-grep -o 'disks and network are at node .*' /run/serve.out >/run/where || fail "$(cat /run/serve.out)"
-equal "where it runs" 'disks and network are at node 1, and so are the cores: [1]' "$(cat /run/where)"
+grep -o 'disks and network cards .*' /run/serve.out >/run/where || fail "$(cat /run/serve.out)"
+equal "where it runs" \
+    'disks and network cards are on node 1: using its cores [1]' "$(cat /run/where)"
 kill $target
 wait $target
 say "done"

@@ -55,7 +55,7 @@ const MISTAKES: &[Mistake] = &[
     (
         "\"mem:1MiB\"\n",
         "\"mem:1MiB\"\nlimits = { iops = -3 }\n",
-        &[":9: subsystems[0].namespaces[0].limits.iops: this is the number -3", "from 1 on"],
+        &[":9: subsystems[0].namespaces[0].limits.iops: this is the number -3", "of at least 1"],
     ),
     (
         "\"mem:1MiB\"\n",
@@ -89,7 +89,7 @@ const MISTAKES: &[Mistake] = &[
         "nqn.2014-08.org.nvmexpress.discovery",
         &[":4: subsystems[0].nqn: ", "discovery"],
     ),
-    ("true", "false", &[":3: subsystems[0].allowed_hosts: nobody could connect"]),
+    ("true", "false", &[":3: subsystems[0].allowed_hosts: no host could connect"]),
     (
         "true",
         "true\nallowed_hosts = [\"nqn.2026-11.org.example:me\"]",
@@ -123,7 +123,7 @@ const MISTAKES: &[Mistake] = &[
     (
         "listeners = ",
         "spin = \"latency\"\npoll = true\nlisteners = ",
-        &[":1: spin: poll = true says spin = \"always\"", "leave one of the two out"],
+        &[":1: spin: poll = true means spin = \"always\"", "leave one of the two out"],
     ),
     ("true", "true\nallow_any_host = true", &[":6:", "allow_any_host", "duplicate key"]),
 ];
@@ -210,7 +210,7 @@ fn one_serial_number_in_two_subsystems_is_told() {
         let checked = scratch.run(["serve", "--check", &config]).ok();
         let said = &checked.stderr;
         assert_eq!(said.matches("both have the serial number SN1").count(), count, "{said}");
-        assert!(checked.out().contains("is in order: 2 subsystems"), "{}", checked.out());
+        assert!(checked.out().contains("is valid: 2 subsystems"), "{}", checked.out());
     }
 }
 

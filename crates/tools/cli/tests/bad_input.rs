@@ -37,11 +37,11 @@ fn options_that_make_no_sense() {
         (&["serve", "mem:1MiB", "--listen", "4421"], &["not an address", "127.0.0.1:4421"]),
         (
             &["serve", "mem:1MiB", "--listen", "127.0.0.1:1", "--listen", "127.0.0.1:1"],
-            &["127.0.0.1:1 is twice", "leave one out"],
+            &["127.0.0.1:1 is listed twice", "leave one out"],
         ),
         (
             &["serve", "mem:1MiB", "--listen", "127.0.0.1:1", "--listen", "0.0.0.0:1"],
-            &["0.0.0.0:1 is every address of this machine, 127.0.0.1:1 too", "leave 127.0.0.1:1"],
+            &["0.0.0.0:1 stands for every address, including 127.0.0.1:1", "leave 127.0.0.1:1"],
         ),
         (&["serve", "mem:1MiB", "--nqn", "nqn.disk"], &["nqn.", "for example"]),
         (&["serve", "mem:1MiB", "--allow-host", "nqn.me"], &["--allow-host", "for example"]),
@@ -50,7 +50,7 @@ fn options_that_make_no_sense() {
         (&["serve", "mem:1MiB", "--engine", "epoll"], &["auto, uring or portable"]),
         (&["serve", "mem:lots"], &["must begin with a number"]),
         (&["serve", "mem:1GB"], &["write 1GiB"]),
-        (&["serve", "nvme+tcp://127.0.0.1/n"], &["remote already"]),
+        (&["serve", "nvme+tcp://127.0.0.1/n"], &["is a remote disk"]),
         (&["serve", "mem:1MiB", "--nqn", "nqn.2014-08.org.nvmexpress.discovery"], &["--nqn"]),
         (&["discover", "a b"], &["ADDR:PORT"]),
         (&["discover", "127.0.0.1:0"], &["not a port"]),

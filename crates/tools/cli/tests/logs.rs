@@ -167,7 +167,11 @@ fn logged(scratch: &Scratch, options: &[&str]) -> String {
     connected.read_exact(&mut hello).expect("it answers");
     let text = server.stop().stderr;
     // The count may include earlier connections.
-    assert!(text.contains("stopping: finishing what ") && text.contains(" connection"), "{text}");
+    assert!(
+        text.contains("stopping: finishing the accepted commands of ")
+            && text.contains(" connection"),
+        "{text}"
+    );
     text
 }
 

@@ -124,7 +124,7 @@ fn what_carries_no_attribute_is_reserved_still_after_a_kill() {
     assert_eq!(host.acquire(7), Status::SUCCESS);
     // Two targets cannot share a folder.
     let second = scratch.run(["serve", "--listen", "127.0.0.1:0", "--state-dir", "kept", "mem:1M"]);
-    second.fails_in_a_line(1, &["another target keeps its reservations in kept", "--state-dir"]);
+    second.fails_in_a_line(1, &["another target stores its reservations in kept", "--state-dir"]);
     kill(server);
     let server = start();
     let [mut holder, mut other] = [1, 2].map(|number| Host::new(number, &server));

@@ -171,7 +171,7 @@ fn a_leg_has_its_key_in_the_keyring() {
     let mirror = format!("mirror:{leg},{other}?create");
     scratch
         .ctl(&["add-namespace", NQN, &mirror])
-        .fails(1, &["gives up asking the kernel's keyring"]);
+        .fails(1, &["gives up access to the kernel's keyring"]);
 }
 
 /// A broker reads hosts' keys for the target, each time that the target needs them.
@@ -233,7 +233,7 @@ fn a_host_has_its_key_in_the_targets_keyring() {
     scratch.ctl(&secret).fails(1, &["dhchap_key", "credential:NAME"]);
     // Removing the last key logs one warning: the host can still connect.
     drop(kept_second);
-    let sentence = "gets in with the key that it had";
+    let sentence = "can still connect with its old key";
     let warned = || std::fs::read_to_string(&log).expect("text").matches(sentence).count();
     support::until("it says that the key is good still", || warned() > 0);
     id(&server, &second).ok();
@@ -244,7 +244,7 @@ fn a_host_has_its_key_in_the_targets_keyring() {
     server.stop();
     // A target that started without a keyring key cannot ask for one later, and says so.
     let _server = scratch.serve(["--nqn", nqn, "mem:1MiB", "--allow-host", HOST]);
-    scratch.ctl(&allow).fails(1, &["gives up asking the kernel's keyring", "name a file"]);
+    scratch.ctl(&allow).fails(1, &["gives up access to the kernel's keyring", "name a key file"]);
 }
 
 /// A copy of a whole file system has all attributes and inode numbers of its original. In the

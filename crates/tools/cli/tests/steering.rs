@@ -557,7 +557,7 @@ fn a_configuration_limits_hosts() {
     let serve = || scratch.run(["serve", "--config", "farblock.toml"]);
     serve().fails(2, &["subsystems[0].hosts[0].limits.iops"]);
     config(&format!("[[subsystems.hosts]]\nnqn = \"{HOST}\""));
-    serve().fails(2, &["belongs into allowed_hosts"]);
+    serve().fails(2, &["belongs in allowed_hosts"]);
     limited("read_iops = 700");
     let server = scratch.serve(["--config", "farblock.toml"]);
     let url = format!("nvme+tcp://{}/{NQN}?hostnqn={HOST}", server.address);

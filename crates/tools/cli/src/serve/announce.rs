@@ -1,4 +1,4 @@
-//! The text that `serve` prints when it listens: the shared disks, and how to connect.
+//! The announcement that `serve` prints once it listens: the shared disks, and how to connect.
 
 use crate::error::{Failure, Result};
 use crate::output;
@@ -49,14 +49,14 @@ struct SharedNamespace {
     url: String,
 }
 
-/// Command lines to copy.
+/// Command lines for connecting, for the user to copy.
 #[derive(Serialize)]
 struct Connect {
     farblock: Vec<String>,
     nvme_cli: Vec<String>,
 }
 
-/// Addresses for management over TCP, besides the control socket.
+/// The addresses for management over TCP, in addition to the control socket.
 #[derive(Default)]
 pub(super) struct OnTcp<'a> {
     pub(super) dashboard: Option<&'a str>,
@@ -65,8 +65,8 @@ pub(super) struct OnTcp<'a> {
     pub(super) is_secure: bool,
 }
 
-/// Prints the announcement with the listening line last, and flushes. A closed standard output is
-/// ignored.
+/// Prints the announcement, with the `listening on` lines last, and flushes the output. Ignores a
+/// closed standard output.
 pub(super) fn announce(
     target: &Target,
     config: &TargetConfig,
@@ -197,7 +197,7 @@ fn shared(subsystem: &Subsystem, reachable: SocketAddr) -> SharedSubsystem<'_> {
     }
 }
 
-/// An address without its port, but with its zone.
+/// Formats an address without its port, but with its IPv6 zone.
 fn host(address: SocketAddr) -> String {
     match address {
         SocketAddr::V6(six) if six.scope_id() != 0 => format!("{}%{}", six.ip(), six.scope_id()),
@@ -218,7 +218,7 @@ fn url(address: SocketAddr, nqn: &str, namespace: Option<u32>) -> String {
 
 fn connect(config: &TargetConfig, address: SocketAddr) -> Connect {
     let (host, port) = (host(address), address.port());
-    // The policy of the first listener, since the command uses its address.
+    // Use the policy of the first listener, whose address the commands contain.
     let policy = config.tls_listeners.get(&0).copied().or(config.tls);
     let (key, tls) = match policy {
         Some(TlsPolicy::Required) => (" --tls-key tls.key", " --tls"),
@@ -235,7 +235,7 @@ fn connect(config: &TargetConfig, address: SocketAddr) -> Connect {
         farblock.push(format!("farblock id {}{ours}", quoted(&url(address, nqn, None))));
         if let Some((first, export)) = subsystem.exports.iter().next() {
             let url = quoted(&url(address, nqn, Some(first.0)));
-            // Reads the whole disk, if it is shorter.
+            // Read the whole disk if it has less than 1 MiB.
             farblock.push(match export.namespace.geometry().capacity_bytes() {
                 MIB.. => format!("farblock read {url} --length 1MiB --output first-mib.img{ours}"),
                 _ => format!("farblock read {url} --output whole.img{ours}"),
@@ -249,9 +249,9 @@ fn connect(config: &TargetConfig, address: SocketAddr) -> Connect {
     Connect { farblock, nvme_cli }
 }
 
-/// Additional arguments of the farblock and nvme-cli commands where hosts have keys. Each host has
-/// its own key file, so the commands show a placeholder name. nvme-cli takes TLS keys from the
-/// kernel's keyring.
+/// Returns the additional arguments of the farblock and nvme-cli commands for hosts with keys. Each
+/// host has its own key file, so the commands contain placeholder names. nvme-cli takes TLS keys
+/// from the kernel's keyring.
 fn secrets(subsystem: &Subsystem, tls: bool) -> (String, String) {
     let (mut farblock, mut nvme_cli) = (String::new(), String::new());
     if subsystem.keys.values().any(|keys| !keys.host.is_empty()) {

@@ -1,7 +1,8 @@
 //! `farblock.toml`: subsystems, namespaces, listeners, allowed hosts and cores.
 //!
-//! `examples/farblock.toml` shows every key; a key may have hyphens or underscores. Unknown keys
-//! are errors, and every error names file, line and key. Relative paths start at the file's folder.
+//! `examples/farblock.toml` shows every key. A key may have hyphens or underscores. An unknown key
+//! is an error. Every error names the file, the line and the key. Relative paths start at the
+//! file's folder.
 
 use super::document::{self, Opening, Shares};
 use super::keys;
@@ -52,7 +53,7 @@ struct FileConfig {
     subsystems: Vec<Spanned<SubsystemConfig>>,
 }
 
-/// A listener: an address alone, or a table with more settings.
+/// A listener: an address, or a table with an address and settings.
 struct ListenerConfig {
     address: String,
     tls: Option<String>,
@@ -128,7 +129,7 @@ struct NamespaceConfig {
     eui64: Option<Spanned<Eui64>>,
 }
 
-/// A namespace to open.
+/// The disk of a namespace, to be opened.
 struct Disk {
     spec: Spec,
     block_size: u32,
@@ -139,7 +140,7 @@ struct Disk {
     key: String,
 }
 
-/// Parses a configuration file; the second result opens its disks.
+/// Parses a configuration file. Returns the planned state, and the function that opens its disks.
 pub(super) fn load<'a>(
     path: &'a Path,
     text: &'a str,
@@ -185,10 +186,10 @@ fn open(
     Ok(shares)
 }
 
-/// Checks the whole document for conflicts.
+/// Checks the whole document for conflicts between its entries.
 fn check_whole(path: &Path, document: &Document) -> Result<(), String> {
     let mut whole = document.clone();
-    // Port 0 will become a free port.
+    // Replace port 0, which the check refuses: the target will bind a free port.
     let any = |(address, listener): (&SocketAddr, &Listener)| {
         let mut address = *address;
         address.set_port(address.port().max(1));
@@ -198,7 +199,7 @@ fn check_whole(path: &Path, document: &Document) -> Result<(), String> {
     whole.check().map_err(|problem| format!("{}: {problem}", path.display()))
 }
 
-/// The document of a configuration file; opens nothing.
+/// Returns the document of a configuration file. Opens no disk.
 pub(super) fn document(path: &Path) -> Result<Document> {
     let text = configuration::read(path)?;
     let source = Source { path, text: &text };
@@ -211,7 +212,7 @@ pub(super) fn document(path: &Path) -> Result<Document> {
     Ok(document)
 }
 
-/// A checked configuration, with each subsystem's disks and hosts.
+/// A checked configuration, with the disks and hosts of each subsystem.
 type Checked = (TargetConfig, Vec<Disks>, Vec<keys::Hosts>);
 
 /// Checks everything without opening a disk, and reads the hosts' keys.
@@ -260,7 +261,7 @@ fn described(config: &TargetConfig, disks: &[Disks], hosts: Vec<keys::Hosts>) ->
     document
 }
 
-/// The default ANA state and TLS policy of listeners.
+/// Returns the default ANA states and TLS policy of listeners.
 fn usual(source: &Source<'_>, file: &FileConfig) -> Result<Listener, String> {
     let state = |text: &Spanned<String>, key: &str| {
         values::ana(text.as_ref())
@@ -273,7 +274,7 @@ fn usual(source: &Source<'_>, file: &FileConfig) -> Result<Listener, String> {
         let group = name.as_ref().parse().ok();
         let group = group.filter(|group| (1..=limits::MAX_ANA_GROUPS).contains(group));
         let group = group.ok_or_else(|| {
-            let what = format!("it is not an ANA group: use 1 to {}", limits::MAX_ANA_GROUPS);
+            let what = format!("this is not an ANA group: use 1 to {}", limits::MAX_ANA_GROUPS);
             source.error(name.span(), &key, what)
         })?;
         ana_groups.insert(group, state(text, &key)?);
@@ -293,7 +294,7 @@ fn parse(source: &Source<'_>) -> Result<FileConfig, String> {
 
 type Disks = BTreeMap<NamespaceId, Disk>;
 
-/// Checks everything that needs no open files.
+/// Checks the settings that need no open files.
 fn check(
     source: &Source<'_>,
     directory: &Path,
@@ -312,7 +313,7 @@ fn check(
             return Err(value(
                 spin,
                 "spin",
-                "poll = true says spin = \"always\": leave one of the two out".to_owned(),
+                "poll = true means spin = \"always\": leave one of the two out".to_owned(),
             ));
         }
         let parsed = spin.as_ref().parse();
@@ -323,7 +324,7 @@ fn check(
     if let Some(congestion) = &file.congestion {
         let refused = |problem| source.error(congestion.span(), "congestion", problem);
         let parsed: Congestion = congestion.as_ref().parse().map_err(refused)?;
-        // The command line has chosen the algorithm already, or the file is read again.
+        // Do not override an algorithm that the command line or the first read of this file chose.
         if !Congestion::is_chosen() {
             parsed.choose().map_err(refused)?;
         }
@@ -348,7 +349,7 @@ fn check(
         config.referrals.push(parsed);
     }
     if file.subsystems.is_empty() {
-        return Err(source.error_with_example(0..0, "subsystems", "nothing is shared"));
+        return Err(source.error_with_example(0..0, "subsystems", "the file shares no disk"));
     }
     let mut names = BTreeSet::new();
     let mut disks = Vec::new();
@@ -365,7 +366,7 @@ fn check(
     Ok((config, disks))
 }
 
-/// The listeners, with their settings.
+/// Returns the listeners with their settings.
 fn listeners(
     source: &Source<'_>,
     file: &FileConfig,
@@ -375,7 +376,7 @@ fn listeners(
         return Ok(vec![((Ipv4Addr::LOCALHOST, PORT_IO).into(), usual)]);
     };
     if listeners.as_ref().is_empty() {
-        let what = "the list is empty, so nobody could connect";
+        let what = "the list is empty, so no host could connect";
         return Err(source.error_with_example(listeners.span(), "listeners", what));
     }
     let mut all: Vec<(SocketAddr, Listener)> = Vec::new();
@@ -427,7 +428,7 @@ fn subsystem(
         let most = if name == "serial" { 20 } else { 40 };
         let printable = value.as_ref().bytes().all(|byte| (0x20..0x7f).contains(&byte));
         if value.as_ref().is_empty() || value.as_ref().len() > most || !printable {
-            let what = format!("use 1 to {most} letters, digits and signs of ASCII");
+            let what = format!("use 1 to {most} printable ASCII characters");
             return Err(source.error_with_example(value.span(), &of(name), what));
         }
         field.clone_from(value.as_ref());
@@ -444,12 +445,12 @@ fn subsystem(
         (Some(any), true, false) => Err(source.error(
             any.span(),
             &of("allow_any_host"),
-            "allowed_hosts and hosts would mean nothing then: remove one of the two",
+            "allowed_hosts and hosts would have no effect: remove them, or this setting",
         )),
         (_, false, true) => Err(source.error(
             entry.span(),
             &of("allowed_hosts"),
-            "nobody could connect: list the hosts that may, or set allow_any_host = true",
+            "no host could connect: list the allowed hosts, or set allow_any_host = true",
         )),
         _ => offered
             .check()
@@ -467,7 +468,11 @@ fn namespaces(
     let listed = &entry.as_ref().namespaces;
     if listed.is_empty() {
         let key = format!("{key}.namespaces");
-        return Err(source.error_with_example(entry.span(), &key, "the subsystem has none"));
+        return Err(source.error_with_example(
+            entry.span(),
+            &key,
+            "the subsystem has no namespaces",
+        ));
     }
     let fixed: BTreeSet<u32> =
         listed.iter().filter_map(|one| one.as_ref().nsid.as_ref().map(|id| *id.as_ref())).collect();
@@ -517,7 +522,7 @@ fn disk(
     Ok(Disk { spec, block_size, read_only: config.read_only, terms, span, key: path_key })
 }
 
-/// The controller identifiers of a subsystem, if the file restricts them.
+/// Returns the controller identifiers of a subsystem, or `None` if the file does not restrict them.
 fn controller_ids(
     source: &Source<'_>,
     key: &str,
@@ -560,7 +565,8 @@ fn terms(source: &Source<'_>, key: &str, config: &NamespaceConfig) -> Result<Nam
     let visible_to = config.visible_to.as_ref().map(names).transpose()?;
     let identifier = |id: &Option<Spanned<Uuid>>, name: &str| match id {
         Some(id) if id.as_ref().is_nil() => {
-            let what = format!("zeroes are not a valid {name}: leave it out for one that is made");
+            let what =
+                format!("zeroes are not a valid {name}: leave it out, and farblock makes one");
             Err(source.error(id.span(), &format!("{key}.{}", name.to_lowercase()), what))
         }
         id => Ok(id.as_ref().map(|id| *id.as_ref())),
@@ -568,7 +574,7 @@ fn terms(source: &Source<'_>, key: &str, config: &NamespaceConfig) -> Result<Nam
     let uuid = identifier(&config.uuid, "UUID")?;
     let nguid = identifier(&config.nguid, "NGUID")?;
     if let Some(id) = config.eui64.as_ref().filter(|id| id.as_ref().is_nil()) {
-        let what = "zeroes are not a valid EUI-64: leave it out for one that is made";
+        let what = "zeroes are not a valid EUI-64: leave it out, and farblock makes one";
         return Err(source.error(id.span(), &format!("{key}.eui64"), what));
     }
     let eui64 = config.eui64.as_ref().map(|id| *id.as_ref());

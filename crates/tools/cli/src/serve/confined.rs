@@ -1,4 +1,4 @@
-//! The rights that a target gives up when it starts, and the files that it may open.
+//! Drops the rights that a target does not need, and restricts the files that it may open.
 
 use super::{disks, mirrored, reserved};
 use crate::args::ServeArgs;
@@ -14,12 +14,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The refusal of a keyring key that is first named after the start.
-const NO_KEYRING: &str = "a target gives up asking the kernel's keyring when it starts, unless a \
-                          host or a disk that it starts with has its key there: have it start \
-                          with this one, or name a file";
+const NO_KEYRING: &str = "a target gives up access to the kernel's keyring at its start, unless a \
+                          host or disk from its start has a key there: restart it with this host \
+                          or disk, or name a key file";
 
-/// Gives up all rights that the command line and the configuration do not need. A target does this
-/// once it has read the command line and configuration.
+/// Drops all rights that the command line and the configuration do not need. A target calls this
+/// once it has read both.
 pub(super) fn confine(args: &ServeArgs, written: Option<&str>) -> Result<()> {
     if args.sandbox.no_sandbox {
         return Ok(());
@@ -41,10 +41,10 @@ pub(super) fn confine(args: &ServeArgs, written: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-/// Whether the kernel's keyring holds a key for a host or a disk of the command line, the
-/// configuration or the saved state.
+/// Whether a host or a disk of the command line, the configuration or the saved state has its key
+/// in the kernel's keyring.
 fn wants_keyring(args: &ServeArgs, written: Option<&str>) -> bool {
-    // Errors of the saved state are reported when the target loads it.
+    // Ignore errors here: the target reports them when it loads the saved state.
     let kept = args.persist.as_ref().and_then(|path| Store::new(path).text().ok()?);
     let mut disks = args.paths.iter().map(|path| path.to_string_lossy());
     let mut files = written.into_iter().chain(kept.as_deref());
@@ -54,7 +54,7 @@ fn wants_keyring(args: &ServeArgs, written: Option<&str>) -> bool {
         || disks.any(|disk| names_keyring(&disk))
 }
 
-/// Whether the text of a URL, configuration or state names a key in the keyring.
+/// Whether the text of a URL, a configuration or a saved state names a key in the keyring.
 fn names_keyring(text: &str) -> bool {
     let values = ["tls-key", "tls_key"].into_iter().flat_map(|key| text.split(key).skip(1));
     let unescaped = |value: &str| value.replace("%3A", ":").replace("%3a", ":");
@@ -64,7 +64,7 @@ fn names_keyring(text: &str) -> bool {
         .any(|value| value.starts_with(KEYRING))
 }
 
-/// The allowed paths, and the folders of the target's own files.
+/// Returns the allowed paths, and the folders of the target's own files.
 fn paths(args: &ServeArgs, given: &[PathBuf]) -> Result<Paths> {
     let shared = given.iter().map(|path| {
         std::fs::canonicalize(path).map_err(|error| {
@@ -74,10 +74,10 @@ fn paths(args: &ServeArgs, given: &[PathBuf]) -> Result<Paths> {
     let shared = shared.collect::<Result<_>>()?;
     let default = steer::sockets().filter(|_| !args.no_control && args.control.is_none());
     if let Some(folder) = &default {
-        // If this fails, the code that needs the folder reports it.
+        // Ignore an error here: the server of the control socket reports it.
         let _ = DirBuilder::new().recursive(true).mode(0o700).create(folder);
     }
-    // Follow a link: the folder to allow is the one of the link's destination.
+    // Resolve a link: the sandbox must allow the folder of the link's destination.
     let persist = args.persist.as_ref();
     let persist = persist.map(|path| std::fs::canonicalize(path).unwrap_or_else(|_| path.clone()));
     let own = [&args.control, &persist, &args.spdk_rpc].map(Option::as_ref);
@@ -103,7 +103,7 @@ fn paths(args: &ServeArgs, given: &[PathBuf]) -> Result<Paths> {
     Ok(Paths { shared, own: own.collect(), read: read.collect() })
 }
 
-/// The folder of a file: replacing the file needs access to its folder.
+/// Returns the folder of a file: replacing a file needs access to its folder.
 fn folder(path: &Path) -> PathBuf {
     match path.parent() {
         Some(folder) if folder != Path::new("") => folder.to_owned(),

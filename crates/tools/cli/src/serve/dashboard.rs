@@ -1,4 +1,4 @@
-//! `farblock serve --ui`: the dashboard's address and token.
+//! `farblock serve --ui`: the address and the token of the dashboard.
 
 use crate::args::UiArgs;
 use crate::error::{Failure, Result, os};
@@ -10,67 +10,67 @@ use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Bytes of a new token, before it is written in hexadecimal.
+/// The length of a new token in bytes, before hexadecimal encoding.
 const TOKEN_BYTES: usize = 16;
-/// The read limit of a token file, in bytes.
+/// The maximum number of bytes to read from a token file.
 const FILE_BYTES: u64 = 1024;
 
-/// A dashboard that the options request, and the fragment of its URL.
+/// A dashboard that the options request, and the fragment of its URL with the token.
 pub(crate) struct Wanted {
     pub(crate) ui: Ui,
     fragment: String,
 }
 
 impl Wanted {
-    /// The URL to open, with the port that was bound.
+    /// Returns the URL to open, with the port that the server bound.
     pub(crate) fn url(fragment: &str, address: SocketAddr, is_secure: bool) -> String {
         let scheme = if is_secure { "https" } else { "http" };
         format!("{scheme}://{}/{fragment}", farblock_command::reachable::reachable(address))
     }
 
-    /// The dashboard and its URL fragment.
+    /// Returns the dashboard and its URL fragment.
     pub(crate) fn split(self) -> (Ui, String) {
         (self.ui, self.fragment)
     }
 }
 
-/// The dashboard that the options request.
+/// Returns the dashboard that the options of `serve` request.
 pub(super) fn wanted(args: &UiArgs, is_secure: bool) -> Result<Option<Wanted>> {
     let Some(address) = args.ui else { return Ok(None) };
     let place = Place { options: ["--ui", "--ui-token"], address, is_secure };
     offered(&place, args.ui_token.as_deref(), args.ui_steer).map(Some)
 }
 
-/// The address of a dashboard and its options' names.
+/// The address of a dashboard, and the names of its options.
 pub(crate) struct Place {
-    /// The options for the address and the token file, for messages.
+    /// The options for the address and for the token file, for error messages.
     pub(crate) options: [&'static str; 2],
     pub(crate) address: SocketAddr,
-    /// Whether the address has a certificate.
+    /// Whether a certificate protects the address.
     pub(crate) is_secure: bool,
 }
 
-/// A dashboard at `place`, with the token from a file or a new one.
+/// Returns a dashboard at `place`, with a token from a file or a new token.
 pub(crate) fn offered(place: &Place, token: Option<&Path>, may_steer: bool) -> Result<Wanted> {
     let Place { options: [listen, named], address, is_secure } = *place;
     let is_here = address.ip().to_canonical().is_loopback();
     if !is_here && !is_secure {
         return Err(Failure::usage(format_args!(
-            "{listen} {address} can be reached from other machines, from where the token would \
-             come unencrypted: give it a certificate (--https-cert, --https-key, and {named} \
-             FILE), or take {listen} 127.0.0.1:{} and a tunnel (ssh -L)",
+            "{listen} {address} accepts connections from other machines, whose token would cross \
+             the network unencrypted: use a certificate (--https-cert, --https-key, and {named} \
+             FILE), or {listen} 127.0.0.1:{} and a tunnel (ssh -L)",
             address.port()
         )));
     }
     let (token, fragment) = match token {
-        // The owner of the file knows the token: do not print it.
+        // Do not print this token: the owner of the file knows it.
         Some(path) => (from_file(path)?, String::new()),
         None if is_here => made()?,
         None => {
             return Err(Failure::usage(format_args!(
-                "{listen} {address} can be reached from other machines, where a token that is \
-                 printed here is of no use: keep one in a file and name that by {named} FILE, or \
-                 take {listen} 127.0.0.1:{}",
+                "{listen} {address} accepts connections from other machines, where a token \
+                 printed here is of no use: store a token in a file and name it with {named} FILE, \
+                 or use {listen} 127.0.0.1:{}",
                 address.port()
             )));
         }
@@ -91,7 +91,7 @@ fn made() -> Result<(Token, String)> {
     Ok((token, format!("#token={text}")))
 }
 
-/// The token in a file that only its owner may read.
+/// Reads the token from a file. Fails if users other than its owner may read the file.
 pub(crate) fn from_file(path: &Path) -> Result<Token> {
     let shown = path.display();
     let cannot = |error: std::io::Error| {
@@ -101,15 +101,15 @@ pub(crate) fn from_file(path: &Path) -> Result<Token> {
     let is_open = file.metadata().map_err(cannot)?.mode() & 0o077 != 0;
     if is_open {
         return Err(Failure::run(format_args!(
-            "others can read the token in {shown}: chmod 600 it, and if they may have read it, \
-             write a new one"
+            "other users can read the token in {shown}: run chmod 600 on it, and replace the \
+             token if it may have leaked"
         )));
     }
     let mut text = String::new();
     file.take(FILE_BYTES).read_to_string(&mut text).map_err(cannot)?;
     Token::new(text.trim_end()).map_err(|problem| {
         Failure::run(format_args!(
-            "{shown} holds no token: {problem} (openssl rand -hex 16 makes one)"
+            "{shown} has no valid token: {problem} (openssl rand -hex 16 makes one)"
         ))
     })
 }

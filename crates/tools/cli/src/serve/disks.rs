@@ -1,4 +1,4 @@
-//! Shared disks: from a name on the command line to a namespace with an identity.
+//! Shared disks: parses a name, opens the disk, and determines its identity.
 
 use super::{identity, mirrored, reserved};
 use crate::{ceph, elsewhere, slow};
@@ -18,12 +18,12 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use uuid::Uuid;
 
-/// Parses a disk's name.
+/// Parses the name of a disk.
 pub(crate) fn parse(text: &str) -> Result<Spec, String> {
     if text.starts_with(REMOTE_SCHEME) {
         return Err(format!(
-            "{text} is remote already, and hosts can connect to it themselves: concat:{text} \
-             shares it from here once more, mirror:disk.img,{text} a copy of it"
+            "{text} is a remote disk, and hosts can connect to its target directly: concat:{text} \
+             shares it again from here, mirror:disk.img,{text} shares a mirror of it"
         ));
     }
     if let Some((scheme, _)) = text.split_once("://")
@@ -31,8 +31,8 @@ pub(crate) fn parse(text: &str) -> Result<Spec, String> {
         && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
     {
         return Err(format!(
-            "{text} is a URL, and what is shared is a file, a block device or a RAM disk of this \
-             machine: download it first (file:{text} if that is a file's name)"
+            "{text} is a URL, but a target shares files, block devices and RAM disks of its \
+             machine: download it first, or use file:{text} for a file of this name"
         ));
     }
     let spec = Spec::parse(text).map_err(|error| error.to_string())?;
@@ -40,13 +40,13 @@ pub(crate) fn parse(text: &str) -> Result<Spec, String> {
     Ok(spec)
 }
 
-/// Parses a name from the command line. A name that is not UTF-8 is a file's.
+/// Parses a name from the command line. A name that is not UTF-8 can only be a file's.
 pub(crate) fn parse_os(text: &OsStr) -> Result<Spec, String> {
     text.to_str().map_or_else(|| Ok(Spec::File(text.into())), parse)
 }
 
-/// Opens a disk. Its only identity so far is `given`, the configured one. `note` receives messages
-/// for people.
+/// Opens a disk. Does not determine its identity. `given` is a UUID from the configuration. `note`
+/// receives messages for the user.
 pub(super) fn open(
     spec: &Spec,
     given: Option<Uuid>,
@@ -100,9 +100,9 @@ fn open_now(
     }
 }
 
-/// Announces the files of a disk while the disk is open, so that of two targets which open the same
-/// files at once, one sees the other. The disk keeps the returned value. A disk with a configured
-/// identity may be in two places.
+/// Announces the files of a disk while the disk is open. If two targets open the same files at
+/// once, at least one of them sees the other. The disk keeps the returned value. Files with a
+/// configured UUID are not announced, since they may be in two places.
 fn announce(
     spec: &Spec,
     given: Option<Uuid>,
@@ -120,19 +120,20 @@ fn announce(
     Ok((!announced.is_empty()).then(|| Arc::new(announced) as Announcement))
 }
 
-/// A disk's name with absolute paths.
+/// Returns a disk's name with absolute paths.
 pub(crate) fn name(spec: &Spec) -> String {
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     map_paths(spec, &absolute).to_string()
 }
 
-/// The reason why a disk cannot be opened; suggests `way` if opening it read-only would help.
+/// Describes why a disk cannot be opened. `way` is the setting for read-only access, and is added
+/// if it would help.
 pub(super) fn refused(error: &OpenError, way: &str) -> String {
     explained(told(error, way))
 }
 
-/// The reason why a disk of the command line cannot be opened. Only here a missing file may be new:
-/// a disk of a configuration or of kept state existed before.
+/// Describes why a disk of the command line cannot be opened. Only here may a missing file be a new
+/// disk: a disk of a configuration or of a saved state existed before.
 pub(super) fn refused_new(spec: &Spec, error: &OpenError) -> String {
     if let Spec::File(path) = spec
         && let OpenError::File { path: missing, problem: FileProblem::NotFound } = error
@@ -146,15 +147,15 @@ pub(super) fn refused_new(spec: &Spec, error: &OpenError) -> String {
             false => format!("truncate -s 1G {path}"),
         };
         return explained(format!(
-            "{path} does not exist: check the name, and that its file system is mounted; a new \
-             disk is made with `{command}`"
+            "{path} does not exist: check the name, and that its file system is mounted; \
+             `{command}` creates a new disk"
         ));
     }
     refused(error, "--read-only")
 }
 
-/// Whether a file of this name can be created. False for a device name, a missing folder, and a
-/// name with a colon, which is usually a mistyped kind of disk.
+/// Whether a file with this name can be created. Returns false for a device, for a file in a
+/// missing folder, and for a name with a colon, which is usually a misspelled kind of disk.
 fn may_be_created(path: &Path) -> bool {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let has_colon = cfg!(not(windows)) && path.to_string_lossy().contains(':');
@@ -174,31 +175,31 @@ fn told(error: &OpenError, way: &str) -> String {
     }
 }
 
-/// The disk name that a file's name, such as `miror:a,b`, may be a misspelling of.
+/// Returns the disk name that a file's name, such as `miror:a,b`, may be a misspelling of.
 fn meant(path: &Path) -> Option<String> {
     let (kind, rest) = path.to_str()?.split_once(':')?;
     let meant = alike(kind, farblock_backends::KINDS)?;
     Some(format!("{meant}:{rest}"))
 }
 
-/// Adds to a refusal that `--allow-path` may be the cause.
+/// Adds to an error that `--allow-path` may be the cause.
 #[cfg(target_os = "linux")]
 pub(super) use crate::sandbox::explained;
 
-/// Adds nothing: only Linux restricts paths.
+/// Returns the error unchanged: only Linux restricts paths.
 #[cfg(not(target_os = "linux"))]
 pub(super) fn explained(problem: String) -> String {
     problem
 }
 
-/// A warning if RAM disks are larger than the machine's memory.
+/// Returns a warning if RAM disks are larger than the machine's memory.
 pub(crate) fn memory_doubt(specs: &[&Spec]) -> Option<String> {
     let wanted: u64 = specs.iter().map(|spec| memory_bytes(spec)).sum();
     let there = crate::machine::memory_bytes()?;
     (wanted > there).then(|| {
         format!(
-            "RAM disks of {} are more than the {} of memory that there is here: it runs out when \
-             so much is written to them",
+            "RAM disks of {} are more than the {} of memory of this machine: writes to them can \
+             exhaust it",
             Size(wanted),
             Size(there >> 20 << 20)
         )
@@ -212,10 +213,10 @@ fn memory_bytes(spec: &Spec) -> u64 {
     }
 }
 
-/// The identity of a disk: unique across machines, and stable over restarts. An identity that is
-/// stored with the data is a UUID. A RAM disk gets a new identity at each start, so that a
-/// returning host does not take the empty disk for the old one. `note` receives messages for
-/// people.
+/// Returns the identity of a disk: unique across machines, and stable over restarts. An identity
+/// that is stored with the data is a UUID. A RAM disk gets a new identity at each start, so that a
+/// host that reconnects does not mistake the empty disk for the old one. `note` receives messages
+/// for the user.
 pub(crate) fn identity(spec: &Spec, note: &mut dyn FnMut(String)) -> String {
     slow::named(&name(spec), || identity_now(spec, note))
 }
@@ -232,13 +233,13 @@ fn identity_now(spec: &Spec, note: &mut dyn FnMut(String)) -> String {
     text
 }
 
-/// The store for the disk's reservations, if they can persist through a power loss; otherwise
-/// `None`. A disk that forgets its data has no store, nor does one without a stored identity: after
-/// a restart, another disk could be at its path.
+/// Returns the store for the disk's reservations, or `None` if they cannot survive a power loss. A
+/// RAM disk has no store. A disk without a stored identity has none either: after a restart,
+/// another disk could be at its path.
 fn reservations(spec: &Spec, given: Option<Uuid>) -> Option<Arc<dyn ReservationStore>> {
     let lasting = || match forgets(spec) {
         true => None,
-        // Identities not stored with the data are not UUIDs.
+        // Other identities are not UUIDs, so parsing them fails.
         false => {
             given.or_else(|| identity_now(spec, &mut |text| tracing::info!("{text}")).parse().ok())
         }
@@ -246,20 +247,20 @@ fn reservations(spec: &Spec, given: Option<Uuid>) -> Option<Arc<dyn ReservationS
     reserved::of(file(spec), lasting)
 }
 
-/// The single file or device behind a disk.
+/// Returns the single file or device of a disk, or `None` for a set.
 fn file(spec: &Spec) -> Option<&Path> {
     match spec {
         Spec::File(path) => Some(path),
         Spec::Delay { inner, .. } | Spec::Limit { inner, .. } | Spec::Fault { inner, .. } => {
             file(inner)
         }
-        // A set has no single file.
+        // A set has several files.
         _ => None,
     }
 }
 
-/// The identity stored with the data. Wrappers that delay, limit or fail I/O do not change the
-/// identity.
+/// Returns the identity stored with the data. Layers that delay, limit or fail I/O do not change
+/// the identity.
 fn kept(spec: &Spec, note: &mut dyn FnMut(String)) -> Option<Uuid> {
     match spec {
         Spec::File(path) => of_file(path, note),
@@ -280,7 +281,7 @@ fn kept(spec: &Spec, note: &mut dyn FnMut(String)) -> Option<Uuid> {
             }
             Some(Uuid::new_v5(&Uuid::NAMESPACE_OID, text.as_bytes()))
         }
-        // A concatenation is the same with and without explicit sizes.
+        // Explicit sizes do not change the identity of a concatenation.
         Spec::Front { inner, .. } => kept(inner, note),
         Spec::Range { offset_bytes, bytes, inner } => {
             let text = format!("range {offset_bytes} {bytes}\n{}", kept(inner, note)?);
@@ -294,7 +295,7 @@ fn kept(spec: &Spec, note: &mut dyn FnMut(String)) -> Option<Uuid> {
 }
 
 fn of_file(path: &Path, note: &mut dyn FnMut(String)) -> Option<Uuid> {
-    // Check this first, because storing a new identity may allocate a block.
+    // Check this before storing an identity, which may allocate a block.
     let was_empty = is_empty(path);
     let found = identity::of(path)?;
     tell(path, &found, was_empty, note);
@@ -307,19 +308,18 @@ fn tell(path: &Path, found: &identity::Kept, was_empty: bool, note: &mut dyn FnM
         identity::Origin::Known => {}
         identity::Origin::Made if was_empty => {}
         identity::Origin::Made => note(format!(
-            "{path_shown} now has a stored identity (UUID {uuid}), which it keeps when it is \
-             renamed; hosts that used it under an identity made from its path see a new disk, this \
-             time only"
+            "{path_shown} now has a stored identity (UUID {uuid}), which survives renaming; hosts \
+             that know it by an identity derived from its path see a new disk, this time only"
         )),
         identity::Origin::Copied => note(format!(
             "{path_shown} is a copy or snapshot of another file, or comes from another file \
              system: it has a new identity (UUID {uuid}), and hosts see another disk; to replace \
-             the original by it, give it the original's NQN and UUID"
+             the original with it, set the original's NQN and UUID"
         )),
     }
 }
 
-/// Whether the file was never written, so that no host can know the file.
+/// Whether the file was never written, so that no host can have used it.
 fn is_empty(path: &Path) -> bool {
     #[cfg(unix)]
     let blocks = |metadata: std::fs::Metadata| std::os::unix::fs::MetadataExt::blocks(&metadata);
@@ -328,9 +328,9 @@ fn is_empty(path: &Path) -> bool {
     std::fs::metadata(path).map(blocks).is_ok_and(|blocks| blocks == 0)
 }
 
-/// The default name of a subsystem with these disks. The name depends on the first disk only, so
-/// that others can be added, and is as stable as that disk's identity. `note` receives messages for
-/// people. This call may store a new identity in the disk, which later calls then find.
+/// Returns the default NQN of a subsystem with these disks. The NQN depends on the first disk only,
+/// so that others can be added, and is as stable as that disk's identity. `note` receives messages
+/// for the user. This call may store a new identity in the disk, which later calls then find.
 pub(crate) fn default_nqn(specs: &[Spec], note: &mut dyn FnMut(String)) -> String {
     let first = &specs[0];
     let name = slow::named(&name(first), || match kept(first, note) {
@@ -340,8 +340,9 @@ pub(crate) fn default_nqn(specs: &[Spec], note: &mut dyn FnMut(String)) -> Strin
     format!("{UUID_NQN_PREFIX}{}", Uuid::new_v5(&Uuid::NAMESPACE_OID, name.as_bytes()))
 }
 
-/// Makes the identities of a namespace that is shared several times distinct: to a host, the
-/// namespaces of two subsystems are two disks. `given` identities stay.
+/// Makes the identities of a disk that is shared as several namespaces distinct: to a host, the
+/// namespaces of two subsystems are two disks. Identities from the configuration (`given`) do not
+/// change.
 pub(crate) fn distinguish(subsystems: &mut [Subsystem], given: &dyn Fn(&str, NamespaceId) -> bool) {
     let mut seen = std::collections::BTreeSet::new();
     for subsystem in &*subsystems {
@@ -353,7 +354,8 @@ pub(crate) fn distinguish(subsystems: &mut [Subsystem], given: &dyn Fn(&str, Nam
         let nqn = &subsystem.config.nqn;
         for (nsid, export) in &mut subsystem.exports {
             if !given(nqn, *nsid) && !seen.insert(export.identity.clone()) {
-                // The result is no longer a UUID, so the subsystem and the number make it unique.
+                // Append a text: the identity is no longer a UUID, so the subsystem and the
+                // namespace ID make it unique.
                 export.identity.push_str(" once more");
                 // Only one namespace can store its reservations with the disk.
                 subsystem.reservations.remove(nsid);
@@ -362,15 +364,15 @@ pub(crate) fn distinguish(subsystems: &mut [Subsystem], given: &dyn Fn(&str, Nam
     }
 }
 
-/// A copy of the spec with relative paths resolved from `directory`.
+/// Returns a copy of the spec whose relative paths start at `directory`.
 pub(crate) fn seen_from(spec: &Spec, directory: &Path) -> Spec {
     map_paths(spec, &|path| directory.join(path))
 }
 
-/// The canonical name of a disk, without the key files of its URLs.
+/// Returns the spec with canonical paths, and without the keys of its URLs.
 fn absolute(spec: &Spec) -> Spec {
     let canonical = |path: &Path| {
-        // A missing file cannot be opened anyway; keep its name.
+        // Keep the name of a missing file, which cannot be opened anyway.
         std::fs::canonicalize(path)
             .or_else(|_| std::path::absolute(path))
             .unwrap_or_else(|_| path.to_owned())
@@ -445,10 +447,10 @@ mod tests {
         }
     }
 
-    /// The advice to create a disk costs data if the file system of an existing one is unmounted.
+    /// If the file system of an existing disk is not mounted, advice to create the disk costs data.
     #[test]
     #[cfg(unix)]
-    fn only_a_plain_new_file_of_the_command_line_is_to_be_created() {
+    fn only_a_plain_missing_file_of_the_command_line_gets_advice_to_create_it() {
         let missing =
             |path: &str| OpenError::File { path: path.into(), problem: FileProblem::NotFound };
         let advised = |text: &str, path: &str| {
@@ -466,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_lasts_keeps_its_identity() {
+    fn only_a_disk_that_keeps_data_keeps_its_identity() {
         let identity = |text: &str| identity(&spec(text), &mut |_| ());
         assert_eq!(identity("a.img"), identity("a.img"));
         assert_eq!(identity("null:1GiB"), identity("null:1GiB"));
@@ -479,8 +481,7 @@ mod tests {
         }
     }
 
-    /// The mirror's record on each leg is that leg's identity, so the other leg of the mirror
-    /// counts as another place.
+    /// Both legs have the mirror's record, so both have the same identity at two places.
     #[test]
     fn a_removed_mirror_is_accepted_again_in_another_order() {
         let folder = tempfile::tempdir().unwrap();
@@ -497,7 +498,7 @@ mod tests {
         if cfg!(target_os = "linux") {
             assert!(mirror.announcement.is_some());
         }
-        // A file that is open but not shared: in a sandbox every announced file counts as open.
+        // Keep a file open without announcing it: in a sandbox every announced file counts as open.
         let _open = std::fs::File::open(path("a.img")).unwrap();
         drop(mirror);
         drop(opened("b.img", "a.img").unwrap());

@@ -1,4 +1,4 @@
-//! The initial state of a target, as a document and as a `TargetConfig`.
+//! The initial state of a target, as a document and as a [`TargetConfig`].
 
 use super::disks;
 use crate::args::ServeArgs;
@@ -12,7 +12,7 @@ use farblock_target::{Export, Subsystem, TargetConfig, TlsPolicy};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
-/// The initial state of a target, in three forms.
+/// The initial state of a target: its configuration, its document, and its open disks.
 #[derive(Default)]
 pub(super) struct Shares {
     pub(super) config: TargetConfig,
@@ -20,8 +20,8 @@ pub(super) struct Shares {
     pub(super) disks: Disks,
 }
 
-/// Opens the planned disks. A saved state may replace the plan: then the target opens that state's
-/// disks instead, since a disk that was removed at run time may be missing.
+/// Opens the planned disks. If a saved state replaces the plan, the target opens the disks of that
+/// state instead: a disk that was removed at run time may no longer exist.
 pub(super) type Opening<'a> =
     Box<dyn FnOnce(Shares, &mut dyn FnMut(String)) -> Result<Shares> + 'a>;
 
@@ -35,7 +35,7 @@ impl Shares {
         self.disks.insert((subsystem.config.nqn.clone(), nsid.0), opened);
     }
 
-    /// Sets the listeners; the command line overrides the configuration.
+    /// Adds the listeners to the document. The command line overrides the configuration.
     pub(super) fn listen_as(&mut self, args: &ServeArgs) {
         let access = common_access(&self.document, args.ana);
         let before = std::mem::take(&mut self.document.listeners);
@@ -45,7 +45,7 @@ impl Shares {
         }
     }
 
-    /// Copies settings from the document to the `TargetConfig`, where the two may differ.
+    /// Copies from the document those settings that the `TargetConfig` does not have yet.
     pub(super) fn agreed(mut self) -> Self {
         self.config.access = access(&self.document, &self.config.listeners);
         self.config.tls_listeners = policies(&self.document, &self.config.listeners);
@@ -68,7 +68,7 @@ impl Shares {
         subsystem.namespaces.insert(nsid.0, namespace);
     }
 
-    /// Makes the namespaces' identities distinct.
+    /// Makes the identities of all namespaces distinct.
     pub(super) fn distinguished(mut self) -> Self {
         let given = |nqn: &str, nsid: NamespaceId| {
             let described = self.document.subsystems.get(nqn);
@@ -86,7 +86,7 @@ impl Shares {
     }
 }
 
-/// The document of a `TargetConfig`, without namespaces and key files.
+/// Converts a `TargetConfig` to a document, without namespaces and key files.
 pub(super) fn of(config: &TargetConfig) -> Document {
     let referrals = config.referrals.iter().filter_map(|referral| {
         let address: IpAddr = referral.address.parse().ok()?;
@@ -114,8 +114,9 @@ pub(super) fn of(config: &TargetConfig) -> Document {
     }
 }
 
-/// A listener for each address, with ANA states from `access`. The TLS policy is `tls`, or else the
-/// address's policy in `before`. A new address gets the strictest policy in `before`.
+/// Returns a listener for each address, with the ANA states of `access`. Its TLS policy is `tls`,
+/// or else the policy of that address in `before`. A new address gets the strictest policy in
+/// `before`.
 pub(super) fn listeners(
     addresses: &[SocketAddr],
     before: &BTreeMap<SocketAddr, Listener>,
@@ -131,20 +132,20 @@ pub(super) fn listeners(
     addresses.iter().map(|address| (*address, listener(address))).collect()
 }
 
-/// The TLS policy for all listeners, if the command line sets one.
+/// Returns the TLS policy for all listeners, if the command line sets one.
 pub(super) fn tls(args: &ServeArgs) -> Option<Tls> {
     args.tls.or_else(|| (!args.tls_key.is_empty()).then_some(Tls::Required))
 }
 
-/// The ANA states that all listeners of a configuration have in common; the command line's state
-/// wins.
+/// Returns the ANA states of a configuration, which all its listeners share. `ana` from the command
+/// line overrides the state.
 pub(super) fn common_access(document: &Document, ana: Option<Ana>) -> Listener {
     let mut access = document.listeners.values().next().cloned().unwrap_or_default();
     access.ana = ana.unwrap_or(access.ana);
     access
 }
 
-/// The document's listeners, with the ports that were bound.
+/// Returns the document's listeners, with the ports that the target bound.
 #[cfg(unix)]
 pub(super) fn bound(
     document: &Document,
@@ -159,7 +160,7 @@ pub(super) fn bound(
     addresses.iter().map(listener).collect()
 }
 
-/// The ANA states of each listener.
+/// Returns the ANA states of each listener, by the listener's index.
 pub(super) fn access(document: &Document, addresses: &[SocketAddr]) -> BTreeMap<usize, PortAccess> {
     let listener = |address| document.listeners.get(address);
     let each = addresses.iter().enumerate();

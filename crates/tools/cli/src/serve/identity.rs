@@ -1,10 +1,11 @@
-//! The identity of a disk. A file keeps it in an extended attribute, so that the identity survives
+//! The identity of a disk. The identity of a file is in an extended attribute, so it survives
 //! renaming and moving, and another file at the same path has another identity.
 //!
-//! The attribute also names the file's inode, and a second attribute its [place](place::FilePlace).
-//! A copy or a snapshot of the file includes both attributes, but is another disk and gets a new
-//! identity. A file from an earlier version of farblock has only the first attribute and keeps its
-//! identity. An earlier version of farblock can read today's first attribute.
+//! The attribute also contains the file's inode number, and a second attribute contains its
+//! [place](place::FilePlace). A copy or a snapshot of the file includes both attributes, but is
+//! another disk and gets a new identity. A file from an earlier version of farblock has only the
+//! first attribute and keeps its identity. An earlier version can read the first attribute that
+//! this version writes.
 
 #[cfg(target_os = "linux")]
 mod live;
@@ -18,25 +19,25 @@ use std::fs::File;
 use std::path::Path;
 use uuid::Uuid;
 
-/// An identity that was found or made.
+/// An identity, and its origin.
 pub(super) struct Kept {
     pub(super) uuid: Uuid,
     pub(super) origin: Origin,
 }
 
-/// The source of an identity.
-#[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "files carry none there"))]
+/// The origin of an identity.
+#[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "only Linux stores identities"))]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Origin {
-    /// The identity was stored with the file.
+    /// The file or device had this identity already.
     Known,
-    /// The file had no identity.
+    /// The file had no identity, and got a new one.
     Made,
-    /// The file had the identity of the file that it was copied from.
+    /// The file had the identity of its original, and got a new one.
     Copied,
 }
 
-/// The identity of the disk at `path`; `None` if only its path can identify it.
+/// Returns the identity of the disk at `path`, or `None` if only its path can identify the disk.
 pub(super) fn of(path: &Path) -> Option<Kept> {
     let metadata = std::fs::metadata(path).ok()?;
     if metadata.is_file() {
@@ -46,7 +47,7 @@ pub(super) fn of(path: &Path) -> Option<Kept> {
     by_device(&metadata).map(|text| known(&text))
 }
 
-/// Announces nothing on this system.
+/// An empty announcement: this system has none.
 #[cfg(not(target_os = "linux"))]
 pub(super) struct Announced;
 
@@ -57,7 +58,7 @@ pub(super) fn announce(_: &Path, _: Uuid) -> Result<Option<Announced>, String> {
     Ok(None)
 }
 
-/// Compares nothing on this system.
+/// An empty gathering: this system compares no identities.
 #[cfg(not(target_os = "linux"))]
 pub(super) struct Gathering;
 
@@ -79,7 +80,7 @@ fn known(text: &str) -> Kept {
     Kept { uuid, origin: Origin::Known }
 }
 
-/// The file's stored identity; stores a new one if necessary and possible.
+/// Returns the identity in the file's attribute. Stores a new identity if necessary and possible.
 #[cfg(target_os = "linux")]
 fn kept(file: &File) -> Option<Kept> {
     use place::FilePlace;
@@ -107,7 +108,7 @@ fn kept(file: &File) -> Option<Kept> {
     let mut random = [0; 16];
     getrandom::fill(&mut random).ok()?;
     let uuid = uuid::Builder::from_random_bytes(random).into_uuid();
-    // Of two processes that store an identity at the same time, the first wins.
+    // If two processes store an identity at the same time, the first one wins.
     let (flags, origin) = match found {
         None => (XattrFlags::CREATE, Origin::Made),
         Some(_) => (XattrFlags::REPLACE, Origin::Copied),
@@ -115,9 +116,9 @@ fn kept(file: &File) -> Option<Kept> {
     let text = format!("{uuid} {number}");
     let is_set = fsetxattr(file, IDENTITY, text.as_bytes(), flags).is_ok();
     if is_moved && !is_set {
-        return None; // A snapshot that cannot be written still carries its original's identity.
+        return None; // A read-only snapshot still has its original's identity.
     }
-    // Store the place last: a copy must never combine the original's identity with its own place.
+    // Store the place last: a copy must never have the original's identity with its own place.
     set_place();
     let (uuid, of) = read()?;
     (of == number).then_some(Kept { uuid, origin })
@@ -140,15 +141,15 @@ fn kept(_: &File) -> Option<Kept> {
     None
 }
 
-/// Parses an attribute's value.
+/// Parses the attribute's value: an identity and an inode number.
 #[cfg(target_os = "linux")]
 fn parse(text: &str) -> Option<(Uuid, u64)> {
     let (uuid, number) = text.split_once(' ')?;
     Some((uuid.parse().ok()?, number.parse().ok()?))
 }
 
-/// The identity of a file without attributes: from its inode number, which survives renaming, and
-/// its birth time, which distinguishes a later file with the same number.
+/// Returns the identity of a file without attributes. It derives from the inode number, which
+/// survives renaming, and the birth time, which distinguishes a later file with the same number.
 #[cfg(unix)]
 fn by_number(file: &File) -> Option<Kept> {
     use std::os::unix::fs::MetadataExt;
@@ -172,7 +173,7 @@ fn by_number(file: &File) -> Option<Kept> {
     Some(known(&format!("{machine}\nfile {volume}:{} of {born}", found.file_index())))
 }
 
-/// The identity of a block device, from its hardware or from the program that made it.
+/// Returns the identity of a block device, from its hardware or its device-mapper or MD metadata.
 #[cfg(target_os = "linux")]
 fn by_device(metadata: &std::fs::Metadata) -> Option<String> {
     use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -190,7 +191,7 @@ fn by_device(metadata: &std::fs::Metadata) -> Option<String> {
         names.iter().find_map(|name| read(format!("{folder}/{name}")))
     };
     match read(format!("{device}/partition")) {
-        // A partition's folder is inside its disk's.
+        // The folder of a partition is inside the folder of its disk.
         Some(number) => whole(&format!("{device}/..")).map(|id| format!("{id} part {number}")),
         None => whole(&device),
     }
@@ -216,7 +217,7 @@ mod tests {
         std::fs::rename(path("a"), path("b")).unwrap();
         assert_eq!(uuid("b"), Some(first), "renamed");
         std::fs::write(path("a"), "a").unwrap();
-        assert_ne!(uuid("a"), Some(first), "another one in its place");
+        assert_ne!(uuid("a"), Some(first), "a new file at the old path");
         std::fs::write(path("c"), "c").unwrap();
         let third = uuid("c");
         std::fs::rename(path("c"), path("b")).unwrap();
@@ -255,7 +256,7 @@ mod tests {
         }
         removexattr(&path, PLACE).unwrap();
         assert_eq!(of(&path).unwrap().uuid, first.uuid, "from an earlier version");
-        // A snapshot with its own inode number and the place of its original.
+        // A snapshot has its own inode number and the place of its original.
         setxattr(&path, PLACE, b"born=1 subvolume=1 system=1", XattrFlags::REPLACE).unwrap();
         let second = of(&path).unwrap();
         assert_eq!(second.origin, Origin::Copied);

@@ -1,4 +1,4 @@
-//! The hosts of a subsystem: their keys and limits.
+//! The hosts of a subsystem, with their keys and limits.
 
 use super::located::Source;
 use crate::args::ServeArgs;
@@ -16,7 +16,7 @@ use std::str::FromStr;
 use toml::Spanned;
 use uuid::Uuid;
 
-/// A host with a key or limits: `[[subsystems.hosts]]`.
+/// A host with keys or limits: `[[subsystems.hosts]]`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct HostConfig {
@@ -37,10 +37,10 @@ pub(super) struct HostConfig {
     limits: Option<Spanned<Limits>>,
 }
 
-/// Hosts with keys or limits, in a document's form.
+/// Hosts with keys or limits, as entries of a document.
 pub(super) type Hosts = BTreeMap<String, Host>;
 
-/// Reads a key file, with a timeout for shares that do not answer.
+/// Reads a key file on a helper thread, with a timeout for network shares that do not answer.
 fn read<T: Send + 'static>(path: &Path, by: fn(&Path) -> Result<T, String>) -> Result<T, String> {
     let (what, path) = (format!("the key file {}", path.display()), path.to_owned());
     OpenTimeouts::default().with(Aside::Key, &what, move || by(&path))
@@ -54,7 +54,7 @@ fn read_tls(path: &Path, host: &str, subsystem: &str) -> Result<Vec<TlsKey>, Str
     OpenTimeouts::default().with(Aside::Key, &what, read)
 }
 
-/// Reads the keys of a host entry; `None` if the entry names no key.
+/// Reads the keys of a host entry. Returns `None` if the entry names no key.
 pub(super) fn of(subsystem: &str, name: &str, host: &Host) -> Result<Option<HostKeys>, String> {
     if !host.has_key() {
         return Ok(None);
@@ -74,7 +74,7 @@ pub(super) fn of(subsystem: &str, name: &str, host: &Host) -> Result<Option<Host
     }))
 }
 
-/// The proof that a host must give.
+/// Converts the demanded proof of a host's identity.
 fn demanded(demand: Option<Demand>) -> farblock_target::Demand {
     match demand {
         None | Some(Demand::Auth) => farblock_target::Demand::Authentication,
@@ -83,12 +83,12 @@ fn demanded(demand: Option<Demand>) -> farblock_target::Demand {
     }
 }
 
-/// The listed ones, or `all` for an empty list.
+/// Returns the listed values, or `all` if the list is empty.
 fn or_all<T: Clone>(listed: Vec<T>, all: &[T]) -> Vec<T> {
     if listed.is_empty() { all.to_vec() } else { listed }
 }
 
-/// A key file's name, absolute unless it is not a file.
+/// Returns the name of a key: an absolute path for a file, and any other reference unchanged.
 pub(crate) fn reference(path: &Path) -> String {
     let text = path.to_string_lossy().into_owned();
     if !key_file::is_file(path) {
@@ -98,7 +98,7 @@ pub(crate) fn reference(path: &Path) -> String {
     absolute.to_string_lossy().into_owned()
 }
 
-/// Adds the hosts that a file lists for a subsystem; paths are relative to `directory`.
+/// Adds the hosts that a configuration lists for a subsystem. Paths are relative to `directory`.
 pub(super) fn add(
     source: &Source<'_>,
     directory: &Path,
@@ -113,14 +113,14 @@ pub(super) fn add(
         let nqn = nqn.map_err(|e| source.error(host.nqn.span(), &format!("{key}.nqn"), e))?;
         let has_key = host.dhchap_key.is_some() || host.tls_key.is_some();
         if !has_key && host.limits.is_none() {
-            let what = "a host without a dhchap_key, tls_key or limits belongs into allowed_hosts";
+            let what = "a host without a dhchap_key, tls_key or limits belongs in allowed_hosts";
             return Err(source.error(host.nqn.span(), &format!("{key}.nqn"), what));
         }
         let names = (subsystem.config.nqn.as_str(), nqn.as_str());
         let keys = keys(source, directory, &key, names, host)?;
         let limits = limits(source, &key, host)?;
         if entries.contains_key(&nqn) {
-            let what = "this host is there already";
+            let what = "this host is listed already";
             return Err(source.error(host.nqn.span(), &format!("{key}.nqn"), what));
         }
         entries.insert(nqn.clone(), Host { limits, ..entry(directory, host) });
@@ -141,7 +141,7 @@ fn limits(source: &Source<'_>, key: &str, host: &HostConfig) -> Result<Limits, S
     Ok(*limits.as_ref())
 }
 
-/// Converts a host in a configuration file to its document entry.
+/// Converts a host of a configuration file to a document entry.
 fn entry(directory: &Path, host: &HostConfig) -> Host {
     let file = |name: &Spanned<String>| reference(&seen_from(directory, name.as_ref()));
     let names = |list: &[Spanned<String>]| list.iter().map(|one| one.as_ref().clone()).collect();
@@ -207,7 +207,7 @@ fn named<T: FromStr<Err = &'static str>>(
     names.iter().enumerate().map(parse).collect()
 }
 
-/// Adds the hosts of the command line.
+/// Adds the hosts with keys from the command line.
 pub(super) fn add_given(args: &ServeArgs, subsystem: &mut Subsystem) -> Result<Hosts> {
     let mut entries = Hosts::new();
     for (nqn, path) in &args.host_key {
@@ -224,7 +224,7 @@ pub(super) fn add_given(args: &ServeArgs, subsystem: &mut Subsystem) -> Result<H
     }
     for (nqn, entry) in &entries {
         let keys = of(&subsystem.config.nqn, nqn, entry).map_err(Failure::Run)?;
-        let keys = keys.expect("it has one");
+        let keys = keys.expect("it has a key");
         require(subsystem, nqn.clone(), keys);
     }
     Ok(entries)
@@ -232,12 +232,12 @@ pub(super) fn add_given(args: &ServeArgs, subsystem: &mut Subsystem) -> Result<H
 
 fn twice(nqn: &str) -> Failure {
     Failure::usage(format_args!(
-        "--tls-key is there twice for {nqn}: write both keys into one file"
+        "--tls-key is given twice for {nqn}: write both keys into one file"
     ))
 }
 
-/// Adds the command line's TLS keys of hosts that no subsystem lists yet: hosts that may also
-/// connect without TLS, and hosts of a configuration.
+/// Adds the TLS keys of the command line for hosts that no subsystem lists with a key: hosts that
+/// may also connect without TLS, and hosts of a configuration.
 pub(super) fn add_tls(args: &ServeArgs, config: &mut TargetConfig) -> Result<()> {
     let is_listed = |nqn: &String| {
         args.config.is_none() && config.subsystems.iter().any(|one| one.keys.contains_key(nqn))
@@ -256,7 +256,7 @@ pub(super) fn add_tls(args: &ServeArgs, config: &mut TargetConfig) -> Result<()>
     Ok(())
 }
 
-/// The host's keys for these subsystems from the kernel's keyrings; an error if there is none.
+/// Reads the host's keys for these subsystems from the kernel's keyrings. Fails if there is no key.
 fn for_all(path: &Path, host: &str, subsystems: &[Subsystem]) -> Result<Vec<TlsKey>, String> {
     let (mut found, mut problem) = (Vec::new(), None);
     for subsystem in subsystems {
@@ -265,7 +265,7 @@ fn for_all(path: &Path, host: &str, subsystems: &[Subsystem]) -> Result<Vec<TlsK
             Err(reason) => problem = Some(reason),
         }
     }
-    // The key for discovery appears for each subsystem.
+    // A key for discovery appears for each subsystem.
     let mut keys: Vec<TlsKey> = Vec::new();
     found.into_iter().for_each(|key| {
         if !keys.contains(&key) {
@@ -276,14 +276,14 @@ fn for_all(path: &Path, host: &str, subsystems: &[Subsystem]) -> Result<Vec<TlsK
         (0, Some(problem)) => Err(problem),
         (count, _) if count > TLS_KEYS_PER_HOST => Err(format!(
             "the keyring has {count} keys of {host} for these subsystems, more than --tls-key \
-             takes ({TLS_KEYS_PER_HOST}): write tls_key = \"keyring:\" beside the host in the \
+             accepts ({TLS_KEYS_PER_HOST}): set tls_key = \"keyring:\" in the host's entry of a \
              configuration"
         )),
         _ => Ok(keys),
     }
 }
 
-/// The newest secret: the target presents only one.
+/// Returns the newest secret, which is first in the file: the target presents only one.
 fn first(mut secrets: Vec<Secret>) -> Secret {
     secrets.swap_remove(0)
 }

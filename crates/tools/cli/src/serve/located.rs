@@ -1,4 +1,4 @@
-//! Errors of a configuration file: file, line, key, problem, and an example.
+//! Error messages for a configuration file: file, line, key, problem, and an example.
 
 use crate::configuration::in_words;
 use farblock_proto::controller::limits;
@@ -7,7 +7,7 @@ use std::fmt;
 use std::ops::Range;
 use std::path::Path;
 
-/// An example value for each key.
+/// An example for each key.
 const EXAMPLES: [(&str, &str); 27] = [
     ("engine", "engine = \"auto\""),
     ("spin", "spin = \"balanced\""),
@@ -38,20 +38,20 @@ const EXAMPLES: [(&str, &str); 27] = [
     ("ana_groups", "ana_groups = { 5 = \"inaccessible\" }"),
 ];
 
-/// The text of a configuration file, to locate errors in it.
+/// The text of a configuration file, to find the line of an error.
 pub(super) struct Source<'a> {
     pub(super) path: &'a Path,
     pub(super) text: &'a str,
 }
 
 impl Source<'_> {
-    /// One sentence about the value of `key` at `span`.
+    /// Formats an error about the value of `key` at `span`.
     pub(super) fn error(&self, span: Range<usize>, key: &str, what: impl fmt::Display) -> String {
         let line = self.line_of(span.start);
         format!("{}:{line}: {key}: {what}", self.path.display())
     }
 
-    /// A sentence with an example of the value.
+    /// Formats an error, with an example of a valid value.
     pub(super) fn error_with_example(
         &self,
         span: Range<usize>,
@@ -62,7 +62,7 @@ impl Source<'_> {
         let last = key.rsplit('.').next().unwrap_or(key);
         let name = last.split('[').next().unwrap_or(last);
         match EXAMPLES.iter().find(|(known, _)| *known == name) {
-            Some((_, example)) => format!("{text}; write for example: {example}"),
+            Some((_, example)) => format!("{text}; for example: {example}"),
             None => text,
         }
     }
@@ -85,7 +85,7 @@ impl Source<'_> {
         }
     }
 
-    /// The error for a value of the wrong type, or an unknown or missing key.
+    /// Formats the error for a value of the wrong type, or for an unknown or missing key.
     pub(super) fn schema_error(
         &self,
         error: &serde_path_to_error::Error<toml::de::Error>,
@@ -108,7 +108,7 @@ impl Source<'_> {
     }
 }
 
-/// A path of keys in its usual form, without the TOML crate's internal parts.
+/// Formats a path of keys, without internal segments of the TOML crate.
 fn key_path(path: &serde_path_to_error::Path) -> String {
     use serde_path_to_error::Segment;
     let mut text = String::new();
@@ -128,7 +128,7 @@ fn key_path(path: &serde_path_to_error::Path) -> String {
     text
 }
 
-/// The valid range of a number, where its type does not imply the range.
+/// Returns the valid range of a number if its type does not imply the range.
 fn allowed(key: &str) -> Option<String> {
     match key.rsplit('.').next() {
         Some("nsid") => Some(format!("a whole number from 1 to {}", limits::MAX_NAMESPACE_ID)),
@@ -139,7 +139,7 @@ fn allowed(key: &str) -> Option<String> {
         Some("burst_ms") => Some(format!("milliseconds from 1 to {MAX_BURST_MS}")),
         Some("weight") => Some(format!("a whole number from 1 to {MAX_WEIGHT}")),
         Some("iops" | "read_iops" | "write_iops" | "bytes" | "read_bytes" | "write_bytes") => {
-            Some("a whole number from 1 on".to_owned())
+            Some("a whole number of at least 1".to_owned())
         }
         _ => None,
     }

@@ -1,4 +1,4 @@
-//! Mirrors on the command line: their legs are files, devices or remote disks.
+//! Mirrors that a target shares: their legs are files, devices or remote disks.
 
 use crate::elsewhere::{self, Leg};
 use crate::signals::Stop;
@@ -18,17 +18,17 @@ use uuid::Uuid;
 
 type Opening = Result<Arc<dyn Namespace>, String>;
 
-/// A leg on this machine.
+/// A leg that this machine opens: a file, a device or a set.
 struct Local {
     spec: Spec,
     block_size: u32,
-    /// The result of the first attempt to open the leg, until the first call of `open` takes it.
+    /// The result of the first attempt to open the leg. The first call of `open` takes it.
     first: Mutex<Option<Opening>>,
 }
 
 impl Local {
-    /// Fails if another process uses the leg. Such a leg is not missing: the other process may be
-    /// writing this mirror, and starting without the leg would split the mirror in two.
+    /// Opens the leg. Fails if another process uses it. Such a leg is not merely missing: the other
+    /// process may write to this mirror, and starting without the leg would make the legs diverge.
     fn new(spec: &Spec, block_size: u32) -> Result<Local, OpenError> {
         use FileProblem::{Busy, InUse, Locked};
         let first = match elsewhere::open(spec, block_size, false) {
@@ -60,7 +60,7 @@ impl LegSource for Local {
     }
 }
 
-/// The stop signal of this process, set before its disks are opened.
+/// The stop signal of this process, set before it opens disks.
 static STOP: OnceLock<Stop> = OnceLock::new();
 
 /// Makes mirrors that wait for a leg at the start give up when the process must stop.
@@ -68,11 +68,11 @@ pub(super) fn end_with(stop: &Stop) {
     let _ = STOP.set(stop.clone());
 }
 
-/// A leg on a target. The host gives up this leg only when the process ends.
+/// A leg on a remote target. The host gives up this leg only when the process ends.
 struct Remote {
     url: Url,
     options: DiskOptions,
-    /// Controllers of a killed process whose commands the target may still execute.
+    /// Controllers of a killed process, whose commands the remote target may still execute.
     orphans: Mutex<OrphanedControllers>,
 }
 
@@ -108,8 +108,8 @@ impl LegSource for Remote {
         }
         let why = ended.err().map_or(String::new(), |error| format!(" ({error})"));
         Err(format!(
-            "its target has not confirmed yet that nothing is left of what a process that was \
-             killed had sent there{why}"
+            "its target has not confirmed yet that it executes no more commands of a killed \
+             process{why}"
         ))
     }
 
@@ -156,7 +156,7 @@ pub(super) fn open(
     Ok(Arc::new(mirror.map_err(|error| OpenError::Mirror(error.to_string()))?))
 }
 
-/// A mirror's status and commands for the management interface; does not keep the mirror open.
+/// The status and commands of a mirror, for the management API. Does not keep the mirror open.
 struct Watched(Weak<Mirror>);
 
 impl Mirrored for Watched {
@@ -181,7 +181,7 @@ pub(super) fn legs(mirror: &Arc<Mirror>) -> Legs {
     Arc::new(Watched(Arc::downgrade(mirror)))
 }
 
-/// Remote disks inside a disk that is not a mirror, for the management interface.
+/// The status of remote disks inside a disk that is not a mirror, for the management API.
 struct Pieces(Vec<Leg>);
 
 impl Mirrored for Pieces {
@@ -200,7 +200,7 @@ impl Mirrored for Pieces {
     fn order(&self, _: &MirrorOrder) {}
 }
 
-/// The status of these remote disks.
+/// Returns the status of these remote disks, or `None` if there are none.
 pub(super) fn pieces(legs: Vec<Leg>) -> Option<Legs> {
     (!legs.is_empty()).then(|| Arc::new(Pieces(legs)) as Legs)
 }
@@ -240,8 +240,8 @@ pub(super) fn remote_identity(url: &str) -> Uuid {
     Uuid::new_v5(&Uuid::NAMESPACE_OID, without_keys(url).as_bytes())
 }
 
-/// The identity of a mirror: that of its first local leg, or one derived from the URLs if all legs
-/// are remote.
+/// Returns the identity of a mirror: from the record on its first local leg, or derived from the
+/// URLs if all legs are remote.
 pub(super) fn identity(legs: &[Spec]) -> Option<Uuid> {
     if legs.iter().all(|leg| matches!(leg, Spec::Remote(_))) {
         let urls: Vec<String> = legs.iter().map(|leg| without_keys(&leg.to_string())).collect();
@@ -250,8 +250,8 @@ pub(super) fn identity(legs: &[Spec]) -> Option<Uuid> {
     record(legs).map(|(_, mirror)| mirror)
 }
 
-/// A warning about a mirror whose UUID depends on its URLs and their order. To derive the UUID in
-/// another way would give existing mirrors another identity.
+/// Returns a warning about a mirror whose UUID depends on its URLs and their order. Another
+/// derivation would change the identity of existing mirrors.
 pub(super) fn doubt(legs: &[Spec]) -> Option<String> {
     let is_remote = |leg: &Spec| matches!(leg, Spec::Remote(_));
     legs.iter().all(is_remote).then(|| {
@@ -265,7 +265,7 @@ pub(super) fn doubt(legs: &[Spec]) -> Option<String> {
     })
 }
 
-/// The first file or device with a record of the mirror, and the mirror's UUID in the record.
+/// Returns the first file or device with a mirror's record, and the mirror's UUID in it.
 pub(super) fn record(legs: &[Spec]) -> Option<(&Path, Uuid)> {
     legs.iter().find_map(|leg| {
         let Spec::File(path) = leg else { return None };
@@ -278,7 +278,7 @@ pub(super) fn record(legs: &[Spec]) -> Option<(&Path, Uuid)> {
     })
 }
 
-/// A leg's URL without keys: a leg stays the same when its keys change. A URL without keys is
+/// Returns a leg's URL without keys: changed keys do not make another leg. A URL without keys is
 /// returned unchanged.
 pub(super) fn without_keys(url: &str) -> String {
     match url.parse::<Url>() {
@@ -287,7 +287,7 @@ pub(super) fn without_keys(url: &str) -> String {
     }
 }
 
-/// A leg's URL, with its key files replaced by `map`.
+/// Returns a leg's URL, with `map` applied to the paths of its key files.
 pub(super) fn with_keys_at(url: &str, map: &dyn Fn(&Path) -> PathBuf) -> String {
     let Ok(mut parsed) = url.parse::<Url>() else { return url.to_owned() };
     let files: Vec<&mut PathBuf> = parsed.keys().filter(|path| key_file::is_file(path)).collect();
@@ -298,7 +298,7 @@ pub(super) fn with_keys_at(url: &str, map: &dyn Fn(&Path) -> PathBuf) -> String 
     parsed.to_string()
 }
 
-/// The key files of all legs in a spec.
+/// Returns the key files of all remote disks in a spec.
 #[cfg(any(test, target_os = "linux"))]
 pub(super) fn key_files(spec: &Spec) -> Vec<PathBuf> {
     let leaves = spec.leaves();

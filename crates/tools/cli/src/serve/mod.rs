@@ -62,13 +62,15 @@ pub(crate) fn run(mut args: ServeArgs, global: &Global) -> Result<()> {
         checked_certificate(args)?;
         return output::print(&in_order);
     }
-    // Read it only once: a pipe cannot be read again.
+    // Read the configuration only once: it may be a pipe.
     let written = args.config.as_deref().map(configuration::read).transpose()?;
     let written = written.as_deref();
-    // Do this before starting any thread that outlives this call.
+    // Confine the process before it starts a thread: threads started earlier would keep their
+    // rights.
     #[cfg(target_os = "linux")]
     confined::confine(args, written)?;
-    // Do this early, so that a signal also stops the process cleanly while it opens disks.
+    // Install the handler early, so that a signal also stops the process cleanly while it opens
+    // disks.
     let stop = stopped_by(args)?;
     let hangup = signals::outlive_others().map_err(|error| {
         Failure::run(format_args!("cannot handle signals: {}", crate::error::os(&error)))
@@ -105,11 +107,12 @@ pub(crate) fn run(mut args: ServeArgs, global: &Global) -> Result<()> {
     let manager = Notifier::from_environment();
     #[cfg(target_os = "linux")]
     manager.ready(&sharing(&target, &config));
-    // The configuration also holds the disks; the file of a removed disk must be closed.
+    // Drop the configuration: it also holds the disks, and the file of a removed disk must be
+    // closed.
     drop(config);
     stop.wait();
     #[cfg(target_os = "linux")]
-    manager.stopping("finishing what was accepted");
+    manager.stopping("finishing accepted commands");
     #[cfg(unix)]
     drop(steering);
     if !global.quiet {
@@ -128,14 +131,14 @@ fn say_what_is_finished(connections: usize) {
     if connections > 0 {
         let plural = if connections == 1 { "" } else { "s" };
         output::note(&format!(
-            "stopping: finishing what {connections} connection{plural} had accepted \
-             (again to stop at once)"
+            "stopping: finishing the accepted commands of {connections} connection{plural} \
+             (signal again to stop at once)"
         ));
     }
 }
 
-/// Pins the target to the cores near its disks and cards, unless the command line or configuration
-/// chose cores.
+/// Pins the target to the cores near its disks and network cards, unless the command line or the
+/// configuration names cores.
 #[cfg(target_os = "linux")]
 fn confined_to_node(mut config: TargetConfig, document: &Document) -> TargetConfig {
     let namespaces = document.subsystems.values().flat_map(|one| one.namespaces.values());
@@ -145,13 +148,13 @@ fn confined_to_node(mut config: TargetConfig, document: &Document) -> TargetConf
             nodes::Machine::here().near(paths, &config.listeners)
         && cores.len() <= farblock_reactor::allowance::loops()
     {
-        tracing::info!("disks and network are at node {node}, and so are the cores: {cores:?}");
+        tracing::info!("disks and network cards are on node {node}: using its cores {cores:?}");
         config.cores = cores;
     }
     config
 }
 
-/// The signals that stop the target.
+/// Installs the handlers of the signals that stop the target.
 fn stopped_by(args: &ServeArgs) -> Result<Stop> {
     let stop = Stop::install()?;
     mirrored::end_with(&stop);
@@ -161,7 +164,8 @@ fn stopped_by(args: &ServeArgs) -> Result<Stop> {
     Ok(stop)
 }
 
-/// The initial state that the command line and the configuration request.
+/// Returns the initial state that the command line and the configuration request, and the function
+/// that opens its disks.
 fn asked_for<'a>(
     args: &'a ServeArgs,
     written: Option<&'a str>,
@@ -186,7 +190,8 @@ fn asked_for<'a>(
     Ok((shares, opening))
 }
 
-/// The status line for the service manager: what the target shares.
+/// Returns the status line for the service manager, with the number of namespaces and the
+/// addresses.
 #[cfg(target_os = "linux")]
 fn sharing(target: &Target, config: &TargetConfig) -> String {
     let namespaces: usize = config.subsystems.iter().map(|it| it.exports.len()).sum();
@@ -198,13 +203,13 @@ fn sharing(target: &Target, config: &TargetConfig) -> String {
 #[cfg(target_os = "linux")]
 use sockets::handed_over;
 
-/// Returns nothing: only systemd hands sockets over.
+/// Returns no sockets: only systemd passes them to a process.
 #[cfg(not(target_os = "linux"))]
 fn handed_over() -> Result<Vec<std::net::TcpListener>> {
     Ok(Vec::new())
 }
 
-/// The addresses of the dashboard and the interface.
+/// Returns the addresses of the dashboard, the management API and the counters.
 #[cfg(unix)]
 fn on_tcp(steering: &steered::Sockets) -> announce::OnTcp<'_> {
     steering.control.as_ref().map(steered::Steered::on_tcp).unwrap_or_default()
@@ -215,14 +220,14 @@ fn on_tcp((): &()) -> announce::OnTcp<'static> {
     announce::OnTcp::default()
 }
 
-/// Warns of hosts that can connect without intent.
+/// Warns of hosts that can connect without authentication or by accident.
 fn warn(target: &Target) {
     for warning in farblock_admin::warnings(&target.control().report()) {
         tracing::warn!("{warning}");
     }
 }
 
-/// On this system a target cannot be changed while it runs.
+/// Refuses the options for changes at run time, which this system does not support.
 #[cfg(not(unix))]
 fn without_steering<T>(args: &ServeArgs, _: T) -> Result<()> {
     let wanted = args.control.is_some() || args.persist.is_some() || args.metrics.is_some();
@@ -236,7 +241,7 @@ fn without_steering<T>(args: &ServeArgs, _: T) -> Result<()> {
     }
 }
 
-/// Checks a configuration, and warns; returns the line for a configuration in order.
+/// Checks a configuration, and logs warnings. Returns a summary of a valid configuration.
 fn check(path: &std::path::Path) -> Result<String> {
     let document = config::document(path)?;
     check_listeners(&document.listeners.keys().copied().collect::<Vec<_>>())?;
@@ -248,13 +253,13 @@ fn check(path: &std::path::Path) -> Result<String> {
         if let Some(other) = serials.insert(serial, nqn) {
             tracing::warn!(
                 "{}: the subsystems {other} and {nqn} both have the serial number {serial}, by \
-                 which hosts tell disks: give one of them another",
+                 which hosts distinguish disks: change one of them",
                 path.display()
             );
         }
     }
     Ok(format!(
-        "{} is in order: {}, {}, {}\n",
+        "{} is valid: {}, {}, {}\n",
         path.display(),
         count(document.subsystems.len(), "subsystem"),
         count(namespaces, "namespace"),
@@ -262,7 +267,7 @@ fn check(path: &std::path::Path) -> Result<String> {
     ))
 }
 
-/// Whether the certificate that is named beside a configuration can be used today.
+/// Fails if the certificate of the command line cannot be read or is not valid today.
 #[cfg(unix)]
 fn checked_certificate(args: &ServeArgs) -> Result<()> {
     let ApiArgs { https_cert, https_key, .. } = &args.api;
@@ -276,17 +281,17 @@ fn checked_certificate(_: &ServeArgs) -> Result<()> {
     Ok(())
 }
 
-/// Refuses an address that is listed twice, or that another listed address covers.
+/// Refuses an address that is listed twice, or that another listed address includes.
 fn check_listeners(listeners: &[SocketAddr]) -> Result<()> {
     for (index, address) in listeners.iter().enumerate().filter(|(_, it)| it.port() != 0) {
         if listeners[..index].contains(address) {
             return Err(Failure::usage(format_args!(
-                "{address} is twice among the addresses to listen on: leave one out"
+                "{address} is listed twice as a listener: leave one out"
             )));
         }
         if let Some(all) = listeners.iter().find(|all| covers(all, address)) {
             return Err(Failure::usage(format_args!(
-                "{all} is every address of this machine, {address} too: leave {address} out"
+                "{all} stands for every address, including {address}: leave {address} out"
             )));
         }
     }
@@ -299,7 +304,7 @@ fn covers(all: &SocketAddr, address: &SocketAddr) -> bool {
     all.ip().is_unspecified() && same && all != address
 }
 
-/// One subsystem with a namespace for each path; no subsystem without a path.
+/// Plans one subsystem with a namespace for each path. Without paths, plans no subsystem.
 fn from_paths<'a>(
     args: &'a ServeArgs,
     note: &mut dyn FnMut(String),
@@ -316,7 +321,8 @@ fn from_paths<'a>(
     let only_with_tls = document::tls(args) == Some(Tls::Required);
     if only_with_tls && args.tls_key.is_empty() {
         return Err(Failure::usage(
-            "--tls required lets nobody in without a key: name a host's with --tls-key NQN=FILE",
+            "with --tls required, only hosts with a TLS key can connect: name a host's key with \
+             --tls-key NQN=FILE",
         ));
     }
     let is_open = args.allow_host.is_empty() && args.host_key.is_empty() && !only_with_tls;
@@ -356,12 +362,12 @@ fn open_paths(
     Ok(shares)
 }
 
-/// An empty target, which SPDK clients will configure.
+/// Plans a target without subsystems, which SPDK clients will configure.
 fn nothing_yet(args: &ServeArgs) -> Result<Shares> {
     if args.nqn.is_some() || !args.allow_host.is_empty() || !args.host_key.is_empty() {
         return Err(Failure::usage(
-            "--nqn, --allow-host and --host-key mean the subsystem with what is shared: name a \
-             path, or leave them out",
+            "--nqn, --allow-host and --host-key configure the subsystem of the shared disks: name \
+             a disk, or leave these options out",
         ));
     }
     let config = TargetConfig {
@@ -372,7 +378,7 @@ fn nothing_yet(args: &ServeArgs) -> Result<Shares> {
     Ok(Shares { document: document::of(&config), config, ..Shares::default() })
 }
 
-/// The error, with the option that would help.
+/// Describes a start error, and names the option that helps.
 fn explain(error: &StartError, args: &ServeArgs) -> Failure {
     let place = match &args.config {
         Some(path) => format!("listeners in {}", path.display()),
@@ -384,22 +390,22 @@ fn explain(error: &StartError, args: &ServeArgs) -> Failure {
             other.set_port(address.port().checked_add(1).unwrap_or(0));
             format!(
                 "cannot listen on {address}: another program uses this port; \
-                 choose another one with {place} {other} (port 0 takes a free one)"
+                 choose another port with {place} {other} (port 0 selects a free port)"
             )
         }
         StartError::Listen(address, problem)
             if problem.kind() == io::ErrorKind::AddrNotAvailable =>
         {
             format!(
-                "cannot listen on {address}: this machine has no such address; choose another one \
-                 with {place}, for example 0.0.0.0:{} for all of this machine's",
+                "cannot listen on {address}: this machine has no such address; choose another \
+                 with {place}, for example 0.0.0.0:{} for all addresses of this machine",
                 address.port()
             )
         }
         StartError::Core(core, _) => {
             let count = std::thread::available_parallelism().map_or(1, usize::from);
             format!(
-                "cannot run on processor {core}: this process may use {count} of them; \
+                "cannot run on processor {core}: this process may use {count} processors; \
                  choose others with {}",
                 if args.config.is_some() { "cores" } else { "--cores" }
             )

@@ -1,13 +1,13 @@
-//! Chooses near cores. On a NUMA machine these are the cores of the node to which all the disks,
-//! and the network cards towards hosts and remote disks, are attached.
+//! Chooses nearby cores. On a NUMA machine these are the cores of the node to which all disks and
+//! network cards of the target are attached.
 //!
-//! In a target that runs on two nodes, every byte would cross between them. So without `--cores`,
-//! if all known disks and cards are on one node, the target uses that node's processors, with one
-//! thread on each. If disks and cards are on several nodes, or unknown ones, it uses all
-//! processors. An operator with a set of disks on each node starts one target per node.
+//! If a target runs on two nodes, every byte crosses between them. So without `--cores`, if all
+//! known disks and cards are on one node, the target uses that node's processors, with one thread
+//! on each. If they are on several nodes, or no node is known, the target uses all processors. An
+//! operator with disks on each node starts one target per node.
 //!
-//! The kernel provides the nodes (Documentation/ABI/stable/sysfs-devices-node,
-//! testing/sysfs-bus-pci `numa_node`). Its routes show which card leads to an address
+//! The kernel describes the nodes (Documentation/ABI/stable/sysfs-devices-node,
+//! testing/sysfs-bus-pci `numa_node`). Its routing tables name the card for an address
 //! (`/proc/net/route`, `/proc/net/ipv6_route`).
 
 use super::disks;
@@ -16,10 +16,10 @@ use farblock_host::url::Url;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 
-/// The kernel's view of the machine.
+/// The kernel's description of the machine.
 pub(super) struct Machine(nodes::Machine);
 
-/// A node, and some of its processors.
+/// A node, and those of its processors that this process may use.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) struct Near {
     pub(super) node: usize,
@@ -31,8 +31,8 @@ impl Machine {
         Machine(nodes::Machine::here())
     }
 
-    /// The node with all disks and cards in use; `None` if they are on several, or there is one
-    /// node.
+    /// Returns the node of all disks and cards in use. Returns `None` if they are on several nodes,
+    /// or if the machine has only one node.
     pub(super) fn near<'a>(
         &self,
         paths: impl Iterator<Item = &'a str>,
@@ -63,7 +63,7 @@ impl Machine {
         self.node_of_address(addresses.next()?.ip())
     }
 
-    /// The node of the network card that has an address, or routes to it.
+    /// Returns the node of the network card that has the address or routes to it.
     fn node_of_address(&self, address: IpAddr) -> Option<usize> {
         if address.is_unspecified() || address.is_loopback() {
             return None;
@@ -79,7 +79,7 @@ impl Machine {
         let routes = self.0.text("proc/net/route")?;
         let fits = routes.lines().skip(1).filter_map(|line| {
             let fields: Vec<&str> = line.split_whitespace().collect();
-            // The file shows big-endian words as the machine's own numbers.
+            // The file prints big-endian words as numbers in the machine's byte order.
             let number = |at: usize| u32::from_str_radix(fields.get(at)?, 16).ok().map(u32::to_be);
             let (network, mask) = (number(1)?, number(7)?);
             (address & mask == network).then(|| (mask, fields[0].to_owned()))
@@ -107,7 +107,8 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::MetadataExt;
 
-    /// Two nodes with a disk and a card each; the second node's disk holds the file.
+    /// A machine with two nodes. Each node has a card, and [`Made::file`] puts a disk on one of
+    /// them.
     struct Made(tempfile::TempDir);
 
     impl Made {
@@ -142,7 +143,7 @@ mod tests {
             fs::write(path, text).unwrap();
         }
 
-        /// A file whose disk is on this node, or on no known one.
+        /// Creates a file on a disk of this node; "-1" means that the node is unknown.
         fn file(&self, node: &str) -> String {
             let path = self.0.path().join("disk.img");
             fs::write(&path, "").unwrap();
@@ -173,12 +174,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_used_is_at_one_node_or_nothing_is_chosen() {
+    fn a_node_is_chosen_only_if_it_has_all_disks_and_cards() {
         let made = Made::new("0-1\n");
         let at = |path: &str, listeners: &[&str]| made.near(path, listeners);
         assert_eq!(at("mem:1MiB", &["10.0.1.7:4420"]), node(1));
         assert_eq!(at("mem:1MiB", &["10.0.0.7:4420"]), node(0));
-        assert_eq!(at("mem:1MiB", &["192.0.2.7:4420"]), node(0), "by the usual way");
+        assert_eq!(at("mem:1MiB", &["192.0.2.7:4420"]), node(0), "by the default route");
         assert_eq!(at("mem:1MiB", &["[fd01::7]:4420"]), node(1));
         assert_eq!(at("mem:1MiB", &["10.0.0.7:4420", "10.0.1.7:4420"]), None);
         for unknown in ["127.0.0.1:4420", "0.0.0.0:4420", "10.0.2.7:4420", "[fd02::7]:4420"] {
@@ -193,7 +194,7 @@ mod tests {
         assert_eq!(at(&format!("stripe:{file},mem:1GiB"), &["10.0.1.7:4420"]), node(1));
         assert_eq!(at(&file, &["10.0.0.7:4420"]), None);
         let file = made.file("-1\n");
-        assert_eq!(at(&file, &["10.0.0.7:4420"]), node(0), "of the disk nothing is known");
+        assert_eq!(at(&file, &["10.0.0.7:4420"]), node(0), "the disk's node is unknown");
     }
 
     #[test]

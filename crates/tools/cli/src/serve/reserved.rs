@@ -1,10 +1,10 @@
-//! Storage for reservations, so that they persist through a power loss. A file keeps its
-//! reservations in an extended attribute, so that they move with the data: a fenced host stays
-//! fenced wherever the file is served. For other disks, the target's own folder keeps the
-//! reservations, if there is one.
+//! Stores reservations, so that they survive a power loss. The reservations of a file are in an
+//! extended attribute of the file: they move with the data, so a fenced host stays fenced on
+//! whichever machine the file is served. The reservations of other disks are in the target's state
+//! folder, if it has one.
 //!
-//! The attribute names the file's inode, so a copy of the file has no reservations. An update of
-//! one attribute is atomic, as part of the file's metadata.
+//! The attribute contains the file's inode number, so a copy of the file has no reservations. An
+//! update of one attribute is atomic, as part of the file's metadata.
 
 mod folder;
 
@@ -15,8 +15,8 @@ use std::path::Path;
 use std::sync::Arc;
 use uuid::Uuid;
 
-/// The store for a disk's reservations: the file at `file`, or the target's folder if the disk has
-/// an identity that survives restarts. `None` if neither can store them.
+/// Returns the store for a disk's reservations: the attribute of `file`, or else the state folder
+/// if the disk has an identity that survives restarts. Returns `None` if neither can store them.
 pub(super) fn of(
     file: Option<&Path>,
     identity: impl FnOnce() -> Option<Uuid>,
@@ -25,7 +25,7 @@ pub(super) fn of(
     file.and_then(with).or_else(in_folder)
 }
 
-/// The store in the file at `path`; `None` if its attributes cannot be written.
+/// Returns the store in the file at `path`, or `None` if the file's attributes cannot be written.
 #[cfg(target_os = "linux")]
 fn with(path: &Path) -> Option<Arc<dyn ReservationStore>> {
     use std::os::unix::fs::MetadataExt;
@@ -49,10 +49,10 @@ mod attribute {
     use std::io;
 
     const NAME: &str = "user.farblock.reservations";
-    /// The size limit of an attribute, in bytes.
+    /// The size limit of the attribute in bytes.
     const MOST_BYTES: usize = 16 << 10;
 
-    /// Reservations in a file's extended attribute.
+    /// The extended attribute of a file that stores its reservations.
     pub(super) struct Attribute {
         file: File,
         inode: u64,
@@ -84,8 +84,8 @@ mod attribute {
             }
         }
 
-        /// Whether the file has reservations or can store them. Existing reservations count even if
-        /// they cannot be read or changed: the target then reports the error.
+        /// Whether the file has reservations or can store them. Returns true if an existing
+        /// attribute cannot be read: the target then reports the error.
         pub(super) fn is_usable(&self) -> bool {
             match self.read() {
                 Ok(None) => self.write("").and_then(|()| self.remove()).is_ok(),
@@ -96,12 +96,12 @@ mod attribute {
     }
 
     fn damaged() -> io::Error {
-        io::Error::other("it is damaged")
+        io::Error::other("the attribute user.farblock.reservations is damaged")
     }
 
     impl ReservationStore for Attribute {
         fn load(&self) -> io::Result<String> {
-            // An empty attribute: power failed during the write test of `is_usable`.
+            // An empty attribute remains if power fails during the write test of `is_usable`.
             let Some(value) = self.read()?.filter(|value| !value.is_empty()) else {
                 return Ok(String::new());
             };
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_goes_with_the_file_and_not_with_a_copy() {
+    fn reservations_follow_a_renamed_file_and_not_a_copy() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         std::fs::write(path("a"), "a").unwrap();
@@ -141,19 +141,19 @@ mod tests {
         assert_eq!((load("c").as_str(), load("b").as_str()), ("", "something\n"));
         with(&path("b")).unwrap().save("").unwrap();
         assert_eq!(load("b"), "");
-        // The largest state of reservations.
+        // The size of the largest possible reservation state.
         store.save(&"x".repeat(3700)).unwrap();
         assert_eq!(load("b").len(), 3700);
     }
 
-    /// Writes the attribute directly. False if the file system has no extended attributes.
+    /// Writes the attribute directly. Returns false if the file system has no extended attributes.
     fn put(path: &Path, value: &[u8]) -> bool {
         let flags = rustix::fs::XattrFlags::empty();
         rustix::fs::setxattr(path, "user.farblock.reservations", value, flags).is_ok()
     }
 
     #[test]
-    fn what_is_damaged_is_not_taken_for_nothing() {
+    fn a_damaged_attribute_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
         std::fs::write(&path, "a").unwrap();
@@ -164,7 +164,7 @@ mod tests {
             }
             assert!(load().is_err(), "{damaged:?}");
         }
-        // An empty attribute, as a power loss during the write test leaves it.
+        // A power loss during the write test leaves an empty attribute.
         assert!(put(&path, b""));
         assert_eq!(load().unwrap(), "");
     }

@@ -1,4 +1,4 @@
-//! Changes to a running target: its initial state, its control socket, and SIGHUP.
+//! Changes a running target: restores saved changes, serves the control socket, and handles SIGHUP.
 
 use super::dashboard::{self, Wanted};
 use super::document::{self, Opening, Shares};
@@ -22,7 +22,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The servers of the management interface.
+/// The servers of the management API and the dashboard.
 pub(super) struct Steered {
     server: Server,
     dashboard: Option<String>,
@@ -30,27 +30,27 @@ pub(super) struct Steered {
 }
 
 impl Steered {
-    /// The addresses of the dashboard, the management interface and the counters.
+    /// Returns the addresses of the dashboard, the management API and the counters.
     pub(super) fn on_tcp(&self) -> announce::OnTcp<'_> {
         let dashboard = self.dashboard.as_deref();
         let (interface, counters) = (self.server.api(), self.server.metrics());
         announce::OnTcp { dashboard, interface, counters, is_secure: self.is_secure }
     }
 
-    /// Warns if unencrypted traffic can be read on the network.
+    /// Warns if other machines can read the counters without encryption.
     fn warn(&self) {
         let is_reached = |address: &SocketAddr| !address.ip().to_canonical().is_loopback();
         if let Some(address) = self.server.metrics().filter(is_reached).filter(|_| !self.is_secure)
         {
             tracing::warn!(
-                "whoever reaches {address} can read the counters, names of hosts and addresses \
-                 among them, and nothing is encrypted (--https-cert, --https-key)"
+                "every client that reaches {address} can read the counters, with names of hosts \
+                 and addresses, and the connection is unencrypted (--https-cert, --https-key)"
             );
         }
     }
 }
 
-/// Opens the disks of a document.
+/// Opens the disks and reads the keys that a document names.
 struct Opener;
 
 impl Open for Opener {
@@ -72,8 +72,7 @@ impl Open for Opener {
     }
 }
 
-/// The initial state: the configuration's, or the saved one, which includes earlier run-time
-/// changes.
+/// Returns the initial state: of the configuration, or the saved state with its run-time changes.
 pub(super) fn resumed(
     args: &ServeArgs,
     shares: Shares,
@@ -90,27 +89,27 @@ pub(super) fn resumed(
     };
     wanted.check_after(&before).map_err(|problem| {
         let path = path.display();
-        Failure::run(format_args!("{path} and the configuration do not go together: {problem}"))
+        Failure::run(format_args!("{path} and the configuration contradict each other: {problem}"))
     })?;
     for doubt in wanted.doubtful_names() {
         tracing::warn!("{}: {doubt}", path.display());
     }
-    note(format!("what was changed before goes on: {}", path.display()));
+    note(format!("restored earlier changes from {}", path.display()));
     let mut config = shares.config;
     config.subsystems.clear();
     Ok((from_document(config, wanted)?, Some(store)))
 }
 
-/// The store for changes, locked by this process.
+/// Opens the store for changes, and locks it for this process.
 fn store(path: &Path) -> Result<Store> {
     let mut store = Store::new(path);
     match store.claim() {
         Ok(()) => Ok(store),
-        // Continue with the saved state. A change that cannot be saved will be refused then.
+        // Continue with the saved state. The store will refuse changes that it cannot save.
         Err(StoreError::Io(path, error)) if error.kind() != ErrorKind::NotFound => {
             let sentence = StoreError::Io(path, error);
             tracing::warn!(
-                "changes may not be kept, and another farblock may keep its own there: {sentence}"
+                "changes may be lost, and another farblock may use the same file: {sentence}"
             );
             Ok(store)
         }
@@ -164,7 +163,7 @@ fn referral(address: &SocketAddr) -> Referral {
     }
 }
 
-/// The parts that the management interface of a running target needs.
+/// The state that the management API of a running target needs.
 pub(super) struct Begun {
     pub(super) disks: Disks,
     pub(super) keys: Keys,
@@ -182,14 +181,14 @@ pub(super) fn keys(config: &TargetConfig) -> Keys {
     all.collect()
 }
 
-/// The control sockets; they work while this value exists.
+/// The control sockets. They exist as long as this value.
 pub(super) struct Sockets {
     pub(super) control: Option<Steered>,
     _spdk: Option<SpdkServer>,
     _steering: Arc<Steering>,
 }
 
-/// Starts the interface for changes.
+/// Starts the servers for changes, and the handler for SIGHUP.
 pub(super) fn begin(
     args: &ServeArgs,
     target: &Target,
@@ -197,7 +196,7 @@ pub(super) fn begin(
     hangup: Hangup,
 ) -> Result<Sockets> {
     let Begun { disks, keys, mut document, configured, store } = begun;
-    // The document gets the ports that were bound.
+    // Replace requested ports by the ports that the target bound.
     document.listeners = document::bound(&document, target.addresses());
     let again = args.config.clone().map(|path| {
         let given = Given { listen: args.listen.clone(), ana: args.ana, tls: document::tls(args) };
@@ -224,7 +223,8 @@ pub(super) fn begin(
     if crate::broker::keys::may_ask() {
         super::watched::watch(Arc::downgrade(&steering));
     }
-    // The signal thread outlives the target, so it must not keep the target's disks open.
+    // Hold the state weakly: the signal thread outlives the target, and must not keep its disks
+    // open.
     let heard = Arc::downgrade(&steering);
     let listens = hangup.on_each(move || {
         if let Some(steering) = heard.upgrade() {
@@ -239,7 +239,7 @@ pub(super) fn begin(
     })
 }
 
-/// The control socket and the counters.
+/// Starts the control socket and the servers on TCP.
 fn offer(args: &ServeArgs, target: &Target, steering: &Arc<Steering>) -> Result<Option<Steered>> {
     let default = steer::default_socket(&target.addresses()[0]);
     let control = args.control.clone().or(default).filter(|_| !args.no_control);
@@ -275,16 +275,16 @@ fn offer(args: &ServeArgs, target: &Target, steering: &Arc<Steering>) -> Result<
     }
 }
 
-/// The name of the option that set this listening address.
+/// Returns the name of the option that set this listening address.
 fn option_of(args: &ServeArgs, place: &str) -> &'static str {
     let asked = [(args.metrics, "--metrics"), (args.ui.ui, "--ui"), (args.api.api, "--api")];
     let at = |address: &Option<SocketAddr>| address.is_some_and(|it| it.to_string() == place);
-    // Of two options with the same address, the later one fails.
+    // If two options have the same address, the server that starts later fails.
     let found = asked.iter().rev().find(|(address, _)| at(address));
     found.map_or("--control", |(_, option)| option)
 }
 
-/// The socket for SPDK's clients.
+/// Starts the socket for SPDK clients.
 fn offer_spdk(
     args: &ServeArgs,
     steering: &Arc<Steering>,
@@ -297,14 +297,14 @@ fn offer_spdk(
     })
 }
 
-/// The settings for listeners from the command line.
+/// The listener settings of the command line.
 struct Given {
     listen: Vec<SocketAddr>,
     ana: Option<Ana>,
     tls: Option<Tls>,
 }
 
-/// A function that reads the configuration again. The command line still overrides it.
+/// Returns a function that reads the configuration again and applies the command line's overrides.
 fn reader(path: PathBuf, given: Given) -> Configured {
     Arc::new(move || {
         let said = |failure: Failure| failure.sentence().to_owned();
@@ -322,7 +322,7 @@ fn reader(path: PathBuf, given: Given) -> Configured {
     })
 }
 
-/// Handles SIGHUP: applies changes of the configuration file, and logs them.
+/// Handles SIGHUP: applies the changes in the configuration file, and logs them.
 fn answer(steering: &Steering) {
     match steering.reload(false) {
         Ok(changed) => {
@@ -330,7 +330,7 @@ fn answer(steering: &Steering) {
             tracing::info!(target: farblock_admin::AUDIT, who = "SIGHUP", "{summary}");
         }
         Err(refused) => {
-            let said = format!("SIGHUP: everything stays as it is: {refused}");
+            let said = format!("SIGHUP: nothing changed: {refused}");
             tracing::warn!(target: farblock_admin::AUDIT, "{said}");
         }
     }

@@ -1,4 +1,4 @@
-//! `farblock serve --api`: the tokens and the certificate of the interface on TCP.
+//! `farblock serve --api`: the tokens and the certificate of the management API on TCP.
 
 use crate::args::{ApiArgs, ServeArgs};
 use crate::error::{Failure, Result, os};
@@ -8,13 +8,13 @@ use farblock_host::readable::Readable;
 use std::io::Read;
 use std::path::Path;
 
-/// The interface that the options request.
+/// Returns the management API that the options request.
 pub(super) fn wanted(args: &ApiArgs) -> Result<Option<Remote>> {
     let (Some(address), Some(file)) = (args.api, &args.api_tokens) else { return Ok(None) };
     if !address.ip().to_canonical().is_loopback() && args.https_cert.is_none() {
         return Err(Failure::usage(format_args!(
-            "--api {address} can be reached from other machines, from where tokens would come \
-             unencrypted: give it a certificate (--https-cert, --https-key), or take --api \
+            "--api {address} accepts connections from other machines, whose tokens would cross the \
+             network unencrypted: use a certificate (--https-cert, --https-key), or --api \
              127.0.0.1:{} and a tunnel (ssh -L)",
             address.port()
         )));
@@ -22,7 +22,7 @@ pub(super) fn wanted(args: &ApiArgs) -> Result<Option<Remote>> {
     let text = key_file::text(file).map_err(Failure::Run)?;
     let tokens = Tokens::parse(&text).map_err(|problem| {
         Failure::run(format_args!(
-            "{} holds no tokens: {problem} (openssl rand -hex 16 makes a secret)",
+            "{} has no valid tokens: {problem} (openssl rand -hex 16 makes a secret)",
             file.display()
         ))
     })?;
@@ -34,22 +34,24 @@ pub(super) fn certificate(args: &ServeArgs) -> Result<Option<Certificate>> {
     let is_used = api.api.is_some() || args.ui.ui.is_some() || args.metrics.is_some();
     if api.https_cert.is_some() && !is_used {
         return Err(Failure::usage(
-            "--https-cert is for --api, --ui and --metrics, and none of them is asked for: name \
-             one, or leave it out",
+            "--https-cert needs --api, --ui or --metrics: add one of them, or leave --https-cert \
+             out",
         ));
     }
     certified(api.https_cert.as_deref(), api.https_key.as_deref())
 }
 
-/// A certificate with its key, and the function that reads a renewed certificate.
+/// Returns a certificate with its key. It includes the function that reads a renewed certificate.
 pub(crate) fn certified(file: Option<&Path>, key: Option<&Path>) -> Result<Option<Certificate>> {
     let (Some(file), Some(key)) = (file, key) else { return Ok(None) };
     let (file, key) = (file.to_owned(), key.to_owned());
     let shown = format!("{} with {}", file.display(), key.display());
     let read = move || {
-        // A pipe delivers its content once, and opening a pipe again blocks.
+        // A pipe delivers its data only once, and opening it again blocks.
         if file.metadata().is_ok_and(|found| !found.is_file()) {
-            return Err("it is read again when it is renewed, so name a regular file".to_owned());
+            return Err(
+                "farblock reads it again after a renewal, so it must be a regular file".to_owned()
+            );
         }
         let certificates = read(&file)?;
         let key = key_file::text(&key)?.as_bytes().to_vec();
@@ -60,7 +62,7 @@ pub(crate) fn certified(file: Option<&Path>, key: Option<&Path>) -> Result<Optio
         .map_err(|problem| Failure::run(format_args!("the certificate {shown}: {problem}")))
 }
 
-/// The size limit of a certificate file.
+/// The size limit of a certificate file in bytes.
 const CERTIFICATES_BYTES_MAX: u64 = 1 << 20;
 
 /// Reads a file with certificates.
@@ -72,7 +74,7 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// The CA or target certificates to trust, from a file.
+/// Returns the CA or target certificates to trust, from a file.
 pub(crate) fn trust(path: &Path) -> Result<Trust> {
     let trust = read(path).and_then(|pem| {
         Trust::new(&pem).map_err(|problem| format!("{}: {problem}", path.display()))

@@ -1,12 +1,13 @@
-//! A file that a configuration names twice: two disks on it would overwrite each other.
+//! Detects a file that a configuration names twice: two disks in one file would overwrite each
+//! other.
 
 use farblock_backends::Spec;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// The first of `disks` that names a file which an earlier disk or the disk itself has named, with
-/// that file and its earlier name. Each disk comes with whether it is read-only: read-only disks
-/// may share files.
+/// Returns the first disk with a file that an earlier disk, or the same disk, also names. The other
+/// results are the two names of that file. The flag of each disk says whether the disk is
+/// read-only: only read-only disks may share a file.
 pub(super) fn find<'a, T>(
     disks: impl Iterator<Item = (T, &'a Spec, bool)>,
 ) -> Option<(T, &'a Path, &'a Path)> {
@@ -24,14 +25,14 @@ pub(super) fn find<'a, T>(
     None
 }
 
-/// A file, whatever its name.
+/// A file, identified independently of its name.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum NamedFile {
     /// Device and inode number.
     Inode(u64, u64),
-    /// The number of a block device, which several special files may have.
+    /// The number of a block device, which may have several special files.
     Device(u64),
-    /// The absolute path: the file does not exist, or the system has no inode numbers.
+    /// The absolute path, if the file does not exist or the system has no inode numbers.
     Path(PathBuf),
 }
 
@@ -50,7 +51,8 @@ impl NamedFile {
     }
 }
 
-/// The files that a disk needs for itself; several disks may be parts of one file.
+/// Returns the files that a disk uses exclusively. Ranges are left out, since several of them may
+/// share a file.
 fn whole_files(spec: &Spec) -> Vec<&Path> {
     match spec {
         Spec::File(path) => vec![path],
@@ -84,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_file_that_two_would_write_is_found() {
+    fn only_a_file_with_two_writers_is_found() {
         let nowhere = |disks: &[(&str, bool)]| assert_eq!(twice(disks), None, "{disks:?}");
         nowhere(&[("a.img", false), ("b.img", false), ("mem:1MiB", false), ("mem:1MiB", false)]);
         nowhere(&[("a.img", true), ("a.img", true)]);

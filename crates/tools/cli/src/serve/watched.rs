@@ -1,7 +1,7 @@
-//! Polls the TLS keys in the kernel's keyrings, which do not notify of changes.
+//! Polls the TLS keys in the kernel's keyrings, which do not report changes.
 //!
-//! A connection with an unknown key does not trigger a reading: strangers could make the target
-//! query the kernel as often as they like.
+//! A connection with an unknown key does not trigger a poll: otherwise unauthenticated peers could
+//! make the target query the kernel as often as they like.
 
 use farblock_admin::{AUDIT, Steering};
 use farblock_host::key_file::KEYRING;
@@ -11,7 +11,7 @@ use std::sync::Weak;
 use std::thread;
 use std::time::Duration;
 
-/// The longest delay until a new key works.
+/// The interval between polls, and so the longest delay until a new key works.
 const EVERY: Duration = Duration::from_secs(5);
 
 /// The last error for each host whose keys could not be read, by subsystem and host name.
@@ -28,7 +28,7 @@ pub(super) fn watch(steering: Weak<Steering>) {
         }
     };
     if let Err(error) = thread::Builder::new().name("fb-keyring".to_owned()).spawn(look) {
-        tracing::warn!("keys in the kernel's keyring are not looked at again: {error}");
+        tracing::warn!("cannot watch the keys in the kernel's keyring: {error}");
     }
 }
 
@@ -57,12 +57,12 @@ fn look_again(steering: &Steering, before: &Troubles) -> Troubles {
     troubles
 }
 
-/// The warning for a key that has disappeared: an administrator who revoked the key would believe
-/// that the host can no longer connect.
+/// Returns the warning for a key that cannot be read again. Without it, an administrator who
+/// revoked the key would believe that the host can no longer connect.
 fn sentence(nqn: &str, host: &str, why: &str) -> String {
     format!(
-        "{host} gets in with the key that it had, since there is no other one ({why}): shut it out \
-         with farblock ctl disallow-host {nqn} {host}, or put a key there"
+        "{host} can still connect with its old key, because its key could not be read again \
+         ({why}): block the host with farblock ctl disallow-host {nqn} {host}, or add a key"
     )
 }
 

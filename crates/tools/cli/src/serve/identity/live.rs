@@ -1,12 +1,12 @@
 //! Detects two disks with one identity that targets of this machine share at the same time.
 //!
-//! The files alone do not show that a whole file system is a copy (`dd`, a snapshot of a storage
+//! A file alone does not show that its whole file system is a copy (`dd`, a snapshot of a storage
 //! array). Therefore each target announces the identity and the place of each of its files: it
 //! binds a socket in the abstract namespace, whose name contains both. The kernel lists these names
 //! for every user. The open disk owns the socket, so both close together.
 //!
-//! **Not covered.** Targets of other machines and network namespaces, and disks with a UUID from
-//! the configuration: with those, two places may rightly have one identity (DRBD, a cluster file
+//! **Not covered.** Targets of other machines or network namespaces, and disks with a UUID from the
+//! configuration. Two places may legitimately have the same configured UUID (DRBD, a cluster file
 //! system).
 
 use std::cell::RefCell;
@@ -25,13 +25,13 @@ static SOCKETS: Mutex<BTreeMap<String, Socket>> = Mutex::new(BTreeMap::new());
 
 /// The socket of a file that this process shares.
 struct Socket {
-    /// `None` if the system did not bind it.
+    /// The bound socket; `None` if the kernel refused to bind it.
     _bound: Option<UnixDatagram>,
-    /// The number of open disks that use the file: two for a short time when a disk is reopened.
+    /// The number of open disks that use the file. It is two for a moment while a disk is reopened.
     disks: usize,
 }
 
-/// While this value exists, other targets see that an open disk uses a file.
+/// An announcement. While this value exists, other targets see that an open disk uses the file.
 pub(in crate::serve) struct Announced {
     name: String,
 }
@@ -64,22 +64,22 @@ fn sockets() -> MutexGuard<'static, BTreeMap<String, Socket>> {
 }
 
 thread_local! {
-    /// Files of this thread that are to be compared together.
+    /// The files of this thread that [`Gathering::check`] will compare; `None` without a gathering.
     static GATHERED: RefCell<Option<Vec<(PathBuf, Uuid)>>> = const { RefCell::new(None) };
 }
 
-/// Announces that this process shares the file at `path` with this identity. `None` if it is not a
-/// regular file.
+/// Announces that this process shares the file at `path` with this identity. Returns `None` if
+/// `path` is not a regular file.
 ///
 /// # Errors
-/// A sentence that names both files, if a process shares another file with the same identity. While
-/// files are [gathered](Gathering), only [`Gathering::check`] detects that.
+/// Returns a sentence that names both files if a process shares another file with the same
+/// identity. During a [`Gathering`], only [`Gathering::check`] detects this.
 pub(in crate::serve) fn announce(path: &Path, uuid: Uuid) -> Result<Option<Announced>, String> {
     let Ok(found) = std::fs::metadata(path) else { return Ok(None) };
     if !found.is_file() {
         return Ok(None);
     }
-    // Announce before looking: of two targets that start at once, at least one sees the other.
+    // Announce before comparing: if two targets start at once, at least one of them sees the other.
     let name = format!("{PREFIX}{uuid}/{}/{}", place(&found), std::process::id());
     let announced = Announced::begin(name);
     let file = (path.to_owned(), uuid);
@@ -97,7 +97,7 @@ pub(in crate::serve) fn announce(path: &Path, uuid: Uuid) -> Result<Option<Annou
 }
 
 /// The files that a target opens at its start, on one thread. Comparing them together reads the
-/// list of all sockets once, and not once for each file.
+/// kernel's list of sockets once instead of once for each file.
 pub(in crate::serve) struct Gathering(());
 
 impl Gathering {
@@ -106,10 +106,10 @@ impl Gathering {
         Gathering(())
     }
 
-    /// Compares all files that were announced since the gathering began.
+    /// Compares all files that this thread announced since the gathering began.
     ///
     /// # Errors
-    /// As [`announce`].
+    /// Fails like [`announce`].
     pub(in crate::serve) fn check(self) -> Result<(), String> {
         refuse_twins(&GATHERED.take().unwrap_or_default())
     }
@@ -135,8 +135,8 @@ fn refuse_twins(files: &[(PathBuf, Uuid)]) -> Result<(), String> {
         let other = shared_elsewhere(places.map_or(&[], Vec::as_slice), &place(&found));
         if let Some((other, process)) = other {
             return Err(format!(
-                "{} has the same identity as {other}, which process {process} shares, and hosts \
-                 would take the two for one disk: if it is a copy that is to be another disk, {}",
+                "{} has the same identity as {other}, which process {process} shares, so hosts \
+                 would treat both as one disk: if it is a copy and should be its own disk, {}",
                 path.display(),
                 remedy(path, *uuid)
             ));
@@ -145,8 +145,8 @@ fn refuse_twins(files: &[(PathBuf, Uuid)]) -> Result<(), String> {
     Ok(())
 }
 
-/// Advice on how a copy gets another identity. A mirror's record is no attribute and needs other
-/// advice.
+/// Returns advice on how to give a copy another identity. An identity from a mirror's record is not
+/// an attribute and needs other advice.
 fn remedy(path: &Path, uuid: Uuid) -> String {
     let text = File::open(path).ok().and_then(|file| super::attribute(&file, super::IDENTITY));
     match text.and_then(|text| super::parse(&text)) {
@@ -163,7 +163,7 @@ fn place(found: &Metadata) -> String {
     format!("{}-{}", found.dev(), found.ino())
 }
 
-/// The places and processes of announced files, by identity.
+/// Returns the places and processes of announced files, by identity.
 fn shared(sockets: &str) -> HashMap<&str, Vec<(&str, u32)>> {
     let mut shared: HashMap<_, Vec<_>> = HashMap::new();
     for line in sockets.lines() {
@@ -181,7 +181,7 @@ fn shared(sockets: &str) -> HashMap<&str, Vec<(&str, u32)>> {
     shared
 }
 
-/// A file of another place that a process shares, and that process.
+/// Returns a file at another place that a process shares, and the process.
 fn shared_elsewhere(places: &[(&str, u32)], own: &str) -> Option<(String, u32)> {
     let others = places.iter().filter(|(place, _)| *place != own);
     let mut open =
@@ -189,8 +189,8 @@ fn shared_elsewhere(places: &[(&str, u32)], own: &str) -> Option<(String, u32)> 
     open.next()
 }
 
-/// The file at this place that a process has open; `None` if it has closed the file. The sandbox of
-/// a target does not let it look at the files of other processes: then the file counts as open.
+/// Returns the name of the file at this place if the process has it open, and `None` if not. The
+/// sandbox of a target may hide the files of other processes: then the file counts as open.
 fn open_file(process: u32, at: &str) -> Option<String> {
     let wanted = at.split('-').nth(1)?;
     let unseen = || {
@@ -203,7 +203,7 @@ fn open_file(process: u32, at: &str) -> Option<String> {
     };
     let mut is_hidden = false;
     let found = descriptors.flatten().find_map(|entry| {
-        // Do not open or stat the file itself: its file system may hang.
+        // Do not open or stat the file: its file system may hang.
         let number = entry.file_name().into_string().ok()?;
         let details = std::fs::read_to_string(format!("/proc/{process}/fdinfo/{number}"));
         is_hidden |= details.as_ref().is_err_and(|it| it.kind() == ErrorKind::PermissionDenied);
@@ -219,7 +219,7 @@ fn open_file(process: u32, at: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// Two files, and an identity that no other test uses.
+    /// Creates two files, and an identity that no other test uses.
     fn two_files() -> (tempfile::TempDir, PathBuf, PathBuf, Uuid) {
         let folder = tempfile::tempdir().unwrap();
         let (a, b) = (folder.path().join("a.img"), folder.path().join("b.img"));
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_with_an_attribute_is_told_to_lose_it() {
+    fn the_advice_for_a_copy_is_to_remove_the_attribute() {
         let (_folder, a, _, _) = two_files();
         let Some(kept) = super::super::of(&a) else { return };
         if kept.origin != super::super::Origin::Made {
@@ -257,7 +257,8 @@ mod tests {
         assert!(remedy(&a, kept.uuid).contains("setfattr -x user.farblock.identity"));
     }
 
-    /// The announcement ends even if the file stays open, as it seems to in a sandbox.
+    /// The announcement ends even if the file stays open: in a sandbox every file seems to stay
+    /// open.
     #[test]
     fn an_announcement_ends_with_the_last_disk_that_uses_the_file() {
         let (_folder, a, b, uuid) = two_files();

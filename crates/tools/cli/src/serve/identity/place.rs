@@ -1,8 +1,8 @@
 //! The place of a file: facts that differ between a file and its copies, and survive restarts.
 //!
 //! An inode number is not enough. A snapshot of btrfs or ZFS has the inode numbers and birth times
-//! of its original, and the first file of a new file system often has the same number as in the old
-//! one. Device numbers are not part of a place, because they change when a machine restarts.
+//! of its original. The first file of a new file system often has the same inode number as in the
+//! old file system. A place contains no device number, since device numbers change at a restart.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -12,31 +12,33 @@ use rustix::fs::{AtFlags, StatxFlags, fstatfs, fstatvfs, statx};
 
 /// The `statx` flag for the subvolume (Linux 6.10).
 const STATX_SUBVOL: StatxFlags = StatxFlags::from_bits_retain(0x8000);
-/// File systems with snapshots whose `f_fsid` differs for each snapshot and survives restarts. XFS
-/// is not among them: its `f_fsid` is the device number.
+/// The types of file systems with snapshots whose `f_fsid` differs for each snapshot and survives
+/// restarts. XFS is not among them: its `f_fsid` is the device number.
 const BTRFS: i64 = 0x9123_683e;
 const BCACHEFS: i64 = 0xca45_1a4e;
 const ZFS: i64 = 0x2fc1_2fc1;
-/// On overlayfs a file's birth time changes when the file is copied to the upper layer.
+/// The type of overlayfs, where a file's birth time changes when the kernel copies the file to the
+/// upper layer.
 const OVERLAYFS: i64 = 0x794c_7630;
 
-/// A file's place. Fields that the system does not provide are empty.
+/// The place of a file. A field is `None` if the system does not provide it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct FilePlace {
-    /// Nanoseconds since 1970; copies by `cp`, `rsync` or `tar` have their own time.
+    /// The birth time in nanoseconds since 1970. Copies by `cp`, `rsync` or `tar` have their own.
     born: Option<String>,
-    /// The subvolume's number in its file system.
+    /// The number of the subvolume in its file system.
     subvolume: Option<String>,
-    /// The file system's or snapshot's identifier.
+    /// The identifier of the file system or snapshot.
     system: Option<String>,
-    /// The UUID of the logical volume, which differs between a volume and its snapshots.
+    /// The UUID of the LVM volume, which differs between a volume and its snapshots.
     volume: Option<String>,
 }
 
 impl FilePlace {
     pub(super) fn of(file: &File) -> FilePlace {
         let Ok(metadata) = file.metadata() else { return FilePlace::default() };
-        // The type is 32 bits wide, whatever the field's width and sign are.
+        // `f_type` is 32 bits wide, but the width and sign of the field differ between
+        // architectures.
         let kind = fstatfs(file).ok().map(|it| i64::from(it.f_type as u32));
         let born = metadata.created().ok().filter(|_| kind != Some(OVERLAYFS));
         let born = born.and_then(|born| born.duration_since(UNIX_EPOCH).ok());
@@ -50,12 +52,13 @@ impl FilePlace {
         }
     }
 
-    /// Whether a file at this place and a file at the `other` place are two files.
+    /// Whether files at these two places are different files.
     pub(super) fn differs(&self, other: &FilePlace) -> bool {
         let differ = |one: &Option<String>, other: &Option<String>| {
             one.is_some() && other.is_some() && one != other
         };
-        // A file system that is mounted beside its clone gets another identifier at each mount.
+        // A clone that is mounted together with its original gets a new identifier at each mount,
+        // so compare identifiers only without subvolumes.
         let has_subvolumes = self.subvolume.is_some() && other.subvolume.is_some();
         differ(&self.born, &other.born)
             || differ(&self.volume, &other.volume)
@@ -63,7 +66,8 @@ impl FilePlace {
             || (!has_subvolumes && differ(&self.system, &other.system))
     }
 
-    /// The field that distinguishes a snapshot from its original, for a file without attributes.
+    /// Returns the fact that distinguishes a snapshot from its original, for a file without
+    /// attributes.
     pub(super) fn snapshot(&self) -> Option<&str> {
         self.subvolume.as_deref().or(self.system.as_deref()).or(self.volume.as_deref())
     }
@@ -100,8 +104,7 @@ fn subvolume(file: &File) -> Option<String> {
     is_known.then(|| found.stx_subvol.to_string())
 }
 
-/// The UUID of the LVM volume below the file system, possibly with an encryption layer between
-/// them.
+/// Returns the UUID of the LVM volume under the file system, looking through an encryption layer.
 fn volume(device: u64) -> Option<String> {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let mut folder = std::path::PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
@@ -120,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_is_another_where_a_part_that_both_know_differs() {
+    fn places_differ_if_a_fact_known_for_both_differs() {
         let place = FilePlace::parse;
         let full = place("born=5 subvolume=256 system=ab volume=LVM-1");
         assert_eq!(full.text(), "born=5 subvolume=256 system=ab volume=LVM-1");

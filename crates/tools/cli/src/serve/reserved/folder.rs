@@ -1,7 +1,8 @@
-//! Reservations of disks without attributes (block devices, stripe sets, mirrors, Ceph images). The
-//! target's own folder has one file for each disk, named by the disk's identity.
+//! Stores the reservations of disks without file attributes: block devices, stripe sets, mirrors
+//! and Ceph images. The target's state folder has one file for each disk, named by the disk's
+//! identity.
 //!
-//! The file's content repeats the identity, so that a copied or renamed file counts as damaged.
+//! The file also contains the identity, so a copied or renamed file counts as damaged.
 
 use crate::error::{Failure, Result, os};
 use farblock_state::{Stage, remove_file, replace_file};
@@ -13,28 +14,28 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use uuid::Uuid;
 
-/// The size limit of a file, in bytes.
+/// The size limit of a file in bytes.
 const MOST_BYTES: u64 = 16 << 10;
-/// Time limit for the lock: a killed target's lock outlives it for a short time.
+/// The time limit for locking the folder: the lock of a killed target outlives it for a moment.
 const LOCK_TIME: Duration = Duration::from_secs(3);
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 static FOLDER: OnceLock<(PathBuf, File)> = OnceLock::new();
 
-/// The state folder: the one of the command line, or systemd's for the service.
+/// Returns the state folder: from the command line, or from systemd for a service.
 pub(in crate::serve) fn wanted(asked_for: Option<&Path>) -> Option<PathBuf> {
     asked_for.map(Path::to_owned).or_else(|| {
-        // Takes the first of several folders; systemd's are absolute.
+        // Take the first of several folders. Paths from systemd are absolute.
         let all = std::env::var_os("STATE_DIRECTORY")?;
         std::env::split_paths(&all).next().filter(|path| path.is_absolute())
     })
 }
 
-/// Sets the folder for reservations, and locks it.
+/// Selects the folder for reservations, and locks it.
 pub(in crate::serve) fn keep_in(folder: &Path) -> Result<()> {
     let refused = |error: io::Error| {
         Failure::run(format_args!(
-            "reservations cannot be kept in {}: {}; name another folder with --state-dir",
+            "cannot store reservations in {}: {}; name another folder with --state-dir",
             folder.display(),
             os(&error)
         ))
@@ -50,8 +51,8 @@ pub(in crate::serve) fn keep_in(folder: &Path) -> Result<()> {
             TryLockError::WouldBlock if Instant::now() < until => std::thread::sleep(LOCK_PAUSE),
             TryLockError::WouldBlock => {
                 return Err(Failure::run(format_args!(
-                    "another target keeps its reservations in {}: give this one a folder of its \
-                     own with --state-dir",
+                    "another target stores its reservations in {}: give this target its own \
+                     folder with --state-dir",
                     folder.display()
                 )));
             }
@@ -62,17 +63,17 @@ pub(in crate::serve) fn keep_in(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether a folder is set.
+/// Whether [`keep_in`] selected a folder.
 pub(super) fn is_there() -> bool {
     FOLDER.get().is_some()
 }
 
-/// The store for the disk with this identity, if a folder is set.
+/// Returns the store for the disk with this identity, or `None` without a folder.
 pub(super) fn of(identity: Uuid) -> Option<Arc<dyn ReservationStore>> {
     FOLDER.get().map(|(folder, _)| Arc::new(Kept::new(folder, identity)) as Arc<_>)
 }
 
-/// The reservations of one disk.
+/// The file with the reservations of one disk.
 struct Kept {
     path: PathBuf,
     identity: Uuid,
@@ -83,7 +84,7 @@ impl Kept {
         Self { path: folder.join(identity.to_string()), identity }
     }
 
-    /// Writes `text`; stops after the first stage for which `goes_on` returns false.
+    /// Writes `text`. Stops after the first stage for which `goes_on` returns false, for tests.
     fn save_until(&self, text: &str, goes_on: impl FnMut(Stage) -> bool) -> io::Result<()> {
         match text {
             "" => remove_file(&self.path),
@@ -96,7 +97,7 @@ impl Kept {
 
     fn damaged(&self) -> io::Error {
         io::Error::other(format!(
-            "{} is damaged: remove it if nobody who was fenced can come back",
+            "{} is damaged: remove it once no fenced host can reconnect",
             self.path.display()
         ))
     }
@@ -113,7 +114,7 @@ impl ReservationStore for Kept {
         file.take(MOST_BYTES).read_to_end(&mut bytes)?;
         let text = String::from_utf8(bytes).map_err(|_| self.damaged())?;
         let whose = |text: &str| text.parse::<Uuid>().is_ok_and(|uuid| uuid == self.identity);
-        // An empty state has no file, so an empty file is not one of farblock's.
+        // No reservations means no file, so an empty file is damaged.
         match text.split_once('\n') {
             Some((identity, text)) if whose(identity) && !text.is_empty() => Ok(text.to_owned()),
             _ => Err(self.damaged()),
@@ -132,7 +133,7 @@ mod tests {
     const DISK: Uuid = Uuid::from_u128(0x1234_5678_9abc_4def_8123_4567_89ab_cdef);
 
     #[test]
-    fn disks_have_reservations_of_their_own_and_none_leaves_nothing_behind() {
+    fn each_disk_has_a_file_that_goes_with_its_last_reservation() {
         let folder = tempfile::tempdir().unwrap();
         let (one, other) = (Kept::new(folder.path(), DISK), Kept::new(folder.path(), Uuid::nil()));
         assert_eq!(one.load().unwrap(), "");
@@ -150,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_damaged_or_anothers_is_not_taken_for_nothing() {
+    fn a_damaged_file_or_another_disks_file_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let kept = Kept::new(folder.path(), DISK);
         let anothers = format!("{}\nhosts\n", Uuid::nil());
@@ -163,7 +164,7 @@ mod tests {
         }
     }
 
-    /// The child process of the next test: dies after stage `RESERVED_STAGE` of a save.
+    /// The child process of the next test: kills itself after stage `RESERVED_STAGE` of a save.
     #[cfg(unix)]
     #[test]
     fn dies_while_it_keeps() {
@@ -184,7 +185,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_process_that_is_killed_leaves_the_old_or_the_new_ones() {
+    fn a_process_that_is_killed_leaves_the_old_or_the_new_file() {
         use std::os::unix::process::ExitStatusExt;
         for stage in 0..5 {
             let folder = tempfile::tempdir().unwrap();
@@ -199,7 +200,7 @@ mod tests {
             assert_eq!(ended.status.signal(), Some(9), "{stage}: {ended:?}");
             let expected = if stage < 3 { "old\n" } else { "new\n" };
             assert_eq!(kept.load().unwrap(), expected, "{stage}");
-            // The dead process's leftovers do not disturb the next save.
+            // Temporary files of the dead process do not disturb the next save.
             kept.save("next\n").unwrap();
             assert_eq!(kept.load().unwrap(), "next\n");
             assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
