@@ -24,7 +24,7 @@ fn a_failed_copy_leaves_the_old_file() {
     scratch.run(["copy", "fault:10,mem:64MiB", "new"]).fails(1, &["its storage cannot be read"]);
     scratch
         .run_with(["copy", "-", &old, "--length", "9"], b"short")
-        .fails_in_a_line(1, &["5 bytes of 9", "old is as it was"]);
+        .fails_in_a_line(1, &["5 bytes of 9", "old is unchanged"]);
     assert_eq!(read(&old), b"precious\n");
     assert_eq!(others(&scratch, &["old"]), [""; 0], "nothing is left");
 }
@@ -86,7 +86,7 @@ fn a_report_that_cannot_be_written_leaves_the_old_one() {
         let mut shell = std::process::Command::new("sh");
         shell.args(["-c", &bench]);
         scratch.prepare(&mut shell);
-        support::finish(shell, b"").fails(1, &["report", "is as it was"]);
+        support::finish(shell, b"").fails(1, &["report", "is unchanged"]);
         assert_eq!(read(&old), b"precious\n");
         assert_eq!(others(&scratch, &["report"]), [""; 0], "nothing is left");
     }

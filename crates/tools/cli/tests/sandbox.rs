@@ -133,7 +133,7 @@ fn a_disk_is_added_where_that_is_allowed() {
     let port = server.address.rsplit_once(':').expect("a port").1;
     scratch.ctl(&["add-listener", &format!("127.0.0.2:{port}")]).ok();
     is_used(&scratch, &server, 2);
-    let parts = ["may not be read", "opens only what is below", &allowed, "--allow-path"];
+    let parts = ["may not be read", "opens only files below", &allowed, "--allow-path"];
     scratch.ctl(&["add-namespace", NQN, &outside]).fails(1, &parts);
     let seen = status(&scratch);
     assert_eq!(seen["confinement"]["allowed_paths"], serde_json::json!([allowed]));

@@ -283,7 +283,7 @@ fn hosts_are_told_where_else_there_is_something_to_discover() {
     assert_eq!(host.told() & 0xff_ffff, CHANGED);
     assert!(!host.lists("192.0.2.77") && !is_discovered());
     scratch.ctl(&["remove-referral", ELSEWHERE]).fails(1, &[ELSEWHERE]);
-    scratch.ctl(&["add-referral", "0.0.0.0"]).fails(2, &["hosts cannot ask at 0.0.0.0"]);
+    scratch.ctl(&["add-referral", "0.0.0.0"]).fails(2, &["hosts cannot connect to 0.0.0.0"]);
     scratch.ctl(&["add-referral", "example.org"]).fails(2, &[]);
     server.stop();
 }

@@ -1,9 +1,9 @@
-//! Suggests a known word for a mistyped one.
+//! Suggests a known word for a misspelled one.
 
-/// The word most similar to `typed`, if one is similar enough.
+/// Returns the word most similar to `typed`, if one is similar enough.
 pub fn alike<'a>(typed: &str, words: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let typed = plain(typed);
-    // Accepts a distance of a third of the length, at least 1, but never the whole length.
+    // Accept an edit distance of a third of the length, but at least 1 and less than the length.
     let most = (typed.len() / 3).max(1);
     let distances = words.into_iter().map(|word| (distance(&typed, &plain(word)), word));
     let (_, word) =
@@ -11,12 +11,13 @@ pub fn alike<'a>(typed: &str, words: impl IntoIterator<Item = &'a str>) -> Optio
     Some(word)
 }
 
-/// Normalizes case and hyphens, which do not count as differences.
+/// Normalizes case and hyphens, so that they do not count as differences.
 fn plain(word: &str) -> Vec<char> {
     word.chars().map(|it| if it == '_' { '-' } else { it.to_ascii_lowercase() }).collect()
 }
 
-/// The edit distance: letters to insert, delete, change, or swap with their neighbour.
+/// Returns the edit distance: the number of letters to insert, delete, replace, or swap with their
+/// neighbour.
 fn distance(one: &[char], other: &[char]) -> usize {
     let mut rows = vec![vec![0; other.len() + 1]; one.len() + 1];
     for (index, row) in rows.iter_mut().enumerate() {

@@ -1,4 +1,4 @@
-//! Command line options that several commands share, in clap's derive form.
+//! Command-line options that several commands share, in clap's derive form.
 
 use crate::values;
 use clap::{ArgAction, Args, ValueHint};
@@ -27,11 +27,11 @@ pub struct Global {
     /// Processor time to spend on latency: efficient, balanced, latency or always
     ///
     /// The mode decides what an event loop does before it sleeps. efficient: sleep at once.
-    /// balanced: poll for work for up to 200 µs where that makes the load faster, for at most six
-    /// times the time of the work. latency: poll as long as there is I/O, and one millisecond
-    /// longer. In this mode each loop takes up to a whole processor under load, and none when idle.
-    /// always: never sleep, even when idle. Copies, and the hosts and targets of a fleet, are
-    /// always balanced.
+    /// balanced: first poll for work for up to 200 µs, if polling speeds up the load, and for at
+    /// most six times the time spent on work. latency: poll during I/O and for one millisecond
+    /// after it; each loop uses up to a whole processor under load, and none when idle. always:
+    /// never sleep, even when idle. Copies, and the hosts and targets of a fleet, always use
+    /// balanced.
     #[arg(
         long,
         global = true,
@@ -49,8 +49,8 @@ pub struct Global {
 
     /// TCP congestion control of all connections, for example cubic (Linux)
     ///
-    /// Without this option, connections use the system's algorithm, but cubic replaces bbr where
-    /// the round trip is shorter than a millisecond: there bbr's pacing only costs.
+    /// Without this option, connections use the system's algorithm. cubic replaces bbr for round
+    /// trips shorter than a millisecond, where bbr's pacing only adds delay.
     #[arg(long, global = true, value_name = "NAME")]
     #[arg(help_heading = "Global options")]
     pub congestion: Option<Congestion>,
@@ -76,23 +76,23 @@ pub struct Global {
 }
 
 impl Global {
-    /// The polling mode from the command line, if given.
+    /// Returns the polling mode from the command line, or `None` without an option.
     pub fn spin(&self) -> Option<Polling> {
         if self.poll { Some(Polling::Always) } else { self.spin }
     }
 
-    /// The polling mode of event loops.
+    /// Returns the polling mode of event loops.
     pub fn polling(&self) -> Polling {
         self.spin().unwrap_or_default()
     }
 
-    /// The configuration of event loops.
+    /// Returns the configuration of event loops.
     pub fn reactor(&self) -> Config {
         Config::new(self.engine, self.polling())
     }
 }
 
-/// Digests and secrets of connections, and the host's identity.
+/// Digests, secrets and the host's identity for connections.
 #[derive(Args, Debug, Clone, Default)]
 pub struct ConnectionArgs {
     /// Protect headers with a CRC (or ?header-digest=1 in the URL)
@@ -120,8 +120,8 @@ pub struct ConnectionArgs {
     #[arg(long, alias = "dhchap_dhgroups", value_name = "GROUP,...", value_delimiter = ',')]
     pub dhchap_dhgroups: Vec<Group>,
 
-    /// File with this host's key for TLS 1.3, which is then required (or ?tls-key= in the URL);
-    /// keyring: uses the key that nvme-cli has put into the kernel's keyring; keyring:IDENTITY or
+    /// File with this host's key for TLS 1.3, which is then required (or ?tls-key= in the URL).
+    /// keyring: uses the key that nvme-cli put into the kernel's keyring; keyring:IDENTITY or
     /// keyring:NUMBER selects another key there
     #[arg(long, alias = "tls_key", value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub tls_key: Option<PathBuf>,
@@ -138,12 +138,12 @@ pub struct ConnectionArgs {
 /// The identity that this host presents to targets.
 #[derive(Args, Debug, Clone, Default)]
 pub struct HostArgs {
-    /// This host's NQN, instead of the one that `farblock whoami` shows (or ?hostnqn= in the URL)
+    /// This host's NQN [default: the NQN that `farblock whoami` shows] (or ?hostnqn= in the URL)
     #[arg(long, aliases = ["host-nqn", "host_nqn"], value_name = "NQN", value_parser = values::nqn)]
     pub hostnqn: Option<String>,
 
-    /// This host's identifier, instead of the one that `farblock whoami` shows (or ?hostid= in the
-    /// URL)
+    /// This host's identifier [default: the identifier that `farblock whoami` shows] (or ?hostid=
+    /// in the URL)
     #[arg(long, aliases = ["host-id", "host_id"], value_name = "UUID")]
     #[arg(value_parser = values::own_host_id)]
     pub hostid: Option<HostId>,
@@ -152,19 +152,19 @@ pub struct HostArgs {
 /// The format of log lines.
 #[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum LogFormat {
-    /// Journald if the standard error is systemd's journal, otherwise text
+    /// Journald if systemd's journal reads the standard error, otherwise text
     #[default]
     Auto,
     /// Text for people
     Text,
-    /// One object per line
+    /// One JSON object per line
     Json,
     /// For systemd's journal, with priorities
     Journald,
 }
 
 impl LogFormat {
-    /// The name of this format on the command line.
+    /// Returns the name of this format on the command line.
     pub fn name(self) -> &'static str {
         match self {
             LogFormat::Auto => "auto",

@@ -7,26 +7,25 @@ use farblock_host::readable::Readable;
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
-/// The size limit of a file.
+/// The size limit of a file in bytes.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Checks that the file can be read again while a target runs. A pipe delivers its content once,
-/// and reading it again may block forever.
+/// Checks that a target can read the file again while it runs. A pipe delivers its data only once,
+/// and a second read may block forever.
 #[cfg(unix)]
 pub fn rereadable(path: &Path) -> Result<()> {
     match path.metadata() {
         Ok(metadata) if !metadata.is_file() => Err(Failure::run(format_args!(
-            "the configuration {} is not a regular file, which alone can be read again: start the \
-             target with one",
+            "the configuration {} cannot be read again, because it is not a regular file: start \
+             the target with a regular file",
             path.display()
         ))),
-        // Other errors are reported when the file is read.
+        // Reading the file reports other errors.
         _ => Ok(()),
     }
 }
 
-/// Reads a file. The size in the file's metadata is ignored: a device reports none, and may be
-/// endless.
+/// Reads a file. Ignores the size in the metadata: a device reports none, and may be endless.
 pub fn read(path: &Path) -> Result<String> {
     let cannot = |error: &io::Error| {
         let hint = match error.kind() {
@@ -39,8 +38,7 @@ pub fn read(path: &Path) -> Result<String> {
     let bytes = bytes(path).map_err(Failure::Run)?.map_err(|error| cannot(&error))?;
     if bytes.len() as u64 > MAX_BYTES {
         return Err(Failure::run(format_args!(
-            "the configuration {} has more than {MAX_BYTES} bytes, the most that one may have: \
-             name another file",
+            "the configuration {} has more than the allowed {MAX_BYTES} bytes: name another file",
             path.display()
         )));
     }
@@ -52,7 +50,7 @@ pub fn read(path: &Path) -> Result<String> {
 }
 
 /// Reads up to one byte more than the limit. A regular file has a timeout, because a network share
-/// may hang. A pipe has none: its writer may be a person typing a password.
+/// may hang. A pipe has none, because a person may be typing its data.
 fn bytes(path: &Path) -> Result<io::Result<Vec<u8>>, String> {
     let all = |file: Readable| {
         let mut bytes = Vec::new();
@@ -73,8 +71,8 @@ fn bytes(path: &Path) -> Result<io::Result<Vec<u8>>, String> {
     }
 }
 
-/// Rewrites an error of the TOML and serde crates in terms of the file, without names of Rust
-/// types. `allowed` describes the valid values if the type alone does not.
+/// Rewrites an error of the TOML and serde crates in the words of the file's author, without names
+/// of Rust types. `allowed` describes the valid values if the type does not.
 pub fn in_words(message: &str, allowed: Option<&str>) -> String {
     let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
     let rest = |start: &str| line.strip_prefix(start);
@@ -90,7 +88,7 @@ pub fn in_words(message: &str, allowed: Option<&str>) -> String {
     }
     let others = |rest: &str| match rest.split_once(", expected ") {
         Some((found, known)) => {
-            // Each word is in backquotes.
+            // Each word has backquotes.
             let words = known.split('`').skip(1).step_by(2);
             let meant = alike(found.trim_matches('`'), words);
             let meant = meant.map_or(String::new(), |it| format!(" (did you mean `{it}`?)"));
@@ -110,7 +108,7 @@ pub fn in_words(message: &str, allowed: Option<&str>) -> String {
     line
 }
 
-/// Rewrites serde's description of a value: `integer `7``, `string "x"`, `sequence`.
+/// Rewrites serde's description of a value, such as `integer `7``, `string "x"` or `sequence`.
 fn found_in_words(found: &str) -> String {
     let plain = |value: &str| {
         let value = value.trim_end_matches(" as i128").trim_end_matches(" as u128");
@@ -146,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_are_in_words_of_the_file() {
+    fn errors_name_no_types_of_rust() {
         for (said, words) in [
             (
                 "invalid type: string \"yes\", expected a boolean",
@@ -198,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_text_of_a_file() {
+    fn a_file_that_is_not_text_or_has_no_end_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.toml");
         std::fs::write(&path, b"a = 1\n\xff").unwrap();

@@ -1,17 +1,17 @@
-//! The limit of open files: each disk and connection takes descriptors, and the default limit is
-//! low.
+//! Raises the limit of open files. Each disk and connection uses descriptors, and the default limit
+//! is low.
 
-/// Raises this process's limit of open files to its hard limit. Only programs call this: a library
-/// must not change the limits of the process that uses it.
+/// Raises this process's limit of open files to its hard limit. Only programs may call this: a
+/// library must not change the limits of its process.
 #[cfg(unix)]
 pub fn raise() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    // macOS refuses "unlimited". The soft limit then stays; the error of a process that reaches it
+    // macOS refuses "unlimited". Then the soft limit stays, and an error about too many open files
     // names the limit.
     if let Err(error) = setrlimit(Resource::Nofile, limit) {
-        tracing::debug!("the limit of open files stays: {error}");
+        tracing::debug!("cannot raise the limit of open files: {error}");
     }
 }
 

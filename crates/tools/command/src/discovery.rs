@@ -8,12 +8,12 @@ use farblock_host::{Error, Options, entry_url};
 use farblock_proto::host::{ConnectError, DiscoveryEntry};
 use farblock_proto::tcp::TcpRefusal;
 
-/// Tries each port in turn; returns the first answer, or the last error.
+/// Queries each port in turn. Returns the first answer, or the last error.
 pub fn ask(wanted: &DiscoveryAddress, options: &Options) -> Result<(String, Vec<DiscoveryEntry>)> {
     ask_by(wanted, options, farblock_host::discover)
 }
 
-/// Like [`ask`], and also asks the services that the first one refers to.
+/// Like [`ask`], and also queries the services that the answer refers to.
 pub fn ask_all(
     wanted: &DiscoveryAddress,
     options: &Options,
@@ -57,16 +57,17 @@ fn ask_by(
             Err(Failure::Run(format!("{reason} (ports {} were tried)", tried.join(" and "))))
         }
         Some((_, failure)) => Err(failure),
-        None => Err(Failure::usage("there is no port to ask at")),
+        None => Err(Failure::usage("there is no port to query")),
     }
 }
 
-/// The URLs of all subsystems that this host can connect to, with the query parameters of `asked`.
+/// Returns the URLs of all subsystems that this host can connect to, with the query parameters of
+/// `asked`.
 pub fn urls(entries: &[DiscoveryEntry], asked: &Url) -> Vec<Url> {
     entries.iter().filter_map(|entry| url(entry, asked)).collect()
 }
 
-/// The URL of one entry: its address, with the query parameters of `asked`.
+/// Returns the URL of one entry: its address, with the query parameters of `asked`.
 pub fn url(entry: &DiscoveryEntry, asked: &Url) -> Option<Url> {
     let Url { host, port, subsystem, .. } = entry_url(entry)?;
     Some(Url { host, port, subsystem, namespace: None, ..asked.clone() })

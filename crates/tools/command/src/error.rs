@@ -1,20 +1,20 @@
-//! Errors for people: each is one sentence.
+//! Errors for users: each one is a sentence.
 
 use std::fmt;
 use std::io;
 
-/// Why a command failed.
+/// The reason why a command failed.
 #[derive(Debug)]
 pub enum Failure {
-    /// An invalid request (exit code 2, as for a bad command line).
+    /// The request is invalid (exit code 2, as for an invalid command line).
     Usage(String),
-    /// A valid request that failed (exit code 1).
+    /// The request is valid, but failed (exit code 1).
     Run(String),
-    /// A signal stopped the command (exit code 130, the shell's code for Ctrl-C).
+    /// A signal stopped the command (exit code 130, as shells use for Ctrl-C).
     Interrupted(String),
-    /// The reader of our output closed the pipe: print nothing (exit code 0).
+    /// The reader of the standard output closed the pipe. Nothing is printed (exit code 0).
     OutputClosed,
-    /// A failure that was reported already (exit code 1).
+    /// The failure was already reported (exit code 1).
     Reported,
 }
 
@@ -22,17 +22,17 @@ pub enum Failure {
 pub type Result<T, E = Failure> = std::result::Result<T, E>;
 
 impl Failure {
-    /// A [`Failure::Run`].
+    /// Creates a [`Failure::Run`].
     pub fn run(sentence: impl fmt::Display) -> Failure {
         Failure::Run(sentence.to_string())
     }
 
-    /// A [`Failure::Usage`].
+    /// Creates a [`Failure::Usage`].
     pub fn usage(sentence: impl fmt::Display) -> Failure {
         Failure::Usage(sentence.to_string())
     }
 
-    /// The sentence alone, for another kind of report.
+    /// Returns the sentence alone, for another kind of report.
     pub fn sentence(&self) -> &str {
         match self {
             Failure::Usage(text) | Failure::Run(text) | Failure::Interrupted(text) => text,
@@ -40,7 +40,7 @@ impl Failure {
         }
     }
 
-    /// A failure to write to the standard output.
+    /// Creates the failure for an error when writing to the standard output.
     pub fn output(error: &io::Error) -> Failure {
         match error.kind() {
             io::ErrorKind::BrokenPipe => Failure::OutputClosed,
@@ -61,7 +61,7 @@ impl From<farblock_backends::OpenError> for Failure {
     }
 }
 
-/// An operating system's error message, without Rust's `(os error 28)`.
+/// Returns an operating system's error message, without Rust's `(os error 28)`.
 pub fn os(error: &io::Error) -> String {
     if cfg!(windows)
         && let Some(words) = words_for_windows(error.kind())
@@ -75,26 +75,28 @@ pub fn os(error: &io::Error) -> String {
     }
 }
 
-/// The failure to listen at `place`, and the option that chooses another place.
+/// Returns the failure to listen at `place`. `option` is the option that chooses another place.
 pub fn listening(place: impl fmt::Display, error: &io::Error, option: &str) -> Failure {
     let reason = match error.kind() {
         io::ErrorKind::AddrInUse if error.raw_os_error().is_some() => {
-            format!("it is in use; choose another one with {option} (port 0 takes a free one)")
+            format!(
+                "it is in use; choose another address with {option} (port 0 selects a free port)"
+            )
         }
         io::ErrorKind::AddrNotAvailable => {
-            format!("this machine has no such address; choose another one with {option}")
+            format!("this machine has no such address; choose another address with {option}")
         }
         io::ErrorKind::PermissionDenied => {
-            format!("{}; choose another one with {option}", os(error))
+            format!("{}; choose another address with {option}", os(error))
         }
         _ => format!("{} ({option})", os(error)),
     };
     Failure::run(format_args!("cannot listen on {place}: {reason}"))
 }
 
-/// Unix messages for the most frequent errors. Windows' own messages are in the user's language,
-/// are long for sockets ("Only one usage of each socket address (protocol/network address/port) is
-/// normally permitted."), and end with a full stop.
+/// Returns the Unix message for a frequent error. Windows' own messages are in the user's language,
+/// end with a full stop, and are long for sockets ("Only one usage of each socket address
+/// (protocol/network address/port) is normally permitted.").
 fn words_for_windows(kind: io::ErrorKind) -> Option<&'static str> {
     use io::ErrorKind;
     Some(match kind {

@@ -1,12 +1,12 @@
 //! Common code of farblock's commands and daemons.
 //!
-//! It implements the conventions on which people and scripts rely. Results go to the standard
-//! output, everything else to the standard error. An error is one sentence with an exit code
-//! ([`error`]). A closed pipe is no error ([`output`]). A file is replaced by renaming a complete
-//! new one ([`replace`]). A process with untrusted peers gives up the rights that it does not need
-//! (`sandbox`), and a `broker` process keeps the few others.
+//! It implements the conventions on which users and scripts rely. Results go to the standard
+//! output, and everything else to the standard error. An error is one sentence with an exit code
+//! ([`error`]). A closed pipe is not an error ([`output`]). A file is replaced by renaming a
+//! complete new one ([`replace`]). A process with untrusted peers drops the rights that it does not
+//! need (`sandbox`), and a `broker` process keeps the few rights that it still needs.
 //!
-//! Nothing here depends on a particular command.
+//! This crate does not depend on a particular command.
 
 pub mod alike;
 pub mod args;

@@ -4,15 +4,15 @@ use farblock_host::disk::{ControllerLife, ControllerOrigin, CrossControllerReset
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// The version that this program writes.
+/// The version of the format that this program writes.
 pub const VERSION: u64 = 1;
 
-/// Bytes in hexadecimal, two digits each.
+/// Formats bytes as hexadecimal, two digits each.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Parses hexadecimal; `None` unless it has exactly `N` bytes.
+/// Parses hexadecimal. Returns `None` unless the text has exactly `N` bytes.
 pub fn bytes<const N: usize>(text: &str) -> Option<[u8; N]> {
     let mut bytes = [0; N];
     let digits: Option<Vec<u32>> = text.chars().map(|digit| digit.to_digit(16)).collect();
@@ -23,24 +23,24 @@ pub fn bytes<const N: usize>(text: &str) -> Option<[u8; N]> {
     Some(bytes)
 }
 
-/// One controller instance ([`ControllerLife`]) in a file. The file is a list, so that an older
-/// farblock can read the entries that it knows.
+/// One controller ([`ControllerLife`]) as an entry of the file. The file is a list, so that an
+/// older version of farblock can read the entries that it understands.
 #[derive(Serialize, Deserialize)]
 pub struct Life {
-    /// 0 in files of the first version, which lack this field.
+    /// The version of the format; 0 in files of the first version, which lack this field.
     #[serde(default)]
     pub version: u64,
     url: String,
     /// Identifier, uniquifier and random number (CNTLID, CIU, CIRN).
     name: Option<(u16, u8, u64)>,
     quiesce_ms: u64,
-    /// The origin: place and boot.
+    /// The origin of the controller: place and boot.
     #[serde(default)]
     origin: Option<(String, String)>,
 }
 
 impl Life {
-    /// Converts to the file's form.
+    /// Converts a controller to an entry.
     pub fn new(life: &ControllerLife) -> Life {
         Life {
             version: VERSION,
@@ -51,7 +51,7 @@ impl Life {
         }
     }
 
-    /// Converts back; `None` if it is malformed.
+    /// Converts an entry to a controller. Returns `None` if the entry is malformed.
     pub fn life(&self) -> Option<ControllerLife> {
         let name = self.name.map(|(icid, ciu, cirn)| CrossControllerReset { icid, ciu, cirn });
         let quiesce_time = Duration::from_millis(self.quiesce_ms);

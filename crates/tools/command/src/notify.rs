@@ -1,5 +1,5 @@
-//! Notifies systemd with datagrams to the socket in `$NOTIFY_SOCKET`, if there is one. systemd can
-//! also keep descriptors for the next process of a killed service.
+//! Notifies systemd with datagrams to the socket in `$NOTIFY_SOCKET`, if it is set. systemd can
+//! also keep the descriptors of a service for its next process.
 
 use rustix::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use rustix::net::{
@@ -13,25 +13,25 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const VARIABLE: &str = "NOTIFY_SOCKET";
-/// systemd's variables for the descriptors that it passes: count, process, names.
+/// systemd's variables for passed descriptors: their count, the receiving process, and their names.
 const HANDED_OVER: [&str; 3] = ["LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"];
 /// The number of the first passed descriptor.
 const FIRST: RawFd = 3;
-/// The limit on passed descriptors.
+/// The maximum number of passed descriptors.
 const MAX_HANDED_OVER: usize = 1024;
 
-/// The socket to notify, if there is one.
+/// The socket of systemd; `None` if systemd did not start this process.
 #[derive(Default)]
 pub struct Notifier(Option<(OwnedFd, SocketAddrUnix)>);
 
 impl Notifier {
-    /// The notifier for the environment's socket.
+    /// Returns the notifier for the socket in the environment.
     pub fn from_environment() -> Notifier {
         let Some(address) = std::env::var_os(VARIABLE) else { return Notifier(None) };
         match Notifier::open(&address) {
             Ok(notifier) => notifier,
             Err(error) => {
-                tracing::warn!("${VARIABLE} is of no use: {error}");
+                tracing::warn!("cannot use ${VARIABLE}: {error}");
                 Notifier(None)
             }
         }
@@ -53,7 +53,7 @@ impl Notifier {
         self.0.is_some()
     }
 
-    /// Reports that the service is ready.
+    /// Reports that the service is ready, with a status line.
     pub fn ready(&self, status: &str) {
         self.tell(&format!("READY=1\nSTATUS={}", one_line(status)));
     }
@@ -63,19 +63,19 @@ impl Notifier {
         self.tell(&format!("STATUS={}", one_line(status)));
     }
 
-    /// Reports that the service is about to stop.
+    /// Reports that the service is stopping, with a status line.
     pub fn stopping(&self, status: &str) {
         self.tell(&format!("STOPPING=1\nSTATUS={}", one_line(status)));
     }
 
     /// Makes systemd keep a descriptor under a name, and pass it to the next process of this
-    /// service ([`handed_over`]). systemd keeps one copy of a descriptor, and drops it after an
-    /// error or a hang-up.
+    /// service ([`handed_over`]). systemd keeps one copy of each descriptor, and drops a copy that
+    /// reports an error or a hang-up.
     pub fn store(&self, name: &str, descriptor: &OwnedFd) {
         self.tell_with(&format!("FDSTORE=1\nFDNAME={name}"), Some(descriptor.as_fd()));
     }
 
-    /// Makes systemd drop the descriptors of this name.
+    /// Makes systemd drop all descriptors of this name.
     pub fn forget(&self, name: &str) {
         self.tell(&format!("FDSTOREREMOVE=1\nFDNAME={name}"));
     }
@@ -96,11 +96,11 @@ impl Notifier {
         let flags = SendFlags::NOSIGNAL;
         let sent = rustix::net::sendmsg_addr(socket, address, &parts, &mut control, flags);
         if let Err(error) = sent {
-            tracing::debug!("systemd is not told: {error}");
+            tracing::debug!("cannot notify systemd: {error}");
         }
     }
 
-    /// Hides systemd's variables from a child process.
+    /// Removes systemd's variables from the environment of a child process.
     pub fn hide_from(command: &mut std::process::Command) {
         for variable in [VARIABLE].iter().chain(&HANDED_OVER) {
             command.env_remove(variable);
@@ -108,9 +108,9 @@ impl Notifier {
     }
 }
 
-/// The named descriptors that systemd passes to this process; an earlier process stored them
-/// ([`Notifier::store`]). Call it before starting any process that would inherit them. Only the
-/// first call returns them.
+/// Returns the named descriptors that systemd passes to this process. An earlier process stored
+/// them ([`Notifier::store`]). Call this before starting a process, which would inherit them. Only
+/// the first call returns descriptors.
 pub fn handed_over() -> Vec<(String, OwnedFd)> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
     let variables = HANDED_OVER.map(|variable| std::env::var(variable).unwrap_or_default());
@@ -120,7 +120,8 @@ pub fn handed_over() -> Vec<(String, OwnedFd)> {
     }
     let taken = (FIRST..).zip(names).filter_map(|(number, name)| {
         // SAFETY: systemd has opened this descriptor for this process, and no other code owns it:
-        // the flag above lets only one call take it. If it is not open, nothing is closed below.
+        // the flag above lets only one call take it. A number that is not open is forgotten below,
+        // not closed.
         let descriptor = unsafe { OwnedFd::from_raw_fd(number) };
         match rustix::io::fcntl_setfd(&descriptor, rustix::io::FdFlags::CLOEXEC) {
             Ok(()) => Some((name, descriptor)),
@@ -134,7 +135,7 @@ pub fn handed_over() -> Vec<(String, OwnedFd)> {
     taken.collect()
 }
 
-/// The names of the passed descriptors, in their order.
+/// Returns the names of the passed descriptors in their order.
 fn names([count, pid, names]: &[String; 3], own_pid: u32) -> Vec<String> {
     let count = count.parse().unwrap_or(0_usize);
     if pid.parse() != Ok(own_pid) {
@@ -165,7 +166,7 @@ mod tests {
     use std::os::unix::net::{SocketAddr, UnixDatagram};
 
     #[test]
-    fn what_is_handed_over_has_names_and_is_for_one_process() {
+    fn passed_descriptors_have_names_and_are_for_one_process() {
         let names = |variables: [&str; 3]| names(&variables.map(str::to_owned), 7);
         assert_eq!(names(["2", "7", "a:b"]), ["a", "b"]);
         assert_eq!(names(["2", "7", "a"]), ["a", ""]);
@@ -185,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn datagrams_are_as_systemd_has_them() {
+    fn datagrams_have_the_form_of_systemd() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("notify");
         let socket = UnixDatagram::bind(&path).expect("a socket");

@@ -1,5 +1,5 @@
-//! Writes to the terminal or the pipe. All commands print through this module, so that a closed
-//! pipe is an ordinary end of the command and never a panic.
+//! Writes to the standard output and the standard error. All commands print through this module, so
+//! that a closed pipe ends a command normally and never causes a panic.
 
 use crate::error::{Failure, Result};
 use farblock_wire::text::PlainJson;
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// The log target that marks notes.
 pub const NOTES: &str = "farblock::notes";
 
-/// Prints text for people, with symbols that the user's locale can show.
+/// Prints text for people, with only those symbols that the user's locale can show.
 pub fn print(text: &str) -> Result<()> {
     print_exact(&spelled(text))
 }
@@ -29,13 +29,13 @@ pub fn print_json(value: &impl Serialize) -> Result<()> {
     print_exact(&format!("{}\n", PlainJson(&text)))
 }
 
-/// Writes a value as JSON on one line, for programs that wait for it.
+/// Writes a value as JSON on one line, for programs that wait for the line.
 pub fn print_json_line(value: &impl Serialize) -> Result<()> {
     let text = serde_json::to_string(value).expect("our own types are JSON");
     print_exact(&format!("{}\n", PlainJson(&text)))
 }
 
-/// The symbols of this program's own texts, and their replacements in ASCII.
+/// The non-ASCII symbols in this program's own texts, and their replacements.
 const SYMBOLS: [(char, &str); 14] = [
     ('µ', "u"),
     ('▼', "v"),
@@ -53,7 +53,7 @@ const SYMBOLS: [(char, &str); 14] = [
     ('’', "'"),
 ];
 
-/// Text with symbols that the user's locale can show: ASCII unless it is UTF-8.
+/// Returns `text` unchanged if the user's locale is UTF-8, or else with ASCII replacements.
 pub fn spelled(text: &str) -> Cow<'_, str> {
     static IS_UTF8: OnceLock<bool> = OnceLock::new();
     let is_utf8 = *IS_UTF8.get_or_init(|| {
@@ -63,8 +63,8 @@ pub fn spelled(text: &str) -> Cow<'_, str> {
     if is_utf8 { Cow::Borrowed(text) } else { Cow::Owned(in_ascii(text)) }
 }
 
-/// Whether the locale is UTF-8, by the values of the variables that name one, the strongest first.
-/// Without any, true: where no locale is set, as in containers, terminals use UTF-8.
+/// Whether the locale is UTF-8, by the values of the variables that set it, in order of precedence.
+/// Returns true if none is set: terminals without a locale, as in containers, use UTF-8.
 fn is_utf8(mut names: impl Iterator<Item = String>) -> bool {
     let Some(name) = names.find(|name| !name.is_empty()) else { return true };
     let name = name.to_ascii_lowercase();
@@ -82,7 +82,7 @@ fn in_ascii(text: &str) -> String {
     spelled
 }
 
-/// The width of tables: the terminal's, or 80 columns without one.
+/// Returns the width for tables: the terminal's width, or 80 columns without a terminal.
 pub fn columns() -> usize {
     match terminal_size::terminal_size_of(io::stdout()) {
         Some((terminal_size::Width(columns), _)) => usize::from(columns),
@@ -95,15 +95,15 @@ pub fn write_stderr(text: &str) -> io::Result<()> {
     io::stderr().lock().write_all(spelled(text).as_bytes())
 }
 
-/// Whether a program reads the standard error.
+/// Whether a program reads the standard error as a log.
 static IS_LOG: AtomicBool = AtomicBool::new(false);
 
-/// From now on, notes become log lines, since a program reads the standard error.
+/// Turns all later notes into log lines, for a program that reads the standard error.
 pub fn notes_go_to_the_log() {
     IS_LOG.store(true, Ordering::Relaxed);
 }
 
-/// Shows a note, which is neither an error nor a result.
+/// Shows a note: a message that is neither an error nor a result.
 pub fn note(text: &str) {
     if IS_LOG.load(Ordering::Relaxed) {
         tracing::info!(target: NOTES, "{text}");
@@ -112,7 +112,7 @@ pub fn note(text: &str) {
     }
 }
 
-/// Whether to use colours on the standard error: if it is a terminal and `NO_COLOR` is not set
+/// Whether to use colours on the standard error: it is a terminal, and `NO_COLOR` is not set
 /// (<https://no-color.org>).
 pub fn stderr_has_colour() -> bool {
     let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn symbols_are_those_of_the_locale() {
+    fn symbols_depend_on_the_locale() {
         let has = |names: &[&str]| is_utf8(names.iter().map(|name| (*name).to_owned()));
         assert!(has(&[]) && has(&["", "en_US.UTF-8"]) && has(&["C.utf8", "C"]));
         assert!(!has(&["C"]) && !has(&["POSIX", "en_US.UTF-8"]) && !has(&["de_DE.ISO-8859-1"]));
@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(in_ascii("a · b ≤ −1 → ’c’"), "a | b <= -1 > 'c'");
     }
 
-    /// Every symbol in the texts of commands has a form in ASCII.
+    /// Checks that every symbol in the sources has a replacement in ASCII.
     #[test]
     fn every_symbol_of_the_sources_has_an_ascii_form() {
         let tools = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");

@@ -1,8 +1,8 @@
-//! Finds the address at which others reach a listener.
+//! Finds the address at which peers reach a listener.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
-/// An address to connect to: for a wildcard, one of this machine's addresses.
+/// Returns an address to connect to. For a wildcard address, returns an address of this machine.
 pub fn reachable(listening: SocketAddr) -> SocketAddr {
     if !listening.ip().is_unspecified() {
         return listening;
@@ -14,7 +14,7 @@ pub fn reachable(listening: SocketAddr) -> SocketAddr {
         let documentation = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
         (Ipv6Addr::UNSPECIFIED.into(), documentation.into(), Ipv6Addr::LOCALHOST.into())
     };
-    // Connecting a datagram socket sends nothing: it only looks up the route.
+    // Connecting a datagram socket sends no packet: the kernel only looks up the route.
     let routed = UdpSocket::bind((any, 0)).and_then(|socket| {
         socket.connect((elsewhere, 9))?;
         socket.local_addr()

@@ -1,4 +1,4 @@
-//! Connects to the subsystem or namespace of a URL, with errors that say what to do next.
+//! Connects to the subsystem or namespace of a URL. Errors name the next step.
 
 use crate::args::{ConnectionArgs, Global};
 use crate::error::{Failure, Result};
@@ -8,7 +8,7 @@ use farblock_host::url::Url;
 use farblock_host::{Controller, Error, Options, RemoteNamespace, TcpOptions};
 use farblock_proto::host::{ConnectError, InfoError, NamespaceInfo};
 
-/// Connection options from the command line; the URL adds to them.
+/// Returns the connection options of the command line. The options of a URL are added later.
 pub fn options(global: &Global, args: &ConnectionArgs) -> Options {
     Options {
         engine: global.engine,
@@ -37,7 +37,7 @@ pub fn one_host(url: &Url, options: &Options) -> std::result::Result<(), String>
             && own != there
         {
             return Err(format!(
-                "{option} is {own}, and in the URL {} it is {there}: keep one of them",
+                "{option} is {own}, but {there} in the URL {}: keep one of them",
                 url.without_keys()
             ));
         }
@@ -45,19 +45,19 @@ pub fn one_host(url: &Url, options: &Options) -> std::result::Result<(), String>
     Ok(())
 }
 
-/// Connects to the subsystem of the URL.
+/// Connects to the subsystem of a URL.
 pub fn connect(url: &Url, options: &Options) -> Result<Controller> {
     one_host(url, options).map_err(Failure::Usage)?;
     if url.subsystem.is_none() {
         return Err(Failure::usage(format_args!(
-            "{url} names no subsystem: write {url}/NQN; `farblock discover {}` lists what there is",
+            "{url} names no subsystem: write {url}/NQN; `farblock discover {}` lists subsystems",
             url.address()
         )));
     }
     Controller::connect_url(url, options).map_err(|error| explain(&error, url, options))
 }
 
-/// Connects to the namespace of the URL, which may be omitted if there is only one.
+/// Connects to the namespace of a URL. The URL may leave it out if the subsystem has only one.
 pub fn open(url: &Url, options: &Options) -> Result<RemoteNamespace> {
     let controller = connect(url, options)?;
     let nsid = match url.namespace {
@@ -67,25 +67,25 @@ pub fn open(url: &Url, options: &Options) -> Result<RemoteNamespace> {
     namespace(&controller, url, options, nsid)
 }
 
-/// Connects to the namespace of the URL as a disk that reconnects.
+/// Connects to the namespace of a URL, as a disk that reconnects.
 pub fn open_disk(url: &Url, options: &DiskOptions) -> Result<(Disk, NamespaceInfo)> {
     open_disk_by(url, options, Disk::connect)
 }
 
-/// Like [`open_disk`], with `connect` to connect the disk.
+/// Like [`open_disk`], with a function that connects the disk.
 pub fn open_disk_by(
     url: &Url,
     options: &DiskOptions,
     connect: impl FnOnce(&[Url], &DiskOptions) -> std::result::Result<Disk, Error>,
 ) -> Result<(Disk, NamespaceInfo)> {
-    // Connect once without a disk: the errors of this call list the existing namespaces.
+    // Connect once without a disk first: the errors of this call list the existing namespaces.
     let info = open(url, &options.connection)?.info().clone();
     let url = Url { namespace: Some(info.nsid), ..url.clone() };
     let disk = connect(std::slice::from_ref(&url), options);
     Ok((disk.map_err(|error| explain(&error, &url, &options.connection))?, info))
 }
 
-/// The only namespace of the subsystem, for a URL that names none.
+/// Returns the only namespace ID of the subsystem, for a URL that names none.
 pub fn resolve(url: &Url, options: &Options) -> Result<u32> {
     only_namespace(&connect(url, options)?, url)
 }
@@ -125,21 +125,23 @@ pub fn namespace(
     })
 }
 
-/// An error of the host, with advice.
+/// Converts an error of the host to a failure, with advice.
 pub fn explain(error: &Error, url: &Url, options: &Options) -> Failure {
     let hint = match error {
         Error::Connect { reason: ConnectError::NoSuchSubsystem, .. } => {
-            format!("; `farblock discover {}` lists what there is", url.address())
+            format!("; `farblock discover {}` lists its subsystems", url.address())
         }
         Error::Connect { reason: ConnectError::HostNotAllowed, .. } => {
             let (options, nqn) = (options.with_url(url), url.subsystem.as_deref());
             let host = options.identity().nqn;
             let key = match options.tcp.tls_key {
-                None => ", or give --tls-key if it has a key for TLS there",
+                None => ", or give --tls-key if the target has a TLS key of this host",
                 Some(_) => "",
             };
             let (let_in, url) = (let_in(nqn.unwrap_or("NQN"), &host), url.without_keys());
-            format!(" (it is {host}); {let_in}{key}; `farblock doctor '{url}'` finds out more")
+            format!(
+                " (this host is {host}); {let_in}{key}; `farblock doctor '{url}'` diagnoses more"
+            )
         }
         Error::Connect { reason: ConnectError::Refused, .. } => {
             "; is the target running, and is the port right?".to_owned()
@@ -149,17 +151,17 @@ pub fn explain(error: &Error, url: &Url, options: &Options) -> Failure {
     Failure::run(format_args!("{error}{hint}"))
 }
 
-/// Advice for a subsystem that does not allow the host.
+/// Returns advice for a target whose subsystem does not allow the host.
 #[must_use]
 pub fn let_in(subsystem: &str, host: &str) -> String {
     let (subsystem, host) = (quoted(subsystem), quoted(host));
     format!(
-        "let it in there (`farblock ctl allow-host {subsystem} {host}`, or --allow-host or \
+        "allow it there (`farblock ctl allow-host {subsystem} {host}`, or --allow-host or \
          allowed_hosts)"
     )
 }
 
-/// A list of numbers, cut off if it is long.
+/// Returns a list of numbers, shortened if it is long.
 fn list(ids: &[u32]) -> String {
     const SHOWN: usize = 10;
     let shown: Vec<String> = ids.iter().take(SHOWN).map(u32::to_string).collect();

@@ -1,8 +1,8 @@
-//! Replaces a file atomically. The new file is written beside the old one, made durable, and
-//! renamed, so that at every moment either the old or the new file exists, complete.
+//! Replaces a file atomically. A process writes the new file next to the old one, makes it durable,
+//! and renames it. At every moment the path has either the old or the new file, complete.
 //!
-//! The new file's temporary name is derived from the old one's, so that the next process finds and
-//! reuses a killed process's leftovers.
+//! The temporary name derives from the final name, so that the next process finds and reuses the
+//! temporary file of a killed process.
 
 use crate::error::{Failure, Result, os};
 use farblock_backends::{FileProblem, OpenError};
@@ -14,29 +14,30 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use uuid::Uuid;
 
-/// The limit of symbolic links to follow, as on Linux.
+/// The maximum number of symbolic links to follow, as on Linux.
 const LINKS: usize = 40;
-/// Longer names are replaced by their hash in the temporary name.
+/// The maximum length of a name in bytes that becomes part of the temporary name. The hash of a
+/// longer name replaces it.
 const LONG_NAME_BYTES: usize = 200;
-/// Time limit for other programs to close the old file, on Windows.
+/// The time limit for other programs to close the old file, on Windows.
 const OTHERS_READ: Duration = Duration::from_secs(5);
 
-/// A file that is being written to replace another.
+/// A new file that will replace another.
 pub struct Replacement {
     file: File,
     part: PathBuf,
     /// The final path, with symbolic links resolved.
     place: PathBuf,
-    /// The user's name for it.
+    /// The path as the user wrote it, for messages.
     name: String,
-    /// The old file, locked so that no target shares it meanwhile.
+    /// The old file. Its lock prevents targets from sharing it during the replacement.
     old: Option<File>,
-    /// Whether the written data is kept after a failure.
+    /// Whether a failure keeps the written data in the temporary file.
     kept: bool,
 }
 
 impl Replacement {
-    /// Makes the file beside `path`: empty, or with its previous contents if `kept`.
+    /// Opens the temporary file for `path`. Empties it, unless `kept` asks for its previous data.
     pub fn begin(path: &Path, kept: bool) -> Result<Replacement> {
         let name = path.display().to_string();
         let place = follow(path).map_err(|error| cannot("write to", &name, &error))?;
@@ -66,31 +67,31 @@ impl Replacement {
         }
     }
 
-    /// The new file, which is not in place yet.
+    /// Returns the new file, before it is in place.
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// The path of another file in the same folder, for data of this `kind`.
+    /// Returns the path of another file in the same folder, with a suffix for `kind`.
     pub fn beside(&self, kind: &str) -> PathBuf {
         beside(&self.place, kind)
     }
 
-    /// Whether the written data is kept after a failure.
+    /// Whether a failure keeps the written data.
     pub fn is_kept(&self) -> bool {
         self.kept
     }
 
-    /// The old file.
+    /// Returns the old file, if there was one.
     pub fn old(&self) -> Option<&File> {
         self.old.as_ref()
     }
 
-    /// For an error message: the state of both files if the replacement stops here.
+    /// Describes the state of the destination after a failure, for an error message.
     pub fn unchanged(&self) -> String {
         match self.old {
-            Some(_) => format!("{} is as it was", self.name),
-            None => format!("{} was not made", self.name),
+            Some(_) => format!("{} is unchanged", self.name),
+            None => format!("{} was not created", self.name),
         }
     }
 
@@ -103,7 +104,7 @@ impl Replacement {
         })
     }
 
-    /// Makes the file durable and puts it in place.
+    /// Makes the file durable and renames it into place.
     pub fn commit(mut self) -> Result<()> {
         let renamed = self.rename();
         renamed.map_err(|error| {
@@ -115,8 +116,8 @@ impl Replacement {
         sync_folder(folder).map_err(|error| {
             let (name, error) = (&self.name, os(&error));
             Failure::run(format_args!(
-                "{name} is replaced, but may be the old file again after a power failure: its \
-                 folder cannot be synced: {error}"
+                "{name} is replaced, but the old file may return after a power failure, because \
+                 its folder cannot be synced: {error}"
             ))
         })
     }
@@ -124,8 +125,8 @@ impl Replacement {
     fn rename(&mut self) -> io::Result<()> {
         self.file.sync_all()?;
         if cfg!(windows) {
-            // Windows may refuse to rename an open or locked file. Rust unlocks twice, and Wine
-            // fails the second time; if the file is still locked, the rename fails.
+            // Windows may refuse to rename an open or locked file. Ignore errors: Rust unlocks a
+            // second time, which fails under Wine. If the file is still locked, the rename fails.
             self.old = None;
             let _ = self.file.unlock();
         }
@@ -136,13 +137,13 @@ impl Replacement {
 impl Drop for Replacement {
     fn drop(&mut self) {
         if !self.kept {
-            // If removal fails, the next replacement reuses the file.
+            // Ignore errors: the next replacement reuses the file.
             let _ = std::fs::remove_file(&self.part);
         }
     }
 }
 
-/// An error about a file, with advice.
+/// Returns an error about a file, with advice.
 pub fn cannot(what: &str, name: &str, error: &io::Error) -> Failure {
     let hint = match error.kind() {
         io::ErrorKind::PermissionDenied => ": change its permissions, or run as another user",
@@ -152,31 +153,30 @@ pub fn cannot(what: &str, name: &str, error: &io::Error) -> Failure {
     Failure::run(format_args!("cannot {what} {name}: {}{hint}", os(error)))
 }
 
-/// Ensures that no target, virtual machine or loop device uses the file, by taking a disk's locks.
+/// Takes the locks of a disk, so that no target, virtual machine or loop device uses the file.
+/// Fails if one of them has the file in use.
 pub fn lock(file: &File, path: &Path, write: bool) -> Result<()> {
     let by = match farblock_backends::file::lock(file, path, !write) {
         Err(FileProblem::InUse { by, .. }) => by,
-        Err(FileProblem::Locked { .. }) => {
-            "another program, perhaps a target that shares it".to_owned()
-        }
+        Err(FileProblem::Locked { .. }) => "another program, perhaps a farblock target".to_owned(),
         Err(problem) => return Err(refused(path, problem)),
         Ok(()) => return Ok(()),
     };
     let name = path.display();
     let why = if write { "two writers would destroy it" } else { "which may write to it" };
     Err(Failure::run(format_args!(
-        "{name} is in use by {by} ({why}): stop that first; a disk that a target shares can be \
-         reached through its URL"
+        "{name} is in use by {by} ({why}): stop it first; a disk that a target shares can be used \
+         through its URL"
     )))
 }
 
-/// The error for a file in use, in the words that a target uses for its disks.
+/// Returns the error for a file in use, in the same words that a target uses for its disks.
 pub fn refused(path: &Path, problem: FileProblem) -> Failure {
     Failure::run(OpenError::File { path: path.to_owned(), problem })
 }
 
-/// Renames a file over another. Windows refuses while another program has the old file open, such
-/// as an indexer or a virus scanner, so it retries for a while.
+/// Renames a file over another. Retries for a while on Windows, which refuses while another
+/// program, such as a virus scanner, has the old file open.
 pub fn put_over(part: &Path, place: &Path) -> io::Result<()> {
     const ERROR_SHARING_VIOLATION: i32 = 32;
     let begin = Instant::now();
@@ -195,21 +195,20 @@ pub fn put_over(part: &Path, place: &Path) -> io::Result<()> {
 
 /// Makes the names in a folder durable.
 pub fn sync_folder(folder: &Path) -> io::Result<()> {
-    // Windows has no such call.
+    // Windows has no such system call.
     if cfg!(windows) {
         return Ok(());
     }
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     match File::open(folder)?.sync_all() {
-        // File systems without this call, such as some network ones, make names durable as well as
-        // they can.
+        // Some network file systems refuse the call, and make names durable as well as they can.
         Err(error) if matches!(error.kind(), io::ErrorKind::InvalidInput) => Ok(()),
         done => done,
     }
 }
 
-/// Opens the old file: readable if possible, because only then can its bytes be locked against
-/// QEMU.
+/// Opens the old file for writing, and also for reading if possible: only then can its bytes be
+/// locked against QEMU.
 fn open_old(place: &Path) -> io::Result<File> {
     let opened = OpenOptions::new().read(true).write(true).open(place);
     match opened {
@@ -220,8 +219,8 @@ fn open_old(place: &Path) -> io::Result<File> {
     }
 }
 
-/// The file that a path leads to, even if it does not exist: a link stays, and its destination is
-/// replaced.
+/// Resolves the symbolic links of a path, even if the file does not exist. The replacement then
+/// keeps a link, and replaces its destination.
 fn follow(path: &Path) -> io::Result<PathBuf> {
     let mut place = path.to_owned();
     for _ in 0..LINKS {
@@ -236,7 +235,7 @@ fn follow(path: &Path) -> io::Result<PathBuf> {
     Err(io::Error::other("Too many levels of symbolic links"))
 }
 
-/// The name of a file beside another.
+/// Returns the path of a file next to `place`, with a suffix for `kind`.
 fn beside(place: &Path, kind: &str) -> PathBuf {
     let name = place.file_name().unwrap_or_default();
     let mut part = OsString::from(".");
@@ -251,19 +250,19 @@ fn beside(place: &Path, kind: &str) -> PathBuf {
     place.with_file_name(part)
 }
 
-/// Opens the temporary file, for one process at a time.
+/// Opens the temporary file for this process alone.
 fn open_part(part: &Path, name: &str) -> Result<File> {
     let failed = |error: &io::Error| {
         let shown = part.display();
         match error.kind() {
             io::ErrorKind::NotFound => cannot("create", name, error),
             io::ErrorKind::PermissionDenied => Failure::run(format_args!(
-                "cannot create {shown}, from which {name} is made: {}: change the folder's \
+                "cannot create {shown}, the temporary file for {name}: {}: change the folder's \
                  permissions, or choose another place",
                 os(error)
             )),
             _ => Failure::run(format_args!(
-                "cannot create {shown}, from which {name} is made: {}",
+                "cannot create {shown}, the temporary file for {name}: {}",
                 os(error)
             )),
         }
@@ -272,18 +271,18 @@ fn open_part(part: &Path, name: &str) -> Result<File> {
         let file = open_own(part).map_err(|error| failed(&error))?;
         if let Err(TryLockError::WouldBlock) = file.try_lock() {
             return Err(Failure::run(format_args!(
-                "another farblock is writing {name}: wait for it, or stop it"
+                "another farblock process is writing {name}: wait for that process, or stop it"
             )));
         }
-        // Another process may have renamed or removed the file before this process had the lock.
+        // Another process may have renamed or removed the file before this process locked it.
         if is_at(&file, part).map_err(|error| failed(&error))? {
             return Ok(file);
         }
     }
 }
 
-/// Opens or makes a file of this user. In a folder that others can write to, another user could
-/// have planted a link or a file.
+/// Opens or creates a file of this user. Refuses a link, and a file of another user, who could have
+/// planted it in a shared folder.
 #[cfg(unix)]
 fn open_own(part: &Path) -> io::Result<File> {
     use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -294,7 +293,9 @@ fn open_own(part: &Path) -> io::Result<File> {
     let metadata = file.metadata()?;
     let ours = metadata.uid() == rustix::process::geteuid().as_raw();
     if !ours || !metadata.is_file() || metadata.nlink() > 1 {
-        return Err(io::Error::other("something that is not ours is there; remove it"));
+        return Err(io::Error::other(
+            "a link, or a file of another user, has this name; remove it",
+        ));
     }
     Ok(file)
 }
@@ -311,13 +312,13 @@ fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     Ok(there.is_ok_and(|there| (there.dev(), there.ino()) == (ours.dev(), ours.ino())))
 }
 
-/// On Windows, an open file cannot be renamed or removed.
+/// An open file cannot be renamed or removed on Windows.
 #[cfg(not(unix))]
 fn is_at(_: &File, _: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Gives the new file the old one's permissions, and its owner if permitted.
+/// Gives the new file the permissions of the old file, and its owner if possible.
 #[cfg(unix)]
 fn look_like(file: &File, old: &Metadata) -> io::Result<()> {
     use std::os::unix::fs::MetadataExt;
@@ -366,9 +367,9 @@ mod tests {
         assert!(text.contains("another farblock"), "{text}");
     }
 
-    /// A program that briefly has the file open does not make the replacement fail.
+    /// Checks that the replacement waits for a program that has the file open for a moment.
     #[test]
-    fn a_reader_is_waited_for() {
+    fn the_replacement_waits_for_a_reader() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
         std::fs::write(&path, "old").unwrap();
@@ -380,8 +381,8 @@ mod tests {
             std::thread::sleep(Duration::from_millis(100));
             drop(reader);
         });
-        // Not by `Replacement::begin`: while the reader has the old file open, it cannot open it
-        // for writing.
+        // Do not use `Replacement::begin`: it opens the old file for writing, which fails while the
+        // reader has it open.
         let part = beside(&path, "part");
         std::fs::write(&part, "new").unwrap();
         put_over(&part, &path).unwrap();
@@ -390,14 +391,14 @@ mod tests {
     }
 
     #[test]
-    fn long_names_have_room_for_ours() {
+    fn a_long_name_has_a_temporary_name() {
         let folder = tempfile::tempdir().unwrap();
         write(&folder.path().join("n".repeat(250)), b"x").unwrap();
     }
 
     #[cfg(unix)]
     #[test]
-    fn links_stay_and_others_files_are_not_taken() {
+    fn links_stay_and_planted_links_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let (link, path) = (folder.path().join("link"), folder.path().join("file"));
         std::os::unix::fs::symlink("file", &link).unwrap();

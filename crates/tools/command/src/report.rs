@@ -1,4 +1,4 @@
-//! The end of a failed command: a sentence on the standard error or in the log, and an exit code.
+//! Reports a failed command: a sentence on the standard error or in the log, and an exit code.
 
 use crate::error::Failure;
 use crate::output::{stderr_has_colour, write_stderr};
@@ -12,19 +12,19 @@ impl Failure {
         let Some((code, sentence)) = self.last_word() else { return self.silent_code() };
         let red = stderr_has_colour();
         let (start, end) = if red { ("\x1b[1;31m", "\x1b[0m") } else { ("", "") };
-        // If the standard error is closed too, only the exit code reports the failure.
+        // Ignore errors: with a closed standard error, the exit code is the only report.
         let _ = write_stderr(&format!("{start}error:{end} {}\n", shown(&sentence)));
         ExitCode::from(code)
     }
 
-    /// Logs the sentence for a program, and returns the exit code.
+    /// Logs the sentence for a program that reads the log, and returns the exit code.
     pub fn report_in_log(&self) -> ExitCode {
         let Some((code, sentence)) = self.last_word() else { return self.silent_code() };
         tracing::error!("{sentence}");
         ExitCode::from(code)
     }
 
-    /// The exit code and the sentence to print; `None`: print nothing.
+    /// Returns the exit code and the sentence to print, or `None` to print nothing.
     fn last_word(&self) -> Option<(u8, Cow<'_, str>)> {
         let (code, sentence) = match self {
             Failure::Usage(sentence) => (2, sentence),
@@ -35,14 +35,14 @@ impl Failure {
         Some((code, advised(sentence)))
     }
 
-    /// The exit code of failures without a sentence.
+    /// Returns the exit code of a failure without a sentence.
     fn silent_code(&self) -> ExitCode {
         if matches!(self, Failure::Reported) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
     }
 }
 
-/// Adds the remedy to a sentence which says that a process ran out of descriptors. Any system call
-/// can fail like this, in every crate, in this process or in the target.
+/// Adds advice to an error about too many open files. Any system call, in this process or in the
+/// target, can fail like this.
 fn advised(sentence: &str) -> Cow<'_, str> {
     if !sentence.contains("Too many open files") || sentence.contains("LimitNOFILE") {
         return Cow::Borrowed(sentence);
@@ -52,7 +52,7 @@ fn advised(sentence: &str) -> Cow<'_, str> {
     ))
 }
 
-/// A sentence for a terminal; it may have several lines and contain a peer's text.
+/// Formats a sentence for a terminal. It may have several lines and contain text from a peer.
 fn shown(sentence: &str) -> String {
     let lines: Vec<String> = sentence.split('\n').map(printable).collect();
     lines.join("\n")

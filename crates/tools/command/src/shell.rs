@@ -1,6 +1,6 @@
-//! Quotes words in shell commands that people are advised to type.
+//! Quotes words in shell commands that farblock advises the user to run.
 
-/// Quotes any text as one word: a peer may have chosen it.
+/// Quotes a text as one word. The text may come from a peer, and contain anything.
 #[must_use]
 pub fn quoted(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "+-./:_,=@".contains(c);

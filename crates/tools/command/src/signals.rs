@@ -1,5 +1,5 @@
-//! SIGINT (Ctrl-C), SIGTERM and the events of a Windows console: the first one requests a clean
-//! stop, the second stops the process at once. A server ignores the other signals that would kill
+//! SIGINT (Ctrl-C), SIGTERM and the events of a Windows console. The first one requests a clean
+//! stop, and the second stops the process at once. A server ignores other signals that would kill
 //! it by default.
 
 #[cfg(unix)]
@@ -17,7 +17,7 @@ pub use windows::on_each;
 #[cfg(windows)]
 pub use windows::{Stop, outlive_others, survive_file_size_limit};
 
-/// Exit code after the second signal: the shell's code for Ctrl-C.
+/// The exit code after the second signal, which shells use for Ctrl-C.
 const EXIT_CODE: i32 = 130;
 
 /// The time to finish accepted work after the standard input has ended.
@@ -25,19 +25,19 @@ const EXIT_CODE: i32 = 130;
 const END_TIME: std::time::Duration = std::time::Duration::from_secs(5);
 
 impl Stop {
-    /// Takes over the handling of these signals until the process exits.
+    /// Handles these signals until the process exits.
     pub fn install() -> Result<Stop> {
         installed(Stop::try_install())
     }
 
-    /// Like [`install`], and also stops the process when the terminal closes.
+    /// Like [`install`](Stop::install), and also stops the process when the terminal closes.
     pub fn install_with_hangup() -> Result<Stop> {
         installed(Stop::try_install_with_hangup())
     }
 }
 
-/// Stops this process as by SIGTERM when its standard input ends, and kills it if that takes too
-/// long.
+/// Stops this process like SIGTERM when its standard input ends, and kills it if stopping takes
+/// longer than [`END_TIME`].
 #[cfg(unix)]
 pub fn end_with_input() -> Result<()> {
     let watch = || {
@@ -53,7 +53,7 @@ pub fn end_with_input() -> Result<()> {
     })
 }
 
-/// This system does not support a stop by the standard input.
+/// Refuses: this system does not support a stop by the standard input.
 #[cfg(not(unix))]
 pub fn end_with_input() -> Result<()> {
     Err(Failure::usage("--end-with-input needs a Unix system: leave it out here"))

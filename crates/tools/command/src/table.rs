@@ -1,13 +1,13 @@
-//! Plain text tables: a head and rows, with columns as wide as their contents.
+//! Tables in plain text: a header and rows, with columns as wide as their contents.
 
 use farblock_wire::text::Plain;
 
 /// The alignment of a column's cells.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Align {
-    /// For words.
+    /// Aligned to the left, for words.
     Left,
-    /// For numbers.
+    /// Aligned to the right, for numbers.
     Right,
 }
 
@@ -18,19 +18,19 @@ pub struct Table {
 }
 
 impl Table {
-    /// An empty table with these columns.
+    /// Creates an empty table with these columns.
     pub fn new(columns: &[(&str, Align)]) -> Table {
         let columns = columns.iter().map(|(name, align)| ((*name).to_owned(), *align)).collect();
         Table { columns, rows: Vec::new() }
     }
 
-    /// Adds a row, one cell for each column.
+    /// Adds a row with one cell for each column.
     pub fn row(&mut self, cells: Vec<String>) {
         assert_eq!(cells.len(), self.columns.len(), "a row has one cell for each column");
         self.rows.push(cells.iter().map(|cell| printable(cell)).collect());
     }
 
-    /// The table as lines, each after `indent` blanks.
+    /// Returns the table as lines that start with `indent` blanks.
     pub fn render(&self, indent: usize) -> String {
         let widths: Vec<usize> = (0..self.columns.len())
             .map(|column| {
@@ -55,7 +55,7 @@ impl Table {
     }
 }
 
-/// Names and values in two columns, for one object with many properties.
+/// Formats names and values in two columns, for one object with many properties.
 pub fn properties(pairs: &[(&str, String)], indent: usize) -> String {
     let width = pairs.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
     let margin = " ".repeat(indent);
@@ -65,7 +65,7 @@ pub fn properties(pairs: &[(&str, String)], indent: usize) -> String {
         .collect()
 }
 
-/// Text from a peer or a file name, without characters that would control a terminal.
+/// Escapes the characters that would control a terminal, in a text from a peer or in a file name.
 pub fn printable(text: &str) -> String {
     Plain(text).to_string()
 }

@@ -1,4 +1,4 @@
-//! Parses values of the command line and the configuration; errors are sentences.
+//! Parses values of the command line and the configuration. Errors are sentences.
 
 use clap::builder::{PossibleValue, TypedValueParser};
 use farblock_host::{HostId, Url};
@@ -17,17 +17,17 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// The highest accepted processor number: more than any machine has.
+/// The highest accepted processor number, which no machine exceeds.
 const MAX_CORE: usize = 4095;
 
-/// Parses one of a few values. Errors list them, and completions offer them.
+/// Parses one of a few values. Error messages list them, and shells complete them.
 #[derive(Clone)]
 pub struct OneOf<P> {
     names: &'static [&'static str],
     parser: P,
 }
 
-/// A parser for one of `names`.
+/// Returns a parser for one of `names`.
 pub fn one_of<P: TypedValueParser>(names: &'static [&'static str], parser: P) -> OneOf<P> {
     OneOf { names, parser }
 }
@@ -49,19 +49,19 @@ impl<P: TypedValueParser> TypedValueParser for OneOf<P> {
     }
 }
 
-/// The block sizes.
+/// The values of [`block_size`].
 pub const BLOCK_SIZES: &[&str] = &["512", "4096"];
 
 /// The values of [`ana`].
 pub const ANA_STATES: &[&str] =
     &["optimized", "non-optimized", "inaccessible", "persistent-loss", "change"];
 
-/// A number of bytes, with an optional unit: `4096`, `64KiB`, `1G`.
+/// Parses a number of bytes, with an optional unit: `4096`, `64KiB`, `1G`.
 pub fn bytes(text: &str) -> Result<u64, String> {
     farblock_block::size::parse(text).map_err(|error| error.to_string())
 }
 
-/// A parser for whole numbers in this range.
+/// Returns a parser for whole numbers in `range`.
 pub fn within<T: TryFrom<u32>>(
     range: RangeInclusive<u32>,
 ) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static {
@@ -73,23 +73,23 @@ pub fn within<T: TryFrom<u32>>(
     }
 }
 
-/// A namespace ID.
+/// Parses a namespace ID.
 pub fn nsid(text: &str) -> Result<u32, String> {
     within(1..=MAX_NAMESPACE_ID)(text).map_err(|_| {
         format!(
-            "this is not a namespace's number: write 1 to {MAX_NAMESPACE_ID}, as farblock status \
-             shows it"
+            "this is not a namespace ID: write 1 to {MAX_NAMESPACE_ID}, as farblock status shows \
+             it"
         )
     })
 }
 
-/// The number of an ANA group.
+/// Parses the number of an ANA group.
 pub fn ana_group(text: &str) -> Result<u32, String> {
     within(1..=MAX_ANA_GROUPS)(text)
         .map_err(|_| format!("this is not an ANA group: write 1 to {MAX_ANA_GROUPS}"))
 }
 
-/// A rate per second.
+/// Parses a rate per second.
 pub fn rate(text: &str) -> Result<u64, String> {
     let rate = text.parse().ok().filter(|&rate| rate > 0);
     let most = u64::MAX;
@@ -98,7 +98,7 @@ pub fn rate(text: &str) -> Result<u64, String> {
     })
 }
 
-/// A number of MiB, returned in bytes.
+/// Parses a number of MiB, and returns bytes.
 pub fn mib(text: &str) -> Result<u64, String> {
     let count = text.parse().ok().filter(|&count: &u64| count > 0);
     count.and_then(|count| count.checked_mul(1 << 20)).ok_or_else(|| {
@@ -107,21 +107,21 @@ pub fn mib(text: &str) -> Result<u64, String> {
     })
 }
 
-/// The length of a secret, in bytes.
+/// Parses the length of a secret in bytes.
 pub fn key_length(text: &str) -> Result<usize, String> {
     let length = text.parse().ok().filter(|length| [32, 48, 64].contains(length));
     length.ok_or_else(|| "use 32, 48 or 64".to_owned())
 }
 
-/// A percentage from 0 on: `5%`, `5`, `2.5 %`.
+/// Parses a percentage of at least 0: `5%`, `5`, `2.5 %`.
 pub fn percent(text: &str) -> Result<f64, String> {
     let digits = text.strip_suffix('%').unwrap_or(text).trim();
     let number: Option<f64> = digits.parse().ok();
     let usable = number.filter(|number| number.is_finite() && *number >= 0.0);
-    usable.ok_or_else(|| "write a percentage from 0 on, as in 5%".to_owned())
+    usable.ok_or_else(|| "write a percentage of at least 0, as in 5%".to_owned())
 }
 
-/// A UUID.
+/// Parses a UUID.
 pub fn uuid(text: &str) -> Result<uuid::Uuid, String> {
     text.parse().map_err(|_| {
         "this is not a UUID: `farblock id` shows them, as in 2d6f12ca-6c90-538f-a383-5ab39f554825"
@@ -129,7 +129,7 @@ pub fn uuid(text: &str) -> Result<uuid::Uuid, String> {
     })
 }
 
-/// A host identifier, which is a UUID.
+/// Parses the identifier of another host, which is a UUID.
 pub fn host_id(text: &str) -> Result<uuid::Uuid, String> {
     text.parse().map_err(|_| {
         "this is not a UUID: `farblock whoami` shows it on the host, as in \
@@ -138,17 +138,17 @@ pub fn host_id(text: &str) -> Result<uuid::Uuid, String> {
     })
 }
 
-/// The identifier for this host.
+/// Parses the identifier for this host.
 pub fn own_host_id(text: &str) -> Result<HostId, String> {
     text.parse().map_err(|error| {
         format!(
-            "{error}, as in 2d6f12ca-6c90-538f-a383-5ab39f554825; `farblock whoami` shows the one \
-             that this host has"
+            "{error}, as in 2d6f12ca-6c90-538f-a383-5ab39f554825; `farblock whoami` shows this \
+             host's identifier"
         )
     })
 }
 
-/// A block size: 512 or 4096.
+/// Parses a block size: 512 or 4096.
 pub fn block_size(text: &str) -> Result<u32, String> {
     match bytes(text)? {
         512 => Ok(512),
@@ -157,82 +157,82 @@ pub fn block_size(text: &str) -> Result<u32, String> {
     }
 }
 
-/// The name of a host or subsystem.
+/// Parses the NQN of a host or a subsystem.
 pub fn nqn(text: &str) -> Result<String, String> {
     farblock_state::check_name(text)?;
     Ok(text.to_owned())
 }
 
-/// The name of a host or subsystem that a target may know from an earlier version, which accepted
-/// more names.
+/// Parses the NQN of a host or a subsystem that a target may already have. Earlier versions of
+/// farblock accepted more names.
 pub fn known_nqn(text: &str) -> Result<String, String> {
     validate_name(text).map_err(|error| error.to_string())?;
     Ok(text.to_owned())
 }
 
-/// The name of a new subsystem; rejects a namespace ID.
+/// Parses the NQN of a new subsystem. Rejects a namespace ID.
 pub fn new_subsystem(text: &str) -> Result<String, String> {
     subsystem(text)?;
     nqn(text)
 }
 
-/// The name of a subsystem before a namespace ID; rejects an ID given alone.
+/// Parses the NQN of a subsystem, which precedes a namespace ID. Rejects a namespace ID alone.
 pub fn subsystem(text: &str) -> Result<String, String> {
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(format!(
             "{text} is not the name of a subsystem: write its NQN first, as farblock status shows \
-             it, and the namespace's number after it"
+             it, and the namespace ID after it"
         ));
     }
     known_nqn(text)
 }
 
-/// A warning about a usable name that is not an NQN.
+/// Returns a warning for a valid name that is not an NQN.
 pub fn doubt(name: &str) -> Option<String> {
     (!name.starts_with("nqn.")).then(|| {
         format!(
-            "{name} is no NVMe qualified name: Linux takes it, others may not; one looks like \
-             nqn.2026-11.org.example:disks"
+            "{name} is not an NVMe qualified name: Linux accepts it, but other hosts may not; \
+             write for example nqn.2026-11.org.example:disks"
         )
     })
 }
 
-/// A host and its key file: `NQN=FILE`.
+/// Parses a host and its key file: `NQN=FILE`.
 pub fn host_key(text: &str) -> Result<(String, PathBuf), String> {
     let (name, file) = text
         .split_once('=')
         .filter(|(_, file)| !file.is_empty())
-        .ok_or("write the host's NQN, =, and the file with its secret")?;
+        .ok_or("write NQN=FILE: the host's NQN and the file with its secret")?;
     Ok((nqn(name)?, file.into()))
 }
 
-/// The TLS policies.
+/// The values of [`tls_policy`].
 pub const TLS_POLICIES: &[&str] = &["required", "allowed", "plain"];
 
-/// One of [`TLS_POLICIES`].
+/// Parses one of [`TLS_POLICIES`].
 pub fn tls_policy(text: &str) -> Result<Tls, String> {
     Tls::from_name(text).ok_or_else(|| "use required, allowed or plain".to_owned())
 }
 
-/// A hash function by name, or by nvme-cli's number; 0 (none) is refused.
+/// Parses a hash function by name or by nvme-cli's number. Rejects 0 (none).
 pub fn hash(text: &str) -> Result<Hash, String> {
     let number = text.parse().ok().and_then(Hash::from_id);
     number.or_else(|| Hash::from_name(text)).ok_or("use sha256, sha384 or sha512".to_owned())
 }
 
-/// The minimum memory for the buffers of all hosts, in bytes: one transfer of the largest size.
+/// The minimum of [`memory`] in bytes: one transfer of the largest size.
 const LEAST_MEMORY_BYTES: u64 = 1 << 20;
 
-/// Memory for the buffers of all hosts, in bytes.
+/// Parses the memory for the buffers of all hosts, in bytes.
 pub fn memory(text: &str) -> Result<u64, String> {
     let bytes = farblock_block::size::parse(text).map_err(|error| error.to_string())?;
     match bytes >= LEAST_MEMORY_BYTES {
         true => Ok(bytes),
-        false => Err("a target needs 1MiB for one transfer at least: write more".to_owned()),
+        false => Err("a target needs at least 1MiB for one transfer: write more".to_owned()),
     }
 }
 
-/// A list of processors: `0-3,6`.
+/// Parses a list of processors: `0-3,6`.
 pub fn cores(text: &str) -> Result<Vec<usize>, String> {
     let mut cores = BTreeSet::new();
     for part in text.split(',') {
@@ -255,7 +255,7 @@ pub fn cores(text: &str) -> Result<Vec<usize>, String> {
     Ok(cores.into_iter().collect())
 }
 
-/// A range of controller identifiers: `1-999`.
+/// Parses a range of controller identifiers: `1-999`.
 pub fn controller_ids(text: &str) -> Result<RangeInclusive<u16>, String> {
     let ends = text.split_once('-').and_then(|(first, last)| {
         Some((first.trim().parse::<u16>().ok()?, last.trim().parse::<u16>().ok()?))
@@ -268,7 +268,7 @@ pub fn controller_ids(text: &str) -> Result<RangeInclusive<u16>, String> {
     }
 }
 
-/// An ANA state.
+/// Parses an ANA state.
 pub fn ana(text: &str) -> Result<Ana, String> {
     Ana::ALL.into_iter().find(|state| state.name() == text).ok_or_else(|| {
         let known: Vec<_> = Ana::ALL.iter().map(|state| state.name()).collect();
@@ -276,23 +276,23 @@ pub fn ana(text: &str) -> Result<Ana, String> {
     })
 }
 
-/// An address to listen on. The port is optional; 0 takes a free one.
+/// Parses an address to listen on. The port is optional; port 0 selects a free port.
 pub fn listen_address(text: &str) -> Result<SocketAddr, String> {
     Ok(text.parse::<Listen>()?.with_port(PORT_IO))
 }
 
-/// The address of another discovery service. The port is optional.
+/// Parses the address of another discovery service. The port is optional.
 pub fn referral(text: &str) -> Result<SocketAddr, String> {
     let Listen { ip, port, .. } = text.parse()?;
     match (ip.is_unspecified(), port.unwrap_or(PORT_DISCOVERY)) {
         (true, _) | (_, 0) => Err(format!(
-            "hosts cannot ask at {text}: write the address that they reach, as in 192.0.2.7:8009"
+            "hosts cannot connect to {text}: write a reachable address, as in 192.0.2.7:8009"
         )),
         (false, port) => Ok(SocketAddr::new(ip, port)),
     }
 }
 
-/// A listening address of a service that has no default port.
+/// Parses the listening address of a service without a default port.
 pub fn service_address(text: &str) -> Result<SocketAddr, String> {
     let listen: Listen = text.parse()?;
     let port = listen.port.ok_or_else(|| {
@@ -303,17 +303,17 @@ pub fn service_address(text: &str) -> Result<SocketAddr, String> {
     Ok(listen.with_port(port))
 }
 
-/// A listening address with an optional port.
+/// An address to listen on, with an optional port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Listen {
     ip: IpAddr,
-    /// The interface of a link-local address, as its index; 0 for none.
+    /// The index of the interface of a link-local address; 0 for other addresses.
     zone: u32,
     port: Option<u16>,
 }
 
 impl Listen {
-    /// Adds this port if none was given.
+    /// Returns the socket address, with `usual` as the port if the user named none.
     pub fn with_port(self, usual: u16) -> SocketAddr {
         let port = self.port.unwrap_or(usual);
         match self.ip {
@@ -332,8 +332,8 @@ impl FromStr for Listen {
         let found = found.ok().and_then(|mut addresses| addresses.next());
         let found = found.ok_or_else(|| match host.split_once('%') {
             Some((_, zone)) => format!(
-                "this machine has no interface {zone:?}: write one of its own after the % of \
-                 {host:?}"
+                "this machine has no interface {zone:?}: write one of its interfaces after the % \
+                 of {host:?}"
             ),
             None => format!(
                 "{host:?} is not an address of a machine: write for example 0.0.0.0:{PORT_IO}"
@@ -365,14 +365,14 @@ impl fmt::Display for Listen {
     }
 }
 
-/// Splits `ADDR[:PORT]`. An IPv6 address is in brackets, or without a port. Its zone follows `%`,
-/// or `%25` as in a URL.
+/// Splits `ADDR[:PORT]`. An IPv6 address with a port needs brackets. A zone follows `%`, or `%25`
+/// as in a URL.
 pub fn host_and_port(text: &str) -> Result<(String, Option<u16>), String> {
     let is_v6 = |text: &str| {
         let (address, zone) = text.split_once('%').unwrap_or((text, "0"));
         address.parse::<std::net::Ipv6Addr>().is_ok() && !zone.is_empty() && !zone.contains(']')
     };
-    // A numeric zone is an interface index, never encoded: 255 is not an encoded 5.
+    // A numeric zone is an interface index, and is never encoded: 255 is not an encoded 5.
     let is_number = |zone: &str| zone.bytes().all(|byte| byte.is_ascii_digit());
     let plain = |host: &str| match host.split_once("%25") {
         Some((address, zone)) if !is_number(zone) && is_v6(address) => format!("{address}%{zone}"),
@@ -402,7 +402,7 @@ pub fn host_and_port(text: &str) -> Result<(String, Option<u16>), String> {
     if host.is_empty() || host.contains(|c: char| c.is_whitespace() || c == '/') {
         return Err(format!("write ADDR:PORT, as in 127.0.0.1:{PORT_IO}"));
     }
-    // The resolver would take a number for an address: 4421 for 0.0.17.69.
+    // Refuse a number: the resolver would interpret it as an address, such as 4421 as 0.0.17.69.
     if host.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(format!("{host:?} is a number, not an address: write 127.0.0.1:{host}"));
     }
@@ -416,31 +416,31 @@ pub fn host_and_port(text: &str) -> Result<(String, Option<u16>), String> {
     Ok((plain(host), port))
 }
 
-/// Where the other end of the floor measurement (`--floor`) runs.
+/// The place of the peer for the floor measurement (`--floor`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FloorPlace {
-    /// In this process.
+    /// The peer is in this process.
     Here,
-    /// In a `farblock bench --floor-serve`.
+    /// The peer is a `farblock bench --floor-serve` at this address.
     There(SocketAddr),
-    /// No measurement.
+    /// Do not measure the floor.
     Nowhere,
 }
 
 /// The default value of `--floor`.
 pub const FLOOR_HERE: &str = "here";
 
-/// The value for no floor measurement.
+/// The value of `--floor` for no measurement.
 const NO_FLOOR: &str = "none";
 
-/// The address of the floor's other end: `ADDR:PORT`.
+/// Parses the value of `--floor`.
 pub fn floor_driven(text: &str) -> Result<FloorPlace, String> {
     match text {
         FLOOR_HERE => return Ok(FloorPlace::Here),
         NO_FLOOR => return Ok(FloorPlace::Nowhere),
         _ => {}
     }
-    let hint = "after --floor comes the ADDR:PORT of a `farblock bench --floor-serve`, or nothing \
+    let hint = "after --floor write the ADDR:PORT of a `farblock bench --floor-serve`, or nothing \
                 if it is the last option";
     let address = floor_address(text).map_err(|error| format!("{error}; {hint}"))?;
     match address.port() {
@@ -449,7 +449,7 @@ pub fn floor_driven(text: &str) -> Result<FloorPlace, String> {
     }
 }
 
-/// The listening address of the floor's other end: `ADDR:PORT`, port 0 for a free one.
+/// Parses the listening address of `--floor-serve`: `ADDR:PORT`, with port 0 for a free port.
 pub fn floor_served(text: &str) -> Result<SocketAddr, String> {
     floor_address(text).map_err(|error| format!("{error}; write for example 0.0.0.0:4421"))
 }
@@ -465,15 +465,15 @@ fn floor_address(text: &str) -> Result<SocketAddr, String> {
 /// The address of a discovery service.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DiscoveryAddress {
-    /// A name or an address.
+    /// A host name or an IP address.
     pub host: String,
-    /// The ports to try, the likeliest first.
+    /// The ports to try, the most likely one first.
     pub ports: Vec<u16>,
-    /// The host's identity and options, if given as a URL.
+    /// The parsed URL, which may contain the host's identity and options.
     pub url: Url,
 }
 
-/// `ADDR[:PORT]` of a discovery service, or a URL; a subsystem in the URL is ignored.
+/// Parses `ADDR[:PORT]` of a discovery service, or a URL. Ignores a subsystem in the URL.
 pub fn discovery_address(text: &str) -> Result<DiscoveryAddress, String> {
     let url = match text.starts_with(farblock_host::url::SCHEME) {
         true => text.parse::<Url>().map_err(|error| error.to_string())?,
@@ -491,7 +491,7 @@ pub fn discovery_address(text: &str) -> Result<DiscoveryAddress, String> {
     Ok(DiscoveryAddress { host, ports, url })
 }
 
-/// A time in fio's form: `30` or `30s`, `500ms`, `2m`, `1h`.
+/// Parses a time in fio's form: `30` or `30s`, `500ms`, `2m`, `1h`.
 pub fn seconds(text: &str) -> Result<std::time::Duration, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -506,14 +506,14 @@ pub fn seconds(text: &str) -> Result<std::time::Duration, String> {
     std::time::Duration::try_from_secs_f64(number * factor)
         .ok()
         .filter(|time| time.as_secs() <= 7 * 24 * 3600)
-        .ok_or_else(|| format!("{text:?} is too long: a week is the most"))
+        .ok_or_else(|| format!("{text:?} is too long: use at most a week"))
 }
 
 fn no_time(text: &str) -> String {
     format!("{text:?} is not a time: write seconds, as in 30, or 500ms, 2m, 1h")
 }
 
-/// A size in fio's form: `4k`, `1M`, `1g`; all units are binary.
+/// Parses a size in fio's form: `4k`, `1M`, `1g`. All units are binary.
 pub fn fio_size(text: &str) -> Result<u64, String> {
     farblock_block::size::parse(text)
         .ok()
@@ -521,7 +521,7 @@ pub fn fio_size(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("{text:?} is not a size: write for example 4k or 1M"))
 }
 
-/// The size of one I/O, in fio's form.
+/// Parses the size of one I/O, in fio's form.
 pub fn fio_block_size(text: &str) -> Result<u32, String> {
     u32::try_from(fio_size(text)?).map_err(|_| format!("{text:?} is too large for one I/O"))
 }
@@ -532,7 +532,7 @@ mod tests {
 
     #[test]
     fn a_misspelt_nqn_is_refused_and_another_name_is_not() {
-        // A target may have this name from an earlier version.
+        // A target may have such a name from an earlier version.
         for text in ["nqm.2026-11.org.example:a", "two words"] {
             assert_eq!(known_nqn(text).as_deref(), Ok(text));
             assert_eq!(subsystem(text).as_deref(), Ok(text));
@@ -662,7 +662,7 @@ mod tests {
     }
 
     #[test]
-    fn times_and_sizes_as_fio_has_them() {
+    fn times_and_sizes_in_the_form_of_fio() {
         assert_eq!(seconds("30").unwrap().as_secs(), 30);
         assert_eq!(seconds("0.5s").unwrap().as_millis(), 500);
         assert_eq!(seconds("250ms").unwrap().as_millis(), 250);
@@ -676,7 +676,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_none_say_how_one_looks() {
+    fn an_invalid_name_is_refused_with_an_example() {
         assert!(nqn("nqn.2026-11.org.example:a").is_ok());
         assert!(nqn("nqn.disk").unwrap_err().contains("nqn.2026-11.org.example:disks"));
     }

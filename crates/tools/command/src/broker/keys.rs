@@ -1,4 +1,4 @@
-//! Reads TLS keys from the kernel's keyrings, for a process that gave up the right to read them.
+//! Reads TLS keys from the kernel's keyrings for a process that dropped the right to read them.
 
 use super::{Broker, Message};
 use crate::error::Result;
@@ -12,11 +12,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use zeroize::Zeroizing;
 
-/// The subcommand of the broker. Its arguments are the subsystems whose keys it may hand out;
-/// without arguments, all of them.
+/// The subcommand of the broker. Its arguments are the subsystems whose keys it may return. Without
+/// arguments, it returns the keys of all subsystems.
 pub const PART: &str = "keys";
 
-/// The first byte of an answer: it contains keys, not an error sentence.
+/// The first byte of an answer with keys.
 const KEYS: u8 = 0;
 const REFUSED: u8 = 1;
 
@@ -28,12 +28,12 @@ struct Wanted {
     subnqn: String,
 }
 
-/// From now on, this process reads keyring keys only through this broker.
+/// Makes this process read keyring keys only through `broker`.
 pub fn ask_by(broker: Arc<Broker>) {
     keyring::read_by(Box::new(move |name, identity| ask(&broker, name, identity)));
 }
 
-/// Set if this process must not read keyrings.
+/// Whether this process must not read keyrings.
 static NOBODY_ASKS: AtomicBool = AtomicBool::new(false);
 
 /// Whether this process can read keys from keyrings.
@@ -41,7 +41,7 @@ pub fn may_ask() -> bool {
     !NOBODY_ASKS.load(Ordering::Relaxed)
 }
 
-/// Refuses to read keyrings from now on, with `why` as the reason.
+/// Refuses all later reads of keyrings, with `why` as the reason.
 pub fn refuse(why: &'static str) {
     NOBODY_ASKS.store(true, Ordering::Relaxed);
     keyring::read_by(Box::new(move |_, _| Err(why.to_owned())));
@@ -55,28 +55,29 @@ fn ask(broker: &Broker, name: &str, identity: &Identity<'_>) -> Result<Vec<TlsPs
     };
     let wanted = serde_json::to_vec(&wanted).expect("our own types are JSON");
     let gone = |_| {
-        "the process that reads keys of the kernel's keyring for this one is gone: start this anew"
+        "the helper process that reads the kernel's keyring has exited: restart this process"
             .to_owned()
     };
     let answer = broker.ask(&wanted, &[]).map_err(gone)?;
-    parse(&answer.bytes).unwrap_or_else(|| Err("the keyring's keys came in pieces".to_owned()))
+    parse(&answer.bytes)
+        .unwrap_or_else(|| Err("the answer with the keyring's keys is malformed".to_owned()))
 }
 
-/// Runs the broker process, which hands out keys of these subsystems, or of all.
+/// Runs the broker process, which returns keys of these subsystems, or of all if the list is empty.
 pub fn run(subsystems: &[String]) -> Result<()> {
     sandbox::holds_keys();
     stay_in_memory();
     super::run(|request| {
         let read = match serde_json::from_slice::<Wanted>(&request.bytes) {
             Ok(wanted) => read(&wanted, subsystems),
-            Err(_) => Err("that is not a question for a key".to_owned()),
+            Err(_) => Err("this is not a request for a key".to_owned()),
         };
         Message { bytes: emit(&read), ..Message::default() }
     })
 }
 
-/// Locks this process's memory, so that no key is written to swap. If a limit
-/// on locked memory applies it does nothing, because later allocations could then fail.
+/// Locks this process's memory, so that the kernel writes no key to swap. Does nothing if a limit
+/// on locked memory applies, because later allocations could fail.
 fn stay_in_memory() {
     use rustix::mm::{MlockAllFlags, mlockall};
     let is_unlimited = getrlimit(Resource::Memlock).current.is_none();
@@ -85,21 +86,21 @@ fn stay_in_memory() {
     }
     let all = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
     if let Err(error) = mlockall(all) {
-        tracing::debug!("keys may be in the swap: {error}");
+        tracing::debug!("swap may contain keys: {error}");
     }
 }
 
 fn read(wanted: &Wanted, subsystems: &[String]) -> Result<Vec<TlsPsk>, String> {
     let Wanted { name, hostnqn, subnqn } = wanted;
     if !subsystems.is_empty() && !subsystems.contains(subnqn) {
-        return Err(format!("keys for {subnqn} are not given to the server of another disk"));
+        return Err(format!("the server of another disk may not read keys for {subnqn}"));
     }
-    // The two NQNs alone identify a key.
+    // The two NQNs identify a key without the host identifier.
     keyring::read(name, &Identity { hostnqn, subnqn, hostid: [0; 16] })
 }
 
-/// Serializes an answer: a byte for its kind, then the sentence, or for each key two lengths (two
-/// bytes each), the identity and the key. No buffer in between holds a copy of a key.
+/// Serializes an answer: a byte for its kind, then a sentence or the keys. Each key has two lengths
+/// of two bytes, the identity and the key. No intermediate buffer holds a copy of a key.
 fn emit(read: &Result<Vec<TlsPsk>, String>) -> Zeroizing<Vec<u8>> {
     let mut bytes = Zeroizing::new(Vec::with_capacity(super::MESSAGE_BYTES_MAX));
     match read {
@@ -112,7 +113,7 @@ fn emit(read: &Result<Vec<TlsPsk>, String>) -> Zeroizing<Vec<u8>> {
             for key in keys {
                 let parts = [key.identity.as_bytes(), &key.key[..]];
                 let needed = parts.iter().map(|part| 2 + part.len()).sum::<usize>();
-                // No real host has so many keys.
+                // Drop further keys, which no real host has.
                 if bytes.len() + needed > super::MESSAGE_BYTES_MAX {
                     break;
                 }
@@ -126,7 +127,7 @@ fn emit(read: &Result<Vec<TlsPsk>, String>) -> Zeroizing<Vec<u8>> {
     bytes
 }
 
-/// Parses the output of [`emit`]; `None` if it is malformed.
+/// Parses the output of [`emit`]. Returns `None` if it is malformed.
 fn parse(bytes: &[u8]) -> Option<Result<Vec<TlsPsk>, String>> {
     let (kind, mut rest) = bytes.split_first()?;
     if *kind != KEYS {
@@ -151,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_come_over_as_they_were() {
+    fn emitted_keys_parse_to_the_same_keys() {
         let psk = |identity: &str, bytes| TlsPsk::given(identity, &vec![7; bytes]).expect("a key");
         for keys in [
             vec![],
@@ -169,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_other_subsystems_are_not_given_out() {
+    fn keys_of_other_subsystems_are_refused() {
         let wanted = |subnqn: &str| Wanted {
             name: String::new(),
             hostnqn: "nqn.2026-11.h:broker".to_owned(),

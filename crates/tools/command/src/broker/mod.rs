@@ -1,11 +1,11 @@
-//! A helper process for a process that gives up its rights (docs/decisions/0035). The broker keeps
-//! these rights, and that process is its only peer. The broker performs the few operations that
-//! need them.
+//! A helper process, the broker, for a process that drops its rights (docs/decisions/0035). The
+//! broker keeps these rights and performs the few operations that need them. Its only peer is the
+//! process that started it.
 //!
-//! The process starts its broker before it gives up anything. The broker's standard input is one
-//! end of a socket pair. It answers one request after the other, and exits when the other end
-//! closes, however the process died. A compromised process may send any request, so each kind of
-//! broker acts only on its own disk.
+//! A process starts its broker before it drops any right. The standard input of the broker is one
+//! end of a socket pair. The broker answers requests one after the other. It exits when the other
+//! end closes, for whatever reason the process died. A compromised process may send any request, so
+//! each kind of broker acts only on the disk of that process.
 
 pub mod keys;
 
@@ -26,20 +26,20 @@ use std::sync::{Mutex, PoisonError};
 use zeroize::Zeroizing;
 
 const MESSAGE_BYTES_MAX: usize = 64 << 10;
-/// The limit of descriptors in a message: one for each connection of a device.
+/// The maximum number of descriptors in a message: one for each connection of a device.
 const DESCRIPTORS_MAX: usize = 64;
 
 /// A message over the socket pair.
 #[derive(Default)]
 pub struct Message {
-    /// Cleared when dropped, since they may contain a key.
+    /// The contents, which may include a key: cleared when dropped.
     pub bytes: Zeroizing<Vec<u8>>,
     /// Descriptors to pass to the other end.
     pub descriptors: Vec<OwnedFd>,
 }
 
 impl Message {
-    /// A message without descriptors.
+    /// Creates a message without descriptors.
     pub fn new(bytes: impl Into<Vec<u8>>) -> Message {
         Message { bytes: Zeroizing::new(bytes.into()), descriptors: Vec::new() }
     }
@@ -48,7 +48,7 @@ impl Message {
 /// A connection to a broker. Dropping it stops the broker.
 pub struct Broker {
     socket: OwnedFd,
-    /// Serializes requests.
+    /// A lock that serializes requests.
     turn: Mutex<()>,
 }
 
@@ -56,16 +56,16 @@ impl Broker {
     /// Starts a broker: the subcommand `part` of `farblock attachment`, with its arguments.
     ///
     /// # Errors
-    /// One sentence for people.
+    /// Returns a sentence for the user.
     pub fn start<S: AsRef<OsStr>>(part: impl IntoIterator<Item = S>) -> Result<Broker, String> {
         let failed = |error: io::Error| {
-            format!("the process that keeps the rights does not start: {}", os(&error))
+            format!("cannot start the helper process that keeps the rights: {}", os(&error))
         };
         let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
         let pair = rustix::net::socketpair(family, kind, SocketFlags::CLOEXEC, None);
         let (ours, theirs) = pair.map_err(|error| failed(error.into()))?;
         let program = std::env::current_exe().map_err(failed)?;
-        // The program's file may have been removed.
+        // The file of the program may have been removed, for example by an update.
         let program = if program.exists() { &program } else { Path::new("/proc/self/exe") };
         let mut command = Command::new(program);
         command.arg("attachment").args(part);
@@ -77,16 +77,16 @@ impl Broker {
     /// Sends a request and waits for the answer.
     ///
     /// # Errors
-    /// If the broker has exited.
+    /// Fails if the broker has exited.
     pub fn ask(&self, request: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<Message> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         send(self.socket.as_fd(), request, descriptors)?;
         receive(self.socket.as_fd())?.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }
 
-    /// Returns when the broker has exited.
+    /// Waits until the broker exits.
     pub fn wait_for_end(&self) {
-        // `poll` reports a hang-up without being asked for it.
+        // `poll` reports a hang-up even without requested events.
         let mut polled = [PollFd::new(&self.socket, PollFlags::empty())];
         while !matches!(rustix::event::poll(&mut polled, None), Ok(ready) if ready > 0) {}
     }
@@ -107,7 +107,7 @@ fn send(socket: BorrowedFd<'_>, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) ->
     Ok(())
 }
 
-/// The next message; `None` when the other end is closed.
+/// Receives the next message. Returns `None` when the other end is closed.
 fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<Message>> {
     let mut bytes = Zeroizing::new(vec![0; MESSAGE_BYTES_MAX]);
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
@@ -130,22 +130,23 @@ fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<Message>> {
     Ok((received > 0).then_some(Message { bytes, descriptors }))
 }
 
-/// The broker's main loop: answers until the other end closes. It ignores signals, because the
-/// process that it serves decides when both stop.
+/// Runs the main loop of a broker, which answers requests until the other end closes. Ignores
+/// signals, because the other process decides when both stop.
 pub fn run(mut answer: impl FnMut(Message) -> Message) -> Result<()> {
     let input = io::stdin();
     let is_pair = rustix::net::sockopt::socket_type(&input) == Ok(SocketType::SEQPACKET);
     if !is_pair {
-        return Err(Failure::usage("this is for farblock to run, not for people"));
+        return Err(Failure::usage("only farblock itself runs this command"));
     }
     signals::on_each(|| {}).map_err(|error| Failure::run(os(&error)))?;
-    let failed =
-        |error: io::Error| Failure::run(format_args!("the pair of sockets: {}", os(&error)));
+    let failed = |error: io::Error| {
+        Failure::run(format_args!("the socket pair to the other process: {}", os(&error)))
+    };
     while let Some(request) = receive(input.as_fd()).map_err(failed)? {
         let Message { bytes, descriptors } = answer(request);
         let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
         match send(input.as_fd(), &bytes, &descriptors) {
-            // The served process has closed its end and needs no answer.
+            // The other process has closed its end, and needs no answer.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => break,
             sent => sent.map_err(failed)?,
         }
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_much_is_refused() {
+    fn too_large_messages_are_refused() {
         let (ours, _theirs) = pair();
         for bytes in [&[][..], &vec![0; MESSAGE_BYTES_MAX + 1]] {
             let refused = send(ours.as_fd(), bytes, &[]).expect_err("it is refused");

@@ -1,10 +1,10 @@
-//! The allowed system calls: calls of the event loops, the standard library, the C library, OpenSSL
-//! and librbd. All others fail with ENOSYS, as on a kernel without them, which libraries can
-//! handle. The list excludes calls for programs, processes, namespaces, modules, debugging and
-//! keyrings.
+//! The filter of system calls. It allows the calls that the event loops, the standard library, the
+//! C library, OpenSSL and librbd make. All other calls fail with ENOSYS, as on a kernel without
+//! them, which libraries can handle. The list excludes calls for programs, processes, namespaces,
+//! modules, debugging and keyrings.
 //!
-//! The filter does not see requests inside an io_uring ring, but a ring can do nothing beyond this
-//! list.
+//! The filter does not see the requests inside an io_uring ring. This is safe, because the requests
+//! of a ring offer no operation beyond this list.
 
 use libc::c_long;
 use seccompiler::{
@@ -13,10 +13,10 @@ use seccompiler::{
 };
 use std::collections::BTreeMap;
 
-/// Installs the filter for all threads.
+/// Installs the filter in all threads.
 ///
 /// # Errors
-/// One sentence for people.
+/// Returns a sentence for the user.
 pub(super) fn filter() -> Result<(), String> {
     let program = program().map_err(|error| format!("system calls are not filtered: {error}"))?;
     seccompiler::apply_filter_all_threads(&program)
@@ -24,12 +24,12 @@ pub(super) fn filter() -> Result<(), String> {
     tried()
 }
 
-/// Tests the filter: tries to start a program that cannot exist.
+/// Tests the filter by trying to start a program that cannot exist.
 fn tried() -> Result<(), String> {
     match std::process::Command::new("/").spawn().err().and_then(|error| error.raw_os_error()) {
         Some(libc::ENOSYS) => Ok(()),
         other => Err(format!(
-            "the filter of system calls does not hold: another process was refused with {other:?}"
+            "the filter of system calls does not work: starting a process failed with {other:?}"
         )),
     }
 }
@@ -48,7 +48,7 @@ fn program() -> Result<BpfProgram, seccompiler::BackendError> {
     SeccompFilter::new(rules, missing, SeccompAction::Allow, arch)?.try_into()
 }
 
-/// Matches calls whose first argument satisfies the condition.
+/// Returns a rule for calls whose first argument satisfies the condition.
 fn argument(how: SeccompCmpOp, value: u64) -> Result<SeccompRule, seccompiler::BackendError> {
     SeccompRule::new(vec![SeccompCondition::new(0, SeccompCmpArgLen::Dword, how, value)?])
 }
@@ -146,8 +146,8 @@ const MEMORY: &[c_long] = &[
     libc::SYS_set_mempolicy,
 ];
 
-/// Threads are made with `clone`, whose flags the filter can check. Libraries fall back to `clone`
-/// when `clone3` does not exist.
+/// The calls for threads. Libraries create threads with `clone`, whose flags the filter checks, if
+/// `clone3` does not exist.
 const THREADS: &[c_long] = &[
     libc::SYS_exit,
     libc::SYS_exit_group,
@@ -236,7 +236,7 @@ const WAITING: &[c_long] = &[
     libc::SYS_pselect6,
 ];
 
-/// Queries about the process and the machine.
+/// Calls that query the process and the machine.
 const ABOUT: &[c_long] = &[
     libc::SYS_getuid,
     libc::SYS_geteuid,
@@ -253,7 +253,7 @@ const ABOUT: &[c_long] = &[
     libc::SYS_uname,
 ];
 
-/// Calls that newer architectures have replaced.
+/// Calls that newer architectures do not have.
 #[cfg(target_arch = "x86_64")]
 const OLD: &[c_long] = &[
     libc::SYS_arch_prctl,

@@ -1,8 +1,9 @@
-//! Drops root's unneeded capabilities.
+//! Drops the capabilities of root that a target does not need.
 
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
-/// Needed to share other users' files, listen on low ports, and account the rings' memory.
+/// The needed capabilities: to share other users' files, listen on low ports, and lock the memory
+/// of rings.
 const NEEDED: CapabilitySet = CapabilitySet::DAC_OVERRIDE
     .union(CapabilitySet::DAC_READ_SEARCH)
     .union(CapabilitySet::FOWNER)
@@ -10,15 +11,15 @@ const NEEDED: CapabilitySet = CapabilitySet::DAC_OVERRIDE
     .union(CapabilitySet::NET_BIND_SERVICE)
     .union(CapabilitySet::IPC_LOCK);
 
-/// The users who may use io_uring: 0 for all, 1 for a group and administrators.
+/// The setting of who may use io_uring: 0 for all users, 1 for a group and administrators.
 const IO_URING: &str = "/proc/sys/kernel/io_uring_disabled";
 
 /// Drops all capabilities but [`NEEDED`].
 ///
 /// # Errors
-/// One sentence for people.
+/// Returns a sentence for the user.
 pub(super) fn drop_unneeded() -> Result<(), String> {
-    let cannot = |error| format!("capabilities cannot be given up: {error}");
+    let cannot = |error| format!("cannot drop capabilities: {error}");
     let had = capabilities(None).map_err(cannot)?;
     let rings_are_rare = std::fs::read_to_string(IO_URING).is_ok_and(|text| text.trim() == "1");
     let needed = match rings_are_rare {
@@ -35,12 +36,12 @@ pub(super) fn drop_unneeded() -> Result<(), String> {
     }
     set_capabilities(None, kept).map_err(cannot)?;
     match kept.effective.contains(CapabilitySet::SYS_ADMIN) {
-        true => Err(format!("sys_admin is kept, since {IO_URING} gives io_uring to it alone")),
+        true => Err(format!("kept sys_admin, since {IO_URING} reserves io_uring for it")),
         false => Ok(()),
     }
 }
 
-/// The capabilities of this process.
+/// Returns the names of this process's effective capabilities.
 pub(super) fn held() -> Vec<String> {
     let mask = super::status("CapEff").and_then(|mask| u64::from_str_radix(&mask, 16).ok());
     let held = CapabilitySet::from_bits_truncate(mask.unwrap_or_default());

@@ -1,22 +1,22 @@
-//! Restricts opening, executing and creating files, by Landlock.
+//! Restricts which files the process may open, execute and create, with Landlock.
 
 use super::Paths;
 use landlock::{ABI, Access, AccessFs, BitFlags, Ruleset, RulesetAttr, RulesetCreatedAttr};
 use landlock::{RulesetError, RulesetStatus, Scope, path_beneath_rules};
 
-/// The ABI that this code knows: a newer kernel's additional rights stay unrestricted.
+/// The Landlock version that this code handles. Rights that newer versions add stay unrestricted.
 const KNOWN: ABI = ABI::V6;
 
-/// Folders with libraries, names, device properties and the process itself.
+/// The folders with libraries, name resolution, device properties and process information.
 const SYSTEM: &[&str] =
     &["/usr", "/lib", "/lib64", "/etc", "/proc", "/sys", "/run", "/opt", "/nix", "/gnu"];
-/// Devices that every process reads and writes.
+/// The devices that every process may read and write.
 const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/urandom", "/dev/hugepages"];
 
-/// Forbids executing programs and making devices; with `paths`, also opening files elsewhere.
+/// Forbids executing programs and creating devices. With `paths`, also forbids opening other files.
 ///
 /// # Errors
-/// One sentence for people.
+/// Returns a sentence for the user.
 pub(super) fn restrict(paths: Option<&Paths>) -> Result<(), String> {
     let status = ruled(paths).map_err(|error| format!("Landlock: {error}"))?;
     match status {

@@ -1,9 +1,9 @@
-//! A process that serves untrusted peers first gives up the rights that it does not need. An
-//! attacker who takes it over has only the remaining ones (docs/decisions/0038, and 0052 for
-//! attached disks).
+//! Drops the rights that a process does not need, before it serves untrusted peers. An attacker who
+//! takes over the process has only the remaining rights (docs/decisions/0038, and 0052 for attached
+//! disks).
 //!
-//! Capabilities and Landlock apply to one thread, and its children inherit them. Therefore this
-//! runs before any other thread starts.
+//! Capabilities and Landlock apply to one thread and to the threads that it starts later. Therefore
+//! a process calls this before it starts other threads.
 
 mod calls;
 mod capabilities;
@@ -14,54 +14,54 @@ use rustix::process::{DumpableBehavior, dumpable_behavior, set_dumpable_behavior
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-/// The rights that this process has given up.
+/// The rights that this process has dropped.
 static GIVEN_UP: OnceLock<GivenUp> = OnceLock::new();
 
-/// Facts that the kernel does not report later.
+/// Facts about the sandbox that the kernel cannot report later.
 #[derive(Default)]
 struct GivenUp {
-    /// Whether the process tried to give up rights.
+    /// Whether the process tried to drop rights.
     sandboxed: bool,
     runs_no_program: bool,
     allowed: Option<Vec<PathBuf>>,
     lacks: Vec<String>,
 }
 
-/// The paths that may be opened.
+/// The paths that the process may open.
 #[derive(Default)]
 pub struct Paths {
-    /// The target may share everything below these.
+    /// Files and folders to read and write, with everything below them: the disks to share.
     pub shared: Vec<PathBuf>,
-    /// Folders in which files are made and replaced: sockets, saved state.
+    /// Folders in which the process creates and replaces files, such as sockets and saved state.
     pub own: Vec<PathBuf>,
-    /// Folders to read: configuration, keys.
+    /// Folders to read, such as those of the configuration and the keys.
     pub read: Vec<PathBuf>,
 }
 
-/// Gives up unneeded rights; [`seen`] reports those that the kernel could not drop. With `paths`,
-/// the process can open only those from now on.
+/// Drops unneeded rights. With `paths`, the process can open only these paths from then on.
+/// [`lacks`] reports the rights that the kernel could not drop.
 ///
 /// # Errors
-/// One sentence for people, if `paths` cannot be enforced.
+/// Returns a sentence for the user if the kernel cannot enforce `paths`.
 pub fn enter(paths: Option<&Paths>) -> Result<(), String> {
-    // Read now: Landlock hides the files with the process's limits.
+    // Read the limits first: Landlock hides the files with the process's limits.
     farblock_reactor::allowance::read();
     let mut given_up = GivenUp { sandboxed: true, ..GivenUp::default() };
     let is_filtered = is_filtered();
     if let Err(error) = rustix::thread::set_no_new_privs(true) {
-        given_up.lacks.push(format!("new privileges are not refused: {error}"));
+        given_up.lacks.push(format!("the kernel cannot refuse new privileges: {error}"));
     }
     match (paths, is_filtered) {
         (None, true) => {
-            let kept = "Landlock was not tried: what started this filters its system calls";
+            let kept = "Landlock was not tried: the parent process filters system calls";
             given_up.lacks.push(kept.to_owned());
         }
         _ => match files::restrict(paths) {
             Ok(()) => given_up.runs_no_program = true,
             Err(problem) if paths.is_some() => {
                 return Err(format!(
-                    "--allow-path cannot be kept: {problem}; leave it out, or use a kernel with \
-                     Landlock (Linux 5.13 and newer)"
+                    "--allow-path cannot be enforced: {problem}; leave it out, or use a kernel \
+                     with Landlock (Linux 5.13 and newer)"
                 ));
             }
             Err(problem) => given_up.lacks.push(problem),
@@ -69,9 +69,9 @@ pub fn enter(paths: Option<&Paths>) -> Result<(), String> {
     }
     given_up.allowed = paths.map(|paths| paths.shared.clone());
     given_up.lacks.extend(capabilities::drop_unneeded().err());
-    // The kernel reports that a filter exists, but not whose it is.
+    // The kernel reports that a filter exists, but not who installed it.
     let filtered = match is_filtered {
-        true => Err("system calls are filtered by what started this, not by farblock".to_owned()),
+        true => Err("system calls are filtered by the parent process, not by farblock".to_owned()),
         false => calls::filter(),
     };
     given_up.lacks.extend(filtered.err());
@@ -79,11 +79,11 @@ pub fn enter(paths: Option<&Paths>) -> Result<(), String> {
     Ok(())
 }
 
-/// Like [`enter`], restricted to these paths if the kernel supports that and no other filter of
-/// system calls is active.
+/// Like [`enter`], with the restriction to `paths` only if the kernel supports it and no other
+/// filter of system calls is active.
 ///
 /// # Errors
-/// As for [`enter`].
+/// Fails like [`enter`].
 pub fn enter_within(paths: &Paths) -> Result<(), String> {
     match is_filtered() || enter(Some(paths)).is_err() {
         true => enter(None),
@@ -91,26 +91,26 @@ pub fn enter_within(paths: &Paths) -> Result<(), String> {
     }
 }
 
-/// Keeps all rights, and records the reason.
+/// Keeps all rights, and records the reason for [`lacks`].
 pub fn stay(why: &str) {
     let lacks = vec![why.to_owned()];
     let _ = GIVEN_UP.set(GivenUp { lacks, ..GivenUp::default() });
 }
 
-/// The rights that could not be given up, a sentence each.
+/// Returns a sentence for each right that the process could not drop.
 pub fn lacks() -> &'static [String] {
     GIVEN_UP.get().map_or(&[], |given_up| &given_up.lacks)
 }
 
-/// Declares that this process holds keys: it disables core dumps and debuggers, whatever else it
-/// has given up.
+/// Disables core dumps and debuggers, because this process holds keys. This does not depend on the
+/// sandbox.
 pub fn holds_keys() {
     if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
-        tracing::debug!("keys may be in core dumps: {error}");
+        tracing::debug!("core dumps may contain keys: {error}");
     }
 }
 
-/// The active restrictions, as reported by the kernel.
+/// Returns the active restrictions. Most of them are queried from the kernel.
 pub fn seen() -> Confinement {
     let given_up = GIVEN_UP.get();
     let paths = |paths: &Vec<PathBuf>| paths.iter().map(|it| it.display().to_string()).collect();
@@ -126,7 +126,7 @@ pub fn seen() -> Confinement {
     }
 }
 
-/// Adds to a refusal that the sandbox may be the cause.
+/// Adds to a refused access that the sandbox may be the cause.
 pub fn explained(problem: String) -> String {
     let allowed = GIVEN_UP.get().and_then(|given_up| given_up.allowed.as_ref());
     let is_refusal = ["ermission denied", "may not be"].iter().any(|part| problem.contains(part));
@@ -134,8 +134,8 @@ pub fn explained(problem: String) -> String {
         Some(paths) => {
             let paths: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
             format!(
-                "{problem} (this target opens only what is below {}: start it with --allow-path \
-                 for other places, too)",
+                "{problem} (this target opens only files below {}: start it with --allow-path for \
+                 other places, too)",
                 paths.join(", ")
             )
         }
@@ -143,13 +143,13 @@ pub fn explained(problem: String) -> String {
     }
 }
 
-/// Whether the parent process installed a filter of system calls. Such a filter may kill a process
-/// for a call that it does not know.
+/// Whether the parent process installed a filter of system calls. Such a filter may kill the
+/// process for a call that the filter does not know.
 fn is_filtered() -> bool {
     status("Seccomp").is_some_and(|mode| mode != "0")
 }
 
-/// A line of the kernel's status for this thread, which inherits it from the first thread.
+/// Returns a value of the kernel's status of this thread, which inherited it from the first thread.
 fn status(name: &str) -> Option<String> {
     let text = std::fs::read_to_string("/proc/thread-self/status").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;

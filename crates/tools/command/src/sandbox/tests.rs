@@ -1,4 +1,5 @@
-//! Each test runs in a new process of this binary, because a process cannot regain its rights.
+//! Tests of the sandbox. Each one runs in a new process of this binary, because a process cannot
+//! regain its rights.
 
 use super::*;
 use std::io::ErrorKind;
@@ -8,7 +9,7 @@ use std::time::Duration;
 
 const INSIDE: &str = "FARBLOCK_TEST_INSIDE";
 
-/// Runs `check` of the test called `name` in another process.
+/// Runs `check` of the test `name` in another process.
 fn apart(name: &str, check: impl FnOnce()) {
     if std::env::var_os(INSIDE).is_some() {
         return check();
@@ -21,7 +22,7 @@ fn apart(name: &str, check: impl FnOnce()) {
     assert!(done.status.success() && said.contains("1 passed"), "{said}{why}");
 }
 
-/// Exercises the basic needs of a target.
+/// Does what every target must be able to do.
 fn lives() {
     let thread = std::thread::spawn(|| std::thread::sleep(Duration::from_millis(1)));
     thread.join().expect("threads");
@@ -34,20 +35,20 @@ fn lives() {
     assert!(std::panic::catch_unwind(|| panic!("it is caught")).is_err());
 }
 
-/// Whether a filter of system calls was active already, for example a container's.
+/// Whether a filter of system calls was active before, for example a container's.
 fn is_filtered() -> bool {
     status("Seccomp").is_some_and(|mode| mode != "0")
 }
 
-/// Another filter must not be reported as ours, and may kill this process for unusual calls, so the
-/// test makes none.
+/// Checks that a filter from outside is not reported as farblock's. Such a filter may kill this
+/// process for unusual calls, so this test makes none.
 fn another_filter_stays() {
     enter(None).expect("no path is said");
     lives();
     let found = seen();
     assert!(found.sandboxed && found.no_new_privileges && !found.runs_no_program, "{found:?}");
     assert!(!found.capabilities.iter().any(|it| it == "sys_admin"), "{found:?}");
-    for part in ["by what started this, not by farblock", "Landlock was not tried"] {
+    for part in ["by the parent process, not by farblock", "Landlock was not tried"] {
         assert!(found.lacks.iter().any(|it| it.contains(part)), "{part}: {found:?}");
     }
     holds_keys();
@@ -55,8 +56,8 @@ fn another_filter_stays() {
 }
 
 #[test]
-fn a_filter_of_somebody_elses_is_not_said_to_be_ours() {
-    apart("a_filter_of_somebody_elses_is_not_said_to_be_ours", || {
+fn a_filter_from_outside_is_not_reported_as_ours() {
+    apart("a_filter_from_outside_is_not_reported_as_ours", || {
         use seccompiler::{SeccompAction, SeccompFilter};
         let rules = [(libc::SYS_reboot, Vec::new())].into_iter().collect();
         let arch = std::env::consts::ARCH.try_into().expect("it is known");
@@ -70,8 +71,8 @@ fn a_filter_of_somebody_elses_is_not_said_to_be_ours() {
 }
 
 #[test]
-fn what_was_given_up_fails_and_all_else_goes_on() {
-    apart("what_was_given_up_fails_and_all_else_goes_on", || {
+fn only_dropped_rights_fail() {
+    apart("only_dropped_rights_fail", || {
         assert!(!seen().sandboxed);
         if is_filtered() {
             return another_filter_stays();
@@ -100,7 +101,7 @@ fn what_was_given_up_fails_and_all_else_goes_on() {
 }
 
 #[test]
-fn only_what_is_allowed_is_opened() {
+fn only_allowed_paths_open() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = |name: &str| folder.path().join(name);
     std::fs::create_dir_all(path("in/side")).expect("made");
@@ -108,9 +109,9 @@ fn only_what_is_allowed_is_opened() {
     std::fs::write(path("out"), "a").expect("written");
     std::os::unix::fs::symlink(path("out"), path("in/link")).expect("made");
     std::fs::write(path("read/key"), "a").expect("written");
-    apart("only_what_is_allowed_is_opened", || {
+    apart("only_allowed_paths_open", || {
         let shared = vec![path("in")];
-        // Backtraces read the program's file.
+        // Allow the program's file, which backtraces read.
         let program = std::env::current_exe().expect("a test");
         let read = vec![path("read"), program.parent().expect("a folder").to_owned()];
         enter(Some(&Paths { shared, own: Vec::new(), read })).expect("the kernel has Landlock");

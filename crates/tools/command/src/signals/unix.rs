@@ -1,5 +1,5 @@
-//! Unix signals: SIGINT and SIGTERM stop a process, and SIGHUP stops commands that a person waits
-//! for. SIGUSR1 and SIGUSR2 have no meaning, nor has SIGHUP for servers.
+//! Unix signals. SIGINT and SIGTERM stop a process, and SIGHUP stops an interactive command. A
+//! process ignores SIGUSR1 and SIGUSR2, and a server also SIGHUP.
 
 use super::EXIT_CODE;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Whether the process must stop.
+/// A request to stop the process, made by a signal.
 #[derive(Clone)]
 pub struct Stop {
     flag: Arc<AtomicBool>,
@@ -21,8 +21,8 @@ impl Stop {
         Stop::on(&[SIGINT, SIGTERM])
     }
 
-    /// For interactive commands: the end of the terminal (SIGHUP) stops the process as well, unless
-    /// `nohup` or a similar tool made it ignore SIGHUP.
+    /// Also stops the process when the terminal closes (SIGHUP), unless `nohup` or a similar tool
+    /// made it ignore SIGHUP.
     pub(super) fn try_install_with_hangup() -> io::Result<Stop> {
         match is_ignored(SIGHUP) {
             true => Stop::try_install(),
@@ -34,7 +34,8 @@ impl Stop {
         let flag = Arc::new(AtomicBool::new(false));
         let (read, write) = UnixStream::pair()?;
         for &signal in signals {
-            // In this order the first signal finds the flag unset, and sets it.
+            // Register in this order: at the first signal, the shutdown finds the flag unset, and
+            // then the second handler sets it.
             signal_hook::flag::register_conditional_shutdown(signal, EXIT_CODE, Arc::clone(&flag))?;
             signal_hook::flag::register(signal, Arc::clone(&flag))?;
             signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
@@ -51,7 +52,7 @@ impl Stop {
     pub fn wait(&self) {
         while !self.requested() {
             let mut byte = [0];
-            // After an interrupted or failed read, the loop checks the flag again.
+            // Continue after an interrupted or failed read: the loop checks the flag.
             if (&*self.pipe).read(&mut byte).is_err() {
                 std::thread::sleep(Duration::from_millis(10));
             }
@@ -59,7 +60,7 @@ impl Stop {
     }
 }
 
-/// Whether a signal was ignored when the process started. If unknown, assume that it was.
+/// Whether the process started with this signal ignored. Returns true if unknown.
 fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -67,8 +68,8 @@ fn is_ignored(signal: i32) -> bool {
     mask.is_none_or(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
-/// Calls `heard` for each stop signal, on a thread. SIGHUP, SIGUSR1 and SIGUSR2 are ignored from
-/// now on: killing this process would remove its disk.
+/// Calls `heard` for each stop signal, on a thread. Also ignores SIGHUP, SIGUSR1 and SIGUSR2:
+/// killing this process would remove its disk.
 #[cfg(target_os = "linux")]
 pub fn on_each(mut heard: impl FnMut() + Send + 'static) -> io::Result<()> {
     for signal in [SIGHUP, SIGUSR1, SIGUSR2] {
@@ -87,8 +88,8 @@ pub fn on_each(mut heard: impl FnMut() + Send + 'static) -> io::Result<()> {
     std::thread::Builder::new().name("signals".to_owned()).spawn(watch).map(drop)
 }
 
-/// Makes SIGHUP, SIGUSR1 and SIGUSR2 harmless: closing a terminal or rotating logs must not take
-/// disks away from hosts. The result receives SIGHUPs.
+/// Makes SIGHUP, SIGUSR1 and SIGUSR2 harmless, so that closing a terminal or rotating logs does not
+/// stop a target. The returned value receives SIGHUPs.
 pub fn outlive_others() -> io::Result<Hangup> {
     for signal in [SIGUSR1, SIGUSR2] {
         signal_hook::flag::register(signal, Arc::default())?;
@@ -98,13 +99,13 @@ pub fn outlive_others() -> io::Result<Hangup> {
     Ok(Hangup(read))
 }
 
-/// Received SIGHUPs; several that arrive during one call count as one.
+/// The receiver of SIGHUPs. Signals that arrive during one call of the handler count as one.
 pub struct Hangup(UnixStream);
 
 impl Hangup {
     /// Calls `heard` for each SIGHUP, on a thread.
     pub fn on_each(mut self, mut heard: impl FnMut() + Send + 'static) -> io::Result<()> {
-        // If the pipe is full, the signal is dropped: an earlier one is still pending.
+        // If the pipe is full, the kernel drops the byte, but an earlier signal is still pending.
         let answer = move || {
             while self.0.read(&mut [0; 64]).is_ok_and(|count| count > 0) {
                 heard();
@@ -114,8 +115,8 @@ impl Hangup {
     }
 }
 
-/// Handles SIGXFSZ. A write beyond the file size limit (`ulimit -f`) would otherwise kill the
-/// process silently; with the handler it fails with an error.
+/// Handles SIGXFSZ, so that a write beyond the file size limit (`ulimit -f`) fails with an error.
+/// Without the handler, the signal would kill the process silently.
 pub fn survive_file_size_limit() {
     if let Err(error) = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default()) {
         tracing::debug!("cannot handle SIGXFSZ: {error}");

@@ -1,11 +1,11 @@
 //! Windows console events: Ctrl-C, Ctrl-Break, and the end of the window or the session. After the
-//! last two, Windows kills the process at once: only answered commands are sure to be done.
+//! last two, Windows kills the process at once. Then only answered commands are complete.
 
 use super::EXIT_CODE;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Whether the process must stop.
+/// A request to stop the process, made by a console event.
 #[derive(Clone)]
 pub struct Stop {
     shared: Arc<SignalShared>,
@@ -18,7 +18,7 @@ struct SignalShared {
 }
 
 impl SignalShared {
-    /// A poisoned lock is fine: no code panics while holding it.
+    /// Ignores a poisoned lock: no code panics while holding it.
     fn requested(&self) -> MutexGuard<'_, bool> {
         self.requested.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -39,7 +39,7 @@ impl Stop {
         Ok(stop)
     }
 
-    /// The console events include the end of the window.
+    /// Equals `try_install`: the console events include the end of the window.
     pub(super) fn try_install_with_hangup() -> io::Result<Stop> {
         Stop::try_install()
     }
@@ -62,10 +62,10 @@ pub fn on_each(heard: impl FnMut() + Send + 'static) -> io::Result<()> {
     ctrlc::set_handler(heard).map_err(io::Error::other)
 }
 
-/// Windows has no such signals.
+/// Does nothing: Windows has no such signals.
 pub fn outlive_others() -> io::Result<()> {
     Ok(())
 }
 
-/// Windows has no such limit.
+/// Does nothing: Windows has no such limit.
 pub fn survive_file_size_limit() {}
