@@ -1,12 +1,13 @@
-//! Measures the benefit of moving all waiting PDUs with one system call: 4k reads and writes of a
-//! RAM disk over loopback through the portable engine, compared with one call for each PDU.
+//! Measures the benefit of moving all waiting PDUs with one system call. The load is 4k reads and
+//! writes of a RAM disk over loopback through the portable engine, and the comparison uses one call
+//! for each PDU.
 //!
 //! `cargo run --release -p farblock --example calls [SECONDS [ROUNDS [STAT]]]` prints a table with
-//! the medians of the rounds. Target and host share this process and its processor time. STAT is
-//! the `stat` file in Linux's /proc of another process to include: Wine's server, which executes
-//! all of these calls. `interop/windows/calls.sh` passes it.
+//! the medians of the rounds. Target and host share this process and its processor time. STAT names
+//! the `stat` file in Linux's /proc of another process whose time also counts: Wine's server, which
+//! executes all of these calls. `interop/windows/calls.sh` passes it.
 //!
-//! Every PDU of these loads has the same size, so a limit in bytes allows one PDU per call.
+//! Every PDU of these loads has the same size, so a limit in bytes can enforce one PDU per call.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -29,20 +30,22 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 const NQN: &str = "nqn.2026-11.org.farblock:calls";
 const BLOCK: usize = 4096;
-/// PDU sizes without data: a command, C2HData with the success flag, and a response.
+/// The sizes of PDUs without data, in bytes: a command, C2HData with the success flag, and a
+/// response.
 const COMMAND: usize = 72;
 const DATA: usize = 24;
 const RESPONSE: usize = 24;
-/// Clock ticks per second in /proc.
+/// The number of clock ticks per second in /proc.
 const TICKS: u64 = 100;
 
-/// The processor time of a Linux process.
+/// Returns the processor time of a Linux process from its `stat` file.
 struct Stat(PathBuf);
 
 impl CpuSource for Stat {
     fn cpu_time(&self) -> Duration {
         let text = std::fs::read_to_string(&self.0).unwrap_or_default();
-        // After the name, which may contain spaces: state is the third field, utime the fourteenth.
+        // Skip the name, which may contain spaces. State is the third field, and utime the
+        // fourteenth.
         let fields = text.rsplit_once(')').map_or("", |(_, fields)| fields);
         let numbers = fields.split_whitespace().skip(11).take(2);
         let ticks: u64 = numbers.filter_map(|number| number.parse::<u64>().ok()).sum();
@@ -50,7 +53,7 @@ impl CpuSource for Stat {
     }
 }
 
-/// The byte limits of one call, for the host and for the target.
+/// The byte limits of one system call, for the host and for the target.
 fn limits(rw: Rw, is_gathered: bool) -> [CallBytes; 2] {
     let (down, up) = match rw {
         _ if is_gathered => return [CallBytes::default(); 2],
@@ -66,7 +69,7 @@ fn run(rw: Rw, is_gathered: bool, time: Duration, beside: Option<&PathBuf>) -> R
     let mut subsystem = Subsystem::new(NQN);
     subsystem.config.allow_any_host = true;
     let namespace = "mem:64MiB".parse::<Spec>()?.open(512, false)?;
-    // The first write allocates the RAM disk's memory, which must not be measured.
+    // The first write allocates the RAM disk's memory, so do not measure it.
     let filling = vec![1; namespace.geometry().capacity_bytes() as usize];
     Blocking::with_engine(&*namespace, engine)?.write(0, &filling)?;
     let export = Export { namespace, identity: "calls".to_owned() };

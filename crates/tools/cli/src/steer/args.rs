@@ -166,9 +166,9 @@ pub(crate) struct AllowHostArgs {
     /// command again to load a changed file
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) tls_key: Option<PathBuf>,
-    /// Demand more than the host's keys imply: authentication of the host (auth), of host and
-    /// target (mutual), or TLS with a key from authentication (concat); none removes the demand.
-    /// The target refuses to remove the host's key while auth is demanded
+    /// Require authentication of the host (auth), authentication of host and target (mutual), TLS
+    /// with a key from authentication (concat), or only what the host's keys imply (none); while
+    /// this requires authentication, the target refuses to remove the host's key
     #[arg(long, value_name = "WHAT", value_parser = ["auth", "mutual", "concat", "none"])]
     pub(crate) demand: Option<String>,
     /// Hash functions for the host's authentication, preferred first; all: any
