@@ -156,7 +156,7 @@ fn only_allowed_hosts_and_only_reading() {
     let server = scratch.serve(["--allow-host", host, "--read-only", &disk]);
     scratch
         .run(["id", &server.subsystem_url()])
-        .fails_in_a_line(1, &["does not allow this host", "(it is nqn.", "--allow-host"]);
+        .fails_in_a_line(1, &["does not allow this host", "(this host is nqn.", "--allow-host"]);
     let url = format!("{}&hostnqn={host}", server.url(1));
     let id = scratch.run(["id", &url, "--json"]).ok().json();
     assert_eq!(id["namespaces"][0]["read_only"], true);

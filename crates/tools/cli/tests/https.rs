@@ -209,7 +209,7 @@ fn a_target_does_not_start_with_half_a_certificate() {
     assert!(Command::new("mkfifo").arg(&pipe).status().expect("it runs").success());
     serve(&pipe, "key.pem").fails_in_a_line(1, &["pipe", "it must be a regular file"]);
     let neither = ["serve", "mem:1MiB", "--https-cert", "cert.pem", "--https-key", "key.pem"];
-    scratch.run(neither).fails_in_a_line(2, &["--api, --ui and --metrics"]);
+    scratch.run(neither).fails_in_a_line(2, &["--api, --ui or --metrics"]);
 }
 
 #[test]

@@ -266,7 +266,7 @@ fn verifying_finds_what_is_not_there() {
     // A `null:` disk matches only zeroes.
     scratch
         .run(["copy", &input, "null:4MiB", "--verify"])
-        .fails_in_a_line(1, &["verifying failed", "null:4MiB is not what"]);
+        .fails_in_a_line(1, &["verifying failed", "null:4MiB differs from"]);
     scratch.run(["copy", &input, "null:4MiB", "--verify", "--length", "2MiB"]).ok();
 }
 

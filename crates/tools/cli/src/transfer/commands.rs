@@ -106,7 +106,7 @@ fn range_within(input: &Input, offset: u64, length: Option<u64>) -> Result<Range
             "{} has {}{}, less than --length {}",
             input.name,
             FullSize(left),
-            if offset > 0 { format!(" after byte {offset}") } else { String::new() },
+            if offset > 0 { format!(" from byte {offset} on") } else { String::new() },
             FullSize(length)
         ))),
     }
