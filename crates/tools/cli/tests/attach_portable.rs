@@ -1,5 +1,5 @@
-//! `farblock attach`, `list` and `detach` on all systems that have them: an iSCSI target and an NBD
-//! server for this machine, without the system's own drivers.
+//! `farblock attach`, `list` and `detach` on Linux and Windows: an iSCSI target and an NBD server
+//! for programs of this machine, without kernel drivers.
 #![cfg(any(target_os = "linux", windows))]
 
 mod support;
@@ -14,7 +14,7 @@ use support::{Outcome, Scratch, Server, WAIT_LIMIT, finish, signal, until, wait}
 
 const DISK_BYTES: u64 = 16 << 20;
 
-/// A runtime directory and a target with one disk.
+/// A runtime directory, and a target with one disk.
 struct Attachments {
     scratch: Scratch,
     target: Option<Server>,
@@ -92,8 +92,8 @@ fn connect(url: &str) -> TcpStream {
     stream
 }
 
-/// A minimal initiator (RFC 7143) that logs in, asks for a disk's size and reads or writes a block.
-/// The second field is the number of the initiator's next command.
+/// A minimal iSCSI initiator (RFC 7143). It logs in, queries the size of a disk, and reads or
+/// writes a block. The second field is the number of its next command.
 struct Initiator(TcpStream, u32);
 
 impl Initiator {
@@ -104,8 +104,8 @@ impl Initiator {
              AuthMethod=None\0HeaderDigest=None\0DataDigest=None\0"
         );
         let mut initiator = Initiator(connect(url), 0);
-        // Login requests, immediate: from the security stage to the operational stage, then to the
-        // full feature phase.
+        // Send two immediate Login requests: from the security stage to the operational stage, and
+        // from there to the full feature phase.
         let (mut stages, mut text) = (0x81, keys.split_at(keys.find("HeaderDigest").expect("it")));
         for _ in 0..2 {
             let mut header = [0; 48];
@@ -119,7 +119,7 @@ impl Initiator {
         initiator
     }
 
-    /// Sends a request, and returns the answer's header and data.
+    /// Sends a request, and returns the header and the data of the answer.
     fn ask(&mut self, mut header: [u8; 48], data: &[u8]) -> ([u8; 48], Vec<u8>) {
         let length = u32::try_from(data.len()).expect("it is short").to_be_bytes();
         header[5..8].copy_from_slice(&length[1..]);
@@ -141,15 +141,15 @@ impl Initiator {
         header[16..20].copy_from_slice(&self.1.to_be_bytes());
         header[20..24].copy_from_slice(&bytes.to_be_bytes());
         header[24..28].copy_from_slice(&self.1.to_be_bytes());
-        // One block, if the command is about blocks.
+        // The command is about one block, if it is about blocks.
         (header[32], header[40]) = (code, u8::from(code != 0x25));
         self.1 += 1;
         self.ask(header, data)
     }
 
-    /// READ CAPACITY (10): the number of the last block, and the block size.
+    /// Sends READ CAPACITY (10), and returns the number of the last block and the block size.
     fn last_block(&mut self) -> (u32, u32) {
-        // The first commands get a unit attention.
+        // The target answers the first commands with a unit attention.
         for _ in 0..4 {
             let (answer, data) = self.command(0xc0, 0x25, 8, &[]);
             if answer[0] == 0x25 {
@@ -162,7 +162,7 @@ impl Initiator {
     }
 }
 
-/// Attaches a disk, uses it, and detaches it.
+/// Checks that a disk is attached, used and detached, but not while an initiator uses it.
 #[test]
 fn an_initiator_finds_a_disk_and_is_not_left_without_it() {
     let attachments = Attachments::new();
@@ -191,7 +191,7 @@ fn an_initiator_finds_a_disk_and_is_not_left_without_it() {
     attachments.run(&["detach", "a_Box"]).fails_in_a_line(2, &["\"a_Box\" is not attached"]);
 }
 
-/// A forced detach removes the disk although it has users, by a path as well as by a name.
+/// Checks that a forced detach removes a disk that has users, by its path and by its name.
 #[test]
 fn force_detaches() {
     let attachments = Attachments::new();
@@ -204,7 +204,7 @@ fn force_detaches() {
     assert!(initiator.0.read_to_end(&mut rest).is_err() || rest.len() < 1024, "it is served");
 }
 
-/// Checks the metrics with Prometheus' own tool.
+/// Checks metrics with the promtool of Prometheus.
 #[cfg(target_os = "linux")]
 #[track_caller]
 fn promtool(metrics: &str) {
@@ -214,7 +214,8 @@ fn promtool(metrics: &str) {
     assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""), "{metrics}");
 }
 
-/// doctor describes an attachment and, when its target has stopped, names the step that fails.
+/// Checks that doctor describes an attachment. After the target stops, doctor names the failed
+/// step.
 #[test]
 fn a_doctor_looks_at_an_attachment() {
     let mut attachments = Attachments::new();
@@ -248,7 +249,7 @@ fn a_doctor_looks_at_an_attachment() {
     }
 }
 
-/// Each scrape contains the operations since the previous scrape, once each.
+/// Checks that a scrape contains each operation since the previous scrape exactly once.
 #[test]
 fn a_scrape_has_how_long_operations_took() {
     let attachments = Attachments::new();
@@ -285,13 +286,13 @@ fn a_scrape_has_how_long_operations_took() {
     has_counts(&metrics, [5, 3, 1, 0]);
     #[cfg(target_os = "linux")]
     promtool(&metrics);
-    // Scraping performs no operations.
+    // A scrape itself performs no operations.
     has_counts(&scrape(), [5, 3, 1, 0]);
     drop(initiator);
     until("it is detached", || attachments.run(&["detach", "data"]).code == Some(0));
 }
 
-/// A successor starts at once, at the same address.
+/// Checks that a successor of a killed server starts at once, at the same address.
 #[test]
 fn a_killed_server_has_a_successor() {
     let attachments = Attachments::new();
@@ -309,7 +310,7 @@ fn a_killed_server_has_a_successor() {
     assert!(!attachments.folder("fb0").exists(), "something is left");
 }
 
-/// `list` shows an attachment without processes once, and removes it.
+/// Checks that `list` shows an attachment without processes once, and then removes it.
 #[test]
 fn what_a_dead_daemon_left_is_cleaned_up() {
     let attachments = Attachments::new();
@@ -336,7 +337,7 @@ fn programs_that_speak_nbd_find_a_server() {
     attachments.detach("fb0");
 }
 
-/// Attaches from a file, in the foreground, as a service manager does.
+/// Attaches from a file in the foreground, as a service manager does.
 #[test]
 fn in_the_foreground_it_ends_with_its_console() {
     let attachments = Attachments::new();
@@ -383,7 +384,7 @@ fn what_makes_no_sense_gets_a_sentence_and_leaves_nothing() {
     ] {
         attachments.run(&[&["attach"], args].concat()).fails_in_a_line(1, parts);
     }
-    // Wine has no drivers, and this machine has no WinSpd.
+    // Wine has no drivers, and WinSpd is not installed on this machine.
     #[cfg(windows)]
     attachments
         .run(&["attach", &url, "--as", "winspd"])

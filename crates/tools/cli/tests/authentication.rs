@@ -1,4 +1,4 @@
-//! Hosts that must authenticate, on the command line.
+//! Command lines for hosts that must authenticate.
 
 mod support;
 
@@ -9,7 +9,7 @@ use support::{Scratch, Server, read, until};
 
 const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555";
 
-/// A target that knows one host's key and has its own key.
+/// The key of a host that a target allows, and the key of the target.
 struct Keys {
     scratch: Scratch,
     host: String,
@@ -77,7 +77,7 @@ fn a_pair_of_ends_is_told_what_to_put_where() {
         assert!(said.contains(HOST) && said.contains(subsystem), "{said}");
         let secret = scratch.run(["keys", "show", "--secret", file]).ok().out();
         assert!(!said.contains(secret.trim()), "{said}");
-        // The second run finds the same key, and its printed commands work.
+        // The second run finds the same key, and the commands that it prints work.
         assert_eq!(scratch.run(&args).ok().out(), said);
         let path = scratch.text(file).replace('\'', "'\\''");
         assert!(said.contains(&path), "{path}: {said}");
@@ -85,7 +85,7 @@ fn a_pair_of_ends_is_told_what_to_put_where() {
         let served = said.lines().find(|line| line.contains("farblock serve")).unwrap();
         assert!(served.contains(&format!("--nqn {subsystem}")), "{said}");
     }
-    // Without a file name `keys pair` makes a new file, and never overwrites one.
+    // Without a file name, `keys pair` creates a file, and never overwrites an existing one.
     let unnamed = ["keys", "pair", HOST, subsystem];
     assert!(scratch.run(unnamed).ok().out().contains("--host-key"));
     scratch.run(["keys", "check", "host.key"]).ok();
@@ -138,13 +138,13 @@ fn with_tls_or_not_at_all() {
     scratch.run(["id", &stranger, "--tls-key", &key]).fails_in_a_line(1, &["refuses TLS"]);
     let source = format!("{url}&tls-key={key}");
     scratch.run(["read", &source, "--length", "4MiB", "--output", "disk.img"]).ok();
-    // A host that may connect without a key may also use one.
+    // A host that may connect without a key can also use its key.
     let serve = [&serve[..], &["--tls", "allowed"]].concat();
     let server = Server::start(scratch.command(serve));
     scratch.run(["id", &server.url(1)]).ok();
     scratch.run(["id", &format!("{}&hostnqn={HOST}", server.url(1))]).fails_in_a_line(1, &[HOST]);
     server.stop();
-    // If the host has a key and the target no TLS, both sides say so.
+    // If the host has a TLS key but the target does not, the host and the target both report it.
     let server = scratch.serve(["mem:8MiB"]);
     let outcome = scratch.run(["id", &server.url(1), "--tls-key", &key]);
     outcome.fails_in_a_line(1, &["answers without TLS", "leave --tls-key out"]);
@@ -181,13 +181,13 @@ fn only_who_has_the_key_gets_in() {
     let both = ["--dhchap-secret", &keys.host, "--dhchap-ctrl-secret"];
     id(&[&both[..], &[&keys.target]].concat()).ok();
     id(&[&both[..], &[&keys.host]].concat()).fails_in_a_line(1, &["authenti"]);
-    // A target that does not ask for authentication cannot have the target's secret.
+    // A target without authentication cannot prove that it has the target's secret.
     let open = keys.scratch.serve(["mem:8MiB"]);
     let stranger = format!("{}&hostnqn={HOST}", open.url(1));
     keys.scratch
         .run(["id", &stranger, "--dhchap-secret", &keys.host, "--dhchap-ctrl-secret", &keys.target])
         .fails_in_a_line(1, &["authenti"]);
-    // The target logs each failed host, and no other.
+    // The target's log has one line for each host that failed to authenticate.
     let log = || String::from_utf8(read(&log)).unwrap();
     let expected = [
         "disconnected when this target requested authentication",
@@ -201,7 +201,7 @@ fn only_who_has_the_key_gets_in() {
     assert_eq!(log.lines().filter(is_of_one).count(), expected.len(), "{log}");
 }
 
-/// Set by options, in a URL, and in the file of an attachment.
+/// Sets the hash functions and groups with options, in a URL, and in the file of an attachment.
 #[test]
 fn a_host_insists_on_groups_and_hashes() {
     let keys = Keys::new();

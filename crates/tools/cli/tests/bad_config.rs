@@ -1,4 +1,4 @@
-//! Every mistake in a configuration is reported with file, line and key.
+//! Checks that the error for each configuration mistake names the file, the line and the key.
 
 mod support;
 
@@ -14,8 +14,7 @@ allow_any_host = true
 path = "mem:1MiB"
 "#;
 
-/// A mistake: the text to replace in the good configuration, its replacement, and the expected
-/// error.
+/// A mistake: a text of the valid configuration, its replacement, and parts of the expected error.
 type Mistake = (&'static str, &'static str, &'static [&'static str]);
 
 const MISTAKES: &[Mistake] = &[
@@ -139,7 +138,7 @@ fn every_mistake_has_file_line_and_key() {
         let code = if parts.contains(&"does not exist") { 1 } else { 2 };
         let outcome = outcome.fails_in_a_line(code, parts);
         for name in ["u32", "i64", "i128", "invalid type", "sequence", "struct"] {
-            // The name of the key `eui64` contains `i64`, a name of a Rust type.
+            // Remove the key `eui64`, whose name contains `i64`, a type of Rust.
             let said = outcome.stderr.replace("eui64", "");
             assert!(!said.contains(name), "{said}");
         }
@@ -166,7 +165,7 @@ fn a_good_one_is_served() {
     let scratch = Scratch::new();
     let disk = scratch.disk("disk.img", 1 << 20);
     assert!(disk.ends_with("disk.img"));
-    // The path is relative to the file, not to the working directory.
+    // The path starts at the file's folder, not at the working directory.
     std::fs::create_dir(scratch.path("etc")).unwrap();
     let text = GOOD.replace("mem:1MiB", "../disk.img");
     let config = scratch.file("etc/farblock.toml", text.as_bytes());
@@ -178,7 +177,7 @@ fn a_good_one_is_served() {
     server.stop();
 }
 
-/// The command line overrides the file, and keys may have hyphens instead of underscores.
+/// Checks that the command line overrides the file, and that keys may have hyphens.
 #[test]
 fn listen_goes_with_a_configuration() {
     let scratch = Scratch::new();
@@ -231,7 +230,7 @@ fn the_example_is_served() {
     let scratch = Scratch::new();
     let example = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/farblock.toml");
     let text = std::fs::read_to_string(example).unwrap();
-    // Use a free port, since tests run in parallel.
+    // Use a free port, because tests run in parallel.
     let text = text.replace("127.0.0.1:4420\"]", "127.0.0.1:0\"]");
     let config = scratch.file("farblock.toml", text.as_bytes());
     let server = support::Server::start(scratch.command(["serve", "--config", &config]));
@@ -243,7 +242,7 @@ fn the_example_is_served() {
         .map(|entry| entry["kind"].as_str().unwrap())
         .collect();
     assert!(kinds.contains(&"referral"), "{kinds:?}");
-    // This host may not use the first subsystem.
+    // The first subsystem does not allow this host.
     let scratch_url = format!("nvme+tcp://{}/nqn.2026-11.org.example:scratch", server.address);
     let id = scratch.run(["id", &scratch_url, "--json"]).ok().json();
     assert_eq!(id["namespaces"][0]["bytes"], 1_u64 << 40);

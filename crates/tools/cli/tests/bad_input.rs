@@ -1,4 +1,4 @@
-//! Every wrong input gives one sentence and an exit code, never a panic.
+//! Checks that every invalid input gives one sentence and an exit code, and never a panic.
 
 mod support;
 
@@ -83,7 +83,7 @@ fn options_that_make_no_sense() {
         (&["copy", "-1", "a"], &["./-1"]),
         (&["serve", "mem:1MiB", "-q", "-v"], &["cannot be used with"]),
     ] {
-        // Targets can be changed at run time only on Unix.
+        // Only Unix systems support changing a running target.
         let steers = args[0] == "ctl" || args.contains(&"--metrics") || args.contains(&"--ui");
         if steers && !cfg!(unix) {
             continue;
@@ -97,7 +97,7 @@ fn options_that_make_no_sense() {
     }
 }
 
-/// Global options may be before and after the command.
+/// Checks that global options work before and after the command.
 #[test]
 fn two_ways_to_wait() {
     let both = ["--poll", "serve", "mem:1MiB", "--listen", "127.0.0.1:0", "--spin", "efficient"];
@@ -113,10 +113,10 @@ fn disks_that_cannot_be_shared() {
     let tool = if cfg!(windows) { "fsutil" } else { "truncate" };
     serve("missing.img").fails_in_a_line(1, &["missing.img", "does not exist", tool]);
     serve(&scratch.text("")).fails_in_a_line(1, &["is a directory"]);
-    // The advice to create a disk is for a plain new file only.
+    // Only for a plain new file does the error advise creating the disk.
     for missing in ["limit:9/s,missing.img", "/dev/missing", "miror:a,missing"] {
         if cfg!(windows) && missing.starts_with("/dev") {
-            continue; // a plain file there
+            continue; // On Windows this is a plain file.
         }
         let refused = serve(missing).fails_in_a_line(1, &["does not exist"]);
         assert!(!refused.stderr.contains(tool), "{}", refused.stderr);
@@ -144,7 +144,7 @@ fn a_disk_that_is_shared_already() {
     server.stop();
 }
 
-/// A loop device over a file, detached when dropped.
+/// A loop device on a file. Dropping it detaches the device.
 #[cfg(target_os = "linux")]
 struct Loop(String);
 
@@ -168,7 +168,7 @@ impl Drop for Loop {
     }
 }
 
-/// Transfers neither replace the file below a loop device nor write to it.
+/// Checks that transfers neither replace the file under a loop device nor write to it.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_file_that_a_loop_device_uses() {

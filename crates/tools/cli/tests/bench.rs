@@ -1,4 +1,4 @@
-//! The benchmark, in seconds instead of minutes.
+//! Short runs of the benchmark.
 
 mod support;
 
@@ -18,8 +18,8 @@ fn patterns(report: &Value) -> &Vec<Value> {
 
 #[test]
 fn the_demonstration_measures_both_sides_and_leaves_nothing() {
-    // Long enough for one I/O on a busy machine, and for Windows, which counts processor time in
-    // ticks of up to 16 ms.
+    // This is long enough for one I/O on a busy machine, and for Windows, which counts processor
+    // time in ticks of up to 16 ms.
     let runtime = "1s";
     let engines: &[&str] = if cfg!(windows) { &["auto"] } else { &["auto", "portable"] };
     for &engine in engines {
@@ -55,7 +55,8 @@ fn the_demonstration_measures_both_sides_and_leaves_nothing() {
     }
 }
 
-/// The floor's threads never sleep, so with one processor the floor is measured only on request.
+/// Whether the machine has several processors. The floor's threads never sleep, so on one processor
+/// the benchmark measures the floor only on request.
 fn several_processors() -> bool {
     std::thread::available_parallelism().is_ok_and(|count| count.get() > 1)
 }
@@ -98,7 +99,7 @@ fn the_floor_beside_the_demonstration() {
         assert!(pattern["remote_percent_of_local"]["iops"].as_f64().unwrap() > 0.0);
         assert!(pattern["remote_percent_of_floor"]["iops"].as_f64().unwrap() > 0.0);
         if cfg!(target_os = "linux") {
-            // Both ends never sleep, so each gets about the same processor time.
+            // The two ends never sleep, so each gets about the same processor time.
             for party in ["host_cpu", "target_cpu"] {
                 let percent = floor[party]["percent_of_core"].as_f64().unwrap();
                 assert!(percent > 1.0, "{party}: {pattern}");
@@ -167,7 +168,7 @@ fn a_fixed_rate_is_kept() {
     let args: Vec<&str> = ["bench", "null:32MiB"].into_iter().chain(options.split(' ')).collect();
     let report = scratch.run(&args).ok().json();
     let iops = patterns(&report)[0]["local"]["iops"].as_f64().unwrap();
-    // A rate limit is an upper bound; the machine may be slower.
+    // A rate limit is only an upper bound: the machine may be slower.
     assert!(iops > 0.0 && iops < 515.0, "{iops}");
 }
 
@@ -229,7 +230,7 @@ fn what_makes_no_sense() {
         (&["--floor-serve", "127.0.0.1"], &["has no port"]),
         (&["--floor-serve", "127.0.0.1:0", "--floor"], &["cannot be used with"]),
     ] {
-        // Use no options for short runs, since one case has its own.
+        // Do not add the options for short runs, since one case has its own.
         let args: Vec<&str> = ["bench"].iter().chain(args).copied().collect();
         let outcome = scratch.run(&args);
         eprintln!("{args:?}: {}", outcome.stderr.lines().next().unwrap_or_default());
@@ -269,7 +270,7 @@ fn interrupted_it_reports_what_it_has_and_leaves_nothing() {
 fn a_disk_that_fails_is_named() {
     let scratch = Scratch::new();
     let outcome = bench(&scratch, &["fault:50,null:64MiB", "--rw", "randread", "--wide"]);
-    // The report breaks this line at a different place for each failed block.
+    // The report wraps this line at a different place for each failed block.
     let said = outcome.out().split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(said.contains("failed after"), "{said}");
     outcome.fails(1, &["some runs failed"]);
@@ -290,7 +291,7 @@ fn reports_are_compared_and_what_is_slower_fails() {
     assert!(same.contains("IOPS") && same.contains("  same"), "{same}");
     assert!(same.lines().all(|line| line.chars().count() <= 80), "{same}");
 
-    // Measured runs may vary too much for a verdict, so use fixed figures.
+    // Use fixed figures: measured runs may vary too much for a verdict.
     for (file, iops) in [(&a, 1000.0), (&b, 1.0)] {
         for run in report["patterns"][0]["local"]["runs"].as_array_mut().unwrap() {
             run["iops"] = iops.into();

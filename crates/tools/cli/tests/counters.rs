@@ -1,4 +1,4 @@
-//! A target's counters, for programs and for Prometheus.
+//! The counters of a target, for programs and for Prometheus.
 #![cfg(unix)]
 
 mod support;
@@ -10,7 +10,7 @@ use support::{Scratch, until};
 
 const NQN: &str = "nqn.2026-11.org.farblock:counted";
 
-/// Checks the metrics with Prometheus' own tool.
+/// Checks metrics with the promtool of Prometheus.
 fn promtool(args: &[&str], input: &str) {
     use std::io::Write;
     use std::process::{Command, Stdio};
@@ -67,7 +67,7 @@ fn counters_are_scraped() {
     let told = |line: &str| line.strip_prefix("counters at http://").map(str::to_owned);
     let place = server.said.lines().find_map(told).expect("it says where");
     let port = place.trim_end_matches("/metrics");
-    // A quote in the host's name does not break the format.
+    // A quote in a host's name must not break the format.
     let odd = format!("{}&hostnqn=nqn.2026-11.h:%22a%5C", server.url(1));
     scratch.run(["read", &odd, "-o", "out.bin"]).ok();
     let scrape = |headers: &str| {
@@ -87,8 +87,8 @@ fn counters_are_scraped() {
     });
     assert!(scrape("Accept: application/openmetrics-text\r\n").ends_with("# EOF\n"));
     assert!(scrape("Host: localhost:80\r\n").contains("farblock_uptime_seconds"));
-    // DNS rebinding: a foreign name may resolve to this address, which would let a web page read
-    // the counters.
+    // DNS rebinding: a foreign name that resolves to this address would let a web page read the
+    // counters.
     assert!(scrape("Host: evil.example:80\r\n").starts_with("use this machine's address"));
     let text = scrape("");
     if cfg!(target_os = "linux") {
@@ -125,7 +125,7 @@ fn what_was_counted_is_told() {
     let views = [&after.total, &subsystem.io, &subsystem.namespaces[0].io, &after.hosts[0].io];
     for io in views {
         assert_eq!((io.read_bytes, io.written_bytes), (1 << 20, 0));
-        // The first query has switched on the measurement of latencies.
+        // The first query switched on the measurement of latencies.
         assert_eq!(io.read_latency.counts.iter().sum::<u64>(), io.reads);
         assert!(io.read_latency.counts.len() <= after.latency_bounds_us.len() + 1);
     }

@@ -1,4 +1,4 @@
-//! The demonstration: its output, and that it leaves nothing behind, however it ends.
+//! Checks the output of the demonstration, and that it leaves nothing behind, however it ends.
 #![cfg(target_os = "linux")]
 
 mod support;
@@ -7,14 +7,14 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout};
 use support::{Outcome, Scratch, signal, until};
 
-/// Starts the demonstration, with its files in the test's folder.
+/// Starts the demonstration with its files in the test's folder.
 fn start(scratch: &Scratch, args: &[&str]) -> Child {
     std::fs::create_dir_all(scratch.path("tmp")).expect("a folder");
     let mut command = scratch.command([&["demo", "--every", "0.2"], args].concat());
     command.env("TMPDIR", scratch.path("tmp")).spawn().expect("it starts")
 }
 
-/// Reads the demonstration's output up to a line with these words.
+/// Reads the demonstration's output up to a line that contains `words`.
 fn said(out: &mut BufReader<ChildStdout>, words: &str) -> String {
     let mut text = String::new();
     while !text.contains(words) {

@@ -1,4 +1,4 @@
-//! A target is killed under load and restarted: no acknowledged write is lost.
+//! Kills a target under load and restarts it. No acknowledged write may be lost.
 #![cfg(unix)]
 
 mod support;
@@ -14,7 +14,7 @@ use support::{Reserved, Scratch, Server, until};
 const THREADS: u64 = 4;
 const BLOCKS: u64 = 32;
 
-/// Writes versions of blocks and reads them back until `stop`; counts the rounds.
+/// Writes versions of blocks and reads them back until `stop`. Counts the rounds.
 fn load(disk: &Disk, first: u64, stop: &AtomicBool, count: &AtomicU64) {
     let mut blocks = Blocking::new(disk).expect("a queue");
     let size = blocks.geometry().block_size as usize;

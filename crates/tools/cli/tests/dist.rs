@@ -1,5 +1,5 @@
-//! Release archives are identical wherever they are packed. `make dist` ensures the same for
-//! the programs, which takes too long for a test.
+//! Checks that release archives are identical wherever they are packed. `make dist` checks the same
+//! for the programs, which takes too long for a test.
 #![cfg(target_os = "linux")]
 
 use std::fs;
@@ -9,7 +9,7 @@ use std::process::Command;
 
 const ARCHIVES: [&str; 2] = ["farblock-linux-x86_64.tar.gz", "farblock-windows-x86_64.zip"];
 
-/// Packs two small programs in a folder, with a user's umask and time zone.
+/// Packs two small programs in a folder, with the umask and time zone of a user.
 fn pack(folder: &Path, umask: &str, timezone: &str) -> PathBuf {
     let programs = folder.join("programs");
     fs::create_dir_all(&programs).expect("a folder");
@@ -72,7 +72,7 @@ fn archives_are_the_same_wherever_they_are_packed() {
     assert!(pages > 5 && dead.is_empty(), "{pages} pages, and links to nothing: {dead:#?}");
 }
 
-/// The number of pages in a folder, and their relative links that lead to no file.
+/// Returns the number of pages in a folder, and their relative links to missing files.
 fn links(folder: &Path) -> (usize, Vec<String>) {
     let (mut pages, mut dead) = (0, Vec::new());
     let mut folders = vec![folder.to_owned()];

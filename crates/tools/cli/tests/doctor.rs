@@ -1,4 +1,4 @@
-//! doctor's findings about the way to a target, against real peers.
+//! Checks what doctor finds about the connection to a target, with real peers.
 
 mod support;
 
@@ -23,7 +23,7 @@ fn peer(act: impl Fn(TcpStream) + Send + Sync + 'static) -> String {
     format!("nvme+tcp://{address}/{NQN}")
 }
 
-/// Waits until the other end hangs up.
+/// Waits until the peer closes the connection.
 fn linger(mut stream: TcpStream) {
     let _ = stream.read_to_end(&mut Vec::new());
 }
@@ -32,7 +32,7 @@ fn doctor(scratch: &Scratch, url: &str, options: &[&str]) -> Outcome {
     scratch.run([&["doctor", url], options].concat())
 }
 
-/// The only problem, which must be the last finding: its check, and both sentences.
+/// Returns the check and the two sentences of the only problem, which must be the last finding.
 #[track_caller]
 fn problem(scratch: &Scratch, url: &str, options: &[&str]) -> (String, String) {
     let json = [options, &["--json"]].concat();
@@ -67,13 +67,13 @@ fn all_is_well_as_far_as_a_block() {
     assert!(text.contains("one block is read in") && text.contains("no problems"), "{text}");
     let json = doctor(&scratch, &server.url(1), &["--json"]).ok().json();
     assert_eq!(json["problems"], 0, "{json}");
-    // Unnecessary digests are a hint, not a problem.
+    // Unnecessary digests are a hint and not a problem.
     let text = doctor(&scratch, &server.url(1), &["--data-digest"]).ok().out();
     assert!(text.contains("hint") && text.contains("leave --data-digest out"), "{text}");
-    // Without a subsystem in the URL, doctor lists the target's subsystems.
+    // For a URL without a subsystem, doctor lists the target's subsystems.
     let text = doctor(&scratch, &format!("nvme+tcp://{}", server.address), &[]).ok().out();
     assert!(text.contains("farblock discover"), "{text}");
-    // The target logs nothing about doctor.
+    // doctor causes no lines in the target's log.
     assert_eq!(server.stop().stderr, "stopped\n");
 }
 
@@ -100,7 +100,7 @@ fn web_servers_hasty_and_patient() {
         linger(stream);
     });
     says(&problem(&scratch, &hasty, &[]), "protocol", &["a web server (HTTP) listens", "port"]);
-    // A server that answers only complete lines.
+    // This server answers only complete lines.
     let patient = peer(|mut stream| {
         let mut all = Vec::new();
         let mut chunk = [0; 256];
@@ -144,13 +144,13 @@ fn a_silent_port_and_one_that_hangs_up() {
     says(&found, "protocol", &["closes them without an answer"]);
 }
 
-/// A peer that answers the ICReq like a target, and nothing after that.
+/// The peer answers the ICReq like a target, and then stays silent.
 #[test]
 fn a_target_that_stops_in_the_middle() {
     let url = peer(|mut stream| {
         let mut answer = [0_u8; 128];
         (answer[0], answer[2], answer[4]) = (1, 128, 128);
-        // MAXH2CDATA: 128 KiB.
+        // Set MAXH2CDATA to 128 KiB.
         answer[14] = 2;
         let _ = stream.read_exact(&mut [0; 128]);
         let _ = stream.write_all(&answer);
@@ -175,7 +175,7 @@ fn hosts_and_subsystems_that_are_not_known() {
     says(&problem(&scratch, &beyond, &[]), "namespace", &["no namespace 7", "it has 1"]);
 }
 
-/// No step exceeds the timeout, whatever the peer does.
+/// Checks that no step exceeds the timeout, whatever the peer does.
 #[test]
 fn a_disk_that_does_not_answer() {
     let scratch = Scratch::new();
@@ -190,7 +190,7 @@ fn a_target_here_that_does_not_answer() {
     let scratch = Scratch::new();
     std::fs::create_dir(scratch.path("run-serve")).expect("a folder");
     let bind = |name: &str| std::os::unix::net::UnixListener::bind(scratch.path(name));
-    // A dead target's socket is ignored.
+    // doctor ignores the socket of a dead target.
     drop(bind("run-serve/gone").expect("a socket"));
     let hangs = bind("run-serve/hangs").expect("a socket");
     let text = scratch.run(["doctor", "--timeout", "100ms"]).out();
@@ -243,13 +243,13 @@ fn a_target_that_wants_tls() {
     says(&found, "TLS", &["refuses TLS", "farblock keys derive"]);
     let text = doctor(&scratch, &url, &["--tls-key", &key]).ok().out();
     assert!(text.contains("lets this host in over TLS"), "{text}");
-    // The host has a key, but the target has none.
+    // The host has a key, but the target does not.
     let plain = scratch.serve(["mem:1MiB"]);
     let found = problem(&scratch, &plain.url(1), &["--tls-key", &key]);
     says(&found, "TLS", &["leave --tls-key out"]);
 }
 
-/// An allowed name is not blamed.
+/// Checks that doctor does not blame an allowed name.
 #[test]
 #[cfg(unix)]
 fn a_host_whose_name_is_not_enough() {
@@ -269,14 +269,14 @@ fn a_host_whose_name_is_not_enough() {
     let id = "01234567-89ab-cdef-0123-456789abcdef";
     scratch.ctl(&[&allow[..], &["--host-id", id]].concat()).ok();
     let found = problem(&scratch, &url, &["--tls-key", &key]);
-    // The default identifier is derived from the name.
+    // The default identifier derives from the name.
     let own = "not with the identifier 11111111-2222-3333-4444-555555555555";
     says(&found, "host", &["the target knows", own, "(host_id)", "?hostid=UUID"]);
     let others = ["allow-host", "set-tls", "--tls-key FILE", "the target's log"];
     assert!(others.iter().all(|other| !found.1.contains(other)), "{found:?}");
     doctor(&scratch, &format!("{url}&hostid={id}"), &["--tls-key", &key]).ok();
     scratch.run(["id", &url]).fails_in_a_line(1, &["farblock doctor 'nvme+tcp://"]);
-    // Without TLS, the target does not even list the subsystem for this host.
+    // Without TLS, the target does not list the subsystem for this host.
     scratch.ctl(&["set-tls", &server.address, "plain"]).ok();
     let found = problem(&scratch, &format!("{url}&hostid={id}"), &[]);
     says(&found, "host", &["does not allow", "if it is allowed already", "ctl set-tls ADDR:PORT"]);
@@ -304,7 +304,7 @@ fn a_target_that_wants_tls_of_the_authentication() {
         let part = "lets this host in over TLS, with a key that came of the authentication";
         assert!(text.contains(part) && text.contains("an NVMe/TCP target answers"), "{text}");
     }
-    // A listener that requires TLS from the start.
+    // Make the listener require TLS from the start.
     scratch.ctl(&["set-tls", &server.address, "required"]).ok();
     let found = problem(&scratch, &url, &concat);
     says(&found, "protocol", &["--concat begins without", "set-tls"]);
@@ -315,7 +315,7 @@ fn a_target_that_wants_tls_of_the_authentication() {
     assert!(!found.1.contains("the target knows"), "{found:?}");
 }
 
-/// A file that a target shares, one that a program has open, and one that is free.
+/// Checks doctor with a file that a target shares, a file that a program has open, and a free file.
 #[cfg(target_os = "linux")]
 #[test]
 fn files_and_who_has_them() {
@@ -323,7 +323,7 @@ fn files_and_who_has_them() {
     let disk = scratch.disk("disk.img", 8 << 20);
     let free = doctor(&scratch, "disk.img", &[]).ok().out();
     assert!(free.contains("is a file of 8 MiB") && free.contains("nobody else uses"), "{free}");
-    // A relative name and a symbolic link lead to the same file.
+    // The relative name and the symbolic link are the same file.
     std::os::unix::fs::symlink("disk.img", scratch.path("link")).expect("a link");
     let server = scratch.serve([&disk]);
     for name in [disk.as_str(), "disk.img", "link"] {
@@ -351,7 +351,7 @@ fn files_and_who_has_them() {
     assert!(text.contains("extend it with `truncate -s 1024"), "{text}");
 }
 
-/// Files that are not disks are reported as such, without blocking.
+/// Checks that doctor reports files that are not disks, and does not block on them.
 #[cfg(target_os = "linux")]
 #[test]
 fn what_is_no_disk() {
@@ -400,7 +400,7 @@ fn a_target_whose_socket_is_anywhere() {
     assert!(said.contains("none runs here") && said.contains("run-serve"), "{said}");
     let mut command = scratch.command(["doctor"]);
     command.env_remove("FARBLOCK_RUNTIME_DIR");
-    // doctor sees the other targets of this machine, too.
+    // doctor also sees the other targets of this machine.
     let said = support::finish(command, b"").out();
     let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(said.contains(&format!("one runs at {}", server.address)), "{said}");

@@ -1,4 +1,4 @@
-//! The binary against itself over loopback, on both engines.
+//! Tests the binary against itself over loopback, with each engine.
 
 mod support;
 
@@ -80,13 +80,13 @@ fn copies_in_all_directions() {
         let copy = |args: &[&str]| -> Outcome {
             scratch.run([&["copy", "--engine", engine], args].concat())
         };
-        // Zeroes in the middle become a hole.
+        // The copy turns zeroes in the middle into a hole.
         let mut data = noise(12, 8 << 20);
         data[2 << 20..6 << 20].fill(0);
         let source = scratch.file("source.img", &data);
         copy(&[&source, &first]).ok();
         copy(&[&first, &second]).ok();
-        // A longer file is replaced, not overwritten from its beginning.
+        // The copy replaces a longer file instead of overwriting its start.
         let result = scratch.disk("result.img", 32 << 20);
         copy(&[&second, &result, "--length", "8MiB"]).ok();
         assert!(read(&result) == data, "{engine}");
@@ -275,7 +275,7 @@ fn several_listeners_each_serve() {
     server.stop();
 }
 
-/// This uses its own address, since the ports are fixed.
+/// Uses its own address, because the ports are fixed.
 #[test]
 fn discovery_finds_the_port() {
     const ADDRESS: &str = "127.0.0.77";

@@ -1,4 +1,5 @@
-//! Commands replace files atomically: at every moment the old or the new file exists, complete.
+//! Checks that commands replace files atomically. At every moment the path has either the old or
+//! the new file, complete.
 
 mod support;
 
@@ -6,7 +7,7 @@ mod support;
 use support::noise;
 use support::{Scratch, read};
 
-/// The files in a folder besides `names`.
+/// Returns the files in the test's folder except for `names`.
 fn others(scratch: &Scratch, names: &[&str]) -> Vec<String> {
     let entries = std::fs::read_dir(scratch.path(".")).unwrap();
     let all = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -92,7 +93,8 @@ fn a_report_that_cannot_be_written_leaves_the_old_one() {
     }
 }
 
-/// A new identity is reported once, also with the default name, which reads the identity first.
+/// Checks that farblock reports a new identity once, also if the default NQN needs the identity
+/// first.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_new_identity_is_said_once() {
@@ -104,7 +106,7 @@ fn a_new_identity_is_said_once() {
         std::fs::copy(&disk, &copy).unwrap();
         let said = |stderr: &str| stderr.matches("now has a stored identity").count();
         let serve = || scratch.serve([&[copy.as_str()], nqn].concat()).stop().stderr;
-        // On a file system without attributes an identity is never reported as new.
+        // farblock never reports a new identity on a file system without attributes.
         let first = serve();
         assert!(said(&first) == 1 || !keeps_attributes(&copy), "{nqn:?}: {first}");
         assert_eq!(said(&serve()), 0, "{nqn:?}: the second time");
@@ -117,7 +119,7 @@ fn keeps_attributes(path: &str) -> bool {
     rustix::fs::getxattr(path, name, &mut [0_u8; 128][..]).is_ok()
 }
 
-/// The UUIDs of a target's namespaces, and its name.
+/// Returns the UUIDs of a target's namespaces, and the target's NQN.
 fn identities(scratch: &Scratch, disks: &[&str]) -> (Vec<String>, String) {
     let server = scratch.serve(disks);
     let id = scratch.run(["id", &server.subsystem_url(), "--json"]).ok().json();

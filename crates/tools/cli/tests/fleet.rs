@@ -1,4 +1,4 @@
-//! Fleets of a few nodes, for a second or less each.
+//! Fleets of a few nodes, each running for at most about a second.
 #![cfg(unix)]
 
 mod support;
@@ -76,7 +76,7 @@ fn a_target_that_is_killed_comes_back_and_nothing_is_lost() {
     assert_eq!(report["verified"]["lost"], 0);
 }
 
-/// This uses network namespaces, which only root may make.
+/// Uses network namespaces, which only root may create.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_target_that_is_cut_off_or_slow_holds_up_its_hosts_and_loses_nothing() {
@@ -84,7 +84,7 @@ fn a_target_that_is_cut_off_or_slow_holds_up_its_hosts_and_loses_nothing() {
         return eprintln!("left out: only root may make network namespaces");
     }
     let scratch = Scratch::new();
-    // Sixteen writers share the slow network: each 4 KiB wait for the others.
+    // Sixteen writers share the slow network, so each 4 KiB write waits for the others.
     let text = "drive = \"temporary:8MiB\"\nwriters = 16\nfaults = [\"cut\", \"slow\"]\n\
                 fault_seconds = 2.0\n";
     let plan = small(&scratch, text);
@@ -94,17 +94,18 @@ fn a_target_that_is_cut_off_or_slow_holds_up_its_hosts_and_loses_nothing() {
     assert_eq!(names, ["cut", "slow"]);
     assert!(faults.iter().all(|fault| fault["failed"] == 0 && fault["lost"] == 0), "{report}");
     let pause = |fault: usize| faults[fault]["pause_seconds"].as_f64().unwrap();
-    // The pause is at least that long: the only path was cut for two seconds.
+    // The pause has a minimum: the only path was cut for two seconds.
     assert!(pause(0) >= 1.5, "nobody was cut off: {report}");
     assert!(pause(1) >= 0.02, "nothing was slow: {report}");
     assert_eq!(report["verified"]["lost"], 0);
 }
 
-/// The quickest plan. The plan of the documents' cluster measures 16 drives alone, ten times.
+/// Runs the quickest built-in plan. The plan of the documented cluster measures 16 drives alone,
+/// ten times.
 #[test]
 fn a_plan_that_is_brought_along_runs() {
     let scratch = Scratch::new();
-    // In a second, even a busy machine completes some I/O.
+    // Even a busy machine completes some I/O in a second.
     let short = ["--runtime", "1", "--runs", "1", "--without", "tgt", "--json", "-"];
     let arguments = ["fleet", "run", "nvme-vs-iscsi"].into_iter().chain(short);
     let report = scratch.run(arguments.collect::<Vec<_>>()).ok().json();
@@ -116,8 +117,8 @@ fn a_plan_that_is_brought_along_runs() {
     }
 }
 
-/// Runs the plan unchanged, except for its times and drive sizes. Without root it has only the
-/// fault that needs no network namespaces.
+/// Runs the plan unchanged, except for its times and drive sizes. Without root, the plan keeps only
+/// the fault that needs no network namespaces.
 #[test]
 fn the_plan_of_failures_loses_nothing() {
     let scratch = Scratch::new();
@@ -147,7 +148,7 @@ fn the_plan_of_failures_loses_nothing() {
     assert_eq!(report["verified"]["lost"], 0);
 }
 
-/// The child processes of a process, oldest first.
+/// Returns the child processes of a process, oldest first.
 #[cfg(target_os = "linux")]
 fn children(of: u32) -> Vec<u32> {
     let list = format!("/proc/{of}/task/{of}/children");
@@ -161,7 +162,7 @@ fn an_agent_that_is_killed_ends_the_run_and_is_named() {
     use std::process::Stdio;
     for (place, name) in ["target on node 1", "hosts on node 2"].into_iter().enumerate() {
         let scratch = Scratch::new();
-        // So long that the action ends only with the process.
+        // The action lasts so long that it ends only with the process.
         let plan = small(&scratch, &SMALL.replace("_seconds = 0.5", "_seconds = 3600"));
         let mut command = scratch.command(["-q", "fleet", "run", &plan, "--loopback"]);
         let run = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
@@ -176,7 +177,7 @@ fn an_agent_that_is_killed_ends_the_run_and_is_named() {
     }
 }
 
-/// Processes with this variable in their environment, and their names, except for this process.
+/// Returns the processes with this environment variable and their names, without this process.
 #[cfg(target_os = "linux")]
 fn with(variable: &str) -> Vec<(u32, String)> {
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
@@ -194,7 +195,7 @@ fn with(variable: &str) -> Vec<(u32, String)> {
     found
 }
 
-/// The agent is stopped as by `kill -STOP`: it keeps its connections, and is silent.
+/// Suspends the agent as `kill -STOP` does. It keeps its connections, but sends nothing.
 #[cfg(target_os = "linux")]
 #[test]
 fn an_agent_that_is_stopped_ends_the_run_is_named_and_is_gone() {
@@ -239,7 +240,7 @@ fn an_agent_that_is_stopped_ends_the_run_is_named_and_is_gone() {
     }
 }
 
-/// The controller is stopped, then killed: its agents notice, and their nodes exit as well.
+/// Suspends the controller and then kills it. Its agents notice this, and their nodes exit as well.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_controller_that_is_stopped_and_killed_leaves_nothing() {
@@ -338,7 +339,8 @@ fn agents_want_a_token_and_stay_at_home() {
     assert_eq!(server.stop().code, Some(0));
 }
 
-/// A fake QEMU that runs no guest but speaks like one. interop/linux/fleet.sh uses real ones.
+/// A fake QEMU. It prints what QEMU would print, but runs no guest. interop/linux/fleet.sh uses a
+/// real QEMU.
 #[cfg(target_os = "linux")]
 const QEMU: &str = r#"#!/bin/sh
 case "$*" in *"accel kvm"*) echo "no KVM here" >&2; exit 1 ;; esac
@@ -394,7 +396,7 @@ fn guests_are_rows_of_their_own_and_what_they_need_is_said() {
     assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
 
     std::fs::write(tools.join("qemu-system-x86_64.fails"), "").unwrap();
-    // Both guests exit at once, and either may be noticed first.
+    // Both guests exit at once, and the controller may notice either first.
     fleet(&files).fails(1, &["error: guest ", ": it has ended: no such machine"]);
     let run = |plan: &str, count: &str| scratch.run(["fleet", "run", plan, "--guests", count]);
     run(&small(&scratch, SMALL), "1").fails_in_a_line(2, &["vm = true"]);
@@ -434,7 +436,7 @@ runs = 2
 load = \"randread,bs=4k,iodepth=8,numjobs=2\"
 ";
 
-/// `interop/packages.sh` installs tgt.
+/// Needs tgt, which `interop/packages.sh` installs.
 #[cfg(target_os = "linux")]
 #[test]
 fn one_file_by_nvme_and_by_iscsi_in_turns() {

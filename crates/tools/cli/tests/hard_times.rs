@@ -1,4 +1,4 @@
-//! Signals, full disks, and disks that vanish while in use.
+//! Signals, full disks, and disks that vanish while a target uses them.
 #![cfg(unix)]
 
 mod support;
@@ -35,13 +35,13 @@ fn signals_without_a_meaning_end_nothing() {
     assert!(outcome.stderr.contains("no configuration file to read again"), "{}", outcome.stderr);
 }
 
-/// The data of an acknowledged write must be in the file, even if the target is stopped meanwhile.
+/// Checks that an acknowledged write is in the file, even if the target stops during the transfer.
 #[test]
 fn a_target_stopped_during_a_write() {
     for engine in ENGINES {
         let scratch = Scratch::new();
         let disk = scratch.disk("disk.img", 64 << 20);
-        // The disk is slow enough to stop the target in the middle.
+        // Limit the rate, so that the target stops in the middle of the transfer.
         let slow = format!("limit:16MiB/s,{disk}");
         let server = scratch.serve(["--engine", engine, &slow]);
         let data = noise(1, 64 << 20);
@@ -68,7 +68,7 @@ fn a_target_stopped_during_a_write() {
     }
 }
 
-/// Starts a read from a target that answers slowly; returns once it has connected.
+/// Starts a read from a slow target, and returns once the command has connected.
 fn start_reading(scratch: &Scratch, server: &Server) -> Child {
     let url = server.url(1);
     let options = ["-o", "out.bin", "--verbose", "--ctrl-loss-timeout", "1"];
@@ -81,7 +81,7 @@ fn start_reading(scratch: &Scratch, server: &Server) -> Child {
         let status = scratch.run(["status", "--json"]).ok().json();
         status["controllers"][0]["io_queues"].as_u64() > Some(0)
     });
-    // The commands follow within milliseconds of the connection.
+    // The command sends its reads within milliseconds after it connects.
     std::thread::sleep(Duration::from_millis(500));
     child
 }
@@ -89,10 +89,11 @@ fn start_reading(scratch: &Scratch, server: &Server) -> Child {
 #[test]
 fn a_second_signal_ends_at_once() {
     let scratch = Scratch::new();
-    // Each read takes longer than any timeout in this test.
+    // Make each read take longer than any timeout in this test.
     let mut server = scratch.serve(["delay:60s,mem:1MiB"]);
     let mut reader = start_reading(&scratch, &server);
-    // A second signal that arrives before the first was handled merges with it.
+    // Repeat the signal: a second signal merges with the first if the process has not handled it
+    // yet.
     support::until("it ends", || {
         server.signal("TERM");
         server.has_ended()
@@ -150,7 +151,7 @@ fn a_file_cut_short() {
         scratch
             .run(["read", &url, "-o", "out.bin"])
             .fails(1, &["reading nvme+tcp://", "at byte 1048576 failed: "]);
-        // Other blocks can still be read.
+        // The other blocks can still be read.
         let start = scratch.run(["read", &url, "--length", "1MiB"]).ok();
         assert!(start.stdout == vec![0; 1 << 20]);
         server.stop();
@@ -198,7 +199,7 @@ fn a_full_disk_there() {
     for engine in ENGINES {
         let scratch = Scratch::new();
         let command = with_full_disk(&scratch, 1024);
-        // A sparse file larger than its file system.
+        // Make a sparse file that is larger than its file system.
         let mut inner = Command::new("unshare");
         inner.args(command.get_args().map(|arg| {
             let text = arg.to_str().unwrap();
@@ -211,7 +212,7 @@ fn a_full_disk_there() {
         scratch
             .run_with(["write", &url], &noise(3, 4 << 20))
             .fails(1, &["writing to nvme+tcp://", "no space is left"]);
-        // Existing data can still be read, and blocks that fit can be written.
+        // The target still reads existing data, and writes blocks that fit.
         scratch.run(["read", &url, "--length", "64KiB"]).ok();
         server.stop();
     }
@@ -223,7 +224,7 @@ fn a_limit_on_file_sizes() {
     let server = scratch.serve(["mem:4MiB"]);
     scratch.run_with(["write", &server.url(1)], &noise(4, 4 << 20)).ok();
     let mut command = Command::new("sh");
-    // The shell counts blocks of 512 bytes or 1 KiB; either limit is below 4 MiB.
+    // The shell counts blocks of 512 bytes or of 1 KiB. In both cases the limit is below 4 MiB.
     command.args(["-c", "ulimit -f 2000; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_farblock")]);
     command.args(["read", &server.url(1), "-o", "out.bin"]);
     scratch.prepare(&mut command);

@@ -1,4 +1,4 @@
-//! Targets that break the protocol: every command names the fault, and ends.
+//! Targets that break the protocol. Every command must name the violation and exit.
 
 mod support;
 
@@ -19,7 +19,7 @@ fn url(peer: &Peer) -> String {
 fn success_without_data_is_the_targets_fault_for_each_command() {
     let scratch = Scratch::new();
     let peer = Peer::with_hook(|connection, qid, capsule| match (qid, capsule.sqe.opcode) {
-        // A read.
+        // Answer a read with success, but without data.
         (1.., 0x02) => connection.succeed(capsule.cid()).map(|()| Handled::Yes),
         _ => Ok(Handled::No),
     });
@@ -32,7 +32,7 @@ fn success_without_data_is_the_targets_fault_for_each_command() {
     assert!(doctor.out().contains(breach), "{}", doctor.out());
     let bench = ["bench", &url, "--rw", "read", "--runtime", "500ms", "--ramp-time", "0"];
     let bench = scratch.run(bench);
-    // The report wraps its lines.
+    // Join the lines that the report wraps.
     let said = bench.out().split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(said.contains(breach), "{said}");
 }
@@ -55,7 +55,7 @@ fn one_odd_namespace_hides_no_other() {
             return Ok(Handled::No);
         }
         match (sqe.cdw10.get() as u8, sqe.nsid.get()) {
-            // The namespace, and the list of three.
+            // Fail Identify Namespace for namespace 2, and list three namespaces.
             (0, 2) => connection.respond(cid, Status::INTERNAL_ERROR.with_dnr(), 0)?,
             (2, 0) => {
                 let mut list = vec![0; 4096];

@@ -1,5 +1,5 @@
-//! The interface, the dashboards and the counters by HTTPS: trusted and untrusted certificates,
-//! error messages, and the view of curl and OpenSSL.
+//! The management API, the dashboards and the counters over HTTPS: trusted and untrusted
+//! certificates, error messages, and curl and OpenSSL as clients.
 #![cfg(unix)]
 
 mod support;
@@ -15,7 +15,7 @@ const NQN: &str = "nqn.2026-11.org.farblock:https";
 const ADMIN: &str = "0123456789abcdef0123456789abcdef";
 const WATCH: &str = "fedcba9876543210fedcba9876543210";
 
-/// A file that only its owner may read.
+/// Creates a file that only its owner may read.
 fn secret(scratch: &Scratch, name: &str, text: &str) -> String {
     let path = scratch.file(name, text.as_bytes());
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).expect("it is ours");
@@ -46,7 +46,8 @@ fn certify(scratch: &Scratch, params: &CertificateParams, by: &CertifiedIssuer<'
     secret(scratch, "key.pem", &key.serialize_pem());
 }
 
-/// A self-signed certificate that claims to be an authority, as from `openssl req -x509`.
+/// Writes a self-signed certificate that claims to be an authority, as `openssl req -x509` makes
+/// it.
 fn certify_itself(scratch: &Scratch, mut params: CertificateParams) {
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let key = KeyPair::generate().unwrap();
@@ -58,7 +59,7 @@ fn tokens(scratch: &Scratch) -> String {
     secret(scratch, "tokens", &format!("ops admin {ADMIN}\nwatcher read-only {WATCH}\n"))
 }
 
-/// A target with the certificate in cert.pem, and the port of its interface.
+/// Starts a target with the certificate in cert.pem. Returns it with the port of its API.
 fn start(scratch: &Scratch, more: &[&str]) -> (Server, String) {
     let tokens = tokens(scratch);
     let args = ["--nqn", NQN, "mem:1MiB", "--api", "127.0.0.1:0", "--api-tokens", &tokens];
@@ -68,7 +69,7 @@ fn start(scratch: &Scratch, more: &[&str]) -> (Server, String) {
     (server, port)
 }
 
-/// The rest of the output line of a target that begins with `words`.
+/// Returns the rest of the target's output line that begins with `words`.
 fn said(server: &Server, words: &str) -> String {
     let found = server.said.lines().find_map(|line| line.strip_prefix(words));
     found.unwrap_or_else(|| panic!("{}", server.said)).to_owned()
@@ -116,7 +117,7 @@ fn what_a_certificate_says_is_believed_and_nothing_else() {
         .run(["status", "--api", &url, "--token-file", &token])
         .fails_in_a_line(2, &["--api-ca"]);
     status(&scratch, &plain, "ours.pem").fails_in_a_line(2, &["write https://"]);
-    // Silent clients, and clients without TLS, do not block others.
+    // Silent clients and clients without TLS must not block others.
     let silent: Vec<_> = (0..80)
         .map(|_| TcpStream::connect(format!("127.0.0.1:{port}")).expect("there is room"))
         .collect();
@@ -154,7 +155,7 @@ fn what_is_wrong_with_a_certificate_is_said() {
         (params(&["elsewhere.example"]), "is not for 127.0.0.1"),
     ] {
         certify(&scratch, &params, &ours);
-        // The check does not know the names by which clients reach the target.
+        // The check ignores names: it does not know by which names clients reach the target.
         let checked = scratch.run(&check);
         match sentence {
             "is not for 127.0.0.1" => checked.ok(),
@@ -164,7 +165,7 @@ fn what_is_wrong_with_a_certificate_is_said() {
         let url = format!("https://127.0.0.1:{port}");
         status(&scratch, &url, "ours.pem").fails_in_a_line(1, &[sentence]);
         server.stop();
-        // Trusting the server's own certificate does not help: its fault remains.
+        // Trusting the certificate itself does not help: its fault remains.
         certify_itself(&scratch, params);
         let (server, port) = start(&scratch, &[]);
         let url = format!("https://127.0.0.1:{port}");
@@ -220,7 +221,7 @@ fn a_renewed_certificate_is_taken_while_it_runs() {
     let (server, port) = start(&scratch, &[]);
     let url = format!("https://127.0.0.1:{port}");
     status(&scratch, &url, "old.pem").ok();
-    // A half-written file changes nothing.
+    // A half-written file must change nothing.
     scratch.file("cert.pem", b"-----BEGIN CERT");
     status(&scratch, &url, "old.pem").ok();
     certify(&scratch, &params(&["127.0.0.1"]), &new);
@@ -375,7 +376,7 @@ fn the_counters_are_https_too() {
     server.stop();
 }
 
-/// A dashboard of several targets with this certificate, and its address.
+/// Starts a dashboard of several targets with this certificate. Returns it with its address.
 fn page(scratch: &Scratch, node: &str, listen: &str) -> (Ended, String) {
     let token = secret(scratch, "page", &"p".repeat(32));
     let with = ["--https-cert", "cert.pem", "--https-key", "key.pem", "--token", &token];
@@ -389,7 +390,7 @@ fn page(scratch: &Scratch, node: &str, listen: &str) -> (Ended, String) {
     (page, said["dashboard"].as_str().unwrap().to_owned())
 }
 
-/// A program that is killed when the test ends.
+/// A process that is killed when the value is dropped.
 struct Ended(std::process::Child);
 
 impl Drop for Ended {
@@ -407,7 +408,7 @@ fn the_page_of_several_targets_is_https_too() {
     let socket = scratch.path("control").display().to_string();
     let _server = scratch.serve(["--nqn", NQN, "mem:1MiB", "--control", &socket]);
     let node = format!("one={socket}");
-    // With encryption any address is allowed.
+    // With encryption, the dashboard accepts any address.
     let (_page, at) = page(&scratch, &node, "0.0.0.0:0");
     let port = at.trim_end_matches('/').rsplit_once(':').unwrap().1;
     assert!(at.starts_with("https://"), "{at}");
@@ -440,7 +441,7 @@ fn no_token_goes_to_other_machines_unencrypted() {
     let page = ["ui", "--node", "a=/nowhere", "--listen", "0.0.0.0:0", "--token", &token];
     scratch.run(page).fails_in_a_line(2, &["other machines", "--https-cert", "ssh -L"]);
     scratch.run(page.iter().chain(&with[..2])).fails(2, &["--https-key"]);
-    // Counters are not secret: a warning is enough.
+    // Counters are not secret, so a warning is enough.
     let told = |args: &[&str]| {
         let args = [&["--nqn", NQN, "mem:1MiB", "--metrics"], args].concat();
         scratch.serve(args).stop().stderr.contains("can read the counters")

@@ -1,4 +1,4 @@
-//! Configurations of other targets, converted and served.
+//! Converts configurations of other targets, and serves the results.
 #![cfg(unix)]
 
 mod support;
@@ -9,7 +9,7 @@ use support::{Reserved, Scratch, Server};
 const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:11111111-0000-4000-8000-000000000001";
 const LOCKED: &str = "nqn.2014-08.org.nvmexpress:uuid:11111111-0000-4000-8000-000000000002";
 
-/// Imports a configuration, serves it, and returns the target's state and the importer's messages.
+/// Imports a configuration and serves it. Returns the target's state and the importer's messages.
 fn imported(scratch: &Scratch, json: &str) -> (serde_json::Value, String) {
     let reserved = Reserved::at(Ipv4Addr::LOCALHOST);
     let port = reserved.address.port();
@@ -56,7 +56,8 @@ fn what_nvmetcli_saves() {
     assert!(!said.contains("DHHC-1") && said.lines().count() == 3, "{said}");
 }
 
-/// Real output of `nvmetcli save` 0.8 on Linux 6.12; only the file's path and the port are changed.
+/// Imports real output of `nvmetcli save` 0.8 on Linux 6.12. Only the file's path and the port were
+/// changed.
 #[test]
 fn what_the_real_nvmetcli_saved() {
     let scratch = Scratch::new();
@@ -97,7 +98,7 @@ fn what_spdk_saves() {
     assert_eq!(said.lines().count(), 3, "{said}");
 }
 
-/// Real output of SPDK 26.05's `save_config`; only the folder of the files is changed.
+/// Imports real output of SPDK 26.05's `save_config`. Only the folder of the files was changed.
 #[test]
 fn what_the_real_spdk_saved() {
     let scratch = Scratch::new();

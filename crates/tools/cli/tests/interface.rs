@@ -1,4 +1,4 @@
-//! The interface on TCP: authentication, roles, and the audit log.
+//! The management API on TCP: authentication, roles, and the audit log.
 #![cfg(unix)]
 
 mod support;
@@ -13,14 +13,14 @@ const NQN: &str = "nqn.2026-11.org.farblock:remote";
 const ADMIN: &str = "0123456789abcdef0123456789abcdef";
 const WATCH: &str = "fedcba9876543210fedcba9876543210";
 
-/// A file that only its owner may read.
+/// Creates a file that only its owner may read.
 fn secret(scratch: &Scratch, name: &str, text: &str) -> String {
     let path = scratch.file(name, text.as_bytes());
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).expect("it is ours");
     path
 }
 
-/// A target with the interface, and its URL.
+/// Starts a target with the API. Returns it with the API's URL.
 fn start(scratch: &Scratch) -> (Server, String) {
     let text = format!("# who may\nops admin {ADMIN}\nwatcher read-only {WATCH}\n");
     let tokens = secret(scratch, "tokens", &text);
@@ -111,15 +111,15 @@ fn neither_pages_nor_who_guesses_get_anything() {
         .collect();
     let answers: Vec<_> = guesses.into_iter().map(|guess| guess.join().unwrap()).collect();
     assert!(answers.iter().all(|it| it.starts_with("HTTP/1.1 4")), "{answers:?}");
-    // Send too many wrong guesses from this address.
+    // Continue with one more wrong guess from this address, which is over the limit.
     let answer = ask(&url, "GET /v1/status", &bearer(WATCH.trim_start_matches('f')));
     assert!(answer.starts_with("HTTP/1.1 429"), "{answer}");
     assert!(answer.to_lowercase().contains("retry-after: 60"), "{answer}");
-    // The guesses come from the address of all local users, and must not lock them out.
+    // All local users share this address, so wrong guesses must not lock out valid tokens.
     assert!(ask(&url, "GET /v1/status", &good).starts_with("HTTP/1.1 200"));
 }
 
-/// Every form of a conditional request is honoured.
+/// Checks that the target honours every form of a conditional request.
 #[test]
 fn conditions_hold() {
     let scratch = Scratch::new();
@@ -139,7 +139,8 @@ fn conditions_hold() {
     for others in ["\u{e9}", "\"1\"", "W/\"1\"", "\"1\", \"2\"", "\"1\"\r\nIf-Match: \"2\""] {
         asked("DELETE", &format!("If-Match: {others}\r\n"), "412");
     }
-    // The object exists and the request allows only a new one: the body is not even checked.
+    // The object exists, but the request requires that it does not: the target does not even check
+    // the body.
     let refused = asked("PUT", "If-None-Match: *\r\n", "412");
     assert!(refused.contains("there is a namespace 1 of subsystem"), "{refused}");
     asked("PUT", "If-None-Match: \"1\"\r\n", "422");

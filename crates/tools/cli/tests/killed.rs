@@ -1,5 +1,5 @@
-//! A target that saves its changes is killed at every step of a change. A restart finds the old or
-//! the new state, complete, and the target continues from that state.
+//! Kills a target at every step of saving a change. A restarted target must have the old or the new
+//! state, complete, and continue with it.
 #![cfg(target_os = "linux")]
 
 mod support;
@@ -21,11 +21,11 @@ const HOST: &str = "nqn.2026-11.org.farblock:host";
 
 #[derive(Clone, Copy, Debug)]
 enum Moment {
-    /// When the state file or its temporary file has this event.
+    /// At this event of the state file or its temporary file.
     Seen(ReadFlags),
-    /// After a partial write, which a limit on file sizes causes.
+    /// After a partial write, caused by a limit on the file size.
     Half,
-    /// When this time has passed since the request.
+    /// This time after the request.
     After(Duration),
     /// When the target confirms the change.
     Answered,
@@ -43,13 +43,14 @@ const MOMENTS: [Moment; 9] = [
     Moment::After(Duration::from_millis(3)),
 ];
 
-/// Each moment is used with each kind of change in this many rounds.
+/// The number of rounds that combine each moment with each kind of change.
 const ROUNDS: usize = 3;
 
-/// A file size limit below the size of every state.
+/// A limit on the file size in bytes, smaller than every state.
 const HALF: u64 = 700;
 
-/// The states to request in turn: changes in one step, in several steps, and of a moving disk.
+/// Returns the states to request in turn: changes in one step, in several steps, and of a disk that
+/// moves.
 fn states(begun: &Value) -> Vec<Document> {
     let disk = |size: u64| json!({ "path": "disk.img", "size": size });
     let host = json!({ HOST: { "limits": { "iops": 100_000 } } });
@@ -75,7 +76,7 @@ fn states(begun: &Value) -> Vec<Document> {
     .into()
 }
 
-/// Watches the folder of the state.
+/// Watches the folder of the state file.
 struct Watch(OwnedFd);
 
 impl Watch {
@@ -113,7 +114,8 @@ fn start(scratch: &Scratch) -> Server {
     scratch.serve(["--nqn", NQN, "--control", "c.sock", "--persist", "kept/state.json", "mem:1MiB"])
 }
 
-/// Requests a state; returns the HTTP status, or `None` if the target was killed meanwhile.
+/// Requests a state. Returns the HTTP status, or `None` if the target was killed during the
+/// request.
 fn ask(client: &Client, state: &Document) -> Option<u16> {
     let state = serde_json::from_str(&state.to_json()).expect("JSON");
     let answer = client.ask("PUT", "/v1/state", None, Some(&state)).ok()?;
@@ -121,7 +123,7 @@ fn ask(client: &Client, state: &Document) -> Option<u16> {
     Some(answer.status)
 }
 
-/// The shared disks, from the target's state and its namespaces, which must agree.
+/// Returns the target's state, and checks that its namespaces agree with it.
 fn shared(client: &Client) -> Document {
     let said = client.ask("GET", "/v1/state", None, None).expect("it answers").body;
     let document = Document::parse(&said).expect("a state");
@@ -137,7 +139,7 @@ fn shared(client: &Client) -> Document {
     let mut said = BTreeSet::new();
     for (nqn, subsystem) in &document.subsystems {
         for (nsid, namespace) in &subsystem.namespaces {
-            // The others are RAM disks of this size.
+            // The other disks are RAM disks of this size.
             said.insert((nqn.clone(), u64::from(*nsid), namespace.size.or(Some(1 << 20))));
         }
     }
@@ -145,7 +147,7 @@ fn shared(client: &Client) -> Document {
     document
 }
 
-/// Kills a target at this moment of a change; returns whether the change must be saved.
+/// Kills a target at this moment of a change. Returns whether the change must have been saved.
 fn kill_at(moment: Moment, scratch: &Scratch, server: Server, new: &Document) -> bool {
     let pid = Pid::from_raw(server.id.cast_signed()).expect("a process");
     let kill = || kill_process(pid, Signal::KILL).expect("it runs");
@@ -179,7 +181,7 @@ fn kill_at(moment: Moment, scratch: &Scratch, server: Server, new: &Document) ->
     answered == Some(200) || matches!(moment, Moment::Seen(ReadFlags::MOVED_TO))
 }
 
-/// The saved state; fails if it is damaged.
+/// Returns the saved state. Fails if the file is damaged.
 fn kept(scratch: &Scratch) -> Document {
     let text = std::fs::read_to_string(scratch.path("kept/state.json")).expect("a state");
     let kept: Kept = serde_json::from_str(&text).unwrap_or_else(|e| panic!("torn: {e}: {text}"));
@@ -196,7 +198,7 @@ fn killed_at_any_moment_of_a_change_it_has_the_old_state_or_the_new_one() {
     let states = states(&begun);
     let (mut at, mut old, mut new) = (0, 0, 0);
     for round in 0..ROUNDS * MOMENTS.len() {
-        // Start from a saved state, so that each moment meets a different change in each round.
+        // Advance the state first, so that each moment meets a different change in each round.
         for _ in 0..1 + round / MOMENTS.len() {
             at = (at + 1) % states.len();
             assert_eq!(ask(&client(&scratch), &states[at]), Some(200));
@@ -218,7 +220,7 @@ fn killed_at_any_moment_of_a_change_it_has_the_old_state_or_the_new_one() {
     }
     println!("{old} times the old state, {new} times the new one");
     assert!(old > 0 && new > 0);
-    // Leftovers of the last kill do not disturb the next start, which removes them.
+    // Files that the last kill left must not disturb the next start, which removes them.
     assert_eq!(ask(&client(&scratch), &states[(at + 1) % states.len()]), Some(200));
     let left = std::fs::read_dir(scratch.path("kept")).expect("a folder");
     let mut left: Vec<_> = left.map(|one| one.expect("an entry").file_name()).collect();

@@ -1,4 +1,4 @@
-//! The contents, the format and the amount of the log.
+//! The contents, the format and the amount of log lines.
 
 mod support;
 
@@ -8,7 +8,8 @@ use support::Scratch;
 
 const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-4333-8444-555555555555";
 
-/// The target logs the storage failure and the host once; the host prints one sentence.
+/// Checks that the target logs the storage failure and the host once, and that the host prints one
+/// sentence.
 #[test]
 fn a_failing_disk_is_one_line_on_each_side() {
     let scratch = Scratch::new();
@@ -26,7 +27,7 @@ fn a_failing_disk_is_one_line_on_each_side() {
     assert!(rest.len() <= 1, "{}", outcome.stderr);
 }
 
-/// The log tells the operator of the replacement while the old disk can still be copied.
+/// Checks that the log reports the replacement early, while the old disk can still be copied.
 #[cfg(unix)]
 #[test]
 fn a_disk_that_was_replaced_by_another_file_is_said() {
@@ -57,7 +58,7 @@ fn a_flood_of_strangers_is_some_lines_and_a_number() {
     assert!(stderr.contains("more protocol errors in"), "{stderr}");
 }
 
-/// A host that reconnects again and again causes a few lines and a count.
+/// Checks that a host that keeps reconnecting causes only a few lines and a count.
 #[test]
 fn a_host_that_cannot_stay_is_some_lines_and_a_number() {
     let scratch = Scratch::new();
@@ -71,7 +72,7 @@ fn a_host_that_cannot_stay_is_some_lines_and_a_number() {
     assert!(stderr.contains("more connects and disconnects of hosts in"), "{stderr}");
 }
 
-/// One line describes the change, and who made it.
+/// Checks that one line describes a change and the user who made it.
 #[cfg(unix)]
 #[test]
 fn a_change_is_a_line() {
@@ -103,7 +104,7 @@ fn the_environment_says_what_is_logged() {
     assert!(serve("farblock_target=loud").contains("RUST_LOG is of no use"));
 }
 
-/// The log shows each command at the host and at the target, so that a contributor can follow it.
+/// Checks that both ends log each command, so that a contributor can follow it.
 #[test]
 fn each_command_is_logged_at_both_ends() {
     let scratch = Scratch::new();
@@ -143,7 +144,7 @@ fn another_kind_of_server_is_suspected() {
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let mut stream = stream.expect("a client");
-            // A malformed request gets no answer.
+            // Close the connection without an answer, as to a malformed request.
             let _ = stream.read_exact(&mut [0; 16]);
         }
     });
@@ -152,21 +153,21 @@ fn another_kind_of_server_is_suspected() {
     outcome.fails_in_a_line(1, &["the server may use another protocol"]);
 }
 
-/// The target's log, with these options, of an admitted and a refused host.
+/// Returns the target's log of an admitted and a refused host, with these options.
 fn logged(scratch: &Scratch, options: &[&str]) -> String {
     let serve = [&["mem:1MiB", "--allow-host", HOST, "-v"], options].concat();
     let server = scratch.serve(serve);
     let url = format!("{}&hostnqn={HOST}", server.url(1));
     scratch.run(["read", &url, "-o", "out.bin"]).ok();
     scratch.run(["id", &server.url(1)]).fails(1, &["does not allow this host"]);
-    // Keep a connection open at the stop, so that the target logs the stop.
+    // Keep a connection open during the stop, so that the target logs the number of connections.
     let mut connected = TcpStream::connect(&server.address).expect("it listens");
     let mut hello = [0; 128];
     (hello[2], hello[4]) = (128, 128);
     connected.write_all(&hello).expect("it takes it");
     connected.read_exact(&mut hello).expect("it answers");
     let text = server.stop().stderr;
-    // The count may include earlier connections.
+    // The number may include earlier connections.
     assert!(
         text.contains("stopping: finishing the accepted commands of ")
             && text.contains(" connection"),
@@ -187,7 +188,7 @@ fn lines_of_json_are_for_programs() {
         })
     };
     assert!(said("info", HOST) && said("warn", "refused host"), "{text}");
-    // The final error is logged, too.
+    // The log also contains the final error.
     let outcome = scratch.run(["serve", "missing.img", "--log-format", "json"]);
     let last: serde_json::Value = serde_json::from_str(&outcome.stderr).expect("JSON");
     assert_eq!((outcome.code, &last["level"]), (Some(1), &"error".into()), "{last}");
@@ -201,7 +202,7 @@ fn lines_for_the_journal_have_priorities() {
     assert!(text.contains("<4>refused host"), "{text}");
 }
 
-/// The journal is recognized without an option.
+/// Checks that the process recognizes the journal without an option.
 #[cfg(target_os = "linux")]
 #[test]
 fn the_journal_is_noticed() {
@@ -219,11 +220,11 @@ fn the_journal_is_noticed() {
     let log = std::fs::File::create(scratch.path("log")).expect("a file");
     let text = run(&log);
     assert!(text.starts_with("<3>") && text.lines().count() == 1, "{text}");
-    // A variable that names another journal is ignored.
+    // The process ignores a variable that names another journal.
     assert!(run(&other).starts_with("error: "));
 }
 
-/// The file system is full: hosts get an error, and the log tells the operator why.
+/// Checks that on a full file system hosts get an error, and the log names the reason.
 #[cfg(unix)]
 #[test]
 fn a_full_disk_is_said_in_words() {

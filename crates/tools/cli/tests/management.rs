@@ -1,5 +1,5 @@
-//! The control interface of a running target: the audit log, the common form of errors, and the
-//! path of its socket.
+//! The management API of a running target: the audit log, the common form of errors, and the path
+//! of the control socket.
 #![cfg(unix)]
 
 mod support;
@@ -16,7 +16,7 @@ fn ask(socket: &str, request: &str, body: &str) -> String {
     let mut stream = UnixStream::connect(socket).unwrap();
     let head = format!("{request} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n");
     write!(stream, "{head}Content-Length: {}\r\n\r\n", body.len()).unwrap();
-    // The target may refuse the request before reading all of it.
+    // The target may refuse the request before it has read all of it.
     let _ = stream.write_all(body.as_bytes());
     let mut answer = String::new();
     let _ = stream.read_to_string(&mut answer);
@@ -97,8 +97,8 @@ fn a_free_port_is_the_same_one_when_the_configuration_comes_back_to_it() {
         let status = scratch.run(["status", "--json"]).ok().json();
         status["listening"].as_array().unwrap().len()
     };
-    // Hosts know the target by its first address, so that address stays, and no step of the change
-    // is applied.
+    // Hosts know the target by its first address. So the target keeps that address, and applies no
+    // step of the change.
     write(&other);
     scratch.run(["reload"]).fails(1, &["started with"]);
     assert_eq!(listening(), 1);

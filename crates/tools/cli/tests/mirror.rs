@@ -1,5 +1,5 @@
-//! A mirror over two targets that are killed in turn, under load: no acknowledged write is lost,
-//! and both legs are identical in the end.
+//! Kills the two targets of a mirror in turn, under load. No acknowledged write may be lost, and
+//! both legs must be identical in the end.
 #![cfg(unix)]
 
 mod support;
@@ -16,7 +16,7 @@ const LEG_BYTES: usize = 9 << 20;
 const RESERVED_BYTES: usize = 1 << 20;
 const BLOCKS: u64 = 64;
 
-/// The states of both legs in the newest record on a leg: 1 is in sync, 2 behind.
+/// Returns the states of both legs in the newest record on a leg: 1 is in sync, 2 is behind.
 fn standings(image: &str) -> [u8; 2] {
     let bytes = support::read(image);
     let reserved = &bytes[bytes.len() - RESERVED_BYTES..];
@@ -34,7 +34,7 @@ fn load(disk: &Disk, stop: &AtomicBool, count: &AtomicU64) {
     let mut turn: u64 = 0;
     while !stop.load(Ordering::Relaxed) {
         turn += 1;
-        // The blocks are far apart, so that the writes hit several regions.
+        // Use blocks that are far apart, so that the writes hit several regions.
         let (at, lba) = ((turn * 7 % BLOCKS) as usize, turn * 7 % BLOCKS * 200);
         blocks.read(lba, &mut data).expect("read");
         assert!(data.iter().all(|&byte| byte == versions[at]), "block {lba} went back");
@@ -50,7 +50,8 @@ fn load(disk: &Disk, stop: &AtomicBool, count: &AtomicU64) {
 
 const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555";
 
-/// Each leg's URL names its own key. A refused key is reported for its leg, at the start and later.
+/// Checks that each leg uses the key in its URL. farblock reports a refused key with its leg, at
+/// the start and later.
 #[test]
 fn legs_have_keys_of_their_own() {
     let scratch = Scratch::new();
@@ -101,7 +102,7 @@ fn legs_have_keys_of_their_own() {
     drop((one, two));
 }
 
-/// Compares the legs during writes, and again after changing an idle block of one leg.
+/// Compares the legs during writes, and again after an idle block of one leg was changed.
 fn compares(scratch: &Scratch, nqn: &str, image: &str, more: impl Fn()) {
     let control = scratch.text("control");
     let ctl = |words: &[&str]| scratch.run(["ctl", "--control", &control].iter().chain(words));
@@ -109,7 +110,7 @@ fn compares(scratch: &Scratch, nqn: &str, image: &str, more: impl Fn()) {
     assert!(slow.contains("at most at 1 MiB/s"), "{slow}");
     ctl(&["verify", nqn, "1", "--no-wait"]).ok();
     more();
-    // The new speed applies to the running comparison.
+    // The new speed must apply to the running comparison.
     ctl(&["copy-speed", nqn, "1", "0"]).ok();
     let same = ctl(&["verify", nqn, "1"]).ok().out();
     assert!(same.contains("all legs in sync are identical"), "{same}");
@@ -124,7 +125,7 @@ fn compares(scratch: &Scratch, nqn: &str, image: &str, more: impl Fn()) {
     file.write_all(&[0; 4096]).expect("the block as it was");
 }
 
-/// A leg's file loses half of its data: the lost half is not reported as equal.
+/// Checks that a comparison does not count the lost half of a leg's file as identical.
 #[test]
 fn a_verify_names_the_leg_that_cannot_be_read() {
     let scratch = Scratch::new();
@@ -150,7 +151,7 @@ fn a_verify_names_the_leg_that_cannot_be_read() {
     leg.stop().ok();
 }
 
-/// A leg that becomes shorter has lost its record, and perhaps data: it is not in sync.
+/// Checks that a shrunken leg is out of sync: it has lost its record, and perhaps data.
 #[test]
 fn a_leg_that_has_shrunk_is_out() {
     let scratch = Scratch::new();
@@ -166,7 +167,7 @@ fn a_leg_that_has_shrunk_is_out() {
         scratch.run(["ctl", "--control", &far, "resize", &leg.nqn, "1", &bytes]).ok();
     };
     let status = || scratch.run(["status", "--control", &control]).ok().out();
-    // Wait until the mirror writes no more: a write would notice the change.
+    // Wait until the mirror writes no more, because a write would notice the change.
     until("the bitmap is empty", || {
         let status = scratch.run(["status", "--control", &control, "--json"]).ok().json();
         status["subsystems"][0]["namespaces"][0]["mirror"]["dirty_bytes"] == 0
@@ -184,8 +185,8 @@ fn a_leg_that_has_shrunk_is_out() {
     leg.stop().ok();
 }
 
-/// Reads MiB 2 so often that the mirror reads it from every leg in sync, and expects the last
-/// written data.
+/// Reads MiB 2 so often that the mirror reads it from every leg in sync. Expects the data that was
+/// written last.
 fn reads_are(scratch: &Scratch, url: &str, byte: u8) {
     for _ in 0..6 {
         let read = scratch.run(["read", url, "--offset", "2MiB", "--length", "1MiB"]).ok();
@@ -197,8 +198,8 @@ fn write_mib(scratch: &Scratch, url: &str, at: &str, byte: u8) {
     scratch.run_with(["write", url, "--offset", at], &[byte; 1 << 20]).ok();
 }
 
-/// Another program truncates a leg's file; the next write would extend it again, with zeroes in
-/// between.
+/// Another program truncates a leg's file. The next write would extend the file again, and leave
+/// zeroes in between.
 #[test]
 fn a_leg_that_was_cut_short_is_not_read() {
     let scratch = Scratch::new();
@@ -219,7 +220,7 @@ fn a_leg_that_was_cut_short_is_not_read() {
     server.stop().ok();
 }
 
-/// A leg's target is killed, an older copy replaces its file, and the target returns before the
+/// Kills a leg's target and replaces its file by an older copy. The target restarts before the
 /// mirror notices.
 #[test]
 fn a_leg_whose_target_comes_back_with_an_older_copy_is_not_read() {

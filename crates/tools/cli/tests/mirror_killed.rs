@@ -1,5 +1,5 @@
-//! A mirror's process is killed while a remote leg's storage delays one of its writes. The target
-//! must not execute that write after the next process's writes.
+//! Kills the process of a mirror while the storage of a remote leg delays one of its writes. The
+//! remote target must not execute that write after the writes of the next process.
 #![cfg(unix)]
 
 mod support;
@@ -33,7 +33,7 @@ use support::{Scratch, Server, until};
 const LEG_BYTES: u64 = 9 << 20;
 const LBA: u64 = 200;
 
-/// A target with storage that can delay writes.
+/// A target whose storage can delay writes.
 struct Far {
     store: Arc<Mem>,
     gate: Arc<Gate>,
@@ -73,7 +73,7 @@ impl Mirror<'_> {
         Mirror { scratch, server }
     }
 
-    /// The state of each leg, with its reason.
+    /// Returns the state of each leg, with the reason.
     fn legs(&self) -> Vec<(String, String)> {
         let status = self.scratch.run(["status", "--control", "control", "--json"]).ok().json();
         let legs = &status["subsystems"][0]["namespaces"][0]["legs"];
@@ -96,7 +96,7 @@ impl Mirror<'_> {
         let _ = self.server.wait();
     }
 
-    /// Checks that both legs are equal.
+    /// Checks that both legs are identical.
     fn verify(&self) {
         let nqn = &self.server.nqn;
         let verify = ["ctl", "--control", "control", "verify", nqn, "1"];
@@ -105,7 +105,7 @@ impl Mirror<'_> {
     }
 }
 
-/// Writes from a separate host, which gives up soon when its target dies.
+/// Writes from a separate host, which gives up soon after its target dies.
 fn write(url: &str, value: u8) -> Result<(), String> {
     let url: Url = url.parse().expect("a URL");
     let soon = Some(Duration::from_secs(1));
@@ -115,7 +115,7 @@ fn write(url: &str, value: u8) -> Result<(), String> {
     blocks.write(LBA, &[value; 512]).map_err(|error| error.to_string())
 }
 
-/// Kills a mirror whose second write is on its way to `far`.
+/// Kills a mirror whose second write is in flight to `far`.
 fn die_writing(mirror: Mirror<'_>, far: &Far) {
     mirror.write(1);
     far.gate.keep_at(LBA);
@@ -143,20 +143,21 @@ fn what_is_held_back_does_not_come_after_what_is_written_then() {
     assert_eq!(far.has(), 3, "what a dead process had sent has come after it");
     let (state, reason) = far_leg;
     assert!(state == "out" && reason.contains("has not confirmed"), "{state}: {reason}");
-    // No write is delayed: the old controllers are cancelled, and the mirror uses the leg at once.
+    // No write is delayed this time, so the mirror cancels the old controllers and uses the leg at
+    // once.
     second.kill();
     let third = Mirror::start(&scratch, &legs, "");
     assert!(third.is_whole(), "{:?}", third.legs());
     third.verify();
-    // After an orderly stop no write is outstanding, so the mirror does not wait.
+    // After a clean stop no write is outstanding, so the mirror does not wait.
     third.server.stop().ok();
     let files = std::fs::read_dir(scratch.path("kept/controllers")).expect("a folder");
     let texts: Vec<_> = files.map(|file| support::read(file.expect("it is one").path())).collect();
     assert_eq!(texts, [b"[]"]);
 }
 
-/// A target such as the kernel's can neither cancel controllers nor hold later writes until a lost
-/// one has ended. The mirror waits three times the keep alive timeout for that write.
+/// Checks a target, such as the kernel's, that can neither cancel a lost controller nor hold back
+/// later writes. The mirror waits three times the keep-alive timeout for the delayed write.
 #[test]
 fn a_target_that_ends_nothing_is_given_its_time() {
     let scratch = Scratch::new();
@@ -191,7 +192,7 @@ fn a_target_that_ends_nothing_is_given_its_time() {
     writer.join().expect("the host").expect_err("nobody has acknowledged it");
     let second = Mirror::start(&scratch, &legs, "");
     second.write(3);
-    // The delayed write is executed now.
+    // The target executes the delayed write now.
     let late = held.lock().unwrap().take().expect("it is held");
     far.overwrite(LBA as usize * 512, &late);
     until("the leg is in sync again", || second.is_whole());
@@ -200,7 +201,8 @@ fn a_target_that_ends_nothing_is_given_its_time() {
     second.server.stop().ok();
 }
 
-/// The leg that cannot be written yet is the only leg with all data: the mirror waits.
+/// Checks that the mirror waits if the leg that it cannot write to yet is the only leg with all
+/// data.
 #[test]
 fn the_only_leg_with_the_data_is_waited_for() {
     let (scratch, far) = (Scratch::new(), Far::new());
@@ -221,7 +223,7 @@ fn the_only_leg_with_the_data_is_waited_for() {
     };
     let said = || String::from_utf8_lossy(&support::read(&log)).into_owned();
     let waits = || until("it says that it waits", || said().contains("the mirror waits"));
-    // A signal stops the target during the wait.
+    // A signal must stop the target during the wait.
     let child = command().spawn().expect("the target starts");
     waits();
     support::signal(child.id(), "TERM");

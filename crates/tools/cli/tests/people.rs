@@ -52,7 +52,7 @@ fn names_need_not_be_text() {
     scratch.run([name("bench"), again.into()].into_iter().chain(bench)).ok();
 }
 
-/// A terminal: the user's side, and the program's side.
+/// Opens a terminal. Returns the user's side and the program's side.
 #[cfg(target_os = "linux")]
 fn terminal() -> (std::fs::File, std::fs::File) {
     use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
@@ -66,7 +66,7 @@ fn terminal() -> (std::fs::File, std::fs::File) {
     (person.into(), program)
 }
 
-/// Control-D on a terminal ends the input; once is enough.
+/// Checks that one Control-D on a terminal ends the input.
 #[cfg(target_os = "linux")]
 #[test]
 fn what_is_typed_ends_once() {
@@ -111,7 +111,7 @@ fn whoami_says_whom_a_target_has_to_let_in() {
     server.stop();
 }
 
-/// Every connecting command takes the host's name and identifier.
+/// Checks that every connecting command accepts the host's name and identifier.
 #[test]
 fn a_host_says_who_it_is_on_the_command_line() {
     const ID: &str = "01234567-89ab-cdef-0123-456789abcdef";
@@ -130,14 +130,14 @@ fn a_host_says_who_it_is_on_the_command_line() {
         let with = |more: &[&str]| scratch.run([command, more].concat());
         let refused = with(&[]);
         assert_eq!(refused.code, Some(1), "{command:?}: {}", refused.stderr);
-        // Either option is enough: the identifier is part of the name.
+        // One option is enough, because the identifier is part of the name.
         with(&["--hostnqn", &named]).ok();
         with(&["--hostid", ID]).ok();
     }
     let discover = |host: &str| scratch.run(["discover", address, "--hostnqn", host]).ok().out();
     assert!(discover(&named).contains(&server.nqn));
     assert!(!discover("nqn.2026-11.h:other").contains(&server.nqn));
-    // The URL's parameter works like the option, and the same value in both is no contradiction.
+    // The parameter of a URL works like the option. The same value in both is not a contradiction.
     let named_there = format!("nvme+tcp://{address}/?hostnqn={named}");
     for command in
         [&["discover", &named_there][..], &["discover", &named_there, "--hostnqn", &named]]

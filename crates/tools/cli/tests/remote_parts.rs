@@ -1,5 +1,5 @@
-//! Remote disks as parts of a set: each target that serves a part is killed in turn, under load,
-//! and no operation fails and no data is lost.
+//! Remote disks as parts of a set. Kills each target of a part in turn, under load: no operation
+//! may fail, and no data may be lost.
 #![cfg(unix)]
 
 mod support;
@@ -12,13 +12,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use support::{Reserved, Scratch, Server, until};
 
 const PART_BYTES: u64 = 8 << 20;
-/// The number of locations that the test writes, over all parts together.
+/// The number of locations that the test writes, in all parts together.
 const PLACES: u64 = 64;
 
 /// Writes versions of blocks and reads them back until `stop`.
 fn load(disk: &Disk, step: u64, stop: &AtomicBool, count: &AtomicU64) {
     let mut blocks = Blocking::new(disk).expect("a queue");
-    // Each location has two blocks; some cross the boundary of parts.
+    // Each location has two blocks. Some locations cross the boundary between two parts.
     let size = 2 * blocks.geometry().block_size as usize;
     let (mut data, mut versions) = (vec![0; size], [0_u8; PLACES as usize]);
     let mut turn: u64 = 0;
@@ -38,7 +38,7 @@ fn load(disk: &Disk, step: u64, stop: &AtomicBool, count: &AtomicU64) {
     }
 }
 
-/// Kills the target of each part in turn under load; `step` blocks lie between locations.
+/// Kills the target of each part in turn under load. Locations are `step` blocks apart.
 fn each_is_killed_in_turn(kind: &str, step: u64, order: [usize; 2]) {
     let scratch = Scratch::new();
     let images = ["one.img", "two.img"].map(|name| scratch.disk(name, PART_BYTES));
@@ -79,7 +79,7 @@ fn each_is_killed_in_turn(kind: &str, step: u64, order: [usize; 2]) {
     });
     drop(disk);
     server.stop().ok();
-    // Every part has been written.
+    // Every part must have been written.
     for image in images.iter().chain([&local]) {
         assert!(support::read(image).iter().any(|byte| *byte != 0), "{image} is empty");
     }
@@ -92,12 +92,12 @@ fn a_stripe_set_goes_on_when_its_first_part_is_back() {
 
 #[test]
 fn a_concatenation_goes_on_when_its_last_part_is_back() {
-    // Locations 21 and 42 cross the ends of parts.
+    // Locations 21 and 42 cross the boundaries between parts.
     each_is_killed_in_turn("concat:", (PART_BYTES / 512 - 1) / 21, [1, 0]);
 }
 
-/// Two targets of parts are killed at once, or one of them together with the target that has the
-/// set. The host retries, and all written data is still stored.
+/// Kills the targets of two parts at once, and then one of them together with the target of the
+/// set. The host retries, and all written data must survive.
 #[test]
 fn two_are_killed_at_once() {
     let scratch = Scratch::new();
@@ -131,7 +131,7 @@ fn two_are_killed_at_once() {
                 let _ = servers[index].take().expect("it runs").wait();
             }
             let mut back = pair;
-            // The set opens only when all its parts are available.
+            // The set opens only when all its parts are available, so start its target last.
             back.sort_unstable();
             for index in back {
                 servers[index] = Some(serve(all[index], &addresses[index], &names[index]));
@@ -144,8 +144,8 @@ fn two_are_killed_at_once() {
     servers.into_iter().rev().flatten().for_each(|server| drop(server.stop()));
 }
 
-/// A killed target leaves a record of the controllers that it had opened on remote targets. The
-/// next target cancels these before it writes, and removes the record. A damaged record is an
+/// A killed target leaves a record of its controllers on remote targets. The next target must
+/// cancel these controllers before it writes, and then remove the record. A damaged record is an
 /// error.
 #[test]
 fn the_next_target_ends_what_a_dead_one_has_begun() {
@@ -161,7 +161,7 @@ fn the_next_target_ends_what_a_dead_one_has_begun() {
     let file = || {
         let files = std::fs::read_dir(scratch.path("kept/controllers")).expect("a folder");
         let mut paths = files.map(|it| it.expect("it is one").path());
-        // A temporary file may exist as well.
+        // Skip a temporary file, which may exist as well.
         paths.find(|path| path.extension().is_some_and(|it| it == "json")).expect("a file")
     };
     let lives = || {
@@ -173,7 +173,7 @@ fn the_next_target_ends_what_a_dead_one_has_begun() {
     for _ in 0..3 {
         let server = start();
         written(&server);
-        // The record of the old controller is removed once the new one has written.
+        // The target removes the old controller's record once the new controller has written.
         until("it is the only one", || lives().len() == 1);
         names.push(lives()[0]["name"].to_string());
         server.signal("KILL");
@@ -201,7 +201,7 @@ fn parts_are_what_they_are_called() {
         scratch.run(["serve", "--listen", "127.0.0.1:0", spec]).fails(1, parts);
     };
     refused(&format!("concat:{locked_url},{open_url}"), &["TLS"]);
-    // The same disk at another address.
+    // This URL names the same disk at another address.
     let again = open_url.replace("127.0.0.1", "localhost");
     refused(&format!("stripe:{open_url},{again}"), &["same disk", "once"]);
     let gone = scratch.serve([scratch.disk("three.img", PART_BYTES)]);
@@ -221,14 +221,14 @@ fn parts_are_what_they_are_called() {
     let status = scratch.run(["status", "--control", &control]).ok().out();
     assert!(!status.contains("tls.key") && status.contains("ready"), "{status}");
     assert_eq!(status.matches("leg of namespace 1").count(), 2, "{status}");
-    // Of the URL's parameters only the namespace is part of the name.
+    // A part's name contains only the namespace of the URL's parameters.
     assert_eq!(status.matches("?ns=1, ready").count(), 2, "{status}");
     let nqn = whole.nqn.clone();
     scratch
         .run(["ctl", "--control", &control, "verify", &nqn, "1"])
         .fails(1, &["is not a shared mirror"]);
     whole.stop().ok();
-    // The same set with another key or read-only has the same identity.
+    // The set has the same identity with another key, and if it is read-only.
     let whole = scratch.serve([&parts[0], "--read-only", "--control", &control]);
     let url: Url = whole.url(1).parse().expect("a URL");
     let disk = Disk::connect(&[url], &DiskOptions::default()).expect("connected");
@@ -238,7 +238,7 @@ fn parts_are_what_they_are_called() {
     whole.stop().ok();
 }
 
-/// When a member of a concatenation has grown or shrunk, the data behind it stays in place.
+/// Checks that the data of later parts stay in place after a part has grown or shrunk.
 #[test]
 fn a_part_that_is_another_size_the_next_time_moves_nothing() {
     let scratch = Scratch::new();
@@ -278,7 +278,8 @@ fn a_part_that_is_another_size_the_next_time_moves_nothing() {
     let mut data = [0; 512];
     blocks.read(behind_one, &mut data).expect("read");
     assert_eq!(data, [7; 512]);
-    // The part shrinks in use: status reports that, and reads of the missing blocks fail.
+    // The part shrinks in use. The status must report this, and reads of the missing blocks must
+    // fail.
     resized(PART_BYTES / 2);
     until("it is said that it is shorter", || status().contains("where it had 16 MiB"));
     assert!(status().contains(", away"), "{}", status());
@@ -290,7 +291,8 @@ fn a_part_that_is_another_size_the_next_time_moves_nothing() {
     serve(&named).fails(1, &["is shorter than the 8 MiB of it"]);
 }
 
-/// Two sets that contain one remote disk would overwrite each other's data.
+/// Checks that two sets cannot contain the same remote disk, because they would overwrite each
+/// other.
 #[test]
 fn a_remote_disk_is_part_of_one_thing() {
     let scratch = Scratch::new();

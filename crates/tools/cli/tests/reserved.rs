@@ -1,5 +1,5 @@
-//! Reservations of disks without attributes: the target keeps them in its folder, across kill -9 at
-//! any time, and does not offer them without a folder.
+//! Reservations of disks without attributes. The target stores them in its state folder, where they
+//! survive kill -9 at any time. Without a folder, the target does not offer reservations.
 
 mod support;
 
@@ -35,7 +35,7 @@ impl Host {
         Self { admin, io: io_of(hostid, address, Digests::NONE, controller, true) }
     }
 
-    /// Whether reservations of the namespace can persist.
+    /// Whether the namespace offers persistent reservations.
     fn is_offered(&mut self) -> bool {
         let sqe =
             Sqe { dptr: SglDescriptor::transport(4096), ..Sqe::new(AdminOpcode::IDENTIFY.0, 0, 1) };
@@ -49,12 +49,12 @@ impl Host {
         self.io.run(sqe, Transfer::InCapsule(data.len() as u32), &data).status
     }
 
-    /// Registers this key persistently, whatever key was registered before.
+    /// Registers this key persistently, and replaces an earlier key.
     fn register(&mut self, key: u64) -> Status {
         self.send(NvmOpcode::RESERVATION_REGISTER, replaces(), &[0, key])
     }
 
-    /// Like [`register`](Self::register), without waiting for the answer.
+    /// Like [`register`](Self::register), but does not wait for the answer.
     fn begin_to_register(&mut self, key: u64) {
         let (sqe, data) = command(NvmOpcode::RESERVATION_REGISTER, replaces(), &[0, key]);
         let mut out = Vec::new();
@@ -70,7 +70,7 @@ impl Host {
         self.send(NvmOpcode::RESERVATION_ACQUIRE, control, &[key, 0])
     }
 
-    /// The type, whether the reservation persists, and the registered keys.
+    /// Returns the type of the reservation, whether it persists, and the registered keys.
     fn report(&mut self) -> (u8, bool, Vec<u64>) {
         const LENGTH: u32 = 4096;
         let mut sqe = Sqe::new(NvmOpcode::RESERVATION_REPORT.0, 0, 1);
@@ -93,7 +93,7 @@ fn command(opcode: NvmOpcode, control: ReservationControl, keys: &[u64]) -> (Sqe
     (Sqe { cdw10: control.0.into(), dptr, ..Sqe::new(opcode.0, 0, 1) }, data)
 }
 
-/// A registration that replaces any earlier key, and persists.
+/// The settings of a persistent registration that replaces an earlier key.
 fn replaces() -> ReservationControl {
     ReservationControl::default()
         .with_action(RegisterAction::REPLACE.0)
@@ -101,7 +101,7 @@ fn replaces() -> ReservationControl {
         .with_cptpl(ReservationControl::CPTPL_SET)
 }
 
-/// A stripe set, which has no attributes.
+/// Creates a stripe set, which has no attributes.
 fn stripe(scratch: &Scratch) -> String {
     let [one, other] = ["a.img", "b.img"].map(|name| scratch.disk(name, 1 << 20));
     format!("stripe:64KiB,{one},{other}")
@@ -122,7 +122,7 @@ fn what_carries_no_attribute_is_reserved_still_after_a_kill() {
     assert!(host.is_offered());
     assert_eq!(host.register(7), Status::SUCCESS);
     assert_eq!(host.acquire(7), Status::SUCCESS);
-    // Two targets cannot share a folder.
+    // A second target must not use the same folder.
     let second = scratch.run(["serve", "--listen", "127.0.0.1:0", "--state-dir", "kept", "mem:1M"]);
     second.fails_in_a_line(1, &["another target stores its reservations in kept", "--state-dir"]);
     kill(server);
@@ -133,7 +133,7 @@ fn what_carries_no_attribute_is_reserved_still_after_a_kill() {
     let conflict = Status::RESERVATION_CONFLICT.with_dnr();
     assert_eq!(write(&mut other.io, 0, &data, true), conflict);
     assert_eq!(write(&mut holder.io, 0, &data, true), Status::SUCCESS);
-    // Clearing the reservation removes its file.
+    // Clearing the reservation must remove its file.
     let clear = ReservationControl::default().with_action(ReleaseAction::CLEAR.0);
     assert_eq!(holder.send(NvmOpcode::RESERVATION_RELEASE, clear, &[7]), Status::SUCCESS);
     kill(server);
@@ -157,7 +157,7 @@ fn killed_at_any_moment_it_has_what_was_answered() {
             let (_, persists, keys) = host.report();
             let kept = scratch.path("answered");
             let answered: u64 = std::fs::read_to_string(kept).unwrap().parse().unwrap();
-            // The unanswered registration may have been saved as well.
+            // The unanswered registration may also have been saved.
             assert!(persists && [vec![answered], vec![answered + 1]].contains(&keys), "{keys:?}");
         }
         let mut answered = first;

@@ -1,5 +1,5 @@
-//! `farblock serve` as a service: its notifications, and a restart that hosts notice only as a
-//! pause, since the service manager holds the listening socket.
+//! `farblock serve` as a service: its notifications, and restarts. The service manager holds the
+//! listening socket, so hosts notice a restart only as a pause.
 #![cfg(target_os = "linux")]
 
 mod support;
@@ -19,7 +19,7 @@ use support::{Scratch, Server, WAIT_LIMIT, finish, until};
 
 const NQN: &str = "nqn.2026-11.org.farblock:restarted";
 
-/// `farblock serve` with `third` as its descriptor 3, as systemd hands a socket over.
+/// Returns `farblock serve` with `third` as descriptor 3, as systemd passes a socket.
 fn handed<S: AsRef<OsStr>>(scratch: &Scratch, third: Stdio, args: &[S]) -> Command {
     let script = "exec 3<&0 0</dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$@\"";
     let mut command = Command::new("sh");
@@ -33,7 +33,7 @@ fn held(socket: &TcpListener) -> Stdio {
     OwnedFd::from(socket.try_clone().expect("a descriptor")).into()
 }
 
-/// Writes and reads data back until `stop`; returns the longest round.
+/// Writes and reads data back until `stop`. Returns the duration of the longest round.
 fn load(disk: &Disk, stop: &AtomicBool, rounds: &AtomicU64) -> Duration {
     let mut blocks = Blocking::new(disk).expect("a queue");
     let mut back = vec![0; 512];
@@ -45,7 +45,7 @@ fn load(disk: &Disk, stop: &AtomicBool, rounds: &AtomicU64) -> Duration {
         let begin = Instant::now();
         let data = support::noise(round, 512);
         blocks.write(round % 64, &data).expect("it waits, and is written");
-        // Also read a block from before the restart.
+        // Also read a block that was written before the restart.
         let earlier = round.saturating_sub(63);
         blocks.read(earlier % 64, &mut back).expect("it waits, and is read");
         assert!(back == support::noise(earlier, 512), "round {earlier} is not what was written");
@@ -55,7 +55,8 @@ fn load(disk: &Disk, stop: &AtomicBool, rounds: &AtomicU64) -> Duration {
     longest
 }
 
-/// Connects repeatedly: the socket must listen all the time. Returns the number of connections.
+/// Connects repeatedly, since the socket must listen all the time. Returns the number of
+/// connections.
 fn strangers(socket: &TcpListener, stop: &AtomicBool) -> u64 {
     let address = socket.local_addr().expect("an address");
     let mut connected = 0;
@@ -101,7 +102,7 @@ fn a_restart_is_a_pause() {
         (load.join().expect("no error"), others.join().expect("no refusal"))
     });
     assert!(connected > 0);
-    // The machine may be busy; `--nocapture` prints the usual time.
+    // The machine may be busy, so the limit is generous. `--nocapture` prints the measured time.
     assert!(longest < WAIT_LIMIT, "{longest:?}");
     println!("5 restarts, {connected} connections meanwhile, longest pause of I/O {longest:?}");
 }

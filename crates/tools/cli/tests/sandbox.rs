@@ -1,5 +1,5 @@
-//! The rights that a running target has given up, as the kernel reports them; and that the target
-//! works without them.
+//! Checks, with the kernel's reports, which rights a running target has dropped, and that the
+//! target works without them.
 #![cfg(target_os = "linux")]
 
 mod support;
@@ -17,7 +17,7 @@ fn status(scratch: &Scratch) -> serde_json::Value {
     scratch.run(["status", "--json"]).ok().json()
 }
 
-/// Writes and reads the namespace.
+/// Writes to the namespace and reads back.
 fn is_used(scratch: &Scratch, server: &Server, nsid: u32) {
     scratch.run_with(["write", &server.url(nsid)], &support::noise(1, 4096)).ok();
     let back = scratch.run(["read", &server.url(nsid), "--length", "4096"]).ok();
@@ -84,21 +84,21 @@ fn memory_with_keys_is_not_dumped() {
         assert_eq!(dumpable(&scratch), false, "{options:?}");
         server.stop();
     }
-    // The interface's tokens are secrets, too.
+    // The tokens of the management API are secrets, too.
     let tokens = scratch.file("tokens", b"ops admin 0123456789abcdef0123456789abcdef\n");
     std::fs::set_permissions(&tokens, std::fs::Permissions::from_mode(0o600)).expect("ours");
     let _server = scratch.serve(["mem:1MiB", "--api", "127.0.0.1:0", "--api-tokens", &tokens]);
     assert_eq!(dumpable(&scratch), false);
 }
 
-/// If a process's memory may not be dumped, its /proc files belong to root.
+/// Checks one command. If a process's memory may not be dumped, its /proc files belong to root.
 #[test]
 fn memory_of_one_command_with_a_key_is_not_dumped() {
     let scratch = Scratch::new();
     let key = scratch.text("tls.key");
     let made = ["keys", "new", "--tls", "--output", &key];
     finish(scratch.command_of_nobody(made), b"").ok();
-    // A peer that stays silent.
+    // This peer stays silent.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("nvme+tcp://{}/{NQN}", silent.local_addr().expect("bound"));
     for (options, root) in [(&[][..], false), (&["--tls-key", &key], true)] {
@@ -106,7 +106,7 @@ fn memory_of_one_command_with_a_key_is_not_dumped() {
         let mut command = scratch.command_of_nobody(args);
         let mut child = command.stderr(Stdio::null()).spawn().expect("it starts");
         let (mut peer, _) = silent.accept().expect("it connects");
-        // The command has read its key when it sends its first byte.
+        // The command reads its key before it sends its first byte.
         peer.read_exact(&mut [0]).expect("a byte");
         let file = format!("/proc/{}/environ", child.id());
         let owner = std::fs::metadata(file).expect("it runs").uid();
@@ -138,7 +138,7 @@ fn a_disk_is_added_where_that_is_allowed() {
     let seen = status(&scratch);
     assert_eq!(seen["confinement"]["allowed_paths"], serde_json::json!([allowed]));
     server.stop();
-    // The target restores the saved state, and still refuses files outside of its paths.
+    // The target must restore the saved state, and still refuse files outside its paths.
     let server = scratch.serve(args);
     is_used(&scratch, &server, 2);
     server.stop();
@@ -165,7 +165,7 @@ fn a_leg_has_its_key_in_the_keyring() {
     let legs = || scratch.run(["status"]).ok().out();
     support::until("both legs are in sync", || legs().matches("in sync").count() >= 2);
     server.stop();
-    // A target that started without a keyring key cannot ask for one later, and says so.
+    // A target that started without a keyring key cannot query the keyring later, and says so.
     let _server = scratch.serve(["--nqn", NQN, "mem:1MiB"]);
     let other = scratch.disk("other.img", 4 << 20);
     let mirror = format!("mirror:{leg},{other}?create");
@@ -174,7 +174,7 @@ fn a_leg_has_its_key_in_the_keyring() {
         .fails(1, &["gives up access to the kernel's keyring"]);
 }
 
-/// A broker reads hosts' keys for the target, each time that the target needs them.
+/// Checks that a broker reads hosts' keys for the target, whenever the target needs them.
 #[test]
 fn a_host_has_its_key_in_the_targets_keyring() {
     let scratch = Scratch::new();
@@ -203,14 +203,15 @@ fn a_host_has_its_key_in_the_targets_keyring() {
     let seen = status(&scratch);
     is_confined(seen["pid"].as_u64().expect("a process"), &seen["confinement"]);
     assert_eq!(seen["confinement"]["dumpable"], false, "{seen}");
-    // The broker process, which holds only keys, is not swapped if that is permitted.
+    // The kernel must not swap the broker process, which holds only keys, if the user may lock
+    // memory.
     if is_root() {
         let locked = |process: &u64| threads(*process, "VmLck")[0] != "0 kB";
         let brokers = children(seen["pid"].as_u64().expect("a process"));
         assert!(brokers.len() == 1 && brokers.iter().all(locked), "{brokers:?}");
     }
     by_options.stop();
-    // During the change both keys work, then only the new one.
+    // During the change, the target accepts both keys. Afterwards it accepts only the new one.
     let log = scratch.path("log");
     let mut command = scratch.command(["serve", "--config", &config]);
     command.stderr(std::fs::File::create(&log).expect("a file"));
@@ -220,7 +221,7 @@ fn a_host_has_its_key_in_the_targets_keyring() {
     scratch.run(["reload"]).ok();
     id(&server, &first).ok();
     id(&server, &second).ok();
-    // The target notices a changed key without a request.
+    // The target must notice a changed key without a request.
     drop(kept);
     let url = format!("{}&hostnqn={host}", server.url(1));
     let is_refused = || scratch.run(["id", &url, "--tls-key", &first]).code == Some(1);
@@ -228,10 +229,10 @@ fn a_host_has_its_key_in_the_targets_keyring() {
     id(&server, &second).ok();
     let allow = ["allow-host", nqn, host, "--tls-key", "keyring:"];
     scratch.ctl(&allow).ok();
-    // The keyring has no secrets for authentication.
+    // The keyring holds no secrets for authentication.
     let secret = ["allow-host", nqn, host, "--key", "keyring:"];
     scratch.ctl(&secret).fails(1, &["dhchap_key", "credential:NAME"]);
-    // Removing the last key logs one warning: the host can still connect.
+    // Removing the last key must log one warning, since the host can still connect.
     drop(kept_second);
     let sentence = "can still connect with its old key";
     let warned = || std::fs::read_to_string(&log).expect("text").matches(sentence).count();
@@ -242,13 +243,13 @@ fn a_host_has_its_key_in_the_targets_keyring() {
     support::until("a key that is put there is taken again", is_known);
     assert_eq!(warned(), 1, "it is said once");
     server.stop();
-    // A target that started without a keyring key cannot ask for one later, and says so.
+    // A target that started without a keyring key cannot query the keyring later, and says so.
     let _server = scratch.serve(["--nqn", nqn, "mem:1MiB", "--allow-host", HOST]);
     scratch.ctl(&allow).fails(1, &["gives up access to the kernel's keyring", "name a key file"]);
 }
 
 /// A copy of a whole file system has all attributes and inode numbers of its original. In the
-/// sandbox, a target cannot look at the other target's files.
+/// sandbox, a target cannot examine the files of the other target.
 #[test]
 fn a_copy_is_refused_while_its_original_is_shared() {
     use rustix::fs::{XattrFlags, getxattr, setxattr};

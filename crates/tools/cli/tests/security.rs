@@ -1,4 +1,4 @@
-//! Follows the five-minute setups in `docs/security.md`, line by line.
+//! Executes the five-minute setups in `docs/security.md`, line by line.
 #![cfg(target_os = "linux")]
 
 mod support;
@@ -6,7 +6,7 @@ mod support;
 use std::path::Path;
 use support::{Scratch, Server};
 
-/// The text below a heading, up to the next one.
+/// Returns the text between a heading and the next one.
 fn section(title: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/security.md");
     let text = std::fs::read_to_string(path).expect("the document");
@@ -14,14 +14,14 @@ fn section(title: &str) -> String {
     rest.split("\n## ").next().expect("a part").to_owned()
 }
 
-/// The code blocks, each with the text after its fence.
+/// Returns the code blocks, each with the text after its fence.
 fn blocks(section: &str) -> Vec<(&str, &str)> {
     let inside = section.split("```").skip(1).step_by(2);
     inside.map(|block| block.split_once('\n').expect("a line at least")).collect()
 }
 
-/// farblock's commands in blocks and, for targets, in sentences; commands of other programs are
-/// left out.
+/// Returns the farblock commands in code blocks, and the `farblock serve` commands in sentences.
+/// Leaves out commands of other programs.
 fn commands(section: &str) -> Vec<String> {
     let lines = blocks(section).into_iter().filter(|(kind, _)| kind.is_empty());
     let lines = lines.flat_map(|(_, block)| block.lines());
@@ -33,7 +33,7 @@ fn commands(section: &str) -> Vec<String> {
     commands
 }
 
-/// Replaces the document's names by the test's.
+/// Replaces the names in the document by the test's names.
 struct Cast {
     scratch: Scratch,
     host: String,
@@ -48,7 +48,7 @@ impl Cast {
         Cast { scratch, host }
     }
 
-    /// A command's words, without the program.
+    /// Returns the words of a command, without the program.
     fn words(&self, line: &str, server: Option<&Server>) -> Vec<String> {
         let mut line = line.replace("HOSTNQN", "HOST").replace("0.0.0.0:4420", "127.0.0.1:0");
         if let Some(server) = server {
@@ -69,7 +69,7 @@ impl Cast {
         }
     }
 
-    /// Starts a target with the document's file; adds a subsystem before the hosts.
+    /// Starts a target with the document's configuration file. Adds a subsystem before its hosts.
     fn configured(&self, block: &str) -> Server {
         let subsystem = "[[subsystems]]\nnqn = \"nqn.2026-11.org.farblock:document\"\n\
                          namespaces = [{ path = \"disk.img\" }]\n\n[[subsystems.hosts]]";
@@ -83,7 +83,7 @@ impl Cast {
     }
 }
 
-/// Follows a section: makes the keys, starts a target by options and then one by the section's
+/// Executes a section. Makes the keys, starts one target with options and one with the section's
 /// file, and runs all later commands against each.
 fn done(title: &str, expected: &[&str]) {
     let (cast, section) = (Cast::new(), section(title));
@@ -97,7 +97,7 @@ fn done(title: &str, expected: &[&str]) {
     };
     let (first, rest): (Vec<_>, Vec<_>) = commands.iter().partition(is_first);
     first.iter().for_each(|line| cast.run(line, None));
-    // The target's own secret, which the document uses but does not make.
+    // Make the target's own secret, which the document uses but does not make.
     cast.scratch.keys(["target.key"], &[]);
     let (serve, uses): (Vec<_>, Vec<_>) =
         rest.into_iter().partition(|line| line.starts_with("farblock serve "));

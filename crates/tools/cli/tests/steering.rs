@@ -86,7 +86,7 @@ fn namespaces_come_change_and_go_under_load() {
         scratch.ctl(&["remove-namespace", NQN, "3"]).ok();
         until("what is gone answers so", || blocks.write(0, &[7; 512]).is_err());
         goes_on();
-        // Removing a namespace closes its file, even if the target started with that namespace.
+        // Removing a namespace must close its file, even if the target started with that namespace.
         scratch.ctl(&["remove-namespace", NQN, "2"]).ok();
         scratch.ctl(&["add-namespace", NQN, "second.img"]).ok();
         scratch.ctl(&["add-namespace", NQN, "third.img", "--nsid", "9"]).ok();
@@ -165,7 +165,7 @@ fn what_cannot_be_done_changes_nothing_and_is_said() {
     let used = used.local_addr().expect("it is bound").to_string();
     scratch.ctl(&["add-listener", &used]).fails(1, &[&used, "in use by another program"]);
     assert_eq!(scratch.run(["config", "show"]).ok().out(), before);
-    // The subsystem works, with a warning about its name.
+    // The subsystem works, but farblock warns about its name.
     let added = scratch.ctl(&["add-subsystem", "disks"]).ok();
     assert!(added.stderr.contains("for example nqn."), "{}", added.stderr);
     server.stop();
@@ -235,8 +235,8 @@ fn a_configuration_is_read_again() {
     assert!(ended.stderr.contains("namespace 2 removed"), "{}", ended.stderr);
 }
 
-/// A pipe without a writer replaces the configuration: reload fails at once, and the target can
-/// still be queried and changed.
+/// A pipe without a writer replaces the configuration. A reload must fail at once, and the target
+/// must still accept queries and changes.
 #[test]
 #[cfg(target_os = "linux")]
 fn a_configuration_that_nobody_writes_is_refused() {
@@ -274,7 +274,7 @@ fn reservations_that_were_kept_are_not_forgotten_by_sharing_their_file_meanwhile
         let flags = rustix::fs::XattrFlags::empty();
         rustix::fs::setxattr(&disk, "user.farblock.reservations", value, flags)
     };
-    // On a file system without attributes there are no reservations.
+    // A file system without attributes has no reservations.
     if put(b"damaged").is_ok() {
         let add = ["add-namespace", NQN, disk.as_str()];
         scratch.ctl(&add).fails(1, &["reservations", "damaged"]);
@@ -284,7 +284,7 @@ fn reservations_that_were_kept_are_not_forgotten_by_sharing_their_file_meanwhile
     server.stop();
 }
 
-/// A disk keeps the identifiers by which hosts already know it.
+/// Checks that a disk keeps the identifiers by which hosts already know it.
 #[test]
 fn names_of_elsewhere_are_kept() {
     const UUID: &str = "11111111-2222-4333-8444-555555555555";
@@ -332,7 +332,7 @@ fn what_is_kept_comes_back() {
     let server = start();
     assert_eq!(scratch.run(["config", "show"]).ok().out(), before);
     assert_eq!(scratch.status()["subsystems"][0]["namespaces"][1]["bytes"], 512 << 10);
-    // A target killed during many changes restarts with one of the states, complete.
+    // A target killed during many changes must restart with one complete state.
     let mut rounds = std::process::Command::new("sh");
     let script = "i=0; while :; do i=$((i + 1)); \"$0\" ctl resize \"$1\" 2 $((i % 2 + 1))KiB \
                   || exit 0; done";
@@ -345,13 +345,13 @@ fn what_is_kept_comes_back() {
     server.wait();
     support::wait(rounds);
     let server = start();
-    // `ctl` exits only once its change is saved.
+    // `ctl` exits only after the target has saved the change.
     assert!([1024, 2048, 512 << 10].contains(&size()), "{}", size());
     server.stop();
 }
 
-/// A disk removed at run time may be missing at the next start, as a namespace of the configuration
-/// and as a file.
+/// Checks that a disk removed at run time may be missing at the next start, both in the
+/// configuration and as a file.
 #[test]
 fn what_was_taken_away_while_it_ran_need_not_be_there_again() {
     let scratch = Scratch::new();
@@ -375,7 +375,7 @@ fn what_was_taken_away_while_it_ran_need_not_be_there_again() {
     }
 }
 
-/// The names and data of events, up to the first one called `until`.
+/// Returns the names and data of events, up to the first event `until`.
 fn read_events(
     reader: &mut impl std::io::BufRead,
     until: &str,
@@ -431,7 +431,7 @@ fn what_happens_is_told_as_it_happens() {
     server.stop();
 }
 
-/// A target reports, saves and restores the ANA states of a listener and of a group.
+/// Checks that a target reports, saves and restores the ANA states of a listener and of a group.
 #[test]
 fn access_states_of_listeners_and_groups() {
     let scratch = Scratch::new();
@@ -482,7 +482,7 @@ fn limits_come_and_go() {
     let shown = || scratch.run(["config", "show"]).ok().json()["subsystems"][NQN].clone();
     assert_eq!(shown()["namespaces"]["1"]["limits"]["read_bytes"], 2 << 20);
     scratch.run(["read", &server.url(1), "--output", "out.bin"]).ok();
-    // Limits that are not named are removed.
+    // The target removes limits that the command does not name.
     limit(&["--write-iops", "7"]).ok();
     assert_eq!(shown()["namespaces"]["1"]["limits"], serde_json::json!({ "write_iops": 7 }));
     limit(&["--iops", "0"]).fails(2, &["--iops", "leave it out for no limit"]);
@@ -514,7 +514,7 @@ fn a_host_is_limited_and_no_other_is_let_in_by_that() {
     let said = limit(&["--write-iops", "5", "--mib", "200"]).ok().out();
     let expected = format!("host {HOST} is limited to write_iops 5 bytes 200 MiB/s");
     assert!(said.contains(&expected), "{said}");
-    // Other changes of a host do not change its limits.
+    // Other changes of a host must not change its limits.
     scratch.ctl(&["allow-host", NQN, HOST, "--no-key"]).ok();
     let shown = || scratch.run(["config", "show"]).ok().json()["subsystems"][NQN]["hosts"].clone();
     assert_eq!(shown()[HOST]["limits"]["write_iops"], 5);
@@ -539,7 +539,7 @@ fn a_host_is_limited_and_no_other_is_let_in_by_that() {
     server.stop();
 }
 
-/// A host in the configuration may have limits without a key, and they apply from the start.
+/// Checks that a configuration can limit a host without a key, from the start.
 #[test]
 fn a_configuration_limits_hosts() {
     let scratch = Scratch::new();
@@ -629,7 +629,7 @@ fn a_namespace_is_seen_by_whom_it_is_said_to_be() {
     scratch
         .ctl(&["visible-to", NQN, "9", "--all"])
         .fails(1, &["there is no namespace 9 of subsystem"]);
-    // Reload the configuration, first with a mistake and then without.
+    // Reload the configuration, first with a mistake and then without one.
     let broken = config.replace(HOST, "nqn.bad");
     std::fs::write(scratch.path("farblock.toml"), broken).unwrap();
     scratch.run(["reload"]).fails(1, &["visible_to[0]"]);
@@ -639,7 +639,7 @@ fn a_namespace_is_seen_by_whom_it_is_said_to_be() {
     server.stop();
 }
 
-/// `farblock top` in a terminal of this size, provided by `script`.
+/// `farblock top` in a terminal of this size, which `script` provides.
 #[cfg(target_os = "linux")]
 struct Screen {
     script: std::process::Child,
@@ -697,7 +697,7 @@ fn top_shows_what_is_done_and_leaves_the_terminal_as_it_was() {
     screen.shows("NAMESPACE");
     screen.shows(NQN);
     screen.press(b"c");
-    // `top` draws only differences.
+    // `top` draws only the differences.
     screen.shows("core ");
     screen.quits();
     for (rows, columns) in [(1, 1), (2, 5), (300, 2)] {

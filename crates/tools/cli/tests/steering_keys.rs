@@ -16,7 +16,7 @@ const HOST: &str = "nqn.2026-11.org.farblock:host";
 const OTHER: &str = "nqn.2026-11.org.farblock:other";
 
 impl Scratch {
-    /// Connects as `host`, with the key in a file or without one.
+    /// Connects as `host`, with the key in a file, or without a key.
     fn connect(&self, server: &Server, host: &str, key: Option<&str>) -> Outcome {
         let id = if host == HOST { 1 } else { 2 };
         let url = format!("{}&hostnqn={host}&hostid={id:032x}", server.url(1));
@@ -31,7 +31,7 @@ impl Scratch {
     }
 }
 
-/// A disk of a host that stays connected.
+/// Connects a disk of a host that stays connected.
 fn disk(server: &Server, key: &str) -> Disk {
     let url: Url =
         format!("{}&hostnqn={HOST}&hostid={:032x}", server.url(1), 1).parse().expect("a URL");
@@ -67,13 +67,13 @@ fn a_target_with_keys_is_steered_and_a_new_host_needs_its_own() {
     scratch.ctl(&["add-namespace", NQN, "mem:2MiB"]).ok();
     let allowed = scratch.ctl(&["allow-host", NQN, OTHER, "--key", "other.key"]).ok();
     assert!(allowed.out().contains("may connect with its key"), "{}", allowed.out());
-    // With another host's identifier the host is refused, whatever its key is.
+    // A host with another host's identifier must be refused, whatever its key is.
     let url = format!("{}&hostnqn={OTHER}&hostid={:032x}", server.url(1), 1);
     scratch.run(["id", &url, "--dhchap-secret", &other]).fails(1, &["HOSTID", "hostid="]);
     scratch.connect(&server, OTHER, Some(&other)).ok();
     scratch.connect(&server, OTHER, Some(&key)).fails(1, &["authenti"]);
     scratch.connect(&server, OTHER, None).fails(1, &["--dhchap-secret"]);
-    // Omitting the option does not remove a key.
+    // Leaving out the option must not remove a key.
     scratch.ctl(&["allow-host", NQN, OTHER]).ok();
     scratch.ctl(&["allow-any-host", NQN, "on"]).fails(1, &["allow_any_host", "hosts with a key"]);
     scratch.connect(&server, OTHER, None).fails(1, &["--dhchap-secret"]);
@@ -84,7 +84,7 @@ fn a_target_with_keys_is_steered_and_a_new_host_needs_its_own() {
     let secret = scratch.run(["keys", "show", "--secret", &other]).ok().out();
     let document = scratch.run(["config", "show"]).ok().out();
     assert!(document.contains(&other) && !document.contains(secret.trim()), "{document}");
-    // The explicit option does.
+    // The option `--no-key` removes it.
     scratch.ctl(&["allow-host", NQN, OTHER, "--no-key"]).ok();
     scratch.connect(&server, OTHER, None).ok();
     scratch.ctl(&["allow-host", NQN, OTHER, "--key", &other]).ok();
@@ -149,7 +149,7 @@ fn a_key_changes_without_an_interruption_and_a_lost_one_ends_at_once() {
     scratch.connect(&server, HOST, Some(&old)).fails(1, &["authenti"]);
     blocks.write(1, &[7; 512]).expect("it stays");
     assert_eq!(scratch.controllers(), connected, "nobody was interrupted");
-    // A missing or world-readable file changes nothing.
+    // A missing or world-readable file must change nothing.
     std::fs::rename(&key, scratch.path("away")).unwrap();
     again().fails(1, &["cannot read the key file"]);
     std::fs::rename(scratch.path("away"), &key).unwrap();
@@ -158,7 +158,7 @@ fn a_key_changes_without_an_interruption_and_a_lost_one_ends_at_once() {
     std::fs::set_permissions(&key, PermissionsExt::from_mode(0o600)).unwrap();
     scratch.connect(&server, HOST, None).fails(1, &["--dhchap-secret"]);
     assert_eq!(scratch.controllers(), connected);
-    // The old secret is no longer valid, so the host that used it is disconnected.
+    // The old secret is invalid now, so the target disconnects the host that used it.
     put_together(&[&old], &key);
     again().ok();
     assert!(!scratch.controllers().contains(&connected[0]));
@@ -187,7 +187,7 @@ fn a_configuration_with_keys_is_read_again_and_kept() {
     };
     let server = start();
     scratch.connect(&server, OTHER, None).ok();
-    // The file now has a key for the host, whose name alone no longer suffices.
+    // The file now has a key for the host, so the host's name is no longer enough.
     let both = with_key(HOST, "host.key") + &with_key(OTHER, "other.key");
     configuration(&scratch, &both);
     let changed = scratch.run(["reload"]).ok().out();
@@ -195,7 +195,7 @@ fn a_configuration_with_keys_is_read_again_and_kept() {
     scratch.connect(&server, OTHER, None).fails(1, &["--dhchap-secret"]);
     scratch.connect(&server, OTHER, Some(&other)).ok();
     scratch.connect(&server, HOST, Some(&key)).ok();
-    // A duplicate identifier is refused, and nothing changes.
+    // The target must refuse a duplicate identifier, and change nothing.
     let ours = "host_id = \"01234567-89ab-cdef-0123-456789abcdef\"\n";
     let twice = with_key(HOST, "host.key") + ours + &with_key(OTHER, "other.key") + ours;
     configuration(&scratch, &twice);
@@ -205,7 +205,7 @@ fn a_configuration_with_keys_is_read_again_and_kept() {
     scratch.connect(&server, HOST, Some(&key)).fails(1, &["HOSTID", "host_id"]);
     configuration(&scratch, &both);
     scratch.run(["reload"]).ok();
-    // SIGHUP reads the key files again.
+    // SIGHUP makes the target read the key files again.
     put_together(&[&other], &key);
     server.signal("HUP");
     until("the key is another", || scratch.connect(&server, HOST, Some(&other)).code == Some(0));
@@ -213,7 +213,7 @@ fn a_configuration_with_keys_is_read_again_and_kept() {
     scratch.run(["reload"]).fails(1, &["farblock.toml", "chmod 600"]);
     scratch.connect(&server, HOST, None).fails(1, &["--dhchap-secret"]);
     std::fs::set_permissions(&key, PermissionsExt::from_mode(0o600)).unwrap();
-    // A host added at run time is restored with its key, or not at all.
+    // A restart must restore a host that was added at run time with its key, or not at all.
     let [third] = scratch.keys(["third.key"], &[]);
     scratch.ctl(&["allow-host", NQN, "nqn.2026-11.h:third", "--key", &third]).ok();
     assert!(!std::fs::read_to_string(scratch.path("state.json")).unwrap().contains("DHHC"));
@@ -245,7 +245,7 @@ fn what_is_demanded_of_a_host_is_said_to_it_and_kept() {
     };
     connect(&[]).fails(1, &["authentication"]);
     connect(&["--dhchap-ctrl-secret", &target]).ok();
-    // Omitted options remove neither the demand nor the key.
+    // Leaving out options must remove neither the demand nor the key.
     allow(&[]).ok();
     connect(&[]).fails(1, &["authentication"]);
     allow(&["--no-key"]).fails(1, &["dhchap_key", "take the demand away first"]);

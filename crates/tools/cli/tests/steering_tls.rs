@@ -32,7 +32,7 @@ fn a_target_with_tls_is_steered() {
     let given = format!("{HOST}={key}");
     let server = scratch.serve(["--nqn", NQN, "mem:1MiB", "--tls-key", &given]);
     scratch.connect(&server, HOST, Some(&key)).ok();
-    // Another host with its own key connects, and then the first host with another file.
+    // Another host connects with its own key, and then the first host with another file.
     scratch.connect(&server, OTHER, Some(&other)).fails(1, &["does not know the offered identity"]);
     let allowed = scratch.ctl(&["allow-host", NQN, OTHER, "--tls-key", "other.key"]).ok();
     assert!(allowed.out().contains("may connect with its key"), "{}", allowed.out());
@@ -44,18 +44,18 @@ fn a_target_with_tls_is_steered() {
     assert!(document.contains("\"tls\": \"required\""), "{document}");
     let status = scratch.run(["status", "--json"]).ok().json();
     assert_eq!(status["subsystems"][0]["tls_hosts"].as_array().unwrap().len(), 2, "{status}");
-    // Omitting an option removes nothing.
+    // Leaving out an option must remove nothing.
     scratch.ctl(&["allow-host", NQN, OTHER]).ok();
     scratch.ctl(&["allow-any-host", NQN, "on"]).fails(1, &["hosts with a key"]);
     scratch.ctl(&["allow-host", NQN, HOST, "--tls-key", secret.trim()]).fails(1, &["a key itself"]);
-    // The listener still requires TLS of hosts without a key, until the policy changes.
+    // Until the policy changes, the listener requires TLS even from hosts without a key.
     scratch.ctl(&["allow-host", NQN, OTHER, "--no-tls-key"]).ok();
     scratch.connect(&server, OTHER, None).fails(1, &["TLS"]);
     let address = status["listening"][0].as_str().unwrap();
     scratch.ctl(&["set-tls", address, "allowed"]).ok();
     scratch.connect(&server, OTHER, None).ok();
     scratch.connect(&server, HOST, None).fails(1, &["does not allow this host"]);
-    // By default a new listener is as strict as the strictest existing one.
+    // By default, a new listener is as strict as the strictest existing one.
     scratch.ctl(&["set-tls", address, "required"]).ok();
     let reserved = Reserved::at([127, 0, 0, 3]);
     let said = scratch.ctl(&["add-listener", &reserved.address.to_string()]).ok().out();
@@ -65,7 +65,7 @@ fn a_target_with_tls_is_steered() {
     server.stop();
 }
 
-/// The printed commands work.
+/// Checks that the printed commands work.
 #[test]
 fn what_requires_tls_is_discovered_with_the_key() {
     let scratch = Scratch::new();
@@ -124,7 +124,7 @@ fn a_configuration_says_who_uses_tls_where() {
     std::fs::write(&key, both.lines().next().unwrap()).unwrap();
     scratch.run(["reload"]).ok();
     scratch.connect_to(&strict(HOST), Some(&old)).fails(1, &["another key"]);
-    // An unreadable file changes nothing.
+    // An unreadable file must change nothing.
     configuration("allowed", "tls_key = \"nowhere.key\"");
     scratch.run(["reload"]).fails(1, &["nowhere.key"]);
     scratch.connect_to(&strict(HOST), Some(&next)).ok();
@@ -171,7 +171,7 @@ fn get(socket: &str, path: &str) -> String {
     answer.split_once("\r\n\r\n").expect("a body").1.to_owned()
 }
 
-/// The counts of refused hosts, for each reason that concerns TLS.
+/// Returns the counts of refused hosts, by the reasons that concern TLS.
 fn refused(socket: &str) -> BTreeMap<String, u64> {
     let stats: Value = serde_json::from_str(&get(socket, "/v1/stats")).expect("JSON");
     let all = stats["connections"]["refused"].as_object().expect("counts").clone();
@@ -194,7 +194,7 @@ fn next_refusal(events: &mut impl BufRead) -> Value {
     }
 }
 
-/// Every failure of TLS is counted by reason, and has an event.
+/// Checks that the target counts every TLS failure by its reason, and sends an event.
 #[test]
 fn whoever_fails_at_tls_is_counted_and_told_of() {
     let scratch = Scratch::new();
@@ -206,7 +206,7 @@ fn whoever_fails_at_tls_is_counted_and_told_of() {
     let mut events = UnixStream::connect(&socket).expect("it listens");
     events.write_all(b"GET /v1/events HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     let mut events = BufReader::new(events);
-    // The first counters have arrived, so later events will, too.
+    // Wait for the first counters: then later events will arrive, too.
     let mut line = String::new();
     while !line.starts_with("event: stats") {
         line.clear();
@@ -236,8 +236,8 @@ fn whoever_fails_at_tls_is_counted_and_told_of() {
     scratch.run(["ctl", "--control", &socket, "set-tls", address, "allowed"]).ok();
     // Now the host can send its name, for which the target has a key.
     expect(&["tls_missing"], &["the host connected without TLS"], Some(HOST), None);
-    // The target reports five events for an address, and only counts later ones: no further step
-    // may follow. Current identities contain a digest of the key; older ones do not.
+    // The target reports five events for an address, and only counts later ones, so no further step
+    // may follow. Current identities contain a digest of the key, and older ones do not.
     let reasons = ["tls_unknown_identity", "tls_wrong_key"];
     let words = ["no key for the identity", "another key for the identity"];
     expect(&reasons, &words, Some(HOST), Some(&other));

@@ -1,5 +1,5 @@
-//! More changes by `farblock ctl`: a namespace's disk, identifiers of namespaces and subsystems,
-//! authentication settings, and referrals.
+//! More changes by `farblock ctl`: the disk of a namespace, identifiers of namespaces and
+//! subsystems, authentication settings, and referrals.
 #![cfg(unix)]
 
 mod support;
@@ -65,8 +65,8 @@ fn a_namespace_is_added_with_all_that_there_is_to_say_of_it() {
     server.stop();
 }
 
-/// A connected host sees the new disk; a disk that requires the old identity gets none of the new
-/// data.
+/// Checks that a connected host sees the new disk. A disk that requires the old identity must not
+/// get data of the new disk.
 #[test]
 fn a_namespace_is_stored_elsewhere() {
     let scratch = Scratch::new();
@@ -75,7 +75,7 @@ fn a_namespace_is_stored_elsewhere() {
     let disk = |nsid| {
         let url: Url = server.url(nsid).parse().expect("a URL");
         let options = DiskOptions {
-            // The time that this disk waits for the old namespace.
+            // Limit how long this disk waits for the old namespace.
             ctrl_loss_timeout: Some(Duration::from_secs(1)),
             ..DiskOptions::default()
         };
@@ -112,7 +112,7 @@ fn a_namespace_is_stored_elsewhere() {
     server.stop();
 }
 
-/// An operator moves another file to the disk's path, and tells the target.
+/// Checks that a moved file takes effect once the operator tells the target.
 #[test]
 fn a_file_that_was_moved_in_takes_the_place_of_the_old_one() {
     let scratch = Scratch::new();
@@ -130,7 +130,7 @@ fn a_file_that_was_moved_in_takes_the_place_of_the_old_one() {
     let replace = || scratch.ctl(&["replace-namespace", NQN, "1", &path]);
     assert!(replace().ok().out().contains("nothing to change"));
     blocks.write(1, &[7; 512]).expect("it was left alone");
-    // The path has no file: the old disk stays shared, and the error says why.
+    // The path has no file, so the old disk stays shared, and the error gives the reason.
     std::fs::rename(&path, scratch.path("old.img")).expect("moved");
     replace().fails_in_a_line(1, &["namespace 1 stays as it is", "disk.img"]);
     blocks.write(2, &[7; 512]).expect("it was left alone");
@@ -163,7 +163,7 @@ fn a_disk_that_replaces_another_has_its_block_size_and_copies_only_as_a_mirror()
     let server = scratch.serve(["--config", &config]);
     let entry = || scratch.state()["subsystems"][NQN]["namespaces"]["1"].clone();
     assert_eq!(entry()["copy_bytes_per_second"], 1 << 20, "{}", entry());
-    // The mirror has the speed, and follows its changes.
+    // The mirror must have the speed, and follow its changes.
     let paced = || {
         let status = scratch.run(["status", "--json"]).ok().json();
         status["subsystems"][0]["namespaces"][0]["mirror"]["copy_bytes_per_second"].clone()
@@ -197,7 +197,7 @@ fn a_host_authenticates_as_it_is_told_to() {
     assert_eq!(entry()["dhchap_dhgroups"], json!(["ffdhe3072"]));
     let url = format!("{}&hostnqn={HOST}&dhchap-secret={key}", server.url(1));
     scratch.run(["id", &url]).ok();
-    // Settings that are not named stay, until all are allowed.
+    // Settings that the command does not name stay, until `all` resets them.
     allow(&["--dhgroups", "all"]).ok();
     assert_eq!(entry()["dhchap_hashes"], json!(["sha512", "sha256"]));
     assert!(entry()["dhchap_dhgroups"].is_null(), "{}", entry());
@@ -205,7 +205,7 @@ fn a_host_authenticates_as_it_is_told_to() {
     server.stop();
 }
 
-/// A host's persistent connection to the discovery subsystem.
+/// The persistent connection of a host to the discovery subsystem.
 struct Watcher(Queue);
 
 impl Watcher {
@@ -218,7 +218,7 @@ impl Watcher {
         assert_eq!(answer.status, Status::SUCCESS);
         let enable = PropertySetCommand::new(0, offset::CC, PropertySize::Four, 1 | 6 << 16);
         assert_eq!(queue.run(enable.to_sqe(), Transfer::None, &[]).status, Status::SUCCESS);
-        // Set Features, Asynchronous Event Configuration: changes of the discovery log page.
+        // Send Set Features, Asynchronous Event Configuration: changes of the discovery log page.
         let mut sqe = Sqe::new(0x09, 0, 0);
         (sqe.cdw10, sqe.cdw11) = (0x0b.into(), (1_u32 << 31).into());
         assert_eq!(queue.run(sqe, Transfer::None, &[]).status, Status::SUCCESS);

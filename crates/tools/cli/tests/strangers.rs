@@ -1,4 +1,4 @@
-//! A target with many idle connections of strangers.
+//! A target with many idle connections of unknown peers.
 #![cfg(target_os = "linux")]
 
 mod support;
@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use std::process::Command;
 use support::{Scratch, Server};
 
-/// A host's first use of a file works even if strangers hold most of a small number of descriptors.
+/// Checks that a host can use a file even if idle peers hold most of a small number of descriptors.
 #[test]
 fn strangers_do_not_take_the_descriptors_that_files_need() {
     let scratch = Scratch::new();
@@ -19,7 +19,7 @@ fn strangers_do_not_take_the_descriptors_that_files_need() {
         scratch.prepare(&mut command);
         let server = Server::start(command);
         let strangers: Vec<_> = (0..300).map(|_| TcpStream::connect(&server.address)).collect();
-        // The host may be refused while strangers connect, but once admitted it is served.
+        // The target may refuse the host while peers connect, but must serve an admitted host.
         support::until("a host is let in", || {
             let outcome = scratch.run(["read", &server.url(1), "-o", "out.bin"]);
             let refused = outcome.stderr.contains("cannot connect");

@@ -1,4 +1,4 @@
-//! Names that a peer chooses never control a terminal, in the log or in output.
+//! Checks that names chosen by a peer cannot control a terminal, in the log or in output.
 
 mod support;
 
@@ -7,11 +7,11 @@ use std::net::{TcpListener, TcpStream};
 use support::{Scratch, Server};
 
 const NQN: &str = "nqn.2026-11.org.farblock:terminal";
-/// A name that clears the screen and sets the window's title; does so again with a C1 character;
-/// and forges a log line.
+/// A name that clears the screen and sets the window's title, then clears it again with a C1
+/// character, and forges a log line.
 const HOSTILE: &str = "nqn.2026-11.org.farblock:h\x1b[2J\x1b]0;a\x07\u{9b}2J\r\nWARN forged";
 
-/// The bytes of an ICReq, and of a host's Connect with this name.
+/// Returns the bytes of an ICReq and of a host's Connect command with these names.
 fn connect(host: &str, subsystem: &str) -> Vec<u8> {
     let mut sent = vec![0; 128];
     (sent[2], sent[4]) = (128, 128);
@@ -32,11 +32,11 @@ fn connect(host: &str, subsystem: &str) -> Vec<u8> {
     sent
 }
 
-/// Connects with these names and waits for the answer.
+/// Connects with these names, and waits for the answer.
 fn knock(server: &Server, host: &str, subsystem: &str) -> TcpStream {
     let mut stream = TcpStream::connect(&server.address).expect("it listens");
     stream.write_all(&connect(host, subsystem)).expect("it is taken");
-    // An ICResp and a response capsule, unless the target closes.
+    // Read an ICResp and a response capsule, unless the target closes the connection.
     let _ = stream.read_exact(&mut [0; 128 + 24]);
     stream
 }
@@ -56,7 +56,7 @@ fn a_hosts_name_commands_nothing() {
         let server = scratch.serve(open);
         let _let_in = knock(&server, HOSTILE, NQN);
         let _unknown = knock(&server, "nqn.2026-11.org.farblock:h", HOSTILE);
-        // On Windows a target has no status command.
+        // A target on Windows does not support the status command.
         let asked: &[&[&str]] =
             if cfg!(unix) { &[&["status"], &["status", "--json"]] } else { &[] };
         for options in asked {
@@ -70,7 +70,7 @@ fn a_hosts_name_commands_nothing() {
     }
 }
 
-/// A peer that answers everything with these bytes.
+/// The peer answers every request with these bytes.
 #[test]
 fn what_is_no_target_commands_nothing() {
     let scratch = Scratch::new();

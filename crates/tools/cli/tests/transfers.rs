@@ -1,4 +1,4 @@
-//! Transfers with lost targets and signals, and resumed transfers.
+//! Transfers that lose their target or get a signal, and resumed transfers.
 
 mod support;
 
@@ -18,7 +18,7 @@ struct Target<'a> {
 
 #[cfg_attr(not(unix), allow(dead_code, reason = "what kills it is for Unix"))]
 impl<'a> Target<'a> {
-    /// A target that is slow enough for an interruption in the middle.
+    /// Starts a target that is slow enough to interrupt a transfer in the middle.
     fn new(scratch: &'a Scratch, disk: &str) -> Target<'a> {
         let what = format!("limit:8MiB/s,{disk}");
         #[cfg(unix)]
@@ -90,8 +90,8 @@ fn ends_well(child: Child) -> String {
     stderr
 }
 
-/// Checks that the log has one line for the loss and one for its end, whatever the number of
-/// connections and attempts.
+/// Checks that the log has one line for the loss of the target and one for its return, whatever the
+/// number of connections and attempts.
 #[cfg(unix)]
 fn says_that_it_was_lost(stderr: &str) {
     let lines: Vec<_> = stderr.lines().filter(|line| line.contains("WARN")).collect();
@@ -131,7 +131,7 @@ fn a_transfer_outlives_its_target() {
     assert!(read(&disk) == other);
 }
 
-/// A transfer does not wait for a target that denies access as long as for a lost connection.
+/// Checks that a transfer gives up a target that denies access sooner than a lost connection.
 #[cfg(unix)]
 #[test]
 fn a_target_that_denies_access_ends_a_transfer() {
@@ -201,7 +201,8 @@ fn a_killed_transfer_to_a_file_goes_on() {
     assert!(read(&output) == read(&disk));
     let count = || std::fs::read_dir(scratch.path("to")).unwrap().count();
     assert_eq!(count(), 1, "nothing is left");
-    // As after a kill when the file was in place, and before the record was removed.
+    // Restore the record, as if the process had been killed after it put the file in place and
+    // before it removed the record.
     std::fs::write(&map, record).unwrap();
     let summary = scratch.run(args).ok().json();
     assert_eq!(summary["resumed_from"], 0, "the file is whole already, and made anew");
@@ -222,7 +223,7 @@ fn a_changed_source_is_refused() {
     let modified = std::fs::metadata(&input).and_then(|found| found.modified()).unwrap();
     scratch.file("in.img", &noise(7, SIZE));
     if cfg!(unix) {
-        // Set the time back, as programs that restore files do.
+        // Set the modification time back, as programs that restore files do.
         let file = std::fs::OpenOptions::new().write(true).open(&input).unwrap();
         file.set_modified(modified).unwrap();
     }
@@ -231,7 +232,7 @@ fn a_changed_source_is_refused() {
     scratch
         .run(args)
         .fails_in_a_line(1, &["in.img had 64 MiB then and has 63.9 MiB (67108352 bytes) now"]);
-    // Overwriting a part of the destination invalidates the record, too.
+    // Overwriting a part of the destination must also invalidate the record.
     let count = || std::fs::read_dir(scratch.path("state/farblock")).unwrap().count();
     assert_eq!(count(), 1);
     let part = scratch.file("part.img", &noise(12, 4096));
@@ -239,7 +240,7 @@ fn a_changed_source_is_refused() {
     assert_eq!(count(), 1, "that was somewhere else");
     scratch.run(["write", &server.url, "--offset", "1MiB", "--input", &part]).ok();
     assert_eq!(count(), 0);
-    // Without `--resume` the whole file is written again, and the record is invalid.
+    // A transfer without `--resume` writes the whole destination again and invalidates the record.
     scratch.run(["copy", &input, &server.url]).ok();
     let summary = scratch.run(args.iter().chain(&["--json"])).ok().json();
     assert_eq!(summary["resumed_from"], 0);
@@ -263,7 +264,7 @@ fn verifying_finds_what_is_not_there() {
     let input = scratch.file("in.img", &data);
     let summary = scratch.run(["copy", &input, "out.img", "--verify", "--json"]).ok().json();
     assert_eq!(summary["verified"], true);
-    // A `null:` disk matches only zeroes.
+    // A `null:` disk reads as zeroes, so it equals only zeroes.
     scratch
         .run(["copy", &input, "null:4MiB", "--verify"])
         .fails_in_a_line(1, &["verifying failed", "null:4MiB differs from"]);
@@ -296,7 +297,7 @@ fn holes_stay_holes() {
     }
 }
 
-/// The number of bytes that a size such as `7.5 MiB` or `63.9 MiB (67108352 bytes)` means.
+/// Returns the number of bytes in a size such as `7.5 MiB` or `63.9 MiB (67108352 bytes)`.
 #[cfg(target_os = "linux")]
 fn bytes_of(size: &str) -> usize {
     if let Some((_, exact)) = size.split_once('(') {
@@ -339,7 +340,7 @@ fn an_interrupted_transfer_says_what_is_durable() {
     interrupted_by("INT");
 }
 
-/// The terminal of a transfer is closed, or its connection is lost.
+/// Sends SIGHUP, as when the terminal of a transfer is closed or loses its connection.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_transfer_whose_terminal_ends_says_what_is_durable() {
@@ -375,14 +376,15 @@ fn a_second_signal_does_not_wait_for_a_silent_target() {
     wait_for_record(&scratch, "state/farblock", &mut child);
     let server = target.server.as_ref().unwrap();
     server.signal("STOP");
-    // A second signal that arrives before the first was handled merges with it.
+    // Repeat the signal: a second signal merges with the first if the process has not handled it
+    // yet.
     support::until("it ends", || {
         support::signal(child.id(), "INT");
         child.try_wait().expect("it is ours").is_some()
     });
     let output = support::wait(child);
     assert_eq!(output.status.code(), Some(130));
-    // The command had no time to report which data it could not make durable.
+    // The command had no time to report which data are durable.
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
     server.signal("CONT");
 }

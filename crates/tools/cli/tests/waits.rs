@@ -1,5 +1,5 @@
-//! An input may stay silent, and a target's disk may not answer: commands report what they wait
-//! for, and signals can stop them.
+//! Inputs that stay silent, and disks that do not answer. Commands must report what they wait for,
+//! and signals must stop them.
 #![cfg(unix)]
 
 mod support;
@@ -58,12 +58,12 @@ fn a_pipe_that_nobody_writes_to_is_refused() {
     serve(&persist).fails(1, &["not a regular file"]);
 }
 
-/// The expected exit code: a bad key makes a configuration invalid.
+/// Returns the expected exit code: a bad key makes a configuration invalid.
 fn code(args: &[&str]) -> i32 {
     if args[1].ends_with("keyed.toml") { 2 } else { 1 }
 }
 
-/// A pipe delivers its content once, for all readers of the configuration.
+/// Checks that a configuration can be a pipe, which delivers its data only once, for all readers.
 #[test]
 fn a_configuration_can_be_a_pipe() {
     let scratch = Scratch::new();
@@ -88,7 +88,7 @@ fn a_configuration_without_an_end_is_refused() {
     scratch.run(["serve", "--config", "/dev/zero"]).fails(1, &["name another file"]);
 }
 
-/// A leg of a mirror does not answer: the target reports that, and names the leg.
+/// A leg of a mirror does not answer. The target must report this, and name the leg.
 #[test]
 fn what_a_target_waits_for_at_the_start_is_said() {
     let scratch = Scratch::new();
@@ -108,7 +108,7 @@ fn what_a_target_waits_for_at_the_start_is_said() {
     child.wait().expect("a child of ours");
 }
 
-/// The second signal stops a target that still opens its disks: a leg of a mirror does not answer.
+/// Checks that the second signal stops a target that waits for a leg of a mirror at its start.
 #[test]
 fn a_target_that_opens_disks_can_be_ended() {
     for second in ["TERM", "INT"] {
@@ -121,7 +121,8 @@ fn a_target_that_opens_disks_can_be_ended() {
         let mut child = scratch.command(args).spawn().expect("it starts");
         let _opening = silent.accept().expect("it opens the leg");
         signal(child.id(), "TERM");
-        // A second signal that arrives before the first was handled merges with it.
+        // Repeat the signal: a second signal merges with the first if the process has not handled
+        // it yet.
         let mut ended = None;
         until("it ends", || {
             signal(child.id(), second);
@@ -132,7 +133,7 @@ fn a_target_that_opens_disks_can_be_ended() {
     }
 }
 
-/// The first signal stops a command whose reads are in flight and unanswered.
+/// Checks that the first signal stops a command whose reads get no answer.
 #[test]
 fn a_reader_that_waits_for_an_answer_can_be_ended() {
     let scratch = Scratch::new();
@@ -141,7 +142,7 @@ fn a_reader_that_waits_for_an_answer_can_be_ended() {
     let here = || scratch.path("").read_dir().expect("a folder").count();
     let before = here();
     let mut child = scratch.command(["read", &url, "-o", &out]).spawn().expect("it starts");
-    // The command handles signals before it makes the file, so the file shows that it does.
+    // The command installs its signal handlers before it creates the file.
     until("there is the file that it writes", || here() > before);
     signal(child.id(), "TERM");
     until("it ends", || child.try_wait().expect("a child of ours").is_some());

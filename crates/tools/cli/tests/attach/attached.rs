@@ -1,4 +1,4 @@
-//! A test's runtime directory, target and load.
+//! The runtime directory, the target and the load of a test.
 
 use crate::support::{Outcome, Reserved, Scratch, Server, finish, signal, until};
 use serde_json::Value;
@@ -7,7 +7,7 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// A runtime directory. If a test fails, dropping it detaches the test's disks by force.
+/// A runtime directory. Dropping it after a failed test detaches the test's disks by force.
 pub(crate) struct Attachments {
     pub(crate) scratch: Scratch,
 }
@@ -103,7 +103,7 @@ impl Drop for Attachments {
     }
 }
 
-/// A target with one disk in a file, which can be killed and restarted at the same address.
+/// A target with one disk in a file. It can be killed and restarted at the same address.
 pub(crate) struct Target {
     pub(crate) server: Server,
     reserved: Reserved,
@@ -139,7 +139,7 @@ impl Target {
         self.restart_with(attachments, &disk);
     }
 
-    /// Restarts at the same address and with the same name, but with another disk.
+    /// Restarts the target with another disk, at the same address and with the same NQN.
     pub(crate) fn restart_with(&mut self, attachments: &Attachments, disk: &str) {
         let address = self.reserved.address.to_string();
         let args = ["serve", "--listen", &address, "--nqn", &self.nqn, disk];
@@ -147,7 +147,7 @@ impl Target {
     }
 }
 
-/// A file system that is mounted for a test.
+/// A file system that is mounted during a test.
 pub(crate) struct Mounted(tempfile::TempDir);
 
 impl Mounted {
@@ -191,7 +191,7 @@ pub(crate) fn run(program: &str, args: &[&str]) -> String {
     said
 }
 
-/// A running fio that writes and verifies all the time.
+/// A running fio that continuously writes and verifies.
 pub(crate) struct Load(Option<Child>);
 
 const SECONDS: &str = "600";
@@ -209,14 +209,14 @@ impl Load {
         command
             .args(["--name=load", "--verify=crc32c", "--verify_fatal=1", "--verify_state_save=0"])
             .args(["--rw=randrw", "--bs=4k", "--ioengine=libaio", "--direct=1", "--iodepth=16"])
-            // Rounds of writing and verifying, for longer than a test takes.
+            // Write and verify in rounds, for longer than the test takes.
             .args(["--size=8m", "--time_based", "--runtime", SECONDS, "--minimal"])
             .arg(format!("--filename={file}"))
             .args(args)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         let child = command.spawn().expect("fio is installed");
-        // An earlier SIGINT would kill fio.
+        // Wait for fio's signal handler: an earlier SIGINT would kill fio.
         until("fio takes signals", || catches_sigint(child.id()));
         Load(Some(child))
     }
@@ -229,7 +229,7 @@ impl Load {
     #[track_caller]
     pub(crate) fn finish(mut self) {
         let child = self.0.take().expect("it runs");
-        // On SIGINT fio completes the I/O in flight and exits with success.
+        // On SIGINT, fio completes the I/O in flight and exits with success.
         signal(child.id(), "INT");
         let output = crate::support::wait(child);
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -250,7 +250,7 @@ impl Drop for Load {
     }
 }
 
-/// Blocks that a block device has read or written so far.
+/// Returns the number of sectors that a block device has read or written so far.
 pub(crate) fn progress(device: &str) -> u64 {
     let name = Path::new(device).file_name().expect("a name");
     let text = std::fs::read_to_string(Path::new("/sys/block").join(name).join("stat"));

@@ -1,4 +1,4 @@
-//! The secret of a host changes while it uses a disk.
+//! Changes the secret of a host while the host uses a disk.
 
 use crate::attached::{Attachments, run};
 use crate::support::{Server, noise, until};
@@ -7,7 +7,7 @@ use std::fs;
 const HOST: &str = "nqn.2026-11.org.farblock:anew-host";
 const DISK_BYTES: u64 = 4 << 20;
 
-/// Replaces a key file atomically: each queue reads it when it connects, so it must never be half
+/// Replaces a key file atomically. Each connecting queue reads the file, so it must never be half
 /// written.
 fn copy(from: &str, to: &str) {
     let new = format!("{to}.new");
@@ -15,7 +15,7 @@ fn copy(from: &str, to: &str) {
     fs::rename(new, to).expect("moved");
 }
 
-/// Disks found by discovery are attached with the host parameters of the discovery URL.
+/// Checks that attaching by discovery uses the host parameters of the discovery URL.
 #[test]
 fn all_that_a_host_with_a_secret_finds_is_attached() {
     let attachments = Attachments::new();
@@ -57,7 +57,7 @@ fn a_disk_that_is_used_authenticates_anew() {
     run("nbdcopy", &["--flush", "--", &input, &exported]);
     assert_eq!(attachments.status("fb0")["paths"][0]["reconnects"], 0);
     copy(&wrong, &key);
-    // A connecting queue reads the same file as `authenticate`. If the target refuses that queue
+    // A connecting queue reads the same file as `authenticate`. If the target refuses the queue
     // first, the connection is lost for the same reason.
     let why = "authentication failed: the controller refused this host's proof";
     authenticate().fails_in_a_line(1, &["fb0: ", "127.0.0.1:", why, "secret"]);

@@ -1,4 +1,4 @@
-//! Wrong input gives one sentence, and leaves nothing behind.
+//! Checks that invalid input gives one sentence and leaves nothing behind.
 
 use crate::attached::{Attachments, Target};
 use crate::support::is_root;
@@ -89,7 +89,7 @@ fn places_that_are_of_no_use() {
         attachments.run(args).fails_in_a_line(1, &["is a file", "--runtime-dir"]);
     }
     assert_eq!(attachments.list().len(), 1);
-    // A namespace that does not exist.
+    // This namespace does not exist.
     let no_namespace = target.server.url(9);
     let missing = ["attach", &no_namespace, "--as", "fuse"];
     attachments.run(missing).fails_in_a_line(1, &["namespace 9"]);

@@ -1,5 +1,5 @@
-//! The rights that the server of a disk has given up, as the kernel reports them; and that the disk
-//! works without them.
+//! Checks, with the kernel's reports, which rights the server of a disk has dropped, and that the
+//! disk works without them.
 
 use crate::attached::{Attachments, Target, run};
 use crate::support::confinement::{children, filter_of_the_tests, is_confined, runs};
@@ -10,7 +10,7 @@ use std::process::Command;
 
 const DISK_BYTES: u64 = 16 << 20;
 
-/// The server process; checks that it is confined.
+/// Returns the server process, and checks that it is confined.
 #[track_caller]
 pub(crate) fn confined_server(status: &Value) -> u64 {
     let process = status["server_pid"].as_u64().expect("it is served");
@@ -40,7 +40,7 @@ fn servers_of_programs_and_their_successors_are_confined() {
     target.server.stop();
 }
 
-/// A confined server reconnects, handles a new size, and cleans up.
+/// Checks that a confined server reconnects, handles a new size, and cleans up.
 #[test]
 fn a_confined_server_does_all_that_it_is_for() {
     let attachments = Attachments::new();
@@ -81,7 +81,8 @@ fn it_can_be_switched_off() {
     target.server.stop();
 }
 
-/// A server can open its own folders and its key's folder, but no other file of its user.
+/// Checks that a server can open its own folders and its key's folder, but no other file of its
+/// user.
 #[test]
 fn servers_open_only_what_is_theirs() {
     let attachments = Attachments::new();
@@ -114,7 +115,8 @@ fn servers_open_only_what_is_theirs() {
     attachments.detach("fb0");
 }
 
-/// The key's folder is a symbolic link, which moves to another folder when the key changes.
+/// The folder of the key is a symbolic link. When the key changes, the link moves to another
+/// folder.
 #[test]
 fn a_key_is_changed_by_a_link_to_its_folder() {
     let attachments = Attachments::new();
@@ -150,7 +152,8 @@ fn a_key_is_changed_by_a_link_to_its_folder() {
     attachments.detach("fb0");
 }
 
-/// A process with a key writes no core dump, confined or not; one without a key does.
+/// Checks that a process with a key writes no core dump, confined or not. A process without a key
+/// writes one.
 #[test]
 fn memory_with_keys_is_not_dumped() {
     let attachments = Attachments::new();
@@ -172,7 +175,7 @@ fn memory_with_keys_is_not_dumped() {
     }
 }
 
-/// The broker makes and removes the mount and the loop device on it.
+/// The broker creates and removes the mount and its loop device.
 #[test]
 fn servers_of_mounts_are_confined_whatever_dies() {
     let attachments = Attachments::new();
@@ -192,7 +195,7 @@ fn servers_of_mounts_are_confined_whatever_dies() {
                 "broker" => &[broker],
                 _ => &[broker, server],
             };
-            // Kill them together: a server without its broker would stop by itself.
+            // Kill them together, because a server without its broker would stop anyway.
             let killed: Vec<String> = killed.iter().map(u64::to_string).collect();
             let kill = Command::new("kill").arg("-KILL").args(&killed).status();
             assert!(victims == "both" || kill.expect("kill").success(), "{victims}");
@@ -204,7 +207,7 @@ fn servers_of_mounts_are_confined_whatever_dies() {
         let refused = attachments.run(["detach", "fb0"]);
         refused.fails(1, &["is in use", "has", "open"]);
         drop(busy);
-        // Detaching works without a supervisor, too.
+        // Detaching must also work without a supervisor.
         let supervisor = attachments.status("fb0")["pid"].as_u64().expect("a supervisor");
         signal(u32::try_from(supervisor).expect("a pid"), "KILL");
         until("the supervisor is gone", || attachments.status("fb0")["pid"].is_null());
@@ -214,7 +217,7 @@ fn servers_of_mounts_are_confined_whatever_dies() {
     target.server.stop();
 }
 
-/// A forced detach cleans up in place of the dead broker.
+/// Checks that a forced detach cleans up in place of a dead broker.
 #[test]
 fn force_ends_a_disk_that_nobody_is_left_to_unmount() {
     let attachments = Attachments::new();

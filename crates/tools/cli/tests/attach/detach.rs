@@ -1,4 +1,4 @@
-//! Detaches disks whose servers do not answer, several disks at once, and disks in use.
+//! Detaches disks with unresponsive servers, several disks at once, and disks in use.
 
 use crate::attached::{Attachments, Mounted, Target, run};
 use crate::support::{signal, until};
@@ -13,7 +13,7 @@ fn socket(attachments: &Attachments, url: &str, name: &str) {
     attachments.attach(&[url, "--as", "nbd", "--no-device", "--name", name, "--shared"]);
 }
 
-/// A stopped server does not answer.
+/// A suspended server does not answer.
 #[test]
 fn a_stopped_server_is_ended_by_force() {
     let attachments = Attachments::new();
@@ -30,7 +30,7 @@ fn a_stopped_server_is_ended_by_force() {
     assert!(!mounts.contains(&folder), "{mounts}");
 }
 
-/// The stopped server has read a key; only root can see its descriptors.
+/// The suspended server has read a key, so only root can see its descriptors.
 #[test]
 fn a_stopped_server_that_has_a_key_is_ended_by_force() {
     let attachments = Attachments::new();
@@ -48,7 +48,7 @@ fn a_stopped_server_that_has_a_key_is_ended_by_force() {
     until("its server is gone", is_gone);
 }
 
-/// The network swallows a successor's messages, so it keeps connecting and serves nothing.
+/// The network drops a successor's messages, so the successor keeps connecting and serves nothing.
 #[test]
 fn a_successor_that_connects_is_ended_by_force() {
     let attachments = Attachments::new();
@@ -73,7 +73,7 @@ fn a_successor_that_connects_is_ended_by_force() {
     assert!(!attachments.folder("fb0").exists(), "something is left");
 }
 
-/// The recorded process IDs may be wrong or reused: `detach` must not kill such a process.
+/// The recorded process IDs may be wrong or reused. `detach` must not kill such a process.
 #[test]
 fn only_its_own_processes_are_ended() {
     let attachments = Attachments::new();
@@ -109,13 +109,13 @@ fn several_and_all() {
     for name in ["a", "b", "c", "d"] {
         socket(&attachments, &target.url(), name);
     }
-    // With one wrong name, no disk is detached.
+    // If one name is wrong, `detach` detaches no disk.
     let unknown = attachments.run(["detach", "a", "nosuch", "b"]);
     unknown.fails_in_a_line(2, &["\"nosuch\" is not attached: the attached disks are a, b, c, d"]);
     assert_eq!(attachments.list().len(), 4);
     attachments.run(["detach", "a", "a", "b"]).ok();
     assert_eq!(attachments.list().len(), 2);
-    // A disk in use does not keep the others from being detached.
+    // A disk in use must not prevent the detaching of other disks.
     let path = attachments.folder("c").join("nbd.sock");
     let client = std::os::unix::net::UnixStream::connect(&path);
     let client = client.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -130,7 +130,7 @@ fn several_and_all() {
     attachments.run(["detach", "a", "--all"]).fails(2, &["--all"]);
 }
 
-/// Detaches by any path that leads to the disk, relative to the user's directory.
+/// Checks that `detach` accepts any path that leads to the disk, relative to the user's directory.
 #[test]
 fn paths_from_here() {
     let attachments = Attachments::new();
@@ -151,7 +151,7 @@ fn paths_from_here() {
     }
 }
 
-/// Completion of `farblock detach <TAB>`.
+/// Checks the completion of `farblock detach <TAB>`.
 #[test]
 fn a_shell_offers_names() {
     let attachments = Attachments::new();
@@ -176,8 +176,8 @@ fn a_shell_offers_names() {
     assert_eq!(offered("--f").trim(), "--force");
 }
 
-/// `--unmount` also unmounts a file system on a loop device with a file on the disk's own file
-/// system, and a copy of the mount in another mount namespace.
+/// Checks that `--unmount` also unmounts a file system on a loop device with a file on the disk's
+/// own file system, and a copy of the mount in another mount namespace.
 #[test]
 fn what_is_stacked_on_a_disk_is_unmounted() {
     let attachments = Attachments::new();
@@ -193,7 +193,7 @@ fn what_is_stacked_on_a_disk_is_unmounted() {
     fs::write(upper.file("kept"), "all of it").expect("it writes");
     let user = fs::File::create(upper.file("open")).expect("it is made");
 
-    // A process with an open file is not killed, and everything stays mounted.
+    // `detach` must not kill a process with an open file, and everything must stay mounted.
     let refused = attachments.run(["detach", "fb0", "--unmount"]);
     refused.fails_in_a_line(1, &["fb0 is in use", &device, "is mounted at"]);
     fs::write(upper.file("more"), "still there").expect("it writes");
@@ -221,8 +221,8 @@ fn loop_on(path: &str) -> String {
     run("losetup", &["--find", "--show", path]).trim().to_owned()
 }
 
-/// Users of a disk are also the loop devices that others made: on the disk itself, and on its file.
-/// `--unmount` detaches them.
+/// Checks that loop devices that others created count as users of a disk: on the disk itself, and
+/// on its file. `--unmount` detaches them.
 #[test]
 fn loop_devices_on_a_disk_are_detached() {
     let attachments = Attachments::new();
@@ -249,8 +249,8 @@ fn loop_devices_on_a_disk_are_detached() {
     attachments.detach("fb0");
 }
 
-/// Another mount namespace has the disk's file system and a loop device on a file of it. In this
-/// namespace, the file's path is another file's, on which there is a loop device, too.
+/// Another mount namespace has the disk's file system and a loop device on one of its files. In
+/// this namespace, a different file has the same path, and also has a loop device.
 #[test]
 fn a_loop_device_in_another_mount_namespace_is_detached() {
     let attachments = Attachments::new();

@@ -23,7 +23,7 @@ fn size_of(device: &str) -> u64 {
     run("blockdev", &["--getsize64", device]).trim().parse().expect("a number")
 }
 
-/// A disk is attached, used, checked, detached and attached again, and all data is still stored.
+/// Attaches a disk, uses and checks it, detaches it, and attaches it again. All data must survive.
 #[test]
 fn a_file_system_lives_on_it() {
     let attachments = Attachments::new();
@@ -41,7 +41,7 @@ fn a_file_system_lives_on_it() {
     load.finish();
     fs::remove_file(mounted.file("load")).expect("it is removed");
 
-    // The refusal names the users of the disk, and does not disturb them.
+    // The refusal must name the users of the disk, and must not disturb them.
     let at = mounted.path().display().to_string();
     let refused = attachments.run(["detach", "fb0"]);
     refused.fails_in_a_line(1, &["fb0 is in use", &device, "mounted at", &at, "--force"]);
@@ -57,7 +57,7 @@ fn a_file_system_lives_on_it() {
     mounted.unmount();
     run("fsck.ext4", &["-fn", &device]);
 
-    // An open device without a file system counts as use, and the refusal names the process.
+    // An open device without a file system also counts as use, and the refusal names the process.
     let file = fs::File::open(&device).expect("it opens");
     let whose = format!("process {}", std::process::id());
     attachments.run(["detach", &device]).fails_in_a_line(1, &["fb0 is in use", &whose]);
@@ -74,11 +74,11 @@ fn a_file_system_lives_on_it() {
     mounted.unmount();
     attachments.detach("again");
     target.server.stop();
-    // The data is in the file, not only in this machine's cache.
+    // The data must be in the file, and not only in this machine's cache.
     run("fsck.ext4", &["-fn", &attachments.scratch.text("disk.img")]);
 }
 
-/// The server is killed repeatedly under load: I/O waits, and continues.
+/// Kills the server repeatedly under load. I/O must pause and then continue.
 #[test]
 fn a_killed_server_is_not_noticed() {
     let attachments = Attachments::new();
@@ -87,7 +87,8 @@ fn a_killed_server_is_not_noticed() {
     run("mkfs.ext4", &["-q", &device]);
     let mounted = Mounted::new(&device);
     let mut load = Load::start(&mounted.file("load"), &[]);
-    // The name of the only controller in the record, which may still execute commands.
+    // Returns the name of the only controller in the record of controllers that may execute
+    // commands.
     let controller = || {
         let file = std::fs::read(attachments.folder("fb0").join("controllers.json"));
         let lives: Value = serde_json::from_slice(&file.expect("a file")).expect("JSON");
@@ -114,7 +115,7 @@ fn a_killed_server_is_not_noticed() {
     target.server.stop();
 }
 
-/// The target is killed under load and returns: all I/O completes correctly.
+/// Kills the target under load and restarts it. All I/O must complete correctly.
 #[test]
 fn a_killed_target_is_waited_for() {
     let attachments = Attachments::new();
@@ -133,9 +134,9 @@ fn a_killed_target_is_waited_for() {
         wait_for_progress(&device);
         assert!(load.is_running(), "the load ended");
     }
-    // A busy machine may miss a keep alive, and so reconnect more often.
+    // A busy machine may miss a keep-alive, and so reconnect more often.
     assert!(attachments.status("fb0")["paths"][0]["reconnects"].as_u64() >= Some(2));
-    // Kill target and server at once.
+    // Kill the target and the server at once.
     wait_for_progress(&device);
     target.kill();
     let killed = attachments.kill_server("fb0");
@@ -154,7 +155,7 @@ fn a_killed_target_is_waited_for() {
     target.server.stop();
 }
 
-/// While the target is away, no flush can succeed.
+/// Checks that `detach` refuses while the target is down, since no flush can succeed.
 #[test]
 fn nothing_is_detached_that_cannot_be_flushed() {
     let attachments = Attachments::new();
@@ -167,7 +168,7 @@ fn nothing_is_detached_that_cannot_be_flushed() {
     target.restart(&attachments);
     attachments.wait_for_state("fb0", "live");
     attachments.detach("fb0");
-    // A forced detach works.
+    // A forced detach must work.
     attachments.attach(&[&target.url(), "--as", "fuse"]);
     target.kill();
     attachments.wait_for_state("fb0", "reconnecting");
@@ -175,8 +176,8 @@ fn nothing_is_detached_that_cannot_be_flushed() {
     assert!(attachments.list().is_empty());
 }
 
-/// All processes of an attachment are killed: `list` shows the leftovers, and removes them when
-/// unused.
+/// Kills all processes of an attachment. `list` must show what they left behind, and remove it when
+/// it is unused.
 #[test]
 fn what_killed_processes_leave_is_cleaned_up() {
     let attachments = Attachments::new();
@@ -197,7 +198,7 @@ fn what_killed_processes_leave_is_cleaned_up() {
     let at = mounted.path().display().to_string();
     assert!(status["users"][0].as_str().is_some_and(|user| user.contains(&at)), "{status}");
     attachments.run(["detach", "fb0"]).fails_in_a_line(1, &["in use", &at]);
-    // A new device beside the dead one would hide that writes to the dead one are lost.
+    // A new device next to the dead one would hide that writes to the dead one are lost.
     assert!(status["trouble"].as_str().is_some_and(|it| it.contains("unmount")), "{status}");
     let again = ["attach", &url, "--as", "fuse", "--name", "fb0"];
     attachments.run(again).fails_in_a_line(1, &["broke", &device, &at, "unmount"]);
@@ -212,7 +213,7 @@ fn what_killed_processes_leave_is_cleaned_up() {
     let mounts = fs::read_to_string("/proc/self/mounts").expect("mounts");
     assert!(!mounts.contains(attachments.folder("fb0").to_str().expect("UTF-8")), "{mounts}");
 
-    // Attaching again reuses the leftovers, too.
+    // Attaching again must also reuse what the processes left behind.
     attachments.attach(&[&url, "--as", "fuse"]);
     kill_all();
     let folder = attachments.folder("fb0");
@@ -225,7 +226,7 @@ fn what_killed_processes_leave_is_cleaned_up() {
     attachments.detach("fb0");
 }
 
-/// A server continues without its supervisor, and reports that.
+/// Checks that a server continues without its supervisor, and reports this.
 #[test]
 fn a_server_outlives_its_supervisor() {
     let attachments = Attachments::new();
@@ -237,7 +238,7 @@ fn a_server_outlives_its_supervisor() {
         let trouble = attachments.status("fb0")["trouble"].as_str().unwrap_or_default().to_owned();
         trouble.contains("supervisor is dead")
     });
-    // The machine's summary repeats the findings about single attachments.
+    // doctor must report the problem for the machine and for the attachment.
     for asked in [&["doctor"][..], &["doctor", "fb0"]] {
         let outcome = attachments.run(asked);
         let said = outcome.out();
@@ -254,7 +255,7 @@ fn a_server_outlives_its_supervisor() {
     let examined = attachments.run(["doctor", "fb0"]);
     assert!(examined.code != Some(0) && examined.out().contains("supervisor is dead"));
 
-    // Attaching again starts a new supervisor, unnoticed by users of the disk.
+    // Attaching again must start a new supervisor, unnoticed by users of the disk.
     let mut load = Load::start(&device, &[]);
     wait_for_progress(&device);
     let of = target.url();
@@ -271,7 +272,7 @@ fn a_server_outlives_its_supervisor() {
     load.finish();
     attachments.detach("fb0");
 
-    // The adopted server can be detached normally.
+    // Detaching the adopted server must work normally.
     attachments.attach(&[&of, "--as", "fuse"]);
     let pid = attachments.status("fb0")["pid"].as_u64().expect("a pid");
     signal(u32::try_from(pid).expect("a pid"), "KILL");
@@ -286,15 +287,15 @@ fn a_server_outlives_its_supervisor() {
     assert!(attachments.list().is_empty());
 }
 
-/// If only another mount namespace has the mount, `list` and `doctor` report that the disk is
-/// unusable here.
+/// If only another mount namespace has the mount, `list` and `doctor` must report that the disk is
+/// unusable in this one.
 #[test]
 fn a_mount_that_only_others_have_is_not_live() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, DISK_BYTES);
     let path = attachments.attach(&[&target.url(), "--as", "fuse", "--no-device"]);
     let mut holder = Command::new("unshare");
-    // A private copy of the mounts, like a container's.
+    // Make a private copy of the mounts, as containers have.
     holder.args(["--mount", "--propagation", "private", "sleep", "600"]);
     let mut holder = holder.spawn().expect("unshare");
     let own = fs::read_link("/proc/self/ns/mnt").expect("a namespace");
@@ -316,7 +317,7 @@ fn a_mount_that_only_others_have_is_not_live() {
     assert!(attachments.list().is_empty());
 }
 
-/// SIGTERM detaches the disk once its last user has closed it.
+/// Checks that SIGTERM detaches the disk once its last user has closed it.
 #[test]
 fn a_signal_asks_it_to_end() {
     let attachments = Attachments::new();
@@ -336,8 +337,8 @@ fn a_signal_asks_it_to_end() {
     run("fsck.ext4", &["-fn", &attachments.scratch.text("disk.img")]);
 }
 
-/// The processes that make a loop device on this mount: the one inside the call, the broker that
-/// started it, and the server that started the broker.
+/// Returns the processes that create a loop device on this mount: the process inside the system
+/// call, the broker that started it, and the server that started the broker.
 fn makers(mount: &str) -> Option<[u32; 3]> {
     let parent = |pid: u32| -> Option<u32> {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -360,12 +361,12 @@ fn loop_devices_below(mount: &str) -> usize {
     files.flatten().filter(|file| file.starts_with(mount)).count()
 }
 
-/// During the call that makes a device, the loop driver waits for the server. A server killed then
-/// must still exit, or all loop devices of the machine are blocked.
+/// During the system call that creates a device, the loop driver waits for the server. A server
+/// killed then must still exit, or all loop devices of the machine are blocked.
 #[test]
 fn killed_while_the_loop_device_is_made() {
     let attachments = Attachments::new();
-    // The delay holds up the driver while it looks for partitions.
+    // Delay reads, which holds up the driver while it looks for partitions.
     let server = attachments.scratch.serve(["delay:2s,mem:16MiB"]);
     for (victim, why) in
         [("server", "died (signal: 9"), ("broker", "the privileged helper process")]
@@ -392,7 +393,7 @@ fn killed_while_the_loop_device_is_made() {
     }
 }
 
-/// A forced detach takes effect at once, whatever uses the disk.
+/// Checks that a forced detach takes effect at once, whatever uses the disk.
 #[test]
 fn force_is_force() {
     let attachments = Attachments::new();
@@ -409,8 +410,8 @@ fn force_is_force() {
     assert!(kept[4096..4096 + 8192] == noise(3, 8192), "what was written is lost");
 }
 
-/// Another host's reservation is not a failure of the disk; errors, the list and commands name the
-/// reservation.
+/// Checks that another host's reservation does not count as a failure of the disk. Errors, the list
+/// and commands must name the reservation.
 #[test]
 fn a_fenced_host_is_told_of_the_reservation() {
     const EBADE: i32 = 52;
@@ -444,7 +445,7 @@ fn a_fenced_host_is_told_of_the_reservation() {
     let status = attachments.status("fb0");
     assert_eq!(status["state"], "degraded", "{status}");
     assert!(status["trouble"].as_str().is_some_and(|it| it.contains(reserved)), "{status}");
-    // `doctor` reports a problem about the machine, the attachment and the URL.
+    // `doctor` must report the problem for the machine, the attachment and the URL.
     for asked in [&["doctor"][..], &["doctor", "fb0"], &["doctor", &url]] {
         let doctor = attachments.run(asked);
         let out = doctor.out();

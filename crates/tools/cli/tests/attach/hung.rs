@@ -1,5 +1,5 @@
-//! A target whose disk is a file on a file system that no longer answers: here that of an
-//! attachment whose server is stopped.
+//! A target whose file system no longer answers: the file is on an attached disk whose server is
+//! suspended.
 
 use crate::attached::{Attachments, Target};
 use crate::support::{Scratch, signal, until};
@@ -8,8 +8,8 @@ use std::fs;
 const DISK_BYTES: u64 = 16 << 20;
 const NQN: &str = "nqn.2026-11.org.farblock:hung";
 
-/// Lets a stopped process continue even if the test fails: otherwise processes that wait for it
-/// could never exit.
+/// A suspended process. Dropping it resumes the process, even if the test fails: otherwise
+/// processes that wait for it could never exit.
 struct Stopped(u32);
 
 impl Stopped {
@@ -50,11 +50,11 @@ fn a_file_system_that_hangs_keeps_other_changes_for_a_while_only() {
     scratch.ctl(&["resize", NQN, "1", &longer]).fails_in_a_line(1, &[&file, "does not answer"]);
     assert_eq!(bytes(&scratch, 1), Some(DISK_BYTES), "it stays as it was");
     scratch.ctl(&["add-namespace", NQN, "mem:1MiB"]).ok();
-    // The check for grown files continues with other files.
+    // The check for grown files must continue with other files.
     fs::File::options().write(true).open(&other).unwrap().set_len(2 << 20).unwrap();
     until("the other file has grown", || bytes(&scratch, 2) == Some(2 << 20));
-    // The namespace can be removed although its file does not close, and other namespaces can still
-    // be changed.
+    // The target must remove the namespace although its file does not close, and other changes must
+    // still work.
     scratch.ctl(&["remove-namespace", NQN, "1"]).ok();
     assert_eq!(bytes(&scratch, 1), None);
     scratch.ctl(&["remove-namespace", NQN, "3"]).ok();

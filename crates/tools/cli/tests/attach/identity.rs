@@ -1,4 +1,4 @@
-//! Another disk appears in place of the attached one: the server neither reads nor writes it.
+//! Another disk appears in place of the attached one. The server must neither read nor write it.
 
 use crate::attached::{Attachments, Target};
 use crate::support::{noise, signal, until};
@@ -21,7 +21,7 @@ fn is_untouched(attachments: &Attachments) -> bool {
     bytes.iter().all(|byte| *byte == 0)
 }
 
-/// Neither the server, when the target returns, nor the server's successor accepts the other disk.
+/// Checks that neither the server nor its successor accepts the other disk when the target returns.
 #[test]
 fn another_file_in_the_same_place() {
     for way in ["fuse", "nbd", "iscsi", "vhost-user"] {
@@ -65,7 +65,7 @@ fn another_file_in_the_same_place() {
     }
 }
 
-/// The disk is replaced while no process serves it, and a program keeps writing.
+/// Replaces the disk while no process serves it and a program keeps writing.
 #[test]
 fn a_successor_does_not_write_to_another_file() {
     let attachments = Attachments::new();
@@ -74,7 +74,8 @@ fn a_successor_does_not_write_to_another_file() {
     let device = attachments.attach(&[&target.url(), "--as", "fuse", "--reconnect-delay", "100ms"]);
     let file = open(&device);
     let status = attachments.status("fb0");
-    // Stop the supervisor, so that it does nothing between the deaths of server and target.
+    // Suspend the supervisor, so that it does nothing between the deaths of the server and the
+    // target.
     let pid = |which: &str| u32::try_from(status[which].as_u64().expect("a pid")).expect("a pid");
     signal(pid("pid"), "STOP");
     signal(pid("server_pid"), "KILL");
@@ -108,11 +109,11 @@ fn the_uuid_that_was_asked_for() {
     refused.fails_in_a_line(1, &[&format!("UUID {uuid}"), wrong]);
     assert!(attachments.list().is_empty());
     attachments.attach(&[&[url.as_str(), "--uuid", &uuid], &way[..]].concat());
-    // An older farblock wrote no identity. The successor then accepts no disk...
+    // Imitate an older farblock, which stored no identity. The successor must accept no disk...
     let identity = attachments.folder("fb0").join("identity.json");
     fs::remove_file(&identity).expect("it is there");
     let killed = attachments.kill_server("fb0");
-    // ... unless `--uuid` has named it.
+    // ... unless `--uuid` names it.
     attachments.wait_for_successor("fb0", killed);
     attachments.wait_for_state("fb0", "live");
     assert!(fs::read_to_string(&identity).expect("it is there again").contains(&uuid));
@@ -124,8 +125,8 @@ fn the_uuid_that_was_asked_for() {
     attachments.run(["detach", "fb0", "--force"]).ok();
 }
 
-/// An older farblock wrote no `identity.json`. The disk of such an attachment waits, and the advice
-/// in its trouble helps.
+/// An older farblock stored no `identity.json`. The disk of such an attachment must wait, and the
+/// advice in its trouble must work.
 #[test]
 fn an_attachment_that_does_not_know_its_namespace() {
     let attachments = Attachments::new();
@@ -142,7 +143,7 @@ fn an_attachment_that_does_not_know_its_namespace() {
     let forget = || {
         fs::remove_file(attachments.folder("fb0").join("identity.json")).expect("it is there");
         attachments.kill_server("fb0");
-        // Between two attempts the trouble is another one for a moment.
+        // Between two attempts, the attachment reports another trouble for a moment.
         let mut said = String::new();
         until("it is said why", || {
             said = trouble(&attachments);
@@ -158,7 +159,7 @@ fn an_attachment_that_does_not_know_its_namespace() {
     with("2d6f12ca-6c90-538f-a383-5ab39f554825").fails(1, &["does not start", "UUID", &uuid]);
     with(&uuid).ok();
     attachments.wait_for_state("fb0", "live");
-    // A program that has the device open has noticed nothing.
+    // A program with the open device must not have noticed anything.
     file.write_all_at(&noise(4, 8192), 8192).expect("it writes");
     let mut read = vec![0; 8192];
     file.read_exact_at(&mut read, 0).expect("it reads");
@@ -171,7 +172,7 @@ fn an_attachment_that_does_not_know_its_namespace() {
     assert!(!attachments.folder("fb0").exists(), "something is left");
 }
 
-/// A second writer of one namespace is refused, whatever address it uses.
+/// Checks that a second writer of one namespace is refused, whatever address it uses.
 #[test]
 fn a_namespace_that_is_attached_already() {
     let attachments = Attachments::new();
@@ -181,13 +182,13 @@ fn a_namespace_that_is_attached_already() {
     let way = ["--as", "nbd", "--no-device"];
     let attach = |args: &[&str]| attachments.run([&["attach"], args, &way[..]].concat());
     attach(&[&url]).ok();
-    // With the same name, or without one, the address would add a path.
+    // With the same name, or without a name, the address would add a path.
     let second = attach(&[&other_name, "--name", "second"]);
     second.fails_in_a_line(1, &["as fb0", "--read-only", "--shared"]);
     assert_eq!(attachments.list().len(), 1);
     attach(&[&url, "--name", "reads", "--read-only"]).ok();
     attach(&[&url, "--name", "shares", "--shared"]).ok();
-    // The first attachment continues.
+    // The first attachment must continue.
     let killed = attachments.kill_server("fb0");
     attachments.wait_for_successor("fb0", killed);
     attachments.wait_for_state("fb0", "live");
@@ -200,7 +201,8 @@ fn a_namespace_that_is_attached_already() {
     attachments.detach("reads");
 }
 
-/// The target sees the host identity from the command line, also after the server's death.
+/// Checks that the target sees the host identity of the command line, also after the server's
+/// death.
 #[test]
 fn an_attachment_says_who_it_is() {
     const HOST: &str = "nqn.2026-11.org.example:somebody";

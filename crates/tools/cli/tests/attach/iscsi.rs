@@ -26,7 +26,7 @@ fn initiators_use_it_and_find_its_successor() {
     let input = attachments.scratch.file("input", &noise(9, DISK_BYTES as usize));
     run("qemu-img", &["convert", "-n", "-f", "raw", "-O", "raw", &input, &url]);
 
-    // The successor listens at the same address, with the same disk.
+    // The successor must listen at the same address, with the same disk.
     let killed = attachments.kill_server("a_Box");
     attachments.wait_for_successor("a_Box", killed);
     let output = attachments.scratch.text("output");
@@ -36,7 +36,7 @@ fn initiators_use_it_and_find_its_successor() {
     target.server.stop();
 }
 
-/// A logged-in initiator counts as a user of the disk.
+/// Checks that a logged-in initiator counts as a user of the disk.
 #[test]
 fn it_is_not_detached_from_an_initiator() {
     let attachments = Attachments::new();

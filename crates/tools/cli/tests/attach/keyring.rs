@@ -1,4 +1,4 @@
-//! Disks with a key in the kernel's keyring: the server gets the key from its broker.
+//! Disks with a key in the kernel's keyring, which the server gets from its broker.
 
 use crate::attached::{Attachments, run};
 use crate::confined::confined_server;
@@ -10,7 +10,7 @@ const HOST: &str = "nqn.2026-11.org.farblock:keyring-host";
 const NQN: &str = "nqn.2026-11.org.farblock:keyring-disk";
 const DISK_BYTES: u64 = 8 << 20;
 
-/// A target that admits a host with the key in this file.
+/// Starts a target that admits a host with the key in this file.
 fn serve(attachments: &Attachments, key: &str, address: &str) -> Server {
     let disk = attachments.scratch.disk("disk.img", DISK_BYTES);
     let key = format!("{HOST}={key}");
@@ -31,7 +31,7 @@ fn a_confined_server_has_keys_of_the_keyring() {
     let kept = keyring::put(&first, HOST, NQN);
     let exported = attachments.attach(&wanted);
     let server = confined_server(&attachments.status("fb0"));
-    // The key changes before the next connection, for which the server asks again.
+    // Change the key before the next connection, for which the server queries the broker again.
     drop(target);
     attachments.wait_for_state("fb0", "reconnecting");
     drop(kept);
@@ -41,7 +41,7 @@ fn a_confined_server_has_keys_of_the_keyring() {
     assert_eq!(confined_server(&attachments.status("fb0")), server, "one process did it all");
     let input = attachments.scratch.file("input", &noise(3, DISK_BYTES as usize));
     run("nbdcopy", &["--flush", "--", &input, &exported]);
-    // A server without its broker stops, and a successor replaces it. When a server is killed, its
+    // A server without its broker stops, and a successor replaces it. If a server is killed, its
     // broker exits.
     for kill_broker in [true, false] {
         let server = confined_server(&attachments.status("fb0"));
@@ -63,7 +63,7 @@ fn a_confined_server_has_keys_of_the_keyring() {
     }
 }
 
-/// No supervisor is left to start a successor: the server continues, and reports the problem.
+/// Without a supervisor, no successor can start: the server must continue, and report the problem.
 #[test]
 fn a_server_without_broker_and_supervisor_serves_on() {
     let attachments = Attachments::new();

@@ -1,4 +1,4 @@
-//! NBD: a socket for programs that speak this protocol.
+//! NBD: a socket for programs that support this protocol.
 
 use crate::attached::{Attachments, Target, run};
 use crate::support::{noise, signal, until};
@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 const DISK_BYTES: u64 = 32 << 20;
 
-/// Third-party programs read and write the disk.
+/// Checks that third-party programs read and write the disk.
 #[test]
 fn programs_use_it() {
     let attachments = Attachments::new();
@@ -67,7 +67,7 @@ fn a_client_is_a_user() {
     assert!(UnixStream::connect(&socket).is_err());
 }
 
-/// A killed server is replaced, and clients reconnect.
+/// Checks that a successor replaces a killed server, and that clients reconnect.
 #[test]
 fn a_killed_server_is_back() {
     let attachments = Attachments::new();
@@ -84,7 +84,7 @@ fn a_killed_server_is_back() {
     attachments.detach("fb0");
 }
 
-/// SIGHUP, SIGUSR1 and SIGUSR2 kill neither the server nor its supervisor.
+/// Checks that SIGHUP, SIGUSR1 and SIGUSR2 kill neither the server nor its supervisor.
 #[test]
 fn signals_without_a_meaning_are_ignored() {
     let attachments = Attachments::new();
@@ -95,7 +95,7 @@ fn signals_without_a_meaning_are_ignored() {
         let pid = before[process].as_u64().and_then(|pid| u32::try_from(pid).ok());
         ["HUP", "USR1", "USR2"].iter().for_each(|name| signal(pid.expect("a pid"), name));
     }
-    // A process killed by a signal has exited by then.
+    // By then, a signal would have killed the process.
     std::thread::sleep(std::time::Duration::from_millis(500));
     let after = attachments.status("fb0");
     let who = |status: &serde_json::Value| (status["pid"].clone(), status["server_pid"].clone());
@@ -104,7 +104,7 @@ fn signals_without_a_meaning_are_ignored() {
     attachments.detach("fb0");
 }
 
-/// A command that gives up waiting for a target leaves no waiting process behind.
+/// Checks that a command that stops waiting for a target leaves no process behind.
 #[test]
 fn a_wait_that_is_given_up_is_over() {
     let attachments = Attachments::new();
@@ -121,7 +121,7 @@ fn a_wait_that_is_given_up_is_over() {
     }
 }
 
-/// The server listens on a port of the loopback only.
+/// Checks that the server listens on a port of the loopback interface only.
 #[test]
 fn it_listens_on_tcp() {
     let attachments = Attachments::new();
@@ -130,7 +130,8 @@ fn it_listens_on_tcp() {
     let url = attachments.attach(&[&of, "--as", "nbd", "--listen", "127.0.0.1:0"]);
     assert!(url.starts_with("nbd://127.0.0.1:") && !url.contains(":0/"), "{url}");
     run("nbdinfo", &[&url]);
-    // A successor uses the same address, even if another program holds the port for a short time.
+    // A successor must use the same address, even if another program holds the port for a short
+    // time.
     let address = url.split('/').nth(2).expect("an address").to_owned();
     for is_taken in [false, true] {
         let killed = attachments.status("fb0")["server_pid"].as_u64().expect("it is served");

@@ -1,4 +1,4 @@
-//! Several paths to one disk, one of them cut under load; and a disk that grows.
+//! Several paths to one disk, one of which is cut under load, and a disk that grows.
 
 use crate::attached::{Attachments, Load, Target, run, wait_for_progress};
 use crate::support::until;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-/// A network between this machine and a target that can be cut.
+/// A network between this machine and a target. The test can cut it.
 struct Wire {
     address: String,
     target: Arc<Mutex<String>>,
@@ -49,7 +49,7 @@ impl Wire {
         wire
     }
 
-    /// Cuts all connections, in the middle of any message.
+    /// Cuts all connections, even in the middle of a message.
     fn cut(&self) {
         self.cut.store(true, Ordering::SeqCst);
         for stream in self.streams.lock().expect("no panic").drain(..) {
@@ -105,7 +105,7 @@ fn a_path_is_cut_under_load() {
         wire.cut();
         until("the path is lost", || path_state(&attachments, index) == "reconnecting");
         assert_eq!(attachments.status("fb0")["state"], "degraded");
-        // I/O continues on the other path.
+        // I/O must continue on the other path.
         wait_for_progress(&device);
         wire.mend();
         until("the path is back", || path_state(&attachments, index) == "live");
@@ -119,7 +119,7 @@ fn a_path_is_cut_under_load() {
     target.server.stop();
 }
 
-/// If the namespace has grown when the target returns, so has the block device.
+/// Checks that the block device grows if the namespace has grown when the target returns.
 #[test]
 fn a_disk_that_grows_is_larger_at_once() {
     let attachments = Attachments::new();
@@ -141,8 +141,8 @@ fn a_disk_that_grows_is_larger_at_once() {
     target.server.stop();
 }
 
-/// One of two paths leads to another disk when its target returns. The path reports that, and the
-/// other path serves. With the right disk, the path is used again.
+/// When its target returns, one of two paths leads to another disk. The path must report this,
+/// while the other path serves. With the right disk, the path must work again.
 #[test]
 fn a_path_that_leads_elsewhere_says_so() {
     let attachments = Attachments::new();
@@ -169,7 +169,7 @@ fn a_path_that_leads_elsewhere_says_so() {
     attachments.detach("fb0");
 }
 
-/// Attaching a used disk again at another address adds a path. A successor knows the path, too.
+/// Checks that attaching a used disk at another address adds a path, which a successor also uses.
 #[test]
 fn a_path_is_added_under_load() {
     let attachments = Attachments::new();
@@ -183,7 +183,7 @@ fn a_path_is_added_under_load() {
     assert!(added.stderr.contains("added a path to fb0"), "{}", added.stderr);
     assert!(added.out().contains(&device), "{}", added.out());
     until("it is live", || [0, 1].iter().all(|&path| path_state(&attachments, path) == "live"));
-    // The first path is not needed any more.
+    // The first path must not be needed any more.
     first.cut();
     wait_for_progress(&device);
     let killed = attachments.kill_server("fb0");
@@ -192,7 +192,7 @@ fn a_path_is_added_under_load() {
     wait_for_progress(&device);
     assert!(load.is_running());
     load.finish();
-    // Adding the same path again is refused, and so is a path to another disk of the same name.
+    // Adding the same path again must fail, and so must a path to another disk of the same name.
     let again = attachments.run(["attach", &url(&second), "--as", "fuse"]);
     again.fails_in_a_line(1, &["already attached as fb0"]);
     let other = attachments.scratch.disk("other.img", 32 << 20);

@@ -46,7 +46,7 @@ fn all_that_is_there() {
     assert!(said.contains("fb0: ") && said.contains("fb1: "), "{said}");
     let sizes: Vec<_> = attachments.list().iter().map(|it| it["size_bytes"].clone()).collect();
     assert_eq!(sizes, [1 << 20, 2 << 20]);
-    // Disks that are attached already do not keep the others from being attached.
+    // Disks that are attached already must not prevent attaching the others.
     attachments.detach("fb0");
     let again = attach(&first.address);
     assert!(again.out().starts_with("fb0: "), "{}", again.out());
@@ -81,7 +81,8 @@ fn mountpoints_that_hide_something() {
     attachments.detach("fb0");
 }
 
-/// Without FUSE there is still an NBD server for programs; the output names the choice.
+/// Checks that without FUSE farblock starts an NBD server for programs, and the output names this
+/// choice.
 #[test]
 fn the_next_way_is_taken_where_fuse_is_closed() {
     let attachments = Attachments::new();
@@ -104,8 +105,8 @@ fn the_next_way_is_taken_where_fuse_is_closed() {
     attachments.detach("fb0");
 }
 
-/// Root in a container without the right to mount gets the next way to attach, and doctor predicts
-/// that.
+/// Checks that root in a container without the right to mount gets the next way to attach. doctor
+/// must predict this.
 #[test]
 fn root_that_may_not_mount_gets_the_next_way() {
     let attachments = Attachments::new();
@@ -125,12 +126,13 @@ fn root_that_may_not_mount_gets_the_next_way() {
     attachments.detach("fb0");
     let said = confined(&["doctor"]).out();
     assert!(said.contains("attach would choose nbd: a server for programs"), "{said}");
-    // An explicit choice fails, with the reason.
+    // An explicit choice must fail with the reason.
     let refused = confined(&["attach", &url, "--as", "fuse"]);
     refused.fails_in_a_line(1, &["may not mount file systems", "CAP_SYS_ADMIN"]);
 }
 
-/// A way to attach is available but fails: mounting is refused although the process has all rights.
+/// One way to attach is available but fails: the kernel refuses the mount although the process has
+/// all rights.
 #[test]
 fn a_way_that_fails_is_followed_by_the_next() {
     let attachments = Attachments::new();

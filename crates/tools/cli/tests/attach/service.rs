@@ -1,5 +1,5 @@
-//! `attach` in the foreground, for a service manager: files, systemd's notifications, signals, the
-//! unit.
+//! `attach` in the foreground, for a service manager: files, notifications to systemd, signals, and
+//! the unit.
 
 use crate::attached::{Attachments, Load, Mounted, Target, run, wait_for_progress};
 use crate::support::{WAIT_LIMIT, signal, until, wait};
@@ -28,7 +28,7 @@ impl Systemd {
         self.is_given(part).0
     }
 
-    /// Like `is_told`, and returns the descriptor to keep, if the notification has one.
+    /// Like `is_told`, and returns the descriptor that the notification passes, if any.
     #[track_caller]
     fn is_given(&self, part: &str) -> (String, Option<OwnedFd>) {
         let mut buffer = [0; 4096];
@@ -53,8 +53,8 @@ impl Systemd {
     }
 }
 
-/// Whether the server gives systemd its connection to keep: only if the kernel can deliver pending
-/// requests again.
+/// Whether the server passes its connection to systemd. It does so only if the kernel can deliver
+/// pending requests again.
 fn is_kept() -> bool {
     let release = run("uname", &["-r"]);
     let mut numbers = release.split(|it: char| !it.is_ascii_digit()).map(|it| it.parse().ok());
@@ -75,7 +75,7 @@ fn in_foreground(attachments: &Attachments, args: &[&str]) -> Child {
     command.spawn().expect("it starts")
 }
 
-/// Runs the command again, with the descriptor that systemd has kept.
+/// Runs the command again with the descriptor that systemd kept.
 fn again_with(attachments: &Attachments, kept: &OwnedFd, args: &[&str]) -> Child {
     let script = "exec 3<&0 0</dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$@\"";
     let mut command = Command::new("sh");
@@ -96,7 +96,7 @@ fn restored(attachments: &Attachments, name: &str, text: &str) {
     fs::write(folder.join(format!("{name}.toml")), text).expect("a file");
 }
 
-/// A service is restored from its file, becomes ready, is killed, is used, and stops.
+/// Restores a service from its file, waits until it is ready, kills it, uses it, and stops it.
 #[test]
 fn systemd_is_told_how_it_goes() {
     let attachments = Attachments::new();
@@ -133,7 +133,7 @@ fn systemd_is_told_how_it_goes() {
     target.server.stop();
 }
 
-/// Kills the supervisor and then its server, as systemd does when a service's main process is
+/// Kills the supervisor and then its server, as systemd does after a service's main process was
 /// killed.
 fn kill_both(attachments: &Attachments, supervisor: Child) {
     let server = attachments.status("data")["server_pid"].as_u64().expect("it is served");
@@ -143,8 +143,8 @@ fn kill_both(attachments: &Attachments, supervisor: Child) {
     attachments.wait_for_state("data", "stale");
 }
 
-/// Server and supervisor are killed, as by systemd when a service's main process is killed, and
-/// both restart with the kept descriptor. Users of the disk wait, and lose no data.
+/// Kills the server and the supervisor, as systemd does after a service's main process was killed.
+/// Both restart with the kept descriptor. Users of the disk must wait, and lose no data.
 #[test]
 fn a_killed_service_goes_on_with_what_systemd_keeps() {
     if !is_kept() {
@@ -167,7 +167,7 @@ fn a_killed_service_goes_on_with_what_systemd_keeps() {
     for round in 0..2 {
         wait_for_progress(&device);
         kill_both(&attachments, child);
-        // `list` neither cleans the attachment up nor keeps it from restarting.
+        // `list` must neither clean up the attachment nor prevent its restart.
         let trouble = attachments.status("data")["trouble"].as_str().unwrap_or_default().to_owned();
         assert!(trouble.contains("in use") || trouble.contains("kept"), "{trouble}");
         child = again_with(&attachments, &kept, &["--restore", "data"]);
@@ -189,7 +189,7 @@ fn a_killed_service_goes_on_with_what_systemd_keeps() {
     target.server.stop();
 }
 
-/// A disk that systemd keeps for the next server is detached only by force.
+/// Checks that only a forced detach removes a disk that systemd keeps for the next server.
 #[test]
 fn what_systemd_keeps_can_be_ended() {
     if !is_kept() {
@@ -218,7 +218,7 @@ fn what_systemd_keeps_can_be_ended() {
     assert!(wait(child).status.success());
 }
 
-/// An impossible attachment fails at once, and leaves nothing.
+/// Checks that an impossible attachment fails at once, and leaves nothing behind.
 #[test]
 fn a_failure_is_a_failure() {
     let attachments = Attachments::new();
@@ -231,11 +231,11 @@ fn a_failure_is_a_failure() {
     assert!(fs::read_dir(attachments.scratch.path("run")).expect("it").next().is_none());
 }
 
-/// Ctrl-C while the command is still connecting.
+/// Presses Ctrl-C while the command still connects.
 #[test]
 fn who_does_not_wait_any_longer_gets_no_disk() {
     let attachments = Attachments::new();
-    // A peer that accepts connections and stays silent.
+    // This peer accepts connections and stays silent.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let url =
         format!("nvme+tcp://{}/nqn.2026-11.org.example:x?ns=1", silent.local_addr().expect("it"));
@@ -252,7 +252,7 @@ fn the_unit_is_one() {
         .join("../../../contrib/systemd/farblock-attach@.service");
     let text = fs::read_to_string(&unit).expect("the unit");
     assert!(text.contains("attach --restore %i --foreground") && text.contains("Type=notify"));
-    // In the unit, the program has its installed path.
+    // The unit contains the installed path of the program, so replace it.
     let folder = tempfile::tempdir().expect("a folder");
     let text = text.replace("/usr/bin/farblock", env!("CARGO_BIN_EXE_farblock"));
     let copy = folder.path().join("farblock-attach@data.service");

@@ -1,5 +1,4 @@
-//! The state that a server saves for its successor: when it cannot be written, and when the disk's
-//! size has changed.
+//! The state that a server saves for its successor: write failures, and a changed size of the disk.
 
 use crate::attached::{Attachments, Load, Target, run, wait_for_progress};
 use crate::support::{signal, until};
@@ -21,8 +20,8 @@ fn obstruct(attachments: &Attachments, file: &str) -> PathBuf {
     path
 }
 
-/// A successor that cannot save its state continues, and reports that. A successor that cannot
-/// record its controllers waits. Users of the disk notice at most a pause.
+/// Checks that a successor that cannot save its state continues, and reports this. A successor that
+/// cannot record its controllers waits. Users of the disk notice at most a pause.
 #[test]
 fn a_runtime_folder_that_takes_nothing() {
     let attachments = Attachments::new();
@@ -50,7 +49,8 @@ fn a_runtime_folder_that_takes_nothing() {
     target.server.stop();
 }
 
-/// Without users, there is no reason to offer a disk whose state cannot be saved.
+/// Checks that the first server refuses to start if it cannot save its state, since the disk has no
+/// users yet.
 #[test]
 fn a_first_server_that_can_write_nothing_refuses() {
     let attachments = Attachments::new();
@@ -66,7 +66,8 @@ fn a_first_server_that_can_write_nothing_refuses() {
     }
 }
 
-/// File, device and list show the namespace's size at the time of the successor's start.
+/// Checks that the file, the device and the list show the namespace's size when the successor
+/// starts.
 #[test]
 fn a_disk_that_grows_and_shrinks_while_nobody_serves() {
     let attachments = Attachments::new();
@@ -106,11 +107,11 @@ impl Drop for Small {
     }
 }
 
-/// The folder's file system is full when a server dies: its successor waits for space, and reports
-/// that.
+/// The folder's file system is full when a server dies. Its successor must wait for space, and
+/// report this.
 #[test]
 fn a_full_runtime_folder() {
-    // In this order, so that after a failure the disks are detached first.
+    // Declare the values in this order, so that a failed test detaches the disks first.
     let (place, attachments);
     attachments = Attachments::new();
     let runtime = attachments.scratch.path("run");
@@ -140,7 +141,7 @@ fn a_full_runtime_folder() {
     drop(place);
 }
 
-/// Looking for a disk's users takes time; a status request at that time must not report a detach.
+/// Finding a disk's users takes time. A status request during this time must not report a detach.
 #[test]
 fn many_who_look_at_once_see_no_detach() {
     let attachments = Attachments::new();

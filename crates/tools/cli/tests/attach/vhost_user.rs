@@ -1,15 +1,16 @@
-//! vhost-user: the socket, and a monitor's first message. interop/linux/vhost.sh tests real guests.
+//! vhost-user: the socket, and the first message of a monitor. interop/linux/vhost.sh tests real
+//! guests.
 
 use crate::attached::{Attachments, Target};
 use crate::support::until;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
-/// `VHOST_USER_GET_FEATURES`, version 1, and the header of its answer.
+/// `VHOST_USER_GET_FEATURES`, version 1. The header of its answer follows.
 const GET_FEATURES: [u8; 12] = [1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
 const ANSWER: [u8; 12] = [1, 0, 0, 0, 5, 0, 0, 0, 8, 0, 0, 0];
 
-/// A monitor that asks for the disk's features.
+/// Connects a monitor, which queries the features of the disk.
 fn connect(socket: &str) -> UnixStream {
     let mut stream = UnixStream::connect(socket).expect("somebody listens");
     stream.write_all(&GET_FEATURES).expect("it takes a message");
@@ -17,7 +18,7 @@ fn connect(socket: &str) -> UnixStream {
     stream.read_exact(&mut answer).expect("it answers");
     assert_eq!(answer[..12], ANSWER);
     let features = u64::from_le_bytes(answer[12..].try_into().expect("8 bytes"));
-    // VIRTIO_F_VERSION_1, and VHOST_USER_F_PROTOCOL_FEATURES.
+    // Check VIRTIO_F_VERSION_1 and VHOST_USER_F_PROTOCOL_FEATURES.
     assert_eq!(features >> 32 & 1, 1, "{features:#x}");
     assert_eq!(features >> 30 & 1, 1, "{features:#x}");
     stream
@@ -31,7 +32,7 @@ fn a_monitor_is_served_and_is_a_user() {
     let monitor = connect(&socket);
     let whose = format!("process {}", std::process::id());
     attachments.run(["detach", "vm"]).fails_in_a_line(1, &["monitor", &whose, "--force"]);
-    // After a kill the socket returns, and the monitor can connect again.
+    // After a kill, a successor creates the socket again, and the monitor can reconnect.
     let killed = attachments.kill_server("vm");
     attachments.wait_for_successor("vm", killed);
     drop(monitor);

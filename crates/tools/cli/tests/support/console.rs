@@ -1,4 +1,4 @@
-//! Signals on Windows: Ctrl-C, for all processes of a console.
+//! Signals on Windows: Ctrl-C for all processes of a console.
 
 use std::os::windows::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -13,19 +13,20 @@ use windows_sys::Win32::System::Threading::{
     CREATE_NO_WINDOW, OpenProcess, PROCESS_TERMINATE, TerminateProcess,
 };
 
-/// Passes the process ID to `press_ctrl_c`.
+/// The variable with the process ID for `press_ctrl_c`.
 const WHOSE: &str = "FARBLOCK_PRESS_CTRL_C";
 
-/// Starts a process on its own console.
+/// Makes the process start on its own console.
 pub fn give_its_own(command: &mut Command) {
     command.creation_flags(CREATE_NO_WINDOW);
 }
 
-/// For a process that a test started: types Ctrl-C on its console, for every signal name but
-/// `KILL`, which kills the process.
+/// Sends Ctrl-C to the console of a process that a test started. The signal name `KILL` kills the
+/// process instead.
 ///
-/// Only a process on that console can do this, and changing consoles changes where output goes. So
-/// this starts the test binary again, to run one test that does it.
+/// Only a process on that console can send Ctrl-C, and changing the console would redirect this
+/// process's output. So this function starts the test binary again, to run the one test that does
+/// it.
 pub fn signal(id: u32, name: &str) {
     if name == "KILL" {
         return kill(id);
@@ -55,13 +56,13 @@ const PRESSED: i32 = 42;
 #[ignore = "no test, but what signal() starts"]
 fn press_ctrl_c() {
     let id = std::env::var(WHOSE).expect("signal() names it").parse().expect("a process");
-    // SAFETY: plain calls with numbers, and a function without state of its own.
+    // SAFETY: plain calls with numbers, and a handler without state of its own.
     let done = unsafe {
         SetConsoleCtrlHandler(Some(heard), 1);
         FreeConsole();
         AttachConsole(id) != 0 && GenerateConsoleCtrlEvent(CTRL_C_EVENT, 0) != 0
     };
-    // Ctrl-C reaches this process as well; wait until it does.
+    // Ctrl-C also reaches this process, so wait until it arrives.
     let until = Instant::now() + Duration::from_secs(10);
     while done && !HEARD.load(Ordering::Relaxed) && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(1));

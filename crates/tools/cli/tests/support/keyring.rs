@@ -1,12 +1,12 @@
-//! TLS keys in the kernel's keyring, as `nvme check-tls-key --insert` puts them there.
+//! TLS keys in the kernel's keyring, in the form of `nvme check-tls-key --insert`.
 
 use farblock_secure::{Derivation, IdentityForm, TlsKey};
 use linux_keyutils::{Key, KeyRing, KeyRingIdentifier};
 
-/// A key in the session keyring; dropping it removes the key.
+/// A key in the session keyring. Dropping it removes the key.
 pub struct Kept(Key);
 
-/// Puts the key in a file into the session keyring, for a host and a subsystem.
+/// Adds the key in a file to the session keyring, for a host and a subsystem.
 pub fn put(file: &str, host: &str, subsystem: &str) -> Kept {
     let text = std::fs::read_to_string(file).expect("a key");
     let key = TlsKey::parse(text.trim()).expect("a key for TLS");

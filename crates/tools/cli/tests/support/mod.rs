@@ -18,10 +18,10 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// Longer than any step takes on a busy machine.
+/// A time limit that exceeds every step on a busy machine.
 pub const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
-/// A test's own directory, which also holds this host's identity.
+/// A directory for one test, which also holds this host's identity.
 pub struct Scratch(tempfile::TempDir);
 
 impl Scratch {
@@ -42,14 +42,14 @@ impl Scratch {
         self.text(name)
     }
 
-    /// Makes a sparse file.
+    /// Creates a sparse file.
     pub fn disk(&self, name: &str, bytes: u64) -> String {
         let file = std::fs::File::create(self.path(name)).expect("a file");
         file.set_len(bytes).expect("a length");
         self.text(name)
     }
 
-    /// The binary, with an environment free of the real user's settings.
+    /// Returns a command for the binary, without the real user's settings.
     pub fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_farblock"));
         command.args(args);
@@ -57,8 +57,8 @@ impl Scratch {
         command
     }
 
-    /// A command that reacts to SIGHUP even if the tests run under `nohup`, whose setting children
-    /// inherit.
+    /// Returns a command that reacts to SIGHUP. Tests that run under `nohup` would otherwise pass
+    /// the ignored signal on.
     #[cfg(target_os = "linux")]
     pub fn command_with_hangup<S: AsRef<OsStr>>(
         &self,
@@ -88,8 +88,9 @@ impl Scratch {
             .stderr(Stdio::piped());
     }
 
-    /// The binary as a user without rights, in a directory that all users can open. If the tests
-    /// run as root the binary is a copy, since others may not reach the build directory.
+    /// Returns a command that runs the binary as a user without rights, in a directory that all
+    /// users can open. If the tests run as root, the binary is a copy, because others may not reach
+    /// the build directory.
     #[cfg(unix)]
     pub fn command_of_nobody<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
         use std::os::unix::fs::PermissionsExt;
@@ -103,8 +104,8 @@ impl Scratch {
         std::fs::set_permissions(self.path(""), open).expect("it is ours");
         let copy = self.text("farblock");
         if !self.path("farblock").exists() {
-            // Copy in another process: if this one had the file open for writing while another test
-            // forks, the copy could not be executed ("text busy").
+            // Copy in another process. If this process had the file open for writing while another
+            // test forks, the copy could not be executed ("text busy").
             let copied = Command::new("cp").args([env!("CARGO_BIN_EXE_farblock"), &copy]).status();
             assert!(copied.expect("cp").success(), "cp");
         }
@@ -114,7 +115,7 @@ impl Scratch {
         command
     }
 
-    /// Runs the binary to its end.
+    /// Runs the binary until it exits.
     pub fn run<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Outcome {
         finish(self.command(args), b"")
     }
@@ -124,7 +125,7 @@ impl Scratch {
         self.run(["ctl"].iter().chain(args))
     }
 
-    /// The names of files with new keys, made with these options.
+    /// Creates files with new keys, with these options, and returns their names.
     pub fn keys<const COUNT: usize>(
         &self,
         names: [&str; COUNT],
@@ -137,7 +138,7 @@ impl Scratch {
         })
     }
 
-    /// Runs the binary to its end with this standard input.
+    /// Runs the binary with this standard input until it exits.
     pub fn run_with<S: AsRef<OsStr>>(
         &self,
         args: impl IntoIterator<Item = S>,
@@ -146,7 +147,7 @@ impl Scratch {
         finish(self.command(args), input)
     }
 
-    /// Starts a target and waits until it listens.
+    /// Starts a target, and waits until it listens.
     pub fn serve<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Server {
         let mut command = self.command(["serve", "--listen", "127.0.0.1:0"]);
         command.args(args);
@@ -187,8 +188,8 @@ impl Outcome {
         self
     }
 
-    /// Like [`fails`](Outcome::fails), and the sentence is one line, farblock's and not clap's.
-    /// Further lines may say what the command waited for, depending on the machine's load.
+    /// Like [`fails`](Outcome::fails), and checks that farblock and not clap printed the sentence,
+    /// on one line. On a busy machine, further lines may name what the command waited for.
     #[track_caller]
     pub fn fails_in_a_line(self, code: i32, parts: &[&str]) -> Outcome {
         let outcome = self.fails(code, parts);
@@ -202,7 +203,7 @@ impl Outcome {
     }
 }
 
-/// Runs a command to its end, with a timeout.
+/// Runs a command until it exits, with a timeout.
 pub fn finish(mut command: Command, input: &[u8]) -> Outcome {
     if !input.is_empty() {
         command.stdin(Stdio::piped());
@@ -211,7 +212,7 @@ pub fn finish(mut command: Command, input: &[u8]) -> Outcome {
     let stdin = child.stdin.take();
     let input = input.to_vec();
     let feeder = std::thread::spawn(move || {
-        // The command may exit without reading everything.
+        // The command may exit before it reads everything.
         let _ = stdin.map(|mut pipe| pipe.write_all(&input));
     });
     let output = wait(child);
@@ -253,13 +254,13 @@ pub use console::signal;
 /// Sends a signal to a process that a test started.
 #[cfg(unix)]
 pub fn signal(id: u32, name: &str) {
-    // The shell's own `kill`, since a small system may have no other.
+    // Use the shell's own `kill`, since a small system may not have the program.
     let status = Command::new("sh").args(["-c", &format!("kill -{name} {id}")]).status();
     assert!(status.is_ok_and(|status| status.success()), "kill -{name} {id}");
 }
 
-/// An address that the system gives out to no other program: the socket is bound but does not
-/// listen. A program that requests this address may listen on it.
+/// An address that the system assigns to no other program, because this socket is bound to it and
+/// does not listen. A program that requests this address may listen on it.
 #[cfg(unix)]
 pub struct Reserved {
     _socket: socket2::Socket,
@@ -284,7 +285,7 @@ impl Reserved {
 pub struct Server {
     child: Option<Child>,
     pub id: u32,
-    /// The target's output up to the line that says that it listens.
+    /// The target's output, up to the line that reports the listening address.
     pub said: String,
     /// The target's address, `127.0.0.1:PORT`.
     pub address: String,
@@ -298,7 +299,7 @@ impl Server {
         let stdout = child.stdout.take().expect("a pipe");
         let (sender, receiver) = mpsc::channel();
         std::thread::spawn(move || {
-            // Reads to the end, so that later output does not meet a closed pipe.
+            // Read to the end, so that later output does not meet a closed pipe.
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
                 let _ = sender.send(line);
             }
@@ -359,8 +360,8 @@ impl Server {
         }
     }
 
-    /// Stops the target with SIGTERM, as a service manager would; it must succeed without any
-    /// complaint.
+    /// Stops the target with SIGTERM, as a service manager does. The target must exit with success
+    /// and without errors.
     #[track_caller]
     pub fn stop(self) -> Outcome {
         self.signal("TERM");
@@ -377,7 +378,7 @@ impl Drop for Server {
     }
 }
 
-/// Pseudo-random bytes of this seed.
+/// Returns pseudo-random bytes for this seed.
 pub fn noise(seed: u64, length: usize) -> Vec<u8> {
     farblock_random::Random::new(seed).bytes(length)
 }
@@ -388,7 +389,7 @@ pub fn has(program: &str) -> bool {
     std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
 }
 
-/// Fails a test that cannot run on this machine: a skip would look like a pass.
+/// Fails a test that this machine cannot run: a skipped test would look like a passed test.
 pub fn cannot_check(why: &str) -> ! {
     panic!("this cannot be checked here: {why}");
 }

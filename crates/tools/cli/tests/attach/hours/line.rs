@@ -1,4 +1,4 @@
-//! A network between a host and its target that can delay data, and delivers it even after the
+//! A network between a host and its target. It can delay data, and delivers them even after the
 //! sender has died.
 
 use std::io::{Read, Write};
@@ -8,7 +8,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-/// The polling interval while data is held.
+/// The polling interval while the relay holds data.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
 /// A relay that can hold data.
@@ -54,7 +54,7 @@ impl Line {
 fn pass_on(from: &TcpStream, to: &TcpStream, holds: Option<Arc<AtomicBool>>) {
     let mut from = from.try_clone().expect("a copy");
     let mut to = to.try_clone().expect("a copy");
-    // Read the data at once: a sender's reset would discard unread data.
+    // Read the data at once, because a reset by the sender would discard unread data.
     let (sender, pieces) = mpsc::channel::<Vec<u8>>();
     thread::spawn(move || {
         let mut buffer = vec![0; 64 << 10];

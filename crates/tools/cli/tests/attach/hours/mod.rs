@@ -1,5 +1,5 @@
-//! A stress test of loop devices for `ROUGH_MINUTES`. It kills processes of the attachment, alone
-//! and together, and the target. It detaches the disk by force, and delays data on the network. No
+//! A stress test of loop devices for `ROUGH_MINUTES`. It kills processes of the attachment and the
+//! target, alone and together. It detaches the disk by force, and delays data on the network. No
 //! acknowledged write may be lost, or be overwritten later by an older one.
 //!
 //! `ROUGH_MINUTES=20 ROUGH_SEED=7 cargo test -p farblock --test attach hours -- --ignored
@@ -27,13 +27,13 @@ enum Fault {
     ServerTwice,
     Target,
     ServerAndTarget,
-    /// Data of the dead server arrives after its successor's.
+    /// Data of the dead server arrive after the data of its successor.
     ServerWithLateData,
-    /// A path is lost, and its data arrives later.
+    /// A path is lost, and its data arrive later.
     LateData,
     StoppedTarget,
     ServerOfStoppedTarget,
-    // The faults from here on remove the device.
+    // The following faults remove the device.
     Both,
     SupervisorFirst,
     Forced,
@@ -117,7 +117,7 @@ impl Stand {
         *self.scene.device.lock().expect("nobody panicked") = Some((self.generation, path));
     }
 
-    /// Removes the device with `how`, and makes a new one.
+    /// Removes the device with `how`, and creates a new one.
     fn take_away(&mut self, how: impl FnOnce(&mut Stand)) {
         self.scene.may_fail.store(true, Ordering::SeqCst);
         how(self);
@@ -128,7 +128,7 @@ impl Stand {
         self.attach();
     }
 
-    /// Fails early: if a writer has panicked on an error, waiting for it would be in vain.
+    /// Fails early if a writer has panicked, since waiting for the writer would be in vain.
     fn check(&self) {
         assert!(!self.scene.wrong.load(Ordering::SeqCst), "see above");
     }
@@ -144,7 +144,7 @@ impl Stand {
     }
 
     fn kill(&self, of: &str) {
-        // The process may be dead already.
+        // The process may already be dead.
         let _ = std::process::Command::new("kill").args(["-9", &self.pid(of).to_string()]).output();
     }
 
@@ -234,7 +234,7 @@ impl Stand {
                 }
                 self.pause(50);
                 self.force();
-                // The next attachment starts while old data is still in transit.
+                // The next attachment starts while old data are still in transit.
                 let (server, late) = (self.target.server.id, self.below(1500));
                 self.lines.iter().for_each(|line| line.let_go_after(Duration::from_millis(late)));
                 thread::spawn(move || {

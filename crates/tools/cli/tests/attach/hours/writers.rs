@@ -1,9 +1,9 @@
-//! Threads that write to a block device all the time, and verify its contents.
+//! Threads that continuously write to a block device, and verify its contents.
 //!
-//! Each block holds the number of a write. The data of an acknowledged write is the block's content
-//! from then on; a direct write is acknowledged at once, a buffered one by the next `fsync`. A
-//! failed write may or may not have been executed. A later read decides that: if it does not show
-//! the write, the write must never be executed.
+//! Each block contains the number of a write. Once a write is acknowledged, its data are the
+//! block's content. The device acknowledges a direct write at once, and a buffered one with the
+//! next `fsync`. A failed write may or may not have been executed. A later read decides this: if
+//! the read does not show the write, the device must never execute the write.
 
 use crate::support::until;
 use farblock_random::Random;
@@ -16,19 +16,19 @@ use std::thread::{self, JoinHandle};
 
 const BLOCK: usize = 4096;
 const BLOCKS: u64 = 48;
-/// The most buffered writes between two `fsync`s.
+/// The maximum number of buffered writes between two calls of `fsync`.
 const BATCH: u64 = 6;
 
-/// A buffer aligned for direct I/O.
+/// A buffer that is aligned for direct I/O.
 #[repr(align(4096))]
 struct Block([u8; BLOCK]);
 
-/// State shared by the writers and the thread that injects faults.
+/// The state that the writers share with the thread that injects faults.
 #[derive(Default)]
 pub(super) struct Scene {
-    /// The device, and the number of times that it was made anew.
+    /// The path of the device, and the number of times that it was created.
     pub(super) device: Mutex<Option<(u64, String)>>,
-    /// Set while the device is being removed: errors are expected.
+    /// Set while the device is being removed, when errors are expected.
     pub(super) may_fail: AtomicBool,
     pub(super) over: AtomicBool,
     pub(super) writes: AtomicU64,
@@ -45,7 +45,7 @@ pub(super) struct Scene {
 #[derive(Clone, Default)]
 struct Known {
     acknowledged: u64,
-    /// Later writes that were not acknowledged.
+    /// Later writes that were not acknowledged, and may be executed.
     maybe: Vec<u64>,
 }
 
@@ -67,7 +67,7 @@ pub(super) struct Expected {
 }
 
 impl Expected {
-    /// Checks the file behind the device.
+    /// Checks these contents in the file behind the device.
     pub(super) fn check(&self, image: &File) {
         let mut block = Block([0; BLOCK]);
         for (index, known) in (0..).zip(&self.known) {
@@ -79,7 +79,7 @@ impl Expected {
     }
 }
 
-/// Records that a writer panics.
+/// Records a panic of a writer.
 struct Alarm(Arc<Scene>);
 
 impl Drop for Alarm {
@@ -98,7 +98,7 @@ fn fill(block: &mut Block, writer: u64, index: u64, write: u64) {
     }
 }
 
-/// The number of the write that a block holds; `None` if the block is torn.
+/// Returns the number of the write that a block contains, or `None` if the block is torn.
 fn content(block: &Block, writer: u64, index: u64) -> Option<u64> {
     if block.0.iter().all(|byte| *byte == 0) {
         return Some(0);
@@ -187,7 +187,7 @@ impl Writer {
         Ok(found.unwrap_or_else(|| panic!("block {index} of {} is a mixture", self.number)))
     }
 
-    /// Reads a block after a failed write, to settle whether the write was executed.
+    /// Reads a block after a failed write, to decide whether the write was executed.
     fn settle(&mut self, file: &File, index: u64) -> io::Result<()> {
         let found = self.read(file, index)?;
         let known = &mut self.known[index as usize];
