@@ -328,9 +328,10 @@ fn is_empty(path: &Path) -> bool {
     std::fs::metadata(path).map(blocks).is_ok_and(|blocks| blocks == 0)
 }
 
-/// Returns the default NQN of a subsystem with these disks. The NQN depends on the first disk only,
-/// so that others can be added, and is as stable as that disk's identity. `note` receives messages
-/// for the user. This call may store a new identity in the disk, which later calls then find.
+/// Returns the default NQN of a subsystem with these disks. The NQN depends only on the first disk,
+/// so the user can add other disks. The NQN is as stable as the first disk's identity. `note`
+/// receives messages for the user. This call may store a new identity in the disk, which later
+/// calls then find.
 pub(crate) fn default_nqn(specs: &[Spec], note: &mut dyn FnMut(String)) -> String {
     let first = &specs[0];
     let name = slow::named(&name(first), || match kept(first, note) {

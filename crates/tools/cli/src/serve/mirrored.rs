@@ -63,7 +63,7 @@ impl LegSource for Local {
 /// The stop signal of this process, set before it opens disks.
 static STOP: OnceLock<Stop> = OnceLock::new();
 
-/// Makes mirrors that wait for a leg at the start give up when the process must stop.
+/// Makes a mirror stop waiting for a leg at the start once the process must stop.
 pub(super) fn end_with(stop: &Stop) {
     let _ = STOP.set(stop.clone());
 }

@@ -19,7 +19,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 /// The kernel's description of the machine.
 pub(super) struct Machine(nodes::Machine);
 
-/// A node, and those of its processors that this process may use.
+/// A node, and its processors that this process may use.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) struct Near {
     pub(super) node: usize,

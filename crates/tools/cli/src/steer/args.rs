@@ -25,12 +25,12 @@ pub(crate) struct ControlArgs {
 /// Selects a target by the URL of its management API.
 #[derive(Args, Debug, Clone, Default)]
 pub(crate) struct RemoteArgs {
-    /// The target's interface on TCP (serve --api), such as http://127.0.0.1:8420 or
+    /// URL of the target's management API (serve --api), such as http://127.0.0.1:8420 or
     /// https://HOST:8420
     #[arg(long, global = true, value_name = "URL", conflicts_with = "control")]
     pub(crate) api: Option<String>,
 
-    /// File with the interface's token (mode 600)
+    /// File with the token for --api (mode 600)
     #[arg(long, global = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) token_file: Option<PathBuf>,
 
@@ -40,10 +40,10 @@ pub(crate) struct RemoteArgs {
     pub(crate) api_ca: Option<PathBuf>,
 }
 
-/// Show what a running target shares, and its users
+/// Show the disks that a running target shares, and its hosts
 ///
 /// Without --control and --api this also names the disks that are attached to this machine;
-/// `farblock list` shows more of them. With --json the command prints the target's answer.
+/// `farblock list` shows them in detail. With --json the command prints the target's answer.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -166,9 +166,9 @@ pub(crate) struct AllowHostArgs {
     /// command again to load a changed file
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) tls_key: Option<PathBuf>,
-    /// Require authentication of the host (auth), authentication of host and target (mutual), TLS
-    /// with a key from authentication (concat), or only what the host's keys imply (none); while
-    /// this requires authentication, the target refuses to remove the host's key
+    /// Require authentication of the host (auth: its key then cannot be removed), of host and
+    /// target (mutual), TLS with a key from authentication (concat), or only what the host's keys
+    /// imply (none)
     #[arg(long, value_name = "WHAT", value_parser = ["auth", "mutual", "concat", "none"])]
     pub(crate) demand: Option<String>,
     /// Hash functions for the host's authentication, preferred first; all: any
@@ -335,7 +335,7 @@ pub(crate) enum Change {
         #[arg(value_parser = values::known_nqn)]
         host: String,
     },
-    /// Let every host connect, or only the listed ones
+    /// Let every host connect, or only the listed hosts
     AllowAnyHost {
         #[arg(value_parser = values::subsystem)]
         nqn: String,

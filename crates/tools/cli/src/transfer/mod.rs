@@ -39,7 +39,7 @@ use std::time::{Duration, Instant};
 const PIECE_BYTES: usize = 512 << 10;
 /// The maximum number of operations in flight and of waiting chunks, on each side.
 const DEPTH: usize = 32;
-/// How long to wait for a chunk before checking for signals and completions.
+/// The longest wait for a chunk before the writer checks for signals and completions.
 const TICK: Duration = Duration::from_millis(50);
 /// The interval between flushes. A resumed transfer repeats about this much work at most.
 const CHECKPOINT: Duration = Duration::from_secs(1);

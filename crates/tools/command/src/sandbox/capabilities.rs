@@ -11,7 +11,7 @@ const NEEDED: CapabilitySet = CapabilitySet::DAC_OVERRIDE
     .union(CapabilitySet::NET_BIND_SERVICE)
     .union(CapabilitySet::IPC_LOCK);
 
-/// The setting of who may use io_uring: 0 for all users, 1 for a group and administrators.
+/// The kernel setting that restricts io_uring: 0 allows all users, 1 a group and administrators.
 const IO_URING: &str = "/proc/sys/kernel/io_uring_disabled";
 
 /// Drops all capabilities but [`NEEDED`].

@@ -34,7 +34,7 @@ pub struct Paths {
     pub shared: Vec<PathBuf>,
     /// Folders in which the process creates and replaces files, such as sockets and saved state.
     pub own: Vec<PathBuf>,
-    /// Folders to read, such as those of the configuration and the keys.
+    /// Folders to read, such as the folders of the configuration and the keys.
     pub read: Vec<PathBuf>,
 }
 
