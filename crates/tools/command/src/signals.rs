@@ -36,8 +36,8 @@ impl Stop {
     }
 }
 
-/// Stops this process like SIGTERM when its standard input ends, and kills it if stopping takes
-/// longer than [`END_TIME`].
+/// Stops this process like SIGTERM when its standard input ends. Kills the process if it has not
+/// stopped after 5 s.
 #[cfg(unix)]
 pub fn end_with_input() -> Result<()> {
     let watch = || {
