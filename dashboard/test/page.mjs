@@ -697,7 +697,7 @@ async function demonstration(browser, wrongs) {
   hold(true, "and none when it is back");
   await page.close();
   await stop(shown, "SIGINT");
-  hold(lines.some((line) => line.includes("nothing is lost")), "the demonstration lost nothing", lines);
+  hold(lines.some((line) => line.includes("no data is lost")), "the demonstration lost nothing", lines);
 }
 
 /** Two targets on one page; one of them is killed and comes back. */

@@ -13,7 +13,7 @@ has() { refused "$1" "$3" ./farblock doctor "$2"; }
 free() {
     local said
     said=$(./farblock doctor "$2") || fail "$1: $said"
-    [[ $said =~ nobody\ else\ uses\ $2 ]] || fail "$1: $said"
+    [[ $said =~ no\ other\ program\ uses\ $2 ]] || fail "$1: $said"
     ok "$1: ${BASH_REMATCH[0]}"
 }
 

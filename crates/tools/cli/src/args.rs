@@ -23,15 +23,15 @@ use std::path::PathBuf;
 Examples:
   farblock serve disk.img                       share a file on this machine
   farblock serve mem:1GiB --listen 0.0.0.0      share a RAM disk with the network
-  farblock discover 192.0.2.7                   what does that machine share?
+  farblock discover 192.0.2.7                   list the disks that it shares
   farblock copy backup.img 'nvme+tcp://192.0.2.7:4420/NQN?ns=1'
-  farblock attach 'nvme+tcp://192.0.2.7:4420/NQN?ns=1'      as a disk of this machine
-  farblock bench                                how near is remote to local?
-  farblock demo                                 see a mirrored disk survive
+  farblock attach 'nvme+tcp://192.0.2.7:4420/NQN?ns=1'      use it as a local disk
+  farblock bench                                compare a remote disk with a local one
+  farblock demo                                 watch a mirrored disk survive faults
 
-A remote disk's address is nvme+tcp://HOST[:PORT]/NQN[?ns=ID]; quote it in a shell.
+The URL of a remote disk is nvme+tcp://HOST[:PORT]/NQN[?ns=ID]; quote it in a shell.
 
-Exit codes: 0 done, 1 it failed, 2 what was asked for makes no sense, 130 ended by a signal.")]
+Exit codes: 0 success, 1 failure, 2 wrong usage, 130 stopped by a signal.")]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: Global,
@@ -85,22 +85,24 @@ pub(crate) enum Command {
 
 /// Share files, block devices and RAM disks
 ///
-/// Each PATH becomes one namespace of one subsystem; the first has ns=1. The target runs until it
-/// gets SIGINT (Ctrl-C) or SIGTERM, then finishes the writes that it has accepted. A second signal
-/// stops it at once.
+/// The target has one subsystem, with one namespace for each PATH: the first PATH has ns=1, the
+/// next one ns=2, and so on. The target runs until it receives SIGINT (Ctrl-C) or SIGTERM. Then it
+/// completes the writes that it has accepted, and stops. A second signal stops it at once.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 What PATH can be:
-  disk.img, /dev/sdb            a file or block device (file:PATH if it looks like something else)
-  mem:1GiB                      a RAM disk (hosts that stop reading can double its memory)
-  null:1GiB                     a device that forgets, to measure everything around it
-  stripe:64KiB,a.img,b.img      RAID 0
-  concat:1GiB@a.img,b.img       one behind the other · range:1GiB+64MiB,PATH a part
-  mirror:a.img,URL              the same blocks on each; ?create at the end makes one
-  rbd:POOL/IMAGE                an image of a Ceph cluster; @SNAPSHOT, ?conf=FILE&id=USER behind
-  delay:500us,PATH              slower · limit:1000/s,PATH or limit:64MiB/s,PATH with a budget
-  fault:100,PATH                every 100th read and write fails
-Within stripe:, concat:, mirror: and the like a disk may be remote: nvme+tcp://HOST/NQN?ns=1
+  disk.img, /dev/sdb            a file or block device (file:PATH if the name looks different)
+  mem:1GiB                      a RAM disk (can use twice its size if hosts stop reading)
+  null:1GiB                     a null device, which discards writes, for benchmarks
+  stripe:64KiB,a.img,b.img      RAID 0 with chunks of 64 KiB
+  concat:1GiB@a.img,b.img       a concatenation: 1 GiB of a.img, then b.img
+  range:1GiB+64MiB,PATH         64 MiB of PATH, from offset 1 GiB
+  mirror:a.img,URL              RAID 1; to create a mirror, append ?create
+  rbd:POOL/IMAGE                a Ceph image; append @SNAPSHOT or ?conf=FILE&id=USER if needed
+  delay:500us,PATH              PATH with a delay for each operation
+  limit:1000/s,PATH             PATH with a rate limit, in operations or bytes (limit:64MiB/s,PATH)
+  fault:100,PATH                PATH, where every 100th read and every 100th write fails
+Inside of another form, a disk may be remote: nvme+tcp://HOST/NQN?ns=1
 
 Examples:
   truncate -s 10G disk.img && farblock serve disk.img
@@ -108,7 +110,7 @@ Examples:
   farblock serve a.img b.img mem:1GiB --block-size 4096 --cores 0-3,6
   farblock serve --config farblock.toml")]
 pub(crate) struct ServeArgs {
-    /// Disks to share, one namespace each
+    /// Disks to share, each as one namespace
     #[arg(value_name = "PATH", value_hint = ValueHint::AnyPath)]
     #[arg(required_unless_present_any = ["config", "check", "spdk_rpc"])]
     pub(crate) paths: Vec<OsString>,
@@ -119,19 +121,19 @@ pub(crate) struct ServeArgs {
     #[arg(conflicts_with_all = ["cores", "host_key", "controller_key"])]
     pub(crate) config: Option<PathBuf>,
 
-    /// Address to listen on (repeatable); replaces the configuration's listeners [default:
-    /// 127.0.0.1:4420; port 0 takes a free one]
+    /// Address to listen on (repeatable); replaces the configuration's listeners; port 0 means a
+    /// free port [default: 127.0.0.1:4420]
     #[arg(long, value_name = "ADDR:PORT", value_parser = values::listen_address)]
     pub(crate) listen: Vec<SocketAddr>,
 
-    /// ANA state that hosts see here: optimized, non-optimized, inaccessible, persistent-loss or
-    /// change; farblock ctl set-ana changes it [default: optimized]
+    /// ANA state that this target reports to hosts: optimized, non-optimized, inaccessible,
+    /// persistent-loss or change. `farblock ctl set-ana` changes it later [default: optimized]
     #[arg(long, value_name = "STATE", hide_possible_values = true)]
     #[arg(value_parser = values::one_of(values::ANA_STATES, values::ana))]
     pub(crate) ana: Option<Ana>,
 
-    /// Range of controller identifiers, such as 1-999: targets that share one subsystem need
-    /// disjoint ranges [default: all]
+    /// Range of the controller identifiers (CNTLIDs) that this target assigns, such as 1-999.
+    /// Targets that share one subsystem need disjoint ranges [default: all identifiers]
     #[arg(long, value_name = "MIN-MAX", value_parser = values::controller_ids)]
     pub(crate) cntlids: Option<RangeInclusive<u16>>,
 
@@ -148,60 +150,62 @@ pub(crate) struct ServeArgs {
     #[arg(value_parser = values::one_of(values::BLOCK_SIZES, values::block_size))]
     pub(crate) block_size: u32,
 
-    /// Let only this host connect (repeatable) [default: any]
+    /// Accept only this host (repeatable) [default: any host]
     #[arg(long, value_name = "NQN", value_parser = values::nqn)]
     pub(crate) allow_host: Vec<String>,
 
-    /// Let only this host connect, after it authenticates with the secret in FILE (repeatable;
-    /// `farblock keys new` makes one)
+    /// Accept only this host, which must authenticate with the secret in FILE (repeatable;
+    /// `farblock keys new` makes a secret)
     #[arg(long, value_name = "NQN=FILE", value_parser = values::host_key)]
     pub(crate) host_key: Vec<(String, PathBuf)>,
 
-    /// Authenticate this target to hosts that have a key, with the secret in FILE
+    /// Authenticate this target to the hosts of --host-key, with the secret in FILE
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "host_key")]
     pub(crate) controller_key: Option<PathBuf>,
 
-    /// Let only this host connect, with TLS 1.3 and the key in FILE (repeatable; `farblock keys new
-    /// --tls` makes one) or the keys in the kernel's keyring (NQN=keyring:); with --config the key
-    /// is valid for every subsystem that allows the host
+    /// Accept only this host, which must use TLS 1.3 with the key in FILE (repeatable; `farblock
+    /// keys new --tls` makes a key) or with a key in the kernel's keyring (NQN=keyring:). With
+    /// --config the key is valid for every subsystem that allows the host
     #[arg(long, value_name = "NQN=FILE", value_parser = values::host_key)]
     pub(crate) tls_key: Vec<(String, PathBuf)>,
 
-    /// TLS policy: every host must use TLS (required), hosts with a key must (allowed), or TLS is
-    /// off (plain); farblock ctl set-tls changes it [default: required with --tls-key, otherwise
-    /// the configuration's, otherwise allowed]
-    #[arg(long, value_name = "WHO", hide_possible_values = true)]
+    /// TLS policy: required (all hosts must use TLS), allowed (hosts with a TLS key must use TLS)
+    /// or plain (TLS is off). `farblock ctl set-tls` changes it later [default: required with
+    /// --tls-key; otherwise the configuration's policy, or allowed]
+    #[arg(long, value_name = "POLICY", hide_possible_values = true)]
     #[arg(value_parser = values::one_of(values::TLS_POLICIES, values::tls_policy))]
     pub(crate) tls: Option<farblock_state::Tls>,
 
-    /// Processors to run on, such as 0-3,6 [default: all, not pinned; if all disks and network
-    /// cards are at one NUMA node, that node's processors, pinned]
+    /// Processors to which the target pins its threads, such as 0-3,6 [default: the processors of
+    /// the NUMA node to which all disks and network cards belong; without such a node, all
+    /// processors, without pinning]
     #[arg(long, value_name = "LIST", value_parser = parse_cores)]
     pub(crate) cores: Option<Cores>,
 
-    /// Memory for the buffers of all hosts together, such as 64MiB [default: 512MiB, or a quarter
-    /// of the process's memory limit]
+    /// Memory limit for the buffers of all hosts together, such as 64MiB [default: 512MiB, or a
+    /// quarter of the process's memory limit]
     #[arg(long, value_name = "SIZE", value_parser = values::memory)]
     pub(crate) memory: Option<u64>,
 
-    /// Only check a configuration file, and open no disk
+    /// Check a configuration file without opening its disks, and exit
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     #[arg(conflicts_with_all = ["paths", "config", "listen", "nqn", "persist", "state_dir"])]
     pub(crate) check: Option<PathBuf>,
 
-    /// Save run-time changes to this file, and start from its contents
+    /// Save run-time changes to this file, and load the file at the next start
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) persist: Option<PathBuf>,
 
     /// Folder for the reservations of disks that cannot store them (block devices, stripe sets,
-    /// mirrors, Ceph images), and for the journals of remote parts. Reservations then persist
-    /// through a power loss, and no write of a killed target takes effect late. Each target needs
-    /// its own folder [default: $STATE_DIRECTORY, which systemd sets; otherwise none]
+    /// mirrors, Ceph images), and for the journals of remote disks in sets and mirrors. With this
+    /// folder, reservations survive a power loss, and a late write of a killed target cannot
+    /// overwrite newer data. Each target needs its own folder [default: $STATE_DIRECTORY, which
+    /// systemd sets; otherwise none]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) state_dir: Option<PathBuf>,
 
-    /// Socket for farblock status, ctl and reload [default: one for each target in
-    /// /run/farblock-serve, or $XDG_RUNTIME_DIR/farblock-serve]
+    /// Control socket, for farblock status, ctl and reload [default: a new socket in
+    /// /run/farblock-serve or $XDG_RUNTIME_DIR/farblock-serve]
     #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
     pub(crate) control: Option<PathBuf>,
 
@@ -209,12 +213,13 @@ pub(crate) struct ServeArgs {
     #[arg(long, conflicts_with_all = ["control", "persist"])]
     pub(crate) no_control: bool,
 
-    /// Socket for SPDK's clients, such as spdk-rpc -s PATH; they may configure the whole target
+    /// Socket for SPDK's RPC clients, such as spdk-rpc -s PATH, which can configure the whole
+    /// target
     #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
     pub(crate) spdk_rpc: Option<PathBuf>,
 
-    /// Serve counters in Prometheus' format at http://ADDR:PORT/metrics, without authentication
-    /// (with --https-cert at https://)
+    /// Serve metrics in Prometheus' format at http://ADDR:PORT/metrics (with --https-cert at
+    /// https://), without authentication
     #[arg(long, value_name = "ADDR:PORT", value_parser = values::service_address)]
     pub(crate) metrics: Option<SocketAddr>,
 
@@ -232,7 +237,7 @@ pub(crate) struct ServeArgs {
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Stop when the standard input ends: for a program that runs this as a child
+    /// Stop when the standard input ends: for programs that run farblock as a child process
     #[arg(long, hide = true)]
     pub(crate) end_with_input: bool,
 }
@@ -240,16 +245,16 @@ pub(crate) struct ServeArgs {
 /// Options of the dashboard.
 #[derive(Args, Debug, Clone, Default)]
 pub(crate) struct UiArgs {
-    /// Serve a dashboard at this address (without --https-cert on loopback only), and print the URL
-    /// that opens it
+    /// Serve a dashboard at this address, and print its URL. Without --https-cert the address must
+    /// be on the loopback
     #[arg(long, value_name = "ADDR:PORT", value_parser = values::service_address)]
     pub(crate) ui: Option<SocketAddr>,
 
-    /// File with the dashboard's token, mode 600 [default: a new token]
+    /// File with the dashboard's token, mode 600 [default: make a new token]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "ui")]
     pub(crate) ui_token: Option<PathBuf>,
 
-    /// Let the dashboard's users change the target, too
+    /// Allow changes to the target from the dashboard
     #[arg(long, requires = "ui")]
     pub(crate) ui_steer: bool,
 }
@@ -257,8 +262,8 @@ pub(crate) struct UiArgs {
 /// Options of the control interface on TCP.
 #[derive(Args, Debug, Clone, Default)]
 pub(crate) struct ApiArgs {
-    /// Serve the control socket's interface on TCP as well, to clients with a token (without
-    /// --https-cert on loopback only)
+    /// Also serve the control socket's interface at this address, to clients with a token. Without
+    /// --https-cert the address must be on the loopback
     #[arg(long, value_name = "ADDR:PORT", requires = "api_tokens")]
     #[arg(value_parser = values::service_address)]
     pub(crate) api: Option<SocketAddr>,
@@ -267,8 +272,8 @@ pub(crate) struct ApiArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "api")]
     pub(crate) api_tokens: Option<PathBuf>,
 
-    /// Serve --api, --ui and --metrics by HTTPS with the certificate in this file (PEM: the
-    /// certificate first, then its intermediates); the target reads a renewed file again
+    /// Serve --api, --ui and --metrics over HTTPS, with the certificate in this file (PEM: the
+    /// certificate first, then its intermediates). The target reloads the file when it changes
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "https_key")]
     pub(crate) https_cert: Option<PathBuf>,
 
@@ -281,19 +286,19 @@ pub(crate) struct ApiArgs {
 #[cfg(target_os = "linux")]
 #[derive(Args, Debug, Clone, Default)]
 pub(crate) struct SandboxArgs {
-    /// Open only files below this folder, or only this device, now and later (repeatable). The
-    /// target also reads the folders of the configuration and of key files on the command line. If
-    /// a configuration names key files elsewhere, allow their folders, too [default: every file
-    /// that this user may open]
+    /// Confine the target: it can open only files below this folder, or only this device, at start
+    /// and at run time (repeatable). It can also read the folders of the configuration file and of
+    /// key files on the command line. If the configuration names key files in other folders, allow
+    /// those folders, too [default: every file that this user may open]
     #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
     pub(crate) allow_path: Vec<PathBuf>,
 
-    /// Keep all rights, for debugging: starting programs, all system calls and capabilities
+    /// Keep all rights, for debugging: to start programs, all system calls, and all capabilities
     #[arg(long, conflicts_with = "allow_path")]
     pub(crate) no_sandbox: bool,
 }
 
-/// A list of processors. This is its own type, because clap takes a `Vec` for a repeated option.
+/// A list of processors. With a plain `Vec`, clap would define a repeatable option.
 #[derive(Clone, Debug)]
 pub(crate) struct Cores(pub(crate) Vec<usize>);
 
@@ -301,21 +306,22 @@ fn parse_cores(text: &str) -> Result<Cores, String> {
     values::cores(text).map(Cores)
 }
 
-/// List what a machine shares
+/// List the subsystems that a machine shares
 ///
-/// Without a port, this tries the discovery port 8009 and then 4420, where `farblock serve`
-/// answers.
+/// Without a port, the command tries the discovery port 8009, and then port 4420, on which
+/// `farblock serve` listens.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
   farblock discover 192.0.2.7
   farblock discover localhost:4420 --json")]
 pub(crate) struct DiscoverArgs {
-    /// The machine to ask
+    /// Address of the machine
     #[arg(value_name = "ADDR[:PORT]", value_parser = values::discovery_address)]
     pub(crate) address: DiscoveryAddress,
 
-    /// File with this host's key for TLS 1.3, if the target requires TLS; keyring: as for `id`
+    /// File with this host's key for TLS 1.3, if the target requires TLS; or keyring:, as for
+    /// `farblock id`
     #[arg(long, alias = "tls_key", value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) tls_key: Option<PathBuf>,
 
@@ -333,7 +339,7 @@ pub(crate) struct DiscoverArgs {
 Example:
   farblock id 'nvme+tcp://192.0.2.7:4420/nqn.2026-11.org.example:disks'")]
 pub(crate) struct IdArgs {
-    /// The subsystem, or with ?ns=ID one namespace
+    /// URL of the subsystem, or of one namespace (with ?ns=ID)
     #[arg(value_name = "URL")]
     pub(crate) url: Url,
 
@@ -359,8 +365,8 @@ pub(crate) struct TransferArgs {
     #[arg(long)]
     pub(crate) verify: bool,
 
-    /// Give up when a connection has been lost, or its target has denied access, for this long, or
-    /// never (-1) [default: 10m for a lost connection, 1m for a target that denies access]
+    /// Time after which the command gives up a lost connection, or a target that denies access; -1
+    /// means never [default: 10m for a lost connection, 1m for a target that denies access]
     #[arg(long, aliases = ["ctrl-loss-tmo", "ctrl_loss_tmo"], value_name = "TIME")]
     #[arg(allow_hyphen_values = true)]
     pub(crate) ctrl_loss_timeout: Option<Timeout>,
@@ -369,7 +375,7 @@ pub(crate) struct TransferArgs {
 /// Read a range of bytes from a remote namespace into a file or pipe
 ///
 /// The new output file replaces the old one only when it is complete and durable. Blocks of zeroes
-/// become holes in the file. A terminal shows a progress bar.
+/// become holes in the file. On a terminal the command shows a progress bar.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -380,7 +386,7 @@ pub(crate) struct ReadArgs {
     #[arg(value_name = "URL")]
     pub(crate) url: Url,
 
-    /// First byte, in any unit (4096, 4KiB, 1G)
+    /// Offset of the first byte, in bytes or with a unit (4096, 4KiB, 1G)
     #[arg(long, value_name = "N", default_value = "0", value_parser = values::bytes)]
     pub(crate) offset: u64,
 
@@ -402,9 +408,9 @@ pub(crate) struct ReadArgs {
 
 /// Write a file or pipe to a range of bytes of a remote namespace
 ///
-/// Success means that the data is durable: the target has completed a flush. The range need not be
-/// whole blocks: the rest of its first and last block is read and written back, so no other host
-/// should write to those two blocks meanwhile.
+/// After success the data is durable, because the target has completed a flush. The range may start
+/// or end inside a block. Then the command reads that block, and writes it back with the new bytes;
+/// no other host should write to the block meanwhile.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -416,11 +422,11 @@ pub(crate) struct WriteArgs {
     #[arg(value_name = "URL")]
     pub(crate) url: Url,
 
-    /// First byte, in any unit (4096, 4KiB, 1G)
+    /// Offset of the first byte, in bytes or with a unit (4096, 4KiB, 1G)
     #[arg(long, value_name = "N", default_value = "0", value_parser = values::bytes)]
     pub(crate) offset: u64,
 
-    /// Number of bytes; less input is an error [default: all of the input]
+    /// Number of bytes; shorter input is an error [default: all of the input]
     #[arg(long, value_name = "N", value_parser = values::bytes)]
     pub(crate) length: Option<u64>,
 
@@ -436,18 +442,18 @@ pub(crate) struct WriteArgs {
     pub(crate) json: bool,
 }
 
-/// Copy between remote namespaces and files, either way
+/// Copy a remote namespace or a file to another one
 ///
-/// A new destination file replaces the old one only when it is complete and durable; blocks of
-/// zeroes become holes. A destination namespace or block device is written in place. The
-/// destination must be large enough, and keeps its bytes beyond the copied ones. mem:, null: and
-/// stripe: work as in `farblock serve`.
+/// A new destination file replaces the old one only when it is complete and durable. Blocks of
+/// zeroes become holes. If the destination is a namespace or a block device, the command overwrites
+/// it in place: it must be large enough, and keeps its bytes after the copied range. mem:, null:
+/// and stripe: work as in `farblock serve`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
   farblock copy disk.img 'nvme+tcp://192.0.2.7/NQN?ns=1'
   farblock copy 'nvme+tcp://192.0.2.7/NQN?ns=1' 'nvme+tcp://192.0.2.8/NQN?ns=1'
-  farblock copy 'nvme+tcp://192.0.2.7/NQN?ns=1' null:1TiB        how fast can it be read?")]
+  farblock copy 'nvme+tcp://192.0.2.7/NQN?ns=1' null:1TiB        measure the read speed")]
 pub(crate) struct CopyArgs {
     /// Source: a URL or a file
     #[arg(value_name = "SRC", value_hint = ValueHint::FilePath)]
@@ -502,16 +508,16 @@ pub(crate) enum KeysCommand {
         #[arg(long)]
         secret: bool,
     },
-    /// Check that a key file can be used: the exit code says so, and a sentence says why not
+    /// Check a key file: exit with 0 if the file is valid, or print the reason if it is not
     Check {
         /// The key file
         #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
         file: PathBuf,
     },
-    /// List the identities of a key for TLS, to compare them with the other end's
+    /// List the TLS identities of a key, to compare them with the identities at the other end
     Derive(DeriveArgs),
-    /// Show how to install a key for a host and a subsystem, for farblock, nvme-cli, the kernel's
-    /// target and SPDK
+    /// Print the commands that install a key for a host and a subsystem: for farblock, nvme-cli,
+    /// the kernel's target and SPDK
     Pair(PairArgs),
 }
 
@@ -526,7 +532,8 @@ pub(crate) struct PairArgs {
     #[arg(value_name = "SUBNQN", value_parser = values::nqn)]
     pub(crate) subsystem: String,
 
-    /// The key file; made if it does not exist [default: host.key or tls.key in the current folder]
+    /// The key file, which the command creates if it does not exist [default: host.key or tls.key
+    /// in the current folder]
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) file: Option<PathBuf>,
 
@@ -558,17 +565,17 @@ pub(crate) struct DeriveArgs {
 /// Options of `farblock keys new`.
 #[derive(Args, Debug)]
 pub(crate) struct NewKeyArgs {
-    /// Make a key for TLS: sha256 (the default) for AES-128-GCM, sha384 for AES-256-GCM
+    /// Make a key for TLS: for AES-128-GCM (--hash sha256, the default) or AES-256-GCM (sha384)
     #[arg(long, conflicts_with = "length")]
     pub(crate) tls: bool,
 
-    /// The secret's length in bytes: 32, 48 or 64 [default: the hash function's, or 32]
+    /// The secret's length in bytes: 32, 48 or 64 [default: the output length of --hash, or 32]
     #[arg(long, visible_alias = "key-length", value_name = "BYTES")]
     #[arg(value_parser = values::key_length)]
     pub(crate) length: Option<usize>,
 
-    /// Transform the secret with sha256, sha384 or sha512 and its owner's name before use [default:
-    /// no]
+    /// Hash function that transforms the secret with its owner's NQN before use: sha256, sha384 or
+    /// sha512 [default: no transformation]
     #[arg(long, visible_alias = "hmac", value_name = "HASH", value_parser = values::hash)]
     pub(crate) hash: Option<farblock_secure::Hash>,
 
@@ -577,15 +584,15 @@ pub(crate) struct NewKeyArgs {
     pub(crate) output: Option<PathBuf>,
 }
 
-/// Show the NQN and identifier by which targets know this host, and their source
+/// Show the NQN and the host identifier that this host sends to targets, and their source
 ///
 /// A target admits hosts by their NQN (serve --allow-host); reservations use the host identifier.
-/// Two machines must not share either.
+/// Two machines must not have the same NQN or the same identifier.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-To set it:
-  nvme gen-hostnqn > /etc/nvme/hostnqn          for this machine, as nvme-cli has it (hostid beside)
-  farblock id URL --hostnqn NQN --hostid UUID   for one command, and every other one that connects
+To set them:
+  nvme gen-hostnqn > /etc/nvme/hostnqn          for this machine, as for nvme-cli (also hostid)
+  farblock id URL --hostnqn NQN --hostid UUID   for one command (any command that connects)
   nvme+tcp://HOST/NQN?hostnqn=NQN&hostid=UUID   for one connection")]
 pub(crate) struct WhoamiArgs {
     /// Print JSON instead of lines
@@ -603,7 +610,7 @@ pub(crate) struct CompletionsArgs {
     #[arg(value_name = "SHELL", required_unless_present_any = ["known", "manuals"])]
     pub(crate) shell: Option<clap_complete::Shell>,
 
-    /// Print this machine's names that complete the last of these words: for the completion scripts
+    /// Print the names on this machine that complete the last word: for the completion scripts
     #[arg(long, hide = true, value_name = "WORD", num_args = 0.., allow_hyphen_values = true)]
     #[arg(conflicts_with_all = ["shell", "manuals"])]
     pub(crate) known: Option<Vec<String>>,

@@ -1,4 +1,4 @@
-//! Images of Ceph clusters on the command line.
+//! Opens the Ceph images that the command line names.
 
 use farblock_backends::{OpenError, Spec};
 use farblock_block::Namespace;
@@ -18,7 +18,7 @@ pub(crate) fn open(
     Ok(Arc::new(opened.map_err(|error| OpenError::Rbd(error.to_string()))?))
 }
 
-/// Refuses names that no image can have, before opening anything.
+/// Refuses invalid names of images, without opening an image.
 pub(crate) fn check(spec: &Spec) -> Result<(), String> {
     match spec {
         Spec::Rbd(text) => text.parse::<Name>().map(drop).map_err(|error| error.to_string()),
@@ -26,7 +26,7 @@ pub(crate) fn check(spec: &Spec) -> Result<(), String> {
     }
 }
 
-/// The identity of an image, the same on every machine that shares it.
+/// Returns the identity of an image, which is the same on every machine that shares the image.
 pub(crate) fn identity(text: &str) -> Option<Uuid> {
     farblock_rbd::identity(&text.parse().ok()?)
 }

@@ -1,4 +1,5 @@
-//! Reads the command line, with better errors than the parser's, such as for numbers below zero.
+//! Parses the command line, and replaces some of clap's errors with clearer ones, for example for
+//! negative numbers.
 
 use crate::args::Cli;
 use crate::error::Failure;
@@ -13,10 +14,10 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// The parsed command line.
+/// Parses the command line of this process.
 ///
 /// # Errors
-/// The exit code; help or the error has been printed already.
+/// Returns the exit code. The function has already printed the help text or the error.
 pub(crate) fn read() -> Result<Cli, ExitCode> {
     let mut command = with_numbers(Cli::command());
     let read = command.try_get_matches_from_mut(std::env::args_os());
@@ -24,8 +25,8 @@ pub(crate) fn read() -> Result<Cli, ExitCode> {
         .map_err(|error| said(&without_hidden(error, &command).format(&mut command)))
 }
 
-/// Lets an argument take `-3` as its value, so that its parser explains the error, instead of clap
-/// reporting an unknown option. A file of such a name must be written `./-3`.
+/// Makes each argument accept `-3` as its value, except arguments that are file names. The parser
+/// of the value then explains the error; otherwise clap would report an unknown option.
 fn with_numbers(command: Command) -> Command {
     let mend = |arg: Arg| match takes_text(&arg) {
         true => arg.allow_negative_numbers(true),
@@ -43,7 +44,7 @@ fn takes_text(arg: &Arg) -> bool {
     takes && !is_name(arg.get_value_parser())
 }
 
-/// Drops the commands and options that help hides from clap's suggestions.
+/// Removes hidden commands and options from clap's suggestions.
 fn without_hidden(mut error: clap::Error, command: &Command) -> clap::Error {
     for kind in [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg] {
         let shown = match error.remove(kind) {
@@ -73,12 +74,12 @@ fn is_hidden(command: &Command, name: &str) -> bool {
     !shown(command, name)
 }
 
-/// Prints help, the version, or the error in the command line.
+/// Prints the help text, the version, or the error.
 fn said(error: &clap::Error) -> ExitCode {
     if let Some(value) = below_zero(error) {
         return Failure::usage(format_args!(
-            "{value} is below zero: numbers, sizes and times begin at 0 (a file of this name is \
-             ./{value})"
+            "{value} is negative: use a number, size or time of 0 or more (for a file of this \
+             name, write ./{value})"
         ))
         .report();
     }
@@ -86,7 +87,7 @@ fn said(error: &clap::Error) -> ExitCode {
         return Failure::Usage(sentence).report();
     }
     let text = error.render().to_string();
-    // Ignore a closed pipe: the exit code still reports the error.
+    // Ignore the error of a closed pipe: the exit code still reports the parse error.
     let _ = match output::spelled(&text) {
         // clap prints the text in colour.
         Cow::Borrowed(_) => error.print(),
@@ -96,7 +97,7 @@ fn said(error: &clap::Error) -> ExitCode {
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }
 
-/// Commands of similar programs, and their names here.
+/// Commands of similar programs, each with the farblock command that does the same.
 const OTHER_NAMES: &[(&str, &str)] = &[
     ("connect", "attach"),
     ("connect-all", "attach --all"),
@@ -118,7 +119,8 @@ const OTHER_NAMES: &[(&str, &str)] = &[
     ("unmount", "detach"),
 ];
 
-/// The message for a command that has another name here, which clap's spelling hints would miss.
+/// Returns the error for a command that has another name in farblock. clap itself suggests only
+/// names with a similar spelling.
 fn known_otherwise(error: &clap::Error) -> Option<String> {
     let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidSubcommand) else {
         return None;
@@ -127,7 +129,7 @@ fn known_otherwise(error: &clap::Error) -> Option<String> {
     Some(format!("there is no command {typed}: use `farblock {name}`"))
 }
 
-/// A negative value with a unit, such as `-1GiB`, that clap took for options.
+/// Returns the negative value with a unit, such as `-1GiB`, that clap has parsed as options.
 fn below_zero(error: &clap::Error) -> Option<String> {
     let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else {
         return None;

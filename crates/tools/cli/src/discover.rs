@@ -1,4 +1,4 @@
-//! `farblock discover`: lists what a machine shares.
+//! `farblock discover`: lists the subsystems that a machine shares.
 
 use crate::args::{ConnectionArgs, DiscoverArgs, Global};
 use crate::error::Result;
@@ -101,17 +101,18 @@ fn listing(
         .map(|entry| quoted(&printable(&farblock_host::entry_address(entry))))
         .collect();
     if !referrals.is_empty() {
-        text.push_str("\nIt refers to other discovery services; ask them with:\n");
+        text.push_str("\nIt refers to other discovery services. Query them with:\n");
         referrals.iter().for_each(|at| text.push_str(&format!("  farblock discover {at}\n")));
     }
     if !urls.is_empty() {
-        text.push_str("\nLook closer with:\n");
+        text.push_str("\nFor details, run:\n");
         urls.iter().for_each(|url| text.push_str(&format!("  farblock id {url}\n")));
     }
     text
 }
 
-/// Says how many subsystems a service lists for this host, besides itself.
+/// Formats the number of subsystems that a discovery service lists for this host, without the
+/// service itself.
 fn known(entries: &[DiscoveryEntry]) -> String {
     let count = |count: usize, what: &str| match count {
         1 => format!("1 {what}"),
@@ -127,8 +128,8 @@ fn known(entries: &[DiscoveryEntry]) -> String {
         _ => format!(", and refers to {}", count(referrals, "other discovery service")),
     };
     match names.len() {
-        0 => format!("knows of no subsystem that this host may use{referred}"),
-        subsystems => format!("knows of {}{referred}", count(subsystems, "subsystem")),
+        0 => format!("lists no subsystem for this host{referred}"),
+        subsystems => format!("lists {}{referred}", count(subsystems, "subsystem")),
     }
 }
 
@@ -158,7 +159,8 @@ fn described(entry: &DiscoveryEntry) -> Entry<'_> {
     }
 }
 
-/// Whether the entry requires a secure channel (TREQ, bits 1:0); `None` if it does not say so.
+/// Whether the entry requires a secure channel (TREQ, bits 1:0); `None` if the entry does not
+/// specify this.
 fn tls_required(entry: &DiscoveryEntry) -> Option<bool> {
     match entry.requirements & 0b11 {
         0b01 => Some(true),
@@ -210,7 +212,7 @@ mod tests {
             let listing = listing("192.0.2.7:8009", &[entry], &Url::default(), None);
             assert!(!listing.contains("farblock id"), "{listing}");
             assert!(!listing.contains('\x1b') && !listing.contains('\u{202e}'), "{listing}");
-            // The listing shows the address, so that people see what is wrong.
+            // The listing shows the address, so that the user can see the problem.
             assert!(listing.contains(service), "{listing}");
         }
         let sly = entry("192.0.2.7", "4420", "nqn.2026-11.org.example:'$(x)'");
@@ -230,11 +232,11 @@ mod tests {
             let text = listing("a", entries, &Url::default(), None);
             text.lines().next().unwrap_or_default().to_owned()
         };
-        let nothing = "a knows of no subsystem that this host may use";
+        let nothing = "a lists no subsystem for this host";
         assert_eq!(first(&[]), nothing);
         assert_eq!(first(std::slice::from_ref(&itself)), nothing);
         let paths = [itself, entry("192.0.2.7", "4420", nqn), entry("192.0.2.8", "4420", nqn)];
-        assert_eq!(first(&paths), "a knows of 1 subsystem");
+        assert_eq!(first(&paths), "a lists 1 subsystem");
         let refers = format!("{nothing}, and refers to 1 other discovery service");
         assert_eq!(first(std::slice::from_ref(&referral)), refers);
         let text = listing("a", &[referral], &Url::default(), None);

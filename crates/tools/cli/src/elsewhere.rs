@@ -1,4 +1,5 @@
-//! Disks on the command line, including Ceph images and remote disks inside sets.
+//! Opens the disks that the command line names, including Ceph images and remote disks inside other
+//! disks.
 
 mod layout;
 
@@ -18,9 +19,9 @@ use std::time::Duration;
 /// The longest delay between two attempts to reconnect to a remote disk.
 const RECONNECT_DELAY: Duration = Duration::from_secs(2);
 
-/// The I/O timeout of a remote disk that is part of a set. Commands that time out fail with a path
-/// error: a host with another path uses that, other hosts retry. The timeout is shorter than hosts'
-/// command timeouts.
+/// The I/O timeout of a remote disk inside another disk. When a command times out, the target
+/// returns a path error: a host with another path uses that path, and other hosts retry. The
+/// timeout is shorter than the command timeouts of hosts.
 const WAIT_LIMIT: Duration = Duration::from_secs(20);
 
 /// A remote disk that is part of another disk.
@@ -28,22 +29,22 @@ pub(crate) struct Leg {
     /// The disk's URL, without keys.
     pub(crate) name: String,
     pub(crate) namespace: Weak<dyn Namespace>,
-    /// The disk's size when it became part of the other disk.
+    /// The disk's size in bytes when it became part of the other disk.
     capacity_bytes: u64,
 }
 
 impl Leg {
-    /// Says by how many bytes the disk, which may be in use, has shrunk; `None` if it has not.
+    /// Returns an error message if the disk has shrunk since then, also while the disk is in use.
     pub(crate) fn missing(&self, namespace: &dyn Namespace) -> Option<String> {
         let now = namespace.geometry().capacity_bytes();
         (now < self.capacity_bytes).then(|| {
             let before = Size(self.capacity_bytes);
-            format!("it has {} where it had {before}: what is missing fails", Size(now))
+            format!("it has shrunk from {before} to {}: I/O on the missing part fails", Size(now))
         })
     }
 }
 
-/// Options for a remote disk that the host never gives up.
+/// Returns the options for a remote disk that the host never gives up.
 pub(crate) fn leg_options() -> DiskOptions {
     DiskOptions {
         ctrl_loss_timeout: None,
@@ -56,7 +57,7 @@ pub(crate) fn leg_url(text: &str) -> Result<Url, String> {
     text.parse().map_err(|error| format!("leg {text}: {error}"))
 }
 
-/// The sentence of a failure to connect.
+/// Returns the message of a failure to connect.
 pub(crate) fn said(failure: Failure) -> String {
     match failure {
         Failure::Usage(text) | Failure::Run(text) | Failure::Interrupted(text) => text,
@@ -72,7 +73,7 @@ pub(crate) fn open(
     open_with_legs(spec, block_size, read_only).map(|(namespace, _)| namespace)
 }
 
-/// Opens a disk to measure it, without storing its layout with its files.
+/// Opens a disk to measure it, without storing the layout in extended attributes of its files.
 pub(crate) fn open_to_measure(
     spec: &Spec,
     block_size: u32,
@@ -113,7 +114,7 @@ struct Legs {
     legs: Vec<Leg>,
 }
 
-/// A remote disk that this process has open, and its identity.
+/// A remote disk that is open in this process, and its identity.
 struct Open {
     name: String,
     subsystem: Option<String>,
@@ -121,7 +122,8 @@ struct Open {
     disk: Weak<dyn Namespace>,
 }
 
-/// The open remote disks. Two disks that write to the same remote one would overwrite each other.
+/// The remote disks that are open in this process. Two disks on the same remote disk would
+/// overwrite each other's data.
 static OPEN: Mutex<Vec<Open>> = Mutex::new(Vec::new());
 
 impl Legs {
@@ -130,8 +132,8 @@ impl Legs {
         let name = url.without_keys().to_string();
         let mut all = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|one| one.disk.strong_count() > 0);
-        // Check before opening: a disk that succeeds another cancels the commands of its
-        // predecessor.
+        // Check before opening the disk: `Disk::succeed` would close the controllers of an open
+        // one.
         refuse_again(&name, all.iter().find(|one| one.name == name))?;
         let options = DiskOptions { fast_io_fail_timeout: Some(WAIT_LIMIT), ..leg_options() };
         let opened = match journal::of(&url)? {
@@ -161,8 +163,7 @@ impl Legs {
 fn refuse_again(name: &str, open: Option<&Open>) -> Result<(), String> {
     let Some(Open { name: other, .. }) = open else { return Ok(()) };
     Err(format!(
-        "{name} is the same disk as {other}, which is part of a disk that is shared here: name \
-         each disk once"
+        "{name} is the same disk as {other}, which this process uses already: name each disk once"
     ))
 }
 

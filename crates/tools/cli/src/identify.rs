@@ -1,4 +1,4 @@
-//! `farblock id`: a controller and its namespaces.
+//! `farblock id`: describes a controller and its namespaces.
 
 use crate::args::{Global, IdArgs};
 use crate::error::{Failure, Result};
@@ -16,7 +16,7 @@ use serde::Serialize;
 struct Identified {
     controller: ControllerView,
     namespaces: Vec<NamespaceView>,
-    /// Namespaces that the controller lists, but cannot describe.
+    /// Namespaces that the controller lists, but does not describe correctly.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     failed: Vec<FailedView>,
 }
@@ -88,8 +88,8 @@ pub(crate) fn run(args: &IdArgs, global: &Global) -> Result<()> {
     }
 }
 
-/// All namespaces, and those that the controller answers for with an error or an invalid
-/// description.
+/// Returns the descriptions of all namespaces, and the namespaces for which the controller returns
+/// an error or an invalid description.
 fn every_namespace(controller: &Controller) -> Result<(Vec<NamespaceInfo>, Vec<FailedView>)> {
     let (mut infos, mut failed) = (Vec::new(), Vec::new());
     for nsid in controller.namespace_ids()? {
@@ -126,7 +126,7 @@ fn controller_view(controller: &Controller) -> ControllerView {
     }
 }
 
-/// VS in its usual form, with the third number only if it is not 0.
+/// Formats the NVMe version (VS), with the third number only if it is not 0.
 fn version(version: Version) -> String {
     match version.tertiary() {
         0 => format!("{}.{}", version.major(), version.minor()),
@@ -134,7 +134,8 @@ fn version(version: Version) -> String {
     }
 }
 
-/// Optional NVM commands (ONCS) by name, and the write cache.
+/// Returns the names of the supported optional NVM commands (ONCS), and of the volatile write
+/// cache.
 fn features(info: &ControllerInfo) -> Vec<&'static str> {
     const COMMANDS: [(u16, &str); 7] = [
         (IdentifyController::ONCS_COMPARE, "compare"),

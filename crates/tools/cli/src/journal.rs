@@ -1,11 +1,15 @@
-//! A journal of the controllers that may still execute commands on the remote disks inside this
-//! target's disks. The target writes each controller down before it uses it. Its successor cancels
-//! those controllers first, so that a write sent by a dead target cannot overwrite newer data. A
-//! stripe set's or concatenation's disk does that itself, as the successor of the previous disk. A
-//! mirror's leg is a new disk, so the mirror's opener cancels them.
+//! Journals of the NVMe controllers over which a target uses the remote disks inside its sets,
+//! mirrors and other disks.
 //!
-//! The journal is one file for each URL, in the folder of the reservations. Without a folder, no
-//! journal is kept.
+//! Such a controller may still execute commands after the target has died. The target therefore
+//! records each controller before it uses the controller. The target's successor first closes the
+//! recorded controllers, so that a late write of the dead target cannot overwrite newer data. For a
+//! member of a stripe set or concatenation, [`Disk::succeed`](farblock_host::disk::Disk::succeed)
+//! closes them. A mirror opens each leg as a new disk, so the code that opens the mirror closes
+//! them.
+//!
+//! Each URL has one journal file, in the folder of the reservations (`--state-dir`). Without this
+//! folder the target keeps no journals.
 
 use crate::error::os;
 use crate::lives::{Life, VERSION};
@@ -18,21 +22,21 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use uuid::Uuid;
 
-/// The size limit of a file, in bytes.
+/// The maximum size of a journal file, in bytes.
 const MOST_BYTES: u64 = 1 << 20;
 
 static FOLDER: OnceLock<PathBuf> = OnceLock::new();
-/// Entries by file.
+/// The contents of all journals in use, by file.
 static ALL: Mutex<BTreeMap<PathBuf, Entry>> = Mutex::new(BTreeMap::new());
 
 fn all() -> MutexGuard<'static, BTreeMap<PathBuf, Entry>> {
     ALL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The contents of a file, by owner.
+/// The contents of one journal, by owner.
 #[derive(Default)]
 struct Entry {
-    /// Controllers of closed disks, of this process and earlier ones.
+    /// Controllers of disks that are closed now, of this process and of earlier ones.
     left: Vec<ControllerLife>,
     /// Controllers of open disks, by disk number.
     open: BTreeMap<u64, Vec<ControllerLife>>,
@@ -58,7 +62,7 @@ impl Entry {
         let text = serde_json::to_string(&lives).expect("our own types are JSON");
         replace_file(path, text.as_bytes(), |_| true).map_err(|error| {
             format!(
-                "cannot write {}, without which no other process could go on safely: {}",
+                "cannot write {}, which the next process needs to use this disk safely: {}",
                 path.display(),
                 os(&error)
             )
@@ -74,7 +78,7 @@ pub(crate) fn keep_in(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Calls `act` with the file and entry of this disk; `None` if no folder is set.
+/// Calls `act` with the file and the entry of this disk. Returns `None` if no folder is set.
 fn with_entry<T>(url: &Url, act: impl FnOnce(&Path, &mut Entry) -> T) -> Result<Option<T>, String> {
     let Some(folder) = FOLDER.get() else { return Ok(None) };
     let name = Uuid::new_v5(&Uuid::NAMESPACE_OID, url.without_keys().to_string().as_bytes());
@@ -88,8 +92,8 @@ fn with_entry<T>(url: &Url, act: impl FnOnce(&Path, &mut Entry) -> T) -> Result<
     Ok(Some(act(&path, entry)))
 }
 
-/// The controllers of the disk's previous user, and a journal for the new one; `None` if no folder
-/// is set.
+/// Returns the controllers of the disk's previous user, and a journal for the new user; `None` if
+/// no folder is set.
 pub(crate) fn of(url: &Url) -> Result<Option<(Predecessor, Journal)>, String> {
     with_entry(url, |path, entry| {
         let controllers = entry.left.clone();
@@ -99,13 +103,13 @@ pub(crate) fn of(url: &Url) -> Result<Option<(Predecessor, Journal)>, String> {
     })
 }
 
-/// The controllers of the disk's previous user. The caller cancels those controllers, and then
-/// calls [begin](begin) for a new disk.
+/// Returns the controllers of the disk's previous user. The caller closes those controllers, and
+/// then calls [`begin`] for a new disk.
 pub(crate) fn left(url: &Url) -> Result<Vec<ControllerLife>, String> {
     Ok(with_entry(url, |_, entry| entry.left.clone())?.unwrap_or_default())
 }
 
-/// Removes these controllers from the journal: they are cancelled.
+/// Removes these controllers from the journal, after the caller has closed them.
 pub(crate) fn ended(url: &Url, lives: &[ControllerLife]) -> Result<(), String> {
     let written = with_entry(url, |path, entry| {
         entry.left.retain(|life| !lives.contains(life));
@@ -114,7 +118,7 @@ pub(crate) fn ended(url: &Url, lives: &[ControllerLife]) -> Result<(), String> {
     written?.unwrap_or(Ok(()))
 }
 
-/// A journal for a new disk; `None` if no folder is set.
+/// Returns a journal for a new disk; `None` if no folder is set.
 pub(crate) fn begin(url: &Url) -> Result<Option<Journal>, String> {
     with_entry(url, |path, entry| {
         let id = entry.open(Vec::new());
@@ -125,8 +129,8 @@ pub(crate) fn begin(url: &Url) -> Result<Option<Journal>, String> {
 fn read(path: &Path) -> Result<Vec<ControllerLife>, String> {
     let damaged = |why: String| {
         format!(
-            "{} cannot be used ({why}): remove it when nothing that was sent by the target before \
-             this one can be carried out any more, after a minute for example",
+            "{} cannot be used ({why}): wait until no command of the previous target can still be \
+             executed (a minute, for example), and remove the file",
             path.display()
         )
     };
@@ -148,7 +152,7 @@ fn read(path: &Path) -> Result<Vec<ControllerLife>, String> {
 pub(crate) struct Journal {
     path: PathBuf,
     id: u64,
-    /// Whether the disk itself cancels its predecessor's controllers.
+    /// Whether the disk itself closes its predecessor's controllers.
     succeeds: bool,
 }
 
@@ -161,7 +165,8 @@ impl Record for Journal {
         let mut all = all();
         let entry = all.get_mut(&self.path).expect("it was made with this");
         entry.open.insert(self.id, lives.to_vec());
-        // Drop the controllers that every open disk has cancelled.
+        // A disk that has closed its predecessor's controllers no longer reports them. Remove the
+        // controllers that no open disk reports.
         let Entry { left, open, .. } = &mut *entry;
         if self.succeeds {
             left.retain(|life| open.values().flatten().any(|other| other == life));

@@ -1,4 +1,5 @@
-//! `farblock keys`: secrets for authentication and keys for TLS, in nvme-cli's formats.
+//! `farblock keys`: makes and shows secrets for authentication and keys for TLS, in nvme-cli's
+//! formats.
 
 mod pair;
 
@@ -32,7 +33,7 @@ fn new(args: &NewKeyArgs) -> Result<()> {
     }
 }
 
-/// The text of a new key.
+/// Makes a new key, and returns its text.
 fn made(tls: bool, length: Option<usize>, hash: Option<Hash>) -> Result<Zeroizing<String>> {
     Ok(match tls {
         true => generate_tls(hash.unwrap_or(Hash::Sha256))?.text(),
@@ -40,7 +41,7 @@ fn made(tls: bool, length: Option<usize>, hash: Option<Hash>) -> Result<Zeroizin
     })
 }
 
-/// Advice for the case that a file which the user named exists already.
+/// Advice if the file that the user named exists already.
 const NAMED: &str = "remove it, or name another file";
 
 /// Makes a file that only its owner can read. If the file exists, the error contains `advice`.
@@ -53,7 +54,7 @@ fn write_new(path: &Path, text: &str, advice: &str) -> Result<()> {
         let shown = path.display();
         Failure::run(match error.kind() {
             std::io::ErrorKind::AlreadyExists => {
-                format!("{shown} is there already, and a key in use must not be lost: {advice}")
+                format!("{shown} exists already, and its key may be in use: {advice}")
             }
             _ => format!("cannot write {shown}: {}", crate::error::os(error)),
         })
@@ -67,13 +68,13 @@ fn generate(length: Option<usize>, hash: Option<Hash>) -> Result<Secret> {
     let bytes = length.or(hash.map(Hash::bytes)).unwrap_or(32);
     let random = random(bytes)?;
     let secret = Secret::generate(bytes, hash, &mut |out: &mut [u8]| take(&random, out));
-    secret.map_err(|error| Failure::usage(format_args!("no such secret: {error}")))
+    secret.map_err(|error| Failure::usage(format_args!("cannot make this secret: {error}")))
 }
 
 fn generate_tls(hash: Hash) -> Result<TlsKey> {
     let random = random(hash.bytes())?;
     let key = TlsKey::generate(hash, &mut |out: &mut [u8]| take(&random, out));
-    key.map_err(|_| Failure::usage("keys for TLS are for sha256 or sha384"))
+    key.map_err(|_| Failure::usage("keys for TLS need sha256 or sha384"))
 }
 
 fn random(bytes: usize) -> Result<Zeroizing<Vec<u8>>> {
@@ -81,7 +82,7 @@ fn random(bytes: usize) -> Result<Zeroizing<Vec<u8>>> {
     crate::sandbox::holds_keys();
     let mut random = Zeroizing::new(vec![0; bytes]);
     getrandom::fill(&mut random).map_err(|error| {
-        Failure::run(format_args!("the system gives no random numbers: {error}"))
+        Failure::run(format_args!("cannot get random numbers from the system: {error}"))
     })?;
     Ok(random)
 }
@@ -96,7 +97,7 @@ enum Keys {
     Tls(Vec<TlsKey>),
 }
 
-/// Describes the keys without printing them.
+/// Prints a description of the keys, without the keys themselves.
 fn show(file: &Path) -> Result<()> {
     match read(file)? {
         Keys::Secrets(secrets) => secrets.iter().try_for_each(show_one),
@@ -107,7 +108,7 @@ fn show(file: &Path) -> Result<()> {
 fn show_one(secret: &Secret) -> Result<()> {
     let used = match secret.hash() {
         Some(hash) => format!("transformed with {hash} and its owner's name before use"),
-        None => "used as it is".to_owned(),
+        None => "used without a transformation".to_owned(),
     };
     output::print(&format!(
         "DH-HMAC-CHAP secret of {} bytes, {used}, fingerprint {}\n",
@@ -117,7 +118,8 @@ fn show_one(secret: &Secret) -> Result<()> {
 }
 
 fn show_tls(key: &TlsKey) -> Result<()> {
-    let retained = if key.is_retained() { ", retained: used as it is" } else { "" };
+    let retained =
+        if key.is_retained() { ", used without a transformation (retained)" } else { "" };
     output::print(&format!("TLS key for {}{retained}\n", suite(key)))
 }
 
@@ -145,7 +147,7 @@ fn derive(args: &DeriveArgs) -> Result<()> {
     for key in key_file::read_tls(&args.file).map_err(Failure::Run)? {
         let psks = key.psks(&args.host, &args.subsystem);
         if psks.is_empty() {
-            return Err(Failure::usage("these names are too long for TLS"));
+            return Err(Failure::usage("the two NQNs are too long for a TLS identity"));
         }
         for psk in psks {
             output::print(&format!("{}  ({})\n", psk.identity, psk.derivation))?;
@@ -154,8 +156,8 @@ fn derive(args: &DeriveArgs) -> Result<()> {
     Ok(())
 }
 
-/// Reads secrets or TLS keys from a file. If the file is of neither kind, the error is about the
-/// kind that it resembles.
+/// Reads secrets or TLS keys from a file. If the file contains neither, the error is about the kind
+/// that the file resembles.
 fn read(file: &Path) -> Result<Keys> {
     let tls = match key_file::read_tls(file) {
         Ok(keys) => return Ok(Keys::Tls(keys)),

@@ -1,6 +1,8 @@
-//! Log lines, on the standard error, or in a file if the process has no standard error: warnings by
-//! default, and more with `-v` and `-vv`. `RUST_LOG` applies if neither `-v` nor `-q` is given.
-//! Lines are text for people, JSON, or systemd's journal format, see decision 34.
+//! Logging to the standard error, or to a file if the process has no standard error.
+//!
+//! The default level is warnings; `-v` and `-vv` raise it, and `-q` lowers it. Without these
+//! options, `RUST_LOG` sets the level. Lines are text for people, JSON, or lines in the format of
+//! systemd's journal (decision 34).
 
 mod lines;
 
@@ -21,9 +23,11 @@ use tracing_subscriber::prelude::*;
 /// The environment variable with a log level, or levels by crate.
 const VARIABLE: &str = "RUST_LOG";
 
-/// Starts logging for the process. `time` adds the time, for long-running processes. A log file
-/// also gets informational lines, since a process with a log file has no other output. Returns true
-/// if a program reads the log: then the final error belongs in the log, too.
+/// Starts logging for the process.
+///
+/// `time` adds the time, for long-running processes. A log file also gets informational lines,
+/// because a process with a log file has no other output. Returns true if a program reads the log;
+/// then the caller also logs its final error.
 pub(crate) fn start(global: &Global, time: bool, file: Option<File>) -> bool {
     let Global { verbose, quiet, log_format, .. } = *global;
     let level = match (quiet, verbose) {
@@ -40,12 +44,12 @@ pub(crate) fn start(global: &Global, time: bool, file: Option<File>) -> bool {
     let by_variable = matches!(wanted, Some(Ok(_)));
     let filter = match &wanted {
         Some(Ok(targets)) => targets.clone(),
-        // A server logs errors of its own operations, since it has no user who reads them.
+        // A server logs the failures of its I/O on remote disks, because no caller reports them.
         _ if time && !quiet => {
             let operations = level.max(LevelFilter::INFO);
             let quieter = Targets::new().with_default(level);
             let quieter = quieter.with_target("farblock_host::queue", operations);
-            // The audit log and the notes for people appear at every level.
+            // The audit log and the notes for the operator appear at every level.
             let quieter = quieter.with_target(crate::output::NOTES, operations);
             quieter.with_target("farblock::audit", operations)
         }
@@ -80,8 +84,8 @@ pub(crate) fn start(global: &Global, time: bool, file: Option<File>) -> bool {
     }
     if let Some(Err(error)) = wanted {
         tracing::warn!(
-            "${VARIABLE} is of no use ({error}); it takes a level such as info, or levels by crate \
-             such as farblock_target=debug,warn"
+            "cannot parse ${VARIABLE} ({error}): set it to a level such as info, or to levels by \
+             crate such as farblock_target=debug,warn"
         );
     }
     let is_read = time && format != LogFormat::Text;
@@ -91,8 +95,8 @@ pub(crate) fn start(global: &Global, time: bool, file: Option<File>) -> bool {
     is_read
 }
 
-/// Whether the standard error is systemd's journal. The variable may be inherited, so this also
-/// compares the file that the variable names.
+/// Whether the standard error is systemd's journal. `JOURNAL_STREAM` may be inherited from another
+/// process, so this function compares its device and inode numbers with the standard error's.
 #[cfg(target_os = "linux")]
 fn is_journal() -> bool {
     let Ok(journal) = std::env::var("JOURNAL_STREAM") else { return false };
@@ -105,8 +109,9 @@ fn is_journal() -> bool {
     false
 }
 
-/// Formats a line's message and values. Control and bidirectional characters from peers are
-/// escaped, so that a line stays one line and reads from left to right.
+/// Formats the message and the values of a line. Text from peers may contain control characters and
+/// bidirectional ones. This function escapes them, so that the text remains one line that reads
+/// from left to right.
 fn fields() -> impl for<'w> FormatFields<'w> + Send + Sync + 'static {
     let write = |writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug| {
         let text = format!("{value:?}");

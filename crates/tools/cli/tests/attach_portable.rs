@@ -244,7 +244,7 @@ fn a_doctor_looks_at_an_attachment() {
     let outcome = attachments.run(&["doctor", "data"]);
     let text = outcome.out();
     assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(1), ""), "{text}");
-    for part in ["what is read and written waits", "ns=1 is", "nothing listens at 127.0.0.1"] {
+    for part in ["reads and writes wait", "ns=1 has been", "nothing listens at 127.0.0.1"] {
         assert!(text.contains(part), "{part:?} is missing in {text}");
     }
 }

@@ -48,8 +48,10 @@ fn keys_are_made_shown_and_checked() {
     let keys = Keys::new();
     let run = |args: &[&str]| keys.scratch.run([&["keys"], args].concat());
     run(&["new", "--output", &keys.host])
-        .fails_in_a_line(1, &["there already", "must not be lost"]);
-    assert!(run(&["show", &keys.host]).ok().out().contains("32 bytes, used as it is"));
+        .fails_in_a_line(1, &["exists already", "its key may be in use"]);
+    assert!(
+        run(&["show", &keys.host]).ok().out().contains("32 bytes, used without a transformation")
+    );
     assert!(run(&["show", &keys.target]).ok().out().contains("48 bytes, transformed with SHA-384"));
     let secret = run(&["show", "--secret", &keys.host]).ok().out();
     assert!(secret.starts_with("DHHC-1:00:") && secret.trim_end().ends_with(':'), "{secret}");
@@ -89,7 +91,7 @@ fn a_pair_of_ends_is_told_what_to_put_where() {
     let unnamed = ["keys", "pair", HOST, subsystem];
     assert!(scratch.run(unnamed).ok().out().contains("--host-key"));
     scratch.run(["keys", "check", "host.key"]).ok();
-    scratch.run(unnamed).fails_in_a_line(1, &["host.key is there already", "name it to use it"]);
+    scratch.run(unnamed).fails_in_a_line(1, &["host.key exists already", "to use it, name it"]);
     let other = Scratch::new();
     let said = other.run([&unnamed[..], &["--tls"]].concat()).ok().out();
     assert!(said.contains("--tls-key") && other.path("tls.key").exists(), "{said}");

@@ -42,7 +42,7 @@ fn faults_are_told_and_nothing_is_lost() {
     let scratch = Scratch::new();
     let mut child = start(&scratch, &[]);
     let mut out = BufReader::new(child.stdout.take().expect("a pipe"));
-    let mut text = said(&mut out, "the mirror goes on with left");
+    let mut text = said(&mut out, "the mirror continues with left");
     signal(child.id(), "INT");
     out.read_to_string(&mut text).expect("to its end");
     let output = support::wait(child);
@@ -51,12 +51,12 @@ fn faults_are_told_and_nothing_is_lost() {
     for part in [
         "dashboard at http://127.0.0.1:",
         "path 1 is cut",
-        "it goes on over path 2",
+        "I/O continues on path 2",
         "the target right is killed (kill -9)",
-        "the mirror goes on with left",
+        "the mirror continues with left",
         "writes were acknowledged",
         "The longest pause was ",
-        "nothing is lost",
+        "no data is lost",
     ] {
         assert!(text.contains(part), "{part:?} in:\n{text}");
     }
@@ -72,7 +72,7 @@ fn it_ends_by_itself_when_its_time_is_over() {
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     let outcome = Outcome { code: output.status.code(), stdout: output.stdout, stderr }.ok();
     assert_eq!(outcome.stderr, "");
-    assert!(outcome.out().contains("nothing is lost"), "{}", outcome.out());
+    assert!(outcome.out().contains("no data is lost"), "{}", outcome.out());
     nothing_is_left(&scratch);
 }
 
@@ -83,7 +83,7 @@ fn a_signal_ends_it_with_what_came_of_it() {
     let mut out = BufReader::new(child.stdout.take().expect("a pipe"));
     said(&mut out, "is killed");
     signal(child.id(), "INT");
-    assert!(said(&mut out, "nothing is lost").contains("1 target killed."));
+    assert!(said(&mut out, "no data is lost").contains("1 target killed."));
     let mut rest = String::new();
     out.read_to_string(&mut rest).expect("to its end");
     assert!(support::wait(child).status.success(), "{rest}");

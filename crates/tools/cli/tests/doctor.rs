@@ -60,8 +60,8 @@ fn all_is_well_as_far_as_a_block() {
     let server = scratch.serve(["mem:8MiB", "mem:1MiB"]);
     let outcome = doctor(&scratch, &server.url(2), &[]).ok();
     let text = outcome.out();
-    let namespaces = "2 namespaces; number 2 has 1 MiB";
-    for part in ["connection", "path MTU", "protocol", "lets this host in", namespaces] {
+    let namespaces = "2 namespaces; number 2 has 1 MiB in 512-byte blocks";
+    for part in ["connection", "path MTU", "protocol", "accepted this host", namespaces] {
         assert!(text.contains(part), "{part:?} is missing in {text}");
     }
     assert!(text.contains("one block is read in") && text.contains("no problems"), "{text}");
@@ -139,7 +139,7 @@ fn something_unheard_of() {
 fn a_silent_port_and_one_that_hangs_up() {
     let scratch = Scratch::new();
     let found = problem(&scratch, &peer(linger), &["--timeout", "300ms"]);
-    says(&found, "protocol", &["says nothing", "the target hangs"]);
+    says(&found, "protocol", &["sends nothing", "the target hangs"]);
     let found = problem(&scratch, &peer(drop), &["--timeout", "2s"]);
     says(&found, "protocol", &["closes them without an answer"]);
 }
@@ -205,10 +205,13 @@ fn a_way_that_is_not_to_be_taken() {
     let scratch = Scratch::new();
     let server = scratch.serve(["mem:1MiB", "--ana", "inaccessible"]);
     let found = problem(&scratch, &server.url(1), &[]);
-    says(&found, "access", &["cannot be reached by this way", "another of the target's addresses"]);
+    says(&found, "access", &["denies access to the namespace", "another address of the target"]);
     let server = scratch.serve(["mem:1MiB", "--ana", "non-optimized"]);
     let text = doctor(&scratch, &server.url(1), &[]).ok().out();
-    assert!(text.contains("not the best way") && text.contains("no problems, 1 hint"), "{text}");
+    assert!(
+        text.contains("this path is not optimized") && text.contains("no problems, 1 hint"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -238,12 +241,12 @@ fn a_target_that_wants_tls() {
     }
     let server = scratch.serve(["mem:1MiB", "--tls-key", &format!("{HOST}={key}")]);
     let url = format!("{}&hostnqn={HOST}", server.url(1));
-    says(&problem(&scratch, &url, &[]), "protocol", &["takes nothing but TLS", "--tls-key FILE"]);
+    says(&problem(&scratch, &url, &[]), "protocol", &["accepts only TLS", "--tls-key FILE"]);
     let found = problem(&scratch, &url, &["--tls-key", &other]);
     says(&found, "TLS", &["refuses TLS", "farblock keys derive"]);
     let text = doctor(&scratch, &url, &["--tls-key", &key]).ok().out();
-    assert!(text.contains("lets this host in over TLS"), "{text}");
-    // The host has a key, but the target does not.
+    assert!(text.contains("accepted this host over TLS"), "{text}");
+    // The host has a key, but the target has none.
     let plain = scratch.serve(["mem:1MiB"]);
     let found = problem(&scratch, &plain.url(1), &["--tls-key", &key]);
     says(&found, "TLS", &["leave --tls-key out"]);
@@ -261,7 +264,11 @@ fn a_host_whose_name_is_not_enough() {
     scratch.ctl(&allow).ok();
     let url = format!("{}&hostnqn={HOST}", server.url(1));
     let found = problem(&scratch, &url, &[]);
-    says(&found, "host", &["does not allow", "the target knows", "TLS alone", "--tls-key FILE"]);
+    says(
+        &found,
+        "host",
+        &["does not allow", "the target knows", "only over TLS", "--tls-key FILE"],
+    );
     let others = ["allow-host", "set-tls", "host_id"];
     assert!(others.iter().all(|other| !found.1.contains(other)), "{found:?}");
     doctor(&scratch, &url, &["--tls-key", &key]).ok();
@@ -279,7 +286,7 @@ fn a_host_whose_name_is_not_enough() {
     // Without TLS, the target does not list the subsystem for this host.
     scratch.ctl(&["set-tls", &server.address, "plain"]).ok();
     let found = problem(&scratch, &format!("{url}&hostid={id}"), &[]);
-    says(&found, "host", &["does not allow", "if it is allowed already", "ctl set-tls ADDR:PORT"]);
+    says(&found, "host", &["does not allow", "allows this host already", "ctl set-tls ADDR:PORT"]);
     assert!(!found.1.contains("the target knows"), "{found:?}");
 }
 
@@ -295,22 +302,22 @@ fn a_target_that_wants_tls_of_the_authentication() {
     let url = format!("{}&hostnqn={HOST}", server.url(1));
     let secret = ["--dhchap-secret", &key];
     let found = problem(&scratch, &url, &secret);
-    says(&found, "authentication", &["give --concat beside --dhchap-secret"]);
+    says(&found, "authentication", &["add --concat to --dhchap-secret"]);
     let concat = [&secret[..], &["--concat"]].concat();
     for text in [
         doctor(&scratch, &url, &concat).ok().out(),
         doctor(&scratch, &format!("{url}&concat=1"), &secret).ok().out(),
     ] {
-        let part = "lets this host in over TLS, with a key that came of the authentication";
+        let part = "accepted this host over TLS, with a key from the authentication";
         assert!(text.contains(part) && text.contains("an NVMe/TCP target answers"), "{text}");
     }
     // Make the listener require TLS from the start.
     scratch.ctl(&["set-tls", &server.address, "required"]).ok();
     let found = problem(&scratch, &url, &concat);
-    says(&found, "protocol", &["--concat begins without", "set-tls"]);
+    says(&found, "protocol", &["--concat starts without TLS", "set-tls"]);
     scratch.ctl(&["set-tls", &server.address, "plain"]).ok();
     let found = problem(&scratch, &url, &concat);
-    let parts = ["if it is allowed already", "this listener has none", "ctl set-tls ADDR:PORT"];
+    let parts = ["allows this host already", "does not offer TLS", "ctl set-tls ADDR:PORT"];
     says(&found, "host", &parts);
     assert!(!found.1.contains("the target knows"), "{found:?}");
 }
@@ -322,20 +329,23 @@ fn files_and_who_has_them() {
     let scratch = Scratch::new();
     let disk = scratch.disk("disk.img", 8 << 20);
     let free = doctor(&scratch, "disk.img", &[]).ok().out();
-    assert!(free.contains("is a file of 8 MiB") && free.contains("nobody else uses"), "{free}");
-    // The relative name and the symbolic link are the same file.
+    assert!(
+        free.contains("is a file of 8 MiB") && free.contains("no other program uses"),
+        "{free}"
+    );
+    // A relative name and a symbolic link lead to the same file.
     std::os::unix::fs::symlink("disk.img", scratch.path("link")).expect("a link");
     let server = scratch.serve([&disk]);
     for name in [disk.as_str(), "disk.img", "link"] {
         let found = problem(&scratch, name, &[]);
         let holder = format!("farblock (process {}) has", server.id);
-        let advice = "stop that program, since two writers";
+        let advice = "stop that program, because two writers";
         says(&found, "users", &["is locked by a program that writes to it", &holder, advice]);
     }
     server.stop();
     let server = scratch.serve(["--read-only", &disk]);
     let text = doctor(&scratch, &disk, &[]).ok().out();
-    assert!(text.contains("locked by others that read it"), "{text}");
+    assert!(text.contains("locked by programs that read it"), "{text}");
     server.stop();
     let open = std::fs::File::open(&disk).expect("it opens");
     let text = doctor(&scratch, &disk, &[]).ok().out();
@@ -397,13 +407,13 @@ fn a_target_whose_socket_is_anywhere() {
     let scratch = Scratch::new();
     let server = scratch.serve(["mem:8TiB", "--control", "my.sock"]);
     let said = scratch.run(["doctor"]).out();
-    assert!(said.contains("none runs here") && said.contains("run-serve"), "{said}");
+    assert!(said.contains("no target runs here") && said.contains("run-serve"), "{said}");
     let mut command = scratch.command(["doctor"]);
     command.env_remove("FARBLOCK_RUNTIME_DIR");
     // doctor also sees the other targets of this machine.
     let said = support::finish(command, b"").out();
     let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(said.contains(&format!("one runs at {}", server.address)), "{said}");
+    assert!(said.contains(&format!("a target runs at {}", server.address)), "{said}");
     assert!(said.contains("RAM disks of 8 TiB are more than"), "{said}");
     server.stop();
 }

@@ -486,7 +486,7 @@ fn what_cannot_be_compared_with_iscsi_is_said() {
     };
     let both = ["--without", "tgt", "--without", "farblock"];
     run(AGAINST_ISCSI, &both).fails_in_a_line(2, &["nothing is left"]);
-    run(SMALL, &["--without", "tgt"]).fails_in_a_line(2, &["compares nothing with tgt"]);
+    run(SMALL, &["--without", "tgt"]).fails_in_a_line(2, &["has no iSCSI target tgt"]);
     run(AGAINST_ISCSI, &["--without", "nvme"]).fails(2, &["farblock", "tgt"]);
     let vms = format!("{AGAINST_ISCSI}vm = true\n");
     run(&vms, &[]).fails_in_a_line(2, &["without virtual machines"]);

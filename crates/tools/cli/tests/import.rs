@@ -27,8 +27,8 @@ fn imported(scratch: &Scratch, json: &str) -> (serde_json::Value, String) {
     scratch.run(["id", &url]).fails(1, &["does not allow this host"]);
     server.stop();
     for note in made.stderr.lines() {
-        let sentence = note.strip_prefix("not taken over: ").expect("nothing else is said");
-        assert!(made.out().contains(&format!("# Not taken over: {sentence}")), "{note}");
+        let sentence = note.strip_prefix("not imported: ").expect("nothing else is said");
+        assert!(made.out().contains(&format!("# Not imported: {sentence}")), "{note}");
     }
     (document, made.stderr)
 }
@@ -191,7 +191,7 @@ fn what_is_none_of_them() {
     };
     import("{").fails(2, &["other.json", "this is not JSON"]);
     for text in ["[]", "{}", "7", r#"{"subsystems": 7, "ports": []}"#] {
-        import(text).fails(2, &["neither what nvmetcli saves"]);
+        import(text).fails(2, &["neither a file of nvmetcli"]);
     }
     let nothing = r#"{"subsystems": [{"subsystem": "nvmf", "config": []}]}"#;
     import(nothing).fails(2, &["listeners: nobody could connect"]);

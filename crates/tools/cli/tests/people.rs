@@ -16,7 +16,7 @@ fn commands_without_json_say_so() {
     let scratch = Scratch::new();
     scratch.run(["--json", "detach", "x"]).fails_in_a_line(2, &["no --json"]);
     let help = scratch.run(["--help"]).ok().out();
-    assert!(help.contains("Exit codes: 0 done, 1 it failed, 2"), "{help}");
+    assert!(help.contains("Exit codes: 0 success, 1 failure, 2"), "{help}");
 }
 
 #[cfg(target_os = "linux")]

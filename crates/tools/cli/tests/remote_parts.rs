@@ -281,7 +281,7 @@ fn a_part_that_is_another_size_the_next_time_moves_nothing() {
     // The part shrinks in use. The status must report this, and reads of the missing blocks must
     // fail.
     resized(PART_BYTES / 2);
-    until("it is said that it is shorter", || status().contains("where it had 16 MiB"));
+    until("it is said that it is shorter", || status().contains("has shrunk from 16 MiB"));
     assert!(status().contains(", away"), "{}", status());
     blocks.read(behind_one - 1, &mut data).expect_err("it is not there");
     blocks.read(behind_one, &mut data).expect("read");

@@ -1,4 +1,4 @@
-//! `farblock bench compare`: whether the second of two reports is slower.
+//! `farblock bench compare`: checks whether the second of two reports is slower than the first.
 
 use super::CompareArgs;
 use crate::args::Global;
@@ -35,10 +35,8 @@ pub(super) fn run(args: &CompareArgs, json: bool, global: &Global) -> Result<()>
         failures.iter().for_each(|failure| output::note(failure));
     }
     let limit = args.fail_if_slower.unwrap_or_default();
-    let what = if failures.len() == 1 { "one figure is" } else { "figures are" };
-    Err(Failure::run(format_args!(
-        "{what} slower by more than {limit} %, or missing, as said above"
-    )))
+    let what = if failures.len() == 1 { "one result is" } else { "some results are" };
+    Err(Failure::run(format_args!("{what} slower by more than {limit} %, or missing; see above")))
 }
 
 fn subject(path: &Path) -> Result<Subject> {

@@ -1,4 +1,4 @@
-//! `farblock bench`: compares a remote disk with a local one, or one report with another.
+//! `farblock bench`: compares a remote disk with a local one, or two reports with each other.
 
 mod compare;
 
@@ -11,12 +11,13 @@ use std::path::PathBuf;
 
 /// Compare the performance of a remote disk with a local one
 ///
-/// Without arguments it makes a disk file on this machine and measures it. Then a target in this
-/// process shares the file over loopback TCP, and the command measures the shared disk, and bare
-/// sockets for comparison. It needs no root and no configuration, leaves nothing behind, and takes
-/// less than two minutes.
+/// Without arguments the command makes a disk file on this machine, and measures the file. Then a
+/// target in this process shares the file over loopback TCP, and the command measures the shared
+/// disk. For comparison it also measures bare sockets. The command needs no root and no
+/// configuration, takes less than two minutes, and leaves no files behind.
 ///
-/// With LOCAL, a REMOTE-URL or both, it measures those disks. Options have fio's names.
+/// With LOCAL, a REMOTE-URL or both, the command measures those disks. The options have the same
+/// names as in fio.
 #[derive(Args, Debug)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -28,7 +29,7 @@ Examples:
   farblock bench 'nvme+tcp://192.0.2.7/NQN?ns=1' --rw randrw --rwmixread 70 --bs 4k --iodepth 32
   farblock bench mem:1GiB --rw read --bs 1M --json -
   farblock bench compare before.json after.json --fail-if-slower 5%
-What the network allows, both ends here or with `farblock bench --floor-serve 0.0.0.0:4421` there:
+To measure bare sockets (for a remote end, run `farblock bench --floor-serve 0.0.0.0:4421` there):
   farblock bench --floor
   farblock bench 'nvme+tcp://192.0.2.7/NQN?ns=1' --patterns read --floor 192.0.2.7:4421"
 )]
@@ -48,11 +49,11 @@ enum BenchCommand {
     Compare(CompareArgs),
 }
 
-/// Check whether one report's disks are slower than another's
+/// Check whether the disks in one report are slower than in another
 ///
-/// Both A and B are files written by --json of `farblock bench` or `farblock fleet run`. With
-/// repeats (--runs, --full) the command shows medians, the change, and the 95 % confidence interval
-/// of the change.
+/// A and B are JSON reports of `farblock bench --json` or `farblock fleet run --json`. If the
+/// reports contain several runs (--runs, --full), the command shows medians, the change, and the 95
+/// % confidence interval of the change.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -60,17 +61,18 @@ Examples:
   farblock bench --runs 5 --json after.json
   farblock bench compare before.json after.json --fail-if-slower 5%
 
-Exit codes: 0 nothing is slower than the limit, 1 something is or is missing, 2 no comparison.")]
+Exit codes: 0 no result is slower than the limit, 1 a result is slower or missing, 2 wrong usage.")]
 pub(crate) struct CompareArgs {
-    /// The report to compare with
+    /// The baseline report
     #[arg(value_name = "A.json", value_hint = ValueHint::FilePath)]
     pub(crate) a: PathBuf,
 
-    /// The report to judge
+    /// The report to compare with the baseline
     #[arg(value_name = "B.json", value_hint = ValueHint::FilePath)]
     pub(crate) b: PathBuf,
 
-    /// Fail if throughput fell or mean latency rose by more than this, beyond chance
+    /// Fail if throughput is lower, or mean latency is higher, by more than this. With several
+    /// runs, the confidence interval of the change must not include zero
     #[arg(long, value_name = "PERCENT", value_parser = values::percent)]
     pub(crate) fail_if_slower: Option<f64>,
 

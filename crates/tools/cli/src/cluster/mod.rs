@@ -1,4 +1,4 @@
-//! `farblock ui`: the dashboard for several targets.
+//! `farblock ui`: serves a dashboard for several targets.
 
 pub(crate) mod args;
 
@@ -34,7 +34,7 @@ pub(crate) fn node(text: &str) -> Result<Named, String> {
     let (name, place) = named.unwrap_or((text, text));
     if name.is_empty() || place.is_empty() {
         let forms =
-            "write NAME=PATH, NAME=ADDR:PORT, NAME=https://HOST:PORT, or one without a name";
+            "write NAME=PATH, NAME=ADDR:PORT or NAME=https://HOST:PORT, with or without NAME=";
         return Err(forms.to_owned());
     }
     let name = name.to_owned();
@@ -47,7 +47,7 @@ pub(crate) fn node(text: &str) -> Result<Named, String> {
     }
     if place.starts_with("http://") {
         return Err(format!(
-            "{place} is a URL: write its ADDR:PORT, and its token into a file for --node-token"
+            "{place} is a URL: write only ADDR:PORT, and put the token into a file for --node-token"
         ));
     }
     if place.contains('/') {
@@ -107,14 +107,14 @@ fn nodes(args: &ClusterArgs) -> Result<Vec<Node>> {
     };
     if nodes.len() > MAX_NODES {
         return Err(Failure::usage(format_args!(
-            "{} targets are more than one page has, {MAX_NODES}: leave some out",
+            "a page shows at most {MAX_NODES} targets, not {}: omit some",
             nodes.len()
         )));
     }
     let twice = |(at, node): (usize, &Node)| nodes[..at].iter().any(|it| it.name == node.name);
     match nodes.iter().enumerate().find(|it| twice(*it)) {
         Some((_, node)) => Err(Failure::usage(format_args!(
-            "two targets are called {}: give them names, as in --node left=…",
+            "two targets have the name {}: give them different names, as in --node left=…",
             node.name
         ))),
         None => Ok(nodes),
@@ -130,13 +130,13 @@ fn is_steered_in_secret(named: &Named) -> Result<()> {
         true => Ok(()),
         false => Err(Failure::usage(format_args!(
             "--steer would send the token to {address} unencrypted: use https:// (serve \
-             --https-cert), or make a tunnel (ssh -L) and name its end here"
+             --https-cert), or make a tunnel (ssh -L), and name its local end with --node"
         ))),
     }
 }
 
-/// All targets of this user on this machine. An empty list is an error, unless `besides` or a fleet
-/// runs.
+/// Returns all targets of this user on this machine. Fails if there is no target, unless `besides`
+/// is true or a fleet runs.
 fn here(besides: bool) -> Result<Vec<Node>> {
     let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let sockets = steer::living().unwrap_or_default();
@@ -162,15 +162,15 @@ fn meant(named: &Named, token: Option<&Token>, trust: Option<&Trust>) -> Result<
             Some(trust) => NodePlace::Https(address.clone(), token.clone(), trust.clone()),
             None => {
                 return Err(Failure::usage(format_args!(
-                    "https://{address} is known by a certificate: name the file of the authority \
-                     that signed it, or a copy of it, by --node-ca"
+                    "https://{address} needs a trusted certificate: use --node-ca with the file of \
+                     the CA certificate, or of a copy of the target's certificate"
                 )));
             }
         },
         (Where::Address(address) | Where::Https(address), None) => {
             return Err(Failure::usage(format_args!(
-                "{address} asks for a token: start the target with --ui {address} --ui-token FILE, \
-                 and name a copy of FILE by --node-token"
+                "{address} requires a token: start the target with --ui {address} --ui-token FILE, \
+                 and use --node-token with a copy of FILE"
             )));
         }
     };

@@ -1,6 +1,6 @@
 
-# Names that only this machine knows come first. Bash splits words at colons, which names contain, so
-# this splits the line itself, and cuts the part before a word's last colon off the candidates.
+# Complete the names of this machine first. Names contain colons, at which bash splits words. So
+# this function splits the line itself, and cuts each candidate after the word's last colon.
 _farblock() {
     local line=${COMP_LINE:0:COMP_POINT} words known name cut=""
     IFS=$' \t\n' read -ra words <<<"$line"

@@ -1,5 +1,5 @@
 
-# Names that only this machine knows.
+# Complete the names of this machine.
 function __fish_farblock_known
     set -l words (commandline -opc) (commandline -ct)
     $words[1] completions --known $words[2..-1] 2>/dev/null

@@ -1,20 +1,21 @@
-//! Completions that only this machine knows: names of attachments, and of a running target's
-//! objects. This module never reports errors to a completing shell.
+//! Completes names that exist on this machine: attachments, and the objects of a running target.
+//! This module reports no errors, because the shell that completes a command line could not show
+//! them.
 
 use clap::{Arg, Command};
 use std::ffi::OsString;
 use std::path::Path;
 
-/// The words of a command line so far.
+/// The words of an incomplete command line.
 struct Typed<'a> {
     /// The command, its subcommands, and the arguments of the last one.
     positionals: Vec<&'a str>,
-    /// Options with their values; `None` if the value is not typed yet.
+    /// The options with their values; `None` if the value is not typed yet.
     options: Vec<(&'a str, Option<&'a str>)>,
 }
 
 impl<'a> Typed<'a> {
-    /// Sorts `words`; `command` knows which options take a value.
+    /// Divides `words` into positionals and options. `command` defines which options take a value.
     fn new(words: &'a [String], command: &Command) -> Typed<'a> {
         let mut typed = Typed { positionals: Vec::new(), options: Vec::new() };
         let mut path = vec![command];
@@ -59,12 +60,14 @@ fn is_valued(command: &Command, word: &str) -> bool {
     options.find(is_it).is_some_and(|arg| arg.get_action().takes_values())
 }
 
-/// Candidates for the last of `words`, which may be empty. `words` lacks the program's name.
+/// Returns the candidates for the last word, which may be empty. `words` does not include the name
+/// of the program.
 pub(super) fn known(words: &[String], command: &Command) -> Vec<String> {
     let Some((_, before)) = words.split_last() else { return Vec::new() };
     let typed = Typed::new(before, command);
     match (&typed.positionals[..], typed.options.last()) {
-        // `attach --name` may extend an attached disk by a path, or start a new supervisor for it.
+        // `attach --name` also accepts an attached disk, to add a path or to start a new
+        // supervisor.
         (["attach", ..], Some(("--name", None))) => {
             return attachments(typed.option("--runtime-dir"));
         }
@@ -95,7 +98,8 @@ fn steered(_: Option<OsString>, _: &str, _: &[&str]) -> Vec<String> {
     Vec::new()
 }
 
-/// The names in a target's state that can follow `given` as arguments of a change.
+/// Returns the names in a target's state that can be the next argument of the command `change`,
+/// after the arguments `given`.
 #[cfg(unix)]
 fn offered(state: &serde_json::Value, change: &str, given: &[&str]) -> Vec<String> {
     let keys = |value: &serde_json::Value| -> Vec<String> {
@@ -124,7 +128,7 @@ fn offered(state: &serde_json::Value, change: &str, given: &[&str]) -> Vec<Strin
     }
 }
 
-// Only this system has a control socket to ask.
+// Only targets on Unix have a control socket.
 #[cfg(all(test, unix))]
 mod tests {
     use super::*;
@@ -158,7 +162,7 @@ mod tests {
         assert!(super::known(&[], &command).is_empty());
     }
 
-    /// Every change whose first argument is a name completes names.
+    /// Every argument that is the name of an existing object has candidates.
     #[test]
     fn every_change_has_something_to_begin_with() {
         let state = serde_json::json!({

@@ -1,5 +1,5 @@
-//! Manual pages: one for the program and one for each command, from clap's help. This module writes
-//! the section of examples, because clap_mangen would join their lines into paragraphs.
+//! Writes the manual pages, one for the program and one for each command, from clap's help. This
+//! module formats the examples itself, because clap_mangen would join their lines into paragraphs.
 
 use super::command;
 use crate::error::{Failure, Result, os};
@@ -29,7 +29,7 @@ fn write_all(command: &Command, folder: &Path) -> io::Result<()> {
 
 fn page(command: &Command, man: &Man) -> io::Result<Vec<u8>> {
     let mut page = Vec::new();
-    // Pages have no date, so that the same version gives the same pages.
+    // The pages have no date, so that builds of one version are reproducible.
     let (name, version) = (man.get_filename(), env!("CARGO_PKG_VERSION"));
     let name = name.trim_end_matches(".1");
     writeln!(page, ".TH {name} 1 \"\" \"farblock {version}\" \"User Commands\"")?;

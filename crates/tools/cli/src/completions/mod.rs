@@ -1,5 +1,5 @@
-//! `farblock completions`: clap's scripts, which ask this program for the names that only this
-//! machine knows, and the manual pages.
+//! `farblock completions`: prints clap's completion scripts, and writes the manual pages. The
+//! scripts call this program for the names of this machine's attachments and targets.
 
 mod known;
 mod manuals;
@@ -10,7 +10,7 @@ use crate::output;
 use clap::{Arg, Command, CommandFactory, ValueHint};
 use clap_complete::Shell;
 
-/// Prints a script or the names that a script asks for, or writes the manual pages.
+/// Prints a completion script, or the names for a script, or writes the manual pages.
 pub(crate) fn run(args: &CompletionsArgs) -> Result<()> {
     if let Some(folder) = &args.manuals {
         return manuals::write(folder);
@@ -26,7 +26,7 @@ pub(crate) fn run(args: &CompletionsArgs) -> Result<()> {
     output::print_exact(&with_names(shell, &String::from_utf8_lossy(&script)))
 }
 
-/// The command line, with completion of file names only for options that name files.
+/// Returns the command line, in which only options for file names complete file names.
 fn command() -> Command {
     fn without_files(command: Command) -> Command {
         command.mut_args(hint).mut_subcommands(without_files)
@@ -42,7 +42,7 @@ fn command() -> Command {
     without_files(Cli::command())
 }
 
-/// A copy without hidden commands and options.
+/// Returns a copy without hidden commands and options.
 fn visible(command: &Command) -> Command {
     let commands = command.get_subcommands().filter(|it| !it.is_hide_set()).map(visible);
     let is_shown = |arg: &&Arg| !arg.is_hide_set() && !matches!(arg.get_id().as_str(), "help");
@@ -72,8 +72,8 @@ fn kept(text: &str) -> &'static str {
     Box::leak(text.to_owned().into_boxed_str())
 }
 
-/// Makes the script ask for the names that only this machine knows. A script of an unexpected form
-/// stays unchanged.
+/// Extends the script so that it calls `farblock completions --known` for this machine's names. A
+/// script of an unexpected form remains unchanged.
 fn with_names(shell: Shell, script: &str) -> String {
     const BEGIN: &str = "_farblock() {";
     const OPTIONS: &str = "_farblock_options() {";

@@ -1,4 +1,4 @@
-# Names that only this machine knows come first.
+# Complete the names of this machine first.
 _farblock() {
     local -a known
     known=(${(f)"$($words[1] completions --known "${(@Q)words[2,CURRENT]}" 2>/dev/null)"})

@@ -5,17 +5,17 @@ use clap::{Args, ValueHint};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Watch failover: a mirrored disk with two paths under load, and faults on one after the other
+/// Demonstrate failover: use a mirrored disk while paths and targets fail in turn
 ///
-/// Two targets have a disk each. A third target shares a mirror of both at two addresses, and a
-/// host writes, reads and compares over both paths: all on this machine, without root. Every few
-/// seconds the command cuts a path or kills a target, and says how long I/O paused. Ctrl-C stops
-/// the command; it leaves nothing behind.
+/// Two targets share one disk each. A third target shares a mirror of the two disks at two
+/// addresses. A host writes to the mirror over two paths, and verifies its data. All processes run
+/// on this machine, without root. Every few seconds the command cuts a path or kills a target, and
+/// prints how long I/O paused. Ctrl-C stops the command. It leaves no files or processes behind.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
   farblock demo
-  farblock demo --open                          the dashboard in the browser, too
+  farblock demo --open                          also open the dashboard in the browser
   farblock demo --for 60 --every 2")]
 pub(crate) struct DemoArgs {
     /// Stop after this many seconds [default: run until Ctrl-C]
@@ -30,7 +30,7 @@ pub(crate) struct DemoArgs {
     #[arg(long)]
     pub(crate) open: bool,
 
-    /// Remove this folder of a demonstration when the standard input ends
+    /// Remove this folder of a demonstration as soon as the standard input ends
     #[arg(long, hide = true, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) sweep: Option<PathBuf>,
 }

@@ -1,4 +1,4 @@
-//! A path's network: a TCP relay that the demonstration can cut.
+//! A TCP relay that stands for the network of a path. The demonstration can cut the relay.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-/// A relay, for the lifetime of the process.
+/// A relay, which runs until the process ends.
 pub(super) struct Cable {
     pub(super) address: SocketAddr,
     state: Arc<Mutex<CableState>>,
@@ -21,7 +21,7 @@ struct CableState {
 }
 
 impl Cable {
-    /// A relay to `to`.
+    /// Starts a relay to the address `to`.
     pub(super) fn new(to: SocketAddr) -> io::Result<Cable> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let address = listener.local_addr()?;
@@ -29,7 +29,7 @@ impl Cable {
         let shared = Arc::clone(&state);
         let accept = move || {
             for near in listener.incoming().map_while(Result::ok) {
-                // A connection that cannot be relayed is closed; the host then reconnects.
+                // On an error the connection closes, and the host reconnects.
                 let _ = carry(near, to, &shared);
             }
         };
@@ -55,7 +55,7 @@ fn lock(state: &Mutex<CableState>) -> MutexGuard<'_, CableState> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Relays one connection, on two threads.
+/// Relays one connection with two threads, one per direction.
 fn carry(near: TcpStream, to: SocketAddr, shared: &Arc<Mutex<CableState>>) -> io::Result<()> {
     if lock(shared).is_cut {
         return Ok(());

@@ -1,12 +1,13 @@
-//! Writers that verify their data: each block holds its address and a version. A writer reads its
-//! blocks back repeatedly, and once more at the end.
+//! The load of the demonstration: writers that verify their data. Each block contains its address
+//! and a version. A writer repeatedly reads some of its blocks back, and reads all of them at the
+//! end.
 
 use farblock_fleet::versioned::{Tally, Versioned};
 use farblock_host::Disk;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// The number of threads, with one operation at a time each.
+/// The number of writers. Each writer is a thread with one operation at a time.
 pub(super) const WRITERS: usize = 8;
 
 /// The writers' counters.
@@ -24,17 +25,17 @@ pub(super) struct Load {
 }
 
 impl Load {
-    /// Makes the writers read all their blocks once more and stop.
+    /// Tells the writers to read all their blocks once more, and to stop.
     pub(super) fn stop(&self) {
         self.stop.store(true, Relaxed);
     }
 
-    /// The longest read and the longest write since the last call.
+    /// Returns the duration of the longest read and of the longest write since the last call.
     pub(super) fn longest(&self) -> [Duration; 2] {
         self.longest.each_ref().map(|longest| Duration::from_micros(longest.swap(0, Relaxed)))
     }
 
-    /// The number of operations that each writer has done.
+    /// Returns the number of operations that each writer has done.
     pub(super) fn turns(&self) -> [u64; WRITERS] {
         self.turns.each_ref().map(|turns| turns.load(Relaxed))
     }
@@ -49,7 +50,7 @@ impl Load {
     }
 }
 
-/// One thread's work, on its share of the disk.
+/// Runs one writer on its share of the disk.
 pub(super) fn write_and_compare(disk: &Disk, number: usize, load: &Load) {
     let mut blocks = match Versioned::new(disk, (number, WRITERS), u64::MAX, true) {
         Ok(blocks) => blocks,
@@ -60,7 +61,7 @@ pub(super) fn write_and_compare(disk: &Disk, number: usize, load: &Load) {
         turn += 1;
         let at = blocks.scattered(turn);
         load.tally.wrote(load.timed(1, number, || blocks.write(at, turn)));
-        // A block written some turns ago.
+        // Compare a block that this writer wrote some turns ago.
         let at = blocks.scattered(turn - turn % 64 / 2);
         load.tally.compared(load.timed(0, number, || blocks.compare(at..at + 1)), &load.reads);
     }

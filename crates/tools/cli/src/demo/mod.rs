@@ -1,4 +1,5 @@
-//! `farblock demo`: a mirrored disk with two paths under load, and faults on one after the other.
+//! `farblock demo`: a mirrored disk with two paths under load, while paths and targets fail in
+//! turn.
 //!
 //! ```text
 //!                 path 1               URL
@@ -24,7 +25,7 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// The polling interval of a wait.
+/// The polling interval while this module waits for a condition.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
@@ -62,22 +63,22 @@ pub(crate) fn run(args: &DemoArgs, global: &Global) -> Result<()> {
 
 fn introduction(dashboard: &str) -> String {
     format!(
-        "Two targets, left and right, have a disk each. A third one shares a mirror of\n\
-         both, and this program uses it over two paths: it writes, reads and compares.\n\
-         Now and then a path is cut or a target killed.\n\n\
+        "Two targets, left and right, share one disk each. A third target shares a\n\
+         mirror of both disks. This program writes to the mirror over two paths, and\n\
+         verifies its data. Every few seconds it cuts a path or kills a target.\n\n\
          dashboard at {dashboard}\n\
-         Ctrl-C ends it.\n\n"
+         Press Ctrl-C to stop.\n\n"
     )
 }
 
-/// Opens the desktop's browser. Without one, the user must open the printed address.
+/// Opens the dashboard in the browser. If this fails, the user must open the printed address.
 fn open(url: &str) {
     let opener = if cfg!(target_os = "macos") { "open" } else { "xdg-open" };
     let mut command = std::process::Command::new(opener);
     let nothing = std::process::Stdio::null;
     command.arg(url).stdin(nothing()).stdout(nothing()).stderr(nothing());
     if command.spawn().is_err() {
-        output::note("there is no xdg-open here: open the address in a browser yourself");
+        output::note(&format!("cannot start {opener}: open the address in a browser yourself"));
     }
 }
 
@@ -134,11 +135,11 @@ impl<'a> Narrator<'a> {
         self.paths += 1;
         self.settle(stage, before)?;
         let paused = self.paused(&format!("path {this} was cut"));
-        self.say(&format!("{paused}; it goes on over path {other}"))?;
+        self.say(&format!("{paused}; I/O continues on path {other}"))?;
         self.rest(stage)?;
         stage.cables[path].mend();
         match self.until(stage, |stage| stage.is_live(path))? {
-            true => self.say(&format!("path {this} is back")),
+            true => self.say(&format!("path {this} is connected again")),
             false => Ok(()),
         }
     }
@@ -156,14 +157,14 @@ impl<'a> Narrator<'a> {
         self.settle(stage, before)?;
         self.until(stage, |stage| stage.is_out(leg))?;
         let paused = self.paused(&format!("the target {this} was killed"));
-        self.say(&format!("{paused}; the mirror goes on with {other}"))?;
+        self.say(&format!("{paused}; the mirror continues with {other}"))?;
         self.rest(stage)?;
         stage.start(leg)?;
         let began = Instant::now();
-        self.say(&format!("the target {this} is started again"))?;
+        self.say(&format!("the target {this} has restarted"))?;
         if self.until(stage, Stage::is_in_sync)? {
             let took = seconds(began.elapsed());
-            self.say(&format!("{this} has what it missed, after {took}: the mirror is whole"))?;
+            self.say(&format!("the mirror has copied the missing data to {this} in {took}"))?;
         }
         Ok(())
     }
@@ -175,7 +176,7 @@ impl<'a> Narrator<'a> {
         self.until(stage, |_| is_settled(self.load.turns())).map(drop)
     }
 
-    /// The longest I/O pause since the last call, in words.
+    /// Returns the longest I/O pause since the last call, in words. `why` is its cause.
     fn paused(&mut self, why: &str) -> String {
         let [read, write] = self.load.longest();
         let longest = read.max(write);
@@ -188,7 +189,7 @@ impl<'a> Narrator<'a> {
         }
     }
 
-    /// Waits for the interval between two faults; false if the demonstration is over.
+    /// Waits for the interval between two faults. Returns false if the demonstration is over.
     fn rest(&self, stage: &mut Stage) -> Result<bool> {
         let begin = Instant::now();
         while begin.elapsed() < self.every && !self.is_over() {
@@ -198,7 +199,7 @@ impl<'a> Narrator<'a> {
         Ok(!self.is_over())
     }
 
-    /// Waits until `is_so`; false on a timeout or a signal.
+    /// Waits until `is_so` returns true. Returns false after a timeout or a signal.
     fn until(&self, stage: &mut Stage, is_so: impl Fn(&Stage) -> bool) -> Result<bool> {
         let begin = Instant::now();
         while begin.elapsed() < WAIT_LIMIT && !self.stop.requested() {
@@ -242,7 +243,7 @@ fn conclude(
 ) -> Result<()> {
     let count = |counter: &AtomicU64| counter.load(Relaxed);
     let mut text = format!(
-        "\nIn {seconds_taken:.0} s {} writes were acknowledged and {} reads compared.\n",
+        "\nIn {seconds_taken:.0} s, {} writes were acknowledged, and {} reads compared.\n",
         grouped(count(&load.tally.writes)),
         grouped(count(&load.reads))
     );
@@ -256,12 +257,12 @@ fn conclude(
     let (failed, lost) = (count(&load.tally.failed), count(&load.tally.lost));
     if failed == 0 && lost == 0 {
         let swept = grouped(count(&load.swept));
-        let _ = writeln!(text, "All {swept} blocks were read once more: nothing is lost.");
+        let _ = writeln!(text, "A final read compared all {swept} blocks: no data is lost.");
         return output::print(&text);
     }
     output::print(&text)?;
     Err(Failure::run(format_args!(
-        "{} failed and {} held something else than what was acknowledged: {}",
+        "{} failed, and {} did not contain the acknowledged data: {}",
         plural(failed, "operation"),
         plural(lost, "block"),
         load.tally.wrong().unwrap_or_default()
@@ -292,6 +293,6 @@ mod tests {
         let lost = Compared { known: 1, lost: 1, first_lost: Some(7) };
         load.tally.compared(Ok(lost), &load.swept);
         let failure = conclude(&load, 1.0, (1, 0), None).expect_err("it is lost");
-        assert!(failure.sentence().contains("1 block held something else"), "{failure:?}");
+        assert!(failure.sentence().contains("1 block did not contain"), "{failure:?}");
     }
 }

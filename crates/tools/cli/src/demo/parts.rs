@@ -1,5 +1,5 @@
 //! The processes of a demonstration, and the folder of their files. Each process stops when its
-//! standard input ends, so it cannot outlive this one.
+//! standard input ends, so no process outlives this one.
 
 use crate::error::{Failure, Result, os};
 use serde::Deserialize;
@@ -13,14 +13,14 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const PREFIX: &str = "farblock-demo-";
-/// The time limit for a process to stop on request.
+/// The time limit for a process to stop after its standard input has ended.
 const END_TIME: Duration = Duration::from_secs(10);
-/// Time for which stopping processes may still create files in the folder.
+/// The time limit for removing the folder, in which stopping processes may still create files.
 const SWEEP_TIME: Duration = Duration::from_secs(15);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// A folder that is removed when the demonstration ends, by a separate process if this one is
-/// killed.
+/// A folder for the files of the demonstration. This process removes it at the end. If this process
+/// is killed, the sweeper process removes the folder.
 pub(super) struct Folder {
     pub(super) path: PathBuf,
     sweeper: Option<(Child, ChildStdin)>,
@@ -44,12 +44,12 @@ impl Folder {
         }
         let reason = problem.map(|error| os(&error)).unwrap_or_default();
         Err(Failure::run(format_args!(
-            "no folder can be made in {}: {reason}; choose another place with TMPDIR",
+            "cannot make a folder in {}: {reason}; set TMPDIR to another folder",
             place.display()
         )))
     }
 
-    /// Starts the process that removes the folder when this one has died.
+    /// Starts the sweeper, the process that removes the folder after this process has died.
     fn swept(&self) -> Result<(Child, ChildStdin)> {
         let mut command = this_program()?;
         command.args(["demo", "--sweep"]).arg(&self.path);
@@ -74,7 +74,7 @@ impl Drop for Folder {
 pub(super) fn sweep(folder: &Path) -> Result<()> {
     let name = folder.file_name().map(|name| name.to_string_lossy().into_owned());
     if !name.is_some_and(|name| name.starts_with(PREFIX)) {
-        return Err(Failure::usage("--sweep is for farblock demo itself: leave it out"));
+        return Err(Failure::usage("--sweep is only for farblock demo itself: omit it"));
     }
     let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
     let until = Instant::now() + SWEEP_TIME;
@@ -94,7 +94,7 @@ fn cannot_start(error: &std::io::Error) -> Failure {
     Failure::run(format_args!("cannot start a process of this program: {}", os(error)))
 }
 
-/// The JSON line that a target prints when it listens.
+/// The JSON line that a target prints as soon as it listens.
 #[derive(Deserialize)]
 pub(super) struct Said {
     pub(super) listening: Vec<SocketAddr>,
@@ -115,13 +115,14 @@ impl Target {
     pub(super) fn start(folder: &Path, name: &str, args: &[String]) -> Result<Target> {
         let log = folder.join(format!("{name}.log"));
         let file = File::create(&log).map_err(|error| {
-            Failure::run(format_args!("{} cannot be made: {}", log.display(), os(&error)))
+            Failure::run(format_args!("cannot make {}: {}", log.display(), os(&error)))
         })?;
         let mut command = this_program()?;
         command.args(["serve", "--json", "--end-with-input"]).args(args);
         command.env_remove("RUST_LOG").env("XDG_CONFIG_HOME", folder).env("XDG_STATE_HOME", folder);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(file);
-        // Keep Ctrl-C from the children: the demonstration stops them in order.
+        // In its own process group, the child does not receive Ctrl-C. The demonstration stops its
+        // children in order.
         let mut child = command.process_group(0).spawn().map_err(|error| cannot_start(&error))?;
         let stdin = child.stdin.take();
         let mut stdout = BufReader::new(child.stdout.take().expect("it is piped"));
@@ -131,7 +132,7 @@ impl Target {
         let Some(said) = said else {
             drop(stdin);
             let _ = child.wait();
-            return Err(Failure::run(format_args!("the target {name} ended: {}", last(&log))));
+            return Err(Failure::run(format_args!("the target {name} stopped: {}", last(&log))));
         };
         Ok(Target { child, stdin, _stdout: stdout.into_inner(), log, said })
     }
@@ -142,7 +143,7 @@ impl Target {
         let _ = self.child.wait();
     }
 
-    /// The last line of the target's log, if the target has stopped.
+    /// Returns the last line of the target's log if the target has stopped.
     pub(super) fn ended(&mut self) -> Option<String> {
         matches!(self.child.try_wait(), Ok(Some(_))).then(|| last(&self.log))
     }
@@ -162,6 +163,7 @@ impl Drop for Target {
 fn last(log: &Path) -> String {
     let mut text = String::new();
     let _ = File::open(log).and_then(|mut file| file.read_to_string(&mut text));
-    let line = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("without a word");
+    let line =
+        text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("its log is empty");
     line.strip_prefix("error: ").unwrap_or(line).to_owned()
 }

@@ -1,4 +1,4 @@
-//! The parts of a demonstration: the targets, the paths, and the disk over both.
+//! The parts of a demonstration: the targets, the paths, and the disk over both paths.
 
 use super::cable::Cable;
 use super::parts::{Folder, Target};
@@ -14,11 +14,12 @@ use std::time::Duration;
 
 pub(super) const LEGS: [&str; 2] = ["left", "right"];
 const NQN: &str = "nqn.2026-11.org.farblock:demo";
-/// Bytes of a leg: the mirror reserves one MiB of them.
+/// The size of a leg in bytes. The mirror reserves one MiB of a leg.
 const LEG_BYTES: u64 = 65 << 20;
 const CONTROL: &str = "mirror.sock";
 const RECONNECT_DELAY: Duration = Duration::from_secs(1);
-/// The host gives up its disk after this: only if the mirror's target dies, which no fault touches.
+/// The time after which the host gives up its disk. The demonstration never cuts both paths at
+/// once, so this happens only if the mirror's target fails.
 const GIVEN_UP: Duration = Duration::from_secs(20);
 
 /// The fields are in the order in which they must drop.
@@ -45,7 +46,7 @@ impl Stage {
         let mirror = mirror(&folder.path, &legs)?;
         let cables = mirror.said.listening.iter().map(|listener| Cable::new(*listener));
         let cables = cables.collect::<Result<Vec<_>, _>>().map_err(|error| {
-            Failure::run(format_args!("there is no port for a path: {}", os(&error)))
+            Failure::run(format_args!("cannot open a port for a path: {}", os(&error)))
         })?;
         let disk = connect(&cables, global)?;
         let dashboard = mirror.said.dashboard.clone().unwrap_or_default();
@@ -70,7 +71,7 @@ impl Stage {
         self.disk.paths().get(path).is_some_and(|path| path.state == PathState::Live)
     }
 
-    /// Whether the mirror continues without a leg.
+    /// Whether the mirror runs without this leg.
     pub(super) fn is_out(&self, leg: usize) -> bool {
         let url = &self.legs[leg].url;
         self.standings().iter().any(|(name, state)| name == url && state == "out")
@@ -81,7 +82,8 @@ impl Stage {
         legs.len() == LEGS.len() && legs.iter().all(|(_, state)| state == "in_sync")
     }
 
-    /// The legs and their states in the mirror; empty while it does not answer.
+    /// Returns the name and the state of each leg in the mirror. The list is empty if the mirror's
+    /// target does not answer.
     fn standings(&self) -> Vec<(String, String)> {
         let client = Client::new(self.folder.path.join(CONTROL));
         let answer = client.ask("GET", "/v1/status", None, None).ok();
@@ -91,14 +93,14 @@ impl Stage {
         namespaces.flat_map(|it| it.legs).map(|leg| (leg.name, leg.state)).collect()
     }
 
-    /// Fails if a target has stopped that no fault killed.
+    /// Fails if a target has stopped, although the demonstration did not kill it.
     pub(super) fn check(&mut self) -> Result<()> {
         let legs = LEGS.iter().zip(&mut self.legs);
         let legs = legs.filter_map(|(name, leg)| leg.target.as_mut().map(|it| (*name, it)));
         for (name, target) in legs.chain([("mirror", &mut self.mirror)]) {
             if let Some(last) = target.ended() {
                 return Err(Failure::run(format_args!(
-                    "the target {name} was ended by somebody else, or failed: {last}"
+                    "the target {name} stopped unexpectedly: {last}"
                 )));
             }
         }
@@ -111,7 +113,7 @@ impl Leg {
         let image = folder.join(format!("{name}.img"));
         File::create(&image).and_then(|file| file.set_len(LEG_BYTES)).map_err(|error| {
             Failure::run(format_args!(
-                "{} cannot be made: {}; choose another place with TMPDIR",
+                "cannot make {}: {}; set TMPDIR to another folder",
                 image.display(),
                 os(&error)
             ))
@@ -130,7 +132,7 @@ fn leg_target(folder: &Path, name: &str, image: &Path, address: SocketAddr) -> R
     Target::start(folder, name, &args)
 }
 
-/// The target with the mirror, its two listeners and the dashboard.
+/// Starts the target with the mirror, two listeners and the dashboard.
 fn mirror(folder: &Path, legs: &[Leg; 2]) -> Result<Target> {
     let mut args: Vec<String> = Vec::new();
     for word in ["--listen", "127.0.0.1:0", "--listen", "127.0.0.1:0", "--ui", "127.0.0.1:0"] {
@@ -146,9 +148,9 @@ fn connect(cables: &[Cable], global: &Global) -> Result<Disk> {
     let urls =
         cables.iter().map(|cable| format!("nvme+tcp://{}/{NQN}?ns=1", cable.address).parse());
     let urls: Vec<Url> = urls.collect::<Result<_, _>>().map_err(Failure::run)?;
-    // A random host identifier suffices: nothing stores it.
+    // A random host identifier suffices, because this host uses no reservations.
     let hostid = HostId::random().map_err(|error| {
-        Failure::run(format_args!("the system gives no random numbers: {}", os(&error)))
+        Failure::run(format_args!("cannot get random numbers from the system: {}", os(&error)))
     })?;
     let connection = Options {
         hostid: Some(hostid),

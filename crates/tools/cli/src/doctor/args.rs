@@ -6,13 +6,14 @@ use crate::values;
 use clap::Args;
 use std::time::Duration;
 
-/// Find out what is wrong, and what to do about it
+/// Examine this machine, a target, an attachment or a disk, and give advice
 ///
-/// Without an argument it checks whether this machine can share and attach disks, and how well.
-/// With a URL it checks each step of the way to a target. With the name of an attachment it checks
-/// the attachment and each of its paths. With a file or a block device (on Linux) it checks whether
-/// a target can share it, and names its users. About a URL or an attachment it also repeats what
-/// the targets and attachments of this machine report. It changes nothing, and reads one block.
+/// Without an argument the command checks how well this machine can share and attach disks. With a
+/// URL it checks each step of a connection to a target, up to the read of a block. With the name of
+/// an attachment it checks the attachment and each of its paths. With a file or a block device (on
+/// Linux) it checks whether a target can share the disk, and names the disk's users. For a URL or
+/// an attachment it also repeats what the targets and attachments of this machine report about the
+/// disk. The command changes nothing.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -21,11 +22,11 @@ Examples:
   farblock doctor data --json
   farblock doctor /dev/sdb
 
-Exit codes: 0 without a problem (hints are possible), 1 with a problem or if doctor fails, 2 for a
-command line that makes no sense, 130 after a signal.")]
+Exit codes: 0 no problem (hints are possible), 1 a problem, or doctor failed, 2 wrong usage, 130
+stopped by a signal.")]
 pub(crate) struct DoctorArgs {
-    /// A target, a subsystem or a namespace by its URL, an attachment by its name, or a file or
-    /// block device [default: this machine]
+    /// The URL of a target, a subsystem or a namespace; the name of an attachment; or the path of a
+    /// file or block device [default: this machine]
     #[arg(value_name = "URL|NAME|PATH")]
     pub(crate) patient: Option<String>,
 
@@ -46,7 +47,7 @@ pub(crate) struct DoctorArgs {
 
 fn patience(text: &str) -> Result<Duration, String> {
     match values::seconds(text)? {
-        time if time.is_zero() => Err("0 is over at once: use 100ms or more".to_owned()),
+        time if time.is_zero() => Err("0 would time out at once: use 100ms or more".to_owned()),
         time => Ok(time),
     }
 }

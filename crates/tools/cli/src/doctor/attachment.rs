@@ -1,4 +1,5 @@
-//! An attachment: its state, its users, and for each path with a problem the way to the target.
+//! Checks an attachment: its state, its users and its paths. For each path with a problem, checks
+//! every step of the connection to the target.
 
 use super::finding::{Finding, Verdict};
 use super::target;
@@ -7,7 +8,7 @@ use farblock_host::Options;
 use std::time::Duration;
 
 const CHECK: &str = "attachment";
-/// A path with more reconnections than this is unstable.
+/// A path that has reconnected more often than this is unstable.
 const MANY_RECONNECTS: u64 = 10;
 /// ANA states in which a target denies access.
 const DENIED: [&str; 3] = ["inaccessible", "persistent-loss", "change"];
@@ -33,7 +34,7 @@ pub(super) fn examine(attachment: &Examined, patience: Duration) -> Vec<Finding>
     findings
 }
 
-/// Whether the attachment is of this namespace, over whichever address.
+/// Whether the attachment is of this namespace, over any address.
 pub(super) fn is_of(attachment: &Examined, (nqn, nsid): (&str, Option<u32>)) -> bool {
     attachment.paths.iter().any(|way| {
         let is_its = |own: u32| nsid.is_none_or(|nsid| nsid == own);
@@ -41,7 +42,7 @@ pub(super) fn is_of(attachment: &Examined, (nqn, nsid): (&str, Option<u32>)) -> 
     })
 }
 
-/// A summary for the list of all attachments: everything about its state, and the paths with a
+/// Returns a summary of an attachment: the findings about its state, and about its paths with a
 /// problem.
 pub(super) fn summary(attachment: &Examined) -> Vec<Finding> {
     let state = [Some(state(attachment)), protection(attachment), swap(attachment)];
@@ -67,76 +68,76 @@ fn state(attachment: &Examined) -> Finding {
         // The disk works, but its daemon reports a lost supervisor, a full directory or swap.
         "live" if trouble.is_some() => Finding::problem(
             CHECK,
-            format!("{name} is live, but not as it should be{why}"),
+            format!("{name} is live, but has a problem{why}"),
             format!(
-                "mend that; `farblock attach` under this name adopts a disk that lost its \
-                 supervisor; {log} says more"
+                "correct this (see {log}); if the supervisor is gone, `farblock attach` with this \
+                 name starts a new one"
             ),
         ),
         "live" => {
-            let used = used.as_deref().unwrap_or("nowhere");
-            Finding::ok(CHECK, format!("{name} is live, to be used as {used}"))
+            let used = used.as_ref().map_or(String::new(), |used| format!(" as {used}"));
+            Finding::ok(CHECK, format!("{name} is live{used}"))
         }
         "degraded" if refusal.is_some() => Finding::problem(
             CHECK,
-            format!("{name} cannot be used fully{why}"),
-            "mend that on the target's machine (`farblock status` there), or release the \
-             reservation of the other host: the next operation that succeeds ends this state",
+            format!("{name} refuses some operations{why}"),
+            "correct this at the target (`farblock status` there), or release the other host's \
+             reservation; the state ends with the next operation that succeeds",
         ),
         "degraded" if is_denied_everywhere(attachment) => Finding::problem(
             CHECK,
-            format!("{name} is connected, and what is read and written waits{why}"),
-            "see below: it goes on by itself as soon as a target allows access",
+            format!("{name} is connected, but reads and writes wait{why}"),
+            "see below; I/O continues as soon as a target allows access",
         ),
         "degraded" => Finding::hint(
             CHECK,
-            format!("{name} works, with a path less{why}"),
-            "see below what that path lacks",
+            format!("{name} works, but not over all paths{why}"),
+            "see below for the failed paths",
         ),
         "reconnecting" => Finding::problem(
             CHECK,
-            format!("{name} has no path, and what is read and written waits{why}"),
-            "see below what its paths lack: it goes on by itself as soon as one leads there",
+            format!("{name} has no working path, so reads and writes wait{why}"),
+            "see below for its paths; I/O continues as soon as one of them works",
         ),
         "failed" => Finding::problem(
             CHECK,
-            format!("{name} has given all its paths up, and fails what is read and written{why}"),
+            format!("{name} has given up all its paths, so reads and writes fail{why}"),
             format!(
-                "mend what its paths lack, then `farblock detach {name}` and attach it again, with \
-                 --ctrl-loss-timeout never if it is to wait"
+                "repair the paths, run `farblock detach {name}`, and attach the disk again; with \
+                 --ctrl-loss-timeout never, reads and writes wait for a path instead"
             ),
         ),
         "restarting" => Finding::problem(
             CHECK,
-            format!("the process that serves {name} does not answer, or is being started{why}"),
-            format!("see what {log} says, and run this again in a few seconds"),
+            format!("the process that serves {name} is starting, or does not answer{why}"),
+            format!("check {log}, and run doctor again in a few seconds"),
         ),
         "unusable" => Finding::problem(
             CHECK,
-            format!("{name} is served, and this machine cannot use it{why}"),
-            format!("`farblock detach {name} --force`, then attach it again"),
+            format!("a process serves {name}, but this machine cannot use it{why}"),
+            format!("run `farblock detach {name} --force`, and attach the disk again"),
         ),
         _ if !attachment.users.is_empty() => Finding::problem(
             CHECK,
-            format!("the processes of {name} are gone, and what its users write is lost{why}"),
-            format!("unmount or close it first, then attach it again under this name; see {log}"),
+            format!("the processes of {name} have stopped, so new writes to it are lost{why}"),
+            format!("unmount or close the disk, then attach it again with this name; see {log}"),
         ),
         _ => Finding::problem(
             CHECK,
-            format!("the processes of {name} are gone{why}"),
-            format!("attach it again under this name; {log} says how they ended"),
+            format!("the processes of {name} have stopped{why}"),
+            format!("attach the disk again with this name; {log} says why they stopped"),
         ),
     }
 }
 
-/// A hint that the disk is read-only, which its settings do not ask for.
+/// Returns a hint if the disk is read-only, although its settings do not request this.
 fn protection(attachment: &Examined) -> Option<Finding> {
     let name = &attachment.name;
     attachment.is_protected.then(|| {
         Finding::hint(
             CHECK,
             format!("{name} cannot be written, because its target shares it read-only"),
-            "see on the target's machine whether that is meant; if it is, attach with --read-only",
+            "check at the target whether this is intended; if so, attach with --read-only",
         )
     })
 }
@@ -157,7 +158,7 @@ fn is_usable(attachment: &Examined) -> bool {
     attachment.paths.iter().any(usable)
 }
 
-/// Whether paths are connected, and no target allows access.
+/// Whether paths are connected, but no target allows access.
 fn is_denied_everywhere(attachment: &Examined) -> bool {
     attachment.paths.iter().any(is_denied) && !is_usable(attachment)
 }
@@ -166,20 +167,21 @@ fn is_denied(way: &Way) -> bool {
     way.access.as_ref().is_some_and(|access| DENIED.contains(&access.as_str()))
 }
 
-/// `is_usable`: whether the disk has a path on which its target allows access.
+/// Returns the finding about a path. `is_usable`: whether the disk has a path on which its target
+/// allows access.
 fn path(way: &Way, is_usable: bool) -> Finding {
     const CHECK: &str = "path";
     let Way { url, state, since_seconds, access, reconnects, error } = way;
     match state.as_deref() {
         Some("live") if *reconnects > MANY_RECONNECTS => Finding::hint(
             CHECK,
-            format!("{url} is live, and was lost {reconnects} times"),
-            "look for what breaks it: cables, ports, a target that is started again and again",
+            format!("{url} is live, but was lost {reconnects} times"),
+            "look for the cause: cables, ports, or a target that restarts repeatedly",
         ),
         Some("live") if is_denied(way) => {
             let access = access.as_deref().unwrap_or_default();
-            let what = format!("{url} is live, and its target denies access (ANA: {access})");
-            let advice = "see on the target's machine why; `farblock ctl set-ana` allows it there";
+            let what = format!("{url} is live, but its target denies access (ANA: {access})");
+            let advice = "check the reason at the target; `farblock ctl set-ana` can allow access";
             match is_usable {
                 true => Finding::hint(CHECK, what, advice),
                 false => Finding::problem(CHECK, what, advice),
@@ -191,24 +193,24 @@ fn path(way: &Way, is_usable: bool) -> Finding {
         }
         Some(state) => {
             let why = error.as_ref().map_or(String::new(), |why| format!(": {why}"));
-            let what = format!("{url} is {state} for {since_seconds} s{why}");
-            Finding::problem(CHECK, what, "see below where the way there ends")
+            let what = format!("{url} has been {state} for {since_seconds} s{why}");
+            Finding::problem(CHECK, what, "see below for the step that fails")
         }
         None => Finding::problem(
             CHECK,
-            format!("nobody says how {url} is"),
-            "see below whether the way there is free",
+            format!("the state of {url} is unknown"),
+            "see below for the steps of the connection",
         ),
     }
 }
 
-/// The target is reachable, but the attachment has given up the path.
+/// Returns a hint if the attachment has given up a path whose target is reachable now.
 fn given_up(attachment: &Examined, way: &Way) -> Option<Finding> {
     (way.state.as_deref() == Some("failed")).then(|| {
         Finding::hint(
             "path",
-            format!("the way to {} is free now, and was given up before", way.url),
-            format!("`farblock detach {}`, and attach it again", attachment.name),
+            format!("{} is reachable now, but the attachment has given up this path", way.url),
+            format!("run `farblock detach {}`, and attach the disk again", attachment.name),
         )
     })
 }

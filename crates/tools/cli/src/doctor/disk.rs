@@ -1,4 +1,4 @@
-//! A file or a block device of this machine: whether a target can share it, and who uses it.
+//! Checks a file or a block device of this machine: whether a target can share it, and its users.
 
 use super::finding::{Finding, split};
 use farblock_backends::file::has_byte_locks;
@@ -18,21 +18,21 @@ const DISK: &str = "disk";
 const BLOCK_SIZE: u32 = 512;
 const USERS: &str = "users";
 
-/// All findings; `None` if no file has this name.
+/// Returns all findings; `None` if there is no file of this name.
 pub(super) fn examine(path: &Path, patience: Duration) -> Option<Vec<Finding>> {
     let (done, outcome) = mpsc::channel();
     let asked = path.to_owned();
-    // Look on a thread, since opening a file on a dead network share may hang.
+    // Use a helper thread, because opening a file on a dead network share may hang.
     std::thread::spawn(move || done.send(look(&asked)));
     outcome.recv_timeout(patience).unwrap_or_else(|_| {
-        let what = format!("{} does not open within {patience:?}", path.display());
-        let advice = "see whether the server or the device that it is on answers (`dmesg`)";
+        let what = format!("{} could not be opened within {patience:?}", path.display());
+        let advice = "check whether its file server or its device responds (`dmesg`)";
         Some(vec![Finding::problem(DISK, what, advice)])
     })
 }
 
 fn look(path: &Path) -> Option<Vec<Finding>> {
-    // Links in /proc show canonical paths.
+    // The search for users compares this path with links in /proc, which are canonical.
     let path = match path.canonicalize() {
         Ok(path) => path,
         Err(error) if error.kind() == ErrorKind::NotFound => return None,
@@ -50,7 +50,7 @@ fn look(path: &Path) -> Option<Vec<Finding>> {
         _ if !may_be_written(&path) => Finding::hint(
             DISK,
             format!(
-                "{} is a {kind} of {}, which this user may not write",
+                "{} is a {kind} of {}, but this user may not write to it",
                 path.display(),
                 Size(size)
             ),
@@ -69,23 +69,23 @@ fn look(path: &Path) -> Option<Vec<Finding>> {
 const FILE: &str = "file";
 const DEVICE: &str = "block device";
 
-/// Another user of the disk, as opening and locking the disk reveals it.
+/// The other user of the disk, as far as an attempt to open and lock the disk reveals it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Hold {
     /// No other user holds a lock.
     Free,
-    /// A writer, with an exclusive lock.
+    /// A writer has an exclusive lock.
     Writer,
-    /// Readers, with shared locks.
+    /// Readers have shared locks.
     Readers,
-    /// The system, or a program that opened the device exclusively.
+    /// The system or a program has opened the device exclusively.
     System,
 }
 
-/// Opens a file: returns its kind, its size in bytes, and its other user.
+/// Opens a file or device, and returns its kind, its size in bytes, and its other user.
 fn open(path: &Path) -> Result<(&'static str, u64, Hold), FileProblem> {
     let found = path.metadata().map_err(problem)?.file_type();
-    // Check the kind before opening, since opening a pipe waits for its other end.
+    // Check the kind first: opening a pipe would wait until a process opens the other end.
     let kind = match () {
         () if found.is_file() => FILE,
         () if found.is_block_device() => DEVICE,
@@ -93,7 +93,7 @@ fn open(path: &Path) -> Result<(&'static str, u64, Hold), FileProblem> {
         () => return Err(FileProblem::NoDisk),
     };
     let mut file = File::open(path).map_err(problem)?;
-    // A seek tells the size of devices, too.
+    // A seek also works for devices, whose metadata contain no size.
     let size = file.seek(SeekFrom::End(0)).map_err(problem)?;
     let hold = match locked(&file) {
         Hold::Free if kind == DEVICE && is_claimed(path) => Hold::System,
@@ -104,8 +104,9 @@ fn open(path: &Path) -> Result<(&'static str, u64, Hold), FileProblem> {
     Ok((kind, size, hold))
 }
 
-/// Takes the locks for a moment, so a program that tries a lock just then would fail. The kernel's
-/// list of locks is no alternative: it lacks other containers' locks.
+/// Tries each lock, and holds it for a moment. A program that tries to lock the file at this moment
+/// fails. The kernel's list of locks is no alternative, because it omits the locks of other
+/// containers.
 fn locked(file: &File) -> Hold {
     let is_taken = |lock: Result<(), TryLockError>| matches!(lock, Err(TryLockError::WouldBlock));
     if is_taken(file.try_lock_shared()) {
@@ -124,7 +125,8 @@ fn is_claimed(device: &Path) -> bool {
     options.open(device).is_err_and(|error| error.kind() == ErrorKind::ResourceBusy)
 }
 
-/// Checks permissions without opening: udev probes a device after each close of a writer.
+/// Checks the write permission without opening the disk: if this function opened a device for
+/// writing, udev would probe the device after the close.
 fn may_be_written(path: &Path) -> bool {
     rustix::fs::access(path, Access::WRITE_OK).is_ok()
 }
@@ -145,7 +147,7 @@ fn refused(path: &Path, problem: FileProblem) -> Finding {
         ),
         FileProblem::Other(error) => (
             format!("{name} cannot be opened: {}", crate::error::os(error)),
-            "see what `dmesg` says of it".to_owned(),
+            "check the kernel's log (`dmesg`)".to_owned(),
         ),
         _ => {
             let sentence = OpenError::File { path: path.to_owned(), problem }.to_string();
@@ -165,26 +167,29 @@ fn held(path: &Path, hold: Hold, users: &[User]) -> Finding {
         _ if !system.is_empty() || hold == Hold::System => Finding::problem(
             USERS,
             format!("{name} is in use by the system: {}", Listed(users)),
-            "unmount it, switch its swap off (`swapoff`), or take it out of its RAID, volume \
-             group or loop device (`losetup -d`) first",
+            "first unmount it, switch its swap off (`swapoff`), or remove it from its RAID, volume \
+             group or loop device (`losetup -d`)",
         ),
         Hold::Writer => Finding::problem(
             USERS,
             format!("{name} is locked by a program that writes to it: {}", Listed(&programs)),
-            "stop that program, since two writers would destroy the disk; if it is a farblock, \
-             use the disk by its URL instead (`farblock status`, `farblock list`)",
+            "stop that program, because two writers would corrupt the data; if the program is \
+             farblock, use the disk by its URL instead (`farblock status`, `farblock list`)",
         ),
         Hold::Readers => Finding::hint(
             USERS,
-            format!("{name} is locked by others that read it: {}", Listed(&programs)),
-            "share it read-only, too, or stop them before it is written to",
+            format!("{name} is locked by programs that read it: {}", Listed(&programs)),
+            "share it read-only, or stop these programs before a host writes to it",
         ),
         Hold::Free if !programs.is_empty() => Finding::hint(
             USERS,
             format!("{name} is not locked, but {}", Listed(&programs)),
-            "stop what writes to it before it is shared: two writers would destroy the disk",
+            "stop all programs that write to it before you share it: two writers would corrupt \
+             the data",
         ),
-        _ => Finding::ok(USERS, format!("nobody else uses {name}, as far as can be seen")),
+        _ => {
+            Finding::ok(USERS, format!("no other program uses {name}, as far as this user can see"))
+        }
     }
 }
 
@@ -229,7 +234,7 @@ mod tests {
             .stdout(Stdio::piped())
             .spawn()
             .expect("qemu-io is installed (qemu-utils)");
-        // An answer of the tool shows that it has opened the image.
+        // The tool's answer shows that the tool has opened the image.
         let mut input = machine.stdin.take().expect("a pipe");
         input.write_all(b"read 0 512\n").expect("it reads commands");
         let mut lines = BufReader::new(machine.stdout.take().expect("a pipe")).lines();
@@ -247,7 +252,7 @@ mod tests {
         let what = "has /dev/sdx open".to_owned();
         let fio = User { pid: Some(7), command: "fio".to_owned(), ..User::kernel(what) };
         for (hold, users, verdict, parts) in [
-            (Hold::Free, vec![], Verdict::Ok, ["nobody else uses /dev/sdx", ""]),
+            (Hold::Free, vec![], Verdict::Ok, ["no other program uses /dev/sdx", ""]),
             (Hold::Free, vec![fio.clone()], Verdict::Hint, ["not locked", "fio (process 7) has"]),
             (Hold::Readers, vec![fio.clone()], Verdict::Hint, ["read it", "fio (process 7)"]),
             (Hold::Writer, vec![fio.clone()], Verdict::Problem, ["writes", "fio (process 7)"]),

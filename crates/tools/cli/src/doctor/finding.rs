@@ -1,4 +1,4 @@
-//! The result of a check: a verdict, the state that it found, and advice.
+//! The result of a check: a verdict, a sentence about the state, and advice.
 
 use crate::table::printable;
 use serde::Serialize;
@@ -68,7 +68,7 @@ pub(super) fn split(sentence: &str) -> (String, String) {
     (what.to_owned(), advice.to_owned())
 }
 
-/// All findings as text, for people.
+/// Formats all findings as text for the terminal.
 pub(super) fn listing(patient: &str, findings: &[Finding]) -> String {
     let width = findings.iter().map(|finding| finding.check.len()).max().unwrap_or_default();
     let mut text = format!("{}\n", printable(patient));

@@ -1,7 +1,8 @@
-//! Finds out which protocol a server at an address speaks, before using NVMe/TCP in earnest.
+//! Detects the protocol of a server, before doctor opens an NVMe/TCP connection.
 //!
-//! A target answers an ICReq at once. If no answer comes, this module tries other protocols: a web
-//! server waits for the end of a line, and a TLS server hangs up.
+//! A target answers an ICReq at once. Other servers may not: a web server waits for the end of a
+//! line, and a TLS server closes the connection. So if no answer arrives, this module tries other
+//! protocols.
 
 use crate::error::os;
 use farblock_proto::tcp::Digests;
@@ -13,19 +14,20 @@ use std::time::{Duration, Instant};
 
 /// The first bytes of an ICResp: type, flags, header length.
 const IC_RESP: [u8; 3] = [1, 0, 128];
-/// The number of an answer's bytes that are examined.
+/// The number of bytes at the start of an answer that this module examines.
 const HEAD_BYTES: usize = 16;
-/// Time limit for the other protocols; short, because the server is known to be reachable.
+/// The time limit for each other protocol. It is short, because the server has accepted a
+/// connection.
 const PROBE_TIME: Duration = Duration::from_secs(2);
 
 const HTTP: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
 
-/// A ClientHello of TLS 1.3 that offers no key and no certificate: every TLS server answers it, if
-/// only with an alert.
+/// A TLS 1.3 ClientHello with an empty key share. Every TLS server answers it, at least with an
+/// alert.
 const CLIENT_HELLO: &[u8] = &[
     // Record: handshake, 78 bytes.
     22, 3, 1, 0, 78, //
-    // ClientHello, 74 bytes, version as TLS 1.3 writes it.
+    // ClientHello, 74 bytes, with the legacy version of TLS 1.3.
     1, 0, 0, 74, 3, 3, //
     // Random bytes: no secret depends on them, so these are constant.
     7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7,
@@ -38,17 +40,17 @@ const CLIENT_HELLO: &[u8] = &[
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum FirstAnswer {
-    /// An NVMe/TCP controller, and its response time.
+    /// An NVMe/TCP target answered after this time.
     Target(Duration),
-    /// TLS: a target that requires it, or another server.
+    /// The server uses TLS: it is a target that requires TLS, or another server.
     Tls,
-    /// Another known protocol, described in words.
+    /// The server uses another known protocol. The text describes the server.
     Other(&'static str),
-    /// An unknown protocol.
+    /// The server uses an unknown protocol.
     Strange,
     /// The server closed the connection without an answer.
     Closed,
-    /// No answer.
+    /// The server did not answer in time.
     Silence,
     /// The connection failed, with the system's message.
     Failed(String),
@@ -74,14 +76,14 @@ pub(super) fn ask(address: SocketAddr, time: Duration) -> FirstAnswer {
     }
 }
 
-/// Tries the other protocols.
+/// Tries the other protocols, and returns the first one that the server answers.
 fn other_words(address: SocketAddr, time: Duration) -> Option<FirstAnswer> {
     let time = time.min(PROBE_TIME);
     let answers = [CLIENT_HELLO, HTTP].into_iter().filter_map(|words| {
         let answer = judge(&exchange(address, words, time).ok()?)?;
         matches!(answer, FirstAnswer::Tls | FirstAnswer::Other(_)).then_some(answer)
     });
-    // A lazy iterator: the second protocol is tried only if the first one gave no result.
+    // The iterator is lazy: it tries the second protocol only if the first one has no result.
     let mut answers = answers;
     answers.next()
 }
@@ -98,7 +100,8 @@ fn judge(answer: &[u8]) -> Option<FirstAnswer> {
     })
 }
 
-/// Sends `words` and returns the first bytes of the answer; none at the end of the stream.
+/// Sends `words`, and returns the first bytes of the answer. The answer is empty if the server
+/// closes the connection.
 fn exchange(address: SocketAddr, words: &[u8], time: Duration) -> std::io::Result<Vec<u8>> {
     let deadline = Instant::now() + time;
     let mut stream = TcpStream::connect_timeout(&address, time)?;

@@ -7,7 +7,7 @@ use super::finding::Finding;
 use farblock_host::HostIdentity;
 use farblock_host::identity::Source;
 
-/// Default UUIDs that mainboard makers forgot to replace. Names made from them are not unique.
+/// Default UUIDs that mainboard makers forgot to replace. Host names made from them are not unique.
 const NOBODYS: &[&str] = &[
     "00000000-0000-0000-0000-000000000000",
     "ffffffff-ffff-ffff-ffff-ffffffffffff",
@@ -38,7 +38,7 @@ fn version() -> Finding {
     Finding::ok("version", format!("farblock {own}{system}"))
 }
 
-/// Whether this host has a unique identity for targets.
+/// Checks that this host sends a unique identity to targets.
 fn identity((host, source): &(HostIdentity, Source)) -> Finding {
     const CHECK: &str = "identity";
     let HostIdentity { nqn, id } = host;
@@ -46,19 +46,19 @@ fn identity((host, source): &(HostIdentity, Source)) -> Finding {
     if NOBODYS.iter().any(|uuid| nqn.ends_with(uuid) || id == *uuid) {
         return Finding::problem(
             CHECK,
-            format!("this host is called {nqn}, and so is every machine with this mainboard"),
-            "give it a name of its own: write `nqn.2014-08.org.nvmexpress:uuid:` and what \
-             `uuidgen` prints to /etc/nvme/hostnqn, and the same UUID to /etc/nvme/hostid",
+            format!("this host's name is {nqn}, as on every machine with this mainboard"),
+            "give this host a unique name: write a UUID from `uuidgen` to /etc/nvme/hostid, and \
+             `nqn.2014-08.org.nvmexpress:uuid:UUID` to /etc/nvme/hostnqn",
         );
     }
     match source {
         Source::System(folder) | Source::User(folder) => {
-            Finding::ok(CHECK, format!("this host is {nqn}, kept in {}", folder.display()))
+            Finding::ok(CHECK, format!("this host's name is {nqn}, from {}", folder.display()))
         }
         Source::Process => Finding::hint(
             CHECK,
-            "this host is another one each time, since its name cannot be kept",
-            "give this user a home directory that can be written, or say --hostnqn and --hostid",
+            "each farblock process uses a new host name, because it cannot store a name",
+            "give this user a writable home directory, or use --hostnqn and --hostid",
         ),
     }
 }

@@ -1,12 +1,12 @@
-//! `farblock doctor`: finds out what is wrong, and what to do about it.
+//! `farblock doctor`: finds problems, and gives advice.
 //!
 //! Each check is a function that returns a [`Finding`]: a verdict, one sentence about the state,
-//! and one of advice. Dependent checks stop at the first problem.
+//! and one sentence of advice. A series of dependent checks stops at the first problem.
 //!
-//! - [`target`]: each step of the way to a target, in the order of a connection.
-//! - [`machine`]: this machine's ability to share and attach.
+//! - [`target`]: each step of a connection to a target, in order.
+//! - [`machine`]: this machine's ability to share and attach disks.
 //! - [`sharing`]: the targets that run on this machine.
-//! - [`attachment`]: an attached disk, and those of its paths that fail.
+//! - [`attachment`]: an attached disk, and its failed paths.
 //! - [`disk`]: a file or block device to share, and its users.
 
 pub(crate) mod args;
@@ -54,7 +54,7 @@ pub(crate) fn run(args: &DoctorArgs, json: bool, global: &Global) -> Result<()> 
     }
 }
 
-/// The subject, and the findings about it.
+/// Returns the name of the subject, and the findings about it.
 fn examine(args: &DoctorArgs, global: &Global) -> Result<(String, Vec<Finding>)> {
     match args.patient.as_deref() {
         None => Ok(("this machine".to_owned(), here(args))),
@@ -75,8 +75,8 @@ fn examine(args: &DoctorArgs, global: &Global) -> Result<(String, Vec<Finding>)>
     }
 }
 
-/// Problems and hints about this disk that the attachments and targets of this machine know: the
-/// same as without an argument.
+/// Returns the problems and hints about this disk from the attachments and targets of this machine.
+/// `farblock doctor` without an argument reports the same findings.
 fn known_here(args: &DoctorArgs, url: &Url) -> Vec<Finding> {
     let Some(nqn) = url.subsystem.as_deref() else { return Vec::new() };
     let mut findings = shared_here(args.timeout, std::slice::from_ref(url));
@@ -94,7 +94,7 @@ fn known_here(args: &DoctorArgs, url: &Url) -> Vec<Finding> {
     findings
 }
 
-/// The findings of this machine's targets about the disk that these URLs lead to.
+/// Returns findings about the disk with these URLs, from the targets that run on this machine.
 #[cfg(unix)]
 fn shared_here(patience: std::time::Duration, urls: &[Url]) -> Vec<Finding> {
     let is_meant = |nqn: &str, nsid: u32| {
@@ -132,7 +132,7 @@ fn targets(patience: std::time::Duration) -> Vec<Finding> {
     running.into_iter().flat_map(examine).collect()
 }
 
-/// Findings about all attachments of this user, and about their directory.
+/// Returns findings about all attachments of this user, and about their runtime directory.
 #[cfg(any(target_os = "linux", windows))]
 fn attachments(args: &DoctorArgs) -> Vec<Finding> {
     const CHECK: &str = "attachments";
@@ -151,7 +151,7 @@ fn attachments(args: &DoctorArgs) -> Vec<Finding> {
     let mut findings = Vec::new();
     findings.extend(no_room.map(|sentence| {
         let (what, advice) = finding::split(&sentence);
-        Finding::problem(CHECK, what, format!("{advice}: until then nothing can be attached"))
+        Finding::problem(CHECK, what, format!("{advice}; until then no disk can be attached"))
     }));
     for name in names {
         match crate::attach::examined(runtime, &name) {
@@ -205,8 +205,8 @@ fn attached(_: &DoctorArgs, name: &str) -> Result<Vec<Finding>> {
 
 fn nothing_called(name: &str) -> Failure {
     Failure::usage(format_args!(
-        "nothing is attached as {name} (`farblock list` shows what is){}; a target is named by its \
-         URL: nvme+tcp://HOST[:PORT]/NQN",
+        "nothing is attached as {name}{}; `farblock list` shows the attached disks; to examine a \
+         target, use its URL, nvme+tcp://HOST[:PORT]/NQN",
         if cfg!(target_os = "linux") { ", and there is no such file or device" } else { "" }
     ))
 }

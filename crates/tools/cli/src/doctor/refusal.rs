@@ -8,15 +8,15 @@ use farblock_host::{Error, Options};
 use farblock_proto::host::ConnectError;
 use farblock_proto::tcp::TcpRefusal;
 
-/// The number of a target's subsystems that the advice names at most.
+/// The maximum number of the target's subsystems that the advice names.
 const NAMED: usize = 5;
 
-/// Advice for steps that follow successful small packets: the path may drop large ones.
-pub(super) const LARGE_PACKETS: &str = "look at the target's log; if it is well, large packets \
-    may be lost on the way (path MTU): try `ping -M do -s 1472 HOST`, and set the same MTU on both \
-    machines and all that is between them";
+/// Advice if a step fails after small packets have arrived: the network may drop large packets.
+pub(super) const LARGE_PACKETS: &str = "check the target's log; if it shows no error, the network \
+    may drop large packets (path MTU): try `ping -M do -s 1472 HOST`, and set the same MTU on both \
+    machines and on all devices between them";
 
-/// The finding for a failed connection.
+/// Returns the finding for a failed connection.
 pub(super) fn finding(error: &Error, url: &Url, options: &Options) -> Finding {
     match error {
         Error::Connect { reason, .. } => {
@@ -27,13 +27,13 @@ pub(super) fn finding(error: &Error, url: &Url, options: &Options) -> Finding {
         Error::System(_) => Finding::problem(
             "this machine",
             error.to_string(),
-            "see `farblock doctor`, without an argument, for what this machine lacks",
+            "run `farblock doctor` without an argument, which checks this machine",
         ),
-        _ => Finding::problem("controller", error.to_string(), "correct that in the command"),
+        _ => Finding::problem("controller", error.to_string(), "correct the command line"),
     }
 }
 
-/// The failed step, and advice.
+/// Returns the failed step, and advice.
 fn advice(reason: &ConnectError, url: &Url, options: &Options) -> (&'static str, String) {
     use ConnectError as E;
     let (check, advice) = match reason {
@@ -42,15 +42,17 @@ fn advice(reason: &ConnectError, url: &Url, options: &Options) -> (&'static str,
         E::TimedOut { .. } | E::Closed { .. } => ("connect", LARGE_PACKETS),
         E::ControllerBusy | E::NoQueueLeft { .. } => (
             "connect",
-            "let other hosts detach, or raise the target's limits; hosts that have died free \
-             theirs after their keep alive timeout",
+            "disconnect other hosts, or raise the target's limits; the target frees the resources \
+             of a dead host after the host's keep alive timeout",
         ),
-        E::RestartDiscovery => ("connect", "run `farblock discover` again, and use what it lists"),
+        E::RestartDiscovery => {
+            ("connect", "run `farblock discover` again, and use a subsystem in its list")
+        }
         E::NotReady { .. } | E::ControllerFatal => {
-            ("controller", "look at the target's log, and start the target again")
+            ("controller", "check the target's log, and restart the target")
         }
         E::Refused | E::Unreachable(_) | E::Unresolved(_) | E::Io(_) => {
-            ("connection", "it was there a moment ago: try again, and look at the target's log")
+            ("connection", "the server answered before: try again, and check the target's log")
         }
         E::Tcp(refusal) => tcp(refusal),
         _ => keys(reason).unwrap_or(UNEXPLAINED),
@@ -58,71 +60,70 @@ fn advice(reason: &ConnectError, url: &Url, options: &Options) -> (&'static str,
     (check, advice.to_owned())
 }
 
-/// Advice for an error that has no other.
+/// The failed step and advice, for all other errors.
 const UNEXPLAINED: (&str, &str) = (
     "connect",
-    "look at the target's log, and run this again with -vv: its output belongs in a report to the \
-     maker of the target",
+    "check the target's log; to report the error to the target's vendor, run this command again \
+     with -vv, and attach its output",
 );
 
 /// The failed step and advice, for errors of the TCP transport.
 fn tcp(refusal: &TcpRefusal) -> (&'static str, &'static str) {
     match refusal {
         TcpRefusal::NotNvmeTcp { .. } => ("protocol", "correct the port"),
-        TcpRefusal::DigestsRefused => (
-            "digests",
-            "leave --header-digest and --data-digest out, or enable digests at the target",
-        ),
+        TcpRefusal::DigestsRefused => {
+            ("digests", "omit --header-digest and --data-digest, or enable digests at the target")
+        }
         TcpRefusal::DigestMismatch => (
             "digests",
-            "something on the way damages data: look for a faulty cable, port or network adapter, \
-             and try without its offloads (ethtool -K DEV rx off tx off)",
+            "the network corrupts data: look for a faulty cable, port or network adapter, and try \
+             without the adapter's offloads (ethtool -K DEV rx off tx off)",
         ),
         TcpRefusal::Tls(_) => (
             "TLS",
-            "let both ends have the same key: `farblock keys check FILE` here and there, then \
-             `farblock keys derive FILE --host HOSTNQN --subsystem NQN`",
+            "give both ends the same key: run `farblock keys check FILE` at both ends, then \
+             compare the output of `farblock keys derive FILE --host HOSTNQN --subsystem NQN`",
         ),
         _ => UNEXPLAINED,
     }
 }
 
-/// The failed step and advice, for errors with keys; `None` for other errors.
+/// Returns the failed step and advice, for errors with keys; `None` for other errors.
 fn keys(reason: &ConnectError) -> Option<(&'static str, &'static str)> {
     use ConnectError as E;
     Some(match reason {
         E::KeyFile(_) => (
             "key",
-            "correct the file; `farblock keys check FILE` says whether it is in order, and \
-             `farblock keys new` makes a new one",
+            "correct the file; `farblock keys check FILE` checks it, and `farblock keys new` \
+             makes a new key",
         ),
         E::AuthenticationRequired => (
             "authentication",
-            "ask whoever runs the target for this host's secret, keep it in a file with mode 600, \
-             and give --dhchap-secret FILE (or ?dhchap-secret=FILE in the URL)",
+            "get this host's secret from the operator of the target, store it in a file with mode \
+             600, and use --dhchap-secret FILE (or ?dhchap-secret=FILE in the URL)",
         ),
         E::AuthenticationNotOffered => (
             "authentication",
-            "have the target ask for it (serve --host-key NQN=FILE --controller-key FILE), or \
-             leave --dhchap-ctrl-secret out",
+            "configure the target to authenticate this host and itself (serve --host-key \
+             NQN=FILE --controller-key FILE), or omit --dhchap-ctrl-secret",
         ),
         E::AuthenticationFailed(_) | E::ProofNotJudged => (
             "authentication",
-            "compare the secrets at both ends: `farblock keys show FILE` has the same fingerprint \
-             if they are the same; or give --dhchap-ctrl-secret if the controller demands to prove \
-             itself; the target's log says what it expected, also where the ends have no hash \
-             function or group in common (--dhchap-hashes, --dhchap-dhgroups)",
+            "compare the secrets at both ends: equal secrets have the same fingerprint (`farblock \
+             keys show FILE`); if the controller must authenticate itself, add \
+             --dhchap-ctrl-secret; the target's log names the reason, for example that the ends \
+             have no hash function or DH group in common (--dhchap-hashes, --dhchap-dhgroups)",
         ),
         E::SecureChannelRequired => (
             "authentication",
-            "give --concat beside --dhchap-secret FILE (or ?concat=1 in the URL), or use TLS with \
-             a key of its own that the target knows: --tls-key FILE",
+            "add --concat to --dhchap-secret FILE (or ?concat=1 to the URL), or use TLS with \
+             --tls-key FILE and a TLS key that the target has for this host",
         ),
         _ => return None,
     })
 }
 
-/// The failed step and advice, for names that the target does not know.
+/// Returns the failed step and advice if the target refuses the name of the host or the subsystem.
 fn names(reason: &ConnectError, url: &Url, options: &Options) -> (&'static str, String) {
     let nqn = url.subsystem.as_deref().unwrap_or("NQN");
     let options = options.with_url(url);
@@ -141,7 +142,7 @@ fn names(reason: &ConnectError, url: &Url, options: &Options) -> (&'static str, 
     let address = url.address();
     let advice = match known.is_empty() {
         true => format!(
-            "the target shows no subsystem to the host {host}: correct the subsystem NQN in the \
+            "the target lists no subsystem for the host {host}: correct the subsystem NQN in the \
              URL, or allow this host at the target"
         ),
         false => {
@@ -153,48 +154,48 @@ fn names(reason: &ConnectError, url: &Url, options: &Options) -> (&'static str, 
     ("subsystem", advice)
 }
 
-/// The target does not list the subsystem for this host: it does not allow the host, or it requires
-/// TLS and this listener has none.
+/// Returns the advice if the target does not list the subsystem for this host. Then the target does
+/// not allow the host, or requires TLS for it, which this listener does not offer.
 fn not_listed(nqn: &str, host: &str) -> String {
     let let_in = remote::let_in(nqn, host);
     format!(
-        "this host is {host}: {let_in}, or connect as another with --hostnqn NQN; if it is \
-         allowed already, it has to use TLS and this listener has none: connect to another one, or \
-         give this one TLS (`farblock ctl set-tls ADDR:PORT allowed`)"
+        "this host is {host}: {let_in}, or connect as another host with --hostnqn NQN; if the \
+         target allows this host already, the host must use TLS, but this listener does not offer \
+         TLS: use another listener, or enable TLS here (`farblock ctl set-tls ADDR:PORT allowed`)"
     )
 }
 
-/// The target lists the subsystem for this host's name but refuses the connection: the host must
-/// also prove its identity with a key.
+/// Returns the advice if the target lists the subsystem for this host's name, but refuses the
+/// connection. Then the host must also prove its identity with a key.
 fn proof(options: &Options) -> String {
     let nqn = options.identity().nqn;
     match (&options.tcp.tls_key, options.tcp.concatenate) {
         (Some(_), _) => format!(
-            "the target knows {nqn}, but the key is another host's or for another subsystem \
-             there: give --tls-key FILE with the key of this one"
+            "the target knows {nqn}, but this key belongs to another host or another subsystem: \
+             use --tls-key FILE with the key for this host and subsystem"
         ),
         (None, true) => format!(
-            "the target knows {nqn}, so the name is not enough: it has a key for TLS there, and \
-             --concat does without that key: give --tls-key FILE in its place"
+            "the target knows {nqn}, but requires this host's TLS key, which --concat does not \
+             use: replace --concat with --tls-key FILE"
         ),
         (None, false) => format!(
-            "the target knows {nqn}, so the name is not enough: it is let in with TLS alone (give \
-             --tls-key FILE; or --concat with --dhchap-secret FILE)"
+            "the target knows {nqn}, but accepts this host only over TLS: use --tls-key FILE, or \
+             --concat with --dhchap-secret FILE"
         ),
     }
 }
 
-/// The target knows the host's name, but with another identifier.
+/// Returns the advice if the target knows the host's name, but with another identifier.
 fn identifier(options: &Options) -> String {
     let HostIdentity { nqn, id } = options.identity();
     format!(
-        "the target knows {nqn}, but not with the identifier {id}: correct it there (host_id), or \
-         give this host the one that it has there (?hostid=UUID; `farblock whoami` says where its \
-         own is kept)"
+        "the target knows {nqn}, but not with the identifier {id}: correct the identifier at the \
+         target (host_id), or set this host's identifier to the target's (?hostid=UUID; `farblock \
+         whoami` shows the file with this host's)"
     )
 }
 
-/// The finding for a namespace that cannot be used.
+/// Returns the namespace, or a finding if the host cannot use it.
 pub(super) fn namespace(
     controller: &farblock_host::Controller,
     url: &Url,
@@ -202,7 +203,7 @@ pub(super) fn namespace(
     nsid: u32,
 ) -> Result<farblock_host::RemoteNamespace, Finding> {
     remote::namespace(controller, url, options, nsid).map_err(|failure| {
-        let advice = "correct ?ns=ID in the URL, or have the target share it with this host";
+        let advice = "correct ?ns=ID in the URL, or share the namespace with this host";
         Finding::problem("namespace", failure.sentence(), advice)
     })
 }

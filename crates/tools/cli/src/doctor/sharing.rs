@@ -1,4 +1,4 @@
-//! The targets that run on this machine, as far as this user may query them.
+//! Checks the targets on this machine that this user may query.
 
 use super::finding::Finding;
 use farblock_admin::{ControllerStatus, LegStatus, NamespaceStatus, Status, part_name};
@@ -14,10 +14,10 @@ const CHECK: &str = "target";
 pub(super) fn examine(target: &Status) -> Vec<Finding> {
     let at = target.listening.join(", ");
     let hosts: BTreeSet<_> = target.controllers.iter().map(|it| &it.host_nqn).collect();
-    let what = format!("one runs at {at}, with {} hosts connected", hosts.len());
+    let what = format!("a target runs at {at}, with {} connected hosts", hosts.len());
     let mut findings = vec![Finding::ok(CHECK, what)];
     for warning in &target.warnings {
-        let advice = "let in only hosts with a key (docs/security.md), or listen elsewhere";
+        let advice = "admit only hosts with a key (docs/security.md), or use another address";
         findings.push(Finding::hint(CHECK, warning.as_str(), advice));
     }
     findings.extend(namesakes(&target.controllers));
@@ -26,7 +26,7 @@ pub(super) fn examine(target: &Status) -> Vec<Finding> {
     findings
 }
 
-/// The findings about the namespaces that `is_meant` chooses.
+/// Returns findings about the namespaces for which `is_meant` returns true.
 pub(super) fn namespaces(target: &Status, is_meant: impl Fn(&str, u32) -> bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     for subsystem in &target.subsystems {
@@ -40,17 +40,18 @@ pub(super) fn namespaces(target: &Status, is_meant: impl Fn(&str, u32) -> bool) 
     findings
 }
 
-/// A hint if RAM disks can grow larger than the machine's memory.
+/// Returns a hint if the RAM disks can grow larger than the machine's memory.
 fn memory(target: &Status) -> Option<Finding> {
     let namespaces = target.subsystems.iter().flat_map(|subsystem| &subsystem.namespaces);
     let specs = namespaces.filter_map(|one| Spec::parse(one.path.as_deref()?).ok());
     let specs: Vec<Spec> = specs.collect();
     let doubt = crate::serve::memory_doubt(&specs.iter().collect::<Vec<_>>())?;
-    let advice = "share smaller ones, or files";
+    let advice = "share smaller RAM disks, or files";
     Some(Finding::hint("memory", doubt, advice))
 }
 
-/// Failures of a namespace's storage, and mismatches that a mirror scrub found.
+/// Returns findings about failures of a namespace's storage, and about mismatches that a mirror
+/// scrub found.
 fn storage(nqn: &str, namespace: &NamespaceStatus) -> Vec<Finding> {
     const CHECK: &str = "storage";
     let NamespaceStatus { nsid, health, last_failure, trouble, mirror, .. } = namespace;
@@ -58,18 +59,18 @@ fn storage(nqn: &str, namespace: &NamespaceStatus) -> Vec<Finding> {
     let disk = format!("namespace {nsid} of {nqn}{place}");
     let mut findings = Vec::new();
     let said = last_failure.as_ref().map_or(String::new(), |said| format!(": {said}"));
-    let advice = "mend the storage behind it: free space, the device (`dmesg`), or the target \
-        that has it; its hosts got each error";
-    // The trouble of a remote part is in that part's own finding.
+    let advice = "repair the storage: check its free space, its device (`dmesg`), or the target of \
+        a remote disk; the hosts received each error";
+    // Another finding reports the trouble of a remote part.
     let is_of_a_part = namespace.legs.iter().any(|leg| leg.reason == *trouble);
     if let Some(trouble) = trouble.as_ref().filter(|_| !is_of_a_part) {
-        let advice = "do what it says; the target notices by itself, and tells its hosts";
+        let advice = "correct this; the target detects the correction, and notifies its hosts";
         findings.push(Finding::problem(CHECK, format!("{disk}: {trouble}"), advice));
     } else if health == "failing" {
-        let what = format!("{disk} fails what hosts read or write{said}");
+        let what = format!("{disk} fails reads or writes{said}");
         findings.push(Finding::problem(CHECK, what, advice));
     } else if last_failure.is_some() {
-        let what = format!("{disk} failed earlier, and not in the last minute{said}");
+        let what = format!("{disk} had failures, but none in the last minute{said}");
         findings.push(Finding::hint(CHECK, what, advice));
     }
     if let Some(mirror) = mirror {
@@ -79,7 +80,7 @@ fn storage(nqn: &str, namespace: &NamespaceStatus) -> Vec<Finding> {
             .then(|| format!("{} could not be compared", Size(mirror.uncompared_bytes)));
         let found: Vec<_> = differ.into_iter().chain(unread).collect();
         if !found.is_empty() {
-            let what = format!("{disk}: its last comparison found that {}", found.join(" and "));
+            let what = format!("{disk}: the last comparison found that {}", found.join(" and "));
             let advice = format!(
                 "check the data (docs/mirror.md), then compare again: `farblock ctl verify {nqn} \
                  {nsid}`"
@@ -90,7 +91,8 @@ fn storage(nqn: &str, namespace: &NamespaceStatus) -> Vec<Finding> {
     findings
 }
 
-/// Legs of a mirror that are not in sync or not used, and remote disks that do not answer.
+/// Returns findings about mirror legs that are not in sync or not in use, and about remote disks
+/// that do not answer.
 fn parts(nqn: &str, namespace: &NamespaceStatus) -> Vec<Finding> {
     let nsid = namespace.nsid;
     let of_mirror = |leg: &LegStatus| {
@@ -100,28 +102,28 @@ fn parts(nqn: &str, namespace: &NamespaceStatus) -> Vec<Finding> {
             "in_sync" if leg.reason.is_some() => Some(Finding::problem(
                 "mirror",
                 format!("leg {name} of namespace {nsid} of {nqn} is not used at present{why}"),
-                "bring it back as it was: while no other leg is in sync, operations wait for it, \
-                 and then fail",
+                "restore this leg with its data: while no other leg is in sync, operations wait \
+                 for this leg, and then fail",
             )),
             "out" => Some(Finding::problem(
                 "mirror",
                 format!("leg {name} of namespace {nsid} of {nqn} is out of the mirror{why}"),
-                "bring it back: what it lacks is copied to it by itself then, and until then each \
-                 other leg may be the only one with the data (docs/mirror.md)",
+                "restore this leg: the mirror then copies the missing data to it; until then, \
+                 another leg may have the only copy of the data (docs/mirror.md)",
             )),
             "catching_up" => Some(Finding::hint(
                 "mirror",
-                format!("leg {name} of namespace {nsid} of {nqn} is being filled"),
+                format!("leg {name} of namespace {nsid} of {nqn} is catching up"),
                 format!(
-                    "wait for `in sync again` in the log before another leg is stopped; `farblock \
-                     ctl copy-speed {nqn} {nsid} 0` has it go as fast as it can"
+                    "wait for `in sync again` in the log before you stop another leg; `farblock \
+                     ctl copy-speed {nqn} {nsid} 0` removes the speed limit of the copy"
                 ),
             )),
             "away" => Some(Finding::problem(
                 "part",
                 format!("{name}, a part of namespace {nsid} of {nqn}, is away{why}"),
-                "bring back the target that has it (`farblock doctor` with its URL goes the way \
-                 there step by step): what touches it waits, and then fails",
+                "restore the target of this part (`farblock doctor` with its URL checks each step \
+                 of the connection): operations on the part wait, and then fail",
             )),
             _ => None,
         }
@@ -129,19 +131,22 @@ fn parts(nqn: &str, namespace: &NamespaceStatus) -> Vec<Finding> {
     namespace.legs.iter().filter_map(of_mirror).collect()
 }
 
-/// The finding that no target was found in these places.
+/// Returns the finding that these places contain no target's socket.
 pub(super) fn none(looked_in: &str) -> Finding {
-    Finding::ok(CHECK, format!("none runs here that this user can ask: looked in {looked_in}"))
+    Finding::ok(
+        CHECK,
+        format!("no target runs here that this user can query: looked in {looked_in}"),
+    )
 }
 
-/// The finding that a target has a socket but does not answer.
+/// Returns the finding that a target has a socket, but does not answer.
 pub(super) fn silent(socket: &Path, patience: Duration) -> Finding {
-    let what = format!("the one at {} does not answer within {patience:?}", socket.display());
-    let advice = "see in its log what it waits for, and whether its process was stopped";
+    let what = format!("the target at {} does not answer within {patience:?}", socket.display());
+    let advice = "check its log, and whether its process has been stopped (SIGSTOP)";
     Finding::problem(CHECK, what, advice)
 }
 
-/// A finding if several machines claim to be the same host.
+/// Returns findings about hosts whose name several machines seem to use.
 fn namesakes(controllers: &[ControllerStatus]) -> Vec<Finding> {
     let mut ids: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     let mut places: BTreeMap<(&str, &str), BTreeSet<String>> = BTreeMap::new();
@@ -153,18 +158,18 @@ fn namesakes(controllers: &[ControllerStatus]) -> Vec<Finding> {
             from.insert(address.ip().to_string());
         }
     }
-    let advice = "give each machine its own name: `farblock whoami` there says what it is called \
-        now, and where that is kept; reservations and --allow-host take both for one";
+    let advice = "give each machine its own name (`farblock whoami` prints the current name and \
+        its source); reservations and --allow-host treat machines with one name as one host";
     let differ = ids.iter().filter(|(_, ids)| ids.len() > 1).map(|(nqn, ids)| {
         let ids = ids.iter().copied().collect::<Vec<_>>().join(", ");
-        let what = format!("hosts with different identifiers ({ids}) are all called {nqn}");
+        let what = format!("hosts with different identifiers ({ids}) all have the name {nqn}");
         Finding::problem("host names", what, advice)
     });
     let apart = places.iter().filter(|((nqn, _), from)| from.len() > 1 && ids[nqn].len() == 1);
     let apart = apart.map(|((nqn, _), from)| {
         let from = from.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
-        let what = format!("{nqn} is connected to one address from {from}");
-        Finding::hint("host names", what, format!("if that is not one machine, {advice}"))
+        let what = format!("{nqn} is connected to one listener from several addresses: {from}");
+        Finding::hint("host names", what, format!("if these are different machines, {advice}"))
     });
     differ.chain(apart).collect()
 }
@@ -212,7 +217,7 @@ mod tests {
     fn storage_that_fails_is_a_problem_and_one_that_failed_is_a_hint() {
         let found = storage("nqn.a", &disk("failing", Some("no space left")));
         assert_eq!(found.len(), 1, "{found:?}");
-        let what = "namespace 3 of nqn.a fails what hosts read or write: no space left";
+        let what = "namespace 3 of nqn.a fails reads or writes: no space left";
         assert_eq!((found[0].verdict, found[0].what.as_str()), (Verdict::Problem, what));
         let found = storage("nqn.a", &disk("ok", Some("no space left")));
         assert_eq!(found.iter().map(|it| it.verdict).collect::<Vec<_>>(), [Verdict::Hint]);

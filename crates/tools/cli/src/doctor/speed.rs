@@ -1,4 +1,4 @@
-//! Settings that would make a connection faster.
+//! Hints about settings that slow a connection down.
 
 use super::finding::Finding;
 use farblock_block::size::Size;
@@ -7,12 +7,12 @@ use farblock_proto::host::ControllerInfo;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// From this round trip on, the network dominates the latency of single commands.
+/// At this round trip time or more, the network dominates the latency of a command.
 const LONG_ROUND_TRIP: Duration = Duration::from_millis(2);
-/// Transfer limits below this size cost additional commands.
+/// With a smaller transfer limit, large I/Os need noticeably more commands.
 const SMALL_TRANSFER_BYTES: u32 = 128 << 10;
-/// Writes up to this size usually save a round trip: controllers accept the data in the command
-/// capsule.
+/// Controllers usually accept writes of up to this size in the command capsule, which saves a round
+/// trip.
 const USUAL_IN_CAPSULE_BYTES: u32 = 4096;
 const CHECK: &str = "speed";
 
@@ -26,37 +26,40 @@ pub(super) fn of_controller(
     let is_here = address.ip().to_canonical().is_loopback();
     let mut hints = Vec::new();
     if options.tcp.data_digest && (is_here || options.tcp.tls_key.is_some()) {
-        let why = if is_here { "never leave this machine" } else { "are checked by TLS already" };
+        let why = match is_here {
+            true => "the data never leave this machine",
+            false => "TLS checks the data, too",
+        };
         hints.push(Finding::hint(
             CHECK,
-            format!("data have digests, and {why}"),
-            "leave --data-digest out: it costs processor time on both sides",
+            format!("data digests are on, although {why}"),
+            "leave --data-digest out: digests cost processor time on both sides",
         ));
     }
     if info.in_capsule_bytes < USUAL_IN_CAPSULE_BYTES && !info.discovery {
         hints.push(Finding::hint(
             CHECK,
             format!(
-                "the target takes {} of data with a command",
+                "the target accepts at most {} of data in a command capsule",
                 Size(info.in_capsule_bytes.into())
             ),
-            "raise its in-capsule data size to 4 KiB or more: each small write costs a round trip \
-             less",
+            "raise the target's in-capsule data size to 4 KiB or more, which saves a round trip \
+             for each small write",
         ));
     }
     if let Some(bytes) = info.max_transfer_bytes.filter(|&bytes| bytes < SMALL_TRANSFER_BYTES) {
         hints.push(Finding::hint(
             CHECK,
-            format!("one command moves {} at most", Size(bytes.into())),
-            "raise the target's largest transfer (MDTS)",
+            format!("one command transfers {} at most", Size(bytes.into())),
+            "raise the target's maximum data transfer size (MDTS)",
         ));
     }
-    // On one machine, load causes long round trips, not distance.
+    // On the loopback, only load causes long round trips.
     if round_trip >= LONG_ROUND_TRIP && !is_here {
         hints.push(Finding::hint(
             CHECK,
             format!("a round trip takes {round_trip:.1?}, and each I/O at least as long"),
-            "keep many I/Os in flight (fio --iodepth=32), or bring target and host nearer together",
+            "keep many I/Os in flight (fio --iodepth=32), or shorten the network path",
         ));
     }
     hints

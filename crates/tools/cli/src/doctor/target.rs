@@ -1,5 +1,6 @@
-//! The way to a target, step by step: name, TCP connection, path MTU, first answer, TLS, Connect,
-//! authentication, Identify, namespaces, an I/O queue, and reads of a block over that queue.
+//! Checks each step of a connection to a target: name, TCP connection, path MTU, first answer, TLS,
+//! Connect, authentication, Identify, namespaces, an I/O queue, and reads of a block over that
+//! queue.
 
 use super::finding::Finding;
 use super::first_answer::{self, FirstAnswer};
@@ -15,15 +16,15 @@ use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-/// The number of reads that measure the latency of one block.
+/// The number of reads of one block, to measure the latency.
 const READS: usize = 8;
-/// A segment is smaller than its packet by the headers of IPv4 and TCP with a time stamp.
+/// The size of the headers of IPv4 and TCP (with a time stamp) in a packet.
 const HEADERS_BYTES: u32 = 52;
-/// Every current network carries packets of this size whole.
+/// The packet size in bytes that Ethernet carries by default.
 const USUAL_MTU_BYTES: u32 = 1500;
-/// Larger packets occur only within a machine.
+/// The largest packet size of a network, in bytes. Only the loopback has larger packets.
 const JUMBO_MTU_BYTES: u32 = 9216;
-/// Delays from addresses that do not answer are reported from this length on: people notice them.
+/// The shortest noticeable delay. If addresses that do not answer take longer, doctor says so.
 const FELT: Duration = Duration::from_millis(200);
 const CONNECTION: &str = "connection";
 
@@ -72,7 +73,8 @@ fn resolve(url: &Url) -> Result<Vec<SocketAddr>, Finding> {
     let host = url.host.as_str();
     let problem = |reason: String| {
         let what = format!("the name {host} cannot be resolved: {reason}");
-        let advice = "correct it, ask the name service (getent hosts NAME), or use an address";
+        let advice =
+            "correct the name, check the name service (getent hosts NAME), or use an address";
         Finding::problem("name", what, advice)
     };
     let found = (host, url.port_or_default()).to_socket_addrs();
@@ -83,13 +85,14 @@ fn resolve(url: &Url) -> Result<Vec<SocketAddr>, Finding> {
     }
 }
 
-/// The resolver's message, without the library's prefix.
+/// Returns the resolver's message, without the library's prefix.
 fn resolver(error: &io::Error) -> String {
     let text = os(error);
     text.rsplit_once("information: ").map_or(text.as_str(), |(_, reason)| reason).to_owned()
 }
 
-/// Connects to the first address that answers; addresses before it delay every connection.
+/// Connects to the first address that answers. Adds a hint if the addresses before it delay each
+/// connection.
 fn connect(
     addresses: &[SocketAddr],
     time: Duration,
@@ -101,12 +104,12 @@ fn connect(
         match TcpStream::connect_timeout(&address, time) {
             Ok(stream) => {
                 let took = begin.elapsed();
-                // An address that refuses at once costs no time.
+                // An address that refuses connections at once causes no delay.
                 if let Some(Finding { what, .. }) = last.filter(|_| lost >= FELT) {
-                    let advice = "name an address instead, or correct what the name stands for";
+                    let advice = "use an address in the URL, or correct the addresses of the name";
                     found.push(Finding::hint("name", what, advice));
                 }
-                let what = format!("{address} accepts connections, within {took:.1?}");
+                let what = format!("{address} accepted a connection within {took:.1?}");
                 found.push(Finding::ok(CONNECTION, what));
                 return Ok((stream, address, took));
             }
@@ -119,7 +122,7 @@ fn connect(
     Err(last.expect("a name has an address"))
 }
 
-/// The finding for a failed TCP connection.
+/// Returns the finding for a failed TCP connection.
 fn unreachable(address: SocketAddr, error: &io::Error, time: Duration) -> Finding {
     let port = address.port();
     let (what, advice) = match error.kind() {
@@ -127,49 +130,49 @@ fn unreachable(address: SocketAddr, error: &io::Error, time: Duration) -> Findin
             format!("nothing listens at {address}"),
             format!(
                 "start the target there (`farblock serve … --listen 0.0.0.0:{port}`; without \
-                 --listen only its own machine reaches it), or correct the port"
+                 --listen it accepts only local connections), or correct the port"
             ),
         ),
         ErrorKind::TimedOut | ErrorKind::WouldBlock => (
             format!("{address} does not answer within {time:?}"),
             format!(
-                "see whether the machine is on and the address right; if it is, a firewall on the \
-                 way drops what goes to port {port}: let that through"
+                "check that the machine is on, and that the address is right; if so, a firewall \
+                 may drop packets to port {port}: allow them"
             ),
         ),
         ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable | ErrorKind::NetworkDown => (
-            format!("no way leads to {address}: {}", os(error)),
+            format!("there is no route to {address}: {}", os(error)),
             "correct the address, or this machine's routes (`ip route get ADDRESS`)".to_owned(),
         ),
         _ => (
-            format!("a connection to {address} fails: {}", os(error)),
-            "see what the system's log says of it".to_owned(),
+            format!("cannot connect to {address}: {}", os(error)),
+            "check the system's log".to_owned(),
         ),
     };
     Finding::problem(CONNECTION, what, advice)
 }
 
-/// The path MTU to the target.
+/// Returns a finding about the path MTU to the target.
 fn path(stream: &TcpStream) -> Finding {
     const CHECK: &str = "path MTU";
     let Some(segment_bytes) = segment_bytes(stream) else {
-        return Finding::ok(CHECK, "this system does not tell it");
+        return Finding::ok(CHECK, "this system does not report the path MTU");
     };
     let mtu_bytes = segment_bytes + HEADERS_BYTES;
-    // In packets larger than any network's, the window limits segments, not an MTU.
+    // If packets are larger than on any network, the TCP window limits the segments, not an MTU.
     let mtu = match mtu_bytes <= JUMBO_MTU_BYTES {
-        true => format!(": an MTU of {mtu_bytes}"),
+        true => format!(" (MTU {mtu_bytes})"),
         false => String::new(),
     };
-    let what = format!("a packet carries up to {segment_bytes} bytes{mtu}");
-    // IPv6 has a longer header, so the estimate is 20 bytes too low.
+    let what = format!("a packet carries up to {segment_bytes} bytes of data{mtu}");
+    // The IPv6 header is 20 bytes longer, so the MTU may be 20 bytes larger than this estimate.
     match mtu_bytes + 20 < USUAL_MTU_BYTES {
         false => Finding::ok(CHECK, what),
         true => Finding::hint(
             CHECK,
             what,
-            "that is less than Ethernet has: a tunnel on the way costs throughput; go around it, \
-             or raise its MTU",
+            "this is less than Ethernet's MTU of 1500: a tunnel on the path costs throughput; \
+             avoid the tunnel, or raise its MTU",
         ),
     }
 }
@@ -184,47 +187,45 @@ fn segment_bytes(_: &TcpStream) -> Option<u32> {
     None
 }
 
-/// Whether the first answer comes from an NVMe/TCP target.
+/// Checks whether the first answer is an NVMe/TCP target's. Other answers are problems.
 fn protocol(
     answer: FirstAnswer,
     address: SocketAddr,
     concatenate: bool,
 ) -> Result<Finding, Finding> {
     const CHECK: &str = "protocol";
-    let other = "correct the port: NVMe/TCP targets listen at 4420, their discovery at 8009";
+    let other = "correct the port: NVMe/TCP targets use port 4420, discovery services port 8009";
     let (what, advice) = match answer {
         FirstAnswer::Target(took) => {
-            let what = format!("an NVMe/TCP target answers, within {took:.1?}");
+            let what = format!("an NVMe/TCP target answers within {took:.1?}");
             return Ok(Finding::ok(CHECK, what));
         }
         FirstAnswer::Tls if concatenate => (
-            format!("{address} takes nothing but TLS, and --concat begins without"),
-            "have the listener allow TLS and not require it (`farblock ctl set-tls ADDR:PORT \
-             allowed`), or give --tls-key FILE instead; if it is a web server (HTTPS), correct \
+            format!("{address} accepts only TLS, but --concat starts without TLS"),
+            "set the listener's TLS policy to allowed instead of required (`farblock ctl set-tls \
+             ADDR:PORT allowed`), or use --tls-key FILE; if this is a web server (HTTPS), correct \
              the port",
         ),
         FirstAnswer::Tls => (
-            format!("{address} takes nothing but TLS"),
-            "if it is a target that requires TLS, give --tls-key FILE (or ?tls-key=FILE in the \
-             URL) with this host's key; if it is a web server (HTTPS), correct the port",
+            format!("{address} accepts only TLS"),
+            "if this is a target that requires TLS, use --tls-key FILE (or ?tls-key=FILE in the \
+             URL) with this host's key; if this is a web server (HTTPS), correct the port",
         ),
-        FirstAnswer::Other(name) => (format!("{name} listens at {address}, no target"), other),
-        FirstAnswer::Strange => {
-            (format!("what listens at {address} does not speak NVMe/TCP"), other)
-        }
+        FirstAnswer::Other(name) => (format!("{name} listens at {address}, not a target"), other),
+        FirstAnswer::Strange => (format!("the server at {address} does not speak NVMe/TCP"), other),
         FirstAnswer::Closed => (
             format!("{address} accepts connections and closes them without an answer"),
-            "look at the log of what listens there: a target that is full or shuts down does \
-             that, and so do other kinds of servers and proxies whose target is gone",
+            "check the server's log: a target closes connections if it is full or shuts down, as \
+             do other servers, and proxies whose backend is down",
         ),
         FirstAnswer::Silence => (
-            format!("{address} accepts connections and says nothing"),
-            "a target answers at once: another kind of server listens there (correct the port), \
-             or the target hangs (look at its log)",
+            format!("{address} accepts connections, but sends nothing"),
+            "a target answers at once: either another kind of server listens there (correct the \
+             port), or the target hangs (check its log)",
         ),
         FirstAnswer::Failed(reason) => (
-            format!("the connection to {address} fails: {reason}"),
-            "try again, and look at the target's log",
+            format!("the connection to {address} failed: {reason}"),
+            "try again, and check the target's log",
         ),
     };
     Err(Finding::problem(CHECK, what, advice))
@@ -235,41 +236,42 @@ fn connected(controller: &Controller, settings: &Options, took: Duration) -> Fin
     let concatenates = settings.tcp.concatenate && !controller.info().discovery;
     let tls = match (settings.tcp.tls_key.is_some(), concatenates) {
         (true, _) => " over TLS",
-        (_, true) => " over TLS, with a key that came of the authentication",
+        (_, true) => " over TLS, with a key from the authentication",
         _ => "",
     };
-    let what = format!("{} lets this host in{tls}, within {took:.1?}", controller.subsystem());
+    let what = format!("{} accepted this host{tls} within {took:.1?}", controller.subsystem());
     Finding::ok("connect", what)
 }
 
-/// The subsystems that a target lists for this host, if the URL names none.
+/// Returns a finding about the subsystems that the target lists for this host, for a URL without a
+/// subsystem.
 fn discovery(controller: &Controller, url: &Url) -> Result<Finding, Finding> {
     const CHECK: &str = "discovery";
     let entries = controller
         .discovery()
         .map_err(|error| Finding::problem(CHECK, error.to_string(), refusal::LARGE_PACKETS))?;
     let count = entries.iter().filter(|entry| entry.is_subsystem()).count();
-    let look = format!("`farblock discover {}` lists them", url.address());
+    let look = format!("`farblock discover {}` prints the list", url.address());
     Ok(match count {
         0 => Finding::hint(
             CHECK,
-            "the target shows this host no subsystem",
-            "let this host in there; `farblock whoami` says what it is called",
+            "the target lists no subsystem for this host",
+            "allow this host at the target; `farblock whoami` prints its NQN",
         ),
         1 => Finding::hint(
             CHECK,
-            "the target shows this host a subsystem",
-            format!("{look}: run this again with the subsystem's URL, to go the rest of the way"),
+            "the target lists one subsystem for this host",
+            format!("{look}: run doctor again with its URL to check the remaining steps"),
         ),
         many => Finding::hint(
             CHECK,
-            format!("the target shows this host {many} subsystems"),
-            format!("{look}: run this again with one's URL, to go the rest of the way"),
+            format!("the target lists {many} subsystems for this host"),
+            format!("{look}: run doctor again with one of their URLs to check the remaining steps"),
         ),
     })
 }
 
-/// The namespace of the URL, or else the subsystem's first.
+/// Returns the namespace that the URL names, or else the subsystem's first namespace.
 fn choose_namespace(
     controller: &Controller,
     url: &Url,
@@ -281,8 +283,9 @@ fn choose_namespace(
         .namespace_ids()
         .map_err(|error| Finding::problem(CHECK, error.to_string(), refusal::LARGE_PACKETS))?;
     let Some(nsid) = url.namespace.or(ids.first().copied()) else {
-        let what = "the subsystem shows this host no namespace";
-        let advice = "add one there (`farblock ctl add-namespace`), or let this host see one";
+        let what = "the subsystem has no namespace that this host can see";
+        let advice = "add a namespace at the target (`farblock ctl add-namespace`), or make one \
+            visible to this host (`farblock ctl visible-to`)";
         found.push(Finding::problem(CHECK, what, advice));
         return Ok(None);
     };
@@ -291,12 +294,12 @@ fn choose_namespace(
     let count =
         if ids.len() == 1 { "1 namespace".to_owned() } else { format!("{} namespaces", ids.len()) };
     let size = Size(info.blocks.saturating_mul(u64::from(info.block_size)));
-    let access = if info.read_only { "read only" } else { "to be read and written" };
+    let access = if info.read_only { "read-only" } else { "writable" };
     let what =
-        format!("{count}; number {nsid} has {size} in blocks of {}, {access}", info.block_size);
+        format!("{count}; number {nsid} has {size} in {}-byte blocks, {access}", info.block_size);
     found.push(match info.read_only {
         true => {
-            let advice = "if hosts should write to it, see on the target's machine why it is so";
+            let advice = "if hosts should write to it, check at the target why it is read-only";
             Finding::hint(CHECK, what, advice)
         }
         false => Finding::ok(CHECK, what),
@@ -304,26 +307,27 @@ fn choose_namespace(
     Ok(Some(namespace))
 }
 
-/// A hint if this path is not optimized for the namespace (ANA).
+/// Returns a hint if this path to the namespace is not optimized (ANA). Denied access is a problem.
 fn access(controller: &Controller, nsid: u32) -> Result<Option<Finding>, Finding> {
     const CHECK: &str = "access";
-    let advice = "use the URL of another of the target's addresses as well: `farblock attach` \
-        takes several, and reads and writes where it is best";
+    let advice = "also use the URL of another address of the target: `farblock attach` accepts \
+        several URLs, and uses the best path";
     match controller.access(nsid) {
         Ok(AnaState::OPTIMIZED) => Ok(None),
         Ok(AnaState::NON_OPTIMIZED) => {
-            let what = "the target says that this is not the best way to the namespace (ANA)";
+            let what = "the target reports that this path is not optimized (ANA)";
             Ok(Some(Finding::hint(CHECK, what, advice)))
         }
         Ok(state) => {
-            let what = format!("the namespace cannot be reached by this way now (ANA: {state})");
+            let what =
+                format!("the target denies access to the namespace on this path (ANA: {state})");
             Err(Finding::problem(CHECK, what, advice))
         }
         Err(error) => Err(Finding::problem(CHECK, error.to_string(), refusal::LARGE_PACKETS)),
     }
 }
 
-/// Reads one block a few times.
+/// Reads one block a few times, and measures the latency.
 fn read(namespace: &RemoteNamespace, options: &Options) -> Result<Finding, Finding> {
     const CHECK: &str = "reading";
     let failed = |error: BlockError| {
@@ -332,12 +336,12 @@ fn read(namespace: &RemoteNamespace, options: &Options) -> Result<Finding, Findi
             Some(why) => format!("one block cannot be read: {error}: {why}"),
             None => format!("one block cannot be read: {error}"),
         };
-        let advice = "look at the target's log: it says what its storage or this host did";
+        let advice = "check the target's log for an error of its storage or of this host";
         Finding::problem(CHECK, what, advice)
     };
     let silent = |time: Duration| {
-        let what = format!("one block is not read within {time:?}");
-        let advice = "look at the target's log, and at the disk that it shares";
+        let what = format!("one block was not read within {time:?}");
+        let advice = "check the target's log, and the disk that it shares";
         Finding::problem(CHECK, what, advice)
     };
     let mut disk = Blocking::with_engine(namespace, options.engine).map_err(failed)?;

@@ -1,8 +1,10 @@
-//! The position of files in a set. Each file stores its position in an extended attribute, so that
-//! data stays in place when a file has grown or the order on the command line differs next time.
+//! Stores the position of each file of a set in an extended attribute of the file. So the data of
+//! the set stays in place if a file grows, or if a later command line names the files in another
+//! order.
 //!
-//! Members of a concatenation without attributes (devices, remote disks, images) must be named with
-//! their sizes. The attribute does not mention the inode, so a copy of the file keeps its position.
+//! Devices, remote disks and Ceph images have no such attribute, so the command line must name
+//! their sizes in a concatenation. A copy of a file has the same position, because the attribute
+//! does not contain the inode.
 
 use farblock_backends::file::{FileDisk, FileOptions};
 use farblock_backends::{FileProblem, OpenError, Spec};
@@ -16,10 +18,10 @@ const ATTRIBUTE: &str = "user.farblock.part";
 /// The position of a disk in a set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum LayoutPlace {
-    /// In a concatenation: its offset, and how many of its bytes are used. `None` for the last
-    /// disk.
+    /// In a concatenation: the offset of the disk, and the number of bytes that it contributes;
+    /// `None` for the last disk, which contributes all its bytes.
     Row { begin: u64, bytes: Option<u64> },
-    /// In a stripe set: disk `number` of `count`, from 1.
+    /// In a stripe set: disk `number` of `count`, counted from 1.
     Turn { chunk_bytes: u64, number: usize, count: usize },
 }
 
@@ -50,8 +52,8 @@ impl LayoutPlace {
         }
     }
 
-    /// Whether data at this position stays in place if the position becomes `next`. The last disk
-    /// of a concatenation may become a middle one.
+    /// Whether data stays in place if this position becomes `next`. The last disk of a
+    /// concatenation may get a successor.
     fn becomes(&self, next: &LayoutPlace) -> bool {
         let same_begin =
             |begin: &u64| matches!(next, LayoutPlace::Row { begin: now, .. } if now == begin);
@@ -63,10 +65,10 @@ impl fmt::Display for LayoutPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             LayoutPlace::Row { begin, bytes: Some(bytes) } => {
-                write!(f, "{} of a concatenation from {} on", Size(*bytes), Size(*begin))
+                write!(f, "{} at offset {} of a concatenation", Size(*bytes), Size(*begin))
             }
             LayoutPlace::Row { begin, bytes: None } => {
-                write!(f, "the last disk of a concatenation, from {} on", Size(*begin))
+                write!(f, "the last disk of a concatenation, at offset {}", Size(*begin))
             }
             LayoutPlace::Turn { chunk_bytes, number, count } => {
                 let chunk = Size(*chunk_bytes);
@@ -76,7 +78,7 @@ impl fmt::Display for LayoutPlace {
     }
 }
 
-/// A set before it is opened.
+/// A set whose sizes are known, but that is not open yet.
 pub(super) struct Settled {
     /// The set, with the sizes of its files.
     pub(super) spec: Spec,
@@ -86,11 +88,11 @@ pub(super) struct Settled {
 struct SetPart {
     path: std::path::PathBuf,
     place: LayoutPlace,
-    /// Whether only the attribute can tell how much of the file is used.
+    /// Whether only the attribute records the number of bytes that the file contributes.
     is_needed: bool,
 }
 
-/// Looks up how much of each file belongs to its concatenation.
+/// Determines the number of bytes that each file contributes to its concatenation.
 pub(super) fn settle(spec: &Spec, block_size: u32) -> Result<Settled, OpenError> {
     let mut settled = Settled { spec: spec.clone(), parts: Vec::new() };
     let Settled { spec, parts } = &mut settled;
@@ -156,7 +158,7 @@ fn settle_row(
     Ok(())
 }
 
-/// The length of a file in whole blocks; `None` if it is not a file.
+/// Returns the length of a file in bytes, rounded down to whole blocks; `None` if it is not a file.
 fn length(path: &Path, block_size: u32) -> Option<u64> {
     let metadata = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?;
     let blocks = metadata.len().checked_div(u64::from(block_size))?;
@@ -166,7 +168,7 @@ fn length(path: &Path, block_size: u32) -> Option<u64> {
 fn tell_unused(path: &Path, used: Option<u64>, length: Option<u64>) {
     if let Some((used, length)) = used.zip(length).filter(|(used, length)| used < length) {
         tracing::info!(
-            "{} has {}, and {} of it belong to the concatenation: what is behind is not used",
+            "{} has {}, but the concatenation uses only its first {}",
             path.display(),
             Size(length),
             Size(used)
@@ -180,15 +182,15 @@ fn fits(path: &Path, known: &LayoutPlace, place: &LayoutPlace) -> Result<(), Ope
     }
     let shown = path.display();
     let sentence = format!(
-        "{shown} was {known}, and would be {place}: name the disks that were there, in that order \
-         and with those sizes; or, if nothing of the old set is wanted, `setfattr -x {ATTRIBUTE} \
-         {shown}`"
+        "{shown} was {known}, but would now be {place}: name the disks of the old set, with their \
+         order and sizes; or, if you no longer need the old set's data, run `setfattr -x \
+         {ATTRIBUTE} {shown}`"
     );
     Err(misplaced(path, sentence))
 }
 
-/// The error for a file with another stored position: `sentence`, unless the file is in use,
-/// because its user needs that position.
+/// Returns the error for a file with another stored position. The error is `sentence`; but if the
+/// file is in use, the error only says so, because the file's user needs the stored position.
 fn misplaced(path: &Path, sentence: String) -> OpenError {
     use FileProblem::{Busy, InUse, Locked};
     match FileDisk::open(path, &FileOptions::new(512)) {
@@ -198,7 +200,7 @@ fn misplaced(path: &Path, sentence: String) -> OpenError {
 }
 
 impl Settled {
-    /// Stores the positions of its files, once they are open and locked.
+    /// Stores the positions of the set's files. The caller has opened and locked the files.
     pub(super) fn keep(&self) -> Result<(), OpenError> {
         self.parts.iter().try_for_each(SetPart::keep)
     }
@@ -217,15 +219,14 @@ impl SetPart {
                 let LayoutPlace::Row { bytes: Some(bytes), .. } = place else { return Ok(()) };
                 let (path, bytes) = (path.display(), farblock_block::size::ExactSize(*bytes));
                 Err(OpenError::Set(format!(
-                    "{path} cannot keep how much of it belongs to the concatenation ({}), and if \
-                     it were larger the next time, all behind it would be elsewhere: name it with \
-                     its size, {bytes}@{path}, if that has not changed since the concatenation was \
-                     made",
+                    "farblock cannot store the size of {path} with the file ({}), and if the file \
+                     grew, all data after it would move: name the size, {bytes}@{path}, if it has \
+                     not changed since you created the concatenation",
                     crate::error::os(&error)
                 )))
             }
             Err(error) => {
-                tracing::debug!(%error, "{} does not keep where in its set it is", path.display());
+                tracing::debug!(%error, "{} cannot store its position in the set", path.display());
                 Ok(())
             }
             Ok(()) => Ok(()),
@@ -233,14 +234,15 @@ impl SetPart {
     }
 }
 
-/// The stored position of a file.
+/// Returns the stored position of a file, if it has one.
 fn known(path: &Path) -> Result<Option<LayoutPlace>, OpenError> {
     let Some(text) = attribute::read(path) else { return Ok(None) };
     LayoutPlace::parse(&text).map(Some).ok_or_else(|| {
         let shown = path.display();
         misplaced(path, format!(
-            "{shown} keeps where in its set it is in words that this farblock does not know: use \
-             a newer one; or, if nothing of that set is wanted, `setfattr -x {ATTRIBUTE} {shown}`"
+            "this version of farblock does not know the format of the set position that {shown} \
+             stores: use a newer version; or, if you no longer need the data of that set, run \
+             `setfattr -x {ATTRIBUTE} {shown}`"
         ))
     })
 }
@@ -252,26 +254,26 @@ mod attribute {
     use std::io;
     use std::path::Path;
 
-    /// More bytes than any position needs.
+    /// The size of the buffer for the attribute, in bytes. Every position is shorter.
     const MOST_BYTES: usize = 256;
 
     fn open(path: &Path) -> io::Result<File> {
-        // A device has no attributes, and opening one may have effects.
+        // Do not open devices: they have no attributes, and opening one may have side effects.
         match std::fs::metadata(path)?.is_file() {
             true => File::open(path),
             false => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 
-    /// Text that is not UTF-8 becomes an unknown position.
+    /// Returns the text of the attribute. Invalid UTF-8 becomes a text that is no known position.
     pub(super) fn read(path: &Path) -> Option<String> {
         let file = open(path).ok()?;
         let mut value = [0; MOST_BYTES];
         match fgetxattr(&file, super::ATTRIBUTE, &mut value[..]) {
             Ok(length) => Some(String::from_utf8_lossy(&value[..length]).into_owned()),
             Err(rustix::io::Errno::RANGE) => Some(String::new()),
-            // The file has no attribute, or none that this process may read: an open that needs the
-            // attribute reports that.
+            // The file has no attribute, or this process may not read it. If the set needs the
+            // attribute, `SetPart::keep` fails later.
             Err(_) => None,
         }
     }
@@ -366,21 +368,24 @@ mod tests {
     fn nothing_in_a_concatenation_moves() {
         let Some(disks) = Disks::new() else { return };
         assert_eq!(disks.open("concat:a,b"), Ok(3));
-        // A file that has grown does not move the data of the others. Only the last file adds its
-        // new bytes.
+        // A file that has grown does not move the data of other files. Only the last file adds new
+        // bytes to the set.
         disks.lengthen("a", 3);
         assert_eq!(disks.open("limit:1000000/s,concat:a,b"), Ok(3));
         disks.lengthen("b", 5);
         assert_eq!(disks.open("concat:a,b"), Ok(6));
-        // A further disk may follow, but not be removed again.
+        // The set may get another disk, but cannot lose it again.
         assert_eq!(disks.open("concat:a,b,c"), Ok(7));
         disks.lengthen("b", 8);
         assert_eq!(disks.open("concat:a,b,c"), Ok(7));
-        disks.refused("concat:a,b", "was 5 MiB of a concatenation from 1 MiB on");
-        disks.refused("concat:b,a", "was 5 MiB of a concatenation from 1 MiB on, and would be");
-        disks.refused("concat:mem:2MiB,b,c", "would be 5 MiB of a concatenation from 2 MiB on");
-        disks.refused("concat:2MiB@a,b,c", "was 1 MiB of a concatenation from 0 bytes on");
-        disks.refused("stripe:a,b", "and would be disk 1 of 2 in a stripe set");
+        disks.refused("concat:a,b", "was 5 MiB at offset 1 MiB of a concatenation");
+        disks.refused("concat:b,a", "was 5 MiB at offset 1 MiB of a concatenation, but would");
+        disks.refused(
+            "concat:mem:2MiB,b,c",
+            "would now be 5 MiB at offset 2 MiB of a concatenation",
+        );
+        disks.refused("concat:2MiB@a,b,c", "was 1 MiB at offset 0 bytes of a concatenation");
+        disks.refused("stripe:a,b", "but would now be disk 1 of 2 in a stripe set");
         assert_eq!(disks.open("concat:1MiB@a,b,c"), Ok(7));
         // A file that has shrunk is refused.
         disks.lengthen("b", 4);
@@ -396,10 +401,10 @@ mod tests {
         disks.lengthen("a", 3);
         assert_eq!(disks.open("stripe:4KiB,a,b"), Ok(4));
         disks.refused("stripe:4KiB,b,a", "was disk 2 of 2");
-        disks.refused("stripe:8KiB,a,b", "chunks of 4 KiB, and would be");
-        disks.refused("stripe:4KiB,a,b,c", "and would be disk 1 of 3");
+        disks.refused("stripe:8KiB,a,b", "chunks of 4 KiB, but would now be");
+        disks.refused("stripe:4KiB,a,b,c", "but would now be disk 1 of 3");
         disks.refused("concat:a,b", "was disk 1 of 2");
-        // Following the advice of the message helps.
+        // The command that the message advises removes the stored positions.
         for name in ["a", "b"] {
             rustix::fs::removexattr(disks.path(name), ATTRIBUTE).unwrap();
         }

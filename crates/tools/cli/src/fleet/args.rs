@@ -6,11 +6,11 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Drive many hosts against many targets at once
+/// Measure and verify many hosts against many targets at once
 ///
-/// The command runs one controller, and an agent for each group of hosts and each target: in
-/// network namespaces of this machine, without root where the system permits that, or on other
-/// machines.
+/// The command is the controller of agents. There is one agent for each target and for each group
+/// of hosts. The agents run in network namespaces of this machine, or on other machines. This needs
+/// no root if the system lets users create network namespaces.
 #[derive(Args, Debug)]
 pub(crate) struct FleetArgs {
     #[command(subcommand)]
@@ -27,15 +27,15 @@ pub(crate) enum FleetCommand {
 
 /// Run a plan
 ///
-/// PLAN is a built-in plan (`farblock fleet plans`), a TOML file, or a report of this command,
-/// whose plan it repeats.
+/// PLAN is the name of a built-in plan (`farblock fleet plans`), a TOML file, or a report. A report
+/// contains its plan, which the command repeats.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
   farblock fleet run six-patterns --html report.html
   farblock fleet run six-patterns --drive /dev/nvme1n1 --drive /dev/nvme2n1 --allow-writes
   farblock fleet run nvme-vs-iscsi --without tgt
-  farblock fleet run failover                   kill, cut and slow targets under hosts that verify
+  farblock fleet run failover                   kill, cut off and slow targets while hosts verify
   farblock fleet run hci-12 --runtime 2 --json before.json
   farblock fleet run hci-12 --guests 4          with four real virtual machines
   farblock fleet run before.json --json after.json
@@ -49,23 +49,23 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "TIME", value_parser = values::seconds, help_heading = "Plan")]
     pub(crate) runtime: Option<Duration>,
 
-    /// Runs of each action
+    /// Number of runs of each action
     #[arg(long, value_name = "N", value_parser = values::within::<u32>(1..=1000))]
     #[arg(help_heading = "Plan")]
     pub(crate) runs: Option<u32>,
 
-    /// Clients of each node
+    /// Number of clients of each node
     #[arg(long, value_name = "N", value_parser = values::within::<u32>(1..=4096))]
     #[arg(help_heading = "Plan")]
     pub(crate) clients: Option<u32>,
 
-    /// Let hosts write, read and compare for this many seconds after the actions
+    /// After the actions, let hosts write blocks and verify them for this many seconds
     #[arg(long, value_name = "TIME", value_parser = values::seconds, help_heading = "Plan")]
     pub(crate) verify: Option<Duration>,
 
-    /// A disk or file of the target, instead of the plan's drives (repeatable)
+    /// A disk or file for the target, instead of the plan's drives (repeatable)
     ///
-    /// The name has the form that `farblock serve` takes. If the plan has sets by node, as
+    /// The name has the same form as for `farblock serve`. If the plan has sets by node, as
     /// six-patterns does, and the machine has several NUMA nodes, the disks of each node form a
     /// set.
     #[arg(long = "drive", value_name = "DISK", value_hint = ValueHint::FilePath)]
@@ -102,12 +102,12 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     pub(crate) allow_writes: bool,
 
-    /// Write all measurements as JSON (- is the standard output, instead of the table)
+    /// Write all measurements as JSON (with -, to the standard output instead of the table)
     #[arg(id = "json_file", long = "json", value_name = "FILE", value_hint = ValueHint::FilePath)]
     #[arg(help_heading = "Reports")]
     pub(crate) json: Option<PathBuf>,
 
-    /// Write one self-contained page with charts
+    /// Write a self-contained HTML page with charts
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Reports")]
     pub(crate) html: Option<PathBuf>,
 
@@ -120,12 +120,13 @@ pub(crate) struct RunArgs {
     pub(crate) wide: bool,
 }
 
-/// Run an agent that shares drives and drives load for a controller with the token
+/// Run an agent, which shares drives or generates load for a controller with the token
 ///
-/// A controller with the token may share memory and the drives named by --drive, connect to any
-/// address that this machine can reach, and read and write all these disks. Nothing is encrypted.
-/// Therefore the agent listens on the loopback, at the end of a tunnel, unless --unencrypted says
-/// that the network is private. The agent runs until it gets SIGINT (Ctrl-C) or SIGTERM.
+/// A controller with the token can make the agent share memory and the drives of --drive, connect
+/// to any address that this machine reaches, and read and write all these disks. The connection to
+/// the controller is not encrypted. Therefore the agent must listen on the loopback, behind a
+/// tunnel. --unencrypted also allows other addresses, for private networks. The agent runs until it
+/// receives SIGINT (Ctrl-C) or SIGTERM.
 #[derive(Args, Debug)]
 pub(crate) struct AgentArgs {
     /// Address to listen on
@@ -137,7 +138,7 @@ pub(crate) struct AgentArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) token_file: Option<PathBuf>,
 
-    /// File or disk that controllers may share and overwrite, by its name in plans (repeatable)
+    /// File or disk that controllers may share and overwrite (repeatable); plans use the same name
     #[arg(long = "drive", value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) drives: Vec<PathBuf>,
 
@@ -146,11 +147,11 @@ pub(crate) struct AgentArgs {
     #[arg(long, value_name = "SIZE", value_parser = values::bytes)]
     pub(crate) memory: Option<u64>,
 
-    /// Allow an address that other machines reach, although token and requests are sent unencrypted
+    /// Allow an address that other machines can reach, although the connection is not encrypted
     #[arg(long)]
     pub(crate) unencrypted: bool,
 
-    /// Talk to the controller over the standard streams
+    /// Communicate with the controller over the standard input and output
     #[arg(long, hide = true, conflicts_with_all = ["listen", "token_file", "drives", "memory"])]
     pub(crate) stdio: bool,
 }

@@ -1,4 +1,4 @@
-//! The folder for drives that are files, while a plan runs.
+//! A temporary folder for the drives of a running plan that are files.
 
 use crate::error::{Failure, Result, os};
 use std::fs::{self, DirBuilder, File};
@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 const PREFIX: &str = "farblock-fleet-";
 
-/// A folder of this process, removed when the process ends. It stays locked while the process runs,
-/// so that a later process can find and remove the folders of killed ones.
+/// A folder that this process removes when it ends, and keeps locked until then. If the process is
+/// killed, a later process finds the folder unlocked, and removes it.
 pub(super) struct Folder {
     path: PathBuf,
     _lock: File,
@@ -22,7 +22,7 @@ impl Folder {
         let path = place.join(format!("{PREFIX}{}", std::process::id()));
         let lock = make(&path).map_err(|error| {
             let (path, error) = (path.display(), os(&error));
-            Failure::run(format_args!("{path} cannot be made: {error}; choose TMPDIR"))
+            Failure::run(format_args!("cannot make {path}: {error}; set TMPDIR to another folder"))
         })?;
         Ok(Folder { path, _lock: lock })
     }
@@ -42,8 +42,7 @@ impl Drop for Folder {
 fn make(path: &Path) -> io::Result<File> {
     loop {
         DirBuilder::new().mode(0o700).create(path)?;
-        // Before it is locked, another process may take the folder for an abandoned one and remove
-        // it.
+        // Until this process has locked the folder, another process may remove it as abandoned.
         let Ok(lock) = File::open(path) else { continue };
         lock.lock()?;
         let locked = lock.metadata()?.ino();
@@ -53,7 +52,7 @@ fn make(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Removes this user's folders whose process has died, as far as possible.
+/// Removes the folders of this user whose processes have died. Ignores errors.
 fn remove_left_behind(place: &Path) {
     let us = rustix::process::geteuid().as_raw();
     for entry in fs::read_dir(place).into_iter().flatten().flatten() {

@@ -1,4 +1,4 @@
-//! `farblock fleet`: many hosts against many targets.
+//! `farblock fleet`: runs many hosts against many targets.
 
 pub(crate) mod args;
 mod folder;
@@ -28,8 +28,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Set in a process that already runs in its own network namespace; the value is the folder for its
-/// socket.
+/// An environment variable that marks a process in its own network namespace. Its value is the
+/// folder for the process's socket.
 const INSIDE: &str = "FARBLOCK_FLEET_INSIDE";
 /// The time limit for an agent to stop after its controller has disconnected.
 const END_TIME: Duration = Duration::from_secs(2);
@@ -50,7 +50,7 @@ pub(crate) fn run(args: &FleetArgs, json: bool, global: &Global) -> Result<()> {
 
 fn be_agent(args: &AgentArgs) -> Result<()> {
     if args.stdio {
-        // The parent process at the other end reports errors.
+        // The parent process, at the other end of the pipes, reports errors.
         let (input, output) = (Parent(std::io::stdin()), std::io::stdout());
         let memory = Memory::unlimited();
         let served = agent::serve(input, output, None, Allowed::All, memory, || {});
@@ -61,9 +61,9 @@ fn be_agent(args: &AgentArgs) -> Result<()> {
     };
     if !address.ip().to_canonical().is_loopback() && !args.unencrypted {
         return Err(Failure::usage(format_args!(
-            "--listen {address} can be reached from other machines, from where the token would \
-             come unencrypted: take --listen 127.0.0.1:{}, and a tunnel (ssh -L), or say \
-             --unencrypted if that network is private",
+            "other machines can reach --listen {address}, and would send the token unencrypted: \
+             use --listen 127.0.0.1:{} and a tunnel (ssh -L), or --unencrypted if the network is \
+             private",
             address.port()
         )));
     }
@@ -97,8 +97,9 @@ impl Read for Parent {
 
 fn secret(file: &Path) -> Result<Secret> {
     let text = key_file::text(file).map_err(Failure::Run)?;
-    Secret::new(&text)
-        .map_err(|why| Failure::run(format_args!("{} holds no token: {why}", file.display())))
+    Secret::new(&text).map_err(|why| {
+        Failure::run(format_args!("{} contains no valid token: {why}", file.display()))
+    })
 }
 
 fn run_plan(args: &RunArgs, json: bool, global: &Global) -> Result<()> {
@@ -107,7 +108,8 @@ fn run_plan(args: &RunArgs, json: bool, global: &Global) -> Result<()> {
     let named = if args.allow_writes { None } else { plan.writes_to().map_err(explain)? };
     if let Some(disk) = named {
         return Err(Failure::usage(format_args!(
-            "the plan {} writes to {disk}, which it did not make: pass --allow-writes to let it",
+            "the plan {} overwrites {disk}, which it did not make: use --allow-writes to allow \
+             this",
             plan.name
         )));
     }
@@ -125,7 +127,7 @@ fn run_plan(args: &RunArgs, json: bool, global: &Global) -> Result<()> {
     let folder = Folder::new()?;
     let mut progress = Progress::new(global.quiet);
     let program = std::env::current_exe().map_err(|error| {
-        Failure::run(format_args!("this program is not to be found: {}", os(&error)))
+        Failure::run(format_args!("cannot find the file of this program: {}", os(&error)))
     })?;
     let words = ["--quiet", "fleet", "agent", "--stdio"];
     let mut show = |step: &Step<'_>| progress.show(step);
@@ -149,12 +151,12 @@ fn run_plan(args: &RunArgs, json: bool, global: &Global) -> Result<()> {
     drop(folder);
     files.write(&report)?;
     match report.has_errors() {
-        true => Err(Failure::run("something failed or was lost, as the report says")),
+        true => Err(Failure::run("an operation failed or data was lost; see the report")),
         false => Ok(()),
     }
 }
 
-/// The plan, with the changes from the command line.
+/// Returns the plan, with the changes from the command line.
 fn plan(args: &RunArgs) -> Result<Plan> {
     let cores = if args.unscaled { u32::MAX } else { cores() };
     let mut plan = match Plan::named(&args.plan, cores) {
@@ -193,15 +195,15 @@ fn leave_out(plan: &mut Plan, names: &[String]) -> Result<()> {
         plan.iscsi.retain(|target| target.name() != name);
         if plan.iscsi.len() == count {
             return Err(Failure::usage(format_args!(
-                "the plan {} compares nothing with {name} by iSCSI: leave --without {name} out",
+                "the plan {} has no iSCSI target {name}: omit --without {name}",
                 plan.name
             )));
         }
-        plan.scaled.push(format!("{name} is left out, as --without {name} says"));
+        plan.scaled.push(format!("without {name}, because of --without {name}"));
     }
     if !names.is_empty() && plan.iscsi.is_empty() {
         return Err(Failure::usage(format_args!(
-            "nothing is left that the plan {} could compare NVMe with: leave a --without out",
+            "the plan {} has no iSCSI target left to compare with NVMe: omit one --without",
             plan.name
         )));
     }
@@ -214,7 +216,7 @@ fn from_file(path: &Path) -> Result<Plan> {
         let names = Plan::built_in().into_iter().map(|plan| plan.name).collect::<Vec<_>>();
         let names = names.join(", ");
         Failure::usage(format_args!(
-            "cannot read the plan {shown}: {}; farblock brings along {names}",
+            "cannot read the plan {shown}: {}; the built-in plans are {names}",
             os(&error)
         ))
     };
@@ -232,13 +234,13 @@ fn explain(error: FleetError) -> Failure {
     }
 }
 
-/// Whether nodes can have their own networks. If they need more rights, runs this program again in
-/// a user namespace.
+/// Whether nodes can have their own network namespaces. If this needs more rights, runs this
+/// program again in a user namespace.
 fn has_network(plan: &Plan, args: &RunArgs) -> Result<bool> {
     if args.loopback || !plan.agents.is_empty() || !plan.targets.is_empty() {
         return Ok(false);
     }
-    // farblock's iSCSI target serves only the loopback, so all others are measured there, too.
+    // farblock's iSCSI target serves only the loopback, so the plan measures all targets there.
     if !plan.iscsi.is_empty() {
         return Ok(false);
     }
@@ -247,8 +249,8 @@ fn has_network(plan: &Plan, args: &RunArgs) -> Result<bool> {
     }
     let Some(mut command) = network::inside() else {
         output::note(
-            "note: this machine lets users have no network namespaces (or lacks unshare, nsenter, \
-             ip or tc), so all nodes are on the loopback",
+            "note: all nodes use the loopback, because this user cannot create network namespaces \
+             (or unshare, nsenter, ip or tc is missing)",
         );
         return Ok(false);
     };
@@ -259,10 +261,11 @@ fn has_network(plan: &Plan, args: &RunArgs) -> Result<bool> {
     Err(Failure::run(format_args!("cannot run unshare: {}", os(&command.exec()))))
 }
 
-/// Lets `farblock ui` and `farblock top` see the fleet. The fleet also runs if this fails.
+/// Serves the status of the fleet to `farblock ui` and `farblock top`. The fleet also runs if this
+/// fails.
 fn watched(board: &Board) -> Option<Server> {
-    // In the user namespace this process is root, so the outer process passes its folder of
-    // sockets.
+    // In a user namespace this process runs as root, and cannot derive the user's folder of
+    // sockets. So the process outside of the namespace has passed the folder.
     let place = std::env::var_os(INSIDE).map(PathBuf::from).or_else(steer::fleet_sockets);
     let place = place.filter(|place| place.is_absolute())?;
     steer::remove_left_behind(&place);
@@ -270,7 +273,10 @@ fn watched(board: &Board) -> Option<Server> {
     let read = Arc::new(move || status(board.read()));
     let served = serve_fleet(&place.join(std::process::id().to_string()), read);
     let cannot = |(what, error): &(String, std::io::Error)| {
-        output::note(&format!("note: nobody can watch this fleet at {what}: {}", os(error)));
+        output::note(&format!(
+            "note: cannot serve the status of this fleet at {what}: {}",
+            os(error)
+        ));
     };
     served.inspect_err(cannot).ok()
 }
@@ -299,7 +305,7 @@ fn secrets(plan: &Plan) -> Result<BTreeMap<String, Secret>> {
     files.map(|file| Ok((file.clone(), secret(Path::new(file))?))).collect()
 }
 
-/// On a terminal, a line with the progress of each step; elsewhere, a line for each step.
+/// Shows the progress: on a terminal, one line with the current step; elsewhere, one line per step.
 struct Progress {
     bar: Option<ProgressBar>,
     quiet: bool,

@@ -1,8 +1,8 @@
 //! `farblock config import`: converts another target's configuration to farblock's.
 //!
-//! The importer reads the file into a document, checks it, and writes a configuration file. A
-//! comment in that file names each setting that the importer could not convert. A host that needed
-//! a key before is never admitted without one.
+//! The importer reads the file into a document, checks the document, and prints a configuration
+//! file. A comment in that file names each setting that the importer cannot convert. If a host
+//! needed a key before, the importer never admits the host without a key.
 
 mod nvmet;
 mod spdk;
@@ -15,10 +15,11 @@ use farblock_state::Document;
 use serde_json::Value;
 use std::path::Path;
 
-/// Advice where hosts must use TLS.
-const KEYS: &str = "name a file with each host's as its tls_key, nobody is let in there before";
+/// Advice for a listener on which hosts must use TLS.
+const KEYS: &str =
+    "set each host's tls_key to a file with its key; hosts without a key cannot connect";
 
-/// The converted document, and a sentence for each setting that could not be converted.
+/// The converted document, and a sentence for each setting that the importer could not convert.
 #[derive(Default)]
 struct Imported {
     document: Document,
@@ -26,7 +27,7 @@ struct Imported {
 }
 
 impl Imported {
-    /// Adds a sentence, unless the list has it already.
+    /// Adds a sentence, unless the list contains the same sentence already.
     fn note(&mut self, sentence: String) {
         if !self.notes.contains(&sentence) {
             self.notes.push(sentence);
@@ -44,11 +45,12 @@ pub(crate) fn run(path: &Path) -> Result<()> {
     let imported = read(&json).map_err(|what| wrong(&what))?;
     imported.document.check().map_err(|problem| wrong(&problem))?;
     let notes = text::notes(&imported);
-    notes.iter().for_each(|note| output::note(&format!("not taken over: {note}")));
+    notes.iter().for_each(|note| output::note(&format!("not imported: {note}")));
     output::print_exact(&text::of(&imported))
 }
 
-/// Reads either format: SPDK's file lists calls for each SPDK subsystem; nvmetcli's lists ports.
+/// Reads a file of either format. SPDK's file lists calls for each SPDK subsystem; nvmetcli's file
+/// lists ports.
 fn read(json: &Value) -> Result<Imported, String> {
     let subsystems = json["subsystems"].as_array();
     let is_spdk = |one: &Value| one["config"].is_array() || one["config"].is_null();
@@ -57,23 +59,23 @@ fn read(json: &Value) -> Result<Imported, String> {
             Ok(spdk::read(all))
         }
         Some(_) if json["ports"].is_array() => Ok(nvmet::read(json)),
-        _ => Err("this is neither what nvmetcli saves (it has ports and subsystems) nor SPDK's \
-                  save_config (it has calls by subsystem)"
+        _ => Err("this is neither a file of nvmetcli (with ports and subsystems) nor of SPDK's \
+                  save_config (with calls by subsystem)"
             .to_owned()),
     }
 }
 
-/// A number, which may be a string in the file.
+/// Returns a number. The file may contain the number as a string.
 fn number(value: &Value) -> Option<u64> {
     value.as_u64().or_else(|| value.as_str()?.trim().parse().ok())
 }
 
-/// A string; `None` if it is empty or missing.
+/// Returns a string, without white space around it; `None` if the string is empty or missing.
 fn said(value: &Value) -> Option<&str> {
     value.as_str().map(str::trim).filter(|text| !text.is_empty())
 }
 
-/// Whether a switch is on: true, 1 or "1".
+/// Whether a switch is on: the value is true, 1 or "1".
 fn is_on(value: &Value) -> bool {
     value.as_bool().unwrap_or_else(|| number(value).is_some_and(|number| number != 0))
 }

@@ -1,4 +1,4 @@
-//! Reads files that nvmetcli saves for the Linux kernel's target.
+//! Reads the files in which nvmetcli saves the configuration of the Linux kernel's target.
 
 use super::{Imported, KEYS, is_on, number, said};
 use farblock_state::{Ana, Host, Listener, Namespace, Referral, Subsystem, Tls};
@@ -24,7 +24,7 @@ fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
-/// The NQNs of the hosts that have a key.
+/// Returns the NQNs of the hosts that have a key.
 fn locked(json: &Value) -> BTreeSet<&str> {
     let has_key = |host: &&Value| {
         let fields = [&host["attr"], *host].into_iter().filter_map(Value::as_object).flatten();
@@ -51,11 +51,11 @@ fn subsystem(
     for host in list(&subsystem["allowed_hosts"]).filter_map(said) {
         if locked.contains(host) {
             imported.note(format!(
-                "host {host} of {nqn} has a key, and is left out, since it would be let in by its \
-                 name alone: put its secret into a file, and name that as dhchap_key"
+                "host {host} of {nqn} has a key, without which it must not connect: put its secret \
+                 into a file, and add the host with dhchap_key set to that file"
             ));
         } else if taken.allow_any_host {
-            imported.note(format!("host {host} of {nqn} is listed where any host may connect"));
+            imported.note(format!("host {host} of {nqn}, because the subsystem allows any host"));
         } else {
             taken.hosts.insert(host.to_owned(), Host::default());
         }
@@ -64,10 +64,11 @@ fn subsystem(
         .iter()
         .any(|name| number(&attr[*name]).is_some_and(|id| !matches!(id, 0 | 1 | 65_519)))
     {
-        imported.note(format!("{nqn} has a range of controller identifiers: set cntlids for all"));
+        imported
+            .note(format!("the controller identifiers of {nqn}: set cntlids for all subsystems"));
     }
     if is_on(&attr["pi_enable"]) {
-        imported.note(format!("{nqn} has protection information, and farblock has none"));
+        imported.note(format!("protection information of {nqn}: farblock does not support it"));
     }
     for namespace in list(&subsystem["namespaces"]) {
         let Some(nsid) = number(&namespace["nsid"]).and_then(|nsid| nsid.try_into().ok()) else {
@@ -84,11 +85,11 @@ fn namespace(imported: &mut Imported, nqn: &str, nsid: u32, it: &Value) -> Optio
     let what = format!("namespace {nsid} of {nqn}");
     let path = said(&it["device"]["path"]);
     if !it["enable"].is_null() && !is_on(&it["enable"]) {
-        imported.note(format!("{what} is not enabled, and is left out"));
+        imported.note(format!("{what}, because it is not enabled"));
         return None;
     }
     let Some(path) = path else {
-        imported.note(format!("{what} names no device, and is left out"));
+        imported.note(format!("{what}, because it names no device"));
         return None;
     };
     let mut taken = Namespace::new(path);
@@ -104,7 +105,8 @@ fn namespace(imported: &mut Imported, nqn: &str, nsid: u32, it: &Value) -> Optio
     Some(taken)
 }
 
-/// The block size at the kernel's target: a device's own, and 4096 bytes for a file.
+/// Returns the block size at the kernel's target, in bytes: the block size of the device, or 4096
+/// for a file.
 fn block_size(imported: &mut Imported, what: &str, path: &str) -> u32 {
     if !path.starts_with("/dev/") {
         return 4096;
@@ -118,14 +120,14 @@ fn block_size(imported: &mut Imported, what: &str, path: &str) -> u32 {
     let size = text.ok().and_then(|text| text.trim().parse().ok());
     size.unwrap_or_else(|| {
         imported.note(format!(
-            "the block size of {what}, since {path} is not on this machine: 512 if it is not \
-             changed to 4096"
+            "the block size of {what}, because {path} is not on this machine: change 512 to 4096 \
+             if necessary"
         ));
         512
     })
 }
 
-/// The address of a port or a referral, if farblock supports it.
+/// Returns the address of a port or a referral; `None` if farblock does not support its transport.
 fn address(addr: &Value) -> Option<SocketAddr> {
     let is_tcp = said(&addr["trtype"]).is_none_or(|kind| kind.eq_ignore_ascii_case("tcp"));
     let ip: IpAddr = said(&addr["traddr"])?.parse().ok()?;
@@ -137,15 +139,17 @@ fn port(imported: &mut Imported, port: &Value) {
     let (id, addr) = (&port["portid"], &port["addr"]);
     let Some(at) = address(addr) else {
         let (kind, traddr) = (&addr["trtype"], &addr["traddr"]);
-        imported
-            .note(format!("port {id} ({kind} {traddr}): farblock listens on IP addresses, TCP"));
+        imported.note(format!(
+            "port {id} ({kind} {traddr}): farblock listens only on TCP, at IP addresses"
+        ));
         return;
     };
     let offered: BTreeSet<_> = list(&port["subsystems"]).filter_map(said).collect();
     let hidden = imported.document.subsystems.keys().find(|nqn| !offered.contains(nqn.as_str()));
     if let Some(nqn) = hidden.cloned() {
         imported.note(format!(
-            "port {id} ({at}) does not offer {nqn}: all are offered at every address here"
+            "port {id} ({at}) does not offer {nqn}: farblock offers all subsystems on every \
+             listener"
         ));
     }
     let mut listener = Listener::default();
@@ -172,7 +176,7 @@ fn port(imported: &mut Imported, port: &Value) {
         listener.tls = Tls::Required;
     }
     if has_tls || listener.tls == Tls::Required {
-        imported.note(format!("the keys of port {id} ({at}), which has TLS: {KEYS}"));
+        imported.note(format!("the TLS keys of port {id} ({at}): {KEYS}"));
     }
     imported.document.listeners.insert(at, listener);
     for referral in list(&port["referrals"]) {

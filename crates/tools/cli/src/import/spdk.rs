@@ -1,4 +1,4 @@
-//! Reads SPDK's `save_config`: the calls that recreate its target.
+//! Reads the output of SPDK's `save_config`: the calls that recreate SPDK's target.
 
 use super::{Imported, KEYS, is_on, number, said};
 use farblock_secure::{Group, Hash};
@@ -11,8 +11,8 @@ use uuid::Uuid;
 
 const MIB: u64 = 1 << 20;
 
-/// Calls that only tune SPDK or wait for it. The importer ignores them, and all `…_set_options`
-/// calls.
+/// Calls that only tune SPDK or wait for SPDK. The importer ignores these calls, and all calls
+/// whose names end in `_set_options`.
 const TUNING: &[&str] = &[
     "bdev_wait_for_examine",
     "bdev_nvme_set_hotplug",
@@ -35,10 +35,10 @@ struct Reader {
     bdevs: BTreeMap<String, Namespace>,
     /// Key files, by name.
     keys: BTreeMap<String, String>,
-    /// Allowed hash functions and DH groups, where restricted.
+    /// The allowed hash functions, and the allowed DH groups. An empty list allows all.
     hashes: Vec<String>,
     groups: Vec<String>,
-    /// The subsystems of each listener.
+    /// Each listener with each subsystem that it offers.
     offered: BTreeSet<(SocketAddr, String)>,
 }
 
@@ -74,7 +74,7 @@ impl Reader {
             other => {
                 let name = said(&params["name"]).map(|name| format!(" ({name})"));
                 let name = name.unwrap_or_default();
-                self.imported.note(format!("{other}{name}: farblock has nothing like it"));
+                self.imported.note(format!("{other}{name}: farblock has no equivalent"));
             }
         }
     }
@@ -116,7 +116,7 @@ impl Reader {
         namespace.read_only = is_on(&params["readonly"]);
         namespace.uuid = said(&params["uuid"]).and_then(|uuid| Uuid::try_parse(uuid).ok());
         if number(&params["md_size"]).is_some_and(|bytes| bytes > 0) {
-            self.imported.note(format!("bdev {name} has metadata, and farblock has none"));
+            self.imported.note(format!("metadata of bdev {name}: farblock does not support it"));
         }
         self.bdevs.insert(name.to_owned(), namespace);
     }
@@ -124,12 +124,14 @@ impl Reader {
     fn striped(&self, params: &Value) -> Result<String, &'static str> {
         let level = said(&params["raid_level"]).unwrap_or_default();
         if !matches!(level, "raid0" | "0") || is_on(&params["superblock"]) {
-            return Err("only raid0 without superblock is taken over: its data lie elsewhere");
+            return Err(
+                "farblock imports only raid0 without a superblock, whose layout it has, too",
+            );
         }
         let names = params["base_bdevs"].as_array().into_iter().flatten().filter_map(said);
         let bases: Option<Vec<_>> =
             names.map(|name| Some(self.bdevs.get(name)?.path.clone())).collect();
-        let bases = bases.ok_or("farblock has no equivalent of one of its parts")?;
+        let bases = bases.ok_or("farblock has no equivalent of one of its base bdevs")?;
         let strip_kib = number(&params["strip_size_kb"]).unwrap_or(64);
         Ok(format!("stripe:{strip_kib}KiB,{}", bases.join(",")))
     }
@@ -164,7 +166,7 @@ impl Reader {
             ..Subsystem::default()
         };
         if is_on(&params["passthrough"]) {
-            self.imported.note(format!("{nqn} passes commands through, and farblock does not"));
+            self.imported.note(format!("passthrough of {nqn}: farblock does not support it"));
         }
         self.imported.document.subsystems.insert(nqn.to_owned(), subsystem);
     }
@@ -181,22 +183,22 @@ impl Reader {
         if subsystem.allow_any_host {
             let keys = match entry {
                 Some(entry) if !entry.has_key() => "",
-                _ => ", and its key is not asked for",
+                _ => ", also without a key",
             };
-            let note = format!("host {host} of {nqn} is listed where any may connect{keys}");
+            let note = format!("host {host} of {nqn}, because the subsystem allows any host{keys}");
             self.imported.note(note);
         } else if let Some(entry) = entry {
             subsystem.hosts.insert(host.to_owned(), entry);
         } else {
             self.imported.note(format!(
-                "host {host} of {nqn} has a key that is in no file, and is left out, since it \
-                 would be let in by its name alone: put its secret into a file, and name that as \
-                 dhchap_key, or its key for TLS, as tls_key"
+                "host {host} of {nqn} has a key that is not in a file, and must not connect \
+                 without the key: put the key into a file, and add the host with dhchap_key or \
+                 tls_key set to that file"
             ));
         }
     }
 
-    /// A host with its key files; `None` if one of its keys is not in a file.
+    /// Returns a host with its key files; `None` if one of its keys is not in a file.
     fn entry(&self, params: &Value) -> Option<Host> {
         let file = |key: &str| match said(&params[key]) {
             Some(name) => self.keys.get(name).cloned().map(Some),
@@ -221,7 +223,7 @@ impl Reader {
         let bdev = self.bdevs.get(&name).cloned();
         let Some((nqn, subsystem)) = self.named(params) else { return };
         let Some(mut namespace) = bdev else {
-            let sentence = "farblock has no equivalent of what stores it";
+            let sentence = "farblock has no equivalent of this bdev";
             return self.imported.note(format!("bdev {name} as a namespace of {nqn}: {sentence}"));
         };
         let free = (1..).find(|nsid| !subsystem.namespaces.contains_key(nsid));
@@ -238,7 +240,8 @@ impl Reader {
         subsystem.namespaces.insert(nsid, namespace);
         let what = format!("namespace {nsid} of {nqn}");
         if said(&asked["ptpl_file"]).is_some() {
-            self.imported.note(format!("{what} has reservations that were kept: they begin anew"));
+            self.imported
+                .note(format!("stored reservations of {what}: farblock starts without them"));
         }
     }
 
@@ -266,7 +269,7 @@ impl Reader {
         }
     }
 
-    /// Notes listeners that require TLS while some hosts have no TLS key.
+    /// Adds notes about listeners that require TLS, if some hosts have no TLS key.
     fn note_keys_for_tls(&mut self) {
         let Imported { document, notes } = &mut self.imported;
         let lacks = |it: &Subsystem| {
@@ -274,12 +277,13 @@ impl Reader {
         };
         if document.subsystems.values().any(lacks) {
             let strict = document.listeners.iter().filter(|(_, one)| one.tls == Tls::Required);
-            let note = |(at, _)| format!("some keys of {at}, which has TLS: {KEYS}");
+            let note = |(at, _)| format!("some TLS keys for the listener {at}: {KEYS}");
             notes.extend(strict.map(note));
         }
     }
 
-    /// Notes subsystems that gain listeners: in farblock, every listener offers all.
+    /// Adds notes about subsystems that get more listeners than before, because each listener of
+    /// farblock offers all subsystems.
     fn note_what_is_not_offered(&mut self) {
         let Imported { document, notes } = &mut self.imported;
         let everything = document
@@ -287,7 +291,10 @@ impl Reader {
             .keys()
             .flat_map(|at| document.subsystems.keys().map(|nqn| (*at, nqn.clone())));
         notes.extend(everything.filter(|one| !self.offered.contains(one)).map(|(at, nqn)| {
-            format!("the listener {at} does not offer {nqn}: all are offered at every address here")
+            format!(
+                "the listener {at} does not offer {nqn}: farblock offers all subsystems on every \
+                 listener"
+            )
         }));
     }
 
@@ -325,7 +332,7 @@ fn state(value: &Value) -> Option<Ana> {
     }
 }
 
-/// The address of a call, if farblock supports it.
+/// Returns the address of a call; `None` if farblock does not support its transport.
 fn address(it: &Value) -> Option<SocketAddr> {
     let is_tcp = said(&it["trtype"]).is_some_and(|kind| kind.eq_ignore_ascii_case("tcp"));
     let ip: IpAddr = said(&it["traddr"])?.parse().ok()?;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
 use std::net::SocketAddr;
 
-/// A TOML string: a JSON string, except for one character.
+/// Formats a TOML string. A JSON string is one, except that TOML also escapes DEL.
 fn quoted(text: impl Display) -> String {
     serde_json::Value::String(text.to_string()).to_string().replace('\x7f', "\\u007f")
 }
@@ -16,22 +16,22 @@ fn array<T: Display>(all: impl IntoIterator<Item = T>) -> String {
     format!("[{}]", all.join(", "))
 }
 
-/// The reason why a configuration file cannot contain the subsystem yet.
+/// Returns the reason why a configuration file cannot contain the subsystem yet.
 fn lacks(it: &Subsystem) -> Option<&'static str> {
     match it {
         _ if it.namespaces.is_empty() => Some("has no namespace: add one"),
         _ if !it.allow_any_host && it.hosts.is_empty() => {
-            Some("lets nobody in: list the hosts that may connect")
+            Some("allows no host: list the allowed hosts")
         }
         _ => None,
     }
 }
 
-/// The notes of the import, and one for each subsystem that is commented out.
+/// Returns the notes of the import, and a note for each subsystem that is commented out.
 pub(super) fn notes(imported: &Imported) -> Vec<String> {
     let subsystems = imported.document.subsystems.iter();
     let left_out = subsystems.filter_map(|(nqn, it)| {
-        Some(format!("{nqn} {}, and take away the # before its lines", lacks(it)?))
+        Some(format!("{nqn} {}, and remove the # from its lines", lacks(it)?))
     });
     imported.notes.iter().cloned().chain(left_out).collect()
 }
@@ -40,19 +40,19 @@ pub(super) fn of(imported: &Imported) -> String {
     let document = &imported.document;
     let mut text = String::new();
     let mut notes = notes(imported);
-    // The file names TLS with each address.
+    // The file has a TLS policy for each address, so the comparison of ANA states omits TLS.
     let ana = |one: &Listener| Listener { tls: Tls::default(), ..one.clone() };
     let all: Vec<_> = document.listeners.iter().map(|(at, one)| address(at, one.tls)).collect();
     let listeners: BTreeMap<_, _> =
         document.listeners.iter().map(|(at, one)| (at, ana(one))).collect();
     let first = listeners.values().next().cloned().unwrap_or_default();
     if listeners.values().any(|listener| *listener != first) {
-        notes.push("listeners have different ANA states: farblock ctl set-ana sets them".into());
+        notes.push("different ANA states of listeners: set them with farblock ctl set-ana".into());
     }
     for note in notes {
         // A control character could end the comment.
         let note: String = note.chars().map(|it| if it.is_control() { ' ' } else { it }).collect();
-        let _ = writeln!(text, "# Not taken over: {note}");
+        let _ = writeln!(text, "# Not imported: {note}");
     }
     let _ = writeln!(text, "listeners = [{}]", all.join(", "));
     if listeners.values().all(|listener| *listener == first) {
@@ -65,8 +65,8 @@ pub(super) fn of(imported: &Imported) -> String {
         let mut whole = String::new();
         subsystem(&mut whole, nqn, it);
         if lacks(it).is_some() {
-            // A subsystem that farblock would refuse becomes a comment, for the operator to
-            // complete.
+            // Farblock would refuse this subsystem, so it becomes a comment. The operator completes
+            // the subsystem.
             whole = whole.replace('\n', "\n# ").trim_end_matches("# ").replace("# \n", "\n");
         }
         text.push_str(&whole);
@@ -121,7 +121,7 @@ fn subsystem(text: &mut String, nqn: &str, it: &Subsystem) {
     }
 }
 
-/// A host that must authenticate.
+/// Writes a host that has a key.
 fn host(text: &mut String, nqn: &str, it: &Host) {
     let _ = writeln!(text, "\n[[subsystems.hosts]]\nnqn = {}", quoted(nqn));
     let keys = [

@@ -1,4 +1,4 @@
-//! `farblock keys pair`: how to install a key for a host and a subsystem.
+//! `farblock keys pair`: prints the commands that install a key for a host and a subsystem.
 
 use super::{Keys, read};
 use crate::args::PairArgs;
@@ -9,14 +9,15 @@ use farblock_command::shell::quoted;
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// Makes the key if there is none, and prints both ends' commands without the key itself.
+/// Makes the key if the file does not exist, and prints the commands for both ends. The output does
+/// not contain the key.
 pub(super) fn pair(args: &PairArgs) -> Result<()> {
-    // An existing file of the default name may hold another pair's key, so it is used only if the
-    // user names it.
+    // An existing file of the default name may contain the key of another pair. So this command
+    // uses such a file only if the user names it.
     let usual = Path::new(if args.tls { "tls.key" } else { "host.key" });
     let file = args.file.as_deref().unwrap_or(usual);
     let advice = match args.file {
-        None => "name it to use it, or name another file",
+        None => "to use it, name it on the command line, or name another file",
         Some(_) => super::NAMED,
     };
     if args.file.is_none() || !file.exists() {
@@ -58,7 +59,7 @@ impl Words {
 At the target, one of these:
   farblock serve DISK --nqn {subsystem} --listen 0.0.0.0:4420 --host-key {host}={file}
   farblock ctl allow-host {subsystem} {host} --key {file}
-  Linux (nvmet), as root; its subsystem's attr_allow_any_host has to be 0:
+  Linux (nvmet), as root; the subsystem's attr_allow_any_host must be 0:
     mkdir -p {folder} && {show} > {folder}/dhchap_key
     ln -s {folder} {allowed}
   SPDK:
@@ -93,7 +94,7 @@ At the target, one of these:
   farblock ctl allow-host {subsystem} {host} --tls-key {file}
   Linux (nvmet), as root, with tlshd running (keyrings=.nvme in tlshd.conf):
     {insert}
-    echo tls1.3 > /sys/kernel/config/nvmet/ports/PORT/addr_tsas   (before it has subsystems)
+    echo tls1.3 > /sys/kernel/config/nvmet/ports/PORT/addr_tsas   (before you link subsystems)
   SPDK:
     rpc.py keyring_file_add_key tls0 {absolute}
     rpc.py nvmf_subsystem_add_listener {subsystem} -t tcp -a TARGET -s 4420 --secure-channel
@@ -109,8 +110,8 @@ At the host, one of these (TARGET is the target's address):
     rpc.py bdev_nvme_attach_controller -b Nvme0 -t tcp -f ipv4 -a TARGET -s 4420 \\
       -n {subsystem} -q {host} --psk tls0
 
-Both ends agree if these are the same there: farblock keys derive {file} --host {host} \\
-  --subsystem {subsystem}
+Both ends have the same key if this command prints the same identities there:
+  farblock keys derive {file} --host {host} --subsystem {subsystem}
 "
         );
         text
@@ -120,7 +121,7 @@ Both ends agree if these are the same there: farblock keys derive {file} --host 
         let Self { file, host, subsystem, .. } = self;
         format!(
             "{file} is {what} between\n  host       {host}\n  subsystem  {subsystem}\nCopy it to \
-             both ends by a way that nobody reads, and leave it to its owner alone \
+             both ends over a secure channel, and let only its owner read it \
              (chmod 600 {file}).\n"
         )
     }

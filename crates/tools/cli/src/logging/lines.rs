@@ -10,8 +10,8 @@ use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-/// One object a line: `time`, `level`, `target` (the module), `message`, and the event's other
-/// fields by name. The line is plain ASCII, whatever text a peer sends.
+/// Writes one JSON object per line: `time`, `level`, `target` (the module), `message`, and the
+/// event's other fields by name. Each line is printable ASCII, even if it contains text of a peer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Json;
 
@@ -38,13 +38,13 @@ where
     }
 }
 
-/// Escapes characters that a terminal or a reader could misinterpret.
+/// Escapes all characters except printable ASCII, because a terminal could interpret them.
 fn ascii(json: &str) -> String {
     let mut text = String::with_capacity(json.len());
     for character in json.chars() {
         match character {
             ' '..='~' => text.push(character),
-            // Only strings contain characters beyond ASCII.
+            // In JSON, only strings can contain such characters.
             other => {
                 let mut units = [0; 2];
                 for unit in other.encode_utf16(&mut units) {
@@ -86,11 +86,11 @@ impl Visit for Fields {
     }
 }
 
-/// A line for systemd's journal, with its priority in front (sd-daemon(3)) and without a time,
-/// which the journal adds.
+/// Writes lines for systemd's journal. Each line starts with its priority (sd-daemon(3)), and has
+/// no time, because the journal adds the time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Journal {
-    /// Whether lines include the module.
+    /// Whether each line names the module.
     pub(super) with_target: bool,
 }
 
@@ -114,7 +114,7 @@ where
     }
 }
 
-/// The number of a level in syslog(3).
+/// Returns the priority of a log level, as a number of syslog(3).
 fn priority(level: Level) -> u8 {
     match level {
         Level::ERROR => 3,
@@ -130,7 +130,7 @@ mod tests {
     use std::io::{Read, Seek};
     use std::sync::Mutex;
 
-    /// One formatted line, with every kind of character that a peer could send.
+    /// Formats one event that contains unusual characters, as a peer could send them.
     fn written<E>(format: E) -> String
     where
         E: FormatEvent<

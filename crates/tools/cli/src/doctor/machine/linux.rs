@@ -1,4 +1,4 @@
-//! Checks for Linux only: kernel features for sharing and attaching, and process limits.
+//! Checks for Linux only: kernel features for sharing and attaching disks, and process limits.
 
 use super::super::finding::{Finding, split};
 use crate::attach;
@@ -8,9 +8,9 @@ use rustix::process::{Resource, Rlimit, getrlimit};
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
-/// Enough descriptors: each connection needs one.
+/// The limit of open files that suffices. Each connection needs one file descriptor.
 const ENOUGH_DESCRIPTORS: u64 = 4096;
-/// Enough locked memory, against which registered memory counts.
+/// The limit of locked memory that suffices, in bytes. It also applies to registered memory.
 const ENOUGH_LOCKED_BYTES: u64 = 64 << 10;
 const IO_URING_DISABLED: &str = "/proc/sys/kernel/io_uring_disabled";
 const GOVERNOR: &str = "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor";
@@ -35,27 +35,27 @@ pub(super) fn examine() -> Vec<Finding> {
     findings
 }
 
-/// Whether io_uring, the fast event loop, works.
+/// Checks whether io_uring works, which the fast event loop needs.
 fn io_uring(ring: &io::Result<()>, disabled: &str) -> Finding {
     const CHECK: &str = "io_uring";
     let Err(error) = ring else { return Finding::ok(CHECK, "io_uring works") };
-    let what = format!("{}: the slower event loop is used", crate::error::os(error));
+    let what = format!("{}: farblock uses the slower event loop", crate::error::os(error));
     let advice = match (error.kind(), disabled) {
         (ErrorKind::OutOfMemory, _) => {
-            "raise the memory that may be locked: `ulimit -l`, or LimitMEMLOCK= in the unit"
+            "raise the limit of locked memory: `ulimit -l`, or LimitMEMLOCK= in the unit"
         }
         (ErrorKind::PermissionDenied, "1") => {
             "run `sysctl kernel.io_uring_disabled=0` as root, or add this user to the group that \
              kernel.io_uring_group names"
         }
         (ErrorKind::PermissionDenied, "2") => {
-            "run `sysctl kernel.io_uring_disabled=0` as root: nobody may use it now"
+            "run `sysctl kernel.io_uring_disabled=0` as root: now no process may use io_uring"
         }
         (ErrorKind::PermissionDenied, _) => {
-            "let the container have the system calls io_uring_setup, io_uring_enter and \
+            "allow the container the system calls io_uring_setup, io_uring_enter and \
              io_uring_register (docker run --security-opt seccomp=FILE)"
         }
-        _ => "run Linux 6.1 or later, if it is to be as fast as it can",
+        _ => "use Linux 6.1 or later for the fast event loop",
     };
     Finding::hint(CHECK, what, advice)
 }
@@ -63,19 +63,20 @@ fn io_uring(ring: &io::Result<()>, disabled: &str) -> Finding {
 fn locked_memory(limit: &Rlimit) -> Finding {
     const CHECK: &str = "memlock";
     match limit.current {
-        None => Finding::ok(CHECK, "this user may lock as much memory as there is"),
+        None => Finding::ok(CHECK, "this user may lock any amount of memory"),
         Some(bytes) if bytes < ENOUGH_LOCKED_BYTES => Finding::hint(
             CHECK,
             format!(
-                "this user may lock {bytes} bytes of memory: what registers some may be refused"
+                "this user may lock only {bytes} bytes of memory, so the kernel may refuse to \
+                 register buffers"
             ),
-            "raise that to 64 KiB or more: `ulimit -l`, or LimitMEMLOCK= in the unit",
+            "raise this limit to 64 KiB or more: `ulimit -l`, or LimitMEMLOCK= in the unit",
         ),
         Some(bytes) => Finding::ok(
             CHECK,
             format!(
-                "this user may lock {} of memory; what serves an attached disk keeps itself in \
-                 memory only if it may raise that",
+                "this user may lock {} of memory; the server of an attached disk locks itself in \
+                 memory only if it can raise this limit",
                 farblock_block::size::Size(bytes)
             ),
         ),
@@ -85,29 +86,30 @@ fn locked_memory(limit: &Rlimit) -> Finding {
 fn descriptors(limit: &Rlimit) -> Finding {
     const CHECK: &str = "descriptors";
     match limit.maximum {
-        None => Finding::ok(CHECK, "a process may have as many descriptors open as it likes"),
+        None => Finding::ok(CHECK, "a process may open any number of descriptors"),
         Some(count) if count < ENOUGH_DESCRIPTORS => Finding::hint(
             CHECK,
-            format!("a process may have {count} descriptors open, and each connection takes one"),
-            "raise that for a target with many hosts: `ulimit -Hn`, or LimitNOFILE= in the unit",
+            format!("a process may open {count} descriptors, and each connection needs one"),
+            "raise this limit for a target with many hosts: `ulimit -Hn`, or LimitNOFILE= in the \
+             unit",
         ),
-        Some(count) => Finding::ok(CHECK, format!("a process may have {count} descriptors open")),
+        Some(count) => Finding::ok(CHECK, format!("a process may open {count} descriptors")),
     }
 }
 
-/// Whether disks can be attached by FUSE.
+/// Checks whether farblock can attach disks with FUSE.
 fn fuse(available: &Result<(), MountError>) -> Option<Finding> {
     let (what, advice) = split(&available.as_ref().err()?.to_string());
     Some(Finding::hint("fuse", what, advice))
 }
 
-/// Where the kernel lists its modules and devices.
+/// The folders that contain the kernel's modules and devices.
 struct Places<'a> {
     modules: &'a Path,
     devices: &'a Path,
 }
 
-/// Findings about the kernel drivers that attach disks.
+/// Returns findings about the kernel drivers that can attach disks.
 fn drivers(places: &Places) -> Vec<Finding> {
     let mut findings = Vec::new();
     let is_loaded = |module: &str| places.modules.join(module).exists();
@@ -115,21 +117,21 @@ fn drivers(places: &Places) -> Vec<Finding> {
     if !is_loaded("ublk_drv") && !control.exists() {
         findings.push(Finding::hint(
             "modules",
-            "the kernel's ublk driver is not loaded, the fastest way to attach",
+            "the kernel's ublk driver, the fastest way to attach a disk, is not loaded",
             "run `modprobe ublk_drv` as root (Linux 6.5 or later has it)",
         ));
     } else if let Err(error) = std::fs::File::open(&control) {
         findings.push(Finding::hint(
             "ublk",
             format!("{} cannot be opened: {}", control.display(), crate::error::os(&error)),
-            "run attach as root, or give this user the device",
+            "run `farblock attach` as root, or give this user access to the device",
         ));
     }
     if !is_loaded("nvme_tcp") && !places.devices.join("nvme-fabrics").exists() {
         findings.push(Finding::hint(
             "modules",
-            "the kernel's own NVMe/TCP host is not loaded (attach --as nvme, nvme-cli)",
-            "run `modprobe nvme-tcp` as root, if you mean to use it",
+            "the kernel's NVMe/TCP host driver, for attach --as nvme and nvme-cli, is not loaded",
+            "if you want to use this driver, run `modprobe nvme-tcp` as root",
         ));
     }
     findings
@@ -139,8 +141,8 @@ fn governed(governor: &str) -> Option<Finding> {
     (governor == "powersave").then(|| {
         Finding::hint(
             "speed",
-            "the processors save power, and take their time to wake up",
-            "run `cpupower frequency-set --governor performance` as root, if latency matters",
+            "the processors save power (governor powersave), and wake up slowly",
+            "if latency matters, run `cpupower frequency-set --governor performance` as root",
         )
     })
 }
