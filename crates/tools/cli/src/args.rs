@@ -91,7 +91,7 @@ pub(crate) enum Command {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 What PATH can be:
-  disk.img, /dev/sdb            a file or block device (file:PATH if the name looks different)
+  disk.img, /dev/sdb            a file or block device (file:PATH if PATH resembles another form)
   mem:1GiB                      a RAM disk (can use twice its size if hosts stop reading)
   null:1GiB                     a null device, which discards writes, for benchmarks
   stripe:64KiB,a.img,b.img      RAID 0 with chunks of 64 KiB
@@ -102,7 +102,7 @@ What PATH can be:
   delay:500us,PATH              PATH with a delay for each operation
   limit:1000/s,PATH             PATH with a rate limit, in operations or bytes (limit:64MiB/s,PATH)
   fault:100,PATH                PATH, where every 100th read and every 100th write fails
-Inside of another form, a disk may be remote: nvme+tcp://HOST/NQN?ns=1
+A disk inside one of these forms may be remote: nvme+tcp://HOST/NQN?ns=1
 
 Examples:
   truncate -s 10G disk.img && farblock serve disk.img
@@ -115,7 +115,7 @@ pub(crate) struct ServeArgs {
     #[arg(required_unless_present_any = ["config", "check", "spdk_rpc"])]
     pub(crate) paths: Vec<OsString>,
 
-    /// Subsystems, namespaces, listeners, allowed hosts and cores from a TOML file
+    /// Read subsystems, namespaces, listeners, allowed hosts and cores from this TOML file
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     #[arg(conflicts_with_all = ["paths", "nqn", "read_only", "block_size", "allow_host"])]
     #[arg(conflicts_with_all = ["cores", "host_key", "controller_key"])]
@@ -176,9 +176,9 @@ pub(crate) struct ServeArgs {
     #[arg(value_parser = values::one_of(values::TLS_POLICIES, values::tls_policy))]
     pub(crate) tls: Option<farblock_state::Tls>,
 
-    /// Processors to which the target pins its threads, such as 0-3,6 [default: the processors of
-    /// the NUMA node to which all disks and network cards belong; without such a node, all
-    /// processors, without pinning]
+    /// Processors to run on, such as 0-3,6. The target pins its threads to them [default: the
+    /// processors of the NUMA node that has all disks and network cards; otherwise all processors,
+    /// without pinning]
     #[arg(long, value_name = "LIST", value_parser = parse_cores)]
     pub(crate) cores: Option<Cores>,
 
@@ -293,7 +293,7 @@ pub(crate) struct SandboxArgs {
     #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
     pub(crate) allow_path: Vec<PathBuf>,
 
-    /// Keep all rights, for debugging: to start programs, all system calls, and all capabilities
+    /// Keep all rights, for debugging: system calls, capabilities, and the right to start programs
     #[arg(long, conflicts_with = "allow_path")]
     pub(crate) no_sandbox: bool,
 }
@@ -446,8 +446,8 @@ pub(crate) struct WriteArgs {
 ///
 /// A new destination file replaces the old one only when it is complete and durable. Blocks of
 /// zeroes become holes. If the destination is a namespace or a block device, the command overwrites
-/// it in place: it must be large enough, and keeps its bytes after the copied range. mem:, null:
-/// and stripe: work as in `farblock serve`.
+/// it in place. Such a destination must be large enough, and keeps its bytes after the copied
+/// range. mem:, null: and stripe: work as in `farblock serve`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:

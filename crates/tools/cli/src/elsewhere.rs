@@ -61,7 +61,7 @@ pub(crate) fn leg_url(text: &str) -> Result<Url, String> {
 pub(crate) fn said(failure: Failure) -> String {
     match failure {
         Failure::Usage(text) | Failure::Run(text) | Failure::Interrupted(text) => text,
-        _ => "it ended".to_owned(),
+        _ => "the connection failed".to_owned(),
     }
 }
 

@@ -52,8 +52,8 @@ enum BenchCommand {
 /// Check whether the disks in one report are slower than in another
 ///
 /// A and B are JSON reports of `farblock bench --json` or `farblock fleet run --json`. If the
-/// reports contain several runs (--runs, --full), the command shows medians, the change, and the 95
-/// % confidence interval of the change.
+/// reports contain several runs (--runs, --full), the command shows medians, the change, and its 95
+/// % confidence interval.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:

@@ -22,7 +22,7 @@ const RECONNECT_DELAY: Duration = Duration::from_secs(1);
 /// once, so this happens only if the mirror's target fails.
 const GIVEN_UP: Duration = Duration::from_secs(20);
 
-/// The fields are in the order in which they must drop.
+/// The parts of a running demonstration. The order of the fields is the required drop order.
 pub(super) struct Stage {
     pub(super) disk: Disk,
     pub(super) cables: Vec<Cable>,

@@ -34,7 +34,7 @@ pub(super) fn examine(attachment: &Examined, patience: Duration) -> Vec<Finding>
     findings
 }
 
-/// Whether the attachment is of this namespace, over any address.
+/// Whether the attachment uses this namespace, over any address.
 pub(super) fn is_of(attachment: &Examined, (nqn, nsid): (&str, Option<u32>)) -> bool {
     attachment.paths.iter().any(|way| {
         let is_its = |own: u32| nsid.is_none_or(|nsid| nsid == own);
@@ -80,7 +80,7 @@ fn state(attachment: &Examined) -> Finding {
         }
         "degraded" if refusal.is_some() => Finding::problem(
             CHECK,
-            format!("{name} refuses some operations{why}"),
+            format!("some operations on {name} fail{why}"),
             "correct this at the target (`farblock status` there), or release the other host's \
              reservation; the state ends with the next operation that succeeds",
         ),

@@ -88,7 +88,7 @@ fn other_words(address: SocketAddr, time: Duration) -> Option<FirstAnswer> {
     answers.next()
 }
 
-/// Classifies an answer; `None` for an empty one.
+/// Classifies an answer; `None` if the answer is empty.
 fn judge(answer: &[u8]) -> Option<FirstAnswer> {
     Some(match answer {
         [] => return None,

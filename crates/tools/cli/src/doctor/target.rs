@@ -1,6 +1,8 @@
-//! Checks each step of a connection to a target: name, TCP connection, path MTU, first answer, TLS,
-//! Connect, authentication, Identify, namespaces, an I/O queue, and reads of a block over that
-//! queue.
+//! Checks each step of a connection to a target, in this order:
+//!
+//! - the name, the TCP connection, and the path MTU;
+//! - the first answer, TLS, Connect, and authentication;
+//! - Identify, the namespaces, an I/O queue, and reads of a block over that queue.
 
 use super::finding::Finding;
 use super::first_answer::{self, FirstAnswer};

@@ -329,7 +329,7 @@ mod tests {
             file.set_len(mib * MIB).unwrap();
         }
 
-        /// Opens the disk twice, and returns its size in MiB.
+        /// Opens the disk, and returns its size in MiB.
         fn open(&self, text: &str) -> Result<u64, String> {
             let names = ["a", "b", "c"];
             let named = text.split_inclusive([',', ':', '@']).map(|word| {
@@ -387,7 +387,7 @@ mod tests {
         disks.refused("concat:2MiB@a,b,c", "was 1 MiB at offset 0 bytes of a concatenation");
         disks.refused("stripe:a,b", "but would now be disk 1 of 2 in a stripe set");
         assert_eq!(disks.open("concat:1MiB@a,b,c"), Ok(7));
-        // A file that has shrunk is refused.
+        // `open` refuses a file that has shrunk.
         disks.lengthen("b", 4);
         disks.refused("concat:a,b,c", "shorter than the 5 MiB of it");
         disks.lengthen("b", 5);
@@ -417,7 +417,7 @@ mod tests {
         disks.refused("concat:a,nothing", "does not exist");
         disks.refused("stripe:4KiB,a,nothing", "does not exist");
         assert_eq!(known(&disks.path("a")).unwrap(), None);
-        // A set of one disk is that disk.
+        // A set of one disk is the disk itself, and stores no position.
         assert_eq!(disks.open("concat:a"), Ok(1));
         assert_eq!(known(&disks.path("a")).unwrap(), None);
     }

@@ -77,11 +77,11 @@ pub(crate) struct RunArgs {
     #[arg(help_heading = "Plan")]
     pub(crate) guests: Option<u32>,
 
-    /// Kernel of the guests [default: the one from interop/linux/setup.sh]
+    /// Kernel of the guests [default: the kernel from interop/linux/setup.sh]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Plan")]
     pub(crate) guest_kernel: Option<PathBuf>,
 
-    /// Initial file system of the guests, with fio [default: the one from interop/linux/setup.sh]
+    /// Initial file system of the guests, with fio [default: from interop/linux/setup.sh]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Plan")]
     pub(crate) guest_image: Option<PathBuf>,
 
