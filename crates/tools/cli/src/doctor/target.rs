@@ -26,7 +26,7 @@ const HEADERS_BYTES: u32 = 52;
 const USUAL_MTU_BYTES: u32 = 1500;
 /// The largest packet size of a network, in bytes. Only the loopback has larger packets.
 const JUMBO_MTU_BYTES: u32 = 9216;
-/// The shortest noticeable delay. If addresses that do not answer take longer, doctor says so.
+/// The shortest delay by unresponsive addresses that doctor reports. Users notice longer delays.
 const FELT: Duration = Duration::from_millis(200);
 const CONNECTION: &str = "connection";
 
@@ -189,7 +189,7 @@ fn segment_bytes(_: &TcpStream) -> Option<u32> {
     None
 }
 
-/// Checks whether the first answer is an NVMe/TCP target's. Other answers are problems.
+/// Returns the finding about the server's first answer: `Err` unless it is an NVMe/TCP target's.
 fn protocol(
     answer: FirstAnswer,
     address: SocketAddr,
