@@ -1,6 +1,7 @@
-//! The cost of an operation: nanoseconds on one core, 32 operations of 4 KiB in flight.
+//! Measures the cost of an operation on one core, in nanoseconds. 32 operations of 4 KiB are in
+//! flight.
 //!
-//! `cargo run --release -p farblock-backends --example cost -- null:1GiB mem:1GiB disk.img`
+//! Run `cargo run --release -p farblock-backends --example cost -- null:1GiB mem:1GiB disk.img`.
 
 use std::error::Error;
 use std::time::Instant;

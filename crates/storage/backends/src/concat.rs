@@ -1,11 +1,12 @@
-//! Concatenates several namespaces.
+//! Concatenates several namespaces (the children) into one.
 //!
-//! The start of each child is fixed when the set is made. When the last child grows or shrinks, the
-//! whole does, too. If another child grows, its new blocks are not used; if it shrinks, reads and
-//! writes of its missing blocks fail. To keep the layout, give [`Concat::of`] the size to use of
-//! each child.
+//! [`Concat::new`] and [`Concat::of`] fix the first block of each child. When the last child grows
+//! or shrinks, the concatenation grows or shrinks with it. The concatenation does not use blocks
+//! that another child gains later. If another child shrinks, reads and writes of its missing blocks
+//! fail. To keep the layout when a child changes its size, give [`Concat::of`] the number of bytes
+//! to use of each child.
 //!
-//! When a child fails, operations on its blocks fail.
+//! When a child fails, the operations on its blocks fail.
 
 use std::sync::Arc;
 
@@ -16,16 +17,16 @@ use crate::error::OpenError;
 use crate::set::{self, Extent, Layout, Set};
 use farblock_block::size::Size;
 
-/// Several namespaces as one, end to end.
+/// Several namespaces as one namespace, end to end.
 pub struct Concat(Set<Row>);
 
 impl Concat {
-    /// Namespaces with the same block size, in this order.
+    /// Concatenates namespaces in this order. All must have the same block size.
     pub fn new(children: Vec<Arc<dyn Namespace>>) -> Result<Concat, OpenError> {
         Concat::of(children.into_iter().map(|child| (child, None)).collect())
     }
 
-    /// Like [`Concat::new`], but uses only the first bytes of a child where a size is given.
+    /// Like [`Concat::new`], but uses only the first bytes of each child that has a size.
     pub fn of(parts: Vec<(Arc<dyn Namespace>, Option<u64>)>) -> Result<Concat, OpenError> {
         let (children, fronts): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
         let mut geometries = set::geometries("a concatenation", &children)?;
@@ -44,8 +45,7 @@ impl Concat {
             })?;
         }
         let made = set::whole(&geometries, end);
-        // If the last child has an explicit size, the set ends there instead of growing with the
-        // child.
+        // If the last child has an explicit size, the concatenation does not grow with the child.
         let ends = fronts.last().is_some_and(Option::is_some);
         let reach = if ends { end } else { reach };
         let row = Row { starts: starts.into(), max_blocks: set::max_blocks(&geometries), reach };
@@ -53,7 +53,7 @@ impl Concat {
     }
 }
 
-/// The number of blocks of a child that are used.
+/// The number of blocks of a child that the concatenation uses.
 fn front_blocks(
     child: &dyn Namespace,
     geometry: &Geometry,
@@ -117,18 +117,19 @@ impl Namespace for Concat {
     }
 }
 
-/// The start of each child.
+/// The first block of each child.
 #[derive(Clone, Debug)]
 struct Row {
     starts: Arc<[u64]>,
-    /// The most blocks in one child's part of a read or write; 0: no limit.
+    /// The maximum number of blocks that a child accepts in one read or write; 0 means no limit.
     max_blocks: u32,
-    /// The most blocks in total, so that byte offsets fit in a file offset.
+    /// The maximum number of blocks in total. It keeps byte offsets within the range of a file
+    /// offset.
     reach: u64,
 }
 
 impl Row {
-    /// The end of a child, exclusive. The last child has none.
+    /// The first block after a child; `u64::MAX` for the last child.
     fn end(&self, child: usize) -> u64 {
         self.starts.get(child + 1).copied().unwrap_or(u64::MAX)
     }
@@ -136,7 +137,7 @@ impl Row {
 
 impl Layout for Row {
     fn extent(&self, lba: u64, blocks: u32) -> Extent {
-        // The first child starts at 0.
+        // The first child starts at block 0, so the subtraction cannot underflow.
         let child = self.starts.partition_point(|&start| start <= lba) - 1;
         let mut length = u64::from(blocks).min(self.end(child) - lba) as u32;
         if self.max_blocks > 0 {
@@ -164,7 +165,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A reference implementation: one block after the other.
+    /// A reference implementation, which locates one block after the other.
     fn walk(sizes: &[u64], lba: u64, blocks: u32) -> Vec<(usize, u64)> {
         let all = sizes
             .iter()

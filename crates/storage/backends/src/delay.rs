@@ -1,4 +1,4 @@
-//! A decorator that makes any namespace slower: each completion is held back for a while.
+//! A decorator that delays the completions of any namespace.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -13,10 +13,11 @@ use farblock_reactor::{Event, Reactor, TaskId};
 
 use farblock_random::Random;
 
-/// A namespace whose completions arrive later, by `fixed` plus a random time up to `jitter`.
+/// A namespace that returns each completion late: `fixed` plus a random time of up to `jitter`.
 ///
-/// The delay is added to the time of the inner namespace. Jitter can reorder completions. The same
-/// seed gives the same delays in the same order, over all queues.
+/// The delay starts when the inner namespace has completed the operation. Jitter can reorder
+/// completions. With the same seed, the delays are the same in the same order, counted over all
+/// queues.
 pub struct Delay {
     inner: Arc<dyn Namespace>,
     fixed: Duration,
@@ -30,13 +31,13 @@ struct Dice {
 }
 
 impl Delay {
-    /// Holds every completion back by `fixed`.
+    /// Delays every completion by `fixed`.
     pub fn new(inner: Arc<dyn Namespace>, fixed: Duration) -> Delay {
         let dice = Arc::new(Dice { seed: 0, rolled: AtomicU64::new(0) });
         Delay { inner, fixed, jitter: Duration::ZERO, dice }
     }
 
-    /// Adds a random delay up to `jitter`, evenly distributed.
+    /// Adds a random delay of up to `jitter`, evenly distributed, to the fixed one.
     pub fn jitter(mut self, jitter: Duration, seed: u64) -> Delay {
         self.jitter = jitter;
         self.dice = Arc::new(Dice { seed, rolled: AtomicU64::new(0) });
@@ -95,16 +96,16 @@ struct DelayQueue {
     jitter: Duration,
     dice: Arc<Dice>,
     reactor: Reactor,
-    /// Owns the timer.
+    /// The task whose timer fires when the next delayed completion is due.
     task: TaskId,
     held: BinaryHeap<Reverse<Held>>,
     sequence: u64,
-    /// Empty between polls; kept for their capacity.
+    /// Empty between polls. The queue keeps this vector and `events` to reuse their memory.
     arrived: Vec<Completion>,
     events: Vec<Event>,
 }
 
-/// A completion to be returned later, ordered by due time, then by arrival.
+/// A delayed completion. The order is by due time, then by arrival.
 struct Held {
     due: Instant,
     sequence: u64,
@@ -150,7 +151,7 @@ impl Queue for DelayQueue {
 
     fn poll(&mut self, done: &mut Vec<Completion>) {
         self.reactor.take_events(self.task, &mut self.events);
-        self.events.clear(); // only timers
+        self.events.clear(); // the reactor reports only timers to this task
         let now = Instant::now();
         let mut arrived = std::mem::take(&mut self.arrived);
         self.inner.poll(&mut arrived);

@@ -1,4 +1,4 @@
-//! Why a namespace could not be opened: sentences for the person who named it.
+//! Errors of opening a namespace, as sentences for the person who named the namespace.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -9,7 +9,7 @@ use farblock_block::{Geometry, MAX_BLOCK_SIZE_BYTES, MIN_BLOCK_SIZE_BYTES};
 use crate::spec::SpecError;
 use farblock_block::size::Size;
 
-/// Why a namespace could not be opened. Each says what to do in one sentence.
+/// The reason why a namespace could not be opened, as one sentence that says what to do.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -21,60 +21,60 @@ pub enum OpenError {
     NoCapacity,
     /// The capacity is not a whole number of blocks.
     PartialBlock {
-        /// The requested capacity.
+        /// The requested capacity in bytes.
         bytes: u64,
-        /// The block size that does not divide it.
+        /// The block size in bytes, which does not divide the capacity.
         block_size: u32,
     },
-    /// The capacity is beyond what a namespace of this kind can have.
+    /// The capacity exceeds the maximum of this kind of namespace.
     TooLarge {
-        /// The requested capacity.
+        /// The requested capacity in bytes.
         bytes: u64,
-        /// The largest capacity allowed.
+        /// The largest allowed capacity in bytes.
         max_bytes: u64,
     },
     /// A file or device cannot be opened.
     File {
-        /// The path.
+        /// The path of the file or device.
         path: PathBuf,
         /// The reason.
         problem: FileProblem,
     },
-    /// Disks do not fit together, or a part does not fit into its disk.
+    /// The disks of a set do not fit together, or a range does not fit into its disk.
     Set(String),
-    /// The disks do not make a mirror, for this reason.
+    /// The disks do not form a mirror, for the given reason.
     Mirror(String),
-    /// A remote disk cannot be opened, for this reason.
+    /// A remote disk cannot be opened, for the given reason.
     Remote(String),
-    /// An image of a Ceph cluster cannot be opened, for this reason.
+    /// An image of a Ceph cluster cannot be opened, for the given reason.
     Rbd(String),
 }
 
-/// The problem of a file or device.
+/// The reason why a file or device cannot be opened, shared or extended.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum FileProblem {
-    /// It does not exist.
+    /// The path does not exist.
     NotFound,
-    /// It may not be read.
+    /// This user may not read the file.
     MayNotRead,
-    /// It may not be written, though it may be read.
+    /// This user may read the file, but not write it.
     MayNotWrite,
-    /// It is a raw disk, and this user is not an administrator.
+    /// The path is a raw disk, and this user is not an administrator.
     NeedsAdministrator,
-    /// It is on a read-only file system, or a write-protected device.
+    /// The file is on a read-only file system, or the device is write-protected.
     ReadOnly,
-    /// It is a directory.
+    /// The path is a directory.
     Directory,
-    /// It is neither a regular file nor a block device.
+    /// The path is neither a regular file nor a block device.
     NoDisk,
-    /// It has no bytes.
+    /// The file is empty.
     Empty,
-    /// Its size is not a whole number of blocks.
+    /// The size of the file is not a whole number of blocks.
     PartialBlock {
-        /// Its size.
+        /// The size of the file in bytes.
         bytes: u64,
-        /// The block size that does not divide it.
+        /// The block size in bytes, which does not divide the size of the file.
         block_size: u32,
     },
     /// Another process holds a lock that excludes this open.
@@ -82,20 +82,21 @@ pub enum FileProblem {
         /// Whether this open was read-only.
         read_only: bool,
     },
-    /// Another program or device uses it.
+    /// Another program or device uses the file.
     InUse {
-        /// The user, as the subject of a sentence: `process 4123 (qemu-system-x86)`.
+        /// The other program or device, as the subject of a sentence:
+        /// `process 4123 (qemu-system-x86)`.
         by: String,
         /// Whether this open was read-only.
         read_only: bool,
     },
-    /// Its attributes forbid writes (`chattr +i` or `+a`).
+    /// The attributes of the file forbid writes (`chattr +i` or `+a`).
     Immutable,
-    /// The device is mounted, or belongs to a RAID, LVM or another program.
+    /// The device is mounted, or a RAID, LVM or another program uses it.
     Busy,
-    /// The operating system cannot extend it, for this reason.
+    /// The operating system cannot extend the file, for the given reason.
     Longer(io::Error),
-    /// farblock opened it read-only, and so cannot extend it.
+    /// The file cannot be extended, because farblock has opened it read-only.
     OpenedToRead,
     /// Another error of the operating system.
     Other(io::Error),
@@ -146,8 +147,8 @@ impl fmt::Display for Sentence<'_> {
             FileProblem::Locked { .. } | FileProblem::InUse { .. } | FileProblem::Busy => {
                 f.write_str(&used(self.problem))
             }
-            // No advice to create it: the file system of an existing disk may not be mounted, and a
-            // new empty disk would take its place.
+            // Do not advise to create the file. The file system of an existing disk may not be
+            // mounted, and a new empty disk would take the place of that disk.
             FileProblem::NotFound => f.write_str(
                 "does not exist: check the name, and that its device is connected and its file \
                  system mounted",
@@ -202,7 +203,7 @@ impl fmt::Display for Sentence<'_> {
     }
 }
 
-/// The text that follows the path of a disk that is in use.
+/// The part of a message that follows the path of a disk in use.
 fn used(problem: &FileProblem) -> String {
     match problem {
         FileProblem::InUse { by, read_only: false } => format!(
@@ -228,8 +229,8 @@ fn used(problem: &FileProblem) -> String {
     }
 }
 
-/// If the file is a text file: "text", or the kind of file that farblock itself keeps. Extending it
-/// to a whole number of blocks, as for a disk, would damage it.
+/// The kind of a text file: "text", or the kind of a file that farblock itself writes. `None` for
+/// binary files. Extending a text file to a whole number of blocks would damage it.
 fn contents(path: &std::path::Path) -> Option<&'static str> {
     const LOOK_BYTES: u64 = 512;
     let mut start = Vec::new();
@@ -237,7 +238,7 @@ fn contents(path: &std::path::Path) -> Option<&'static str> {
     std::fs::File::open(path).ok()?.take(LOOK_BYTES).read_to_end(&mut start).ok()?;
     let text = match std::str::from_utf8(&start) {
         Ok(text) => text,
-        // A character may be cut off at the end.
+        // The end of the sample may cut a character in two.
         Err(error) if error.error_len().is_none() => {
             std::str::from_utf8(&start[..error.valid_up_to()]).ok()?
         }
@@ -260,13 +261,13 @@ fn contents(path: &std::path::Path) -> Option<&'static str> {
     })
 }
 
-/// The text of a system error, without the number that the standard library adds.
+/// The text of a system error, without the error number that the standard library appends.
 fn words(error: &io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error ").next().unwrap_or_default().to_owned()
 }
 
-/// The command that gives a file a size.
+/// The command that sets the size of a file.
 fn extend(path: &impl fmt::Display, bytes: u64) -> String {
     if cfg!(windows) {
         format!("fsutil file seteof {path} {bytes}")
@@ -299,7 +300,8 @@ pub(crate) fn check_block_size(block_size: u32) -> Result<(), OpenError> {
     if Geometry::is_block_size(block_size) { Ok(()) } else { Err(OpenError::BlockSize(block_size)) }
 }
 
-/// Converts a capacity to blocks. It must be a whole number of blocks within the file offset range.
+/// Converts a capacity to blocks. Returns an error if the capacity is not a whole number of blocks,
+/// or exceeds the range of a file offset.
 pub(crate) fn whole_blocks(block_size: u32, bytes: u64) -> Result<u64, OpenError> {
     check_block_size(block_size)?;
     let max_bytes = i64::MAX as u64;

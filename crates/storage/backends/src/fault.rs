@@ -1,4 +1,4 @@
-//! A decorator that makes chosen operations fail, to test the layers above.
+//! A decorator that makes selected operations fail, to test the layers above.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,47 +11,49 @@ use farblock_reactor::{Reactor, TaskId};
 
 use farblock_random::Random;
 
-/// Selects operations that fail, and their error. An operation must meet all conditions of a rule.
+/// Selects the operations that fail, and their error. An operation fails if it meets all
+/// conditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// Only this command. `None`: any.
+    /// The command of the operations. `None` selects any command.
     pub command: Option<Command>,
-    /// Only operations that touch one of these blocks (a flush touches none). `None`: anywhere.
+    /// Selects operations that touch one of these blocks; a flush touches none. `None` selects all.
     pub blocks: Option<Range<u64>>,
-    /// Selects among the operations that meet the other conditions.
+    /// Selects among the operations that meet the conditions above.
     pub when: When,
-    /// The error of these operations.
+    /// The error with which the operations fail.
     pub error: BlockError,
 }
 
-/// Selects among the operations that meet a rule's other conditions.
+/// Selects among the operations that meet the other conditions of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
-    /// All of them.
+    /// All operations.
     Always,
-    /// Every n-th, counted over all queues; the n-th is the first to fail. 0: none.
+    /// Every n-th operation, counted over all queues; the n-th is the first to fail. 0 selects
+    /// none.
     Every(u64),
-    /// Each with this probability in a million, decided by the seed.
+    /// Each operation with this probability in a million. The seed determines which.
     PerMillion(u32),
 }
 
 impl Rule {
-    /// Every operation fails.
+    /// Makes every operation fail with `error`.
     pub fn new(error: BlockError) -> Rule {
         Rule { command: None, blocks: None, when: When::Always, error }
     }
 
-    /// Only operations of this command.
+    /// Limits the rule to operations with this command.
     pub fn command(self, command: Command) -> Rule {
         Rule { command: Some(command), ..self }
     }
 
-    /// Only operations that touch one of these blocks.
+    /// Limits the rule to operations that touch one of these blocks.
     pub fn blocks(self, blocks: Range<u64>) -> Rule {
         Rule { blocks: Some(blocks), ..self }
     }
 
-    /// Only operations that `when` selects.
+    /// Limits the rule to the operations that `when` selects.
     pub fn when(self, when: When) -> Rule {
         Rule { when, ..self }
     }
@@ -65,10 +67,10 @@ impl Rule {
     }
 }
 
-/// A namespace some of whose operations fail.
+/// A namespace that makes selected operations fail.
 ///
-/// A chosen operation fails at once and does not reach the namespace: a failed write changes
-/// nothing, and a failed flush flushes nothing.
+/// A selected operation fails at once and does not reach the inner namespace. So a failed write
+/// changes no block, and a failed flush flushes no data.
 pub struct Fault {
     inner: Arc<dyn Namespace>,
     plan: Arc<Plan>,
@@ -87,7 +89,8 @@ struct Counted {
 }
 
 impl Fault {
-    /// Fails each operation that a rule selects, with the error of the first such rule.
+    /// Fails each operation that a rule selects. If several rules select it, the first gives the
+    /// error.
     pub fn new(inner: Arc<dyn Namespace>, rules: Vec<Rule>, seed: u64) -> Fault {
         let counted = |rule| Counted { rule, met: AtomicU64::new(0) };
         let rules = rules.into_iter().map(counted).collect();
@@ -95,12 +98,12 @@ impl Fault {
         Fault { inner, plan: Arc::new(Plan { rules, seed, enabled, injected }) }
     }
 
-    /// Enables or disables the rules, also for open queues.
+    /// Enables or disables the rules, for open queues as well.
     pub fn set_enabled(&self, enabled: bool) {
         self.plan.enabled.store(enabled, Ordering::Relaxed);
     }
 
-    /// How many operations the rules have made fail.
+    /// The number of operations that the rules have made fail.
     pub fn injected(&self) -> u64 {
         self.plan.injected.load(Ordering::Relaxed)
     }
@@ -164,7 +167,7 @@ impl Plan {
 struct FaultQueue {
     inner: Box<dyn Queue>,
     plan: Arc<Plan>,
-    /// Completions of failed operations, for the next `poll`.
+    /// The completions of failed operations, which the next `poll` returns.
     done: Vec<Completion>,
 }
 

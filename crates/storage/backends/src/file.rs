@@ -1,27 +1,28 @@
 //! A regular file or a block device.
 //!
-//! Direct I/O bypasses the page cache, so that data is not held in memory twice. If a trial read at
-//! open fails with the namespace's block size, farblock uses the page cache, and
-//! [`describe`](Namespace::describe) gives the reason. Operations whose buffers are not aligned for
-//! direct I/O use a bounce buffer.
+//! Direct I/O bypasses the page cache, so that memory does not hold the data twice. At open,
+//! farblock tries a direct read with the block size of the namespace. If the read fails, farblock
+//! uses the page cache, and [`describe`](Namespace::describe) gives the reason. Operations whose
+//! buffers are not aligned for direct I/O use a bounce buffer.
 //!
-//! Once the file system has refused to zero ranges or punch holes, farblock writes zeroes as data,
-//! and deallocate does nothing.
+//! If the file system refuses to zero ranges or to punch holes, farblock writes zeroes as data from
+//! then on, and deallocate does nothing.
 //!
-//! An open file is locked (`flock`), exclusively if writable, shared if read-only, so that two
-//! targets do not write one disk by accident. On Linux farblock also takes QEMU's byte locks, and
-//! refuses files that a loop device or swap area uses. A writable block device must not be mounted
-//! or otherwise in use by the system. A read-only one may be mounted read-only.
+//! farblock locks an open file with `flock`: exclusively if it is writable, shared if it is
+//! read-only. So two targets cannot write to one disk by accident. On Linux farblock also takes
+//! QEMU's byte locks, and refuses files that a loop device or swap area uses. A writable block
+//! device must not be mounted, and the system must not use it in another way. A read-only block
+//! device may be mounted read-only.
 //!
-//! When a file grows or a device is enlarged, the open namespace grows within two seconds: a thread
-//! per file system checks the sizes. Only whole blocks count.
+//! When a file or device grows, the open namespace grows within two seconds: one thread per file
+//! system checks the sizes. The namespace ignores a partial block at the end.
 //!
 //! When another program truncates the file, the namespace keeps its size. Reads, writes and flushes
 //! of missing blocks fail, and no write extends the file. When the file system of a sparse file is
 //! full, writes that need space fail with [`BlockError::NoSpace`]; other operations continue.
 //!
-//! When an open file or device becomes write-protected, its namespace turns read-only within one or
-//! two seconds, and writable again after the protection ends.
+//! When an open file or device becomes write-protected, its namespace turns read-only within two
+//! seconds. The namespace becomes writable again after the protection ends.
 
 mod extent;
 mod growth;
@@ -41,52 +42,52 @@ use farblock_reactor::{Reactor, TaskId};
 use crate::error::{self, FileProblem, OpenError};
 use farblock_block::size::Size;
 
-/// How to open a file.
+/// Options for opening a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileOptions {
-    /// Block size in bytes; the file size must be a multiple.
+    /// The block size in bytes. The size of the file must be a multiple of it.
     pub block_size: u32,
-    /// Open for reading only.
+    /// Open the file read-only.
     pub read_only: bool,
-    /// Use direct I/O where it works.
+    /// Use direct I/O if the file system supports it.
     pub direct: bool,
-    /// The file is unlinked while it is open; do not warn about it.
+    /// The file is unlinked while it is open, on purpose; do not warn about the unlinking.
     pub temporary: bool,
 }
 
 impl FileOptions {
-    /// Writable, with direct I/O where it works.
+    /// Opens the file writable, with direct I/O if the file system supports it.
     pub fn new(block_size: u32) -> FileOptions {
         FileOptions { block_size, read_only: false, direct: true, temporary: false }
     }
 
-    /// For reading only.
+    /// Opens the file read-only.
     pub fn read_only(self) -> FileOptions {
         FileOptions { read_only: true, ..self }
     }
 
-    /// For a file that is deliberately unlinked while it is open: its contents need not last.
+    /// For a file that the caller unlinks while it is open, since the contents need not last.
     pub fn temporary(self) -> FileOptions {
         FileOptions { temporary: true, ..self }
     }
 
-    /// Through the page cache, even where direct I/O works.
+    /// Uses the page cache, even if direct I/O works.
     pub fn buffered(self) -> FileOptions {
         FileOptions { direct: false, ..self }
     }
 }
 
-/// Locks a file as if it were a disk, until it is closed. For a file that this process reads or
-/// writes but does not export. Waits a few seconds for the previous user.
+/// Locks a file, as if it were a disk, until the file is closed. For a file that this process reads
+/// or writes but does not export. Waits up to three seconds for the previous user.
 ///
 /// # Errors
-/// [`FileProblem::InUse`], with the other user, or [`FileProblem::Locked`].
+/// [`FileProblem::InUse`], which names the other user, or [`FileProblem::Locked`].
 pub fn lock(file: &std::fs::File, path: &Path, read_only: bool) -> Result<(), FileProblem> {
     probe::lock_patiently(file, path, read_only)
 }
 
-/// Whether another program holds QEMU's byte locks on an open file that forbid to read it, or also
-/// to write it. Needs a file that is open for reading.
+/// Whether another program holds QEMU's byte locks on an open file, so that this program may not
+/// read the file, or (unless `read_only`) not write it. The file must be open for reading.
 #[cfg(target_os = "linux")]
 pub fn has_byte_locks(file: &std::fs::File, read_only: bool) -> bool {
     probe::others::is_refused(file, read_only)
@@ -98,7 +99,7 @@ pub struct FileDisk {
     kind: FileKind,
     caching: Caching,
     shared: Arc<FileShared>,
-    /// Keeps the growth check running until it is dropped.
+    /// Runs the growth check until this is dropped.
     _growth: Option<growth::Attention>,
 }
 
@@ -110,51 +111,53 @@ enum FileKind {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Caching {
-    /// Bypasses the page cache; buffers must start at a multiple of this.
+    /// Direct I/O, which bypasses the page cache. Buffers must start at a multiple of this many
+    /// bytes.
     Direct { memory_alignment: usize },
-    /// Uses the page cache, for this reason.
+    /// The page cache, with the reason why farblock does not use direct I/O.
     Buffered { reason: String },
 }
 
-/// State that all queues share.
+/// The state that all queues of a file share.
 struct FileShared {
     file: File,
-    /// The geometry at open; only the number of blocks may have changed.
+    /// The geometry at open. Of its fields, only the number of blocks may have changed since.
     geometry: Geometry,
     blocks: AtomicU64,
     changes: Changes,
     /// Buffers must start at a multiple of this many bytes.
     memory_alignment: usize,
-    /// `None` with direct I/O. The page cache does not read and write blocks atomically.
+    /// Serializes overlapping operations, because the page cache does not read and write blocks
+    /// atomically. `None` with direct I/O.
     overlaps: Option<overlaps::Overlaps>,
-    /// The system has not refused `PunchHole` yet.
+    /// False once the system has refused `PunchHole`.
     can_punch: AtomicBool,
-    /// The system has not refused `ZeroRange` yet.
+    /// False once the system has refused `ZeroRange`.
     can_zero: AtomicBool,
-    /// The part of the file that exists, should another program truncate it.
+    /// The existing part of the file, in case another program truncates it.
     extent: extent::Extent,
-    /// Whether it became write-protected.
+    /// Whether the file has become write-protected.
     protection: protection::Protection,
-    /// Whether its path leads to it; see [`growth`].
+    /// Whether the path still leads to the open file; see [`growth`].
     name: AtomicU8,
 }
 
 impl FileShared {
     fn geometry(&self) -> Geometry {
-        // Relaxed: no other data is published through this value.
+        // Relaxed, since no other data depends on this value.
         let blocks = self.blocks.load(Ordering::Relaxed);
         let read_only = self.geometry.read_only || self.protection.is_set();
         Geometry { blocks, read_only, ..self.geometry }
     }
 
     fn may(&self, ability: &AtomicBool) -> bool {
-        // Relaxed: with a stale value the system refuses once more.
+        // Relaxed, since a stale value only makes the system refuse once more.
         ability.load(Ordering::Relaxed)
     }
 }
 
 impl FileDisk {
-    /// Opens and locks a file or device and finds out what works with it.
+    /// Opens and locks a file or device, and finds out which operations it supports.
     pub fn open(path: impl AsRef<Path>, options: &FileOptions) -> Result<FileDisk, OpenError> {
         error::check_block_size(options.block_size)?;
         let path = path.as_ref();
@@ -167,18 +170,19 @@ impl FileDisk {
         matches!(self.caching, Caching::Direct { .. })
     }
 
-    /// The path that was opened.
+    /// The path under which the file was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// Reads the size of the file or device and updates [`geometry`](Namespace::geometry). Ignores
-    /// a partial block at the end. The caller must notify the users of the namespace.
+    /// a partial block at the end. Does not notify the users of the namespace: the caller must do
+    /// that.
     pub fn measure(&self) -> Result<(), OpenError> {
         self.measure_checked().map_err(|problem| self.error(problem))
     }
 
-    /// Whether the file or device has grown. If so, [`geometry`](Namespace::geometry) is updated.
+    /// Whether the file or device has grown. If so, this updates [`geometry`](Namespace::geometry).
     pub fn has_grown(&self) -> bool {
         let has_grown = self.shared.has_grown(self.kind);
         if has_grown {
@@ -187,13 +191,13 @@ impl FileDisk {
         has_grown
     }
 
-    /// Whether the file was opened for reading only. A file that was opened for writing may still
-    /// be write-protected: [`geometry`](Namespace::geometry) says so.
+    /// Whether the file was opened read-only. Even if it was opened writable, the file may be
+    /// write-protected by now; see [`geometry`](Namespace::geometry).
     pub fn is_opened_to_read(&self) -> bool {
         self.shared.geometry.read_only
     }
 
-    /// Whether the file has been unlinked, so that its contents are lost when it is closed.
+    /// Whether the file has been unlinked. The contents of such a file are lost when it is closed.
     pub fn is_deleted(&self) -> bool {
         self.shared.is_deleted()
     }
@@ -201,12 +205,12 @@ impl FileDisk {
     /// Whether the path now leads to another file or device than the open one.
     ///
     /// # Errors
-    /// If the path does not exist.
+    /// The path does not exist.
     #[cfg(unix)]
     pub fn is_replaced(&self) -> Result<bool, OpenError> {
         use std::os::unix::fs::MetadataExt;
         let Some(file) = self.shared.system() else { return Ok(false) };
-        // udev may create a device's nodes again, so compare device numbers instead of inodes.
+        // Compare the device numbers of devices, since udev may replace a device node.
         let which = |found: std::fs::Metadata| match self.kind {
             FileKind::Regular => (found.dev(), found.ino()),
             FileKind::Device => (found.rdev(), 0),
@@ -219,7 +223,7 @@ impl FileDisk {
         Ok(file.metadata().is_ok_and(|ours| which(ours) != which(found)))
     }
 
-    /// Always false on this system: an open file cannot lose its name.
+    /// Always false on this system: an open file keeps its path.
     ///
     /// # Errors
     /// None.
@@ -228,13 +232,13 @@ impl FileDisk {
         Ok(false)
     }
 
-    /// Extends a file to at least this length; new bytes read as zeroes. A device keeps its size.
+    /// Extends a file to at least `bytes`; the new bytes read as zeroes. A device keeps its size.
     pub fn lengthen(&self, bytes: u64) -> Result<(), OpenError> {
         self.lengthen_while(bytes, || true)
     }
 
-    /// Like [`FileDisk::lengthen`], but checks `is_wanted` once the current size is known. Hung
-    /// storage blocks the size query, so a caller that times out can still cancel.
+    /// Like [`FileDisk::lengthen`], but calls `is_wanted` after it has read the current size. Hung
+    /// storage can block the size query for long, so a caller that has timed out can still cancel.
     pub fn lengthen_while(
         &self,
         bytes: u64,
@@ -255,8 +259,8 @@ impl FileDisk {
         self.measure()
     }
 
-    /// Releases the lock that excludes other programs and other opens of this file. The caller is
-    /// about to open the file again.
+    /// Releases the lock that excludes other programs and other opens of this file. The caller
+    /// calls this before it opens the file again.
     pub fn unlock(&self) {
         if let Some(file) = self.shared.system()
             && let Err(error) = probe::unlock(file)
@@ -324,7 +328,7 @@ impl FileDisk {
         Ok(FileDisk { path, kind, caching, shared, _growth: Some(growth) })
     }
 
-    /// Like [`FileDisk::simulated`], with checks for growth.
+    /// Like [`FileDisk::simulated`], but also checks for growth.
     #[cfg(feature = "sim")]
     pub fn simulated_and_watched(
         medium: farblock_reactor::sim::Medium,
@@ -336,7 +340,7 @@ impl FileDisk {
         disk
     }
 
-    /// A disk of a simulated world, as if it were a file with direct I/O.
+    /// A disk of a simulated world, which behaves like a file with direct I/O.
     #[cfg(feature = "sim")]
     pub fn simulated(medium: farblock_reactor::sim::Medium, block_size: u32, blocks: u64) -> Self {
         const MEMORY_ALIGNMENT: usize = 512;

@@ -4,28 +4,28 @@
 //! |--------------|--------------------------------------------------------------------------|
 //! | [`null`]     | discards writes, reads zeroes: measures the cost of all other layers     |
 //! | [`mem`]      | a RAM disk that allocates memory at the first write                      |
-//! | [`mod@file`] | a regular file or a block device, with direct I/O where that works       |
+//! | [`mod@file`] | a regular file or a block device, with direct I/O if that works          |
 //! | [`stripe`]   | RAID 0 over any namespaces                                               |
-//! | [`concat`]   | any namespaces, concatenated                                             |
+//! | [`concat`]   | a concatenation of any namespaces                                        |
 //! | [`range`]    | a part of any namespace                                                  |
-//! | [`delay`]    | a decorator that makes any namespace slower                              |
-//! | [`fault`]    | a decorator that makes chosen operations fail                            |
-//! | [`limit`]    | a decorator with a budget of operations and bytes per second             |
+//! | [`delay`]    | a decorator that delays the completions of any namespace                 |
+//! | [`fault`]    | a decorator that makes selected operations fail                          |
+//! | [`limit`]    | a decorator that limits operations and bytes per second                  |
 //! | [`standby`]  | a DRBD device while another machine is its primary                       |
 //!
-//! [`Spec`] parses a namespace's name on the command line: `mem:1GiB`, `stripe:64KiB,a.img,b.img`,
-//! `disk.img`. [`nodes`] finds the NUMA node of a disk.
+//! [`Spec`] parses the name of a namespace on the command line: `mem:1GiB`,
+//! `stripe:64KiB,a.img,b.img`, `disk.img`. [`nodes`] finds the NUMA node of a disk.
 //!
-//! All of them keep the contract of [`farblock_block`] and run its conformance suite on both
-//! engines. After warm-up, `null`, `mem`, `file` and `stripe` do not allocate per operation. The
-//! exceptions are in `mem`: the first write of a chunk, and a write of a chunk whose old contents
-//! are still being sent.
+//! All backends keep the contract of [`farblock_block`], and pass its conformance suite on both
+//! engines. After warm-up, `null`, `mem`, `file` and `stripe` do not allocate per operation. `mem`
+//! has two exceptions: the first write of a chunk, and a write of a chunk whose old contents a
+//! reader still borrows.
 //!
 //! # Not here
 //!
-//! Mirrors (they are in `farblock-volumes`), parity, thin provisioning and snapshots, encryption,
-//! image formats (qcow2), and online resize except for files and devices. Block devices are
-//! supported on Linux only.
+//! This crate has no mirrors (they are in `farblock-volumes`), parity, thin provisioning,
+//! snapshots, encryption, or image formats (qcow2). Only files and devices can be resized while
+//! they are open. Block devices are supported on Linux only.
 
 #![forbid(unsafe_code)]
 

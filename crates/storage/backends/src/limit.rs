@@ -1,9 +1,10 @@
 //! A decorator that limits operations and bytes per second.
 //!
-//! All queues of the namespace, on any thread, share one budget. There is no bucket to refill: each
-//! budget stores the time up to which it is spent (the "generic cell rate algorithm"). An operation
-//! advances this time by its cost, and may start [`Limit::burst`] before its old value. This takes
-//! one atomic update per operation and budget.
+//! All queues of the namespace, on any thread, share two budgets: operations and bytes. There is no
+//! bucket to refill. Instead, each budget stores the time up to which it is spent (the "generic
+//! cell rate algorithm"). An operation advances this time by its cost. The operation may start
+//! [`Limit::burst`] before the previous value of this time. This takes one atomic update per
+//! operation and budget.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,8 +23,8 @@ pub const DEFAULT_BURST: Duration = Duration::from_millis(20);
 
 /// A namespace with limited operations and bytes per second.
 ///
-/// Operations over budget wait, in order, before they reach the namespace. Every operation counts
-/// as one; reads and writes also count their bytes.
+/// Operations over budget wait, in order, before they reach the inner namespace. Every operation
+/// counts as one; reads and writes also count their bytes.
 pub struct Limit {
     inner: Arc<dyn Namespace>,
     rates: Rates,
@@ -41,12 +42,12 @@ struct Budget {
     epoch: Instant,
     /// The time up to which the budget of operations is spent, in nanoseconds since `epoch`.
     ops_spent: AtomicU64,
-    /// The same for the budget of bytes.
+    /// The time up to which the budget of bytes is spent, in nanoseconds since `epoch`.
     bytes_spent: AtomicU64,
 }
 
 impl Limit {
-    /// No limit yet.
+    /// Wraps a namespace, without a limit so far.
     pub fn new(inner: Arc<dyn Namespace>) -> Limit {
         let epoch = Instant::now();
         let budget = Budget { epoch, ops_spent: AtomicU64::new(0), bytes_spent: AtomicU64::new(0) };
@@ -54,28 +55,27 @@ impl Limit {
         Limit { inner, rates, budget: Arc::new(budget) }
     }
 
-    /// Sets the maximum operations per second.
+    /// Sets the maximum number of operations per second.
     ///
     /// # Panics
-    /// If it is zero.
+    /// If `rate` is zero.
     pub fn ops_per_second(mut self, rate: u64) -> Limit {
         assert!(rate > 0, "a limit of nothing per second");
         self.rates.ops_per_second = Some(rate);
         self
     }
 
-    /// Sets the maximum bytes read and written per second.
+    /// Sets the maximum number of bytes read and written per second.
     ///
     /// # Panics
-    /// If it is zero.
+    /// If `rate` is zero.
     pub fn bytes_per_second(mut self, rate: u64) -> Limit {
         assert!(rate > 0, "a limit of nothing per second");
         self.rates.bytes_per_second = Some(rate);
         self
     }
 
-    /// Sets the longest burst: after a pause, operations may spend at once as much as the limit
-    /// allows in this time.
+    /// Sets the longest burst. After a pause, operations may spend at once the budget of this time.
     pub fn burst(mut self, burst: Duration) -> Limit {
         self.rates.burst = burst;
         self
@@ -128,7 +128,7 @@ impl Namespace for Limit {
 }
 
 impl Budget {
-    /// Charges an operation to the budgets and returns when it may start.
+    /// Charges an operation to both budgets, and returns the time at which the operation may start.
     fn book(&self, rates: &Rates, bytes: u64, now: Instant) -> Instant {
         let burst = rates.burst.as_nanos() as u64;
         let now_ns = now.saturating_duration_since(self.epoch).as_nanos() as u64;
@@ -145,15 +145,15 @@ impl Budget {
     }
 }
 
-/// The time, in nanoseconds, in which a budget of `per_second` earns `amount`.
+/// The time, in nanoseconds, that costs `amount` at a limit of `per_second`.
 fn cost_ns(amount: u64, per_second: u64) -> u64 {
     let cost = u128::from(amount) * 1_000_000_000 / u128::from(per_second);
     u64::try_from(cost).unwrap_or(u64::MAX)
 }
 
-/// Advances `spent` by `cost` and returns when the operation may start.
+/// Advances `spent` by `cost`, and returns the time at which the operation may start.
 fn spend(spent: &AtomicU64, cost: u64, now: u64, burst: u64) -> u64 {
-    // Unspent budget expires, except for one burst.
+    // Budget that no operation has spent expires, except for one burst.
     let unspent = now.saturating_sub(burst);
     let found = spent.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |spent| {
         Some(spent.max(unspent).saturating_add(cost))
@@ -166,16 +166,16 @@ struct LimitQueue {
     rates: Rates,
     budget: Arc<Budget>,
     reactor: Reactor,
-    /// Owns the timer.
+    /// The task whose timer fires when the next operation over budget may start.
     task: TaskId,
-    /// Operations over budget, in order, with the earliest start of each.
+    /// The operations over budget, in order, with the earliest start of each.
     held: VecDeque<(Instant, Op)>,
-    /// Kept for its capacity.
+    /// The queue keeps this vector to reuse its memory.
     events: Vec<Event>,
 }
 
 impl LimitQueue {
-    /// Starts operations that are due, and sets the timer for the others.
+    /// Starts the operations that are due, and sets the timer for the next one.
     fn release(&mut self, now: Instant) {
         while let Some((start, op)) = self.held.pop_front() {
             if start > now {
@@ -197,7 +197,7 @@ impl Queue for LimitQueue {
         if start <= now && self.held.is_empty() {
             return self.inner.submit(op);
         }
-        // Later operations wait as well, even if their own budget has room.
+        // Later operations wait as well, even if their own cost is within the budget.
         self.held.push_back((start, op));
         if self.held.len() == 1 {
             self.reactor.set_timer(self.task, Some(start));
@@ -206,7 +206,7 @@ impl Queue for LimitQueue {
 
     fn poll(&mut self, done: &mut Vec<Completion>) {
         self.reactor.take_events(self.task, &mut self.events);
-        self.events.clear(); // only timers
+        self.events.clear(); // the reactor reports only timers to this task
         if !self.held.is_empty() {
             self.release(Instant::now());
         }
@@ -235,10 +235,10 @@ mod tests {
     fn a_budget_is_spent_in_turn() {
         let spent = AtomicU64::new(0);
         let at = |now, cost| spend(&spent, cost, now, 100);
-        // At 1000, the burst allows a start as early as 900.
+        // At time 1000, the burst allows a start as early as 900.
         assert_eq!([at(1000, 60), at(1000, 60), at(1000, 60)], [900, 960, 1020]);
         assert_eq!(at(1100, 10), 1080);
-        // After a pause only one burst remains.
+        // After a pause, only one burst is left.
         assert_eq!([at(9000, 50), at(9000, 50), at(9000, 50)], [8900, 8950, 9000]);
     }
 

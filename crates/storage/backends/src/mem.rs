@@ -1,24 +1,24 @@
-//! A RAM disk: it allocates memory at the first write and is shared by any number of threads.
+//! A RAM disk, which any number of threads may share. It allocates memory at the first write.
 //!
-//! The capacity is divided into chunks. A lock per chunk guards its bytes, or `None` for a chunk of
-//! zeroes. Chunks that are allocated one after another share a huge page where the system has huge
-//! pages; see [`pages`] for reuse and release. The table of chunks is allocated in groups at the
-//! first writes, so an empty disk of any capacity costs almost nothing. A bit per chunk records
-//! whether it has bytes, so zeroing empty ranges is cheap, too.
+//! The capacity is divided into chunks. Each chunk has a lock, which guards its bytes, or `None`
+//! for a chunk of zeroes. Where the system has huge pages, chunks that are allocated one after
+//! another share a huge page. See [`pages`] for the reuse and release of memory. The first writes
+//! allocate the table of chunks in groups, so an empty disk of any capacity costs almost nothing.
+//! One bit per chunk records whether the chunk has bytes, so zeroing empty ranges is cheap, too.
 //!
-//! A disk's memory is at most the sum of its capacity, one huge page, 1/1024 of the capacity for
-//! the table, and replaced chunks that slow readers still hold (see below). Above a limit of
-//! replaced chunks, reads are copied instead. In the worst case readers hold the whole capacity a
-//! second time.
+//! A disk takes at most this memory: its capacity, one huge page, 1/1024 of the capacity for the
+//! table, and the replaced chunks that slow readers still borrow (see below). When readers borrow
+//! too many replaced chunks, reads are copied instead. In the worst case readers borrow the whole
+//! capacity a second time.
 //!
-//! An operation locks its chunks one at a time. Each lock takes two uncontended atomic operations
-//! per 64 KiB (some 20 ns, against microseconds for the copy), and threads contend only within a
-//! chunk.
+//! An operation locks its chunks one at a time. Per 64 KiB, a lock takes two uncontended atomic
+//! operations: about 20 ns, against microseconds for the copy. Threads contend only within a chunk.
 //!
-//! A read may borrow the chunks' own memory ([`Queue::read_borrowed`]). A write to a lent chunk
-//! replaces it with a changed copy, so that no reader sees half a block. The new chunk is not lent
-//! for a while: otherwise each write to a busy block would copy 64 KiB. Replaced chunks are reused
-//! or freed once their readers have finished; while there are many of them, nothing is lent.
+//! A read may borrow the memory of the chunks ([`Queue::read_borrowed`]). A write to a borrowed
+//! chunk replaces the chunk with a changed copy, so that no reader sees half a block. The disk does
+//! not lend the new chunk for a while. Otherwise each write to a busy block would copy 64 KiB. The
+//! disk reuses or frees a replaced chunk once its readers have finished. While there are many
+//! replaced chunks, the disk lends no chunk.
 
 mod pages;
 
@@ -37,40 +37,40 @@ use crate::error::{self, OpenError};
 use farblock_block::size::Size;
 use pages::Pages;
 
-/// Chunk size: the unit of allocation, locking and freeing.
+/// The size of a chunk, in bytes: the unit of allocation, locking and freeing.
 pub const CHUNK_BYTES: usize = 64 << 10;
 const _: () = assert!(HUGE_PAGE_BYTES.is_multiple_of(CHUNK_BYTES));
-/// The largest capacity. Its table of groups takes 16 MiB.
+/// The largest capacity, in bytes. Its table of groups takes 16 MiB.
 pub const MAX_BYTES: u64 = 1 << 46;
 
-/// Chunks in an entry of the table.
+/// The number of chunks in one entry of the table.
 const GROUP_CHUNKS: usize = 1024;
-/// Bytes to prefetch for a read that copies: the processor's own prefetcher fetches the rest.
+/// The bytes to prefetch for a read that copies. The processor's own prefetcher fetches the rest.
 const PREFETCH_BYTES: usize = 256;
-/// Bytes to prefetch for a lent read, which the kernel copies. With more, the processor would wait
-/// for the first cache lines before it could request the last.
+/// The bytes to prefetch for a read that borrows memory, which the kernel copies later. With more
+/// bytes, the processor would wait for the first cache lines before it could request the last.
 const PREFETCH_LENT_BYTES: usize = 512;
-/// How many reads of a chunk are copied, not lent, after a write replaced the lent chunk.
+/// The number of reads to copy, instead of lending memory, after a write has replaced a chunk.
 const READS_NOT_LENT: u8 = 64;
-/// With more replaced chunks on loan than this, reads are copied: a slow reader of one block holds
-/// 64 KiB, and keeps the rest of a huge page from being freed.
+/// The maximum number of replaced chunks that readers may borrow; beyond it, reads are copied. A
+/// slow reader of one block borrows 64 KiB, and so prevents the release of a huge page.
 const MOST_REPLACED: usize = 64;
-/// How many replaced chunks one search examines.
+/// The number of replaced chunks that one search examines.
 const REPLACED_AT_ONCE: usize = 4;
-/// Bytes that one `poll` zeroes at most, about a millisecond, to leave the core to other work.
+/// The most bytes that one `poll` zeroes, in about a millisecond. Then the core does other work.
 const ZERO_AT_ONCE_BYTES: u64 = 4 << 20;
-/// Bytes to zero for one operation before the next operation gets its turn.
+/// The number of bytes to zero for one operation before the next operation has its turn.
 const ZERO_TURN_BYTES: u64 = 1 << 20;
-/// The cost of freeing a chunk: the bytes that could be zeroed in that time (an upper bound).
+/// The cost of freeing a chunk: the bytes that could be zeroed in the same time, at most.
 const FREE_COST_BYTES: u64 = 8 << 10;
-/// The cost of finding [`WORD_CHUNKS`] empty, in the same unit.
+/// The cost of finding that [`WORD_CHUNKS`] chunks are empty, in the same unit.
 const LOOK_COST_BYTES: u64 = 64;
-/// Chunks in one word of a group's bits.
+/// The number of chunks whose bits are in one word.
 const WORD_CHUNKS: usize = 64;
 
-/// A RAM disk. Its contents live as long as the disk or one of its queues. Nothing is durable.
+/// A RAM disk. Its contents live as long as the disk or one of its queues. No data is durable.
 ///
-/// If the system refuses memory for a chunk's first write, the write fails with
+/// If the system refuses memory for the first write of a chunk, the write fails with
 /// [`BlockError::NoSpace`].
 pub struct Mem {
     geometry: Geometry,
@@ -78,7 +78,7 @@ pub struct Mem {
 }
 
 impl Mem {
-    /// A RAM disk full of zeroes. The capacity must be a multiple of the block size.
+    /// Creates a RAM disk full of zeroes. The capacity must be a multiple of the block size.
     pub fn new(block_size: u32, bytes: u64) -> Result<Mem, OpenError> {
         let blocks = error::whole_blocks(block_size, bytes)?;
         if bytes > MAX_BYTES {
@@ -88,18 +88,18 @@ impl Mem {
         Ok(Mem { geometry, store: Arc::new(Store::new(bytes)) })
     }
 
-    /// Makes it read-only: it reads as zeroes for ever.
+    /// Makes the disk read-only, so it always reads as zeroes.
     pub fn read_only(mut self) -> Mem {
         self.geometry.read_only = true;
         self
     }
 
-    /// Memory of the chunks in use, in bytes.
+    /// The memory of the chunks in use, in bytes.
     pub fn allocated_bytes(&self) -> u64 {
         self.store.allocated_bytes.load(Ordering::Relaxed)
     }
 
-    /// Memory of all pages that hold chunks, in bytes.
+    /// The memory of all pages with chunks, in bytes.
     pub fn held_bytes(&self) -> u64 {
         self.store.pages.bytes()
     }
@@ -131,10 +131,10 @@ impl Namespace for Mem {
 struct MemQueue {
     geometry: Geometry,
     store: Arc<Store>,
-    /// Submitted, but not started: their data is being prefetched.
+    /// Submitted operations that `poll` has not executed yet; their data is being prefetched.
     begun: Vec<Op>,
     done: Vec<Completion>,
-    /// Large ranges to zero, a part in every `poll`.
+    /// Operations that zero large ranges. Every `poll` zeroes a part.
     zeroing: VecDeque<Zeroing>,
     reactor: Reactor,
     parent: TaskId,
@@ -142,7 +142,7 @@ struct MemQueue {
 
 struct Zeroing {
     op: Op,
-    /// The remaining range in bytes.
+    /// The range that remains to be zeroed, in bytes.
     left: Range<u64>,
 }
 
@@ -170,7 +170,7 @@ impl MemQueue {
         self.zeroing.push_back(Zeroing { op, left });
     }
 
-    /// Zeroes a part of the queued ranges in turn, and schedules the rest.
+    /// Zeroes parts of the queued ranges, one after the other. Schedules another call for the rest.
     fn advance_zeroes(&mut self) {
         let mut budget = ZERO_AT_ONCE_BYTES;
         while let Some(mut zeroing) = self.zeroing.pop_front() {
@@ -260,23 +260,22 @@ impl Drop for MemQueue {
     }
 }
 
-/// `None`: all zeroes.
+/// The bytes of a chunk; `None` if all are zero.
 type Bytes = Option<SharedBuffer>;
 
-/// Aligned to its own cache line, because a first access is usually a cache miss.
+/// A chunk. It has its own cache line, because the first access is usually a cache miss.
 #[derive(Default)]
 #[repr(align(64))]
 struct Chunk {
     bytes: RwLock<Bytes>,
-    /// The current or former address of the bytes, so that a prefetch need not take the lock.
+    /// The current or former address of the bytes. With it, a prefetch need not take the lock.
     address: AtomicPtr<u8>,
-    /// How many of the next reads are copied rather than lent.
+    /// The number of next reads to copy instead of lending memory.
     not_lent: AtomicU8,
 }
 
 impl Chunk {
-    // No code panics halfway through a change under these locks, so the bytes behind a poisoned
-    // lock are valid.
+    // Ignore poisoned locks: no code panics in the middle of a change under these locks.
 
     fn shared(&self) -> RwLockReadGuard<'_, Bytes> {
         self.bytes.read().unwrap_or_else(PoisonError::into_inner)
@@ -286,27 +285,27 @@ impl Chunk {
         self.bytes.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether to lend this chunk to a read; counts down `not_lent`.
+    /// Whether to lend this chunk to a read. Counts down `not_lent`.
     fn may_be_lent(&self) -> bool {
         let left = self.not_lent.load(Ordering::Relaxed);
         if left > 0 {
-            // A race may count two reads as one, which does no harm.
+            // In a race, two reads may count as one, which does no harm.
             self.not_lent.store(left - 1, Ordering::Relaxed);
         }
         left == 0
     }
 
-    /// Replaces the chunk's bytes.
+    /// Replaces the bytes of the chunk.
     fn put(&self, bytes: SharedBuffer, place: &mut Bytes) {
         self.address.store(bytes.as_ptr().cast_mut(), Ordering::Relaxed);
         *place = Some(bytes);
     }
 }
 
-/// Chunks that are created together.
+/// Chunks that one allocation creates.
 struct Group {
     chunks: [Chunk; GROUP_CHUNKS],
-    /// A bit for each chunk that has bytes; changed under the chunk's lock.
+    /// One bit for each chunk, set if the chunk has bytes. The lock of the chunk guards changes.
     taken: [AtomicU64; GROUP_CHUNKS / WORD_CHUNKS],
 }
 
@@ -324,8 +323,8 @@ impl Group {
         };
     }
 
-    /// `Ok`: the first chunk from `chunk` on, in the same word, that has bytes. `Err`: the number
-    /// of empty chunks up to the word's end.
+    /// Searches the rest of a word from `chunk` on. `Ok` is the first chunk with bytes. `Err` is
+    /// the number of chunks up to the end of the word, if all are empty.
     fn next_taken(&self, chunk: usize) -> Result<usize, usize> {
         let within = chunk % WORD_CHUNKS;
         let word = self.taken[chunk / WORD_CHUNKS].load(Ordering::Acquire) >> within;
@@ -340,24 +339,24 @@ impl Group {
 struct Store {
     groups: Box<[OnceLock<Box<Group>>]>,
     pages: Pages,
-    /// Chunks that were replaced while on loan; some may still be on loan.
+    /// The chunks that writes replaced while readers borrowed them. Some may still have readers.
     replaced: Mutex<VecDeque<SharedBuffer>>,
-    /// The length of `replaced`.
+    /// The number of chunks in `replaced`.
     replaced_chunks: AtomicUsize,
     /// A chunk of zeroes, lent for chunks that were never written.
     zeroes: SharedBuffer,
     allocated_bytes: AtomicU64,
 }
 
-/// A part of a range that lies within one chunk.
+/// The part of a range within one chunk.
 struct ChunkPart {
-    /// The chunk's index.
+    /// The index of the chunk.
     chunk: usize,
-    /// The bytes within the chunk.
+    /// The range of bytes within the chunk.
     within: Range<usize>,
 }
 
-/// Splits a range of bytes at chunk boundaries.
+/// Splits a range of bytes at the chunk boundaries.
 fn parts(offset: u64, length: u64) -> impl Iterator<Item = ChunkPart> {
     let (mut at, end) = (offset, offset + length);
     std::iter::from_fn(move || {
@@ -384,14 +383,14 @@ impl Store {
         }
     }
 
-    /// The chunk, if its group was ever written.
+    /// Returns the chunk, if any chunk of its group was ever written.
     fn chunk(&self, chunk: usize) -> Option<&Chunk> {
         let group = self.groups.get(chunk / GROUP_CHUNKS)?.get()?;
         Some(&group.chunks[chunk % GROUP_CHUNKS])
     }
 
-    /// The chunk that contains a block, and the block's offset in it. `None` if the block is out of
-    /// range; the read itself fails then.
+    /// The chunk that contains a block, and the offset of the block in it. `None` if the group was
+    /// never written or the block is out of range; an out-of-range read fails later.
     fn find(&self, block_size: u32, lba: u64) -> Option<(&Chunk, usize)> {
         let offset = lba.checked_mul(u64::from(block_size))?;
         let size = CHUNK_BYTES as u64;
@@ -419,7 +418,7 @@ impl Store {
         }
     }
 
-    /// Appends views of a range; false if a part of it cannot be lent.
+    /// Appends views of a range. False if the disk cannot lend some part of the range.
     fn lend(&self, offset: u64, length: u64, into: &mut Vec<Buffer>) -> bool {
         if self.is_lent_too_much() {
             return false;
@@ -458,7 +457,8 @@ impl Store {
         Ok(())
     }
 
-    /// The bytes of a part of a chunk, for an in-place change: no reader has the chunk on loan.
+    /// The bytes of a part of a chunk, to be changed in place. If readers borrow the chunk, a copy
+    /// replaces the chunk first.
     fn to_change<'a>(
         &self,
         chunk: &Chunk,
@@ -482,8 +482,8 @@ impl Store {
         Ok(&mut bytes[within])
     }
 
-    /// Zeroes the front of a range within `budget`, and updates both. With `free`, releases the
-    /// memory of whole chunks.
+    /// Zeroes the start of a range within `budget`, and updates both. With `free`, this releases
+    /// the memory of whole chunks.
     fn zero(&self, range: &mut Range<u64>, free: bool, budget: &mut u64) -> Result<(), BlockError> {
         let size = CHUNK_BYTES as u64;
         while !range.is_empty() && *budget > 0 {
@@ -510,7 +510,7 @@ impl Store {
         Ok(())
     }
 
-    /// Zeroes a part of a chunk, or frees the chunk; returns the cost in bytes.
+    /// Zeroes a part of a chunk, or frees the chunk. Returns the cost, in bytes.
     fn zero_chunk(
         &self,
         group: &Group,
@@ -534,14 +534,14 @@ impl Store {
         Ok(cost)
     }
 
-    /// Allocates a chunk, zeroed or not. Returns an error if memory is exhausted.
+    /// Allocates a chunk, of zeroes if `zeroed`. Returns an error if the system refuses memory.
     fn allocate(&self, zeroed: bool) -> Result<SharedBuffer, BlockError> {
         let chunk = self.pages.take(zeroed)?;
         self.allocated_bytes.fetch_add(CHUNK_BYTES as u64, Ordering::Relaxed);
         Ok(chunk)
     }
 
-    /// Allocates a chunk of arbitrary contents, if possible a replaced one without readers.
+    /// Allocates a chunk with arbitrary contents. Prefers a replaced chunk without readers.
     fn allocate_to_replace(&self) -> Result<SharedBuffer, BlockError> {
         match self.take_idle() {
             Some(idle) => Ok(idle),
@@ -549,7 +549,7 @@ impl Store {
         }
     }
 
-    /// Frees a chunk's memory once it has no readers.
+    /// Frees the memory of a chunk once the chunk has no readers.
     fn free(&self, mut bytes: SharedBuffer) {
         if bytes.exclusive().is_some() {
             self.give_back(bytes);
@@ -565,7 +565,7 @@ impl Store {
     }
 
     /// Takes a replaced chunk without readers. Each call examines at most [`REPLACED_AT_ONCE`]
-    /// chunks, the next call others.
+    /// chunks; the next call examines other chunks.
     fn take_idle(&self) -> Option<SharedBuffer> {
         let mut replaced = self.replaced();
         for _ in 0..replaced.len().min(REPLACED_AT_ONCE) {
@@ -579,7 +579,7 @@ impl Store {
         None
     }
 
-    /// Whether so many replaced chunks are still on loan that reads must be copied.
+    /// Whether readers still borrow so many replaced chunks that reads must be copied.
     fn is_lent_too_much(&self) -> bool {
         if self.replaced_chunks.load(Ordering::Relaxed) > MOST_REPLACED
             && let Some(idle) = self.take_idle()
@@ -637,7 +637,7 @@ mod tests {
         store.zero(&mut (offset..offset + length), free, &mut budget).unwrap();
     }
 
-    /// The memory that a disk may take beyond its capacity.
+    /// The bytes that a disk may take beyond its capacity.
     const BEYOND_BYTES: u64 = HUGE_PAGE_BYTES as u64;
 
     #[test]
@@ -645,7 +645,7 @@ mod tests {
         let bytes = 32 << 20;
         let mem = Mem::new(512, bytes).unwrap();
         let (store, chunk) = (&mem.store, CHUNK_BYTES as u64);
-        // Repeatedly writes the disk, then frees all but one chunk of every page.
+        // Write the whole disk repeatedly, and free all but one chunk of every page.
         for round in 0..32 {
             for at in (0..bytes).step_by(CHUNK_BYTES) {
                 store.write(at, &[1; 512]).unwrap();
@@ -655,7 +655,7 @@ mod tests {
             }
             assert!(mem.held_bytes() <= bytes + BEYOND_BYTES, "{} bytes", mem.held_bytes());
         }
-        // A reused chunk is as empty as a new one.
+        // A reused chunk reads as zeroes, like a new one.
         store.write(0, &[2; 512]).unwrap();
         let mut rest = vec![9; CHUNK_BYTES - 512];
         zero(store, 0, chunk, true);
@@ -677,7 +677,7 @@ mod tests {
         let (mut left, mut budget) = (512..bytes, ZERO_AT_ONCE_BYTES);
         store.zero(&mut left, true, &mut budget).unwrap();
         assert_eq!((left, mem.allocated_bytes()), (bytes..bytes, 0));
-        // When the budget is spent, the rest of the range remains.
+        // When the budget is spent, the rest of the range is left over.
         (0..4).for_each(|at| store.write(at * chunk, &[1; 512]).unwrap());
         let (mut left, mut budget) = (512..4 * chunk, chunk + 1);
         store.zero(&mut left, false, &mut budget).unwrap();
@@ -727,7 +727,7 @@ mod tests {
             assert!(view.is_none_or(|view| view[0].iter().all(|&byte| byte == round - 1)));
         }
         assert!((1..=4).contains(&copies), "{copies}");
-        // The replaced chunk is used again.
+        // The disk reuses the replaced chunk.
         assert_eq!(mem.allocated_bytes(), 2 * CHUNK_BYTES as u64);
     }
 
@@ -750,7 +750,7 @@ mod tests {
         assert!(views.len() <= MOST_REPLACED + 1, "{} views", views.len());
         let most = bytes + (MOST_REPLACED as u64 + 1) * chunk;
         assert!(mem.allocated_bytes() <= most, "{} bytes", mem.allocated_bytes());
-        // Once the readers have finished, their memory is reused, and reads are lent again.
+        // Once the readers have finished, the disk reuses their memory, and lends chunks again.
         drop(views);
         zero(store, 0, bytes, true);
         for _ in 0..1000 {
@@ -772,7 +772,7 @@ mod tests {
         offsets().for_each(|offset| store.write(offset, &[1; 512]).unwrap());
         let mut views = Vec::new();
         for round in 0..5 {
-            // Allow loans of all chunks again.
+            // Allow the disk to lend all chunks again.
             for offset in offsets() {
                 store.chunk(offset as usize / CHUNK_BYTES).unwrap().not_lent.store(0, Relaxed);
                 views.extend(lend(store, offset, 512).into_iter().flatten());
@@ -782,7 +782,7 @@ mod tests {
             assert!((2 * bytes..=most).contains(&held), "{held} bytes in round {round}");
         }
         drop(views);
-        // Dropping the readers frees their chunks.
+        // When the readers are dropped, the disk frees their chunks.
         offsets().chain(offsets()).for_each(|_| drop(lend(store, 0, 512)));
         assert!(mem.allocated_bytes() <= bytes + more);
     }

@@ -1,7 +1,7 @@
-//! NUMA nodes: the processors of each, and the node of a disk.
+//! NUMA nodes: the processors of each node, and the node of a disk.
 //!
-//! The kernel reports them (Documentation/ABI/stable/sysfs-devices-node, testing/sysfs-bus-pci
-//! `numa_node`). Without these reports, no node is known or chosen.
+//! The kernel reports the nodes (Documentation/ABI/stable/sysfs-devices-node, testing/sysfs-bus-pci
+//! `numa_node`). Without these reports, farblock knows and chooses no node.
 
 use crate::Spec;
 use std::collections::BTreeSet;
@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 /// The largest plausible number of a processor or node.
 const MAX_NUMBER: usize = 4095;
 
-/// Reads the kernel's reports from a file tree.
+/// A machine, as the kernel reports it in a file tree.
 #[derive(Clone, Debug)]
 pub struct Machine {
     root: PathBuf,
-    /// Processors that this process may use.
+    /// The processors that this process may use.
     allowed: BTreeSet<usize>,
 }
 
@@ -26,33 +26,34 @@ impl Machine {
         Machine::at(PathBuf::from("/"), allowed())
     }
 
-    /// A machine described by the files below `root`; `allowed`: the processors that may be used.
+    /// A machine with the reports below `root`, of which this process may use the `allowed`
+    /// processors.
     #[must_use]
     pub fn at(root: PathBuf, allowed: BTreeSet<usize>) -> Machine {
         Machine { root, allowed }
     }
 
-    /// The online nodes; empty where they are unknown.
+    /// The online nodes. The list is empty if the nodes are unknown.
     #[must_use]
     pub fn nodes(&self) -> Vec<usize> {
         self.list("sys/devices/system/node/online")
     }
 
-    /// Processors of a node that this process may use.
+    /// The processors of a node that this process may use.
     #[must_use]
     pub fn processors(&self, node: usize) -> Vec<usize> {
         let all = self.list(&format!("sys/devices/system/node/node{node}/cpulist"));
         all.into_iter().filter(|processor| self.allowed.contains(processor)).collect()
     }
 
-    /// The contents of a kernel file; `None` if it cannot be read.
+    /// The contents of a kernel file; `None` if this user cannot read the file.
     #[must_use]
     pub fn text(&self, path: &str) -> Option<String> {
         fs::read_to_string(self.root.join(path)).ok()
     }
 
-    /// The node of a device in `/sys`, or of its nearest parent with a node: an NVMe namespace is
-    /// at the node of its controller. `None`: unknown.
+    /// The node of a device in `/sys`, or of its nearest parent that has one: an NVMe namespace is
+    /// on the node of its controller. `None` if the node is unknown.
     #[must_use]
     pub fn of_device(&self, device: &str) -> Option<usize> {
         let device = fs::canonicalize(self.root.join(device)).ok()?;
@@ -65,7 +66,7 @@ impl Machine {
         said.trim().parse().ok()
     }
 
-    /// The node of a disk, or of the disk that stores this file. `None`: unknown.
+    /// The node of a disk, or of the disk that stores this file. `None` if the node is unknown.
     #[cfg(target_os = "linux")]
     #[must_use]
     pub fn of_disk(&self, path: &Path) -> Option<usize> {
@@ -84,7 +85,7 @@ impl Machine {
         None
     }
 
-    /// The node of the spec's files and disks, if all are at the same one.
+    /// The common node of all files and disks of a spec; `None` if they have several nodes.
     #[must_use]
     pub fn of_spec(&self, spec: &Spec) -> Option<usize> {
         let of = |leaf: &&Spec| match leaf {
@@ -113,7 +114,8 @@ fn allowed() -> BTreeSet<usize> {
     BTreeSet::new()
 }
 
-/// Parses numbers such as `0-3,8`. `None` if one exceeds [`MAX_NUMBER`].
+/// Parses a list of numbers such as `0-3,8`. `None` if the list is invalid or exceeds
+/// [`MAX_NUMBER`].
 fn numbers(text: &str) -> Option<Vec<usize>> {
     let mut all = BTreeSet::new();
     for part in text.split(',').filter(|part| !part.is_empty()) {
@@ -135,14 +137,15 @@ mod tests {
     fn lists_of_the_kernel() {
         assert_eq!(numbers("0"), Some(vec![0]));
         assert_eq!(numbers("0-2,8,10-11"), Some(vec![0, 1, 2, 8, 10, 11]));
-        // A node without processors.
+        // A node may have no processors.
         assert_eq!(numbers(""), Some(Vec::new()));
         for text in ["a", "1-", "-1", "0-4096", "0-99999999999999999999"] {
             assert_eq!(numbers(text), None, "{text}");
         }
     }
 
-    /// Files of three file systems that are on every Linux, and their disks: nodes 0, 1 and none.
+    /// A disk is on the node of its controller. The files are on three file systems that every
+    /// Linux has; their disks have node 0, node 1 and no node.
     #[cfg(target_os = "linux")]
     #[test]
     fn a_disk_is_where_its_controller_is() {

@@ -1,4 +1,4 @@
-//! The null device: it discards writes, reads zeroes, and completes everything at once.
+//! The null device. It discards writes, reads zeroes, and completes every operation at once.
 
 use farblock_block::{BlockError, Command, Completion, Geometry, Namespace, Op, Queue};
 use farblock_reactor::{Buffer, Reactor, SharedBuffer, TaskId};
@@ -6,26 +6,27 @@ use farblock_reactor::{Buffer, Reactor, SharedBuffer, TaskId};
 use crate::error::{self, OpenError};
 use farblock_block::size::Size;
 
-/// The size of the zeroes that a queue lends.
+/// The bytes of zeroes that a queue lends.
 const LENT_BYTES: usize = 64 << 10;
 
 /// A namespace without contents. It shows the cost of all other layers.
 ///
-/// Reads borrow zeroes, or fill their buffer with them: an unchanged buffer would show one peer the
-/// data of another. Filling takes a `memset`, which costs far less than sending the same bytes.
+/// Reads borrow zeroes, or fill their buffer with zeroes: an unchanged buffer would show the data
+/// of one peer to another. Filling takes a `memset`, which costs far less than sending the same
+/// bytes.
 #[derive(Clone, Debug)]
 pub struct Null {
     geometry: Geometry,
 }
 
 impl Null {
-    /// A null device of the given capacity, a multiple of the block size.
+    /// Creates a null device. Its capacity must be a multiple of the block size.
     pub fn new(block_size: u32, bytes: u64) -> Result<Null, OpenError> {
         let blocks = error::whole_blocks(block_size, bytes)?;
         Ok(Null { geometry: Geometry { deallocate: true, ..Geometry::new(block_size, blocks) } })
     }
 
-    /// Makes it read-only.
+    /// Makes the device read-only.
     pub fn read_only(mut self) -> Null {
         self.geometry.read_only = true;
         self

@@ -1,4 +1,4 @@
-//! Opens the namespaces that names describe.
+//! Opens the namespaces that specs describe.
 
 mod shared;
 
@@ -18,19 +18,19 @@ use crate::range::Range;
 use crate::spec::{Rate, Spec, SpecError};
 use crate::stripe::Stripe;
 
-/// A function that opens an image of a Ceph cluster, or a remote disk.
+/// A function that opens an image of a Ceph cluster or a remote disk.
 pub type OpenElsewhere<'a> = dyn Fn(&Spec) -> Result<Arc<dyn Namespace>, OpenError> + 'a;
 
 impl Spec {
-    /// Opens the namespace. Each call opens a new RAM disk for `mem:`.
+    /// Opens the namespace. For `mem:`, each call opens a new RAM disk.
     pub fn open(&self, block_size: u32, read_only: bool) -> Result<Arc<dyn Namespace>, OpenError> {
         self.open_with(block_size, read_only, &|spec| {
             Err(OpenError::Rbd(format!("{spec}: such disks cannot be used here")))
         })
     }
 
-    /// Like [`Spec::open`]; `elsewhere` opens Ceph images and remote disks. Remote disks are always
-    /// writable.
+    /// Like [`Spec::open`], but opens Ceph images and remote disks with `elsewhere`. Remote disks
+    /// are always writable.
     pub fn open_with(
         &self,
         block_size: u32,
@@ -96,8 +96,8 @@ impl Spec {
         })
     }
 
-    /// The size of a disk in a concatenation determines where the next disk starts. A disk whose
-    /// size can change between opens needs an explicit size.
+    /// Checks that each disk of a concatenation whose size can change between opens has an explicit
+    /// size. The size of a disk determines where the next disk starts.
     fn check_fronts(
         children: &[Spec],
         parts: &[(Arc<dyn Namespace>, Option<u64>)],
@@ -125,7 +125,7 @@ impl Spec {
     }
 }
 
-/// Fails every n-th read and every n-th write.
+/// The rules that make every n-th read and every n-th write fail.
 fn faults(every: u64) -> Vec<Rule> {
     use farblock_block::Command::{Read, Write};
     vec![

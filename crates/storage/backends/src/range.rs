@@ -1,7 +1,7 @@
 //! A part of a namespace as a namespace.
 //!
-//! Ranges of one namespace do not overlap. A range has a fixed start. A range without a length
-//! reaches to the end of the namespace, and grows and shrinks with it. A range can also make any
+//! The ranges of one namespace do not overlap. A range has a fixed start. A range without a length
+//! reaches to the end of the namespace, and grows and shrinks with it. A range can also make a
 //! namespace read-only.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,23 +14,24 @@ use farblock_reactor::{Buffer, Reactor, TaskId};
 use crate::error::OpenError;
 use farblock_block::size::Size;
 
-/// See the [module](self).
+/// A range of another namespace; see the [module](self).
 pub struct Range {
     place: RangePlace,
-    /// Declared before `inner`, so that it is released before another namespace can be allocated at
-    /// `inner`'s address.
+    /// Declared before `inner`, so that the drop of a range releases its reservation first.
+    /// Afterwards another namespace can have the address of `inner`.
     _taken: Option<Taken>,
     inner: Arc<dyn Namespace>,
 }
 
-/// Ranges in use, by the address of their namespace.
+/// The reserved ranges: the address of the namespace, the first block, and the block after the
+/// last.
 static TAKEN: Mutex<Vec<(usize, u64, u64)>> = Mutex::new(Vec::new());
 
-/// A reservation of a range.
+/// A reservation of a range in [`TAKEN`].
 struct Taken(usize, u64, u64);
 
 impl Taken {
-    /// `None` if another range has reserved one of the blocks.
+    /// Reserves a range. `None` if another range has reserved one of the blocks.
     fn new(inner: &Arc<dyn Namespace>, start: u64, end: u64) -> Option<Taken> {
         let whole = Arc::as_ptr(inner).cast::<()>().addr();
         let mut all = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -54,13 +55,13 @@ impl Drop for Taken {
 #[derive(Clone, Copy)]
 struct RangePlace {
     start: u64,
-    /// `None`: to the end.
+    /// The number of blocks; `None` if the range reaches to the end of the namespace.
     blocks: Option<u64>,
     read_only: bool,
 }
 
 impl RangePlace {
-    /// The geometry of the range in `inner`. A range beyond the end keeps the blocks that exist.
+    /// The geometry of the range within `inner`. If `inner` is too short, only its blocks count.
     fn of(&self, inner: &Geometry) -> Geometry {
         let left = inner.blocks.saturating_sub(self.start);
         let blocks = self.blocks.map_or(left, |blocks| blocks.min(left));
@@ -69,8 +70,8 @@ impl RangePlace {
 }
 
 impl Range {
-    /// The range of `bytes` from an offset on. Both must be multiples of the block size, and no
-    /// other range may overlap.
+    /// Creates a range of `bytes` at an offset. Both must be multiples of the block size, and no
+    /// other range of the namespace may overlap.
     pub fn new(
         inner: Arc<dyn Namespace>,
         offset_bytes: u64,
@@ -107,7 +108,7 @@ impl Range {
         Ok(Range { inner, place, _taken: Some(taken) })
     }
 
-    /// All of the namespace, read-only.
+    /// Creates a read-only view of the whole namespace.
     pub fn read_only(inner: Arc<dyn Namespace>) -> Range {
         let place = RangePlace { start: 0, blocks: None, read_only: true };
         Range { inner, place, _taken: None }
@@ -158,12 +159,13 @@ struct RangeQueue {
     inner: Arc<dyn Namespace>,
     place: RangePlace,
     queue: Box<dyn Queue>,
-    /// Completions of operations outside of the range.
+    /// The completions of operations outside of the range.
     refused: Vec<Completion>,
 }
 
 impl RangeQueue {
-    /// The address in the whole namespace, if the blocks are in the range.
+    /// Converts an address in the range to the address in `inner`. `None` if a block is out of
+    /// range.
     fn at(&self, lba: u64, blocks: u32) -> Option<u64> {
         let end = lba.checked_add(u64::from(blocks))?;
         let mine = self.place.of(&self.inner.geometry()).blocks;
@@ -205,7 +207,7 @@ impl Queue for RangeQueue {
         fua: bool,
         data: &[u8],
     ) -> Option<Result<(), BlockError>> {
-        // `submit` refuses these writes, too.
+        // `submit` refuses writes to a read-only range, too.
         let at = self.at(lba, blocks).filter(|_| !self.place.read_only)?;
         self.queue.write_inline(at, blocks, fua, data)
     }

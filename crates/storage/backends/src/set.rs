@@ -1,11 +1,12 @@
-//! Several namespaces as one: the common part of stripe sets and concatenations.
+//! Several namespaces (the children) as one: the common part of stripe sets and concatenations.
 //!
-//! A [`Layout`] places the blocks. Reads, writes and their buffers are split without copying. Write
-//! zeroes and deallocate move no data, and the blocks of a range on one child are contiguous there.
-//! So they become at most one operation per child. An operation completes with its last part. Its
-//! result is the first error, but errors that persist after a retry take precedence.
+//! A [`Layout`] places the blocks on the children. The set splits reads and writes and their
+//! buffers without copying. Write zeroes and deallocate move no data, and the blocks of a range on
+//! one child are contiguous there. So each becomes at most one operation per child. An operation
+//! completes when its last part completes. Its result is the first error of a part, but errors that
+//! a retry would not cure take precedence.
 //!
-//! While a child is unavailable, only operations that touch it wait or fail.
+//! While a child is unavailable, only operations on its blocks wait or fail.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -19,10 +20,10 @@ use farblock_reactor::{Buffer, Reactor, TaskId};
 use crate::error::OpenError;
 use farblock_block::slab::Slab;
 
-/// The most namespaces in a set.
+/// The maximum number of namespaces in a set.
 pub const MAX_CHILDREN: usize = 256;
 
-/// Blocks that are contiguous on one child.
+/// A run of blocks that are contiguous on one child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Extent {
     pub(crate) child: usize,
@@ -30,35 +31,35 @@ pub(crate) struct Extent {
     pub(crate) blocks: u32,
 }
 
-/// Places blocks on children.
+/// A mapping of blocks to children.
 pub(crate) trait Layout: Clone + Send + Sync + 'static {
-    /// The longest extent on one child at the front of the range of a read or write.
+    /// The longest extent at the start of a range of a read or write.
     fn extent(&self, lba: u64, blocks: u32) -> Extent;
 
-    /// The contiguous part of a range on one child; empty if there is none.
+    /// The part of a range on one child, which is contiguous there; empty if there is none.
     fn share(&self, child: usize, lba: u64, blocks: u32) -> Extent;
 
-    /// The total number of blocks for children of these sizes.
+    /// The number of blocks of a set with children of these sizes.
     fn blocks(&self, children: &mut dyn Iterator<Item = u64>) -> u64;
 }
 
-/// Namespaces that fit together; see the [module](self).
+/// Namespaces that form one namespace; see the [module](self).
 pub(crate) struct Set<L> {
     shape: Arc<Shape<L>>,
     pub(crate) children: Vec<Arc<dyn Namespace>>,
     _watches: Vec<Watch>,
 }
 
-/// The set with the current sizes of its children.
+/// The part of a set that depends on the sizes of its children.
 struct Shape<L> {
     layout: L,
-    /// The geometry at creation; only the capacity and the write protection change later.
+    /// The geometry at creation. Only the capacity and the write protection change later.
     made: Geometry,
     blocks: AtomicU64,
     read_only: AtomicBool,
     children: Vec<Weak<dyn Namespace>>,
     changes: Changes,
-    /// Serializes updates, so that the last one counts.
+    /// Serializes updates, so that an older result does not overwrite a newer one.
     looking: Mutex<()>,
 }
 
@@ -68,21 +69,21 @@ impl<L: Layout> Shape<L> {
         Geometry { blocks, read_only: self.read_only.load(Ordering::Relaxed), ..self.made }
     }
 
-    /// The number of blocks according to the children's current sizes, even before `look` has run.
+    /// The number of blocks for the current sizes of the children, even if `look` has not run yet.
     fn blocks_now(&self) -> u64 {
         let children: Option<Vec<_>> = self.children.iter().map(Weak::upgrade).collect();
         let mut blocks = children.iter().flatten().map(|child| child.geometry().blocks);
         self.layout.blocks(&mut blocks)
     }
 
-    /// Handles a change of a child.
+    /// Handles a change that a child reports.
     fn handle_change(&self, change: Change) {
         if change != Change::Geometry || self.look() {
             self.changes.tell(change);
         }
     }
 
-    /// Reads the children's geometries again; true if the set's geometry changes.
+    /// Reads the geometries of the children again. True if the geometry of the set changes.
     fn look(&self) -> bool {
         let _one = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
         let children: Option<Vec<_>> = self.children.iter().map(Weak::upgrade).collect();
@@ -97,7 +98,8 @@ impl<L: Layout> Shape<L> {
     }
 }
 
-/// The geometry of each child, if they fit together. `what` names the set in errors.
+/// The geometries of the children. Returns an error if they do not fit together. `what` names the
+/// set in the error.
 pub(crate) fn geometries(
     what: &str,
     children: &[Arc<dyn Namespace>],
@@ -122,7 +124,7 @@ pub(crate) fn geometries(
     Ok(geometries)
 }
 
-/// The geometry of a set of these children with this many blocks.
+/// The geometry of a set of these children with this number of blocks.
 pub(crate) fn whole(geometries: &[Geometry], blocks: u64) -> Geometry {
     let any = |property: fn(&Geometry) -> bool| geometries.iter().any(property);
     Geometry {
@@ -134,7 +136,7 @@ pub(crate) fn whole(geometries: &[Geometry], blocks: u64) -> Geometry {
     }
 }
 
-/// The most blocks that every child accepts in one operation; 0: no limit.
+/// The maximum number of blocks that every child accepts in one operation; 0 means no limit.
 pub(crate) fn max_blocks(geometries: &[Geometry]) -> u32 {
     geometries.iter().map(|child| child.max_blocks).filter(|&max| max > 0).min().unwrap_or(0)
 }
@@ -155,7 +157,7 @@ impl<L: Layout> Set<L> {
             changes.watch(move |change| shape.handle_change(change))
         };
         let watches = children.iter().filter_map(|child| child.changes()).map(watch).collect();
-        // Notice changes from before the watches were set.
+        // Notice changes that happened before the watches were set.
         shape.look();
         Set { shape, children, _watches: watches }
     }
@@ -168,7 +170,7 @@ impl<L: Layout> Set<L> {
         &self.shape.changes
     }
 
-    /// The availability of the worst child.
+    /// The worst availability of all children.
     pub(crate) fn availability(&self) -> Availability {
         let mut worst = Availability::Ready;
         for child in &self.children {
@@ -181,17 +183,17 @@ impl<L: Layout> Set<L> {
         worst
     }
 
-    /// The trouble of the first child that has any.
+    /// The trouble of the first child that reports any.
     pub(crate) fn trouble(&self) -> Option<String> {
         self.children.iter().find_map(|child| child.trouble())
     }
 
-    /// The remote namespaces among its children.
+    /// The remote namespaces among the children.
     pub(crate) fn parts(&self) -> Vec<Arc<dyn Part>> {
         self.children.iter().flat_map(|child| child.parts()).collect()
     }
 
-    /// The children's descriptions, in one text.
+    /// The descriptions of the children, in one text.
     pub(crate) fn describe_children(&self) -> String {
         let children: Vec<String> = self.children.iter().map(|child| child.describe()).collect();
         children.join(", ")
@@ -216,20 +218,20 @@ impl<L: Layout> Set<L> {
     }
 }
 
-/// An operation that was split.
+/// An operation that the queue has split into parts.
 struct Whole {
     op: Op,
     /// The number of parts in flight.
     left: u32,
     error: Option<BlockError>,
-    /// The parts of its buffer, in order; `None` while a child has them.
+    /// The buffers of the parts, in order; `None` while a child has the buffer.
     buffers: Vec<Option<Buffer>>,
 }
 
-/// Where a child's operation belongs: the split operation and its part.
+/// The split operation and the part to which an operation of a child belongs.
 struct ChildPart {
     whole: u64,
-    /// The index in `Whole::buffers`.
+    /// The index of the part's buffer in `Whole::buffers`.
     index: u32,
 }
 
@@ -237,13 +239,13 @@ struct SetQueue<L: Layout> {
     shape: Arc<Shape<L>>,
     children: Vec<Box<dyn Queue>>,
     wholes: Slab<Whole>,
-    /// The parts in flight; the keys are the children's tokens.
+    /// The parts in flight. Their keys are the tokens of the children's operations.
     parts: Slab<ChildPart>,
-    /// Empty `Whole::buffers`, kept for their capacity.
+    /// Empty vectors for `Whole::buffers`, kept to reuse their memory.
     spare: Vec<Vec<Option<Buffer>>>,
-    /// Kept for its capacity.
+    /// The queue keeps this vector to reuse its memory.
     arrived: Vec<Completion>,
-    /// Completed, not yet returned.
+    /// Completions that `poll` has not returned yet.
     done: Vec<Completion>,
 }
 
@@ -277,8 +279,9 @@ impl<L: Layout> SetQueue<L> {
         }
     }
 
-    /// Maps a child's error to the set. A child that has shrunk reports blocks out of range; if the
-    /// set still has them, the error is a failed read or write.
+    /// Converts the error of a child to an error of the set. A child that has shrunk reports that
+    /// blocks are out of range. If the set still has these blocks, the error is a failed read or
+    /// write.
     fn error_of_child(&mut self, whole: u64, error: BlockError) -> BlockError {
         let Op { command, lba, blocks, .. } = self.wholes.at(whole).op;
         let end = lba.saturating_add(u64::from(blocks));
@@ -308,8 +311,8 @@ impl<L: Layout> SetQueue<L> {
     }
 }
 
-/// Prefers the error that persists after a retry or on another path. A flush that lost data must
-/// report the loss, even if another child was unavailable at the same time.
+/// Returns the error that a retry or another path would not cure, if one is given. A flush that
+/// lost data must report the loss, even if another child was unavailable at the same time.
 fn graver(one: Option<BlockError>, other: Option<BlockError>) -> Option<BlockError> {
     use BlockError::{Aborted, Disconnected, NoResources, NotReady};
     let passes =
@@ -318,7 +321,7 @@ fn graver(one: Option<BlockError>, other: Option<BlockError>) -> Option<BlockErr
     one.filter(lasts).or(other.filter(lasts)).or(one).or(other)
 }
 
-/// Joins the parts of a buffer.
+/// Joins the buffers of the parts into one.
 fn join(buffers: &mut Vec<Option<Buffer>>) -> Option<Buffer> {
     let mut parts =
         buffers.drain(..).map(|part| part.expect("a child completed without its buffer"));

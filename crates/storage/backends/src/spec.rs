@@ -7,93 +7,93 @@ use std::time::Duration;
 
 use farblock_block::size::{self, ExactSize, SizeError};
 
-/// A parsed name of a namespace. [`Display`](fmt::Display) formats it again.
+/// A parsed name of a namespace. [`Display`](fmt::Display) formats the name again.
 ///
 /// | Text                        | Description                                           |
 /// |-----------------------------|-------------------------------------------------------|
 /// | `disk.img`, `/dev/sdb`      | a file or block device                                |
-/// | `file:PATH`                 | the same, if PATH could be mistaken for another kind  |
+/// | `file:PATH`                 | a file whose PATH looks like another kind of name     |
 /// | `mem:1GiB`                  | a RAM disk                                            |
 /// | `null:1GiB`                 | a device that discards data                           |
 /// | `stripe:64KiB,a.img,mem:1G` | RAID 0; the chunk size is optional                    |
-/// | `concat:1GiB@a.img,b.img`   | concatenated; only 1 GiB of the first                 |
-/// | `range:1GiB+64MiB,SPEC`     | 64 MiB from 1 GiB on                                  |
-/// | `mirror:a.img,nvme+tcp://…` | the same blocks on each; `?create`, `?degraded` at the end |
-/// | `nvme+tcp://…`              | a remote disk, only inside of another kind            |
+/// | `concat:1GiB@a.img,b.img`   | the first 1 GiB of `a.img`, then all of `b.img`       |
+/// | `range:1GiB+64MiB,SPEC`     | 64 MiB, starting at an offset of 1 GiB                |
+/// | `mirror:a.img,nvme+tcp://…` | the same blocks on each; may end with `?create`, `?degraded` |
+/// | `nvme+tcp://…`              | a remote disk, only as a part of another kind         |
 /// | `rbd:pool/image@snap?id=me` | an image of a Ceph cluster                            |
-/// | `delay:500us,SPEC`          | delays completions; `delay:1ms+200us,` with jitter    |
+/// | `delay:500us,SPEC`          | delays completions; `delay:1ms+200us,` adds jitter    |
 /// | `limit:1000/s,SPEC`         | at most this many operations per second               |
 /// | `limit:64MiB/s,SPEC`        | at most this many bytes per second                    |
 /// | `fault:100,SPEC`            | every 100th read and every 100th write fails          |
 ///
-/// `SPEC` is the rest of the text with its commas, so that a stripe set can be decorated. Commas
-/// separate the disks of a stripe set, a concatenation or a mirror, whose names therefore contain
-/// none.
+/// `SPEC` is the rest of the text including its commas, so that it may be a stripe set. Commas
+/// separate the disks of a stripe set, a concatenation or a mirror, so the names of these disks
+/// contain no commas.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Spec {
     /// A file or block device.
     File(PathBuf),
     /// A RAM disk.
     Mem {
-        /// Its capacity.
+        /// The capacity in bytes.
         bytes: u64,
     },
     /// The null device.
     Null {
-        /// Its capacity.
+        /// The capacity in bytes.
         bytes: u64,
     },
     /// RAID 0.
     Stripe {
-        /// The chunk size.
+        /// The chunk size in bytes.
         chunk_bytes: u64,
-        /// The disks.
+        /// The disks of the stripe set.
         children: Vec<Spec>,
     },
     /// A concatenation.
     Concat {
-        /// The disks.
+        /// The disks, in order.
         children: Vec<Spec>,
     },
-    /// The first bytes of a disk, within a concatenation.
+    /// The first bytes of a disk, as a part of a concatenation.
     Front {
-        /// The bytes used.
+        /// The number of bytes to use.
         bytes: u64,
         /// The disk.
         inner: Box<Spec>,
     },
-    /// A range.
+    /// A range of a disk.
     Range {
-        /// The offset of its first byte.
+        /// The offset of the range's first byte.
         offset_bytes: u64,
-        /// Its length.
+        /// The length of the range in bytes.
         bytes: u64,
         /// The disk.
         inner: Box<Spec>,
     },
-    /// The same blocks on each leg. A crate with network access opens it.
+    /// A mirror: the same blocks on each leg. A crate with network access opens it.
     Mirror {
-        /// The disks.
+        /// The disks of the mirror.
         legs: Vec<Spec>,
-        /// Create a mirror of empty legs.
+        /// Whether to create a mirror from empty legs.
         create: bool,
-        /// Open the mirror even if a leg in sync is missing.
+        /// Whether to open the mirror even if a leg in sync is missing.
         degraded: bool,
     },
-    /// A remote disk. A crate with network access opens it.
+    /// The URL of a remote disk. A crate with network access opens it.
     Remote(String),
-    /// An image of a Ceph cluster: the text after `rbd:`. A crate that uses librbd opens it.
+    /// An image of a Ceph cluster, as the text after `rbd:`. A crate that uses librbd opens it.
     Rbd(String),
     /// Delays completions.
     Delay {
         /// The fixed delay.
         fixed: Duration,
-        /// The maximum of the random delay added to it.
+        /// The maximum of the random delay, which is added to the fixed one.
         jitter: Duration,
         /// The disk.
         inner: Box<Spec>,
     },
-    /// Limits a disk.
+    /// Limits the rate of operations or bytes.
     Limit {
         /// The limit.
         rate: Rate,
@@ -102,37 +102,37 @@ pub enum Spec {
     },
     /// Injects faults.
     Fault {
-        /// Every n-th read and write fails.
+        /// Every n-th read and every n-th write fails, where n is this number.
         every: u64,
         /// The disk.
         inner: Box<Spec>,
     },
 }
 
-/// A limit per second.
+/// The maximum rate of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rate {
-    /// Operations.
+    /// Operations per second.
     Ops(u64),
-    /// Bytes.
+    /// Bytes per second.
     Bytes(u64),
 }
 
-/// The maximum nesting of disks.
+/// The maximum depth of names within names.
 const MAX_DEPTH: usize = 16;
 
-/// The chunk size of a stripe set whose name has none.
+/// The default chunk size of a stripe set, in bytes.
 pub const DEFAULT_CHUNK_BYTES: u64 = 64 << 10;
 
-/// The kinds of disks: the prefixes of names.
+/// The kinds of disks, which are the prefixes of names.
 pub const KINDS: [&str; 11] = [
     "file", "mem", "null", "stripe", "concat", "range", "mirror", "rbd", "delay", "limit", "fault",
 ];
 
-/// The start of a remote disk's name.
+/// The prefix of a remote disk's name.
 pub const REMOTE_SCHEME: &str = "nvme+tcp://";
 
-/// The error for a text that is no valid name. Its `Display` is a sentence with the reason.
+/// The error for an invalid name. Its `Display` is a sentence with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpecError(pub(crate) String);
 
@@ -151,13 +151,13 @@ impl From<SizeError> for SpecError {
 }
 
 impl Spec {
-    /// Parses a name. Opens nothing.
+    /// Parses a name, without opening the namespace.
     pub fn parse(text: &str) -> Result<Spec, SpecError> {
         Self::parse_within(text, 0)
     }
 
-    /// Parses a name nested inside `depth` other names. The limit bounds the stack of all recursive
-    /// functions.
+    /// Parses a name at a depth of `depth` names within names. The maximum depth limits the stack
+    /// of all recursive functions.
     fn parse_within(text: &str, depth: usize) -> Result<Spec, SpecError> {
         if depth > MAX_DEPTH {
             return Err(SpecError(format!(
@@ -208,11 +208,11 @@ impl Spec {
                 })?;
                 Ok(Spec::Fault { every, inner })
             }
-            _ => Ok(Spec::File(text.into())), // a path may hold colons
+            _ => Ok(Spec::File(text.into())), // a path may contain colons
         }
     }
 
-    /// The specs directly inside of it.
+    /// The specs directly inside this spec.
     pub fn parts(&self) -> &[Spec] {
         match self {
             Spec::Mirror { legs: parts, .. }
@@ -231,7 +231,7 @@ impl Spec {
         }
     }
 
-    /// The specs directly inside of it, mutable.
+    /// The specs directly inside this spec, mutable.
     pub fn parts_mut(&mut self) -> &mut [Spec] {
         match self {
             Spec::Mirror { legs: parts, .. }
@@ -250,7 +250,7 @@ impl Spec {
         }
     }
 
-    /// The innermost specs: those without other specs inside.
+    /// The innermost specs, which contain no other specs.
     pub fn leaves(&self) -> Vec<&Spec> {
         match self.parts() {
             [] => vec![self],
@@ -269,7 +269,7 @@ impl Spec {
         Ok(Spec::Range { offset_bytes, bytes: size::parse(bytes)?, inner })
     }
 
-    /// Parses a disk of a concatenation, with or without a size.
+    /// Parses a disk of a concatenation, with or without an explicit size.
     fn parse_front(text: &str, within: usize) -> Result<Spec, SpecError> {
         let front = text.split_once('@').filter(|_| text.starts_with(|c: char| c.is_ascii_digit()));
         let Some((bytes, inner)) = front else { return Spec::parse_within(text, within) };
@@ -277,7 +277,7 @@ impl Spec {
         Ok(Spec::Front { bytes, inner })
     }
 
-    /// The disk of a concatenation without its size.
+    /// Returns a disk of a concatenation without its explicit size.
     pub fn without_front(&self) -> &Spec {
         match self {
             Spec::Front { inner, .. } => inner,
@@ -285,7 +285,7 @@ impl Spec {
         }
     }
 
-    /// Parses the disks of a set. A remote disk may appear once only.
+    /// Parses the disks of a set. Refuses a remote disk that is listed twice.
     fn parse_children(
         kind: &str,
         list: &str,
@@ -303,7 +303,7 @@ impl Spec {
         Ok(children)
     }
 
-    /// Refuses a list within a list: the commas would be ambiguous.
+    /// Refuses a list of disks within a list, because the commas would be ambiguous.
     fn check_no_set(&self, kind: &str) -> Result<(), SpecError> {
         if !matches!(self, Spec::Stripe { .. } | Spec::Concat { .. } | Spec::Mirror { .. }) {
             return Ok(());
@@ -338,7 +338,7 @@ impl Spec {
 
     fn parse_stripe(rest: &str, within: usize) -> Result<Spec, SpecError> {
         let (first, others) = rest.split_once(',').unwrap_or((rest, ""));
-        // A text that starts with a digit and has no dot is taken for the chunk size.
+        // A text that starts with a digit and has no dot is the chunk size.
         let is_size = first.starts_with(|c: char| c.is_ascii_digit()) && !first.contains('.');
         let (chunk_bytes, list) = match is_size {
             true => (size::parse(first)?, others),
@@ -355,7 +355,7 @@ impl Spec {
     }
 }
 
-/// Splits the argument of a decorator from the decorated disk.
+/// Splits the text of a decorator into its argument and the decorated disk.
 fn decorated<'a>(
     text: &str,
     rest: &'a str,
@@ -417,7 +417,8 @@ impl fmt::Display for Spec {
             Spec::Concat { children } => {
                 for (at, child) in children.iter().enumerate() {
                     let text = child.to_string();
-                    // The name of a file may look like a size and a disk.
+                    // A file name may look like a size and a disk. The prefix `file:` prevents the
+                    // confusion.
                     let plain = Spec::parse_front(&text, 0).as_ref() == Ok(child);
                     let before = if at == 0 { "concat:" } else { "," };
                     write!(f, "{before}{}{text}", if plain { "" } else { "file:" })?;
@@ -446,7 +447,7 @@ impl fmt::Display for Spec {
             }
             Spec::Limit { rate: Rate::Ops(rate), inner } => write!(f, "limit:{rate}/s,{inner}"),
             Spec::Limit { rate: Rate::Bytes(rate), inner } => {
-                // Print a unit, because a bare number means operations.
+                // Print a unit: a number without a unit would mean operations.
                 let text = ExactSize(*rate).to_string();
                 let unit = if text.ends_with('B') { "" } else { "B" };
                 write!(f, "limit:{text}{unit}/s,{inner}")
@@ -456,7 +457,7 @@ impl fmt::Display for Spec {
     }
 }
 
-/// A time with the largest unit that divides it.
+/// A duration that prints with the largest unit that divides it.
 struct Exact(Duration);
 
 impl fmt::Display for Exact {
@@ -575,7 +576,7 @@ mod tests {
     fn the_chunk_size_may_be_left_out() {
         let spec = Spec::parse("stripe:a.img,b.img").unwrap();
         assert_eq!(spec.to_string(), "stripe:64KiB,a.img,b.img");
-        // The name of a file may start with a digit if it has an extension.
+        // A file name may start with a digit if it has an extension.
         let spec = Spec::parse("stripe:1.img,2.img").unwrap();
         assert_eq!(spec.to_string(), "stripe:64KiB,1.img,2.img");
     }

@@ -1,9 +1,9 @@
-//! A disk in use by another machine: DRBD opens its device on the primary only.
+//! A disk that another machine uses: DRBD can open its device on the primary machine only.
 //!
-//! Until this machine becomes primary, [`Standby`] is a namespace of the same size whose operations
-//! fail with [`BlockError::Disconnected`], so that hosts use another path to the same disk. A
-//! thread tries to open the device, and exits once it has. From then on the device performs all
-//! operations and stays open. Stop the program before you make the machine secondary again.
+//! Until this machine becomes the primary, [`Standby`] is a namespace of the same size whose
+//! operations fail with [`BlockError::Disconnected`]. So hosts use another path to the same disk. A
+//! thread retries to open the device, and exits after its success. From then on the device executes
+//! all operations and stays open. Stop the program before you make this machine secondary again.
 
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -17,14 +17,14 @@ use farblock_reactor::{Reactor, TaskId};
 use crate::error::OpenError;
 use crate::file::{FileDisk, FileOptions};
 
-/// The interval between attempts to open the device. It adds to the time of a failover.
+/// The interval between attempts to open the device. A failover takes up to this much longer.
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// Returns a standby for a file or device whose open failed with `error`. The standby opens it as
-/// soon as another machine releases it.
+/// Returns a standby for a file or device whose open failed with `error`. The standby opens the
+/// device as soon as another machine releases it.
 ///
 /// # Errors
-/// `error`, if its cause is not that another machine uses the device.
+/// Returns `error` if its cause is not another machine that uses the device.
 pub fn instead_of(
     error: OpenError,
     path: &Path,
@@ -38,7 +38,7 @@ pub fn instead_of(
     let geometry = Geometry {
         read_only: options.read_only,
         volatile_cache: true,
-        // If the opened device cannot deallocate, deallocate does nothing.
+        // If the opened device cannot deallocate, deallocate changes nothing.
         deallocate: !options.read_only,
         ..Geometry::new(options.block_size, blocks)
     };
@@ -52,16 +52,16 @@ pub fn instead_of(
 
 type Opening = dyn Fn() -> Result<Arc<dyn Namespace>, OpenError> + Send + Sync;
 
-/// See the [module](self).
+/// A namespace for a device that another machine uses; see the [module](self).
 pub struct Standby(Arc<StandbyShared>);
 
 struct StandbyShared {
     name: String,
-    /// The geometry until the device is open.
+    /// The geometry to report until the device is open.
     geometry: Geometry,
     device: OnceLock<Arc<dyn Namespace>>,
     changes: Changes,
-    /// The watch on the device's changes.
+    /// The watch on changes of the device.
     watch: Mutex<Option<Watch>>,
     is_dropped: Mutex<bool>,
     dropped: Condvar,
@@ -72,8 +72,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Standby {
-    /// A standby for the device that `open` cannot open yet. Of `geometry`, only the capacity may
-    /// change when the device opens.
+    /// Creates a standby for a device that `open` cannot open yet. When the device opens, only its
+    /// capacity may differ from `geometry`.
     pub fn new(
         name: String,
         geometry: Geometry,
@@ -105,7 +105,7 @@ impl Drop for Standby {
 }
 
 impl StandbyShared {
-    /// Waits until the device is open, or the standby is dropped.
+    /// Retries until the device is open or the standby is dropped.
     fn wait(self: Arc<Self>, open: &Opening) {
         let mut said = None;
         loop {
@@ -117,7 +117,7 @@ impl StandbyShared {
             }
             match open() {
                 Ok(device) => return self.begin(device),
-                // Log a reason once, not ten times a second.
+                // Log each new reason once, not ten times a second.
                 Err(error) if said.replace(error.to_string()) != Some(error.to_string()) => {
                     tracing::debug!("{error}");
                 }
@@ -180,9 +180,9 @@ struct StandbyQueue {
     shared: Arc<StandbyShared>,
     reactor: Reactor,
     parent: TaskId,
-    /// The device's queue, opened by the first operation after the device.
+    /// The queue of the device. The first operation after the device has opened opens this queue.
     inner: Option<Box<dyn Queue>>,
-    /// Failed operations, not yet returned.
+    /// The completions of failed operations that `poll` has not returned yet.
     refused: Vec<Completion>,
 }
 
@@ -228,14 +228,14 @@ mod drbd {
     use std::os::unix::fs::{FileTypeExt, MetadataExt};
     use std::path::Path;
 
-    /// The major number of DRBD's block devices.
+    /// The major device number of DRBD.
     const MAJOR: u32 = 147;
-    /// The error of a secondary for a read-only open; for a writable one it is EROFS.
+    /// The error of a read-only open on a secondary. A writable open fails with EROFS.
     const EMEDIUMTYPE: i32 = 124;
-    /// The unit of sizes in sysfs.
+    /// The unit of sizes in sysfs, in bytes.
     const SECTOR_BYTES: u64 = 512;
 
-    /// The size of a device that cannot be opened because another machine uses it.
+    /// The size of a device that cannot be opened because another machine uses it, in bytes.
     pub(super) fn bytes_elsewhere(path: &Path, error: &OpenError) -> Option<u64> {
         let is_secondary = match error {
             OpenError::File { problem: FileProblem::ReadOnly, .. } => true,

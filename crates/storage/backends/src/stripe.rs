@@ -1,10 +1,10 @@
-//! RAID 0: stripes chunks over several namespaces.
+//! RAID 0: distributes chunks over several namespaces (the children).
 //!
-//! Reads and writes are split at chunk boundaries.
+//! The set splits reads and writes at chunk boundaries.
 //!
-//! When all children grow, so does the whole.
+//! When all children grow, the set grows.
 //!
-//! When a child fails, operations on its blocks fail: RAID 0 has no redundancy.
+//! When a child fails, operations on its blocks fail, because RAID 0 has no redundancy.
 
 use std::sync::Arc;
 
@@ -17,15 +17,15 @@ use farblock_block::size::Size;
 
 pub use crate::set::MAX_CHILDREN;
 
-/// Several namespaces as one, in chunks.
+/// Several namespaces as one, with chunks in turn on each.
 pub struct Stripe {
     chunk_blocks: u32,
     set: Set<Chunks>,
 }
 
 impl Stripe {
-    /// A set of namespaces with the same block size. Uses as much of each as the smallest one has,
-    /// in whole chunks.
+    /// Creates a set of namespaces with the same block size. It uses as many whole chunks of each
+    /// child as the smallest child has.
     pub fn new(children: Vec<Arc<dyn Namespace>>, chunk_bytes: u64) -> Result<Stripe, OpenError> {
         let geometries = set::geometries("a stripe set", &children)?;
         let block_size = geometries[0].block_size;
@@ -101,14 +101,15 @@ impl Namespace for Stripe {
     }
 }
 
-/// Places blocks.
+/// The layout of a stripe set.
 #[derive(Clone, Copy, Debug)]
 struct Chunks {
     children: u64,
     chunk_blocks: u32,
-    /// The most blocks in one child's part of a read or write; 0: no limit.
+    /// The maximum number of blocks that a child accepts in one read or write; 0 means no limit.
     max_blocks: u32,
-    /// The most blocks to use of a child, so that byte offsets fit in a file offset.
+    /// The maximum number of blocks to use of a child. It keeps byte offsets within the range of a
+    /// file offset.
     most: u64,
 }
 
@@ -129,7 +130,7 @@ impl Layout for Chunks {
     fn share(&self, child: usize, lba: u64, blocks: u32) -> Extent {
         let before = self.blocks_before(child, lba);
         let after = self.blocks_before(child, lba + u64::from(blocks));
-        // A part on one child is no larger than the whole range.
+        // The part on one child is no larger than the whole range, whose length is a `u32`.
         Extent { child, lba: before, blocks: (after - before) as u32 }
     }
 
@@ -141,14 +142,14 @@ impl Layout for Chunks {
 }
 
 impl Chunks {
-    /// The child of a block, and the block's address there.
+    /// The child that stores a block, and the address of the block on the child.
     fn locate(&self, lba: u64) -> (usize, u64) {
         let chunk_blocks = u64::from(self.chunk_blocks);
         let (chunk, within) = (lba / chunk_blocks, lba % chunk_blocks);
         ((chunk % self.children) as usize, chunk / self.children * chunk_blocks + within)
     }
 
-    /// The number of blocks below `lba` on a child.
+    /// The number of blocks on a child whose address in the set is below `lba`.
     fn blocks_before(&self, child: usize, lba: u64) -> u64 {
         let chunk_blocks = u64::from(self.chunk_blocks);
         let (chunk, within) = (lba / chunk_blocks, lba % chunk_blocks);
@@ -167,7 +168,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A reference implementation: one block after the other.
+    /// A reference implementation, which locates one block after the other.
     fn walk(layout: &Chunks, lba: u64, blocks: u32) -> Vec<(usize, u64)> {
         let chunk_blocks = u64::from(layout.chunk_blocks);
         let mut next = vec![0; layout.children as usize];

@@ -1,4 +1,4 @@
-//! Concatenation beyond the conformance suite: the boundaries of its parts.
+//! Concatenation beyond the conformance suite: the boundaries between the disks.
 
 mod support;
 
@@ -17,7 +17,7 @@ use support::on_both_engines;
 
 const BLOCK: usize = 512;
 
-/// A disk of at most 100 blocks that can shrink and grow.
+/// A disk of at most 100 blocks that the test can shrink and grow.
 fn elastic(blocks: u64) -> Arc<Elastic> {
     let disk = Elastic::new(Arc::new(Mem::new(BLOCK as u32, 100 * BLOCK as u64).unwrap()));
     disk.resize_silently(blocks);
@@ -37,7 +37,7 @@ on_both_engines! {
             whole.write(lba, &[lba as u8 + 1; BLOCK]).unwrap();
         }
         disks[1].resize(4);
-        // The whole disk keeps its size, and the host has not requested a missing block.
+        // The concatenation keeps its size, so the error is not `OutOfRange`.
         assert_eq!(concat.geometry().blocks, 30);
         let mut two = [0; 2 * BLOCK];
         assert_eq!(whole.read(13, &mut two), Err(BlockError::ReadFailed));
@@ -52,7 +52,7 @@ on_both_engines! {
         assert_eq!(concat.geometry().blocks, 30);
         assert_eq!(whole.read(19, &mut two), Ok(()));
         assert_eq!(two[0], 20, "what was there is there");
-        // When the last disk shrinks, so does the whole.
+        // When the last disk shrinks, the concatenation shrinks.
         disks[2].resize(5);
         assert_eq!(concat.geometry().blocks, 25);
         assert_eq!(whole.read(24, &mut two), Err(BlockError::OutOfRange));

@@ -1,4 +1,4 @@
-//! Every backend and decorator runs the conformance suite, on both engines.
+//! Runs the conformance suite for every backend and decorator, on both engines.
 
 mod support;
 
@@ -105,7 +105,7 @@ on_both_engines! {
     stripe_of_memory(engine) {
         for (children, chunk_bytes) in [(1, 65536), (2, 65536), (3, 4096), (5, 12288)] {
             let make = |block_size| {
-                // The first disk is larger; the stripe set does not use the excess.
+                // The first disk is larger. The stripe set does not use the excess.
                 stripe(children, chunk_bytes, |child| {
                     mem(block_size, MIN_BYTES + if child == 0 { 8192 } else { 0 })
                 })
@@ -212,7 +212,7 @@ on_both_engines! {
     }
 }
 
-/// Runs each check in a simulated world, on that world's files.
+/// Runs each check in a simulated world, on files of that world.
 #[test]
 fn simulated_file() {
     use farblock_reactor::sim::World;

@@ -37,7 +37,7 @@ on_both_engines! {
         let tokens: Vec<u64> = driver.wait(0, 50).iter().map(|done| done.token).collect();
         let took = begin.elapsed();
         assert!(took >= Duration::from_millis(200), "too early: {took:?}");
-        // One after another, the operations would take ten seconds.
+        // In sequence, the operations would take ten seconds.
         assert!(took < Duration::from_secs(9), "one after the other? {took:?}");
         assert_eq!(tokens, (0..50).collect::<Vec<_>>(), "a fixed delay keeps the order");
     }
@@ -109,7 +109,7 @@ on_both_engines! {
         let mut driver = Driver::with(&limit, engine);
         driver.open(&limit);
         let begin = Instant::now();
-        // Two queues share the budget.
+        // The two queues share the budget.
         for token in 0..100 {
             driver.submit(0, read(token, 8, token));
             driver.submit(1, read(token, 8, token));
@@ -128,13 +128,14 @@ on_both_engines! {
         let mut driver = Driver::with(&limit, engine);
         let begin = Instant::now();
         for token in 0..32 {
-            driver.submit(0, read(token, 256, token)); // 128 KiB each, 4 MiB in all
+            driver.submit(0, read(token, 256, token)); // 128 KiB each, 4 MiB in total
         }
-        driver.submit(0, Op::flush(99)); // costs nothing here, and keeps its place
+        driver.submit(0, Op::flush(99)); // costs no bytes, and keeps its place in the order
         let last = driver.wait(0, 33).pop().unwrap();
         assert_eq!(last.token, 99);
         let took = begin.elapsed();
-        // The last operation starts when the budget covers the 31 before it, less the burst.
+        // The last operation starts when the budget covers the 31 operations before it, except for
+        // the burst.
         assert!(took >= Duration::from_millis(185), "too fast: {took:?}");
         assert!(took < Duration::from_secs(20), "too slow: {took:?}");
     }

@@ -1,4 +1,4 @@
-//! Block devices: loop devices created for the tests, which needs root.
+//! Block devices. The tests create loop devices, which needs root.
 
 #![cfg(target_os = "linux")]
 
@@ -15,7 +15,7 @@ use farblock_block::{BlockError, Change, Namespace};
 use farblock_reactor::EngineKind;
 use support::{Dir, Loop, Mount, may_use_root, on_both_engines, run};
 
-/// The device of the last finished check. Keeping one at a time bounds their number.
+/// The device of the last finished check. Keeping only one device limits the number of devices.
 type Last = Mutex<Option<Loop>>;
 
 fn fresh(dir: &Dir, last: &Last, sector: u32, options: &FileOptions) -> FileDisk {
@@ -80,7 +80,7 @@ fn a_mounted_device_is_refused() {
     drop(mount);
 }
 
-/// The kernel locks the two nodes of a device separately.
+/// A device has two nodes in this test, and the kernel locks each node separately.
 #[test]
 fn a_device_that_is_written_under_another_name_is_not_shared_read_only() {
     if !may_use_root() {
@@ -127,7 +127,7 @@ fn a_loop_device_and_its_file_are_one_disk() {
     let of_file = refused(&file, &options);
     assert!(of_file.contains(device.path.to_str().unwrap()), "{of_file}");
     assert!(refused(&file, &options.read_only()).contains("which may write to it"));
-    // The other order: a loop device over a file that is shared already.
+    // The opposite order: create a loop device over a file that a target already shares.
     drop(device);
     let shared = FileDisk::open(&file, &options).unwrap();
     let device = Loop::over(&file, 512);
@@ -157,7 +157,7 @@ fn loop_devices_on_one_another_are_one_disk() {
     let place = format!("the file system on {} at {}", lower.name(), mount.path("").display());
     assert!(of_mounted.contains(place.trim_end_matches('/')), "{of_mounted}");
     drop(mount);
-    // A target that opened the lower device before the upper one existed.
+    // A target may open the lower device before the upper device exists.
     drop(upper);
     let shared = FileDisk::open(&lower.path, &options).unwrap();
     let upper = Loop::over(&lower.path, 512);
@@ -185,7 +185,7 @@ fn two_loop_devices_on_one_file_are_one_disk_where_they_overlap() {
     FileDisk::open(&other.path, &options).unwrap();
 }
 
-/// The path that sysfs has for a loop device's file may lead to no file or to another file.
+/// The path in sysfs of a loop device's file may lead to no file or to another file.
 #[test]
 fn the_file_of_a_loop_device_is_known_without_its_path() {
     if !may_use_root() {
@@ -202,7 +202,7 @@ fn the_file_of_a_loop_device_is_known_without_its_path() {
     std::fs::hard_link(&moved, &linked).unwrap();
     std::fs::remove_file(&moved).unwrap();
     assert!(refusal(&linked).contains(device.name()));
-    // The same for the file below: its locks.
+    // The same for the locks of the file below the device.
     drop(device);
     let device = Loop::over(&linked, 512);
     let (below, moved) = (std::fs::File::open(&linked).unwrap(), linked.with_extension("again"));
@@ -219,7 +219,8 @@ fn a_loop_device_of_another_mount_namespace_is_found() {
     }
     let dir = Dir::new();
     let (file, shown) = (dir.file(MIN_BYTES), dir.file(0));
-    // The file has this path only in the other mount namespace; here the path is an empty file.
+    // The file has this path only in the other mount namespace. Here the path leads to an empty
+    // file.
     let script = "mount --bind \"$1\" \"$2\" && losetup --show --find \"$2\"";
     let paths = [file.to_str().unwrap(), shown.to_str().unwrap()];
     let made = run("unshare", &["--mount", "sh", "-c", script, "sh", paths[0], paths[1]]);
@@ -238,11 +239,11 @@ fn a_write_protected_device_is_not_shared_as_writable() {
     let refused = FileDisk::open(&device.path, &options).err().expect("it opened").to_string();
     assert!(refused.contains("write-protected"), "{refused}");
     FileDisk::open(&device.path, &options.read_only()).unwrap();
-    // The flag outlives the device's file, and another device may get the number.
+    // The flag outlives the file of the device. Another device may reuse the device number.
     run("blockdev", &["--setrw", device.path.to_str().unwrap()]);
 }
 
-/// Waits until the disk is read-only, or writable, and its watchers have been notified.
+/// Waits until the disk is read-only (or writable) and its watchers have been notified.
 fn wait_for(disk: &FileDisk, told: &Receiver<Change>, read_only: bool) {
     while disk.geometry().read_only != read_only {
         assert_eq!(told.recv(), Ok(Change::Geometry));
@@ -250,7 +251,7 @@ fn wait_for(disk: &FileDisk, told: &Receiver<Change>, read_only: bool) {
     assert_eq!(disk.trouble().is_some(), read_only);
 }
 
-/// Write-protects an open disk, and removes the protection.
+/// Write-protects an open disk, and then removes the protection.
 fn becomes_read_only_and_writable(path: &Path, advice: &str, set: &dyn Fn(bool)) {
     let disk = FileDisk::open(path, &FileOptions::new(4096)).unwrap();
     let (tell, told) = channel();
@@ -300,7 +301,8 @@ fn a_file_may_become_immutable_while_it_is_open() {
     });
 }
 
-/// Read-only after an error, which `statfs` of Linux 6.12 and later does not report.
+/// The file system becomes read-only after an error. `statfs` of Linux 6.12 and later does not
+/// report this.
 #[test]
 fn a_file_system_may_become_read_only_while_a_file_is_open() {
     if !may_use_root() {
@@ -333,7 +335,7 @@ fn a_file_with_attributes_against_writing_says_so() {
     let dir = Dir::new();
     let file = dir.file(4096);
     if !std::process::Command::new("chattr").arg("+i").arg(&file).status().unwrap().success() {
-        return; // The file system has no such attributes.
+        return; // the file system does not support these attributes
     }
     let refused = FileDisk::open(&file, &FileOptions::new(512)).err().map(|it| it.to_string());
     let read_only = FileDisk::open(&file, &FileOptions::new(512).read_only()).is_ok();

@@ -16,7 +16,7 @@ use farblock_block::{BlockError, Namespace, Op};
 use farblock_reactor::{Buffer, EngineKind};
 use support::{Dir, Loop, Mount, may_use_root, on_both_engines, run};
 
-/// Larger than the file systems of these tests.
+/// The size of a file, which is larger than the file systems of these tests.
 const FILE_BYTES: u64 = 64 << 20;
 const PIECE: u32 = 256;
 
@@ -32,7 +32,7 @@ fn fill(path: &Path, engine: EngineKind) {
         let mut buffer = Buffer::new(geometry.bytes(PIECE));
         buffer.fill(2);
         driver.submit(0, Op::write(at * u64::from(PIECE), PIECE, buffer, 1));
-        // Operations that need no new space continue without an error.
+        // Operations that need no new space succeed.
         driver.submit(0, Op::read(0, 2, Buffer::new(8192), 2));
         let mut buffer = Buffer::new(8192);
         buffer.fill(1);
@@ -50,7 +50,7 @@ fn fill(path: &Path, engine: EngineKind) {
     assert!(outcomes[1] > 0, "everything fitted");
     assert_eq!(driver.read(0, geometry, 0, 2), [1; 8192]);
     driver.must(0, Op::flush(1));
-    // Deallocating makes space again.
+    // Deallocating frees space again.
     driver.must(0, Op::deallocate(u64::from(PIECE), 4 * PIECE, 1));
     driver.write(0, geometry, u64::from(PIECE), &[3; 65536]);
     driver.must(0, Op::flush(1));
@@ -82,7 +82,7 @@ on_both_engines! {
         let disk: Arc<dyn Namespace> =
             Arc::new(FileDisk::open(&path, &FileOptions::new(512)).unwrap());
         if !disk.geometry().deallocate {
-            return; // the file system has no holes
+            return; // the file system does not support holes
         }
         let allocated = || fs::metadata(&path).unwrap().blocks() * 512;
         let mut blocking = Blocking::with_engine(&*disk, engine).unwrap();

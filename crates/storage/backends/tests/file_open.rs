@@ -1,4 +1,4 @@
-//! Errors of files that do not open, and files that change while open.
+//! Errors of files that cannot be opened, and files that change while they are open.
 
 mod support;
 
@@ -27,7 +27,7 @@ fn files_that_are_no_disks() {
     let misspelt = refusal(Path::new("miror:a.img,b.img"), &options);
     assert!(!misspelt.contains("truncate"), "advice that makes a file of that name: {misspelt}");
     let under_file = refusal(&dir.file(512).join("x.img"), &options);
-    // Windows only reports whether the path exists.
+    // Windows reports only whether the path exists.
     let told = if cfg!(windows) { "does not exist" } else { "cannot be opened" };
     assert!(under_file.contains(told), "{under_file}");
     let directory = refusal(&dir.path(""), &options);
@@ -63,7 +63,7 @@ fn special_files_are_no_disks() {
     let dir = Dir::new();
     let pipe = dir.path("pipe");
     support::run("mkfifo", &[pipe.to_str().unwrap()]);
-    let pipe = refusal(&pipe, &options); // without waiting for a writer
+    let pipe = refusal(&pipe, &options); // must not wait for a writer
     assert!(pipe.contains("neither a regular file nor a block device"), "{pipe}");
 }
 
@@ -88,7 +88,8 @@ fn one_writer_or_many_readers() {
     FileDisk::open(&path, &writable).unwrap();
 }
 
-/// The files of a killed process stay open until the kernel has closed its io_uring.
+/// The kernel keeps the files of a killed process open until it has closed the io_uring of the
+/// process.
 #[test]
 fn a_lock_is_waited_for() {
     let dir = Dir::new();
@@ -124,8 +125,8 @@ fn permissions() {
     });
 }
 
-/// Runs on a thread without root's rights. Linux can change the user of a single thread, though the
-/// C library hides this; only `work` runs on the thread.
+/// Runs `work` on a thread without root's rights. Linux can change the user of a single thread,
+/// though the C library hides this.
 #[cfg(target_os = "linux")]
 fn as_nobody(dir: Dir, work: impl FnOnce() + Send + 'static) {
     use std::fs::Permissions;
@@ -174,7 +175,7 @@ on_both_engines! {
             disk.read(1024, &mut data).unwrap();
             File::options().write(true).open(&path).unwrap().set_len(300_000).unwrap();
             assert_eq!(disk.read(1024, &mut data), Err(BlockError::ReadFailed));
-            // A read of a range across the end, and of the partial last block.
+            // Read a range across the end, and the partial last block.
             assert_eq!(disk.read(580, &mut data), Err(BlockError::ReadFailed));
             assert_eq!(disk.read(585, &mut data[..512]), Err(BlockError::ReadFailed));
             disk.read(0, &mut data).unwrap();
@@ -295,7 +296,7 @@ fn a_lock_is_given_up_and_taken_again() {
     assert!(FileDisk::open(&path, &options).is_err());
 }
 
-/// QEMU's tools refuse an image that farblock shares, and farblock refuses one that they use.
+/// QEMU's tools refuse an image that farblock shares. farblock refuses an image that they use.
 #[test]
 #[cfg(target_os = "linux")]
 fn qemu_and_farblock_keep_each_other_out() {
@@ -320,7 +321,7 @@ fn qemu_and_farblock_keep_each_other_out() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    // An answer of the tool shows that it has opened the image.
+    // The tool's output shows that the tool has opened the image.
     let mut input = writer.stdin.take().unwrap();
     input.write_all(b"write 0 4k\n").unwrap();
     let mut lines = BufReader::new(writer.stdout.take().unwrap()).lines();

@@ -1,4 +1,4 @@
-//! Zeroing a large part of a RAM disk takes turns with other operations.
+//! While a RAM disk zeroes a large range, other operations have their turns.
 
 use farblock_backends::mem::Mem;
 use farblock_block::{Namespace, Op};

@@ -15,10 +15,11 @@ use farblock_reactor::EngineKind;
 use proptest::prelude::*;
 use support::Dir;
 
-/// Several chunks, so that operations cross boundaries.
+/// Several chunks, so that operations cross chunk boundaries.
 const BYTES: usize = 4 * CHUNK_BYTES;
 
-/// Positions and lengths in blocks of 512 bytes, rounded to the namespace's block size.
+/// An operation. Positions and lengths are in blocks of 512 bytes, rounded to the block size of the
+/// namespace.
 #[derive(Clone, Debug)]
 enum Action {
     Read(u32, u32),
@@ -46,7 +47,7 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
     )
 }
 
-/// Data with distinct blocks, so that a misplaced block is detected.
+/// Data in which every block is different, so that the test detects a misplaced block.
 fn pattern(block_size: usize, blocks: u32, fill: u8) -> Vec<u8> {
     let mut data = vec![fill; block_size * blocks as usize];
     for (at, block) in data.chunks_mut(block_size).enumerate() {
@@ -69,8 +70,8 @@ impl Model {
         Model { disk, block_size, bytes: vec![0; BYTES] }
     }
 
-    /// The range in blocks of the namespace, and its bytes in the model; `None` if beyond the
-    /// capacity.
+    /// The range in blocks of the namespace, and the range of its bytes in the model. The latter is
+    /// `None` if the range exceeds the capacity.
     fn range(&self, lba: u32, blocks: u32) -> (u64, u32, Option<std::ops::Range<usize>>) {
         let scale = self.block_size as u32 / 512;
         let (lba, blocks) = (lba / scale, blocks / scale);
@@ -186,7 +187,7 @@ proptest! {
     fn parts_behind_each_other(
         actions in actions(), block_size in block_sizes(), engine in engines(), first in 1..4_u64,
     ) {
-        // Two ranges of one disk, the second before the first.
+        // Two ranges of one disk, in the reverse order of their offsets.
         let disk: Arc<dyn Namespace> = Arc::new(Mem::new(block_size, BYTES as u64).unwrap());
         let size = BYTES as u64 / 4 * first;
         let parts = [(BYTES as u64 - size, size), (0, BYTES as u64 - size)];

@@ -1,7 +1,7 @@
-//! Operations allocate nothing after warm-up.
+//! Operations do not allocate after warm-up.
 //!
-//! Counts allocations on the thread that submits and polls: the data path. The portable engine's
-//! file threads are not counted.
+//! Counts allocations on the thread that submits and polls, which is the data path. Does not count
+//! the allocations of the portable engine's file threads.
 
 mod support;
 
@@ -45,7 +45,7 @@ impl Load {
         Load { queue, reactor, ready: Vec::new(), done: Vec::new(), buffers }
     }
 
-    /// Submits a full queue depth of operations, and takes all completions.
+    /// Submits operations up to the full queue depth, and waits for all completions.
     fn round(&mut self, round: u64) {
         for at in 0..DEPTH {
             let buffer = self.buffers.pop().expect("one for each");
@@ -74,8 +74,8 @@ impl Load {
 
 fn check(namespace: &dyn Namespace, engine: EngineKind, skew: usize) {
     let mut load = Load::new(namespace, engine, skew);
-    // The largest batch of completions so far makes vectors grow. So only an allocation in every
-    // round is an error.
+    // Vectors grow at the largest batch of completions so far. So only an allocation in every round
+    // is an error.
     let counts = [(); 8].map(|()| {
         let before = allocations_here();
         (0..100).for_each(|round| load.round(round));

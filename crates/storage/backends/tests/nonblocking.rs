@@ -1,4 +1,4 @@
-//! Futures of operations, with a minimal executor.
+//! Operations as futures, with a minimal executor.
 
 use farblock_backends::delay::Delay;
 use farblock_backends::mem::Mem;
@@ -81,7 +81,7 @@ fn many_at_once_from_many_threads() {
             });
         }
     });
-    // One after another, the operations would take 25 seconds.
+    // In sequence, the operations would take 25 seconds.
     assert!(start.elapsed() < Duration::from_secs(20), "one after the other");
 }
 

@@ -10,11 +10,11 @@ use farblock_block::blocking::Blocking;
 use farblock_reactor::EngineKind;
 use support::on_both_engines;
 
-/// The largest block size: the most likely to be torn.
+/// The largest block size. Its blocks are the most likely to be torn.
 const BLOCK_BYTES: u32 = 64 << 10;
 const ROUNDS: u32 = 500;
 
-/// A file, on tmpfs if this machine has one, that is used through the page cache.
+/// A file to use through the page cache. It is on tmpfs if this machine has one.
 fn disk() -> (tempfile::TempDir, Arc<FileDisk>) {
     let memory = std::path::Path::new("/dev/shm");
     let dir = match memory.is_dir() {
@@ -31,7 +31,7 @@ fn write(disk: &dyn Namespace, engine: EngineKind, with: u8) {
     let mut disk = Blocking::with_engine(disk, engine).unwrap();
     let data = vec![with; 2 * BLOCK_BYTES as usize];
     for round in 0..ROUNDS {
-        // Partial overlaps and write zeroes must be atomic as well.
+        // Overlaps of a part of a range, and write zeroes, must be atomic as well.
         let (lba, blocks) = (u64::from(round % 2), 1 + round as usize % 2);
         match round % 5 {
             0 => disk.write_zeroes(lba, blocks as u32, round % 10 == 0).unwrap(),

@@ -1,4 +1,4 @@
-//! A disk in use by another machine.
+//! A disk that another machine uses.
 
 mod support;
 
@@ -20,7 +20,7 @@ fn refused() -> OpenError {
     OpenError::from(Spec::parse("").expect_err("it names nothing"))
 }
 
-/// Waits until the device is open. Polls, since a watch set too late receives no event.
+/// Waits until the device is open. Polls, because a watch that is set too late receives no event.
 fn wait_until_ready(disk: &Standby) {
     while disk.availability() != Availability::Ready {
         std::thread::yield_now();
@@ -65,7 +65,7 @@ on_both_engines! {
         assert_eq!((disk.availability(), disk.geometry().blocks), (Availability::Ready, 32));
         assert!(disk.geometry().deallocate, "an ability stays as it was said");
         assert_eq!(disk.describe(), mem.describe());
-        // A queue that was opened before the device.
+        // Use a queue that was opened before the device was.
         early.write(3, &data).unwrap();
         let mut late = Blocking::with_engine(&disk, engine).unwrap();
         let mut back = vec![0; BLOCK_SIZE as usize];
@@ -83,7 +83,7 @@ on_both_engines! {
         });
         tries.recv().unwrap();
         drop(disk);
-        // The standby's thread exits, and drops the function that opens the device.
+        // The thread of the standby exits, and drops the function that opens the device.
         while tries.recv().is_ok() {}
     }
 }

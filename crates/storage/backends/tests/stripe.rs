@@ -129,8 +129,8 @@ fn a_set_is_read_only_if_a_disk_is() {
     assert_eq!(disk.write(0, &[1; 512]), Err(BlockError::ReadOnly));
 }
 
-/// Several ranges of one file can be open together; an overlapping range is refused as long as they
-/// are.
+/// Several ranges of one file can be open at the same time. A range that overlaps an open one is
+/// refused.
 #[test]
 fn parts_of_a_file_do_not_overlap() {
     let dir = support::Dir::new();

@@ -1,4 +1,4 @@
-//! Tests the conformance suite itself: it must reject namespaces with one flaw each.
+//! Tests of the conformance suite itself: it must reject namespaces that have one flaw each.
 
 mod support;
 
@@ -64,7 +64,7 @@ const FLAWS: [Flaw; 23] = [
     Flaw::QueuesDoNotShare,
 ];
 
-/// A slow RAM disk with one flaw, which the test chooses.
+/// A slow RAM disk with one flaw.
 struct Flawed {
     geometry: Geometry,
     flaw: Flaw,
@@ -210,7 +210,7 @@ fn passes(flaw: Flaw) -> bool {
 fn no_flaw_passes() {
     assert!(passes(Flaw::None));
     for flaw in FLAWS {
-        // The suite waits its full timeout for an operation that never completes.
+        // For an operation that never completes, the suite would wait its full timeout.
         if flaw != Flaw::SwallowsOne {
             assert!(!passes(flaw), "the suite does not see {flaw:?}");
         }

@@ -1,9 +1,9 @@
 //! Files that another program truncates while they are open.
 //!
-//! A write beyond the end of a truncated file extends it again, and the gap reads as zeroes:
-//! acknowledged data would turn into zeroes without an error. So before writes that ended together
-//! complete, one check compares the file's size with the size of the namespace. On network file
-//! systems and devices only the growth thread compares the sizes, once a second.
+//! A write beyond the end of a truncated file extends the file again, and the gap reads as zeroes.
+//! Acknowledged data would turn into zeroes without an error. So before a batch of finished writes
+//! completes, one check compares the size of the file with the size of the namespace. On network
+//! file systems and devices only the growth thread compares the sizes, once a second.
 
 use super::{FileKind, FileShared, probe};
 use crate::error::FileProblem;
@@ -13,18 +13,18 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The part of a file that exists.
+/// The existing part of a file.
 pub(super) struct Extent {
-    /// The first missing block; `u64::MAX`: none is missing.
+    /// The first missing block; `u64::MAX` if no block is missing.
     end_blocks: AtomicU64,
-    /// A write was started since `look_for_cut` last ran.
+    /// Whether a write has started since `look_for_cut` last ran.
     is_written: AtomicBool,
-    /// A check found the file as short as the check before, or found that no write had started in
-    /// between. So if the file regains its size, our writes did not cause it.
+    /// Whether two checks found the same size, or no write started between two checks. If so, and
+    /// the file regains its size later, our writes did not cause that.
     is_quiet: AtomicBool,
-    /// Whether an event loop may query the size without blocking for long.
+    /// Whether an event loop can query the size without blocking for long.
     is_near: bool,
-    /// The file's name at open.
+    /// The name of the file at open.
     name: String,
 }
 
@@ -42,13 +42,13 @@ impl Extent {
         Extent { is_near, name: path.display().to_string(), ..Extent::default() }
     }
 
-    /// For a simulated file, whose size is in memory.
+    /// The extent of a simulated file. Its size is in memory.
     #[cfg(feature = "sim")]
     pub(super) fn simulated() -> Extent {
         Extent { is_near: true, ..Extent::default() }
     }
 
-    /// Called when the operator has restored the file's size.
+    /// Forgets the truncation, after the operator has restored the size of the file.
     pub(super) fn restore(&self) {
         self.is_quiet.store(false, Ordering::SeqCst);
         self.end_blocks.store(u64::MAX, Ordering::SeqCst);
@@ -63,7 +63,7 @@ impl Extent {
         self.end_blocks.load(Ordering::SeqCst) != u64::MAX
     }
 
-    /// Fails an operation that touches missing blocks.
+    /// Returns an error for an operation that touches missing blocks.
     pub(super) fn check(&self, op: &Op) -> Result<(), BlockError> {
         let end = self.end_blocks.load(Ordering::Relaxed);
         if end == u64::MAX {
@@ -71,7 +71,7 @@ impl Extent {
         }
         let is_there = op.lba.saturating_add(u64::from(op.blocks)) <= end;
         match op.command {
-            // The data to flush may be among the missing blocks.
+            // The unflushed data may have been in the missing blocks.
             Command::Flush if end == 0 => Err(BlockError::WriteFailed),
             Command::Flush => Ok(()),
             _ if is_there => Ok(()),
@@ -82,14 +82,15 @@ impl Extent {
 
     /// Records that a write is about to start.
     pub(super) fn note_write(&self) {
-        // Load first: a store would invalidate the other cores' copies of this cache line.
+        // Load before the store: a store would invalidate the other cores' copies of this cache
+        // line.
         if !self.is_written.load(Ordering::Relaxed) {
             self.is_written.store(true, Ordering::SeqCst);
         }
     }
 }
 
-/// Whether the file system reports sizes from memory.
+/// Whether the file system reports the sizes of files from memory.
 #[cfg(target_os = "linux")]
 fn is_near(file: &File, _: &Path) -> bool {
     const EXT: u64 = 0xef53;
@@ -103,7 +104,7 @@ fn is_near(file: &File, _: &Path) -> bool {
     rustix::fs::fstatfs(file).is_ok_and(|found| near.contains(&(found.f_type as u64)))
 }
 
-/// Whether the file is local. Windows resolves a network drive to its share,
+/// Whether the file is local. Windows resolves the path of a file on a network drive to the share,
 /// `\\?\UNC\SERVER\SHARE`.
 #[cfg(windows)]
 fn is_near(_: &File, path: &Path) -> bool {
@@ -120,8 +121,9 @@ fn is_near(_: &File, _: &Path) -> bool {
 }
 
 impl FileShared {
-    /// Fails an operation that touches missing blocks, before it starts. A write of the last block
-    /// would restore the size of a truncated file, so the size is compared first.
+    /// Returns an error for an operation that touches missing blocks, before the operation starts.
+    /// A write of the last block would restore the size of a truncated file, so this compares the
+    /// sizes first.
     pub(super) fn check_extent(&self, op: &Op) -> Result<(), BlockError> {
         let end = op.lba.saturating_add(u64::from(op.blocks));
         let reaches_end = op.blocks > 0 && end >= self.blocks.load(Ordering::Relaxed);
@@ -131,8 +133,8 @@ impl FileShared {
         self.extent.check(op)
     }
 
-    /// Whether the file still has its length. A queue calls this after writes, before it returns
-    /// their completions.
+    /// Whether the file still has its full length. A queue calls this after writes, before it
+    /// returns their completions.
     pub(super) fn is_whole_after_writes(&self) -> bool {
         if !self.extent.is_near || self.extent.is_cut() {
             return !self.extent.is_cut();
@@ -147,14 +149,14 @@ impl FileShared {
         false
     }
 
-    /// Checks the size after a failed read, which may have touched missing blocks.
+    /// Checks the size after a failed read, since the read may have touched missing blocks.
     pub(super) fn look_after_failed_read(&self) {
         if self.extent.is_near {
             self.look_for_cut(FileKind::Regular);
         }
     }
 
-    /// Compares the file's size with the namespace's, and handles a truncated or restored file.
+    /// Compares the size of the file with the namespace, and handles a truncated or restored file.
     pub(super) fn look_for_cut(&self, kind: FileKind) {
         let block_size = self.geometry.block_size;
         let found = match (self.system(), self.file.simulated_size()) {
@@ -173,7 +175,7 @@ impl FileShared {
             if blocks != end {
                 self.cut(blocks, was_written);
             }
-            // `cut` makes later writes stay below the new end.
+            // After `cut`, no later write reaches beyond the new end.
             let is_quiet = blocks == end || (end != u64::MAX && !was_written);
             self.extent.is_quiet.fetch_or(is_quiet, Ordering::SeqCst);
         } else if self.extent.is_quiet.load(Ordering::SeqCst) {
@@ -183,8 +185,8 @@ impl FileShared {
         }
     }
 
-    /// Records the file's end. With `was_written`, the file may have been shorter before the write,
-    /// so no block is trusted.
+    /// Records the new end of the file, in blocks. If `was_written`, the file may have been shorter
+    /// before the write, so no block is valid.
     fn cut(&self, blocks: u64, was_written: bool) {
         let end = if was_written { 0 } else { blocks };
         let before = self.extent.end_blocks.fetch_min(end, Ordering::SeqCst);
@@ -196,7 +198,7 @@ impl FileShared {
         }
     }
 
-    /// A sentence for the operator about a truncated file.
+    /// A sentence for the operator about a truncated file; `None` if the file has its full length.
     pub(super) fn cut_text(&self) -> Option<String> {
         let end = self.extent.end_blocks.load(Ordering::SeqCst);
         let name = &self.extent.name;

@@ -1,9 +1,9 @@
-//! Detects open files that grow or become write-protected, and warns about files that are deleted
+//! Detects open files that grow or become write-protected. Warns about open files that are deleted
 //! or replaced: their contents are lost when they are closed.
 //!
-//! One thread per file system checks the sizes of its open files, away from the event loops. It
-//! exits when no file is left. If a server hangs, only the checks of its own file system hang.
-//! Notifications (inotify) would add a cost to every write.
+//! One thread per file system checks the sizes of its open files, away from the event loops. The
+//! thread exits when none of these files is open. So a hung file server delays only the checks of
+//! its own file system. Notifications (inotify) would add a cost to every write.
 
 use super::{FileKind, FileShared, probe};
 use farblock_block::Change;
@@ -14,14 +14,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-/// The interval between checks.
+/// The interval between two checks.
 const PERIOD: Duration = Duration::from_secs(1);
-/// The longest time that closing a file waits for a running check. If the check hangs for longer,
-/// the file is closed when the check returns.
+/// The maximum time for which closing a file waits for a running check. If the check takes longer,
+/// the file stays open until the check returns.
 const LOOK_MAX: Duration = Duration::from_secs(1);
 
-/// An open file that is checked until this is dropped. Dropping waits for a running check, so that
-/// the checking thread does not keep the file open.
+/// Keeps the check of an open file running until this is dropped. Dropping waits for a running
+/// check, so that the checking thread does not keep the file open.
 pub(super) struct Attention {
     system: u64,
     number: u64,
@@ -32,9 +32,9 @@ struct Entry {
     kind: FileKind,
     path: PathBuf,
     state: Mutex<GrowthState>,
-    /// Signalled when a check has ended.
+    /// Signalled at the end of a check.
     looked: Condvar,
-    /// Watch whether the path still leads to the file.
+    /// Whether to check that the path still leads to the file.
     has_name: bool,
 }
 
@@ -43,19 +43,19 @@ struct GrowthState {
     is_looked_at: bool,
 }
 
-/// The checked files by file system, in the order of opening. Each file system has a thread.
+/// The checked files by file system and by order of opening. Each file system has one thread.
 type Systems = BTreeMap<u64, BTreeMap<u64, Weak<Entry>>>;
 
 static SYSTEMS: Mutex<Systems> = Mutex::new(Systems::new());
 static CHANGED: Condvar = Condvar::new();
-/// How many files were registered so far: the number of the next one.
+/// The number of files registered so far, which is the key of the next one in [`Systems`].
 static OPENED: AtomicU64 = AtomicU64::new(0);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Starts to check a file. Without `meant_to_stay`, its unlinking causes no warning.
+/// Starts to check a file. Unless `meant_to_stay`, unlinking the file causes no warning.
 pub(super) fn attend(
     shared: &Arc<FileShared>,
     kind: FileKind,
@@ -63,7 +63,7 @@ pub(super) fn attend(
     meant_to_stay: bool,
 ) -> Attention {
     let state = Mutex::new(GrowthState { file: Some(Arc::clone(shared)), is_looked_at: false });
-    // A file without a name at the start was unlinked on purpose.
+    // The caller has unlinked a file without a name on purpose.
     let has_name = meant_to_stay && kind == FileKind::Regular && !shared.is_deleted();
     let (looked, path) = (Condvar::new(), path.to_owned());
     let entry = Arc::new(Entry { kind, path, state, looked, has_name });
@@ -84,14 +84,14 @@ pub(super) fn attend(
     Attention { system, number, entry }
 }
 
-/// The number of a file's file system.
+/// The device number of a file's file system.
 #[cfg(unix)]
 fn system_number(file: &std::fs::File) -> u64 {
     use std::os::unix::fs::MetadataExt;
     file.metadata().map_or(0, |found| found.dev())
 }
 
-/// On other systems than Unix, all file systems count as one.
+/// Always 0: without such numbers, one thread checks all files.
 #[cfg(not(unix))]
 fn system_number(_: &std::fs::File) -> u64 {
     0
@@ -140,7 +140,7 @@ impl Entry {
         drop(shared);
         lock(&self.state).is_looked_at = false;
         self.looked.notify_all();
-        // The listeners may drop the file.
+        // Call the listeners last, since they may drop the file.
         let Some(changes) = changes else { return };
         if has_new_geometry {
             changes.tell(Change::Geometry);
@@ -150,7 +150,7 @@ impl Entry {
         }
     }
 
-    /// Updates whether the path leads to the file; true if it did at the last check.
+    /// Checks whether the path leads to the file. True if it no longer does since the last check.
     fn has_just_lost_name(&self, shared: &FileShared) -> bool {
         let found = match self.has_lost_name(shared) {
             false => NAMED,
@@ -167,28 +167,28 @@ impl Entry {
         before == NAMED && found != NAMED
     }
 
-    /// Whether the file's path no longer leads to it.
+    /// Whether the path no longer leads to the open file.
     #[cfg(unix)]
     fn has_lost_name(&self, shared: &FileShared) -> bool {
         use std::os::unix::fs::MetadataExt;
         let Some(Ok(ours)) = shared.system().map(std::fs::File::metadata) else { return false };
         let is_other = match std::fs::metadata(&self.path) {
             Ok(found) => (found.dev(), found.ino()) != (ours.dev(), ours.ino()),
-            // Other errors, such as a missing permission, do not show that the file is gone.
+            // Other errors, such as a missing permission, do not prove that the path is gone.
             Err(error) => error.kind() == std::io::ErrorKind::NotFound,
         };
         ours.nlink() == 0 || is_other
     }
 
-    /// Always false on this system: an open file cannot lose its name.
+    /// Always false on this system: an open file keeps its path.
     #[cfg(not(unix))]
     fn has_lost_name(&self, _: &FileShared) -> bool {
         false
     }
 }
 
-/// Checks the size of a simulated file on a thread of its world, which exits when the file is
-/// closed everywhere.
+/// Checks the size of a simulated file on a thread of its simulated world. The thread exits when no
+/// user has the file open.
 #[cfg(feature = "sim")]
 pub(super) fn attend_simulated(shared: &Arc<FileShared>) {
     let shared = Arc::downgrade(shared);
@@ -209,13 +209,13 @@ pub(super) fn attend_simulated(shared: &Arc<FileShared>) {
 
 /// The path leads to the open file.
 const NAMED: u8 = 0;
-/// The path leads to another file, or to none, and the open file has another name.
+/// The path leads to another file or to none, and the open file has another name.
 const ELSEWHERE: u8 = 1;
 /// The open file has no name.
 const DELETED: u8 = 2;
 
 impl FileShared {
-    /// A sentence for the operator about an open file that will be lost when it is closed.
+    /// A sentence for the operator about an open file whose contents are lost when it is closed.
     pub(super) fn loss_text(&self) -> Option<String> {
         let is_deleted = self.name.load(Ordering::Relaxed) == DELETED;
         self.name_text().filter(|_| is_deleted)
@@ -237,7 +237,7 @@ impl FileShared {
         }
     }
 
-    /// The real file; `None` in a simulated world.
+    /// The open file of the system; `None` in a simulated world.
     pub(super) fn system(&self) -> Option<&std::fs::File> {
         match &self.file {
             File::System(file) => Some(file),
@@ -246,7 +246,7 @@ impl FileShared {
         }
     }
 
-    /// Whether it has been unlinked.
+    /// Whether the file has been unlinked.
     #[cfg(unix)]
     pub(super) fn is_deleted(&self) -> bool {
         use std::os::unix::fs::MetadataExt;
@@ -254,7 +254,7 @@ impl FileShared {
         found.is_some_and(|found| found.nlink() == 0)
     }
 
-    /// Always false on this system: an open file cannot lose its name.
+    /// Always false on this system: an open file keeps its path.
     #[cfg(not(unix))]
     pub(super) fn is_deleted(&self) -> bool {
         false

@@ -1,10 +1,10 @@
 //! Serializes overlapping reads and writes of a file.
 //!
-//! NVMe promises that readers see a write of one logical block as a whole or not at all (the least
-//! possible AWUN: NVM Command Set Specification 1.0, "Atomic Operation"). Direct I/O keeps this
-//! promise. The page cache of most file systems does not: it copies data to readers during a write.
-//! So overlapping operations wait here, unless all of them read. The queues of a file share one
-//! table behind a lock; files with direct I/O have none.
+//! NVMe promises that a reader sees either all of a write to a logical block or none of it. (The
+//! least possible AWUN is one block: NVM Command Set Specification 1.0, "Atomic Operation".) Direct
+//! I/O keeps this promise. The page cache of most file systems does not: a reader can see part of a
+//! write. So of two overlapping operations, one waits here for the other, unless both are reads.
+//! All queues of a file share one table behind a lock. Files with direct I/O have no table.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -12,20 +12,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use farblock_reactor::Waker;
 
-/// The number of a claim on a range.
+/// The number of a claim on a range of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ticket(u64);
 
-/// See the [module](self).
+/// The table of claims; see the [module](self).
 #[derive(Default)]
 pub(super) struct Overlaps(Mutex<Table>);
 
 #[derive(Default)]
 struct Table {
     next_ticket: u64,
-    /// In order of arrival: of two conflicting claims, the earlier is granted first.
+    /// The claims in order of arrival. Of two conflicting claims, the earlier one is granted first.
     claims: VecDeque<Claim>,
-    /// How many of the claims are for writes.
+    /// The number of claims for writes.
     changes: usize,
 }
 
@@ -33,7 +33,7 @@ struct Claim {
     ticket: Ticket,
     range: Range<u64>,
     changes: bool,
-    /// Woken when the claim is granted; `None` if it is granted already.
+    /// The waker to call when the claim is granted; `None` if the claim has been granted.
     waits: Option<Arc<Waker>>,
 }
 
@@ -45,15 +45,15 @@ impl Claim {
 }
 
 impl Table {
-    /// Whether one of the first `earlier` claims conflicts with `claim`.
+    /// Whether `claim` conflicts with one of the first `earlier` claims.
     fn is_blocked(&self, claim: &Claim, earlier: usize) -> bool {
-        // A shortcut, since usually all claims are for reads.
+        // Skip the search in the usual case that all claims are for reads.
         let may_be = claim.changes || self.changes > 0;
         may_be && self.claims.iter().take(earlier).any(|other| other.conflicts(claim))
     }
 
     fn position(&self, ticket: Ticket) -> usize {
-        // Ticket numbers ascend.
+        // Binary search works, because ticket numbers ascend.
         self.claims.binary_search_by_key(&ticket.0, |claim| claim.ticket.0).expect("held")
     }
 }
@@ -63,8 +63,8 @@ impl Overlaps {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Claims a range of bytes. False if it must wait: then `waker` is woken when the claim is
-    /// granted.
+    /// Claims a range of bytes. Returns false if the claim must wait; `waker` is then woken when
+    /// the claim is granted.
     pub(super) fn claim(
         &self,
         range: Range<u64>,
@@ -82,13 +82,13 @@ impl Overlaps {
         (ticket, !is_blocked)
     }
 
-    /// Whether a claim that had to wait is granted now.
+    /// Whether a waiting claim has been granted.
     pub(super) fn is_granted(&self, ticket: Ticket) -> bool {
         let table = self.table();
         table.claims[table.position(ticket)].waits.is_none()
     }
 
-    /// Releases a claim, and grants the claims that waited only for this one.
+    /// Releases a claim, and grants the claims that waited for this claim only.
     pub(super) fn release(&self, ticket: Ticket) {
         let mut table = self.table();
         let at = table.position(ticket);
@@ -124,7 +124,7 @@ mod tests {
         assert!(granted);
         let (write, granted) = claim(9..20, true);
         assert!(!granted);
-        // A later read does not overtake the waiting write, and a claim on another range does not
+        // The later read does not overtake the waiting write. A claim on another range does not
         // wait.
         let (late, granted) = claim(19..21, false);
         assert!(!granted);

@@ -1,4 +1,4 @@
-//! Opens a file, and finds out why it cannot be used or which operations it supports.
+//! Opens a file, and finds out which operations it supports, or why it cannot be used.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
@@ -9,12 +9,12 @@ use super::protection::Obstacle;
 use super::{Caching, FileKind, FileOptions};
 use crate::error::FileProblem;
 
-/// The time to keep trying a lock. The io_uring of a killed process, with its files, outlives the
-/// process, and udev holds a device briefly while it examines it.
+/// The time for which to retry a lock. The io_uring of a killed process keeps its files open for a
+/// while after the process has exited, and udev opens a device briefly to examine it.
 const LOCK_TIME: Duration = Duration::from_secs(3);
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
-/// Operations that the system supports on a range, as far as is known without a trial on data.
+/// The operations on ranges that the system supports, as far as farblock can find out without data.
 pub(super) struct Abilities {
     pub(super) punch: bool,
     pub(super) zero: bool,
@@ -36,7 +36,7 @@ use linux as system;
 #[cfg(windows)]
 use windows as system;
 
-/// Opens and locks a file or device, and turns direct I/O on if wanted and possible.
+/// Opens and locks a file or device. Turns direct I/O on if `options` request it and it works.
 pub(super) fn open(
     path: &Path,
     options: &FileOptions,
@@ -48,8 +48,8 @@ pub(super) fn open(
     }
     match system::direct(&file, kind, options.block_size) {
         Ok(memory_alignment) => Ok((file, kind, Caching::Direct { memory_alignment })),
-        // Such a device supports only unbuffered access, so this is an error of the device, not a
-        // reason to use the cache.
+        // A raw disk supports only unbuffered access, so the failure is an error of the device. The
+        // cache would not help.
         Err(reason) if system::DIRECT_SINCE_OPENING && kind == FileKind::Device => {
             Err(FileProblem::Other(io::Error::other(reason)))
         }
@@ -69,7 +69,7 @@ fn open_locked(path: &Path, options: &FileOptions, kind: FileKind) -> Result<Fil
     })
 }
 
-/// Locks an open file; waits up to [`LOCK_TIME`] for the previous user.
+/// Locks an open file. Waits up to [`LOCK_TIME`] for the previous user to release it.
 pub(super) fn lock_patiently(file: &File, path: &Path, read_only: bool) -> Result<(), FileProblem> {
     patiently(path, || lock(file, path, read_only))
 }
@@ -103,8 +103,8 @@ pub(super) fn blocks(file: &File, kind: FileKind, block_size: u32) -> Result<u64
     Ok(bytes / u64::from(block_size))
 }
 
-/// Like [`blocks`], but ignores a partial block at the end: a program may be extending the file
-/// piece by piece.
+/// Like [`blocks`], but ignores a partial block at the end: another program may be extending the
+/// file.
 pub(super) fn whole_blocks(
     file: &File,
     kind: FileKind,
@@ -117,7 +117,7 @@ pub(super) fn whole_blocks(
     }
 }
 
-/// Finds out whether ranges can be deallocated or marked as zero.
+/// Finds out whether the system can deallocate ranges, or mark them as zero.
 pub(super) fn abilities(file: &File, kind: FileKind, options: &FileOptions) -> Abilities {
     if options.read_only {
         return Abilities { punch: false, zero: false };
@@ -125,19 +125,19 @@ pub(super) fn abilities(file: &File, kind: FileKind, options: &FileOptions) -> A
     system::abilities(file, kind, options.block_size)
 }
 
-/// Why an open file or device cannot be written at present; `None` if the system reports no
-/// obstacle.
+/// The reason why an open file or device cannot be written at present; `None` if the system reports
+/// no obstacle.
 pub(super) fn obstacle(file: &File, kind: FileKind) -> Option<Obstacle> {
     system::obstacle(file, kind)
 }
 
-/// Writes of multiples of this size need no read-modify-write below.
+/// The unit of writes, in bytes, for which the storage needs no read-modify-write.
 pub(super) fn granularity_bytes(file: &File, kind: FileKind) -> u32 {
     system::granularity_bytes(file, kind)
 }
 
-/// The kind of the file at `path`. Checked before the open, since opening a pipe would wait for its
-/// other end.
+/// The kind of the file at `path`. The caller checks it before the open, since opening a pipe would
+/// wait for the other end.
 fn kind_at(path: &Path) -> Result<FileKind, FileProblem> {
     if system::names_a_device(path) {
         return Ok(FileKind::Device);
@@ -183,7 +183,7 @@ fn open_file(path: &Path, wanted: &FileOptions, kind: FileKind) -> Result<File, 
     })
 }
 
-/// Names the process that has locked a file, if the system reports it.
+/// Adds to a problem the process that has locked the file, if the system reports it.
 fn named(problem: FileProblem, path: &Path) -> FileProblem {
     #[cfg(target_os = "linux")]
     if let FileProblem::Locked { read_only } = problem {
@@ -201,7 +201,7 @@ pub(super) fn unlock(file: &File) -> io::Result<()> {
     file.unlock()
 }
 
-/// Takes locks that exclude other programs while the file is open.
+/// Takes the locks that exclude other programs while the file is open.
 pub(super) fn lock(file: &File, path: &Path, read_only: bool) -> Result<(), FileProblem> {
     lock_whole(file, read_only)?;
     #[cfg(target_os = "linux")]
@@ -216,7 +216,7 @@ fn lock_whole(file: &File, read_only: bool) -> Result<(), FileProblem> {
     match locked {
         Ok(()) => Ok(()),
         Err(TryLockError::Error(error)) => {
-            // Some network file systems have no locks; serve the file anyway.
+            // Some network file systems have no locks. Serve such a file anyway.
             tracing::warn!(%error, "the file cannot be locked against other programs");
             Ok(())
         }
@@ -268,7 +268,7 @@ mod system {
         Err("direct I/O is for Linux and Windows only".to_owned())
     }
 
-    /// If the reactor cannot zero ranges, the first use finds that out.
+    /// Zeroing ranges counts as supported until the reactor refuses it.
     pub(super) fn abilities(_: &File, _: FileKind, _: u32) -> Abilities {
         Abilities { punch: false, zero: true }
     }

@@ -1,16 +1,16 @@
 //! Files and devices that become write-protected while they are open, and writable again.
 //!
-//! Once a second the growth thread checks for `blockdev --setro`, `chattr +i` or `+a`, and a file
-//! system that became read-only. Some file systems do not report that an error made them read-only.
-//! On those, a refused write makes the namespace read-only for [`REFUSED_LOOKS`] checks.
+//! Once a second the growth thread checks for `blockdev --setro`, `chattr +i` or `+a`, and a
+//! read-only file system. Some file systems turn read-only after an error, but do not report it. On
+//! such a file system, a refused write makes the namespace read-only for [`REFUSED_LOOKS`] checks.
 //!
-//! Flushes of a protected file still go to the system: earlier writes may need them.
+//! Flushes of a protected file still reach the system, because earlier writes may need them.
 
 use super::{FileKind, FileShared, probe};
 use std::io;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
-/// For this many checks, one a second, a refused write counts as proof of a read-only file system.
+/// The number of checks, one a second, for which a refused write proves a read-only file system.
 const REFUSED_LOOKS: u32 = 60;
 
 /// Why an open file or device cannot be written.
@@ -23,7 +23,7 @@ pub(super) enum Obstacle {
     FileSystem,
     /// The file has the attribute `i` or `a`.
     Attribute,
-    /// The system refused a write because of a read-only file system.
+    /// The system has refused a write because of a read-only file system.
     Refused,
 }
 
@@ -38,7 +38,7 @@ impl Obstacle {
 /// Whether an open file is write-protected at present.
 #[derive(Default)]
 pub(super) struct Protection {
-    /// The number of its [`Obstacle`]; 0: it can be written.
+    /// The number of the [`Obstacle`]; 0 if the file can be written.
     obstacle: AtomicU8,
     /// The number of checks for which the last refused write still counts.
     refused: AtomicU32,
@@ -46,7 +46,7 @@ pub(super) struct Protection {
 
 impl Protection {
     pub(super) fn is_set(&self) -> bool {
-        // Relaxed: if a stale value lets a write through, the system refuses it.
+        // Relaxed: if a stale value admits a write, the system refuses the write.
         self.obstacle.load(Ordering::Relaxed) != 0
     }
 
@@ -55,14 +55,14 @@ impl Protection {
         Obstacle::ALL.into_iter().find(|it| it.number() == number)
     }
 
-    /// Notes that the system refused a write with `error`.
+    /// Records that the system refused a write with `error`.
     pub(super) fn note_refusal(&self, error: &io::Error) {
         if error.kind() == io::ErrorKind::ReadOnlyFilesystem {
             self.refused.store(REFUSED_LOOKS, Ordering::Relaxed);
         }
     }
 
-    /// Whether a refused write still counts; counts down one check.
+    /// Whether a refused write still counts. Each call counts down one check.
     fn was_refused(&self) -> bool {
         let later = |looks: u32| looks.checked_sub(1);
         self.refused.fetch_update(Ordering::Relaxed, Ordering::Relaxed, later).is_ok()
@@ -70,7 +70,7 @@ impl Protection {
 }
 
 impl FileShared {
-    /// Updates whether the file can be written at present; true if this has changed.
+    /// Checks whether the file can be written at present. True if that has changed.
     pub(super) fn look_for_protection(&self, kind: FileKind) -> bool {
         let Some(file) = self.system().filter(|_| !self.geometry.read_only) else { return false };
         let refused = self.protection.was_refused();
@@ -86,7 +86,7 @@ impl FileShared {
         (before == 0) != found.is_none()
     }
 
-    /// Why the file cannot be written and what to do, for the operator.
+    /// The reason why the file cannot be written, and what the operator can do.
     pub(super) fn protection_text(&self) -> Option<String> {
         let name = self.extent.name();
         let (why, advice) = match self.protection.obstacle()? {

@@ -1,4 +1,4 @@
-//! A queue on a file: turns each operation into a sequence of system calls.
+//! A queue on a file. It turns each operation into a sequence of system calls.
 
 use std::io;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use super::FileShared;
 use super::overlaps::Ticket;
 use farblock_block::slab::Slab;
 
-/// Bytes of zeroes per write, if the file system cannot zero ranges.
+/// The number of zero bytes per write, if the file system cannot zero ranges.
 const FILL_BYTES: u64 = 1 << 20;
 
-/// The current step of an operation, which the system is carrying out.
+/// The current step of an operation, which the system is executing.
 ///
 /// ```text
 /// read, write   Transfer or Copy ───────────────────────────────────────► complete
@@ -24,24 +24,26 @@ const FILL_BYTES: u64 = 1 << 20;
 /// deallocate    Punch ──────────────────────────────────────────────────► complete
 /// ```
 ///
-/// If the system refuses `Punch` or `ZeroRange`, the next of the three steps is tried.
+/// If the system refuses `Punch` or `ZeroRange` for write zeroes, the queue tries the next of the
+/// three steps. If the system refuses `Punch` for deallocate, the operation completes without a
+/// change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// The system has the operation's buffer.
+    /// The system reads or writes the buffer of the operation.
     Transfer,
-    /// The system has an aligned copy of the operation's buffer.
+    /// The system reads or writes an aligned copy of the buffer.
     Copy,
-    /// The changes are being flushed.
+    /// The system flushes the file.
     Sync,
-    /// A hole is being punched.
+    /// The system punches a hole.
     Punch,
-    /// A range is being marked as zero.
+    /// The system marks a range as zero.
     ZeroRange,
-    /// Zeroes are being written; this many bytes are done.
+    /// The system writes zeroes. This many bytes have been written so far.
     Fill(u64),
 }
 
-/// The consequence of a finished step.
+/// The result of a finished step: another step or a completion.
 enum Next {
     Step(Step),
     Complete(Result<(), BlockError>),
@@ -50,7 +52,7 @@ enum Next {
 struct Pending {
     op: Op,
     step: Step,
-    /// The claim on its range, if the file needs claims.
+    /// The claim on the operation's range, if the file serializes overlapping operations.
     ticket: Option<Ticket>,
 }
 
@@ -60,16 +62,17 @@ pub(super) struct FileQueue {
     task: TaskId,
     file: FileId,
     pending: Slab<Pending>,
-    /// Operations that wait because other operations have claimed overlapping ranges.
+    /// The operations that wait for a claim, because other operations have claimed overlapping
+    /// ranges.
     waiting: Vec<u64>,
-    /// Woken when one of their claims is granted.
+    /// Woken when a claim of a waiting operation is granted.
     waker: Arc<Waker>,
-    /// Completed, not yet returned.
+    /// Completions that `poll` has not returned yet.
     done: Vec<Completion>,
-    /// Kept for its capacity.
+    /// The queue keeps this vector to reuse its memory.
     events: Vec<Event>,
-    /// Operations that finished since the last poll started. Their results are valid only if the
-    /// file has not been truncated.
+    /// Operations that have finished since the last poll started. Their results are valid only if
+    /// no program has truncated the file.
     ended: Vec<(Op, Result<(), BlockError>)>,
 }
 
@@ -107,7 +110,7 @@ impl FileQueue {
             self.shared.extent.note_write();
         }
         match op.command {
-            // Nothing was written through a read-only open, so there is nothing to flush.
+            // This queue wrote nothing through a read-only open, so there is nothing to flush.
             Command::Flush if self.shared.geometry.read_only => Next::Complete(Ok(())),
             Command::Flush if os::has_mistake("file: a flush does nothing") => {
                 Next::Complete(Ok(()))
@@ -130,7 +133,7 @@ impl FileQueue {
         }
     }
 
-    /// The best way to write zeroes that the system has not refused.
+    /// The most efficient step to write zeroes that the system has not refused.
     fn zero_step(&self, deallocate: bool) -> Step {
         if deallocate && self.shared.may(&self.shared.can_punch) {
             Step::Punch
@@ -141,11 +144,11 @@ impl FileQueue {
         }
     }
 
-    /// Submits the current step of an operation. `spare` is a buffer of zeroes to write again.
+    /// Submits the current step of an operation. `spare` is a buffer of zeroes to reuse.
     fn start(&mut self, key: u64, spare: Option<Buffer>) {
         let geometry = &self.shared.geometry;
         let Pending { op, step, .. } = self.pending.at(key);
-        // The range of a flush is ignored and was not checked.
+        // Ignore the range of a flush: no code has checked it.
         let (lba, blocks) = if *step == Step::Sync { (0, 0) } else { (op.lba, op.blocks) };
         let (offset, len) = (geometry.offset(lba), geometry.offset(u64::from(blocks)));
         let request = match *step {
@@ -197,8 +200,9 @@ impl FileQueue {
         }
     }
 
-    /// Completes finished operations. If another program truncated the file meanwhile, they fail: a
-    /// write may be lost, and a read may have returned zeroes from a gap.
+    /// Completes the finished operations. If another program has truncated the file meanwhile,
+    /// operations on missing blocks fail: a write may be lost, and a read may have returned zeroes
+    /// from a gap.
     fn conclude(&mut self) {
         let has = |command: fn(&Op, bool) -> bool| {
             self.ended.iter().any(|(op, result)| command(op, result.is_ok()))
@@ -218,7 +222,7 @@ impl FileQueue {
         }
     }
 
-    /// Claims the operation's range if needed; false if it must wait.
+    /// Claims the range of an operation if the file needs claims. False if the operation must wait.
     fn claim(&mut self, key: u64) -> bool {
         let Some(overlaps) = &self.shared.overlaps else { return true };
         let Pending { op, ticket, .. } = self.pending.at(key);
@@ -238,7 +242,7 @@ impl FileQueue {
         }
     }
 
-    /// Starts operations whose claims have been granted.
+    /// Starts the waiting operations whose claims have been granted.
     fn start_granted(&mut self) {
         let shared = Arc::clone(&self.shared);
         let Some(overlaps) = &shared.overlaps else { return };
@@ -254,10 +258,10 @@ impl FileQueue {
         }
     }
 
-    /// Determines what follows a finished step. If `buffer` is the operation's own, moves it back
-    /// into the operation.
+    /// Determines what follows a finished step. If `buffer` is the buffer of the operation, this
+    /// moves it back into the operation.
     fn next(&mut self, key: u64, buffer: &mut Option<Buffer>, result: io::Result<()>) -> Next {
-        // Do not clone the `Arc`: all cores would write its reference count.
+        // Do not clone the `Arc`: all cores would write to its reference count.
         let FileQueue { shared, pending, .. } = self;
         let Pending { op, step, .. } = pending.at(key);
         let command = op.command;
@@ -355,7 +359,7 @@ impl Drop for FileQueue {
             self.release(ticket);
             op.abandon();
         }
-        // The reactor recycles buffers that the system still has.
+        // The reactor recycles the buffers that the system still uses.
         self.reactor.remove_task(self.task);
         self.reactor.remove_file(self.file);
     }
@@ -373,15 +377,15 @@ fn after_zeroes(op: &Op) -> Next {
     if durable { Next::Step(Step::Sync) } else { Next::Complete(Ok(())) }
 }
 
-/// Whether the system does not support the operation, or not for this range. The range is
+/// Whether the system does not support the operation, in general or for this range. The range is
 /// unchanged.
 fn is_refusal(error: &io::Error) -> bool {
     let meaning = BlockError::from_io(Command::Deallocate, error);
     meaning == BlockError::Unsupported || error.kind() == io::ErrorKind::InvalidInput
 }
 
-/// Clears `ability` if the system does not support it at all; ignores the refusal of a single
-/// range.
+/// Clears `ability` if the system does not support the operation at all. Ignores a refusal that
+/// concerns one range.
 fn forget(ability: &AtomicBool, result: Result<(), BlockError>) {
     if result == Err(BlockError::Unsupported) {
         ability.store(false, Ordering::Relaxed);

@@ -1,9 +1,9 @@
-//! The huge pages from which chunks are cut.
+//! The huge pages from which the disk cuts chunks.
 //!
-//! A freed chunk, of any page, is reused before a new page is allocated. Otherwise a user who frees
-//! all but one chunk of every page could make the disk grow without bound, since a page with one
-//! chunk in use cannot be freed. A page whose chunks are all free is freed, unless it is the last
-//! page.
+//! The disk reuses a freed chunk, of any page, before it allocates a new page. Otherwise a user who
+//! frees all but one chunk of every page could make the disk grow without bound, since a page with
+//! one chunk in use cannot be freed. The disk frees a page whose chunks are all free, unless it is
+//! the only page with free chunks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
@@ -15,22 +15,22 @@ use super::CHUNK_BYTES;
 
 const PAGE_CHUNKS: usize = HUGE_PAGE_BYTES / CHUNK_BYTES;
 
-/// See the [module](self).
+/// The pages of one disk; see the [module](self).
 #[derive(Default)]
 pub(super) struct Pages(Mutex<Inner>);
 
 #[derive(Default)]
 struct Inner {
-    /// Every page, by the address of its first byte.
+    /// All pages, by the address of the first byte.
     pages: BTreeMap<usize, Page>,
-    /// The pages that have free chunks.
+    /// The addresses of the pages with free chunks.
     partly: BTreeSet<usize>,
 }
 
 struct Page {
-    /// The rest of the page, never used so far: all zeroes.
+    /// The unused rest of the page, which is all zeroes.
     rest: Buffer,
-    /// Chunks that were freed.
+    /// The freed chunks of the page.
     free: Vec<SharedBuffer>,
 }
 
@@ -39,7 +39,7 @@ impl Page {
         self.rest.len() / CHUNK_BYTES + self.free.len()
     }
 
-    /// A free chunk, and whether it is all zeroes.
+    /// Takes a free chunk. Also returns whether the chunk is all zeroes.
     fn take(&mut self) -> (SharedBuffer, bool) {
         match self.free.pop() {
             Some(chunk) => (chunk, false),
@@ -58,7 +58,7 @@ impl Inner {
     }
 
     fn take(&mut self) -> Result<(SharedBuffer, bool), BlockError> {
-        // The lowest first, so that other pages become empty.
+        // Take the page with the lowest address, so that other pages become empty.
         let address = match self.partly.first() {
             Some(&address) => address,
             None => self.add_page()?,
@@ -71,7 +71,7 @@ impl Inner {
         Ok(taken)
     }
 
-    /// Takes back a freed chunk; returns its page if the caller should free it.
+    /// Takes a freed chunk back. Returns the page of the chunk if the caller should free the page.
     fn give(&mut self, chunk: SharedBuffer) -> Option<Page> {
         let (&address, page) =
             self.pages.range_mut(..=chunk.as_ptr().addr()).next_back().expect("cut from a page");
@@ -86,8 +86,8 @@ impl Inner {
 }
 
 impl Pages {
-    /// Allocates a chunk, zeroed if `zeroed`, else of any contents. Returns an error if memory is
-    /// exhausted.
+    /// Allocates a chunk, of zeroes if `zeroed`, else with arbitrary contents. Returns an error if
+    /// the system refuses memory.
     pub(super) fn take(&self, zeroed: bool) -> Result<SharedBuffer, BlockError> {
         let taken = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         let (mut chunk, is_zero) = taken?;
@@ -100,7 +100,7 @@ impl Pages {
     /// Frees a chunk that has no readers.
     pub(super) fn give(&self, chunk: SharedBuffer) {
         let page = self.0.lock().unwrap_or_else(PoisonError::into_inner).give(chunk);
-        // Freeing may be slow, so do it outside of the lock.
+        // Freeing may be slow, so free the page outside of the lock.
         drop(page);
     }
 

@@ -1,4 +1,4 @@
-//! Opens each file or remote disk once for all its ranges: a file can be opened only once, and the
+//! Opens each file or remote disk once for all its ranges. A file can be opened only once, and the
 //! ranges of one disk must be checked for overlaps.
 
 use std::ffi::OsString;
@@ -19,8 +19,8 @@ struct Open {
 
 static OPEN: Mutex<Vec<Open>> = Mutex::new(Vec::new());
 
-/// Opens the disk of a range, or returns it if another range has opened it. If the file is open
-/// with other options, the result is that it is in use.
+/// Opens the disk of a range, or returns the disk if another range has opened it. If another range
+/// has opened the file with other options, returns the error that the file is in use.
 pub(crate) fn open(
     spec: &Spec,
     block_size: u32,

@@ -13,7 +13,7 @@ use farblock_block::{BlockError, Geometry, Namespace, Op, Queue};
 use farblock_random::Random;
 use farblock_reactor::{Reactor, TaskId};
 
-/// Creates a module for each name, with a test for each engine.
+/// Creates a module for each name, with one test per engine.
 macro_rules! on_both_engines {
     ($($name:ident($engine:ident) $body:block)*) => {$(
         mod $name {
@@ -36,7 +36,7 @@ macro_rules! on_both_engines {
 }
 pub(crate) use on_both_engines;
 
-/// A directory for files, on the disk that holds the build (`/tmp` may be memory).
+/// A directory for files. It is on the disk that holds the build, because `/tmp` may be in memory.
 pub(crate) struct Dir {
     dir: tempfile::TempDir,
     files: AtomicU32,
@@ -59,7 +59,7 @@ impl Dir {
         path
     }
 
-    /// A new file full of random bytes.
+    /// Creates a file full of random bytes.
     pub(crate) fn noise(&self, bytes: u64) -> PathBuf {
         let path = self.file(0);
         let mut data = vec![0; bytes as usize];
@@ -68,7 +68,7 @@ impl Dir {
         path
     }
 
-    /// A new sparse file, open and already unlinked. Its space is freed when it is closed.
+    /// Creates a sparse file that is open and already unlinked. Closing it frees its space.
     pub(crate) fn disk(&self, bytes: u64, options: &FileOptions) -> FileDisk {
         let path = self.file(bytes);
         let disk = FileDisk::open(&path, options).expect("a disk");
@@ -77,7 +77,7 @@ impl Dir {
     }
 }
 
-/// A namespace that accepts only few blocks per operation.
+/// A namespace that accepts only a few blocks per operation.
 pub(crate) struct Capped {
     inner: Arc<dyn Namespace>,
     max_blocks: u32,
@@ -128,7 +128,8 @@ impl Queue for CappedQueue {
     }
 }
 
-/// Whether this test runs as root. If not, it fails, unless `FARBLOCK_SKIP_ROOT_TESTS` is set.
+/// Whether this test runs as root. Otherwise the test fails, unless `FARBLOCK_SKIP_ROOT_TESTS` is
+/// set.
 pub(crate) fn may_use_root() -> bool {
     let skip = std::env::var_os("FARBLOCK_SKIP_ROOT_TESTS").is_some();
     if skip {
@@ -137,7 +138,7 @@ pub(crate) fn may_use_root() -> bool {
     !skip
 }
 
-/// Runs a program that must succeed, and returns its output.
+/// Runs a program that must succeed, and returns the output of the program.
 #[track_caller]
 pub(crate) fn run(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output();
@@ -156,18 +157,18 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("a path in UTF-8")
 }
 
-/// A mounted file system, unmounted when dropped.
+/// A mounted file system. Dropping this unmounts it.
 pub(crate) struct Mount {
     at: PathBuf,
 }
 
 impl Mount {
-    /// A memory file system of this many bytes.
+    /// Mounts a memory file system of this many bytes.
     pub(crate) fn tmpfs(dir: &Dir, bytes: u64) -> Mount {
         Mount::new(dir, &["-t", "tmpfs", "-o", &format!("size={bytes}"), "farblock-test"])
     }
 
-    /// The file system on a device.
+    /// Mounts the file system on a device.
     pub(crate) fn device(dir: &Dir, device: &Loop) -> Mount {
         Mount::new(dir, &[text(&device.path)])
     }
@@ -192,7 +193,7 @@ impl Drop for Mount {
     }
 }
 
-/// A loop device over a sparse file, detached when dropped.
+/// A loop device over a sparse file. Dropping this detaches the device.
 pub(crate) struct Loop {
     pub(crate) path: PathBuf,
     /// The file below the device.
@@ -204,7 +205,7 @@ impl Loop {
         Loop::over(&dir.file(bytes), sector)
     }
 
-    /// A loop device on an existing file.
+    /// Creates a loop device over an existing file.
     pub(crate) fn over(file: &Path, sector: u32) -> Loop {
         let sector = sector.to_string();
         let arguments = ["--show", "--find", "--sector-size", &sector, text(file)];

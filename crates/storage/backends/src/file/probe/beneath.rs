@@ -1,5 +1,5 @@
-//! Checks for other users of a disk and of the files and devices below it: loop devices, mounted
-//! file systems, swap, programs with locks.
+//! Finds other users of a disk, or of the files and devices below it: loop devices, mounted file
+//! systems, swap areas, and programs with locks.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, Metadata};
@@ -13,19 +13,19 @@ use super::loops::{self, Loop, Thing};
 use super::others::{holder, is_refused, lock_of_another};
 use crate::error::FileProblem;
 
-/// The most files and devices below one disk that are checked.
+/// The maximum number of files and devices to check below one disk.
 const MOST: usize = 64;
 
 /// How a file or device is related to the disk above it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// It is the disk itself.
+    /// The layer is the disk itself.
     Itself,
-    /// It is below a loop device, which does not claim it.
+    /// The layer is below a loop device, and the loop device does not claim it.
     Loop,
-    /// The disk is one of its partitions; other partitions may have other users.
+    /// The disk is a partition of this layer. Other partitions may have other users.
     Partition,
-    /// The kernel has claimed it for a volume or RAID.
+    /// The kernel has claimed the layer for a volume or RAID.
     Claimed,
 }
 
@@ -33,7 +33,7 @@ enum Way {
 struct Layer {
     thing: Thing,
     way: Way,
-    /// The file's path in this mount namespace, if known.
+    /// The path of the file in this mount namespace, if known.
     path: Option<PathBuf>,
     /// The disk's first byte in this layer, and the byte after its last.
     range: (u64, u64),
@@ -42,7 +42,7 @@ struct Layer {
 /// Checks a disk and the layers below it for other users.
 ///
 /// # Errors
-/// [`FileProblem::InUse`], which names the user.
+/// [`FileProblem::InUse`], which names the other user.
 pub(super) fn look(found: &Metadata, read_only: bool) -> Result<(), FileProblem> {
     let loops = loops::all(found.dev());
     let (parts, passed) = parts(Thing::of(found), &loops);
@@ -57,7 +57,7 @@ pub(super) fn look(found: &Metadata, read_only: bool) -> Result<(), FileProblem>
     Ok(())
 }
 
-/// The disk and all that is below it, and the numbers of the loop devices among them.
+/// The disk and all layers below it, and the numbers of the loop devices among them.
 fn parts(disk: Thing, loops: &[Loop]) -> (Vec<Layer>, BTreeSet<u64>) {
     let mut parts = vec![Layer { thing: disk, way: Way::Itself, path: None, range: (0, u64::MAX) }];
     let mut passed = BTreeSet::new();
@@ -84,13 +84,13 @@ fn parts(disk: Thing, loops: &[Loop]) -> (Vec<Layer>, BTreeSet<u64>) {
 
 fn below_loop(device: &Loop) -> Option<Layer> {
     let path = Some(device.path.clone());
-    // The device is in use itself, so its file's file system responds.
+    // The loop device is in use, so the file system of its file responds.
     let by_path = || fs::metadata(&device.path).ok().map(|found| Thing::of(&found));
     let thing = device.below.or_else(by_path)?;
     Some(Layer { thing, way: Way::Loop, path, range: device.range })
 }
 
-/// The devices of a volume or RAID, or the disk of a partition.
+/// The devices below a volume or RAID, or the disk of a partition.
 fn below_device(number: u64) -> Vec<Layer> {
     let sysfs = sysfs(number);
     let part = |folder: &Path, way| {
@@ -115,7 +115,7 @@ fn name_of(number: u64) -> Option<String> {
     Some(folder.file_name()?.to_str()?.to_owned())
 }
 
-/// The swap area on this file or device.
+/// The swap area on this file or device, as the subject of a sentence.
 fn swap_at(thing: Thing) -> Option<String> {
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
     let area = swaps.lines().skip(1).filter_map(|line| line.split_whitespace().next());
@@ -124,8 +124,8 @@ fn swap_at(thing: Thing) -> Option<String> {
     Some(format!("the kernel, which swaps to {area}"))
 }
 
-/// Another loop device over the layer. For a read-only open, a read-only loop device is no
-/// conflict.
+/// Another loop device on top of the layer. A read-only loop device does not conflict with a
+/// read-only open.
 fn loop_over(
     part: &Layer,
     passed: &BTreeSet<u64>,
@@ -151,10 +151,10 @@ fn is_partition_of(part: Thing, whole: Thing) -> bool {
     below_device(number).iter().any(|it| it.way == Way::Partition && it.thing == whole)
 }
 
-/// Another user of the layer below a loop device: a file system, or a program that has locked it.
+/// Another user of the layer: a file system, or a program that has locked the layer.
 fn user_of(part: &Layer, read_only: bool) -> Option<String> {
     match (part.way, part.thing) {
-        // A writable open of a device is exclusive, so it fails without this check.
+        // For a writable open this check is unnecessary: the open is exclusive, so it fails itself.
         (Way::Itself, Thing::Device(number)) if read_only => writer_of_device(number),
         (Way::Loop, Thing::Device(number)) => user_of_device(number, read_only),
         (Way::Loop, Thing::File { .. }) => user_of_file(part, read_only),
@@ -164,7 +164,8 @@ fn user_of(part: &Layer, read_only: bool) -> Option<String> {
 
 fn user_of_device(number: u64, read_only: bool) -> Option<String> {
     let name = name_of(number)?;
-    // Fails while the kernel or another program has opened the device exclusively.
+    // An exclusive open fails while the kernel or another program has opened the device
+    // exclusively.
     let flags = if read_only { OFlags::empty() } else { OFlags::EXCL };
     match loops::open_device(&name, number, flags) {
         Ok(device) if is_locked(&device, read_only) => {
@@ -175,7 +176,7 @@ fn user_of_device(number: u64, read_only: bool) -> Option<String> {
     }
 }
 
-/// The user that has claimed a device and may write to it. Read-only mounts are no conflict.
+/// The user that has claimed a device and may write to it. A read-only mount is no conflict.
 fn writer_of_device(number: u64) -> Option<String> {
     let name = name_of(number)?;
     match loops::open_device(&name, number, OFlags::EXCL) {
@@ -190,7 +191,7 @@ fn writer_of_device(number: u64) -> Option<String> {
 }
 
 /// The lines of `mountinfo` about file systems on a device. Btrfs reports another device number, so
-/// the mount's source counts, too.
+/// the source of the mount counts, too.
 fn mounts_of<'a>(
     mounts: &'a BTreeSet<String>,
     name: &str,
@@ -202,7 +203,7 @@ fn mounts_of<'a>(
     lines.filter(move |line| line.contains(&number) || system_of(line).nth(1) == Some(&source))
 }
 
-/// The last fields of a line of `mountinfo`: type, source and options of the file system.
+/// The last fields of a line of `mountinfo`: the type, source and options of the file system.
 fn system_of(line: &str) -> impl Iterator<Item = &str> {
     line.split_once(" - ").map_or("", |(_, system)| system).split(' ')
 }
@@ -211,7 +212,7 @@ fn is_read_only_system(line: &str) -> bool {
     system_of(line).nth(2).is_some_and(|options| options.split(',').any(|it| it == "ro"))
 }
 
-/// The user that has claimed a device.
+/// The user that has claimed a device, as the subject of a sentence.
 fn claimant(name: &str, number: u64) -> String {
     let mounts = loops::all_mounts();
     let place = mounts_of(&mounts, name, number).find_map(|line| line.split(' ').nth(4));
@@ -230,7 +231,7 @@ fn user_of_file(part: &Layer, read_only: bool) -> Option<String> {
             let is_used = is_locked(&file, read_only) || is_refused(&file, read_only);
             is_used.then(|| holder(path, 1))
         }
-        // The path leads elsewhere or nowhere, or this user may not open the file.
+        // The path leads to another file or to none, or this user may not open the file.
         _ => lock_of_another(part.thing, read_only),
     }
 }

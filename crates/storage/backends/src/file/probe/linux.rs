@@ -10,36 +10,37 @@ use rustix::fs::{AtFlags, FallocateFlags, OFlags, StatVfsMountFlags, StatxAttrib
 
 use super::{Abilities, FileKind, FileOptions, Obstacle};
 
-/// Alignment of buffers that suffices for any known device; the pool's buffers have it.
+/// A buffer alignment that suffices for every known device. The buffers of the pool have it.
 const SAFE_ALIGNMENT: u32 = 4096;
-/// Asks `statx` for the alignment of direct I/O (Linux 6.1).
+/// The `statx` flag that requests the alignment of direct I/O (Linux 6.1).
 const STATX_DIOALIGN: StatxFlags = StatxFlags::from_bits_retain(0x2000);
 
 pub(super) fn is_block_device(metadata: &Metadata) -> bool {
     metadata.file_type().is_block_device()
 }
 
-/// Direct I/O is turned on after opening.
+/// Linux can turn direct I/O on after the open.
 pub(super) const DIRECT_SINCE_OPENING: bool = false;
 
-/// Always false: on Linux a name does not show whether the file is a device.
+/// Always false: on Linux a path alone does not show whether a file is a device.
 pub(super) fn names_a_device(_: &Path) -> bool {
     false
 }
 
 pub(super) fn set_flags(options: &mut OpenOptions, wanted: &FileOptions, kind: FileKind) {
     if kind == FileKind::Device && !wanted.read_only {
-        // `O_EXCL` on a device, without `O_CREAT`: the open fails while the system itself uses it.
+        // `O_EXCL` without `O_CREAT` on a device: the open fails while the system itself uses the
+        // device.
         options.custom_flags(OFlags::EXCL.bits() as i32);
     }
 }
 
-/// Linux never refuses an open because of other users.
+/// Always false: Linux never refuses an open because of other users.
 pub(super) fn is_shared_otherwise(_: &io::Error) -> bool {
     false
 }
 
-/// Whether the device is write-protected (`BLKROGET`, read from sysfs without opening it).
+/// Whether the device is write-protected. Reads the flag (`BLKROGET`) from sysfs, without an open.
 pub(super) fn is_write_protected(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|found| is_protected_device(found.rdev()))
 }
@@ -50,8 +51,8 @@ fn is_protected_device(device: u64) -> bool {
     text.is_ok_and(|text| text.trim() == "1")
 }
 
-/// Why the file cannot be written. Checks `chattr +i`, too: some file systems accept writes through
-/// a file that was opened before it.
+/// The reason why the file cannot be written. Checks `chattr +i`, too: some file systems accept
+/// writes through a file that was opened before the attribute was set.
 pub(super) fn obstacle(file: &File, kind: FileKind) -> Option<Obstacle> {
     if kind == FileKind::Device {
         let is_protected = file.metadata().is_ok_and(|found| is_protected_device(found.rdev()));
@@ -67,18 +68,18 @@ pub(super) fn obstacle(file: &File, kind: FileKind) -> Option<Obstacle> {
     is_protected.then_some(Obstacle::Attribute)
 }
 
-/// Whether the error means that a file's attributes forbid writes (`chattr +i` or `+a`): EPERM,
-/// even for root. Missing permissions give EACCES.
+/// Whether the error means that the attributes of a file forbid writes (`chattr +i` or `+a`). Linux
+/// returns EPERM then, even for root, and EACCES for missing permissions.
 pub(super) fn is_immutable(error: &io::Error) -> bool {
     error.raw_os_error() == Some(rustix::io::Errno::PERM.raw_os_error())
 }
 
-/// The size in bytes. Seeks to the end, because the metadata of a device lacks the size.
+/// The size in bytes. Seeks to the end, because the metadata of a device has no size.
 pub(super) fn size_bytes(mut file: &File, _: FileKind) -> io::Result<u64> {
     file.seek(SeekFrom::End(0))
 }
 
-/// Turns direct I/O on and returns the alignment of buffers, or the reason why it cannot.
+/// Turns direct I/O on. Returns the alignment of buffers, or the reason why direct I/O cannot work.
 pub(super) fn direct(file: &File, kind: FileKind, block_size: u32) -> Result<usize, String> {
     let (memory, offset) = alignments(file, kind)?;
     if offset.is_some_and(|offset| offset > block_size) {
@@ -100,7 +101,7 @@ pub(super) fn direct(file: &File, kind: FileKind, block_size: u32) -> Result<usi
     }
 }
 
-/// The alignments of memory and, if it is known, of file offsets.
+/// The alignment of memory, and the alignment of file offsets if the system reports it.
 fn alignments(file: &File, kind: FileKind) -> Result<(u32, Option<u32>), String> {
     if let Ok(found) = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, STATX_DIOALIGN)
         && found.stx_mask & STATX_DIOALIGN.bits() != 0
@@ -117,7 +118,7 @@ fn alignments(file: &File, kind: FileKind) -> Result<(u32, Option<u32>), String>
     Ok((SAFE_ALIGNMENT, sector))
 }
 
-/// Reads the second block, if it exists: its offset has the smallest alignment.
+/// Reads the second block, if it exists: its offset has the smallest alignment of all blocks.
 fn trial_read(file: &File, block_size: u32) -> io::Result<()> {
     let mut buffer = Buffer::new(block_size as usize);
     let read = file.read_at(&mut buffer, u64::from(block_size))?;
@@ -131,7 +132,7 @@ pub(super) fn abilities(file: &File, kind: FileKind, block_size: u32) -> Abiliti
     match kind {
         FileKind::Regular => Abilities { punch: can_punch(file), zero: true },
         FileKind::Device => {
-            // For punching and zeroing, the system requires whole sectors.
+            // The system punches and zeroes only whole sectors.
             let sector = rustix::fs::ioctl_blksszget(file).unwrap_or(u32::MAX);
             let whole = block_size >= sector;
             Abilities { punch: whole && can_unmap(file), zero: whole }
@@ -139,7 +140,7 @@ pub(super) fn abilities(file: &File, kind: FileKind, block_size: u32) -> Abiliti
     }
 }
 
-/// Punches a hole beyond the end, which changes nothing but fails where holes are unsupported.
+/// Whether the file system supports holes. Punches a hole beyond the end, which changes no data.
 fn can_punch(file: &File) -> bool {
     let page = u64::from(SAFE_ALIGNMENT);
     let Ok(metadata) = file.metadata() else { return false };
@@ -148,11 +149,11 @@ fn can_punch(file: &File) -> bool {
     rustix::fs::fallocate(file, mode, beyond, page).is_ok()
 }
 
-/// Whether the device zeroes (and may deallocate) without a data transfer.
+/// Whether the device can zero a range without a data transfer. It may deallocate the range.
 fn can_unmap(file: &File) -> bool {
     let Ok(metadata) = file.metadata() else { return false };
     let (major, minor) = (rustix::fs::major(metadata.rdev()), rustix::fs::minor(metadata.rdev()));
-    // A partition has the directory one level higher.
+    // For a partition, the directory is one level higher.
     ["queue", "../queue"].iter().any(|queue| {
         let path = format!("/sys/dev/block/{major}:{minor}/{queue}/write_zeroes_max_bytes");
         std::fs::read_to_string(path).is_ok_and(|text| text.trim() != "0")

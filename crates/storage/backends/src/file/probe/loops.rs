@@ -1,7 +1,7 @@
 //! The loop devices of this machine, and the files and devices below them.
 //!
-//! The kernel knows a loop device's file by its inode number. The path in sysfs may lead to another
-//! file, after a rename or in another mount namespace.
+//! The kernel identifies the file of a loop device by its inode number. After a rename or in
+//! another mount namespace, the path in sysfs may lead to another file.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, Metadata};
@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 use farblock_reactor::loop_device::{self, Backing};
 use rustix::fs::{OFlags, makedev};
 
-/// The time to wait for the file system of a loop device's file: it may depend on a network or a
-/// process.
+/// The time to wait for the file system of a loop device's file. That file system may depend on a
+/// network or a process.
 const ANSWER_TIME: Duration = Duration::from_secs(2);
-/// The loop devices whose file systems have not answered so far.
+/// The loop devices whose file systems have not responded so far.
 static UNANSWERED: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
 /// The time for which a list of all mounts is used.
 const MOUNTS_TIME: Duration = Duration::from_secs(1);
@@ -39,7 +39,7 @@ impl Thing {
         }
     }
 
-    /// The node of a device in `/dev` rather than the device: locks belong to the node.
+    /// Identifies the node of a device in `/dev`, not the device, because locks belong to the node.
     pub(super) fn of_inode(found: &Metadata) -> Thing {
         Thing::File { device: found.dev(), inode: found.ino() }
     }
@@ -58,9 +58,9 @@ pub(super) struct Loop {
     /// The device's name, such as `loop3`.
     pub(super) name: String,
     pub(super) number: u64,
-    /// The file or device below, unless the system keeps it secret.
+    /// The file or device below, unless the system hides it.
     pub(super) below: Option<Thing>,
-    /// The path of its file in the mount namespace that made the device.
+    /// The path of the file in the mount namespace that created the loop device.
     pub(super) path: PathBuf,
     /// The loop device's first byte in the file, and the byte after its last.
     pub(super) range: (u64, u64),
@@ -68,13 +68,13 @@ pub(super) struct Loop {
 }
 
 impl Loop {
-    /// Whether two loop devices have bytes of one file in common.
+    /// Whether this loop device and another user share bytes of one file.
     pub(super) fn overlaps(&self, other: (u64, u64)) -> bool {
         self.range.0 < other.1 && other.0 < self.range.1
     }
 }
 
-/// All loop devices that have a file. `device` is a file system that is known to respond.
+/// All loop devices that have a file. `device` is the number of a file system that has responded.
 pub(super) fn all(device: u64) -> Vec<Loop> {
     let entries = fs::read_dir("/sys/block").into_iter().flatten().flatten();
     let files = entries.filter_map(|entry| {
@@ -82,7 +82,7 @@ pub(super) fn all(device: u64) -> Vec<Loop> {
         Some((entry.path(), PathBuf::from(name.trim_end_matches('\n'))))
     });
     let files: Vec<_> = files.collect();
-    // Most machines have no loop devices; then skip reading the mounts.
+    // Most machines have no loop devices. Do not read the mounts then.
     let mounts = if files.is_empty() { Arc::default() } else { recent_mounts() };
     let own = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     files
@@ -110,7 +110,7 @@ fn looked_at(
         |backing| (backing.offset_bytes, backing.limit_bytes),
     );
     let end = if limit == 0 { u64::MAX } else { start.saturating_add(limit) };
-    // Otherwise use the path, if it is safe to stat.
+    // If the driver does not report the file, use the path, unless a stat of it could hang.
     let by_path = || match path.starts_with("/dev") || may_stat(&path) {
         true => fs::metadata(&path).ok().map(|found| Thing::of(&found)),
         false => None,
@@ -120,8 +120,8 @@ fn looked_at(
     Some(Loop { name, number, below, path, range: (start, end), read_only })
 }
 
-/// The driver's report on a loop device's file. `None` if this user may not open the device, or if
-/// the file's file system does not respond.
+/// The driver's report on the file of a loop device. `None` if this user may not open the device,
+/// or if the file system of the file does not respond.
 fn ask(name: &str, number: u64) -> Option<Backing> {
     let name = name.to_owned();
     within(ANSWER_TIME, &UNANSWERED, number, move || {
@@ -130,8 +130,9 @@ fn ask(name: &str, number: u64) -> Option<Backing> {
     })
 }
 
-/// Runs a query about a device on its own thread; `None` after `time`. While a query is unanswered,
-/// starts no second one for that device, so that few threads wait.
+/// Runs a query about a device on its own thread. Returns `None` after `time`. While one query
+/// about a device has no answer, this starts no second one, which limits the number of waiting
+/// threads.
 fn within<T: PartialEq + Send + 'static>(
     time: Duration,
     unanswered: &'static Mutex<BTreeSet<u64>>,
@@ -154,7 +155,7 @@ fn within<T: PartialEq + Send + 'static>(
         return answer;
     }
     let mut waiting = waiting();
-    // The thread may have answered meanwhile.
+    // The thread may have answered after the timeout.
     let answer = answers.try_recv();
     if answer == Err(TryRecvError::Empty) {
         waiting.insert(number);
@@ -162,7 +163,7 @@ fn within<T: PartialEq + Send + 'static>(
     answer.ok().flatten()
 }
 
-/// Opens a block device for reading by its kernel name, if that name in `/dev` is this device.
+/// Opens a block device for reading, if its kernel name in `/dev` leads to this device.
 pub(super) fn open_device(name: &str, number: u64, flags: OFlags) -> std::io::Result<File> {
     let path = Path::new("/dev").join(name.replace('!', "/"));
     let is_it = |found: &Metadata| Thing::of(found) == Thing::Device(number);
@@ -177,7 +178,7 @@ pub(super) fn open_device(name: &str, number: u64, flags: OFlags) -> std::io::Re
     }
 }
 
-/// A device number as sysfs writes it: `7:3`.
+/// Parses a device number in the format of sysfs: `7:3`.
 pub(super) fn device_number(text: &str) -> Option<u64> {
     let (major, minor) = text.trim().split_once(':')?;
     Some(makedev(major.parse().ok()?, minor.parse().ok()?))
@@ -199,23 +200,23 @@ fn recent_mounts() -> Arc<BTreeSet<String>> {
     mounts
 }
 
-/// The mounts of every mount namespace that has a process, as far as this user may see.
+/// The mounts of every mount namespace with a process, as far as this user may read them.
 pub(super) fn all_mounts() -> BTreeSet<String> {
     let mut namespaces = BTreeSet::new();
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     processes
         .filter(|entry| entry.file_name().to_str().is_some_and(|it| it.parse::<u32>().is_ok()))
         .filter(|entry| {
-            // If the namespace's name is unreadable, include its mounts anyway.
+            // If the name of the namespace is unreadable, include its mounts anyway.
             fs::read_link(entry.path().join("ns/mnt")).map_or(true, |it| namespaces.insert(it))
         })
         .filter_map(|entry| fs::read_to_string(entry.path().join("mountinfo")).ok())
         .collect()
 }
 
-/// The mount that a path is on: its device number as sysfs writes it, and its type.
+/// The mount of a path: its device number in the format of sysfs, and its type.
 fn mount_of(mounts: &str, path: &Path) -> Option<(String, String)> {
-    // Field 3 is the device, field 5 the mount point; the type follows a hyphen.
+    // Field 3 is the device, field 5 the mount point. The type follows a hyphen.
     let mount = |line: &'_ str| {
         let mut words = line.split(' ');
         let found = words.nth(2)?.to_owned();
@@ -223,7 +224,7 @@ fn mount_of(mounts: &str, path: &Path) -> Option<(String, String)> {
         let kind = line.split(" - ").nth(1)?.split(' ').next()?.to_owned();
         path.starts_with(&at).then_some((at.len(), found, kind))
     };
-    // Of several mounts at one point, the last is in use.
+    // If several mounts share a mount point, the last one is in use.
     let deepest = mounts.lines().filter_map(mount).max_by_key(|(length, ..)| *length);
     deepest.map(|(_, found, kind)| (found, kind))
 }
@@ -232,17 +233,17 @@ fn number_text(device: u64) -> String {
     format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device))
 }
 
-/// Whether a path can be on the file system `device`. Only then is it safe to stat: a path on
-/// another mount, such as a FUSE disk whose target is down, may hang.
+/// Whether a path can be on the file system `device`. Only then is a stat safe: a path on another
+/// mount, such as a FUSE disk whose target is down, may hang.
 fn may_have(mounts: &str, path: &Path, device: u64) -> bool {
-    // Subvolumes of these file systems have their own device numbers.
+    // Subvolumes of these file systems have other device numbers than the mount.
     mount_of(mounts, path).is_some_and(|(found, kind)| {
         found == number_text(device) || ["btrfs", "bcachefs", "overlay"].contains(&kind.as_str())
     })
 }
 
-/// Whether a path may be on a file system that waits for a network or a process, other than
-/// `device`.
+/// Whether a path may be on a file system, other than `device`, that waits for a network or a
+/// process.
 fn may_hang(mounts: &str, path: &Path, device: u64) -> bool {
     const REMOTE: [&str; 10] =
         ["9p", "afs", "ceph", "cifs", "gfs2", "lustre", "nfs", "nfs4", "ocfs2", "smb3"];

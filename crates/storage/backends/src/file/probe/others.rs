@@ -1,8 +1,9 @@
-//! Other users of a file or device that take no `flock`: QEMU, loop devices, swap.
+//! Finds other users of a file or device that take no `flock`: QEMU, loop devices, swap.
 //!
-//! QEMU locks single bytes of an image with open file description locks (`block/file-posix.c`):
-//! byte 100 + n while it uses permission n, and byte 200 + n while no other program may use it.
-//! farblock takes the same locks, so that each refuses an image that the other one uses.
+//! QEMU locks single bytes of an image with open file description locks (`block/file-posix.c`). It
+//! locks byte 100 + n while it uses permission n. It locks byte 200 + n while it denies permission
+//! n to other programs. farblock takes the same locks, so QEMU refuses an image that farblock uses,
+//! and farblock refuses an image that QEMU uses.
 
 use std::fs::{self, File};
 use std::io;
@@ -15,15 +16,16 @@ use super::beneath;
 use super::loops::Thing;
 use crate::error::FileProblem;
 
-/// The lock bytes of permission 0: as used by a program, and as denied to other programs.
+/// The first byte of the locks on permissions in use, and the first byte of the locks that deny
+/// permissions to other programs.
 const USED: i64 = 100;
 const UNSHARED: i64 = 200;
-/// QEMU's permissions: consistent reads, writes, and changes of the size.
+/// The numbers of QEMU's permissions: consistent reads, writes, and changes of the size.
 const READ: i64 = 0;
 const WRITE: i64 = 1;
 const RESIZE: i64 = 3;
 
-/// The permissions that a disk needs for its file.
+/// The permissions on its file that a disk needs.
 fn needed(read_only: bool) -> &'static [i64] {
     if read_only { &[READ] } else { &[READ, WRITE, RESIZE] }
 }
@@ -31,10 +33,10 @@ fn needed(read_only: bool) -> &'static [i64] {
 /// The permissions that farblock denies to other programs.
 const EXCLUSIVE: [i64; 2] = [WRITE, RESIZE];
 
-/// Takes QEMU's locks for the life of the open file, and checks for other users.
+/// Takes QEMU's locks for as long as the file is open, and checks for other users.
 ///
 /// # Errors
-/// [`FileProblem::InUse`], which names the user.
+/// [`FileProblem::InUse`], which names the other user.
 pub(in crate::file) fn claim(file: &File, path: &Path, read_only: bool) -> Result<(), FileProblem> {
     let claimed = claim_bytes(file, path, read_only).and_then(|()| match file.metadata() {
         Ok(found) => beneath::look(&found, read_only),
@@ -45,7 +47,7 @@ pub(in crate::file) fn claim(file: &File, path: &Path, read_only: bool) -> Resul
 
 /// Releases QEMU's locks.
 pub(in crate::file) fn release(file: &File) {
-    // From the first byte of either group to the last.
+    // Unlock from the first byte of the lower group to the last byte of the upper group.
     let _ = set(file, libc::F_UNLCK, USED, 2 * (UNSHARED - USED));
 }
 
@@ -54,11 +56,11 @@ fn claim_bytes(file: &File, path: &Path, read_only: bool) -> Result<(), FileProb
     let unshared = EXCLUSIVE.iter().map(|permission| UNSHARED + permission);
     for byte in used.chain(unshared) {
         if let Err(error) = set(file, libc::F_RDLCK, byte, 1) {
-            // A program that locks this byte exclusively is not QEMU, but it uses the file, too.
+            // A program that locks this byte exclusively is not QEMU. But it uses the file.
             if error.kind() == io::ErrorKind::WouldBlock {
                 return Err(in_use(path, read_only));
             }
-            // The file system has no such locks, or the file is open only for writing. Locks of
+            // The file system has no such locks, or the file is open only for writing. The locks of
             // other programs may still be visible.
             tracing::debug!(%error, "{} has no byte locks", path.display());
             break;
@@ -70,7 +72,7 @@ fn claim_bytes(file: &File, path: &Path, read_only: bool) -> Result<(), FileProb
     }
 }
 
-/// Whether another program uses a permission that we deny, or denies one that we need.
+/// Whether another program uses a permission that farblock denies, or denies one that it needs.
 pub(in crate::file) fn is_refused(file: &File, read_only: bool) -> bool {
     let used = EXCLUSIVE.iter().map(|permission| USED + permission);
     let unshared = needed(read_only).iter().map(|permission| UNSHARED + permission);
@@ -92,7 +94,7 @@ fn set(file: &File, kind: i32, start: i64, length: i64) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether another open file has a lock on the byte.
+/// Whether another open file holds a lock on the byte.
 fn is_locked_elsewhere(file: &File, byte: i64) -> bool {
     let mut found = range(libc::F_WRLCK, byte, 1);
     fcntl(file, FcntlArg::F_OFD_GETLK(&mut found)).is_ok()
@@ -107,7 +109,7 @@ fn in_use(path: &Path, read_only: bool) -> FileProblem {
     FileProblem::InUse { by, read_only }
 }
 
-/// The program that holds a conflicting lock on a file or device, from the kernel's list of locks.
+/// The program with a conflicting lock on a file or device, from the kernel's list of locks.
 pub(super) fn lock_of_another(thing: Thing, read_only: bool) -> Option<String> {
     let list = fs::read_to_string("/proc/locks").unwrap_or_default();
     let lock = list
@@ -117,7 +119,7 @@ pub(super) fn lock_of_another(thing: Thing, read_only: bool) -> Option<String> {
     Some(process(lock.process).unwrap_or_else(|| HIDDEN.to_owned()))
 }
 
-/// The process that has locked the whole file, from the kernel's list.
+/// The process that has locked the whole file, from the kernel's list of locks.
 fn locker(path: &Path) -> Option<String> {
     let thing = fs::metadata(path).ok().map(|found| Thing::of_inode(&found))?;
     let list = fs::read_to_string("/proc/locks").unwrap_or_default();
@@ -130,10 +132,10 @@ fn locker(path: &Path) -> Option<String> {
 
 /// A line of `/proc/locks`.
 struct Lock {
-    /// `flock`, instead of a lock on bytes.
+    /// Whether this is a `flock` instead of a lock on bytes.
     is_whole: bool,
     excludes: bool,
-    /// The owner's process id; `None` for open file description locks.
+    /// The process id of the owner; `None` for open file description locks.
     process: Option<u32>,
     device: u64,
     inode: u64,
@@ -142,10 +144,10 @@ struct Lock {
 }
 
 impl Lock {
-    /// Parses `1: FLOCK  ADVISORY  WRITE 3548 fe:00:1234 0 EOF`.
+    /// Parses a line such as `1: FLOCK  ADVISORY  WRITE 3548 fe:00:1234 0 EOF`.
     fn parse(line: &str) -> Option<Lock> {
         let mut words = line.split_whitespace().skip(1);
-        // The kernel marks a lock that waits for another with `->` here.
+        // For a lock that waits for another lock, the kernel prints `->` here.
         let kind = words.next()?;
         let excludes = words.nth(1)? == "WRITE";
         let process = words.next()?.parse().ok();
@@ -179,11 +181,12 @@ impl Lock {
 }
 
 const HIDDEN: &str = "a process that this user cannot see";
-/// The kernel does not name the owner of a byte lock, and a sandbox hides the open files of others.
+/// The user to report for a byte lock. The kernel does not name the owner of a byte lock, and a
+/// sandbox hides the open files of other processes.
 const VIRTUAL_MACHINE: &str =
     "a program with QEMU's locks, such as a virtual machine (`farblock doctor FILE` names it)";
 
-/// A process by its number, and its command.
+/// A process by its id and its command, as in `process 4123 (qemu-system-x86)`.
 fn process(number: Option<u32>) -> Option<String> {
     let number = number?;
     if number == std::process::id() {
@@ -193,8 +196,8 @@ fn process(number: Option<u32>) -> Option<String> {
     Some(format!("process {number} ({})", command.trim_end()))
 }
 
-/// The process that has the file open, and its command, as far as this user can see. `asking`: how
-/// many times this process has opened the file for this check.
+/// The process that has the file open and its command, as far as this user can see. `asking` is the
+/// number of times that this process has opened the file for this check.
 pub(in crate::file) fn holder(path: &Path, asking: usize) -> String {
     let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let own = std::process::id();
@@ -204,13 +207,12 @@ pub(in crate::file) fn holder(path: &Path, asking: usize) -> String {
         .flatten()
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .collect();
-    // This process last: it has the file open for this check.
+    // This process comes last, because it has opened the file for this check.
     numbers.sort_by_key(|&number| (number == own, number));
     let least = |number| if number == own { asking + 1 } else { 1 };
     let Some(number) = numbers.into_iter().find(|&number| has_open(number, &path, least(number)))
     else {
-        // In a sandbox the open files of other processes are invisible, but their locks are
-        // visible.
+        // A sandbox hides the open files of other processes, but not their locks.
         return locker(&path).unwrap_or_else(|| HIDDEN.to_owned());
     };
     process(Some(number)).unwrap_or_else(|| HIDDEN.to_owned())

@@ -1,8 +1,8 @@
 //! Files and raw disks of Windows.
 //!
-//! A raw disk (`\\.\PhysicalDrive1`) or volume (`\\.\D:`) is no file: it has no metadata, no end to
-//! seek to and no locks, and only administrators can open it. Windows itself refuses writes to the
-//! parts of a raw disk that belong to a mounted volume.
+//! A raw disk (`\\.\PhysicalDrive1`) or volume (`\\.\D:`) is not a file. It has no metadata, no end
+//! to seek to and no locks, and only administrators can open it. Windows itself refuses writes to
+//! the parts of a raw disk that belong to a mounted volume.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
@@ -18,10 +18,10 @@ use windows_sys::Win32::Storage::FileSystem::{
 
 use super::{Abilities, FileKind, FileOptions, Obstacle};
 
-/// Direct I/O must be requested at open.
+/// On Windows, direct I/O must be requested at open.
 pub(super) const DIRECT_SINCE_OPENING: bool = true;
 
-/// Matches `\\.\NAME` without further components.
+/// Whether the path is `\\.\NAME` without further components.
 pub(super) fn names_a_device(path: &Path) -> bool {
     let mut components = path.components();
     let device = matches!(
@@ -35,12 +35,12 @@ pub(super) fn is_block_device(_: &Metadata) -> bool {
     false
 }
 
-/// Opens for overlapped I/O, because Windows serializes the operations of other handles.
+/// Sets the flag for overlapped I/O, because Windows serializes the operations of other handles.
 pub(super) fn set_flags(options: &mut OpenOptions, wanted: &FileOptions, kind: FileKind) {
     let direct = if wanted.direct { FILE_FLAG_NO_BUFFERING } else { 0 };
     options.custom_flags(FILE_FLAG_OVERLAPPED | direct);
     if kind == FileKind::Device {
-        // The system has its own handles to every disk.
+        // Share the disk with the system, which has its own handles to every disk.
         options.share_mode(FILE_SHARE_READ | FILE_SHARE_WRITE);
     }
 }
@@ -76,7 +76,7 @@ pub(super) fn direct(file: &File, kind: FileKind, block_size: u32) -> Result<usi
     {
         return Err(format!("direct I/O needs blocks of {sector} bytes here"));
     }
-    // The second block, if it exists: its offset has the smallest alignment.
+    // Read the second block, if it exists: its offset has the smallest alignment of all blocks.
     let mut buffer = Buffer::new(block_size as usize);
     let trial = file.seek_read(&mut buffer, u64::from(block_size));
     match trial {
@@ -87,7 +87,7 @@ pub(super) fn direct(file: &File, kind: FileKind, block_size: u32) -> Result<usi
     }
 }
 
-/// The sector size of a raw disk. For a file, a trial finds the unit of its volume.
+/// The sector size of a raw disk, in bytes. `None` for a file: a trial read finds the sector size.
 fn sector_bytes(file: &File, kind: FileKind) -> Option<u32> {
     match kind {
         FileKind::Regular => None,
@@ -95,8 +95,8 @@ fn sector_bytes(file: &File, kind: FileKind) -> Option<u32> {
     }
 }
 
-/// Zeroing a range of a sparse file deallocates its space. If the file system supports neither, the
-/// first use finds that out; a raw disk supports neither.
+/// A file supports zeroing, until the file system refuses it. A sparse file supports holes, too:
+/// zeroing a range deallocates its space. A raw disk supports neither.
 pub(super) fn abilities(file: &File, kind: FileKind, _: u32) -> Abilities {
     let sparse = |found: Metadata| found.file_attributes() & FILE_ATTRIBUTE_SPARSE_FILE != 0;
     match kind {
