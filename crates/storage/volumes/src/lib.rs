@@ -1,35 +1,37 @@
 //! Namespaces that survive the loss of a part: mirrors.
 //!
 //! A [`Mirror`] keeps the same blocks on two or more *legs*: files, devices, remote disks, or any
-//! other [`Namespace`](farblock_block::Namespace). It works while one leg in sync remains, records
-//! on the others the regions that a lost leg lacks, and copies only those when it returns.
+//! other [`Namespace`](farblock_block::Namespace). It works while one leg in sync remains. When a
+//! leg is lost, the mirror records on the other legs which regions the lost leg lacks. When the leg
+//! returns, the mirror copies only these regions.
 //!
 //! # Contract
 //!
-//! **An acknowledged write is on every leg in sync.** A write completes when every leg that the
-//! records call in sync has it. If a leg failed or is away, all other legs first record durably
-//! that it is behind; only then does the mirror acknowledge writes and flushes that this leg
-//! missed.
+//! **An acknowledged write is on every leg in sync.** A write completes after every leg in sync,
+//! according to the records, has completed it. If a leg has failed or is unavailable, all other
+//! legs first record durably that this leg is behind. Only then does the mirror acknowledge writes
+//! and flushes that the leg has missed.
 //!
-//! **Reads use legs in sync**, preferably the one that should answer first. A failed read is
-//! retried on another leg. Reads never go back in time: where a power cut may have left different
-//! data on the legs, the mirror makes them equal before it reads.
+//! **Reads use legs in sync.** The mirror prefers the leg that it expects to answer first. It
+//! retries a failed read on another leg. A read never returns older data than an earlier read.
+//! After a power cut the legs may hold different data; the mirror makes them equal before it reads.
 //!
-//! **A leg that fails is put out**: the mirror stops using it. The last leg in sync is never put
-//! out; its errors are reported as the mirror's.
+//! **A leg that fails is put out**: the mirror stops using it. The mirror never puts out the last
+//! leg in sync, and reports the errors of this leg as its own.
 //!
-//! **Split histories are refused.** Legs that were each written without the other are never joined:
-//! an operator decides which one to keep.
+//! **The mirror refuses split histories.** If two legs were each written without the other, the
+//! mirror never joins them. An operator decides which one to keep.
 //!
-//! **Nothing is overwritten without a request.** A leg without a record is added only on request
-//! ([`Taking::Empty`]), and only if it looks empty.
+//! **The mirror overwrites no data without a request.** It adds a leg without a record only on
+//! request ([`Taking::Empty`]), and only if the leg looks empty.
 //!
 //! # Limits
 //!
-//! Mirrors have no parity, no resize, no move of legs between mirrors, and no checksums:
-//! [`Mirror::verify`] finds a leg that silently returns wrong data, but cannot tell which leg is
-//! right. They do not decide who may use the legs, and two processes with one mirror destroy it.
-//! Backends lock files and devices; remote legs need reservations or a failover manager.
+//! Mirrors have no parity and no checksums, cannot be resized, and cannot move legs to another
+//! mirror. [`Mirror::verify`] finds a leg that silently returns wrong data, but cannot tell which
+//! leg is right. Mirrors do not decide which process may use the legs, and two processes that open
+//! the same mirror destroy it. Backends lock files and devices. Remote legs need reservations or a
+//! failover manager.
 
 #![forbid(unsafe_code)]
 

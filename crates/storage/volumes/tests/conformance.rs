@@ -1,4 +1,4 @@
-//! Mirrors run the conformance suite, whole and degraded, on both engines.
+//! Runs the conformance suite for whole and degraded mirrors, on both engines.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! The speed of copying to a leg, in virtual time.
+//! The speed of copies to a leg, in virtual time.
 
 mod support;
 
@@ -15,7 +15,7 @@ use support::Fixed;
 
 const REGIONS: u64 = 8;
 
-/// The time to fill the second leg at `speed` bytes per second; `change` may set another speed
+/// The time to fill the second leg at `speed` bytes per second. `change` may set another speed
 /// after the first second.
 fn filled(speed: Option<u64>, change: impl FnOnce(&Mirror)) -> Duration {
     let world = World::enter(3);
@@ -48,7 +48,7 @@ fn filled(speed: Option<u64>, change: impl FnOnce(&Mirror)) -> Duration {
 
 #[test]
 fn a_leg_is_filled_no_faster_than_it_may() {
-    // The last region waits for the 7 others: 7 times 64 KiB at 32 KiB/s.
+    // The last region waits for the 7 other regions: 7 times 64 KiB at 32 KiB/s take 14 s.
     let slow = filled(Some(32 << 10), |_| ());
     assert!((14.0..16.0).contains(&slow.as_secs_f64()), "filled in {slow:?}");
     let any = filled(None, |_| ());

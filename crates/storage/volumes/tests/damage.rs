@@ -46,7 +46,7 @@ fn region(mirror: &Mirror, region: usize) -> u8 {
     data[0]
 }
 
-/// A copy of a leg's present contents.
+/// A copy of the present contents of a leg.
 fn image(leg: &Arc<Mem>) -> Arc<Mem> {
     let image = memory(LEG_BYTES);
     copy(leg, &image);
@@ -59,7 +59,7 @@ fn put(leg: &Mem, at: u64, bytes: &[u8]) {
 
 fn become_the_same(legs: &Legs, byte: u8, what: &str) {
     let mirror = open(legs);
-    // Legs in sync may differ after a crash; the mirror makes them equal while it serves I/O.
+    // Legs in sync may differ after a crash. The mirror makes them equal while it serves I/O.
     let is_alike = || support::is_whole(&mirror) && mirror.status().suspect_bytes == 0;
     support::wait_until(is_alike);
     assert_eq!(region(&mirror, 0), byte, "{what}");
@@ -68,12 +68,12 @@ fn become_the_same(legs: &Legs, byte: u8, what: &str) {
     assert!(one == other, "{what}: the legs differ");
 }
 
-/// A leg whose power fails right after its write number `writes`; [`tear`] damages that write.
+/// A leg whose power fails right after its write number `writes`. [`tear`] damages that write.
 fn torn(leg: &Arc<Mem>, writes: i64) -> Arc<Wired> {
     Arc::new(Wired::new("torn", leg, &Power::lasting(writes)))
 }
 
-/// Leaves a record or bitmap page as a power failure during its write would.
+/// Leaves a record or bitmap page as a power failure during its write would leave it.
 fn tear(leg: &Mem, sector: u64) {
     put(leg, DATA_BYTES + sector * 512, &[0x5a; 512]);
 }
@@ -82,7 +82,8 @@ fn empty() -> MirrorOptions {
     MirrorOptions { taking: Taking::Empty, ..MirrorOptions::default() }
 }
 
-/// The leg was empty and nothing was copied to it, so the mirror accepts it when the power is back.
+/// The leg was empty and the mirror copied nothing to it. So the mirror accepts the leg when the
+/// power is back.
 #[test]
 fn a_new_leg_whose_first_record_is_torn_is_taken_all_the_same() {
     for sector in [0, 7] {
@@ -159,7 +160,7 @@ fn a_bitmap_that_has_rotted_does_not_hide_what_a_leg_lacks() {
         let mirror = open_without_second(&legs);
         (0..8).for_each(|region| fill(&mirror, region, 7));
         drop(mirror);
-        // Before there were checksums, the page was elsewhere; one bit is lost in both places.
+        // In the version without checksums, the page was elsewhere. One bit is lost in both places.
         for page_at in [PAGE_AT, PAGE_AT - (64 << 10)] {
             let mut end = read(&legs[0], LEG_BYTES).split_off(page_at as usize);
             end.truncate(4096);
@@ -179,13 +180,13 @@ fn a_torn_bitmap_does_not_hide_what_a_leg_lacks() {
         (0..8).for_each(|region| fill(&mirror, region, 7));
         drop(mirror);
         put(&legs[0], PAGE_AT + torn * 512, &[0xa5; 512]);
-        // Before there were checksums, the page was elsewhere.
+        // In the version without checksums, the page was elsewhere.
         put(&legs[0], PAGE_AT - (64 << 10) + torn * 512, &[0; 512]);
         become_the_same(&legs, 7, &format!("part {torn}"));
     }
 }
 
-/// While one leg in sync has a whole bitmap page, a damaged one costs nothing.
+/// While one leg in sync has an undamaged bitmap page, a damaged copy of the page has no effect.
 #[test]
 fn a_whole_bitmap_is_believed_before_a_damaged_one() {
     let legs = create();
@@ -202,7 +203,7 @@ fn a_whole_bitmap_is_believed_before_a_damaged_one() {
     assert_eq!((one, both), (REGION as u64, DATA_BYTES));
 }
 
-/// The regions that the copy lacks were in the bitmap, but have been cleared.
+/// The regions that the copy lacks were in the bitmap, but the mirror has cleared them.
 #[test]
 fn a_copy_of_a_leg_in_use_is_recognised_after_the_mirror_was_closed() {
     for leg in 0..2 {
@@ -244,8 +245,8 @@ fn a_copy_of_a_leg_in_use_is_recognised_when_the_bitmap_has_forgotten() {
     assert_eq!(second().state, LegState::Out, "it lacks what is in no bitmap");
 }
 
-/// The mirror was not closed, and nothing marks the copy as one: the mirror uses the other leg's
-/// data nevertheless.
+/// The mirror was not closed, and no record shows that the copy is a copy. The mirror uses the data
+/// of the other leg nevertheless.
 #[test]
 fn a_copy_of_a_leg_is_not_what_others_are_made_like() {
     let legs = create();
@@ -259,14 +260,14 @@ fn a_copy_of_a_leg_is_not_what_others_are_made_like() {
     become_the_same(&crashed, 2, "what was acknowledged");
 }
 
-/// A start reached only one leg before the power failed. The mirror continues on the other leg; the
-/// first leg lacks only the data written meanwhile.
+/// A start wrote to only one leg before the power failed. The mirror continues on the other leg.
+/// The first leg lacks only the data written meanwhile.
 #[test]
 fn a_leg_that_alone_knows_of_a_start_is_not_filled_anew() {
     for starts in 1..3 {
         let legs = create();
         for _ in 0..starts {
-            // Both legs have the bitmap, and the second one also a record.
+            // Both legs have the bitmap, and the second leg also has a record.
             let wired = |at: usize, writes| {
                 Arc::new(Wired::new(&format!("leg{at}"), &legs[at], &Power::lasting(writes))) as _
             };

@@ -41,14 +41,14 @@ fn an_older_copy_of_a_leg_is_refused_when_the_mirror_starts() {
         write(&create(&all), 1);
         let older = memory(LEG_BYTES);
         copy(&legs[at], &older);
-        // An unchanged leg is accepted.
+        // The mirror accepts an unchanged leg.
         write(&open(&all), 2);
         let mut with_copy = all;
         with_copy[at] = Some(&older);
         let error = refused(&with_copy);
         assert!(error.contains(&format!("leg{at} is an older copy of itself")), "{error}");
         drop(open(&all));
-        // An emptied leg gets a full copy.
+        // The mirror copies all data to an emptied leg.
         let empty = memory(LEG_BYTES);
         with_copy[at] = Some(&empty);
         drop(create(&with_copy));
@@ -90,8 +90,8 @@ fn generation(leg: &Mem) -> u64 {
     of_slot(0).max(of_slot(64 << 10))
 }
 
-/// Starts the mirror without the other leg, until this leg's record is newer by more generations
-/// than a record remembers. Each start writes this byte.
+/// Starts the mirror without the other leg, until the record of this leg is newer by more
+/// generations than a record remembers. Each start writes this byte.
 fn restart_alone(legs: &[Arc<Mem>; 2], at: usize, byte: u8) {
     let until = generation(&legs[at]) + limits::HISTORY as u64 + 20;
     let mut alone = [None; 2];
@@ -127,7 +127,7 @@ fn legs_that_were_written_alone_are_refused_after_any_number_of_restarts() {
         write(&create(&legs.each_ref().map(Some)), 1);
         restart_alone(&legs, 0, 2);
         restart_alone(&legs, 1, 3);
-        // Now one leg's record is older than the history in the other's.
+        // Now the record of one leg is older than the history in the record of the other leg.
         more.into_iter().for_each(|at| restart_alone(&legs, at, 4));
         let before = legs.each_ref().map(|leg| read(leg, LEG_BYTES));
         for order in [[0, 1], [1, 0]] {
@@ -156,8 +156,8 @@ fn legs_in_another_order_are_the_same_mirror() {
     assert!(legs.iter().all(|leg| read(leg, DATA_BYTES).iter().all(|&byte| byte == 2)));
 }
 
-/// The leg has no record at the expected place: the mirror does not overwrite the leg, and its data
-/// are intact when it has its old size again.
+/// The leg has no record at the expected place. The mirror does not overwrite the leg, and the data
+/// are intact when the leg has its former size again.
 #[test]
 fn a_leg_that_grew_or_shrank_is_refused() {
     for change in [-512_i64, 512, -(limits::RESERVED_BYTES as i64), limits::RESERVED_BYTES as i64] {
@@ -168,7 +168,7 @@ fn a_leg_that_grew_or_shrank_is_refused() {
         copy(&legs[1], &odd);
         let before = read(&odd, odd.geometry().capacity_bytes());
         let error = refused(&[Some(&legs[0]), Some(&odd)]);
-        // The record is lost with a MiB that is cut off, and otherwise found.
+        // If a whole MiB is cut off, the record is lost. Otherwise the mirror finds it.
         let is_lost = change == -(limits::RESERVED_BYTES as i64);
         let former = format!("leg1 was a leg of a mirror when it had {}", ExactSize(LEG_BYTES));
         let reason = if is_lost { "leg1 has no mirror record" } else { &former };
@@ -188,8 +188,8 @@ fn a_leg_that_grew_or_shrank_is_refused() {
 #[test]
 fn the_power_fails_at_each_step_of_filling_and_takes_a_leg_with_it() {
     for lost in 0..2 {
-        // With fewer writes the mirror does not start: first it writes bitmap and record of the two
-        // legs in sync.
+        // With fewer writes the mirror does not start: it first writes the bitmap and the record of
+        // the two legs in sync.
         for cut in 5.. {
             let legs = [memory(LEG_BYTES), memory(LEG_BYTES), memory(LEG_BYTES)];
             let all = legs.each_ref().map(Some);
@@ -227,7 +227,8 @@ fn the_power_fails_at_each_step_of_filling_and_takes_a_leg_with_it() {
 }
 
 /// Returns a lost leg. The power failure may have kept the lost leg's record from the other legs,
-/// which continued without it. Then the mirror refuses that leg, and the test has it filled anew.
+/// which continued without it. The mirror then refuses that leg, and the test lets the mirror fill
+/// it anew.
 fn bring_back(all: &[Option<&Arc<Mem>>; 3], lost: usize) -> Arc<Mem> {
     match try_open(all, &lasting(), |_| {}) {
         Ok(mirror) => {

@@ -12,7 +12,7 @@ use farblock_volumes::{LegSource, LegState, Mirror, MirrorOptions, Taking, limit
 
 const LEG_BYTES: u64 = 8 * limits::MIN_REGION_BYTES + limits::RESERVED_BYTES;
 
-/// A leg that is settled after this many requests to settle it.
+/// A leg that settles after this many requests to settle.
 struct Late {
     name: &'static str,
     memory: Arc<Mem>,
@@ -61,7 +61,7 @@ fn write(mirror: &Mirror, value: u8) {
     Blocking::new(mirror).unwrap().write(0, &[value; 512]).unwrap();
 }
 
-/// Two legs with one write before the mirror was closed.
+/// Two legs to which the mirror has written once before it was closed.
 fn used() -> [Arc<Late>; 2] {
     let legs = [Late::new("one"), Late::new("two")];
     let mirror = open(&legs, Taking::Empty);
@@ -85,7 +85,7 @@ fn a_leg_begins_as_out_and_is_not_written_before_it_is_settled() {
         );
         assert!(legs[late].bytes() == before, "it is written");
         assert_eq!(legs[1 - late].bytes()[0], 2);
-        // Copying undoes the late write when the leg returns.
+        // When the leg returns, copying undoes the late write.
         Blocking::new(&*legs[late].memory).unwrap().write(0, &[9; 512]).unwrap();
         legs[late].asks(0);
         support::wait_until(|| support::is_whole(&mirror));
@@ -104,7 +104,7 @@ fn the_mirror_waits_for_one_of_the_legs_with_all_of_the_data() {
     assert_eq!(states.collect::<Vec<_>>(), [LegState::Out, LegState::InSync]);
     write(&mirror, 2);
     assert_eq!([legs[0].bytes()[0], legs[1].bytes()[0]], [1, 2]);
-    // The mirror waits for one of the legs if both may get late writes.
+    // If both legs may get late writes, the mirror waits for one of them.
     drop(mirror);
     legs[0].asks(0);
     let mirror = open(&legs, Taking::Members);

@@ -1,7 +1,7 @@
 //! Random simulated lifetimes of mirrors, with load, faults and power cuts. `MIRROR_SEED=17`
 //! repeats a run. `MIRROR_SEEDS=10000 cargo test --release -p farblock-volumes --test lives` sets
-//! the number of runs; with both variables, `MIRROR_SEED` is the first seed. `cargo xtask sim
-//! --mirrors` runs for hours.
+//! the number of runs. With both variables, `MIRROR_SEED` is the first seed.
+//! `cargo xtask sim --mirrors` runs for hours.
 
 mod support;
 
@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use support::life::Run;
 
-/// Deliberate mistakes in the code, each of which the runs must find.
+/// Deliberate mistakes in the code. The runs must find each of them.
 const MISTAKES: [&str; 12] = [
     "a bitmap that is not durable",
     "a clean region without a flush",
@@ -77,7 +77,7 @@ fn the_same_seed_is_the_same_run() {
     assert_ne!(trace(3), trace(4));
 }
 
-/// Common mistakes, found with few seeds: they show that the runs detect faults.
+/// The runs find common mistakes with few seeds, which shows that they detect faults.
 #[test]
 fn common_mistakes_are_found_soon() {
     let common = [

@@ -1,4 +1,4 @@
-//! Which leg a mirror reads: legs with scripted read times, in virtual time.
+//! Which leg a mirror reads from: legs with scripted read durations, in virtual time.
 
 mod support;
 
@@ -15,7 +15,7 @@ use farblock_volumes::{LegSource, Mirror, MirrorOptions, Taking, limits};
 
 const LEG_BYTES: u64 = limits::MIN_REGION_BYTES * 2 + limits::RESERVED_BYTES;
 
-/// The duration of reads in a leg's first half, and the count of reads.
+/// The duration of reads from the first half of a leg, and the number of reads.
 #[derive(Default)]
 struct Script {
     micros: AtomicU64,
@@ -44,8 +44,8 @@ impl LegSource for Scripted {
     }
 }
 
-/// A leg that counts requests, and whose speed and failures can change while the mirror has it
-/// open, unlike a `Delay` or `Fault`.
+/// A leg that counts requests. Unlike with a `Delay` or `Fault`, the test can change its speed and
+/// failures while the mirror has it open.
 struct Slow {
     inner: Arc<Mem>,
     script: Arc<Script>,
@@ -121,7 +121,7 @@ impl Drop for SlowQueue {
     }
 }
 
-/// A mirror in sync with a remote first leg.
+/// A mirror in sync whose first leg is remote.
 struct Stand {
     driver: Driver,
     mirror: Arc<Mirror>,
@@ -164,7 +164,7 @@ impl Stand {
         }
     }
 
-    /// Performs `reads` reads, `depth` at a time; returns the number of reads at each leg.
+    /// Executes `reads` reads, `depth` at a time. Returns the number of reads from each leg.
     fn read(&mut self, queue: usize, reads: u64, depth: u64) -> [u64; 2] {
         let had = |stand: &Stand| {
             stand.scripts.each_ref().map(|script| script.reads.load(Ordering::SeqCst))

@@ -1,5 +1,5 @@
-//! Legs whose contents change below the mirror: the mirror trusts a leg only after it has shown its
-//! record.
+//! Legs whose contents change below the mirror. The mirror trusts a leg only after the leg has
+//! proven its record.
 
 mod support;
 
@@ -34,7 +34,7 @@ impl Pair {
         Blocking::new(&self.mirror).unwrap().write(0, &data).unwrap();
     }
 
-    /// Waits until the records report that both legs have all writes.
+    /// Waits until the records say that both legs have all writes.
     fn settle(&self) {
         support::wait_until(|| self.mirror.status().dirty_bytes == 0);
     }
@@ -82,7 +82,8 @@ fn an_older_copy_behind_another_process_stays_out() {
     assert!(data.iter().all(|&byte| byte == 2));
 }
 
-/// No event reports the change; the leg's record shows it, before the leg gets the next record.
+/// No event reports the change. The record of the leg reveals it, before the leg gets the next
+/// record.
 #[test]
 fn a_leg_that_is_rolled_back_beneath_a_running_mirror_is_put_out() {
     let pair = Pair::new();
@@ -109,7 +110,8 @@ fn a_copy_from_before_the_first_write_is_noticed() {
     assert_eq!(pair.state(0).0, LegState::InSync);
 }
 
-/// The only leg left is not the leg that was written: reads fail rather than return older data.
+/// The only leg left is not the one to which the mirror wrote. Reads fail instead of returning
+/// older data.
 #[test]
 fn the_last_leg_is_not_read_before_it_has_shown_its_record() {
     let pair = Pair::new();
@@ -136,7 +138,7 @@ fn the_last_leg_is_not_read_before_it_has_shown_its_record() {
     assert!(data.iter().all(|&byte| byte == 2));
 }
 
-/// All operations complete, even when all legs are away.
+/// All operations complete, even when all legs are unavailable.
 #[test]
 fn operations_end_when_every_leg_is_away_for_long() {
     let pair = Pair::new();

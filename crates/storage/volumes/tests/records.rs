@@ -18,7 +18,7 @@ use support::wire::{Power, Wired};
 const DATA_BYTES: u64 = 8 * limits::MIN_REGION_BYTES;
 const LEG_BYTES: u64 = DATA_BYTES + limits::RESERVED_BYTES;
 const BITMAP_AT: u64 = 192 << 10;
-/// Bytes before the bits in a page of the bitmap.
+/// The number of bytes before the bits in a page of the bitmap.
 const HEADER_BYTES: usize = 16;
 
 fn memory() -> Arc<Mem> {
@@ -46,7 +46,7 @@ fn wired(legs: &[Arc<Mem>; 2], power: &Arc<Power>) -> [Wired; 2] {
     [Wired::new("one", &legs[0], power), Wired::new("two", &legs[1], power)]
 }
 
-/// A mirror of legs in sync, each with its own power supply, and an unflushed write.
+/// A mirror of legs in sync, each with its own power supply, and with an unflushed write.
 fn written() -> (Mirror, [Arc<Power>; 2], [Arc<Mem>; 2]) {
     let powers = [(); 2].map(|()| Power::lasting(i64::MAX));
     let legs = [memory(), memory()];
@@ -109,7 +109,8 @@ fn a_leg_that_grows_keeps_its_record_where_it_is() {
     support::wait_until(|| support::is_whole(&mirror) && mirror.status().dirty_bytes == 0);
     legs[0].lengthen(LEG_BYTES + limits::RESERVED_BYTES).unwrap();
     Blocking::new(&mirror).unwrap().write(0, &[1; 512]).unwrap();
-    // A busy machine may put a slow leg out; that leg gets the bitmap before it is in sync again.
+    // On a busy machine, the mirror may put a slow leg out. That leg gets the bitmap before it is
+    // in sync again.
     support::wait_until(|| mirror.status().legs[0].state == LegState::InSync);
     let bytes = std::fs::read(legs[0].path()).unwrap();
     assert_eq!(
@@ -248,8 +249,8 @@ fn large_blocks_keep_the_parts_of_the_bitmap_apart() {
     assert_eq!(u64::from(marked), regions, "all are to be copied");
 }
 
-/// The machine of a leg restarts before the leg is put out, and loses acknowledged data: reads
-/// avoid the leg.
+/// The machine of a leg restarts before the mirror puts the leg out, and loses acknowledged data.
+/// Reads avoid the leg.
 #[test]
 fn a_leg_that_lost_its_cache_is_not_read() {
     let legs = [memory(), memory()];
@@ -262,7 +263,7 @@ fn a_leg_that_lost_its_cache_is_not_read() {
     let reactor = Reactor::new(&Config::default()).unwrap();
     let mut queue = mirror.open(&reactor, reactor.add_task()).unwrap();
     blinking.lasts(0);
-    // One read to each leg: the second read waits for the leg that is away.
+    // The mirror sends one read to each leg. The second read waits for the unavailable leg.
     for token in 0..2 {
         queue.submit(Op::read(0, 1, Buffer::new(512), token));
     }
@@ -283,8 +284,8 @@ fn a_leg_that_lost_its_cache_is_not_read() {
     assert_eq!(read(&legs[1], 0, 512)[0], 0x5a);
 }
 
-/// All legs have lost data and report that to the keeper's flush, which would clear the bitmap. The
-/// mirror must still report the loss to its user, once.
+/// All legs have lost data, and report that to the keeper's flush, which would clear the bitmap.
+/// The mirror must still report the loss to its user, once.
 #[test]
 fn a_flush_that_the_keeper_saw_fail_fails() {
     let (mirror, powers, _) = written();
@@ -296,7 +297,7 @@ fn a_flush_that_the_keeper_saw_fail_fails() {
     assert_eq!(disk.flush(), Ok(()));
 }
 
-/// Polls a queue for a while, or until it has completed something.
+/// Polls a queue for some rounds, or until it has completed an operation.
 fn completes(reactor: &Reactor, queue: &mut dyn Queue, rounds: usize) -> Option<Completion> {
     let mut done = Vec::new();
     for _ in 0..rounds {
@@ -309,9 +310,9 @@ fn completes(reactor: &Reactor, queue: &mut dyn Queue, rounds: usize) -> Option<
     done.pop()
 }
 
-/// Like the test above, before the keeper knows the result: every leg has answered the keeper's
-/// flush, so each executes the user's flush. The user's flush must not succeed before the keeper
-/// knows. If its caller has abandoned that flush, the next flush fails.
+/// Like the test above, but before the keeper knows the result. Every leg has answered the keeper's
+/// flush, so each leg executes the user's flush. The user's flush must not succeed before the
+/// keeper knows the result. If the caller has abandoned that flush, the next flush fails.
 #[test]
 fn a_flush_beside_one_of_the_keeper_that_fails_fails() {
     for unwanted in [false, true] {
@@ -337,8 +338,8 @@ fn a_flush_beside_one_of_the_keeper_that_fails_fails() {
     }
 }
 
-/// One leg reports a loss while another is slow: the mirror reads the first no more from then on,
-/// whoever flushed.
+/// One leg reports a loss while another leg is slow. From then on the mirror does not read from the
+/// first leg, no matter who flushed.
 #[test]
 fn a_leg_that_fails_a_flush_is_put_out_before_the_others_have_answered() {
     for is_users in [false, true] {

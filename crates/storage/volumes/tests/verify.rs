@@ -1,4 +1,4 @@
-//! Verify with read errors on legs, and with a single leg.
+//! Verifies with read errors on legs, or with a single leg.
 
 mod support;
 
@@ -13,7 +13,7 @@ use support::Fixed;
 use support::legs::{DATA_BYTES, LEG_BYTES, memory};
 use support::wire::{Power, Wired};
 
-/// The blocks whose reads fail, in the third region.
+/// The blocks whose reads fail. They are in the third region.
 const BAD: std::ops::Range<u64> = 260..264;
 const REGION: u64 = farblock_volumes::limits::MIN_REGION_BYTES;
 
@@ -31,7 +31,7 @@ fn verified(mirror: &Mirror) -> MirrorStatus {
     mirror.status()
 }
 
-/// Legs whose reads of some blocks fail once the faults are enabled.
+/// Legs on which reads of some blocks fail once the faults are enabled.
 fn faulty(legs: &[Arc<Mem>], bad: &[usize]) -> (Vec<Arc<Fault>>, Mirror) {
     let rule = || vec![Rule::new(BlockError::ReadFailed).command(Command::Read).blocks(BAD)];
     let fault = |(at, leg): (usize, &Arc<Mem>)| {
@@ -59,7 +59,7 @@ fn what_a_leg_cannot_read_is_not_called_the_same() {
     assert_eq!(status.verified_bytes, DATA_BYTES - REGION);
     assert_eq!(status.unread_legs, ["leg1"]);
     assert!(support::is_whole(&mirror), "a failed read puts nobody out");
-    // The next verify starts from the beginning.
+    // The next verify starts at the first block.
     faults[1].set_enabled(false);
     let status = verified(&mirror);
     assert_eq!((status.uncompared_bytes, status.verified_bytes), (0, DATA_BYTES));
@@ -75,7 +75,7 @@ fn nor_is_what_no_leg_can_read() {
     assert_eq!(status.unread_legs, ["leg0", "leg1"]);
 }
 
-/// The two readable legs are compared nevertheless.
+/// The verify compares the two readable legs nevertheless.
 #[test]
 fn a_leg_that_cannot_be_read_does_not_hide_that_others_differ() {
     let legs = [(); 3].map(|()| memory(LEG_BYTES));

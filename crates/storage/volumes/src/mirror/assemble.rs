@@ -1,4 +1,4 @@
-//! Assembles a mirror from the records on its legs, or explains why it cannot.
+//! Assembles a mirror from the records on its legs, or returns the reason why it cannot.
 
 use uuid::Uuid;
 
@@ -16,29 +16,31 @@ pub(crate) struct Found {
 }
 
 pub(crate) enum What {
-    /// It cannot be opened or read.
+    /// The leg cannot be opened or read, for the given reason.
     Absent(String),
     Marked(Record),
-    /// No record.
+    /// The leg has no record.
     Unmarked {
         geometry: Geometry,
-        /// The mirror that had started to write its first record there, and has written nothing
-        /// else.
+        /// The mirror that has claimed the leg for its first record, and has written nothing else
+        /// there.
         claimed: Option<Uuid>,
-        /// The end and the start are zeroes.
+        /// Whether the first and the last part of the leg are zeroes.
         end_is_empty: bool,
         start_is_empty: bool,
-        /// The size of a file system or volume at its start.
+        /// The size in bytes of a file system or volume at the start of the leg, if its format is
+        /// known.
         content: Option<u64>,
-        /// The leg's former size, if it has a record there but none at its present end.
+        /// The former size of the leg, if it has a record at its former end but none at its present
+        /// end.
         former: Option<u64>,
     },
     Unusable(Unreadable),
 }
 
 impl What {
-    /// Whether the leg holds no data to keep: it is empty, or this mirror has started to write its
-    /// record there.
+    /// Whether the leg holds no data to keep: the leg is empty, or this mirror has claimed it for
+    /// its first record.
     fn is_free_for(&self, mirror: Uuid) -> bool {
         match self {
             What::Unmarked { claimed, end_is_empty, start_is_empty, .. } => {
@@ -49,14 +51,14 @@ impl What {
     }
 }
 
-/// A mirror about to be opened.
+/// The plan for opening a mirror.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    /// The newest record found; it records new legs as behind.
+    /// The newest record of all legs. For new legs, it says that they are behind.
     pub(crate) record: Record,
-    /// The index of the named leg, for each leg.
+    /// For each leg of the mirror, its index in the list of named legs.
     pub(crate) named: Vec<usize>,
-    /// The legs that are present and in sync.
+    /// For each leg, whether it is available and in sync.
     pub(crate) in_sync: Vec<bool>,
 }
 
@@ -64,8 +66,8 @@ fn refuse<T>(sentence: impl Into<String>) -> Result<T, MirrorError> {
     Err(MirrorError(sentence.into()))
 }
 
-/// Assembles a mirror, or with `take_empty` creates one from legs without records. `alone`: a leg
-/// in sync may be missing.
+/// Plans a mirror from legs with records; with `take_empty`, also creates one from legs without
+/// records. With `alone`, a leg in sync may be missing.
 pub(crate) fn assemble(
     found: &[Found],
     take_empty: bool,
@@ -104,7 +106,7 @@ pub(crate) fn assemble(
     }
 }
 
-/// The record that descends from all others or bypassed them; if there is none, the newest.
+/// The record that supersedes all others. If there is no such record, the newest one.
 fn newest(found: &[Found]) -> Option<&Record> {
     let mut records: Vec<&Record> = found.iter().filter_map(record).collect();
     records.sort_by_key(|record| std::cmp::Reverse(record.generation));
@@ -119,7 +121,7 @@ fn record(found: &Found) -> Option<&Record> {
     }
 }
 
-/// Assembles legs that have records.
+/// Plans a mirror from legs with records.
 fn join(
     found: &[Found],
     newest: &Record,
@@ -151,7 +153,7 @@ fn join(
             plan.record.standings[leg] = Standing::Behind;
         }
     }
-    // A bypassed record may have a higher generation: the next record must exceed it, too.
+    // A superseded record may have a higher generation. The next record must exceed that one, too.
     let most = found.iter().filter_map(record).map(|record| record.generation).max();
     while most > Some(plan.record.generation) {
         plan.record.advance(u64::from_le_bytes(random()?));
@@ -165,7 +167,7 @@ fn join(
     Ok(plan)
 }
 
-/// The index of the named leg for each leg of the record.
+/// For each leg of the record, its index in the list of named legs.
 fn places(found: &[Found], newest: &Record, take_empty: bool) -> Result<Vec<usize>, MirrorError> {
     let legs = newest.standings.len();
     if found.len() < legs {
@@ -217,7 +219,7 @@ fn places(found: &[Found], newest: &Record, take_empty: bool) -> Result<Vec<usiz
     Ok(places.into_iter().flatten().collect())
 }
 
-/// Whether a leg without a record may be overwritten with the mirror's data.
+/// Checks whether the mirror may overwrite a leg that has no record.
 pub(crate) fn may_take(
     leg: &Found,
     geometry: &Geometry,
@@ -243,8 +245,8 @@ pub(crate) fn may_take(
     fits(name, geometry, record)
 }
 
-/// Refuses a leg whose size has changed since it got its record. It may have data that no other leg
-/// has, so it is not taken with `?create` either.
+/// Refuses a leg that has changed its size since it got its record. The leg may have data that no
+/// other leg has, so `?create` does not take it either.
 fn refuse_former(leg: &Found) -> Result<(), MirrorError> {
     let What::Unmarked { geometry, former: Some(former), .. } = &leg.what else { return Ok(()) };
     let (name, was) = (&leg.name, ExactSize(*former));
@@ -258,7 +260,7 @@ fn refuse_former(leg: &Found) -> Result<(), MirrorError> {
     ))
 }
 
-/// Whether a leg has the right block size, and enough blocks.
+/// Checks the block size of a leg, and that the leg has enough blocks.
 pub(crate) fn fits(name: &str, geometry: &Geometry, record: &Record) -> Result<(), MirrorError> {
     let needed = record.blocks * u64::from(record.block_size) + RESERVED_BYTES;
     let limit = |max: u32| if max == 0 { u32::MAX } else { max };
@@ -288,7 +290,7 @@ pub(crate) fn fits(name: &str, geometry: &Geometry, record: &Record) -> Result<(
     }
 }
 
-/// Refuses a leg that may have writes which the newest leg lacks.
+/// Refuses a leg that may have writes that the leg with the newest record lacks.
 fn refuse_two_histories(found: &[Found], newest: &Record) -> Result<(), MirrorError> {
     let of_newest = found.iter().find(|leg| record(leg) == Some(newest)).map_or("", |l| &l.name);
     for leg in found {
@@ -299,7 +301,7 @@ fn refuse_two_histories(found: &[Found], newest: &Record) -> Result<(), MirrorEr
     Ok(())
 }
 
-/// Refuses a leg that is an earlier state of itself: no bitmap has the changes that it lacks.
+/// Refuses a leg that was restored to an earlier state: no bitmap has the changes that it lacks.
 fn refuse_older_copies(found: &[Found], newest: &Record) -> Result<(), MirrorError> {
     for leg in found {
         if record(leg).is_some_and(|record| newest.is_newer_than_leg(record)) {
@@ -314,7 +316,7 @@ pub(crate) const OLDER_COPY: &str = "is an older copy of itself (perhaps a snaps
     and the mirror does not know which data it lacks: restore the leg as it was, or zero its first \
     and last MiB and start with ?create, and the mirror fills it from the other legs";
 
-/// The advice about two legs with two histories.
+/// The advice about two legs with different histories.
 pub(crate) const TWO_HISTORIES: &str = "were each written without the other: decide which one has \
     the right data, zero the first and last MiB of the other one, and start with ?create";
 
@@ -372,8 +374,9 @@ fn create(found: &[Found], take_empty: bool) -> Result<Plan, MirrorError> {
     Ok(Plan { record, named: (0..found.len()).collect(), in_sync })
 }
 
-/// The data of the first leg must fit into the mirror, which is smaller than that leg. If the size
-/// of the data is unknown, no leg may be smaller than the first.
+/// Refuses to create a mirror that would be too small for the data of its first leg. A mirror is
+/// smaller than its legs. If the size of the data is unknown, no other leg may be smaller than the
+/// first.
 fn keeps_its_data(
     first: &Found,
     geometries: &[Geometry],
@@ -409,7 +412,7 @@ fn keeps_its_data(
     }
 }
 
-/// Random bytes; in a simulation, from its world.
+/// Random bytes. In a simulation they come from the seed of the simulated world.
 pub(crate) fn random<const N: usize>() -> Result<[u8; N], MirrorError> {
     let mut bytes = [0; N];
     if !farblock_reactor::os::fill_simulated(&mut bytes) {
@@ -427,13 +430,13 @@ fn random_uuid() -> Result<Uuid, MirrorError> {
 mod tests {
     use super::*;
 
-    /// A record of leg `leg`, with a letter for each standing.
+    /// A leg with a record. `standings` has one letter per leg: `i` for in sync, `b` for behind.
     fn marked(leg: usize, generation: u64, standings: &str) -> Found {
         let mut record = Record::new(Uuid::from_bytes([7; 16]), 512, 16 << 20, 2).unwrap();
         (record.leg, record.generation) = (leg, generation);
         let standing = |letter| if letter == 'i' { Standing::InSync } else { Standing::Behind };
         record.standings = standings.chars().map(standing).collect();
-        // A single history, whose generation numbers are also its random numbers.
+        // One history for all legs: the random number of each generation is the generation itself.
         record.history = (1..=generation).rev().collect();
         Found { name: format!("leg{leg}"), what: What::Marked(record) }
     }
@@ -451,7 +454,7 @@ mod tests {
         Found { name: "blank".to_owned(), what }
     }
 
-    /// A disk with data, whose size may be unknown.
+    /// A leg with data but without a record. `of` is the size of the data, if it is known.
     fn full(bytes: u64, of: Option<u64>) -> Found {
         let mut found = blank(bytes, true);
         if let What::Unmarked { start_is_empty, content, .. } = &mut found.what {
@@ -480,7 +483,8 @@ mod tests {
             [true, true, false]
         );
         assert_eq!(in_sync(&[marked(1, 4, "bi"), marked(0, 4, "bi")]), [false, true]);
-        // Promoted, but the other leg's record does not say so.
+        // The first leg's record calls the second leg behind. The second leg's newer record shows
+        // its promotion.
         assert_eq!(in_sync(&[marked(0, 4, "ib"), marked(1, 5, "ii")]), [true, true]);
         assert_eq!(in_sync(&[marked(0, 5, "ii"), marked(1, 4, "ib")]), [true, true]);
         assert_eq!(in_sync(&[marked(0, 5, "ib"), absent(1)]), [true, false]);
@@ -545,7 +549,7 @@ mod tests {
         refused(&[blank(8 << 20, false), blank(8 << 20, true)], true, false, "1 MiB larger");
         refused(&[marked(0, 4, "ii"), blank(16 << 20, true)], false, false, "?create");
         refused(&[marked(0, 4, "ii"), blank(8 << 20, true)], true, false, "larger");
-        // This leg is not needed: its status reports its problem.
+        // The mirror does not need the second leg. The status of that leg reports its problem.
         assert_eq!(in_sync(&[marked(0, 4, "ib"), blank(16 << 20, false)]), [true, false]);
         let plan = assemble(&[blank(8 << 20, true), blank(9 << 20, true)], true, false).unwrap();
         assert_eq!((plan.record.blocks, plan.in_sync), (7 << 11, vec![true, false]));
@@ -570,7 +574,7 @@ mod tests {
             refused(&[marked(0, 4, "ii"), grown()], take, true, "from byte 16777216 on");
             refused(&[changed(16 << 20, 17 << 20), grown()], take, true, "was cut to 16MiB");
         }
-        // The size may have changed by an amount that the search does not try.
+        // The size of a leg may have changed by an amount that the search does not try.
         let unknown = || blank(16 << 20, true);
         refused(&[unknown(), unknown()], false, false, "if it was a leg, it has grown or was cut");
         let or_grown = "if it was a leg of this mirror, it has grown or was cut";

@@ -1,12 +1,13 @@
-//! Checks that a leg still has the data that the mirror wrote.
+//! Checks that a leg still has the data that the mirror wrote to it.
 //!
-//! The last record written to a leg identifies it. A substituted copy (a rolled back snapshot, a
-//! restored backup, another file of its name) has an older record. So a leg in sync must show its
-//! record periodically, and before the next record is written. The last leg in sync must also show
-//! it after its target process was replaced, before the mirror uses it again.
+//! The last record written to a leg identifies the leg. If another copy takes the place of the leg
+//! (a rolled back snapshot, a restored backup, another file with the same name), that copy has an
+//! older record. So the keeper reads the record of each leg in sync periodically, and before it
+//! writes the next record. After the target process of the last leg in sync was replaced, the
+//! keeper also reads the record of this leg before the mirror uses the leg again.
 //!
-//! A leg with the right record lacks at most the regions in the bitmap: a region is cleared only
-//! after it was durable on each leg, and each leg then got another record.
+//! A leg with the right record lacks at most the regions in the bitmap. The keeper clears a region
+//! only after its data was durable on each leg, and each leg has then got another record.
 
 use std::time::Instant;
 
@@ -18,7 +19,7 @@ use super::record::{RECORD_BYTES, Record, SLOT_OFFSETS};
 use super::shared::{LegSet, bit, members};
 use crate::limits::AUDIT_EVERY;
 
-/// A record written to a leg.
+/// The identity of a record written to a leg.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Given {
     slot: usize,
@@ -27,11 +28,13 @@ struct Given {
     number: u64,
 }
 
-/// The audit's knowledge of the legs' records.
+/// The records that the legs must have.
 pub(crate) struct Audit {
-    /// The last record by leg; `None` if the leg may not have a record of this process.
+    /// The last record written to each leg. `None` if this process may not have written a record to
+    /// it.
     given: Vec<Option<Given>>,
-    /// Legs that got a record while they may have been substituted: that record proves nothing.
+    /// Legs that got a record while another copy may have taken their place. That record proves
+    /// nothing.
     misled: LegSet,
     next: Instant,
 }
@@ -42,22 +45,23 @@ impl Audit {
     }
 }
 
-/// The result of reading a leg's record.
+/// The result of reading the record of a leg.
 enum Shown {
     Right,
     Other(&'static str),
-    /// The expected record is unknown, or the leg is away.
+    /// The mirror does not know which record to expect, or the leg is unavailable.
     Unknown,
 }
 
 impl Keeper {
-    /// Notes that a leg has the record of the present generation. `doubts` is its count before the
-    /// write: if it has grown, another disk may have the record. False if the leg was then put out.
+    /// Registers that a leg has the record of the present generation. `doubts` is the doubt count
+    /// of the leg before the write. If the count has grown since, another disk may have got the
+    /// record. False if the mirror has then put the leg out.
     pub(crate) fn has_record(&mut self, leg: usize, doubts: u64) -> bool {
         let slot = self.slots[leg];
         self.slots[leg] = 1 - slot;
         if self.shared.legs[leg].doubts() != doubts {
-            // The leg must still show the previous record, in the other slot.
+            // The leg must still have the previous record, in the other slot.
             self.audit.misled |= bit(leg);
             return self.shared.written() & bit(leg) != 0;
         }
@@ -68,24 +72,24 @@ impl Keeper {
         true
     }
 
-    /// Notes that a leg may or may not have the record of the present generation.
+    /// Registers that a leg may or may not have the record of the present generation.
     pub(crate) fn has_no_record(&mut self, leg: usize, doubts: u64) {
         if self.shared.legs[leg].doubts() != doubts {
             self.audit.misled |= bit(leg);
         }
     }
 
-    /// Whether a returning leg may be a substituted copy although it has the right record.
+    /// Whether a returning leg may be another copy, although it has the right record.
     pub(crate) fn misleads(&self, leg: usize) -> bool {
         self.audit.misled & bit(leg) != 0
     }
 
-    /// Notes that the leg may be trusted again: the bitmap has all regions that it may lack.
+    /// Trusts the record of the leg again: the bitmap has all regions that the leg may lack.
     pub(crate) fn vouches_again(&mut self, leg: usize) {
         self.audit.misled &= !bit(leg);
     }
 
-    /// Audits all legs in sync when it is due.
+    /// Audits all legs in sync if the audit is due.
     pub(crate) fn audit_in_time(&mut self, deadline: &mut Option<Instant>) {
         if self.audit.next <= os::now() {
             self.audit(self.shared.in_sync());
@@ -94,7 +98,7 @@ impl Keeper {
         sooner(deadline, self.audit.next);
     }
 
-    /// Reads the records of these legs, and puts out each leg with another record than expected.
+    /// Reads the records of these legs, and puts out each leg whose record is not the expected one.
     pub(crate) fn audit(&mut self, legs: LegSet) {
         for (leg, shown) in self.show(legs & self.shared.trusted()) {
             if let Shown::Other(what) = shown {
@@ -103,7 +107,7 @@ impl Keeper {
         }
     }
 
-    /// Allows use of the last leg in sync once it has shown its record.
+    /// Allows the use of the last leg in sync once the keeper has found the right record there.
     pub(crate) fn prove(&mut self) {
         let unproven = self.shared.unproven();
         if unproven == 0 {

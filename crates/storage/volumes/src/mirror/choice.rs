@@ -1,25 +1,26 @@
 //! Chooses the leg for a read.
 //!
-//! It is the leg with the shortest expected time to answer: the mean time of its reads, times its
-//! outstanding reads with this one. Each queue measures separately and shares nothing. Without
-//! reads, a slow leg is not measured. So the queue reads it occasionally, in case it has become
-//! fast, but rarely enough that its slowness hardly matters.
+//! The queue chooses the leg with the shortest expected time to answer. This time is the mean
+//! duration of a read from the leg, times the number of its outstanding reads including the new
+//! one. Each queue measures separately and shares no state. A slow leg gets no reads, so the queue
+//! cannot measure it. The queue therefore reads from it occasionally, in case it has become fast,
+//! but rarely enough that its slowness hardly matters.
 
 use std::time::{Duration, Instant};
 
 use crate::limits::{FAILED_READ, PASSED_OVER, TRIED_AGAIN};
 
-/// The weight of a new time in the mean: one eighth.
+/// The weight of a new duration in the mean, as a shift: one eighth.
 const MEAN_SHIFT: u32 = 3;
 
 /// The speed of a leg for the reads of one queue.
 pub(crate) struct Speed {
-    /// The mean time of a read, weighted towards recent ones; 0: none yet.
+    /// The mean duration of a read, weighted towards recent reads; 0 before the first measurement.
     mean_nanos: u64,
     pub(crate) reads: u64,
-    /// The time of its last read, and the queue's read count then.
+    /// The time of the last read from the leg, and the number of the queue's reads at that time.
     asked: (Instant, u64),
-    /// The measured mean is too old to use.
+    /// Whether the measured mean is too old to use.
     is_stale: bool,
 }
 
@@ -28,8 +29,8 @@ impl Speed {
         Speed { mean_nanos: 0, reads: 0, asked: (now, 0), is_stale: false }
     }
 
-    /// Whether the leg has had no read for so long that it gets one. Reads of a slow leg are at
-    /// most a hundredth of all reads, and take at most a hundredth of the time.
+    /// Whether the leg has had no read for so long that the queue must read from it. These reads
+    /// are at most a hundredth of all reads, and take at most a hundredth of the time.
     fn is_due(&self, now: Instant, turn: u64) -> bool {
         let (at, last) = self.asked;
         let pause = TRIED_AGAIN.max(Duration::from_nanos(self.mean_nanos) * PASSED_OVER);
@@ -38,21 +39,22 @@ impl Speed {
             && now.saturating_duration_since(at) > pause
     }
 
-    /// The approximate time until another read would be answered; `usual` is the time to assume for
-    /// a leg that has not been measured.
+    /// The approximate time until the leg would answer another read. `usual` is the mean to assume
+    /// for a leg without a measurement.
     fn expected_nanos(&self, usual: u64) -> u64 {
         let mean = if self.mean_nanos == 0 { usual } else { self.mean_nanos };
         mean.saturating_mul(self.reads + 1)
     }
 
-    /// The leg got a read, the queue's `turn`-th.
+    /// Registers that the leg got a read, which is the `turn`-th read of the queue.
     pub(crate) fn ask(&mut self, now: Instant, turn: u64) {
         self.is_stale |= self.is_due(now, turn);
         self.asked = (now, turn);
         self.reads += 1;
     }
 
-    /// The leg has answered a read. An error may be fast, but must not attract more reads.
+    /// Registers that the leg has answered a read. A failed read counts as slow, since an error may
+    /// arrive fast, but must not attract more reads.
     pub(crate) fn answer(&mut self, took: Duration, failed: bool) {
         self.reads = self.reads.saturating_sub(1);
         let took = if failed { took.max(FAILED_READ) } else { took };
@@ -66,7 +68,7 @@ impl Speed {
     }
 }
 
-/// A leg that may serve the read.
+/// A leg from which the queue may read.
 #[derive(Clone, Copy)]
 pub(crate) struct Candidate<'a> {
     pub(crate) leg: usize,
@@ -74,7 +76,7 @@ pub(crate) struct Candidate<'a> {
     pub(crate) speed: &'a Speed,
 }
 
-/// Chooses a leg for a queue's `turn`-th read; of equal ones, a local leg.
+/// Chooses the leg for the `turn`-th read of a queue. Of equally fast legs, prefers a local one.
 pub(crate) fn choose<'a>(
     legs: impl Iterator<Item = Candidate<'a>> + Clone,
     now: Instant,
@@ -92,7 +94,7 @@ pub(crate) fn choose<'a>(
 mod tests {
     use super::*;
 
-    /// Two legs, the second one local, each with a constant read time.
+    /// Two legs with a constant read duration each. The second leg is local.
     struct Legs {
         begun: Instant,
         now: Duration,
@@ -117,7 +119,7 @@ mod tests {
             leg
         }
 
-        /// Performs `reads` one at a time; returns the number per leg.
+        /// Executes `reads` reads, one after the other. Returns the number of reads from each leg.
         fn one_by_one(&mut self, reads: usize, times: [Duration; 2]) -> [usize; 2] {
             let mut had = [0; 2];
             for _ in 0..reads {
@@ -160,7 +162,7 @@ mod tests {
     fn a_leg_that_is_slow_is_tried_a_hundredth_of_the_time() {
         let mut legs = Legs::new();
         let [slow, fast] = legs.one_by_one(100_000, [MS * 40, MS]);
-        // In 100 s, one about every fourth second.
+        // In 100 s, the slow leg gets about one read every four seconds.
         assert!((20..30).contains(&slow), "{slow} slow reads and {fast} fast ones");
     }
 
@@ -189,7 +191,7 @@ mod tests {
         legs.one_by_one(10, [MS; 2]);
         let leg = legs.ask();
         legs.speeds[leg].answer(Duration::from_micros(1), true);
-        // Reads go to the other leg instead.
+        // Reads now go to the other leg.
         legs.speeds[0].ask(legs.begun, 11);
         legs.speeds[0].answer(MS * 2, false);
         assert_eq!(legs.one_by_one(100, [MS; 2]), [100, 0]);

@@ -1,16 +1,16 @@
-//! A claim marks a leg before its first record is written.
+//! The mirror writes a claim to a leg before it writes the first record there.
 //!
-//! The power may fail while a first record is written. The torn record is invalid, and would make
-//! the leg look as if it held data. A claim is one sector, so it is written whole or not at all.
-//! The mirror removes it once there is a record.
+//! The power may fail while the mirror writes a first record. The torn record is invalid, and would
+//! make the leg look as if it held data. A claim is one sector, so the disk writes all or none of
+//! it. Once the leg has a record, the mirror removes the claim.
 
 use uuid::Uuid;
 
 use super::record::USED_BYTES;
 
-/// Its offset in the reserved part, behind everything else.
+/// The offset of a claim in the reserved part, behind the records and the bitmap.
 pub(crate) const OFFSET: u64 = USED_BYTES;
-/// The smallest sector that disks write atomically.
+/// The size of a claim, in bytes: the smallest sector that disks write atomically.
 const BYTES: usize = 512;
 const MAGIC: &[u8; 8] = b"FBCLAIM1";
 const CHECKSUM_AT: usize = BYTES - 4;
@@ -24,10 +24,10 @@ pub(crate) fn emit(mirror: Uuid) -> [u8; BYTES] {
     bytes
 }
 
-/// Overwrites a claim to remove it.
+/// The bytes that overwrite a claim to remove it.
 pub(crate) const NONE: [u8; BYTES] = [0; BYTES];
 
-/// The mirror that has claimed a leg, from the whole reserved part.
+/// The mirror that has claimed a leg, parsed from the whole reserved part of the leg.
 pub(crate) fn parse(reserved: &[u8]) -> Option<Uuid> {
     let bytes = reserved.get(OFFSET as usize..)?.get(..BYTES)?;
     let mirror = Uuid::from_slice(&bytes[8..24]).ok()?;

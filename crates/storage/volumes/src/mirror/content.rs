@@ -1,12 +1,12 @@
-//! The size of the data on a disk, from its first sectors.
+//! Determines the size of the data on a disk from its first sectors.
 //!
 //! A new mirror keeps the data of its first leg, and is smaller than that leg. A file system that
-//! is larger than its disk does not mount, so its size is compared first.
+//! is larger than its disk cannot be mounted, so the mirror checks its size first.
 
-/// The length of the data from the start of the disk. `None` if the format is unknown.
+/// The length of the data, in bytes from the start of the disk. `None` if the format is unknown.
 ///
-/// The size is for the whole file system or volume, without the area that the format leaves unused
-/// at the end of the disk.
+/// The length is that of the whole file system or volume, without the area that the format leaves
+/// unused at the end of the disk.
 pub(crate) fn bytes(start: &[u8]) -> Option<u64> {
     [ext, xfs, btrfs, lvm, ntfs, partitions].iter().find_map(|format| format(start))
 }
@@ -31,7 +31,7 @@ fn le64(start: &[u8], at: usize) -> Option<u64> {
     field(start, at).map(u64::from_le_bytes)
 }
 
-/// ext2, ext3 and ext4: `struct ext4_super_block` of Linux's `fs/ext4/ext4.h`.
+/// The size of ext2, ext3 and ext4: `struct ext4_super_block` in Linux's `fs/ext4/ext4.h`.
 fn ext(start: &[u8]) -> Option<u64> {
     const AT: usize = 1024;
     const IS_64_BIT: u64 = 0x80;
@@ -45,7 +45,7 @@ fn ext(start: &[u8]) -> Option<u64> {
     blocks.checked_mul(block_bytes)
 }
 
-/// `struct xfs_dsb` of Linux's `fs/xfs/libxfs/xfs_format.h`.
+/// The size of XFS: `struct xfs_dsb` in Linux's `fs/xfs/libxfs/xfs_format.h`.
 fn xfs(start: &[u8]) -> Option<u64> {
     if !has(start, 0, b"XFSB") {
         return None;
@@ -54,21 +54,23 @@ fn xfs(start: &[u8]) -> Option<u64> {
     u64::from_be_bytes(field(start, 8)?).checked_mul(u64::from(block_bytes))
 }
 
-/// The size of this device in `struct btrfs_super_block` of Linux's `uapi/linux/btrfs_tree.h`.
+/// The size of this device in Btrfs: `struct btrfs_super_block` in Linux's
+/// `uapi/linux/btrfs_tree.h`.
 fn btrfs(start: &[u8]) -> Option<u64> {
     const AT: usize = 0x1_0000;
     has(start, AT + 0x40, b"_BHRfS_M").then(|| le64(start, AT + 0xd1))?
 }
 
-/// `struct pv_header` of LVM's `lib/format_text/layout.h`, behind the label in one of the first
-/// four sectors.
+/// The size of an LVM physical volume: `struct pv_header` in LVM's `lib/format_text/layout.h`,
+/// behind the label in one of the first four sectors.
 fn lvm(start: &[u8]) -> Option<u64> {
     let label = (0..4).map(|sector| sector * 512).find(|&at| has(start, at, b"LABELONE"))?;
     let header = label + usize::try_from(le32(start, label + 20)?).ok()?;
     le64(start, header + 32)
 }
 
-/// The boot sector of NTFS. A copy of it follows the last sector of the size that it states.
+/// The size of NTFS, from its boot sector. A copy of the boot sector follows the last sector of the
+/// stated size.
 fn ntfs(start: &[u8]) -> Option<u64> {
     if !has(start, 3, b"NTFS    ") {
         return None;
@@ -76,8 +78,8 @@ fn ntfs(start: &[u8]) -> Option<u64> {
     le64(start, 0x28)?.checked_add(1)?.checked_mul(le16(start, 0xb)?)
 }
 
-/// The end of the last partition in a master boot record, in sectors of 512 bytes. (A GUID
-/// partition table has a copy at the end of the disk, where a mirror needs zeroes.)
+/// The end of the last partition in a master boot record, in bytes. (A GUID partition table has a
+/// copy at the end of the disk, where a mirror needs zeroes.)
 fn partitions(start: &[u8]) -> Option<u64> {
     if !has(start, 510, &[0x55, 0xaa]) {
         return None;
@@ -134,7 +136,7 @@ mod tests {
         assert_eq!(bytes(&[]), None);
         assert_eq!(bytes(&[0; 1 << 20]), None);
         assert_eq!(bytes(&[0x41; 1 << 20]), None);
-        // A truncated start must not panic.
+        // A truncated start must not cause a panic.
         let mut start = vec![0; 2048];
         start[1080..1082].copy_from_slice(&0xef53_u16.to_le_bytes());
         start[1048..1052].fill(0xff);

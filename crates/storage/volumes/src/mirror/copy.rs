@@ -1,8 +1,9 @@
-//! Copies from a leg in sync to the others, chunk by chunk.
+//! Copies data from a leg in sync to the other legs, chunk by chunk.
 //!
-//! There are three reasons, by priority: a read waits for a region where legs in sync may differ;
-//! legs may differ in other regions; a leg catches up. While a chunk is copied, its region is
-//! closed to writes. Equal data is not written again.
+//! There are three reasons for a copy, by priority: a read waits for a region in which legs in sync
+//! may differ; legs in sync may differ in other regions; a leg catches up. While the keeper copies
+//! a chunk, its region is closed to writes. The keeper does not write data again that a leg already
+//! has.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -17,7 +18,7 @@ use super::regions::Regions;
 use super::shared::{Difference, LegState, bit, lock, members};
 use crate::limits::{CHUNK_BYTES, DIFFERENCES};
 
-/// Why a chunk is copied.
+/// The reason to process a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Why {
     Suspect,
@@ -45,14 +46,14 @@ pub(crate) enum Job {
 pub(crate) struct Copying {
     pub(crate) read_first: Vec<usize>,
     pub(crate) suspects: BTreeSet<usize>,
-    /// Suspect regions may still change until this time.
+    /// The time until which suspect regions may still change.
     pub(crate) settled: Instant,
-    /// The next region for legs that catch up.
+    /// The next region to copy to the legs that catch up.
     pub(crate) cursor: Option<usize>,
     pub(crate) verify: Option<usize>,
-    /// The region in progress, and the progress in it.
+    /// The region in progress: the reason, the region, and the first block of the next chunk.
     current: Option<(Why, usize, u64)>,
-    /// The end time of the last chunk that was not urgent, and its bytes.
+    /// The end time of the last chunk that was not urgent, and the number of its bytes.
     last: Option<(Instant, u64)>,
 }
 
@@ -69,8 +70,8 @@ impl Copying {
         }
     }
 
-    /// If one of these regions is being copied because legs may differ, restarts its copy: the part
-    /// already copied may differ again.
+    /// Restarts the copy in progress if it copies one of these regions because legs may differ: the
+    /// part already copied may differ again.
     pub(crate) fn begin_again(&mut self, suspects: &[usize], regions: &Regions) {
         let again =
             |&mut (why, region, _): &mut _| why == Why::Suspect && suspects.contains(&region);
@@ -79,7 +80,7 @@ impl Copying {
         }
     }
 
-    /// True if no region is left to copy: none is suspect, and no leg catches up.
+    /// Whether no region is left to copy: no region is suspect, and no leg catches up.
     pub(crate) fn is_idle(&self) -> bool {
         self.suspects.is_empty() && self.cursor.is_none() && self.current.is_none()
     }
@@ -121,8 +122,8 @@ impl Keeper {
         }
     }
 
-    /// Restarts the copy of the region in progress, because a leg that was just added also lacks
-    /// the chunks that were already copied.
+    /// Restarts the copy of the region in progress. A leg that was just added lacks the chunks that
+    /// the keeper has already copied.
     pub(crate) fn copy_from_the_beginning(&mut self) {
         if let Some((_, region, _)) = self.copying.current.take_if(|(why, ..)| *why == Why::CatchUp)
         {
@@ -143,7 +144,7 @@ impl Keeper {
             if self.copying.suspects.is_empty() {
                 return Job::Later(next);
             }
-            // The region starts again afterwards.
+            // Suspect regions come first. The copy of this region starts again later.
             self.copying.current = None;
             return self.next_job();
         }
@@ -160,8 +161,8 @@ impl Keeper {
         Job::Chunk(Chunk { why, region, lba, blocks, last })
     }
 
-    /// When the next chunk may be copied or compared; `None`: at once. Reads the speed limit each
-    /// time, because it may change.
+    /// The earliest time at which to copy or compare the next chunk; `None` if that may happen now.
+    /// Reads the speed limit on each call, because the limit may change.
     fn next_chunk_at(&self) -> Option<Instant> {
         let (done, bytes) = self.copying.last?;
         let speed = self.shared.copy_speed.load(Ordering::Relaxed);
@@ -169,12 +170,12 @@ impl Keeper {
         Some(done + Duration::from_nanos(nanos))
     }
 
-    /// Processes one chunk; false if it must wait for writes in its region.
+    /// Processes one chunk. False if the chunk must wait for writes in its region.
     pub(crate) fn do_chunk(&mut self, chunk: Chunk) -> bool {
         let regions = &self.shared.regions;
         regions.close(chunk.region);
         if !regions.is_empty(chunk.region) && !os::has_mistake("a copy beside writes") {
-            return false; // the write that leaves it wakes the keeper
+            return false; // when the last write leaves the region, it wakes the keeper
         }
         match chunk.why {
             Why::Verify => self.compare(chunk),
@@ -199,8 +200,8 @@ impl Keeper {
     fn end_region(&mut self, chunk: Chunk) {
         match chunk.why {
             Why::Suspect => {
-                // Flush before the copy is read: if a leg lost the copy later, reads would go back
-                // in time.
+                // Flush before any queue reads the copy. Otherwise a leg could lose the copy later,
+                // and a read would return older data than an earlier read.
                 let alone = self.shared.in_sync().count_ones() == 1;
                 let durable = alone || self.flush(self.shared.in_sync());
                 let inbox = lock(&self.shared.inbox);
@@ -209,7 +210,8 @@ impl Keeper {
                     self.shared.regions.trust(chunk.region);
                 }
             }
-            // If another leg was added meanwhile, the copy starts again instead.
+            // If another leg was added meanwhile, the cursor has changed, and the copy starts
+            // again.
             Why::CatchUp if self.copying.cursor == Some(chunk.region) => {
                 self.copying.cursor = Some(chunk.region + 1);
             }
@@ -230,14 +232,15 @@ impl Keeper {
         Op::read(chunk.lba, chunk.blocks, buffer, 0)
     }
 
-    /// Reads a chunk; returns the leg in sync that had it, and the data. `None`: none could read
-    /// it.
+    /// Reads a chunk. Returns the leg in sync that supplied the data, and the data. `None` if no
+    /// leg could read it.
     fn read_source(&mut self, chunk: Chunk) -> Option<(usize, Buffer)> {
         let in_sync = self.shared.in_sync();
         let first = in_sync & self.newest;
         for leg in members(first).chain(members(in_sync & !first)) {
             let done = self.panel.run_one(leg, self.read_op(chunk));
-            // A leg that was put out meanwhile may have lost data before it answered.
+            // The mirror may have put this leg out meanwhile. The leg may then have lost data
+            // before it answered.
             let counts = self.shared.in_sync() & bit(leg) != 0;
             if let (true, Ok(()), Some(buffer)) = (counts, done.result, done.buffer) {
                 return Some((leg, buffer));
@@ -278,7 +281,7 @@ impl Keeper {
         let legs = members(self.shared.in_sync());
         let reads = legs.map(|leg| (leg, self.read_op(chunk))).collect();
         let mut ended = self.panel.run(reads);
-        // Do not compare a leg that was put out meanwhile.
+        // Do not compare a leg that the mirror has put out meanwhile.
         let in_sync = self.shared.in_sync();
         ended.retain(|ended| in_sync & bit(ended.leg) != 0);
         let (read, unread): (Vec<_>, Vec<_>) =
@@ -306,7 +309,7 @@ impl Keeper {
         }
     }
 
-    /// Logs this once per leg and verify: on a dead disk every chunk fails.
+    /// Logs a read error once per leg and verify: on a dead disk every chunk fails.
     fn could_not_read(&self, ended: &Ended, chunk: Chunk) {
         let unread = &mut lock(&self.shared.progress).unread_legs;
         let Err(error) = &ended.done.result else { return };

@@ -13,15 +13,16 @@ use super::record::{self, USED_BYTES, Unreadable};
 use super::{claim, content};
 use crate::limits::RESERVED_BYTES;
 
-/// How much of the start is read to see whether a leg is empty.
+/// The number of bytes at the start to read. They show whether a leg is empty, or which data it
+/// has.
 const START_BYTES: u64 = 1 << 20;
-/// The most that is read at once.
+/// The maximum number of bytes per read.
 const PIECE_BYTES: u64 = 128 << 10;
 
-/// The contents of a leg's reserved part.
+/// The contents of the reserved part of a leg.
 pub(crate) struct Read {
     pub(crate) what: What,
-    /// The slot (0 or 1) for the leg's next record.
+    /// The slot (0 or 1) for the next record of the leg.
     pub(crate) slot: usize,
     pub(crate) bitmap: Bitmap,
 }
@@ -32,7 +33,7 @@ impl Read {
     }
 }
 
-/// Reads a leg that is installed in the panel's shared state.
+/// Reads the reserved part of a leg whose namespace is installed in the panel's shared state.
 pub(crate) fn read(
     panel: &mut Panel,
     leg: usize,
@@ -66,7 +67,7 @@ pub(crate) fn read(
     }
 }
 
-/// The contents of a leg without a record.
+/// The findings about a leg without a record.
 fn unmarked(panel: &mut Panel, leg: usize, namespace: &Arc<dyn Namespace>, search: Search) -> What {
     let geometry = panel.geometry(leg, namespace);
     let (size, block_size) = (geometry.capacity_bytes(), u64::from(geometry.block_size));

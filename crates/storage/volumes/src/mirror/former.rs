@@ -1,41 +1,41 @@
-//! Finds the record of a leg that has grown, or was cut by less than a MiB, at its former end.
+//! Finds the record of a leg that has grown, or that was cut by less than a MiB, at its former end.
 //!
-//! Such a leg looks like a new disk, but it may be the only one with the newest data. So a leg
-//! without a record at its end is searched before it may be overwritten.
+//! Such a leg looks like a new disk, but may be the only leg with the newest data. So the mirror
+//! searches a leg without a record at its end before it may overwrite the leg.
 
 use super::record::{MAGIC, RECORD_BYTES, SLOT_OFFSETS};
 use crate::limits::{FORMER_ENDS, RESERVED_BYTES};
 
-/// Bytes before the present end that are searched completely: any growth or cut that leaves the
-/// record there is found.
+/// The number of bytes before the present end to search completely. The search finds a record in
+/// this area for every former size.
 const NEAR_BYTES: u64 = 2 * RESERVED_BYTES;
 const GIB: u64 = 1 << 30;
 
-/// Where to search.
+/// Where to search for a record.
 #[derive(Clone, Copy)]
 pub(crate) enum Search {
-    /// At the sizes of `ends`: it is not known yet which mirror this is.
+    /// At the sizes that `ends` lists. The size of the mirror's legs is not known yet.
     Far,
-    /// Close to the end, and where a leg of a mirror of this size has its record.
+    /// Close to the present end, and where a leg of a mirror of this size has its record.
     Near(u64),
 }
 
-/// The former size of a leg of `size` bytes. `read` reads bytes at an offset, in whole blocks of
-/// `block_size`.
+/// The former size of a leg of `size` bytes. `read` reads a number of bytes at an offset; both are
+/// multiples of `block_size`.
 pub(crate) fn size(
     size: u64,
     block_size: u64,
     search: Search,
     mut read: impl FnMut(u64, u64) -> Option<Vec<u8>>,
 ) -> Option<u64> {
-    // The second slot of a record must not pass for the first one.
+    // Start early enough that the first slot of a record precedes its second slot in the search.
     let begin = size.saturating_sub(NEAR_BYTES + SLOT_OFFSETS[1]);
     let near = read(begin, size - begin)?;
     let starts = near.chunks(block_size as usize);
     if let Some(at) = starts.clone().position(|block| block.starts_with(MAGIC)) {
         let at = begin + at as u64 * block_size;
         let is_whole = at + NEAR_BYTES >= size || begin == 0;
-        // At the present end it is torn or damaged.
+        // A record at the present end is torn or damaged.
         return Some(at + RESERVED_BYTES).filter(|&former| is_whole && former != size);
     }
     let length = (RECORD_BYTES as u64).next_multiple_of(block_size);
@@ -44,8 +44,8 @@ pub(crate) fn size(
         .find(|end| read(end - RESERVED_BYTES, length).is_some_and(|it| it.starts_with(MAGIC)))
 }
 
-/// Former sizes to try, the likely ones first: smaller by a multiple of a MiB, or whole GiB. No
-/// other size is found.
+/// The former sizes to try, the likely ones first: smaller by a multiple of a MiB, or whole GiB.
+/// The search finds no other size.
 fn ends(size: u64, search: Search) -> Box<dyn Iterator<Item = u64>> {
     match search {
         Search::Near(bytes) => Box::new(std::iter::once(bytes + RESERVED_BYTES)),
@@ -64,7 +64,8 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// The size found on a disk that grew or was cut from `former` to `now` bytes.
+    /// The size that the search finds on a disk of `now` bytes whose former size was `former`
+    /// bytes.
     fn found(former: u64, now: u64, search: Search) -> Option<u64> {
         let record = |slot: usize| former - RESERVED_BYTES + SLOT_OFFSETS[slot];
         size(now, 512, search, |at, bytes| {

@@ -1,7 +1,8 @@
-//! The mirror's thread: it writes records and the bitmap, copies, and adds returning legs.
+//! The mirror's thread (the keeper): it writes records and the bitmap, copies data, and adds
+//! returning legs.
 //!
-//! It performs one task at a time. Requests that queues wait for (to mark a region dirty, or to
-//! record a leg as behind) come first, also between two chunks of a copy.
+//! The keeper executes one task at a time. Requests for which queues wait (to mark a region dirty,
+//! or to record a leg as behind) come first, also between two chunks of a copy.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -22,14 +23,14 @@ use crate::limits::{
     CLEAN_EVERY, FIRST_RETRY, LAST_RETRY, RENEWALS, RENEWED_GENERATIONS, RESERVED_BYTES, SETTLE,
 };
 
-/// The pause after a failed write of the record to the last leg.
+/// The pause after the keeper has failed to write the record to the last leg in sync.
 const UNRECORDABLE_PAUSE: Duration = Duration::from_millis(200);
 
-/// When to retry a leg that is out.
+/// The schedule of attempts to add a leg that is out.
 pub(crate) struct Retry {
     pub(crate) at: Instant,
     pub(crate) wait: Duration,
-    /// A thread that opens the leg.
+    /// The result of the thread that opens the leg.
     pub(crate) opening: Option<Arc<Mutex<Option<Opening>>>>,
 }
 
@@ -40,36 +41,37 @@ pub(crate) struct Keeper {
     pub(crate) panel: Panel,
     pub(crate) options: MirrorOptions,
     pub(crate) sources: Vec<Arc<dyn LegSource>>,
-    /// The record last written.
+    /// The record that the keeper wrote last.
     pub(crate) record: Record,
-    /// The slot for each leg's next record.
+    /// For each leg, the slot of its next record.
     pub(crate) slots: Vec<usize>,
     /// The bitmap on every leg that gets writes, or a superset of it.
     pub(crate) bitmap: Vec<u8>,
-    /// The last write failed, so no leg may have the contents of `bitmap`.
+    /// Whether the last write of the bitmap failed, so that possibly no leg has `bitmap`.
     owes_pages: bool,
-    /// How many pages of the bitmap were written to legs.
+    /// The number of bitmap pages written to legs.
     pub(crate) page_count: u64,
-    /// Legs with the newest record found: where legs may differ, these are the source.
+    /// The legs that had the newest record at the start. Where legs may differ, the keeper copies
+    /// from one of these.
     pub(crate) newest: LegSet,
-    /// Everything before the last check for idle regions is durable, and each leg then got a
-    /// record.
+    /// Whether all data from before the last check for idle regions is durable, and each leg has
+    /// then got a record.
     has_looked: bool,
-    /// A second record since the start confirms that each leg has the first one.
+    /// Whether a second record since the start confirms that each leg has the first one.
     is_confirmed: bool,
     pub(crate) retries: Vec<Retry>,
     pub(crate) copying: Copying,
     wanted: BTreeSet<usize>,
     next_clean: Option<Instant>,
-    /// Set while a leg is out.
+    /// The schedule of renewed records while a leg is out; otherwise `None`.
     renewal: Option<Renewal>,
-    /// Checks the record that each leg must show.
+    /// The check of the records that the legs must have.
     pub(crate) audit: Audit,
 }
 
-/// When a mirror without all of its legs writes its next record.
+/// The time of the next record of a mirror that lacks legs.
 struct Renewal {
-    /// When the keeper first noticed that a leg was missing.
+    /// The time at which the keeper first noticed that a leg was missing.
     since: Instant,
     next: Instant,
 }
@@ -106,9 +108,9 @@ impl Keeper {
         }
     }
 
-    /// Runs the keeper. Calls `started(None)` when the records are written, or when writing failed
-    /// but a leg in sync is still there; it then retries. If no leg in sync is left, calls
-    /// `started` with the reason and returns.
+    /// Runs the keeper. When the records are written, calls `started(None)`. If the write failed
+    /// and a leg in sync is still available, calls `started(None)` and retries. If no leg in sync
+    /// is available, calls `started` with the reason, and returns.
     pub(crate) fn run(mut self, started: impl FnOnce(Option<String>)) {
         self.panel.is_starting = true;
         let whole = self.start();
@@ -151,7 +153,7 @@ impl Keeper {
         self.finish();
     }
 
-    /// Why no leg can be used at the start; `None` if a leg in sync is available.
+    /// The reason why no leg in sync is available at the start; `None` if one is available.
     fn lost(&self) -> Option<String> {
         let legs = &self.shared.legs;
         let in_sync = self.shared.in_sync();
@@ -174,16 +176,17 @@ impl Keeper {
         self.panel.wait(timeout);
     }
 
-    /// Writes bitmap and record to all legs in sync, before any data. False if that failed.
+    /// Writes the bitmap and the record to all legs in sync, before any data. False if a write
+    /// failed.
     fn start(&mut self) -> bool {
         let pages = self.pages().collect();
-        // The first leg of a new mirror.
+        // The first leg of a new mirror. It gets a claim before its first record.
         let new = if self.record.generation == 1 { self.shared.in_sync() } else { 0 };
         let mine = claim::emit(self.record.mirror);
         let is_claimed = members(new).all(|leg| self.claim(leg, &mine).is_ok());
         let started = is_claimed && self.write_pages(&pages) && self.write_record(None);
         if started {
-            // Beside a record, a claim that cannot be removed does no harm.
+            // If a claim cannot be removed, it does no harm: the leg has a record.
             members(new).for_each(|leg| drop(self.claim(leg, &claim::NONE)));
         }
         for region in 0..self.shared.regions.len() {
@@ -220,13 +223,13 @@ impl Keeper {
         self.bitmap[region / 8] & (1 << (region % 8)) != 0
     }
 
-    /// The first block of a leg's reserved part.
+    /// The first block of the reserved part of a leg.
     pub(crate) fn reserved_lba(&self, leg: usize) -> u64 {
         let blocks = self.shared.legs[leg].blocks().unwrap_or(self.record.blocks);
         blocks - RESERVED_BYTES / u64::from(self.record.block_size)
     }
 
-    /// A durable write into the reserved part.
+    /// A durable write to the reserved part of a leg.
     pub(crate) fn reserved_write(&self, leg: usize, offset: u64, bytes: &[u8]) -> Op {
         let block_size = u64::from(self.record.block_size);
         let blocks = (bytes.len() as u64).div_ceil(block_size);
@@ -238,7 +241,7 @@ impl Keeper {
         if os::has_mistake("a bitmap that is not durable") { op } else { op.durable() }
     }
 
-    /// Writes `claim` to a leg: a claim, or [`claim::NONE`] to remove it.
+    /// Writes a claim to a leg, or [`claim::NONE`] to remove the claim.
     pub(crate) fn claim(&mut self, leg: usize, claim: &[u8]) -> Result<(), String> {
         let write = self.reserved_write(leg, claim::OFFSET, claim);
         let done = self.panel.run_one(leg, write);
@@ -251,12 +254,12 @@ impl Keeper {
         self.reserved_write(leg, SLOT_OFFSETS[self.slots[leg]], &bytes)
     }
 
-    /// Writes a new record to every leg that gets writes. It says which legs are in sync,
-    /// `promoted` included. Legs in sync get it first, so that no other leg has a newer record than
-    /// they have. False if the last leg in sync did not get it.
+    /// Writes a new record to every leg that gets writes. The record says which legs are in sync,
+    /// including `promoted`. Legs in sync get the record first, so that no other leg has a newer
+    /// one. False if the last leg in sync did not get the record.
     pub(crate) fn write_record(&mut self, promoted: Option<usize>) -> bool {
         if os::has_mistake("an acknowledgement before the record") {
-            // Otherwise the window in which this matters is too short for a test to hit.
+            // Without this pause, the critical time would be too short for a test to hit.
             self.panel.wait(Some(Duration::from_millis(50)));
         }
         loop {
@@ -287,10 +290,10 @@ impl Keeper {
         }
     }
 
-    /// Writes the record to these legs. True if all of them have it; `None` if the last leg in sync
-    /// does not, or must not be used.
+    /// Writes the record to these legs. True if all of them have got it. `None` if the last leg in
+    /// sync did not get it, or must not be used.
     fn write_record_to(&mut self, legs: u64) -> Option<bool> {
-        // A record on a substituted copy would make the copy look like the leg.
+        // Check the legs first: a record on another copy would make that copy look like the leg.
         self.audit(legs);
         if legs & self.shared.unproven() != 0 {
             return None;
@@ -313,8 +316,8 @@ impl Keeper {
         Some(whole)
     }
 
-    /// Handles a failed write of a leg's reserved part: puts the leg out. `None` if it is the last
-    /// leg in sync, which stays.
+    /// Handles a failed write to the reserved part of a leg: puts the leg out. `None` if it is the
+    /// last leg in sync, which stays in use.
     fn reserve_failed(&mut self, leg: usize) -> Option<bool> {
         if self.shared.put_out(leg, "the mirror could not write its record to it") {
             return Some(false);
@@ -324,7 +327,7 @@ impl Keeper {
         None
     }
 
-    /// Records which legs were put out.
+    /// Writes a record that legs are behind which were put out. True if no such record is missing.
     fn record_absence(&mut self) -> bool {
         let out = self.shared.all() & !self.shared.written();
         let is_known = out & !self.shared.behind() == 0;
@@ -343,8 +346,9 @@ impl Keeper {
         self.is_confirmed
     }
 
-    /// Marks the requested regions dirty; false if that failed. The first write after an idle time
-    /// waits for another record: a copy of a leg made in that time must not show the last record.
+    /// Marks the requested regions dirty. False if a write failed. The first write after an idle
+    /// time waits for another record. So a copy of a leg from the idle time does not have the last
+    /// record.
     fn grant(&mut self) -> bool {
         if self.wanted.is_empty() {
             return true;
@@ -361,7 +365,7 @@ impl Keeper {
         true
     }
 
-    /// Sets regions in the bitmap of every leg that gets writes; false if that failed.
+    /// Sets regions in the bitmap of every leg that gets writes. False if a write failed.
     pub(crate) fn mark(&mut self, regions: &[usize]) -> bool {
         let mut pages = BTreeSet::new();
         for &region in regions.iter().filter(|&&region| !self.is_marked(region)).collect::<Vec<_>>()
@@ -369,7 +373,7 @@ impl Keeper {
             self.bitmap[region / 8] |= 1 << (region % 8);
             pages.insert(self.page_of(region));
         }
-        // The last write of a page may have failed, so write all of them.
+        // The last write of a page may have failed. Then write all pages.
         let pages = if self.owes_pages { self.pages().collect() } else { pages };
         self.owes_pages = !self.write_pages(&pages);
         if self.owes_pages {
@@ -398,7 +402,8 @@ impl Keeper {
         self.reserved_write(leg, BITMAP_OFFSET + (page * bytes.len()) as u64, &bytes)
     }
 
-    /// Writes pages of the bitmap to every leg that gets writes; false if the last leg failed.
+    /// Writes pages of the bitmap to every leg that gets writes. False if the last leg in sync
+    /// failed.
     fn write_pages(&mut self, pages: &BTreeSet<usize>) -> bool {
         for &page in pages {
             self.page_count += 1;
@@ -413,8 +418,8 @@ impl Keeper {
         true
     }
 
-    /// Opens legs that are out again, when their retry is due. First a record must say that they
-    /// are out, because writes that they lack wait for that record.
+    /// Tries to add the legs that are out, when their next attempt is due. A record must first say
+    /// that a leg is behind, because writes that the leg lacks wait for that record.
     fn look_at_missing_legs(&mut self, deadline: &mut Option<Instant>) {
         let out = self.shared.all() & !self.shared.written();
         for leg in members(out & self.shared.behind()) {
@@ -423,21 +428,22 @@ impl Keeper {
             if *at > os::now() && !is_opened {
                 sooner(deadline, *at);
             } else if self.shared.legs[leg].is_there() && self.shared.legs[leg].has_late() {
-                // The end of the last late write wakes the keeper.
+                // When the last late write ends, its queue wakes the keeper.
                 self.shared.legs[leg].say("earlier writes may still change it");
             } else if let Err(reason) = rejoin::attempt(self, leg) {
                 tracing::debug!(
                     leg = %self.shared.legs[leg].name, reason,
                     "cannot add the leg again yet"
                 );
-                // Keep an earlier, more precise reason.
+                // Keep an earlier reason, which is more precise.
                 let is_opening = reason == rejoin::OPENING;
                 if !is_opening || lock(&self.shared.legs[leg].reason).is_empty() {
                     self.shared.legs[leg].say(reason);
                 }
                 let retry = &mut self.retries[leg];
                 retry.at = os::now() + retry.wait;
-                // An open in progress is not a failure: wait for its result.
+                // A leg that is still opening has not failed. Do not wait longer for the next
+                // attempt.
                 if !is_opening {
                     retry.wait = (retry.wait * 2).min(LAST_RETRY);
                 }
@@ -446,7 +452,7 @@ impl Keeper {
         }
     }
 
-    /// Clears idle regions from the bitmap.
+    /// Clears idle regions from the bitmap if the check is due.
     fn clean(&mut self) {
         let now = os::now();
         if self.next_clean.is_none_or(|at| at > now) {
@@ -459,14 +465,14 @@ impl Keeper {
         } else if self.copying.is_idle() {
             self.clear_idle();
         }
-        // Check again while there are regions to clear.
+        // Check again as long as there are dirty regions.
         let some = self.shared.regions.dirty_count() > 0;
         self.next_clean = some.then_some(now + CLEAN_EVERY);
     }
 
     /// Writes another record while a leg is out. Otherwise an older copy of a leg in sync would
-    /// show the right record until the other leg returns. The interval grows with the outage, since
-    /// a returning leg must find its generation among the last [`HISTORY`].
+    /// have the right record until the absent leg returns. The interval grows with the duration of
+    /// the outage, since the generation of a returning leg must be among the last [`HISTORY`].
     ///
     /// [`HISTORY`]: crate::limits::HISTORY
     fn renew(&mut self, now: Instant) {
@@ -478,25 +484,27 @@ impl Keeper {
             return;
         }
         renewal.next = now + CLEAN_EVERY.max((now - renewal.since) / RENEWALS);
-        // A failure makes writes to clean regions fail until a record is written, so the keeper
-        // soon tries again.
+        // After a failure, writes to clean regions wait or fail until the keeper has written a
+        // record. So the keeper soon tries again.
         self.is_confirmed &= self.write_record(None);
     }
 
-    /// Whether the history has room for renewals: each start of the process renews often, so
-    /// restarts alone could push the generation of a leg that is out past the history.
+    /// Whether the history has room for renewals. After each start of the process, renewals are
+    /// frequent. So many restarts could push the generation of an absent leg out of the history.
     fn may_renew(&self) -> bool {
         let out = members(self.shared.all() & !self.shared.written());
         let had = out.map(|leg| self.record.had[leg]).filter(|&generation| generation > 0);
         had.min().is_none_or(|oldest| self.record.generation - oldest < RENEWED_GENERATIONS)
     }
 
-    /// Clears regions that are in the bitmap, on all legs, and untouched since the last check.
+    /// Clears the regions that are in the bitmap, equal on all legs, and untouched since the last
+    /// check.
     ///
-    /// A check resets the touches, flushes, and writes a record. So a cleared region was flushed
-    /// before each leg got the record of the last check, and the record of this check confirms that
-    /// one. An older copy of a leg without the region's data is therefore recognized. Any other leg
-    /// lacks at most regions that are still in the bitmap.
+    /// Each check resets the touches, flushes the legs, and writes a record. So the data of a
+    /// cleared region was durable before each leg got the record of the last check, and the record
+    /// of this check confirms the earlier one. The mirror therefore recognizes an older copy of a
+    /// leg that lacks the region's data. Any other leg lacks at most regions that are still in the
+    /// bitmap.
     fn clear_idle(&mut self) {
         let regions = &self.shared.regions;
         if regions.dirty_count() == 0 {
@@ -524,16 +532,17 @@ impl Keeper {
         self.write_pages(&pages);
     }
 
-    /// Flushes legs; false if one of them was put out, or cannot flush.
+    /// Flushes legs. False if a flush failed.
     pub(crate) fn flush(&mut self, legs: u64) -> bool {
         self.shared.begin_keepers_flush();
         let shared = Arc::clone(&self.shared);
         let ops = members(legs).map(|leg| (leg, Op::flush(0))).collect();
-        // Put out a leg at once, so that it is not read while flushes of other legs are slow.
+        // Put a failed leg out at once, so that no queue reads it while flushes of other legs are
+        // slow.
         let ended = self.panel.run_telling(ops, |ended| {
             if ended.done.result.is_err() && !shared.put_out(ended.leg, "a flush of it failed") {
-                // A leg may report lost data only once, and this report did not reach a user of
-                // the mirror.
+                // A leg may report lost data only once, and no user of the mirror has received this
+                // report.
                 shared.owes_failure.store(true, Ordering::SeqCst);
             }
         });
@@ -541,12 +550,12 @@ impl Keeper {
         ended.iter().all(|ended| ended.done.result.is_ok())
     }
 
-    /// Empties the bitmap as far as possible.
+    /// Empties the bitmap as far as possible, when the mirror is closed.
     fn finish(&mut self) {
         self.take_inbox();
         let whole = self.shared.in_sync() == self.shared.all();
         if whole && self.copying.is_idle() && self.shared.behind() == 0 {
-            // Twice: a check clears only regions without writes since an earlier check.
+            // Call this twice: a check clears only regions without writes since an earlier check.
             self.clear_idle();
             self.clear_idle();
         } else if self.shared.regions.dirty_count() > 0 {
@@ -555,7 +564,7 @@ impl Keeper {
         tracing::debug!("closed the mirror");
     }
 
-    /// Copies or compares a chunk; true if another one may follow at once.
+    /// Copies or compares a chunk. True if another chunk may follow at once.
     fn copy_step(&mut self, deadline: &mut Option<Instant>) -> bool {
         match self.next_job() {
             Job::None => false,
@@ -571,7 +580,7 @@ impl Keeper {
         }
     }
 
-    /// Promotes legs that were catching up, when everything is copied.
+    /// Promotes the legs that were catching up, after all data is copied.
     fn promote(&mut self) {
         self.copying.cursor = None;
         for leg in 0..self.shared.legs.len() {
@@ -588,7 +597,7 @@ impl Keeper {
                 self.renewal = None;
                 self.next_clean.get_or_insert(os::now() + CLEAN_EVERY);
             } else {
-                // A record may call it in sync: another record must correct that.
+                // A record may say that the leg is in sync. Another record must correct that.
                 self.shared
                     .put_out(leg, "it became unavailable while the mirror recorded it as in sync");
             }
@@ -602,7 +611,7 @@ pub(crate) fn sooner(deadline: &mut Option<Instant>, at: Instant) {
     *deadline = Some(deadline.map_or(at, |before| before.min(at)));
 }
 
-/// Whether a namespace is gone for good.
+/// Whether a namespace is unavailable permanently.
 pub(crate) fn is_gone(namespace: &Arc<dyn Namespace>) -> bool {
     namespace.availability() == Availability::Gone
 }

@@ -37,66 +37,69 @@ pub use shared::{Difference, LegState};
 use shared::{Leg, LegSet, Shared, bit, lock, members};
 use start::Start;
 
-/// Opens a leg, also again after its permanent loss.
+/// Opens a leg, and opens it again after the leg was lost.
 pub trait LegSource: Send + Sync {
-    /// The leg's name for people.
+    /// The name of the leg, as people know it.
     fn name(&self) -> String;
 
-    /// The leg is in this machine: it is preferred for reads until another one proves faster.
+    /// Whether the leg is in this machine. The mirror prefers a local leg for reads until another
+    /// leg proves faster.
     fn is_local(&self) -> bool {
         true
     }
 
-    /// Makes sure that writes which a dead process sent to the leg can no longer take effect after
-    /// new writes. The mirror calls this before [`open`](LegSource::open), and again after an
-    /// error. Waits for up to [`WAIT_LIMIT`](crate::limits::WAIT_LIMIT).
+    /// Makes sure that a dead process's writes to the leg can no longer take effect after new
+    /// writes. The mirror calls this before [`open`](LegSource::open), and again after an error.
+    /// This may wait for up to [`WAIT_LIMIT`](crate::limits::WAIT_LIMIT).
     ///
     /// # Errors
-    /// Old writes may still take effect: a sentence about them. The mirror then does not write to
-    /// the leg.
+    /// A sentence about the old writes, if they may still take effect. The mirror then does not
+    /// write to the leg.
     fn settle(&self) -> Result<(), String> {
         Ok(())
     }
 
-    /// Whether to continue opening the mirror. False if the process that waits for the leg is to
-    /// stop.
+    /// Whether to continue opening the mirror. False if the process shall stop while it waits for
+    /// the leg.
     fn is_wanted(&self) -> bool {
         true
     }
 
     /// Opens the leg, without a time limit. If the last [`settle`](LegSource::settle) failed, the
-    /// mirror does not write to it.
+    /// mirror does not write to the namespace.
     ///
     /// # Errors
-    /// A sentence with the reason why it is unavailable.
+    /// A sentence with the reason why the leg is unavailable.
     fn open(&self) -> Result<Arc<dyn Namespace>, String>;
 }
 
-/// The legs that may be overwritten.
+/// The legs that the mirror may overwrite.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Taking {
-    /// None: all legs already belong to the mirror.
+    /// No leg: all legs already belong to the mirror.
     #[default]
     Members,
-    /// Legs without a record that look empty. If no leg has a record, a new mirror is created with
-    /// the data of the first leg.
+    /// The legs without a record that look empty. If no leg has a record, [`Mirror::open`] creates
+    /// a new mirror with the data of the first leg.
     Empty,
 }
 
-/// Options of a mirror.
+/// The options of a mirror.
 #[derive(Clone, Debug, Default)]
 pub struct MirrorOptions {
-    /// The legs that may be overwritten.
+    /// The legs that the mirror may overwrite.
     pub taking: Taking,
-    /// A leg in sync may be missing. The operator asserts that it has no newer data.
+    /// Open the mirror even if a leg in sync is missing. The operator asserts that the missing leg
+    /// has no newer data.
     pub degraded: bool,
-    /// The speed of copying to a leg that catches up, and of verify; `None`: unlimited.
+    /// The limit in bytes per second for copies to legs that catch up, and for verify. `None` means
+    /// no limit.
     pub copy_bytes_per_second: Option<u64>,
-    /// The event loop of the mirror's own thread.
+    /// The event loop of the keeper thread.
     pub engine: EngineKind,
 }
 
-/// Why a mirror cannot be opened: a sentence.
+/// The reason why a mirror cannot be opened, as a sentence.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MirrorError(pub(crate) String);
 
@@ -108,53 +111,55 @@ impl fmt::Display for MirrorError {
 
 impl std::error::Error for MirrorError {}
 
-/// The present state of a leg.
+/// The state of a leg.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LegStatus {
-    /// The name that its source gives it.
+    /// The name of the leg, from its source.
     pub name: String,
-    /// Its state in the mirror.
+    /// The state of the leg in the mirror.
     pub state: LegState,
-    /// Why it is out, or not used at present.
+    /// The reason why the leg is out, or why the mirror does not use it at present.
     pub reason: Option<String>,
 }
 
-/// The present state of a mirror.
+/// The state of a mirror.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MirrorStatus {
     /// The legs.
     pub legs: Vec<LegStatus>,
-    /// Bytes of regions where legs may differ or lack data.
+    /// The size of the regions in which legs may differ or lack data, in bytes.
     pub dirty_bytes: u64,
-    /// Bytes of regions where legs in sync may differ.
+    /// The size of the regions in which legs in sync may differ, in bytes.
     pub suspect_bytes: u64,
-    /// Bytes copied to legs since the mirror was opened.
+    /// The bytes copied to legs since the mirror was opened.
     pub copied_bytes: u64,
-    /// A verify of all legs is running.
+    /// Whether a verify of all legs is running.
     pub verifying: bool,
-    /// Bytes that the last or current verify compared on all legs in sync.
+    /// The bytes that the current or last verify has compared on all legs in sync.
     pub verified_bytes: u64,
-    /// Bytes that it could not compare: a leg in sync had a read error, or only one was in sync.
+    /// The bytes that this verify could not compare, because a leg in sync had a read error, or
+    /// only one leg was in sync.
     pub uncompared_bytes: u64,
-    /// The legs on which that verify had read errors.
+    /// The names of the legs on which this verify had read errors.
     pub unread_legs: Vec<String>,
-    /// Bytes of chunks that differed between the legs in that verify.
+    /// The size of the chunks that differed between legs in this verify, in bytes.
     pub differing_bytes: u64,
-    /// The first of these chunks.
+    /// The first of the chunks that differed.
     pub differences: Vec<Difference>,
-    /// The limit on bytes per second for copies to legs that catch up, and for verify.
+    /// The limit in bytes per second for copies to legs that catch up, and for verify. `None` means
+    /// no limit.
     pub copy_bytes_per_second: Option<u64>,
-    /// Completed verifies.
+    /// The number of completed verifies.
     pub verifies: u64,
 }
 
-/// Several legs as one namespace; see the [crate].
+/// Several legs as one namespace; see the [crate] documentation.
 pub struct Mirror {
     life: Arc<Life>,
     record: Record,
 }
 
-/// The thread of a mirror, which exits with the mirror and its queues.
+/// The keeper thread of a mirror. It exits when the mirror and its queues are dropped.
 struct Life {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -165,13 +170,13 @@ impl Drop for Life {
         lock(&self.shared.inbox).stop = true;
         self.shared.wake_keeper();
         if let Some(thread) = lock(&self.thread).take().filter(|thread| !thread.is_current()) {
-            // A panic has been logged already.
+            // If the thread has panicked, the panic has been logged already.
             let _ = thread.join();
         }
     }
 }
 
-/// The merged records and bitmaps of all legs.
+/// The merged contents of the reserved parts of all legs.
 struct Read {
     record: Record,
     slots: Vec<usize>,
@@ -184,7 +189,7 @@ impl Mirror {
     /// Opens the legs, reads their records, and starts the mirror.
     ///
     /// # Errors
-    /// If the legs are not a mirror, or if it is not safe to open it with these options.
+    /// The legs are not a mirror, or it is not safe to open the mirror with these options.
     pub fn open(
         sources: Vec<Arc<dyn LegSource>>,
         options: MirrorOptions,
@@ -217,7 +222,7 @@ impl Mirror {
             MirrorError(format!("the mirror could not start a thread: {error}"))
         })?;
         if let Ok(Some(error)) = os::recv(&told) {
-            // The legs are closed when the thread has ended.
+            // The legs are closed once the thread has exited.
             let _ = thread.join();
             return Err(MirrorError(error));
         }
@@ -225,7 +230,7 @@ impl Mirror {
         Ok(Mirror { life: Arc::new(life), record })
     }
 
-    /// The present state.
+    /// The state of the mirror and its legs.
     pub fn status(&self) -> MirrorStatus {
         let shared = &self.life.shared;
         let legs = shared.legs.iter().enumerate().map(|(at, leg)| {
@@ -233,7 +238,7 @@ impl Mirror {
             let reason = lock(&leg.reason).clone();
             let is_used = state == LegState::InSync && shared.unproven() & bit(at) == 0;
             let reason = match is_used {
-                // The last leg in sync stays in sync while it is away.
+                // The last leg in sync stays in sync while it is unavailable.
                 true if !leg.is_there() => Some(leg.absence()),
                 true => leg.growth(),
                 false => Some(reason).filter(|reason| !reason.is_empty()),
@@ -263,34 +268,36 @@ impl Mirror {
         }
     }
 
-    /// Starts a comparison of all legs in sync; [`status`](Mirror::status) reports the result.
+    /// Starts a comparison of all legs in sync. [`status`](Mirror::status) reports the result.
     pub fn verify(&self) {
         lock(&self.life.shared.progress).verifying = true;
         lock(&self.life.shared.inbox).verify = true;
         self.life.shared.wake_keeper();
     }
 
-    /// Sets the speed of copying to a leg that catches up, and of verify; `None`: unlimited.
+    /// Sets the limit in bytes per second for copies to legs that catch up, and for verify. `None`
+    /// means no limit.
     pub fn set_copy_speed(&self, bytes_per_second: Option<u64>) {
         let speed = bytes_per_second.map_or(0, |speed| speed.max(1));
         self.life.shared.copy_speed.store(speed, Ordering::Relaxed);
-        // The keeper may be waiting according to the old speed.
+        // The keeper may be waiting for the old limit.
         self.life.shared.wake_keeper();
     }
 
-    /// Identifies the mirror, independent of its legs.
+    /// The UUID of the mirror, which does not depend on its legs.
     pub fn uuid(&self) -> uuid::Uuid {
         self.record.mirror
     }
 }
 
-/// The UUID of a leg's mirror, from the last MiB of the leg; `None` if there is no valid record.
+/// The UUID of the mirror to which a leg belongs, from the last MiB of the leg. `None` if that part
+/// has no valid record.
 pub fn mirror_of(reserved: &[u8]) -> Option<uuid::Uuid> {
     let whole = reserved.len() as u64 >= record::USED_BYTES;
     whole.then(|| record::newest(reserved).ok()).flatten().map(|(record, _)| record.mirror)
 }
 
-/// Reads the reserved parts of all open legs.
+/// Reads the reserved parts of all legs that could be opened.
 fn probe(
     names: Vec<String>,
     opened: &[keeper::Opening],
@@ -319,9 +326,9 @@ fn probe(
     Ok(found.collect())
 }
 
-/// Merges the bitmaps: a region is dirty if one leg's bitmap says so. A damaged page makes all its
-/// regions dirty, unless a leg in sync has the same page undamaged: the bitmap of every leg in sync
-/// has all regions that may differ.
+/// Merges the bitmaps of the legs. A region is dirty if it is dirty in one bitmap. A damaged page
+/// makes all of its regions dirty, unless a leg in sync has the same page undamaged: the bitmap of
+/// every leg in sync contains all regions in which legs may differ.
 fn gather(plan: &Plan, found: &[Found], reads: &[find::Read]) -> Read {
     let mut bitmap = vec![0; plan.record.regions().div_ceil(8)];
     let payload = pages::payload_bytes(plan.record.block_size);
@@ -381,7 +388,7 @@ fn share(
             shared.install(leg, Arc::clone(namespace));
         }
     }
-    // Regions that were being written when the mirror was last used.
+    // These regions may have had writes in flight when the mirror was last in use.
     let trusting = os::has_mistake("legs trusted after a power cut");
     for region in find::marked(bitmap, shared.regions.len()).filter(|_| !trusting) {
         shared.regions.suspect(region);
@@ -411,7 +418,7 @@ impl Namespace for Mirror {
         Some(&self.life.shared.changes)
     }
 
-    /// The availability of the best leg in sync.
+    /// The best availability of all legs in sync.
     fn availability(&self) -> Availability {
         let shared = &self.life.shared;
         let in_sync = shared.legs.iter().filter(|leg| leg.state() == LegState::InSync);

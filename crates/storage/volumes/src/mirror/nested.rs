@@ -1,4 +1,4 @@
-//! Legs that are remote namespaces, which must not contain the mirror.
+//! Checks that legs which are remote namespaces do not contain the mirror itself.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ impl Shared {
         legs.flat_map(|leg| leg.parts()).collect()
     }
 
-    /// A leg was opened while the mirror may be in use.
+    /// Registers a leg that was opened while the mirror may be in use.
     pub(super) fn nest(&self, leg: &dyn Namespace) {
         let parts = leg.parts();
         if parts.is_empty() {

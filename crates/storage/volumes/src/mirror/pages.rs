@@ -1,30 +1,31 @@
-//! The bitmap on a leg: pages, each with a checksum.
+//! The bitmap on a leg. It consists of pages with a checksum each.
 //!
-//! A torn or corrupt page counts as one in which every region differs. An undetected loss of a bit
-//! would leave legs different for ever.
+//! If a page is torn or corrupt, every region of the page counts as dirty. If the loss of a bit
+//! stayed undetected, the legs would differ permanently.
 
 use uuid::Uuid;
 
 use super::record::{BITMAP_OFFSET, CHECKED, OLD_BITMAP_OFFSET, Record};
 use crate::limits::MAX_REGIONS;
 
-/// The unit of writing, unless a block is larger: two pages in one block would overwrite each
-/// other.
+/// The size of a page in bytes, unless a block is larger. A block never contains two pages, since
+/// the write of one page would overwrite the other.
 const PAGE_BYTES: usize = 4096;
-/// The checksum, the page's index, and the number of page writes before it.
+/// The bytes of the checksum, of the page's index, and of the number of earlier page writes.
 const HEADER_BYTES: usize = 16;
 
-/// A page on a leg.
+/// The size of a page on a leg, in bytes.
 pub(crate) fn page_bytes(block_size: u32) -> usize {
     PAGE_BYTES.max(block_size as usize)
 }
 
-/// The size of the bitmap's part in a page.
+/// The number of bitmap bytes in a page.
 pub(crate) fn payload_bytes(block_size: u32) -> usize {
     page_bytes(block_size) - HEADER_BYTES
 }
 
-/// Covers the mirror and the page's index, so that misplaced pages are invalid.
+/// The checksum of a page. It covers the mirror's UUID and the index of the page, so that a
+/// misplaced page is invalid.
 fn checksum(mirror: Uuid, page: &[u8]) -> [u8; 4] {
     crc32c::crc32c_append(crc32c::crc32c(mirror.as_bytes()), &page[4..]).to_le_bytes()
 }
@@ -42,16 +43,16 @@ pub(crate) fn emit(record: &Record, page: usize, count: u64, bits: &[u8]) -> Vec
 /// The bitmap read from a leg.
 #[derive(Clone, Default)]
 pub(crate) struct Bitmap {
-    /// For the maximum number of regions.
+    /// The bits for the maximum number of regions.
     pub(crate) bits: Vec<u8>,
-    /// Corrupt pages: all their regions are set in `bits`.
+    /// For each page, whether it is damaged. All regions of a damaged page are set in `bits`.
     pub(crate) damaged: Vec<bool>,
-    /// The newest page's number.
+    /// The number of the newest page write.
     pub(crate) count: u64,
 }
 
 impl Bitmap {
-    /// Parses the reserved part of a leg with this record.
+    /// Parses the bitmap in the reserved part of a leg that has this record.
     pub(crate) fn parse(record: &Record, area: &[u8]) -> Bitmap {
         let mut bits = vec![0; (MAX_REGIONS / 8) as usize];
         if record.version < CHECKED {

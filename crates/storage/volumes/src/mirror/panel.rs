@@ -1,4 +1,4 @@
-//! The keeper's access to the legs: it runs one operation per leg, and waits for all.
+//! The keeper's access to the legs. It runs one operation per leg, and waits for all of them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,7 +10,7 @@ use farblock_reactor::{Config, EngineKind, Event, Reactor, TaskId, os};
 use super::shared::{Shared, bit, members};
 use crate::limits::{HOPE, WAIT_LIMIT};
 
-/// The interval of checking a leg that is away, while the keeper waits for it.
+/// The interval of checks of an unavailable leg, while the keeper waits for the leg.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// The result of an operation on a leg.
@@ -27,19 +27,20 @@ struct Way {
 
 pub(crate) struct Panel {
     shared: Arc<Shared>,
-    // Declared before `reactor`, so that queues are dropped first: they may deregister from it.
+    // Declared before `reactor`, so that the queues are dropped first. A queue may deregister from
+    // the reactor.
     ways: Vec<Way>,
     pub(crate) reactor: Reactor,
     pub(crate) task: TaskId,
     away: Vec<Option<Instant>>,
-    /// The time since when no leg in sync has been usable.
+    /// The time since which no leg in sync has been usable.
     useless: Option<Instant>,
     arrived: Vec<Completion>,
     ready: Vec<TaskId>,
     events: Vec<Event>,
-    /// Operations have run since the last wait, so a wakeup may have been consumed.
+    /// Whether operations have run since the last wait. They may have consumed a wakeup.
     pub(crate) has_run: bool,
-    /// Do not wait for the last leg in sync either, if it is away for too long.
+    /// Whether not to wait for the last leg in sync either, if it is unavailable for too long.
     pub(crate) is_starting: bool,
 }
 
@@ -63,7 +64,7 @@ impl Panel {
         })
     }
 
-    /// Waits until the keeper is woken, with a limited timeout.
+    /// Waits until the keeper is woken or the timeout ends.
     pub(crate) fn wait(&mut self, timeout: Option<Duration>) {
         let polled = self.reactor.poll(timeout, &mut self.ready);
         polled.expect("the event loop cannot go on");
@@ -71,13 +72,13 @@ impl Panel {
         self.events.clear();
     }
 
-    /// Runs operations, at most one per leg, and waits for all of them. A leg that is away for too
-    /// long is put out, and its operation fails.
+    /// Runs operations, at most one per leg, and waits for all of them. If a leg is unavailable for
+    /// too long, the panel puts it out, and its operation fails.
     pub(crate) fn run(&mut self, ops: Vec<(usize, Op)>) -> Vec<Ended> {
         self.run_telling(ops, |_| {})
     }
 
-    /// Like [`Panel::run`], and calls `tell` for each result while others are pending.
+    /// Like [`Panel::run`], but calls `tell` for each result while other operations are pending.
     pub(crate) fn run_telling(
         &mut self,
         ops: Vec<(usize, Op)>,
@@ -110,7 +111,7 @@ impl Panel {
         }
     }
 
-    /// The geometry of a leg, with its size at open.
+    /// The geometry of a leg with the size that the leg had at open.
     pub(crate) fn geometry(&self, leg: usize, namespace: &Arc<dyn Namespace>) -> Geometry {
         let geometry = namespace.geometry();
         let blocks = self.shared.legs[leg].blocks().unwrap_or(geometry.blocks);
@@ -133,7 +134,7 @@ impl Panel {
         }
     }
 
-    /// Stops waiting for legs that were put out.
+    /// Stops waiting for operations on legs that were put out.
     fn give_up(&mut self, ended: &mut Vec<Ended>) {
         self.look_for_absence();
         let stopped = self.shared.is_stopped();
@@ -158,7 +159,8 @@ impl Panel {
         self.ways[leg] = Way { instance: u64::MAX, queue: None, pending: 0 };
     }
 
-    /// Checks whether no leg in sync has been usable for too long.
+    /// Makes operations fail after no leg in sync has been usable for too long, until one is
+    /// usable.
     fn look_for_hope(&mut self, now: Instant) {
         let is_of_use = |leg: usize| self.shared.legs[leg].is_there();
         if members(self.shared.trusted()).any(is_of_use) {
@@ -170,7 +172,7 @@ impl Panel {
         self.shared.set_hopeless(self.useless.is_some_and(waited));
     }
 
-    /// Puts out legs that are away for too long; returns whether another leg is away.
+    /// Puts out legs that are unavailable for too long. Returns whether another leg is unavailable.
     pub(crate) fn look_for_absence(&mut self) -> bool {
         let mut some = false;
         let now = os::now();

@@ -1,8 +1,8 @@
 //! A queue of a mirror, for one thread.
 //!
-//! Each leg gets a copy of the data to write, and fills its own buffer on a read. So a leg that
-//! does not answer holds no buffer of the caller, and delays the caller only until the leg is put
-//! out.
+//! Each leg gets its own copy of the data to write, and fills its own buffer on a read. So a leg
+//! that does not answer holds no buffer of the caller. It delays the caller only until the mirror
+//! puts the leg out.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,21 +20,21 @@ use farblock_block::slab::Slab;
 
 /// An operation of the caller.
 struct Whole {
-    /// `None` once it is completed; legs may still be working on it.
+    /// The caller's operation; `None` once it is completed. Legs may still be executing it.
     op: Option<Op>,
     regions: Range<usize>,
-    /// Its regions are entered.
+    /// Whether the operation has entered its regions.
     entered: bool,
-    /// Legs that are out and still working on it; they cannot return before it ends.
+    /// The legs that are out and still execute the operation. They cannot return before it ends.
     late: LegSet,
-    /// Legs by result: pending, succeeded, failed.
+    /// The legs that have not answered yet. The next two sets are the legs by their answer.
     pending: LegSet,
     succeeded: LegSet,
     failed: LegSet,
     error: Option<BlockError>,
-    /// The token of the leg operation whose result a read uses.
+    /// The token of the leg operation whose result a read will use.
     part: Option<u64>,
-    /// The caller has abandoned the operation.
+    /// Whether the caller has abandoned the operation.
     unwanted: bool,
 }
 
@@ -44,16 +44,16 @@ impl Whole {
     }
 }
 
-/// An operation at one leg, on behalf of the caller's operation `whole`.
+/// An operation on one leg, on behalf of the caller's operation `whole`.
 struct LegOperation {
     leg: usize,
-    /// `None` for a read that was redirected to another leg.
+    /// The key of the caller's operation; `None` for a read that was redirected to another leg.
     whole: Option<u64>,
-    /// The start of a read that the leg still has.
+    /// The start time of a read that the leg has not answered yet.
     begun: Option<Instant>,
 }
 
-/// A queue of a leg.
+/// The queue of a leg.
 struct Way {
     instance: u64,
     queue: Option<Box<dyn Queue>>,
@@ -66,16 +66,16 @@ pub(crate) struct MirrorQueue {
     id: u64,
     reactor: Reactor,
     parent: TaskId,
-    /// The keeper wakes this task.
+    /// The task that the keeper wakes.
     task: TaskId,
     ways: Vec<Way>,
     wholes: Slab<Whole>,
     parts: Slab<LegOperation>,
-    /// The epoch of the last check of all operations.
+    /// The epoch at the last check of all operations.
     seen: u64,
-    /// The count of reads sent to legs.
+    /// The number of reads sent to legs.
     turn: u64,
-    /// Kept for their capacity.
+    /// The queue keeps this vector and the next three to reuse their memory.
     arrived: Vec<Completion>,
     wanted: Vec<usize>,
     events: Vec<Event>,
@@ -127,8 +127,8 @@ impl MirrorQueue {
         }
     }
 
-    /// Fails an operation because no leg in sync was available for too long. Its leg operations
-    /// ended when the legs' queues were closed.
+    /// Fails an operation, because no leg in sync was available for too long. The operations on the
+    /// legs ended when the queue closed the queues of the legs.
     fn give_up(&mut self, key: u64) {
         let whole = self.wholes.at(key);
         let is_read = whole.op.as_ref().is_some_and(|op| op.command == Command::Read);
@@ -165,7 +165,7 @@ impl MirrorQueue {
         self.begin_everywhere(key);
     }
 
-    /// Fails a waiting write if the bitmap cannot be written.
+    /// Fails a waiting write if the keeper cannot write the bitmap.
     fn give_up_unrecordable(&mut self, key: u64) {
         if self.shared.unrecordable.load(Ordering::SeqCst) {
             self.finish(key, Err(BlockError::WriteFailed));
@@ -174,7 +174,8 @@ impl MirrorQueue {
 
     /// Sends a write or a flush to every leg that gets writes.
     fn begin_everywhere(&mut self, key: u64) {
-        // Only after the regions were entered; otherwise a leg that catches up could miss it.
+        // Read this set only after entering the regions. Otherwise a leg that catches up could miss
+        // the write.
         let mut legs = self.shared.written();
         if self.wholes.at(key).regions.is_empty() && os::has_mistake("a flush of one leg") {
             legs &= !(legs - 1);
@@ -189,7 +190,7 @@ impl MirrorQueue {
                 copy
             });
             let command = match op.command {
-                // Legs may deallocate differently, but must read the same.
+                // Legs may deallocate differently, but they must read the same data.
                 Command::Deallocate => Command::WriteZeroes { deallocate: true },
                 command => command,
             };
@@ -199,7 +200,7 @@ impl MirrorQueue {
         }
     }
 
-    /// Submits an operation to a leg; without a queue there, it fails.
+    /// Submits an operation to a leg. If the leg has no queue here, the operation fails.
     fn give(&mut self, leg: usize, op: Op) {
         let instance = self.shared.legs[leg].instance.load(Ordering::SeqCst);
         let way = &mut self.ways[leg];
@@ -209,8 +210,8 @@ impl MirrorQueue {
         }
     }
 
-    /// Opens queues for the present instances of the legs. Not to be called while completions are
-    /// handled, because it adds some.
+    /// Opens queues for the present instances of the legs. Do not call this while handling
+    /// completions, because it may add completions.
     fn look_at_ways(&mut self) {
         let is_hopeless = self.shared.is_hopeless();
         for leg in 0..self.ways.len() {
@@ -229,13 +230,13 @@ impl MirrorQueue {
         }
     }
 
-    /// Closes the queue of a leg and fails its operations.
+    /// Closes the queue of a leg, and fails the operations on it.
     fn close_way(&mut self, leg: usize) {
         if self.ways[leg].queue.take().is_none() {
             return;
         }
         for token in self.parts.keys_of(|part| part.leg == leg) {
-            // The leg's next queue did not get this read, so do not measure its time.
+            // The next queue of the leg did not get this read, so do not measure its duration.
             self.parts.at(token).begun = None;
             if self.arrived.iter().all(|done| done.token != token) {
                 let result = Err(BlockError::Disconnected);
@@ -249,7 +250,7 @@ impl MirrorQueue {
         let whole = self.wholes.at(key);
         let legs = shared.trusted();
         if legs == 0 {
-            return; // retried when a leg has shown its record, or hope is lost
+            return; // retried after a leg has proven its record, or when operations fail
         }
         if legs.count_ones() > 1
             && let Some(region) = shared.regions.first_suspect(whole.regions.clone())
@@ -260,7 +261,7 @@ impl MirrorQueue {
         self.read_from(key, legs);
     }
 
-    /// Sends a read to the leg that should answer first.
+    /// Sends a read to the leg that is expected to answer first.
     fn read_from(&mut self, key: u64, legs: LegSet) {
         let untried = legs & !self.wholes.at(key).failed;
         let (now, turn) = (os::now(), self.turn + 1);
@@ -308,7 +309,8 @@ impl MirrorQueue {
                 let waits = whole.op.is_some() && whole.pending & self.shared.written() != 0;
                 if whole.regions.is_empty() && waits && !os::has_mistake("a leg that failed stays")
                 {
-                    // It may have lost acknowledged data: do not read it while others are slow.
+                    // The leg may have lost acknowledged data. Do not read from it while other legs
+                    // are slow.
                     self.shared.put_out(leg, &format!("a flush of it failed: {error}"));
                 }
             }
@@ -327,7 +329,8 @@ impl MirrorQueue {
             let whole = self.wholes.at(key);
             (whole.pending, whole.part) = (0, None);
             match (&done.result, &done.buffer) {
-                // A leg that was put out meanwhile may have lost data before it answered.
+                // The mirror may have put this leg out meanwhile. The leg may then have lost data
+                // before it answered.
                 (Ok(()), Some(read)) if self.shared.trusted() & bit(leg) != 0 => {
                     let op = whole.op.as_mut().expect("it is not completed");
                     op.buffer.as_deref_mut().expect("checked at submission").copy_from_slice(read);
@@ -346,7 +349,7 @@ impl MirrorQueue {
         }
     }
 
-    /// Completes a write or flush that has enough results.
+    /// Completes a write or flush if enough legs have answered.
     fn conclude(&mut self, key: u64) {
         let shared = Arc::clone(&self.shared);
         let whole = self.wholes.at(key);
@@ -365,7 +368,7 @@ impl MirrorQueue {
                 self.doubt(key);
                 self.finish(key, Err(BlockError::Disconnected));
             }
-            return; // it may not be the leg that has it
+            return; // another copy may have taken the place of this leg
         }
         let stays = os::has_mistake("a leg that failed stays");
         for leg in members(failed).filter(|_| !stays) {
@@ -380,12 +383,13 @@ impl MirrorQueue {
             lacking = 0;
         }
         if is_flush {
-            // A leg that came into sync after this flush started was flushed for its promotion.
+            // A leg that came into sync after the start of this flush was flushed for its
+            // promotion.
             lacking &= given | !shared.in_sync();
         }
         if lacking & !shared.behind() == 0 {
             if is_flush && shared.keeper_flushes() {
-                return; // retried after that
+                return; // retried after the flush of the keeper
             }
             let owed = is_flush && shared.owes_failure.swap(false, Ordering::SeqCst);
             self.finish(key, if owed { Err(BlockError::WriteFailed) } else { Ok(()) });
@@ -394,7 +398,7 @@ impl MirrorQueue {
         }
     }
 
-    /// Redirects a read whose leg was put out.
+    /// Sends a read to another leg if the mirror has put out the leg that was reading.
     fn redirect_read(&mut self, key: u64) {
         let in_sync = self.shared.in_sync();
         let whole = self.wholes.at(key);
@@ -409,12 +413,13 @@ impl MirrorQueue {
         self.read_from(key, in_sync);
     }
 
-    /// Marks the regions of an operation suspect: no leg has it for certain, so legs may differ.
+    /// Marks the regions of an operation suspect. No leg is certain to have executed the operation,
+    /// so legs may differ.
     fn doubt(&mut self, key: u64) {
         let whole = self.wholes.at(key);
         let op = whole.op.as_ref().expect("it is not completed");
         let regions = match op.command {
-            // Data acknowledged since the last flush may be lost on some leg.
+            // A leg may have lost data that was acknowledged since the last flush.
             Command::Flush => 0..self.shared.regions.len(),
             _ => whole.regions.clone(),
         };
@@ -432,8 +437,8 @@ impl MirrorQueue {
         self.leave_if_over(key);
     }
 
-    /// Removes a completed operation when no leg is still working on it. Legs that are out may take
-    /// long, so its regions are left earlier.
+    /// Removes a completed operation when no leg executes it any more. Legs that are out may take
+    /// long, so the operation leaves its regions before they finish.
     fn leave_if_over(&mut self, key: u64) {
         let whole = self.wholes.at(key);
         let (pending, careless) =
@@ -450,7 +455,7 @@ impl MirrorQueue {
         }
     }
 
-    /// Checks waiting operations again after a change of the epoch.
+    /// Checks the waiting operations again if the epoch has changed.
     fn retry(&mut self) {
         let epoch = self.shared.epoch();
         if epoch == self.seen {
@@ -463,7 +468,8 @@ impl MirrorQueue {
     }
 }
 
-/// Marks the dirty ones of these regions suspect, so that they are not read until they are equal.
+/// Marks those of these regions that are dirty as suspect, so that no queue reads them until they
+/// are equal on all legs.
 pub(crate) fn suspect(shared: &Shared, regions: Range<usize>) {
     let dirty: Vec<usize> = regions.filter(|&at| shared.regions.is_dirty(at)).collect();
     let mut inbox = lock(&shared.inbox);
@@ -506,7 +512,7 @@ impl Queue for MirrorQueue {
 
     fn poll(&mut self, done: &mut Vec<Completion>) {
         self.reactor.take_events(self.task, &mut self.events);
-        self.events.clear(); // it is only woken
+        self.events.clear(); // the keeper only wakes this task
         loop {
             self.look_at_ways();
             self.retry();
@@ -531,7 +537,7 @@ impl Queue for MirrorQueue {
         done.append(&mut self.done);
     }
 
-    /// Drops unwanted operations that wait, and that no leg has got.
+    /// Drops the unwanted operations that wait and that no leg has got.
     fn abandon(&mut self, unwanted: &mut dyn FnMut(u64) -> bool) {
         let keys = self
             .wholes

@@ -1,20 +1,20 @@
 //! The reserved part at the end of each leg: two slots for the record, and the bitmap.
 //!
-//! See `docs/mirror.md` for the format. A new record goes to the slot without the newest one, so a
-//! torn write leaves that intact.
+//! See `docs/mirror.md` for the format. The mirror writes a new record to the slot that does not
+//! hold the newest record. So a torn write leaves the newest record intact.
 
 use uuid::Uuid;
 
 use crate::limits::{HISTORY, MAX_LEGS, MAX_REGIONS, MIN_REGION_BYTES, RESERVED_BYTES};
 
-/// The length of a record, before padding to a whole block.
+/// The length of a record in bytes, before padding to a whole block.
 pub(crate) const RECORD_BYTES: usize = 4096;
-/// Offsets of the two records and the bitmap in the reserved part.
+/// The offsets of the two records in the reserved part. The offset of the bitmap follows.
 pub(crate) const SLOT_OFFSETS: [u64; 2] = [0, 64 << 10];
 pub(crate) const BITMAP_OFFSET: u64 = 192 << 10;
-/// The bitmap's offset before it had checksums.
+/// The offset of the bitmap in the version without checksums.
 pub(crate) const OLD_BITMAP_OFFSET: u64 = 128 << 10;
-/// The used length of the reserved part.
+/// The used bytes of the reserved part.
 pub(crate) const USED_BYTES: u64 = BITMAP_OFFSET + (64 << 10);
 
 pub(crate) const MAGIC: &[u8; 8] = b"FBMIRROR";
@@ -31,46 +31,47 @@ const HAD_AT: usize = HISTORY_AT + 8 * HISTORY;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Standing {
     InSync,
-    /// It lacks writes of regions in the bitmap.
+    /// The leg lacks writes to regions in the bitmap.
     Behind,
 }
 
-/// One generation of a mirror, as a leg knows it.
+/// The state of a mirror in one generation, as stored on a leg.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Record {
-    /// The format version that was read. Records are written in the newest version.
+    /// The format version of the record on the leg. Records are written in the newest version.
     pub(crate) version: u32,
     pub(crate) mirror: Uuid,
-    /// Grows with every change of the legs' standings.
+    /// The number of the generation. It grows with every change of the legs' standings.
     pub(crate) generation: u64,
     pub(crate) block_size: u32,
     pub(crate) blocks: u64,
     pub(crate) region_shift: u32,
     pub(crate) max_blocks: u32,
     pub(crate) deallocate: bool,
-    /// The index of this leg.
+    /// The index of the leg that has this record.
     pub(crate) leg: usize,
     pub(crate) standings: Vec<Standing>,
-    /// A random number per generation, the newest first, to find the common history of two legs.
+    /// A random number per generation, the newest first. Two legs find their common history with
+    /// them.
     pub(crate) history: Vec<u64>,
-    /// The newest generation that each leg is known to have durably, 0 if unknown. A leg that shows
-    /// an older one is an older copy of itself.
+    /// For each leg, the newest generation that it is known to have durably; 0 if unknown. A leg
+    /// with an older record is an older copy of itself.
     pub(crate) had: Vec<u64>,
 }
 
-/// Why the reserved part of a leg cannot be used.
+/// The reason why the reserved part of a leg cannot be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Unreadable {
-    /// It has no record.
+    /// The leg has no record.
     None,
-    /// A later version of farblock wrote it.
+    /// A later version of farblock wrote the record.
     Newer(u32),
-    /// The record is intact, but its values make no sense.
+    /// The checksum of the record is right, but its values are invalid.
     Nonsense,
 }
 
 impl Record {
-    /// A new mirror's record.
+    /// The record of a new mirror.
     pub(crate) fn new(mirror: Uuid, block_size: u32, leg_bytes: u64, legs: usize) -> Option<Self> {
         let bytes = leg_bytes.checked_sub(RESERVED_BYTES)?;
         let blocks = bytes / u64::from(block_size);
@@ -187,24 +188,24 @@ impl Record {
             && !self.history.is_empty()
     }
 
-    /// Starts the next generation.
+    /// Starts the next generation, with this random number.
     pub(crate) fn advance(&mut self, number: u64) {
         self.generation += 1;
         self.history.insert(0, number);
         self.history.truncate(HISTORY);
     }
 
-    /// Whether the other record is this one or an ancestor of it.
+    /// Whether the other record is this record or an ancestor of it.
     pub(crate) fn descends_from(&self, other: &Record) -> bool {
         let age = self.generation.checked_sub(other.generation);
         let then = age.and_then(|age| self.history.get(usize::try_from(age).ok()?));
         then == other.history.first()
     }
 
-    /// Whether this mirror bypassed the other record, and can ignore it. The other record calls all
-    /// legs in sync, but the legs that continue here never got it, so no write was acknowledged
-    /// under it. This happens if the power fails before the record is on all legs, and the mirror
-    /// then starts without the leg that has it.
+    /// Whether this mirror bypassed the other record, so that it can ignore that record. The other
+    /// record says that all legs are in sync, but the legs that continue here never got it. So no
+    /// write was acknowledged under the other record. This happens if the power fails before all
+    /// legs have the record, and the mirror then starts without the leg that has it.
     pub(crate) fn went_past(&self, other: &Record) -> bool {
         let is_common = |&age: &u64| {
             let then = other.generation.checked_sub(age)?;
@@ -220,13 +221,15 @@ impl Record {
             && go_on.all(lack_it)
     }
 
-    /// Whether the other record is older than the history, and its leg has no write that the others
-    /// lack (has written nothing "alone").
+    /// Whether the other record is older than the history, and the leg with that record has no
+    /// write that the other legs lack. Such a write is one that the leg executed "alone".
     ///
-    /// A leg that writes alone first records that the others are behind, and gets two more records
-    /// when one of them returns. So it wrote nothing alone if its record still calls a leg in sync
-    /// that is in sync here; or if it got no record after the last one that it is known here to
-    /// have had; or if its record calls it behind itself.
+    /// Before a leg writes alone, it records that the other legs are behind. When one of them
+    /// returns, the leg gets two more records. So the leg wrote nothing alone in each of these
+    /// cases:
+    /// - Its record says that a leg is in sync that is in sync here, too.
+    /// - It got no record after the last one that it is known here to have.
+    /// - Its record says that the leg itself is behind.
     pub(crate) fn outlived(&self, other: &Record) -> bool {
         let is_forgotten = other.generation + self.history.len() as u64 <= self.generation;
         let had = self.had.get(other.leg).copied().unwrap_or(0);
@@ -241,13 +244,13 @@ impl Record {
             && (other.generation <= had || other.is_behind(other.leg) || go_on.any(is_together))
     }
 
-    /// Whether no data are lost if this mirror continues without the other record.
+    /// Whether no data is lost if this mirror continues without the other record.
     pub(crate) fn supersedes(&self, other: &Record) -> bool {
         self.descends_from(other) || self.went_past(other) || self.outlived(other)
     }
 
-    /// Whether the other record, of this mirror, is on an older copy of its leg: the changes that
-    /// the copy lacks are unknown.
+    /// Whether the other record, of this mirror, is on an older copy of its leg. The mirror does
+    /// not know which changes such a copy lacks.
     pub(crate) fn is_newer_than_leg(&self, other: &Record) -> bool {
         self.had.get(other.leg).is_some_and(|had| other.generation < *had)
     }
@@ -257,7 +260,7 @@ impl Record {
     }
 }
 
-/// The newest record of a leg, and the slot for the next one.
+/// The newest record in the reserved part of a leg, and the slot for the next record.
 pub(crate) fn newest(area: &[u8]) -> Result<(Record, usize), Unreadable> {
     let parse = |slot: usize| {
         let at = SLOT_OFFSETS[slot] as usize;
@@ -363,7 +366,7 @@ mod tests {
         assert_eq!(Record::parse(&bytes), Ok(one));
     }
 
-    /// Only one of two legs got a record; the mirror continues with the other leg.
+    /// Only one of two legs got a record. The mirror continues with the other leg.
     #[test]
     fn a_record_that_nobody_else_had_is_gone_past() {
         let mut before = Record::new(Uuid::nil(), 512, 64 << 20, 2).unwrap();
@@ -386,7 +389,8 @@ mod tests {
         assert!(!here.went_past(&unrelated));
     }
 
-    /// A mirror of two legs: its first leg without the second, and the second leg's last record.
+    /// The records of a mirror of two legs: that of the first leg, which ran long without the
+    /// second leg, and the last record of the second leg.
     fn long_alone() -> (Record, Record) {
         let mut before = Record::new(Uuid::nil(), 512, 64 << 20, 2).unwrap();
         (before.generation, before.history, before.had) = (9, vec![5; 9], vec![8, 8]);
@@ -401,9 +405,10 @@ mod tests {
         let (here, other) = long_alone();
         assert!(!here.descends_from(&other) && here.outlived(&other) && here.supersedes(&other));
         assert!(!other.supersedes(&here));
-        // The last record of the leg brought the other leg into sync.
+        // The last record of the second leg promoted the first leg.
         assert!(here.outlived(&Record { had: vec![9, 8], ..other.clone() }));
-        // It was behind, too, or the record calls another leg behind that was filled since.
+        // The second leg is behind, too; or its record says that another leg is behind which was
+        // filled since.
         let standings = vec![Standing::InSync, Standing::Behind];
         assert!(here.outlived(&Record { standings, had: vec![99, 0], ..other.clone() }));
         let mut three = here.clone();
@@ -430,7 +435,8 @@ mod tests {
             alone
         });
         assert!(!here.supersedes(&long_after) && !long_after.supersedes(&here));
-        // In place of the leg here it got another one, which is in sync there.
+        // The second leg got another leg in place of the first one, and that leg is in sync in its
+        // record.
         let again =
             Record { standings: vec![Standing::InSync; 2], had: vec![10, 11], ..alone.clone() };
         assert!(!here.supersedes(&again));

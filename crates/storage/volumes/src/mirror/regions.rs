@@ -1,45 +1,46 @@
-//! The state of each region, shared by all queues of a mirror without a lock.
+//! The state of each region. All queues of a mirror share it without a lock.
 //!
 //! ```text
 //!              a write wants it            the bitmap is durable
 //!   clean  ───────────────────> WANTED  ─────────────────────────> DIRTY
 //!     ^                                                              │
 //!     └──────────────────────────────────────────────────────────────┘
-//!        all legs were flushed, and no write came since then
+//!        all legs were flushed, and no write has entered since
 //! ```
 //!
-//! A write *enters* its regions before it starts, and leaves them when no leg is working on it any
-//! more. The copier closes a region and waits until it is empty; a CLOSED region cannot be entered.
+//! A write *enters* its regions before it starts, and leaves them when no leg executes it any more.
+//! The copier closes a region and waits until the region has no writes. No write can enter a CLOSED
+//! region.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Legs may differ here, and the bitmap of every written leg says so durably.
+/// Legs may differ in the region, and the bitmap of every leg that gets writes says so durably.
 const DIRTY: u32 = 1 << 31;
-/// It is being copied, or about to be.
+/// The keeper copies the region, or is about to copy it.
 const CLOSED: u32 = 1 << 30;
-/// Legs in sync may differ: not to be read before it is copied.
+/// Legs in sync may differ in the region. No queue may read it before the keeper has copied it.
 const SUSPECT: u32 = 1 << 29;
-/// It was entered since [`Regions::forget_touches`].
+/// A write has entered the region since [`Regions::forget_touches`].
 const TOUCHED: u32 = 1 << 28;
-/// A write waits until the region is dirty; the keeper has been asked to mark it.
+/// A write waits until the region is dirty. It has asked the keeper to mark the region.
 const WANTED: u32 = 1 << 27;
 const COUNT: u32 = WANTED - 1;
-/// The states that keep it in the bitmap.
+/// The states in which the region stays in the bitmap.
 const BUSY: u32 = COUNT | CLOSED | SUSPECT | TOUCHED | WANTED;
 
 pub(crate) struct Regions {
     words: Vec<AtomicU32>,
 }
 
-/// The result of entering.
+/// The result of entering regions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Entry {
-    /// One of them is closed: none was entered.
+    /// One of the regions is closed, so the write entered none.
     Closed,
-    /// All were entered; some are not dirty yet.
+    /// The write entered all regions, but some are not dirty yet.
     Wait,
-    /// All were entered, and are dirty.
+    /// The write entered all regions, and all are dirty.
     Go,
 }
 
@@ -60,7 +61,8 @@ impl Regions {
         self.words[region].fetch_update(Ordering::SeqCst, Ordering::SeqCst, change)
     }
 
-    /// Enters all of `range`, or none. Adds regions that must become dirty to `wanted`.
+    /// Enters all regions of `range`, or none. Appends the regions that must become dirty to
+    /// `wanted`.
     pub(crate) fn enter(&self, range: Range<usize>, wanted: &mut Vec<usize>) -> Entry {
         let mut entry = Entry::Go;
         for region in range.clone() {
@@ -85,7 +87,7 @@ impl Regions {
         entry
     }
 
-    /// Leaves the regions. True if the copier may be waiting for one of them to become empty.
+    /// Leaves the regions. True if the copier may wait for one of them to have no writes.
     pub(crate) fn leave(&self, range: Range<usize>) -> bool {
         let mut awaited = false;
         for region in range {
@@ -104,7 +106,7 @@ impl Regions {
         self.load(region) & DIRTY != 0
     }
 
-    /// Marks the region as durably in the bitmap.
+    /// Registers that the bitmap contains the region durably.
     pub(crate) fn set_dirty(&self, region: usize) {
         let _ = self.change(region, |word| Some((word | DIRTY) & !WANTED));
     }
@@ -120,7 +122,7 @@ impl Regions {
         self.change(region, |word| (word & BUSY == 0 && word & DIRTY != 0).then_some(0)).is_ok()
     }
 
-    /// Resets the touches of empty regions; true if one is dirty.
+    /// Resets the touches of regions without writes. True if one of these regions is dirty.
     pub(crate) fn forget_touches(&self) -> bool {
         let mut dirty = false;
         for region in 0..self.len() {

@@ -1,4 +1,4 @@
-//! Adds a leg again that was away, or was replaced.
+//! Adds a leg that was unavailable or was replaced.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -16,7 +16,8 @@ use super::{Taking, claim, find};
 /// The reason in the status of a leg that its source is still opening.
 pub(crate) const OPENING: &str = "the mirror is still opening it";
 
-/// Adds a leg that is out, if it is available and belongs here. Copying follows later.
+/// Adds a leg that is out, if the leg is available and belongs to this mirror. The keeper copies
+/// the data later.
 pub(crate) fn attempt(keeper: &mut Keeper, leg: usize) -> Result<(), String> {
     let Some(namespace) = open(keeper, leg)? else { return Ok(()) };
     if !keeper.shared.legs[leg].is_there() {
@@ -32,7 +33,8 @@ pub(crate) fn attempt(keeper: &mut Keeper, leg: usize) -> Result<(), String> {
     let missed: Vec<usize> = match &found.what {
         What::Marked(record) => {
             judge(keeper, leg, record)?;
-            // Otherwise the leg's own, bypassed record would have the higher generation.
+            // Otherwise the leg's own record, which the mirror bypassed, would have the higher
+            // generation.
             while !keeper.record.descends_from(record)
                 && keeper.record.generation <= record.generation
             {
@@ -61,8 +63,8 @@ pub(crate) fn attempt(keeper: &mut Keeper, leg: usize) -> Result<(), String> {
             return Err("its mirror record is damaged, or in a newer format".to_owned());
         }
     };
-    // The others record the regions that it lacks before it gets a record. With only a record, it
-    // would pass for a copy of theirs after a power cut.
+    // The other legs record the regions that this leg lacks before it gets a record. Otherwise,
+    // after a power cut, this leg would look as if it had the same data as the other legs.
     if !missed.is_empty() && !keeper.mark(&missed) {
         return Err("the mirror could not write the bitmap to the legs in sync".to_owned());
     }
@@ -81,7 +83,7 @@ pub(crate) fn attempt(keeper: &mut Keeper, leg: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a leg with a record is an earlier state of this mirror.
+/// Checks that a leg with a record is an earlier state of this mirror.
 fn judge(keeper: &Keeper, leg: usize, record: &Record) -> Result<(), String> {
     if record.mirror != keeper.record.mirror || record.leg != leg {
         return Err("it holds the record of another leg or mirror: name the right leg".to_owned());
@@ -95,8 +97,8 @@ fn judge(keeper: &Keeper, leg: usize, record: &Record) -> Result<(), String> {
     }
 }
 
-/// Writes the bitmap to the leg, and a record that calls it behind, before any data. A new leg is
-/// claimed first: after a partial write it would not look empty the next time.
+/// Writes the bitmap to the leg, and then a record that the leg is behind, before any data. The
+/// keeper first claims a new leg: after a partial write, the leg would no longer look empty.
 fn prepare(keeper: &mut Keeper, leg: usize, is_new: bool) -> Result<(), String> {
     if is_new {
         keeper.claim(leg, &claim::emit(keeper.record.mirror))?;
@@ -116,7 +118,8 @@ fn prepare(keeper: &mut Keeper, leg: usize, is_new: bool) -> Result<(), String> 
     if is_new { keeper.claim(leg, &claim::NONE) } else { Ok(()) }
 }
 
-/// The namespace that the leg's source opens, on a thread because it may take long.
+/// The namespace that the leg's source opens. A thread opens it, because that may take long. `None`
+/// while the thread is running.
 fn open(keeper: &mut Keeper, leg: usize) -> Result<Option<Arc<dyn Namespace>>, String> {
     let shared = &keeper.shared;
     if let Some(namespace) = shared.legs[leg].namespace() {
@@ -125,7 +128,7 @@ fn open(keeper: &mut Keeper, leg: usize) -> Result<Option<Arc<dyn Namespace>>, S
             return Ok(Some(namespace));
         }
         drop(namespace);
-        // Close it first, so that its lock is free when it is opened again.
+        // Close the leg first, so that its lock is free when the source opens it again.
         keeper.panel.forget(leg);
         shared.uninstall(leg);
         shared.wake_queues();
@@ -135,7 +138,7 @@ fn open(keeper: &mut Keeper, leg: usize) -> Result<Option<Arc<dyn Namespace>>, S
         let Some(result) = lock(slot).take() else { return Err(OPENING.to_owned()) };
         *opening = None;
         shared.install(leg, result?);
-        // Their operations on the previous instance then end.
+        // The queues then end their operations on the previous instance.
         shared.wake_queues();
         return Ok(shared.legs[leg].namespace());
     }

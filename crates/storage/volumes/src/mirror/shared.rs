@@ -1,10 +1,11 @@
 //! State that the queues of a mirror and its keeper share.
 //!
-//! A leg's state differs from its recorded standing: a leg is put out at once, and counts as
-//! *behind* when the other legs' records say so. No write that it lacks is acknowledged earlier.
+//! The state of a leg differs from its standing in the records. The mirror puts a failed leg out at
+//! once. The leg counts as *behind* later, when the records of the other legs say so. The mirror
+//! acknowledges no write that the leg lacks before that.
 //!
 //! ```text
-//!            a write fails, it is away                 it returns
+//!            a write fails, it is unavailable          it returns
 //!   InSync -----------------------------> Out ---------------------------> Catching up
 //!     ^                                    ^                                  |   |
 //!     |                                    +----------------------------------+   |
@@ -24,11 +25,11 @@ use super::regions::Regions;
 /// The state of a leg in its mirror.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LegState {
-    /// It has all data, and serves reads.
+    /// The leg has all data, and serves reads.
     InSync,
-    /// It gets writes, and the data it lacks is being copied.
+    /// The leg gets writes, and the keeper copies the data that the leg lacks.
     CatchingUp,
-    /// It is not used, and lacks ever more data.
+    /// The mirror does not use the leg, so the leg lacks more and more data.
     Out,
 }
 
@@ -36,11 +37,11 @@ const IN_SYNC: u8 = 0;
 const CATCHING_UP: u8 = 1;
 const OUT: u8 = 2;
 
-/// Why a leg is out, if it reported no other reason.
+/// The reason why a leg is out, if the leg has reported no other reason.
 const OTHER_CONTENTS: &str =
     "its file or its target's process may have changed: the mirror compares its data";
 
-/// Legs as bits.
+/// A set of legs, one bit per leg.
 pub(crate) type LegSet = u64;
 
 pub(crate) fn bit(leg: usize) -> LegSet {
@@ -54,27 +55,27 @@ pub(crate) fn members(set: LegSet) -> impl Iterator<Item = usize> + Clone {
 /// An open leg.
 pub(crate) struct Opened {
     pub(crate) namespace: Arc<dyn Namespace>,
-    /// Its size at open. A leg that grows keeps its record in place.
+    /// The size of the leg at open, in blocks. When a leg grows, its record stays in place.
     blocks: u64,
     _watch: Option<Watch>,
 }
 
 pub(crate) struct Leg {
     pub(crate) name: String,
-    /// The leg is in this machine.
+    /// Whether the leg is in this machine.
     pub(crate) is_local: bool,
     state: AtomicU8,
-    /// Counts the opens: a queue of an earlier instance is useless.
+    /// The number of opens so far. A queue on an earlier instance of the leg is useless.
     pub(crate) instance: AtomicU64,
     opened: Mutex<Option<Opened>>,
-    /// Completed writes that the leg may still execute although it is out. It cannot return before
-    /// they end.
+    /// The number of completed writes that the leg may still execute although it is out. The leg
+    /// cannot return before they end.
     late: AtomicU64,
-    /// Why it is out.
+    /// The reason why the leg is out.
     pub(crate) reason: Mutex<String>,
-    /// Counts events after which its contents may be different.
+    /// The number of events after which the contents of the leg may be different.
     doubts: AtomicU64,
-    /// Its source must open it again, since its name may lead to another disk.
+    /// Whether the source must open the leg again, since its name may lead to another disk.
     pub(crate) reopens: AtomicBool,
 }
 
@@ -99,7 +100,7 @@ impl Leg {
         lock(&self.opened).as_ref().map(|opened| Arc::clone(&opened.namespace))
     }
 
-    /// Its number of blocks at open.
+    /// The size of the leg at open, in blocks.
     pub(crate) fn blocks(&self) -> Option<u64> {
         lock(&self.opened).as_ref().map(|opened| opened.blocks)
     }
@@ -109,7 +110,8 @@ impl Leg {
         opened.as_ref().is_some_and(|it| it.namespace.geometry().blocks < it.blocks)
     }
 
-    /// A warning about a leg that has grown since it was opened: its record is not at its end now.
+    /// A warning about a leg that has grown since it was opened: its record is no longer at its
+    /// end.
     pub(crate) fn growth(&self) -> Option<String> {
         let opened = lock(&self.opened);
         let (before, now) = opened.as_ref().map(|it| (it.blocks, it.namespace.geometry()))?;
@@ -157,29 +159,29 @@ fn number(state: LegState) -> u8 {
     }
 }
 
-/// Requests of the queues to the keeper.
+/// The queues' requests to the keeper.
 #[derive(Default)]
 pub(crate) struct Inbox {
     /// Regions to mark dirty.
     pub(crate) wanted: Vec<usize>,
     /// Suspect regions for which reads wait.
     pub(crate) read_first: Vec<usize>,
-    /// Regions that a queue left in an unknown state.
+    /// Regions that may differ between legs since a queue failed an operation.
     pub(crate) suspects: Vec<usize>,
     pub(crate) verify: bool,
     pub(crate) stop: bool,
 }
 
-/// Blocks that differ between legs in sync.
+/// A chunk that differs between legs in sync.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Difference {
-    /// The first block of the chunk that was compared.
+    /// The first block of the chunk.
     pub lba: u64,
-    /// The chunk's length; not all of its blocks need to differ.
+    /// The length of the chunk in blocks. Not all of its blocks need to differ.
     pub blocks: u32,
 }
 
-/// The keeper's progress for people.
+/// The progress of the keeper, for the status.
 #[derive(Clone, Default, Debug, PartialEq, Eq)]
 pub(crate) struct Progress {
     pub(crate) copied_bytes: u64,
@@ -187,13 +189,13 @@ pub(crate) struct Progress {
     pub(crate) verified_bytes: u64,
     pub(crate) verifying: bool,
     pub(crate) verifies: u64,
-    /// Bytes of chunks that a leg could not read, or for which only one leg was in sync.
+    /// The bytes of chunks that a leg could not read, or for which only one leg was in sync.
     pub(crate) uncompared_bytes: u64,
-    /// Legs that could not be read.
+    /// The legs that had read errors.
     pub(crate) unread_legs: LegSet,
-    /// Bytes of chunks that differed in the last verify.
+    /// The size of the chunks that differed in the last verify, in bytes.
     pub(crate) differing_bytes: u64,
-    /// The first of these chunks.
+    /// The first of the chunks that differed.
     pub(crate) differences: Vec<Difference>,
 }
 
@@ -202,28 +204,30 @@ pub(crate) struct Shared {
     pub(crate) region_blocks: u64,
     pub(crate) regions: Regions,
     pub(crate) legs: Vec<Leg>,
-    /// Legs that all other legs' records call behind.
+    /// The legs that are behind according to the records of all other legs.
     pub(crate) behind: AtomicU64,
-    /// Counts changes that queues may be waiting for.
+    /// The number of changes for which queues may be waiting.
     epoch: AtomicU64,
-    /// Legs that must show their last record before use: the last one in sync, after an event that
-    /// may have changed its contents.
+    /// The legs that must prove their last record before use. This is the last leg in sync, after
+    /// an event that may have changed its contents.
     unproven: AtomicU64,
-    /// No leg in sync was available for so long that operations fail.
+    /// Whether no leg in sync was available for so long that operations fail.
     hopeless: AtomicBool,
-    /// The last leg in sync cannot record that others are behind.
+    /// Whether the last leg in sync cannot record that other legs are behind.
     pub(crate) unrecordable: AtomicBool,
-    /// A flush has failed on the last leg without reaching a user: the next flush of a user fails,
-    /// too.
+    /// Whether a flush of the last leg has failed, but no user has received the error. The next
+    /// flush of a user then fails, too.
     pub(crate) owes_failure: AtomicBool,
-    /// The keeper is flushing. A leg reports lost data only once, possibly to this flush. So a
-    /// user's flush that the leg completes meanwhile succeeds only after the keeper's flush has.
+    /// Whether the keeper is flushing. A leg reports lost data only once, possibly to this flush.
+    /// So if a leg completes a user's flush meanwhile, the user's flush succeeds only after the
+    /// keeper's flush has succeeded.
     keeper_flushes: AtomicBool,
     pub(crate) inbox: Mutex<Inbox>,
     pub(crate) progress: Mutex<Progress>,
-    /// The limit on bytes per second for copies to legs that catch up, and for verify; 0: none.
+    /// The limit in bytes per second for copies to legs that catch up, and for verify; 0 means no
+    /// limit.
     pub(crate) copy_speed: AtomicU64,
-    /// UUIDs of the namespaces that the mirror is, or is a part of.
+    /// The UUIDs of the namespaces that the mirror is, or of which it is a part.
     pub(super) wholes: Mutex<Vec<[u8; 16]>>,
     queues: Mutex<Vec<(u64, Waker)>>,
     next_queue: AtomicU64,
@@ -278,7 +282,7 @@ impl Shared {
         self.having(|state| state == LegState::InSync)
     }
 
-    /// Legs in sync that may be used: not those that must show their last record first.
+    /// The legs in sync that may be used, without legs that must first prove their last record.
     pub(crate) fn trusted(&self) -> LegSet {
         self.in_sync() & !self.unproven()
     }
@@ -287,7 +291,7 @@ impl Shared {
         self.unproven.load(Ordering::SeqCst)
     }
 
-    /// Notes that a leg has shown its record.
+    /// Registers that a leg has proven its record.
     pub(crate) fn prove(&self, leg: usize) {
         self.unproven.fetch_and(!bit(leg), Ordering::SeqCst);
         self.wake_queues();
@@ -306,8 +310,8 @@ impl Shared {
         }
     }
 
-    /// Notes that a leg's contents may have changed. The leg is put out; the last one in sync is
-    /// not used until it has shown its last record.
+    /// Registers that the contents of a leg may have changed. Puts the leg out. If it is the last
+    /// leg in sync, no queue uses the leg until it has proven its last record.
     pub(crate) fn doubt(&self, leg: usize, reason: &str) {
         let Leg { doubts, reopens, is_local, .. } = &self.legs[leg];
         doubts.fetch_add(1, Ordering::SeqCst);
@@ -319,7 +323,7 @@ impl Shared {
         self.wake_keeper();
     }
 
-    /// Legs that get writes.
+    /// The legs that get writes.
     pub(crate) fn written(&self) -> LegSet {
         self.having(|state| state != LegState::Out)
     }
@@ -328,7 +332,8 @@ impl Shared {
         self.behind.load(Ordering::SeqCst)
     }
 
-    /// Puts a leg out, unless it is the last one in sync. The keeper then records it.
+    /// Puts a leg out, unless it is the last one in sync. The keeper then records that the leg is
+    /// behind.
     pub(crate) fn put_out(&self, leg: usize, reason: &str) -> bool {
         let inbox = lock(&self.inbox);
         let state = self.legs[leg].state();
@@ -350,8 +355,8 @@ impl Shared {
         true
     }
 
-    /// Sends writes to a leg that was out, from now on. False, and no change, if the leg has late
-    /// writes, or if its count of doubts is no longer `doubts`.
+    /// Lets a leg that was out get writes from now on. False, without a change, if the leg has late
+    /// writes or its doubt count is no longer `doubts`.
     pub(crate) fn let_in(&self, leg: usize, doubts: u64) -> bool {
         let _inbox = lock(&self.inbox);
         let may = !self.legs[leg].has_late() && self.legs[leg].doubts() == doubts;
@@ -361,8 +366,8 @@ impl Shared {
         may
     }
 
-    /// Notes a completed write that these legs may still execute. True if all of them are out: then
-    /// they cannot return before it ends, and its regions can be left at once.
+    /// Registers a completed write that these legs may still execute. True if all of them are out.
+    /// They then cannot return before the write ends, so the write can leave its regions at once.
     pub(crate) fn expect_late(&self, legs: LegSet) -> bool {
         let _inbox = lock(&self.inbox);
         let are_out = legs & self.written() == 0;
@@ -372,7 +377,7 @@ impl Shared {
         are_out
     }
 
-    /// Notes that these legs no longer execute such a write.
+    /// Registers that these legs no longer execute such a write.
     pub(crate) fn end_late(&self, legs: LegSet) {
         for leg in members(legs) {
             if self.legs[leg].late.fetch_sub(1, Ordering::SeqCst) == 1 {
@@ -381,7 +386,8 @@ impl Shared {
         }
     }
 
-    /// From now on every acknowledged write is on the leg; false if it was put out meanwhile.
+    /// Requires the leg for every write to be acknowledged from now on. False if the mirror has put
+    /// the leg out meanwhile.
     pub(crate) fn begin_promotion(&self, leg: usize) -> bool {
         let _inbox = lock(&self.inbox);
         let ready = self.legs[leg].state() == LegState::CatchingUp;
@@ -391,7 +397,7 @@ impl Shared {
         ready
     }
 
-    /// Marks the leg in sync; false if it was put out meanwhile.
+    /// Marks the leg in sync. False if the mirror has put the leg out meanwhile.
     pub(crate) fn promote(&self, leg: usize) -> bool {
         let _inbox = lock(&self.inbox);
         let states = (CATCHING_UP, IN_SYNC);
@@ -399,7 +405,7 @@ impl Shared {
         state.compare_exchange(states.0, states.1, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
-    /// Installs the namespace that a leg's source opened, and wakes the keeper on its changes.
+    /// Installs the namespace that a leg's source has opened. Its changes wake the keeper.
     pub(crate) fn install(self: &Arc<Self>, leg: usize, namespace: Arc<dyn Namespace>) {
         let weak = Arc::downgrade(self);
         let watch = namespace.changes().map(|changes| {
@@ -416,11 +422,13 @@ impl Shared {
         self.nest(&*namespace);
     }
 
-    /// Handles a change of a leg. The mirror no longer reads a leg that may have lost data. But the
-    /// last leg in sync stays, and the mirror passes the change on to its user.
+    /// Handles a change that a leg reports. The mirror stops reading from a leg that may have lost
+    /// data. But the last leg in sync stays in use, and the mirror passes the change on to its own
+    /// user.
     fn handle_change(&self, leg: usize, change: Change) {
         if change == Change::Contents {
-            // Only a local disk has a present reason; a remote one reports an earlier absence.
+            // Only a local disk reports a current reason. A remote disk may report an earlier
+            // outage.
             let known = Some(&self.legs[leg]).filter(|leg| leg.is_local).and_then(Leg::namespace);
             let trouble = known.and_then(|leg| leg.trouble());
             self.doubt(leg, trouble.as_deref().unwrap_or(OTHER_CONTENTS));
@@ -429,7 +437,7 @@ impl Shared {
             self.changes.tell(change);
         }
         if change == Change::Geometry && self.legs[leg].has_shrunk() {
-            // The record at its end is lost along with some of its data.
+            // The record at the end of the leg is lost along with some of its data.
             self.put_out(leg, "it has shrunk");
         }
         if change == Change::Geometry
@@ -455,7 +463,7 @@ impl Shared {
         self.keeper_flushes.store(true, Ordering::SeqCst);
     }
 
-    /// The result of the keeper's flush is known.
+    /// Registers that the result of the keeper's flush is known.
     pub(crate) fn end_keepers_flush(&self) {
         self.keeper_flushes.store(false, Ordering::SeqCst);
         self.wake_queues();

@@ -1,10 +1,10 @@
-//! Reads the legs when a mirror starts, and decides which of them may be written.
+//! Reads the legs when a mirror starts, and decides to which of them the mirror may write.
 //!
-//! A remote leg may still execute writes of a killed process. While that is possible, the mirror
-//! only reads the leg: the leg starts as out, and returns like any other leg when the risk has
-//! passed. The bitmap covers the data that the leg lacks and the late writes: a region was marked
-//! on all legs before its data were sent, and is not cleared while a leg is out. If no other leg
-//! has all data, the mirror waits.
+//! A remote leg may still execute writes of a killed process. As long as that is possible, the
+//! mirror only reads the leg. The leg starts as out, and returns like any other leg after the risk
+//! has passed. The bitmap covers both the data that the leg lacks and the late writes: a region was
+//! marked on all legs before its data were sent, and is not cleared while a leg is out. If no other
+//! leg has all data, the mirror waits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use super::keeper::Opening;
 use super::{LegSource, MirrorError, MirrorOptions, Taking, find, probe};
 use crate::limits::LATE;
 
-/// The interval of checking the legs for which the mirror waits.
+/// The interval of checks of the legs for which the mirror waits.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// The findings about the named legs, and the plan for them.
@@ -29,7 +29,7 @@ pub(super) struct Start {
 
 type Settled = Vec<Result<(), String>>;
 
-/// Opens and reads the legs.
+/// Opens and reads the legs, and plans the start.
 pub(super) fn find_out(
     sources: &[Arc<dyn LegSource>],
     options: &MirrorOptions,
@@ -39,7 +39,8 @@ pub(super) fn find_out(
     loop {
         let mut start = look(sources, options)?;
         let Some(waited_for) = start.hold_back(&settled) else { return Ok(start) };
-        // The contents may change while it waits, so read them again afterwards.
+        // The contents of the legs may change while the mirror waits, so read them again
+        // afterwards.
         drop(start);
         for &named in &waited_for {
             tracing::warn!(
@@ -89,8 +90,8 @@ fn look(sources: &[Arc<dyn LegSource>], options: &MirrorOptions) -> Result<Start
 }
 
 impl Start {
-    /// Starts legs that may get late writes as out. If no other leg has all data, returns the legs
-    /// for which the mirror must wait: one of them must settle.
+    /// Starts the legs that may get late writes as out. If no other leg has all data, returns the
+    /// legs for which the mirror must wait: one of them must settle.
     fn hold_back(&mut self, settled: &Settled) -> Option<Vec<usize>> {
         let Start { plan, opened, found, .. } = self;
         let in_sync = plan.named.iter().zip(&plan.in_sync);
@@ -106,7 +107,7 @@ impl Start {
                 );
                 plan.in_sync[leg] = false;
                 plan.record.standings[leg] = super::record::Standing::Behind;
-                // It is opened again when it returns.
+                // The keeper opens the leg again when it adds the leg.
                 opened[named] = Err(reason.clone());
                 found[named].what = What::Absent(reason.clone());
             }

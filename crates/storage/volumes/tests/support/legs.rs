@@ -1,4 +1,4 @@
-//! Mirrors of legs in memory.
+//! Mirrors whose legs are in memory.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub(crate) fn read(leg: &Mem, bytes: u64) -> Vec<u8> {
     data
 }
 
-/// Copies as much of one leg as fits into another.
+/// Copies as much of one leg as fits into the other.
 pub(crate) fn copy(from: &Mem, into: &Mem) {
     let [one, other] = [from, into].map(|leg| leg.geometry().capacity_bytes());
     Blocking::new(into).unwrap().write(0, &read(from, one.min(other))).unwrap();
@@ -33,7 +33,7 @@ pub(crate) fn lasting() -> Arc<Power> {
     Power::lasting(i64::MAX)
 }
 
-/// Opens a mirror; a leg is lost if `None`.
+/// Opens a mirror. A leg is lost if it is `None`.
 pub(crate) fn try_open(
     legs: &[Option<&Arc<Mem>>],
     power: &Arc<Power>,

@@ -1,5 +1,5 @@
-//! The simulated lifetime of a mirror: load, legs that are away, fail and lose data, power cuts at
-//! any time, and a model of the possible contents of each block.
+//! The simulated lifetime of a mirror: load; legs that are unavailable, fail, or lose data; power
+//! cuts at any time; and a model of the possible contents of each block.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,14 +21,15 @@ const LEG_BLOCKS: u64 = BLOCKS + limits::RESERVED_BYTES / 512;
 const DEPTH: usize = 6;
 const QUEUES: usize = 2;
 
-/// The present contents of a block, and the contents possible after a power failure.
+/// The present contents of a block, and its possible contents after a power failure.
 #[derive(Clone, Debug)]
 struct Block {
     now: Vec<u64>,
     fallback: Vec<u64>,
-    /// The step of the block's last change.
+    /// The step of the last change of the block.
     changed: u64,
-    /// Unchanged since the power failed: then reads return the stored value.
+    /// Whether the block is unchanged since the power failed. Then reads must return the stored
+    /// value.
     settled: bool,
     busy: bool,
 }
@@ -50,10 +51,10 @@ pub(crate) struct Run {
     legs: Vec<Arc<Leg>>,
     model: Vec<Block>,
     flying: BTreeMap<u64, Flying>,
-    /// Legs that had trouble since all were last in sync.
+    /// The legs that had trouble since all legs were last in sync.
     troubled: Vec<bool>,
     quiet: Duration,
-    /// Whether legs without a record are accepted.
+    /// Whether the mirror accepts legs without a record.
     taking: Taking,
     next: u64,
     step: u64,
@@ -66,7 +67,7 @@ pub(crate) struct Run {
 
 /// The running mirror, between two power cuts.
 struct Life {
-    // Drop the driver first: it has the queues.
+    // Drop the driver first, because it owns the queues.
     driver: Driver,
     mirror: Arc<Mirror>,
 }
@@ -107,7 +108,7 @@ impl Run {
         }
     }
 
-    /// Runs the mirror several times, each until a power cut, and checks everything at the end.
+    /// Runs the mirror several times, each time until a power cut. Checks everything at the end.
     pub(crate) fn run(&mut self) -> Outcome {
         let mut life = self.start()?;
         if self.random.one_in(2) {
@@ -126,7 +127,8 @@ impl Run {
     }
 
     fn start(&mut self) -> Result<Life, String> {
-        // Start without a leg only if the mirror can fill that leg anew when it refuses it later.
+        // Start without a leg only if the mirror may fill that leg anew, in case it refuses the leg
+        // later.
         if self.taking == Taking::Members {
             self.legs.iter().filter(|leg| leg.is_away()).for_each(|leg| leg.set_away(false));
         }
@@ -260,7 +262,7 @@ impl Run {
         self.model[lba as usize..(lba + blocks) as usize].iter_mut().for_each(change);
     }
 
-    /// Lets the world's time pass, and checks completions.
+    /// Lets virtual time pass, and checks the completions.
     fn pass(&mut self, life: &mut Life, time: Duration) -> Outcome {
         let until = self.world.elapsed() + time;
         let mut done = Vec::new();
@@ -319,8 +321,8 @@ impl Run {
             if !whole || !block.now.contains(&value) {
                 return Err(format!("block {lba} reads {value}, and may be {:?}", block.now));
             }
-            // A value that was read stays; even after a power failure, if it is older than the
-            // failure before.
+            // Later reads must return the value of this read. If the value is older than the last
+            // power failure, they must return it even after the next one.
             if block.settled {
                 block.fallback = vec![value];
             }
@@ -355,7 +357,7 @@ impl Run {
         }
         match self.start() {
             Ok(life) => Ok(life),
-            // The other data are on legs that are away.
+            // The other data are on legs that are unavailable.
             Err(error) if error.contains("none of the available legs") => {
                 self.legs.iter().for_each(|leg| leg.set_away(false));
                 self.start()
@@ -380,7 +382,8 @@ impl Run {
     }
 
     /// If a mirror was started without a leg, that leg may have a record that no other leg has.
-    /// That looks like a split history, so the mirror refuses the leg, and the test empties it.
+    /// That looks like a split history, so the mirror refuses the leg, and the test empties the
+    /// leg.
     fn replace_diverged(&mut self, life: &Life) {
         if self.taking == Taking::Members || self.degraded_starts == 0 {
             return;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use farblock_block::Namespace;
 use farblock_volumes::{LegSource, LegState, Mirror};
 
-/// A leg that is already open.
+/// The source of a leg that is already open.
 pub(crate) struct Fixed {
     name: String,
     namespace: Arc<dyn Namespace>,
@@ -35,7 +35,7 @@ impl LegSource for Fixed {
     }
 }
 
-/// A leg that is unavailable.
+/// The source of a leg that is unavailable.
 pub(crate) struct FailsToOpen;
 
 impl LegSource for FailsToOpen {

@@ -1,5 +1,5 @@
-//! A leg of a simulated world that can be away. Operations wait meanwhile, and run some time after
-//! the leg's return, behind newer ones, as with a remote disk.
+//! A leg of a simulated world that can become unavailable. Operations wait meanwhile. They run some
+//! time after the leg's return, after newer operations, as with a remote disk.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ use farblock_reactor::sim::Medium;
 use farblock_reactor::{Event, Reactor, TaskId, Waker, os};
 use farblock_volumes::LegSource;
 
-/// The delay between a leg's return and the start of its held operations.
+/// The delay between the return of a leg and the start of its held operations.
 const HELD: Duration = Duration::from_millis(200);
 
 #[derive(Default)]
@@ -37,7 +37,7 @@ struct Node {
     line: Arc<Line>,
 }
 
-/// One leg's source, which the test controls.
+/// The source of one leg, which the test controls.
 pub(crate) struct Leg {
     name: String,
     blocks: u64,

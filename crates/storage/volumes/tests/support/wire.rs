@@ -1,4 +1,4 @@
-//! A leg in memory for which the test decides how many writes succeed.
+//! A leg in memory for which the test determines how many writes succeed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use farblock_block::{
 use farblock_reactor::{Reactor, TaskId};
 use farblock_volumes::{LegSource, limits};
 
-/// A power supply that several legs may share; it fails after a number of writes.
+/// A power supply that several legs may share. It fails after a number of writes.
 pub(crate) struct Power(AtomicI64, Changes, AtomicU64, AtomicBool);
 
 impl Power {
@@ -28,13 +28,15 @@ impl Power {
         self.1.tell(Change::Availability);
     }
 
-    /// A power failure too short for the mirror to notice, which loses unflushed data.
+    /// Simulates a power failure that is too short for the mirror to notice, and that loses
+    /// unflushed data.
     pub(crate) fn blinks(&self) {
         self.1.tell(Change::Loss);
         self.lasts(i64::MAX);
     }
 
-    /// Another process has replaced the target, too quickly to be noticed otherwise.
+    /// Simulates that another process has replaced the target, too fast for the mirror to notice in
+    /// another way.
     pub(crate) fn swaps(&self) {
         self.1.tell(Change::Contents);
     }
@@ -44,7 +46,7 @@ impl Power {
     }
 
     /// Sets whether the caller of a failed flush gets no answer yet, although the leg has reported
-    /// everything.
+    /// the failure.
     pub(crate) fn keeps_failure(&self, keeps: bool) {
         self.3.store(keeps, Ordering::SeqCst);
     }
@@ -62,9 +64,9 @@ pub(crate) struct Wired {
     name: String,
     inner: Arc<Mem>,
     power: Arc<Power>,
-    /// The number of writes into the reserved part that fail.
+    /// The number of writes to the reserved part that fail.
     failing: Arc<AtomicU64>,
-    /// The most blocks of a transfer; 0: any number.
+    /// The maximum number of blocks of a transfer; 0 means any number.
     max_blocks: u32,
 }
 
