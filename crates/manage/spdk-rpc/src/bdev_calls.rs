@@ -69,7 +69,7 @@ fn malloc_create(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     create(rpc, table, BdevKind::Malloc, name, namespace, asked.uuid)
 }
 
-/// A free name for a bdev whose client gave none.
+/// A free name for a bdev whose client gave no name.
 fn free_name(rpc: &SpdkRpc, table: &mut Table) -> String {
     loop {
         let name = format!("Malloc{}", table.named);
@@ -123,7 +123,7 @@ fn check_block_size(block_size: u32) -> Result<(), RpcError> {
     }
 }
 
-/// The namespace of a RAM or null disk.
+/// The namespace settings of a RAM or null disk.
 fn sized(kind: &str, block_size: u32, num_blocks: u64) -> Result<Namespace, RpcError> {
     check_block_size(block_size)?;
     let bytes = num_blocks.checked_mul(u64::from(block_size));
@@ -159,8 +159,8 @@ struct Rescan {
     name: String,
 }
 
-/// Adopts the current size of a bdev's file or device. The target notifies hosts of a namespace
-/// that uses it.
+/// Applies the current size of a bdev's file or device. If a namespace uses the bdev, the target
+/// notifies its hosts.
 fn aio_rescan(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     let asked: Rescan = parse(params)?;
     let view = rpc.view();
@@ -189,7 +189,7 @@ fn uring_create(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     create(rpc, table, BdevKind::Uring, asked.name, namespace, asked.uuid)
 }
 
-/// The namespace of a file or block device, if it can be opened.
+/// The namespace settings of a file or block device. Returns an error if it cannot be opened.
 fn file(
     patience: &OpenTimeouts,
     name: &str,
@@ -198,7 +198,7 @@ fn file(
 ) -> Result<Namespace, RpcError> {
     let path = std::path::absolute(Path::new(name)).map_err(invalid)?;
     let aside = path.clone();
-    // Opening a FIFO or a character device could hang or have side effects.
+    // Do not open a FIFO or a character device: that could hang or have side effects.
     let open = move |found: Metadata| match found.is_file() || found.file_type().is_block_device() {
         true => OpenOptions::new().read(true).write(!read_only).open(&aside)?.metadata(),
         false => Err(io::Error::other("it is neither a file nor a block device")),
@@ -225,12 +225,12 @@ fn file(
     };
     check_block_size(block_size)?;
     let path = path.to_str().ok_or_else(|| invalid("filename: it has to be UTF-8"))?;
-    // The prefix allows file names with a colon.
+    // With this prefix, the file name may contain a colon.
     let path = format!("file:{path}");
     Ok(Namespace { block_size, read_only, ..Namespace::new(path) })
 }
 
-/// Opens a bdev's storage, and registers the bdev.
+/// Opens the storage of a bdev, and registers the bdev.
 fn create(
     rpc: &SpdkRpc,
     table: &mut Table,
@@ -255,19 +255,19 @@ fn create(
     Ok(json!(name))
 }
 
-/// SPDK's errno for a disk that could not be opened.
+/// SPDK's errno for a disk that cannot be opened.
 fn errno(kind: BdevKind, cause: Cause) -> Errno {
     match cause {
         Cause::InUse => Errno::Busy,
         Cause::NotFound => Errno::NotFound,
         Cause::Denied => Errno::AccessDenied,
-        // The caller has checked the size already.
+        // The caller has already checked the size, so the memory is exhausted.
         Cause::Invalid if kind == BdevKind::Malloc => Errno::OutOfMemory,
         Cause::Invalid => Errno::Invalid,
     }
 }
 
-/// The UUID that is stored with the data, or a derived one.
+/// The UUID that is stored with the data, or one derived from the identity.
 fn identity(identity: &str, name: &str) -> Uuid {
     Uuid::parse_str(identity).unwrap_or_else(|_| {
         Uuid::new_v5(&Uuid::NAMESPACE_OID, format!("{identity}\n{name}").as_bytes())
@@ -315,7 +315,7 @@ fn raid_create(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
                 format!("{name}: neither a RAID bdev nor a file with a comma in its name");
             return failed(Errno::Invalid, &sentence);
         }
-        // Another user's namespace may have taken its lock since.
+        // The namespace of another user may have taken the lock since.
         if let Some(file) = base.opened.as_ref().and_then(|opened| opened.file.clone()) {
             let lock = move || file.lock().map_err(|error| error.to_string());
             if let Err(sentence) = table.patience.with(Aside::File, name, lock) {
@@ -471,7 +471,7 @@ fn shown(view: &View, bdev: &Bdev) -> Value {
     shown
 }
 
-/// Fields that are specific to the kind of bdev.
+/// The fields of an answer that are specific to the kind of bdev.
 fn specific(bdev: &Bdev) -> Value {
     let path = &bdev.namespace.path;
     let filename = path.strip_prefix("file:").unwrap_or(path);

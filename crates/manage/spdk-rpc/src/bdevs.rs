@@ -1,4 +1,4 @@
-//! Block devices by SPDK's names, with their open storage, whether or not a namespace uses them.
+//! Block devices with SPDK's names and their open storage, whether or not a namespace uses them.
 
 use super::limits::{MAX_BDEVS, MAX_NAME};
 use super::message::{Errno, INTERNAL_ERROR, Params, RpcError};
@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use std::sync::{Arc, Mutex, MutexGuard};
 use uuid::Uuid;
 
-/// The kind of a block device to SPDK's clients.
+/// The kind of a block device, as SPDK's clients see it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum BdevKind {
     Malloc,
@@ -17,12 +17,12 @@ pub(super) enum BdevKind {
     Aio,
     Uring,
     Raid,
-    /// Kinds without an SPDK bdev: a mirror, a concatenation, a Ceph image and others.
+    /// A disk without an SPDK equivalent: a mirror, a concatenation, a Ceph image or another one.
     Other,
 }
 
 impl BdevKind {
-    /// SPDK's product name.
+    /// The product name that SPDK uses for this kind.
     pub(super) fn product(self) -> &'static str {
         match self {
             Self::Malloc => "Malloc disk",
@@ -41,31 +41,32 @@ pub(super) struct Bdev {
     pub(super) name: String,
     pub(super) kind: BdevKind,
     pub(super) uuid: Uuid,
-    /// Its settings as a namespace of the document.
+    /// The settings of the bdev, in the form of a namespace in the document.
     pub(super) namespace: Namespace,
-    /// Its open storage; `None` if only the document names it.
+    /// The open storage of the bdev; `None` if only the document names the bdev.
     pub(super) opened: Option<Opened>,
-    /// The base bdevs of a RAID bdev.
+    /// The names of the base bdevs of a RAID bdev.
     pub(super) bases: Vec<String>,
-    /// Chunk size of a RAID bdev in KiB.
+    /// The chunk size of a RAID bdev, in KiB.
     pub(super) strip_kib: u32,
 }
 
-/// The block devices that clients have created. Their storage stays open even without a namespace,
-/// so that the next namespace still has the written data.
+/// The block devices that clients have created. Their storage stays open even if no namespace uses
+/// it, so that the next namespace still has the written data.
 #[derive(Default)]
 pub struct Bdevs {
-    /// In creation order.
+    /// The bdevs, in the order of their creation.
     made: Mutex<Vec<Bdev>>,
 }
 
 impl Bdevs {
-    /// Starts without bdevs.
+    /// An empty list of bdevs.
     pub fn new() -> Arc<Self> {
         Arc::default()
     }
 
-    /// An opener that uses these bdevs where they match, and `opener` otherwise.
+    /// An opener for the target. It opens the storage of these bdevs for namespaces that match one
+    /// of them, and uses `opener` for all other namespaces.
     pub fn opening(self: &Arc<Self>, opener: Arc<dyn Open>) -> Arc<dyn Open> {
         Arc::new(Opener { bdevs: Arc::clone(self), opener })
     }
@@ -78,7 +79,7 @@ impl Bdevs {
         self.lock().iter().find(|bdev| has_name(bdev, name)).cloned()
     }
 
-    /// Checks that a bdev of this name can be created.
+    /// Checks that a bdev with this name can be created.
     pub(super) fn check_name(&self, name: &str) -> Result<(), RpcError> {
         if name.is_empty() || name.chars().count() > MAX_NAME {
             let sentence = format!("name: 1 to {MAX_NAME} characters");
@@ -105,13 +106,13 @@ impl Bdevs {
         Ok(())
     }
 
-    /// Removes these bdevs, and returns them for the caller to close, which may take long.
+    /// Removes these bdevs. Returns them, so that the caller can close them: that may take long.
     pub(super) fn remove(&self, names: &[String]) -> Vec<Bdev> {
         let mut made = self.lock();
         made.extract_if(.., |bdev| names.contains(&bdev.name)).collect()
     }
 
-    /// Sets a bdev's settings as a namespace of the document.
+    /// Updates the settings of a bdev to those of a namespace in the document.
     pub(super) fn export(&self, name: &str, namespace: &Namespace) {
         let mut made = self.lock();
         if let Some(bdev) = made.iter_mut().find(|bdev| bdev.name == name) {
@@ -119,7 +120,7 @@ impl Bdevs {
         }
     }
 
-    /// Remembers a bdev's limits until a namespace uses it.
+    /// Stores the limits of a bdev until a namespace uses the bdev.
     pub(super) fn limit(&self, name: &str, limits: Limits) {
         let mut made = self.lock();
         if let Some(bdev) = made.iter_mut().find(|bdev| bdev.name == name) {
@@ -132,12 +133,13 @@ impl Bdevs {
     }
 }
 
-/// SPDK also lists a bdev's UUID among its aliases.
+/// Whether the name is the name or the UUID of the bdev. SPDK lists the UUID among the aliases,
+/// too.
 fn has_name(bdev: &Bdev, name: &str) -> bool {
     bdev.name == name || Uuid::parse_str(name).is_ok_and(|uuid| uuid == bdev.uuid)
 }
 
-/// Whether this bdev stores a namespace of the document.
+/// Whether a namespace of the document is stored on this bdev.
 pub(super) fn is_of(namespace: &Namespace, bdev: &Bdev) -> bool {
     namespace.path == bdev.namespace.path && namespace.uuid == bdev.namespace.uuid
 }
@@ -150,7 +152,7 @@ struct Opener {
 impl Open for Opener {
     fn open(&self, namespace: &Namespace) -> Result<Opened, NotOpened> {
         let all = self.bdevs.all();
-        // A base bdev of a RAID bdev serves nothing else.
+        // The base bdevs of a RAID bdev store no other namespace.
         let is_part = |name| all.iter().any(|raid| raid.bases.contains(name));
         let bdev = all.iter().find(|bdev| {
             is_of(namespace, bdev)
@@ -161,7 +163,7 @@ impl Open for Opener {
         let fits = |opened: &Opened| namespace.read_only || !opened.is_opened_to_read();
         let Some(opened) = opened.filter(fits) else { return self.opener.open(namespace) };
         if let Some(file) = &opened.file {
-            // The caller has unlocked it.
+            // The caller has released the lock of the file before.
             file.lock().map_err(|error| NotOpened::new(&error, error.to_string()))?;
         }
         Ok(opened)
@@ -172,13 +174,13 @@ impl Open for Opener {
     }
 }
 
-/// The parameters of a method for bdevs.
+/// Parses the parameters of a method for bdevs.
 pub(super) fn parse<T: DeserializeOwned>(params: Params) -> Result<T, RpcError> {
     let error = RpcError::new(INTERNAL_ERROR, "spdk_json_decode_object failed");
     params.parse().map_err(|sentence| error.because(sentence))
 }
 
-/// The refusal of such parameters.
+/// The error for invalid parameters of such a method.
 pub(super) fn invalid(sentence: impl ToString) -> RpcError {
     RpcError::from(Errno::Invalid).because(sentence)
 }

@@ -1,10 +1,10 @@
 //! Splits a stream of concatenated JSON values into requests, and scans each byte only once. The
-//! parser checks whether they are valid JSON.
+//! parser checks later whether a request is valid JSON.
 
 use super::limits::{MAX_DEPTH, MAX_REQUEST_BYTES};
 use std::fmt;
 
-/// Why the stream contains no further request.
+/// The reason why the stream contains no further request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum FrameError {
     NoRequest,
@@ -25,17 +25,18 @@ impl fmt::Display for FrameError {
 /// The state of the scan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum FramePlace {
-    /// Outside of strings: before or within a request.
+    /// Not in a string: before a request, or within one.
     Outside,
     InString,
     AfterBackslash,
 }
 
-/// The bytes not yet returned, at most one request.
+/// The bytes that have not been returned yet. At most the first request among them has been
+/// scanned.
 #[derive(Debug)]
 pub(super) struct Framer {
     bytes: Vec<u8>,
-    /// The number of bytes scanned.
+    /// The number of bytes that have been scanned.
     seen: usize,
     place: FramePlace,
     depth: usize,
@@ -50,7 +51,7 @@ impl Framer {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next complete request, if any.
+    /// Returns the next complete request, if there is one.
     pub(super) fn next(&mut self) -> Result<Option<Vec<u8>>, FrameError> {
         if self.seen == 0 {
             let blank = self.bytes.iter().take_while(|byte| byte.is_ascii_whitespace()).count();

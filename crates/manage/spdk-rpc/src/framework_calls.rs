@@ -1,4 +1,4 @@
-//! Calls about the framework, and calls that have an effect only in SPDK.
+//! Calls about SPDK's framework, and calls that have an effect only in SPDK.
 
 use super::message::{Answer, INVALID_PARAMETERS, Params, RpcError};
 use super::{Method, SpdkRpc, Table, method, methods, nvmf_calls, saved};
@@ -37,12 +37,13 @@ pub(super) const METHODS: &[Method] = &[
 ];
 
 /// A method that SPDK allows only before initialization. SPDK configurations contain such calls,
-/// but clients skip them.
+/// and SPDK's clients skip them.
 const fn at_start(name: &'static str) -> Method {
     Method { name, at_start: true, call: |_, _, _| Ok(json!(true)) }
 }
 
-/// A method that tunes something that farblock lacks. Accepted so that SPDK configurations load.
+/// A method that tunes a feature that farblock lacks. farblock accepts such calls so that SPDK
+/// configurations load.
 const fn tuning(name: &'static str) -> Method {
     method(name, |_, _, _| Ok(json!(true)))
 }

@@ -1,5 +1,5 @@
-//! Keys by name. A name stands for a file, which the target reads when a host gets the key. No call
-//! returns a key.
+//! Keys by name. A name stands for a key file. The target reads the file when a host gets the key.
+//! No call returns a key.
 
 use super::limits::{MAX_KEYS, MAX_NAME};
 use super::message::{Answer, Errno, INVALID_PARAMETERS, Params, RpcError};
@@ -19,13 +19,14 @@ pub(super) const METHODS: &[Method] = &[
     method("keyring_get_keys", get_keys),
 ];
 
-/// Prefixes of systemd credentials and kernel keys. SPDK has neither, but hosts that other users
-/// added may have one.
+/// The prefixes of systemd credentials and kernel keys. SPDK has neither, but another user may have
+/// added hosts with such keys.
 const NO_FILES: [&str; 2] = ["credential:", "keyring:"];
-/// Mode bits that a key file must not have.
+/// The mode bits that a key file must not have.
 const OTHERS: u32 = 0o077;
 
-/// Key files by client-given names. A file from another user's host entry has its path as name.
+/// The key files by name. Clients give the names. A key file that another user gave to a host is
+/// named after its path.
 pub(super) struct Keyring(BTreeMap<String, String>);
 
 impl Keyring {
@@ -40,7 +41,8 @@ impl Keyring {
         keyring
     }
 
-    /// Replaces colons, which would separate a keyring's name from a key's.
+    /// Derives a name from a path. Replaces colons, because a colon separates the name of a keyring
+    /// from the name of a key.
     fn free_name(&self, file: &str) -> String {
         let mut name = file.replace(':', "-");
         while self.0.contains_key(&name) {
@@ -49,7 +51,7 @@ impl Keyring {
         name
     }
 
-    /// A key's file.
+    /// The path of a key file.
     pub(super) fn file(&self, name: &str) -> Option<&String> {
         self.0.get(bare(name))
     }
@@ -58,7 +60,7 @@ impl Keyring {
         self.0.iter().find(|(_, known)| *known == file).map(|(name, _)| name)
     }
 
-    /// The names of a host's keys, with SPDK's parameter names.
+    /// The names of a host's keys, with the names of SPDK's parameters for them.
     pub(super) fn named(&self, host: &Host) -> Vec<(&'static str, String)> {
         let keys = [
             ("dhchap_key", &host.dhchap_key),
@@ -72,19 +74,19 @@ impl Keyring {
         named.collect()
     }
 
-    /// Parameters of the calls that recreate the keyring.
+    /// The parameters of the calls that recreate the keyring.
     pub(super) fn saved(&self) -> impl Iterator<Item = Value> {
         self.0.iter().map(|(name, path)| json!({ "name": name, "path": path }))
     }
 }
 
-/// The key files of all hosts in a document, with repetitions.
+/// The key files of all hosts in a document. The list may contain a file more than once.
 fn used(document: &Document) -> impl Iterator<Item = &String> {
     let hosts = document.subsystems.values().flat_map(|subsystem| subsystem.hosts.values());
     hosts.flat_map(|host| [&host.dhchap_key, &host.dhchap_ctrl_key, &host.tls_key]).flatten()
 }
 
-/// `:NAME` means `NAME`.
+/// Removes the colon of `:NAME`.
 fn bare(name: &str) -> &str {
     name.strip_prefix(':').unwrap_or(name)
 }
@@ -120,7 +122,8 @@ fn add_key(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     Ok(json!(true))
 }
 
-/// Checks that a path can name a key file. Errors do not repeat the path: it may be a key.
+/// Checks that a path leads to a usable key file. The errors do not repeat the path, because the
+/// client may have sent a key instead of a path.
 fn check_file(table: &Table, path: &str) -> Result<(), RpcError> {
     if NO_FILES.iter().any(|prefix| path.starts_with(prefix)) {
         return Ok(());

@@ -1,12 +1,12 @@
-//! SPDK's JSON-RPC, for clients that speak nothing else: `spdk-rpc`, CSI drivers, scripts.
+//! SPDK's JSON-RPC, for clients that support no other API: `spdk-rpc`, CSI drivers, scripts.
 //!
-//! **Purpose.** [`SpdkRpc`] implements SPDK's methods for the target of a [`Steering`];
-//! [`serve_spdk`] serves them on a Unix socket that only its owner can open. Error numbers and
-//! texts are SPDK's, since clients match on them; `data` adds a sentence.
+//! **Purpose.** [`SpdkRpc`] implements SPDK's methods for the target of a [`Steering`].
+//! [`serve_spdk`] serves them on a Unix socket that only its owner can open. The error numbers and
+//! texts are SPDK's, because clients match on them. The field `data` of an error adds a sentence.
 //!
-//! **Contract.** Every change to the target is a change of its document. SPDK state that has no
-//! place in a document is kept here until the process exits: unused bdevs, the subsystem that a
-//! listener was added to, and key names.
+//! **Contract.** Every change to the target is a change of its document. Some of SPDK's state has
+//! no place in a document. This crate keeps it until the process exits: unused bdevs, the subsystem
+//! to which a listener was added, and the names of keys.
 //!
 //! **Not implemented.** Listeners of a single subsystem: hosts reach every subsystem at every
 //! address, and an ANA state applies to all of them. Metadata and protection information.
@@ -42,11 +42,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// See the module documentation.
+/// SPDK's methods for one target; see the [crate] documentation.
 pub struct SpdkRpc {
     steering: Arc<Steering>,
     bdevs: Arc<Bdevs>,
-    /// Locked during a call: calls run one at a time.
+    /// The state outside of the document. A call holds the lock, so calls run one at a time.
     table: Mutex<Table>,
     seen: Mutex<Seen>,
 }
@@ -55,35 +55,35 @@ pub struct SpdkRpc {
 #[derive(Default)]
 struct Seen {
     etag: String,
-    /// Another client has changed the document since.
+    /// Whether another client has changed the document since the call read it.
     is_stale: bool,
 }
 
-/// Maximum number of attempts of a call when other clients change the document.
+/// The maximum number of attempts of a call, if other clients change the document meanwhile.
 const MAX_ATTEMPTS: usize = 8;
 
-/// State without a place in a document.
+/// State that has no place in a document.
 struct Table {
     opener: Arc<dyn Open>,
     patience: OpenTimeouts,
-    /// The parameters that created the transport, if a call did.
+    /// The parameters with which a call created the transport; `None` if no call did.
     transport: Option<serde_json::Map<String, serde_json::Value>>,
     subsystems: BTreeMap<String, Extra>,
-    /// Listeners opened by calls.
+    /// The listeners that calls have opened.
     opened: BTreeSet<SocketAddr>,
-    /// Key files by client-given names.
+    /// The key files, by the names that clients gave them.
     keys: BTreeMap<String, String>,
-    /// Counter for generated bdev names.
+    /// The counter for generated bdev names.
     named: u64,
 }
 
-/// State of a subsystem without a place in a document.
+/// State of a subsystem that has no place in a document.
 #[derive(Clone, Default)]
 struct Extra {
-    /// Addresses that clients added; `None` if another user created the subsystem, which then
-    /// listens everywhere.
+    /// The addresses that clients added. `None` if another user created the subsystem, which then
+    /// listens at every address.
     listeners: Option<BTreeSet<SocketAddr>>,
-    /// Hosts listed while any host may connect.
+    /// The hosts that clients listed while any host may connect. They have no effect meanwhile.
     dormant_hosts: BTreeMap<String, Host>,
     max_namespaces: Option<u32>,
 }
@@ -98,8 +98,8 @@ struct Method {
 type Call = fn(&SpdkRpc, &mut Table, Params) -> Answer;
 
 impl SpdkRpc {
-    /// Serves the target of `steering`, whose opener must be [`Bdevs::opening`] of `bdevs`.
-    /// `opener` opens the storage of bdevs.
+    /// Creates the methods for the target of `steering`, whose opener must be [`Bdevs::opening`] of
+    /// `bdevs`. `opener` opens the storage of bdevs.
     pub fn new(steering: Arc<Steering>, bdevs: Arc<Bdevs>, opener: Arc<dyn Open>) -> Self {
         let shares = !steering.document().0.subsystems.is_empty();
         let table = Table {
@@ -114,7 +114,7 @@ impl SpdkRpc {
         Self { steering, bdevs, table: Mutex::new(table), seen: Mutex::default() }
     }
 
-    /// The answer to a request or a batch; `None` if the client expects none.
+    /// Answers a request or a batch. `None` if the client expects no answer.
     fn answer(&self, text: &[u8]) -> Option<Vec<u8>> {
         message::answer(text, &mut |method, params| self.call(method, params))
     }
@@ -132,7 +132,7 @@ impl SpdkRpc {
         self.carry_out(method.call, &params)
     }
 
-    /// Runs a call, which decides by the current document. If another client changes the document
+    /// Runs a call, which reads the current document. If another client changes the document
     /// meanwhile, the call runs again.
     fn carry_out(&self, call: Call, params: &Params) -> Answer {
         let mut table = self.table.lock().expect("no holder panics");
@@ -153,12 +153,12 @@ impl SpdkRpc {
         self.seen.lock().expect("no holder panics")
     }
 
-    /// Changes the document that the call has read.
+    /// Changes the document, provided that it is still the version that the call has read.
     fn change(&self, edit: impl FnOnce(&mut Document)) -> Result<(), Refused> {
         self.change_and_read(&Reread::Nothing, edit)
     }
 
-    /// The same, and reads key files again.
+    /// Like [`Self::change`], but also reads key files again.
     fn change_and_read(
         &self,
         reread: &Reread,
@@ -190,11 +190,12 @@ impl SpdkRpc {
 }
 
 impl Table {
-    /// Forgets state of subsystems, listeners and hosts that another user has removed or listed.
+    /// Forgets the state of subsystems and listeners that another user has removed, and of hosts
+    /// that another user has listed.
     fn forget_what_is_gone(&mut self, document: &Document) {
         let stays = |nqn: &String| view::is_discovery(nqn) || document.subsystems.contains_key(nqn);
         self.subsystems.retain(|nqn, _| stays(nqn));
-        // Host lists are in force again: drop the dormant hosts.
+        // The host lists have an effect again: forget the hosts without an effect.
         let counts =
             |nqn: &String| document.subsystems.get(nqn).is_some_and(|it| !it.allow_any_host);
         let listed = self.subsystems.iter_mut().filter(|(nqn, _)| counts(nqn));
@@ -217,17 +218,17 @@ fn methods() -> impl Iterator<Item = &'static Method> {
     parts.into_iter().flatten()
 }
 
-/// A method that can always be called.
+/// A method that clients can always call.
 const fn method(name: &'static str, call: Call) -> Method {
     Method { name, at_start: false, call }
 }
 
-/// Converts a refused change to `error`.
+/// Converts a refused change of the document to `error`.
 fn refused(error: RpcError) -> impl FnOnce(Refused) -> RpcError {
     |refused| error.because(refused)
 }
 
-/// Refuses a request for a feature that farblock lacks.
+/// Returns an error if the client requests a feature that farblock lacks.
 fn unsupported(asked: bool, sentence: &str) -> Result<(), RpcError> {
     match asked {
         true => Err(RpcError::invalid().because(sentence)),

@@ -1,5 +1,5 @@
-//! Listeners. They belong to the whole target; this module remembers the subsystem that a client
-//! named.
+//! Calls about listeners. A listener belongs to the whole target. This module stores the subsystem
+//! that a client named for it.
 
 use super::message::{Answer, INTERNAL_ERROR, Params, RpcError};
 use super::nvmf_calls::{OfSubsystem, check_target, parse};
@@ -87,7 +87,7 @@ fn add_listener(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     )?;
     let listener = covering.map(|(listener, _)| *listener);
     let opened = rpc.change(|document| {
-        // Clients always send the default `false`, so it does not weaken TLS.
+        // Clients always send the default `false`, so `false` must not weaken TLS.
         let tls = if asked.secure_channel { Tls::Required } else { document.strictest() };
         let place = document.listeners.entry(listener.unwrap_or(address));
         let place = place.or_insert_with(|| Listener { tls, ..Listener::default() });
@@ -135,8 +135,8 @@ fn remove_listener(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     Ok(json!(true))
 }
 
-/// Listeners that were opened for `address` and are not needed once `nqn` has only `left`. A
-/// wildcard listener is needed for each of its addresses.
+/// The listeners that were opened for `address` and that no subsystem needs once `nqn` has only
+/// `left`. A wildcard listener is needed for each address that it covers.
 fn unused(
     table: &Table,
     document: &Document,
@@ -182,7 +182,7 @@ pub(super) fn listener<'a>(
     document.listeners.iter().find(|(listener, _)| covers(listener, address))
 }
 
-/// The ANA groups of a subsystem's namespaces; empty for discovery.
+/// The ANA groups of a subsystem's namespaces. The discovery service has none.
 fn groups(document: &Document, nqn: &str) -> BTreeSet<u32> {
     let subsystem = document.subsystems.get(nqn).into_iter();
     subsystem.flat_map(|it| it.namespaces.values()).map(|it| it.ana_group).collect()
@@ -220,7 +220,7 @@ fn set_ana_state(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     Ok(json!(true))
 }
 
-/// SPDK's state names, and the two that it lacks.
+/// The names of SPDK's states, and two states that SPDK lacks.
 const STATES: [(&str, Ana); 5] = [
     ("optimized", Ana::Optimized),
     ("non_optimized", Ana::NonOptimized),
@@ -239,7 +239,7 @@ fn name_of(state: Ana) -> &'static str {
     STATES.iter().find(|(_, known)| *known == state).map_or("", |(name, _)| name)
 }
 
-/// Parameters of the calls that restore ANA states other than the default.
+/// The parameters of the calls that restore all ANA states except for the default.
 pub(super) fn states(table: &Table, view: &View) -> impl Iterator<Item = Value> {
     let document = &view.document;
     let used = document.listeners.iter().filter_map(move |(at, listener)| {
@@ -272,7 +272,7 @@ fn check_subsystem(document: &Document, nqn: &str) -> Result<(), RpcError> {
     }
 }
 
-/// The key of a subsystem's listeners in the table.
+/// The key of a subsystem in the table of listeners.
 fn key(nqn: &str) -> &str {
     if is_discovery(nqn) { "discovery" } else { nqn }
 }

@@ -1,4 +1,4 @@
-//! JSON-RPC 2.0: requests, batches of them, and answers.
+//! JSON-RPC 2.0: requests, batches of requests, and answers.
 
 use super::limits::{MAX_BATCH, MAX_BATCH_BYTES};
 use farblock_state::parse_json;
@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 /// The result of a method.
 pub(super) type Answer = Result<Value, RpcError>;
 
-/// An error: SPDK's number and text, which clients match on, and a sentence for people.
+/// An error: SPDK's number and text, on which clients match, and a sentence for people.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct RpcError {
     pub(super) code: i64,
@@ -17,16 +17,16 @@ pub(super) struct RpcError {
     pub(super) data: Option<String>,
 }
 
-/// JSON-RPC error codes.
+/// The error codes of JSON-RPC.
 pub(super) const PARSE_ERROR: i64 = -32700;
 pub(super) const INVALID_REQUEST: i64 = -32600;
 pub(super) const METHOD_NOT_FOUND: i64 = -32601;
 pub(super) const INVALID_PARAMETERS: i64 = -32602;
 pub(super) const INTERNAL_ERROR: i64 = -32603;
-/// The method exists, but cannot be called now.
+/// The code if the method exists, but clients cannot call it now.
 pub(super) const INVALID_STATE: i64 = -1;
 
-/// The errno values that SPDK answers with, and their texts in the C library.
+/// The errno values in SPDK's answers, with their texts from the C library.
 #[derive(Clone, Copy)]
 pub(super) enum Errno {
     NotPermitted,
@@ -59,7 +59,7 @@ impl Errno {
         }
     }
 
-    /// Puts the text after a sentence, as SPDK does.
+    /// Puts the text of this errno after a sentence, as SPDK does.
     pub(super) fn within(self, sentence: &str) -> RpcError {
         let (number, words) = self.number_and_words();
         RpcError::new(-number, format!("{sentence}: {words}"))
@@ -101,7 +101,7 @@ impl RpcError {
     }
 }
 
-/// A method's parameters as received.
+/// The parameters of a method, as received.
 #[derive(Clone)]
 pub(super) struct Params(Option<Value>);
 
@@ -121,7 +121,7 @@ impl Params {
     }
 }
 
-/// A request before validation.
+/// A request before its validation.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RpcRequest {
@@ -133,9 +133,9 @@ struct RpcRequest {
     id: Option<Value>,
 }
 
-/// The answer to a request or a batch; `None` if the client expects none. `call` executes a method.
+/// Answers a request or a batch. `None` if the client expects no answer. `call` executes a method.
 pub(super) fn answer(text: &[u8], call: &mut dyn FnMut(&str, Params) -> Answer) -> Option<Vec<u8>> {
-    // The parser refuses duplicate keys, as readers differ in which one they use.
+    // The parser refuses duplicate names, because parsers differ in which value they use.
     let answered = match parse_json(text) {
         Ok(Value::Array(batch)) => answer_batch(batch, call),
         Ok(request) => answer_one(request, call),
@@ -144,7 +144,7 @@ pub(super) fn answer(text: &[u8], call: &mut dyn FnMut(&str, Params) -> Answer) 
     answered.map(|answer| (answer + "\n").into_bytes())
 }
 
-/// The answer to a request that could not be parsed.
+/// The answer to a request that cannot be parsed.
 pub(super) fn refusal(code: i64, message: &str, sentence: &str) -> String {
     let error = RpcError::new(code, message).because(sentence);
     json!({ "jsonrpc": "2.0", "id": null, "error": error.to_json() }).to_string()

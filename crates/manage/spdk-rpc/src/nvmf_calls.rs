@@ -36,7 +36,7 @@ pub(super) fn parse<T: DeserializeOwned>(params: Params) -> Result<T, RpcError> 
     params.parse().map_err(|sentence| RpcError::invalid().because(sentence))
 }
 
-/// Only one target exists.
+/// Checks the name of a target: there is only one target.
 pub(super) fn check_target(name: Option<&str>) -> Result<(), RpcError> {
     match name {
         None | Some("nvmf_tgt") => Ok(()),
@@ -126,7 +126,7 @@ fn get_transports(_: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     }
 }
 
-/// The actual transport, whatever its parameters were.
+/// The properties of the actual transport, which do not depend on the parameters of its creation.
 fn transport() -> Value {
     let offered = farblock_target::Subsystem::new("nqn.2026-11.org.farblock:any").config;
     json!({
@@ -206,7 +206,7 @@ fn create_subsystem(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer 
     Ok(json!(true))
 }
 
-/// The ends of the requested range of controller IDs; `None` for the defaults.
+/// The ends of the requested range of controller IDs; `None` for a default.
 fn asked_ids(asked: &CreateSubsystem) -> Result<(Option<u16>, Option<u16>), RpcError> {
     let (least, most) = CONTROLLER_IDS;
     let ids = (asked.min_cntlid.unwrap_or(least), asked.max_cntlid.unwrap_or(most));
@@ -218,7 +218,7 @@ fn asked_ids(asked: &CreateSubsystem) -> Result<(Option<u16>, Option<u16>), RpcE
     Ok((Some(ids.0).filter(|id| *id != least), Some(ids.1).filter(|id| *id != most)))
 }
 
-/// Parameters of calls about one subsystem.
+/// The parameters of calls about one subsystem.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct OfSubsystem {
@@ -309,7 +309,7 @@ fn shown(table: &Table, view: &View, nqn: &str, subsystem: &Subsystem) -> Value 
     })
 }
 
-/// A host with the names of its authentication keys. SPDK does not show the TLS key.
+/// A host with the names of its authentication keys. SPDK does not show the name of the TLS key.
 fn shown_host(keyring: &Keyring, name: &str, host: &Host) -> Value {
     let mut shown = json!({ "nqn": name });
     for (parameter, key) in keyring.named(host) {
@@ -330,7 +330,7 @@ pub(super) fn eui64_digits(eui64: Eui64) -> String {
     eui64.to_string().to_uppercase()
 }
 
-/// The subsystem as hosts see it.
+/// A subsystem with the properties that hosts see.
 pub(super) fn offered(
     nqn: &str,
     subsystem: &Subsystem,
@@ -341,7 +341,7 @@ pub(super) fn offered(
     config
 }
 
-/// The listed hosts, whether or not the list is in force.
+/// The listed hosts of a subsystem, whether or not the list has an effect.
 pub(super) fn hosts<'a>(
     table: &'a Table,
     nqn: &str,
@@ -477,7 +477,7 @@ struct AddHost {
 }
 
 impl AddHost {
-    /// A host without keys.
+    /// Adds a host without keys.
     fn named(nqn: &str, host: &str) -> Self {
         Self {
             nqn: nqn.to_owned(),
@@ -490,7 +490,7 @@ impl AddHost {
     }
 }
 
-/// Error for a key where every host may connect.
+/// The error for a host key if every host may connect.
 const NOBODY_IS_ASKED: &str = "every host may connect to this subsystem, and nobody would be asked \
                                for a key: nvmf_subsystem_allow_any_host with false first";
 
@@ -513,7 +513,7 @@ fn add_host(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     let error = if entry.has_key() { RpcError::internal() } else { RpcError::invalid() };
     let added = rpc.change(|document| {
         if let Some(subsystem) = document.subsystems.get_mut(&asked.nqn) {
-            // Another user may have listed it with a key meanwhile.
+            // Another user may have listed the host with a key meanwhile.
             subsystem.hosts.entry(asked.host).or_insert(entry);
         }
     });
@@ -521,7 +521,7 @@ fn add_host(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     Ok(json!(true))
 }
 
-/// A host with key files. `alone`: the error for a controller key without a host key.
+/// A host with key files. `alone` is the error for a controller key without a host key.
 fn keyed(keyring: &Keyring, asked: &AddHost, alone: RpcError) -> Result<Host, RpcError> {
     let file = |parameter: &str, name: &Option<String>, error: RpcError| {
         let Some(name) = name else { return Ok(None) };
@@ -552,7 +552,7 @@ struct SetKeys {
     dhchap_ctrlr_key: Option<String>,
 }
 
-/// Replaces a listed host's authentication keys. Its TLS keys and other settings stay.
+/// Replaces the authentication keys of a listed host. Its TLS key and other settings stay.
 fn set_keys(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     let asked: SetKeys = parse(params)?;
     check_target(asked.tgt_name.as_deref())?;
@@ -575,7 +575,7 @@ fn set_keys(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
             true => Err(wrong(NOBODY_IS_ASKED.to_owned())),
         };
     }
-    // The file's content may have changed under the same name.
+    // A file with the same name may have new contents.
     let reread = Reread::Host(asked.nqn.clone(), asked.host.clone());
     let changed = rpc.change_and_read(&reread, |document| {
         let subsystem = document.subsystems.get_mut(&asked.nqn);
@@ -587,7 +587,7 @@ fn set_keys(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     Ok(json!(true))
 }
 
-/// Remembers a host while any host may connect. It is listed once only listed hosts may.
+/// Stores a host while any host may connect. The host is listed once only listed hosts may connect.
 fn add_dormant(table: &mut Table, view: &View, nqn: String, host: String) -> Answer {
     let mut wanted = view.document.clone();
     if let Some(subsystem) = wanted.subsystems.get_mut(&nqn) {
@@ -660,12 +660,12 @@ fn allow_any_host(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
 
 type Hosts = BTreeMap<String, Host>;
 
-/// Splits listed and remembered hosts into those in force and those only remembered.
+/// Combines listed hosts and stored hosts. Returns the hosts to list, and the hosts to store.
 fn divided(listed: Hosts, known: Hosts, any: bool) -> (Hosts, Hosts) {
     let mut all = known;
-    // Listed entries win: another user may have added a key.
+    // A listed host takes precedence: another user may have added a key to it.
     all.extend(listed);
-    // A host with a key must keep authenticating.
+    // A host with a key stays listed, so that it must still authenticate.
     all.into_iter().partition(|(_, host)| !any || host.has_key())
 }
 

@@ -1,6 +1,6 @@
-//! Rate limits of a bdev, which apply to the namespace that it stores.
+//! The rate limits of a bdev. They apply to the namespace on the bdev.
 //!
-//! SPDK rounds IOPS to whole thousands; farblock applies the requested value.
+//! SPDK rounds IOPS to whole thousands. farblock applies the requested value.
 
 use super::bdevs::{Bdev, invalid, parse};
 use super::message::{Answer, Errno, Params, RpcError};
@@ -47,7 +47,7 @@ fn set_limit(rpc: &SpdkRpc, _: &mut Table, params: Params) -> Answer {
 }
 
 impl SetLimit {
-    /// Overrides the named limits; 0 removes one.
+    /// Replaces the limits that the client names; 0 removes a limit.
     fn over(&self, limits: Limits) -> Result<Limits, RpcError> {
         let rates = [
             self.rw_ios_per_sec,
@@ -74,7 +74,7 @@ impl SetLimit {
     }
 }
 
-/// A bdev's limits, which are set on the namespace that it stores.
+/// The limits of a bdev, which are settings of the namespace on the bdev.
 fn limits(view: &View, bdev: &Bdev) -> Limits {
     let used = view.uses_of(&bdev.name).next();
     let subsystems = &view.document.subsystems;
@@ -82,7 +82,7 @@ fn limits(view: &View, bdev: &Bdev) -> Limits {
     used.map_or(bdev.namespace.limits, |namespace| namespace.limits)
 }
 
-/// The limits in SPDK's format.
+/// The limits of a bdev in SPDK's format.
 pub(super) fn shown(view: &View, bdev: &Bdev) -> Value {
     let limits = limits(view, bdev);
     let mib = |bytes: Option<u64>| bytes.unwrap_or(0).div_ceil(MIB);
@@ -94,7 +94,7 @@ pub(super) fn shown(view: &View, bdev: &Bdev) -> Value {
     })
 }
 
-/// Parameters of the call that sets a bdev's limits, if it has any.
+/// The parameters of the call that sets the limits of a bdev; `None` if it has no limits.
 pub(super) fn saved(view: &View, bdev: &Bdev) -> Option<Value> {
     let limits = limits(view, bdev);
     if limits.read_iops.or(limits.write_iops).is_some() || limits.burst_ms.is_some() {

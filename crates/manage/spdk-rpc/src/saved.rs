@@ -1,8 +1,8 @@
-//! The configuration as calls that recreate it, for `save_config`.
+//! The configuration as a list of calls that recreate it, for `save_config`.
 //!
-//! Settings without a call are left out, with a log line. A host whose access restrictions cannot
-//! be expressed is not saved at all, so it never gets in with less proof. Keys are saved as the
-//! paths of their files.
+//! If no call can recreate a setting, the list leaves it out, and a log line reports that. If the
+//! calls cannot express the access restrictions of a host, the list leaves out the whole host. So
+//! no host can later connect with less proof. Keys are saved as the paths of their files.
 
 use super::bdevs::{Bdev, BdevKind};
 use super::keyring_calls::Keyring;
@@ -42,7 +42,7 @@ fn bdev_config(view: &View, bdev: &Bdev) -> Vec<Value> {
     [call(creator, &params)].into_iter().chain(limits).collect()
 }
 
-/// A bdev's current settings, which another user may have changed.
+/// The current settings of a bdev, which another user may have changed.
 fn current<'a>(view: &'a View, bdev: &'a Bdev) -> &'a Namespace {
     let used = view.uses_of(&bdev.name).next();
     let subsystems = &view.document.subsystems;
@@ -50,7 +50,8 @@ fn current<'a>(view: &'a View, bdev: &'a Bdev) -> &'a Namespace {
     used.unwrap_or(&bdev.namespace)
 }
 
-/// The call that creates a bdev, with its parameters; the error says why there is none.
+/// The call that creates a bdev, with its parameters. The error is the reason why there is no such
+/// call.
 fn creation(view: &View, bdev: &Bdev) -> Result<(&'static str, Value), &'static str> {
     let namespace = current(view, bdev);
     let is_read_only = namespace.read_only;
@@ -71,7 +72,7 @@ fn creation(view: &View, bdev: &Bdev) -> Result<(&'static str, Value), &'static 
             params["block_size"] = json!(namespace.block_size);
             Ok(("bdev_uring_create", params))
         }
-        // farblock treats both alike, and only this call has a read-only option.
+        // farblock treats both kinds alike, and only this call has a read-only option.
         BdevKind::Aio | BdevKind::Uring => {
             params["filename"] = json!(filename);
             params["block_size"] = json!(namespace.block_size);
@@ -93,7 +94,7 @@ fn creation(view: &View, bdev: &Bdev) -> Result<(&'static str, Value), &'static 
     }
 }
 
-/// Calls that create everything else: the transport, subsystems and their contents, listeners.
+/// The calls that create the transport, the subsystems with their contents, and the listeners.
 pub(super) fn nvmf(view: &View, table: &Table) -> Vec<Value> {
     let keyring = Keyring::of(table, &view.document);
     let mut calls = Vec::new();
@@ -139,7 +140,7 @@ fn subsystem_config(table: &Table, nqn: &str, subsystem: &Subsystem) -> Value {
     call("nvmf_create_subsystem", &params)
 }
 
-/// The call that lists a host with its keys; `None` if the host could then connect with less proof
+/// The call that lists a host with its keys. `None` if the host could then connect with less proof
 /// than now.
 fn host_config(keyring: &Keyring, nqn: &str, name: &str, host: &Host) -> Option<Value> {
     let (demand, hashes) = (host.demand, &host.dhchap_hashes);
@@ -166,8 +167,8 @@ fn host_config(keyring: &Keyring, nqn: &str, name: &str, host: &Host) -> Option<
     Some(call("nvmf_subsystem_add_host", &params))
 }
 
-/// Calls that add the listeners. Those that require TLS come last, since a new listener without a
-/// TLS setting becomes as strict as the strictest existing one.
+/// The calls that add the listeners. Listeners that require TLS come last: a new listener without a
+/// TLS setting becomes as strict as the strictest existing listener.
 fn listener_config(view: &View, table: &Table) -> Vec<Value> {
     let subsystems = view.document.subsystems.keys().map(String::as_str);
     let mut added = Vec::new();

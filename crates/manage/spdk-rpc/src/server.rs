@@ -1,4 +1,4 @@
-//! The SPDK socket, served by its own thread.
+//! The SPDK socket, which has its own thread.
 
 use super::SpdkRpc;
 use super::frame::Framer;
@@ -16,12 +16,13 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::oneshot;
 
 const READ_BYTES: usize = 8 << 10;
-/// Idle limit of a client: SPDK's clients keep their connections.
+/// The time after which an idle client is disconnected. It is long, because SPDK's clients keep
+/// their connections.
 const IDLE: Duration = Duration::from_secs(24 * 3600);
-/// Time limit for reading from a client after a final refusal.
+/// The time to read from a client after the last answer, which is an error.
 const PARTING: Duration = Duration::from_secs(1);
 
-/// The serving thread. Dropping it stops the thread and removes its socket.
+/// The thread that serves the socket. Dropping this stops the thread and removes the socket.
 pub struct SpdkServer {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -41,7 +42,7 @@ impl Drop for SpdkServer {
 /// Serves SPDK's methods on a Unix socket at `path` that only its owner can open.
 ///
 /// # Errors
-/// Why it cannot.
+/// The reason why the socket cannot be created or served.
 pub fn serve_spdk(rpc: SpdkRpc, path: &Path) -> io::Result<SpdkServer> {
     let socket = bind_socket(path)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -65,7 +66,8 @@ pub fn serve_spdk(rpc: SpdkRpc, path: &Path) -> io::Result<SpdkServer> {
 
 async fn accept(socket: std::os::unix::net::UnixListener, rpc: Arc<SpdkRpc>) -> io::Result<()> {
     let listener = UnixListener::from_std(socket)?;
-    // A client that never completes a request gives its place to a new one.
+    // When there are too many connections, a new client replaces one that never completes a
+    // request.
     let mut listener = Bounded::new(listener, MAX_CONNECTIONS, IDLE);
     loop {
         let (stream, _) = listener.accept().await;
@@ -78,7 +80,7 @@ async fn accept(socket: std::os::unix::net::UnixListener, rpc: Arc<SpdkRpc>) -> 
     }
 }
 
-/// Answers requests in order, until the client closes or sends an invalid one.
+/// Answers requests in order, until the client disconnects or sends an invalid request.
 async fn answer(mut stream: Connection<UnixStream>, rpc: Arc<SpdkRpc>) -> io::Result<()> {
     let mut framer = Framer::new();
     let mut bytes = vec![0; READ_BYTES];
@@ -93,7 +95,7 @@ async fn answer(mut stream: Connection<UnixStream>, rpc: Arc<SpdkRpc>) -> io::Re
                 Ok(Some(request)) => {
                     let rpc = Arc::clone(&rpc);
                     let _asked = stream.activity().begin();
-                    // Disks may be slow.
+                    // Disks may be slow, so run the call on a thread for blocking work.
                     let answered = tokio::task::spawn_blocking(move || rpc.answer(&request)).await;
                     if let Some(answer) = answered.map_err(io::Error::other)? {
                         stream.write_all(&answer).await?;
@@ -109,8 +111,8 @@ async fn answer(mut stream: Connection<UnixStream>, rpc: Arc<SpdkRpc>) -> io::Re
     }
 }
 
-/// Sends the final refusal. Then reads and discards input for a moment: closing a socket with
-/// unread bytes would lose the refusal.
+/// Sends the last answer, which is an error. Then reads and discards input for a moment: if the
+/// socket were closed with unread bytes, the client could lose the answer.
 async fn part(mut stream: Connection<UnixStream>, refusal: &str) -> io::Result<()> {
     stream.write_all(refusal.as_bytes()).await?;
     stream.shutdown().await?;

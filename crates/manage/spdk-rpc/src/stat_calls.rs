@@ -1,4 +1,4 @@
-//! Calls about the target's state and statistics.
+//! Calls about the state and the statistics of the target.
 
 use super::bdevs::Bdev;
 use super::message::{Answer, Errno, INTERNAL_ERROR, Params, RpcError};
@@ -19,12 +19,12 @@ pub(super) const METHODS: &[Method] = &[
     method("thread_get_stats", thread_get_stats),
 ];
 
-/// Ticks per second in answers.
+/// The ticks per second in answers.
 const TICK_RATE: u64 = 1_000_000;
-/// Ticks per second of Linux' processor times, on every architecture.
+/// The ticks per second of processor times in Linux, on every architecture.
 const LINUX_TICK_RATE: u64 = 100;
 
-/// The controllers of a subsystem, or of the discovery service.
+/// The controllers of a subsystem or of the discovery service.
 fn controllers<'a>(
     view: &'a View,
     asked: &'a OfSubsystem,
@@ -137,7 +137,7 @@ fn get_iostat(rpc: &SpdkRpc, _: &mut Table, params: Params) -> Answer {
     }))
 }
 
-/// The I/O counts of the namespace that a bdev stores, while it exists.
+/// The I/O counts of the namespace on a bdev, since the namespace exists.
 fn counts(view: &View, stats: &Stats, name: &str) -> IoCounts {
     let mut sum = IoCounts::default();
     for one in view.uses_of(name) {
@@ -164,7 +164,8 @@ fn thread_get_stats(_: &SpdkRpc, _: &mut Table, params: Params) -> Answer {
     Ok(json!({ "tick_rate": LINUX_TICK_RATE, "threads": threads() }))
 }
 
-/// This process's threads and their processor times, where the system reports them.
+/// The threads of this process and their processor times. The list is empty if the system does not
+/// report them.
 fn threads() -> Vec<Value> {
     let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return Vec::new() };
     let read = |task: std::fs::DirEntry| {
@@ -174,11 +175,11 @@ fn threads() -> Vec<Value> {
     tasks.flatten().filter_map(read).collect()
 }
 
-/// Parses a thread's line in /proc.
+/// Parses the line in /proc about a thread.
 fn thread(stat: &str) -> Option<Value> {
     let (start, rest) = stat.rsplit_once(')')?;
     let (id, name) = start.split_once('(')?;
-    // `fields` starts with the third field; user and system time are the 14th and 15th.
+    // `fields` starts with the third field. The user and system times are the 14th and 15th fields.
     let fields: Vec<&str> = rest.split_whitespace().collect();
     let time = |index: usize| fields.get(index)?.parse::<u64>().ok();
     Some(json!({

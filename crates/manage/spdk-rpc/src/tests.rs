@@ -45,7 +45,7 @@ impl Fixture {
         }
     }
 
-    /// Creates a bdev on a new file.
+    /// Creates a bdev over a new file.
     fn file(&self, folder: &Path, name: &str) {
         let path = folder.join(name);
         std::fs::File::create(&path).unwrap().set_len(1 << 20).unwrap();
@@ -53,7 +53,7 @@ impl Fixture {
         self.ask("bdev_aio_create", &params);
     }
 
-    /// Parameters of the saved calls of this method.
+    /// The parameters of the saved calls of this method.
     fn saved(&self, method: &str) -> Vec<Value> {
         let parts = ["keyring", "bdev", "nvmf"].map(|name| json!({ "name": name }));
         let parts = parts.map(|part| self.ask("framework_get_config", &part));
@@ -62,7 +62,7 @@ impl Fixture {
         calls.map(|call| call["params"].clone()).collect()
     }
 
-    /// A change by another user.
+    /// Changes the document like another user of the target.
     fn edit(&self, edit: impl FnOnce(&mut Document)) {
         let edited = |document: &Document| {
             let mut document = document.clone();
@@ -76,7 +76,7 @@ impl Fixture {
         self.rpc.steering.document().0
     }
 
-    /// A namespace that another user adds.
+    /// Adds a namespace like another user of the target.
     fn add(&self, nqn: &str, nsid: u32, namespace: Namespace) -> Result<(), String> {
         let edit = |document: &Document| {
             let mut document = document.clone();
@@ -89,7 +89,7 @@ impl Fixture {
     }
 }
 
-/// A call before which another user changes the document.
+/// A call during which another user changes the document.
 fn late(rpc: &SpdkRpc, _: &mut Table, _: Params) -> Answer {
     let with = |document: &Document, nqn: &str| {
         let mut document = document.clone();
@@ -173,7 +173,7 @@ fn a_bdev_is_shared_once_whoever_asks() {
     fixture.ask("bdev_raid_create", &parts);
     let part = fixture.rpc.bdevs.find("b").unwrap().namespace;
     fixture.add(OTHER, 1, part).unwrap_err();
-    // It can still move to another subsystem.
+    // The namespace can still move to another subsystem.
     fixture.ask("nvmf_subsystem_remove_ns", &json!({ "nqn": NQN, "nsid": 1 }));
     fixture.add(OTHER, 1, shared).unwrap();
 }
@@ -307,7 +307,7 @@ fn a_listener_stays_as_long_as_it_covers_what_another_subsystem_has() {
     assert_eq!(listeners(), 1);
 }
 
-/// A file that only its owner can read.
+/// Creates a key file that only its owner can read.
 fn key_file(folder: &Path, name: &str) -> String {
     let path = folder.join(name);
     std::fs::write(&path, "DHHC-1:00:not-looked-at:").unwrap();
@@ -341,7 +341,7 @@ fn a_host_is_never_saved_without_what_it_has_to_prove() {
     assert_eq!(fixture.saved("keyring_file_add_key"), [named]);
 }
 
-/// Keys outside of files are saved by their reference in the configuration, and can be loaded.
+/// If a key is not in a file, its reference in the configuration is saved, and can be loaded.
 #[test]
 fn keys_that_are_in_no_file_are_saved_as_they_can_be_loaded() {
     let fixture = Fixture::new();
@@ -415,7 +415,7 @@ fn a_key_is_a_name_for_a_file() {
     fixture.ask("keyring_file_remove_key", &name);
     let answer = fixture.answer("keyring_file_remove_key", &name);
     assert_eq!(answer["error"]["code"], -126, "{answer}");
-    // Where every host may connect, no host would be asked for a key.
+    // If every host may connect, the target would require a key from no host.
     fixture.ask("nvmf_subsystem_allow_any_host", &json!({ "nqn": NQN, "allow_any_host": true }));
     fixture.ask(add, &json!({ "name": "key0", "path": one }));
     let answer = fixture.answer(method, &with("dhchap_key", "key0"));
@@ -501,7 +501,7 @@ fn what_spdk_has_no_bdev_for_is_not_saved_as_a_file() {
         fixture.add(NQN, nsid, Namespace::new(path)).unwrap();
     }
     fixture.add(NQN, 9, Namespace { read_only: true, ..Namespace::new("mem:1MiB") }).unwrap();
-    // Another user makes the bdev read-only: `save_config` saves that, too.
+    // Another user makes the bdev read-only. `save_config` saves that, too.
     fixture.edit(|document| {
         let namespaces = &mut document.subsystems.get_mut(NQN).unwrap().namespaces;
         namespaces.get_mut(&1).unwrap().read_only = true;

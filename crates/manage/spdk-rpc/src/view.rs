@@ -1,4 +1,4 @@
-//! The target as SPDK's clients see it: the document, and the bdevs under its namespaces.
+//! The target as SPDK's clients see it: the document, and the bdevs of its namespaces.
 
 use super::bdevs::{Bdev, BdevKind, is_of};
 use super::message::RpcError;
@@ -17,7 +17,7 @@ const DISCOVERY: &str = "nqn.2014-08.org.nvmexpress.discovery";
 pub(super) struct View {
     pub(super) document: Document,
     pub(super) report: Report,
-    /// Bdevs that clients created, then one for each other namespace.
+    /// The bdevs that clients have created, and then one bdev for each other namespace.
     pub(super) bdevs: Vec<Bdev>,
     pub(super) uses: Vec<Use>,
 }
@@ -42,8 +42,8 @@ impl SpdkRpc {
         let mut uses = Vec::new();
         for (nqn, subsystem) in &document.subsystems {
             for (&nsid, namespace) in &subsystem.namespaces {
-                // Namespaces of other users get one bdev each: two RAM disks of one size are two
-                // disks.
+                // Each namespace of another user has its own bdev: two RAM disks of the same size
+                // are two disks.
                 let bdev = match made.iter().find(|bdev| is_of(namespace, bdev)) {
                     Some(bdev) => bdev.name.clone(),
                     None => {
@@ -60,8 +60,8 @@ impl SpdkRpc {
     }
 }
 
-/// A name for a bdev that no client named, distinct from all client-given names, so that no call
-/// hits the wrong bdev.
+/// A name for a bdev that no client has named. It differs from all names that clients gave, so that
+/// no call reaches the wrong bdev.
 fn free_name(bdevs: &[Bdev], nqn: &str, nsid: u32) -> String {
     let mut name = format!("{nqn}/{nsid}");
     while bdevs.iter().any(|bdev| bdev.name == name) {
@@ -70,7 +70,7 @@ fn free_name(bdevs: &[Bdev], nqn: &str, nsid: u32) -> String {
     name
 }
 
-/// A bdev for a namespace that no client created.
+/// A bdev for a namespace that no client has created.
 fn of_others(name: String, namespace: &Namespace, seen: Option<&NamespaceReport>) -> Bdev {
     let kind = match Spec::parse(&namespace.path) {
         Ok(Spec::Mem { .. }) => BdevKind::Malloc,
@@ -102,12 +102,12 @@ impl View {
         self.bdevs.iter().find(|bdev| bdev.name == name || uuid == Some(bdev.uuid))
     }
 
-    /// The namespaces that a bdev stores.
+    /// The namespaces on a bdev.
     pub(super) fn uses_of<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Use> {
         self.uses.iter().filter(move |one| one.bdev == name)
     }
 
-    /// The RAID bdev on top of a bdev.
+    /// The RAID bdev that uses a bdev.
     pub(super) fn raid_over(&self, name: &str) -> Option<&Bdev> {
         self.bdevs.iter().find(|bdev| bdev.bases.iter().any(|base| base == name))
     }
@@ -121,7 +121,7 @@ impl View {
         reported(&self.report, nqn, nsid)
     }
 
-    /// A bdev's size in blocks.
+    /// The size of a bdev in blocks.
     pub(super) fn blocks(&self, bdev: &Bdev) -> u64 {
         if let Some(opened) = &bdev.opened {
             return opened.namespace.geometry().blocks;
@@ -142,7 +142,7 @@ pub(super) fn no_subsystem(nqn: &str) -> RpcError {
 }
 
 impl Table {
-    /// The addresses where clients made a subsystem listen.
+    /// The addresses at which clients let a subsystem listen.
     pub(super) fn listeners(&self, nqn: &str, document: &Document) -> BTreeSet<SocketAddr> {
         let everywhere = || document.listeners.keys().copied().collect();
         match self.subsystems.get(nqn).and_then(|extra| extra.listeners.as_ref()) {

@@ -1,4 +1,4 @@
-//! Calls that select which hosts see a namespace.
+//! Calls that determine which hosts see a namespace.
 
 use super::message::{Answer, Params, RpcError};
 use super::nvmf_calls::{check_target, parse};

@@ -1,4 +1,4 @@
-//! Checks a document on its own.
+//! Checks a document, without a running target.
 
 use crate::document::{Demand, Document, Host, Limits, Namespace, Subsystem, VERSION};
 use crate::eui64::Eui64;
@@ -11,33 +11,33 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// Prefixes of the texts of secrets and keys.
+/// The prefixes of the text forms of secrets and TLS keys.
 const SECRETS: [&str; 2] = ["DHHC-1:", "NVMeTLSkey-1:"];
 const CREDENTIAL: &str = "credential:";
 const KEYRING: &str = "keyring:";
 const LISTS: [&str; 3] = ["dhchap_hashes", "dhchap_dhgroups", "visible_to"];
-/// Limit for the hash functions or groups of a list: more than exist.
+/// The maximum number of hash functions or groups in a list, which is more than exist.
 const MAX_ALGORITHMS: usize = 16;
 
 /// The largest weight of a host.
 pub const MAX_WEIGHT: u32 = 1000;
 
-/// Longest burst of limits, in milliseconds.
+/// The longest burst of limits, in milliseconds.
 pub const MAX_BURST_MS: u32 = 60_000;
 
 impl Document {
-    /// Reads a document, and checks it.
+    /// Parses and checks a document.
     ///
     /// # Errors
-    /// The first fault.
+    /// The first problem of the document.
     pub fn parse(json: &str) -> Result<Self, Problem> {
         Self::parse_after(json, &Self::default())
     }
 
-    /// Reads a document that is to follow `before`, and checks it.
+    /// Parses and checks a document that is to replace `before`.
     ///
     /// # Errors
-    /// The first fault.
+    /// The first problem of the document.
     pub fn parse_after(json: &str, before: &Self) -> Result<Self, Problem> {
         let mut deserializer = serde_json::Deserializer::from_str(json);
         let document: Self =
@@ -58,7 +58,7 @@ impl Document {
         Ok(document)
     }
 
-    /// The document as JSON, on several lines for people.
+    /// The document as JSON, on several lines.
     pub fn to_json(&self) -> String {
         let mut text = serde_json::to_string_pretty(self).expect("our own types are JSON");
         text.push('\n');
@@ -68,16 +68,16 @@ impl Document {
     /// Checks the document.
     ///
     /// # Errors
-    /// The first fault.
+    /// The first problem of the document.
     pub fn check(&self) -> Result<(), Problem> {
         self.check_after(&Self::default())
     }
 
-    /// Checks a document that is to follow `before`. Names in `before` may stay even if
-    /// [`check_name`](crate::check_name) would refuse them as new ones.
+    /// Checks a document that is to replace `before`. Names in `before` may stay even if
+    /// [`check_name`](crate::check_name) would refuse them as new names.
     ///
     /// # Errors
-    /// The first fault.
+    /// The first problem of the document.
     pub fn check_after(&self, before: &Self) -> Result<(), Problem> {
         if self.version != VERSION {
             let sentence = format!("this farblock knows documents of version {VERSION} only");
@@ -110,8 +110,8 @@ impl Document {
         self.check_identifiers()
     }
 
-    /// Checks that each disk has its own identifiers: hosts take two disks with the same identifier
-    /// for one, or refuse them.
+    /// Checks that each disk has its own identifiers. If two disks have the same identifier, hosts
+    /// treat them as one disk or refuse them.
     fn check_identifiers(&self) -> Result<(), Problem> {
         let mut seen = BTreeMap::new();
         for (name, subsystem) in &self.subsystems {
@@ -134,7 +134,8 @@ impl Document {
     }
 }
 
-/// The identifiers by which hosts distinguish a namespace; `None` where the document sets none.
+/// The identifiers by which hosts distinguish namespaces; `None` for each that the document leaves
+/// out.
 fn identifiers(namespace: &Namespace) -> [(&'static str, Option<String>); 3] {
     [
         ("uuid", namespace.uuid.map(|id| id.to_string())),
@@ -143,8 +144,8 @@ fn identifiers(namespace: &Namespace) -> [(&'static str, Option<String>); 3] {
     ]
 }
 
-/// Finds a JSON list where an object is expected. serde would take its elements for the object's
-/// fields in order, and use defaults for the missing ones.
+/// Finds a JSON list in the place of an object. serde would assign the elements of the list to the
+/// fields of the object in order, and use defaults for the missing fields.
 fn misplaced_list(part: &Value, field: &str, name: &str) -> Option<String> {
     match part {
         Value::Array(_) if !LISTS.contains(&name) => Some(field.to_owned()),
@@ -210,8 +211,8 @@ fn check_subsystem(
     check_visibility(subsystem, known, &at)
 }
 
-/// Checks which hosts see the namespaces. A list may name a host that may not connect, since it may
-/// be admitted later.
+/// Checks the lists of hosts that see a namespace. A list may contain a host that may not connect:
+/// the host may be allowed later.
 fn check_visibility(
     subsystem: &Subsystem,
     known: &KnownNames<'_>,
@@ -278,7 +279,7 @@ fn check_host(field: &str, host: &Host) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Checks that the host can fulfil its demand.
+/// Checks that the host has the keys that its demand requires.
 fn check_demand(host: &Host) -> Result<(), (&'static str, String)> {
     let Some(demand) = host.demand else { return Ok(()) };
     let word = demand.name();
@@ -357,7 +358,7 @@ fn check_group(field: &str, group: u32) -> Result<(), Problem> {
     }
 }
 
-/// Checks a mirror's copy speed.
+/// Checks the copy speed of a mirror.
 fn check_copy_speed(field: &str, namespace: &Namespace) -> Result<(), Problem> {
     match namespace.copy_bytes_per_second {
         Some(0) => {
@@ -418,7 +419,7 @@ fn check_namespace(field: &str, namespace: &Namespace) -> Result<(), Problem> {
     }
 }
 
-/// serde_json's message without the position in the text: the field names the place.
+/// The message of serde_json without the line and column: the field already names the place.
 fn without_place(text: &str) -> String {
     match text.rfind(" at line ") {
         Some(at) => text[..at].to_owned(),

@@ -1,4 +1,4 @@
-//! The document: a map by name at each level, so that each object has one place and one URL.
+//! The document. Each level is a map by name, so that each object has one place and one URL.
 
 use crate::eui64::Eui64;
 use farblock_proto::controller::USUAL_ANA_GROUP;
@@ -15,14 +15,14 @@ pub const VERSION: u32 = 1;
 /// The default block size in bytes.
 const BLOCK_BYTES: u32 = 512;
 
-/// All shared parts of a target.
+/// The objects that a target shares.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Document {
     /// The version of the format: 1.
     pub version: u32,
-    /// The target's listening addresses: IP address and port.
+    /// The addresses at which the target listens: IP address and port.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schema(value_type = BTreeMap<String, Listener>))]
     pub listeners: BTreeMap<SocketAddr, Listener>,
@@ -47,14 +47,14 @@ impl Default for Document {
 }
 
 impl Document {
-    /// The TLS setting of its strictest listener.
+    /// The TLS setting of the strictest listener.
     #[must_use]
     pub fn strictest(&self) -> Tls {
         self.listeners.values().map(|listener| listener.tls).max().unwrap_or_default()
     }
 }
 
-/// A TCP listener, and its access to namespaces.
+/// The settings of a TCP listener.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
@@ -62,17 +62,17 @@ pub struct Listener {
     /// The ANA state of all namespaces at this listener; optimized if it is left out.
     #[serde(default, skip_serializing_if = "Ana::is_optimized")]
     pub ana: Ana,
-    /// Other states, by ANA group: 1 to 128.
+    /// Other ANA states at this listener, by ANA group: 1 to 128.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[cfg_attr(feature = "schema", schema(value_type = BTreeMap<String, Ana>))]
     pub ana_groups: BTreeMap<u32, Ana>,
-    /// The TLS requirement of this listener. If a new listener leaves it out, it gets that of the
-    /// strictest other one. The default is that hosts with a TLS key must use TLS.
+    /// The TLS requirement of this listener. A new listener that leaves it out gets the requirement
+    /// of the strictest existing listener. The default is that hosts with a TLS key must use TLS.
     #[serde(default, skip_serializing_if = "Tls::is_allowed")]
     pub tls: Tls,
 }
 
-/// The TLS requirement of a listener. A host that has a TLS key can never connect without it.
+/// The TLS requirement of a listener. A host that has a TLS key can never connect without TLS.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -89,14 +89,14 @@ pub enum Tls {
 }
 
 impl Tls {
-    /// The setting with this name.
+    /// The setting with this name in a document.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         let name = name.strip_prefix("tls-").unwrap_or(name);
         [Self::Plain, Self::Allowed, Self::Required].into_iter().find(|one| one.name() == name)
     }
 
-    /// Its name in a document.
+    /// The name of the setting in a document.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -112,26 +112,26 @@ impl Tls {
     }
 }
 
-/// The access to namespaces.
+/// The ANA state of namespaces: how hosts may access them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Ana {
-    /// Optimal access.
+    /// Hosts have optimal access.
     #[default]
     Optimized,
-    /// Non-optimal access: hosts use it if there is no better path.
+    /// Hosts have non-optimal access, and use it if there is no better path.
     NonOptimized,
-    /// No access at present.
+    /// Hosts have no access at present.
     Inaccessible,
-    /// No access any more.
+    /// Hosts have lost access permanently.
     PersistentLoss,
-    /// The state is changing: hosts wait for up to 30 seconds.
+    /// The state is changing. Hosts wait for up to 30 seconds.
     Change,
 }
 
 impl Ana {
-    /// All states.
+    /// All ANA states.
     pub const ALL: [Self; 5] = [
         Self::Optimized,
         Self::NonOptimized,
@@ -140,7 +140,7 @@ impl Ana {
         Self::Change,
     ];
 
-    /// Its name in a document.
+    /// The name of the state in a document.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -158,7 +158,7 @@ impl Ana {
     }
 }
 
-/// Another discovery service. It has no settings besides its address.
+/// Another discovery service. It has no settings: its address is the key.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
@@ -169,33 +169,33 @@ pub struct Referral {}
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Subsystem {
-    /// Serial number, up to 20 characters; made from the name if it is left out.
+    /// The serial number, up to 20 characters; derived from the name if it is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serial: Option<String>,
-    /// Model number, up to 40 characters; `farblock` if it is left out.
+    /// The model number, up to 40 characters; `farblock` if it is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// The smallest controller identifier (CNTLID) that its hosts get; 1 if it is left out. Targets
-    /// that share one subsystem need ranges that do not overlap.
+    /// The smallest controller identifier (CNTLID) for hosts; 1 if it is left out. If several
+    /// targets share one subsystem, their ranges must not overlap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_cntlid: Option<u16>,
-    /// The largest controller identifier that its hosts get; 65519 if it is left out.
+    /// The largest controller identifier for hosts; 65519 if it is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_cntlid: Option<u16>,
     /// Whether hosts that are not listed may connect.
     #[serde(default)]
     pub allow_any_host: bool,
-    /// The hosts that may connect, by NVMe Qualified Name.
+    /// The allowed hosts, by NVMe Qualified Name.
     #[serde(default)]
     pub hosts: BTreeMap<String, Host>,
-    /// The namespaces, by identifier: 1 to 10240.
+    /// The namespaces, by namespace identifier: 1 to 10240.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schema(value_type = BTreeMap<String, Namespace>))]
     pub namespaces: BTreeMap<u32, Namespace>,
 }
 
 impl Subsystem {
-    /// The controller identifiers that its hosts get; `None` if neither limit is set.
+    /// The range of controller identifiers for hosts; `None` if the document sets no limit.
     #[must_use]
     pub fn controller_ids(&self) -> Option<RangeInclusive<u16>> {
         let is_said = self.min_cntlid.is_some() || self.max_cntlid.is_some();
@@ -204,28 +204,28 @@ impl Subsystem {
     }
 }
 
-/// A requirement on a host.
+/// A requirement that a host must meet in addition to having its keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Demand {
     /// The host must authenticate.
     Auth,
-    /// The host must authenticate, and must ask the target to prove its identity.
+    /// The host must authenticate, and must request that the target authenticates, too.
     Mutual,
-    /// The host must derive TLS from its authentication (secure channel concatenation), unless it
-    /// has a TLS key.
+    /// The host must derive TLS keys from its authentication (secure channel concatenation), unless
+    /// it has a TLS key.
     Concat,
 }
 
 impl Demand {
-    /// The demand with this name.
+    /// The demand with this name in a document.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         [Self::Auth, Self::Mutual, Self::Concat].into_iter().find(|one| one.name() == name)
     }
 
-    /// Its name in a document.
+    /// The name of the demand in a document.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -236,21 +236,22 @@ impl Demand {
     }
 }
 
-/// A host that may connect. A document never contains secrets, only their locations.
+/// A host that may connect. A document contains no secrets, only their locations.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Host {
-    /// The location of its secret: an absolute path, or `credential:NAME` for a systemd credential.
-    /// With it the host must authenticate (DH-HMAC-CHAP); without, the target trusts its name.
+    /// The location of the host's secret: an absolute path, or `credential:NAME` for a systemd
+    /// credential. If it is set, the host must authenticate (DH-HMAC-CHAP). Otherwise the target
+    /// trusts the host's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dhchap_key: Option<String>,
-    /// The location of the target's own secret, with which the target authenticates to this host on
-    /// request.
+    /// The location of the target's own secret. With it the target authenticates to this host, if
+    /// the host requests that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dhchap_ctrl_key: Option<String>,
-    /// Its host identifier (HOSTID), if it must use this one and no other host may: reservations
-    /// identify hosts by it.
+    /// The host identifier (HOSTID). If it is set, the host must use it, and no other host may use
+    /// it: reservations identify hosts by their HOSTID.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<String>, format = "uuid"))]
     pub host_id: Option<Uuid>,
@@ -260,29 +261,30 @@ pub struct Host {
     /// The allowed Diffie-Hellman groups, the best first; all if the list is empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dhchap_dhgroups: Vec<String>,
-    /// The location of its TLS key, as with `dhchap_key`. `keyring:` means the keys of the kernel's
-    /// keyrings that have both names, and `keyring:IDENTITY` or `keyring:NUMBER` one of them. With
-    /// it the host must use TLS 1.3 with that key.
+    /// The location of the host's TLS key, as for `dhchap_key`. `keyring:` selects the keys in the
+    /// kernel's keyrings whose identity contains both the host and the subsystem.
+    /// `keyring:IDENTITY` or `keyring:NUMBER` selects one of them. If it is set, the host must use
+    /// TLS 1.3 with that key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls_key: Option<String>,
-    /// A further requirement on the host. The entry must have the key for it, so remove the demand
-    /// before the key.
+    /// A further requirement on the host. The host must have the key for it here. So remove the
+    /// demand before you remove the key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub demand: Option<Demand>,
-    /// Its limits per second, for all of the subsystem's namespaces together; unlimited if they are
-    /// left out. The limits of namespaces apply, too.
+    /// The host's limits per second, for all namespaces of the subsystem together; unlimited if
+    /// they are left out. The limits of namespaces apply, too.
     #[serde(default, skip_serializing_if = "Limits::is_empty")]
     pub limits: Limits,
 }
 
 impl Host {
-    /// True if it must prove its identity: by authentication, by TLS, or both.
+    /// Whether the host must prove its identity, by authentication, by TLS, or by both.
     #[must_use]
     pub fn has_key(&self) -> bool {
         self.keys().iter().any(|(_, key)| key.is_some())
     }
 
-    /// The fields with the locations of its keys.
+    /// The fields with the locations of the host's keys.
     #[must_use]
     pub fn keys(&self) -> [(&'static str, Option<&String>); 2] {
         [("dhchap_key", self.dhchap_key.as_ref()), ("tls_key", self.tls_key.as_ref())]
@@ -294,82 +296,83 @@ impl Host {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Namespace {
-    /// Its backend, as `farblock serve` takes it: a file, a block device, mem:1GiB, …
+    /// The backend, in the syntax of `farblock serve`: a file, a block device, mem:1GiB, …
     pub path: String,
-    /// Bytes in a block: 512 or 4096.
+    /// The block size in bytes: 512 or 4096.
     #[serde(default = "default_block_size")]
     pub block_size: u32,
-    /// Whether writes are refused.
+    /// Whether the target refuses writes.
     #[serde(default)]
     pub read_only: bool,
-    /// Its size in bytes; the size of its backend if it is left out. The target extends a file if
+    /// The size in bytes; the size of the backend if it is left out. The target extends a file if
     /// necessary, and never shrinks it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
-    /// The disk's UUID; if it is left out, the one that is stored with the data.
+    /// The UUID of the disk. If it is left out, the disk has the UUID that is stored with the data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<String>, format = "uuid"))]
     pub uuid: Option<Uuid>,
-    /// The second identifier for hosts (NGUID); made from the disk's identity if it is left out.
+    /// The NGUID of the disk, another identifier for hosts; derived from the identity of the disk
+    /// if it is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<String>, format = "uuid"))]
     pub nguid: Option<Uuid>,
-    /// Another identifier of it (EUI-64), as 16 hexadecimal digits; made like the NGUID if it is
-    /// left out.
+    /// The EUI-64 of the disk, another identifier for hosts, as 16 hexadecimal digits; derived like
+    /// the NGUID if it is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
     pub eui64: Option<Eui64>,
-    /// Its ANA group: 1 to 128; 1 if it is left out.
+    /// The ANA group: 1 to 128; 1 if it is left out.
     #[serde(default = "usual_group", skip_serializing_if = "is_usual_group")]
     pub ana_group: u32,
-    /// The hosts that see it, by NVMe Qualified Name, among those that may connect; all of them if
-    /// it is left out, none if it is empty.
+    /// The allowed hosts that see the namespace, by NVMe Qualified Name. All see it if the list is
+    /// left out; none sees it if the list is empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub visible_to: Option<BTreeSet<String>>,
-    /// Its limits per second, for all hosts together; unlimited if they are left out.
+    /// The limits per second, for all hosts together; unlimited if they are left out.
     #[serde(default, skip_serializing_if = "Limits::is_empty")]
     pub limits: Limits,
-    /// For a mirror: limit in bytes per second for copying to stale legs and for comparing legs;
-    /// unlimited if it is left out.
+    /// The limit for a mirror, in bytes per second, on copies to stale legs and on comparisons of
+    /// legs; unlimited if it is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copy_bytes_per_second: Option<u64>,
 }
 
-/// Limits per second of a namespace, or of a host in a subsystem; unlimited where a limit is left
-/// out.
+/// The limits per second of a namespace, or of a host in a subsystem. A limit that is left out does
+/// not apply.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
-    /// Reads and writes.
+    /// The maximum number of reads and writes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iops: Option<u64>,
-    /// Reads.
+    /// The maximum number of reads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub read_iops: Option<u64>,
-    /// Writes.
+    /// The maximum number of writes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub write_iops: Option<u64>,
-    /// Bytes read and written.
+    /// The maximum number of bytes read and written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
-    /// Bytes read.
+    /// The maximum number of bytes read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub read_bytes: Option<u64>,
-    /// Bytes written.
+    /// The maximum number of bytes written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub write_bytes: Option<u64>,
-    /// After a pause, a burst may use the limits of this many milliseconds at once; 20 if it is
-    /// left out.
+    /// The longest burst, in milliseconds: after a pause, hosts may use the limits of this time at
+    /// once. 20 if it is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub burst_ms: Option<u32>,
-    /// Of a host: its weight against other hosts on a busy core; 100 if it is left out.
+    /// Only for a host: its weight against other hosts on a busy core; 100 if it is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<u32>,
 }
 
 impl Limits {
-    /// Each rate, by its name.
+    /// The name of each rate, and the rate.
     #[must_use]
     pub fn rates(&self) -> [(&'static str, Option<u64>); 6] {
         [
@@ -382,7 +385,7 @@ impl Limits {
         ]
     }
 
-    /// True if no limit is set.
+    /// Whether no limit is set.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
@@ -407,7 +410,7 @@ impl Namespace {
         }
     }
 
-    /// True if both are the same disk to hosts, even if other settings differ.
+    /// Whether hosts see both namespaces as the same disk, even if other settings differ.
     pub(crate) fn is_same_disk(&self, other: &Self) -> bool {
         let is_named_so =
             (self.uuid, self.nguid, self.eui64) == (other.uuid, other.nguid, other.eui64);

@@ -1,4 +1,4 @@
-//! Changes a part of a document, by its address.
+//! Changes a part of a document.
 
 use crate::document::{Document, Host, Tls};
 use crate::problem::Problem;
@@ -9,14 +9,14 @@ pub fn pointer<'a>(document: &'a mut Value, names: &[&str]) -> Option<&'a mut Va
     names.iter().try_fold(document, |value, name| value.get_mut(*name))
 }
 
-/// Checks that no listener stops requiring TLS, and no host loses its key, only because `new`
-/// leaves out that setting. Such a change must be explicit (`null`).
+/// Checks that every listener still requires TLS, and every host keeps its keys, unless `new`
+/// changes that explicitly. A setting that `new` leaves out is not explicit; `null` is.
 ///
 /// # Errors
-/// The first such listener or host.
+/// The first listener or host that would lose the setting.
 pub fn keys_kept(old: &Document, new: &Value) -> Result<(), Problem> {
     for (address, _) in old.listeners.iter().filter(|(_, one)| one.tls == Tls::Required) {
-        // One address has several texts.
+        // An address can be written in several ways.
         let is_it = |text: &str| text.parse() == Ok(*address);
         let mut listeners = new["listeners"].as_object().into_iter().flatten();
         if listeners.any(|(text, entry)| is_it(text) && entry.get("tls").is_none()) {
@@ -51,8 +51,8 @@ pub fn keys_kept(old: &Document, new: &Value) -> Result<(), Problem> {
     Ok(())
 }
 
-/// If a new listener has no TLS setting in `said`, it gets the setting of the strictest existing
-/// listener: one more address must not make access easier.
+/// Gives a new listener without a TLS setting in `said` the setting of the strictest existing
+/// listener: a further address must not make access easier.
 pub fn tls_inherited(old: &Document, said: &Value, new: &mut Document) {
     let listeners = said["listeners"].as_object().into_iter().flatten();
     let unsaid = listeners.filter(|(_, entry)| entry.get("tls").is_none());
@@ -65,10 +65,10 @@ pub fn tls_inherited(old: &Document, said: &Value, new: &mut Document) {
     }
 }
 
-/// Checks that no subsystem is opened to any host while its listed hosts must authenticate.
+/// Checks that no subsystem becomes open to any host while its listed hosts must authenticate.
 ///
 /// # Errors
-/// The first subsystem that would be opened.
+/// The first subsystem that would become open.
 pub fn doors_kept(old: &Document, new: &Document) -> Result<(), Problem> {
     for (nqn, _, _) in hosts_with_keys(old) {
         if new.subsystems.get(nqn).is_some_and(|subsystem| subsystem.allow_any_host) {

@@ -1,19 +1,19 @@
-//! An EUI-64 in text.
+//! The text form of an EUI-64.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// Hexadecimal digits of one.
+/// The number of hexadecimal digits of an EUI-64.
 const DIGITS: usize = 16;
 
-/// An EUI-64: 16 hexadecimal digits in documents.
+/// An EUI-64. In documents it has 16 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Eui64(pub [u8; 8]);
 
 impl Eui64 {
-    /// Whether it is all zero, which stands for no EUI-64.
+    /// Whether all bits are zero, which means that there is no EUI-64.
     #[must_use]
     pub fn is_nil(self) -> bool {
         self.0 == [0; 8]

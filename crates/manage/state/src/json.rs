@@ -1,8 +1,8 @@
-//! Parses JSON whose objects have each name only once.
+//! Parses JSON, and refuses objects that contain a name twice.
 //!
-//! If an object has a name twice, each parser chooses its own value (RFC 8259, section 4). A
-//! program that checks a change before it arrives here may have seen another value than the one
-//! applied.
+//! If an object contains a name twice, parsers differ in which value they use (RFC 8259, section
+//! 4). So a program that checks a change before farblock receives it may see another value than the
+//! one that farblock would apply.
 
 use crate::problem::Problem;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
@@ -12,14 +12,14 @@ use std::fmt;
 /// Parses a text.
 ///
 /// # Errors
-/// If it is not JSON, or has a name twice.
+/// The text is not JSON, or one of its objects contains a name twice.
 pub fn parse(text: &[u8]) -> Result<Value, Problem> {
     let Once(value) = serde_json::from_slice(text)
         .map_err(|error| Problem::new("", format!("this is not JSON: {error}")))?;
     Ok(value)
 }
 
-/// A value whose objects have each name once.
+/// A value in which no object contains a name twice.
 struct Once(Value);
 
 impl<'de> Deserialize<'de> for Once {

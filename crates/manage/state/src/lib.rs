@@ -2,16 +2,16 @@
 //!
 //! **Overview.** A [`Document`] describes all that a running target can share: listeners,
 //! referrals, and subsystems with their hosts and namespaces. [`steps`] lists the changes from one
-//! document to another. [`reconcile`] applies these steps to a running target, and rolls them back
-//! when one fails. [`merge`] combines a changed configuration file with changes made at run time. A
-//! [`Store`] keeps a document through crashes.
+//! document to another. [`reconcile`] applies these steps to a running target. If a step fails,
+//! `reconcile` rolls the others back. [`merge`] combines a changed configuration file with changes
+//! made at run time. A [`Store`] keeps a document through crashes.
 //!
-//! **Contract.** A document that passes [`Document::check`] is consistent. Only its step shows
-//! whether a disk can be opened or an address listened on. After [`reconcile`] the target has the
-//! state of the new document, or its old state. After a crash the store holds the old document or
-//! the new one.
+//! **Contract.** A document that passes [`Document::check`] is consistent. Whether a disk can be
+//! opened or an address can be listened on is known only when the target takes the step. After
+//! [`reconcile`] the target has either the state of the new document or its old state. After a
+//! crash the store holds either the old document or the new one.
 //!
-//! **Not implemented.** The content of key files: a document has only their locations.
+//! **Not implemented.** The contents of key files: a document contains only the locations of keys.
 
 #![forbid(unsafe_code)]
 

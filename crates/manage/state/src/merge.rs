@@ -1,10 +1,10 @@
-//! Merges a changed configuration file into the document of a running target: changes in the file
-//! are applied, and all other changes made at run time stay.
+//! Merges a changed configuration file into the document of a running target. Changes in the file
+//! take effect. All other changes made at run time stay.
 
 use crate::document::{Document, Host, Listener, Subsystem};
 use std::collections::BTreeMap;
 
-/// `current` with the changes from `old` to `new`.
+/// Returns `current` with the changes from `old` to `new`.
 #[must_use]
 pub fn merge(old: &Document, new: &Document, current: &Document) -> Document {
     Document {
@@ -20,15 +20,15 @@ pub fn merge(old: &Document, new: &Document, current: &Document) -> Document {
     }
 }
 
-/// The TLS setting stays the same if a file changes only other settings.
+/// Keeps the current TLS setting of a listener if the file changes only other settings.
 fn merge_listener(old: Option<&Listener>, new: &Listener, current: &Listener) -> Listener {
     let usual = Listener::default();
     let tls = pick(&old.unwrap_or(&usual).tls, &new.tls, &current.tls);
     Listener { tls, ..new.clone() }
 }
 
-/// A subsystem that was added at run time, and is now in the file, keeps the settings that the file
-/// leaves out.
+/// Merges a subsystem. If it was added at run time and is now in the file, it keeps the settings
+/// that the file leaves out.
 fn merge_subsystem(old: Option<&Subsystem>, new: &Subsystem, current: &Subsystem) -> Subsystem {
     let nothing = Subsystem::default();
     let old = old.unwrap_or(&nothing);
@@ -48,9 +48,9 @@ fn merge_subsystem(old: Option<&Subsystem>, new: &Subsystem, current: &Subsystem
     }
 }
 
-/// Keeps hosts that got a key at run time on the list, even if the file opens the subsystem to any
-/// host. Otherwise any host could connect with such a name and without the key. A file that never
-/// had the key does not ask for this.
+/// Keeps the hosts on the list that got a key at run time, even if the file opens the subsystem to
+/// any host. Otherwise any host could connect with such a name and without the key. A file that
+/// never contained the key does not request that.
 fn keep_locked(
     old: &BTreeMap<String, Host>,
     current: &BTreeMap<String, Host>,
@@ -63,8 +63,8 @@ fn keep_locked(
     }
 }
 
-/// A host that got its key at run time keeps it when the file lists the host without a key: a key
-/// that the file never had must not be removed by it.
+/// Merges the hosts. A host that got its key at run time keeps the key when the file lists the host
+/// without a key. The file never contained that key, so it must not remove the key.
 fn merge_hosts(
     old: &BTreeMap<String, Host>,
     new: &BTreeMap<String, Host>,
@@ -79,7 +79,7 @@ fn merge_hosts(
     merged
 }
 
-/// Keeps the keys of `current` that the file does not have, and did not have.
+/// Keeps the keys of `current` that are neither in the new file nor were in the old one.
 fn keep_keys(old: Option<&Host>, current: &Host, merged: &mut Host) {
     let stays = |key: fn(&Host) -> &Option<String>, merged: &Host| {
         let is_said = key(merged).is_some() || old.is_some_and(|old| key(old).is_some());
@@ -89,7 +89,7 @@ fn keep_keys(old: Option<&Host>, current: &Host, merged: &mut Host) {
         let tls_key = merged.tls_key.take();
         merged.clone_from(&Host { tls_key, ..current.clone() });
     }
-    // A file that does not mention a demand does not remove it.
+    // A file that never contained a demand does not remove the demand.
     if merged.demand.is_none() && old.is_none_or(|old| old.demand.is_none()) {
         merged.demand = current.demand;
     }
@@ -111,7 +111,7 @@ fn merge_map<K: Ord + Clone, V: PartialEq + Clone>(
     merge_with(old, new, current, |_, new, _| new.clone())
 }
 
-/// `both` merges an entry that exists already and that the file has changed.
+/// Merges maps. `both` merges an entry that exists and that the file has changed.
 fn merge_with<K: Ord + Clone, V: PartialEq + Clone>(
     old: &BTreeMap<K, V>,
     new: &BTreeMap<K, V>,

@@ -1,13 +1,14 @@
-//! Names of hosts and subsystems that an operator chooses.
+//! The names of hosts and subsystems that an operator chooses.
 
 use crate::document::Document;
 use farblock_wire::nqn;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Checks a name of a host or subsystem. A name that fails is surely a mistake: no peer has it.
+/// Checks the name of a host or subsystem. A name that fails is a mistake, because no peer has such
+/// a name.
 ///
 /// # Errors
-/// One sentence that names the mistake and the likely name.
+/// One sentence that describes the mistake and suggests the likely name.
 pub fn check_name(name: &str) -> Result<(), String> {
     check_bounds(name)?;
     if name.contains(char::is_whitespace) {
@@ -22,15 +23,15 @@ pub fn check_name(name: &str) -> Result<(), String> {
     }
 }
 
-/// Checks only that peers can send the name at all.
+/// Checks only that a peer can send the name at all.
 fn check_bounds(name: &str) -> Result<(), String> {
     nqn::validate_name(name).map_err(|error| {
         format!("{error}; a valid name is for example nqn.2026-11.org.example:disks")
     })
 }
 
-/// Names that a target uses already. An earlier version accepted some that [`check_name`] refuses
-/// now, and they must not stop a target that is in use.
+/// The names that a target already uses. An earlier version accepted some names that [`check_name`]
+/// refuses now. Such names must not stop a target that uses them.
 pub(crate) struct KnownNames<'a>(BTreeSet<&'a str>);
 
 impl<'a> KnownNames<'a> {
@@ -44,14 +45,14 @@ impl<'a> KnownNames<'a> {
         KnownNames(names.map(String::as_str).collect())
     }
 
-    /// Checks a new name strictly, and a known one only for what the protocol demands.
+    /// Checks a new name strictly. Checks a name in use only for the limits of the protocol.
     pub(crate) fn check(&self, name: &str) -> Result<(), String> {
         if self.0.contains(name) { check_bounds(name) } else { check_name(name) }
     }
 }
 
 impl Document {
-    /// One sentence for each name in use that [`check_name`] refuses: why, and what to do.
+    /// One sentence for each name in use that [`check_name`] refuses: the reason, and what to do.
     pub fn doubtful_names(&self) -> Vec<String> {
         let mut advice = BTreeMap::new();
         for (nqn, subsystem) in &self.subsystems {
@@ -82,14 +83,14 @@ impl Document {
     }
 }
 
-/// The NQN that a misspelt `nqn.` prefix suggests.
+/// The NQN that the operator probably meant, if the prefix `nqn.` is misspelt.
 fn meant(name: &str) -> Option<String> {
-    /// A longer first word is not a misspelt `nqn`.
+    /// The maximum length of a misspelt `nqn`.
     const LONGEST: usize = 4;
     let (word, rest) = name.split_once(['.', ':', ',', '-'])?;
     let is_near =
         (2..=LONGEST).contains(&word.len()) && word.bytes().all(|c| c.is_ascii_alphabetic());
     let meant = format!("nqn.{rest}");
-    // The rest must make a valid NQN.
+    // Suggest the NQN only if it is valid.
     (is_near && meant != name && nqn::validate(&meant).is_ok()).then_some(meant)
 }

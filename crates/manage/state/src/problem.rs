@@ -1,18 +1,18 @@
-//! Faults in documents, for people.
+//! Problems of documents, described for people.
 
 use std::fmt;
 
-/// A fault in a document, and its place.
+/// A problem of a document, and its place.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Problem {
-    /// The field: its names from the top, separated by dots.
+    /// The path of the field: names from the top level down, separated by dots.
     pub field: String,
-    /// One sentence.
+    /// The problem, as one sentence.
     pub sentence: String,
 }
 
 impl Problem {
-    /// A problem of `field`.
+    /// A problem of the field `field`.
     pub fn new(field: impl Into<String>, sentence: impl fmt::Display) -> Self {
         Self { field: field.into(), sentence: sentence.to_string() }
     }

@@ -3,33 +3,33 @@
 use crate::steps::Step;
 use std::fmt;
 
-/// A running target, which takes steps.
+/// A running target, which can execute steps.
 pub trait Running {
-    /// The data to roll a step back. It holds the disks that the step removed: a RAM disk's data
-    /// would otherwise be lost.
+    /// The data that is needed to roll a step back. It holds the disks that the step removed,
+    /// because a RAM disk would otherwise lose its data.
     type Undo;
 
-    /// Takes a step. If that fails, nothing has changed.
+    /// Executes a step. If the step fails, it has changed nothing.
     ///
     /// # Errors
-    /// One sentence.
+    /// The reason, as one sentence.
     fn take(&mut self, step: &Step) -> Result<Self::Undo, String>;
 
-    /// Rolls a step back. The caller has rolled back all later ones.
+    /// Rolls a step back. The caller has already rolled back all later steps.
     ///
     /// # Errors
-    /// One sentence; the step then stays.
+    /// The reason, as one sentence. The step then stays in effect.
     fn take_back(&mut self, undo: Self::Undo) -> Result<(), String>;
 }
 
-/// Why changing a target failed.
+/// The error of a change of a target.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failed {
     /// The step that failed.
     pub step: Box<Step>,
-    /// One sentence.
+    /// The reason, as one sentence.
     pub reason: String,
-    /// The failed rollbacks, a sentence each; empty if the old state is restored.
+    /// The failed rollbacks, one sentence each. The list is empty if the target has its old state.
     pub left: Vec<String>,
 }
 
@@ -45,10 +45,10 @@ impl fmt::Display for Failed {
 
 impl std::error::Error for Failed {}
 
-/// Takes all steps, or none.
+/// Executes all steps, or none.
 ///
 /// # Errors
-/// The step that failed; the earlier ones are rolled back.
+/// The step that failed. The earlier steps have been rolled back.
 pub fn reconcile<R: Running>(running: &mut R, steps: &[Step]) -> Result<Vec<R::Undo>, Failed> {
     let mut done = Vec::new();
     for step in steps {
@@ -63,7 +63,7 @@ pub fn reconcile<R: Running>(running: &mut R, steps: &[Step]) -> Result<Vec<R::U
     Ok(done)
 }
 
-/// Rolls back the steps of [`reconcile`], the last first. Returns the failures, as sentences.
+/// Rolls the steps of [`reconcile`] back, the last one first. Returns the failures as sentences.
 pub fn take_all_back<R: Running>(running: &mut R, done: Vec<R::Undo>) -> Vec<String> {
     done.into_iter().rev().filter_map(|undo| running.take_back(undo).err()).collect()
 }

@@ -1,111 +1,112 @@
 //! The steps from one document to another.
 //!
-//! Additions are in this order: subsystems, their namespaces, their hosts, and listeners last, so
-//! that a connecting host finds the whole subsystem. Removals run in the reverse order, and before
-//! additions, since an old object may hold what a new one needs (a number, a file's lock, an
-//! address). The very first step opens subsystems to any host. So listed hosts that are removed at
-//! the same time stay connected.
+//! Additions are in this order: subsystems, their namespaces, their hosts, and listeners last. So a
+//! host that connects finds the whole subsystem. Removals are in the reverse order, and come before
+//! additions: an old object may hold what a new one needs (a number, the lock of a file, an
+//! address). But the very first steps open subsystems to any host. So if the same change removes
+//! listed hosts, these hosts stay connected.
 
 use crate::document::{Demand, Document, Host, Limits, Listener, Namespace, Subsystem, Tls};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::SocketAddr;
 
-/// One change of a running target.
+/// A change of a running target.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// Open a listener.
+    /// Opens a listener.
     AddListener(SocketAddr, Listener),
-    /// Close a listener, and the connections that it has accepted.
+    /// Closes a listener, and the connections that it has accepted.
     RemoveListener(SocketAddr, Listener),
-    /// Change a listener's access to namespaces.
+    /// Changes the settings of a listener.
     ChangeListener {
-        /// Its address.
+        /// The address of the listener.
         address: SocketAddr,
         /// The old settings.
         from: Listener,
         /// The new settings.
         to: Listener,
     },
-    /// Refer hosts to another discovery service.
+    /// Refers hosts to another discovery service.
     AddReferral(SocketAddr),
-    /// Stop referring hosts to it.
+    /// Stops referring hosts to another discovery service.
     RemoveReferral(SocketAddr),
-    /// Add a subsystem without namespaces that no host may use.
+    /// Adds a subsystem without namespaces and without allowed hosts.
     AddSubsystem {
-        /// Its name.
+        /// The name of the subsystem.
         nqn: String,
-        /// Its serial and model number.
+        /// The settings of the subsystem, with its serial and model number.
         subsystem: Subsystem,
     },
-    /// Remove a subsystem without namespaces, and its controllers.
+    /// Removes a subsystem without namespaces, and its controllers.
     RemoveSubsystem {
-        /// Its name.
+        /// The name of the subsystem.
         nqn: String,
-        /// Its serial and model number.
+        /// The settings of the subsystem, with its serial and model number.
         subsystem: Subsystem,
     },
-    /// Share a namespace.
+    /// Starts to share a namespace.
     AddNamespace {
-        /// The subsystem.
+        /// The name of the subsystem.
         nqn: String,
-        /// The identifier.
+        /// The identifier of the namespace.
         nsid: u32,
-        /// Its settings.
+        /// The settings of the namespace.
         namespace: Namespace,
     },
-    /// Stop sharing a namespace.
+    /// Stops sharing a namespace.
     RemoveNamespace {
-        /// The subsystem.
+        /// The name of the subsystem.
         nqn: String,
-        /// The identifier.
+        /// The identifier of the namespace.
         nsid: u32,
-        /// Its settings.
+        /// The settings of the namespace.
         namespace: Namespace,
     },
-    /// Change the size or write protection of a namespace that stays the same disk.
+    /// Changes the settings of a namespace that stays the same disk, such as its size.
     ChangeNamespace {
-        /// The subsystem.
+        /// The name of the subsystem.
         nqn: String,
-        /// The identifier.
+        /// The identifier of the namespace.
         nsid: u32,
         /// The old settings.
         from: Namespace,
         /// The new settings.
         to: Namespace,
     },
-    /// Allow a host to connect.
+    /// Allows a host to connect.
     AllowHost {
-        /// The subsystem.
+        /// The name of the subsystem.
         nqn: String,
-        /// The host's name.
+        /// The name of the host.
         host: String,
-        /// Its settings, with its key if it needs one.
+        /// The settings of the host.
         entry: Host,
     },
-    /// Disallow a host, and end its controllers.
+    /// Disallows a host, and closes its controllers.
     DisallowHost {
-        /// The subsystem.
+        /// The name of the subsystem.
         nqn: String,
-        /// The host's name.
+        /// The name of the host.
         host: String,
     },
-    /// Change a host's keys or limits; also if only the content of a key file has changed.
+    /// Changes the settings of a host. The settings are equal if only the contents of a key file
+    /// have changed.
     ChangeHost {
-        /// The subsystem.
+        /// The name of the subsystem.
         nqn: String,
-        /// The host's name.
+        /// The name of the host.
         host: String,
         /// The old settings.
         from: Host,
         /// The new settings.
         to: Host,
     },
-    /// Allow hosts that are not listed, or disallow them and end their controllers.
+    /// Allows hosts that are not listed, or disallows them and closes their controllers.
     AllowAnyHost {
-        /// The subsystem.
+        /// The name of the subsystem.
         nqn: String,
-        /// True to allow them.
+        /// Whether to allow these hosts.
         allow: bool,
     },
 }
@@ -176,7 +177,7 @@ impl fmt::Display for Step {
     }
 }
 
-/// The steps from one document to another, in order; empty if they are the same.
+/// The steps from one document to another, in order. The list is empty if both are the same.
 pub fn steps(from: &Document, to: &Document) -> Vec<Step> {
     let mut steps = Vec::new();
     let kept = kept_subsystems(from, to);
@@ -186,7 +187,7 @@ pub fn steps(from: &Document, to: &Document) -> Vec<Step> {
         }
     }
     remove(&mut steps, from, to, &kept);
-    // Open a path before another closes.
+    // Make a path available before the step that makes another path unavailable.
     let mut changed = changed_listeners(from, to);
     changed.sort_by_key(|(_, _, new)| new.ana);
     steps.extend(changed.into_iter().map(|(address, old, new)| Step::ChangeListener {
@@ -198,7 +199,7 @@ pub fn steps(from: &Document, to: &Document) -> Vec<Step> {
     steps
 }
 
-/// The listeners of both documents whose access changes.
+/// The listeners in both documents whose settings differ.
 fn changed_listeners<'a>(
     from: &'a Document,
     to: &'a Document,
@@ -210,7 +211,7 @@ fn changed_listeners<'a>(
     both.collect()
 }
 
-/// Writes the hosts that see a namespace.
+/// Writes the list of hosts that see a namespace.
 fn write_hosts(f: &mut fmt::Formatter<'_>, hosts: &BTreeSet<String>) -> fmt::Result {
     f.write_str(if hosts.is_empty() { " visible to no host" } else { " visible only to" })?;
     hosts.iter().try_for_each(|host| write!(f, " {host}"))
@@ -307,7 +308,7 @@ fn write_access(f: &mut fmt::Formatter<'_>, from: &Listener, to: &Listener) -> f
 
 type KeptSubsystems<'a> = BTreeMap<&'a String, (&'a Subsystem, &'a Subsystem)>;
 
-/// The subsystems of both documents that need not be recreated.
+/// The subsystems in both documents that need not be recreated.
 fn kept_subsystems<'a>(from: &'a Document, to: &'a Document) -> KeptSubsystems<'a> {
     let both = from.subsystems.iter().filter_map(|(nqn, old)| {
         let new = to.subsystems.get(nqn)?;
@@ -316,7 +317,7 @@ fn kept_subsystems<'a>(from: &'a Document, to: &'a Document) -> KeptSubsystems<'
     both.collect()
 }
 
-/// A subsystem without namespaces that no host may use.
+/// A copy of a subsystem without namespaces and without allowed hosts.
 fn bare(subsystem: &Subsystem) -> Subsystem {
     Subsystem {
         serial: subsystem.serial.clone(),

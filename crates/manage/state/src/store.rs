@@ -1,7 +1,7 @@
 //! Stores the changes made at run time, so that a restart restores them.
 //!
-//! It writes a new state to a second file, makes it durable, and renames it over the old one: a
-//! crash at any moment leaves one of the two, whole.
+//! The store writes a new state to a second file, makes this file durable, and renames it over the
+//! old one. So a crash at any moment leaves one of the two files, complete.
 
 use crate::document::Document;
 use crate::problem::Problem;
@@ -12,46 +12,46 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Limit for the size of a state, in bytes: far above the limits of a document.
+/// The maximum size of a state, in bytes, which is far above the size of any valid document.
 const MAX_BYTES: u64 = 64 << 20;
 
-/// Time for another process that still holds the state to exit.
+/// The time to wait for another process with the same state to exit.
 const CLAIM_TIME: Duration = Duration::from_secs(3);
 const CLAIM_PAUSE: Duration = Duration::from_millis(50);
 
-/// The stored state.
+/// The contents of a stored state.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Kept {
     /// The configuration at the time of storing.
     pub configured: Document,
-    /// The shared document.
+    /// The document of the target.
     pub shared: Document,
 }
 
-/// The last completed stage of storing a state, in order.
+/// The stages of storing a state, in order. Each is the last completed stage.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stage {
     /// The temporary file exists, and is empty.
     Created,
-    /// The file has all its content.
+    /// The temporary file has all its contents.
     Written,
-    /// The content is durable.
+    /// The contents of the temporary file are durable.
     Synced,
-    /// It has replaced the old file.
+    /// The temporary file has replaced the old file.
     Renamed,
     /// The rename is durable.
     Durable,
 }
 
-/// Why a state could not be read or stored.
+/// The reason why a state cannot be read or stored.
 #[derive(Debug)]
 pub enum StoreError {
-    /// The system returned an error.
+    /// The system returned an error for this path.
     Io(PathBuf, io::Error),
-    /// The file does not contain a state.
+    /// The file at this path does not contain a valid state.
     Damaged(PathBuf, Problem),
-    /// Another process stores its state there.
+    /// Another process stores its state at this path.
     Claimed(PathBuf),
 }
 
@@ -59,7 +59,7 @@ impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Io(path, error) => {
-                // Without the error number that the standard library adds.
+                // Omit the error number that the standard library appends.
                 let text = error.to_string();
                 let words = text.split(" (os error ").next().unwrap_or_default();
                 write!(f, "the state {} cannot be read or written: {words}", path.display())
@@ -81,29 +81,32 @@ impl fmt::Display for StoreError {
 
 impl std::error::Error for StoreError {}
 
-/// Where a state is stored: one file. While a change is stored, a second one is beside it.
+/// A file with a state. During a change, a temporary file is in the same folder.
 #[derive(Debug)]
 pub struct Store {
     path: PathBuf,
-    /// The lock, if it was claimed; dropping the `Store` releases it.
+    /// The lock file, if this store is claimed. Dropping the `Store` releases the lock.
     claim: Option<File>,
 }
 
 impl Store {
-    /// A state in the file `path`; if that is a link, in the file at its end.
+    /// A store in the file `path`. If `path` is a link, the store is the file to which the link
+    /// leads.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         let path = path.into();
         Self { path: fs::canonicalize(&path).unwrap_or(path), claim: None }
     }
 
-    /// Keeps other processes from claiming the state until the `Store` is dropped. Each change
-    /// replaces the state's file, so the lock is on a second file beside it, which stays.
+    /// Prevents other processes from claiming the state until the `Store` is dropped. Each change
+    /// replaces the file of the state, so the lock is on another file in the same folder, which
+    /// stays.
     ///
     /// # Errors
-    /// If another process holds it, or that cannot be determined.
+    /// Another process has claimed the state, or the lock file cannot be opened.
     pub fn claim(&mut self) -> Result<(), StoreError> {
         if fs::metadata(&self.path).is_ok_and(|found| !found.is_file()) {
-            // Reading it reports the error; do not create a file beside a device.
+            // The caller will read the path and report the error. Do not create a file beside a
+            // device.
             return Ok(());
         }
         let mut name = self.path.file_name().unwrap_or_default().to_owned();
@@ -119,7 +122,7 @@ impl Store {
                 Err(TryLockError::WouldBlock) => {
                     return Err(StoreError::Claimed(self.path.clone()));
                 }
-                // Some file systems have no locks.
+                // Some file systems have no locks. Use the state anyway.
                 Err(TryLockError::Error(_)) => return Ok(()),
                 Ok(()) => break,
             }
@@ -128,16 +131,16 @@ impl Store {
         Ok(())
     }
 
-    /// The file.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The stored state; `None` without one. It may have [names](Document::doubtful_names) that
-    /// only an earlier version accepted.
+    /// The stored state; `None` if no state is stored. It may contain
+    /// [names](Document::doubtful_names) that only an earlier version accepted.
     ///
     /// # Errors
-    /// If it cannot be read, or is invalid.
+    /// The file cannot be read, or its state is invalid.
     pub fn load(&self) -> Result<Option<Kept>, StoreError> {
         let Some(text) = self.text()? else { return Ok(None) };
         let damaged = |problem| StoreError::Damaged(self.path.clone(), problem);
@@ -147,10 +150,10 @@ impl Store {
         Ok(Some(kept))
     }
 
-    /// The text of the stored state; `None` without one.
+    /// The text of the stored state; `None` if no state is stored.
     ///
     /// # Errors
-    /// If it cannot be read.
+    /// The file cannot be read.
     pub fn text(&self) -> Result<Option<String>, StoreError> {
         let io = |error| StoreError::Io(self.path.clone(), error);
         let found = match fs::metadata(&self.path) {
@@ -158,7 +161,7 @@ impl Store {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(io(error)),
         };
-        // Reading a pipe would block, and the first change would replace it.
+        // Reading a pipe would block, and the first change would replace the pipe.
         if !found.is_file() {
             return Err(io(io::Error::other("it is not a regular file, so name another one")));
         }
@@ -168,16 +171,17 @@ impl Store {
         Ok(Some(text))
     }
 
-    /// Stores the state; when this returns, a restart finds it.
+    /// Stores the state. After this has returned, a restart finds it.
     ///
     /// # Errors
-    /// If it cannot be written. The old state is then unchanged, unless the error came after the
-    /// rename.
+    /// The state cannot be written. The old state is then unchanged, unless the error occurred
+    /// after the rename.
     pub fn save(&self, kept: &Kept) -> Result<(), StoreError> {
         self.save_until(kept, |_| true).map_err(|error| StoreError::Io(self.path.clone(), error))
     }
 
-    /// Like `save`, while `goes_on` is true: tests simulate a crash after each stage.
+    /// Like `save`, but stops when `goes_on` returns false. Tests simulate a crash after each
+    /// stage.
     #[doc(hidden)]
     pub fn save_until(&self, kept: &Kept, goes_on: impl FnMut(Stage) -> bool) -> io::Result<()> {
         let mut text = serde_json::to_string_pretty(kept).expect("our own types are JSON");
@@ -186,7 +190,7 @@ impl Store {
     }
 }
 
-/// Opens the lock file, and creates it if it does not exist. Opens it only for reading, so that an
+/// Opens the lock file, and creates it if it does not exist. Opens it read-only, so that an
 /// administrator can still remount its file system read-only.
 fn claimed(path: &Path) -> io::Result<File> {
     match fs::symlink_metadata(path) {
@@ -198,7 +202,7 @@ fn claimed(path: &Path) -> io::Result<File> {
             #[cfg(unix)]
             std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
             match options.open(path) {
-                // Another process was faster, and has or will get the lock.
+                // Another process has created the file in the meantime.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 made => drop(made?),
             }
@@ -208,11 +212,13 @@ fn claimed(path: &Path) -> io::Result<File> {
     File::open(path)
 }
 
-/// Replaces the file at `path` by one with `bytes`, while `goes_on` is true. A crash at any moment
-/// leaves one of the two, whole. Only the user of this process can read it.
+/// Replaces the file at `path` by one with `bytes`. Stops when `goes_on` returns false. A crash at
+/// any moment leaves one of the two files, complete. Only the user of this process can read the
+/// file.
 ///
 /// # Errors
-/// If it cannot be written. The old file is then unchanged, unless the error came after the rename.
+/// The file cannot be written. The old file is then unchanged, unless the error occurred after the
+/// rename.
 pub fn replace_file(
     path: &Path,
     bytes: &[u8],
@@ -221,14 +227,14 @@ pub fn replace_file(
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".new");
     let new = path.with_file_name(name);
-    // Remove the leftovers of a crash, and do not follow a link that another user put there.
+    // Remove the leftovers of a crash. Do not follow a link that another user may have put there.
     match fs::remove_file(&new) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
     let done = put(&new, path, bytes, &mut goes_on);
     if done.is_err() {
-        // Free the space of a full disk. After the rename the file no longer exists.
+        // Free the space on a full disk. After the rename this file no longer exists.
         let _ = fs::remove_file(&new);
     }
     done
@@ -270,24 +276,25 @@ fn put(
 /// Removes a file durably.
 ///
 /// # Errors
-/// If that fails; a missing file is not an error.
+/// The file cannot be removed. A missing file is not an error.
 pub fn remove_file(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         done => done?,
     }
-    // Even without a file: a crash may have interrupted an earlier removal before its sync.
+    // Do this even if no file existed: a crash may have interrupted an earlier removal before its
+    // sync.
     sync_folder(path)
 }
 
-/// Makes a folder's entries durable.
+/// Makes the entries of a folder durable.
 #[cfg(unix)]
 fn sync_folder(path: &Path) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
-/// On this system a rename is durable without further steps, or cannot be made durable.
+/// Does nothing: on this system a rename is durable anyway, or cannot be made durable.
 #[cfg(not(unix))]
 fn sync_folder(_: &Path) -> io::Result<()> {
     Ok(())

@@ -6,7 +6,7 @@ use farblock_state::{
 use farblock_state::{merge, patch, pointer, reconcile, steps};
 use std::collections::BTreeMap;
 
-/// The state of a target, and the step at which it fails.
+/// The state of a simulated target, and the step at which it fails.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Model {
     document: Document,
@@ -90,7 +90,7 @@ fn keyed(key: &str) -> Host {
     Host { dhchap_key: Some(format!("/{key}.key")), ..Host::default() }
 }
 
-/// A subsystem; hosts are names, or NAME=KEY.
+/// A subsystem. Each host is NAME, or NAME=KEY.
 fn subsystem(hosts: &[&str], paths: &[(u32, &str)]) -> Subsystem {
     let entry = |host: &&str| match host.split_once('=') {
         Some((host, key)) => (format!("nqn.2026-11.h:{host}"), keyed(key)),
@@ -114,7 +114,7 @@ fn document(ports: &[u16], subsystems: &[(&str, Subsystem)]) -> Document {
     }
 }
 
-/// Documents that differ from each other in every way.
+/// Documents that differ from each other in every setting.
 fn documents() -> Vec<Document> {
     let mut changed = subsystem(&["a=1", "c=2"], &[(1, "x"), (2, "z"), (3, "y")]);
     let first = changed.namespaces.get_mut(&1).unwrap();
@@ -295,10 +295,10 @@ fn a_file_takes_nobodys_key_by_not_naming_it() {
         hosts.into_values().map(|host| host.dhchap_key).collect::<Vec<_>>()
     };
     let some = |names: [&str; 3]| names.map(|name| keyed(name).dhchap_key).to_vec();
-    // The new file lists a host that got its key at run time, and changes another host's key.
+    // The new file lists a host that got its key at run time, and changes the key of another host.
     let file = document(&[1], &[("one", subsystem(&["a", "b=4", "c"], &[]))]);
     assert_eq!(keys(&file), some(["9", "4", "3"]));
-    // A key that the file itself had is removed.
+    // A key that the file itself contained is removed.
     let file = document(&[1], &[("one", subsystem(&["a", "b"], &[]))]);
     assert_eq!(keys(&file), [keyed("9").dhchap_key, None, keyed("3").dhchap_key]);
     // The new file lists a subsystem that was added at run time.
@@ -343,14 +343,14 @@ fn a_file_opens_no_subsystem_with_a_host_whose_key_it_never_had() {
     let any = with(&[]);
     let problem = merge(&with(&["a"]), &any, &with(&["a=1"])).check().unwrap_err();
     assert!(problem.field.ends_with("s:one.allow_any_host"), "{problem}");
-    // The old file had the key and the new one does not, or neither has it.
+    // Either the old file contained the key and the new file does not, or neither contains the key.
     for (old, current) in [(&["a=1"], &["a=1"]), (&["a"], &["a"]), (&["a"], &["b"])] {
         let merged = merge(&with(old), &any, &with(current));
         assert_eq!(merged.check().is_ok(), *current != ["b"], "{merged:?}");
     }
 }
 
-/// A host that follows the states of two listeners always has a path.
+/// If a host follows the states of two listeners, it always has a path.
 #[test]
 fn a_way_opens_before_another_closes() {
     let with = |first, second| {
@@ -433,29 +433,29 @@ fn nobody_gets_in_without_tls_because_something_was_left_out() {
         document.subsystems.values().next().unwrap().hosts.values().next().unwrap().clone()
     };
     let has = |document: &Document| (host(document).dhchap_key, host(document).tls_key.is_some());
-    // The file's host gets a TLS key at run time; then the file has another secret for it.
+    // The host gets a TLS key at run time. Then the file gives the host another secret.
     let (old, new, current) =
         (with(true, false, "a"), with(true, false, "b"), with(true, true, "a"));
     assert_eq!(has(&merge(&old, &new, &current)), (Some("/b.key".to_owned()), true));
-    // The file removes its secret, which does not remove the TLS key.
+    // The file removes the host's secret. The TLS key stays.
     assert_eq!(has(&merge(&old, &with(false, false, ""), &current)), (None, true));
-    // The file has the TLS key, and removes it.
+    // The file contains the TLS key, and then removes it.
     let (old, new) = (with(true, true, "a"), with(true, false, "a"));
     assert_eq!(has(&merge(&old, &new, &old)), (Some("/a.key".to_owned()), false));
-    // A request must mention both keys.
+    // A request must contain both keys.
     let value = |document: &Document| serde_json::to_value(document).unwrap();
     let problem = keys_kept(&old, &value(&new)).unwrap_err();
     assert!(problem.field.ends_with(".tls_key"), "{problem}");
     assert_eq!(keys_kept(&old, &value(&old)), Ok(()));
 
-    // A listener that requires TLS keeps doing so until a request says otherwise.
+    // A listener that requires TLS continues to do so until a request changes that.
     let mut strict = with(true, true, "a");
     strict.listeners.values_mut().for_each(|one| one.tls = Tls::Required);
     let mut said = value(&strict);
     assert_eq!(keys_kept(&strict, &said), Ok(()));
     said["listeners"]["127.0.0.1:1"] = json!({ "ana": "inaccessible" });
     assert!(keys_kept(&strict, &said).unwrap_err().field.ends_with("127.0.0.1:1.tls"));
-    // The same holds for other spellings of its address.
+    // The same holds for another spelling of the address.
     let mut said = value(&strict);
     said["listeners"] = json!({ "127.0.0.1:01": {} });
     assert!(keys_kept(&strict, &said).unwrap_err().field.ends_with("127.0.0.1:1.tls"));
@@ -546,7 +546,7 @@ fn what_is_demanded_of_a_host_is_demanded_until_something_else_is_said() {
     for demand in [Demand::Auth, Demand::Mutual, Demand::Concat] {
         assert_eq!(Demand::from_name(demand.name()), Some(demand));
         assert_eq!(with(Some(demand), &own).check(), Ok(()));
-        // A request cannot remove a key that the demand needs while it keeps the demand.
+        // A request cannot remove a key while the demand needs it.
         let without = with(Some(demand), &|host| host.dhchap_key = None);
         let problem = without.check().unwrap_err();
         assert!(problem.field.ends_with(".dhchap_key"), "{problem}");
@@ -574,8 +574,8 @@ fn what_is_demanded_of_a_host_is_demanded_until_something_else_is_said() {
     }
     assert_eq!(keys_kept(&old, &said), Ok(()));
 
-    // A file that never mentions the demand keeps it; a file that mentioned it and no longer does
-    // removes it.
+    // If no file ever contained the demand, the demand stays. If the old file contained the demand
+    // and the new file does not, it is removed.
     let demanded = |document: &Document| {
         document.subsystems.values().next().unwrap().hosts.values().next().unwrap().demand
     };

@@ -19,7 +19,7 @@ fn a_crash_leaves_the_old_state_or_the_new_one() {
         store.save_until(&kept(2), |stage| stage != last).unwrap();
         let expected = if number < 3 { kept(1) } else { kept(2) };
         assert_eq!(store.load().unwrap(), Some(expected), "{last:?}");
-        // Leftovers of a crash do not disturb the next save.
+        // The leftovers of a crash do not disturb the next save.
         store.save(&kept(3)).unwrap();
         assert_eq!(store.load().unwrap(), Some(kept(3)));
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
@@ -39,7 +39,7 @@ fn what_is_no_state_is_not_used_and_not_replaced() {
     assert!(Store::new(&path).load().unwrap_err().to_string().contains("version 1 only"));
 }
 
-/// Names that an earlier version accepted must not stop a target that is in use.
+/// Names that an earlier version accepted must not stop a target that uses them.
 #[test]
 fn a_kept_state_with_names_that_are_refused_now_is_loaded() {
     let named = |hosts: &[&str], visible_to: &str| {
@@ -62,7 +62,7 @@ fn a_kept_state_with_names_that_are_refused_now_is_loaded() {
     assert!(doubts[0].contains("ctl disallow-host 'nqn.2026-11.s:one' 'nqm.2026-11.h:a'"));
     assert!(doubts[1].contains("ctl visible-to 'nqn.2026-11.s:one' 3 "), "{doubts:?}");
 
-    // All these objects can be changed and removed, but none with such a name can be added.
+    // A request can change and remove all these objects, but cannot add an object with such a name.
     assert!(Document::parse(&old.shared.to_json()).is_err());
     assert!(Document::parse_after(&old.shared.to_json(), &old.shared).is_ok());
     let fewer = named(&["nqm.2026-11.h:a"], "nqn.2026-11.h:b").shared;
@@ -77,7 +77,7 @@ fn a_kept_state_with_names_that_are_refused_now_is_loaded() {
     }
 }
 
-/// A file cannot replace a folder; then the new file is not left beside the folder.
+/// A file cannot replace a folder. The new file must not stay beside the folder.
 #[test]
 fn what_could_not_be_kept_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();

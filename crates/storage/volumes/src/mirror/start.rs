@@ -1,6 +1,6 @@
 //! Reads the legs when a mirror starts, and decides to which of them the mirror may write.
 //!
-//! A remote leg may still execute writes of a killed process. As long as that is possible, the
+//! A remote leg may still execute writes of a killed process. While this risk exists, the
 //! mirror only reads the leg. The leg starts as out, and returns like any other leg after the risk
 //! has passed. The bitmap covers both the data that the leg lacks and the late writes: a region was
 //! marked on all legs before its data were sent, and is not cleared while a leg is out. If no other
