@@ -1,7 +1,8 @@
 //! The HTTP interface.
 //!
-//! Every part of the document can be read and changed at its own address, which is its path in the
-//! document. A change of a part is validated and applied as a change of the whole document.
+//! Every part of the document has its own URL, which contains the path of the part in the document.
+//! Clients can read and change the part there. The target validates and applies a change of a part
+//! as a change of the whole document.
 
 use crate::audit;
 use crate::blame::located;
@@ -36,14 +37,14 @@ type Steered = State<Arc<Steering>>;
 /// The result of a change.
 #[derive(Serialize, utoipa::ToSchema)]
 struct Done {
-    /// A sentence for each step; empty if nothing changed.
+    /// A sentence for each step; empty if the request changed nothing.
     changed: Vec<String>,
 }
 
 #[derive(Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 struct ReloadOptions {
-    /// Only report what would change.
+    /// Only report what would change
     #[serde(default)]
     dry_run: bool,
 }
@@ -136,7 +137,7 @@ fn yes() -> bool {
 )]
 struct Api;
 
-/// On TCP, each request carries a token.
+/// The security scheme of the interface: on TCP, each request has a token.
 struct Bearer;
 
 impl utoipa::Modify for Bearer {
@@ -178,7 +179,7 @@ pub(crate) fn router(steering: Arc<Steering>) -> Router {
         .with_state(steering)
 }
 
-/// The routes for events.
+/// The routes of the event stream.
 pub(crate) fn told(steering: Arc<Steering>, all: Events) -> Router {
     Router::new()
         .route("/v1/events", get(events))
@@ -196,13 +197,13 @@ async fn state_read(State(steering): Steered) -> Response {
     .await
 }
 
-/// Reads the document on another thread: a change locks the document while it waits for disks, and
-/// this thread must not wait for that.
+/// Answers a request that reads the document, on another thread. A change locks the document while
+/// it waits for disks, and the thread of the server must not wait for the lock.
 async fn look(look: impl FnOnce() -> Response + Send + 'static) -> Response {
     tokio::task::spawn_blocking(look).await.unwrap_or_else(|error| fault(&error))
 }
 
-/// Replaces the whole document and applies the differences.
+/// Replaces the whole document, and applies the differences.
 #[utoipa::path(put, path = "/v1/state", request_body = Document,
     responses((status = 200, body = Done),
         (status = "4XX", body = Trouble, content_type = PROBLEM)))]
@@ -214,7 +215,7 @@ async fn state_replace(State(steering): Steered, headers: HeaderMap, body: Bytes
             return Err(Refused::There("state".to_owned()));
         }
         let mut new = Document::parse_after(&text, document).map_err(Refused::Problem)?;
-        // Only the text shows which fields are present.
+        // Only the text shows which fields the client has sent.
         let said = serde_json::from_str(&text).expect("it was parsed");
         keys_kept(document, &said).map_err(Refused::Problem)?;
         tls_inherited(document, &said, &mut new);
@@ -241,10 +242,10 @@ async fn stats(State(steering): Steered, Query(options): Query<StatsOptions>) ->
     json(StatusCode::OK, None, text)
 }
 
-/// Streams events as they happen (server-sent events), with the counters once a second. The data is
-/// a `Happening`, except for `stats` (a `Stats`), `lost` (the number of events that this reader
-/// missed by reading too slowly), `status` (a `Status`) and `document` (the version of
-/// `/v1/state`).
+/// Streams events as they happen (server-sent events), and the counters once a second. The data of
+/// an event is a `Happening`, with these exceptions. `stats` has a `Stats`. `lost` has the number
+/// of events that this client missed because it read too slowly. `status` has a `Status`.
+/// `document` has the version of `/v1/state`.
 #[utoipa::path(get, path = "/v1/events", params(EventOptions),
     responses((status = 200, body = Happening, content_type = "text/event-stream"),
         (status = "4XX", body = Trouble, content_type = PROBLEM),
@@ -282,7 +283,7 @@ async fn reload(State(steering): Steered, Query(options): Query<ReloadOptions>) 
     answer
 }
 
-/// Sends an order to a mirror while it is in use. The status shows the result.
+/// Sends an order to a mirror that is in use. The status shows the result.
 #[utoipa::path(post, path = "/v1/subsystems/{nqn}/namespaces/{nsid}/mirror",
     params(("nqn" = String, Path), ("nsid" = String, Path)), request_body = MirrorOrder,
     responses((status = 200, body = MirrorStatus),
@@ -309,7 +310,7 @@ async fn mirror(State(steering): Steered, names: Names, body: Bytes) -> Response
     answer
 }
 
-/// The four operations on a part of the document.
+/// Defines the four operations on a part of the document.
 macro_rules! part {
     ($module:ident, $kind:ty, $path:literal, $($parameter:literal),+) => {
         mod $module {
@@ -320,7 +321,7 @@ macro_rules! part {
                 Router::new().route($path, methods)
             }
 
-            /// Reads it.
+            /// Reads this part of the document.
             #[utoipa::path(get, path = $path,
                 operation_id = concat!("read_", stringify!($module)),
                 params($(($parameter = String, Path)),+),
@@ -330,7 +331,7 @@ macro_rules! part {
                 look(move || read_part(&steering, &place($path, &names))).await
             }
 
-            /// Replaces it, or creates it.
+            /// Replaces or creates this part of the document.
             #[utoipa::path(put, path = $path,
                 operation_id = concat!("replace_", stringify!($module)),
                 params($(($parameter = String, Path)),+), request_body = $kind,
@@ -346,7 +347,7 @@ macro_rules! part {
                 edit_part(steering, &headers, place, Edit::Replace(body)).await
             }
 
-            /// Changes it by a JSON merge patch (RFC 7396).
+            /// Changes this part of the document by a JSON merge patch (RFC 7396).
             #[utoipa::path(patch, path = $path,
                 operation_id = concat!("change_", stringify!($module)),
                 params($(($parameter = String, Path)),+), request_body = Value,
@@ -362,7 +363,7 @@ macro_rules! part {
                 edit_part(steering, &headers, place, Edit::Patch(body)).await
             }
 
-            /// Removes it.
+            /// Removes this part of the document.
             #[utoipa::path(delete, path = $path,
                 operation_id = concat!("remove_", stringify!($module)),
                 params($(($parameter = String, Path)),+),
@@ -379,10 +380,10 @@ macro_rules! part {
     };
 }
 
-/// The parameters in an address.
+/// The parameters in a URL.
 type Names = Path<HashMap<String, String>>;
 
-/// The path of a part in the document, from a route (`path`) and its parameters.
+/// The path of a part in the document, from the route `path` and its parameters.
 fn place(path: &str, names: &HashMap<String, String>) -> Vec<String> {
     let name = |part: &str| match part.strip_prefix('{').and_then(|it| it.strip_suffix('}')) {
         Some(parameter) => names.get(parameter).cloned().unwrap_or_default(),
@@ -407,7 +408,7 @@ fn as_value(document: &Document) -> Value {
     serde_json::to_value(document).expect("our own types are JSON")
 }
 
-/// The place in words. Its path alternates between kinds, in the plural, and names.
+/// Describes a path for people. The path alternates between kinds, in the plural, and names.
 fn called(place: &[String]) -> String {
     let one = |kind: &str| kind.strip_suffix('s').unwrap_or(kind).to_owned();
     let parts = place.chunks(2).rev().map(|part| match part {
@@ -460,7 +461,7 @@ fn is_there(document: &Document, place: &[String]) -> bool {
     pointer(&mut as_value(document), &names).is_some()
 }
 
-/// The document with one part changed.
+/// Returns the document with one part changed.
 fn edited(document: &Document, place: &[String], change: &Edit) -> Result<Document, Refused> {
     let mut value = as_value(document);
     let names: Vec<&str> = place.iter().map(String::as_str).collect();
@@ -481,7 +482,7 @@ fn edited(document: &Document, place: &[String], change: &Edit) -> Result<Docume
     }
     let mut new = Document::parse_after(&value.to_string(), document)
         .map_err(|problem| Refused::Problem(located(problem, &value, &names)))?;
-    // A patch names everything that it removes.
+    // A patch names every setting that it removes, so these checks are unnecessary.
     if !matches!(change, Edit::Patch(_)) {
         keys_kept(document, &value).map_err(Refused::Problem)?;
         tls_inherited(document, &value, &mut new);
@@ -489,15 +490,14 @@ fn edited(document: &Document, place: &[String], change: &Edit) -> Result<Docume
     Ok(new)
 }
 
-/// All values of this header, joined by commas. A value that is not text counts as empty, but as
-/// present.
+/// All values of this header, joined by commas. A value that is not text counts as an empty value.
 fn said(headers: &HeaderMap, name: &HeaderName) -> Option<String> {
     let mut all = headers.get_all(name).iter().map(|value| value.to_str().unwrap_or_default());
     let first = all.next()?.to_owned();
     Some(all.fold(first, |said, next| said + "," + next))
 }
 
-/// Whether the request may only create a part.
+/// Whether the request may only create a part that does not exist.
 fn is_only_new(headers: &HeaderMap) -> Result<bool, Refused> {
     match said(headers, &header::IF_NONE_MATCH).as_deref() {
         None => Ok(false),
@@ -516,7 +516,7 @@ async fn edit(
     change: impl FnOnce(&Document) -> Result<Document, Refused> + Send + 'static,
 ) -> Response {
     let expected = said(headers, &header::IF_MATCH);
-    // Disks may be slow.
+    // Disks may be slow, so make the change on a thread for blocking work.
     let work = move || steering.change(expected.as_deref(), &reread, change);
     answer(tokio::task::spawn_blocking(work).await)
 }

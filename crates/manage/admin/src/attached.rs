@@ -1,60 +1,61 @@
-//! Disks attached to the machine that serves the dashboard, and their paths.
+//! The disks that are attached to the machine that serves the dashboard, and their paths.
 //!
-//! A disk's daemon answers on a socket in its own folder, only to its own user, and not in HTTP.
-//! The process that serves the dashboard asks it and passes the answer on.
+//! The daemon of a disk serves a socket in its own folder, for its own user only, and without HTTP.
+//! The process that serves the dashboard queries the daemon and forwards the answer.
 
 use crate::events::{json, written};
 use serde::Serialize;
 use std::sync::Arc;
 
-/// An attached disk.
+/// The state of an attached disk.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize)]
 pub struct AttachedStatus {
-    /// The attachment's name.
+    /// The name of the attachment.
     pub name: String,
-    /// Where the disk can be used: a device, a file, a socket or a URL.
+    /// The place where programs can use the disk: a device, a file, a socket or a URL.
     #[serde(rename = "use", skip_serializing_if = "Option::is_none")]
     pub used: Option<String>,
-    /// The state as in `farblock list`: `live`, `degraded`, `reconnecting`, …
+    /// The state of the disk as in `farblock list`: `live`, `degraded`, `reconnecting`, …
     pub state: String,
-    /// The reason for a bad state.
+    /// The reason, if the state is bad.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
     /// The paths to the disk.
     pub paths: Vec<AttachedPath>,
 }
 
-/// A path to an attached disk.
+/// The state of a path to an attached disk.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize)]
 pub struct AttachedPath {
-    /// The path's URL.
+    /// The URL of the path.
     pub url: String,
     /// `live`, `connecting`, `reconnecting` or `failed`.
     pub state: String,
-    /// Seconds in this state.
+    /// The time in this state, in seconds.
     pub since_seconds: u64,
-    /// The ANA state that the target reports.
+    /// The ANA state of the path, as the target reports it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub access: Option<String>,
-    /// The target's address, while connected.
+    /// The address of the target, while the path is connected.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
-    /// Number of reconnects.
+    /// The number of reconnects.
     pub reconnects: u64,
-    /// The reason for the last loss or failed connect.
+    /// The reason for the last disconnect or failed connect.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-/// Reads the state of all attached disks. May take a second for each daemon that does not answer.
+/// A function that reads the states of all attached disks. It waits up to a second for each daemon
+/// that does not answer.
 pub type ReadAttached = Arc<dyn Fn() -> Vec<AttachedStatus> + Send + Sync>;
 
-/// The states last sent.
+/// The states in the last event.
 #[derive(Default)]
 pub(crate) struct LastAttached(Option<Vec<AttachedStatus>>);
 
 impl LastAttached {
-    /// The event with the new states; `None` if only times changed.
+    /// Returns an event with the new states, or `None` if only times have changed.
     pub(crate) fn event(&mut self, now: Vec<AttachedStatus>) -> Option<String> {
         let mut timeless = now.clone();
         timeless.iter_mut().flat_map(|it| &mut it.paths).for_each(|it| it.since_seconds = 0);

@@ -1,5 +1,5 @@
-//! The audit log: a line for each change requested over the interface. This module also converts
-//! all refusals to one format.
+//! The audit log: one line for each change that a client requests over the interface. This module
+//! also converts all refusals to one format.
 
 use crate::callers::{Caller, Peer, Visitor};
 use crate::problems::{Outcome, PROBLEM, trouble};
@@ -19,21 +19,22 @@ pub const AUDIT: &str = "farblock::audit";
 
 const MAX_REFUSAL_BYTES: usize = 4096;
 
-/// Limits log lines about refused requests from the network: clients without a token, or with a
-/// read-only one, can send any number of them.
+/// Limits the log lines about refused requests from the network. A client without a token, or with
+/// a read-only token, can send any number of such requests.
 static REFUSALS: LazyLock<Notices<&'static str>> = LazyLock::new(Notices::default);
 
-/// Logs a refusal of a request from this address, or counts it once there are many.
+/// Logs a refused request from this address, or only counts it if there are many.
 pub(crate) fn refusal(from: IpAddr, log: impl FnOnce()) {
     REFUSALS.say("requests refused", from, Instant::now(), log);
 }
 
-/// Logs the number of refusals that were not logged. To be called periodically.
+/// Logs the number of refused requests that were only counted. The server calls this periodically.
 pub(crate) fn settle() {
     REFUSALS.settle(Instant::now());
 }
 
-/// Answers a request, logs a change, and converts refusals of the framework to our form.
+/// Answers a request, logs it if it is a change, and converts refusals of the framework to our
+/// format.
 pub(crate) async fn note(request: Request, next: Next) -> Response {
     let line = Line::of(&request);
     let answer = in_our_form(next.run(request).await).await;
@@ -41,12 +42,12 @@ pub(crate) async fn note(request: Request, next: Next) -> Response {
     answer
 }
 
-/// The log line of a request.
+/// The data for the log line of a request.
 pub(crate) struct Line {
     who: String,
     asked: String,
     only_looks: bool,
-    /// The client's address; `None` on the control socket.
+    /// The address of the client; `None` on the control socket.
     from: Option<IpAddr>,
 }
 
@@ -57,7 +58,7 @@ impl Line {
         Line { who: who(request), asked, only_looks, from: address(request) }
     }
 
-    /// Logs the request, unless it only reads.
+    /// Logs the request, unless the request only reads.
     pub(crate) fn write(&self, answer: &Response) {
         let (who, request) = (&self.who, &self.asked);
         if let Some(Outcome(outcome)) = answer.extensions().get().filter(|_| !self.only_looks) {
@@ -71,7 +72,8 @@ impl Line {
     }
 }
 
-/// The caller and, if a dashboard of several targets forwards the request, the visitor it names.
+/// The caller of a request. If a dashboard of several targets forwards the request, also the
+/// visitor that the dashboard names.
 fn who(request: &Request) -> String {
     match behind(request.headers()) {
         Some(behind) => format!("{} (says: for {behind})", caller(request)),
@@ -79,13 +81,14 @@ fn who(request: &Request) -> String {
     }
 }
 
-/// Accepts only an address, because the value goes into the log.
+/// The address of the dashboard's visitor. Other values are ignored, because the value goes into
+/// the log.
 fn behind(headers: &HeaderMap) -> Option<SocketAddr> {
     let said = headers.get(header::FORWARDED)?.to_str().ok()?;
     said.strip_prefix("for=\"")?.strip_suffix('"')?.parse().ok()
 }
 
-/// A local user, a token's name, or a dashboard visitor.
+/// The name of the caller: a local user, the name of a token, or a dashboard visitor.
 fn caller(request: &Request) -> String {
     let extensions = request.extensions();
     if let Some(caller) = extensions.get::<Caller>() {

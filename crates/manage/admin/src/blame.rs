@@ -1,13 +1,13 @@
-//! Names the field at fault in a document. The parser does not name a field below a key that is not
-//! text, such as a namespace's number.
+//! Finds the invalid field in a document. The parser does not name fields below a key that is not
+//! text, such as the number of a namespace.
 
 use farblock_state::{Document, Problem, pointer};
 use serde_json::Value;
 
-/// Fields of one object that are searched.
+/// The maximum number of fields of one object to examine.
 const FIELDS_MAX: usize = 64;
 
-/// `problem` with the full name of its field, which is in the changed part at `place`.
+/// Returns `problem` with the full path of its field. The field is in the changed part at `place`.
 pub(crate) fn located(problem: Problem, document: &Value, place: &[&str]) -> Problem {
     if !problem.field.contains(".?") {
         return problem;
@@ -23,7 +23,7 @@ pub(crate) fn located(problem: Problem, document: &Value, place: &[&str]) -> Pro
         let names: Vec<&str> = path.iter().map(String::as_str).collect();
         let part = pointer(&mut document, &names).and_then(|part| part.as_object());
         let fields: Vec<String> = part.into_iter().flatten().map(|(key, _)| key.clone()).collect();
-        // If the field at fault is removed, the problem disappears or another one is reported.
+        // Without the invalid field, the document has no problem, or another problem.
         let at_fault = fields.into_iter().take(FIELDS_MAX).find(|field| {
             let mut without = document.clone();
             let part = pointer(&mut without, &names).and_then(Value::as_object_mut);

@@ -1,9 +1,10 @@
-//! Limits a listener's connections, so that enough file descriptors remain for hosts and disks.
+//! Limits the number of connections to a listener, so that enough file descriptors remain for hosts
+//! and disks.
 //!
-//! A connection is busy while an authorized request is being answered ([`Activity::begin`]). Any
-//! other connection closes after a while, and at once when a new client needs its place. So silent
-//! clients and clients that guess tokens lock no client out. A busy connection without progress
-//! also closes eventually.
+//! A connection is busy while the server answers an authorized request ([`Activity::begin`]). The
+//! listener closes any other connection after some time, or at once when a new client needs its
+//! place. So clients that send nothing or guess tokens lock no other client out. The listener also
+//! closes a busy connection after a long time without progress.
 
 use axum::serve::Listener;
 use std::io;
@@ -16,18 +17,19 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
-/// The longest time without progress on a busy connection: a change may wait for a disk.
+/// The longest time without progress on a busy connection. It is long, because a change may wait
+/// for a disk.
 const LONGEST_SILENCE: Duration = Duration::from_secs(300);
-/// Polling interval while all connections are busy.
+/// The interval of checks for an idle connection while all connections are busy.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// A connection's activity, shared by its listener and its request handler.
+/// The activity of a connection. Its listener and its request handler share this value.
 #[derive(Clone, Debug)]
 pub struct Activity(Arc<ActivityState>);
 
 #[derive(Debug)]
 struct ActivityState {
-    /// Number of requests being answered.
+    /// The number of requests that the server is answering.
     asked: AtomicUsize,
     /// The time of the last answer, or of the connect.
     idle_since: Mutex<Instant>,
@@ -57,7 +59,7 @@ impl ActivityState {
     }
 }
 
-/// A request, until its answer is sent.
+/// Marks a connection as busy until the answer is sent.
 #[derive(Debug)]
 pub struct Asked(Activity);
 
@@ -69,12 +71,12 @@ impl Drop for Asked {
     }
 }
 
-/// The client of a connection.
+/// The properties of a connection that a request handler may read.
 pub(crate) trait Active: Clone + Send + Sync + 'static {
     fn activity(&self) -> &Activity;
 }
 
-/// A listener with a limit on its connections.
+/// A listener with a limited number of connections.
 pub struct Bounded<L> {
     listener: L,
     most: usize,
@@ -82,7 +84,7 @@ pub struct Bounded<L> {
     places: Vec<QuestionPlace>,
 }
 
-/// A connection, as seen by its listener. Dropping it closes the connection.
+/// A connection from the view of its listener. Dropping this closes the connection.
 struct QuestionPlace {
     state: Weak<ActivityState>,
     end: oneshot::Sender<()>,
@@ -93,7 +95,7 @@ impl QuestionPlace {
         !self.end.is_closed()
     }
 
-    /// The time since which the connection is idle; `None` while busy.
+    /// The time since which the connection has been idle; `None` while it is busy.
     fn idle_since(&self) -> Option<Instant> {
         let state = self.state.upgrade()?;
         (!state.is_busy()).then(|| state.idle_since())
@@ -101,12 +103,12 @@ impl QuestionPlace {
 }
 
 impl<L> Bounded<L> {
-    /// Limits `listener` to `most` connections, each idle for at most `idle`.
+    /// Limits `listener` to `most` connections. Each may be idle for at most `idle`.
     pub fn new(listener: L, most: usize, idle: Duration) -> Bounded<L> {
         Bounded { listener, most, idle, places: Vec::new() }
     }
 
-    /// Waits for a free place; closes the connection that has been idle for the longest time.
+    /// Waits for a free place. If there is none, closes the connection that has been idle longest.
     async fn room(&mut self) {
         loop {
             self.places.retain(QuestionPlace::is_taken);
@@ -155,17 +157,17 @@ pub struct Connection<S> {
 }
 
 impl<S> Connection<S> {
-    /// The stream below the limits.
+    /// The stream without the limits.
     pub fn get_ref(&self) -> &S {
         &self.stream
     }
 
-    /// Its activity, for the handler of its requests.
+    /// The activity of the connection, for the handler of its requests.
     pub fn activity(&self) -> Activity {
         self.activity.clone()
     }
 
-    /// The time at which the connection closes in its current state.
+    /// The time at which the connection will be closed if it stays in its present state.
     fn deadline(&self) -> Instant {
         let state = &self.activity.0;
         match state.is_busy() {
@@ -174,10 +176,10 @@ impl<S> Connection<S> {
         }
     }
 
-    /// Fails after the deadline. Registers `cx` to be woken then.
+    /// Returns an error after the deadline. Wakes `cx` at the deadline.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
-        // The server may still write an answer after the end. A receiver that was ready must not be
-        // polled again.
+        // The server may still write an answer after the end of the connection. Do not poll the
+        // receiver again after it was ready.
         if self.ended.is_terminated() || Pin::new(&mut self.ended).poll(cx).is_ready() {
             return Err(io::ErrorKind::TimedOut.into());
         }
@@ -186,7 +188,7 @@ impl<S> Connection<S> {
             if deadline <= now {
                 return Err(io::ErrorKind::TimedOut.into());
             }
-            // It may become idle earlier.
+            // The connection may become idle earlier, and then has an earlier deadline.
             self.wake.as_mut().reset(deadline.min(now + self.idle));
         }
         Ok(())
@@ -238,7 +240,8 @@ mod tests {
 
     const NEVER: Duration = Duration::from_secs(3600);
 
-    /// The server may still answer half a request after its connection was closed to make room.
+    /// After the listener has closed a connection to make room, the server may still answer half a
+    /// request.
     #[tokio::test]
     async fn a_connection_reports_its_end_each_time() {
         use std::future::poll_fn;

@@ -1,4 +1,4 @@
-//! Marks connections busy while their requests are answered.
+//! Marks connections as busy while the server answers their requests.
 
 use crate::audit::Line;
 use crate::bounded::{Active, Asked};
@@ -15,15 +15,16 @@ use hyper::body::{Frame, SizeHint};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// Maximum size of a request's body.
+/// The maximum size of the body of a request, in bytes.
 const BODY_BYTES: usize = 2 << 20;
 
-/// Marks the connection busy while a request is answered. Must run after authorization.
+/// Marks the connection as busy while the server answers a request. Must run after the
+/// authorization.
 pub(crate) async fn busy<Who: Active>(request: Request, next: Next) -> Response {
     let who = request.extensions().get::<ConnectInfo<Who>>();
     let activity = who.map(|ConnectInfo(who)| who.activity().clone());
     let line = Line::of(&request);
-    // A connection whose request is incomplete is not busy yet.
+    // The connection is not busy until its request is complete.
     let request = match whole(request).await {
         Ok(request) => request,
         Err(refusal) => {
@@ -37,10 +38,10 @@ pub(crate) async fn busy<Who: Active>(request: Request, next: Next) -> Response 
     next.run(request).await.map(|body| Body::new(Answering { body, _asked: asked }))
 }
 
-/// Reads the whole request with its body.
+/// Reads a whole request with its body.
 ///
-/// Refuses a request with two Host headers (RFC 9112, section 3.2): the authorization may have
-/// checked the other header.
+/// Refuses a request with two Host headers (RFC 9112, section 3.2), because the authorization may
+/// have checked the other header.
 async fn whole(request: Request) -> Result<Request, Response> {
     if request.headers().get_all(HOST).iter().count() > 1 {
         return Err(refused(StatusCode::BAD_REQUEST, "write one Host header"));
@@ -63,7 +64,7 @@ fn refused(status: StatusCode, sentence: &str) -> Response {
     answer
 }
 
-/// An answer being sent.
+/// The body of an answer. It marks the connection as busy until the whole answer is sent.
 struct Answering {
     body: Body,
     _asked: Asked,
@@ -127,7 +128,7 @@ mod tests {
         assert!(!matches!(&read, Err(e) if e.kind() == io::ErrorKind::WouldBlock), "{read:?}");
     }
 
-    /// Connections that send part of a request.
+    /// Opens connections that send only a part of a request.
     fn silent(address: SocketAddr, count: usize) -> Vec<TcpStream> {
         let silent = |_| {
             let mut stream = TcpStream::connect(address).unwrap();
@@ -138,8 +139,8 @@ mod tests {
         (0..count).map(silent).collect()
     }
 
-    /// Serves at most two connections while `client` runs. `/slow` reports that it was called, and
-    /// waits for a notification.
+    /// Serves at most two connections while `client` runs. A request for `/slow` notifies `client`,
+    /// and then waits for a notification.
     fn while_served(
         idle: Duration,
         client: impl FnOnce(SocketAddr, Receiver<()>, Arc<Notify>) + Send + 'static,
@@ -216,7 +217,7 @@ mod tests {
 
     #[test]
     fn who_is_being_answered_stays() {
-        // Longer than a busy machine takes between a connect and its request.
+        // The idle limit is longer than a busy machine takes between a connect and its request.
         while_served(Duration::from_secs(3), |address, has_come, go_on| {
             let slow = ask(address, "/slow");
             has_come.recv_timeout(WAIT_LIMIT).unwrap();

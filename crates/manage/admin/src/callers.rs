@@ -1,4 +1,4 @@
-//! The origins of requests, for the audit log: a process of this machine, a visitor of the
+//! The callers of requests, for the audit log: a process of this machine, a visitor of the
 //! dashboard, or the holder of a token.
 
 use crate::bounded::{Active, Activity, Bounded, Connection};
@@ -9,7 +9,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use tokio::net::{UnixListener, UnixStream};
 
-/// The process at the other end of the control socket, according to the kernel.
+/// The process at the client end of the control socket, as the kernel reports it.
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
     uid: Option<u32>,
@@ -45,7 +45,7 @@ impl fmt::Display for Peer {
     }
 }
 
-/// The client of a TCP connection. All dashboard visitors share one token.
+/// The client of a TCP connection. All visitors of the dashboard share one token.
 #[derive(Clone, Debug)]
 pub(crate) struct Visitor {
     pub(crate) from: SocketAddr,

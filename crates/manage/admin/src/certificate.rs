@@ -18,19 +18,19 @@ use tokio_rustls::rustls::{
     SignatureScheme,
 };
 
-/// Certificates and the private key of the first, in PEM.
+/// Certificates in PEM format, and the private key of the first one.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Pem {
-    /// The certificate, then its intermediates.
+    /// The certificate, followed by its intermediate certificates.
     pub certificates: Vec<u8>,
-    /// Its private key.
+    /// The private key of the certificate.
     pub key: Vec<u8>,
 }
 
-/// Reads the files again.
+/// A function that reads the certificate and key files again.
 pub type ReadPem = Box<dyn Fn() -> Result<Pem, String> + Send + Sync>;
 
-/// A certificate with its key, renewable while in use.
+/// A certificate with its private key. It can be replaced while it is in use.
 #[derive(Clone)]
 pub struct Certificate(Arc<Renewed>);
 
@@ -59,17 +59,17 @@ impl Certificate {
     /// Uses the certificate that `read` returns, now and at each renewal.
     ///
     /// # Errors
-    /// One sentence, which contains no part of the key.
+    /// One sentence with the reason, which contains no part of the key.
     pub fn new(read: ReadPem) -> Result<Self, String> {
         let pem = read()?;
         let key = certified(&pem)?;
         Ok(Self(Arc::new(Renewed { read, now: RwLock::new((pem, Arc::new(key))) })))
     }
 
-    /// Replaces the certificate if `read` returns a new valid one.
+    /// Replaces the certificate if `read` returns a new valid one. Returns whether it was replaced.
     ///
     /// # Errors
-    /// One sentence.
+    /// One sentence with the reason.
     pub(crate) fn renew(&self) -> Result<bool, String> {
         let pem = (self.0.read)()?;
         let now =
@@ -82,7 +82,8 @@ impl Certificate {
         Ok(true)
     }
 
-    /// Why clients refuse it today: a problem with its dates; `None` if they are valid.
+    /// The reason why clients refuse the certificate today because of its dates; `None` if its
+    /// dates are valid.
     #[must_use]
     pub fn doubt(&self) -> Option<&'static str> {
         let key = Arc::clone(&self.0.now.read().unwrap_or_else(PoisonError::into_inner).1);
@@ -111,8 +112,8 @@ impl Certificate {
     }
 }
 
-/// Checks the dates of the first of these certificates, as a client that trusts all of them does. A
-/// client checks dates first, and the other checks do not matter here.
+/// Checks the dates of the first certificate, in the way of a client that trusts all of these
+/// certificates. Clients check the dates first, so the results of later checks do not matter here.
 fn dates(chain: &[CertificateDer<'static>]) -> Result<(), CertificateError> {
     let Some((first, rest)) = chain.split_first() else { return Ok(()) };
     let mut roots = RootCertStore::empty();
@@ -126,7 +127,7 @@ fn dates(chain: &[CertificateDer<'static>]) -> Result<(), CertificateError> {
     }
 }
 
-/// What is wrong with a certificate, as the end of a sentence.
+/// The problem of a certificate, as the end of a sentence.
 fn fault(error: &Error) -> String {
     let Error::InvalidCertificate(CertificateError::Other(other)) = error else {
         return format!("it cannot be used: {error}");
@@ -168,11 +169,11 @@ fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
 pub struct Trust(Arc<ClientConfig>);
 
 impl Trust {
-    /// Trusts the certificates in `pem`, and those that they signed. For a single target, a copy of
-    /// its own certificate suffices.
+    /// Trusts the certificates in `pem`, and the certificates that they signed. For a single
+    /// target, a copy of its own certificate suffices.
     ///
     /// # Errors
-    /// What is wrong, as the end of a sentence.
+    /// The problem, as the end of a sentence.
     pub fn new(pem: &[u8]) -> Result<Self, String> {
         let known = certificates(pem)?;
         let mut roots = RootCertStore::empty();
@@ -194,8 +195,8 @@ impl Trust {
     }
 }
 
-/// Verifies like WebPKI, but also accepts a trusted certificate as a server's own: `openssl req
-/// -x509` marks its certificates as an authority's.
+/// Verifies like WebPKI, but also accepts a trusted certificate as the server's own certificate.
+/// `openssl req -x509` marks its certificates as those of an authority, and WebPKI refuses these.
 #[derive(Debug)]
 struct Verifier {
     web: Arc<WebPkiServerVerifier>,
@@ -213,7 +214,7 @@ impl ServerCertVerifier for Verifier {
     ) -> Result<ServerCertVerified, Error> {
         let verified = self.web.verify_server_cert(end_entity, intermediates, name, ocsp, now);
         match verified {
-            // WebPKI checks the dates before this error, so they are valid.
+            // WebPKI checks the dates before it returns this error, so the dates are valid.
             Err(Error::InvalidCertificate(CertificateError::Other(other)))
                 if is_authority(&other) && self.known.contains(end_entity) =>
             {
@@ -251,7 +252,7 @@ fn is_authority(other: &rustls::OtherError) -> bool {
     other.0.downcast_ref() == Some(&webpki::Error::CaUsedAsEndEntity)
 }
 
-/// Whether no trusted certificate signed it.
+/// Whether the reason is that no trusted certificate signed the certificate.
 fn is_strange(reason: &CertificateError) -> bool {
     match reason {
         CertificateError::UnknownIssuer | CertificateError::BadSignature => true,
@@ -260,7 +261,7 @@ fn is_strange(reason: &CertificateError) -> bool {
     }
 }
 
-/// Why TLS with `name` failed, as the end of a sentence.
+/// The reason why TLS with `name` failed, as the end of a sentence.
 pub(crate) fn words(name: &str, error: &io::Error) -> String {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
     let Some(error) = inner else { return format!("no TLS could be agreed on: {error}") };

@@ -19,13 +19,13 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-/// Maximum size of an answer, far above the largest document.
+/// The maximum size of an answer, in bytes, which is far above the size of the largest document.
 const MAX_BYTES: usize = 64 << 20;
 
-/// Time limit for an answer: a change waits for operations of slow disks.
+/// The time limit for an answer. It is long, because a change waits for operations of slow disks.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A control socket, or the interface on TCP.
+/// A client of the interface, on the control socket or on TCP.
 #[derive(Clone)]
 pub struct Client {
     place: ClientPlace,
@@ -35,15 +35,15 @@ pub struct Client {
 #[derive(Clone)]
 enum ClientPlace {
     Socket(PathBuf),
-    /// With the `Authorization` header.
+    /// The address, and the value of the `Authorization` header.
     Tcp(SocketAddr, HeaderValue),
     Https(Secure, HeaderValue),
 }
 
-/// An HTTPS server, authenticated by its certificate.
+/// An HTTPS server, which must have a trusted certificate.
 #[derive(Clone)]
 pub(crate) struct Secure {
-    /// `HOST:PORT`.
+    /// The address of the server: `HOST:PORT`.
     address: String,
     name: ServerName<'static>,
     trust: Trust,
@@ -61,7 +61,7 @@ impl Secure {
         Ok(Self { address: address.to_owned(), name, trust: trust.clone() })
     }
 
-    /// Connects. The error is the end of a sentence.
+    /// Connects to the server. The error is the end of a sentence.
     pub(crate) async fn connect(&self) -> Result<TlsStream<TcpStream>, String> {
         let stream = TcpStream::connect(&self.address).await;
         let stream = stream.map_err(|error| format!("it cannot be reached: {}", plain(&error)))?;
@@ -71,20 +71,20 @@ impl Secure {
     }
 }
 
-/// A system error's text without its number.
+/// The text of a system error, without the error number.
 pub(crate) fn plain(error: &io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error ").next().unwrap_or_default().to_owned()
 }
 
-/// A target's answer.
+/// The answer of a target.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Answer {
-    /// HTTP status code.
+    /// The HTTP status code.
     pub status: u16,
-    /// The document's version, if present.
+    /// The version of the document, if the answer contains it.
     pub etag: Option<String>,
-    /// The body.
+    /// The body of the answer.
     pub body: String,
 }
 
@@ -94,16 +94,16 @@ impl Answer {
         (200..300).contains(&self.status)
     }
 
-    /// The body as JSON; null if it is not JSON.
+    /// The body parsed as JSON; null if it is not JSON.
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or(Value::Null)
     }
 }
 
-/// Why there is no answer.
+/// The reason why the client got no answer.
 #[derive(Debug)]
 pub enum ClientError {
-    /// The socket cannot be opened.
+    /// The client cannot connect to the socket.
     Connect(PathBuf, io::Error),
     /// The connection failed, or the answer was invalid.
     Talk(PathBuf, String),
@@ -140,17 +140,17 @@ impl Client {
         Self { place: ClientPlace::Socket(path.into()), patience: ANSWER_TIMEOUT }
     }
 
-    /// Changes the time limit for an answer.
+    /// Sets the time limit for an answer.
     #[must_use]
     pub fn with_patience(self, patience: Duration) -> Self {
         Self { patience, ..self }
     }
 
     /// A client of the interface at `url`. With HTTPS, the client sends the token only to a server
-    /// with a trusted certificate.
+    /// that has a trusted certificate.
     ///
     /// # Errors
-    /// One sentence about the wrong URL or token.
+    /// One sentence about an invalid URL or token.
     pub fn remote(url: &str, token: &str, trust: Option<&Trust>) -> Result<Self, String> {
         if let Some(address) = url.strip_prefix("https://") {
             let trust = trust.ok_or_else(|| {
@@ -188,7 +188,7 @@ impl Client {
         Ok(Self { place: ClientPlace::Tcp(address, bearer(token)?), patience: ANSWER_TIMEOUT })
     }
 
-    /// The target's name in a sentence.
+    /// The name of the target in an error.
     fn name(&self) -> PathBuf {
         match &self.place {
             ClientPlace::Socket(path) => path.clone(),
@@ -200,7 +200,7 @@ impl Client {
     /// Sends a request, and waits for the answer.
     ///
     /// # Errors
-    /// If there is no answer. A refusal is an answer.
+    /// The target does not answer. If the target refuses the request, that is an answer.
     pub fn ask(
         &self,
         method: &str,
@@ -211,10 +211,10 @@ impl Client {
         self.ask_if(method, uri, if_match.map(|etag| (header::IF_MATCH, etag)), body)
     }
 
-    /// Creates a part that does not exist yet.
+    /// Creates a part of the document that must not exist yet.
     ///
     /// # Errors
-    /// If the target does not answer. If the part exists, the answer has status 412.
+    /// The target does not answer. If the part exists, the answer has status 412.
     pub fn make(&self, uri: &str, body: &Value) -> Result<Answer, ClientError> {
         self.ask_if("PUT", uri, Some((header::IF_NONE_MATCH, "*")), Some(body))
     }
@@ -246,7 +246,7 @@ impl Client {
         let request = request.body(Full::new(Bytes::from(text))).map_err(|error| talk(&error))?;
         let answered = runtime
             .block_on(async { tokio::time::timeout(self.patience, self.exchange(request)).await });
-        // Do not wait for the connection to close.
+        // Do not wait until the connection is closed.
         runtime.shutdown_background();
         answered.unwrap_or_else(|_| Err(talk(&"the target does not answer in time")))
     }
@@ -265,7 +265,7 @@ impl Client {
             ClientPlace::Socket(path) => {
                 let stream =
                     UnixStream::connect(path).await.map_err(|error| match error.kind() {
-                        // The listener's backlog is full.
+                        // The backlog of the listener is full.
                         io::ErrorKind::WouldBlock => {
                             self.talk(&"the target does not answer, and many wait for it already")
                         }
@@ -313,7 +313,7 @@ impl Client {
     }
 }
 
-/// The `Authorization` header for a token.
+/// The value of the `Authorization` header for a token.
 fn bearer(token: &str) -> Result<HeaderValue, String> {
     let mut value = HeaderValue::from_str(&format!("Bearer {token}"))
         .map_err(|_| "a token is letters, digits and signs of ASCII".to_owned())?;
@@ -321,7 +321,7 @@ fn bearer(token: &str) -> Result<HeaderValue, String> {
     Ok(value)
 }
 
-/// Sends a request on its own connection. Returns the answer's head.
+/// Sends a request on a new connection. Returns the head of the answer.
 pub(crate) async fn send(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     request: Request<Full<Bytes>>,
@@ -331,7 +331,7 @@ pub(crate) async fn send(
     sender.send_request(request).await
 }
 
-/// Reads an answer's body of at most `most` bytes.
+/// Reads the body of an answer, up to `most` bytes.
 pub(crate) async fn whole(answer: Response<Incoming>, most: usize) -> Result<Bytes, String> {
     let body = Limited::new(answer.into_body(), most).collect().await;
     body.map(Collected::to_bytes).map_err(|error| error.to_string())

@@ -1,9 +1,9 @@
-//! The dashboard of several targets: one page, with a stream of all their events ([`gather`]) or a
-//! snapshot for each request.
+//! The dashboard of several targets. The page gets a stream of the events of all targets
+//! ([`gather`]), or a snapshot per request.
 //!
-//! A target that does not answer does not delay the others: all are asked at once, each for at most
-//! a second. The page receives only data that it understands; a target that sends anything else
-//! counts as unreachable. Authorized changes go through [`forward`].
+//! The server queries all targets at the same time, and each for at most a second. So a target that
+//! does not answer does not delay the others. The server forwards only data in the expected format.
+//! A target that sends other data counts as unreachable. Authorized changes go through [`forward`].
 
 use crate::events::stream;
 use crate::forward;
@@ -23,18 +23,18 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-/// Maximum number of pages that read events at the same time.
+/// The maximum number of pages that read events at the same time.
 const READERS: usize = 8;
 
-/// Options of a request.
+/// The options of a request.
 #[derive(Deserialize)]
 struct Options {
-    /// Include each target's document.
+    /// Whether to include the document of each target.
     #[serde(default)]
     documents: bool,
 }
 
-/// The program's information for the page.
+/// Information about this program, for the page.
 #[derive(Serialize)]
 struct About {
     version: &'static str,
@@ -65,7 +65,7 @@ pub(crate) fn router(
     ui::guarded(inside, about, ui, is_secure)
 }
 
-/// The targets, and the limit on event readers.
+/// The targets on the page, and the limit on event readers.
 #[derive(Clone)]
 struct Shown {
     nodes: Arc<[Node]>,
@@ -78,7 +78,7 @@ async fn events(State(shown): State<Shown>) -> Response<Body> {
     stream(gather::stream(&shown.nodes, shown.beside, &shown.readers))
 }
 
-/// Asks all targets once.
+/// Queries all targets once.
 async fn all(
     State(Shown { nodes, .. }): State<Shown>,
     Query(options): Query<Options>,

@@ -1,33 +1,35 @@
-//! The rights that a target's process has dropped: an attacker who takes it over lacks them, too.
+//! The rights that the process of a target has dropped. An attacker who takes the process over
+//! lacks them, too.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The rights that a target's process has dropped.
+/// The rights that the process of a target has dropped.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Confinement {
-    /// Whether the process dropped rights itself (not with `--no-sandbox`).
+    /// Whether the process has dropped rights itself, which it does not do with `--no-sandbox`.
     pub sandboxed: bool,
-    /// Programs that it starts cannot gain rights (`no_new_privs`).
+    /// Whether programs that the process starts can gain no rights (`no_new_privs`).
     pub no_new_privileges: bool,
-    /// The kernel refuses system calls that the process does not need (seccomp).
+    /// Whether the kernel refuses the system calls that the process does not need (seccomp).
     pub system_calls_filtered: bool,
-    /// The kernel forbids running programs and creating device files (Landlock).
+    /// Whether the kernel forbids the process to run programs and to create device files
+    /// (Landlock).
     pub runs_no_program: bool,
-    /// The only paths that it may open, if restricted (Landlock).
+    /// The only paths that the process may open, if they are restricted (Landlock).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allowed_paths: Option<Vec<String>>,
-    /// Its remaining capabilities.
+    /// The capabilities that the process has kept.
     pub capabilities: Vec<String>,
-    /// Whether core dumps and debuggers of the same user can read its memory.
+    /// Whether core dumps and debuggers of the same user can read the memory of the process.
     pub dumpable: bool,
-    /// Rights that it could not drop, a sentence each.
+    /// The rights that the process could not drop, one sentence each.
     #[serde(default)]
     pub lacks: Vec<String>,
 }
 
 impl Confinement {
-    /// Whether it is in force, in a few words; [`fmt::Display`] has all of it.
+    /// Whether the confinement is in effect, in a few words. [`fmt::Display`] gives the details.
     #[must_use]
     pub fn brief(&self) -> String {
         let lacks = self.lacks.len();

@@ -1,7 +1,7 @@
-//! A target's events, sent as they happen: server-sent events.
+//! The events of a target, as a stream of server-sent events.
 //!
-//! All readers share one bounded ring of events. A slow reader learns how many events it missed;
-//! the stream of a reader that reads nothing for a while is closed. So memory is bounded.
+//! All readers share one ring of events. A slow reader gets the number of events that it missed.
+//! The server closes the stream of a client that reads nothing for a while. So memory is bounded.
 
 use crate::problems::trouble;
 use crate::status::Status;
@@ -22,57 +22,57 @@ use tokio::sync::broadcast::{
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
-/// Maximum number of events that wait for the slowest reader.
+/// The maximum number of events that wait for the slowest reader.
 const WAITING: usize = 256;
-/// Maximum number of readers.
+/// The maximum number of readers.
 const READERS: usize = 8;
-/// Maximum number of chunks that wait for a stream's connection.
+/// The maximum number of chunks that wait for the connection of a stream.
 const PIECES: usize = 4;
-/// The stream of a reader that reads nothing for this long is closed.
+/// The time after which the server closes the stream of a client that reads nothing.
 pub(crate) const SLOWEST: Duration = Duration::from_secs(30);
-/// Interval between counters, and between checks of status and document.
+/// The interval at which a stream gets the counters, and at which status and document are checked.
 const TOLD_EVERY: Duration = Duration::from_secs(1);
-/// Delay of these checks after an event, to combine several events.
+/// The delay of a check of status and document after an event. It combines several events.
 const TOLD_SOON: Duration = Duration::from_millis(200);
-/// A status larger than this many bytes is sent only as often as counters.
+/// The size of a status in bytes above which it is sent only as often as the counters.
 const LARGE: usize = 256 << 10;
 
-/// An event of `/v1/events`. Its name is `host_connected`, `host_ended`, `host_refused`,
-/// `namespace_added`, `namespace_removed`, `namespace_changed`, `subsystem_added`,
+/// An event of `/v1/events`. The name of the event is `host_connected`, `host_ended`,
+/// `host_refused`, `namespace_added`, `namespace_removed`, `namespace_changed`, `subsystem_added`,
 /// `subsystem_removed`, `listener_added`, `listener_removed` or `storage_failed`. Other events have
-/// other data: `stats` has a `Stats`, once a second, and `lost` has the number of events that this
-/// reader missed by reading too slowly. With `?status=true`, `status` has a `Status` and `document`
-/// has the `version` of `/v1/state` (its ETag): both at once, and again after each change. Changes
-/// of counters alone cause no new status.
+/// other data. `stats` has a `Stats`, once a second. `lost` has the number of events that this
+/// client missed because it read too slowly. With `?status=true`, the stream starts with `status`,
+/// which has a `Status`, and `document`, which has the `version` of `/v1/state` (its ETag). Both
+/// are sent again after each change, but not if only counters have changed.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(default)]
 pub struct Happening {
-    /// The time, in milliseconds since 1970.
+    /// The time of the event, in milliseconds since 1970.
     pub time_ms: u64,
-    /// The event in a sentence.
+    /// The event, described in one sentence.
     pub sentence: String,
-    /// The subsystem's NQN.
+    /// The NQN of the subsystem.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub subsystem: Option<String>,
-    /// The namespace ID.
+    /// The ID of the namespace.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nsid: Option<u32>,
-    /// The namespace's size in bytes.
+    /// The size of the namespace, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
     /// Whether the namespace refuses writes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub read_only: Option<bool>,
-    /// The host's NQN.
+    /// The NQN of the host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
     /// The address of the host or the listener.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
-    /// The controller ID.
+    /// The ID of the controller.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub controller: Option<u16>,
-    /// The reason.
+    /// The reason for the event.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -92,7 +92,7 @@ impl Happening {
         Self { subsystem: Some(subsystem.to_owned()), nsid: Some(nsid), ..self }
     }
 
-    /// The name and data of an event.
+    /// The name and the data of an event.
     fn of(event: &Event) -> (&'static str, Self) {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let time_ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
@@ -146,7 +146,7 @@ impl Happening {
     }
 }
 
-/// Formats one event. JSON contains no line breaks.
+/// Formats one event. JSON contains no line breaks, so the data is one line.
 pub(crate) fn written(name: &str, data: &str) -> String {
     format!("event: {name}\ndata: {data}\n\n")
 }
@@ -163,7 +163,7 @@ impl Events {
         Self { sender, readers: Arc::new(Semaphore::new(READERS)) }
     }
 
-    /// The same events, with a separate limit on readers.
+    /// A source of the same events with its own limit on the number of readers.
     pub(crate) fn elsewhere(&self) -> Self {
         Self { sender: self.sender.clone(), readers: Arc::new(Semaphore::new(READERS)) }
     }
@@ -172,13 +172,13 @@ impl Events {
     pub(crate) fn tell(&self, event: &Event) {
         if self.sender.receiver_count() > 0 {
             let (name, happening) = Happening::of(event);
-            // The last reader may have gone meanwhile.
+            // Sending fails if the last reader has disconnected meanwhile, which does no harm.
             let _ = self.sender.send(written(name, &json(&happening)).into());
         }
     }
 
-    /// A stream of the events from now on, plus the data of `besides`; `None` if there are too many
-    /// readers.
+    /// A stream of the events from now on, and of the data of `besides`. `None` if there are too
+    /// many readers.
     pub(crate) fn stream(&self, besides: impl Besides) -> Option<Channel<Bytes>> {
         let place = Arc::clone(&self.readers).try_acquire_owned().ok()?;
         let (sender, body) = Channel::new(PIECES);
@@ -197,16 +197,17 @@ pub(crate) fn stream(body: Option<Channel<Bytes>>) -> Response {
     (head, Body::new(body)).into_response()
 }
 
-/// Periodic data of a stream, besides events.
+/// A source of periodic data for a stream, in addition to events.
 pub(crate) trait Besides: Send + 'static {
-    /// The data to send once a second (`is_second`), or shortly after events.
+    /// The data to send. The stream calls this once a second (`is_second`), and shortly after
+    /// events.
     fn told(&mut self, is_second: bool) -> Told;
 }
 
 /// Data to send.
 pub(crate) struct Told {
     pub(crate) text: String,
-    /// The data was large: do not repeat it soon.
+    /// Whether the data is large, so that the stream must not repeat it soon.
     pub(crate) is_large: bool,
 }
 
@@ -220,7 +221,7 @@ pub(crate) struct OfTarget {
 }
 
 impl OfTarget {
-    /// Sends its counters, and its status and document, if wanted.
+    /// The counters, if `stats`, and the status and the version of the document, if `status`.
     pub(crate) fn new(steering: Arc<Steering>, stats: bool, status: bool) -> Self {
         Self { steering, stats, status, last_status: None, last_version: String::new() }
     }
@@ -255,7 +256,7 @@ pub(crate) fn json(data: &impl Serialize) -> String {
     serde_json::to_string(data).expect("our own types are JSON")
 }
 
-/// Feeds one stream, until its reader has gone or stopped reading.
+/// Sends events to one stream, until its client disconnects or stops reading.
 async fn feed(
     mut events: Receiver<Bytes>,
     mut besides: impl Besides,
@@ -269,10 +270,10 @@ async fn feed(
     loop {
         let at = soon.unwrap_or_else(Instant::now);
         let piece = tokio::select! {
-            // Timers first: they are rare, and many events must not starve them.
+            // Check the timers first. They fire rarely, and many events must not delay them.
             biased;
             _ = every.tick() => match besides.told(true) {
-                // An empty comment: only sending shows whether the reader is still there.
+                // An empty comment. Only a send reveals whether the client is still connected.
                 Told { text, .. } if text.is_empty() => Bytes::from_static(b":\n\n"),
                 told => Bytes::from(told.text),
             },
@@ -297,7 +298,8 @@ async fn feed(
     }
 }
 
-/// Combines this event and those waiting behind it into one chunk; `None` if the sender is gone.
+/// Combines this event and the events that wait behind it into one chunk. `None` if the sender is
+/// closed.
 fn gathered(first: Result<Bytes, RecvError>, events: &mut Receiver<Bytes>) -> Option<Bytes> {
     let mut piece = Vec::new();
     let mut next = first;
@@ -326,7 +328,7 @@ mod tests {
     use super::*;
     use http_body_util::BodyExt;
 
-    /// Sends this text each second.
+    /// A source that sends this text each second.
     struct Says(&'static str);
 
     impl Besides for Says {
@@ -355,7 +357,7 @@ mod tests {
     async fn a_slow_reader_is_told_what_it_has_lost_and_the_rest_comes() {
         let events = Events::new();
         let mut body = events.stream(Says("")).expect("the first");
-        // A comment comes first.
+        // The stream starts with a comment.
         while next(&mut body).await != [":"] {}
         let total = 10 * WAITING as u64;
         for number in 0..total {
@@ -393,7 +395,7 @@ mod tests {
         }
     }
 
-    /// Counts calls by seconds and by events.
+    /// The number of calls per second tick, and the number of calls after events.
     struct Counts(u32, u32);
 
     impl Besides for Counts {

@@ -1,5 +1,5 @@
-//! Progress of a running fleet: its controller reports it on a socket, in a folder with the sockets
-//! of this user's other fleets.
+//! The progress of a running fleet. The controller of a fleet serves it on a socket. The sockets of
+//! all fleets of a user are in one folder.
 
 use crate::bounded::Bounded;
 use crate::busy::busy;
@@ -17,55 +17,56 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Maximum number of connections to a socket, and their idle limit.
+/// The maximum number of connections to a socket, and the time after which an idle one is closed.
 const CONNECTIONS: usize = 32;
 const IDLE: Duration = Duration::from_secs(15);
 
-/// A fleet's current status.
+/// The status of a fleet.
 #[derive(Clone, PartialEq, Default, Debug, Serialize, Deserialize)]
 pub struct FleetStatus {
-    /// The plan's name.
+    /// The name of the plan.
     pub plan: String,
-    /// The current phase, in words.
+    /// The current phase, described in words.
     pub phase: String,
-    /// Progress within the phase.
+    /// The progress within the phase.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub part: String,
-    /// Each agent that has hosts.
+    /// The status of each agent that runs hosts.
     pub hosts: Vec<FleetHost>,
-    /// The reason for a failure.
+    /// The reason, if the fleet has failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
 }
 
-/// The hosts of one agent.
+/// The status of the hosts of one agent.
 #[derive(Clone, PartialEq, Default, Debug, Serialize, Deserialize)]
 pub struct FleetHost {
-    /// The agent's name.
+    /// The name of the agent.
     pub name: String,
-    /// IOPS of all its clients.
+    /// The IOPS of all clients of the agent.
     pub iops: f64,
-    /// Microseconds: the mean latency of I/O in flight, or the longest during a verify.
+    /// The mean latency of the operations in flight, in microseconds. During a verify, the longest
+    /// latency.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_us: Option<f64>,
-    /// Whether it finished the phase.
+    /// Whether the agent has finished the phase.
     pub is_done: bool,
-    /// Number of failed operations.
+    /// The number of failed operations.
     pub failed: u64,
-    /// Blocks that did not hold the acknowledged data.
+    /// The number of blocks that did not contain the acknowledged data.
     pub lost: u64,
-    /// Paths that are connected, and that should be.
+    /// The number of connected paths, and the number of paths that should be connected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paths: Option<[u64; 2]>,
 }
 
-/// Reads a fleet's status.
+/// A function that reads the status of a fleet.
 pub type ReadFleet = Arc<dyn Fn() -> FleetStatus + Send + Sync>;
 
-/// Serves a fleet's status on a Unix socket at `path` that only its owner can open.
+/// Serves the status of a fleet on a Unix socket at `path` that only its owner can open.
 ///
 /// # Errors
-/// Why the socket could not be created.
+/// The reason why the socket cannot be created.
 pub fn serve_fleet(path: &Path, read: ReadFleet) -> Result<Server, (String, io::Error)> {
     let listener = socket::bind(path).map_err(|error| (path.display().to_string(), error))?;
     let work = move || async move {
@@ -92,7 +93,7 @@ pub fn serve_fleet(path: &Path, read: ReadFleet) -> Result<Server, (String, io::
     Server::at(Some(path)).begin("fleet", work)
 }
 
-/// Sends the status when it changes.
+/// The source of `fleet` events. It sends the status when the status has changed.
 struct OfFleet {
     read: ReadFleet,
     last: Option<FleetStatus>,

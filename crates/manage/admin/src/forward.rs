@@ -1,8 +1,8 @@
-//! Forwards changes from the page of several targets. Each target authorizes this program's token
-//! or user, and logs the visitor's address.
+//! Forwards changes from the page of several targets. Each target authorizes the token or user of
+//! this program, and logs the address of the page's visitor.
 //!
-//! Only the document and its subsystems are reachable. Answers are passed on, except "wrong token":
-//! the page would take it for its own token.
+//! Clients reach only the document and its subsystems. This program forwards every answer except
+//! for "wrong token", since the page would relate that answer to its own token.
 
 use crate::audit::{self, AUDIT};
 use crate::callers::Visitor;
@@ -24,17 +24,17 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Time limit for a target: less than the page waits (40 s), but more than a target waits for a
-/// disk.
+/// The time limit for an answer of a target. It is shorter than the limit of the page (40 s), and
+/// longer than the time for which a target waits for a disk.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(35);
 
-/// Headers that are passed on, of a request and of an answer.
+/// The headers of requests to forward. Below, the headers of answers to forward.
 const ASKED: [HeaderName; 2] = [header::IF_MATCH, header::CONTENT_TYPE];
 const ANSWERED: [HeaderName; 2] = [header::ETAG, header::CONTENT_TYPE];
 
 type Names = Path<HashMap<String, String>>;
 
-/// Routes to each target.
+/// The routes to each target.
 pub(crate) fn router(nodes: Arc<[Node]>) -> Router {
     let all = get(pass).put(pass).patch(pass).delete(pass);
     Router::new()
@@ -57,7 +57,7 @@ async fn pass(
         let detail = format!("there is no target {name:?} on this page");
         return trouble(StatusCode::NOT_FOUND, "not found", &detail);
     };
-    // Keep the escapes as received: names may contain any character.
+    // Keep the escapes of the URL as received, since names may contain any character.
     let way = uri.path().splitn(5, '/').nth(4).unwrap_or_default();
     let asked = format!("{method} /v1/{way}");
     let only_looks = method == Method::GET;
@@ -128,7 +128,7 @@ mod tests {
     use axum::extract::Request as Asked;
     use axum::response::IntoResponse;
 
-    /// A target that echoes the request, or refuses it.
+    /// A target that answers with the request that it got, or refuses the request.
     async fn target(status: StatusCode) -> Node {
         let echo = async move |asked: Asked| {
             let said = |name: &str| {
@@ -172,7 +172,7 @@ mod tests {
         assert!(!answer.headers().contains_key("x-other"));
     }
 
-    /// The page would take a 401 for its own token, and log out.
+    /// The page would relate a 401 to its own token, and log out.
     #[tokio::test]
     async fn that_a_target_has_another_token_is_no_matter_of_the_pages_own() {
         let refused = asked(&target(StatusCode::UNAUTHORIZED).await, "subsystems/a").await;

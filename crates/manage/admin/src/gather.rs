@@ -1,10 +1,11 @@
-//! Combines the events of several targets into one stream.
+//! Combines the events of several targets (the nodes) into one stream.
 //!
-//! Each event carries its node's name: `{"node": "left", "data": …}`. A `document` event contains
-//! the whole document, and a `gone` event the reason why a node does not answer.
+//! Each event contains the name of its node: `{"node": "left", "data": …}`. A `document` event
+//! contains the whole document, and a `gone` event the reason why the node does not answer.
 //!
-//! Each node has its own task, so none waits for another. A node that sends no status because it is
-//! an older version, or that has no free reader place, is polled each second instead.
+//! Each node has its own task, so no node delays another. Some nodes send no status, because they
+//! run an older version. Others have too many readers already. Such nodes are polled once a second
+//! instead.
 
 use crate::attached::{LastAttached, ReadAttached};
 use crate::events::{Happening, SLOWEST, json, written};
@@ -28,38 +29,40 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::task::{JoinSet, spawn_blocking, yield_now};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
-/// A target sends its counters every second; one that is silent for this long is unreachable.
+/// The time without data after which a target counts as unreachable. A target sends its counters
+/// every second.
 const SILENCE: Duration = Duration::from_millis(1500);
-/// A target without complete counters for this long is unreachable, whatever else it sends.
+/// The time without complete counters after which a target counts as unreachable, even if it sends
+/// other data.
 const TOO_SLOW: Duration = Duration::from_secs(10);
-/// Pause before trying an unreachable target again.
+/// The pause before the next connect to an unreachable target.
 const AGAIN: Duration = Duration::from_millis(400);
-/// The pause after an invalid answer, which the node repeats until its program is replaced.
+/// The pause after an invalid answer. The node will repeat it until its program is replaced.
 const AGAIN_AFTER_NONSENSE: Duration = Duration::from_secs(5);
-/// Pause before reading a document again that a change has locked.
+/// The pause before the next attempt to read a document that a change has locked.
 const LATER: Duration = Duration::from_secs(2);
-/// Interval between checks that the page still reads.
+/// The interval of checks whether the page still reads.
 const EVERY: Duration = Duration::from_secs(1);
-/// Number of polls, one a second, before trying the target's event stream again.
+/// The number of polls, one a second, before the next attempt to open the target's event stream.
 const ASKED: usize = 30;
-/// After this many counters without a status it is an older version.
+/// The number of counters without a status after which a node counts as an older version.
 const WITHOUT_STATUS: u32 = 2;
-/// Maximum number of chunks that wait for the page.
+/// The maximum number of chunks that wait for the page.
 const PIECES: usize = 16;
-/// Events of one node that are handled before other nodes get a turn.
+/// The number of events of one node to handle before other nodes have their turn.
 const AT_ONCE: u32 = 64;
 const NAME_MAX: usize = 32;
 
-/// Data that the page shows besides targets.
+/// The sources of other data for the page, besides targets.
 #[derive(Clone, Default)]
 pub struct Beside {
     /// The folder with the sockets of running fleets.
     pub fleets: Option<PathBuf>,
-    /// Reads the state of locally attached disks.
+    /// Reads the states of the disks that are attached to this machine.
     pub attached: Option<ReadAttached>,
 }
 
-/// Streams the events of these nodes from now on; `None` if there are too many readers.
+/// A stream of the events of these nodes from now on; `None` if there are too many readers.
 pub(crate) fn stream(
     nodes: &[Node],
     beside: Beside,
@@ -71,7 +74,7 @@ pub(crate) fn stream(
     tokio::spawn(async move {
         let _place = place;
         let (told, heard) = channel(PIECES);
-        // All tasks end when the set is dropped.
+        // All tasks stop when the set is dropped.
         let mut all = JoinSet::new();
         for node in nodes {
             all.spawn(follow(node, told.clone()));
@@ -113,7 +116,7 @@ async fn watch_attached(read: ReadAttached, told: Sender<Bytes>) {
     loop {
         every.tick().await;
         let read = Arc::clone(&read);
-        // This asks one daemon after another, each of which may be slow.
+        // This queries one daemon after another, and each may be slow.
         let Ok(now) = spawn_blocking(move || read()).await else { return };
         if let Some(event) = last.event(now) {
             let _ = told.send(event.into()).await;
@@ -121,13 +124,13 @@ async fn watch_attached(read: ReadAttached, told: Sender<Bytes>) {
     }
 }
 
-/// Follows a fleet until it ends. Returns its socket.
+/// Follows a fleet until the fleet ends. Returns the path of its socket.
 async fn follow_fleet(path: PathBuf, told: Sender<Bytes>) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let node = Node { name, place: NodePlace::Socket(path.clone()) };
     let stream = EventStream { node, told, is_fleet: true };
     let answer = nodes::within(stream.node.ask("/v1/events")).await;
-    // A dead process may have left the socket: ignore it.
+    // A dead process may have left the socket. Ignore such a socket.
     if let Ok(answer) = answer
         && answer.status() == StatusCode::OK
     {
@@ -137,7 +140,7 @@ async fn follow_fleet(path: PathBuf, told: Sender<Bytes>) -> PathBuf {
     path
 }
 
-/// Passes events on until the page has closed or stopped reading.
+/// Forwards events until the page disconnects or stops reading.
 async fn pass_on(mut heard: Receiver<Bytes>, mut stream: Stream<Bytes>) {
     let mut every = interval(EVERY);
     loop {
@@ -146,7 +149,7 @@ async fn pass_on(mut heard: Receiver<Bytes>, mut stream: Stream<Bytes>) {
                 Some(piece) => piece,
                 None => return,
             },
-            // Only sending shows whether the page is still there.
+            // Only a send reveals whether the page is still connected.
             _ = every.tick() => Bytes::from_static(b":\n\n"),
         };
         if !matches!(timeout(SLOWEST, stream.send_data(piece)).await, Ok(Ok(()))) {
@@ -155,7 +158,7 @@ async fn pass_on(mut heard: Receiver<Bytes>, mut stream: Stream<Bytes>) {
     }
 }
 
-/// Sends the events of one node.
+/// The source of the events of one node.
 struct EventStream {
     node: Node,
     told: Sender<Bytes>,
@@ -175,11 +178,11 @@ async fn follow(node: Node, told: Sender<Bytes>) {
 impl EventStream {
     async fn tell(&self, name: &str, data: &str) {
         let data = format!("{{\"node\":{},\"data\":{data}}}", json(&self.node.name));
-        // Once the page stops reading, this task is dropped.
+        // If the page stops reading, the stream ends and this task is dropped.
         let _ = self.told.send(written(name, &data).into()).await;
     }
 
-    /// Reads events until the stream ends. The error says why the node is unreachable.
+    /// Reads events until the stream ends. The error is the reason why the node is unreachable.
     async fn try_once(&self) -> Result<(), String> {
         let answer = nodes::within(self.node.ask("/v1/events?status=true")).await?;
         match answer.status() {
@@ -191,16 +194,16 @@ impl EventStream {
                 };
                 if is_old { self.ask().await } else { Ok(()) }
             }
-            // Older versions lack this address; a busy target has no free reader place.
+            // An older version has no such URL, and a busy target has too many readers.
             StatusCode::NOT_FOUND | StatusCode::SERVICE_UNAVAILABLE => self.ask().await,
             other => Err(nodes::refusal(other)),
         }
     }
 
-    /// Reads events. True if the node sends only counters.
+    /// Reads events. Returns true if the node sends only counters.
     async fn listen(&self, answer: Response<Incoming>, wanted: &Notify) -> Result<bool, String> {
         let (mut body, mut events) = (answer.into_body(), Parts::default());
-        // The time waited for counters, excluding the time that the page reads slowly.
+        // The time without counters, except for the time in which the page reads slowly.
         let (mut without_status, mut waited) = (Some(0), Duration::ZERO);
         loop {
             let began = Instant::now();
@@ -211,7 +214,7 @@ impl EventStream {
             events.take(frame.data_ref().map_or(&[][..], |data| data))?;
             let mut count = 0_u32;
             while let Some((name, data)) = events.next() {
-                // A node with endless events must not starve the others.
+                // A node with endless events must not delay the other nodes.
                 count += 1;
                 if count.is_multiple_of(AT_ONCE) {
                     yield_now().await;
@@ -240,8 +243,8 @@ impl EventStream {
         }
     }
 
-    /// Reads the document after each change. Retries while a change that waits for a slow disk has
-    /// locked it.
+    /// Reads the document after each change. Retries while the document is locked by a change that
+    /// waits for a slow disk.
     async fn documents(&self, wanted: &Notify) {
         loop {
             wanted.notified().await;
@@ -255,7 +258,7 @@ impl EventStream {
         }
     }
 
-    /// Whether to pass an event on. Invalid data would stop the page.
+    /// Whether to forward an event. Invalid data would stop the page.
     fn is_understood(&self, name: &str, data: &str) -> Result<bool, String> {
         fn is<'a, T: Deserialize<'a>>(data: &'a str) -> bool {
             serde_json::from_str::<T>(data).is_ok()
@@ -267,7 +270,8 @@ impl EventStream {
         }
         let is_word = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';
         match name {
-            // Only the fleets' folder supplies fleet events, and fleets send no others.
+            // Fleet events come only from sockets in the folder for fleets. These send no other
+            // events.
             _ if self.is_fleet => Ok(name == "fleet" && is::<FleetStatus>(data)),
             "stats" if !is::<Stats>(data) => Err(NONSENSE.to_owned()),
             "status" if !is::<Status>(data) => Err(NONSENSE.to_owned()),
@@ -306,13 +310,14 @@ struct Parts {
     text: Vec<u8>,
     /// The offset of the next event in `text`.
     begin: usize,
-    /// The next event does not end before this offset.
+    /// The offset up to which `text` contains no end of the next event.
     seen: usize,
 }
 
 impl Parts {
     fn take(&mut self, more: &[u8]) -> Result<(), String> {
-        // Drop the used bytes once per chunk, not per event: a chunk may hold many events.
+        // Remove the used bytes once per chunk, not once per event: a chunk may contain many
+        // events.
         self.text.drain(..self.begin);
         (self.seen, self.begin) = (self.seen - self.begin, 0);
         self.text.extend_from_slice(more);
@@ -322,7 +327,7 @@ impl Parts {
         }
     }
 
-    /// The name and data of the next event; skips comments.
+    /// The name and the data of the next event. Skips comments.
     fn next(&mut self) -> Option<(String, String)> {
         loop {
             let end = self.text[self.seen..].windows(2).position(|two| two == b"\n\n");
@@ -367,7 +372,7 @@ mod tests {
         })
     }
 
-    /// The first events of a target with these answers.
+    /// The first events from a target with these answers.
     async fn told(router: Router, count: usize) -> Vec<(String, Value)> {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -412,7 +417,7 @@ mod tests {
         assert_eq!((&all[0].1["pid"], &all[3].1), (&7.into(), &"its answer makes no sense".into()));
     }
 
-    /// A node that sends bytes, but never a complete event, counts as unreachable.
+    /// A node that sends bytes but never a complete event counts as unreachable.
     #[tokio::test]
     async fn one_that_is_too_slow_is_gone() {
         let drip = async || {
@@ -428,7 +433,7 @@ mod tests {
         assert_eq!(all[0], ("gone".to_owned(), "its counters have not come for 10 s".into()));
     }
 
-    /// An `attached` event of a node does not describe the page's own machine.
+    /// If a node sends an `attached` event, it does not describe the machine of the page.
     #[tokio::test]
     async fn disks_attached_here_are_told_of() {
         let disk = crate::AttachedStatus { name: "fb0".to_owned(), ..Default::default() };
@@ -471,7 +476,7 @@ mod tests {
         let old =
             Router::new().route("/v1/status", says(status())).route("/v1/stats", says(stats()));
         assert_eq!(names(&told(old.clone(), 4).await), ["status", "stats", "status", "stats"]);
-        // A node that sends counters but no status.
+        // The node sends counters but no status.
         let counted = written("stats", &stats().to_string()).repeat(2);
         let older = old.route("/v1/events", get(async move || counted));
         let all = told(older, 4).await;

@@ -1,4 +1,5 @@
-//! Checks of requests on TCP: the token, and the site that they are for.
+//! Checks of requests on TCP: whether the token is valid, and whether the request is for this
+//! server.
 
 use axum::body::Body;
 use axum::extract::Request;
@@ -10,19 +11,19 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use subtle::ConstantTimeEq;
 
-/// Limits on a token's length: too long to guess, short enough for a header.
+/// The limits on the length of a token: too long to guess, and short enough for a header.
 const SHORTEST_TOKEN_BYTES: usize = 20;
 const LONGEST_TOKEN_BYTES: usize = 256;
 
-/// A secret that grants access to the dashboard.
+/// A secret that grants access to the interface.
 #[derive(Clone)]
 pub struct Token(String);
 
 impl Token {
-    /// The secret `text`.
+    /// Creates a token from `text`.
     ///
     /// # Errors
-    /// The error, as the end of a sentence.
+    /// The reason why the text is no token, as the end of a sentence.
     pub fn new(text: &str) -> Result<Self, String> {
         let lengths = SHORTEST_TOKEN_BYTES..=LONGEST_TOKEN_BYTES;
         match text.bytes().all(|byte| byte.is_ascii_graphic()) && lengths.contains(&text.len()) {
@@ -39,12 +40,12 @@ impl Token {
         format!("Bearer {}", self.0)
     }
 
-    /// Compares in constant time.
+    /// Compares the token with `given` in constant time.
     pub(crate) fn is(&self, given: &str) -> bool {
         self.0.as_bytes().ct_eq(given.as_bytes()).into()
     }
 
-    /// Whether both are the same secret.
+    /// Whether both tokens are the same secret.
     pub(crate) fn is_the(&self, other: &Token) -> bool {
         self.is(&other.0)
     }
@@ -56,14 +57,14 @@ impl fmt::Debug for Token {
     }
 }
 
-/// The token of a request.
+/// The token in the headers of a request.
 pub(crate) fn bearer(headers: &HeaderMap) -> Option<&str> {
     let (scheme, token) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
-    // Schemes are case-insensitive (RFC 9110, 11.1).
+    // The name of the scheme is case-insensitive (RFC 9110, 11.1).
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim_start_matches(' '))
 }
 
-/// Requires an address as `Host`, or none; browsers always send one.
+/// Requires that the `Host` header is an IP address, or missing. Browsers always send the header.
 pub(crate) async fn by_address(request: Request<Body>, next: Next) -> Response {
     match host(&request).is_none_or(is_an_address) {
         true => next.run(request).await,
@@ -71,20 +72,20 @@ pub(crate) async fn by_address(request: Request<Body>, next: Next) -> Response {
     }
 }
 
-/// The `Host` of a request; empty if it is not text.
+/// The `Host` header of a request. It is empty if its value is not text.
 pub(crate) fn host(request: &Request<Body>) -> Option<&str> {
     // A value that is not text is not an address.
     request.headers().get(header::HOST).map(|host| host.to_str().unwrap_or_default())
 }
 
-/// The answer to a request for another site.
+/// The answer to a request for another server name.
 pub(crate) fn misdirected() -> Response {
     let detail = "use this machine's address, or localhost: the target refuses other host names, \
                   since another site's name could lead here\n";
     (StatusCode::MISDIRECTED_REQUEST, detail).into_response()
 }
 
-/// Whether a `Host` is an IP address or localhost, with any port.
+/// Whether a `Host` header is an IP address or localhost, with any port.
 pub(crate) fn is_an_address(host: &str) -> bool {
     let parses = |text: &str| text.parse::<IpAddr>().is_ok();
     let without_port = |text: &'_ str| match text.rsplit_once(':') {

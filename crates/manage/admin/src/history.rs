@@ -1,8 +1,10 @@
-//! History for pages that are opened later, in bounded memory: the last minutes by the second,
-//! older times at coarser steps. Only a process with a dashboard keeps it.
+//! The history of counters, for pages that are opened later, in bounded memory. The last minutes
+//! have one point per second, and older times have fewer points. Only a process with a dashboard
+//! keeps a history.
 //!
 //! One history has at most [`POINTS`] points of [`SERIES`] four-byte numbers, 217 KB. A target
-//! keeps its own; `farblock ui` keeps one for each node and one for their sum.
+//! keeps its own history. `farblock ui` keeps one history for each node and one for the sum of all
+//! nodes.
 
 use crate::nodes::{Node, within};
 use crate::stats::{IoStats, Stats};
@@ -21,34 +23,36 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
-/// Seconds per point and number of points of each level: a quarter of an hour, three hours, a day,
-/// a month. The page keeps the same levels.
+/// For each level, the seconds per point and the number of points. The levels cover a quarter of an
+/// hour, three hours, a day, and a month. The page has the same levels.
 const LEVELS: [(u64, usize); 4] = [(1, 900), (10, 1_080), (60, 1_440), (600, 4_320)];
-/// Number of points of all levels.
+/// The number of points of all levels together.
 #[cfg(test)]
 const POINTS: usize = 7_740;
-/// Reads, writes, bytes read and bytes written per second; median and 99th percentile of latency in
-/// microseconds; CPU utilization in percent. The page expects this order.
+/// The number of values per point: reads, writes, bytes read and bytes written per second; median
+/// and 99th percentile of latency in microseconds; CPU utilization in percent. The page expects
+/// this order.
 const SERIES: usize = 7;
-/// The name of a target's own history, and of the sum of all targets.
+/// The name of the history of a target itself, and of the sum of all nodes.
 const WHOLE: &str = "target";
-/// Interval between points.
+/// The interval between two points of the finest level.
 const EVERY: Duration = Duration::from_secs(1);
-/// Two samples further apart than this leave a gap.
+/// The time between two samples above which the history has a gap.
 const MOST_MISSED_MS: u64 = 5_000;
-/// A larger difference of start times means a restarted target; a smaller one, an adjusted clock.
+/// The difference of start times above which a target has restarted. A smaller difference is due to
+/// an adjusted clock.
 const ANOTHER_MS: u64 = 2_000;
 
 type Point = [f32; SERIES];
 
-/// The points of one level; a new point replaces the oldest.
+/// The points of one level. A new point replaces the oldest one.
 struct Ring {
     step: u64,
     most: usize,
     points: VecDeque<Point>,
     /// The second in which the newest point starts.
     newest: u64,
-    /// Sums and counts for the mean of the newest point.
+    /// The sums and counts for the mean of the newest point.
     sums: [f64; SERIES],
     counts: [u32; SERIES],
 }
@@ -72,7 +76,7 @@ impl Ring {
         }
     }
 
-    /// Fills missed points with gaps.
+    /// Starts a new point, and fills the missed points with gaps.
     fn open(&mut self, start: u64) {
         let missed = start.saturating_sub(self.newest) / self.step;
         let missed = if self.points.is_empty() { 1 } else { missed.min(self.most as u64) };
@@ -95,7 +99,7 @@ impl Ring {
                 if index > 0 {
                     text.push(',');
                 }
-                // With the precision of a chart.
+                // Write as many digits as a chart needs.
                 let _ = match point[series] {
                     value if !value.is_finite() => write!(text, "null"),
                     value if value >= 100. => write!(text, "{value:.0}"),
@@ -135,7 +139,7 @@ impl History {
         }
     }
 
-    /// The history of this node, for the page.
+    /// The history of this node in the format of the page.
     fn written(&self, part: &str, now: u64) -> Option<String> {
         let all = self.lock();
         let past = all.get(part)?;
@@ -150,13 +154,13 @@ impl History {
         Some(text)
     }
 
-    /// The route for the page.
+    /// The route of the history, for the page.
     pub(crate) fn router(self) -> Router {
         Router::new().route("/history.json", get(answer)).with_state(self)
     }
 
-    /// Records a target's counters, for as long as this future runs. It does not start latency
-    /// measurement: latency is recorded only while a client requests it.
+    /// Records the counters of a target as long as this future runs. Does not start the measurement
+    /// of latency, so the history has latency only while a client requests counters.
     pub(crate) async fn keep(self, steering: Arc<Steering>) {
         let mut before: Option<Stats> = None;
         let mut every = interval(EVERY);
@@ -172,7 +176,7 @@ impl History {
         }
     }
 
-    /// Records the counters of each node and their sum.
+    /// Records the counters of each node, and their sum.
     pub(crate) async fn keep_all(self, nodes: Arc<[Node]>) {
         let mut before: BTreeMap<String, Stats> = BTreeMap::new();
         let mut every = interval(EVERY);
@@ -208,14 +212,14 @@ impl History {
     }
 }
 
-/// The time of the first call, and the seconds since 1970 then.
+/// The time of the first call, and the seconds since 1970 at that time.
 static BEGUN: LazyLock<(Instant, u64)> = LazyLock::new(|| {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     (Instant::now(), since.as_secs())
 });
 
-/// Seconds from a monotonic clock: if the wall clock were set back, nothing would be recorded until
-/// it had caught up. The page only needs ages.
+/// Seconds from a monotonic clock. If the wall clock were set back, the history would get no points
+/// until the clock had caught up. The page only needs the ages of points.
 fn seconds() -> u64 {
     let (begun, second) = *BEGUN;
     second + begun.elapsed().as_secs()
@@ -233,19 +237,19 @@ async fn answer(State(history): State<History>, Query(asked): Query<Asked>) -> R
     ([(header::CONTENT_TYPE, "application/json")], text).into_response()
 }
 
-/// Rates of one second.
+/// The rates in one second.
 #[derive(Default)]
 struct Pace {
-    /// Reads, writes, bytes read, bytes written.
+    /// Reads, writes, bytes read, and bytes written.
     done: [f64; 4],
-    /// Counts of reads and writes by latency bucket.
+    /// The number of reads and writes in each latency bucket.
     latency: Vec<f64>,
-    /// Percent of all processors; NaN where the system does not report it.
+    /// The utilization in percent of all processors; NaN if the system does not report it.
     busy: f64,
 }
 
 impl Pace {
-    /// The rates between two samples; `None` if the target restarted or the samples are too far
+    /// The rates between two samples. `None` if the target has restarted or the samples are too far
     /// apart.
     fn between(was: &Stats, is: &Stats) -> Option<Self> {
         let ms = is.uptime_ms.checked_sub(was.uptime_ms).filter(|ms| *ms > 0)?;
@@ -278,7 +282,7 @@ impl Pace {
         })
     }
 
-    /// Adds one node's rates; utilization is averaged over `nodes`.
+    /// Adds the rates of one node. The utilization is averaged over `nodes`.
     fn add(&mut self, other: &Self, nodes: usize) {
         for (sum, more) in self.done.iter_mut().zip(other.done) {
             *sum += more;
@@ -297,7 +301,7 @@ impl Pace {
         [reads, writes, read, written, p50, p99, self.busy].map(|value| value as f32)
     }
 
-    /// A quantile in microseconds, interpolated within its bucket.
+    /// A quantile of the latency in microseconds, interpolated within its bucket.
     fn quantile(&self, bounds: &[u64], share: f64) -> f64 {
         let mut left = self.latency.iter().sum::<f64>() * share;
         if left == 0. {

@@ -1,26 +1,27 @@
-//! The status of mirror legs, and orders to mirrors.
+//! The status of the legs of mirrors, and orders to mirrors.
 //!
-//! This module does not read the document: a change may lock it while it waits for slow disks.
+//! This module does not read the document, since a change may lock the document while it waits for
+//! slow disks.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The status of a part of a disk.
+/// The status of a leg of a mirror, or of another part of a disk.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct LegStatus {
-    /// A file with its absolute path, or the URL of a remote disk.
+    /// The absolute path of a file, or the URL of a remote disk.
     pub name: String,
-    /// In a mirror `in_sync`, `catching_up` (missing data is being copied) or `out` (not used);
-    /// elsewhere `ready` or `away`.
+    /// The state. In a mirror: `in_sync`, `catching_up` (the mirror copies missing data) or `out`
+    /// (not used). In other disks: `ready` or `away`.
     pub state: String,
-    /// Why it is out or away, or in sync and not used at present.
+    /// The reason why the part is out or away, or is in sync but not used at present.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// The name of a part for people and programs. If it is a URL, all parameters except the namespace
-/// are removed, because they are only connection details.
+/// The name of a part, for people and programs. Removes all parameters of a URL except for the
+/// namespace, because they are only connection details.
 #[must_use]
 pub fn part_name(name: &str) -> String {
     let Some((place, parameters)) = name.split_once('?').filter(|_| name.contains("://")) else {
@@ -32,40 +33,40 @@ pub fn part_name(name: &str) -> String {
     }
 }
 
-/// The background work of a mirror.
+/// The status of the background work of a mirror.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct MirrorStatus {
-    /// Bytes that legs may lack, or in which they may differ.
+    /// The bytes of regions that legs may lack, or in which legs may differ.
     pub dirty_bytes: u64,
-    /// Bytes copied to legs since the mirror was opened.
+    /// The bytes copied to legs since the mirror was opened.
     pub copied_bytes: u64,
-    /// Speed limit for copying and comparing, in bytes per second; 0: none.
+    /// The speed limit for copies and comparisons, in bytes per second; 0 means no limit.
     pub copy_bytes_per_second: u64,
     /// Whether a verify is running.
     pub verifying: bool,
-    /// Bytes that the last or current verify compared on all legs in sync.
+    /// The bytes that the current or last verify has compared on all legs in sync.
     pub verified_bytes: u64,
-    /// Bytes that this verify could not compare: a leg in sync had a read error, or only one leg
-    /// was in sync.
+    /// The bytes that this verify could not compare, because a leg in sync had a read error, or
+    /// only one leg was in sync.
     #[serde(default)]
     pub uncompared_bytes: u64,
-    /// Legs with a read error in this verify.
+    /// The names of the legs with read errors in this verify.
     #[serde(default)]
     pub unread_legs: Vec<String>,
-    /// Bytes in which the legs in sync differ.
+    /// The bytes in which the legs in sync differ.
     pub differing_bytes: u64,
-    /// The first places where they differ.
+    /// The first places in which the legs differ.
     pub differences: Vec<Difference>,
-    /// Number of completed verifies.
+    /// The number of completed verifies.
     pub verifies: u64,
 }
 
 /// A run of blocks that differ between legs.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Difference {
-    /// The first block.
+    /// The first block of the run.
     pub lba: u64,
-    /// Number of blocks.
+    /// The number of blocks.
     pub blocks: u32,
 }
 
@@ -73,32 +74,34 @@ pub struct Difference {
 #[derive(Clone, Default, Debug, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MirrorOrder {
-    /// Compare all legs in sync, from the start.
+    /// Whether to compare all legs in sync, from the first block on.
     #[serde(default)]
     pub verify: bool,
-    /// Speed limit for copying and comparing, in bytes per second, until the target exits; 0: none.
+    /// The speed limit for copies and comparisons, in bytes per second; 0 means no limit. It
+    /// applies until the target exits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copy_bytes_per_second: Option<u64>,
 }
 
-/// A shared mirror, or another disk with remote parts.
+/// A shared disk that is a mirror or has remote parts.
 pub trait Mirrored: Send + Sync {
-    /// The status of its legs, and of the mirror if it is one; `None` once it is closed.
+    /// The status of the disk's parts and, if the disk is a mirror, of the mirror. `None` once the
+    /// disk is closed.
     fn status(&self) -> Option<(Vec<LegStatus>, Option<MirrorStatus>)>;
 
     /// Executes an order, if the disk is a mirror.
     fn order(&self, order: &MirrorOrder);
 }
 
-/// The legs of one namespace.
+/// The parts of the disk of one namespace.
 pub type Legs = Arc<dyn Mirrored>;
 
-/// The legs of all namespaces that have some.
+/// The parts of all disks that have parts, by subsystem and namespace.
 #[derive(Clone, Default)]
 pub(crate) struct AllLegs(Arc<Mutex<BTreeMap<(String, u32), Legs>>>);
 
 impl AllLegs {
-    /// Sets the legs of a namespace.
+    /// Sets or removes the parts of a namespace's disk.
     pub(crate) fn set(&self, nqn: &str, nsid: u32, legs: Option<&Legs>) {
         let key = (nqn.to_owned(), nsid);
         match legs {

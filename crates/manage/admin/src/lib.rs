@@ -1,18 +1,18 @@
-//! Steers a running target.
+//! Manages a running target.
 //!
 //! **Purpose.** [`Steering`] holds a running target, its document (the settings of everything it
-//! shares) and their store; all changes go through it. [`serve`] provides it as an HTTP interface
-//! on a Unix socket that only its owner can open, with the target's [`Status`] and its counters in
-//! Prometheus' format. [`Client`] is the client side, and `docs/openapi.json` describes the
-//! interface. [`Remote`] is the interface on TCP, for clients with a token, over HTTPS with a
-//! [`Certificate`]. [`Ui`] is the dashboard: a page and the interface behind a token, on TCP;
-//! `dashboard/` has its sources, `ui/` the build output.
+//! shares) and their store. All changes go through it. [`serve`] provides an HTTP interface to it,
+//! on a Unix socket that only its owner can open. The interface also has the target's [`Status`],
+//! and its counters in Prometheus' format. [`Client`] is the client side, and `docs/openapi.json`
+//! describes the interface. [`Remote`] is the interface on TCP, for clients with a token, over
+//! HTTPS with a [`Certificate`]. [`Ui`] is the dashboard: a page and the interface behind a token,
+//! on TCP. Its sources are in `dashboard/`, its build output in `ui/`.
 //!
 //! **Contract.** Each change is atomic, and changes are serialized. A client gets the answer after
-//! the target has changed; if there is a store, the change is durable then. No code of this crate
+//! the target has changed. If there is a store, the change is then durable. No code of this crate
 //! runs on a target's cores: it only sends messages to them.
 //!
-//! **Not implemented.** Users other than the owner and token holders; client certificates.
+//! **Not implemented.** Users other than the owner and the token holders; client certificates.
 
 #![forbid(unsafe_code)]
 

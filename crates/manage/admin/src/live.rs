@@ -1,4 +1,4 @@
-//! Applies steps of a change to the running target.
+//! Executes the steps of a change on the running target.
 
 use crate::legs::{AllLegs, MirrorOrder};
 use crate::open_disks::{OpenDisks, absolute};
@@ -22,8 +22,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Time limit for a namespace's last operations. Slower ones continue in the background, and their
-/// file stays locked until then.
+/// The time limit for the last operations of a removed namespace. Slower operations continue in the
+/// background, and the file of the namespace stays locked until they end.
 const DRAIN_TIME: Duration = Duration::from_secs(10);
 
 pub(crate) struct Live {
@@ -33,22 +33,23 @@ pub(crate) struct Live {
     disks: OpenDisks,
     pub(crate) legs: AllLegs,
     pub(crate) keys: Keys,
-    /// The hosts' limits, by subsystem NQN and host NQN.
+    /// The limits of hosts, by subsystem NQN and host NQN.
     limits: BTreeMap<(String, String), Limits>,
-    /// Copy speeds of mirrors, from the document.
+    /// The copy speeds of mirrors, from the document, by subsystem NQN and namespace ID.
     copy_speeds: BTreeMap<(String, u32), u64>,
-    /// Removals of the current change that may not be over yet.
+    /// The removals of the current change, whose last operations may still be running.
     removals: Vec<Removal>,
 }
 
-/// Data to undo a step.
+/// The data to roll a step back.
 pub(crate) enum Undo {
     Step(Box<Step>),
     /// The changed or removed host, with its previous keys and limits.
     Host(String, String, Option<HostKeys>, Limits),
     /// The removed namespace, with its settings and storage.
     Removed(String, u32, Namespace, Opened),
-    /// The changed namespace, with its previous settings, and its previous storage if reopened.
+    /// The changed namespace, with its previous settings. If its storage was reopened, also the
+    /// previous storage.
     Changed(String, u32, Namespace, Option<Opened>),
 }
 
@@ -57,7 +58,7 @@ impl Undo {
         Undo::Step(Box::new(step))
     }
 
-    /// Whether it holds a namespace's storage.
+    /// Whether this holds the storage of a namespace.
     fn has_disk(&self) -> bool {
         matches!(self, Self::Removed(..) | Self::Changed(_, _, _, Some(_)))
     }
@@ -91,7 +92,7 @@ impl Live {
         self.patience.with(Aside::Key, &what, read)
     }
 
-    /// Steps for the hosts selected by `concerns` whose key files have changed.
+    /// The steps for those hosts selected by `concerns` whose key files have changed.
     pub(crate) fn keys_changed(
         &self,
         document: &Document,
@@ -108,7 +109,7 @@ impl Live {
         Ok(steps)
     }
 
-    /// The step for one host.
+    /// The step for one host, if its key files have changed.
     pub(crate) fn key_changed(
         &self,
         nqn: &str,
@@ -123,8 +124,8 @@ impl Live {
         Ok(Some(Step::ChangeHost { nqn: names.0, host: names.1, from, to }))
     }
 
-    /// Allows a host, with these keys or by its name alone. The keys are set first, so the host is
-    /// never allowed without them.
+    /// Allows a host, with these keys or with its name only. Sets the keys first, so that the host
+    /// is never allowed without them.
     fn allow(&mut self, nqn: &str, host: &str, keys: Option<HostKeys>) -> Result<(), String> {
         let said = |error: farblock_target::ChangeError| error.to_string();
         let names = (nqn.to_owned(), host.to_owned());
@@ -141,7 +142,7 @@ impl Live {
         Ok(())
     }
 
-    /// Sets a host's limits. Returns the previous ones.
+    /// Sets the limits of a host. Returns its previous limits.
     pub(crate) fn limit(
         &mut self,
         nqn: &str,
@@ -167,7 +168,7 @@ impl Live {
         Ok((self.keys.remove(&(nqn.to_owned(), host.to_owned())), limits))
     }
 
-    /// Takes all steps, or none. The cores get all changes of namespaces together.
+    /// Executes all steps, or none. The cores get all changes of namespaces together.
     pub(crate) fn take_all(&mut self, steps: &[Step]) -> Result<Vec<Undo>, Failed> {
         let batch = self.control.batch();
         let done = reconcile(self, steps);
@@ -176,7 +177,7 @@ impl Live {
         done
     }
 
-    /// Rolls back the steps of [`Self::take_all`]. Returns the failures, as sentences.
+    /// Rolls the steps of [`Self::take_all`] back. Returns the failures as sentences.
     pub(crate) fn undo_all(&mut self, done: Vec<Undo>) -> Vec<String> {
         let batch = self.control.batch();
         let left = take_all_back(self, done);
@@ -185,7 +186,7 @@ impl Live {
         left
     }
 
-    /// Waits for the removals so far. Later steps may need what the namespaces had.
+    /// Waits for the removals so far. Later steps may need what the removed namespaces used.
     fn drain(&mut self) {
         if !self.removals.is_empty() {
             self.control.send_changes();
@@ -193,8 +194,8 @@ impl Live {
         }
     }
 
-    /// Finishes a change: closes the storage that it removed or kept for an undo. Closing a file
-    /// may hang like any file operation.
+    /// Finishes a change: closes the storage that the change removed or kept for a rollback.
+    /// Closing a file may hang like any file operation.
     pub(crate) fn settle(&mut self, done: Vec<Undo>) {
         let parked = self.disks.take_parked();
         if parked.is_empty() && !done.iter().any(Undo::has_disk) {
@@ -209,8 +210,8 @@ impl Live {
         }
     }
 
-    /// Whether another file has replaced a namespace's file under the same name. False for storage
-    /// that is not a plain file.
+    /// Whether another file has taken the name of a namespace's file. False for storage that is not
+    /// a plain file.
     pub(crate) fn is_replaced(&self, nqn: &str, nsid: u32) -> Result<bool, String> {
         let opened = self.disks.get(nqn, nsid);
         let Some(file) = opened.and_then(|opened| opened.file.clone()) else { return Ok(false) };
@@ -219,7 +220,7 @@ impl Live {
         self.patience.with(Aside::File, &what, look)
     }
 
-    /// Runs an operation on an open file, which may hang.
+    /// Runs an operation, which may hang, on an open file.
     fn with_file(
         &self,
         file: &Arc<FileDisk>,
@@ -228,14 +229,14 @@ impl Live {
         let (aside, what) = (Arc::clone(file), file.path().display().to_string());
         self.patience.while_wanted(Aside::File, &what, move |wanted| {
             let done = work(&aside, wanted).map_err(|error| error.to_string());
-            // Drop this clone before `done` is sent, so that it never outlives the caller's.
+            // Drop this clone before sending `done`, so that the caller's clone is the last one.
             drop(aside);
             done
         })
     }
 
-    /// Reads a file's size, and extends the file to `size` if given, unless the caller has given
-    /// up.
+    /// Reads the size of a file, and extends the file to `size` if it is given, unless the caller
+    /// has timed out.
     fn measure(&self, file: &Arc<FileDisk>, size: Option<u64>) -> Result<(), String> {
         self.with_file(file, move |file, wanted| match size {
             Some(size) => file.lengthen_while(size, || wanted.is()),
@@ -247,12 +248,14 @@ impl Live {
         self.with_file(file, |file, _| file.lock())
     }
 
-    /// Opens the storage of a namespace. Unlocks a file of the same name that this change replaces.
+    /// Opens the storage of a namespace. First unlocks a file of the same name that this change
+    /// replaces.
     fn open(&mut self, namespace: &Namespace, instead: Option<&Opened>) -> Result<Opened, String> {
         self.drain();
         let name = namespace.path.strip_prefix("file:").unwrap_or(&namespace.path);
         let wanted = absolute(Path::new(name));
-        // Only files with this name: another program could lock any other unlocked file meanwhile.
+        // Unlock only files with this name: another program could lock any other unlocked file
+        // meanwhile.
         let replaced = instead.and_then(|opened| opened.file.as_ref());
         let replaced = replaced.filter(|file| absolute(file.path()) == wanted);
         let unlocked: Vec<_> = self.disks.parked_files(&wanted).chain(replaced).cloned().collect();
@@ -260,7 +263,7 @@ impl Live {
             let is_it = unlocked.iter().any(|it| Arc::ptr_eq(it, file));
             !is_it && (!namespace.read_only || !file.is_opened_to_read())
         };
-        // Refuse a file that another namespace has: opening it would wait for the lock, and block
+        // Refuse a file that another namespace uses. Opening it would wait for the lock, and block
         // all changes meanwhile.
         let mut others = self.disks.of_file(&wanted);
         if let Some(((nqn, nsid), _)) = others.find(|(_, file)| has_it(file)) {
@@ -292,7 +295,7 @@ impl Live {
                 ));
             }
             if is_twice {
-                // Hosts see two disks if two subsystems share one.
+                // If two subsystems share one disk, hosts see two disks.
                 opened.identity.push_str(" once more");
                 // A disk has only one place for reservations.
                 opened.reservations = None;
@@ -306,8 +309,8 @@ impl Live {
         checked
     }
 
-    /// Opens the storage of a namespace with `unlocked` files unlocked. Locks them again after a
-    /// failure, even if the caller has given up.
+    /// Opens the storage of a namespace while the files in `unlocked` are unlocked. After a
+    /// failure, locks these files again, even if the caller has timed out.
     fn open_aside(
         &self,
         namespace: &Namespace,
@@ -369,7 +372,7 @@ impl Live {
     ) -> Result<Opened, String> {
         let (id, export, has) = (NamespaceId(nsid), export(&new), new.namespace.geometry().blocks);
         let mut sharing = sharing(namespace);
-        // If the document's size is larger than the disk, the disk is extended later.
+        // If the size in the document exceeds the disk, a later call extends the disk.
         sharing.blocks = sharing.blocks.filter(|blocks| *blocks <= has);
         let removal = self.control.replace_namespace_as(nqn, id, &export, &sharing);
         self.removals.push(removal.map_err(|error| error.to_string())?);
@@ -383,7 +386,8 @@ impl Live {
     fn change(&mut self, nqn: &str, nsid: u32, from: &Namespace, to: &Namespace) -> Taken {
         let opened = self.disks.get(nqn, nsid).expect("what is shared is known").clone();
         let mut undo = Undo::Changed(nqn.to_owned(), nsid, from.clone(), None);
-        // Reopening cannot help a disk that was opened for writing and is write-protected now.
+        // Reopen only a disk that was opened read-only. A disk that was opened writable may be
+        // write-protected now, and reopening would not change that.
         if from.read_only && !to.read_only && opened.is_opened_to_read() {
             let new = self.open(to, Some(&opened))?;
             let old = self.replace(nqn, nsid, (new, to))?;
@@ -398,8 +402,8 @@ impl Live {
         }
     }
 
-    /// Sets a mirror's copy speed, if the document's value changed. Otherwise a speed set by an
-    /// order stays in force.
+    /// Sets the copy speed of a mirror if its value in the document has changed. Otherwise the
+    /// mirror keeps the speed that an order has set.
     fn pace(&mut self, nqn: &str, nsid: u32, namespace: &Namespace) {
         let (key, speed) = ((nqn.to_owned(), nsid), namespace.copy_bytes_per_second);
         let before = match speed {
@@ -414,7 +418,7 @@ impl Live {
         }
     }
 
-    /// Applies size, write protection and all other settings to a namespace.
+    /// Applies the size, the write protection and all other settings to a namespace.
     pub(crate) fn shape(&mut self, nqn: &str, nsid: u32, to: &Namespace) -> Result<(), String> {
         let opened = self.disks.get(nqn, nsid).expect("what is shared is known");
         if let Some(file) = &opened.file {
@@ -423,8 +427,8 @@ impl Live {
         self.share_as(nqn, nsid, to)
     }
 
-    /// The same without resizing the file. An undo uses this, because it must not wait for a file
-    /// that hangs.
+    /// Like [`Self::shape`], but without resizing the file. A rollback uses this, because it must
+    /// not wait for a file that hangs.
     fn share_as(&mut self, nqn: &str, nsid: u32, to: &Namespace) -> Result<(), String> {
         let id = NamespaceId(nsid);
         let opened = self.disks.get(nqn, nsid).expect("what is shared is known");
@@ -553,7 +557,7 @@ impl Running for Live {
             Undo::Changed(nqn, nsid, namespace, opened) => {
                 if let Some(old) = opened {
                     let relock = old.file.clone();
-                    // Dropping the removal drops the new storage with its lock.
+                    // Dropping the returned storage, which is the new one, releases its lock.
                     drop(self.replace(&nqn, nsid, (old, &namespace))?);
                     if let Some(file) = relock {
                         self.lock(&file)?;
@@ -581,7 +585,7 @@ fn too_small(opened: &Opened, wanted: u64, has: u64) -> String {
     )
 }
 
-/// Waits for the last operations of namespaces. After [`DRAIN_TIME`], leaves the wait to a thread.
+/// Waits for the last operations of namespaces. After [`DRAIN_TIME`], a thread continues to wait.
 fn drain(removals: Vec<Removal>) {
     let until = Instant::now() + DRAIN_TIME;
     let wait = |removal: Removal| removal.wait(until.saturating_duration_since(Instant::now()));
@@ -623,7 +627,7 @@ pub fn sharing(namespace: &Namespace) -> Sharing {
     }
 }
 
-/// The target's rates for limits of a namespace or host.
+/// The target's rates for the limits of a namespace or host.
 #[must_use]
 pub fn rates(limits: &Limits) -> Rates {
     let rate = |all: Option<u64>, reads: Option<u64>, writes: Option<u64>| Rate {
@@ -640,7 +644,7 @@ pub fn rates(limits: &Limits) -> Rates {
     }
 }
 
-/// The ANA states of a listener.
+/// The ANA states for a listener of the document.
 #[must_use]
 pub fn access(listener: &Listener) -> PortAccess {
     let state = |ana: Ana| match ana {
@@ -654,7 +658,7 @@ pub fn access(listener: &Listener) -> PortAccess {
     PortAccess { usual: state(listener.ana), groups: groups.collect() }
 }
 
-/// The TLS policy of a listener.
+/// The TLS policy for a setting of the document.
 #[must_use]
 pub fn tls_policy(tls: Tls) -> TlsPolicy {
     match tls {
@@ -672,7 +676,7 @@ fn referral(address: SocketAddr) -> Referral {
     }
 }
 
-/// A subsystem that no host may use yet.
+/// A subsystem to which no host may connect yet.
 fn offered(nqn: &str, subsystem: &farblock_state::Subsystem) -> Subsystem {
     let mut offered = Subsystem::new(nqn);
     if let Some(serial) = &subsystem.serial {

@@ -1,8 +1,9 @@
-//! A target's counters for Prometheus: in the OpenMetrics format on request, else in the older text
-//! format. Names and labels follow ceph-nvmeof, with another prefix.
+//! The counters of a target for Prometheus. The scraper gets the OpenMetrics format if it requests
+//! that, and otherwise the older text format. Names and labels follow ceph-nvmeof, with another
+//! prefix.
 //!
-//! The number of series is bounded by the shared namespaces and the hosts that have an entry in
-//! [`Stats`]; all other hosts are combined as [`OTHERS`].
+//! The number of series is limited by the number of shared namespaces, and by the number of hosts
+//! with an entry in [`Stats`]. All other hosts share the label [`OTHERS`].
 
 use crate::legs::part_name;
 use crate::stats::{IoStats, Latency, Stats};
@@ -18,8 +19,8 @@ use std::fmt;
 
 const OTHERS: &str = "others";
 
-/// The label of a host with its own series. A host named [`OTHERS`] gets quotes, so that its series
-/// stays distinct.
+/// The label of a host with its own series. A host whose name is [`OTHERS`] gets quotes, so that
+/// its series differs from the shared one.
 fn host_label(nqn: &str) -> String {
     match nqn.trim_matches('"') == OTHERS {
         true => format!("\"{nqn}\""),
@@ -27,24 +28,24 @@ fn host_label(nqn: &str) -> String {
     }
 }
 
-/// The range of latency bounds, in microseconds: the first bucket has all below, the last all
-/// above.
+/// The range of latency bounds, in microseconds. The first bucket has all lower latencies, the last
+/// one all higher latencies.
 const BOUNDS_US: std::ops::RangeInclusive<u64> = 8..=1 << 20;
 
-/// Maximum number of histograms per metric: 257, one for each host with its own counters and one
-/// for all others. Each histogram has 21 series. Namespaces and subsystems beyond this number, in
-/// name order, have only counters.
+/// The maximum number of histograms per metric: 257, one for each host with its own counters and
+/// one for all others. Each histogram has 21 series. Namespaces and subsystems beyond this number,
+/// in the order of their names, have only counters.
 const MAX_HISTOGRAMS: usize = 257;
 
 const LEG_STATES: [&str; 3] = ["in_sync", "catching_up", "out"];
 const HEALTH_STATES: [&str; 4] = ["ok", "failing", "away", "degraded"];
-/// States of a remote part of a disk that is not a mirror.
+/// The states of a remote part of a disk that is not a mirror.
 const PART_STATES: [&str; 2] = ["ready", "away"];
 
 type Labels = Vec<(&'static str, String)>;
 
-/// Labels with escaped values. Hosts choose their names and the crate does not escape, so one
-/// quotation mark would break the scrape.
+/// Labels with escaped values. Hosts choose their names, and the crate for metrics does not escape
+/// them, so one quotation mark would make the scrape invalid.
 #[derive(Debug)]
 struct Escaped<'a>(&'a [(&'static str, String)]);
 
@@ -57,7 +58,7 @@ impl EncodeLabelSet for Escaped<'_> {
     }
 }
 
-/// Selects a counter.
+/// A function that selects a counter.
 type Count = fn(&IoStats) -> u64;
 
 /// The data of one scrape.
@@ -67,7 +68,7 @@ struct Scrape {
     stats: Stats,
 }
 
-/// Status and counters in the OpenMetrics format.
+/// The status and counters in the OpenMetrics format.
 pub fn render(status: Status, stats: Stats) -> String {
     let mut registry = Registry::with_prefix("farblock");
     registry.register_collector(Box::new(Scrape { status, stats }));
@@ -76,7 +77,7 @@ pub fn render(status: Status, stats: Stats) -> String {
     text
 }
 
-/// Converts to the older text format, where a counter is named like its samples.
+/// Converts to the older text format, in which a counter has the same name as its samples.
 pub fn as_plain_text(open_metrics: &str) -> String {
     let counters: BTreeSet<_> = open_metrics
         .lines()
@@ -142,7 +143,7 @@ impl Writer<'_> {
         self.counters(name, help, rows)
     }
 
-    /// Writes the I/O counters for these labels.
+    /// Writes the I/O counters with these labels.
     fn io(&mut self, whose: &str, rows: &[(Labels, &IoStats)]) -> fmt::Result {
         let counts: [(&str, &str, Count); 6] = [
             ("reads_completed", "Read commands that succeeded", |io| io.reads),
@@ -181,7 +182,7 @@ impl Writer<'_> {
         self.counters(&format!("{whose}_errors"), help, errors)
     }
 
-    /// Writes the latencies for these labels.
+    /// Writes the latencies with these labels.
     fn io_latencies(
         &mut self,
         whose: &str,
@@ -219,7 +220,7 @@ impl Writer<'_> {
     }
 }
 
-/// Buckets by bounds in seconds, restricted to `BOUNDS_US`.
+/// The buckets with their bounds in seconds, restricted to `BOUNDS_US`.
 fn buckets(bounds_us: &[u64], counts: &[u64]) -> Vec<(f64, u64)> {
     let mut buckets = Vec::new();
     let mut kept = 0;
@@ -345,7 +346,7 @@ impl Scrape {
         )
     }
 
-    /// Writes the states of mirror legs and remote parts.
+    /// Writes the states of the legs of mirrors and of remote parts.
     fn parts(&self, writer: &mut Writer<'_>) -> fmt::Result {
         let all = self.status.subsystems.iter();
         let all = all.flat_map(|one| one.namespaces.iter().map(move |it| (&one.nqn, it)));

@@ -1,6 +1,6 @@
-//! The targets of one page, and requests to them.
+//! The targets on one page, and requests to them.
 //!
-//! Each request has a time limit, and an answer that is not understood counts as none.
+//! Each request has a time limit. An answer in an unknown format counts as no answer.
 
 use crate::certificate::Trust;
 use crate::client::{self, Secure};
@@ -19,11 +19,11 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
-/// Maximum number of targets on a page.
+/// The maximum number of targets on a page.
 pub const MAX_NODES: usize = 64;
-/// Time limit for a target's whole answer: less than the page waits (1.5 s).
+/// The time limit for the whole answer of a target, which is shorter than the page's limit (1.5 s).
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(1000);
-/// Maximum size of one answer.
+/// The maximum size of one answer, in bytes.
 pub(crate) const MAX_BYTES: usize = 16 << 20;
 /// The error for a target whose answer is invalid.
 pub(crate) const NONSENSE: &str = "its answer makes no sense";
@@ -31,24 +31,25 @@ pub(crate) const NONSENSE: &str = "its answer makes no sense";
 /// A target, with its name on the page.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// The name for people.
+    /// The name of the target for people.
     pub name: String,
-    /// The target's address.
+    /// The address of the target.
     pub place: NodePlace,
 }
 
-/// A target's address.
+/// The address of a target.
 #[derive(Clone, Debug)]
 pub enum NodePlace {
-    /// Its control socket.
+    /// The path of its control socket.
     Socket(PathBuf),
-    /// The address of its dashboard, and its token.
+    /// The address of its dashboard or interface, and the token.
     Address(String, Token),
-    /// The dashboard or interface at `HOST:PORT`, over HTTPS.
+    /// The dashboard or interface at `HOST:PORT`, over HTTPS, with the token and the trusted
+    /// certificates.
     Https(String, Token, Trust),
 }
 
-/// One target's answer.
+/// The answers of one target.
 #[derive(Serialize)]
 pub(crate) struct Said {
     name: String,
@@ -58,7 +59,7 @@ pub(crate) struct Said {
     pub(crate) stats: Option<Stats>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) document: Option<Document>,
-    /// Why the target did not answer.
+    /// The reason, if the target has not answered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<String>,
 }
@@ -67,7 +68,8 @@ pub(crate) async fn ask(node: Node, documents: bool) -> Said {
     let name = node.name.clone();
     let mut said = Said { name, status: None, stats: None, document: None, error: None };
     let both = async { tokio::try_join!(node.get("/v1/status"), node.get("/v1/stats")) };
-    // A change locks the document while it waits for a slow disk: do not delay the rest.
+    // A change locks the document while it waits for a slow disk. That must not delay the other
+    // answers.
     let document = async {
         match documents {
             true => within(node.get("/v1/state")).await.ok(),
@@ -90,13 +92,13 @@ pub(crate) async fn within<T>(asked: impl Future<Output = Result<T, String>>) ->
 }
 
 impl Node {
-    /// Sends a GET request, and returns any answer.
+    /// Sends a GET request. Returns the answer, whatever its status is.
     pub(crate) async fn ask(&self, path: &str) -> Result<Response<Incoming>, String> {
         let question = Request::get(path).body(Full::default());
         self.send(question.map_err(|error| error.to_string())?).await
     }
 
-    /// Sends a request, to which it adds the host and the token.
+    /// Adds the host and the token to a request, and sends it.
     pub(crate) async fn send(
         &self,
         question: Request<Full<Bytes>>,
@@ -109,7 +111,7 @@ impl Node {
             }
             NodePlace::Address(address, token) => {
                 let stream = TcpStream::connect(address).await.map_err(said)?;
-                // A dashboard accepts only addresses as Host, not names.
+                // A dashboard accepts only addresses in the Host header, not names.
                 let host = stream.peer_addr().map_err(said)?.to_string();
                 exchange(stream, question, &host, Some(token.bearer())).await
             }

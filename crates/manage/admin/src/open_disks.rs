@@ -1,5 +1,5 @@
-//! The open storage of all namespaces, with indexes: a change may open ten thousand disks, and must
-//! not compare each with all others.
+//! The open storage of all namespaces, with indexes. A change may open ten thousand disks, and must
+//! not compare each disk with all others.
 
 use crate::opener::{Disks, Opened};
 use farblock_backends::file::FileDisk;
@@ -9,21 +9,21 @@ use std::hash::Hash;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A namespace: its subsystem and its ID.
+/// A namespace, by its subsystem and its ID.
 type DiskPlace = (String, u32);
 
 #[derive(Default)]
 pub(crate) struct OpenDisks {
     all: Disks,
-    /// The places of each plain file, by its absolute path.
+    /// For each plain file, by absolute path, the namespaces that use it.
     files: HashMap<PathBuf, BTreeSet<DiskPlace>>,
-    /// How many namespaces have each identity.
+    /// The number of namespaces with each identity.
     identities: HashMap<String, usize>,
-    /// How many namespaces share each store, by its address in memory.
+    /// The number of namespaces that share each store, by the address of the store in memory.
     stores: HashMap<usize, usize>,
-    /// Storage that earlier steps of the current change removed.
+    /// The storage that earlier steps of the current change have removed.
     parked: Vec<Opened>,
-    /// The plain files among it, by their absolute paths.
+    /// The plain files in `parked`, by absolute path.
     parked_files: HashMap<PathBuf, Vec<Arc<FileDisk>>>,
 }
 
@@ -40,7 +40,7 @@ impl OpenDisks {
         self.all.get(&(nqn.to_owned(), nsid))
     }
 
-    /// Sets the storage of a namespace. Returns the previous one.
+    /// Sets the storage of a namespace. Returns its previous storage.
     pub(crate) fn insert(&mut self, place: DiskPlace, opened: Opened) -> Option<Opened> {
         let old = self.remove(&place.0, place.1);
         if let Some(file) = &opened.file {
@@ -104,12 +104,12 @@ impl OpenDisks {
     }
 }
 
-/// A file's absolute path, from the working directory.
+/// The absolute path of a file, relative to the working directory.
 pub(crate) fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// The address of a store. It identifies the store while a namespace has it open.
+/// The address of a store. It identifies the store as long as a namespace has the store open.
 fn address(store: &Arc<dyn Store>) -> usize {
     Arc::as_ptr(store).cast::<()>().addr()
 }
@@ -130,7 +130,7 @@ mod tests {
     use crate::trial::Opener;
     use farblock_state::Namespace;
 
-    /// The indexes name the disks that are open, and no others.
+    /// The indexes contain exactly the open disks.
     #[test]
     fn indexes_follow_each_change() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,35 +1,36 @@
-//! Runs operations that may hang on helper threads, so that a disk that does not respond does not
-//! block all other changes.
+//! Runs operations that may hang on helper threads. So a disk that does not respond does not block
+//! all other changes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// Time limit for opening a disk, a key file or the configuration.
+/// The time limit for opening a disk, a key file or the configuration.
 pub(crate) const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
-/// How many operations of a kind may hang at once: each keeps a thread until the system returns.
+/// The maximum number of hanging operations of each kind. Each keeps a thread until the system
+/// returns.
 pub(crate) const STUCK_MAX: usize = 8;
 
-/// The kinds of operation. Each has its own limit: an unreadable configuration must not keep disks
-/// from opening.
+/// The kinds of operations. Each kind has its own limit, so that an unreadable configuration does
+/// not prevent the target from opening disks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Aside {
-    /// Opens a disk.
+    /// Opening a disk.
     Disk,
-    /// Reads a host's keys.
+    /// Reading the keys of a host.
     Key,
-    /// Reads the configuration.
+    /// Reading the configuration.
     #[cfg_attr(not(unix), allow(dead_code, reason = "nothing has it read again there"))]
     Configuration,
-    /// Measures, extends, locks or closes an open file.
+    /// Measuring, extending, locking or closing an open file.
     File,
 }
 
 const KINDS: usize = 4;
 
 impl Aside {
-    /// Words for the error: the hanging objects, and the operation.
+    /// The words for an error: the objects of the hanging operations, and the operation.
     fn words(self) -> (&'static str, &'static str) {
         match self {
             Self::Disk => ("disks do not answer", "open"),
@@ -53,7 +54,7 @@ impl Default for OpenTimeouts {
     }
 }
 
-/// Decrements the count on drop, however the operation ends.
+/// Decrements the count when dropped, however the operation ends.
 struct Counted(Arc<[AtomicUsize; KINDS]>, Aside);
 
 impl Drop for Counted {
@@ -62,7 +63,7 @@ impl Drop for Counted {
     }
 }
 
-/// Whether the caller still waits for the operation.
+/// The state that an operation and its caller share: whether the caller still waits.
 #[derive(Clone, Default)]
 pub(crate) struct Wanted(Arc<AtomicU8>);
 
@@ -76,13 +77,13 @@ impl Wanted {
         self.0.compare_exchange(PENDING, to, before, after).is_ok()
     }
 
-    /// Whether the caller still waits. Check this before any side effect.
+    /// Whether the caller still waits. The operation must check this before any side effect.
     pub(crate) fn is(&self) -> bool {
         self.0.load(Ordering::Acquire) != GIVEN_UP
     }
 
-    /// Makes the caller wait for the result without a time limit: the operation must return at once
-    /// afterwards. False if the caller has given up.
+    /// Makes the caller wait for the result without a time limit, so the operation must then finish
+    /// without delay. False if the caller has timed out.
     pub(crate) fn claim(&self) -> bool {
         self.settle(CLAIMED)
     }
@@ -93,10 +94,10 @@ impl OpenTimeouts {
         Self { longest, stuck: Arc::default() }
     }
 
-    /// Runs `work`. A result that comes too late is dropped.
+    /// Runs `work` on a helper thread. If the result is too late, it is dropped.
     ///
     /// # Errors
-    /// One sentence: the operation's error, or that it takes too long.
+    /// One sentence: the error of the operation, or that the operation takes too long.
     pub fn with<T: Send + 'static>(
         &self,
         kind: Aside,
@@ -109,7 +110,7 @@ impl OpenTimeouts {
     /// Like [`OpenTimeouts::with`], for work that checks whether the caller still waits.
     ///
     /// # Errors
-    /// One sentence: the operation's error, or that it takes too long.
+    /// One sentence: the error of the operation, or that the operation takes too long.
     pub(crate) fn while_wanted<T: Send + 'static>(
         &self,
         kind: Aside,
@@ -131,7 +132,7 @@ impl OpenTimeouts {
         let thread = std::thread::Builder::new().name("opening".to_owned()).spawn(move || {
             let done = work(&seen);
             drop(counted);
-            // After the time limit there is no receiver.
+            // After the time limit there is no receiver, so sending fails.
             let _ = sender.send(done);
         });
         let thread = thread.map_err(|error| {
@@ -145,8 +146,8 @@ impl OpenTimeouts {
         };
         match done {
             Ok(done) => {
-                // The thread is done. Join it: a process that drops its rights must have one
-                // thread.
+                // The thread has finished. Join it, because a process that drops its rights must
+                // have only one thread.
                 let _ = thread.join();
                 done
             }
@@ -165,7 +166,7 @@ mod tests {
     use super::*;
     use std::sync::Mutex;
 
-    /// Longer than any operation here takes unless it hangs.
+    /// Longer than any operation of these tests takes, unless it hangs.
     const LONG: Duration = Duration::from_secs(60);
 
     #[test]
@@ -210,7 +211,7 @@ mod tests {
         });
         assert!(late.unwrap_err().contains("does not answer"));
         assert!(!tells.recv_timeout(LONG).expect("it ends"), "it could claim what was given up");
-        // A slow machine may not start a thread in time: retry with more time.
+        // A slow machine may not start a thread in time. Retry with more time.
         let claimed = (0..).find_map(|times| {
             let longest = Duration::from_millis(10 << times);
             let patience = OpenTimeouts { longest, ..patience.clone() };

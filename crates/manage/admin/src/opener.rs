@@ -15,29 +15,31 @@ use std::sync::Arc;
 pub struct Opened {
     /// The storage that the target shares.
     pub namespace: Arc<dyn Store>,
-    /// The same as a file, if it is a plain file or device.
+    /// The same storage as a file, if it is a plain file or device.
     pub file: Option<Arc<FileDisk>>,
-    /// Identifies this disk among all disks.
+    /// A text that distinguishes this disk from all other disks.
     pub identity: String,
-    /// Its legs, if it is a mirror or has remote parts.
+    /// The legs or remote parts, if the storage has any.
     pub legs: Option<Legs>,
-    /// Where its reservations persist, if they can.
+    /// The place where the reservations of the disk persist, if there is one.
     pub reservations: Option<Arc<dyn ReservationStore>>,
-    /// Announces to other processes that this disk is open, until its last clone is dropped.
+    /// Announces to other processes that this disk is open. The announcement ends when its last
+    /// clone is dropped.
     pub announcement: Option<Announcement>,
 }
 
-/// The opener's own value, which an open disk keeps until it closes.
+/// A value of the opener, which an open disk keeps until it is closed.
 pub type Announcement = Arc<dyn Any + Send + Sync>;
 
 impl Opened {
-    /// Storage that is not a file, and has no reservations that persist.
+    /// Storage that is not a file, and whose reservations do not persist.
     pub fn alone(namespace: Arc<dyn Store>, identity: String) -> Opened {
         let (file, legs, reservations, announcement) = (None, None, None, None);
         Opened { namespace, file, identity, legs, reservations, announcement }
     }
 
-    /// Whether it is open for reading only, and must be opened again before it accepts writes.
+    /// Whether the storage is open read-only, so that it must be opened again before it accepts
+    /// writes.
     #[must_use]
     pub fn is_opened_to_read(&self) -> bool {
         match &self.file {
@@ -47,25 +49,25 @@ impl Opened {
     }
 }
 
-/// Why a disk could not be opened.
+/// The error of opening a disk.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NotOpened {
     /// The kind of cause, for programs.
     pub cause: Cause,
-    /// One sentence, for people.
+    /// The reason in one sentence, for people.
     pub sentence: String,
 }
 
 /// The kind of cause, for programs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cause {
-    /// Another program, device or disk uses it.
+    /// Another program, device or disk uses the disk.
     InUse,
-    /// It does not exist.
+    /// The disk does not exist.
     NotFound,
-    /// This process lacks the permission.
+    /// This process lacks a permission.
     Denied,
-    /// Its size, block size or name is wrong, or another error.
+    /// The size, block size or name of the disk is wrong, or another error occurred.
     Invalid,
 }
 
@@ -99,18 +101,18 @@ pub trait Open: Send + Sync {
     /// Opens the storage of a namespace.
     ///
     /// # Errors
-    /// One sentence, and its cause.
+    /// One sentence with the reason, and the kind of cause.
     fn open(&self, namespace: &Namespace) -> Result<Opened, NotOpened>;
 
-    /// Reads a host's keys for a subsystem; `None` if the host does not authenticate.
+    /// Reads the keys of a host for a subsystem. `None` if the host does not authenticate.
     ///
     /// # Errors
-    /// One sentence, which contains no part of a secret.
+    /// One sentence with the reason, which contains no part of a secret.
     fn keys(&self, subsystem: &str, name: &str, host: &Host) -> Result<Option<HostKeys>, String>;
 }
 
 /// The storage of all namespaces, by subsystem and namespace ID.
 pub type Disks = BTreeMap<(String, u32), Opened>;
 
-/// The hosts' keys, by subsystem NQN and host NQN.
+/// The keys of hosts, by subsystem NQN and host NQN.
 pub type Keys = BTreeMap<(String, String), HostKeys>;

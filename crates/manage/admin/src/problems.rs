@@ -1,26 +1,26 @@
-//! Refusals of requests, all in one format (RFC 9457).
+//! The answers to refused requests, all in one format (RFC 9457).
 
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-/// Content type of a refusal.
+/// The content type of such an answer.
 pub(crate) const PROBLEM: &str = "application/problem+json";
 
-/// The result of a change, in the answer's extensions.
+/// The result of a change, which the handler stores in the extensions of the answer.
 #[derive(Clone, Debug)]
 pub(crate) struct Outcome(pub(crate) String);
 
-/// Why a request failed (RFC 9457).
+/// The reason why a request failed (RFC 9457).
 #[derive(Serialize, utoipa::ToSchema)]
 pub(crate) struct Trouble {
-    /// A short title.
+    /// A short title of the problem.
     pub(crate) title: &'static str,
-    /// HTTP status code.
+    /// The HTTP status code.
     pub(crate) status: u16,
-    /// One sentence.
+    /// The problem, in one sentence.
     pub(crate) detail: String,
-    /// The wrong field: its path in the document, with dots between the names.
+    /// The invalid field: its path in the document, with dots between the names.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) field: Option<String>,
 }

@@ -1,10 +1,11 @@
-//! The interface on TCP, for clients with a token. Each token has a name, which appears in the
-//! audit log, and a role.
+//! The interface on TCP, for clients with a token. Each token has a role, and a name for the audit
+//! log.
 //!
-//! Tokens are too long to guess, but the cost of wrong ones is limited: each is answered after a
-//! second, and an address that sent many gets another error. A valid token is always accepted,
-//! because all users of a machine, tunnel or proxy share one address and must not lock each other
-//! out. Requests from other sites' pages are refused; browsers name the page's origin.
+//! Tokens are too long to guess. The server nevertheless limits the cost of wrong tokens: it
+//! answers each after a second, and an address that has sent many gets another error. It always
+//! accepts a valid token. All users of a machine, tunnel or proxy share one address, and must not
+//! lock each other out. The server refuses requests from pages of other sites, because browsers
+//! send the origin of the page.
 
 use crate::api;
 use crate::audit::{self, AUDIT};
@@ -26,17 +27,18 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Delay of the answer to an invalid token.
+/// The delay of the answer to a wrong token.
 const DELAY: Duration = Duration::from_secs(1);
-/// Wrong tokens from an address within [`WHILE`], beyond which it gets another error.
+/// The number of wrong tokens from one address within [`WHILE`] above which the address gets
+/// another error.
 const WRONG_MAX: u32 = 10;
 const WHILE: Duration = Duration::from_secs(60);
-/// Maximum number of addresses with counts.
+/// The maximum number of addresses with a count.
 const ADDRESSES_MAX: usize = 4096;
 const TOKENS_MAX: usize = 64;
 const NAME_BYTES_MAX: usize = 64;
 
-/// Configuration of an interface on TCP.
+/// The configuration of an interface on TCP.
 pub struct Remote {
     /// The address to listen on.
     pub address: SocketAddr,
@@ -44,12 +46,12 @@ pub struct Remote {
     pub tokens: Tokens,
 }
 
-/// The rights of a token.
+/// The rights that a token grants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
-    /// Read everything.
+    /// The holder may read everything.
     ReadOnly,
-    /// Change things, too.
+    /// The holder may also make changes.
     Admin,
 }
 
@@ -65,11 +67,11 @@ struct Holder {
 }
 
 impl Tokens {
-    /// Reads one token per line: its name, `read-only` or `admin`, and the secret. Ignores empty
+    /// Parses one token per line: its name, `read-only` or `admin`, and the secret. Ignores empty
     /// lines and lines that start with `#`.
     ///
     /// # Errors
-    /// The error as the end of a sentence, which contains no part of a secret.
+    /// The reason as the end of a sentence, which contains no part of a secret.
     pub fn parse(text: &str) -> Result<Self, String> {
         let lines = text.lines().map(str::trim).enumerate();
         let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
@@ -114,12 +116,12 @@ fn holder(line: &str) -> Result<Holder, String> {
     Ok(Holder { name: name.to_owned(), role, token: Token::new(token)? })
 }
 
-/// Wrong tokens by address.
+/// For each address, the time of the first wrong token and the number of wrong tokens since.
 #[derive(Default)]
 struct Attempts(Mutex<HashMap<IpAddr, (Instant, u32)>>);
 
 impl Attempts {
-    /// Whether this address has fewer wrong tokens than the maximum.
+    /// Whether this address has sent fewer wrong tokens than the maximum.
     fn may_try(&self, from: IpAddr, now: Instant) -> bool {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         known
@@ -127,13 +129,13 @@ impl Attempts {
             .is_none_or(|(since, count)| *count < WRONG_MAX || now.duration_since(*since) >= WHILE)
     }
 
-    /// Counts a wrong token. True if it is the first within [`WHILE`].
+    /// Counts a wrong token. True if it is the first from this address within [`WHILE`].
     fn note(&self, from: IpAddr, now: Instant) -> bool {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= ADDRESSES_MAX {
             known.retain(|_, (since, _)| now.duration_since(*since) < WHILE);
         }
-        // Addresses beyond the maximum are not counted, only delayed.
+        // The server does not count for further addresses, and only delays its answer.
         if known.len() >= ADDRESSES_MAX && !known.contains_key(&from) {
             return false;
         }
@@ -146,7 +148,7 @@ impl Attempts {
     }
 }
 
-/// The address for counting: for IPv6 the /64 network of a household or machine.
+/// The address to count for. For IPv6 it is the /64 network of a household or machine.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
@@ -160,11 +162,11 @@ fn network(address: IpAddr) -> IpAddr {
 struct Guard {
     tokens: Tokens,
     attempts: Attempts,
-    /// TLS is in use, so the certificate proves the host name.
+    /// Whether TLS is in use, so that the certificate proves the host name.
     is_secure: bool,
 }
 
-/// The routes behind the tokens. With `is_secure`, no DNS rebinding is possible.
+/// The routes that require a token. With `is_secure`, DNS rebinding is impossible.
 pub(crate) fn router(
     steering: Arc<Steering>,
     tokens: Tokens,
@@ -178,7 +180,7 @@ pub(crate) fn router(
         .layer(from_fn_with_state(guarding, guard))
 }
 
-/// Admits requests with a token whose role suffices.
+/// Admits requests whose token has a sufficient role.
 async fn guard(
     State(guarding): State<Arc<Guard>>,
     ConnectInfo(Visitor { from, .. }): ConnectInfo<Visitor>,
@@ -210,7 +212,7 @@ async fn guard(
     next.run(request).await
 }
 
-/// Counts an invalid token, and answers after a delay.
+/// Counts a wrong token, and answers after a delay.
 async fn not_let_in(guarding: &Guard, from: SocketAddr) -> Response {
     let (stranger, now) = (network(from.ip()), Instant::now());
     let may_try = guarding.attempts.may_try(stranger, now);

@@ -27,40 +27,41 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Maximum number of connections to the control socket, and their idle limit.
+/// The maximum number of connections to the control socket, and the time after which an idle one is
+/// closed.
 const CONTROL_CONNECTIONS: usize = 64;
 const CONTROL_IDLE: Duration = Duration::from_secs(60);
-/// The same for the metrics address, which needs no token.
+/// The same limits for the metrics address, which requires no token.
 const METRICS_CONNECTIONS: usize = 16;
 const METRICS_IDLE: Duration = Duration::from_secs(30);
-/// Latency measurement stops this long after the last request for it.
+/// The time after the last request for latencies at which their measurement stops.
 const ASKED_FOR: Duration = Duration::from_secs(120);
-/// The same for the dashboard. A page uses up to six connections.
+/// The same limits for the dashboard. A page uses up to six connections.
 const UI_CONNECTIONS: usize = 64;
 const UI_IDLE: Duration = Duration::from_secs(15);
-/// The same for the interface on TCP.
+/// The same limits for the interface on TCP.
 const API_CONNECTIONS: usize = 64;
 const API_IDLE: Duration = Duration::from_secs(10);
-/// Interval between checks for a new certificate.
+/// The interval of checks for a new certificate.
 const RENEWED: Duration = Duration::from_secs(10);
 
-/// TCP services besides the control socket.
+/// The services on TCP, besides the control socket.
 #[derive(Default)]
 pub struct OnTcp {
     /// The address to listen on for metrics.
     pub metrics: Option<SocketAddr>,
-    /// The dashboard.
+    /// The configuration of the dashboard.
     pub ui: Option<Ui>,
-    /// The interface.
+    /// The configuration of the interface on TCP.
     pub api: Option<Remote>,
-    /// All of them use HTTPS with this certificate; `None`: plain HTTP.
+    /// The certificate with which all services use HTTPS. `None` means plain HTTP.
     pub certificate: Option<Certificate>,
 }
 
-/// Serves a target's interface on a Unix socket at `control`, and the given services on TCP.
+/// Serves the interface of a target on a Unix socket at `control`, and the given services on TCP.
 ///
 /// # Errors
-/// The address or path that could not be bound, and why.
+/// The address or path that cannot be bound, and the reason.
 pub fn serve(
     steering: Arc<Steering>,
     control: Option<&Path>,
@@ -96,11 +97,11 @@ pub fn serve(
     server.begin("control", work)
 }
 
-/// Serves one dashboard for several targets, which also shows the data that `beside` names. It uses
-/// HTTPS if there is a certificate.
+/// Serves one dashboard for several targets, which also shows the data from `beside`. Uses HTTPS if
+/// there is a certificate.
 ///
 /// # Errors
-/// The address that could not be bound, and why.
+/// The address that cannot be bound, and the reason.
 pub fn serve_cluster(
     ui: Ui,
     nodes: Vec<Node>,
@@ -173,7 +174,7 @@ async fn renew(certificate: Option<&Certificate>) {
                 }
                 trouble = None;
             }
-            // Log each problem only once.
+            // Log each new problem only once.
             Ok(Err(problem)) if trouble.as_ref() != Some(&problem) => {
                 tracing::warn!("the target keeps its old certificate: {problem}");
                 trouble = Some(problem);
@@ -183,7 +184,7 @@ async fn renew(certificate: Option<&Certificate>) {
     }
 }
 
-/// Stops latency measurement some time after the last client requested counters.
+/// Stops the measurement of latency some time after the last request for counters.
 async fn rest(steering: Arc<Steering>) {
     loop {
         tokio::time::sleep(ASKED_FOR).await;
@@ -198,9 +199,9 @@ async fn count(
     steering: Arc<Steering>,
 ) {
     let router = Router::new().route("/metrics", get(api::metrics)).with_state(steering);
-    // On loopback, require an address as Host: otherwise a page in a local browser could reach it
-    // by a name of its own (DNS rebinding). Other addresses are public anyway, and with TLS the
-    // certificate proves the name.
+    // On loopback, require an address in the Host header. Otherwise a page in a local browser could
+    // send requests here under a name of its own site (DNS rebinding). Other addresses are public
+    // anyway, and with TLS the certificate proves the name.
     let is_here = listening.as_ref().is_some_and(|(_, address)| address.ip().is_loopback());
     let router = if is_here && certificate.is_none() {
         router.layer(from_fn(guard::by_address))
@@ -244,7 +245,7 @@ async fn offer(
     ended(axum::serve(listener, router).await);
 }
 
-/// A TCP listener for at most `most` connections. Without an address, it never returns.
+/// A TCP listener for at most `most` connections. Without an address, this never returns.
 async fn tcp(
     listening: Option<Listening>,
     certificate: Option<&Certificate>,
@@ -274,7 +275,7 @@ mod tests {
     use std::sync::Mutex;
     use std::sync::mpsc::{Receiver, Sender, channel};
 
-    /// Reports each open, and waits for permission.
+    /// An opener that reports each open, and waits for permission.
     struct Stuck(Sender<()>, Mutex<Receiver<()>>);
 
     impl Open for Stuck {
@@ -283,7 +284,7 @@ mod tests {
                 return trial::Opener.open(namespace);
             }
             let _ = self.0.send(());
-            // Continue also if the test has dropped the sender.
+            // Continue even if the test has dropped the sender.
             let _ = self.1.lock().unwrap().recv();
             trial::Opener.open(namespace)
         }
@@ -315,8 +316,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("control");
         let _server = serve(steering, Some(&path), OnTcp::default()).unwrap();
-        // Shadowed, so that after a failed assertion it is dropped first, and the disk opens before
-        // the server stops.
+        // Shadow this variable, so that it is dropped first after a failed assertion. The disk then
+        // opens before the server stops.
         let go_on = go_on;
         let body = r#"{"namespaces": {"1": {"path": "mem:1MiB"}}}"#;
         let change = ask(&path, "PUT /v1/subsystems/nqn.2026-11.org.farblock:slow", body);
@@ -372,21 +373,22 @@ mod tests {
             refused(put("stuck", "mem:1MiB"), "mem:1MiB does not answer");
             opening.recv_timeout(Duration::from_secs(60)).unwrap_or_else(|_| panic!("{count}"));
         }
-        // The number of hanging opens is limited.
+        // The target limits the number of hanging opens.
         refused(put("stuck", "mem:1MiB"), "already");
         answered(&ask(&path, "GET /v1/state", ""));
         for _ in 0..crate::open_timeouts::STUCK_MAX {
             go_on.send(()).unwrap();
         }
         drop(go_on);
-        // Afterwards other disks can be opened again.
+        // Afterwards the target can open other disks again.
         loop {
             let mut answer = String::new();
             let mut stream = put("good", "mem:2MiB");
             stream.read_to_string(&mut answer).expect("an answer");
             match answer.starts_with("HTTP/1.1 200") {
                 true => break,
-                // While the others hang, and while a busy machine is slow to start.
+                // The target still refuses while other opens hang, or while a busy machine is slow
+                // to start threads.
                 false => assert!(
                     answer.contains("already") || answer.contains("does not answer"),
                     "{answer}"

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use tokio::sync::oneshot;
 
-/// A management thread. Dropping it stops the thread and removes its socket.
+/// A management thread. Dropping this stops the thread and removes the socket.
 pub struct Server {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -17,28 +17,30 @@ pub struct Server {
 }
 
 impl Server {
-    /// The address of the metrics, with the actual port; `None` if they are not served on TCP.
+    /// The address of the metrics, with the actual port. `None` if metrics are not served on TCP.
     pub fn metrics(&self) -> Option<SocketAddr> {
         self.metrics
     }
 
-    /// The address of the dashboard, with the actual port; `None` if there is none.
+    /// The address of the dashboard, with the actual port. `None` if there is no dashboard.
     pub fn ui(&self) -> Option<SocketAddr> {
         self.ui
     }
 
-    /// The address of the interface on TCP, with the actual port; `None` if there is none.
+    /// The address of the interface on TCP, with the actual port. `None` if it is not served on
+    /// TCP.
     pub fn api(&self) -> Option<SocketAddr> {
         self.api
     }
 
-    /// A server that has not started. If it has a socket at `path`, it removes it on drop.
+    /// A server that has not started. If it has a socket at `path`, dropping this removes the
+    /// socket.
     pub(crate) fn at(path: Option<&Path>) -> Server {
         let path = path.map(Path::to_owned);
         Server { stop: None, thread: None, path, metrics: None, ui: None, api: None }
     }
 
-    /// Starts the thread, which does this work until the server is dropped.
+    /// Starts the thread, which executes this work until the server is dropped.
     pub(crate) fn begin<Work: Future<Output = ()>>(
         mut self,
         name: &str,
@@ -76,7 +78,7 @@ impl Drop for Server {
     }
 }
 
-/// Logs why a service has ended.
+/// Logs the reason why a service has ended.
 pub(crate) fn ended(result: io::Result<()>) {
     if let Err(error) = result {
         tracing::error!("a management service has stopped, and serves no more requests: {error}");

@@ -11,19 +11,20 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 const BACKLOG: i32 = 128;
-/// Maximum number of links on a path, as in Linux.
+/// The maximum number of symbolic links on a path, as in Linux.
 const MAX_LINKS: usize = 40;
-/// Mode bits: group and others may write.
+/// The mode bits that let the group or others write.
 const OTHERS_WRITE: u32 = 0o022;
-/// Mode bit of a folder: only owners may remove entries.
+/// The mode bit of a folder in which only owners may remove entries.
 const STICKY: u32 = 0o1000;
 
-/// Creates a listening socket at `path`. Replaces a dead process's socket, but not a live one's.
-/// The socket is created under a temporary name and restricted to its owner before it becomes
-/// visible.
+/// Creates a listening socket at `path`. Replaces the socket of a dead process, but not that of a
+/// live process. Creates the socket under a temporary name, and restricts it to its owner before it
+/// gets its final name.
 ///
 /// # Errors
-/// If it cannot, or a process answers there, or other users could replace the socket.
+/// The socket cannot be created, a process answers at `path`, or other users could replace the
+/// socket.
 pub fn bind(path: &Path) -> io::Result<UnixListener> {
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
@@ -46,7 +47,7 @@ pub fn bind(path: &Path) -> io::Result<UnixListener> {
     let _ = fs::remove_file(&new);
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.bind(&SockAddr::unix(&new)?)?;
-    // Restrict it before listening, whatever the umask is.
+    // Restrict the socket before listening, because the umask may allow more.
     let placed = fs::set_permissions(&new, fs::Permissions::from_mode(0o600))
         .and_then(|()| socket.listen(BACKLOG))
         .and_then(|()| fs::rename(&new, path))
@@ -60,7 +61,7 @@ pub fn bind(path: &Path) -> io::Result<UnixListener> {
     }
 }
 
-/// Removes temporary sockets for this path that dead processes left.
+/// Removes temporary sockets for this path that dead processes have left.
 fn remove_unfinished(path: &Path) {
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { return };
     for left in unfinished_in(folder) {
@@ -71,8 +72,8 @@ fn remove_unfinished(path: &Path) {
     }
 }
 
-/// Refuses a folder in which other users could replace the socket and receive requests meant for
-/// us. Sticky folders such as /tmp are fine.
+/// Refuses a folder in which other users could replace the socket, and so receive requests for this
+/// process. Sticky folders such as /tmp are safe.
 fn check_folder(folder: &Path) -> io::Result<()> {
     let found = fs::metadata(folder)?;
     let (mode, shown) = (found.mode(), folder.display());
@@ -93,7 +94,7 @@ fn check_folder(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The same for each folder on the path.
+/// Applies the same check to each folder on the path.
 fn check_way(folder: &Path) -> io::Result<()> {
     match step_of_others(folder)? {
         None => Ok(()),
@@ -103,19 +104,19 @@ fn check_way(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// The first component of a path that users other than us and root could exchange, to lead us
-/// elsewhere. Resolves links one by one, as the kernel does, because every folder on the way
+/// The first component of a path that users other than us and root could replace, so that the path
+/// leads elsewhere. Resolves links one by one like the kernel, because every folder on the way
 /// counts.
 ///
 /// # Errors
-/// If a component cannot be inspected.
+/// A component cannot be inspected.
 pub fn step_of_others(folder: &Path) -> io::Result<Option<OthersStep>> {
     let us = rustix::process::geteuid().as_raw();
     let (mut at, mut links) = (PathBuf::new(), 0);
     let mut ahead = parts_reversed(&std::path::absolute(folder)?);
     while let Some(part) = ahead.pop() {
         if part == ".." {
-            // The path before ".." is free of links by now.
+            // At this point, the path before ".." contains no links.
             at.pop();
         }
         if part == ".." || part == "." {
@@ -140,24 +141,24 @@ pub fn step_of_others(folder: &Path) -> io::Result<Option<OthersStep>> {
     Ok(None)
 }
 
-/// A path's components in reverse order; an absolute path restarts at the root.
+/// The components of a path in reverse order. An absolute path restarts at the root.
 fn parts_reversed(path: &Path) -> Vec<OsString> {
     path.components().rev().map(|part| part.as_os_str().to_owned()).collect()
 }
 
-/// A path component that other users can exchange. `Display` says how to fix it.
+/// A path component that other users can replace. `Display` gives the remedy.
 #[derive(PartialEq, Eq, Debug)]
 pub struct OthersStep {
     path: PathBuf,
     by: By,
 }
 
-/// Why others can exchange it.
+/// The reason why others can replace a component.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum By {
-    /// This user owns it.
+    /// The user with this ID owns the component.
     Owning(u32),
-    /// Others can write to it; its mode.
+    /// Others can write to the component, which has this mode.
     Writing(u32),
 }
 
@@ -180,10 +181,11 @@ impl fmt::Display for OthersStep {
     }
 }
 
-/// Whether users other than us and root can exchange this file or the entries of this folder. The
-/// group counts as others, whoever is in it today; write entries of an ACL show up as group
-/// permissions. A link's mode is ignored. An owner unknown here (in a container) counts as no user.
-/// In a sticky folder (/tmp), only owners can remove their entries.
+/// The reason why users other than us and root can replace this file or the entries of this folder,
+/// if they can. The group counts as others, whatever its members are today. Write entries of an ACL
+/// appear as group permissions. The mode of a link does not matter. An owner that is unknown here
+/// (in a container) counts as no user. In a sticky folder (/tmp), only owners can remove their
+/// entries.
 fn is_others(owner: u32, mode: u32, us: u32) -> Option<By> {
     const NOBODY: u32 = 65534;
     const KIND: u32 = 0o170_000;
@@ -195,8 +197,8 @@ fn is_others(owner: u32, mode: u32, us: u32) -> Option<By> {
     may_write.then_some(By::Writing(mode))
 }
 
-/// The sockets in a folder, live or dead, except those being created: a temporary socket without a
-/// listener does not mean that its process is dead.
+/// The sockets in a folder, of live and dead processes. Temporary sockets are not included: such a
+/// socket has no listener even while its process is alive.
 #[must_use]
 pub fn sockets_in(folder: &Path) -> Vec<PathBuf> {
     let found = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -204,7 +206,7 @@ pub fn sockets_in(folder: &Path) -> Vec<PathBuf> {
     made.map(|entry| entry.path()).collect()
 }
 
-/// Temporary sockets of dead processes, which were killed before the sockets became visible.
+/// The temporary sockets of processes that died before the sockets got their final names.
 #[must_use]
 pub fn unfinished_in(folder: &Path) -> Vec<PathBuf> {
     let found = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -215,7 +217,8 @@ pub fn unfinished_in(folder: &Path) -> Vec<PathBuf> {
     unfinished.map(|entry| entry.path()).collect()
 }
 
-/// The final name and the creating process of a temporary socket, as named by [`beside`].
+/// The final name and the creating process of a temporary socket. [`beside`] makes the temporary
+/// name.
 fn made(name: &OsStr) -> Option<(&str, Pid)> {
     let (name, process) = name.to_str()?.strip_prefix('.')?.rsplit_once('.')?;
     let process: u32 = process.parse().ok()?;
@@ -226,7 +229,7 @@ fn is_dead(process: Pid) -> bool {
     rustix::process::test_kill_process(process) == Err(rustix::io::Errno::SRCH)
 }
 
-/// The temporary name of a socket; [`sockets_in`] skips it.
+/// The temporary name of a socket. [`sockets_in`] skips such names.
 fn beside(path: &Path) -> PathBuf {
     let mut name = OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
@@ -270,19 +273,19 @@ mod tests {
         symlink(path("real"), path("link")).unwrap();
         bind(&path("link/control")).unwrap();
         assert_eq!(fs::metadata(path("real/control")).unwrap().mode() & 0o777, 0o600);
-        // A link in the socket's place: the file it points to stays unchanged.
+        // A link is in the place of the socket. The file to which it leads stays unchanged.
         fs::write(path("victim"), "a").unwrap();
         symlink(path("victim"), path("real/other")).unwrap();
         let refused = bind(&path("real/other")).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(fs::read(path("victim")).unwrap(), b"a");
-        // A socket being created does not count as a leftover.
+        // A temporary socket of a live process is not a leftover.
         let made = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
         made.bind(&SockAddr::unix(beside(&path("real/second"))).unwrap()).unwrap();
         let mut found = sockets_in(&path("real"));
         found.sort();
         assert_eq!(found, [path("real/control"), path("real/other")]);
-        // The same for a link in place of the temporary name.
+        // A link is in the place of the temporary name.
         symlink(path("victim"), beside(&path("real/third"))).unwrap();
         bind(&path("real/third")).unwrap();
         assert_eq!(fs::read(path("victim")).unwrap(), b"a");
@@ -290,7 +293,7 @@ mod tests {
 
     #[test]
     fn what_the_dead_were_making_is_found() {
-        // Above every kernel's maximum process ID.
+        // An ID above the maximum process ID of every kernel.
         const NOBODY: i32 = i32::MAX;
         let place = tempfile::tempdir().unwrap();
         let path = |name: &str| place.path().join(name);
@@ -355,7 +358,7 @@ mod tests {
         ];
         let place = place(&folders);
         let path = |name: &str| place.path().join(name);
-        // A chain of links; each lies in a folder that is on no other path.
+        // A chain of links. Each is in a folder that is on no other path.
         symlink(path("first/link"), path("link")).unwrap();
         symlink("../open/ours/link", path("first/link")).unwrap();
         symlink("../../up/../last", path("open/ours/link")).unwrap();
@@ -364,7 +367,7 @@ mod tests {
         for (name, mode) in folders {
             chmod(&path(name), 0o775);
             let found = step("link");
-            // A folder that ".." leaves is still on the path.
+            // A folder that the path leaves with ".." counts, too.
             assert_eq!(found, Some(path(name)), "{name}");
             chmod(&path(name), mode);
         }

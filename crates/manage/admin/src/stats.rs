@@ -1,4 +1,4 @@
-//! A target's counters, for programs. Clients poll and compute differences.
+//! The counters of a target, for programs. Clients poll them and compute differences.
 
 use farblock_target::{
     AdmissionCounts, ByReason, CoreStats as Core, ErrorCounts, HostStats as Host, IoCounts,
@@ -10,65 +10,69 @@ use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 use utoipa::ToSchema;
 
-/// Counters since the target started. They never decrease while the target runs, but counters of
-/// removed objects disappear. After a restart all start at 0, and `uptime_ms` is smaller.
+/// Counters since the target started. They never decrease while the target runs, but the counters
+/// of removed objects disappear. After a restart all counters start at 0, and `uptime_ms` is
+/// smaller.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Stats {
-    /// The time of this sample, in milliseconds since the target started. Rates are differences of
-    /// counts divided by differences of this.
+    /// The time of this sample, in milliseconds since the target started. A rate is the difference
+    /// of two counts divided by the difference of their `uptime_ms`.
     pub uptime_ms: u64,
     /// The time of this sample, in milliseconds since 1970.
     pub time_ms: u64,
-    /// The upper bound of each of a `Latency`'s counts, in microseconds. A further count has
-    /// everything above the last bound.
+    /// The upper bound of each count of a `Latency`, in microseconds. One further count has the
+    /// commands above the last bound.
     pub latency_bounds_us: Vec<u64>,
-    /// Connections that the target accepted and refused.
+    /// The connections that the target has accepted and refused.
     pub connections: ConnectionStats,
-    /// Number of changes to ANA states of listeners and ANA groups of namespaces.
+    /// The number of changes of the ANA states of listeners and of the ANA groups of namespaces.
     #[serde(default)]
     pub ana_changes: u64,
-    /// Failed I/O commands by status name. Statuses that never occurred are missing.
+    /// The number of failed I/O commands by the name of their status. Statuses that never occurred
+    /// are missing.
     #[serde(default)]
     pub errors_by_status: BTreeMap<String, u64>,
-    /// All I/O.
+    /// The counters of all I/O.
     pub total: IoStats,
-    /// By core.
+    /// The counters by core.
     pub cores: Vec<CoreStats>,
-    /// By subsystem.
+    /// The counters by subsystem.
     pub subsystems: Vec<SubsystemStats>,
-    /// By host, including disconnected hosts.
+    /// The counters by host, including disconnected hosts.
     pub hosts: Vec<HostStats>,
-    /// All hosts without an entry, because there were too many or newer hosts replaced them.
+    /// The counters of all hosts without an entry: there were too many hosts, or newer hosts
+    /// replaced their entries.
     pub other_hosts: IoStats,
 }
 
-/// Counts of I/O commands, updated as each is answered.
+/// Counts of I/O commands. The target updates them when it answers a command.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, ToSchema)]
 pub struct IoStats {
-    /// Read commands that succeeded.
+    /// The number of read commands that succeeded.
     pub reads: u64,
-    /// Write commands that succeeded.
+    /// The number of write commands that succeeded.
     pub writes: u64,
-    /// Other I/O commands that succeeded: Flush, Compare, deallocation and so on.
+    /// The number of other I/O commands that succeeded: Flush, Compare, deallocation and so on.
     pub others: u64,
-    /// Bytes read.
+    /// The number of bytes read.
     pub read_bytes: u64,
-    /// Bytes written.
+    /// The number of bytes written.
     pub written_bytes: u64,
-    /// Failed I/O commands.
+    /// The numbers of failed I/O commands.
     pub errors: ErrorStats,
-    /// Failed operations in the namespaces' storage: no space, media errors, lost disks.
+    /// The number of failed operations in the storage of namespaces: no space, media errors, lost
+    /// disks.
     pub storage_errors: u64,
-    /// Time that commands waited before processing.
+    /// The time that commands waited before the target processed them.
     #[serde(default)]
     pub waited: Waits,
-    /// Latency of successful reads.
+    /// The latency of successful reads.
     pub read_latency: Latency,
-    /// Latency of successful writes.
+    /// The latency of successful writes.
     pub write_latency: Latency,
 }
 
-/// Failed commands by Status Code Type.
+/// The numbers of failed commands by Status Code Type.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ErrorStats {
     /// Generic Command Status.
@@ -83,94 +87,96 @@ pub struct ErrorStats {
     pub vendor: u64,
 }
 
-/// Total waiting time of commands in nanoseconds: ten commands that wait for one second add ten
-/// seconds.
+/// The total waiting time of commands, in nanoseconds. Ten commands that wait for one second each
+/// add ten seconds.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Waits {
-    /// For a limit of the namespace.
+    /// The time that commands waited for a limit of their namespace.
     pub namespace_limit_ns: u64,
-    /// For a limit of the host.
+    /// The time that commands waited for a limit of their host.
     pub host_limit_ns: u64,
-    /// Waiting time of connections for their host's turn on a core that several hosts saturate. It
-    /// cannot be attributed to namespaces.
+    /// The time that connections waited for the turn of their host on a core that several hosts
+    /// saturate. It cannot be attributed to namespaces.
     pub turn_ns: u64,
 }
 
-/// Latency of commands at the target, from arrival to answer. Measured only while clients request
-/// it: the first answer after a pause has no data of the pause.
+/// The latency of commands at the target, from arrival to answer. The target measures it only while
+/// clients request counters, so the first answer after a pause does not cover the pause.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Latency {
-    /// The sum of all latencies in nanoseconds.
+    /// The sum of all latencies, in nanoseconds.
     pub sum_ns: u64,
-    /// For each bound in `latency_bounds_us`, the commands up to it and above the previous bound.
-    /// Missing counts at the end are 0.
+    /// For each bound in `latency_bounds_us`, the number of commands up to this bound and above the
+    /// previous bound. Missing counts at the end are 0.
     pub counts: Vec<u64>,
 }
 
-/// Connections that the target accepted and refused.
+/// The connections that the target has accepted and refused.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ConnectionStats {
-    /// Current connections.
+    /// The number of present connections.
     pub open: u64,
-    /// Accepted connections.
+    /// The number of accepted connections.
     pub accepted: u64,
-    /// Refused connections and queues, by reason: `host_not_allowed`, `no_subsystem`, `full`,
-    /// `tls_missing`, `tls_wrong_key` and others.
+    /// The number of refused connections and queues by reason: `host_not_allowed`, `no_subsystem`,
+    /// `full`, `tls_missing`, `tls_wrong_key` and others.
     pub refused: BTreeMap<String, u64>,
-    /// Protocol errors: `header_digest`, `data_digest`, and others as `protocol`.
+    /// The number of protocol errors by kind: `header_digest`, `data_digest`, and `protocol` for
+    /// all others.
     pub faults: BTreeMap<String, u64>,
-    /// Queues that authenticated successfully.
+    /// The number of queues that authenticated successfully.
     pub authenticated: u64,
-    /// Queues that failed to authenticate, by reason: `failed` is a wrong secret.
+    /// The number of queues that failed to authenticate by reason. `failed` means a wrong secret.
     pub not_authenticated: BTreeMap<String, u64>,
 }
 
-/// Counters of a core.
+/// The counters of a core.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct CoreStats {
-    /// The core's number.
+    /// The number of the core.
     pub core: u32,
-    /// Current connections on it.
+    /// The number of present connections on the core.
     pub connections: u64,
-    /// Processor time of its thread in nanoseconds; none where the system does not report it.
+    /// The processor time of the core's thread, in nanoseconds; null if the system does not report
+    /// it.
     pub busy_ns: Option<u64>,
-    /// I/O of its connections.
+    /// The I/O of the connections on the core.
     pub io: IoStats,
 }
 
-/// Counters of a subsystem.
+/// The counters of a subsystem.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct SubsystemStats {
-    /// The subsystem's NQN.
+    /// The NQN of the subsystem.
     pub nqn: String,
-    /// All its I/O, including removed namespaces.
+    /// The I/O of the subsystem, including removed namespaces.
     pub io: IoStats,
-    /// By namespace.
+    /// The counters by namespace.
     pub namespaces: Vec<NamespaceStats>,
 }
 
-/// Counters of a namespace.
+/// The counters of a namespace.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct NamespaceStats {
-    /// The namespace ID.
+    /// The ID of the namespace.
     pub nsid: u32,
-    /// Its I/O.
+    /// The I/O of the namespace.
     pub io: IoStats,
-    /// The cores whose queues have used it.
+    /// The cores whose queues have used the namespace.
     #[serde(default)]
     pub cores: Vec<u32>,
 }
 
-/// Counters of a host.
+/// The counters of a host.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct HostStats {
-    /// The host's NQN.
+    /// The NQN of the host.
     pub nqn: String,
-    /// Current controllers of the host; none if it has disconnected.
+    /// The number of present controllers of the host; 0 if it has disconnected.
     pub controllers: u64,
-    /// Current I/O queues of the host.
+    /// The number of present I/O queues of the host.
     pub io_queues: u64,
-    /// All its I/O.
+    /// The I/O of the host.
     pub io: IoStats,
 }
 

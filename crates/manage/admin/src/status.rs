@@ -1,4 +1,4 @@
-//! A target's current status, for people and programs.
+//! The status of a target, for people and programs.
 
 use crate::confinement::Confinement;
 use crate::legs::{AllLegs, LegStatus, MirrorStatus};
@@ -13,64 +13,65 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// A disk's storage counts as failing for this time after a failure.
+/// The time after a failure for which the storage of a namespace counts as failing.
 const FAILING: Duration = Duration::from_secs(60);
 
-/// URL parameters of a remote disk that name key files.
+/// The URL parameters of a remote disk that name key files.
 const KEYS: [&str; 3] = ["tls-key=", "dhchap-secret=", "dhchap-ctrl-secret="];
 
 /// A snapshot of a running target.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Status {
-    /// The addresses on which it listens.
+    /// The addresses on which the target listens.
     pub listening: Vec<String>,
     /// The TLS policy of each address: `plain`, `allowed` or `required`.
     #[serde(default)]
     pub tls: BTreeMap<String, String>,
-    /// ANA states and groups, by address.
+    /// The ANA states and groups, by address.
     #[serde(default)]
     pub ana: BTreeMap<String, AnaStatus>,
     /// The process ID.
     pub pid: u32,
-    /// Seconds since the start.
+    /// The time since the start of the target, in seconds.
     pub uptime_seconds: u64,
-    /// Current connections, including those that have not identified themselves yet.
+    /// The number of connections. Hosts on some of them may not have identified themselves yet.
     pub connections: usize,
-    /// Warnings for the administrator, a sentence each: hosts that may connect without proof.
+    /// Warnings for the administrator, one sentence each, about hosts that may connect without
+    /// proof.
     #[serde(default)]
     pub warnings: Vec<String>,
-    /// The rights that its process dropped; none where unknown.
+    /// The rights that the process has dropped; missing if they are unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confinement: Option<Confinement>,
-    /// Busy-polling of its event loops: `efficient`, `balanced`, `latency` or `always`; empty from
-    /// older versions, which do not report it.
+    /// The busy-polling of the event loops: `efficient`, `balanced`, `latency` or `always`. Empty
+    /// from older versions, which do not report it.
     #[serde(default)]
     pub spin: String,
-    /// Its limits on memory, cores and connections; none from older versions, which do not report
-    /// them.
+    /// The limits of the target on memory, cores and connections. Missing from older versions,
+    /// which do not report them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<BudgetStatus>,
     /// The shared subsystems.
     pub subsystems: Vec<SubsystemStatus>,
-    /// The hosts' controllers.
+    /// The controllers of hosts.
     pub controllers: Vec<ControllerStatus>,
 }
 
-/// Limits of a target, within its process's limits.
+/// The limits of a target, which are within the limits of its process.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct BudgetStatus {
-    /// Memory for the buffers of all hosts together, in bytes. A host that needs more waits.
+    /// The memory for the buffers of all hosts together, in bytes. A host that needs more waits.
     pub buffer_bytes: u64,
     /// Whether the user set `buffer_bytes`.
     pub is_set: bool,
-    /// Event loops.
+    /// The number of event loops.
     pub cores: usize,
-    /// Maximum number of connections; the target closes further ones.
+    /// The maximum number of connections. The target closes further connections.
     pub connections: usize,
-    /// Memory that the process may use, in bytes; none where unknown.
+    /// The memory that the process may use, in bytes; missing if it is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allowed_bytes: Option<u64>,
-    /// The source of `allowed_bytes`: a control group's file, a resource limit or the machine.
+    /// The source of `allowed_bytes`: a file of a control group, a resource limit or the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limited_by: Option<String>,
 }
@@ -89,81 +90,82 @@ impl BudgetStatus {
     }
 }
 
-/// A subsystem, with its I/O since it was shared.
+/// A subsystem, with its I/O since it was added.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct SubsystemStatus {
-    /// The subsystem's NQN.
+    /// The NQN of the subsystem.
     pub nqn: String,
-    /// Whether unlisted hosts may connect.
+    /// Whether hosts that are not listed may connect.
     pub allow_any_host: bool,
     /// The listed hosts.
     pub hosts: Vec<String>,
-    /// Hosts that must authenticate, with the fingerprints of their valid secrets.
+    /// The hosts that must authenticate, with the fingerprints of their valid secrets.
     #[serde(default)]
     pub keys: BTreeMap<String, Vec<String>>,
-    /// Hosts that must use TLS with their key.
+    /// The hosts that must use TLS with their key.
     #[serde(default)]
     pub tls_hosts: Vec<String>,
-    /// Hosts that must do more than have a key: `auth`, `mutual` or `concat`.
+    /// The hosts with a further requirement: `auth`, `mutual` or `concat`.
     #[serde(default)]
     pub demands: BTreeMap<String, String>,
-    /// Limits of hosts that have some, for all namespaces together.
+    /// The limits of hosts that have any, for all namespaces together.
     #[serde(default)]
     pub host_limits: BTreeMap<String, Limits>,
-    /// Read commands that succeeded.
+    /// The number of read commands that succeeded.
     pub reads: u64,
-    /// Write commands that succeeded.
+    /// The number of write commands that succeeded.
     pub writes: u64,
-    /// Bytes read.
+    /// The number of bytes read.
     pub read_bytes: u64,
-    /// Bytes written.
+    /// The number of bytes written.
     pub written_bytes: u64,
-    /// Reads and writes that failed in the storage.
+    /// The number of reads and writes that failed in the storage.
     pub media_errors: u64,
-    /// Its namespaces.
+    /// The namespaces of the subsystem.
     pub namespaces: Vec<NamespaceStatus>,
 }
 
 /// A namespace as hosts see it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct NamespaceStatus {
-    /// The namespace ID.
+    /// The ID of the namespace.
     pub nsid: u32,
-    /// Its size in bytes.
+    /// The size of the namespace in bytes.
     pub bytes: u64,
-    /// Block size in bytes.
+    /// The block size in bytes.
     pub block_size: u32,
-    /// Whether it refuses writes.
+    /// Whether the target refuses writes to the namespace.
     pub read_only: bool,
-    /// Its UUID, which distinguishes it from all other disks.
+    /// The UUID of the namespace, which distinguishes it from all other disks.
     pub uuid: String,
-    /// Its ANA group; 0 from an older version.
+    /// The ANA group of the namespace; 0 from an older version.
     #[serde(default)]
     pub ana_group: u32,
-    /// The hosts that see it, among those that may connect; absent if all of them do.
+    /// The allowed hosts that see the namespace; missing if all of them do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub visible_to: Option<BTreeSet<String>>,
-    /// Its limits, for all hosts together.
+    /// The limits of the namespace, for all hosts together.
     #[serde(default, skip_serializing_if = "Limits::is_empty")]
     pub limits: Limits,
-    /// Its storage, as `farblock serve` accepts it, without the key files of remote disks.
+    /// The storage, in the syntax of `farblock serve`, without the key files of remote disks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// `ok`; `failing` if its storage failed within the last minute or has a `trouble`; `away` if
-    /// it or a part of it does not respond; `degraded` if a mirror leg is not in sync.
+    /// The health of the storage: `ok`, `failing`, `away` or `degraded`. `failing`: an operation
+    /// failed within the last minute, or `trouble` is set. `away`: the storage or a part of it does
+    /// not respond. `degraded`: a leg of the mirror is not in sync.
     #[serde(default)]
     pub health: String,
-    /// The last error of its storage since it was shared.
+    /// The last error of the storage since the namespace was added.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_failure: Option<String>,
-    /// The present fault of its storage and the remedy: for example, another program cut its file
-    /// short, or its disk became write-protected.
+    /// The present problem of the storage and the remedy. For example, another program has
+    /// truncated the file, or the disk has become write-protected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
-    /// Its mirror legs or remote parts.
+    /// The legs of the mirror, or the remote parts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub legs: Vec<LegStatus>,
-    /// Its state as a mirror.
+    /// The status of the mirror; missing if the storage is not a mirror.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mirror: Option<MirrorStatus>,
 }
@@ -173,7 +175,7 @@ pub struct NamespaceStatus {
 pub struct AnaStatus {
     /// The ANA state of all namespaces.
     pub state: String,
-    /// Other states, by ANA group.
+    /// The ANA states that differ, by ANA group.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub groups: BTreeMap<String, String>,
 }
@@ -188,26 +190,26 @@ impl AnaStatus {
     }
 }
 
-/// A host's controller.
+/// The controller of a host.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct ControllerStatus {
-    /// The controller ID.
+    /// The ID of the controller.
     pub id: u16,
-    /// The subsystem's NQN; none on a discovery controller.
+    /// The NQN of the subsystem; null for a discovery controller.
     pub subsystem: Option<String>,
-    /// The host's NQN.
+    /// The NQN of the host.
     pub host_nqn: String,
-    /// The host ID.
+    /// The ID of the host.
     pub host_id: String,
-    /// The host's address.
+    /// The address of the host.
     pub address: Option<String>,
-    /// The address to which it connected.
+    /// The address of the target to which the host has connected.
     pub local_address: String,
     /// Whether the host has enabled the controller.
     pub ready: bool,
-    /// Connected I/O queues.
+    /// The number of connected I/O queues.
     pub io_queues: usize,
-    /// Refused commands.
+    /// The number of refused commands.
     pub errors: u64,
 }
 
@@ -237,7 +239,7 @@ impl Status {
         }
     }
 
-    /// The status without time, I/O and connection counts.
+    /// The status without times, I/O counts and connection counts.
     #[cfg(unix)]
     pub(crate) fn without_counters(&self) -> Self {
         let mut still = Self { uptime_seconds: 0, connections: 0, ..self.clone() };
@@ -249,7 +251,7 @@ impl Status {
     }
 }
 
-/// The policy's name in a document.
+/// The name of a TLS policy in a document.
 fn said(tls: TlsPolicy) -> String {
     let tls = match tls {
         TlsPolicy::Plain => Tls::Plain,
@@ -259,7 +261,7 @@ fn said(tls: TlsPolicy) -> String {
     tls.name().to_owned()
 }
 
-/// Warnings for a target's administrator, a sentence each.
+/// Warnings for the administrator of a target, one sentence each.
 pub fn warnings(report: &Report) -> Vec<String> {
     let has_key = |one: &SubsystemReport, host: &String| {
         one.keys.contains_key(host) || one.tls_hosts.contains(host)
@@ -318,8 +320,8 @@ fn subsystem(
     }
 }
 
-/// A namespace's path without the key files in its URLs: readers of the status need not know where
-/// they are.
+/// The path of a namespace without the key files in its URLs. Readers of the status need not know
+/// where the key files are.
 fn without_keys(path: &str) -> String {
     let mut path = path.to_owned();
     let Some(mut from) = path.find("nvme+tcp://") else { return path };
@@ -364,7 +366,7 @@ fn namespace(
     }
 }
 
-/// The health of a namespace's storage, in a word.
+/// The health of the storage of a namespace, in one word.
 fn health(report: &NamespaceReport, legs: &[LegStatus]) -> &'static str {
     let has_failed = report.last_failure.as_ref().is_some_and(|(ago, _)| *ago < FAILING);
     let is_there = report.availability == Availability::Ready;

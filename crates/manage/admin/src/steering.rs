@@ -1,4 +1,4 @@
-//! A running target and its document; all changes go through here, one at a time.
+//! A running target and its document. All changes go through this module, one at a time.
 
 use crate::confinement::Confinement;
 use crate::legs::AllLegs;
@@ -18,26 +18,26 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Reads the configuration file again.
+/// A function that reads the configuration file again.
 pub type Configured = Arc<dyn Fn() -> Result<Document, String> + Send + Sync>;
 
-/// Reports the rights that the process has dropped.
+/// A function that reports the rights that the process has dropped.
 pub type Confined = Box<dyn Fn() -> Confinement + Send + Sync>;
 
 /// The result of a change.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Changed {
-    /// A sentence for each step; empty if nothing changed.
+    /// A sentence for each step; empty if the target has not changed.
     pub steps: Vec<String>,
-    /// The document's new version.
+    /// The new version of the document.
     pub etag: String,
 }
 
-/// Limit for the steps that [`Changed::summary`] lists.
+/// The maximum number of steps that [`Changed::summary`] lists.
 const SUMMARY_STEPS: usize = 8;
 
 impl Changed {
-    /// One sentence for the log: the first steps, and the number of further ones.
+    /// A sentence for the log, with the first steps and the number of further steps.
     #[must_use]
     pub fn summary(&self) -> String {
         let listed = self.steps.len().min(SUMMARY_STEPS);
@@ -50,20 +50,20 @@ impl Changed {
     }
 }
 
-/// Why nothing was changed.
+/// The reason why nothing was changed.
 #[derive(Debug)]
 pub enum Refused {
-    /// The document's version is not the expected one.
+    /// The version of the document is not the expected one.
     Stale(String),
     /// The request is invalid.
     Problem(Problem),
     /// The object does not exist.
     Missing(String),
-    /// The object exists, but the request was to create it.
+    /// The object exists, although the request was to create it.
     There(String),
-    /// The target failed to apply it.
+    /// The target failed to execute a step.
     Failed(Failed),
-    /// The target applied it, but could not store it.
+    /// The target executed the steps, but could not store the document.
     Store(StoreError, Vec<String>),
     /// The configuration is missing or cannot be read.
     Configuration(String),
@@ -92,15 +92,15 @@ impl fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// Files that a change reads again although the document's entry stays the same.
+/// The files that a change reads again, even if their entries in the document stay the same.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Reread {
-    /// None.
+    /// No files.
     Nothing,
-    /// The key files of a host, by the names of its subsystem and its own.
+    /// The key files of a host, by subsystem NQN and host NQN.
     Host(String, String),
-    /// The file of a namespace, by subsystem NQN and namespace ID: if another file has its name
-    /// now, it is replaced.
+    /// The file of a namespace, by subsystem NQN and namespace ID. If another file has its name
+    /// now, the change replaces the namespace.
     Namespace(String, u32),
     /// All key files.
     All,
@@ -116,7 +116,7 @@ impl Reread {
     }
 }
 
-/// See the module documentation.
+/// A running target with its document; see the [module](self).
 pub struct Steering {
     inner: Mutex<Inner>,
     control: Control,
@@ -124,33 +124,35 @@ pub struct Steering {
     shown: Shown,
     configured: Option<Configured>,
     confined: Option<Confined>,
-    /// A client has requested counters since the last [`Steering::rest`].
+    /// Whether a client has requested counters since the last [`Steering::rest`].
     asked: AtomicBool,
-    /// The addresses at the start: they resolve port 0 in a configuration.
+    /// The addresses at the start. They give the actual port for port 0 in a configuration.
     started: Vec<SocketAddr>,
-    /// Number of changes to the document since the start.
+    /// The number of changes of the document since the start.
     revision: Arc<AtomicU64>,
-    /// The start time, which distinguishes versions of different runs.
+    /// The start time, which distinguishes the versions of different runs.
     epoch: u64,
 }
 
 struct Inner {
     live: Live,
-    /// The last configuration that was read.
+    /// The configuration that was read last.
     configured: Document,
     /// The current document.
     shared: Document,
     store: Option<Store>,
-    /// Written only under this lock, but readable without it.
+    /// The number of changes. It is written only under the lock of `Inner`, but can be read without
+    /// it.
     revision: Arc<AtomicU64>,
     shown: Shown,
 }
 
-/// The document as it was last shared. Reading it waits for no change, unlike `Inner`.
+/// The document that was last in effect. Unlike `Inner`, it can be read without waiting for a
+/// change.
 type Shown = Arc<Mutex<Arc<Document>>>;
 
 impl Steering {
-    /// Steers a target that shares `shared`, stored in `disks`.
+    /// Manages a target that shares `shared`, whose storage is in `disks`.
     pub fn new(control: Control, opener: Arc<dyn Open>, shared: Document, disks: Disks) -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let live = Live::new(control.clone(), opener, disks);
@@ -180,7 +182,7 @@ impl Steering {
         }
     }
 
-    /// Sets the configuration at the start, and the function that reads it again.
+    /// Sets the configuration at the start, and a function that reads the configuration again.
     #[must_use]
     pub fn configured(mut self, document: Document, again: Option<Configured>) -> Self {
         self.lock().configured = document;
@@ -188,14 +190,14 @@ impl Steering {
         self
     }
 
-    /// Reports the dropped rights in the status.
+    /// Sets the function that reports the dropped rights in the status.
     #[must_use]
     pub fn confined(mut self, confined: Confined) -> Self {
         self.confined = Some(confined);
         self
     }
 
-    /// Sets the keys that hosts already have.
+    /// Sets the keys that hosts have already.
     #[must_use]
     pub fn keyed(self, keys: Keys) -> Self {
         self.lock().live.keys = keys;
@@ -209,17 +211,17 @@ impl Steering {
         self
     }
 
-    /// Stores all changes.
+    /// Stores all changes in this store.
     #[must_use]
     pub fn kept_in(self, store: Store) -> Self {
         self.lock().store = Some(store);
         self
     }
 
-    /// Applies the document's sizes, limits and copy speeds to the namespaces.
+    /// Applies the sizes, limits and copy speeds in the document to the namespaces.
     ///
     /// # Errors
-    /// One sentence.
+    /// One sentence with the reason.
     pub fn begin(&self) -> Result<(), String> {
         let mut inner = self.lock();
         let shared = inner.shared.clone();
@@ -245,11 +247,11 @@ impl Steering {
         (inner.shared.clone(), self.version())
     }
 
-    /// Changes the document by `edit`. With `expected`, only if it lists the current version
-    /// (comma-separated) or is `*`.
+    /// Changes the document with `edit`. `expected` is a comma-separated list of versions, or `*`.
+    /// If it is given, it must contain the current version.
     ///
     /// # Errors
-    /// Why nothing was changed.
+    /// The reason why nothing was changed.
     pub fn change(
         &self,
         expected: Option<&str>,
@@ -273,7 +275,7 @@ impl Steering {
         Ok(Changed { steps, etag: self.version() })
     }
 
-    /// The hosts whose entries match, as names of subsystem and host.
+    /// The hosts whose entries match, by subsystem NQN and host NQN.
     pub fn hosts(&self, is_such: impl Fn(&Host) -> bool) -> Vec<(String, String)> {
         let inner = self.lock();
         let all = inner.shared.subsystems.iter().flat_map(|(nqn, subsystem)| {
@@ -283,11 +285,11 @@ impl Steering {
         found.map(|(nqn, host, _)| (nqn.clone(), host.clone())).collect()
     }
 
-    /// Reads a host's keys again. Returns a sentence if they have changed, else `None`. Other
-    /// changes wait meanwhile.
+    /// Reads the keys of a host again. Returns a sentence if they have changed, otherwise `None`.
+    /// Other changes wait meanwhile.
     ///
     /// # Errors
-    /// Why the host keeps its previous keys.
+    /// The reason why the host keeps its previous keys.
     pub fn read_keys(&self, nqn: &str, host: &str) -> Result<Option<String>, Refused> {
         let mut inner = self.lock();
         let subsystem = inner.shared.subsystems.get(nqn);
@@ -304,11 +306,11 @@ impl Steering {
         failed.map_or(Ok(Some(said)), |why| Err(Refused::Failed(why)))
     }
 
-    /// Reads the configuration again and applies its changes; other changes made at run time stay.
-    /// With `only_look`, only reports the steps.
+    /// Reads the configuration again and applies its changes. Other changes made at run time stay.
+    /// With `only_look`, this only reports the steps.
     ///
     /// # Errors
-    /// Why nothing was changed.
+    /// The reason why nothing was changed.
     pub fn reload(&self, only_look: bool) -> Result<Changed, Refused> {
         let Some(again) = self.configured.clone() else {
             let sentence = "this target was started without --config, so it has no configuration \
@@ -316,8 +318,8 @@ impl Steering {
             return Err(Refused::Configuration(sentence.to_owned()));
         };
         let mut inner = self.lock();
-        // On a helper thread with a time limit: the file may be on a network share whose server
-        // does not respond, and other changes wait for the lock.
+        // Read on a helper thread with a time limit. The file may be on a network share whose
+        // server does not respond, and other changes wait for the lock.
         let configured =
             inner.live.patience.with(Aside::Configuration, "the configuration", move || again());
         let configured = configured.map_err(Refused::Configuration)?;
@@ -332,19 +334,20 @@ impl Steering {
         Ok(Changed { steps: done, etag: self.version() })
     }
 
-    /// The target's current state.
+    /// The state of the target.
     pub fn report(&self) -> Report {
         self.control.report()
     }
 
-    /// The same, for people and programs.
+    /// The state of the target, in a form for people and programs.
     pub fn status(&self) -> Status {
         let confinement = self.confined.as_ref().map(|confined| confined());
         let document = Arc::clone(&self.shown.lock().expect("no holder panics"));
         Status { confinement, ..Status::of(&self.report(), &self.legs, &document) }
     }
 
-    /// Sends an order to a mirror. Returns the mirror's status; `None` if there is no such mirror.
+    /// Sends an order to a mirror. Returns the status of the mirror; `None` if there is no such
+    /// mirror.
     #[cfg(unix)]
     pub(crate) fn order(&self, nqn: &str, nsid: u32, order: &MirrorOrder) -> Option<MirrorStatus> {
         let mirror = self.legs.find(nqn, nsid)?;
@@ -352,14 +355,15 @@ impl Steering {
         mirror.status().and_then(|(_, status)| status)
     }
 
-    /// The counters. Also starts latency measurement, which ends some time after the last request.
+    /// The counters. Also starts the measurement of latency, which stops some time after the last
+    /// request.
     pub fn stats(&self) -> Stats {
         self.asked.store(true, Ordering::Relaxed);
         self.control.measure_latency(true);
         Stats::of(&self.control.stats())
     }
 
-    /// The counters in total and by core. Does not start latency measurement.
+    /// The counters in total and by core. Does not start the measurement of latency.
     #[cfg(unix)]
     pub(crate) fn totals(&self) -> Stats {
         let mut counted = self.control.stats();
@@ -368,12 +372,12 @@ impl Steering {
         Stats::of(&counted)
     }
 
-    /// The raw counters. Does not start latency measurement.
+    /// The counters as the target reports them. Does not start the measurement of latency.
     pub fn counts(&self) -> farblock_target::Stats {
         self.control.stats()
     }
 
-    /// Stops latency measurement if no client has requested counters since the last call.
+    /// Stops the measurement of latency if no client has requested counters since the last call.
     pub fn rest(&self) {
         let asked = self.asked.swap(false, Ordering::Relaxed);
         self.control.measure_latency(asked);
@@ -384,7 +388,7 @@ impl Steering {
         self.control.observe(observer);
     }
 
-    /// The configuration with the actual ports in place of port 0.
+    /// The configuration with the actual ports in the place of port 0.
     fn with_ports(&self, configured: &Document) -> Document {
         let named = &configured.listeners;
         let taken = |address: &SocketAddr| {
@@ -396,7 +400,8 @@ impl Steering {
         Document { listeners: listeners.collect(), ..configured.clone() }
     }
 
-    /// The document's version. Unlike [`Self::document`] it does not wait for a change in progress.
+    /// The version of the document. Unlike [`Self::document`], this does not wait for a change in
+    /// progress.
     pub fn version(&self) -> String {
         format!("\"{:x}-{}\"", self.epoch, self.revision.load(Ordering::Relaxed))
     }
@@ -407,7 +412,7 @@ impl Steering {
 }
 
 impl Inner {
-    /// The steps of a change, including key files with changed content.
+    /// The steps of a change, including key files with changed contents.
     fn steps(&mut self, wanted: &Document, reread: &Reread) -> Result<Vec<Step>, Refused> {
         let mut steps = steps(&self.shared, wanted);
         let is_same = |nqn: &str, host: &str| {
@@ -423,7 +428,7 @@ impl Inner {
         Ok(steps)
     }
 
-    /// Recreates a namespace if another file now has its path: hosts see another disk.
+    /// Recreates a namespace if another file now has its path, because hosts see another disk then.
     fn replace_file(
         &self,
         steps: &mut Vec<Step>,
@@ -484,7 +489,7 @@ impl Inner {
         }
         (self.shared, self.configured) = (kept.shared, kept.configured);
         *self.shown.lock().expect("no holder panics") = Arc::new(self.shared.clone());
-        // The requester logs the change with the client's name.
+        // The caller logs the change with the name of the client.
         Ok(said)
     }
 }

@@ -1,7 +1,7 @@
-//! A TCP listener that speaks TLS if there is a certificate.
+//! A TCP listener that uses TLS if there is a certificate.
 //!
-//! Each connection performs its own handshake, so the usual limits apply to it and it delays no
-//! accept. A client that speaks plain HTTP gets an error that tells it to use HTTPS.
+//! Each connection performs its own handshake. So the usual limits apply to the handshake, and it
+//! delays no accept. A client that uses plain HTTP gets an error that tells it to use HTTPS.
 
 use crate::problems::PROBLEM;
 use axum::serve::Listener;
@@ -18,7 +18,7 @@ use tokio_rustls::{Accept, TlsAcceptor};
 
 const HANDSHAKE: u8 = 0x16;
 
-/// The answer to a client that speaks plain HTTP.
+/// The answer to a client that uses plain HTTP.
 const NO_TLS: &str = r#"{"title": "this is HTTPS", "status": 400,
 "detail": "this address is HTTPS, and nothing is said here in plain: write https://"}
 "#;
@@ -29,7 +29,7 @@ pub(crate) struct TlsListener {
 }
 
 impl TlsListener {
-    /// Uses TLS if `tls` is given.
+    /// Creates a listener, which uses TLS if `tls` is given.
     pub(crate) fn new(listener: TcpListener, tls: Option<Arc<ServerConfig>>) -> TlsListener {
         TlsListener { listener, acceptor: tls.map(TlsAcceptor::from) }
     }
@@ -53,7 +53,7 @@ impl Listener for TlsListener {
     }
 }
 
-/// A connection:
+/// A connection, in one of these states:
 ///
 /// ```text
 /// Plain                                 no TLS here
@@ -65,14 +65,14 @@ pub(crate) enum Stream {
     New(TcpStream, TlsAcceptor),
     Shaking(Box<Accept<TcpStream>>),
     Secure(Box<TlsStream<TcpStream>>),
-    /// Reads the rest of the request: the client would not read the answer otherwise.
+    /// The server reads the rest of the request. Otherwise the client would not read the answer.
     Refused(TcpStream),
-    /// The connection failed.
+    /// The connection has failed.
     Over,
 }
 
 impl Stream {
-    /// Drives the handshake until data can be read and written.
+    /// Continues the handshake until data can be read and written.
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             let next = match self {
@@ -105,7 +105,7 @@ impl Stream {
     }
 }
 
-/// Sends [`NO_TLS`]. It is short and the first data sent, so it fits the socket's send buffer.
+/// Sends [`NO_TLS`]. The text is short and is the first data sent, so it fits into the send buffer.
 fn refuse(stream: TcpStream) -> io::Result<Stream> {
     let stream = stream.into_std()?;
     let head = format!(

@@ -1,4 +1,4 @@
-//! A steered target for the tests of this crate and of the crates above it.
+//! A managed target for the tests of this crate and of the crates above it.
 
 use crate::opener::{Disks, NotOpened, Open, Opened};
 #[cfg(all(test, unix))]
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 const MEM_BYTES: u64 = 1 << 20;
 
-/// Opens files; uses memory for everything else.
+/// An opener that opens files, and uses memory for everything else.
 pub struct Opener;
 
 impl Open for Opener {
@@ -36,7 +36,7 @@ impl Open for Opener {
     }
 }
 
-/// A target without subsystems; `opener` opens added namespaces.
+/// Starts a target without subsystems. `opener` opens the namespaces that tests add.
 ///
 /// # Panics
 /// If the target does not start.
@@ -46,14 +46,14 @@ pub fn start(opener: Arc<dyn Open>) -> (Target, Arc<Steering>) {
     (target, Arc::new(steering))
 }
 
-/// The same, with this time limit for opening disks.
+/// Like [`start`], with this time limit for opening disks.
 #[cfg(test)]
 pub(crate) fn start_with(opener: Arc<dyn Open>, longest: Duration) -> (Target, Arc<Steering>) {
     let (target, steering) = begin(opener);
     (target, Arc::new(steering.opening_within(longest)))
 }
 
-/// The same, with a configuration that `again` reads.
+/// Like [`start_with`], with a configuration that `again` reads.
 #[cfg(all(test, unix))]
 pub(crate) fn reread(longest: Duration, again: Configured) -> (Target, Arc<Steering>) {
     let (target, steering) = begin(Arc::new(Opener));

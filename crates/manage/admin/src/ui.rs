@@ -1,9 +1,9 @@
-//! The dashboard: a browser page, and the interface behind a token, on TCP.
+//! The dashboard: a page for browsers, and the interface behind a token, on TCP.
 //!
-//! The page itself is public and contains no data: all figures come from the interface, where every
-//! address requires the token (`Authorization: Bearer`). The token is not a cookie, so requests
-//! that other pages trigger do not carry it, and there is no CORS. `Host` must be an address, since
-//! a name could be another site's (DNS rebinding).
+//! The page itself is public and contains no data. All figures come from the interface, where every
+//! URL requires the token (`Authorization: Bearer`). The token is not a cookie, so requests that
+//! other pages trigger do not contain it, and there is no CORS. The `Host` header must be an
+//! address, because a name could belong to another site (DNS rebinding).
 
 use crate::api;
 use crate::busy::busy;
@@ -24,12 +24,12 @@ use axum::{Json, Router};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Forbids inline code, foreign sources and framing.
+/// The policy that forbids inline code, foreign sources and framing.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
                       connect-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; \
                       frame-ancestors 'none'";
 
-/// Headers of every answer.
+/// The headers of every answer.
 const HEADERS: [(HeaderName, &str); 6] = [
     (header::CONTENT_SECURITY_POLICY, POLICY),
     (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
@@ -39,7 +39,7 @@ const HEADERS: [(HeaderName, &str); 6] = [
     (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
 ];
 
-/// The page's files, built from dashboard/: address, type and content.
+/// The files of the page, built from dashboard/: URL, type and contents.
 const FILES: [(&str, &str, &str); 4] = [
     ("/", "text/html; charset=utf-8", include_str!("../ui/index.html")),
     ("/app.js", "text/javascript; charset=utf-8", include_str!("../ui/app.js")),
@@ -47,17 +47,17 @@ const FILES: [(&str, &str, &str); 4] = [
     ("/icon.svg", "image/svg+xml", include_str!("../ui/icon.svg")),
 ];
 
-/// Configuration of a dashboard.
+/// The configuration of a dashboard.
 pub struct Ui {
     /// The address to listen on.
     pub address: SocketAddr,
     /// The required token.
     pub token: Token,
-    /// Whether changes are allowed.
+    /// Whether clients may make changes.
     pub may_steer: bool,
 }
 
-/// The program's information for the page.
+/// Information about this program, for the page.
 #[derive(serde::Serialize)]
 struct About {
     version: &'static str,
@@ -78,9 +78,10 @@ pub(crate) fn router(
     guarded(inside, about, ui, is_secure)
 }
 
-/// A router with the public page. `inside` and the information `about` need the token.
+/// A router with the public page. The routes `inside` and the information `about` require the
+/// token.
 ///
-/// `is_secure`: the certificate proves the host name.
+/// If `is_secure`, the certificate proves the host name.
 pub(crate) fn guarded(inside: Router, about: serde_json::Value, ui: Ui, is_secure: bool) -> Router {
     let inside = inside
         .route("/ui.json", get(move || std::future::ready(Json(about.clone()))))
@@ -94,7 +95,7 @@ pub(crate) fn guarded(inside: Router, about: serde_json::Value, ui: Ui, is_secur
     router.layer(from_fn_with_state(is_secure, harden))
 }
 
-/// Requires the token and, for changes, permission to make them.
+/// Requires the token. For changes, also requires that changes are allowed.
 async fn guard(State(ui): State<Arc<Ui>>, request: Request, next: Next) -> Response {
     if !bearer(request.headers()).is_some_and(|given| ui.token.is(given)) {
         let detail = "the dashboard needs the token that farblock serve printed at its start, or \
@@ -112,7 +113,7 @@ async fn guard(State(ui): State<Arc<Ui>>, request: Request, next: Next) -> Respo
     next.run(request).await
 }
 
-/// Requires an address as `Host`, and adds security headers.
+/// Requires an address in the `Host` header, and adds security headers to the answer.
 async fn harden(State(is_secure): State<bool>, request: Request<Body>, next: Next) -> Response {
     let mut response = match is_secure || host(&request).is_some_and(is_an_address) {
         true => next.run(request).await,

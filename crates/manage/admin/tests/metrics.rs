@@ -35,10 +35,10 @@ const SCOPES: [(&str, &[&str]); 4] = [
     ("reactor_", &["name"]),
 ];
 const HEADER: &str = "| name | type | labels | value |\n| --- | --- | --- | --- |\n";
-/// Suffixes of the samples of histograms.
+/// The suffixes of the samples of histograms.
 const PARTS: [&str; 3] = ["_bucket", "_sum", "_count"];
 
-/// The kind, help and labels of a metric.
+/// The kind, the help text and the labels of a metric.
 #[derive(Clone, PartialEq, Default, Debug)]
 struct Metric {
     kind: String,
@@ -89,7 +89,7 @@ fn page(all: &BTreeMap<String, Metric>) -> String {
     text
 }
 
-/// Whether each scope has this metric, with the scope's labels in addition to the metric's own.
+/// Whether each scope has this metric. A metric of a scope has the labels of the scope in addition.
 fn is_in_all_scopes(all: &BTreeMap<String, Metric>, name: &str, metric: &Metric) -> bool {
     SCOPES.iter().all(|(scope, labels)| {
         let mut expected = metric.clone();
@@ -140,7 +140,7 @@ fn sample(line: &str, all: &mut BTreeMap<String, Metric>) {
     }
 }
 
-/// A scrape of a target with one object of each kind.
+/// A scrape of a target that has one object of each kind.
 fn scrape() -> String {
     let io = json!({
         "reads": 1, "writes": 1, "others": 1, "read_bytes": 1, "written_bytes": 1,

@@ -137,7 +137,7 @@ fn get_iostat(rpc: &SpdkRpc, _: &mut Table, params: Params) -> Answer {
     }))
 }
 
-/// The I/O counts of the namespace on a bdev, since the namespace exists.
+/// The I/O counts of the namespace on a bdev, since the namespace was added.
 fn counts(view: &View, stats: &Stats, name: &str) -> IoCounts {
     let mut sum = IoCounts::default();
     for one in view.uses_of(name) {

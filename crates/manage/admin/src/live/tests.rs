@@ -17,8 +17,8 @@ fn with(document: &Document, namespace: &Namespace) -> Document {
     document
 }
 
-/// The namespace is never shared with other settings than requested: never writable, larger,
-/// visible to other hosts, or without limits.
+/// The target never shares the namespace with other settings than requested: never writable,
+/// larger, visible to other hosts, or without limits.
 #[test]
 fn a_namespace_comes_and_changes_as_a_whole() {
     let (_target, steering) = start(std::sync::Arc::new(Opener));
@@ -53,7 +53,7 @@ fn a_namespace_comes_and_changes_as_a_whole() {
     assert_eq!(back.iter().map(now).collect::<Vec<_>>(), [Some((4096, true))]);
 }
 
-/// A mirror that records its copy speeds.
+/// A mirror that records the copy speeds that it gets.
 #[derive(Default)]
 struct Copies(Mutex<Vec<Option<u64>>>);
 
@@ -80,8 +80,8 @@ impl Open for Mirrors {
     }
 }
 
-/// A mirror copies at the document's speed from the start and after each change of it. Other
-/// changes do not undo a speed set at run time.
+/// A mirror copies at the speed in the document from the start and after each change of that speed.
+/// Other changes do not overwrite a speed that was set at run time.
 #[test]
 fn a_mirror_copies_as_fast_as_the_document_has_it() {
     let copies = Arc::new(Copies::default());
