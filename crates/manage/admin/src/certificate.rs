@@ -112,8 +112,8 @@ impl Certificate {
     }
 }
 
-/// Checks the dates of the first certificate, in the way of a client that trusts all of these
-/// certificates. Clients check the dates first, so the results of later checks do not matter here.
+/// Checks the dates of the first certificate like a client that trusts all of these certificates.
+/// Clients check the dates first, so the results of later checks do not matter here.
 fn dates(chain: &[CertificateDer<'static>]) -> Result<(), CertificateError> {
     let Some((first, rest)) = chain.split_first() else { return Ok(()) };
     let mut roots = RootCertStore::empty();

@@ -1,7 +1,7 @@
-//! Compares any two disks: `cargo run --release --example two_disks -- mem:256MiB disk.img
-//! report.html`.
+//! Compares any two disks:
+//! `cargo run --release --example two_disks -- mem:256MiB disk.img report.html`.
 //!
-//! The disks must be created for this: their contents are overwritten.
+//! The example overwrites the contents of both disks, so create the disks for it.
 
 use std::error::Error;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Where each I/O of a job goes.
+//! The addresses of the I/Os of a job.
 
 use farblock_block::Geometry;
 
@@ -10,15 +10,15 @@ use farblock_random::Random;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) io_blocks: u32,
-    /// Blocks in one operation of an I/O: all of the I/O's, unless the namespace takes less at
-    /// once.
+    /// The number of blocks in one operation of an I/O. It is the whole I/O, unless the namespace
+    /// accepts fewer blocks in one operation.
     pub(crate) op_blocks: u32,
-    /// I/Os that fit next to each other.
+    /// The number of I/Os that fit next to each other.
     pub(crate) ios: u64,
 }
 
 impl Span {
-    /// Cuts a namespace, or its first `size` bytes if given, into I/Os of `pattern`.
+    /// Divides a namespace, or its first `size` bytes if given, into I/Os of `pattern`.
     pub(crate) fn new(
         geometry: &Geometry,
         pattern: &Pattern,
@@ -53,12 +53,12 @@ impl Span {
     }
 }
 
-/// Chooses the next address of one job.
+/// Chooses the addresses of one job.
 #[derive(Debug)]
 pub(crate) enum Addresses {
-    /// Anywhere in the span, with equal probability.
+    /// Random addresses in the span, with equal probability.
     Random { ios: u64 },
-    /// One after the other in the job's own region, over and over.
+    /// Consecutive addresses in the job's own region, again from the start after the end.
     Sequential { first: u64, count: u64, next: u64 },
 }
 

@@ -1,4 +1,4 @@
-//! The bottleneck of a pattern, judged from its figures alone.
+//! The bottleneck of a pattern, judged only from the figures of the pattern.
 //!
 //! ```text
 //!  remote as fast as local ────────────────────────────────► the disk
@@ -12,16 +12,17 @@ use crate::cpu::CpuUse;
 use crate::format;
 use crate::result::{Figures, PatternReport};
 
-/// The remote disk counts as equally fast from this percentage of the local I/Os on.
+/// The percentage of the local IOPS from which on the remote disk counts as equally fast.
 const AS_FAST_PERCENT: f64 = 95.0;
-/// Processors count as used up from this utilization on.
+/// The utilization in percent from which on processors count as used up.
 const USED_UP_PERCENT: f64 = 90.0;
-/// Fewer additional sleeps per I/O than this, compared with the local side, explain nothing.
+/// The number of additional sleeps per I/O, compared with the local side, below which sleeps do not
+/// count as the reason.
 const FEW_SLEEPS: f64 = 0.1;
 
 impl PatternReport {
-    /// The limit of the remote side, as far as the figures tell, on a machine with this many
-    /// `cores`. `None` unless both sides were measured.
+    /// The bottleneck of the remote side, as far as the figures show it, on a machine with this
+    /// many `cores`. `None` unless both sides were measured.
     pub fn bottleneck(&self, cores: u32) -> Option<String> {
         let (local, remote) = (self.local.as_ref()?, self.remote.as_ref()?);
         if self.remote_percent_of_local?.iops >= AS_FAST_PERCENT {
@@ -52,8 +53,8 @@ impl PatternReport {
     }
 }
 
-/// The party whose processors are used up; `None` if there is none. Each end has as many processors
-/// as there are jobs (`own`).
+/// The end of the connection whose processors are used up; `None` if neither end's are. Each end
+/// has as many processors as there are jobs (`own`).
 fn used_up(remote: &Figures, own: u32, cores: u32) -> Option<String> {
     let percent = |cpu: Option<CpuUse>| cpu.map_or(0.0, |cpu| cpu.percent_of_core);
     let (host, target) = (percent(remote.host_cpu), percent(remote.target_cpu));
@@ -85,8 +86,8 @@ mod tests {
     use crate::result::Percent;
     use crate::testing::{compared, figures};
 
-    /// A pattern of two jobs of 4k writes. Each side has I/Os per second and mean latency in µs;
-    /// the remote side also has processor time per I/O of host and target.
+    /// A pattern of two jobs of 4k writes. The tuples contain IOPS and the mean latency in µs. For
+    /// the remote side they also contain the processor time per I/O of host and target.
     fn measured(local: (f64, f64), remote: (f64, f64, f64, f64)) -> PatternReport {
         let (iops, mean_us) = local;
         let local = figures(iops, 4096, mean_us * 1e3, Some((5.0, None)));
@@ -95,7 +96,7 @@ mod tests {
         compared(Pattern::new(Rw::RandWrite, 4096, 2, 4), local, remote)
     }
 
-    /// Half as fast as local, with processors half idle.
+    /// The remote side is half as fast as the local side, and the processors are half idle.
     fn slow() -> PatternReport {
         measured((40_000.0, 200.0), (20_000.0, 400.0, 10.0, 40.0))
     }
@@ -108,7 +109,7 @@ mod tests {
 
     #[test]
     fn what_is_as_fast_as_local_waits_for_the_disk() {
-        // Processor use does not matter here: the loops may be spinning.
+        // Processor use does not matter here, because the event loops may be spinning.
         says(&measured((40_000.0, 200.0), (38_000.0, 210.0, 26.0, 26.0)), 2, "the disk");
         says(&measured((40_000.0, 200.0), (37_900.0, 211.0, 5.0, 5.0)), 2, "the way");
     }
@@ -122,7 +123,7 @@ mod tests {
         says(&host, 16, "the host's processors");
         let target = measured((40_000.0, 200.0), (20_000.0, 400.0, 30.0, 90.0));
         says(&target, 16, "the target's processors");
-        // As busy, but each end has only half of the processors of the two jobs.
+        // The machine is as busy, but each end uses only half of the processors of the two jobs.
         let neither = measured((40_000.0, 200.0), (20_000.0, 400.0, 45.0, 45.0));
         says(&neither, 16, "the way there and back");
     }
@@ -150,7 +151,7 @@ mod tests {
         report.floor = Some(figures(500_000.0, 4096, 99_000.0, None));
         let text = says(&report, 2, "the way there and back");
         assert!(text.ends_with("; bare sockets: 99.0 µs"), "{text}");
-        // A floor slower than the remote disk explains nothing.
+        // A floor that is slower than the remote disk does not explain the difference.
         let slow_floor = figures(10_000.0, 4096, 700_000.0, None);
         let remote = report.remote.as_ref().expect("measured");
         report.remote_percent_of_floor = Percent::new(&slow_floor, remote);

@@ -1,12 +1,13 @@
-//! Runs a plan on one namespace or two, and on the floor if the plan has one, and creates a report.
+//! Runs a plan on one namespace or two, and on the floor if the plan has one. Creates a report.
 //!
-//! **Order.** Patterns run one after another, and so do a pattern's runs. Within a run the sides
-//! follow each other: local first and floor last in the first run, reversed in the second, and so
-//! on. Slow drift (a disk that warms up, another load on the machine) then affects all sides alike.
-//! No two sides run at the same time.
+//! **Order.** Patterns run one after another, and so do the runs of a pattern. Within a run the
+//! sides follow each other: local first and floor last in the first run, the reverse in the second
+//! run, and so on. Slow drift (a disk that warms up, another load on the machine) then affects all
+//! sides alike. No two sides run at the same time.
 //!
-//! **Failures.** Errors in the plan are returned before the first I/O. A failed run ends its side
-//! of that pattern and appears in the report; the benchmark continues with the rest.
+//! **Failures.** Errors in the plan are returned before the first I/O. A failed run ends the
+//! measurement of this pattern on this side, and appears in the report. The benchmark continues
+//! with the other sides and patterns.
 
 use std::time::{Duration, SystemTime};
 
@@ -29,14 +30,15 @@ use farblock_random::Random;
 
 const MIB: f64 = (1 << 20) as f64;
 
-/// Measures `local`, `remote` or both according to `plan`, and the plan's floor.
+/// Measures `local`, `remote` or both according to `plan`, and the floor if the plan has one.
 ///
-/// Returns when the benchmark is done or cancelled. A cancelled benchmark reports its results as
-/// interrupted.
+/// Returns when the benchmark is done or cancelled. The report of a cancelled benchmark contains
+/// the results so far, and says that it was interrupted.
 ///
 /// # Errors
 ///
-/// If the plan cannot be run (see [`BenchError`]). A failed run appears in the report instead.
+/// The plan cannot be run (see [`BenchError`]). A failed run is not an error: it appears in the
+/// report.
 ///
 /// # Panics
 ///
@@ -70,7 +72,7 @@ pub fn compare(
     Ok(report)
 }
 
-/// What a load runs on.
+/// The subject of a load.
 #[derive(Clone, Copy)]
 enum Under<'a> {
     Disk(&'a Side),
@@ -85,7 +87,7 @@ impl<'a> Under<'a> {
         }
     }
 
-    /// The phases of a run, derived from those on a disk.
+    /// The phases of a run on this subject, derived from the phases on a disk.
     fn times(self, disk: Times) -> Times {
         match self {
             Under::Disk(_) => disk,
@@ -111,7 +113,7 @@ struct Session<'a> {
     runs_done: u32,
 }
 
-/// One side of the pattern being run.
+/// The results of one side for the current pattern.
 struct Measured {
     samples: Vec<Sample>,
     failure: Option<Failure>,
@@ -230,7 +232,7 @@ impl Session<'_> {
                 match self.run_once(ComparedPlace { pattern, side, run })? {
                     Ok(sample) => {
                         if self.sides[side].1.disk().is_some() {
-                            self.engine = sample.engine; // the floor has none
+                            self.engine = sample.engine; // the floor has no engine
                         }
                         measured[side].samples.push(sample);
                     }
@@ -248,7 +250,7 @@ impl Session<'_> {
         Ok(measured)
     }
 
-    /// Whether more runs would not improve the comparison of the two disks.
+    /// Whether the comparison of the two disks is so precise that more runs would not improve it.
     fn is_known(&self, measured: &[Measured]) -> bool {
         let rates = |wanted| {
             let at = self.sides.iter().position(|(name, _)| *name == wanted)?;
@@ -397,15 +399,16 @@ impl Load<'_> {
     }
 }
 
-/// The number of checks whether a namespace has been removed.
+/// The number of checks whether a namespace was removed.
 const GONE_LOOKS: u32 = 10;
-/// The pause between two checks.
+/// The pause between two such checks.
 const GONE_PAUSE: Duration = Duration::from_millis(50);
-/// The message for an error if the namespace has been removed.
+/// The message for an error if the namespace was removed.
 const GONE: &str = "the namespace was removed at the target, or another one took its place";
 
-/// Explains a failed run: a lost connection by its cause. A removed namespace has no blocks, but a
-/// remote one reports that slightly after its commands fail with various errors.
+/// Explains a failed run. For a lost connection, gives its cause. A removed namespace has no
+/// blocks, but a remote namespace reports that only a moment after its commands fail with various
+/// errors.
 fn explain(disk: Option<&Side>, error: &RunError) -> String {
     let perhaps = [BlockError::Disconnected, BlockError::OutOfRange, BlockError::Aborted];
     let text = error.to_string();
@@ -425,7 +428,7 @@ fn explain(disk: Option<&Side>, error: &RunError) -> String {
     }
 }
 
-/// The phase to report, with its elapsed and planned time.
+/// The phase to report, its elapsed time, and its planned time.
 fn phase_of(tick: Tick, times: Times) -> (Phase, Duration, Option<Duration>) {
     let Times { warm_up, ramp, runtime } = times;
     match tick.phase {

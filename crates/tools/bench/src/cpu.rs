@@ -1,10 +1,10 @@
 //! Processor time and memory of the processes and threads of a measurement.
 //!
-//! The kernel's threads for an io_uring (`iou-wrk-N`, `iou-sqp-N`; N is the thread that created the
-//! ring) are threads of the process. Their time counts for whole processes, and for a thread group
-//! that contains N. In a PID namespace a worker's name has the N of the outer namespace, so there
-//! workers count for the process only. As in any accounting, time in interrupts and in the kernel's
-//! network threads is charged to no process.
+//! The kernel's threads for an io_uring (`iou-wrk-N`, `iou-sqp-N`) are threads of the process. N is
+//! the number of the thread that created the ring. Their time counts for whole processes, and for a
+//! thread group that contains thread N. In a PID namespace, N is a number of the outer namespace,
+//! so there these threads count for the process only. As in any accounting, no process is charged
+//! for the time in interrupts and in the kernel's network threads.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub use crate::proc_fs::{OtherProcess, ThreadGroup, resident_memory_bytes};
 #[cfg(windows)]
 pub use crate::windows::{OtherProcess, ThreadGroup, resident_memory_bytes};
 
-/// This process with all threads, including those that have ended. Works on every system.
+/// This process with all of its threads, including finished threads. Works on every system.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ThisProcess;
 
@@ -29,7 +29,7 @@ impl CpuSource for ThisProcess {
     }
 }
 
-/// A source minus a part of it: the process without the threads of its target.
+/// A source minus a part of it, such as the process without the threads of its target.
 #[derive(Clone)]
 pub struct Without {
     whole: Arc<dyn CpuSource>,
@@ -37,7 +37,7 @@ pub struct Without {
 }
 
 impl Without {
-    /// `whole` without `part`.
+    /// Creates a source for `whole` without `part`.
     pub fn new(whole: Arc<dyn CpuSource>, part: Arc<dyn CpuSource>) -> Without {
         Without { whole, part }
     }
@@ -45,28 +45,29 @@ impl Without {
 
 impl CpuSource for Without {
     fn cpu_time(&self) -> Duration {
-        // Read the part first: its work in between then counts for the rest, so the difference is
-        // never negative.
+        // Read the part first, so that the difference is never negative. Work of the part between
+        // the two readings counts for the rest.
         let part = self.part.cpu_time();
         self.whole.cpu_time().saturating_sub(part)
     }
 }
 
-/// Measurements beside the I/Os of one side. All are optional and cheap.
+/// The meters of one side, besides the I/Os. All are optional and cheap.
 #[derive(Clone)]
 pub struct Meters {
-    /// The host: load generator, initiator, and the rest of this side without the target.
+    /// The processor time of the host: load generator, initiator, and all else except for the
+    /// target.
     pub host_cpu: Option<Arc<dyn CpuSource>>,
-    /// The target of this side, if it runs on this machine.
+    /// The processor time of the target, if it runs on this machine.
     pub target_cpu: Option<Arc<dyn CpuSource>>,
-    /// The host's process, for its resident memory.
+    /// The process ID of the host, for its resident memory.
     pub host_process: Option<u32>,
-    /// The target's process, for its resident memory, if it is a separate process.
+    /// The process ID of the target, for its resident memory, if it is a separate process.
     pub target_process: Option<u32>,
 }
 
 impl Default for Meters {
-    /// The host is this process, without a target.
+    /// The meters for a host that is this process, without a target.
     fn default() -> Meters {
         Meters {
             host_cpu: Some(Arc::new(ThisProcess)),
@@ -78,13 +79,14 @@ impl Default for Meters {
 }
 
 impl Meters {
-    /// The target is part of this process: `target` reads its threads, and the host has all others.
+    /// The meters for a target in this process. `target` reads the target's threads, and all other
+    /// threads count for the host.
     pub fn embedded(target: Arc<dyn CpuSource>) -> Meters {
         let host = Without::new(Arc::new(ThisProcess), Arc::clone(&target));
         Meters { host_cpu: Some(Arc::new(host)), target_cpu: Some(target), ..Meters::default() }
     }
 
-    /// The target is a separate process on this machine.
+    /// The meters for a target that is a separate process on this machine.
     #[cfg(any(target_os = "linux", windows))]
     pub fn separate(target_process: u32) -> std::io::Result<Meters> {
         let target = OtherProcess::new(target_process)?;
@@ -121,7 +123,7 @@ impl fmt::Debug for Meters {
     }
 }
 
-/// All clocks of [`Meters`], read at nearly the same time.
+/// The readings of all [`Meters`] at nearly the same time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Readings {
     pub(crate) host: Option<Duration>,
@@ -129,7 +131,8 @@ pub(crate) struct Readings {
     pub(crate) sleeps: Option<u64>,
 }
 
-/// Voluntary sleeps of this process's threads, where the system reports them.
+/// The number of voluntary sleeps of this process's threads; `None` if the system does not report
+/// it.
 fn sleeps() -> Option<u64> {
     #[cfg(target_os = "linux")]
     return crate::proc_fs::sleeps();
@@ -137,18 +140,18 @@ fn sleeps() -> Option<u64> {
     None
 }
 
-/// Processor use of a host or target in one run.
+/// The processor use of a host or target in one run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CpuUse {
-    /// In percent of one core: 200 is two busy cores.
+    /// The utilization in percent of one core: 200 means two busy cores.
     pub percent_of_core: f64,
-    /// Processor time per I/O in microseconds.
+    /// The processor time per I/O, in microseconds.
     pub us_per_io: f64,
 }
 
 impl CpuUse {
-    /// Converts processor time `used` in `elapsed`, at this rate of I/Os per second; `None` if
-    /// nothing ran.
+    /// Computes the use from the processor time `used` in `elapsed`, at `iops`. `None` if there
+    /// were no I/Os.
     pub fn new(used: Duration, elapsed: Duration, iops: f64) -> Option<CpuUse> {
         if elapsed.is_zero() || iops <= 0.0 {
             return None;
@@ -158,7 +161,7 @@ impl CpuUse {
     }
 }
 
-/// Resident memory of a process, where the system reports it.
+/// The resident memory of a process, in bytes; `None` if the system does not report it.
 #[cfg(not(any(target_os = "linux", windows)))]
 pub fn resident_memory_bytes(_process: u32) -> Option<u64> {
     None

@@ -1,9 +1,9 @@
-//! Where processor time is read.
+//! The trait for sources of processor time.
 
 use std::time::Duration;
 
 /// A source of processor time, which never decreases.
 pub trait CpuSource: Send + Sync {
-    /// Processor time used so far, by user code and by the kernel on its behalf.
+    /// The processor time used so far, by user code and by the kernel on its behalf.
     fn cpu_time(&self) -> Duration;
 }

@@ -1,4 +1,4 @@
-//! Errors that prevent a benchmark, and errors that end a run of it early.
+//! Errors that prevent a benchmark, and errors that end one of its runs early.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,19 +7,20 @@ use std::time::Duration;
 use farblock_block::{BlockError, Command};
 use thiserror::Error;
 
-/// Why a plan cannot be run. All but the last two are found before the first I/O.
+/// The reason why a plan cannot be run. Except for the last two, the check finds all of these
+/// before the first I/O.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum BenchError {
-    /// A pattern that is invalid on any namespace.
+    /// A pattern is invalid for every namespace.
     #[error("the pattern {text:?} is not usable: {why}")]
     BadPattern {
-        /// The pattern's name or text.
+        /// The name or text of the pattern.
         text: String,
         /// The reason.
         why: String,
     },
-    /// A plan that measures nothing.
+    /// The plan measures nothing.
     #[error("the plan is not usable: {0}")]
     BadPlan(&'static str),
     /// A pattern writes to a namespace that may hold user data.
@@ -28,42 +29,42 @@ pub enum BenchError {
          read patterns only"
     )]
     WritesRefused {
-        /// The writer: the pattern `4k random write`.
+        /// The writer, such as the pattern `4k random write`.
         what: String,
-        /// The namespace's description.
+        /// The description of the namespace.
         namespace: String,
     },
     /// A pattern writes to a read-only namespace.
     #[error("{what} needs to write, but {namespace} is read-only")]
     ReadOnly {
-        /// The writer.
+        /// The writer, such as the pattern `4k random write`.
         what: String,
-        /// The namespace's description.
+        /// The description of the namespace.
         namespace: String,
     },
     /// The namespace is too small for a pattern, or its blocks are too large.
     #[error("the pattern {pattern} does not fit {namespace}: {why}")]
     DoesNotFit {
-        /// The pattern's name.
+        /// The name of the pattern.
         pattern: String,
-        /// The namespace's description.
+        /// The description of the namespace.
         namespace: String,
         /// The reason.
         why: String,
     },
-    /// Filling a fresh namespace with data to read failed.
+    /// The benchmark could not fill a fresh namespace with data to read.
     #[error("filling {namespace} with data failed: {error}")]
     FillFailed {
-        /// The namespace's description.
+        /// The description of the namespace.
         namespace: String,
         /// The reason.
         #[source]
         error: RunError,
     },
-    /// The floor's server is unusable.
+    /// The server of the floor cannot be used.
     #[error("the floor at {address}: {}", floor_words(.error))]
     Floor {
-        /// The server's address.
+        /// The address of the server.
         address: SocketAddr,
         /// The reason.
         #[source]
@@ -74,70 +75,70 @@ pub enum BenchError {
     Cancelled,
 }
 
-/// Why a run ended early.
+/// The reason why a run ended early.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// An I/O failed. One failed I/O is enough: a benchmark that continues after errors measures
+    /// An I/O failed. The first failed I/O ends the run: after errors, a benchmark would measure
     /// something else.
     #[error(
         "job {job}: {} of {blocks} blocks at LBA {lba} failed after {completed} good I/Os: {error}",
         command_word(*.command)
     )]
     Io {
-        /// The job, from 0.
+        /// The number of the job, from 0.
         job: u32,
-        /// The operation's command.
+        /// The command of the operation.
         command: Command,
-        /// The operation's first block.
+        /// The first block of the operation.
         lba: u64,
-        /// The operation's number of blocks.
+        /// The number of blocks of the operation.
         blocks: u32,
-        /// I/Os that the job had completed before the failure.
+        /// The number of I/Os that the job had completed before the failure.
         completed: u64,
-        /// The namespace's error.
+        /// The error of the namespace.
         error: BlockError,
     },
     /// A job could not open a queue.
     #[error("job {job}: opening a queue failed: {error}")]
     Open {
-        /// The job, from 0.
+        /// The number of the job, from 0.
         job: u32,
-        /// The namespace's error.
+        /// The error of the namespace.
         error: BlockError,
     },
-    /// A job's event loop could not be created, or failed.
+    /// The event loop of a job failed, or could not be created.
     #[error("job {job}: the event loop failed: {error}")]
     Reactor {
-        /// The job, from 0.
+        /// The number of the job, from 0.
         job: u32,
-        /// The system's error.
+        /// The error of the system.
         #[source]
         error: io::Error,
     },
-    /// A job's thread could not be started.
+    /// The thread of a job could not be started.
     #[error("job {job}: no thread could be started: {error}")]
     Thread {
-        /// The job, from 0.
+        /// The number of the job, from 0.
         job: u32,
-        /// The system's error.
+        /// The error of the system.
         #[source]
         error: io::Error,
     },
-    /// I/Os did not complete in time after the end of the run.
+    /// I/Os did not complete within a time limit after the end of the run.
     #[error("job {job}: {in_flight} I/Os did not complete within {limit:?} of the end")]
     Hung {
-        /// The job, from 0.
+        /// The number of the job, from 0.
         job: u32,
-        /// The number of outstanding I/Os.
+        /// The number of I/Os in flight.
         in_flight: usize,
-        /// The time waited.
+        /// The time limit.
         limit: Duration,
     },
-    /// The floor's connection to its server failed.
+    /// The connection to the floor's server failed.
     #[error("the floor: {}", floor_words(.0))]
     Floor(#[source] io::Error),
-    /// The start time had passed before everything was ready.
+    /// The agreed start time had passed before everything was ready.
     #[error("the agreed start had passed {0:?} before everything was ready")]
     Late(Duration),
     /// No I/O completed in the measured time.

@@ -4,43 +4,43 @@ use crate::pattern::Pattern;
 use crate::result::{Method, Report};
 use farblock_block::size::Size;
 
-/// Shown in place of a number that was not measured.
+/// The text in the place of a number that was not measured.
 pub(crate) const NOTHING: &str = "–";
 
-/// `1,234,567`, rounded.
+/// Formats a rounded number as in `1,234,567`.
 #[must_use]
 pub fn whole(value: f64) -> String {
     group(&format!("{value:.0}"))
 }
 
-/// `1,234.5`.
+/// Formats a number as in `1,234.5`.
 #[must_use]
 pub fn tenths(value: f64) -> String {
     let text = format!("{value:.1}");
     match text.split_once('.') {
         Some((whole, fraction)) => format!("{}.{fraction}", group(whole)),
-        None => text, // NaN, which no report has
+        None => text, // NaN, which no report contains
     }
 }
 
-/// Two decimals below ten, for processor time per I/O.
+/// Formats with two decimals below ten, for processor time per I/O.
 pub(crate) fn fine(value: f64) -> String {
     if value < 9.995 { format!("{value:.2}") } else { tenths(value) }
 }
 
-/// Nanoseconds as microseconds.
+/// Formats nanoseconds as microseconds.
 #[must_use]
 pub fn us(ns: f64) -> String {
     tenths(ns / 1000.0)
 }
 
-/// I/Os per second: a whole number, unless they are so few that a fraction matters.
+/// Formats I/Os per second as a whole number, unless they are so few that a fraction matters.
 #[must_use]
 pub fn iops(value: f64) -> String {
     if value < 999.95 { tenths(value) } else { whole(value) }
 }
 
-/// A percentage without its sign, and without a meaningless fraction.
+/// Formats a percentage without its sign, and without a meaningless fraction.
 pub(crate) fn percent(value: f64) -> String {
     if value < 999.95 { tenths(value) } else { whole(value) }
 }
@@ -49,13 +49,13 @@ pub(crate) fn optional(value: Option<f64>, show: impl Fn(f64) -> String) -> Stri
     value.map_or_else(|| NOTHING.to_owned(), show)
 }
 
-/// `2 × 32`.
+/// Formats the number of jobs and the depth as in `2 × 32`.
 #[must_use]
 pub fn jobs_and_depth(pattern: &Pattern) -> String {
     format!("{} × {}", pattern.numjobs, pattern.iodepth)
 }
 
-/// `5 s`, `0.5 s`, `1 min 30 s`.
+/// Formats seconds as in `5 s`, `0.5 s`, `1 min 30 s`.
 #[must_use]
 pub fn seconds(value: f64) -> String {
     if value < 60.0 || value.fract() != 0.0 {
@@ -65,7 +65,7 @@ pub fn seconds(value: f64) -> String {
     if rest == 0.0 { format!("{minutes} min") } else { format!("{minutes} min {rest} s") }
 }
 
-/// The machine in one line.
+/// Describes the machine in one line.
 pub(crate) fn machine(report: &Report) -> String {
     let machine = &report.machine;
     let plural = if machine.cores == 1 { "core" } else { "cores" };
@@ -81,7 +81,7 @@ pub(crate) fn machine(report: &Report) -> String {
     )
 }
 
-/// The method in one line.
+/// Describes the method in one line.
 pub(crate) fn method(method: &Method) -> String {
     let mut parts = vec![match method.runs {
         1 => format!("one run of {}", seconds(method.runtime_seconds)),
@@ -103,7 +103,7 @@ pub(crate) fn method(method: &Method) -> String {
     parts.join(", ")
 }
 
-/// A number's digits with commas between its thousands.
+/// Inserts commas between the thousands of a number.
 #[must_use]
 pub fn group(digits: &str) -> String {
     let (sign, digits) = digits.strip_prefix('-').map_or(("", digits), |rest| ("-", rest));

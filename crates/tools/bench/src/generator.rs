@@ -1,15 +1,15 @@
 //! Runs a pattern on a namespace once: starts the jobs, watches them, and sums their results.
 //!
-//! Every job is a thread with its own reactor, queue and buffers (`job`). This thread sleeps,
-//! except to report progress and to read the processor clocks at the start and end of the measured
-//! time.
+//! Every job is a thread with its own reactor, queue and buffers (`job`). The thread of this module
+//! sleeps, except to report progress and to read the processor clocks at the start and the end of
+//! the measured time.
 //!
-//! Random jobs choose uniformly among all I/Os of the span. Sequential jobs each loop over an equal
-//! part of the span. This is fio's `offset_increment`, not its default, in which all jobs read the
-//! same blocks at about the same time.
+//! Random jobs choose uniformly among all I/Os of the span. Each sequential job loops over its own
+//! part of the span, and all parts are equal. This is fio's `offset_increment`. In fio's default,
+//! all jobs read the same blocks at about the same time.
 //!
-//! As with fio, an I/O counts if it *completes* in the measured time. Its latency runs from just
-//! before submission until its job sees the completion. An I/O that is split
+//! As with fio, an I/O counts if it *completes* in the measured time. Its latency is the time from
+//! just before its submission until its job sees the completion. An I/O that is split
 //! ([`Geometry::max_blocks`](farblock_block::Geometry::max_blocks)) completes with its last part.
 
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use crate::limits::{CPU_SAMPLE_INTERVAL, FOREVER, MAX_LATE, TICK};
 use crate::pattern::Pattern;
 use crate::progress::{Cancel, Phase};
 
-/// Prefix of the names of load threads; a number follows.
+/// The prefix of the names of load threads. A number follows.
 pub const THREAD_NAME_PREFIX: &str = "fb-bench-";
 
 #[derive(Debug)]
@@ -40,12 +40,12 @@ pub(crate) struct RunSpec<'a> {
     pub(crate) reactor: &'a Config,
     pub(crate) connections: u32,
     pub(crate) seed: u64,
-    /// An agreed start time; `None`: when everything is ready.
+    /// The agreed start time; `None` means as soon as everything is ready.
     pub(crate) start: Option<Instant>,
     pub(crate) ramp: Duration,
-    /// The time to measure; `None`: until `io_size` bytes are done.
+    /// The measured time; `None` means until `io_size` bytes are done.
     pub(crate) runtime: Option<Duration>,
-    /// Bytes after which each job ends.
+    /// The number of bytes after which each job ends.
     pub(crate) io_size: Option<u64>,
     /// The time limit for the last I/Os after the end of a run.
     pub(crate) drain_limit: Duration,
@@ -61,7 +61,7 @@ pub(crate) struct Sample {
     pub(crate) elapsed: Duration,
     pub(crate) host_cpu: Option<Duration>,
     pub(crate) target_cpu: Option<Duration>,
-    /// Sleeps of this process's threads in the measured time.
+    /// The number of sleeps of this process's threads in the measured time.
     pub(crate) sleeps: Option<u64>,
     /// The interval to which the processor times refer.
     pub(crate) cpu_elapsed: Duration,
@@ -70,7 +70,7 @@ pub(crate) struct Sample {
     pub(crate) engine: EngineKind,
 }
 
-/// Progress within a run.
+/// The progress within a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tick {
     pub(crate) phase: Phase,
@@ -98,13 +98,13 @@ pub(crate) fn run(
             watch.measure(schedule, on_tick);
         }
         watch.wait_until_finished();
-        // The scope joins the threads, and resumes the panic of one that panicked.
+        // The scope joins the threads. If a thread has panicked, the scope resumes the panic.
         watch.result()
     })
 }
 
 struct Started {
-    /// One sender for each running thread.
+    /// The senders of the schedule, one for each running thread.
     starts: Vec<Sender<Schedule>>,
     result: Result<(), RunError>,
 }
@@ -141,14 +141,14 @@ fn start_jobs<'scope, 'env: 'scope>(
     Started { starts, result: Ok(()) }
 }
 
-/// The clocks at the start or end of the measured time.
+/// The readings of the clocks at the start or the end of the measured time.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     at: Instant,
     readings: Readings,
 }
 
-/// The watching thread's view of a run.
+/// The state of the thread that watches a run.
 struct Watch<'a> {
     spec: &'a RunSpec<'a>,
     shared: &'a RunShared,
@@ -164,7 +164,7 @@ struct Watch<'a> {
     memory: MemoryUse,
 }
 
-/// Memory in use at the end of the measured time.
+/// The memory in use at the end of the measured time.
 #[derive(Clone, Copy, Default)]
 struct MemoryUse {
     host_bytes: Option<u64>,
@@ -194,13 +194,13 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Keeps the first failure, and stops the other jobs.
+    /// Stores the first failure, and stops the other jobs.
     fn fail(&mut self, error: RunError) {
         self.failure.get_or_insert(error);
         self.shared.stop();
     }
 
-    /// Waits for all jobs, then starts them together. `None` if one of them could not start.
+    /// Waits for all jobs, and then starts them together. `None` if a job could not start.
     fn wait_until_ready(&mut self, starts: Vec<Sender<Schedule>>) -> Option<Schedule> {
         let mut waiting = starts.len();
         while waiting > 0 && self.failure.is_none() && self.unfinished == starts.len() {
@@ -220,14 +220,14 @@ impl<'a> Watch<'a> {
         let runtime = self.spec.runtime.unwrap_or(FOREVER).min(FOREVER);
         let schedule = Schedule { measure_start, measure_end: measure_start + runtime };
         for start in starts {
-            // A job that has ended has reported the reason, or will at once.
+            // A job that has ended has reported the reason, or will report it soon.
             let _ = start.send(schedule);
         }
         Some(schedule)
     }
 
-    /// Sleeps until the agreed time, if there is one. `None` if it has passed already, or if the
-    /// run is cancelled meanwhile.
+    /// Sleeps until the agreed time, if there is one. `None` if that time has passed already, or if
+    /// the run is cancelled meanwhile.
     fn wait_for_start(&mut self) -> Option<Instant> {
         let Some(start) = self.spec.start else { return Some(Instant::now()) };
         if let Some(late) = Instant::now().checked_duration_since(start).filter(|it| *it > MAX_LATE)
@@ -323,7 +323,7 @@ impl<'a> Watch<'a> {
             }
             Message::Panicked => {
                 self.unfinished -= 1;
-                self.fail(RunError::Cancelled); // never seen: the panic replaces it
+                self.fail(RunError::Cancelled); // never returned, because the panic replaces it
             }
         }
     }
@@ -365,7 +365,7 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// I/Os per second between two readings of a counter.
+/// Computes the I/Os per second between two readings of a counter.
 struct Rate {
     at: Instant,
     completed: u64,
@@ -379,7 +379,7 @@ impl Rate {
 
     fn update(&mut self, now: Instant, completed: u64) -> f64 {
         let seconds = now.saturating_duration_since(self.at).as_secs_f64();
-        // Two readings in quick succession are meaningless.
+        // Two readings in quick succession give no meaningful rate.
         if seconds >= TICK.as_secs_f64() / 4.0 {
             self.iops = (completed - self.completed) as f64 / seconds;
             (self.at, self.completed) = (now, completed);
@@ -395,7 +395,7 @@ mod tests {
     use farblock_block::{BlockError, Completion, Geometry, Op, Queue};
     use farblock_reactor::{Reactor, TaskId};
 
-    /// Accepts operations and never completes them.
+    /// A queue that accepts operations and never completes them.
     struct Silent(Vec<Op>);
 
     impl Queue for Silent {
@@ -450,7 +450,7 @@ mod tests {
 
     #[test]
     fn ios_that_never_complete_end_the_run_with_an_error() {
-        // On a busy machine the run may end before the first I/O: then retry with a longer time.
+        // On a busy machine the run may end before the first I/O. Then retry with a longer time.
         let mut runtime = Duration::from_millis(5);
         let error = loop {
             match run_hanging(runtime, &Cancel::new()) {

@@ -1,7 +1,7 @@
-//! A report as one self-contained web page: no external scripts, fonts, images or styles.
+//! A report as one self-contained web page, without external scripts, fonts, images or styles.
 //!
-//! Charts are SVG with descriptions for screen readers; tables beside them have the same numbers.
-//! The page follows the system's light or dark mode. Every text of the report is escaped.
+//! Charts are SVG with descriptions for screen readers. Tables beside them have the same numbers.
+//! The page follows the light or dark mode of the system. Every text of the report is escaped.
 
 pub mod chart;
 mod escape;
@@ -18,12 +18,13 @@ use chart::{Bar, Chart, Group};
 pub use escape::Escaped;
 pub use tables::by_keys;
 
-/// The largest block for which the page uses I/Os per second; above it, it uses MiB per second.
+/// The largest block size, in bytes, for which the page uses I/Os per second. For larger blocks,
+/// the page uses MiB per second.
 pub(crate) const IOPS_BLOCK_LIMIT_BYTES: u32 = 16 << 10;
-/// The style of all our pages.
+/// The style sheet of all pages.
 pub const STYLE: &str = include_str!("html/style.css");
 
-/// The whole page.
+/// Renders the whole page.
 pub fn render(report: &Report) -> String {
     let mut page = String::new();
     let title = match (&report.local, &report.remote) {
@@ -59,7 +60,7 @@ pub fn render(report: &Report) -> String {
     page
 }
 
-/// The result in a sentence, if both sides were measured.
+/// A sentence with the result, if both sides were measured.
 fn lead(report: &Report) -> Option<String> {
     let of_local = |pattern: &PatternReport| pattern.remote_percent_of_local;
     let range = |base: &dyn Fn(&PatternReport) -> Option<Percent>, of: fn(&Percent) -> f64| {
@@ -116,7 +117,7 @@ fn alert(page: &mut String, report: &Report) {
     page.push_str("</ul></div>\n");
 }
 
-/// The remote side as a percentage of the local, in large type.
+/// Writes the remote side as a percentage of the local side, in large type.
 fn cards(page: &mut String, report: &Report) {
     if report.patterns.iter().all(|pattern| pattern.remote_percent_of_local.is_none()) {
         return;
@@ -149,7 +150,7 @@ fn cards(page: &mut String, report: &Report) {
     page.push_str("</ul>\n");
 }
 
-/// The colour for a percentage of local I/Os per second; the number stands beside it.
+/// The color for a percentage of the local I/Os per second. The number is beside it.
 fn grade(percent: f64) -> &'static str {
     match percent {
         p if p >= 90.0 => "good",
@@ -158,21 +159,22 @@ fn grade(percent: f64) -> &'static str {
     }
 }
 
-/// A metric, shown as a row of charts and a table.
+/// A metric, which the page shows as a row of charts and a table.
 struct Metric {
     id: &'static str,
     title: &'static str,
     hint: &'static str,
-    /// The unit for patterns of a block size.
+    /// The unit for patterns with a block size.
     unit: fn(u32) -> &'static str,
-    /// The parts of one side's bar: classes and values. Empty if not measured.
+    /// The parts of the bar of one side: style classes and values. Empty if the side was not
+    /// measured.
     parts: fn(SideName, &PatternReport, &Figures) -> Vec<(&'static str, f64)>,
-    /// A value as text.
+    /// Formats a value.
     show: fn(f64) -> String,
-    /// The text after the value of one side's bar.
+    /// The text after the value at the bar of one side.
     more: fn(SideName, &PatternReport, &Figures) -> Option<String>,
     percent: fn(&Percent) -> Option<f64>,
-    /// Whether host and target have different colours.
+    /// Whether host and target have different colors.
     by_party: bool,
 }
 
@@ -313,7 +315,7 @@ fn group(report: &Report, pattern: &PatternReport, metric: &Metric) -> Group {
     Group { label, bars: bars.collect() }
 }
 
-/// A number on an axis: `200k`, `1.5M`, `0.05`.
+/// Formats a number on an axis: `200k`, `1.5M`, `0.05`.
 #[must_use]
 pub fn tick(value: f64) -> String {
     let (scaled, suffix) = match value {
@@ -321,7 +323,7 @@ pub fn tick(value: f64) -> String {
         v if v >= 1e4 => (v / 1e3, "k"),
         v => (v, ""),
     };
-    // Rounds off the error of adding up steps.
+    // Remove the rounding error of adding up steps.
     format!("{}{suffix}", (scaled * 1e4).round() / 1e4)
 }
 
@@ -460,7 +462,7 @@ mod tests {
         assert_eq!(shown, ["0", "0.05", "2500", "20k", "1.5M", "0.15"]);
     }
 
-    /// Writes a page to look at, on request.
+    /// Writes a page for a visual check, on request.
     #[test]
     fn page_for_eyes() {
         if let Some(path) = std::env::var_os("FARBLOCK_BENCH_PAGE") {

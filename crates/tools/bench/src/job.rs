@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The loop blocks in [`Reactor::poll`] whenever all of its I/Os are in flight, or its rate allows
-//! no more yet. It allocates nothing after the start.
+//! no more I/Os yet. It does not allocate after the start.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
@@ -32,29 +32,29 @@ pub(crate) struct JobSpec<'a> {
     pub(crate) pattern: &'a Pattern,
     pub(crate) span: Span,
     pub(crate) reactor: &'a Config,
-    /// The number of the namespace's queues: connections of a remote one.
+    /// The number of queues of the namespace. For a remote namespace, these are connections.
     pub(crate) connections: u32,
     pub(crate) seed: u64,
-    /// Measured bytes after which the job ends, regardless of the time.
+    /// The number of measured bytes after which the job ends, regardless of the time.
     pub(crate) io_size: Option<u64>,
     pub(crate) job: u32,
     /// The time limit for the last I/Os after the end of the run.
     pub(crate) drain_limit: Duration,
 }
 
-/// The start of each phase. All jobs have the same instants.
+/// The start times of the phases, which are the same for all jobs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Schedule {
     pub(crate) measure_start: Instant,
     pub(crate) measure_end: Instant,
 }
 
-/// State shared by the jobs of a run and the watching thread.
+/// The state that the jobs of a run share with the watching thread.
 #[derive(Debug, Default)]
 pub(crate) struct RunShared {
     stop: AtomicBool,
     wakers: Mutex<Vec<Waker>>,
-    /// I/Os completed since the start, for progress only.
+    /// The number of I/Os completed since the start, for progress only.
     pub(crate) completed: AtomicU64,
 }
 
@@ -71,23 +71,23 @@ impl RunShared {
         self.stop.load(Ordering::Acquire)
     }
 
-    /// Registers a waker: a later stop wakes the job, and the job itself checks for an earlier
-    /// stop.
+    /// Registers a waker. A stop after this wakes the job. The job itself checks for a stop before
+    /// this.
     fn register(&self, waker: Waker) {
         self.wakers.lock().unwrap_or_else(PoisonError::into_inner).push(waker);
     }
 }
 
-/// A job's message to the watching thread. `Finished` or `Panicked` is always the last.
+/// A message of a job to the watching thread. `Finished` or `Panicked` is always the last message.
 #[derive(Debug)]
 pub(crate) enum Message {
-    /// Queue and buffers are ready; the job waits for the schedule.
+    /// The queue and the buffers are ready, and the job waits for the schedule.
     Ready(EngineKind),
     /// The measured time is over, or all bytes to measure are done.
     Measured,
     /// All I/Os are complete.
     Finished(Result<JobOutcome, RunError>),
-    /// The thread unwinds.
+    /// The thread of the job has panicked.
     Panicked,
 }
 
@@ -102,16 +102,16 @@ pub(crate) struct JobOutcome {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// I/Os are not counted yet.
+    /// The job does not count I/Os yet.
     Ramp,
-    /// I/Os that complete are counted.
+    /// The job counts the I/Os that complete.
     Measure,
-    /// Nothing is submitted any more.
+    /// The job submits no more I/Os.
     Drain,
 }
 
 struct Job<'a> {
-    // Drop the queues first: that may deregister them from the reactor.
+    // Drop the queues first, because the drop may deregister them from the reactor.
     queues: Spread,
     reactor: Reactor,
     task: TaskId,
@@ -133,7 +133,7 @@ struct Job<'a> {
     ready: Vec<TaskId>,
 }
 
-/// Reports a panic of the thread unless it has finished.
+/// Reports a panic of the thread, unless the thread has finished.
 struct Farewell<'a>(&'a Sender<Message>);
 
 impl Drop for Farewell<'_> {
@@ -144,7 +144,7 @@ impl Drop for Farewell<'_> {
     }
 }
 
-/// The body of a job's thread.
+/// The body of the thread of a job.
 pub(crate) fn run(
     spec: JobSpec<'_>,
     shared: &RunShared,
@@ -153,7 +153,7 @@ pub(crate) fn run(
 ) {
     let _farewell = Farewell(messages);
     let result = run_job(spec, shared, messages, start);
-    // Only a panic of the watching thread closes the channel.
+    // The send fails only if the watching thread has panicked.
     let _ = messages.send(Message::Finished(result));
 }
 
@@ -204,7 +204,7 @@ fn run_job(
     job.run()
 }
 
-/// Spreads I/Os over time.
+/// Spreads I/Os evenly over time.
 #[derive(Debug)]
 struct Pace {
     interval: Duration,
@@ -222,14 +222,14 @@ impl Pace {
         if now < next {
             return false;
         }
-        // Catches up on missed I/Os, within a limit.
+        // The job catches up on missed I/Os, within a limit.
         let oldest = now.checked_sub(MAX_RATE_LAG).unwrap_or(now);
         self.next = Some(next.max(oldest) + self.interval);
         true
     }
 
-    /// The time to wake up if nothing else wakes the job: a little late, to start all I/Os due by
-    /// then.
+    /// The time to wake up if no event wakes the job. It is a little late, so that the job starts
+    /// all I/Os that are due by then.
     fn look_again(&self) -> Option<Instant> {
         Some(self.next? + RATE_SLACK)
     }
@@ -269,8 +269,8 @@ impl Job<'_> {
         }
     }
 
-    /// The only place where the phase changes with time; [`Job::end_measuring`] and [`Job::drain`]
-    /// perform the change.
+    /// Changes the phase if its time is over. Only this function does that; [`Job::end_measuring`]
+    /// and [`Job::drain`] perform the change.
     fn advance(&mut self, now: Instant) {
         if self.phase == Phase::Ramp && now >= self.schedule.measure_start {
             self.phase = Phase::Measure;
@@ -316,7 +316,8 @@ impl Job<'_> {
         if read { Command::Read } else { Command::Write }
     }
 
-    /// The time to sleep: zero with an I/O to submit, else until one is due or the phase ends.
+    /// The time to sleep: zero if an I/O can start, otherwise until an I/O is due or the phase
+    /// ends.
     fn timeout(&self, now: Instant) -> Duration {
         let phase_end = match self.phase {
             Phase::Ramp => self.schedule.measure_start,
@@ -334,7 +335,7 @@ impl Job<'_> {
         until.saturating_duration_since(now)
     }
 
-    /// Handles completions, and returns the time if there were any.
+    /// Handles completions. Returns the time if there were any.
     fn collect(&mut self) -> Option<Instant> {
         let mut done = std::mem::take(&mut self.done);
         self.queues.poll(&mut done);
@@ -373,7 +374,7 @@ impl Job<'_> {
         }
     }
 
-    /// Report the first failure: later ones may be its consequences.
+    /// Reports the first failure. Later failures may be its consequences.
     fn fail(&mut self, failed: &Failed, now: Instant) {
         if self.failed.is_none() {
             self.failed = Some(RunError::Io {

@@ -1,4 +1,4 @@
-//! Latencies of many I/Os in little memory, and their summary.
+//! Records the latencies of many I/Os in little memory, and summarizes them.
 
 use std::time::Duration;
 
@@ -7,9 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::limits::{LATENCY_DIGITS, MAX_LATENCY};
 
-/// A histogram of latencies in nanoseconds, with three digits, an exact mean and an exact maximum.
+/// A histogram of latencies in nanoseconds with three significant digits, an exact mean and an
+/// exact maximum.
 ///
-/// The histogram's size is fixed, so recording allocates nothing.
+/// The size of the histogram is fixed, so recording does not allocate.
 #[derive(Clone, Debug)]
 pub struct Latencies {
     pub(crate) histogram: Histogram<u64>,
@@ -18,7 +19,7 @@ pub struct Latencies {
 }
 
 impl Latencies {
-    /// An empty histogram.
+    /// Creates an empty histogram.
     pub fn new() -> Latencies {
         let max_ns = MAX_LATENCY.as_nanos() as u64;
         let histogram = Histogram::new_with_bounds(1, max_ns, LATENCY_DIGITS)
@@ -26,7 +27,7 @@ impl Latencies {
         Latencies { histogram, sum_ns: 0, max_ns: 0 }
     }
 
-    /// Adds one latency. Latencies above [`MAX_LATENCY`] go to the last bucket.
+    /// Adds one latency. A latency above [`MAX_LATENCY`] goes to the last bucket.
     pub fn record(&mut self, latency: Duration) {
         let ns = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
         self.histogram.saturating_record(ns);
@@ -57,12 +58,13 @@ impl Latencies {
         self.histogram.len()
     }
 
-    /// The exact mean in nanoseconds; 0 if empty.
+    /// The exact mean in nanoseconds; 0 if the histogram is empty.
     pub fn mean_ns(&self) -> f64 {
         if self.count() == 0 { 0.0 } else { self.sum_ns as f64 / self.count() as f64 }
     }
 
-    /// The latency that `percent` of all I/Os did not exceed, at most the maximum.
+    /// The latency in nanoseconds that `percent` of all I/Os did not exceed. It is at most the
+    /// maximum.
     pub fn percentile_ns(&self, percent: f64) -> u64 {
         if self.count() == 0 {
             return 0;
@@ -88,7 +90,8 @@ impl Default for Latencies {
     }
 }
 
-/// Latencies of a run or of several, from submission to completion, in nanoseconds.
+/// A summary of the latencies of one or several runs, from submission to completion, in
+/// nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LatencySummary {
     /// The arithmetic mean.
@@ -99,7 +102,7 @@ pub struct LatencySummary {
     pub p99_ns: u64,
     /// The 99.9th percentile.
     pub p99_9_ns: u64,
-    /// The longest.
+    /// The maximum.
     pub max_ns: u64,
 }
 

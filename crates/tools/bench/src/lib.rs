@@ -1,10 +1,11 @@
 //! The benchmark: compares a remote disk with a local one.
 //!
 //! [`compare()`] runs the same load on a local [`Namespace`](farblock_block::Namespace) and on a
-//! remote one, and returns a [`Report`]: I/Os per second, throughput, latency percentiles,
-//! processor time per I/O of host and target, and the remote side as a percentage of the local. A
-//! plan with a [`floor`] also measures the limit of the network for any block server. The report
-//! becomes JSON ([`Report::to_json`]), a text table ([`table::render`]) or a self-contained page
+//! remote one, and returns a [`Report`]. The report contains I/Os per second, throughput, latency
+//! percentiles, and processor time per I/O of host and target. It also has the figures of the
+//! remote side as a percentage of the local side. A plan with a [`floor`] also measures the limit
+//! that the network sets for any block server. The report can be converted to JSON
+//! ([`Report::to_json`]), a text table ([`table::render`]) or a self-contained page
 //! ([`html::render`]). [`verdict`] compares two reports.
 //!
 //! ```no_run
@@ -23,17 +24,17 @@
 //! # Contract
 //!
 //! - A job is a thread with one reactor and one queue. It keeps its depth in flight, sleeps in the
-//!   reactor when it has nothing to submit, and allocates nothing per I/O.
-//! - Nothing is written to a namespace unless [`Plan::allow_writes`] is set or the namespace is
+//!   reactor when it cannot submit an I/O, and does not allocate per I/O.
+//! - The benchmark writes to a namespace only if [`Plan::allow_writes`] is set or the namespace is
 //!   marked as [made for the benchmark](Side::scratch).
 //! - An I/O error ends its run and appears in the report. A benchmark never ignores errors.
-//! - Ranges, sizes and memory are checked before the first I/O.
+//! - The benchmark checks ranges, sizes and memory before the first I/O.
 //!
 //! # Limits
 //!
 //! The benchmark does not verify data, trim, fix rates or think times, use several namespaces per
 //! side, or start jobs on other machines. It does not pin its threads. Processor time per thread is
-//! available on Linux and Windows only; elsewhere it is for the whole process.
+//! available on Linux and Windows only. On other systems it is the time of the whole process.
 
 #![cfg_attr(not(windows), forbid(unsafe_code))]
 #![cfg_attr(windows, deny(unsafe_code))]

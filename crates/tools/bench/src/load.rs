@@ -1,4 +1,4 @@
-//! One load on one namespace, started at an agreed time: a fleet combines many of them.
+//! Runs one load on one namespace from an agreed time on. A fleet combines many of these.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,38 +19,40 @@ use crate::slots::buffer_bytes;
 /// The load to run.
 #[derive(Clone, Debug)]
 pub struct LoadSpec<'a> {
-    /// The pattern: all its jobs are started, however few processors there are.
+    /// The pattern. All of its jobs are started, even if there are fewer processors.
     pub pattern: &'a Pattern,
     /// The event loop of each job.
     pub reactor: &'a Config,
     /// The seed of random addresses and data.
     pub seed: u64,
-    /// The start time, late enough for all queues to be open. `None`: as soon as they are open.
+    /// The start time, late enough for all queues to be open. `None` means as soon as they are
+    /// open.
     pub start: Option<Instant>,
-    /// Time of unmeasured load from the start on.
+    /// The time of unmeasured load after the start.
     pub ramp: Duration,
-    /// Measured time after the ramp.
+    /// The measured time after the ramp.
     pub runtime: Duration,
 }
 
-/// The results.
+/// The results of a load.
 #[derive(Debug)]
 pub struct Measured {
-    /// Reads that completed in the measured time.
+    /// The number of reads that completed in the measured time.
     pub reads: u64,
-    /// Writes that completed in the measured time.
+    /// The number of writes that completed in the measured time.
     pub writes: u64,
     /// The measured time.
     pub elapsed: Duration,
-    /// Latencies of all these reads and writes.
+    /// The latencies of all these reads and writes.
     pub latencies: Latencies,
 }
 
-/// Runs the load. The caller decides whether the namespace may be written. `on_tick` gets the I/Os
-/// per second at each [`TICK`](crate::limits::TICK), and 0 at the end.
+/// Runs the load. The caller decides whether the load may write to the namespace. `on_tick` gets
+/// the I/Os per second at each [`TICK`](crate::limits::TICK), and 0 at the end.
 ///
 /// # Errors
-/// If the load does not fit the namespace (outer), or fails while it runs (inner).
+/// The outer error: the load does not fit the namespace. The inner error: the load failed while it
+/// ran.
 pub fn run(
     namespace: &Arc<dyn Namespace>,
     spec: &LoadSpec<'_>,

@@ -1,4 +1,4 @@
-//! A report's data about the machine and the time.
+//! The facts about the machine and the time in a report.
 
 use std::ffi::OsString;
 use std::io;
@@ -10,15 +10,15 @@ use serde::{Deserialize, Serialize};
 /// The machine of a report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
-    /// The processor's name, as the processor reports it.
+    /// The model name of the processor, as the processor reports it.
     pub cpu_model: String,
     /// The number of logical processors that this process may use.
     pub cores: u32,
-    /// Main memory, where the system reports it.
+    /// The size of the main memory in bytes; `None` if the system does not report it.
     pub memory_bytes: Option<u64>,
-    /// Name and version of the operating system's kernel.
+    /// The name and version of the operating system's kernel.
     pub kernel: String,
-    /// The processor's architecture.
+    /// The architecture of the processor.
     pub architecture: String,
 }
 
@@ -56,10 +56,10 @@ impl Machine {
     }
 }
 
-/// Bytes of free space in a folder that this user may use.
+/// The free space in a folder that this user may use, in bytes.
 ///
 /// # Errors
-/// The system's error, for example if there is no such folder.
+/// The error of the system, for example if the folder does not exist.
 pub fn available_bytes(folder: &Path) -> io::Result<u64> {
     #[cfg(windows)]
     return crate::windows::available_bytes(folder);
@@ -70,13 +70,13 @@ pub fn available_bytes(folder: &Path) -> io::Result<u64> {
     }
 }
 
-/// The number of logical processors that this process may use: the limit of jobs.
+/// The number of logical processors that this process may use, which limits the number of jobs.
 pub fn cores() -> u32 {
     let cores = std::thread::available_parallelism().map_or(1, |count| count.get());
     u32::try_from(cores).unwrap_or(u32::MAX)
 }
 
-/// The command line of this process, quoted for a shell. The program appears without its folder.
+/// The command line of this process, quoted for a shell. The program is named without its folder.
 pub fn command_line() -> String {
     joined(std::env::args_os())
 }
@@ -89,7 +89,7 @@ fn joined(words: impl Iterator<Item = OsString>) -> String {
     words.enumerate().map(word).collect::<Vec<_>>().join(" ")
 }
 
-/// The time as `2026-11-21T05:06:13Z`.
+/// Formats a time as in `2026-11-21T05:06:13Z`.
 pub fn utc(now: SystemTime) -> String {
     let seconds = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
@@ -98,8 +98,8 @@ pub fn utc(now: SystemTime) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// Year, month and day of a number of days since 1970, by Howard Hinnant's method, in which years
-/// start in March.
+/// Converts a number of days since 1970 to year, month and day. Uses Howard Hinnant's method, in
+/// which years start in March.
 fn civil_from_days(days: u64) -> (u64, u64, u64) {
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);

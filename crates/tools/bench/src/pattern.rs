@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::BenchError;
 use crate::limits::{MAX_BLOCK_SIZE_BYTES, MAX_IODEPTH, MAX_NUMJOBS};
 
-/// Direction and order of a pattern's I/Os, with fio's names.
+/// The direction and order of a pattern's I/Os, with fio's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Rw {
@@ -31,7 +31,7 @@ impl Rw {
     /// All variants, in the order of the documentation.
     pub const ALL: [Rw; 6] = [Rw::RandRead, Rw::RandWrite, Rw::Read, Rw::Write, Rw::RandRw, Rw::Rw];
 
-    /// Whether addresses are chosen at random.
+    /// Whether the pattern chooses addresses at random.
     pub fn is_random(self) -> bool {
         matches!(self, Rw::RandRead | Rw::RandWrite | Rw::RandRw)
     }
@@ -46,7 +46,7 @@ impl Rw {
         !matches!(self, Rw::RandRead | Rw::Read)
     }
 
-    /// fio's name.
+    /// The name in fio.
     pub fn name(self) -> &'static str {
         match self {
             Rw::RandRead => "randread",
@@ -88,40 +88,41 @@ impl FromStr for Rw {
     }
 }
 
-/// One pattern of load.
+/// A pattern of load.
 ///
-/// The text form follows fio: `randrw,bs=4k,iodepth=32,numjobs=2,rwmixread=70`.
+/// Its text form follows fio: `randrw,bs=4k,iodepth=32,numjobs=2,rwmixread=70`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pattern {
-    /// The pattern's name for people: `4k random read`.
+    /// The name of the pattern for people, such as `4k random read`.
     pub name: String,
-    /// Direction and order.
+    /// The direction and order of the I/Os.
     pub rw: Rw,
-    /// Bytes of one I/O.
+    /// The size of one I/O, in bytes.
     pub block_size_bytes: u32,
-    /// I/Os that each job keeps in flight.
+    /// The number of I/Os that each job keeps in flight.
     pub iodepth: u32,
-    /// Jobs, each a thread with its own queue.
+    /// The number of jobs. Each is a thread with its own queue.
     pub numjobs: u32,
-    /// Reads in a hundred I/Os, for the mixed patterns.
+    /// The percentage of reads among all I/Os, for the mixed patterns.
     pub rwmixread: u8,
-    /// The most I/Os that each job starts in a second; `None`: no limit.
+    /// The maximum number of I/Os that each job starts in a second. `None` means no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_iops: Option<u32>,
-    /// How the pattern was changed to fit the machine.
+    /// A note on how the pattern was changed to fit the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
 
 impl Pattern {
-    /// A pattern named after its block size and direction.
+    /// A pattern whose name consists of its block size and direction.
     pub fn new(rw: Rw, block_size_bytes: u32, numjobs: u32, iodepth: u32) -> Pattern {
         let name = format!("{} {}", size_words(block_size_bytes), rw.words());
         let (rwmixread, rate_iops, note) = (50, None, None);
         Pattern { name, rw, block_size_bytes, iodepth, numjobs, rwmixread, rate_iops, note }
     }
 
-    /// The six patterns of the published documents, with the jobs and depths of a Linux host there.
+    /// The six patterns of the published documents, with the numbers of jobs and depths of a Linux
+    /// host there.
     pub fn six() -> Vec<Pattern> {
         vec![
             Pattern::new(Rw::RandRead, 4 << 10, 16, 32),
@@ -133,9 +134,9 @@ impl Pattern {
         ]
     }
 
-    /// The same pattern with at most `cores` jobs; a note mentions a reduction.
+    /// The same pattern with at most `cores` jobs. If this reduces the jobs, a note says so.
     ///
-    /// A job is a thread that can use a whole core; more jobs than cores would measure the
+    /// A job is a thread that can use a whole core. More jobs than cores would measure the
     /// scheduler. The depth of each job stays, because it determines the latency.
     pub fn scaled_to(&self, cores: u32) -> Pattern {
         let cores = cores.max(1);
@@ -149,7 +150,7 @@ impl Pattern {
         scaled
     }
 
-    /// The name as one word, for selecting the pattern: `4k-random-read`.
+    /// The name as one word, to select the pattern: `4k-random-read`.
     pub fn slug(&self) -> String {
         self.name.to_lowercase().split_whitespace().collect::<Vec<_>>().join("-")
     }
@@ -221,7 +222,7 @@ impl FromStr for Pattern {
     }
 }
 
-/// `4k`, `64k`, `1M`, or bytes where it is not round.
+/// Formats a block size as in `4k`, `64k`, `1M`, or in bytes if it is not a multiple.
 pub(crate) fn size_words(bytes: u32) -> String {
     match bytes {
         0 => "0".to_owned(),

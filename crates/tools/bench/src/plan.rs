@@ -1,4 +1,4 @@
-//! The patterns to measure, the sides, and the times.
+//! The plan of a benchmark: the patterns to measure, the sides, and the times.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,45 +16,49 @@ use crate::pattern::{Pattern, Rw};
 use crate::slots::buffer_bytes;
 use crate::times::Times;
 
-/// The parameters of a benchmark: start from [`Plan::quick`] or [`Plan::full`].
+/// The parameters of a benchmark. Start from [`Plan::quick`] or [`Plan::full`].
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The patterns, in order.
     pub patterns: Vec<Pattern>,
-    /// Measured time of each run.
+    /// The measured time of each run.
     pub runtime: Duration,
-    /// Unmeasured load at the start of each run.
+    /// The time of unmeasured load at the start of each run.
     pub ramp: Duration,
-    /// Unmeasured load before a side's first run of each pattern.
+    /// The time of unmeasured load before the first run of each pattern on a side.
     pub warm_up: Duration,
-    /// Runs of each pattern on each side, averaged.
+    /// The number of runs of each pattern on each side. The report contains their averages.
     pub runs: u32,
-    /// With both sides: repeat the runs until the 95 % interval of the sides' ratio is narrow, at
-    /// most this often.
+    /// With two sides: repeat the runs until the 95 % interval of the ratio of the sides is narrow,
+    /// but at most this often.
     pub most_runs: Option<u32>,
     /// Sentences for the reader of the report.
     pub remarks: Vec<String>,
     /// Whether write patterns may overwrite data on namespaces that were not made for the
     /// benchmark.
     pub allow_writes: bool,
-    /// Bytes to use of each namespace, from its start (fio's `size`). `None`: all of it.
+    /// The number of bytes to use of each namespace, from its start (fio's `size`). `None` means
+    /// all.
     pub size: Option<u64>,
-    /// Bytes after which each job of a run ends (fio's `io_size`), unless `runtime` ends it first.
+    /// The number of bytes after which each job of a run ends (fio's `io_size`), unless `runtime`
+    /// ends it first.
     pub io_size: Option<u64>,
-    /// The maximum jobs of a pattern. `None`: the number of cores.
+    /// The maximum number of jobs of a pattern. `None` means the number of cores.
     pub max_jobs: Option<u32>,
-    /// Queues (connections of a remote namespace) over which each job spreads its I/Os.
+    /// The number of queues (for a remote namespace: connections) over which each job spreads its
+    /// I/Os.
     pub connections: u32,
     /// The event loop of each job.
     pub reactor: Config,
-    /// The floor to measure beside the namespaces, if any: the limit of the network.
+    /// The floor to measure beside the namespaces, if any. It is the limit that the network sets.
     pub floor: Option<Floor>,
     /// The seed of random addresses and data. The same seed gives the same I/Os.
     pub seed: u64,
 }
 
 impl Plan {
-    /// The six patterns, one run of five seconds each: about a minute and a half for both sides.
+    /// The six patterns with one run of five seconds each, about a minute and a half for both
+    /// sides.
     pub fn quick() -> Plan {
         Plan {
             patterns: Pattern::six(),
@@ -75,8 +79,8 @@ impl Plan {
         }
     }
 
-    /// The published documents' method in less time: a warm-up, then three averaged runs of half a
-    /// minute.
+    /// The method of the published documents in less time: a warm-up, and then three averaged runs
+    /// of half a minute.
     pub fn full() -> Plan {
         Plan {
             runtime: Duration::from_secs(30),
@@ -87,7 +91,7 @@ impl Plan {
         }
     }
 
-    /// The duration for this many disks and the floor, without filling.
+    /// The duration of the plan for this number of disks and the floor, without filling the disks.
     pub fn duration(&self, disks: usize) -> Duration {
         let of_side = |times: Times| {
             (times.ramp + times.runtime)
@@ -101,18 +105,18 @@ impl Plan {
         pattern.saturating_mul(u32::try_from(self.patterns.len()).unwrap_or(u32::MAX))
     }
 
-    /// The most runs of a pattern on each side.
+    /// The maximum number of runs of a pattern on each side.
     pub fn last_run(&self) -> u32 {
         self.most_runs.unwrap_or(self.runs).max(self.runs)
     }
 
-    /// The phases of a pattern's run (from 0) on a disk.
+    /// The phases of a run on a disk. `run` is the number of the run of a pattern, from 0.
     pub(crate) fn times(&self, run: u32) -> Times {
         let warm_up = if run == 0 { self.warm_up } else { Duration::ZERO };
         Times { warm_up, ramp: self.ramp, runtime: self.runtime }
     }
 
-    /// The patterns as they run on this machine: no more jobs than cores.
+    /// The patterns as they run on this machine, with no more jobs than cores.
     pub fn scaled_patterns(&self) -> Vec<Pattern> {
         let cores = self.max_jobs.unwrap_or_else(machine::cores);
         self.patterns.iter().map(|pattern| pattern.scaled_to(cores)).collect()
@@ -157,36 +161,36 @@ impl Default for Plan {
 pub struct Side {
     /// The namespace.
     pub namespace: Arc<dyn Namespace>,
-    /// The measurements beside the I/Os.
+    /// The meters besides the I/Os.
     pub meters: Meters,
-    /// Whether the namespace was created for the benchmark: it holds no data to lose.
+    /// Whether the namespace was made for the benchmark, so that it contains no data to lose.
     pub scratch: bool,
-    /// Whether to fill the namespace with random data first: a disk returns unwritten blocks faster
+    /// Whether to fill the namespace with random data first. A disk returns unwritten blocks faster
     /// than stored data.
     pub fill: bool,
 }
 
 impl Side {
-    /// A namespace that may hold data: write patterns need [`Plan::allow_writes`].
+    /// A namespace that may contain data. Write patterns require [`Plan::allow_writes`].
     pub fn new(namespace: Arc<dyn Namespace>) -> Side {
         Side { namespace, meters: Meters::default(), scratch: false, fill: false }
     }
 
-    /// Marks the namespace as created for the benchmark, so it may be written.
+    /// Marks the namespace as made for the benchmark, so that the benchmark may write to it.
     #[must_use]
     pub fn scratch(mut self) -> Side {
         self.scratch = true;
         self
     }
 
-    /// Requests to fill the namespace with random data first.
+    /// Requests that the benchmark fills the namespace with random data first.
     #[must_use]
     pub fn fill(mut self) -> Side {
         self.fill = true;
         self
     }
 
-    /// Sets the measurements beside the I/Os.
+    /// Sets the meters besides the I/Os.
     #[must_use]
     pub fn meters(mut self, meters: Meters) -> Side {
         self.meters = meters;
@@ -220,7 +224,7 @@ impl Side {
         Ok(())
     }
 
-    /// The pattern for filling a namespace, and the span to cover once.
+    /// The pattern to fill a namespace with, and the span to fill once.
     pub(crate) fn fill_span(&self, plan: &Plan) -> Result<(Pattern, Span), BenchError> {
         let geometry = self.namespace.geometry();
         let size = plan.size.unwrap_or(geometry.capacity_bytes());
@@ -232,8 +236,8 @@ impl Side {
     }
 }
 
-/// The largest I/O up to 1 MiB that divides `size`; for an odd size 64 KiB, which leave less than
-/// 64 KiB unwritten at the end.
+/// The largest I/O size up to 1 MiB that divides `size`. If there is no suitable size, 64 KiB,
+/// which leaves less than 64 KiB unwritten at the end.
 fn fill_block_bytes(size: u64) -> u32 {
     let divisor = 1 << size.trailing_zeros().min(20);
     if size >= 64 << 10 { divisor.max(64 << 10) } else { divisor }

@@ -1,4 +1,4 @@
-//! Processor time and memory from Linux: `/proc` and the clocks of processes.
+//! Processor time and memory on Linux, from `/proc` and the clocks of processes.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -14,12 +14,13 @@ use nix::unistd::Pid;
 
 use crate::cpu_source::CpuSource;
 
-/// Ticks per second in `/proc/PID/stat`: the same on every architecture that Rust knows.
+/// The ticks per second in `/proc/PID/stat`, the same on every architecture that Rust supports.
 const TICKS_PER_SECOND: u64 = 100;
-/// Names of the kernel's threads for an io_uring, before the number of the thread that made it.
+/// The prefixes of the names of the kernel's threads for an io_uring. The number of the thread that
+/// created the ring follows.
 const RING_THREADS: [&str; 2] = ["iou-wrk-", "iou-sqp-"];
 
-/// Another process with all threads, including those that have ended.
+/// Another process with all of its threads, including finished threads.
 #[derive(Debug)]
 pub struct OtherProcess {
     clock: ClockId,
@@ -27,7 +28,7 @@ pub struct OtherProcess {
 }
 
 impl OtherProcess {
-    /// The process with this number.
+    /// The process with this ID.
     pub fn new(process: u32) -> io::Result<OtherProcess> {
         let number = i32::try_from(process).map_err(|_| io::ErrorKind::InvalidInput)?;
         let clock = clock_getcpuclockid(Pid::from_raw(number))?;
@@ -37,7 +38,7 @@ impl OtherProcess {
 }
 
 impl CpuSource for OtherProcess {
-    /// After the process has ended, returns the last reading.
+    /// The processor time. After the process has ended, this is the last reading.
     fn cpu_time(&self) -> Duration {
         if let Ok(now) = self.clock.now() {
             let now = Duration::from(now).as_nanos() as u64;
@@ -47,15 +48,15 @@ impl CpuSource for OtherProcess {
     }
 }
 
-/// Voluntary sleeps of this process's threads, including those that have ended.
+/// The number of voluntary sleeps of this process's threads, including finished threads.
 pub(crate) fn sleeps() -> Option<u64> {
     let usage = getrusage(UsageWho::RUSAGE_SELF).ok()?;
     u64::try_from(usage.voluntary_context_switches()).ok()
 }
 
-/// Some threads of a process, selected by name prefix and by number.
+/// Some threads of a process, selected by name prefix and by thread number.
 ///
-/// A thread that has ended counts with its last reading. Later threads are found, too.
+/// A finished thread counts with its last reading. The group also finds threads that start later.
 #[derive(Debug)]
 pub struct ThreadGroup {
     tasks: PathBuf,
@@ -67,18 +68,18 @@ pub struct ThreadGroup {
 #[derive(Debug, Default)]
 struct Seen {
     last: HashMap<u32, Duration>,
-    /// The processor time of ended threads whose number another thread has got since.
+    /// The processor time of finished threads whose numbers other threads have got since.
     ended: Duration,
 }
 
 impl ThreadGroup {
-    /// Threads of this process whose names start with one of `prefixes`. Linux keeps 15 bytes of a
-    /// name.
+    /// The threads of this process whose names start with one of `prefixes`. Linux stores 15 bytes
+    /// of a name.
     pub fn named(prefixes: &[&str]) -> io::Result<ThreadGroup> {
         Self::new(std::process::id(), prefixes, &[])
     }
 
-    /// Threads of a process, selected by name prefix and by number.
+    /// The threads of a process that are selected by name prefix or by number.
     pub fn new(process: u32, prefixes: &[&str], threads: &[u32]) -> io::Result<ThreadGroup> {
         let tasks = PathBuf::from(format!("/proc/{process}/task"));
         fs::read_dir(&tasks)?;
@@ -153,7 +154,7 @@ impl Seen {
     }
 }
 
-/// Resident memory of a process, where the system reports it.
+/// The resident memory of a process, in bytes; `None` if the system does not report it.
 pub fn resident_memory_bytes(process: u32) -> Option<u64> {
     parse_resident(&fs::read_to_string(format!("/proc/{process}/status")).ok()?)
 }
@@ -163,14 +164,15 @@ fn ring_owner(name: &str) -> Option<u32> {
     RING_THREADS.iter().find_map(|prefix| name.strip_prefix(prefix)?.parse().ok())
 }
 
-/// Parses nanoseconds on a processor: the first number. A kernel without this statistic reports 0.
+/// Parses the time on a processor in nanoseconds, which is the first number. A kernel without this
+/// statistic reports 0.
 fn parse_schedstat(text: &str) -> Option<Duration> {
     let ns: u64 = text.split_whitespace().next()?.parse().ok()?;
     (ns > 0).then(|| Duration::from_nanos(ns))
 }
 
-/// Parses user and system time, the 14th and 15th field; the name before them may hold spaces and
-/// brackets.
+/// Parses the user and system times, the 14th and 15th fields. The name before them may contain
+/// spaces and parentheses.
 fn parse_stat(text: &str) -> Option<Duration> {
     let (_, after_name) = text.rsplit_once(')')?;
     let mut fields = after_name.split_whitespace().skip(11);
@@ -219,8 +221,8 @@ mod tests {
             })
             .into();
         (0..3).for_each(|_| burnt.recv().expect("all three say so"));
-        // Allow a little less: while a thread runs, the kernel's sum may lag behind its clock by a
-        // tick.
+        // Allow a little less: while a thread runs, the kernel's sum may lag behind the thread's
+        // clock by a tick.
         assert!(group.cpu_time() >= WORK, "{:?}", group.cpu_time());
         assert_eq!(group.members().len(), 2);
         let before_end = group.cpu_time();

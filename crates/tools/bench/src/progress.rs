@@ -1,4 +1,4 @@
-//! Progress of a benchmark, and its cancellation.
+//! The progress of a benchmark, and its cancellation.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::pattern::Pattern;
 
-/// The measured side.
+/// The name of a side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SideName {
@@ -16,12 +16,12 @@ pub enum SideName {
     Local,
     /// The same kind of storage, through the network.
     Remote,
-    /// Bare sockets over the same network, with no storage at all.
+    /// Bare sockets over the same network, without storage.
     Floor,
 }
 
 impl SideName {
-    /// `local`, `remote` or `floor`.
+    /// The name as text: `local`, `remote` or `floor`.
     pub fn name(self) -> &'static str {
         match self {
             SideName::Local => "local",
@@ -31,23 +31,23 @@ impl SideName {
     }
 }
 
-/// The current phase.
+/// A phase of a benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
-    /// A fresh namespace is filled with data to read.
+    /// The benchmark fills a fresh namespace with data to read.
     Fill,
     /// The long unmeasured load before the first run of a pattern.
     WarmUp,
     /// The short unmeasured load at the start of each run.
     Ramp,
-    /// I/Os are counted.
+    /// The benchmark counts I/Os.
     Measure,
-    /// The run waits for the last I/Os.
+    /// The run waits for its last I/Os.
     Drain,
 }
 
 impl Phase {
-    /// A word or two for a progress bar.
+    /// One or two words for a progress bar.
     pub fn name(self) -> &'static str {
         match self {
             Phase::Fill => "fill",
@@ -59,39 +59,40 @@ impl Phase {
     }
 }
 
-/// The current position of a benchmark, reported a few times a second.
+/// The current position of a benchmark, which it reports a few times a second.
 #[derive(Clone, Copy, Debug)]
 pub struct Snapshot<'a> {
-    /// The index of the pattern, from 0. While a namespace is filled: 0.
+    /// The index of the pattern, from 0. It is 0 while the benchmark fills a namespace.
     pub pattern_index: usize,
     /// The number of patterns.
     pub pattern_count: usize,
-    /// The pattern, as it runs.
+    /// The pattern, as it runs on this machine.
     pub pattern: &'a Pattern,
-    /// The measured side.
+    /// The side that is being measured.
     pub side: SideName,
-    /// The run of this pattern on this side, from 0.
+    /// The number of the run of this pattern on this side, from 0.
     pub run: u32,
     /// The number of runs.
     pub runs: u32,
     /// The current phase.
     pub phase: Phase,
-    /// Time since the start of the phase.
+    /// The time since the start of the phase.
     pub elapsed: Duration,
-    /// The planned time of the phase, if known: a fill ends after bytes, not after a time.
+    /// The planned time of the phase, if known. A fill ends after a number of bytes, not after a
+    /// time.
     pub planned: Option<Duration>,
-    /// I/Os per second since the last snapshot.
+    /// The I/Os per second since the last snapshot.
     pub iops: f64,
-    /// MiB per second since the last snapshot.
+    /// The MiB per second since the last snapshot.
     pub mib_per_second: f64,
-    /// The completed fraction of the plan's time, 0 to 1.
+    /// The completed fraction of the plan's time, from 0 to 1.
     pub plan_fraction: f64,
 }
 
-/// Receives snapshots on the thread that called [`compare`](crate::compare()), for example as a
-/// closure.
+/// Receives snapshots on the thread that called [`compare`](crate::compare()). A closure can
+/// implement this.
 pub trait Progress {
-    /// Called a few times a second, and at each change of phase.
+    /// Receives a snapshot, a few times a second and at each change of phase.
     fn update(&mut self, snapshot: &Snapshot<'_>);
 }
 
@@ -101,7 +102,7 @@ impl<F: FnMut(&Snapshot<'_>)> Progress for F {
     }
 }
 
-/// Ignores snapshots.
+/// A [`Progress`] that ignores snapshots.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Silent;
 
@@ -114,18 +115,18 @@ impl Progress for Silent {
 pub struct Cancel(Arc<AtomicBool>);
 
 impl Cancel {
-    /// A new cancel, not yet requested.
+    /// Creates a value whose benchmark is not cancelled.
     pub fn new() -> Cancel {
         Cancel::default()
     }
 
-    /// Requests the end of the benchmark within a fraction of a second (plus the time that
-    /// outstanding I/Os take).
+    /// Cancels the benchmark. It ends within a fraction of a second, plus the time that its I/Os in
+    /// flight take.
     pub fn cancel(&self) {
         self.0.store(true, Ordering::Release);
     }
 
-    /// Whether the benchmark was cancelled.
+    /// Whether the benchmark is cancelled.
     pub fn is_cancelled(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }

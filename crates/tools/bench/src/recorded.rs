@@ -1,4 +1,4 @@
-//! Latencies as text, for a fleet's messages and reports.
+//! Latencies as text, for the messages and reports of a fleet.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -11,11 +11,12 @@ use crate::limits::{LATENCY_DIGITS, MAX_ENCODED_BYTES};
 /// A lossless serialization of latencies, for messages and files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordedLatencies {
-    /// The histogram in HdrHistogram's V2 encoding, in Base64: nanoseconds, three digits.
+    /// The histogram in HdrHistogram's V2 encoding, in Base64. Values are in nanoseconds with three
+    /// significant digits.
     pub histogram: String,
-    /// The exact sum of all latencies.
+    /// The exact sum of all latencies, in nanoseconds.
     pub sum_ns: u64,
-    /// The exact maximum of all latencies.
+    /// The exact maximum of all latencies, in nanoseconds.
     pub max_ns: u64,
 }
 
@@ -33,16 +34,16 @@ impl RecordedLatencies {
         }
     }
 
-    /// Parses the latencies.
+    /// Parses the latencies, which may be untrusted.
     ///
     /// # Errors
-    /// The reason why the text is invalid: it may be untrusted.
+    /// The reason why the text is invalid.
     pub fn latencies(&self) -> Result<Latencies, String> {
         if self.histogram.len() > MAX_ENCODED_BYTES {
             return Err(format!("a histogram of more than {MAX_ENCODED_BYTES} characters"));
         }
         let bytes = STANDARD.decode(&self.histogram).map_err(|error| error.to_string())?;
-        // The reader allocates as much memory as the header says, so check the header first.
+        // The parser allocates as much memory as the header says, so check the header first.
         if header_field(&bytes, 4) != Some(bytes.len().saturating_sub(HEADER_BYTES) as u32) {
             return Err("a histogram of another length than its header says".to_owned());
         }
@@ -60,8 +61,8 @@ impl RecordedLatencies {
     }
 }
 
-/// The header of the V2 encoding: cookie, length of the counts, offset, digits (four bytes each),
-/// lowest and highest value, ratio (eight bytes each).
+/// The size of the header in the V2 encoding: cookie, length of the counts, offset and digits (four
+/// bytes each), lowest and highest value and ratio (eight bytes each).
 const HEADER_BYTES: usize = 40;
 
 fn header_field(bytes: &[u8], at: usize) -> Option<u32> {
@@ -117,7 +118,7 @@ mod tests {
             for value in [0, 0x7f, 0x80, 0xff] {
                 let mut changed = bytes.clone();
                 changed[at] = value;
-                // Any result is acceptable; only a panic is not.
+                // Any result is correct, as long as the parser does not panic.
                 drop(with(&changed));
             }
         }

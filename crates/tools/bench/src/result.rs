@@ -1,8 +1,8 @@
 //! The results of a benchmark, as types and as JSON.
 //!
-//! The JSON is stable: fields are added, but never renamed or redefined without an increase of
-//! [`SCHEMA`]. Names end in their unit, if there is one. Optional numbers that were not measured
-//! are `null`.
+//! The JSON is stable. Fields may be added. Fields are renamed or redefined only with an increase
+//! of [`SCHEMA`]. The name of a field ends in its unit, if it has one. Numbers that were not
+//! measured are `null`.
 //!
 //! ```json
 //! { "schema": 1, "tool": "farblock-bench 0.1.0", "date": "2026-11-21T05:06:13Z",
@@ -21,7 +21,7 @@
 //!   } ] }
 //! ```
 //!
-//! The snapshot beside this module's tests is a whole report.
+//! The snapshot beside the tests of this module is a whole report.
 
 use serde::{Deserialize, Serialize};
 
@@ -33,167 +33,169 @@ use crate::pattern::Pattern;
 use crate::progress::SideName;
 use farblock_reactor::Polling;
 
-/// Version of the JSON.
+/// The version of the JSON.
 pub const SCHEMA: u32 = 1;
 const MIB: f64 = (1 << 20) as f64;
 
 /// All results of one benchmark.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// The [`SCHEMA`] of its writer.
+    /// The [`SCHEMA`] of the program that wrote the report.
     pub schema: u32,
-    /// Name and version of the program that wrote it.
+    /// The name and version of the program that wrote the report.
     pub tool: String,
-    /// The start in UTC: `2026-11-21T05:06:13Z`.
+    /// The start of the benchmark in UTC: `2026-11-21T05:06:13Z`.
     pub date: String,
     /// The command line of the benchmark.
     pub command_line: String,
     /// The machine that ran the benchmark.
     pub machine: Machine,
-    /// The generator's event loop: `uring` or `portable`.
+    /// The event loop of the load generator: `uring` or `portable`.
     pub engine: String,
-    /// The method.
+    /// The method of the measurement.
     pub method: Method,
-    /// The local namespace, if one was measured.
+    /// The description of the local namespace, if one was measured.
     pub local: Option<String>,
-    /// The remote namespace, if one was measured.
+    /// The description of the remote namespace, if one was measured.
     pub remote: Option<String>,
-    /// The floor, if it was measured: bare sockets over the same network.
+    /// The description of the floor (bare sockets over the same network), if it was measured.
     pub floor: Option<String>,
-    /// One per pattern, in the order of the plan.
+    /// The results of each pattern, in the order of the plan.
     pub patterns: Vec<PatternReport>,
     /// Sentences for the reader, about the subject of the measurement.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub remarks: Vec<String>,
-    /// Whether the benchmark was cancelled: the last pattern may lack runs, and later ones are
-    /// missing.
+    /// Whether the benchmark was cancelled. If so, the last pattern may lack runs, and later
+    /// patterns are missing.
     pub interrupted: bool,
 }
 
-/// The method of a report.
+/// The method of a measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Method {
-    /// Measured time of each run; with `io_size_bytes`, its maximum.
+    /// The measured time of each run. With `io_size_bytes`, this is the maximum.
     pub runtime_seconds: f64,
-    /// Unmeasured load at the start of each run.
+    /// The time of unmeasured load at the start of each run.
     pub ramp_seconds: f64,
-    /// Unmeasured load before a side's first run of each pattern.
+    /// The time of unmeasured load before the first run of each pattern on a side.
     pub warm_up_seconds: f64,
-    /// Runs of each pattern and side, averaged.
+    /// The number of runs of each pattern on each side, whose figures are averaged.
     pub runs: u32,
-    /// The spin mode of the generator's event loops, as for `--spin`.
+    /// The spin mode of the load generator's event loops, as for `--spin`.
     #[serde(default = "usual_spin")]
     pub spin: String,
-    /// Bytes used of each namespace, from its start; `null` is all of it.
+    /// The number of bytes used of each namespace, from its start. `null` means all.
     pub size_bytes: Option<u64>,
-    /// Bytes after which each job of a run was done.
+    /// The number of bytes after which each job of a run ended.
     pub io_size_bytes: Option<u64>,
-    /// Sentences on the order of the runs, regions of sequential jobs, and averages.
+    /// Sentences about the order of the runs, the regions of sequential jobs, and the averages.
     pub notes: Vec<String>,
 }
 
-/// The value for reports without this field.
+/// The value for reports that lack this field.
 fn usual_spin() -> String {
     Polling::default().to_string()
 }
 
-/// One pattern on all sides.
+/// The results of one pattern on all sides.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PatternReport {
-    /// The pattern, as it was run.
+    /// The pattern, as it ran.
     pub pattern: Pattern,
-    /// The local side, if it was measured.
+    /// The figures of the local side, if it was measured.
     pub local: Option<Figures>,
-    /// The remote side, if it was measured.
+    /// The figures of the remote side, if it was measured.
     pub remote: Option<Figures>,
-    /// The floor, if it was measured.
+    /// The figures of the floor, if it was measured.
     pub floor: Option<Figures>,
-    /// The remote side relative to the local, if both were measured.
+    /// The remote side relative to the local side, if both were measured.
     pub remote_percent_of_local: Option<Percent>,
     /// The remote side relative to the floor, if both were measured.
     pub remote_percent_of_floor: Option<Percent>,
-    /// The failed runs: why figures are missing, or based on fewer runs than planned.
+    /// The failed runs. They are the reason for missing figures, or for figures from fewer runs
+    /// than planned.
     pub errors: Vec<Failure>,
 }
 
 /// A failed run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Failure {
-    /// The side.
+    /// The side of the run.
     pub side: SideName,
-    /// The run, from 0.
+    /// The number of the run, from 0.
     pub run: u32,
     /// The reason, as a sentence.
     pub message: String,
 }
 
-/// One side's figures for one pattern: means of its runs, except where a field says otherwise.
+/// The figures of one side for one pattern. Unless a field says otherwise, they are means of all
+/// runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
     /// I/Os per second.
     pub iops: f64,
-    /// Throughput.
+    /// Throughput in MiB per second.
     pub mib_per_second: f64,
-    /// Latencies: the mean is the mean of the runs' means; percentiles and maximum cover all runs'
-    /// I/Os together.
+    /// Latencies. The mean is the mean of the means of all runs. The percentiles and the maximum
+    /// cover the I/Os of all runs together.
     pub latency: LatencySummary,
-    /// Processor use of the host.
+    /// The processor use of the host.
     pub host_cpu: Option<CpuUse>,
-    /// Processor use of the target.
+    /// The processor use of the target.
     pub target_cpu: Option<CpuUse>,
-    /// Sleeps of this process's threads per I/O, including the target's if the target is part of
-    /// this process.
+    /// The number of sleeps of this process's threads per I/O. It includes the target's threads if
+    /// the target is in this process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sleeps_per_io: Option<f64>,
-    /// Resident memory of the host's process after a run, the largest.
+    /// The largest resident memory of the host's process after a run, in bytes.
     pub host_memory_bytes: Option<u64>,
-    /// Resident memory of the target's process after a run, the largest.
+    /// The largest resident memory of the target's process after a run, in bytes.
     pub target_memory_bytes: Option<u64>,
-    /// Reads measured, over all runs.
+    /// The number of measured reads, in all runs.
     pub reads: u64,
-    /// Writes measured, over all runs.
+    /// The number of measured writes, in all runs.
     pub writes: u64,
-    /// Each single run.
+    /// The figures of each run.
     pub runs: Vec<RunFigures>,
 }
 
-/// One run of one side.
+/// The figures of one run on one side.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunFigures {
-    /// Measured time.
+    /// The measured time in seconds.
     pub seconds: f64,
     /// I/Os per second.
     pub iops: f64,
-    /// Throughput.
+    /// Throughput in MiB per second.
     pub mib_per_second: f64,
     /// Latencies.
     pub latency: LatencySummary,
-    /// Processor use of the host.
+    /// The processor use of the host.
     pub host_cpu: Option<CpuUse>,
-    /// Processor use of the target.
+    /// The processor use of the target.
     pub target_cpu: Option<CpuUse>,
-    /// Sleeps of this process's threads per I/O.
+    /// The number of sleeps of this process's threads per I/O.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sleeps_per_io: Option<f64>,
 }
 
-/// The remote side as a percentage of the local, or of the floor. 100 is equal. More is better for
-/// I/Os and throughput, and worse for the others.
+/// The remote side as a percentage of the local side, or of the floor. 100 means equal. For I/Os
+/// and throughput, more is better; for all other values, less is better.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Percent {
     /// I/Os per second.
     pub iops: f64,
     /// Throughput.
     pub throughput: f64,
-    /// Mean latency.
+    /// The mean latency.
     pub mean_latency: f64,
-    /// Median latency.
+    /// The median latency.
     pub p50_latency: f64,
-    /// 99th percentile of the latency.
+    /// The 99th percentile of the latency.
     pub p99_latency: f64,
-    /// 99.9th percentile of the latency.
+    /// The 99.9th percentile of the latency.
     pub p99_9_latency: f64,
-    /// Processor time per I/O of host and target together, where it was measured.
+    /// The processor time per I/O of host and target together, if it was measured.
     pub cpu_per_io: Option<f64>,
 }
 
@@ -207,7 +209,7 @@ impl Report {
     ///
     /// # Errors
     ///
-    /// If the text is not a report, or has a newer schema.
+    /// The text is not a report, or has a newer schema.
     pub fn from_json(text: &str) -> Result<Report, serde_json::Error> {
         use serde::de::Error;
         let report: Report = serde_json::from_str(text)?;
@@ -231,7 +233,7 @@ impl Report {
 }
 
 impl Report {
-    /// The measured sides, with descriptions.
+    /// The measured sides, with their descriptions.
     pub(crate) fn sides(&self) -> impl Iterator<Item = (SideName, &str)> {
         let all = [
             (SideName::Local, &self.local),
@@ -255,8 +257,8 @@ impl Report {
 }
 
 impl PatternReport {
-    /// A reason to doubt the floor: no block server is faster than the floor, if the floor has
-    /// enough processors.
+    /// A reason to doubt the floor. If the floor has enough processors, no block server can be
+    /// faster.
     pub fn floor_doubt(&self) -> Option<&'static str> {
         let percent = self.remote_percent_of_floor?;
         (percent.iops > 100.0).then_some(
@@ -276,7 +278,7 @@ impl PatternReport {
 }
 
 impl Figures {
-    /// Averages runs of one pattern. `None` without runs.
+    /// Averages the runs of one pattern. `None` if there are no runs.
     pub(crate) fn average(pattern: &Pattern, samples: &[Sample]) -> Option<Figures> {
         if samples.is_empty() {
             return None;
@@ -303,7 +305,7 @@ impl Figures {
         })
     }
 
-    /// Processor time per I/O of host and target together, in microseconds.
+    /// The processor time per I/O of host and target together, in microseconds.
     pub fn cpu_us_per_io(&self) -> Option<f64> {
         let parts = [self.host_cpu, self.target_cpu];
         parts.into_iter().flatten().map(|cpu| cpu.us_per_io).reduce(|a, b| a + b)
@@ -329,7 +331,8 @@ impl RunFigures {
 }
 
 impl Percent {
-    /// `remote` as a percentage of `local`, or of another base. `None` if the base is zero.
+    /// Computes `remote` as a percentage of `local`, or of another base. `None` if the base is
+    /// zero.
     pub fn new(local: &Figures, remote: &Figures) -> Option<Percent> {
         let of = |remote: f64, local: f64| (local > 0.0).then(|| remote / local * 100.0);
         let (l, r) = (&local.latency, &remote.latency);
@@ -351,7 +354,7 @@ fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
     if count == 0 { 0.0 } else { values.sum::<f64>() / count as f64 }
 }
 
-/// The mean, if every run has a value: a mean of only some runs would be misleading.
+/// The mean, if every run has a value. The mean of only some runs would be misleading.
 fn mean_cpu(runs: &[RunFigures], of: impl Fn(&RunFigures) -> Option<CpuUse>) -> Option<CpuUse> {
     let all: Vec<CpuUse> = runs.iter().map(of).collect::<Option<_>>()?;
     Some(CpuUse {
@@ -360,7 +363,7 @@ fn mean_cpu(runs: &[RunFigures], of: impl Fn(&RunFigures) -> Option<CpuUse>) -> 
     })
 }
 
-/// The mean, if every run was counted.
+/// The mean number of sleeps, if every run has a value.
 fn mean_sleeps(runs: &[RunFigures]) -> Option<f64> {
     let all: Vec<f64> = runs.iter().map(|run| run.sleeps_per_io).collect::<Option<_>>()?;
     Some(mean(all.into_iter()))
@@ -420,8 +423,8 @@ mod tests {
 
     #[test]
     fn percentages_are_those_of_the_documents() {
-        // StarWind's 4k random read: 5,540,879 remote IOPS at 0.369 ms, 5,696,000 local at 0.359
-        // ms.
+        // StarWind's 4k random read: 5,540,879 remote IOPS at 0.369 ms, and 5,696,000 local IOPS at
+        // 0.359 ms.
         let local = figures(5_696_000.0, 4096, 359_000.0, None);
         let remote = figures(5_540_879.0, 4096, 369_000.0, None);
         let percent = Percent::new(&local, &remote).expect("both measured");

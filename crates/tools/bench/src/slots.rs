@@ -1,8 +1,8 @@
 //! The I/Os that one job keeps in flight, with their buffers.
 //!
-//! A slot is one I/O. The I/O becomes one operation, or several where the namespace accepts less at
-//! once, and completes with the last of them. All buffers are allocated at the start: operations
-//! take them and completions return them.
+//! A slot is one I/O. The I/O consists of one operation, or of several if the namespace accepts
+//! less at once. It completes with the last operation. The job allocates all buffers at the start.
+//! Operations take buffers, and completions return them.
 
 use std::time::Instant;
 
@@ -14,7 +14,8 @@ use crate::limits::MAX_BUFFER_BYTES;
 use crate::pattern::Pattern;
 use farblock_random::Random;
 
-/// A write's buffer gets a new number this often, so that no two writes store the same page.
+/// The distance, in bytes, of the different numbers that each write puts into its buffer. With
+/// them, no two writes store the same page.
 const STAMP_INTERVAL_BYTES: usize = 4096;
 
 /// One I/O that may be in flight.
@@ -41,22 +42,22 @@ pub(crate) struct Failed {
     pub(crate) error: BlockError,
 }
 
-/// All slots of a job. The token of an operation is its index among all operations that the slots
-/// can have.
+/// All slots of a job. The token of an operation is its index among all operations of all slots.
 #[derive(Debug)]
 pub(crate) struct Slots {
     span: Span,
     block_size: u32,
     slots: Vec<Slot>,
     idle: Vec<u32>,
-    /// One buffer per operation, absent while the operation owns it. Empty if the pattern does not
-    /// read.
+    /// One buffer per operation; `None` while the operation has the buffer. Empty if the pattern
+    /// does not read.
     read_buffers: Vec<Option<Buffer>>,
-    /// Buffers for writes: separate, because reads would overwrite the random contents.
+    /// The buffers for writes. They are separate, because reads would overwrite the random
+    /// contents.
     write_buffers: Vec<Option<Buffer>>,
 }
 
-/// Bytes of memory that a pattern's buffers take, over all jobs.
+/// The memory for the buffers of a pattern with all of its jobs, in bytes.
 pub(crate) fn buffer_bytes(pattern: &Pattern) -> u64 {
     let kinds = u64::from(pattern.rw.reads()) + u64::from(pattern.rw.writes());
     [pattern.iodepth, pattern.numjobs, pattern.block_size_bytes]
@@ -110,8 +111,9 @@ impl Slots {
         u64::from(self.span.io_blocks) * u64::from(self.block_size)
     }
 
-    /// Starts the I/O with the number `io` of the span. `now` is the time of the decision: one
-    /// clock reading for all I/Os that start together, so that a latency is never too small.
+    /// Starts the I/O with the number `io` of the span. `now` is a clock reading from before the
+    /// start. All I/Os that start together use the same reading, so no measured latency is too
+    /// small.
     pub(crate) fn submit(
         &mut self,
         submit: &mut impl FnMut(Op),
@@ -142,7 +144,7 @@ impl Slots {
         }
     }
 
-    /// Handles a completion. Returns the I/O if this completion is its last, or the failure.
+    /// Handles a completion. Returns the I/O if this was its last operation, or the failure.
     pub(crate) fn complete(&mut self, completion: Completion) -> Result<Option<Finished>, Failed> {
         let per_io = self.span.ops_per_io();
         let token = u32::try_from(completion.token).expect("a token that was never given out");
@@ -174,8 +176,8 @@ impl Slots {
     }
 }
 
-/// The block count of an operation, by its token or index. Only the last operation of an I/O may be
-/// shorter.
+/// The number of blocks of an operation, by its token or index. Only the last operation of an I/O
+/// may be shorter.
 fn op_blocks(span: &Span, op: u32) -> u32 {
     let per_io = span.ops_per_io();
     match op % per_io {

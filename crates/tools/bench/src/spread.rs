@@ -1,24 +1,25 @@
-//! [`Spread`]: several queues of one namespace, filled by one thread.
+//! [`Spread`]: several queues of one namespace, which one thread fills.
 //!
-//! The first operations go to the queues in turn. After that, each operation goes to the queue of
-//! the oldest completion, as with fio, where each job refills its own file. So every connection
-//! keeps its share of the depth, and operations that complete together are sent together. SPDK's
-//! perf gives each operation to the next queue pair instead, so its operations are never sent
-//! together.
+//! The first operations go to the queues in turn. After that, each operation goes to the queue with
+//! the oldest completion that has not been replaced. fio does the same, since each job refills its
+//! own file. So every connection keeps its share of the depth, and operations that complete
+//! together are sent together. SPDK's perf gives each operation to the next queue pair instead, so
+//! its operations are never sent together.
 
 use farblock_block::{BlockError, Completion, Namespace, Op, Queue};
 use farblock_reactor::{Reactor, TaskId, TaskMap};
 use std::collections::VecDeque;
 
-/// A job's queues. Only queues with events are polled, so that idle queues cost nothing.
+/// The queues of a job. The job polls only queues with events, so that idle queues cost nothing.
 pub(crate) struct Spread {
     queues: Vec<Member>,
     by_task: TaskMap<usize>,
-    /// Indexes of queues to be polled, each once.
+    /// The indexes of the queues to poll, each once.
     dirty: Vec<usize>,
-    /// Indexes of queues by completions that no new operation has replaced yet, the oldest first.
+    /// For each completion that no new operation has replaced yet, the index of its queue. The
+    /// oldest completion is first.
     refill: VecDeque<usize>,
-    /// The index of the queue for the next operation if there is no completion to replace.
+    /// The index of the queue for the next operation, if there is no completion to replace.
     next: usize,
 }
 
@@ -28,7 +29,7 @@ struct Member {
 }
 
 impl Spread {
-    /// Opens `count` queues (at least one) on the reactor, each with its own task.
+    /// Opens `count` queues (at least one) on the reactor. Each queue has its own task.
     pub(crate) fn open(
         namespace: &dyn Namespace,
         reactor: &Reactor,
@@ -50,7 +51,7 @@ impl Spread {
         Ok(spread)
     }
 
-    /// Submits an operation to the queue of the oldest completion, or to the next queue.
+    /// Submits an operation to the queue with the oldest completion, or to the next queue.
     pub(crate) fn submit(&mut self, op: Op) {
         let index = self.refill.pop_front().unwrap_or_else(|| {
             let index = self.next;
@@ -61,7 +62,7 @@ impl Spread {
         self.mark(index);
     }
 
-    /// Notes that a queue's task is ready.
+    /// Registers that the task of a queue is ready.
     pub(crate) fn ready(&mut self, task: TaskId) {
         if let Some(&index) = self.by_task.get(task) {
             self.mark(index);

@@ -1,7 +1,8 @@
-//! A report as text: the documents' table, about 130 columns wide, or in two parts of less than 80.
+//! A report as text: the table of the published documents. It is about 130 columns wide, or in two
+//! parts of less than 80 columns.
 //!
-//! The first block has the figures, one line per pattern and side. The second has the remote side
-//! as a percentage of the local, and of the floor. Notes on single patterns follow.
+//! The first block has the figures, with one line per pattern and side. The second block has the
+//! remote side as a percentage of the local side and of the floor. Notes on single patterns follow.
 
 use crate::cpu::CpuUse;
 use crate::format::{self, NOTHING};
@@ -9,21 +10,21 @@ use crate::result::{Figures, PatternReport, Percent, Report};
 use crate::verdict::{ratio_interval, spread_percent};
 pub use crate::wrap::wrap;
 
-/// Spaces between two columns.
+/// The space between two columns.
 const GAP: &str = "  ";
 
 /// The width of the labels in the head.
 const HEAD: usize = 9;
 
-/// The remote side as a percentage of another side.
+/// Returns the remote side as a percentage of another side.
 type PercentOf = fn(&PatternReport) -> Option<Percent>;
 
-/// The whole report as text with final newline, however wide its tables are.
+/// Renders the whole report as text with a final newline, however wide its tables are.
 pub fn render(report: &Report) -> String {
     render_within(report, usize::MAX)
 }
 
-/// Like [`render`], for a terminal of this width: wider tables are divided.
+/// Like [`render`], but for a terminal of this width: divides wider tables.
 pub fn render_within(report: &Report, columns: usize) -> String {
     let mut text = String::new();
     let mut line = |words: &str| {
@@ -78,9 +79,9 @@ pub fn render_within(report: &Report, columns: usize) -> String {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum TablePart {
     All,
-    /// All but latency, each pattern's name above its lines.
+    /// All columns except for latency. The name of each pattern is above its lines.
     Rates,
-    /// Only latency, with each pattern's name above its lines.
+    /// Only latency. The name of each pattern is above its lines.
     Latency,
 }
 
@@ -234,7 +235,7 @@ fn remarks(report: &Report, columns: usize) -> String {
     text
 }
 
-/// The interval of the two disks' ratio, and the spread of the local disk's runs.
+/// The interval of the ratio of the two disks, and the spread of the runs on the local disk.
 fn spread(pattern: &PatternReport) -> Option<String> {
     let rates = |figures: &Figures| figures.runs.iter().map(|run| run.iops).collect::<Vec<_>>();
     let (local, remote) = (rates(pattern.local.as_ref()?), rates(pattern.remote.as_ref()?));
@@ -253,12 +254,13 @@ fn spread(pattern: &PatternReport) -> Option<String> {
     ))
 }
 
-/// Aligned columns: first words on the left, as many columns as named at the start, then numbers on
-/// the right. A row of one cell is a heading across all columns.
+/// A table with aligned columns. The first columns contain words and are left-aligned; `Grid::new`
+/// gets their number. The others contain numbers and are right-aligned. A row of one cell is a
+/// heading across all columns.
 struct Grid {
     words: usize,
     header: Vec<String>,
-    /// Titles above several columns: the first column, their number, and the title.
+    /// The titles above several columns: the first column, the number of columns, and the title.
     groups: Vec<(usize, usize, &'static str)>,
     rows: Vec<Vec<String>>,
 }
@@ -285,7 +287,7 @@ impl Grid {
         let mut widths: Vec<usize> =
             (0..self.header.len()).map(|column| width(column).unwrap_or(0)).collect();
         for (first, count, title) in &self.groups {
-            // Widens the group's first column to fit the title.
+            // Widen the first column of the group to fit the title.
             let span = span_width(&widths, *first, *count);
             widths[*first] += (title.chars().count() + 4).saturating_sub(span);
         }

@@ -7,7 +7,7 @@ use crate::pattern::Pattern;
 use crate::progress::SideName;
 use crate::result::{Failure, Figures, Method, PatternReport, Percent, Report, RunFigures, SCHEMA};
 
-/// Figures of one run with a plausible shape. `cpu`: µs per I/O of host and target.
+/// The figures of one run with a plausible shape. `cpu` is the µs per I/O of host and target.
 pub(crate) fn figures(
     iops: f64,
     block_size_bytes: u32,
@@ -73,8 +73,8 @@ fn machine() -> Machine {
     }
 }
 
-/// The six patterns with scaled-down figures of one drive from the documents, and a failure in the
-/// last.
+/// A report on the six patterns, with scaled-down figures of one drive from the published
+/// documents, and a failure in the last pattern.
 pub(crate) fn report() -> Report {
     let rows = [
         ((712_000.0, 359_000.0, 1.4), (692_610.0, 369_000.0, 2.3, 2.05)),
@@ -135,7 +135,7 @@ pub(crate) fn report() -> Report {
     }
 }
 
-/// A report with a floor; the remote side reaches four fifths of it.
+/// Adds a floor to a report. The remote side reaches four fifths of the floor.
 pub(crate) fn with_floor(mut report: Report) -> Report {
     report.floor = Some("bare sockets to [::1]:4422, no protocol and no disk".to_owned());
     for pattern in &mut report.patterns {

@@ -1,12 +1,12 @@
-//! The phases of a run, and how long each lasts.
+//! The durations of the phases of a run.
 
 use std::time::Duration;
 
-/// The phases of a run.
+/// The durations of the phases of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Times {
     pub(crate) warm_up: Duration,
     pub(crate) ramp: Duration,
-    /// Zero: until the bytes of `io_size` are done.
+    /// The measured time. Zero means until `io_size` bytes are done.
     pub(crate) runtime: Duration,
 }

@@ -1,14 +1,14 @@
-//! Compares two reports of the same loads, to decide whether the second is slower: medians, the
-//! change with its interval, and a verdict.
+//! Compares two reports of the same loads, to decide whether the second is slower. A comparison has
+//! medians, the change with its interval, and a verdict.
 //!
-//! **Change.** The geometric mean of the second report's runs relative to the first's, with its 95
-//! % confidence interval: Welch's t on the logarithms, because runs are few and vary by factors.
-//! With a single run in either report there is no interval, and no verdict beyond the
-//! [`limit`](Comparison::failures).
+//! **Change.** The geometric mean of the second report's runs relative to the first report's, with
+//! its 95 % confidence interval. The interval is from Welch's t-test on the logarithms, because
+//! runs are few and vary by factors. If either report has only a single run, there is no interval,
+//! and no verdict except for the [`limit`](Comparison::failures).
 //!
 //! **Verdict.** Only an interval that excludes zero shows a change. Latency and processor time are
-//! better when they fall. Only throughput and mean latency count as *slower* for a limit, since a
-//! 99th percentile of a few seconds says little.
+//! better when they fall. For the limit, only throughput and mean latency count as *slower*, since
+//! the 99th percentile of a few seconds has little meaning.
 
 mod student;
 mod text;
@@ -22,7 +22,7 @@ use crate::result::{Figures, PatternReport, Report, RunFigures};
 
 pub use text::render_within;
 
-/// A value measured in every run.
+/// A value that is measured in every run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Metric {
@@ -30,16 +30,16 @@ pub enum Metric {
     Iops,
     /// MiB per second, for patterns of large blocks.
     MibPerSecond,
-    /// Mean latency in µs.
+    /// The mean latency in µs.
     MeanLatencyUs,
-    /// 99th percentile of the latency in µs.
+    /// The 99th percentile of the latency in µs.
     P99LatencyUs,
-    /// Processor time per I/O of host and target in µs.
+    /// The processor time per I/O of host and target, in µs.
     CpuUsPerIo,
 }
 
 impl Metric {
-    /// The metric's name for people, with its unit.
+    /// The name of the metric for people, with its unit.
     pub fn name(self) -> &'static str {
         match self {
             Metric::Iops => "IOPS",
@@ -60,36 +60,36 @@ impl Metric {
     }
 }
 
-/// One metric of one load, run by run.
+/// The values of one metric in all runs of one load.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Series {
     /// The metric.
     pub metric: Metric,
-    /// Each run's value.
+    /// The value of each run.
     pub runs: Vec<f64>,
 }
 
 /// One load of a report.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Load {
-    /// The load's name: loads of the same name are compared.
+    /// The name of the load. Loads with the same name are compared.
     pub name: String,
-    /// The load's parameters. If they differ, the loads are not compared.
+    /// The parameters of the load. If they differ, the loads are not compared.
     pub setup: String,
-    /// All metrics; empty if the load failed.
+    /// All metrics. Empty if the load failed.
     pub series: Vec<Series>,
-    /// Why runs are missing.
+    /// The reason for missing runs.
     pub failure: Option<String>,
 }
 
-/// The part of a report that is compared.
+/// The part of a report to compare.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Subject {
-    /// A title that distinguishes this report from the other one.
+    /// A title that distinguishes this report from the other report.
     pub title: String,
-    /// The conditions that must be equal for a fair comparison: the machine, the method.
+    /// The conditions that must be equal for a fair comparison: the machine and the method.
     pub conditions: Vec<String>,
-    /// The loads, in the report's order.
+    /// The loads, in the order of the report.
     pub loads: Vec<Load>,
 }
 
@@ -97,26 +97,26 @@ pub struct Subject {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// The interval is on the good side.
+    /// The interval is on the good side of zero.
     Better,
-    /// The interval is on the bad side.
+    /// The interval is on the bad side of zero.
     Worse,
     /// The interval includes zero, so the runs do not show a change.
     NoDifference,
-    /// Too few runs for an interval.
+    /// There are too few runs for an interval.
     NoInterval,
 }
 
-/// One metric of one load in both reports.
+/// The change of one metric of one load between two reports.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Change {
     /// The metric.
     pub metric: Metric,
-    /// Median of the first report's runs.
+    /// The median of the first report's runs.
     pub median_a: f64,
-    /// Median of the second report's runs.
+    /// The median of the second report's runs.
     pub median_b: f64,
-    /// The percentage by which the second's geometric mean exceeds the first's.
+    /// The percentage by which the geometric mean of the second report exceeds that of the first.
     pub percent: f64,
     /// The ends of the 95 % interval of `percent`, if there are enough runs.
     pub interval_percent: Option<[f64; 2]>,
@@ -124,14 +124,14 @@ pub struct Change {
     pub verdict: Verdict,
 }
 
-/// One load in both reports.
+/// The changes of one load between two reports.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Compared {
-    /// The load's name.
+    /// The name of the load.
     pub name: String,
-    /// The load's parameters.
+    /// The parameters of the load.
     pub setup: String,
-    /// The numbers of runs in the first and in the second report.
+    /// The number of runs in the first report, and in the second.
     pub runs: [usize; 2],
     /// The metrics that both reports have.
     pub changes: Vec<Change>,
@@ -144,7 +144,7 @@ pub struct Comparison {
     pub titles: [String; 2],
     /// The loads that both reports have.
     pub loads: Vec<Compared>,
-    /// Sentences on loads of the first report that failed or are missing in the second.
+    /// Sentences about loads of the first report that failed or are missing in the second report.
     pub missing: Vec<String>,
     /// Other sentences for the reader.
     pub remarks: Vec<String>,
@@ -195,8 +195,9 @@ impl Comparison {
         }
     }
 
-    /// Sentences on all loads that are missing or slower by more than `limit_percent`: reasons for
-    /// an automatic check to fail. A change whose interval includes zero does not count.
+    /// Sentences about all loads that are missing, or slower by more than `limit_percent`. If there
+    /// are any, an automatic check should fail. A change whose interval includes zero does not
+    /// count.
     pub fn failures(&self, limit_percent: f64) -> Vec<String> {
         let mut failures = self.missing.clone();
         for load in &self.loads {
@@ -242,8 +243,8 @@ fn change(a: &Series, b: &Load) -> Option<Change> {
     })
 }
 
-/// The 95 % interval of the second rates' ratio to the first, in per cent: 100 is equal. `None`
-/// with fewer than two runs on either side.
+/// The 95 % interval of the ratio of the second rates to the first rates, in percent: 100 means
+/// equal. `None` if either side has fewer than two runs.
 pub(crate) fn ratio_interval(base: &[f64], other: &[f64]) -> Option<[f64; 2]> {
     let logarithms = |runs: &[f64]| -> Option<Vec<f64>> {
         runs.iter().map(|rate| (*rate > 0.0).then(|| rate.ln())).collect()
@@ -254,14 +255,14 @@ pub(crate) fn ratio_interval(base: &[f64], other: &[f64]) -> Option<[f64; 2]> {
     Some([(difference - margin).exp() * 100.0, (difference + margin).exp() * 100.0])
 }
 
-/// The percentage by which the fastest run exceeds the slowest.
+/// The percentage by which the fastest run exceeds the slowest run.
 pub(crate) fn spread_percent(rates: &[f64]) -> Option<f64> {
     let slowest = rates.iter().copied().reduce(f64::min).filter(|rate| *rate > 0.0)?;
     let fastest = rates.iter().copied().reduce(f64::max)?;
     (rates.len() > 1).then(|| (fastest / slowest - 1.0) * 100.0)
 }
 
-/// The middle value, or the mean of the two in the middle; 0 if empty.
+/// The middle value, or the mean of the two middle values; 0 if there are no values.
 fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -273,7 +274,7 @@ fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// `+1.2`, `−3.4`: one decimal, and an explicit sign.
+/// Formats a number with one decimal and an explicit sign: `+1.2`, `−3.4`.
 fn signed(value: f64) -> String {
     let digits = format::tenths(value.abs());
     let sign = if digits == "0.0" { "" } else { if value < 0.0 { "−" } else { "+" } };
@@ -281,7 +282,7 @@ fn signed(value: f64) -> String {
 }
 
 impl Report {
-    /// The part of this report that is compared with another.
+    /// The part of this report to compare with another report.
     pub fn subject(&self) -> Subject {
         let machine = &self.machine;
         let (cpu, cores) = (&machine.cpu_model, machine.cores);
@@ -307,7 +308,7 @@ impl Report {
         };
         let (bytes, load) = (p.block_size_bytes, format::jobs_and_depth(p));
         let setup = format!("{} of {bytes} bytes, {load}{mix}{rate}", p.rw);
-        // The floor is not a disk: the report includes it, but does not judge it.
+        // The floor is not a disk. The report includes it, but a comparison does not judge it.
         let disks = self.figures(pattern).filter(|(side, _)| *side != SideName::Floor);
         disks.map(move |(side, figures)| Load {
             name: format!("{}, {}", p.name, side.name()),
@@ -323,7 +324,7 @@ fn failure(pattern: &PatternReport, side: SideName) -> Option<String> {
     of_side.map(|failure| failure.message.clone())
 }
 
-/// The metrics of runs with blocks of this size.
+/// The values of all metrics for runs with blocks of this size.
 pub fn series(figures: &Figures, block_size_bytes: u32) -> Vec<Series> {
     let of = |metric, value: &dyn Fn(&RunFigures) -> Option<f64>| {
         let runs: Option<Vec<f64>> = figures.runs.iter().map(value).collect();
@@ -382,7 +383,7 @@ mod tests {
     fn with_runs(factors: &[f64]) -> Subject {
         let mut report = report();
         runs_of(&mut report, factors);
-        report.patterns.pop(); // failed at one side
+        report.patterns.pop(); // it failed on one side
         report.subject()
     }
 

@@ -1,4 +1,4 @@
-//! Processor time and memory from Windows.
+//! Processor time and memory on Windows.
 
 use std::collections::HashMap;
 use std::io;
@@ -22,15 +22,15 @@ use windows_sys::Win32::System::Threading::{
 
 use crate::cpu_source::CpuSource;
 
-/// Another process with all threads, including those that have ended.
+/// Another process with all of its threads, including finished threads.
 #[derive(Debug)]
 pub struct OtherProcess {
-    /// Valid even after the process has ended.
+    /// The handle stays valid after the process has ended.
     handle: OwnedHandle,
 }
 
 impl OtherProcess {
-    /// The process with this number.
+    /// The process with this ID.
     pub fn new(process: u32) -> io::Result<OtherProcess> {
         let process = OtherProcess { handle: open_process(process)? };
         times(&process.handle, GetProcessTimes)?;
@@ -44,18 +44,18 @@ impl CpuSource for OtherProcess {
     }
 }
 
-/// Threads of this process, selected by name prefix. Later threads are found, and threads that have
-/// ended keep counting.
+/// The threads of this process that are selected by name prefix. The group also finds threads that
+/// start later, and finished threads continue to count.
 #[derive(Debug)]
 pub struct ThreadGroup {
     prefixes: Vec<String>,
-    /// Members by thread number, which Windows does not reuse while the handle is open. The time is
-    /// the largest reading, since Wine forgets a thread's time when the thread has ended.
+    /// The members by thread ID, which Windows does not reuse while the handle is open. The time is
+    /// the largest reading, because Wine forgets the time of a thread when the thread ends.
     members: Mutex<HashMap<u32, (OwnedHandle, Duration)>>,
 }
 
 impl ThreadGroup {
-    /// Threads of this process whose names start with one of `prefixes`.
+    /// The threads of this process whose names start with one of `prefixes`.
     pub fn named(prefixes: &[&str]) -> io::Result<ThreadGroup> {
         threads()?;
         let prefixes = prefixes.iter().map(|&prefix| prefix.to_owned()).collect();
@@ -88,42 +88,42 @@ impl CpuSource for ThreadGroup {
     }
 }
 
-/// The resident memory of a process.
+/// The resident memory of a process, in bytes.
 pub fn resident_memory_bytes(process: u32) -> Option<u64> {
     let handle = open_process(process).ok()?;
     let mut found = PROCESS_MEMORY_COUNTERS::default();
     let size = size_of_val(&found) as u32;
-    // SAFETY: the handle is open, and `found` is that large.
+    // SAFETY: the handle is open, and `found` has the given size.
     let done = unsafe { K32GetProcessMemoryInfo(handle.as_raw_handle(), &mut found, size) };
     (done != 0).then_some(found.WorkingSetSize as u64)
 }
 
-/// The space in a folder that this user may still use.
+/// The space in a folder that this user may still use, in bytes.
 pub(crate) fn available_bytes(folder: &Path) -> io::Result<u64> {
     let path: Vec<u16> = folder.as_os_str().encode_wide().chain([0]).collect();
     let mut found = 0;
     let nowhere = std::ptr::null_mut();
-    // SAFETY: the path ends with a zero, and `found` is ours.
+    // SAFETY: the path ends with a zero, and `found` is a local variable.
     let done = unsafe { GetDiskFreeSpaceExW(path.as_ptr(), &mut found, nowhere, nowhere) };
     if done == 0 { Err(io::Error::last_os_error()) } else { Ok(found) }
 }
 
-/// Main memory of this machine.
+/// The size of the main memory of this machine, in bytes.
 pub(crate) fn memory_bytes() -> Option<u64> {
     let mut found = MEMORYSTATUSEX::default();
     found.dwLength = size_of_val(&found) as u32;
-    // SAFETY: `found` is as large as it says.
+    // SAFETY: `found` has the size that it states.
     (unsafe { GlobalMemoryStatusEx(&mut found) } != 0).then_some(found.ullTotalPhys)
 }
 
-/// The processor's name.
+/// The model name of the processor.
 pub(crate) fn cpu_model() -> Option<String> {
     let path = r"HARDWARE\DESCRIPTION\System\CentralProcessor\0";
     let name = windows_registry::LOCAL_MACHINE.open(path).ok()?.get_string("ProcessorNameString");
     Some(name.ok()?.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-/// Name and version of the system.
+/// The name and version of the system.
 pub(crate) fn system() -> Option<String> {
     let path = r"SOFTWARE\Microsoft\Windows NT\CurrentVersion";
     let key = windows_registry::LOCAL_MACHINE.open(path).ok()?;
@@ -140,12 +140,12 @@ fn owned(handle: HANDLE) -> io::Result<OwnedHandle> {
 }
 
 fn open_process(number: u32) -> io::Result<OwnedHandle> {
-    // SAFETY: a call with numbers.
+    // SAFETY: all arguments are numbers.
     owned(unsafe { OpenProcess(PROCESS_QUERY_LIMITED_INFORMATION, 0, number) })
 }
 
 fn open_thread(number: u32) -> io::Result<OwnedHandle> {
-    // SAFETY: a call with numbers.
+    // SAFETY: all arguments are numbers.
     owned(unsafe { OpenThread(THREAD_QUERY_LIMITED_INFORMATION, 0, number) })
 }
 
@@ -160,7 +160,7 @@ type Times = unsafe extern "system" fn(
 /// The user and kernel time of a process or thread.
 fn times(of: &OwnedHandle, ask: Times) -> io::Result<Duration> {
     let [mut created, mut ended, mut kernel, mut user] = [FILETIME::default(); 4];
-    // SAFETY: the handle is open and of the kind that `ask` is for; the times are ours.
+    // SAFETY: the handle is open and of the kind that `ask` expects. The times are local variables.
     let done = unsafe { ask(of.as_raw_handle(), &mut created, &mut ended, &mut kernel, &mut user) };
     if done == 0 {
         return Err(io::Error::last_os_error());
@@ -168,18 +168,19 @@ fn times(of: &OwnedHandle, ask: Times) -> io::Result<Duration> {
     Ok(duration(kernel) + duration(user))
 }
 
-/// Converts from units of 100 ns.
+/// Converts a time from units of 100 ns.
 fn duration(time: FILETIME) -> Duration {
     let units = u64::from(time.dwHighDateTime) << 32 | u64::from(time.dwLowDateTime);
     Duration::from_nanos(units.saturating_mul(100))
 }
 
-/// The numbers of this process's threads.
+/// The IDs of this process's threads.
 fn threads() -> io::Result<Vec<u32>> {
     let mut found = Vec::new();
     let mut entry =
         THREADENTRY32 { dwSize: size_of::<THREADENTRY32>() as u32, ..Default::default() };
-    // SAFETY: calls with numbers, the handle that is made here, and an entry that says its size.
+    // SAFETY: the arguments are numbers, the handle that this block creates, and an entry that
+    // states its size.
     unsafe {
         let snapshot = owned(CreateToolhelp32Snapshot(TH32CS_SNAPTHREAD, 0))?;
         let mut more = Thread32First(snapshot.as_raw_handle(), &mut entry);
@@ -193,11 +194,11 @@ fn threads() -> io::Result<Vec<u32>> {
     Ok(found)
 }
 
-/// A thread's name; empty if it has none.
+/// The name of a thread; empty if it has no name.
 fn name(thread: &OwnedHandle) -> String {
     let mut text = std::ptr::null_mut();
-    // SAFETY: the handle is open; the function returns text with a zero at its end, which is ours
-    // to free.
+    // SAFETY: the handle is open. The function returns a text that ends with a zero and that the
+    // caller must free.
     unsafe {
         if GetThreadDescription(thread.as_raw_handle(), &mut text) < 0 || text.is_null() {
             return String::new();
@@ -228,7 +229,7 @@ mod tests {
         let (go, wait) = std::sync::mpsc::channel::<()>();
         let named = std::thread::Builder::new().name("farblock-busy-1".to_owned());
         let busy = named.spawn(move || while wait.try_recv() == Err(TryRecvError::Empty) {});
-        // On a busy machine the thread gets less processor time than the elapsed time.
+        // On a busy machine the thread gets less processor time than elapsed time.
         let begin = Instant::now();
         while group.cpu_time() < Duration::from_millis(50) {
             assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", group.cpu_time());

@@ -1,7 +1,7 @@
-//! Lines of bounded width.
+//! Wraps lines to a maximum width.
 
-/// Wraps a line at spaces, with further lines indented. A word longer than a line stays whole,
-/// since it may be a name to copy.
+/// Wraps a line at spaces, and indents the further lines. A word that is longer than a line stays
+/// whole, since the reader may need to copy it.
 #[must_use]
 pub fn wrap(line: &str, indent: usize, columns: usize) -> String {
     let mut wrapped = String::new();

@@ -1,4 +1,5 @@
-//! A job allocates nothing per I/O: a hundred times the I/Os need as many allocations.
+//! A job does not allocate per I/O: a hundred times as many I/Os need the same number of
+//! allocations.
 
 mod namespaces;
 
@@ -15,10 +16,11 @@ use namespaces::{Fake, When};
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Allocations that vary with timing: a channel may allocate for a thread that waits at the start.
+/// The number of allocations that vary with timing. For example, a channel may allocate for a
+/// thread that waits at the start.
 const STARTUP_NOISE: u64 = 16;
 
-/// The number of allocations of two jobs with this many I/Os each.
+/// The number of allocations of two jobs with this number of I/Os each.
 fn allocations(engine: EngineKind, when: When, max_blocks: u32, rw: Rw, ios: u64) -> u64 {
     let geometry = Geometry { max_blocks, ..Geometry::new(512, 80_000) };
     let mut fake = Fake::new(geometry, when);
@@ -41,7 +43,7 @@ fn allocations(engine: EngineKind, when: When, max_blocks: u32, rw: Rw, ios: u64
     allocations_marked() - before
 }
 
-/// There is only one test, because the counter belongs to the whole process.
+/// There is only one test here, because the counter covers the whole process.
 #[test]
 fn ios_do_not_allocate() {
     for engine in [EngineKind::Auto, EngineKind::Portable] {

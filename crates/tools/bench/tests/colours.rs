@@ -1,9 +1,10 @@
-//! The colors of the report and of the dashboard, which are written in both, are equal.
+//! Checks that the colors of the report equal the colors of the dashboard. The source of each
+//! defines them.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The names of a color in the report and in the dashboard.
+/// The name of each color in the report, and in the dashboard.
 const PAIRS: [(&str, &str); 12] = [
     ("paper", "back"),
     ("card", "panel"),
@@ -19,7 +20,7 @@ const PAIRS: [(&str, &str); 12] = [
     ("alert", "bad-back"),
 ];
 
-/// The light and the dark colors of a style sheet.
+/// The light colors and the dark colors of a style sheet.
 fn colours(path: &str) -> [BTreeMap<String, String>; 2] {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
     let text = std::fs::read_to_string(&path).expect("it is in the tree");

@@ -1,4 +1,4 @@
-//! The floor over loopback: it counts correctly, and other clients do no harm.
+//! The floor over loopback: its counts are correct, and clients of other kinds do no harm.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -13,7 +13,7 @@ use farblock_bench::{
     Silent, Snapshot, compare,
 };
 
-/// An address without a listener: no system gives out this port.
+/// An address without a listener: no system assigns this port.
 const NOBODY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
 
 fn load(pattern: Pattern) -> Drive {
@@ -27,8 +27,8 @@ fn load(pattern: Pattern) -> Drive {
     }
 }
 
-/// The figures of a load, repeated with more time if no I/O completes, as may happen on a busy
-/// machine.
+/// The figures of a load. Repeats the run with more time if no I/O completes, which may happen on a
+/// busy machine.
 fn measured(server: &Server, mut load: Drive) -> Figures {
     loop {
         match drive(server.address(), &load, &Cancel::new()) {
@@ -81,7 +81,7 @@ fn who_speaks_nonsense_is_disconnected_and_nobody_else_notices() {
         let reset = |error: &std::io::Error| error.kind() == std::io::ErrorKind::ConnectionReset;
         assert!(matches!(&end, Ok(0)) || end.as_ref().is_err_and(reset), "{end:?}");
     }
-    // A client that requests much and receives nothing delays no other.
+    // A client that requests much and receives nothing does not delay other clients.
     let mut greedy = TcpStream::connect(server.address()).expect("it listens");
     request[8..12].copy_from_slice(&(16_u32 << 20).to_le_bytes());
     for _ in 0..100 {
@@ -158,7 +158,7 @@ fn it_stands_beside_both_sides() {
         let mut progress = |snapshot: &Snapshot<'_>| order.push((snapshot.side, snapshot.run));
         let report = compare(&plan, Some(&local), Some(&remote), &Cancel::new(), &mut progress);
         let report = report.expect("a good plan");
-        // Enough I/Os for the shares to match the probabilities, however slow the machine is.
+        // Run enough I/Os for the shares to match the probabilities, however slow the machine is.
         let ios = |figures: &Figures| figures.reads + figures.writes;
         let few = |report: &PatternReport| report.floor.as_ref().map_or(0, ios) < 2000;
         if !report.patterns.iter().any(few) || plan.runtime > Duration::from_secs(60) {

@@ -20,10 +20,11 @@ use farblock_reactor::{Config, EngineKind, Reactor, TaskId};
 
 use namespaces::{Fake, When};
 
-/// So long that only the size ends a run.
+/// A runtime so long that only the size ends a run.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// A plan whose jobs end after `ios` I/Os of each pattern, if the patterns share a block size.
+/// A plan whose jobs end after `ios` I/Os of each pattern. All patterns must have the same block
+/// size.
 fn plan(patterns: Vec<Pattern>, ios: u64) -> Plan {
     let io_size = ios * u64::from(patterns[0].block_size_bytes);
     Plan {

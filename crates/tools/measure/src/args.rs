@@ -55,8 +55,7 @@ pub struct BenchArgs {
     #[arg(value_parser = values::within::<u8>(0..=100))]
     pub(crate) rwmixread: Option<u8>,
 
-    /// Only those of the six standard patterns whose names contain one of these words (4k,
-    /// random-read, …)
+    /// Only the standard patterns whose names contain one of these words (4k, random-read, …)
     #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "rw")]
     #[arg(help_heading = "Load")]
     pub(crate) patterns: Vec<String>,
@@ -99,7 +98,7 @@ pub struct BenchArgs {
     #[arg(conflicts_with = "rate_iops", help_heading = "Floor")]
     pub(crate) floor: Option<FloorPlace>,
 
-    /// Be the other end of another machine's --floor, until SIGINT or SIGTERM
+    /// Serve --floor of another machine, until SIGINT or SIGTERM
     #[arg(long, value_name = "ADDR:PORT", value_parser = values::floor_served)]
     #[arg(conflicts_with_all = ["disks", "floor", "rw", "patterns", "runtime", "ramp_time"])]
     #[arg(conflicts_with_all = ["size", "full", "allow_writes", "directory", "json_file", "html"])]

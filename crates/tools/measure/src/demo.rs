@@ -1,4 +1,5 @@
-//! The demonstration: a disk file, and a target in this process that exports it over loopback.
+//! The demonstration: a disk file, and a target in this process that exports the disk over
+//! loopback.
 
 use super::args::BenchArgs;
 use super::sides::{Sides, Temporary, remote_options};
@@ -16,11 +17,11 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Size of the disk file, if there is room.
+/// The size of the disk file in bytes, if there is enough room.
 const SIZE_BYTES: u64 = 1 << 30;
-/// The smallest size worth measuring.
+/// The smallest useful size, in bytes.
 const LEAST_BYTES: u64 = 64 << 20;
-/// Names of the subsystem and its namespace.
+/// The name of the subsystem, and the ID of its namespace.
 const NQN: &str = "nqn.2026-11.org.farblock:bench";
 const NSID: u32 = 1;
 
@@ -67,13 +68,13 @@ fn start(namespace: Arc<dyn Namespace>, global: &Global) -> Result<Target> {
 
 #[cfg(any(target_os = "linux", windows))]
 fn meters() -> Result<Meters> {
-    // The portable engine's file threads count as the target's: the host has only sockets, and
-    // starts none.
+    // The file threads of the portable engine count for the target. The host uses only sockets, and
+    // starts no such threads.
     embedded(&[farblock_target::THREAD_NAME_PREFIX, "farblock-file"])
 }
 
-/// Counts the threads of this process with these name prefixes as the target, and all others as the
-/// host.
+/// Meters that count the threads of this process with these name prefixes for the target, and all
+/// other threads for the host.
 #[cfg(any(target_os = "linux", windows))]
 pub(super) fn embedded(names: &[&str]) -> Result<Meters> {
     let threads = farblock_bench::cpu::ThreadGroup::named(names).map_err(|error| {
@@ -128,7 +129,7 @@ fn disk(args: &BenchArgs, notes: &mut Vec<String>) -> Result<Made> {
     )))
 }
 
-/// Directories to try, the most likely first.
+/// The directories to try, the most suitable first.
 fn places() -> Vec<PathBuf> {
     let chosen = std::env::var_os("TMPDIR").filter(|value| !value.is_empty()).map(PathBuf::from);
     let mut places: Vec<PathBuf> = chosen.into_iter().collect();
@@ -155,13 +156,13 @@ fn disk_in(directory: &Path, args: &BenchArgs) -> Result<Made, String> {
     let opened =
         opened.and_then(|()| FileDisk::open(&path, &options).map_err(|error| error.to_string()));
     let disk = opened?;
-    // Where an open file can be unlinked, the file keeps its data until this process exits, for any
-    // reason.
+    // If the system can unlink an open file, the file keeps its data until this process exits, for
+    // any reason.
     let kept = if cfg!(unix) { None } else { Some(file) };
     Ok((disk, kept))
 }
 
-/// The requested size, but no more than half of the free space.
+/// The requested size, but at most half of the free space.
 fn size(directory: &Path, args: &BenchArgs) -> Result<u64, String> {
     let free = farblock_bench::available_bytes(directory)
         .map_err(|error| format!("{}: {}", directory.display(), os(&error)))?;
@@ -183,12 +184,13 @@ fn size(directory: &Path, args: &BenchArgs) -> Result<u64, String> {
     Ok(bytes)
 }
 
-/// Whether the files of a directory are only in memory. Such file systems may claim direct I/O.
+/// Whether the files of a directory are only in memory. Such file systems may claim to support
+/// direct I/O.
 #[cfg(target_os = "linux")]
 fn is_memory(directory: &Path) -> bool {
     const TMPFS: u64 = 0x0102_1994;
     const RAMFS: u64 = 0x8584_58f6;
-    // The type's width differs between architectures.
+    // The width of this type differs between architectures.
     rustix::fs::statfs(directory)
         .is_ok_and(|stat| [TMPFS, RAMFS].contains(&(stat.f_type as u64 & u64::from(u32::MAX))))
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 /// The floor, and its server if both ends are in this process.
 pub(super) struct Open {
     floor: Floor,
-    /// The server answers until it is dropped.
+    /// The server, which answers until it is dropped.
     _server: Option<Server>,
 }
 
@@ -25,11 +25,12 @@ impl Open {
     }
 }
 
-/// Measured time of a run of the unrequested floor: nine seconds for the six patterns.
+/// The measured time of a run of the floor, if the user did not request the floor. The six patterns
+/// then take nine seconds.
 const BRIEFLY: Duration = Duration::from_secs(1);
 
-/// Finds or starts the server, before disks are opened and filled. An unrequested floor is skipped
-/// if that fails.
+/// Finds or starts the server, before disks are opened and filled. If this fails and the user did
+/// not request the floor, the benchmark skips the floor.
 pub(super) fn open(args: &BenchArgs) -> Result<Option<Open>> {
     let Some(place) = args.floor else {
         return Ok(is_shown_unasked(args).then(|| here(Some(BRIEFLY)).ok()).flatten());
@@ -51,13 +52,14 @@ pub(super) fn open(args: &BenchArgs) -> Result<Option<Open>> {
     }
 }
 
-/// Whether to measure the floor unasked: beside the six patterns it shows the cost of loopback
-/// alone. The floor needs at least two processors, since none of its threads ever sleeps.
+/// Whether to measure the floor although the user did not request it. Beside the six patterns it
+/// shows the cost of loopback alone. It needs at least two processors, because its threads never
+/// sleep.
 fn is_shown_unasked(args: &BenchArgs) -> bool {
     args.disks.is_empty() && args.rw.is_none() && cores() > 1
 }
 
-/// Starts both ends in this process, each with half of the processors.
+/// Starts both ends in this process. Each end has half of the processors.
 fn here(briefly: Option<Duration>) -> Result<Open> {
     let threads = (cores() / 2).max(1);
     let server = Server::start((Ipv4Addr::LOCALHOST, 0), threads as usize, &[]);
@@ -68,7 +70,7 @@ fn here(briefly: Option<Duration>) -> Result<Open> {
     Ok(Open { floor, _server: Some(server) })
 }
 
-/// The server's threads are the target, and all others the host.
+/// Meters that count the server's threads for the target, and all other threads for the host.
 #[cfg(any(target_os = "linux", windows))]
 fn meters() -> Result<Meters> {
     let names = [farblock_bench::floor::SERVER_THREAD_PREFIX];
@@ -80,7 +82,7 @@ fn meters() -> Result<Meters> {
     Ok(Meters::default())
 }
 
-/// Serves another machine's floor until a signal arrives.
+/// Serves the floor of another machine until a signal arrives.
 pub(super) fn serve(address: SocketAddr, stop: &Stop, global: &Global) -> Result<()> {
     let server = Server::start(address, cores() as usize, &[])
         .map_err(|error| listening(address, &error, "--floor-serve"))?;

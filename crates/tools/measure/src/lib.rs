@@ -1,7 +1,7 @@
 //! `farblock bench`: compares a remote disk with a local one.
 //!
-//! The caller opens disks that are neither files nor memory (Ceph images, sets with remote disks),
-//! so that `make demo` compiles little.
+//! The caller opens disks that are neither files nor memory (Ceph images, sets with remote disks).
+//! So this crate has few dependencies, and `make demo` compiles fast.
 
 mod args;
 mod demo;
@@ -22,7 +22,8 @@ use farblock_command::signals::Stop;
 pub use report::Destination;
 use std::sync::Arc;
 
-/// Opens a local disk for measurement by its name, with this block size, and read-only or not.
+/// A function that opens a local disk for a measurement. Its arguments are the spec, the block
+/// size, and whether to open it read-only.
 pub type OpenLocal = fn(&Spec, u32, bool) -> Result<Arc<dyn Namespace>, OpenError>;
 
 /// Runs the command.
@@ -72,7 +73,7 @@ pub fn run(mut args: BenchArgs, json: bool, global: &Global, open_local: OpenLoc
             "interrupted: what was measured until then is reported".to_owned(),
         ));
     }
-    // An unrequested floor does not fail the command.
+    // A failure of a floor that the user did not request does not fail the command.
     let is_asked = args.floor.is_some();
     if measured.disks_have_errors() || is_asked && measured.has_errors() {
         return Err(Failure::run("some runs failed, as the report says"));
@@ -83,7 +84,7 @@ pub fn run(mut args: BenchArgs, json: bool, global: &Global, open_local: OpenLoc
 /// Cancels the benchmark when a signal arrives.
 ///
 /// # Errors
-/// If no thread could be started.
+/// The watching thread could not be started.
 pub fn watch(stop: &Stop, cancel: &Cancel) -> Result<()> {
     let (stop, cancel) = (stop.clone(), cancel.clone());
     let body = move || {
@@ -109,7 +110,7 @@ fn explain(error: &BenchError) -> Failure {
     }
 }
 
-/// A duration in words.
+/// Formats a duration for people.
 pub fn words(time: std::time::Duration) -> String {
     match time.as_secs() {
         0..=1 => "1 second".to_owned(),

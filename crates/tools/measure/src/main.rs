@@ -1,5 +1,5 @@
-//! `farblock bench` as its own program, for `make demo`: compiling the rest of farblock takes
-//! longer than the whole measurement.
+//! `farblock bench` as a separate program, for `make demo`. Compiling the rest of farblock would
+//! take longer than the whole measurement.
 
 use clap::Parser;
 use farblock_command::args::Global;

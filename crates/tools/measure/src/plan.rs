@@ -5,12 +5,14 @@ use farblock_bench::{Pattern, Plan};
 use farblock_command::args::Global;
 use farblock_command::error::{Failure, Result};
 
-/// With `--until-known`: fewer runs of each disk give an interval too wide to be useful.
+/// The minimum number of runs of each disk with `--until-known`. With fewer runs the interval is
+/// too wide to be useful.
 const LEAST_RUNS: u32 = 3;
-/// With `--until-known`: after these runs the report gives the interval, however wide.
+/// The maximum number of runs with `--until-known`. After these runs the report has the interval,
+/// however wide it is.
 const MOST_RUNS: u32 = 10;
 
-/// The plan for the options.
+/// Creates the plan from the options.
 pub(super) fn plan(args: &BenchArgs, global: &Global) -> Result<Plan> {
     let mut plan = if args.full { Plan::full() } else { Plan::quick() };
     if let Some(rw) = args.rw {
@@ -20,7 +22,7 @@ pub(super) fn plan(args: &BenchArgs, global: &Global) -> Result<Plan> {
         pattern.rate_iops = args.rate_iops;
         pattern.validate().map_err(Failure::usage)?;
         plan.patterns = vec![pattern];
-        // An explicit number of jobs is used as given.
+        // Use an explicit number of jobs, even if it exceeds the number of cores.
         plan.max_jobs = Some(jobs);
     } else if !args.patterns.is_empty() {
         plan.patterns = chosen(plan.patterns, &args.patterns)?;
@@ -39,7 +41,8 @@ pub(super) fn plan(args: &BenchArgs, global: &Global) -> Result<Plan> {
     Ok(plan)
 }
 
-/// Patterns whose names contain one of the words as a whole: `4k` is not in `64k-random-read`.
+/// The patterns whose names contain one of the words as a whole word: `4k` does not select
+/// `64k-random-read`.
 fn chosen(patterns: Vec<Pattern>, words: &[String]) -> Result<Vec<Pattern>> {
     let holds = |pattern: &Pattern, word: &String| {
         format!("-{}-", pattern.slug()).contains(&format!("-{}-", word.to_lowercase()))

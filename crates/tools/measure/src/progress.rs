@@ -1,18 +1,18 @@
-//! Progress of a benchmark: a bar on a terminal, elsewhere a line for each run.
+//! The progress of a benchmark: a bar on a terminal, or otherwise a line for each run.
 
 use farblock_bench::{Phase, Progress, SideName, Snapshot, group};
 use farblock_command::output;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 
-/// The resolution of the bar.
+/// The number of steps of the bar.
 const STEPS: u64 = 1000;
 
-/// Shows snapshots.
+/// Shows snapshots of the progress.
 pub(super) struct Bar {
     bar: Option<ProgressBar>,
     quiet: bool,
-    /// The run that the last line was about.
+    /// The run that the last line described.
     last: Option<(usize, SideName, u32, bool)>,
 }
 

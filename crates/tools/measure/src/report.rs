@@ -1,4 +1,4 @@
-//! Destinations of the report: a table on the standard output, JSON and HTML in files.
+//! The destinations of the report: a table on the standard output, and JSON and HTML in files.
 
 use super::args::BenchArgs;
 use farblock_bench::{Report, html, table};
@@ -9,18 +9,18 @@ use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::Path;
 
-/// The requested files. They keep their contents until the report is complete.
+/// The requested files. Existing files keep their contents until the report is complete.
 pub(super) struct Files {
     json: Option<Destination>,
     html: Option<Destination>,
     columns: usize,
 }
 
-/// The destination of one form of a report.
+/// The destination of one form of the report.
 pub enum Destination {
-    /// The default, without a named file.
+    /// The standard output, if the user named no file.
     StandardOutput,
-    /// A regular file, written next to the old one and then moved into its place.
+    /// A regular file. The report is written beside the old file, and then replaces it.
     File(Replacement),
     /// A pipe or device, and its name.
     Stream(File, String),
@@ -61,7 +61,7 @@ impl Destination {
     /// Checks before any measurement that the report can be written to `path`.
     ///
     /// # Errors
-    /// If the report cannot be written there, with the reason.
+    /// The reason why the report cannot be written there.
     pub fn open(path: &Path) -> Result<Destination> {
         if path == Path::new("-") {
             return Ok(Destination::StandardOutput);
@@ -77,7 +77,7 @@ impl Destination {
         }
     }
 
-    /// Whether the report uses the standard output, so that nothing else may be printed there.
+    /// Whether the report uses the standard output, so that no other output may be printed there.
     pub fn is_standard_output(&self) -> bool {
         matches!(self, Destination::StandardOutput)
     }
@@ -85,7 +85,7 @@ impl Destination {
     /// Writes the report to this destination.
     ///
     /// # Errors
-    /// If it could not be written, with the reason: an existing file is unchanged.
+    /// The reason why the report could not be written. An existing file is then unchanged.
     pub fn write(self, text: &str) -> Result<()> {
         match self {
             Destination::StandardOutput => output::print_exact(text),

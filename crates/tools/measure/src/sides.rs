@@ -18,21 +18,21 @@ use std::sync::Arc;
 
 /// The sides to measure.
 pub(super) struct Sides {
-    // The order of dropping: the sides, the target that serves one of them, the file.
+    // Keep this order of dropping: the sides, the target that serves one of them, and the file.
     pub(super) local: Option<Side>,
     pub(super) remote: Option<Side>,
-    /// The demonstration's target.
+    /// The target of the demonstration.
     pub(super) target: Option<Target>,
-    /// The demonstration's disk file, where an open file cannot be unlinked.
+    /// The disk file of the demonstration, if the system cannot unlink an open file.
     pub(super) file: Option<Temporary>,
     /// Notes to print before the measurement.
     pub(super) notes: Vec<String>,
-    /// Sentences for the report, next to the figures.
+    /// Sentences for the report, beside the figures.
     pub(super) remarks: Vec<String>,
 }
 
 impl Sides {
-    /// Closes everything; the target finishes its commands.
+    /// Closes everything. The target finishes its commands first.
     pub(super) fn close(self) -> Result<()> {
         let Sides { local, remote, target, file, notes: _, remarks: _ } = self;
         drop((local, remote));
@@ -47,7 +47,7 @@ impl Sides {
     }
 }
 
-/// A file that is removed on drop.
+/// A file that is removed when this is dropped.
 pub(super) struct Temporary(pub(super) PathBuf);
 
 impl Drop for Temporary {
@@ -58,13 +58,13 @@ impl Drop for Temporary {
     }
 }
 
-/// A disk by its name.
+/// A disk, as the user named it.
 enum Disk {
     Local(Spec),
     Remote(Box<Url>),
 }
 
-/// Opens one disk, or a pair: then the first counts as the local one.
+/// Opens one disk or two. Of two disks, the first counts as the local disk.
 pub(super) fn open(
     disks: &[OsString],
     args: &BenchArgs,
@@ -88,11 +88,11 @@ pub(super) fn open(
     Ok(Sides { local, remote, target: None, file: None, notes, remarks })
 }
 
-/// Reports holes: unwritten blocks of a file are read without the disk.
+/// Warns about holes in a file. Reads of unwritten blocks do not use the disk.
 #[cfg(unix)]
 fn holes(disk: &Disk) -> Option<String> {
     use std::os::unix::fs::MetadataExt;
-    /// The unit of `st_blocks`.
+    /// The unit of `st_blocks`, in bytes.
     const UNIT_BYTES: u64 = 512;
     fn of_spec(spec: &Spec) -> Option<String> {
         let Spec::File(path) = spec else { return spec.parts().iter().find_map(of_spec) };
@@ -116,7 +116,7 @@ fn holes(disk: &Disk) -> Option<String> {
     }
 }
 
-/// Reports nothing: on Windows this would need a handle.
+/// Warns about nothing: on Windows the check would need a handle.
 #[cfg(not(unix))]
 fn holes(_: &Disk) -> Option<String> {
     None
@@ -131,7 +131,7 @@ fn parse(text: &OsStr) -> Result<Disk> {
     Spec::parse(text).map(Disk::Local).map_err(Failure::usage)
 }
 
-/// Refuses writes before a disk is opened for them.
+/// Refuses a plan that would overwrite the disk, before the disk is opened for writing.
 fn check_writes(disk: &Disk, plan: &Plan) -> Result<()> {
     let namespace = match disk {
         Disk::Local(spec) if is_made_here(spec) => return Ok(()),
@@ -147,7 +147,7 @@ fn check_writes(disk: &Disk, plan: &Plan) -> Result<()> {
     }
 }
 
-/// Whether farblock makes the disk itself, so that it holds no data to lose.
+/// Whether farblock creates the disk itself, so that the disk contains no data to lose.
 fn is_made_here(spec: &Spec) -> bool {
     match spec {
         Spec::Mem { .. } | Spec::Null { .. } => true,
@@ -156,7 +156,7 @@ fn is_made_here(spec: &Spec) -> bool {
     }
 }
 
-/// Whether unwritten blocks are read faster than others, so that the disk must be filled first.
+/// Whether unwritten blocks are faster to read than others, so that the disk must be filled first.
 fn wants_data(spec: &Spec) -> bool {
     match spec {
         Spec::Mem { .. } => true,
@@ -201,7 +201,7 @@ impl Opener<'_> {
     }
 }
 
-/// Connection options for the plan's depth and all queues of its jobs.
+/// The connection options for the depth of the plan, and for all queues of its jobs.
 pub(super) fn remote_options(args: &BenchArgs, global: &Global, plan: &Plan) -> Options {
     let patterns = plan.scaled_patterns();
     let most = |of: &dyn Fn(&farblock_bench::Pattern) -> u32, least: u16| {

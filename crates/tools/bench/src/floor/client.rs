@@ -1,4 +1,4 @@
-//! The floor's client.
+//! The client of the floor.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSliceMut, Read, Write};
@@ -23,20 +23,21 @@ use crate::pattern::Pattern;
 use crate::progress::{Cancel, Phase};
 use farblock_random::Random;
 
-/// Prefix of the names of client threads; a number follows.
+/// The prefix of the names of client threads. A number follows.
 pub const CLIENT_THREAD_PREFIX: &str = "fb-floor-c";
 
-/// One run against a server.
+/// The parameters of one run against a server.
 #[derive(Clone, Copy)]
 pub(crate) struct FloorSpec<'a> {
     pub(crate) address: SocketAddr,
-    /// The load: each of the pattern's jobs is one connection here, or several.
+    /// The load. Each job of the pattern is one connection here, or several.
     pub(crate) pattern: &'a Pattern,
-    /// Connections over which each job spreads its depth.
+    /// The number of connections over which each job distributes its depth.
     pub(crate) connections: u32,
-    /// Threads that share the connections.
+    /// The number of threads that share the connections.
     pub(crate) threads: u32,
-    /// Processors to pin the threads to, in turn; if empty, they are not pinned.
+    /// The processors to which the threads are pinned, in turn. If empty, the threads are not
+    /// pinned.
     pub(crate) cpus: &'a [usize],
     pub(crate) ramp: Duration,
     pub(crate) runtime: Duration,
@@ -44,29 +45,30 @@ pub(crate) struct FloorSpec<'a> {
     pub(crate) meters: &'a Meters,
 }
 
-/// The schedule that a thread receives when all are ready.
+/// The schedule of a run. Each thread receives it when all threads are ready.
 #[derive(Clone, Copy)]
 struct Schedule {
     measure_start: Instant,
     measure_end: Instant,
 }
 
-/// A thread's results.
+/// The results of a thread.
 struct Counted {
     reads: u64,
     writes: u64,
     latencies: Latencies,
 }
 
-/// State shared by the threads of a run.
+/// The state that the threads of a run share.
 #[derive(Default)]
 struct ClientShared {
     completed: AtomicU64,
-    /// One thread failed, so the measurement ends.
+    /// Whether a thread has failed, so that the measurement ends.
     failed: AtomicBool,
 }
 
-/// The depth of each connection: a job's I/Os divided among its connections, at least one each.
+/// The depth of each connection: the depth of a job divided by the number of its connections, at
+/// least one.
 fn depths(spec: &FloorSpec<'_>) -> Vec<usize> {
     let (depth, connections) = (spec.pattern.iodepth, spec.connections.max(1));
     let share = |one: u32| (depth / connections + u32::from(one < depth % connections)) as usize;
@@ -129,7 +131,7 @@ pub(crate) fn run(
     })
 }
 
-/// The clocks at the start and end of the measured time.
+/// The readings of the clocks at the start and at the end of the measured time.
 struct Marks {
     at: [Instant; 2],
     readings: [crate::cpu::Readings; 2],
@@ -184,20 +186,20 @@ impl Marks {
     }
 }
 
-/// The most answers per receive.
+/// The maximum number of answers per receive.
 const ANSWERS: usize = 64;
 
 /// One connection and its unanswered requests, the oldest first.
 ///
-/// Answers arrive in the order of the requests, so the purpose of every byte is known beforehand.
-/// Data are received directly into the buffer of their request.
+/// Answers arrive in the order of the requests, so the client knows the purpose of every byte
+/// beforehand. It receives data directly into the buffer of their request.
 struct Lane {
     stream: Stream,
     depth: usize,
     asked: VecDeque<(FloorRequest, Instant)>,
-    /// The index of the oldest request's buffer.
+    /// The index of the buffer of the oldest request.
     place: usize,
-    /// Received bytes of the oldest request's answer.
+    /// The number of received bytes of the oldest request's answer.
     received: usize,
     heads: [u8; ANSWERS * ANSWER_BYTES],
     destination: Vec<u8>,
@@ -209,10 +211,10 @@ struct Asker {
     load: Load,
 }
 
-/// A thread's load and its results.
+/// The load of a thread, and its results.
 struct Load {
     pattern: Pattern,
-    /// The data to write: a buffer for each request.
+    /// The data to write, with a part for each request.
     source: Vec<u8>,
     random: Random,
     counted: Counted,
@@ -282,7 +284,7 @@ impl Asker {
 }
 
 impl Load {
-    /// Adds a request to the connection's send queue.
+    /// Appends a request to the send queue of the connection.
     fn ask(&mut self, lane: &mut Lane, now: Instant) {
         let (rw, bytes) = (self.pattern.rw, self.pattern.block_size_bytes);
         let read = match (rw.reads(), rw.writes()) {
@@ -297,8 +299,8 @@ impl Load {
         lane.asked.push_back((request, now));
     }
 
-    /// Handles the available answers, and sends as many new requests with one send. Returns the
-    /// number of answers.
+    /// Handles the available answers. Sends the same number of new requests with one send. Returns
+    /// the number of answers.
     fn turn(&mut self, lane: &mut Lane, schedule: Schedule) -> io::Result<u64> {
         let answers = lane.receive(self.pattern.block_size_bytes as usize)?;
         if answers == 0 {
@@ -327,7 +329,7 @@ impl Load {
 }
 
 impl Lane {
-    /// Receives the available bytes. Returns the number of answers completed by them.
+    /// Handles received bytes. Returns the number of answers that they complete.
     fn receive(&mut self, bytes: usize) -> io::Result<u64> {
         let mut pieces: [IoSliceMut<'_>; 2 * ANSWERS] =
             std::array::from_fn(|_| IoSliceMut::new(&mut []));
@@ -337,7 +339,7 @@ impl Lane {
         let mut places = after.chunks_exact_mut(bytes).chain(before.chunks_exact_mut(bytes));
         let mut heads = &mut self.heads[..];
         let mut skip = self.received;
-        let mut run = 0; // bytes of headers next to each other
+        let mut run = 0; // bytes of adjacent headers
         let mut wanted = 0;
         for (request, _) in self.asked.iter().take(ANSWERS) {
             let place = places.next();
@@ -368,7 +370,7 @@ impl Lane {
         self.complete(received)
     }
 
-    /// Counts the answers completed by these bytes, and checks their headers.
+    /// Counts the answers that these bytes complete, and checks their headers.
     fn complete(&mut self, received: usize) -> io::Result<u64> {
         let mut left = self.received + received;
         let mut answers = 0;
@@ -387,7 +389,7 @@ impl Lane {
             left -= ANSWER_BYTES + data as usize;
             answers += 1;
         }
-        // Move a partial next header to the front.
+        // Move a partial header to the front.
         let at = answers * ANSWER_BYTES;
         if at > 0 && left > 0 {
             self.heads.copy_within(at..at + ANSWER_BYTES.min(left), 0);
@@ -402,7 +404,7 @@ impl Lane {
     }
 }
 
-/// Sends one small request; fails if the peer is not a floor server.
+/// Sends one small request. Returns an error if the peer is not a floor server.
 pub(super) fn probe(address: SocketAddr) -> io::Result<()> {
     let mut socket = TcpStream::connect_timeout(&address, FLOOR_CONNECT_LIMIT)?;
     socket.set_read_timeout(Some(FLOOR_CONNECT_LIMIT))?;
@@ -411,7 +413,7 @@ pub(super) fn probe(address: SocketAddr) -> io::Result<()> {
     socket.write_all(&request.emit())?;
     let mut answer = [0; ANSWER_BYTES];
     socket.read_exact(&mut answer).map_err(|error| match error.kind() {
-        io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(), // Unix reports timeouts so
+        io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(), // as Unix reports timeouts
         _ => error,
     })?;
     match parse_answer(&answer, 0) {

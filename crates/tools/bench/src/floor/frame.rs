@@ -1,13 +1,13 @@
-//! The format: a request of 72 bytes, an answer of 24, and data after either. These are the sizes
-//! of an NVMe/TCP read, and of a write with in-capsule data. Headers contain only the fields that
-//! the measurement needs.
+//! The format: a request of 72 bytes, an answer of 24 bytes, and data after either. These are the
+//! sizes of an NVMe/TCP read, and of a write with in-capsule data. Headers contain only the fields
+//! that the measurement needs.
 
-/// The size of a request: a command capsule with its header.
+/// The size of a request, in bytes: the size of a command capsule with its header.
 pub(super) const REQUEST_BYTES: usize = 72;
-/// The size of an answer: a data or response header with its capsule.
+/// The size of an answer, in bytes: the size of a data or response header with its capsule.
 pub(super) const ANSWER_BYTES: usize = 24;
 
-/// Distinguishes a floor peer from a mistaken connection.
+/// The first bytes of a request. They reveal peers that are not part of a floor.
 const MAGIC: [u8; 4] = *b"fBfL";
 const READ: u8 = 2;
 const WRITE: u8 = 1;
@@ -19,7 +19,7 @@ pub(super) enum FloorRequest {
 }
 
 impl FloorRequest {
-    /// The size of the data after the request.
+    /// The number of data bytes after the request.
     pub(super) fn data_bytes(self) -> u32 {
         match self {
             FloorRequest::Read { .. } => 0,
@@ -27,7 +27,7 @@ impl FloorRequest {
         }
     }
 
-    /// The size of the data after the answer.
+    /// The number of data bytes after the answer.
     pub(super) fn answer_bytes(self) -> u32 {
         match self {
             FloorRequest::Read { bytes } => bytes,
@@ -47,7 +47,7 @@ impl FloorRequest {
         head
     }
 
-    /// Parses a request. `None` if it is invalid, or asks for more than `most` bytes.
+    /// Parses a request. `None` if it is invalid, or requests more than `most` bytes.
     pub(super) fn parse(head: &[u8], most: u32) -> Option<FloorRequest> {
         let bytes = sized(head, most)?;
         match head[4] {
@@ -58,7 +58,7 @@ impl FloorRequest {
     }
 }
 
-/// An answer with `bytes` of data after it.
+/// Formats an answer with `bytes` of data after it.
 pub(super) fn emit_answer(bytes: u32) -> [u8; ANSWER_BYTES] {
     let mut head = [0; ANSWER_BYTES];
     head[..4].copy_from_slice(&MAGIC);
@@ -66,7 +66,7 @@ pub(super) fn emit_answer(bytes: u32) -> [u8; ANSWER_BYTES] {
     head
 }
 
-/// The size of the data after an answer. `None` if `head` is invalid.
+/// The number of data bytes after an answer. `None` if `head` is invalid.
 pub(super) fn parse_answer(head: &[u8], most: u32) -> Option<u32> {
     sized(head, most)
 }

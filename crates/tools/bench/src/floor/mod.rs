@@ -1,9 +1,10 @@
 //! The floor: the same bytes over bare sockets, without a protocol.
 //!
-//! A read sends a request of 72 bytes and receives 24 and the data; a write sends 72 and the data,
-//! and receives 24: the same numbers as NVMe/TCP. Depth and connections follow the pattern. There
-//! is no disk, no command parsing, and no ordering. No block server over TCP sockets can be faster
-//! than the floor, so the ratio of farblock to it is an objective measure.
+//! For a read, the client sends a request of 72 bytes, and receives 24 bytes and the data. For a
+//! write, it sends 72 bytes and the data, and receives 24 bytes. These are the same numbers as in
+//! NVMe/TCP. Depth and connections follow the pattern. There is no disk, no command parsing, and no
+//! ordering. No block server over TCP sockets can be faster than the floor, so the ratio of
+//! farblock to the floor is an objective measure.
 //!
 //! # Why it is fast
 //!
@@ -29,11 +30,11 @@
 //! | one destination for everything, not one per I/O | 712 | 463 | 769 | 113 | 130 | 7.8 | 6.1 |
 //!
 //! Repeated runs differ by a fifth, so only larger differences are significant. Two variants were
-//! rejected: one buffer for all I/Os, which is impossible for a disk; and both ends of a connection
-//! on one core, which over loopback is twice as fast but involves no network.
+//! rejected. One buffer for all I/Os is impossible for a disk. If both ends of a connection are on
+//! one core, loopback is twice as fast, but no network is involved.
 //!
-//! Each spinning thread needs its own processor. On a machine with a single processor they yield to
-//! each other, and the result is not a floor.
+//! Each spinning thread needs its own processor. On a machine with a single processor the threads
+//! yield to each other, and the result is not a floor.
 
 mod client;
 mod frame;
@@ -59,19 +60,19 @@ use crate::progress::Cancel;
 use crate::result::Figures;
 use crate::times::Times;
 
-/// The floor beside the namespaces of a plan: runs the plan's patterns, with the same depth and
-/// number of connections, against a [`Server`].
+/// The floor to measure beside the namespaces of a plan. It runs the patterns of the plan, with the
+/// same depth and number of connections, against a [`Server`].
 #[derive(Clone, Debug)]
 pub struct Floor {
-    /// The server's address.
+    /// The address of the server.
     pub address: SocketAddr,
-    /// Threads that share a pattern's connections, at most one thread for each connection. They
-    /// never sleep, so more threads than processors slow the floor down.
+    /// The number of threads that share the connections of a pattern, at most one thread per
+    /// connection. The threads never sleep, so more threads than processors make the floor slower.
     pub threads: u32,
-    /// The measurements beside the I/Os.
+    /// The meters besides the I/Os.
     pub meters: Meters,
-    /// Measured time of each run, where the plan's is longer: bare sockets need less time than a
-    /// disk. With this limit there is no warm-up, and the ramp is half of the limit.
+    /// The measured time of each run, if it is shorter than in the plan: bare sockets need less
+    /// time than a disk. With this limit there is no warm-up, and the ramp is half of the limit.
     pub briefly: Option<Duration>,
 }
 
@@ -80,7 +81,7 @@ impl Floor {
         format!("bare sockets to {}, no protocol and no disk", self.address)
     }
 
-    /// The phases of a run on the floor, derived from those on a disk.
+    /// The phases of a run on the floor, derived from the phases on a disk.
     pub(crate) fn times(&self, disk: Times) -> Times {
         let Some(runtime) = self.briefly.filter(|brief| *brief < disk.runtime) else { return disk };
         Times { warm_up: Duration::ZERO, ramp: disk.ramp.min(runtime / 2), runtime }
@@ -107,11 +108,11 @@ impl Floor {
     }
 }
 
-/// Checks that a [`Server`] answers at the address, within seconds.
+/// Checks within seconds that a [`Server`] answers at the address.
 ///
 /// # Errors
 ///
-/// If nothing listens there, or another program does.
+/// No program listens at the address, or the program is not a [`Server`].
 pub fn probe(address: SocketAddr) -> io::Result<()> {
     client::probe(address)
 }
@@ -119,17 +120,18 @@ pub fn probe(address: SocketAddr) -> io::Result<()> {
 /// A load for [`drive()`].
 #[derive(Clone)]
 pub struct Drive {
-    /// The pattern; its jobs are connections, which the threads share.
+    /// The pattern. Its jobs are connections, which the threads share.
     pub pattern: Pattern,
-    /// Threads, at most one per connection.
+    /// The number of threads, at most one per connection.
     pub threads: u32,
-    /// Processors to pin the threads to, in turn; if empty, they are not pinned.
+    /// The processors to which the threads are pinned, in turn. If empty, the threads are not
+    /// pinned.
     pub cpus: Vec<usize>,
-    /// Unmeasured load at the start.
+    /// The time of unmeasured load at the start.
     pub ramp: Duration,
-    /// Measured time.
+    /// The measured time.
     pub runtime: Duration,
-    /// The measurements beside the I/Os.
+    /// The meters besides the I/Os.
     pub meters: Meters,
 }
 
@@ -137,7 +139,7 @@ pub struct Drive {
 ///
 /// # Errors
 ///
-/// If the server cannot be reached, disconnects, or is not a [`Server`].
+/// The client cannot reach the server, the server disconnects, or it is not a [`Server`].
 pub fn drive(address: SocketAddr, load: &Drive, cancel: &Cancel) -> Result<Figures, RunError> {
     let spec = client::FloorSpec {
         address,

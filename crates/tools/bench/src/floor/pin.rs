@@ -1,4 +1,4 @@
-//! Pinning a thread to a processor, where the system can.
+//! Pins threads to processors, if the system supports it.
 
 /// Pins the calling thread to a processor, if one is given. If that fails, the thread runs on any
 /// processor, perhaps more slowly.

@@ -1,4 +1,4 @@
-//! The floor's server.
+//! The server of the floor.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -16,13 +16,13 @@ use crate::limits::{
     FLOOR_IDLE_LIMIT, FLOOR_MAX_BYTES, FLOOR_MAX_CONNECTIONS, FLOOR_MAX_UNSENT, FLOOR_RECEIVE_BYTES,
 };
 
-/// Prefix of the names of server threads; a number follows.
+/// The prefix of the names of server threads. A number follows.
 pub const SERVER_THREAD_PREFIX: &str = "fb-floor-s";
 
-/// Answers [`drive`](super::drive()) until it is dropped.
+/// Answers [`drive`](super::drive()) until this is dropped.
 ///
-/// The server disconnects any other client at its first invalid bytes, or after a minute of
-/// silence.
+/// The server disconnects any other client at its first invalid bytes, or after a minute without
+/// data.
 pub struct Server {
     address: SocketAddr,
     stop: Arc<AtomicBool>,
@@ -30,11 +30,12 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens on `address` with this many threads, pinned to `cpus` in turn unless it is empty.
+    /// Listens on `address` with this many threads. They are pinned to `cpus` in turn, unless
+    /// `cpus` is empty.
     ///
     /// # Errors
     ///
-    /// If the server cannot listen there, or start its threads.
+    /// The server cannot listen at the address, or cannot start its threads.
     pub fn start(
         address: impl ToSocketAddrs,
         threads: usize,
@@ -71,7 +72,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
-        // Wakes the accepting thread, which then releases the others.
+        // Wake the accepting thread, which then stops the other threads.
         let mut address = self.address;
         match address.ip() {
             IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
@@ -95,10 +96,11 @@ fn accept(listener: &TcpListener, workers: &[Sender<TcpStream>], stop: &AtomicBo
         match accepted {
             Ok((socket, _)) => {
                 if workers[index].send(socket).is_err() {
-                    return; // that thread panicked
+                    return; // the thread has panicked
                 }
             }
-            // The connection is closed already, or there are too many: the next one may succeed.
+            // The connection is closed already, or there are too many connections. The next accept
+            // may succeed.
             Err(_) => thread::sleep(Duration::from_millis(10)),
         }
     }
@@ -110,14 +112,14 @@ struct Memory {
     data: Vec<u8>,
 }
 
-/// One connection and its state.
+/// A connection and its state.
 struct Peer {
     stream: Stream,
     requests: Cutter<FloorRequest, REQUEST_BYTES>,
     heard: Instant,
 }
 
-/// The body of a server thread: sleeps without a connection, polls with one.
+/// The body of a server thread. It sleeps while it has no connection, and polls otherwise.
 fn serve(cpu: Option<usize>, arrivals: &Receiver<TcpStream>, stop: &AtomicBool) {
     pin(cpu);
     let mut memory = Memory {
@@ -157,11 +159,11 @@ impl Peer {
         Some(Peer { stream, requests: Cutter::new(), heard: Instant::now() })
     }
 
-    /// Receives the available bytes and answers all requests with one send. Returns the bytes
-    /// received.
+    /// Receives the available bytes, and answers all requests with one send. Returns the number of
+    /// received bytes.
     fn answer(&mut self, memory: &mut Memory, now: Instant) -> io::Result<usize> {
         if self.stream.unsent() > FLOOR_MAX_UNSENT {
-            self.stream.flush(&memory.data)?; // a peer must take its answers first
+            self.stream.flush(&memory.data)?; // a client must first receive its answers
             return self.check_silence(now);
         }
         let received = self.stream.receive(&mut memory.received)?;

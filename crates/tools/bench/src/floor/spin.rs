@@ -1,4 +1,4 @@
-//! Spinning with a limit.
+//! Waits by spinning, and by sleeping after a time limit.
 
 use std::thread;
 use std::time::Instant;
@@ -6,15 +6,15 @@ use std::time::Instant;
 use crate::limits::{FLOOR_NAP, FLOOR_TIMEOUT};
 use crate::machine::cores;
 
-/// Rounds between two readings of the clock.
+/// The number of rounds between two readings of the clock.
 const ROUNDS: u32 = 64;
 
-/// Decides how a thread waits after an idle round.
+/// Makes a thread wait after an idle round.
 pub(super) struct WaitLimit {
     round: u32,
     now: Instant,
     active: Instant,
-    /// There is only one processor, which the peer may need: yield to the peer.
+    /// Whether there is only one processor, so that the thread must yield to the peer.
     crowded: bool,
 }
 
@@ -24,12 +24,12 @@ impl WaitLimit {
         WaitLimit { round: 0, now, active: now, crowded: cores() == 1 }
     }
 
-    /// The time, at most [`ROUNDS`] rounds old.
+    /// The last reading of the clock, which is at most [`ROUNDS`] rounds old.
     pub(super) fn now(&self) -> Instant {
         self.now
     }
 
-    /// True in one of [`ROUNDS`] rounds.
+    /// True once in [`ROUNDS`] rounds, for checks that need not run each round.
     pub(super) fn now_and_then(&self) -> bool {
         self.round == 0
     }

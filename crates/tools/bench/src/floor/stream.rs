@@ -1,4 +1,4 @@
-//! One connection: receives the available bytes, and sends as much as fits.
+//! A connection. It receives the available bytes, and sends as many as the socket accepts.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
@@ -7,12 +7,12 @@ use std::net::TcpStream;
 #[cfg(target_os = "linux")]
 use socket2::SockRef;
 
-/// The most pieces of one gathered send.
+/// The maximum number of pieces of one gathered send.
 const PIECES: usize = 256;
-/// Sent bytes of headers that may remain before the unsent ones are moved to the front.
+/// The number of sent header bytes above which the unsent headers are moved to the front.
 const KEPT_HEAD_BYTES: usize = 64 << 10;
 
-/// A header with its data, not yet sent.
+/// An unsent header and its data.
 #[derive(Clone, Copy, Debug)]
 struct Frame {
     head_bytes: usize,
@@ -24,18 +24,18 @@ struct Frame {
 /// A connection that never blocks.
 pub(super) struct Stream {
     socket: TcpStream,
-    /// Unsent headers in a row.
+    /// The bytes of the unsent headers.
     heads: Vec<u8>,
-    /// The frames in `heads`, with the data that follow each header.
+    /// The frames in `heads`, and the data that follow each header.
     frames: VecDeque<Frame>,
     heads_sent: usize,
-    /// Sent bytes of the first frame's header and data.
+    /// The number of sent bytes of the first frame, header and data.
     first_sent: usize,
 }
 
 impl Stream {
-    /// Wraps a connected socket. Over loopback this selects cubic congestion control, like
-    /// farblock, where the system allows it: bbr paces even there, and moves a fifth less data.
+    /// Wraps a connected socket. Over loopback, selects cubic congestion control like farblock, if
+    /// the system allows it. bbr paces even over loopback, and transfers a fifth less data.
     pub(super) fn new(socket: TcpStream) -> io::Result<Stream> {
         socket.set_nonblocking(true)?;
         socket.set_nodelay(true)?;
@@ -52,12 +52,12 @@ impl Stream {
         })
     }
 
-    /// Receives bytes: zero if none are available.
+    /// Receives bytes. Returns zero if none are available.
     pub(super) fn receive(&mut self, into: &mut [u8]) -> io::Result<usize> {
         received(self.socket.read(into))
     }
 
-    /// Receives bytes into several buffers in a row.
+    /// Receives bytes into several buffers, one after the other.
     pub(super) fn receive_scattered(&mut self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         match into {
             [one] => received(self.socket.read(one)),
@@ -70,15 +70,15 @@ impl Stream {
         self.frames.len()
     }
 
-    /// Queues a header. `data_at` and `data_bytes` locate the data that follow it in the memory
-    /// that [`flush`](Stream::flush) gets.
+    /// Queues a header. Data may follow it: `data_bytes` from offset `data_at` in the memory that
+    /// [`flush`](Stream::flush) gets.
     pub(super) fn push(&mut self, head: &[u8], data_at: usize, data_bytes: u32) {
         self.heads.extend_from_slice(head);
         let data_bytes = data_bytes as usize;
         self.frames.push_back(Frame { head_bytes: head.len(), data_bytes, data_at });
     }
 
-    /// Sends as much as the connection takes.
+    /// Sends as many bytes as the socket accepts.
     pub(super) fn flush(&mut self, data: &[u8]) -> io::Result<()> {
         while !self.frames.is_empty() {
             let (sent, all) = match self.send(data) {
@@ -87,13 +87,13 @@ impl Stream {
             };
             self.advance(sent);
             if sent < all {
-                return Ok(()); // the next one would block
+                return Ok(()); // another send would block
             }
         }
         Ok(())
     }
 
-    /// One gathered send; returns the bytes sent and the bytes attempted.
+    /// Sends once, gathered. Returns the number of bytes sent and the number of bytes attempted.
     fn send(&self, data: &[u8]) -> io::Result<(usize, usize)> {
         let mut pieces = [IoSlice::new(&[]); PIECES];
         let (mut count, mut all) = (0, 0);
@@ -152,7 +152,7 @@ impl Stream {
     }
 }
 
-/// Turns "would block" into zero bytes, and an end of stream into an error.
+/// Converts "would block" to zero bytes, and the end of the stream to an error.
 fn received(result: io::Result<usize>) -> io::Result<usize> {
     match result {
         Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
@@ -179,8 +179,9 @@ impl<T, const HEAD: usize> Cutter<T, HEAD> {
         Cutter { head: [0; HEAD], have: 0, frame: None, data_left: 0 }
     }
 
-    /// Divides bytes into frames. `parse` returns the meaning of a header and the length of its
-    /// data, or `None` if it is invalid; `on_frame` gets the meaning once the data are complete.
+    /// Splits bytes into frames. `parse` returns the meaning of a header and the length of its
+    /// data, or `None` if the header is invalid. `on_frame` gets the meaning once the data are
+    /// complete.
     pub(super) fn feed(
         &mut self,
         mut bytes: &[u8],

@@ -1,21 +1,21 @@
-//! Bar charts as SVG: horizontal bars, one group per pattern, one bar per side, with the value at
-//! its end.
+//! Bar charts as SVG. The bars are horizontal, with one group per pattern and one bar per side. The
+//! value is at the end of its bar.
 
 use std::fmt::Write;
 
 use super::escape::Escaped;
 
-/// Width of a chart in its own units; the page scales it.
+/// The width of a chart in its own units. The page scales the chart.
 const WIDTH: f64 = 380.0;
-/// The minimum and maximum length of the longest bar: the rest of the width is for the values.
+/// The minimum and maximum length of the longest bar. The rest of the width is for the values.
 const BARS: std::ops::RangeInclusive<f64> = 140.0..=250.0;
-/// Height of a bar and the space below it.
+/// The height of a bar, and the space below it.
 const BAR: f64 = 17.0;
 const BAR_GAP: f64 = 4.0;
-/// Height of a group's label and the space below a group.
+/// The height of the label of a group, and the space below a group.
 const LABEL: f64 = 19.0;
 const GROUP_GAP: f64 = 13.0;
-/// Height of the axis with its numbers.
+/// The height of the axis with its numbers.
 const AXIS: f64 = 22.0;
 /// The approximate number of ticks.
 const TICKS: f64 = 4.0;
@@ -25,9 +25,9 @@ const VALUE_GAP: f64 = 5.0;
 
 /// One chart.
 pub struct Chart<'a> {
-    /// The element's id, unique on the page.
+    /// The id of the element, unique on the page.
     pub id: String,
-    /// The title, with the unit.
+    /// The title, including the unit.
     pub title: String,
     /// Formats the number of a tick.
     pub tick: &'a dyn Fn(f64) -> String,
@@ -43,11 +43,11 @@ pub struct Group {
     pub bars: Vec<Bar>,
 }
 
-/// One bar, of one part or several in a row.
+/// One bar, which consists of one part or of several.
 pub struct Bar {
-    /// The bar's name for screen readers: `remote`.
+    /// The name of the bar for screen readers, such as `remote`.
     pub name: &'static str,
-    /// Classes and values of the parts. Empty if the bar's side was not measured.
+    /// The style classes and values of the parts. Empty if the side of the bar was not measured.
     pub parts: Vec<(&'static str, f64)>,
     /// The text at the end of the bar.
     pub value: String,
@@ -60,7 +60,7 @@ impl Bar {
 }
 
 impl Chart<'_> {
-    /// The chart as an `svg` element.
+    /// Renders the chart as an `svg` element.
     #[must_use]
     pub fn render(&self) -> String {
         let bars = || self.groups.iter().flat_map(|group| &group.bars);
@@ -124,7 +124,7 @@ impl Group {
         for bar in &self.bars {
             let mut x = 0.0;
             for (class, value) in &bar.parts {
-                // A measured value is always visible, however small.
+                // Keep a measured value visible, however small it is.
                 let width = scale.place(*value).max(1.5);
                 let _ = write!(
                     svg,
@@ -172,7 +172,7 @@ impl Scale {
     }
 }
 
-/// The smallest of 1, 2, 2.5, 5 times a power of ten that is at least `at_least`.
+/// The smallest number of the form 1, 2, 2.5 or 5 times a power of ten that is at least `at_least`.
 fn round_step(at_least: f64) -> f64 {
     // Systems round powers below one differently, but not the reciprocals of powers above one.
     let exponent = at_least.log10().floor();

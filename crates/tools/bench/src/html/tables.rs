@@ -10,13 +10,13 @@ use crate::format;
 use crate::progress::SideName;
 use crate::result::{Figures, PatternReport, Percent, Report};
 
-/// Attributes that allow keyboard scrolling of a table wider than the page.
+/// The attributes that allow scrolling by keyboard of a table wider than the page.
 #[must_use]
 pub fn by_keys(title: &str) -> String {
     format!("role=\"region\" aria-label=\"Table: {}\" tabindex=\"0\"", Escaped(title))
 }
 
-/// The numbers of one section's charts.
+/// Writes the numbers in the charts of one section.
 pub(super) fn metric(page: &mut String, report: &Report, metric: &Metric) {
     let bases = bases(report);
     let _ = write!(
@@ -75,7 +75,7 @@ fn metric_row(
     page.push_str("</tr>\n");
 }
 
-/// One end of the connection, if anything was measured of it.
+/// One end of the connection, if the report has any of its figures.
 struct Party {
     title: &'static str,
     cpu: fn(&Figures) -> Option<CpuUse>,
@@ -120,7 +120,7 @@ impl Party {
     }
 }
 
-/// All figures, one row per pattern and side.
+/// Writes all figures, with one row per pattern and side.
 pub(super) fn all_figures(page: &mut String, report: &Report) {
     let parties = Party::both(report);
     let _ = write!(

@@ -1,12 +1,13 @@
-//! Welch's test: how far two means may differ by chance.
+//! Welch's t-test: how far two means may differ by chance.
 
-/// Two-sided 95 % quantiles of Student's t for 1 to 30 degrees of freedom.
+/// The two-sided 95 % quantiles of Student's t for 1 to 30 degrees of freedom.
 const QUANTILES: [f64; 30] = [
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
     2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056,
     2.052, 2.048, 2.045, 2.042,
 ];
-/// The quantile of 30 degrees, used for more degrees: too wide by less than a twentieth.
+/// The quantile for 30 degrees of freedom, which is also used for more degrees. It is then too
+/// large by less than a twentieth.
 const MOST: f64 = QUANTILES[QUANTILES.len() - 1];
 
 pub(super) fn mean(values: &[f64]) -> f64 {
@@ -20,8 +21,8 @@ fn variance_of_mean(values: &[f64]) -> Option<f64> {
     (count >= 2).then(|| squares / ((count - 1) * count) as f64)
 }
 
-/// Half the width of the 95 % interval of the difference of two means. `None` with a single value
-/// on either side.
+/// Half of the width of the 95 % interval of the difference between two means. `None` if either
+/// side has only one value.
 pub(super) fn margin_95(a: &[f64], b: &[f64]) -> Option<f64> {
     let (left, right) = (variance_of_mean(a)?, variance_of_mean(b)?);
     let both = left + right;
@@ -33,7 +34,7 @@ pub(super) fn margin_95(a: &[f64], b: &[f64]) -> Option<f64> {
     Some(quantile(freedom) * both.sqrt())
 }
 
-/// Rounds down to a whole degree of freedom: the interval becomes wider, never narrower.
+/// The quantile, with the degrees of freedom rounded down. So the interval can only become wider.
 fn quantile(freedom: f64) -> f64 {
     let degree = freedom.max(1.0) as usize;
     QUANTILES.get(degree - 1).copied().unwrap_or(MOST)
@@ -45,7 +46,8 @@ mod tests {
 
     #[test]
     fn the_margin_is_welchs() {
-        // Means 2 and 5, variances of the means 1/3 and 4/3: 2.94 degrees, t of 2 is 4.303.
+        // The means are 2 and 5, the variances of the means 1/3 and 4/3. That gives 2.94 degrees of
+        // freedom, and t for 2 degrees is 4.303.
         let margin = margin_95(&[1.0, 2.0, 3.0], &[3.0, 5.0, 7.0]).expect("three values each");
         assert!((margin - 4.303 * (5.0_f64 / 3.0).sqrt()).abs() < 1e-9, "{margin}");
     }

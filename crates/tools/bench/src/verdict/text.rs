@@ -4,10 +4,10 @@ use super::{Change, Comparison, Metric, Verdict, signed};
 use crate::format;
 use crate::wrap::wrap;
 
-/// The largest change that the table shows as a number.
+/// The largest change that the table shows as a number, in percent.
 const MOST_PERCENT: f64 = 999.0;
 
-/// Tables are always narrow; sentences are wrapped at this width.
+/// Renders a comparison. Tables are always narrow; sentences wrap at this width.
 pub fn render_within(comparison: &Comparison, columns: usize) -> String {
     let mut text = String::new();
     let mut line = |words: &str| {
@@ -67,8 +67,8 @@ fn cells(change: &Change) -> String {
     ])
 }
 
-/// A change in per cent. If runs vary by orders of magnitude, their interval has no meaning, and
-/// its digits would widen the table.
+/// Formats a change in percent. If runs vary by orders of magnitude, their interval has no meaning,
+/// and its digits would widen the table.
 fn bounded(percent: f64) -> String {
     if percent > MOST_PERCENT { format!(">{MOST_PERCENT}") } else { signed(percent) }
 }

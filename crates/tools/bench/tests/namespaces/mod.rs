@@ -1,4 +1,4 @@
-//! Namespaces that record the generator's operations.
+//! Namespaces that record the operations of the load generator.
 
 #![allow(dead_code, reason = "each test binary uses some of them")]
 
@@ -12,23 +12,23 @@ use farblock_reactor::{Reactor, TaskId};
 /// The time at which a queue returns completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum When {
-    /// At the poll right after the submission.
+    /// At the first poll after the submission.
     AtOnce,
-    /// Only after a poll of the event loop, in reverse order, all but the oldest.
+    /// After a poll of the event loop, in reverse order, all except for the oldest.
     Later,
     Never,
 }
 
-/// The operations that a [`Fake`] has seen, over all of its queues.
+/// The operations that a [`Fake`] has received, on all of its queues.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) queues: AtomicU64,
     pub(crate) ops: AtomicU64,
-    /// Calls of `Queue::poll`.
+    /// The number of calls of `Queue::poll`.
     pub(crate) polls: AtomicU64,
-    /// The most operations that one queue had in flight.
+    /// The maximum number of operations that one queue had in flight.
     pub(crate) deepest: AtomicU64,
-    /// Operations by command and first block.
+    /// The number of operations by command and first block.
     pub(crate) addresses: Mutex<BTreeMap<(bool, u64), u64>>,
 }
 
@@ -37,9 +37,9 @@ pub(crate) struct Fake {
     pub(crate) geometry: Geometry,
     pub(crate) when: When,
     pub(crate) seen: Arc<Seen>,
-    /// Whether to record addresses, which allocates.
+    /// Whether to record addresses, which allocates memory.
     pub(crate) keep_addresses: bool,
-    /// Called on the job's thread when a queue is opened.
+    /// A function that is called on the thread of the job when a queue is opened.
     pub(crate) on_open: fn(),
 }
 
@@ -82,7 +82,7 @@ struct FakeQueue {
     reactor: Reactor,
     parent: TaskId,
     pending: Vec<Op>,
-    /// Whether the queue requested another poll since the last completion.
+    /// Whether the queue has requested another poll since the last completion.
     asked: bool,
 }
 
@@ -123,7 +123,7 @@ impl Queue for FakeQueue {
 }
 
 impl FakeQueue {
-    /// Requests another poll for the completions held back.
+    /// Requests another poll for the completions that the queue has not returned.
     fn poll_again(&mut self) {
         if !self.pending.is_empty() {
             self.reactor.notify(self.parent);
