@@ -1,25 +1,25 @@
-//! Why a simulation failed.
+//! The errors of a simulation.
 
 use thiserror::Error;
 
-/// The message of each is a sentence that names its subject.
+/// The error of a simulation. Its message is a sentence that names the failed part.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SimulationError {
-    /// The settings are wrong.
+    /// The settings are invalid.
     #[error("{text}: {why}")]
     Settings {
-        /// The settings as the caller gave them.
+        /// The settings, as the caller gave them.
         text: String,
-        /// The fault in the settings, as the end of a sentence.
+        /// The problem, as the end of a sentence.
         why: String,
     },
     /// An action failed that cannot fail in a simulation.
     #[error("{part}: {why}")]
     Failed {
-        /// The target, host or world that failed.
+        /// The target, host or simulated world that failed.
         part: String,
-        /// The cause.
+        /// The reason.
         why: String,
     },
     /// The caller cancelled the simulation.

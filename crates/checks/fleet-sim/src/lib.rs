@@ -1,21 +1,22 @@
 //! Simulates a fleet of any size: the control plane of all its hosts and targets, in virtual time
 //! and one thread.
 //!
-//! The simulation runs the product. Each target is a [`Target`](farblock_target::Target). Each host
-//! has its own control loop and [`Disk`](farblock_host::Disk)s: it connects, sends keep-alives,
-//! backs off and reconnects, and targets admit or refuse it. The world around them
-//! (`farblock_reactor::sim`) depends on one seed, so a run can be repeated.
+//! The simulation runs the code of the product. Each target is a
+//! [`Target`](farblock_target::Target). Each host has its own control loop and
+//! [`Disk`](farblock_host::Disk)s: it connects, sends keep-alives, backs off and reconnects.
+//! Targets admit or refuse it. The simulated world around them (`farblock_reactor::sim`) depends on
+//! one seed, so a run can be repeated.
 //!
 //! # Scaled down
 //!
-//! Namespaces store nothing. Hosts have one I/O queue of eight commands for each disk, and targets
+//! Namespaces store no data. Hosts have one I/O queue of eight commands for each disk, and targets
 //! have one core. All other settings are the defaults.
 //!
 //! # Assumptions
 //!
-//! Processors take no time, with one exception: by the [`Settings`] a target takes time for each
+//! Processors take no time, with one exception. By the [`Settings`], a target takes time for each
 //! connection, and for each piece of a stream, one after the other. The defaults of these times are
-//! assumptions, not measurements. The network delays data by up to 100 µs, loses nothing, and has
+//! assumptions, not measurements. The network delays data by up to 100 µs, loses no data, and has
 //! no bandwidth limit.
 
 #![forbid(unsafe_code)]
@@ -38,11 +39,12 @@ use farblock_bench::Cancel;
 use scene::Scene;
 use stage::Stage;
 
-/// Simulates one fleet after the other. Calls `show` at intervals with the current scene and its
-/// progress.
+/// Simulates one fleet after the other. Calls `show` at intervals with the name of the current
+/// scene and its progress.
 ///
 /// # Errors
-/// If the caller cancels the simulation, or an action fails that cannot fail.
+/// The caller has cancelled the simulation, or an action has failed that cannot fail in a
+/// simulation.
 pub fn simulate(
     fleets: &[Settings],
     cancel: &Cancel,
@@ -122,10 +124,11 @@ mod tests {
             let times = &scene.seconds;
             assert!(times.first >= 12.0 && times.last >= times.first, "{scene:?}");
         }
-        // Each lost disk reconnects an admin queue and an I/O queue, and no more.
+        // For each lost disk, the host reconnects an admin queue and an I/O queue, and no other
+        // queues.
         assert_eq!(report.scenes[1].connections.accepted, 20);
         assert_eq!(report.scenes[3].connections.accepted, 80);
-        // Only the hosts behind the switch reconnect, and no others that share their targets.
+        // Only the hosts behind the switch reconnect. Other hosts of the same targets do not.
         assert_eq!(report.scenes[2].connections.accepted, 8);
         assert_eq!(report.scenes[3].connections.refused.values().sum::<u64>(), 0);
     }

@@ -84,7 +84,7 @@ fn columns() -> usize {
     size.map_or(80, |(terminal_size::Width(columns), _)| usize::from(columns))
 }
 
-/// One line on standard error for each scene.
+/// Prints one line on standard error for each scene.
 #[derive(Default)]
 struct Progress {
     scene: String,

@@ -1,4 +1,4 @@
-//! The recovery times as a picture for documents, with the bench's charts.
+//! The recovery times as a picture for documents, in the style of the bench's charts.
 
 use crate::report::{FleetReport, SceneReport, SimulationReport};
 use farblock_bench::group;
@@ -8,7 +8,8 @@ use farblock_bench::html::tick;
 /// The first tag of a picture in a separate file.
 const ROOT: &str = "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"760\" ";
 
-/// Light or dark like the user's system, with the colours of the HTML reports.
+/// The style sheet. It is light or dark like the user's system, with the colors of the HTML
+/// reports.
 const STYLE: &str = "<style>svg{font:12px system-ui,sans-serif}text{fill:#1d2733}\
     .soft{fill:#5d6b7a}.axis{stroke:#d5dce3}.remote{fill:#2a78d6}.local{fill:#9db4cc}\
     @media(prefers-color-scheme:dark){text{fill:#e8edf2}.soft{fill:#9aa7b4}.axis{stroke:#3a4653}\
@@ -16,8 +17,8 @@ const STYLE: &str = "<style>svg{font:12px system-ui,sans-serif}text{fill:#1d2733
 
 impl SimulationReport {
     /// The recovery times of the median host and the last host, as an SVG picture. It has one group
-    /// for each fleet, with a bar for each scene: up to the median host in one colour, and from
-    /// there to the last host in the other.
+    /// for each fleet, with a bar for each scene. The bar has one color up to the median host, and
+    /// another color from there to the last host.
     #[must_use]
     pub fn to_svg(&self) -> String {
         let chart = Chart {

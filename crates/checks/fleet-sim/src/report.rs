@@ -9,64 +9,64 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 
-/// Identifies the format of a simulation report.
+/// The identifier of the format of a simulation report.
 pub const SIMULATION_SCHEMA: &str = "farblock-fleet-simulation-1";
 
 /// The simulated fleets, and their results.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct SimulationReport {
-    /// [`SIMULATION_SCHEMA`].
+    /// The format: [`SIMULATION_SCHEMA`].
     pub schema: String,
-    /// The program and its version.
+    /// The name and version of the program.
     pub tool: String,
     /// The results of each fleet.
     pub fleets: Vec<FleetReport>,
 }
 
-/// One fleet.
+/// The results of one fleet.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct FleetReport {
-    /// The fleet's settings.
+    /// The settings of the fleet.
     pub settings: Settings,
-    /// The fleet's scenes, in order.
+    /// The scenes of the fleet, in order.
     pub scenes: Vec<SceneReport>,
-    /// A digest of all events: the same for the same settings and the same program.
+    /// A digest of all events. It is the same for the same settings and the same program.
     pub trace: String,
 }
 
-/// One scene of a fleet.
+/// The results of one scene of a fleet.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct SceneReport {
-    /// The scene's name, in words.
+    /// The name of the scene, in words.
     pub name: String,
-    /// Hosts that lost a connection in this scene.
+    /// The number of hosts that lost a connection in this scene.
     pub hosts: u64,
-    /// Those of these hosts that had not resumed I/O when the scene was given up.
+    /// The number of these hosts that had not resumed I/O when the simulation gave up the scene.
     pub never: u64,
-    /// Time from the scene's start until hosts did I/O with all their disks again.
+    /// The times from the start of the scene until a host did I/O with all of its disks again.
     pub seconds: Times,
-    /// Connections at all targets.
+    /// The connections at all targets.
     pub connections: Connections,
-    /// Reads and writes that failed.
+    /// The number of reads and writes that failed.
     pub failed_operations: u64,
-    /// Real processor time of the simulation.
+    /// The real processor time of the simulation, in seconds.
     pub cpu_seconds: f64,
-    /// Real time of the simulation.
+    /// The real time of the simulation, in seconds.
     pub real_seconds: f64,
-    /// Memory of the simulation at the end of the scene.
+    /// The memory of the simulation at the end of the scene, in bytes.
     pub memory_bytes: Option<u64>,
 }
 
 /// Times of hosts, in virtual seconds.
 #[derive(Clone, Copy, PartialEq, Default, Debug, Serialize, Deserialize)]
 pub struct Times {
-    /// Time of the fastest host.
+    /// The time of the fastest host.
     pub first: f64,
-    /// Half of the hosts needed less.
+    /// The median of the times of all hosts.
     pub median: f64,
-    /// All hosts except one in a hundred needed less.
+    /// The 99th percentile of the times of all hosts.
     pub p99: f64,
-    /// Time of the slowest host.
+    /// The time of the slowest host.
     pub last: f64,
 }
 
@@ -84,14 +84,14 @@ impl Times {
 /// Connections at targets.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Connections {
-    /// Accepted connections.
+    /// The number of accepted connections.
     pub accepted: u64,
-    /// The most connections accepted in one second.
+    /// The maximum number of connections accepted in one second.
     pub busiest_second: u64,
-    /// The most connections accepted in one second at one target.
+    /// The maximum number of connections that one target accepted in one second.
     pub busiest_second_of_a_target: u64,
-    /// Refused connections, by the reason. `backlog`: the target's backlog was full, and the host
-    /// repeated its request.
+    /// The number of refused connections by reason. `backlog`: the backlog of the target was full,
+    /// and the host repeated its request.
     pub refused: BTreeMap<String, u64>,
 }
 
@@ -99,20 +99,20 @@ impl SimulationReport {
     /// The report as JSON.
     ///
     /// # Panics
-    /// Never: a report is plain data.
+    /// Never, because a report is plain data.
     #[must_use]
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).expect("plain data")
     }
 
-    /// True if a host never resumed I/O, or an operation failed.
+    /// Whether a host never resumed I/O, or an operation failed.
     #[must_use]
     pub fn has_errors(&self) -> bool {
         let scenes = self.fleets.iter().flat_map(|fleet| &fleet.scenes);
         scenes.into_iter().any(|scene| scene.never > 0 || scene.failed_operations > 0)
     }
 
-    /// The report as text, at most this many columns wide.
+    /// Renders the report as text, at most this many columns wide.
     #[must_use]
     pub fn render_within(&self, columns: usize) -> String {
         let mut text = String::new();

@@ -10,9 +10,9 @@ use farblock_bench::{Cancel, group};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// Interval of progress reports, in real time.
+/// The interval of progress reports, in real time.
 const SHOW_PERIOD: Duration = Duration::from_millis(200);
-/// The period for counting connections.
+/// The period over which connections are counted.
 const SECOND: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,7 +20,7 @@ pub(crate) enum Scene {
     Start,
     /// This many targets die at once, and restart later.
     Restart(u32),
-    /// The hosts behind the failing switch lose all connections.
+    /// The switch fails, and the hosts behind it lose all connections.
     Switch,
 }
 
@@ -47,26 +47,27 @@ impl Scene {
 /// Receives the scene and its progress.
 pub(crate) type Show<'a> = &'a mut dyn FnMut(&str, &str);
 
-/// A running scene.
+/// The state of a running scene.
 struct Play<'a> {
     stage: &'a mut Stage,
     settings: Settings,
     name: String,
     begin: Duration,
-    /// The time at which the lost targets or switch return: before that, no host can recover.
+    /// The virtual time at which the targets or the switch are up again. Before that, no host can
+    /// recover.
     back: Duration,
-    /// How many targets to start again, and when.
+    /// The number of targets to start again, and the time to do so.
     restart: Option<(u32, Duration)>,
     hit: u64,
-    /// Affected hosts that have not resumed I/O.
+    /// The affected hosts that have not resumed I/O.
     waiting: BTreeSet<u32>,
-    /// Time since the scene's start, for each host that has resumed I/O.
+    /// For each host that has resumed I/O, the time since the start of the scene.
     flowing: Vec<Duration>,
     before: Vec<Counts>,
     seconds: Seconds,
 }
 
-/// Counts accepted connections in each second.
+/// Counts the accepted connections of each second.
 #[derive(Default)]
 struct Seconds {
     next: Duration,
@@ -85,7 +86,7 @@ impl Seconds {
     }
 }
 
-/// Detects that targets still refuse hosts, and no host recovers.
+/// Detects that targets still refuse hosts, and that no further host recovers.
 struct Standstill {
     longest: Duration,
     flowing: usize,
@@ -94,8 +95,8 @@ struct Standstill {
 }
 
 impl Standstill {
-    /// Takes the current number of hosts with I/O, and of refused connections. True if neither
-    /// number has changed for too long.
+    /// Registers the current number of hosts with I/O, and of refused connections. True if no
+    /// further host has recovered for too long while targets refuse hosts.
     fn is_reached(&mut self, now: Duration, flowing: usize, refused: u64) -> bool {
         if flowing != self.flowing {
             self.begin_anew(now, flowing, refused);
@@ -172,13 +173,13 @@ impl Play<'_> {
             }
         }
         self.hit = self.waiting.len() as u64;
-        // Some hosts' operations may have ended at once.
+        // The operations of some hosts may have ended already.
         for host in self.waiting.clone() {
             self.look_at(host);
         }
     }
 
-    /// Checks whether the host has resumed I/O, and records it once.
+    /// Checks whether the host has resumed I/O. If so, records its time once.
     fn look_at(&mut self, host: u32) {
         if !self.stage.waits(host) && self.waiting.remove(&host) {
             self.flowing.push(self.stage.now() - self.begin);

@@ -11,21 +11,21 @@ use std::time::Duration;
 /// A fleet, and the parameters of its scenes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Settings {
-    /// Hosts, each on a separate machine.
+    /// The number of hosts, each on a separate machine.
     pub hosts: u32,
-    /// Targets, each on a separate machine.
+    /// The number of targets, each on a separate machine.
     pub targets: u32,
-    /// Disks of each host, each on another target.
+    /// The number of disks of each host, each on another target.
     pub disks: u32,
-    /// Time that targets or a switch are away, in seconds.
+    /// The time for which targets or a switch are down, in seconds.
     pub away: u32,
-    /// A host's longest pause between two attempts to connect, in seconds.
+    /// The longest pause of a host between two attempts to connect, in seconds.
     pub reconnect: u32,
     /// The seed of all random choices.
     pub seed: u64,
-    /// A target's processor time for a new connection, in microseconds.
+    /// The processor time of a target for a new connection, in microseconds.
     pub accept_us: u32,
-    /// A target's processor time for each arriving piece of a stream, in microseconds.
+    /// The processor time of a target for each arriving piece of a stream, in microseconds.
     pub message_us: u32,
 }
 
@@ -38,13 +38,13 @@ impl Settings {
         Duration::from_secs(u64::from(self.reconnect))
     }
 
-    /// Time without a recovering host after which the scene is given up: see
+    /// The time without a recovering host after which the simulation gives up the scene; see
     /// [`STANDSTILL`](limits::STANDSTILL).
     pub(crate) fn standstill(&self) -> Duration {
         limits::STANDSTILL.max(limits::STANDSTILL_PAUSES * self.reconnect_delay())
     }
 
-    /// The settings as text, to repeat the run.
+    /// The settings as text, with which the run can be repeated.
     #[must_use]
     pub fn text(&self) -> String {
         let Settings { hosts, targets, disks, away, reconnect, seed, accept_us, message_us } = self;
@@ -76,7 +76,7 @@ impl FromStr for Settings {
     }
 }
 
-/// The settings' names and ranges.
+/// The name and the range of each setting.
 const HOSTS: (&str, RangeInclusive<u32>) = ("hosts", 1..=limits::HOSTS);
 const TARGETS: (&str, RangeInclusive<u32>) = ("targets", 1..=limits::TARGETS);
 const DISKS: (&str, RangeInclusive<u32>) = ("disks", 1..=limits::DISKS_PER_HOST);
@@ -126,7 +126,7 @@ fn within((name, range): &(&str, RangeInclusive<u32>), value: &str) -> Result<u3
 }
 
 impl Settings {
-    /// Fills in the missing settings with defaults.
+    /// Sets the missing settings to their defaults.
     fn complete(&mut self) -> Result<(), String> {
         for (name, value) in [("hosts", self.hosts), ("targets", self.targets)] {
             if value == 0 {

@@ -21,29 +21,30 @@ use std::time::Duration;
 
 const BLOCK_BYTES: u32 = 512;
 const DISK_BYTES: u64 = 1 << 20;
-/// Addresses of targets start after this one, in the order of their numbers.
+/// The address before the first target's. The addresses of targets follow in the order of their
+/// numbers.
 const TARGETS: Ipv4Addr = Ipv4Addr::new(10, 128, 0, 0);
 const PORT: u16 = 4420;
-/// Numbers of the targets' machines start here, above the hosts'.
+/// The number of the first target's machine, which is above the numbers of all hosts.
 const FIRST_TARGET: u32 = 1 << 20;
-/// Limit for the network's delay of a piece of a stream.
+/// The maximum delay of a piece of a stream in the network.
 const NET_DELAY: Duration = Duration::from_micros(100);
-/// The pause of a host before it asks a silent discovery service again.
+/// The pause before a host queries a discovery service again that has not answered.
 const DISCOVERY_PAUSE: Duration = Duration::from_secs(1);
 /// The number of operations in a probe of one disk: a read and a write.
 const PROBES: u64 = 2;
 
-/// A target's machine.
+/// The machine of a target.
 struct Place {
     nqn: String,
     address: SocketAddr,
-    /// `None` while the target is away.
+    /// The target; `None` while it is down.
     target: Option<Target>,
-    /// Counts of targets that ran on this machine earlier.
+    /// The counts of the targets that ran on this machine before.
     before: Counts,
 }
 
-/// Counts of events at targets so far.
+/// The counts of events at targets so far.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Counts {
     pub(crate) accepted: u64,
@@ -79,7 +80,7 @@ impl Place {
         }
     }
 
-    /// The counts of this machine, including those of its current target.
+    /// The counts of this machine, including the counts of its current target.
     fn current(&self, world: &World) -> Counts {
         let mut counts = Counts::default();
         if let Some(target) = &self.target {
@@ -88,7 +89,7 @@ impl Place {
             let named = admissions.refused.iter().map(|(name, &count)| ((*name).into(), count));
             counts.refused = named.collect();
         }
-        // The machine's system counts these, even without the process.
+        // The system of the machine counts these connections, even while no target runs.
         counts.refused.insert("backlog".to_owned(), world.overflows(self.address));
         counts
     }
@@ -118,20 +119,20 @@ impl Place {
     }
 }
 
-/// A disk of a host, with its open queue.
+/// A disk of a host, and an open queue on it.
 struct Used {
-    /// The disk must exist as long as its queue.
+    /// The disk, which must live as long as its queue.
     _disk: Disk,
     queue: Box<dyn Queue>,
     target: u32,
 }
 
-/// A host that has started, and its disks with their targets.
+/// The number of a host that has started, and its disks, each with the number of its target.
 type Arrival = (u32, Vec<(u32, Disk)>);
 
 struct Host {
     disks: Vec<Used>,
-    /// Operations that have not completed.
+    /// The number of operations that have not completed.
     pending: u64,
 }
 
@@ -163,7 +164,7 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// A world with its targets, without hosts yet.
+    /// A world with its targets, and without hosts.
     pub(crate) fn new(settings: Settings) -> Result<Stage, SimulationError> {
         let world = World::enter(settings.seed);
         let early = EarlyFaults::default();
@@ -201,7 +202,7 @@ impl Stage {
         on_machine(FIRST_TARGET + number, || place.start())
     }
 
-    /// Kills the target's process; its machine resets the connections.
+    /// Kills the process of a target. The machine of the target resets the connections.
     pub(crate) fn kill_target(&mut self, number: u32) {
         let place = &mut self.places[number as usize];
         let Some(target) = &place.target else { return };
@@ -222,7 +223,7 @@ impl Stage {
         self.world.cut(1..count + 1, time);
     }
 
-    /// Time since the start of the world.
+    /// The virtual time since the start of the world.
     pub(crate) fn now(&self) -> Duration {
         self.world.elapsed()
     }
@@ -305,12 +306,12 @@ impl Stage {
         submitted > 0
     }
 
-    /// True if the host waits for operations, or has not started.
+    /// Whether the host waits for operations, or has not started.
     pub(crate) fn waits(&self, number: u32) -> bool {
         self.hosts[number as usize].pending > 0
     }
 
-    /// Lets time pass, up to `until`. Returns the hosts whose operations have completed.
+    /// Lets time pass, at most up to `until`. Returns the hosts whose operations have completed.
     pub(crate) fn turn(&mut self, until: Duration) -> Result<Vec<u32>, SimulationError> {
         let left = until.saturating_sub(self.now());
         let mut ready = std::mem::take(&mut self.ready);
@@ -340,11 +341,11 @@ impl Stage {
         }
     }
 
-    /// Closes all hosts and targets, as programs do when they exit.
+    /// Closes all hosts and targets, like programs that exit.
     pub(crate) fn finish(self) -> Result<(), SimulationError> {
         let Stage { hosts, places, reactor, world, .. } = self;
-        // A separate thread closes each disk. A large fleet has more disks than a process may have
-        // thread stacks, so close them in groups.
+        // Close the disks in groups. Each disk is closed by a separate thread, and a large fleet
+        // has more disks than a process may have thread stacks.
         let mut hosts = hosts.into_iter();
         while hosts.len() > 0 {
             drop(hosts.by_ref().take(limits::ENDS).collect::<Vec<_>>());
@@ -362,14 +363,14 @@ impl Stage {
         }
     }
 
-    /// Leaks everything: an orderly end would take minutes.
+    /// Leaks the whole stage, because an orderly end would take minutes.
     pub(crate) fn abandon(self) {
         std::mem::forget(self);
     }
 }
 
 impl Starters {
-    /// Starts one host after the other, until all have started.
+    /// Starts one host after the other, until all hosts have started.
     fn run(self) {
         loop {
             let number = self.next.fetch_add(1, Ordering::Relaxed);
@@ -392,7 +393,8 @@ impl Starters {
         let Settings { targets, disks, .. } = self.settings;
         let mut all = Vec::new();
         for disk in 0..disks {
-            // Spread over all targets, so that hosts with near numbers do not share all of them.
+            // Distribute the disks over all targets, so that hosts with similar numbers do not
+            // share all targets.
             let target = (number + disk * (targets / disks)) % targets;
             let (address, nqn) = &self.places[target as usize];
             while !is_offered(*address, nqn, &options.connection) {
@@ -408,13 +410,13 @@ impl Starters {
     }
 }
 
-/// Whether the target's discovery service answers for this host.
+/// Whether the discovery service of the target offers the subsystem to this host.
 fn is_offered(address: SocketAddr, nqn: &str, options: &Options) -> bool {
     let found = discover(&address.to_string(), options);
     found.is_ok_and(|entries| entries.iter().any(|entry| entry.subnqn == nqn))
 }
 
-/// The options of a host: the defaults, but fewer queues, since each takes memory.
+/// The options of a host: the defaults, but with fewer queues, because each queue takes memory.
 fn options(number: u32, settings: &Settings) -> DiskOptions {
     let mut id = *b"farblock-sim\0\0\0\0";
     id[12..].copy_from_slice(&number.to_be_bytes());

@@ -1,4 +1,4 @@
-//! The program `farblock-fleet-sim`, as developers run it.
+//! Runs the program `farblock-fleet-sim` like a developer.
 
 use std::process::{Command, Output};
 
@@ -31,7 +31,7 @@ fn prints_a_table_draws_a_picture_and_repeats_its_json() {
     };
     let (first, again) = (report(), report());
     let (first, again) = (&first["fleets"][0], &again["fleets"][0]);
-    // One host is behind the switch that fails. Only this host connects its two disks again.
+    // One host is behind the switch that fails. Only this host reconnects its two disks.
     assert_eq!(first["scenes"][2]["connections"]["accepted"], 4, "{first}");
     assert_eq!((&first["trace"], &first["settings"]), (&again["trace"], &again["settings"]));
     for (one, other) in first["scenes"].as_array().expect("scenes").iter().zip(0..) {

@@ -6,8 +6,8 @@
 //!     +-- else: refused, over        +-- end of input: everything ends
 //! ```
 //!
-//! One thread reads requests and this one executes them, so that the controller can cancel a load
-//! while it runs.
+//! One thread reads requests, and another executes them. So the controller can cancel a load while
+//! the load runs.
 
 use crate::clock::Clock;
 use crate::descriptors;
@@ -30,13 +30,14 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Serves one controller until it disconnects. The controller must send the `secret`, if there is
-/// one. It may share the `allowed` drives, and take this much `memory`.
+/// Serves one controller until it disconnects. If there is a `secret`, the controller must send it.
+/// The controller may let the agent share the `allowed` drives, and use this much `memory`.
 ///
-/// Calls `greeted` when the agent admits the controller, to lift the time limit for strangers.
+/// Calls `greeted` when the agent has admitted the controller, so that the caller can remove the
+/// time limit for peers without a token.
 ///
 /// # Errors
-/// If the streams fail, or a message is invalid.
+/// A stream fails, or a message is invalid.
 pub fn serve<R: Read + Send>(
     input: R,
     mut output: impl Write,
@@ -48,7 +49,7 @@ pub fn serve<R: Read + Send>(
     let mut reader = Reader::new(input, FIRST_LINE_BYTES);
     let Some(first) = reader.next::<Ask>()? else { return Ok(()) };
     if let Some(why) = refusal(&first, secret) {
-        // Slow down guessing.
+        // Wait, so that guessing tokens takes long.
         thread::sleep(WRONG_TOKEN_TIME);
         return lines::write(&mut output, &Say::Refused { why });
     }
@@ -98,12 +99,12 @@ struct Agent<W> {
     storage: Storage,
     memory: Memory,
     clients: Clients,
-    /// Disks offered to virtual machines.
+    /// The disks that the agent offers to virtual machines.
     offered: Vec<Offered>,
     verify: Option<Verify>,
-    /// The result of a verify that ended because its controller was silent.
+    /// The result of a verify that the agent stopped because its controller sent no messages.
     ended: Option<String>,
-    /// Limit for a controller's silence.
+    /// The maximum time without a message from the controller during a verify.
     silence: Duration,
 }
 
@@ -129,7 +130,8 @@ impl<W: Write> Agent<W> {
         }
     }
 
-    /// The next request. During a verify this waits for the limit, and then stops the verify.
+    /// Waits for the next request. During a verify, waits only for the time limit, and then stops
+    /// the verify.
     fn next(&mut self) -> io::Result<Option<Ask>> {
         if self.verify.is_some() {
             match self.asks.recv_timeout(self.silence) {
@@ -222,7 +224,7 @@ impl<W: Write> Agent<W> {
                 match self.asks.try_recv() {
                     Err(TryRecvError::Empty) => {}
                     Ok(Ok(Some(Ask::Cancel))) | Err(TryRecvError::Disconnected) => cancel.cancel(),
-                    Ok(Ok(Some(_))) => {} // nothing else is asked meanwhile
+                    Ok(Ok(Some(_))) => {} // the controller sends no other request meanwhile
                     Ok(Ok(None) | Err(_)) => cancel.cancel(),
                 }
                 if lines::write(&mut self.output, &Say::Progress { iops: tick.iops() }).is_err() {
@@ -276,9 +278,9 @@ fn other(_: u32) -> io::Result<Box<dyn CpuSource>> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// The name of the buffers in a memory error.
+/// The words for a load's buffers in an error about memory.
 const LOAD: &str = "the load's buffers";
-/// Interval of the reports of a load's speed.
+/// The interval of the reports of a load's speed.
 const TELL_EVERY: Duration = Duration::from_millis(200);
 
 #[cfg(test)]
@@ -336,7 +338,7 @@ mod tests {
         assert!(matches!(said[5], Say::Clock { .. }));
     }
 
-    /// A target in memory, and a client of it.
+    /// Lets the agent share a target in memory. Returns a verify request for a client of this target.
     fn verifying(agent: &mut Agent<Vec<u8>>) -> Ask {
         let share = message::Share {
             nqn: "nqn.2026-11.org.farblock:fleet".to_owned(),

@@ -1,10 +1,11 @@
-//! The built-in plans: the published documents' measurements, and failure tests.
+//! The built-in plans: the measurements of the published documents, and failure tests.
 
 use crate::documents::Documents;
 use crate::plan::{Action, Fault, IscsiTarget, Plan};
 
-/// A processor cannot fetch what memory drives can serve, so a percentage of the drives' sum would
-/// measure the processor. With limits the drives are the bottleneck, as they were in the documents.
+/// The drive of plans that compare a fleet with its drives. A processor cannot transfer as much as
+/// memory drives can serve, so a percentage of the drives' sum would measure the processor. With
+/// limits the drives are the bottleneck, as in the published documents.
 const LIMITED: &str = "limit:2000/s,limit:64MiB/s,mem:64MiB";
 
 impl Plan {
@@ -14,7 +15,7 @@ impl Plan {
         all()
     }
 
-    /// A built-in plan by its name, scaled to this many processors.
+    /// The built-in plan with this name, scaled to this many processors.
     #[must_use]
     pub fn named(name: &str, cores: u32) -> Option<Plan> {
         let plan = all().into_iter().find(|plan| plan.name == name);
@@ -35,7 +36,7 @@ fn vm(load: &str, documents: Documents) -> Action {
     Action { load: load.to_owned(), vm: true, documents: Some(documents) }
 }
 
-/// 12 nodes, each with two targets of two drives, and 48 clients.
+/// A plan of 12 nodes, each with two targets of two drives, and 48 clients in total.
 fn hci() -> Plan {
     let actions = vec![
         action(
@@ -99,8 +100,8 @@ fn hci() -> Plan {
     }
 }
 
-/// Four clients, and one target with two RAID 0 sets: each of four drives, or, with named drives,
-/// one set for each node.
+/// A plan of four clients, and one target with two RAID 0 sets of four drives each. If the user
+/// names drives, there is one set for each node.
 fn six_patterns() -> Plan {
     let rows = [
         ("randread,bs=4k,iodepth=32,numjobs=16", 5_540_879.0, 97.3),
@@ -131,7 +132,7 @@ fn six_patterns() -> Plan {
     }
 }
 
-/// LINBIT's fio lines over NVMe/TCP, and over iSCSI on the same file.
+/// LINBIT's fio command lines over NVMe/TCP, and over iSCSI on the same file.
 fn nvme_vs_iscsi() -> Plan {
     let actions = vec![
         action("randread,bs=4k,iodepth=32,numjobs=16", Some(Documents::over_iscsi(550.0))),
@@ -152,9 +153,9 @@ fn nvme_vs_iscsi() -> Plan {
     }
 }
 
-/// Two targets on the same drives, which outlive the targets. The plan kills, cuts off and slows
-/// each target in turn, for longer than a lost write waits before the client sends it over the
-/// other path.
+/// A plan of two targets on the same drives, which are on another node. The plan kills, cuts off
+/// and slows each target in turn. Each fault lasts longer than a client waits before it sends a
+/// lost write over the other path.
 fn failover() -> Plan {
     Plan {
         name: "failover".to_owned(),
@@ -174,10 +175,10 @@ fn failover() -> Plan {
     }
 }
 
-/// The plan, reduced for a machine with this many processors, with a remark on the reductions.
+/// The plan, reduced for a machine with this many processors, with a remark on each reduction.
 ///
-/// Limits the clients of a processor, and the processors of a node: beyond that, the run would
-/// measure the scheduler.
+/// Limits the number of clients per processor, and the number of processors per node. Beyond these
+/// limits, the run would measure the scheduler.
 fn scaled(mut plan: Plan, cores: u32) -> Plan {
     let cores = cores.max(1);
     let plural = if cores == 1 { "processor" } else { "processors" };

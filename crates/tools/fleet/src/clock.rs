@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// An agent's clock: nanoseconds since its start.
+/// The clock of an agent or a controller, in nanoseconds since its start.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock(Instant);
 
@@ -15,37 +15,39 @@ impl Clock {
         u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// The instant at which this clock shows the time. `None` if the instant is further away than
-    /// any plan.
+    /// The instant at which this clock shows this time. `None` if the instant is further away than
+    /// the end of any plan.
     pub(crate) fn instant(self, ns: u64) -> Option<Instant> {
         self.0.checked_add(Duration::from_nanos(ns))
     }
 }
 
-/// The difference between an agent's clock and ours.
+/// The difference between the clock of an agent and the clock of the controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Offset {
-    /// The zero of the agent's clock, in our time; negative if it is before our start.
+    /// The time on the controller's clock at which the agent's clock showed zero. It is negative if
+    /// the agent started before the controller.
     zero_ns: i128,
-    /// The round trip of the measurement: the error is at most half of it.
+    /// The round trip time of the measurement. The error is at most half of it.
     pub(crate) round_trip: Duration,
 }
 
 impl Offset {
-    /// From one round trip: asked at `asked_ns` and received at `heard_ns` of our clock, answered
-    /// at `told_ns` of theirs.
+    /// The offset from one round trip. On the controller's clock, the request was sent at
+    /// `asked_ns`, and the answer arrived at `heard_ns`. The agent answered at `told_ns` on its own
+    /// clock.
     pub(crate) fn by(asked_ns: u64, told_ns: u64, heard_ns: u64) -> Offset {
         let middle = (i128::from(asked_ns) + i128::from(heard_ns)) / 2;
         let round_trip = Duration::from_nanos(heard_ns.saturating_sub(asked_ns));
         Offset { zero_ns: middle - i128::from(told_ns), round_trip }
     }
 
-    /// The better of two measurements: the one with the shorter round trip.
+    /// The better one of two measurements, which has the shorter round trip.
     pub(crate) fn better(self, other: Offset) -> Offset {
         if other.round_trip < self.round_trip { other } else { self }
     }
 
-    /// Converts a time of our clock to the agent's.
+    /// Converts a time of the controller's clock to the agent's clock.
     pub(crate) fn theirs(self, ours_ns: u64) -> u64 {
         u64::try_from(i128::from(ours_ns) - self.zero_ns).unwrap_or(0)
     }
@@ -57,7 +59,7 @@ mod tests {
 
     #[test]
     fn the_shortest_round_trip_tells_the_offset() {
-        // Their clock started 1000 later than ours.
+        // The agent's clock started 1000 ns after the controller's clock.
         let long = Offset::by(2000, 1900, 4000);
         let short = Offset::by(5000, 4050, 5100);
         let best = long.better(short);
@@ -65,7 +67,7 @@ mod tests {
         assert_eq!(best.theirs(7000), 6000);
         assert_eq!(short.better(long), short);
         assert_eq!(best.theirs(10), 0, "before theirs began");
-        // Their clock started before ours.
+        // The agent's clock started before the controller's clock.
         assert_eq!(Offset::by(0, 500, 0).theirs(100), 600);
     }
 

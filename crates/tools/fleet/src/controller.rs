@@ -15,7 +15,7 @@ use std::time::SystemTime;
 /// Runs a plan.
 ///
 /// # Errors
-/// The first failure, with the name of its agent.
+/// The first failure, with the name of the agent.
 pub fn run<'a>(plan: &'a Plan, setting: Setting<'a>) -> Result<Report, FleetError> {
     let board = setting.board.clone();
     board.begin(&plan.name);
@@ -88,7 +88,7 @@ fn node_report(peer: &Peer) -> NodeReport {
     NodeReport { name: peer.name.clone(), machine: peer.machine.clone(), clock_error_us }
 }
 
-/// Reports a target's stripe sets, if it has some.
+/// The report on the stripe sets of a target, if it has any.
 fn sets_report(target: &TargetPeer) -> Option<SetsReport> {
     let TargetPeer { peer, share, shared, not_by_node, .. } = target;
     let set = |shared: &Shared| SetReport {

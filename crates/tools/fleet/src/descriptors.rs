@@ -1,19 +1,20 @@
-//! The limit of open files: every client needs descriptors, and the default limit is low.
+//! The limit of open files. Every client needs file descriptors, and the default limit is low.
 
 use crate::message::Client;
 
-/// Descriptors of an agent, besides those of its clients.
+/// The number of descriptors of an agent, besides those of its clients.
 const OWN: u64 = 64;
 
-/// Descriptors of a client: its admin queue, and a connection and an event loop for each I/O queue.
-/// A virtual machine's disk also has an event loop and kick descriptors for each ring.
+/// The number of descriptors of a client: for its admin queue, and for a connection and an event
+/// loop of each I/O queue. The disk of a virtual machine also needs an event loop and kick
+/// descriptors for each ring.
 fn of_client(client: &Client) -> u64 {
     let queues = u64::from(client.queues);
     let disk = if client.vm.is_some() { 4 * queues + 8 } else { 0 };
     1 + 3 * queues + disk
 }
 
-/// Checks that the limit suffices for these clients.
+/// Checks that the limit is high enough for these clients.
 pub(crate) fn check(clients: &[Client]) -> Result<(), String> {
     let needed = clients.iter().map(of_client).sum::<u64>() + OWN;
     enough(clients.len(), needed, limit())
@@ -35,8 +36,8 @@ pub(crate) fn raise() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    // Some systems refuse the number: the limit stays as it is, and `check` reports if it is too
-    // low.
+    // Some systems refuse the number. The limit then stays the same, and `check` reports if it is
+    // too low.
     let _ = setrlimit(Resource::Nofile, limit);
 }
 

@@ -1,21 +1,21 @@
-//! The published documents' results, for comparison with a run.
+//! The results of the published documents, for comparison with a run.
 
 use serde::{Deserialize, Serialize};
 
-/// One result of the documents.
+/// The results of the published documents for one load.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Documents {
     /// I/Os per second.
     #[serde(default)]
     pub iops: Option<f64>,
-    /// GB/s (10⁹ bytes).
+    /// Throughput in GB/s (10⁹ bytes).
     #[serde(default)]
     pub gb_per_second: Option<f64>,
-    /// Percentage of the drives' speed when measured alone.
+    /// The percentage of the sum of the drives' speeds, where each drive is measured alone.
     #[serde(default)]
     pub percent_of_theoretical: Option<f64>,
-    /// Advantage of NVMe over Fabrics over iSCSI, in percent.
+    /// The advantage of NVMe over Fabrics over iSCSI, in percent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub percent_over_iscsi: Option<f64>,
 }
@@ -34,7 +34,7 @@ impl Documents {
         Documents { percent_over_iscsi: Some(percent), ..Documents::default() }
     }
 
-    /// True if there is a result to compare with the fleet's.
+    /// Whether there is a result to compare with the fleet's result.
     pub(crate) fn has_figure(&self) -> bool {
         self.iops.is_some() || self.gb_per_second.is_some()
     }

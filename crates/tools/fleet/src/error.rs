@@ -1,28 +1,28 @@
-//! Why a plan failed.
+//! The errors of a run.
 
 use thiserror::Error;
 
-/// The message of each is a sentence that names its subject.
+/// The error of a run. Its message is a sentence that names the failed part.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum FleetError {
     /// The plan is invalid.
     #[error("the plan {name}: {why}")]
     Plan {
-        /// The plan's name or file.
+        /// The name or file of the plan.
         name: String,
-        /// The fault in the plan, as the end of a sentence.
+        /// The problem of the plan, as the end of a sentence.
         why: String,
     },
     /// An agent failed, or its connection was lost.
     #[error("{agent}: {why}")]
     Agent {
-        /// The agent's name.
+        /// The name of the agent.
         agent: String,
-        /// The cause.
+        /// The reason.
         why: String,
     },
-    /// The nodes' network could not be made.
+    /// The network of the nodes could not be created.
     #[error("the network of the nodes: {0}")]
     Network(String),
     /// The run was cancelled.

@@ -10,19 +10,19 @@ use crate::report::{FaultReport, Verified};
 use crate::waited::Waited;
 use std::time::{Duration, Instant};
 
-/// Interval of the checks of the hosts.
+/// The interval of checks of the hosts.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// The rate of a slow network.
 const SLOW: &str = "8mbit";
 
-/// Verifies on all hosts, applies the faults to every target in turn, and then reads all data once
+/// Verifies on all hosts, causes the faults at every target in turn, and then reads all data once
 /// more.
 pub(crate) fn run(fleet: &mut Fleet<'_>) -> Result<(Verified, Vec<FaultReport>), FleetError> {
     fleet.begin("verifying")?;
     fleet.note("connecting")?;
     let writers = fleet.plan.writers as usize;
     for host in 0..fleet.hosts.len() {
-        // One queue for each writer, with one request at a time.
+        // Each writer needs one queue, with one request at a time.
         let clients = fleet.clients(host, fleet.plan.writers, 16);
         fleet.hosts[host].tell(&Ask::Verify { clients, writers })?;
     }
@@ -72,7 +72,7 @@ fn harm(fleet: &mut Fleet<'_>, target: usize, fault: Fault) -> Result<FaultRepor
     let name = fleet.targets[target].peer.name.clone();
     fleet.begin(&format!("{} {name}", fault.name()))?;
     let mut watch = Watch::default();
-    // Start while all paths are connected, and do not count earlier pauses for this fault.
+    // Start while all paths are connected. Earlier pauses must not count for this fault.
     watch.until_whole(fleet)?;
     let before = watch.sum();
     let mut watch = Watch::default();
@@ -124,7 +124,7 @@ fn slow(fleet: &Fleet<'_>, target: usize, rate: Option<&str>) -> Result<(), Flee
     node.and_then(|node| node.namespace()).map_or(Ok(()), |network| network.slow(rate))
 }
 
-/// The hosts' results so far.
+/// The results of the hosts so far.
 #[derive(Default)]
 struct Watch {
     last: Vec<Looked>,
@@ -144,11 +144,11 @@ impl Watch {
             }
         }
         let longest = looks.iter().map(|looked| looked.longest_us).max().unwrap_or(0);
-        // The first check is only a baseline: longer operations started before this watch.
+        // The first check is only a baseline. Longer operations have started before this watch.
         if !self.last.is_empty() {
             self.longest = self.longest.max(Duration::from_micros(longest));
         }
-        // Checking many hosts takes a while as well.
+        // Read the clock here, because checking many hosts takes time.
         let now = Instant::now();
         let seconds = self.at.replace(now).map(|at| (now - at).as_secs_f64());
         let host = |(index, now): (usize, &Looked)| LiveHost {

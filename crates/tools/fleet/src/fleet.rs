@@ -21,11 +21,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Prefix of the subsystem names, before the target's number.
+/// The prefix of the names of subsystems. The number of the target or of the drives follows.
 pub(crate) const NQN: &str = "nqn.2026-11.org.farblock:fleet";
-/// Controller identifiers of each target, if several have the same subsystem.
+/// The number of controller identifiers of each target, if several targets have the same subsystem.
 const CONTROLLERS_OF_ONE: u16 = 4096;
-/// Interval of the checks for messages of agents.
+/// The interval of checks for messages of agents.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// The seed of random addresses.
 const SEED: u64 = 0x666c_6565_7421;
@@ -34,25 +34,25 @@ const SEED: u64 = 0x666c_6565_7421;
 pub struct Setting<'a> {
     /// The program to start as an agent.
     pub launcher: Launcher,
-    /// True if this process may make network namespaces, one for each node.
+    /// Whether this process may create network namespaces, one for each node.
     pub has_network: bool,
     /// An empty folder for drives that are files.
     pub folder: PathBuf,
-    /// The files that guests boot from, for a plan with guests.
+    /// The files to boot guests from, for a plan with guests.
     pub guests: Option<GuestFiles>,
-    /// The tokens of listening agents, by the names of their files.
+    /// The tokens of listening agents, by the name of the token file.
     pub secrets: BTreeMap<String, Secret>,
-    /// Time limits of the controller for its agents.
+    /// The time limits of the controller for its agents.
     pub patience: FleetTimeouts,
-    /// Cancels the run.
+    /// Cancels the run from another thread.
     pub cancel: Cancel,
     /// The state of the run, for observers.
     pub board: Board,
-    /// Called at intervals with the current step and speed.
+    /// The controller calls this at intervals with the current step and speed.
     pub progress: &'a mut dyn FnMut(&Step<'_>),
 }
 
-/// A target, and the means to start it again.
+/// A target, and what the controller needs to start it again.
 pub(crate) struct TargetPeer {
     pub(crate) peer: Peer,
     pub(crate) node: Option<usize>,
@@ -67,7 +67,7 @@ impl TargetPeer {
         TargetPeer { peer, node, share, shared: Vec::new(), not_by_node: None }
     }
 
-    /// Makes the target share its drives, at the same port as before if it had one.
+    /// Makes the target share its drives, at its previous port if it had one.
     fn share(&mut self) -> Result<(), FleetError> {
         match self.peer.ask(&Ask::Share(self.share.clone()))? {
             Say::Sharing { addresses, namespaces, not_by_node }
@@ -87,13 +87,13 @@ impl TargetPeer {
     }
 }
 
-/// All running agents and their nodes. Agents are dropped before their nodes.
+/// All running agents and their nodes. The agents are dropped before their nodes.
 pub(crate) struct Fleet<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) setting: Setting<'a>,
     pub(crate) hosts: Vec<Peer>,
     pub(crate) targets: Vec<TargetPeer>,
-    /// The drives that several targets share.
+    /// The agent with the drives that several targets share.
     pub(crate) drives: Option<TargetPeer>,
     pub(crate) nodes: Vec<Node>,
     pub(crate) programs: Programs,
@@ -215,7 +215,7 @@ impl<'a> Fleet<'a> {
                 Ok(format!("nvme+tcp://{address}/{nqn}?ns={ns}"))
             }
         };
-        // Targets of one subsystem get separate ranges.
+        // If several targets have the same subsystem, their ranges do not overlap.
         let first = way as u16 * CONTROLLERS_OF_ONE + 1;
         Ok(Share {
             nqn: format!("{NQN}-{}", set + 1),
@@ -230,7 +230,7 @@ impl<'a> Fleet<'a> {
         })
     }
 
-    /// A drive's description; a temporary one becomes a file.
+    /// The spec of a drive. For a temporary drive, creates a file.
     fn drive(&self, target: usize, drive: u32) -> Result<String, FleetError> {
         let name = self.plan.drive_named(drive);
         let Some((before, size)) = name.split_once("temporary:") else {
@@ -247,13 +247,13 @@ impl<'a> Fleet<'a> {
         Ok(format!("{before}file:{}", path.display()))
     }
 
-    /// Makes a target share its drives, at the same port as before if it had one.
+    /// Makes a target share its drives, at its previous port if it had one.
     pub(crate) fn share(&mut self, index: usize) -> Result<(), FleetError> {
         self.targets[index].share()
     }
 
-    /// The URLs of every namespace, one for each path. The first namespaces of all targets come
-    /// first, then the second ones, so that even few clients use many targets.
+    /// For every namespace, its URLs, one for each path. The first namespaces of all targets come
+    /// first, then the second ones. So even a few clients use many targets.
     fn namespaces(&self) -> Vec<Vec<String>> {
         if !self.plan.targets.is_empty() {
             return self.plan.targets.iter().map(|url| vec![url.clone()]).collect();
@@ -282,7 +282,7 @@ impl<'a> Fleet<'a> {
         let parts = (each * self.hosts.len()).div_ceil(namespaces.len());
         let client = |client: usize| {
             let mut ways = namespaces[client % namespaces.len()].clone();
-            // The host uses the first path while that path is available.
+            // The host uses the first path while it is available.
             let first = client % each % ways.len();
             ways.rotate_left(first);
             Client {
@@ -298,7 +298,7 @@ impl<'a> Fleet<'a> {
         (host * each..(host + 1) * each).map(client).collect()
     }
 
-    /// A guest's disk; guests are also distributed over the namespaces.
+    /// The client that is the disk of a guest. Guests are distributed over the namespaces, too.
     pub(crate) fn guest(&self, guest: usize) -> Client {
         let namespaces = self.namespaces();
         let parts = (self.plan.guests as usize).div_ceil(namespaces.len());
@@ -345,7 +345,7 @@ impl<'a> Fleet<'a> {
         Ok(())
     }
 
-    /// Measures each drive alone, on its own node.
+    /// Measures each drive alone, on its own node. Returns the sum of their IOPS.
     pub(crate) fn alone(&mut self, pattern: &Pattern) -> Result<Option<f64>, FleetError> {
         if self.plan.alone_seconds == 0.0 || self.targets.is_empty() {
             return Ok(None);
@@ -370,8 +370,8 @@ impl<'a> Fleet<'a> {
         Ok(Some(sum))
     }
 
-    /// One run on all hosts. `process` is the target process to measure, if an agent does not run
-    /// it, and `whose` names its program.
+    /// Does one run on all hosts. `process` is the process of the target to measure, if no agent
+    /// runs the target; `whose` then names its program.
     pub(crate) fn one_run(
         &mut self,
         pattern: &Pattern,
@@ -401,7 +401,7 @@ impl<'a> Fleet<'a> {
         let patience =
             start_in + Duration::from_millis(ramp_ms + runtime_ms) + self.setting.patience.grace;
         let part = format!("run {} of {}{whose}", run + 1, plan.runs);
-        // A rate-limited load has fewer I/Os in flight.
+        // A load with a fixed rate has fewer I/Os in flight.
         let in_flight = (pattern.rate_iops.is_none())
             .then(|| plan.clients_per_node * pattern.numjobs * pattern.iodepth);
         let (results, used) = self.collect(&part, in_flight.map(f64::from), patience)?;
@@ -412,8 +412,8 @@ impl<'a> Fleet<'a> {
         sum.add(pattern, &results, &cpu).map_err(|why| self.hosts[0].error(why))
     }
 
-    /// Waits for the results of all hosts, and for the targets' processor time. The first failure
-    /// ends the run for all.
+    /// Waits for the results of all hosts, and for the processor time of the targets. The first
+    /// failure ends the run on all hosts.
     fn collect(
         &mut self,
         part: &str,
@@ -462,12 +462,12 @@ impl<'a> Fleet<'a> {
         Ok((measured, used.into_iter().flatten().collect()))
     }
 
-    /// A silent host may hang itself, or wait for a target that hangs.
+    /// Finds out why a host sends no messages: the host may hang, or wait for a target that hangs.
     fn check_silence(&mut self, host: usize) -> Result<(), FleetError> {
         self.hosts[host].check_silence().map_err(|error| self.cause(error))
     }
 
-    /// Measures all clocks again: they drift, and a machine may have slept.
+    /// Measures all clocks again, because clocks drift, and a machine may have slept.
     fn agree_on_time(&mut self) -> Result<(), FleetError> {
         let targets = self.targets.iter_mut().map(|target| &mut target.peer);
         for peer in targets.chain(&mut self.hosts) {
@@ -476,8 +476,8 @@ impl<'a> Fleet<'a> {
         Ok(())
     }
 
-    /// Finds the cause of a host's failure: a target may be dead, or hang. After this, the run
-    /// measures nothing more.
+    /// Finds the cause of a host's failure: a target may be dead, or may hang. The run cannot
+    /// continue after this.
     pub(crate) fn cause(&mut self, error: FleetError) -> FleetError {
         let targets = self.drives.iter_mut().chain(&mut self.targets);
         let silent = { targets }.find_map(|target| target.peer.is_there().err());
@@ -489,13 +489,13 @@ impl<'a> Fleet<'a> {
         }
     }
 
-    /// Reports the start of a step, unless the run was cancelled.
+    /// Reports the start of a step. Returns an error if the run was cancelled.
     pub(crate) fn begin(&mut self, what: &str) -> Result<(), FleetError> {
         what.clone_into(&mut self.doing);
         self.note("")
     }
 
-    /// Reports the progress of the step, unless the run was cancelled.
+    /// Reports the progress of the step. Returns an error if the run was cancelled.
     pub(crate) fn note(&mut self, part: &str) -> Result<(), FleetError> {
         let step = Step { what: &self.doing, part, iops: 0.0 };
         (self.setting.progress)(&step);
@@ -503,7 +503,7 @@ impl<'a> Fleet<'a> {
         self.check()
     }
 
-    /// The current step.
+    /// The name of the current step.
     pub(crate) fn doing(&self) -> &str {
         &self.doing
     }
@@ -530,7 +530,7 @@ impl<'a> Fleet<'a> {
         Ok(())
     }
 
-    /// Like [`Fleet::check_targets`], for the hosts, too.
+    /// Like [`Fleet::check_targets`], but checks the hosts, too.
     pub(crate) fn check_all(&mut self) -> Result<(), FleetError> {
         self.check_targets()?;
         for host in 0..self.hosts.len() {
@@ -556,7 +556,7 @@ impl<'a> Fleet<'a> {
     }
 }
 
-/// The ring that a virtual machine's disk needs for the load's requests.
+/// The parameters of a virtual machine's disk that the requests of the load need.
 fn vm(pattern: &Pattern) -> Vm {
     let bytes = pattern.block_size_bytes;
     let requests = pattern.iodepth.saturating_mul(bytes.div_ceil(VM_REQUEST_BYTES));
@@ -564,9 +564,9 @@ fn vm(pattern: &Pattern) -> Vm {
     Vm { depth, request_bytes: bytes.min(VM_REQUEST_BYTES) }
 }
 
-/// Time between the agreement on a start and the start, with this many clients on each host. The
-/// hosts are at these addresses, or on this machine. The machine with the most hosts is the
-/// slowest.
+/// The time between the agreement on a start and the start. It depends on the number of clients of
+/// the machine with the most hosts, which is the slowest machine. `hosts` are the addresses of the
+/// hosts; `None` means this machine.
 fn start_in(clients_per_node: u32, hosts: impl Iterator<Item = Option<IpAddr>>) -> Duration {
     let mut on_each = BTreeMap::<Option<IpAddr>, u32>::new();
     for at in hosts {
@@ -585,7 +585,7 @@ mod tests {
     fn many_clients_have_longer_to_begin() {
         let here = |hosts| iter::repeat_n(None, hosts);
         assert_eq!(start_in(1, here(1)), START_IN + START_IN_FOR_CLIENT);
-        // The documents' cluster on two processors, which started 346 ms late.
+        // The cluster of the published documents on two processors, which started 346 ms late.
         let many = start_in(48, here(12));
         assert!(many >= START_IN + Duration::from_secs(2), "{many:?}");
         let at = |last| Some(IpAddr::from([192, 0, 2, last]));

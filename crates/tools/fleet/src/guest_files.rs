@@ -1,27 +1,28 @@
-//! The files that guests boot from.
+//! The files to boot guests from.
 
 use std::path::{Path, PathBuf};
 
-/// QEMU's program, as packages name it.
+/// The name of QEMU's program in packages.
 const QEMU: &str = "qemu-system-x86_64";
 
-/// The files of a guest.
+/// The files that a guest needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuestFiles {
-    /// QEMU.
+    /// The path of QEMU.
     pub qemu: PathBuf,
-    /// A Linux kernel.
+    /// The path of a Linux kernel.
     pub kernel: PathBuf,
-    /// The kernel's initial file system, with fio, and an `/init` such as in `interop/linux/guest`.
+    /// The path of the kernel's initial file system. It contains fio, and an `/init` like the one
+    /// in `interop/linux/guest`.
     pub image: PathBuf,
 }
 
 impl GuestFiles {
-    /// Finds QEMU in the search path; kernel and image at the given paths, or else those from
-    /// `interop/linux/setup.sh` in the folder.
+    /// Finds QEMU in the search path. Uses the kernel and image at the given paths, or those that
+    /// `interop/linux/setup.sh` has put into the folder.
     ///
     /// # Errors
-    /// If a file is missing, with the way to get it, as the end of a sentence.
+    /// A file is missing. The error is the end of a sentence, and says how to get the file.
     pub fn find(
         path: &std::ffi::OsStr,
         folder: Option<&Path>,
@@ -57,7 +58,7 @@ impl GuestFiles {
     }
 }
 
-/// Each version of the scripts has its own image.
+/// Finds the newest image, since each version of the scripts creates its own image.
 fn newest_image(folder: &Path) -> Option<PathBuf> {
     let is_image = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();

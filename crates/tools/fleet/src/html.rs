@@ -1,4 +1,4 @@
-//! A report as one self-contained page, with the bench's charts and colours.
+//! A report as one self-contained page, with the charts and colors of the bench.
 
 use crate::plan::IscsiTarget;
 use crate::report::{ActionReport, IscsiReport, IscsiTotal, Report};
@@ -8,7 +8,7 @@ use farblock_bench::html::{Escaped, STYLE, by_keys, tick};
 use farblock_bench::{iops, tenths};
 use std::fmt::Write;
 
-/// The whole page.
+/// Renders the whole page.
 #[must_use]
 pub fn render(report: &Report) -> String {
     let title = Escaped(&report.plan.name);
@@ -59,7 +59,7 @@ fn alert(page: &mut String, report: &Report) {
     }
 }
 
-/// The colours of the targets in comparison with NVMe.
+/// The color of each target that is compared with NVMe.
 fn against(report: &Report) -> Vec<(&'static str, &'static str)> {
     let targets = report.actions.iter().flat_map(|action| &action.iscsi).map(|it| it.target);
     let mut colours: Vec<_> = targets.map(colour).collect();
@@ -114,7 +114,7 @@ fn latency(action: &ActionReport) -> Vec<Bar> {
     ]
 }
 
-/// A chart for each block size: their values differ too much for one chart.
+/// Draws a chart for each block size, because the values differ too much for one chart.
 fn chart(report: &Report, id: &str, bars: Bars) -> Vec<(String, String)> {
     let mut sizes: Vec<u32> =
         report.actions.iter().map(|action| action.pattern.block_size_bytes).collect();

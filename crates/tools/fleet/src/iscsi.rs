@@ -1,9 +1,10 @@
-//! Measures the same file over iSCSI, alternating with NVMe: farblock or tgt shares it.
+//! Measures the same file over iSCSI, alternating with NVMe. farblock or tgt shares the file over
+//! iSCSI.
 //!
-//! A round: the NVMe target closes the file, each iSCSI target shares it for one run, and then the
-//! NVMe target shares it again. All connections use the loopback, where farblock's iSCSI target
-//! listens. Both sides have the same load: one generator, over farblock's host or over farblock's
-//! initiator, which has a session for each job.
+//! In each round, the NVMe target closes the file, each iSCSI target shares it for one run, and
+//! then the NVMe target shares it again. All connections use loopback, since farblock's iSCSI
+//! target listens there. Both sides have the same load: one generator, over farblock's host or over
+//! farblock's initiator, which has a session for each job.
 
 use crate::error::FleetError;
 use crate::fleet::Fleet;
@@ -15,7 +16,8 @@ use crate::sum::Sum;
 use crate::tgt::Tgt;
 use farblock_bench::Pattern;
 
-/// One run with each of the plan's iSCSI targets. The NVMe target shares the file before and after.
+/// Does one run with each iSCSI target of the plan. The NVMe target shares the file before and
+/// after.
 pub(crate) fn turn(
     fleet: &mut Fleet<'_>,
     pattern: &Pattern,
@@ -70,12 +72,12 @@ fn by_tgt(fleet: &mut Fleet<'_>, pattern: &Pattern, run: u32) -> Result<IscsiTot
     let uri = format!("iscsi://{}/{ISCSI_NAME}/1", tgt.address);
     let process = tgt.process();
     let total = one_run(fleet, pattern, run, &uri, (Some(process), IscsiTarget::Tgt));
-    // A result is invalid if the target has ended.
+    // The result is invalid if tgtd has exited.
     tgt.check().map_err(failed)?;
     total
 }
 
-/// Runs the load on this target, and returns its result.
+/// Runs the load on this target, and returns the result.
 fn one_run(
     fleet: &mut Fleet<'_>,
     pattern: &Pattern,
@@ -119,7 +121,7 @@ pub(crate) fn finish(reports: &mut [IscsiReport], nvme_iops: f64) {
     }
 }
 
-/// Remarks on the comparison for the reader, a sentence each.
+/// Remarks on the comparison for the reader, one sentence each.
 pub(crate) fn remarks(plan: &Plan) -> Vec<String> {
     if plan.iscsi.is_empty() {
         return Vec::new();

@@ -2,9 +2,9 @@
 //!
 //! A **controller** ([`run()`]) runs a [`Plan`] with **agents** ([`agent`]). An agent is a process
 //! that shares drives as a target, or drives load as hosts. It receives its requests as lines of
-//! JSON ([`message`]). The controller starts agents itself, each in a node, which is a network
-//! namespace if the machine allows that ([`network`]). Or it connects to agents that listen on
-//! other machines, with a token ([`listen`]).
+//! JSON ([`message`]). The controller can start agents itself. It runs each agent in a node, which
+//! is a network namespace if the machine supports that ([`network`]). Or the controller connects to
+//! agents that listen on other machines, with a token ([`listen`]).
 //!
 //! ```text
 //!                    controller
@@ -16,18 +16,18 @@
 //!
 //! # Contract
 //!
-//! - All hosts start at the same instant. The controller first measures each agent's clock by round
-//!   trips. A host that is not ready in time ends the run instead of joining late.
-//! - Latencies are sent as whole histograms and merged without loss; a percentile in the report
-//!   covers all I/Os.
+//! - All hosts start at the same instant. The controller first measures each agent's clock with
+//!   round trips. A host that is not ready in time ends the run; it never joins late.
+//! - Agents send latencies as whole histograms, and the controller merges them without loss. So a
+//!   percentile in the report covers all I/Os.
 //! - The first failure ends the run everywhere, and the error names the agent.
-//! - A report contains the plan of the run: `farblock fleet run REPORT.json` repeats it.
+//! - A report contains the plan of the run. `farblock fleet run REPORT.json` repeats the run.
 //! - A report lists how the plan was scaled down for the machine.
 //!
 //! # Not implemented
 //!
-//! Encryption between controller and agents (an agent listens on the loopback by default), copying
-//! agents' files, and finding disks that agents were not configured for.
+//! Encryption between controller and agents (an agent listens on loopback by default), copying
+//! files to agents, and finding disks for which agents were not configured.
 
 #![forbid(unsafe_code)]
 

@@ -1,10 +1,10 @@
-//! Lines of JSON over any stream, with a limit.
+//! Lines of JSON over any stream, with a maximum length.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io::{self, BufRead, BufReader, Read, Write};
 
-/// Reads messages.
+/// Reads messages from a stream.
 pub(crate) struct Reader<R> {
     stream: BufReader<R>,
     limit: u64,
@@ -15,12 +15,12 @@ impl<R: Read> Reader<R> {
         Reader { stream: BufReader::new(stream), limit }
     }
 
-    /// Accepts longer lines from now on.
+    /// Accepts lines up to this length from now on.
     pub(crate) fn trust(&mut self, limit: u64) {
         self.limit = limit;
     }
 
-    /// The next message; `None` at the end.
+    /// The next message; `None` at the end of the stream.
     pub(crate) fn next<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
         let mut line = Vec::new();
         let read = self.stream.by_ref().take(self.limit).read_until(b'\n', &mut line)?;
@@ -30,7 +30,7 @@ impl<R: Read> Reader<R> {
         if line.last() != Some(&b'\n') {
             return Err(match read as u64 == self.limit {
                 true => invalid("a message that is too long".to_owned()),
-                false => io::ErrorKind::UnexpectedEof.into(), // in the middle of a line
+                false => io::ErrorKind::UnexpectedEof.into(), // the stream ends within a line
             });
         }
         serde_json::from_slice(&line)
@@ -44,7 +44,7 @@ pub(crate) fn write(stream: &mut impl Write, message: &impl Serialize) -> io::Re
     stream.flush()
 }
 
-/// A message in its form on the wire.
+/// The bytes of a message on the wire.
 pub(crate) fn line(message: &impl Serialize) -> Vec<u8> {
     let mut line = serde_json::to_vec(message).expect("our own types are JSON");
     line.push(b'\n');

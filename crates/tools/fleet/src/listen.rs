@@ -1,9 +1,10 @@
 //! Agents that listen for controllers with a token.
 //!
-//! Nothing is encrypted: anyone who sees the packets sees the token. So an agent listens on the
-//! loopback, at the end of a tunnel, unless the operator says that the network is private. A
-//! controller with the token can share memory and the [allowed](Allowed) drives, connect wherever
-//! the agent can, and read and write all of these.
+//! The connection is not encrypted: a person who sees the packets sees the token. So an agent
+//! listens on loopback, at the end of a tunnel, unless the operator says that the network is
+//! private. A controller with the token can share memory and the [allowed](Allowed) drives. It can
+//! also let the agent connect to any address that the agent can reach, and read and write all of
+//! these disks.
 
 use crate::agent;
 use crate::limits::{CONTROLLERS, FIRST_LINE_BYTES, HELLO_TIME, REFUSAL_TIME};
@@ -26,11 +27,12 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens at this address; with port 0 the system picks a free one. Controllers with the
-    /// secret may share these drives, and together take this much memory.
+    /// Listens at this address. For port 0, the system chooses a free port. Controllers with the
+    /// secret may let the agent share these drives. All controllers together may use this much
+    /// memory.
     ///
     /// # Errors
-    /// If listening fails.
+    /// The agent cannot listen at the address.
     pub fn start(
         address: SocketAddr,
         secret: Secret,
@@ -42,7 +44,8 @@ impl Listener {
         let (secret, present) = (Arc::new(secret), Arc::new(AtomicUsize::new(0)));
         let accept = move || {
             for stream in listener.incoming() {
-                // For example without free descriptors: a later accept may succeed.
+                // This may fail for lack of file descriptors, for example. A later accept may
+                // succeed.
                 let Ok(stream) = stream else { continue };
                 if present.fetch_add(1, Ordering::AcqRel) >= CONTROLLERS {
                     present.fetch_sub(1, Ordering::AcqRel);
@@ -53,7 +56,8 @@ impl Listener {
                 let (allowed, memory) = (allowed.clone(), memory.clone());
                 let body = move || {
                     let _presence = presence;
-                    // The controller has disconnected, and has received the reason if possible.
+                    // Ignore the result: the controller has disconnected, and has received the
+                    // reason if possible.
                     let _ = meet(&stream, &secret, allowed, memory);
                 };
                 let _ = thread::Builder::new().name("fb-fleet-agent".to_owned()).spawn(body);
@@ -63,14 +67,14 @@ impl Listener {
         Ok(Listener { address })
     }
 
-    /// The listening address.
+    /// The address at which the agent listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 }
 
-/// Counts a connected controller.
+/// A place among the connections to the agent. Dropping this frees the place.
 struct Presence(Arc<AtomicUsize>);
 
 impl Drop for Presence {
@@ -79,8 +83,8 @@ impl Drop for Presence {
     }
 }
 
-/// Tells a controller above the limit why it is refused. A controller that has not sent its first
-/// line in that time may miss the reason.
+/// Tells a controller above the limit why the agent refuses it. A controller that has not sent its
+/// first line in time may not receive the reason.
 fn refuse(mut stream: &TcpStream) {
     let why = format!("it talks with {CONTROLLERS} controllers already");
     let _ = stream.set_read_timeout(Some(REFUSAL_TIME));
@@ -90,7 +94,7 @@ fn refuse(mut stream: &TcpStream) {
 
 fn meet(stream: &TcpStream, secret: &Secret, allowed: Allowed, memory: Memory) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    // A dead controller machine sends nothing, and would keep its place and its memory.
+    // Detect a dead controller machine, which would keep its place and its memory.
     notice_its_end(stream)?;
     stream.set_write_timeout(Some(HELLO_TIME))?;
     let greeted = AtomicBool::new(false);
@@ -99,8 +103,8 @@ fn meet(stream: &TcpStream, secret: &Secret, allowed: Allowed, memory: Memory) -
     agent::serve(hurried, stream, Some(secret), allowed, memory, greeted)
 }
 
-/// Reads until the time is over, or without limit once a controller was admitted. Without the time
-/// limit, a stranger that sends a byte at intervals could keep a place.
+/// A reader with a time limit until the agent has admitted the controller. Without the limit, a
+/// peer without a token could keep a place by sending one byte at a time.
 struct Hurried<'a> {
     stream: &'a TcpStream,
     until: Instant,

@@ -6,35 +6,35 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// The state of a fleet.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Live {
-    /// The plan's name.
+    /// The name of the plan.
     pub plan: String,
     /// The current step, in words.
     pub phase: String,
-    /// The part of the step; empty if it has none.
+    /// The part of the step; empty if the step has no parts.
     pub part: String,
-    /// Each agent with hosts, in the plan's order.
+    /// The state of each agent with hosts, in the order of the plan.
     pub hosts: Vec<LiveHost>,
-    /// Set at the end, with the reason of a failure.
+    /// The result of the run, once it has ended. The error is the reason of a failure.
     pub ended: Option<Result<(), String>>,
 }
 
-/// The hosts of one agent.
+/// The state of the hosts of one agent.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LiveHost {
-    /// The agent's name.
+    /// The name of the agent.
     pub name: String,
-    /// I/Os per second of all of its clients.
+    /// The I/Os per second of all clients of the agent.
     pub iops: f64,
-    /// The mean latency in microseconds: I/Os in flight, divided by I/Os per second. During a
-    /// verify, the longest latency since the last check.
+    /// The mean latency in microseconds: the number of I/Os in flight, divided by the I/Os per
+    /// second. During a verify, the longest latency since the last check.
     pub latency_us: Option<f64>,
-    /// True if the agent has finished its part.
+    /// Whether the agent has finished its part.
     pub is_done: bool,
-    /// Operations that failed.
+    /// The number of operations that failed.
     pub failed: u64,
-    /// Blocks whose content differed from the acknowledged one.
+    /// The number of blocks whose content differed from the acknowledged content.
     pub lost: u64,
-    /// The numbers of connected paths and of all paths.
+    /// The number of connected paths, and the number of all paths.
     pub paths: Option<[u64; 2]>,
 }
 
@@ -45,7 +45,7 @@ impl Live {
     }
 }
 
-/// The controller's record of the current state.
+/// The state that the controller publishes.
 #[derive(Clone, Debug, Default)]
 pub struct Board(Arc<Mutex<Live>>);
 
@@ -60,7 +60,7 @@ impl Board {
         *self.lock() = Live { plan: plan.to_owned(), ..Live::default() };
     }
 
-    /// Records the current step. Hosts are idle until their next report.
+    /// Sets the current step. Hosts count as idle until their next report.
     pub(crate) fn step(&self, step: &Step<'_>) {
         let mut live = self.lock();
         live.take(step);
@@ -69,7 +69,7 @@ impl Board {
         }
     }
 
-    /// Records the state of the hosts.
+    /// Sets the state of the hosts.
     pub(crate) fn hosts(&self, step: &Step<'_>, hosts: Vec<LiveHost>) {
         let mut live = self.lock();
         live.take(step);

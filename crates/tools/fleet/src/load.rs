@@ -17,10 +17,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Limit for a load and its ramp.
+/// The maximum duration of a load with its ramp.
 const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Connected clients.
+/// The connected clients, by name, and the memory that they use.
 #[derive(Default)]
 pub(crate) struct Clients(Vec<(String, Arc<dyn Namespace>)>, Option<Held>);
 
@@ -47,7 +47,7 @@ impl Clients {
     }
 }
 
-/// Connects over iSCSI: `ADDRESS:PORT/NAME/LUN`.
+/// Connects over iSCSI. `unit` is `ADDRESS:PORT/NAME/LUN`.
 fn log_in(client: &Client, unit: &str) -> Result<Arc<dyn Namespace>, String> {
     let parts: Option<[&str; 3]> = unit.split('/').collect::<Vec<_>>().try_into().ok();
     let wrong = || "an iSCSI disk is iscsi://ADDRESS:PORT/NAME/LUN".to_owned();
@@ -85,7 +85,7 @@ impl Clients {
     }
 }
 
-/// The current speed, summed over clients.
+/// The current speed, summed over all clients.
 #[derive(Debug, Default)]
 pub(crate) struct Tick(AtomicU64);
 
@@ -94,7 +94,7 @@ impl Tick {
         self.0.load(Ordering::Relaxed) as f64
     }
 
-    /// Replaces a client's last value by its new one.
+    /// Replaces the last value of a client by a new value.
     fn tell(&self, last: &mut u64, iops: f64) {
         let now = iops as u64;
         self.0.fetch_add(now.wrapping_sub(*last), Ordering::Relaxed);
@@ -123,7 +123,7 @@ pub(crate) fn on_all(
             scope.spawn(move || {
                 let seed = load.seed.wrapping_add(index as u64);
                 let measured = one(&namespace, load, seed, start, cancel, tick);
-                // Cancel the other clients, whose results would be useless.
+                // Cancel the other clients, since their results would be useless.
                 measured.inspect_err(|_| cancel.cancel()).map_err(|why| (name, why))
             })
         };
@@ -165,7 +165,7 @@ fn spec<'a>(
     }
 }
 
-/// One client's results, or its failure; a cancelled load is not a failure.
+/// The results of one client, or its failure. A cancelled load is not a failure.
 fn one(
     namespace: &Arc<dyn Namespace>,
     load: &Load,
@@ -188,7 +188,7 @@ fn one(
     }
 }
 
-/// The processor time of this process while the load is measured.
+/// The processor time of this process during the measured time of the load, in nanoseconds.
 fn cpu_of(begin: Instant, load: &Load, cancel: &Cancel) -> u64 {
     let sleep = |until: Instant| {
         while !cancel.is_cancelled() {
@@ -209,7 +209,7 @@ fn cpu_of(begin: Instant, load: &Load, cancel: &Cancel) -> u64 {
 
 type Outcome = Result<farblock_bench::load::Measured, (String, Option<String>)>;
 
-/// The sum of all, or the first failure.
+/// The sum of all results, or the first failure.
 fn add_up(outcomes: Vec<Outcome>) -> Result<Measured, String> {
     let complaint = outcomes.iter().find_map(|outcome| match outcome {
         Err((name, Some(why))) => Some(format!("{name}: {why}")),

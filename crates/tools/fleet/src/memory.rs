@@ -1,5 +1,5 @@
-//! Memory that controllers may use in an agent: memory disks, the rings of virtual machines' disks,
-//! and the buffers of loads.
+//! The memory of an agent that controllers may use: for memory disks, for the rings of virtual
+//! machines' disks, and for the buffers of loads.
 
 use crate::message::{Client, Load, Share};
 use farblock_backends::Spec;
@@ -7,7 +7,7 @@ use farblock_block::size::Size;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A budget that all controllers of an agent share.
+/// A memory budget that all controllers of an agent share.
 #[derive(Clone, Debug)]
 pub struct Memory(Arc<Budget>);
 
@@ -24,13 +24,13 @@ impl Memory {
         Memory(Arc::new(Budget { bytes, held: AtomicU64::new(0) }))
     }
 
-    /// No limit, for a controller that has started the agent.
+    /// A budget without a limit, for a controller that has started the agent.
     #[must_use]
     pub fn unlimited() -> Memory {
         Memory::limited(u64::MAX)
     }
 
-    /// The default budget of a listening agent: half of the machine's memory.
+    /// The default budget of a listening agent, which is half of the machine's memory.
     #[must_use]
     pub fn by_default() -> Memory {
         let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -38,7 +38,8 @@ impl Memory {
         Memory::limited(total.map_or(UNKNOWN_BYTES, |total| total / 2))
     }
 
-    /// Takes bytes from the budget until the returned value is dropped.
+    /// Takes bytes from the budget until the returned value is dropped. `what` names the user in an
+    /// error.
     pub(crate) fn take(&self, bytes: u64, what: &str) -> Result<Held, String> {
         let Budget { bytes: most, held } = &*self.0;
         let more = |held: u64| held.checked_add(bytes).filter(|sum| sum <= most);
@@ -55,17 +56,17 @@ impl Memory {
     }
 }
 
-/// The budget if the machine's memory is unknown.
+/// The budget in bytes, if the size of the machine's memory is unknown.
 const UNKNOWN_BYTES: u64 = 4 << 30;
 
-/// `MemTotal:       24689012 kB`
+/// Parses a line such as `MemTotal:       24689012 kB`. Returns bytes.
 pub(crate) fn of_machine(meminfo: &str, what: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix(what))?;
     let number: u64 = line.split_whitespace().next()?.parse().ok()?;
     number.checked_mul(1024)
 }
 
-/// A part of the budget in use.
+/// A used part of the budget.
 #[derive(Debug)]
 pub(crate) struct Held {
     budget: Arc<Budget>,
@@ -78,7 +79,7 @@ impl Drop for Held {
     }
 }
 
-/// Memory of a share's drives.
+/// The memory for the drives of a share, in bytes.
 pub(crate) fn of_share(share: &Share) -> u64 {
     let of = |name: &String| Spec::parse(name).map_or(0, |spec| of_drive(&spec));
     share.drives.iter().map(of).fold(0, u64::saturating_add)
@@ -91,12 +92,13 @@ fn of_drive(spec: &Spec) -> u64 {
     }
 }
 
-/// Memory of the rings of virtual machines' disks, and of the I/Os in flight in all queues.
+/// The memory for the rings of virtual machines' disks, and for the I/Os in flight in all queues,
+/// in bytes.
 pub(crate) fn of_clients(clients: &[Client]) -> u64 {
     clients.iter().map(crate::vm::memory_bytes).fold(0, u64::saturating_add)
 }
 
-/// Memory of the buffers of this many clients' load.
+/// The memory for the buffers of a load with this many clients, in bytes.
 pub(crate) fn of_load(load: &Load, clients: usize) -> u64 {
     let pattern = &load.pattern;
     let kinds = u64::from(pattern.rw.reads()) + u64::from(pattern.rw.writes());

@@ -1,106 +1,107 @@
-//! The messages between controller and agent: a line of JSON each.
+//! The messages between controller and agent. Each is a line of JSON.
 //!
-//! The controller sends requests, and each has one final answer. While an agent runs or meters a
-//! load, it reports its speed five times a second, so that the controller notices an agent that
-//! hangs; the controller may [cancel the load](Ask::Cancel). When the controller disconnects, the
-//! agent stops its work.
+//! The controller sends requests, and each request has one final answer. While an agent runs or
+//! meters a load, it reports its speed five times a second, so that the controller notices an agent
+//! that hangs. The controller may [cancel the load](Ask::Cancel). When the controller disconnects,
+//! the agent stops its work.
 
 use farblock_bench::{Machine, Pattern, RecordedLatencies};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// Version of these messages: both ends must have the same.
+/// The version of these messages, which must be the same at both ends.
 pub const VERSION: u32 = 5;
 
-/// A request of a controller.
+/// A request of a controller to an agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case")]
 pub enum Ask {
-    /// The first request: identify yourself.
+    /// The first request: the agent must identify itself.
     Hello {
-        /// [`VERSION`].
+        /// The version: [`VERSION`].
         version: u32,
         /// The token, for agents that listen.
         #[serde(default)]
         token: Option<String>,
     },
-    /// Report your clock.
+    /// The agent must report its clock.
     Clock,
-    /// Share these drives, instead of the current ones.
+    /// The agent must share these drives, instead of its current ones.
     Share(Share),
-    /// Stop sharing, and close the drives.
+    /// The agent must stop sharing, and close the drives.
     Unshare,
-    /// Drive load on one of the shared drives inside the agent, without a network.
+    /// The agent must run a load on one of its shared drives, without a network.
     Alone {
-        /// The drive's index in [`Share::drives`].
+        /// The index of the drive in [`Share::drives`].
         drive: usize,
         /// The load.
         load: Load,
     },
-    /// Report the processor time that you use between these times of your clock.
+    /// The agent must report the processor time that it uses between these times of its clock.
     Meter {
-        /// The start.
+        /// The start, in nanoseconds.
         start_ns: u64,
-        /// The end.
+        /// The end, in nanoseconds.
         end_ns: u64,
-        /// The process to measure instead of the agent, on the agent's machine.
+        /// The ID of a process on the agent's machine to measure instead of the agent.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         process: Option<u32>,
     },
-    /// Connect these clients, instead of the current ones.
+    /// The agent must connect these clients, instead of its current ones.
     Connect {
-        /// The clients; each is a separate host.
+        /// The clients. Each is a separate host.
         clients: Vec<Client>,
     },
-    /// Offer the disks of these clients on sockets (vhost-user), instead of the current ones.
+    /// The agent must offer the disks of these clients on sockets (vhost-user), instead of its
+    /// current ones.
     Offer {
-        /// The clients; each is a virtual machine, and a separate host.
+        /// The clients. Each is a virtual machine, and a separate host.
         clients: Vec<Client>,
     },
-    /// Drive load with the clients that are connected.
+    /// The agent must run a load with the connected clients.
     Load(Load),
-    /// Stop the load, and drop its results.
+    /// The agent must stop the load, and drop its results.
     Cancel,
-    /// Write, read and compare until [`Ask::EndVerify`], with these clients.
+    /// The agent must write, read and compare with these clients, until [`Ask::EndVerify`].
     Verify {
-        /// The clients; each is a separate host, with a disk that outlives its connections.
+        /// The clients. Each is a separate host, whose disk outlives its connections.
         clients: Vec<Client>,
-        /// Threads of each client.
+        /// The number of threads of each client.
         writers: usize,
     },
-    /// Report the verify's results since the last request.
+    /// The agent must report the results of the verify since the last request.
     Look,
-    /// Read all data once more, compare it, and stop.
+    /// The agent must read all data once more, compare it, and stop.
     EndVerify,
 }
 
-/// A target to start.
+/// A target that an agent must start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Share {
-    /// The subsystem's name.
+    /// The name of the subsystem.
     pub nqn: String,
-    /// The listening address; with port 0 the system picks a free one.
+    /// The address to listen on. For port 0, the system chooses a free port.
     pub address: SocketAddr,
-    /// The addresses that the other nodes' targets had before; without them they use the ports
-    /// after `address`'s, or free ones.
+    /// The previous addresses of the targets of the other NUMA nodes. Without previous addresses,
+    /// these targets use the ports after that of `address`, or free ports.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub more: Vec<SocketAddr>,
-    /// Drives, as `farblock serve` names them, or a disk of another target: `nvme+tcp://`.
+    /// The drives: specs as for `farblock serve`, or a disk of another target (`nvme+tcp://`).
     pub drives: Vec<String>,
-    /// The number of stripe sets, formed from the drives in order: each is a namespace. 0: no sets,
-    /// each drive is a namespace.
+    /// The number of stripe sets to form from the drives, in order. Each set is a namespace. If it
+    /// is 0, each drive is a namespace.
     pub sets: usize,
-    /// Whether to form one set from the drives of each NUMA node instead, if there are several. The
-    /// node's processors serve it, as a subsystem at its own port.
+    /// Whether to form one set from the drives of each NUMA node instead, if there are several
+    /// nodes. The processors of the node serve the set, as a subsystem at its own port.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub by_node: bool,
-    /// Bytes in a block.
+    /// The block size in bytes.
     pub block_size: u32,
-    /// The range of the target's controller identifiers, if other targets have the same subsystem.
+    /// The range of controller identifiers of the target, if other targets have the same subsystem.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub controller_ids: Option<[u16; 2]>,
-    /// Whether to share the single drive over iSCSI instead of NVMe.
+    /// Whether to share the only drive over iSCSI instead of NVMe.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub iscsi: bool,
 }
@@ -108,14 +109,14 @@ pub struct Share {
 /// A shared namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shared {
-    /// An `nvme+tcp://` URL, or an iSCSI address.
+    /// The `nvme+tcp://` URL, or the iSCSI address.
     pub url: String,
-    /// The namespace's drives, as indexes in [`Share::drives`].
+    /// The drives of the namespace, as indexes in [`Share::drives`].
     pub drives: Vec<usize>,
-    /// The NUMA node of all these drives, whose processors serve the namespace; `None`: any.
+    /// The NUMA node of all these drives, whose processors serve the namespace. `None` means any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<usize>,
-    /// The processors of that node.
+    /// The processors of this NUMA node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub processors: Vec<usize>,
 }
@@ -123,32 +124,32 @@ pub struct Shared {
 /// A host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Client {
-    /// The host's NQN.
+    /// The NQN of the host.
     pub hostnqn: String,
-    /// The client's disk: `nvme+tcp://`, or `iscsi://ADDRESS:PORT/NAME/LUN`.
+    /// The disk of the client: `nvme+tcp://`, or `iscsi://ADDRESS:PORT/NAME/LUN`.
     pub url: String,
-    /// I/O queues that the client needs.
+    /// The number of I/O queues that the client needs.
     pub queues: u16,
-    /// I/Os in flight in each queue.
+    /// The number of I/Os in flight in each queue.
     pub depth: u16,
-    /// The part of the disk that the client verifies: the index, from 0, and the number of equal
+    /// The part of the disk that the client verifies: the index from 0, and the number of equal
     /// parts.
     pub part: [u32; 2],
-    /// The virtual machine's ring through which the client uses its disk; `None`: it uses the disk
-    /// directly.
+    /// The disk of a virtual machine through which the client uses its namespace. `None` if the
+    /// client uses the namespace directly.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vm: Option<Vm>,
-    /// Further paths to the same disk.
+    /// The URLs of further paths to the same disk.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<String>,
 }
 
-/// A vhost-user disk, driven through rings in memory as a guest's driver does.
+/// A vhost-user disk, which the agent drives through rings in memory, like the driver of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Vm {
-    /// Limit for the requests in a ring.
+    /// The maximum number of requests in a ring.
     pub depth: u16,
-    /// Limit for the data of a request.
+    /// The maximum size of a request, in bytes.
     pub request_bytes: u32,
 }
 
@@ -157,62 +158,63 @@ pub struct Vm {
 pub struct Load {
     /// The pattern of each client.
     pub pattern: Pattern,
-    /// The start, by the agent's clock; `None`: at once.
+    /// The start in nanoseconds of the agent's clock. `None` means at once.
     pub start_ns: Option<u64>,
-    /// Time at the start that is not measured.
+    /// The time of unmeasured load at the start, in milliseconds.
     pub ramp_ms: u64,
-    /// Measured time.
+    /// The measured time, in milliseconds.
     pub runtime_ms: u64,
     /// The seed of random addresses.
     pub seed: u64,
 }
 
-/// An answer of an agent.
+/// An answer of an agent to a controller.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "snake_case")]
 pub enum Say {
-    /// The agent's identity.
+    /// The identity of the agent.
     Hello {
-        /// [`VERSION`].
+        /// The version: [`VERSION`].
         version: u32,
-        /// The agent's machine.
+        /// The machine of the agent.
         machine: Machine,
     },
-    /// The controller is refused.
+    /// The agent refuses the controller.
     Refused {
         /// The reason.
         why: String,
     },
-    /// The clock, in nanoseconds since the agent's start.
+    /// The clock of the agent.
     Clock {
-        /// Nanoseconds.
+        /// The time since the start of the agent, in nanoseconds.
         ns: u64,
     },
-    /// The shared namespaces.
+    /// The namespaces that the agent shares.
     Sharing {
-        /// The listening addresses of the target, and then of the other nodes' targets.
+        /// The address of the target, followed by the addresses of the other NUMA nodes' targets.
         addresses: Vec<SocketAddr>,
         /// The namespaces, in order.
         namespaces: Vec<Shared>,
-        /// Why the sets are not divided by NUMA node, if that was requested and not possible.
+        /// The reason why the sets are not divided by NUMA node, if that was requested and is not
+        /// possible.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         not_by_node: Option<String>,
     },
-    /// The sockets of the offered disks, in their clients' order.
+    /// The sockets of the offered disks, in the order of their clients.
     Offered {
-        /// Unix sockets, in folders that only this user can open.
+        /// The Unix sockets, in folders that only this user can open.
         sockets: Vec<PathBuf>,
     },
-    /// Processor time.
+    /// The processor time.
     Used {
-        /// Nanoseconds.
+        /// The processor time in nanoseconds.
         ns: u64,
     },
-    /// The request is done.
+    /// The agent has executed the request.
     Done,
-    /// The current speed; an answer follows.
+    /// The current speed. The final answer follows later.
     Progress {
-        /// I/Os per second of all clients.
+        /// The I/Os per second of all clients.
         iops: f64,
     },
     /// The results of a load.
@@ -226,18 +228,18 @@ pub enum Say {
     },
 }
 
-/// The joint results of an agent's clients.
+/// The results of all clients of an agent together.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
-    /// Reads.
+    /// The number of reads.
     pub reads: u64,
-    /// Writes.
+    /// The number of writes.
     pub writes: u64,
-    /// The sum of the clients' I/Os per second.
+    /// The sum of the I/Os per second of all clients.
     pub iops: f64,
-    /// All latencies.
+    /// The latencies of all I/Os.
     pub latencies: RecordedLatencies,
-    /// Processor time of the agent's process while the load is measured.
+    /// The processor time of the agent's process in the measured time, in nanoseconds.
     pub cpu_ns: u64,
     /// The measured time, in seconds.
     pub seconds: f64,
@@ -246,22 +248,22 @@ pub struct Measured {
 /// The results of a verify.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Looked {
-    /// Blocks read and compared since the verify started.
+    /// The number of blocks read and compared since the start of the verify.
     pub reads: u64,
-    /// Writes acknowledged.
+    /// The number of acknowledged writes.
     pub writes: u64,
-    /// Operations that failed.
+    /// The number of operations that failed.
     pub failed: u64,
-    /// Blocks whose content differed from the acknowledged one.
+    /// The number of blocks whose content differed from the acknowledged content.
     pub lost: u64,
-    /// The longest operation since the last check, including those that still wait, in
+    /// The duration of the longest operation since the last check, including waiting operations, in
     /// microseconds.
     pub longest_us: u64,
-    /// Writers that wait for an operation which started before the last check.
+    /// The number of writers that wait for an operation which started before the last check.
     pub waiting: u64,
-    /// Number of connected paths.
+    /// The number of connected paths.
     pub live: u64,
-    /// Number of all paths.
+    /// The number of all paths.
     pub paths: u64,
     /// The first failure.
     pub wrong: Option<String>,

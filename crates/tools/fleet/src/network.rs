@@ -1,9 +1,10 @@
-//! Nodes on one machine: a network namespace each, with its own address, on one bridge.
+//! Nodes on one machine: network namespaces with one address each, on one bridge.
 //!
-//! No root is needed if the system allows user namespaces. The controller runs itself again in a
-//! user and a network namespace ([`inside`]), in which it has the rights it needs, and which
-//! disappear with it. A node is a process that only holds a namespace, in which the controller
-//! starts agents. util-linux (`unshare`, `nsenter`) and iproute2 (`ip`, `tc`) do the work.
+//! If the system allows user namespaces, this needs no root. The controller runs itself again in a
+//! user and a network namespace ([`inside`]), in which it has the necessary rights. The namespaces
+//! disappear together with the controller. A node is a process that only holds a namespace, in
+//! which the controller starts agents. The controller uses util-linux (`unshare`, `nsenter`) and
+//! iproute2 (`ip`, `tc`).
 //!
 //! ```text
 //!   farblock0 (bridge) 10.77.255.254/16
@@ -19,12 +20,13 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const BRIDGE: &str = "farblock0";
-/// The second bridge, for the targets' drives.
+/// The second bridge, for the drives of the targets.
 const STORAGE_BRIDGE: &str = "farblock1";
-/// Time for a process to enter its namespace.
+/// The time limit for a process to enter its namespace.
 const UNSHARE_TIME: Duration = Duration::from_secs(20);
 
-/// The command that runs a program with rights over its own network, if this machine supports that.
+/// The command that runs a program with rights over its own network. `None` if this machine does
+/// not support that.
 #[must_use]
 pub fn inside() -> Option<Command> {
     let unshare = || {
@@ -45,8 +47,8 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// Makes the bridge, in this process's own network namespace; with `has_storage` also a second
-    /// one that only storage uses.
+    /// Creates the bridge, in the network namespace of this process. With `has_storage`, also
+    /// creates a second bridge for storage only.
     pub(crate) fn new(has_storage: bool) -> Result<Network, FleetError> {
         ip(&["link", "set", "lo", "up"])?;
         ip(&["link", "add", BRIDGE, "type", "bridge"])?;
@@ -60,7 +62,7 @@ impl Network {
     }
 }
 
-/// A node's network namespace.
+/// The network namespace of a node.
 #[derive(Debug)]
 pub(crate) struct Namespace {
     holder: Child,
@@ -69,7 +71,7 @@ pub(crate) struct Namespace {
 }
 
 impl Namespace {
-    /// Makes the node with this number, from 1.
+    /// Creates the node with this number, from 1.
     pub(crate) fn new(network: &Network, number: u32) -> Result<Namespace, FleetError> {
         let mut command = Command::new("unshare");
         // The process exits when its input ends.
@@ -87,7 +89,7 @@ impl Namespace {
         Ok(namespace)
     }
 
-    /// A cable from a bridge to a device of the node.
+    /// Connects a bridge with a device of the node, by a virtual cable.
     fn plug(
         &self,
         link: &str,
@@ -115,19 +117,19 @@ impl Namespace {
         IpAddr::V4(self.address)
     }
 
-    /// The command prefix that runs a program in the node.
+    /// The command prefix with which a program runs in the node.
     pub(crate) fn command(&self) -> Command {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net=/proc/{}/ns/net", self.holder.id())).arg("--");
         command
     }
 
-    /// Cuts the node's cable, or connects it again.
+    /// Cuts the cable of the node, or connects it again.
     pub(crate) fn cut(&self, is_cut: bool) -> Result<(), FleetError> {
         ip(&["link", "set", &self.link, if is_cut { "down" } else { "up" }])
     }
 
-    /// Limits the node's network to a rate (`8mbit`), or removes the limit.
+    /// Limits the network of the node to a rate (`8mbit`), or removes the limit.
     pub(crate) fn slow(&self, rate: Option<&str>) -> Result<(), FleetError> {
         let link = self.link.as_str();
         let mut there = self.command();

@@ -1,4 +1,4 @@
-//! Nodes, in which the controller starts agents.
+//! Nodes in which the controller starts agents.
 
 use crate::error::FleetError;
 use crate::network::{Namespace, Network};
@@ -8,12 +8,12 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The program that serves as an agent over its standard streams.
+/// The program to start as an agent. It communicates over its standard streams.
 #[derive(Clone, Debug)]
 pub struct Launcher {
-    /// The program.
+    /// The path of the program.
     pub program: PathBuf,
-    /// The program's arguments.
+    /// The arguments of the program.
     pub args: Vec<OsString>,
 }
 
@@ -34,7 +34,7 @@ impl Node {
         self.namespace.as_ref().map_or(loopback, Namespace::address)
     }
 
-    /// The address for storage, which faults neither cut nor slow.
+    /// The address for storage. Faults do not affect the network of this address.
     pub(crate) fn storage_address(&self) -> IpAddr {
         let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
         self.namespace.as_ref().map_or(loopback, Namespace::storage_address)
@@ -55,12 +55,12 @@ impl Node {
             }
             None => Command::new(&launcher.program),
         };
-        // The folder also holds the files that a killed agent leaves behind.
+        // The folder also contains the files that a killed agent leaves behind.
         command.args(&launcher.args).env("TMPDIR", folder);
         Peer::start(name, &mut command, terms)
     }
 
-    /// The node's namespace, if faults can be applied to it.
+    /// The network namespace of the node, if faults are possible there.
     pub(crate) fn namespace(&self) -> Option<&Namespace> {
         self.namespace.as_ref()
     }

@@ -1,4 +1,4 @@
-//! An agent, from the controller's side.
+//! An agent, from the view of the controller.
 
 use crate::clock::{Clock, Offset};
 use crate::error::FleetError;
@@ -19,10 +19,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 use subtle::ConstantTimeEq;
 
-/// Interval of the checks for a cancel.
+/// The interval of checks for a cancel.
 const CANCEL_EVERY: Duration = Duration::from_millis(100);
 
-/// What the controller demands of all agents of a run.
+/// The conditions that are the same for all agents of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Terms {
     pub(crate) clock: Clock,
@@ -31,15 +31,15 @@ pub(crate) struct Terms {
     pub(crate) cancel: Cancel,
 }
 
-/// A token that controller and agent share.
+/// A token that a controller and an agent share.
 #[derive(Clone)]
 pub struct Secret(String);
 
 impl Secret {
-    /// Takes a token from the first line of a file, without surrounding spaces.
+    /// Creates a token from the first line of a file, without surrounding spaces.
     ///
     /// # Errors
-    /// If the token is not valid, with the reason as the end of a sentence, which never contains a
+    /// The reason why the token is invalid, as the end of a sentence. The text never contains a
     /// part of the token.
     pub fn new(text: &str) -> Result<Secret, String> {
         let token = text.trim();
@@ -52,7 +52,7 @@ impl Secret {
         Ok(Secret(token.to_owned()))
     }
 
-    /// True if the given token is equal. The comparison takes constant time.
+    /// Whether the given token is equal. The comparison takes constant time.
     pub(crate) fn is(&self, given: &str) -> bool {
         self.0.as_bytes().ct_eq(given.as_bytes()).into()
     }
@@ -64,42 +64,42 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// An agent that has answered. Dropping it kills its process if the controller started one.
+/// An agent that has answered. If the controller started its process, dropping this kills it.
 pub(crate) struct Peer {
     pub(crate) name: String,
     pub(crate) machine: Machine,
     pub(crate) offset: Offset,
-    /// Lines for the thread that writes; `None` once it must stop.
+    /// The lines for the writing thread. `None` tells the thread to stop.
     asks: Option<Sender<Vec<u8>>>,
     terms: Terms,
-    /// Time since the agent's last message, or since a request.
+    /// The time since the last message of the agent, or since the last request.
     silent: Waited,
     said: Receiver<io::Result<Option<Say>>>,
     process: Option<Process>,
-    /// Shut down at the end, since the thread that reads also holds the stream.
+    /// The connection. It is shut down at the end, since the reading thread holds it, too.
     stream: Option<TcpStream>,
 }
 
 struct Process {
     child: Child,
-    /// The last line on the agent's standard error.
+    /// The last line of the agent's standard error.
     last: Arc<Mutex<String>>,
 }
 
 impl Peer {
-    /// The agent's address; `None` if this process started it.
+    /// The address of the agent; `None` if this process started the agent.
     pub(crate) fn address(&self) -> Option<IpAddr> {
         Some(self.stream.as_ref()?.peer_addr().ok()?.ip())
     }
 
-    /// Starts a process that communicates over its standard streams.
+    /// Starts a process as an agent, which communicates over its standard streams.
     pub(crate) fn start(
         name: &str,
         command: &mut Command,
         terms: &Terms,
     ) -> Result<Peer, FleetError> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // Ctrl-C is for the controller, which stops the agents.
+        // The controller handles Ctrl-C and stops its agents, so they must not get the signal.
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(command, 0);
         let failed =
@@ -158,7 +158,7 @@ impl Peer {
                 }
             }
         });
-        // Use a separate thread: writing to an agent that hangs may block.
+        // Use a separate thread, because writing to an agent that hangs may block.
         let (asks, lines) = channel::<Vec<u8>>();
         thread::spawn(move || {
             for line in lines {
@@ -169,7 +169,7 @@ impl Peer {
         });
         Peer {
             name: name.to_owned(),
-            machine: Machine::this(), // until it says what it has
+            machine: Machine::this(), // until the agent reports its machine
             offset: Offset::by(0, 0, u64::MAX),
             asks: Some(asks),
             terms: terms.clone(),
@@ -196,7 +196,7 @@ impl Peer {
         Ok(self)
     }
 
-    /// Measures the agent's clock.
+    /// Measures the clock of the agent.
     pub(crate) fn agree_on_time(&mut self) -> Result<(), FleetError> {
         let mut best = Offset::by(0, 0, u64::MAX);
         for _ in 0..CLOCK_ROUNDS {
@@ -210,20 +210,20 @@ impl Peer {
         Ok(())
     }
 
-    /// Sends a request, and waits for the answer.
+    /// Sends a request, and waits for the final answer.
     pub(crate) fn ask(&mut self, ask: &Ask) -> Result<Say, FleetError> {
         self.tell(ask)?;
         self.answer(self.terms.patience.answer)
     }
 
-    /// Sends a request.
+    /// Sends a request, without waiting for the answer.
     pub(crate) fn tell(&mut self, ask: &Ask) -> Result<(), FleetError> {
         self.silent = Waited::new();
         let sent = self.asks.as_ref().map(|asks| asks.send(lines::line(ask)));
         if sent.is_some_and(|sent| sent.is_ok()) { Ok(()) } else { Err(self.gone()) }
     }
 
-    /// The final answer to a request; skips progress.
+    /// Waits for the final answer to a request. Skips progress messages.
     pub(crate) fn answer(&mut self, patience: Duration) -> Result<Say, FleetError> {
         let mut waited = Waited::new();
         loop {
@@ -238,8 +238,8 @@ impl Peer {
         }
     }
 
-    /// The next message; `None` if none arrives in time. A failure that the agent reports is an
-    /// error.
+    /// Waits for the next message. `None` if no message arrives in time. If the agent reports a
+    /// failure, returns it as an error.
     pub(crate) fn heard(&mut self, patience: Duration) -> Result<Option<Say>, FleetError> {
         let said = self.said.recv_timeout(patience);
         if said.is_ok() {
@@ -257,7 +257,7 @@ impl Peer {
         }
     }
 
-    /// Fails if an agent that should send messages has been silent for too long.
+    /// Returns an error if the agent should send messages, and has sent none for too long.
     pub(crate) fn check_silence(&mut self) -> Result<(), FleetError> {
         match self.silent.so_far() > self.terms.patience.silence {
             true => Err(self.silent(self.terms.patience.silence)),
@@ -270,9 +270,9 @@ impl Peer {
         self.error(format!("it has not answered for {seconds} s: it stands still, or is cut off"))
     }
 
-    /// Checks that the agent answers, even in the middle of work.
+    /// Checks that the agent answers, even while it works.
     pub(crate) fn is_there(&mut self) -> Result<(), FleetError> {
-        // Earlier messages prove nothing.
+        // Drop earlier messages, which do not prove that the agent is alive.
         while self.said.try_recv().is_ok() {}
         self.tell(&Ask::Cancel)?;
         let mut waited = Waited::new();
@@ -295,17 +295,17 @@ impl Peer {
         self.error(format!("it answered {}, which was not asked for", word["say"]))
     }
 
-    /// Converts a time of our clock to the agent's.
+    /// Converts a time of the controller's clock to the agent's clock.
     pub(crate) fn theirs(&self, ours_ns: u64) -> u64 {
         self.offset.theirs(ours_ns)
     }
 
-    /// The agent's process, if this one started it.
+    /// The ID of the agent's process, if this process started it.
     pub(crate) fn process(&self) -> Option<u32> {
         self.process.as_ref().map(|process| process.child.id())
     }
 
-    /// Kills the agent's process as `kill -9` does.
+    /// Kills the process of the agent, like `kill -9`.
     pub(crate) fn kill(&mut self) {
         if let Some(process) = &mut self.process {
             let _ = process.child.kill();
@@ -332,7 +332,7 @@ impl Drop for Peer {
             let _ = stream.shutdown(Shutdown::Both);
         }
         let Some(process) = &mut self.process else { return };
-        // The process exits at the end of its input.
+        // The process exits when its input ends.
         self.asks = None;
         let until = Instant::now() + self.terms.patience.end;
         while matches!(process.child.try_wait(), Ok(None)) && Instant::now() < until {
@@ -342,7 +342,7 @@ impl Drop for Peer {
     }
 }
 
-/// Connects to the first of its addresses that answers in time.
+/// Connects to the first address of a name that answers in time.
 fn connect(address: &str, patience: Duration) -> io::Result<TcpStream> {
     let mut last = io::Error::from(ErrorKind::AddrNotAvailable);
     for address in address.to_socket_addrs()? {
@@ -354,7 +354,7 @@ fn connect(address: &str, patience: Duration) -> io::Result<TcpStream> {
     Err(last)
 }
 
-/// Makes a connection fail when the other machine disappears without a message.
+/// Makes a connection fail when the machine of the peer disappears.
 pub(crate) fn notice_its_end(stream: &TcpStream) -> io::Result<()> {
     let asks = socket2::TcpKeepalive::new().with_time(IDLE_TIME).with_interval(IDLE_ASK_TIME);
     socket2::SockRef::from(stream).set_tcp_keepalive(&asks)

@@ -1,13 +1,13 @@
-//! The description of a fleet and its work.
+//! The description of a fleet and of its work.
 //!
-//! A plan is a TOML file, or a report, which contains its plan:
+//! A plan is a TOML file. A report contains its plan, and can be used instead.
 //!
 //! ```toml
 //! name = "two-by-two"
 //! storage_nodes = 2              # nodes with targets
 //! host_nodes = 2                 # nodes with clients
 //! drives_per_target = 2
-//! drive = "mem:64MiB"            # as `farblock serve` names it; or "temporary:64MiB", a file
+//! drive = "mem:64MiB"            # a spec as for `farblock serve`; or "temporary:64MiB", a file
 //! clients_per_node = 4
 //! runtime_seconds = 5.0
 //! runs = 3
@@ -24,82 +24,82 @@ use farblock_bench::{Pattern, jobs_and_depth};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// The block size of tgt, and so of all targets that are compared over iSCSI.
+/// The block size of tgt, and so of all targets in a comparison over iSCSI.
 const ISCSI_BLOCK_BYTES: u32 = 512;
 
-/// A plan.
+/// A plan: the fleet and its work.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Plan {
-    /// The name for people.
+    /// The name of the plan for people.
     pub name: String,
-    /// The purpose.
+    /// The purpose of the plan.
     pub about: String,
-    /// Nodes with targets.
+    /// The number of nodes with targets.
     pub storage_nodes: u32,
-    /// Nodes with clients.
+    /// The number of nodes with clients.
     pub host_nodes: u32,
-    /// Whether each node has both targets and clients: there are `storage_nodes` nodes.
+    /// Whether each node has both targets and clients. The plan then has `storage_nodes` nodes.
     pub together: bool,
-    /// Targets of each storage node.
+    /// The number of targets of each storage node.
     pub targets_per_node: u32,
-    /// Drives of each target.
+    /// The number of drives of each target.
     pub drives_per_target: u32,
-    /// Paths from a client to its disk. This many consecutive storage nodes share the same drives,
-    /// which are on a separate node. 1: each node has its own drives.
+    /// The number of paths from a client to its disk. This many consecutive storage nodes share the
+    /// same drives, which are on another node. If it is 1, each storage node has its own drives.
     pub paths: u32,
-    /// Stripe sets of a target; 0: none, each drive is a namespace.
+    /// The number of stripe sets of a target. If it is 0, each drive is a namespace.
     pub sets_per_target: u32,
-    /// Whether the drives of each NUMA node form one set instead, which the node's processors
+    /// Whether the drives of each NUMA node form one set instead, which the processors of that node
     /// serve.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub sets_by_node: bool,
-    /// A drive, as `farblock serve` takes it.
+    /// The spec of a drive, as for `farblock serve`.
     pub drive: String,
-    /// The drives of a target, instead of `drives_per_target` times `drive`.
+    /// The specs of the drives of a target, instead of `drives_per_target` times `drive`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub drives: Vec<String>,
     /// The block size in bytes.
     pub block_size: u32,
-    /// Clients of each host node; each is a separate host.
+    /// The number of clients of each host node. Each client is a separate host.
     pub clients_per_node: u32,
-    /// Measured time of each run.
+    /// The measured time of each run.
     pub runtime_seconds: f64,
-    /// Seconds of load before the measured time.
+    /// The time of load before the measured time.
     pub ramp_seconds: f64,
-    /// Additional seconds of load before an action's first run.
+    /// The additional time of load before the first run of an action.
     pub warm_up_seconds: f64,
-    /// Runs of each action.
+    /// The number of runs of each action.
     pub runs: u32,
-    /// Time to measure each drive alone, before the actions; 0: not at all.
+    /// The time for which each drive is measured alone, before the actions. 0 means not at all.
     pub alone_seconds: f64,
-    /// The loads, one after the other.
+    /// The actions, which run one after the other.
     pub actions: Vec<Action>,
-    /// Runs every action with each of these depths instead of its own.
+    /// Repeats every action with each of these depths, instead of its own depth.
     pub depths: Vec<u32>,
-    /// Runs every action with each of these numbers of jobs.
+    /// Repeats every action with each of these numbers of jobs.
     pub jobs: Vec<u32>,
-    /// Runs every mixed action with each of these percentages of reads.
+    /// Repeats every mixed action with each of these percentages of reads.
     pub mixes: Vec<u8>,
-    /// Seconds that the hosts write, read and compare after the actions.
+    /// The time for which the hosts write, read and compare after the actions.
     pub verify_seconds: f64,
-    /// QEMU guests that also run the actions for virtual machines.
+    /// The number of QEMU guests, which also run the actions for virtual machines.
     #[serde(skip_serializing_if = "is_zero")]
     pub guests: u32,
-    /// Threads of each client that write, read and compare.
+    /// The number of threads of each client that write, read and compare.
     pub writers: u32,
-    /// Faults that hit each target in turn during the verify.
+    /// The faults at each target in turn, during the verify.
     pub faults: Vec<Fault>,
-    /// Seconds that a network stays cut or slow.
+    /// The time for which a network stays cut or slow.
     pub fault_seconds: f64,
-    /// Agents on other machines, instead of nodes on this one.
+    /// Agents on other machines, instead of nodes on this machine.
     pub agents: Vec<Place>,
-    /// Targets that share the same file over iSCSI, alternating with NVMe.
+    /// The targets that share the same file over iSCSI, alternating with NVMe.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub iscsi: Vec<IscsiTarget>,
-    /// Existing targets, instead of targets that agents start.
+    /// The URLs of existing targets, instead of targets that agents start.
     pub targets: Vec<String>,
-    /// How the plan was scaled down for the machine, a sentence each.
+    /// Sentences that describe how the plan was scaled down for the machine.
     pub scaled: Vec<String>,
 }
 
@@ -108,16 +108,17 @@ fn is_zero(count: &u32) -> bool {
     *count == 0
 }
 
-/// One load.
+/// An action of a plan: one load.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Action {
-    /// The load of each client, in fio's syntax; `name=` names it.
+    /// The load of each client, in fio's syntax. `name=` names it.
     pub load: String,
-    /// Whether the clients' disks are vhost-user disks, driven as a virtual machine does.
+    /// Whether the disks of the clients are vhost-user disks, which the agents drive like a virtual
+    /// machine.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub vm: bool,
-    /// The published documents' results for this load.
+    /// The results of the published documents for this load.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub documents: Option<Documents>,
 }
@@ -133,20 +134,20 @@ pub struct Wanted {
     pub documents: Option<Documents>,
 }
 
-/// A fault of a target.
+/// A fault at a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Fault {
-    /// The target's process is killed, and started again.
+    /// The controller kills the process of the target, and starts it again.
     Kill,
-    /// The network cable of the target's node is cut for a while.
+    /// The controller cuts the network cable of the target's node for a while.
     Cut,
-    /// The network of the target's node is limited to a megabyte a second for a while.
+    /// The controller limits the network of the target's node to a megabyte per second for a while.
     Slow,
 }
 
 impl Fault {
-    /// `kill`, `cut`, `slow`.
+    /// The name in a plan: `kill`, `cut`, `slow`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -161,14 +162,14 @@ impl Fault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum IscsiTarget {
-    /// This project's own target.
+    /// The target of this project.
     Farblock,
-    /// tgt, as packaged by Linux distributions.
+    /// tgt, as Linux distributions package it.
     Tgt,
 }
 
 impl IscsiTarget {
-    /// The program's name in a plan: `farblock`, `tgt`.
+    /// The name of the program in a plan: `farblock`, `tgt`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -185,17 +186,17 @@ impl IscsiTarget {
     }
 }
 
-/// An agent that listens.
+/// An agent that listens on another machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Place {
-    /// The name for people.
+    /// The name of the agent for people.
     pub name: String,
-    /// Address and port.
+    /// The address of the agent: `HOST:PORT`.
     pub address: String,
-    /// The file with the agent's token.
+    /// The path of the file with the agent's token.
     pub token_file: String,
-    /// The address at which clients reach the drives that this agent shares; `None`: it is a host.
+    /// The address at which clients reach the drives of this agent. `None` if the agent runs hosts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serves_at: Option<std::net::SocketAddr>,
 }
@@ -240,10 +241,10 @@ impl Default for Plan {
 }
 
 impl Plan {
-    /// The actions, each with all depths, jobs and mixes of the sweep.
+    /// The actions with all depths, numbers of jobs and mixes of the sweep.
     ///
     /// # Errors
-    /// If an action is not a valid load.
+    /// An action is not a valid load.
     pub fn loads(&self) -> Result<Vec<Wanted>, FleetError> {
         let mut loads = Vec::new();
         for action in &self.actions {
@@ -281,10 +282,10 @@ impl Plan {
         Ok(loads)
     }
 
-    /// Checks all that can be checked before the start.
+    /// Checks everything that can be checked before the start.
     ///
     /// # Errors
-    /// If the plan is invalid, with the reason.
+    /// The reason why the plan is invalid.
     pub fn check(&self) -> Result<(), FleetError> {
         let wrong = |why: &str| Err(FleetError::plan(&self.name, why));
         let nodes = self.nodes();
@@ -372,7 +373,7 @@ impl Plan {
         }
     }
 
-    /// The description of a drive.
+    /// The spec of a drive.
     pub(crate) fn drive_named(&self, drive: u32) -> &str {
         self.drives.get(drive as usize).unwrap_or(&self.drive)
     }
@@ -450,10 +451,10 @@ impl Plan {
         if is_fit { Ok(()) } else { Err(FleetError::plan(&self.name, why)) }
     }
 
-    /// An existing disk that this plan would overwrite; `None` if there is none.
+    /// An existing disk that this plan would overwrite; `None` if there is no such disk.
     ///
     /// # Errors
-    /// If an action is not a valid load.
+    /// An action is not a valid load.
     pub fn writes_to(&self) -> Result<Option<String>, FleetError> {
         let loads = self.loads()?;
         let verifies = self.verify_seconds > 0.0 || !self.faults.is_empty() || self.guests > 0;
@@ -492,7 +493,7 @@ impl Plan {
         self.storage_nodes.saturating_add(hosts).saturating_add(drives)
     }
 
-    /// The index of a target's subsystem, and the index of the target's path to it.
+    /// The index of a target's subsystem, and the index of the target among the paths to it.
     pub(crate) fn set_and_way(&self, target: usize) -> (usize, usize) {
         let (each, paths) = (self.targets_per_node.max(1) as usize, self.paths.max(1) as usize);
         let (node, place) = (target / each, target % each);
@@ -502,13 +503,13 @@ impl Plan {
     /// The approximate duration of a run.
     ///
     /// # Errors
-    /// If an action is not a valid load.
+    /// An action is not a valid load.
     pub fn duration(&self) -> Result<Duration, FleetError> {
         let loads = self.loads()?.len() as f64;
         let drives = self.storage_nodes * self.targets_per_node * self.drives_of_target();
         let run = self.runtime_seconds + self.ramp_seconds + 2.0;
         let alone = f64::from(drives) * self.alone_seconds;
-        // A killed process starts again within seconds; a cut or slow network recovers soon after
+        // A killed process starts again within seconds. A cut or slow network recovers soon after
         // its time.
         let fault = |fault: &Fault| match fault {
             Fault::Kill => 4.0,
@@ -529,14 +530,15 @@ impl Plan {
     }
 }
 
-/// True if the run itself makes the drive.
+/// Whether the run itself creates the drive.
 fn made(drive: &str) -> bool {
-    // Decorators come before the drive they decorate; a stripe set may contain anything.
+    // Decorators precede the drive that they decorate. A stripe set may contain drives of any kind.
     let made = ["mem:", "null:", "temporary:", "delay:", "limit:", "fault:"];
     drive.split(',').all(|part| made.iter().any(|kind| part.starts_with(kind)))
 }
 
-/// `4k random 70/30`: jobs and depth have their own columns, but the mix does not.
+/// Adds the mix to a name, as in `4k random 70/30`. Jobs and depth have their own columns, but the
+/// mix does not.
 fn with_mix(name: &str, reads: u8) -> String {
     let mix = format!("{reads}/{}", 100 - reads.min(100));
     if name.ends_with(" mixed") {

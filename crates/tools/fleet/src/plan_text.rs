@@ -1,4 +1,4 @@
-//! Plans from the text of files.
+//! Parses plans from the text of files.
 
 use crate::error::FleetError;
 use crate::plan::Plan;
@@ -6,10 +6,10 @@ use crate::report::Report;
 use std::path::Path;
 
 impl Plan {
-    /// Reads a file's text: TOML, or a report's JSON.
+    /// Parses the text of a file: TOML, or the JSON of a report.
     ///
     /// # Errors
-    /// If the text is invalid, with the reason.
+    /// The reason why the text is invalid.
     pub fn parse(name: &str, text: &str) -> Result<Plan, FleetError> {
         let mut plan = if text.trim_start().starts_with('{') {
             let report = Report::from_json(text);
@@ -20,7 +20,7 @@ impl Plan {
             toml::from_str(text).map_err(|error| FleetError::plan(name, one_line(&error)))?
         };
         if plan.name.is_empty() {
-            // Readers of a report need not know the folder.
+            // Omit the folder, which readers of a report need not know.
             let stem = Path::new(name).file_stem().unwrap_or_default();
             plan.name = stem.to_string_lossy().into_owned();
         }

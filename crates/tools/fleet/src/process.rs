@@ -1,10 +1,10 @@
-//! External programs that the controller starts: they end with the controller.
+//! External programs that the controller starts. They end together with the controller.
 
 use farblock_bench::cpu::CpuSource;
 use std::process::Command;
 
-/// The command, changed so that the program is killed when this process exits, and gets no Ctrl-C,
-/// which is for the controller.
+/// Changes a command, so that the program is killed when this process exits. The program also gets
+/// no Ctrl-C, because the controller handles it.
 pub(crate) fn bound(program: &Command) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "--"]).arg(program.get_program());
@@ -15,7 +15,7 @@ pub(crate) fn bound(program: &Command) -> Command {
     command
 }
 
-/// Reads a process's processor time; `None` if the system does not support that.
+/// A meter of the processor time of a process; `None` if the system does not support that.
 #[cfg(any(target_os = "linux", windows))]
 pub(crate) fn meter(process: u32) -> Option<Box<dyn CpuSource>> {
     let meter = farblock_bench::cpu::OtherProcess::new(process).ok()?;

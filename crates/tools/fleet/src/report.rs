@@ -1,5 +1,5 @@
-//! The results of a fleet, as types and as JSON. Fields may be added. Renaming one or changing its
-//! meaning raises [`SCHEMA`].
+//! The results of a fleet, as types and as JSON. Fields may be added. Fields are renamed or
+//! redefined only with an increase of [`SCHEMA`].
 
 use crate::documents::Documents;
 use crate::plan::{Fault, IscsiTarget, Plan};
@@ -7,32 +7,33 @@ use farblock_bench::verdict::{Load, Metric, Series, Subject};
 use farblock_bench::{LatencySummary, Machine, Pattern, RecordedLatencies, jobs_and_depth};
 use serde::{Deserialize, Serialize};
 
-/// Version of the JSON.
+/// The version of the JSON.
 pub const SCHEMA: u32 = 1;
 
-/// All results of a plan.
+/// All results of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// The writer's [`SCHEMA`]. The field's name distinguishes this report from one of the bench.
+    /// The [`SCHEMA`] of the program that wrote the report. The name of this field distinguishes
+    /// the report from a report of the bench.
     pub fleet_schema: u32,
-    /// Name and version of the writer.
+    /// The name and version of the program that wrote the report.
     pub tool: String,
     /// The start of the run, in UTC.
     pub date: String,
     /// The command line of the run.
     pub command_line: String,
-    /// The plan as it ran.
+    /// The plan, as it ran.
     pub plan: Plan,
-    /// The network between the agents: network namespaces, the loopback, or other machines.
+    /// The network between the agents: network namespaces, loopback, or other machines.
     pub network: String,
     /// The agents.
     pub nodes: Vec<NodeReport>,
-    /// How each target's stripe sets were formed.
+    /// The stripe sets of each target.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sets: Vec<SetsReport>,
     /// The results of each action.
     pub actions: Vec<ActionReport>,
-    /// The real guests, and the data that they compared.
+    /// The results of the real guests, and of their comparison of data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guests: Option<GuestsReport>,
     /// The results of writing, reading and comparing.
@@ -41,118 +42,120 @@ pub struct Report {
     pub faults: Vec<FaultReport>,
 }
 
-/// An agent.
+/// The facts about an agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NodeReport {
-    /// The agent's name.
+    /// The name of the agent.
     pub name: String,
-    /// The agent's machine.
+    /// The machine of the agent.
     pub machine: Machine,
-    /// The error of the agent's clock: at most half of the shortest round trip.
+    /// The error of the agent's clock in microseconds, which is at most half of the shortest round
+    /// trip.
     pub clock_error_us: f64,
 }
 
 /// The stripe sets of a target.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SetsReport {
-    /// The target's name.
+    /// The name of the target.
     pub target: String,
-    /// The results of each set.
+    /// The sets of the target.
     pub sets: Vec<SetReport>,
-    /// Why the sets are not divided by NUMA node, if that was requested and not possible.
+    /// The reason why the sets are not divided by NUMA node, if that was requested and is not
+    /// possible.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_by_node: Option<String>,
 }
 
-/// A stripe set.
+/// The drives and processors of a stripe set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SetReport {
-    /// The descriptions of the set's drives.
+    /// The specs of the set's drives.
     pub drives: Vec<String>,
-    /// The NUMA node of all these drives; `None`: several, or unknown.
+    /// The NUMA node of all these drives. `None` if there are several or they are unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<usize>,
-    /// The node's processors, which serve the set.
+    /// The processors of this node, which serve the set.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub processors: Vec<usize>,
 }
 
-/// One action.
+/// The results of one action.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ActionReport {
     /// The pattern of each client.
     pub pattern: Pattern,
     /// The number of clients.
     pub clients: u32,
-    /// Whether each client had a vhost-user disk, driven as a virtual machine does.
+    /// Whether each client had a vhost-user disk, which the agent drove like a virtual machine.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub vm: bool,
     /// Whether each client was a QEMU guest with a vhost-user disk.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub guests: bool,
-    /// I/Os per second of all drives: the sum over drives, each measured alone.
+    /// The I/Os per second of all drives: the sum over all drives, each measured alone.
     pub alone_iops: Option<f64>,
-    /// The mean of the runs; percentiles are of all I/Os.
+    /// The mean of all runs. The percentiles cover all I/Os.
     pub total: Total,
-    /// Each run.
+    /// The results of each run.
     pub runs: Vec<Total>,
-    /// The fleet's percentage of `alone_iops`.
+    /// The I/Os per second of the fleet, as a percentage of `alone_iops`.
     pub percent_of_theoretical: Option<f64>,
-    /// The documents' results.
+    /// The results of the published documents.
     pub documents: Option<Documents>,
-    /// Processor use of each agent's process, in per cent of one core, over the runs.
+    /// The processor use of the process of each agent, in percent of one core, over all runs.
     pub cpu: Vec<(String, f64)>,
-    /// All latencies of all runs.
+    /// The latencies of all I/Os in all runs.
     pub latencies: RecordedLatencies,
     /// The results of the same load on the same file over iSCSI, alternating with NVMe.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub iscsi: Vec<IscsiReport>,
 }
 
-/// QEMU guests, each with Linux.
+/// The results of QEMU guests with Linux.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestsReport {
     /// The number of guests.
     pub count: u32,
-    /// How the guests' instructions ran: "emulated", or "run by the processor (KVM)".
+    /// Text about the execution of the guests: "emulated", or "run by the processor (KVM)".
     pub run_as: String,
     /// The release of the guests' kernel.
     pub kernel: String,
-    /// Memory of each guest.
+    /// The memory of each guest, in MiB.
     pub memory_mib: u64,
-    /// Blocks that the guests wrote for the comparison.
+    /// The number of blocks that the guests wrote for the comparison.
     pub written: u64,
-    /// Blocks that the guests read back, each with the written content.
+    /// The number of blocks that the guests read back with the written content.
     pub compared: u64,
 }
 
-/// An action over iSCSI.
+/// The results of an action over iSCSI.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct IscsiReport {
     /// The target that shared the file.
     pub target: IscsiTarget,
-    /// The mean of the runs.
+    /// The mean of all runs.
     pub total: IscsiTotal,
-    /// Each run.
+    /// The results of each run.
     pub runs: Vec<IscsiTotal>,
-    /// NVMe's I/Os per second, divided by those of this target.
+    /// The I/Os per second of NVMe, divided by the I/Os per second of this target.
     pub nvme_ratio: f64,
 }
 
-/// The results of an initiator.
+/// The results of an iSCSI initiator.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct IscsiTotal {
     /// I/Os per second.
     pub iops: f64,
-    /// Throughput.
+    /// Throughput in MiB per second.
     pub mib_per_second: f64,
-    /// Mean latency.
+    /// The mean latency in microseconds.
     pub mean_latency_us: f64,
-    /// The 99th percentile of latency. In the total of several runs, the mean of the runs'
-    /// percentiles.
+    /// The 99th percentile of the latency, in microseconds. In the total of several runs, this is
+    /// the mean of the percentiles of the runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p99_latency_us: Option<f64>,
-    /// Processor time of target and initiators per I/O.
+    /// The processor time of target and initiators per I/O, in microseconds.
     pub cpu_us_per_io: f64,
 }
 
@@ -161,47 +164,47 @@ pub struct IscsiTotal {
 pub struct Total {
     /// I/Os per second.
     pub iops: f64,
-    /// Throughput.
+    /// Throughput in MiB per second.
     pub mib_per_second: f64,
     /// Latencies.
     pub latency: LatencySummary,
-    /// Processor time of all agents per I/O.
+    /// The processor time of all agents per I/O, in microseconds.
     pub cpu_us_per_io: f64,
-    /// Reads.
+    /// The number of reads.
     pub reads: u64,
-    /// Writes.
+    /// The number of writes.
     pub writes: u64,
 }
 
 /// The results of verifying, over all hosts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verified {
-    /// Writes acknowledged.
+    /// The number of acknowledged writes.
     pub writes: u64,
-    /// Blocks compared.
+    /// The number of compared blocks.
     pub reads: u64,
-    /// Operations that failed.
+    /// The number of operations that failed.
     pub failed: u64,
-    /// Blocks whose content differed from the acknowledged one.
+    /// The number of blocks whose content differed from the acknowledged content.
     pub lost: u64,
-    /// The first failure, and its place.
+    /// The first failure, and where it occurred.
     pub wrong: Option<String>,
 }
 
-/// One fault.
+/// The effect of one fault.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FaultReport {
     /// The name of the target.
     pub target: String,
     /// The kind of fault.
     pub fault: Fault,
-    /// The longest operation during the fault, over all hosts.
+    /// The duration of the longest operation during the fault, over all hosts, in seconds.
     pub pause_seconds: f64,
-    /// Time from the fault until every path was connected again.
+    /// The time from the fault until every path was connected again, in seconds.
     pub whole_again_seconds: f64,
-    /// Operations that failed.
+    /// The number of operations that failed.
     pub failed: u64,
-    /// Blocks whose content was not the acknowledged one.
+    /// The number of blocks whose content differed from the acknowledged content.
     pub lost: u64,
 }
 
@@ -212,10 +215,10 @@ impl Report {
         serde_json::to_string_pretty(self).expect("a report has only keys and numbers of JSON's")
     }
 
-    /// Reads the output of [`to_json`](Report::to_json).
+    /// Parses the output of [`to_json`](Report::to_json).
     ///
     /// # Errors
-    /// If the text is not a report, or has a newer schema.
+    /// The text is not a report, or has a newer schema.
     pub fn from_json(text: &str) -> Result<Report, serde_json::Error> {
         use serde::de::Error;
         let report: Report = serde_json::from_str(text)?;
@@ -226,13 +229,13 @@ impl Report {
         Ok(report)
     }
 
-    /// True if an operation failed or a block was lost.
+    /// Whether an operation failed or a block was lost.
     #[must_use]
     pub fn has_errors(&self) -> bool {
         self.verified.as_ref().is_some_and(|it| it.failed > 0 || it.lost > 0 || it.wrong.is_some())
     }
 
-    /// The part of this report that can be compared with another one.
+    /// The part of this report to compare with another report.
     #[must_use]
     pub fn subject(&self) -> Subject {
         let machine = self.nodes.first().map(|node| &node.machine);
@@ -249,7 +252,7 @@ impl Report {
 }
 
 impl ActionReport {
-    /// The action's name: its load, with jobs and depth in a sweep.
+    /// The name of the action: its load, with jobs and depth in a sweep.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.pattern.name

@@ -1,9 +1,9 @@
 //! The drives of a stripe set, and the processors that serve it.
 //!
-//! A drive is nearest to the processors of its NUMA node, and a set with the drives of one node has
-//! no traffic to others. So if a machine has several nodes and the drives' nodes are known, each
-//! node has its own set and target, in the same process. Otherwise drives form sets in order, and
-//! the report says why.
+//! A drive is closest to the processors of its NUMA node. A set with the drives of one node causes
+//! no traffic to other nodes. So if a machine has several nodes and the nodes of the drives are
+//! known, each node has its own set and target, in the same process. Otherwise drives form sets in
+//! order, and the report contains the reason.
 
 use crate::message::Share;
 use farblock_backends::Spec;
@@ -13,16 +13,16 @@ use std::collections::BTreeMap;
 /// The drives and processors of one target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Group {
-    /// The NUMA node of all the target's drives, if the target should run there.
+    /// The NUMA node of all drives of the target, if the target should run on it.
     pub(crate) node: Option<usize>,
-    /// The processors of that node; empty: all of the machine.
+    /// The processors of this node. If empty, all processors of the machine.
     pub(crate) processors: Vec<usize>,
-    /// The target's namespaces, each with the indexes of its drives.
+    /// The namespaces of the target, each with the indexes of its drives.
     pub(crate) namespaces: Vec<Vec<usize>>,
 }
 
-/// The groups of a share, and why they are not divided by node if that was requested and not
-/// possible.
+/// The groups of a share. Also the reason why they are not divided by node, if that was requested
+/// and is not possible.
 pub(crate) fn groups(
     share: &Share,
     machine: &Machine,
@@ -53,7 +53,7 @@ pub(crate) fn groups(
     }
 }
 
-/// The drives of each node, or why their nodes are unknown.
+/// The drives of each node, or the reason why their nodes are unknown.
 fn by_node(drives: &[String], machine: &Machine) -> Result<BTreeMap<usize, Vec<usize>>, String> {
     let online = machine.nodes().len();
     if online < 2 {
@@ -128,8 +128,8 @@ mod tests {
         );
     }
 
-    /// A machine with two nodes that have these files' disks: files of file systems that every
-    /// Linux has.
+    /// A machine with two nodes, which have the disks of these files. The files are on file systems
+    /// that every Linux has.
     #[cfg(target_os = "linux")]
     fn two_nodes(made: &tempfile::TempDir, files: &[(&str, &str)]) -> Machine {
         use std::fs;

@@ -5,11 +5,11 @@ use std::fmt;
 /// One of the few steps of a run, and its progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Step<'a> {
-    /// The step. It stays the same for a while, so a log needs one line for it.
+    /// The name of the step. It stays the same for a while, so a log needs one line for it.
     pub what: &'a str,
-    /// The part of the step; empty if it has none.
+    /// The part of the step; empty if the step has no parts.
     pub part: &'a str,
-    /// I/Os per second, 0 if none are counted.
+    /// The I/Os per second; 0 if the step counts none.
     pub iops: f64,
 }
 

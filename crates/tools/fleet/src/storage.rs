@@ -1,4 +1,4 @@
-//! The agent's share: drives, stripe sets, and the target.
+//! The storage that an agent shares: drives, stripe sets, and the target.
 
 use crate::limits::DRIVES;
 use crate::memory::{self, Held, Memory};
@@ -17,15 +17,16 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// The iSCSI name of an agent's target, and of the targets that are compared with it.
+/// The iSCSI name of an agent's target, and of the targets in a comparison with it.
 pub(crate) const ISCSI_NAME: &str = "iqn.2026-11.org.farblock:fleet";
 
 /// The drives that an agent may share, besides memory drives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Allowed {
-    /// All files that the agent's user may open: for a controller that started the agent.
+    /// All files that the user of the agent may open. This is for a controller that started the
+    /// agent.
     All,
-    /// Only these files and disks, by these names.
+    /// Only these files and disks, under these names.
     Only(Vec<PathBuf>),
 }
 
@@ -51,7 +52,7 @@ impl Allowed {
 
 /// The servers of the drives.
 enum Served {
-    /// One target, or one for each node.
+    /// One target, or one for each NUMA node.
     Nvme(Vec<Target>),
     Iscsi(farblock_iscsi::Server),
 }
@@ -120,7 +121,7 @@ impl Storage {
         Ok(Sharing { addresses, namespaces, not_by_node })
     }
 
-    /// Stops sharing.
+    /// Stops sharing, and closes the drives.
     pub(crate) fn unshare(&mut self) -> Result<(), String> {
         self.drives.clear();
         let stopped = self.served.take().map_or(Ok(()), Served::stop);
@@ -133,9 +134,9 @@ impl Storage {
     }
 }
 
-/// Connects to a drive of another target. All agents that share a drive are the same host to that
-/// target, so that it stops one agent's leftover commands before it executes another agent's
-/// commands on the same blocks.
+/// Connects to a drive of another target. All agents that share a drive have the same host NQN. So
+/// the target stops one agent's leftover commands before it executes another agent's commands on
+/// the same blocks.
 fn remote(url: &str, nqn: &str) -> Result<Arc<dyn Namespace>, String> {
     let cannot = |error: &dyn std::fmt::Display| format!("{url}: {error}");
     let parsed: Url = url.parse().map_err(|error: UrlError| cannot(&error))?;
@@ -191,7 +192,7 @@ fn by_iscsi(
     Ok((server, address))
 }
 
-/// The configuration of a group's target, by the group's index.
+/// The configuration of the target of the group with this index.
 fn config(
     share: &Share,
     drives: &Drives,
@@ -222,7 +223,7 @@ fn config(
     Ok(config)
 }
 
-/// The address of the target with this index: the one it had before, or one of the next ports.
+/// The address of the target with this index: its previous address, or one of the next ports.
 fn address(share: &Share, index: usize) -> Result<SocketAddr, String> {
     let Some(later) = index.checked_sub(1) else { return Ok(share.address) };
     if let Some(before) = share.more.get(later) {
@@ -249,7 +250,7 @@ mod tests {
     use super::*;
     use farblock_host::Controller;
 
-    /// The groups are of two nodes, which both have the first processor here.
+    /// The groups are for two nodes. Here both nodes have the first processor.
     #[test]
     fn each_node_has_a_target_of_its_own_at_the_same_place_again() {
         let sizes = [1, 2, 4];

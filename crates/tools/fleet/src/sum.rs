@@ -1,4 +1,4 @@
-//! The sum over the runs of an action.
+//! Sums the results over the runs of an action.
 
 use crate::message::Measured;
 use crate::report::{ActionReport, Total};
@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 /// Bytes in a MiB.
 const MIB: f64 = (1 << 20) as f64;
 
-/// The sum over an action's runs.
+/// The sum over the runs of an action.
 #[derive(Default)]
 pub(crate) struct Sum {
     pub(crate) runs: Vec<Total>,
     latencies: Latencies,
-    /// For each agent, the sum of the runs' percentages.
+    /// For each agent, the sum of its processor use in percent over all runs.
     cpu: BTreeMap<String, f64>,
 }
 
@@ -21,7 +21,7 @@ impl Sum {
     /// Adds a run: the results of all clients, and the processor time of each agent in nanoseconds.
     ///
     /// # Errors
-    /// If a client sent an invalid histogram.
+    /// A client has sent an invalid histogram.
     pub(crate) fn add(
         &mut self,
         pattern: &Pattern,
@@ -51,7 +51,7 @@ impl Sum {
         Ok(())
     }
 
-    /// The report of the action: rates are means of the runs, and latencies are of all I/Os.
+    /// The report of the action. Rates are means of the runs, and latencies cover all I/Os.
     pub(crate) fn report(
         self,
         pattern: &Pattern,

@@ -1,17 +1,17 @@
-//! Temporary drives: files that the controller makes for one run.
+//! Temporary drives: files that the controller creates for one run.
 
 use farblock_random::Random;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
 
-/// Makes the file of a drive: a hole, or full of random data.
+/// Creates the file of a drive, as a hole or full of random data.
 pub(crate) fn create(path: &Path, bytes: u64, is_filled: bool) -> io::Result<()> {
     File::create(path)?.set_len(bytes)?;
     if is_filled { fill(path) } else { Ok(()) }
 }
 
-/// Fills a file with data, since file systems answer reads of holes without the disk.
+/// Fills a file with data, since file systems do not use the disk for reads of holes.
 fn fill(path: &Path) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).open(path)?;
     let mut left = file.metadata()?.len();

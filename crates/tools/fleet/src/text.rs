@@ -6,7 +6,7 @@ use farblock_bench::table::wrap;
 use farblock_bench::{iops, jobs_and_depth, tenths, us};
 use std::fmt::Write;
 
-/// Spaces between two columns.
+/// The space between two columns.
 const GAP: &str = "  ";
 const NOTHING: &str = "–";
 
@@ -18,7 +18,7 @@ pub struct Table {
     pub rows: Vec<Vec<String>>,
 }
 
-/// The table as text, this many columns wide.
+/// Renders the report as text, this many columns wide.
 #[must_use]
 pub fn render_within(report: &Report, columns: usize) -> String {
     let mut text = String::new();
@@ -43,7 +43,7 @@ pub fn render_within(report: &Report, columns: usize) -> String {
     text
 }
 
-/// The table as Markdown.
+/// Renders the report as Markdown.
 #[must_use]
 pub fn markdown(report: &Report) -> String {
     let mut text = format!("# {}\n\n", escaped(&report.plan.name));
@@ -161,7 +161,7 @@ pub(crate) fn tables(report: &Report, columns: usize) -> Vec<(&'static str, Tabl
     tables
 }
 
-/// The unit of latencies.
+/// The unit of latencies in a table.
 #[derive(Clone, Copy)]
 struct Unit {
     ns: f64,
@@ -171,7 +171,7 @@ struct Unit {
 
 const MICRO: Unit =
     Unit { ns: 1.0, mean: "mean µs", title: "latency in µs, and processor time of all agents" };
-/// In a fleet that overloads its machine, latencies take seconds.
+/// The unit for a fleet that overloads its machine, so that latencies are up to seconds.
 const MILLI: Unit =
     Unit { ns: 1e3, mean: "mean ms", title: "latency in ms, and processor time of all agents" };
 
@@ -227,7 +227,7 @@ fn latencies(report: &Report, unit: Unit) -> Table {
     Table { header, rows: report.actions.iter().map(row).collect() }
 }
 
-/// NVMe first, then the iSCSI targets.
+/// A table with NVMe first, and then the iSCSI targets.
 fn against_iscsi(report: &Report) -> Table {
     let header = vec!["action", "IOPS", "mean µs", "CPU µs/IO", "NVMe ÷ it", "documents"];
     let mut rows = Vec::new();
@@ -308,8 +308,8 @@ fn faults(report: &Report) -> Table {
     Table { header, rows: rows.collect() }
 }
 
-/// A warning where the plan slows the drives down: the fleet then easily reaches 100 % of their
-/// speed.
+/// A warning if the plan slows the drives down, because the fleet then easily reaches 100 % of
+/// their speed.
 fn drive_limit(drive: &str) -> Option<String> {
     let limits: Vec<_> = drive.split(',').filter_map(|part| part.strip_prefix("limit:")).collect();
     (!limits.is_empty()).then(|| {
@@ -385,7 +385,7 @@ fn sets(made: &SetsReport) -> String {
     format!("sets of {target}: {}{}", sets.join("; "), why.unwrap_or_default())
 }
 
-/// `a, b`, or `4 × a`.
+/// Formats names as in `a, b`, or equal names as in `4 × a`.
 fn times(names: &[String]) -> String {
     match names {
         [first, _, ..] if names.iter().all(|name| name == first) => {
@@ -395,7 +395,7 @@ fn times(names: &[String]) -> String {
     }
 }
 
-/// `0-3, 8`.
+/// Formats numbers as in `0-3, 8`.
 fn list(numbers: &[usize]) -> String {
     let mut runs: Vec<(usize, usize)> = Vec::new();
     for &number in numbers {
@@ -443,7 +443,7 @@ impl Table {
         widths.iter().sum::<usize>() + widths.len().saturating_sub(1) * GAP.len()
     }
 
-    /// The table's lines: the header, a rule, and the rows.
+    /// The lines of the table: the header, a rule, and the rows.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
         let widths = self.widths();

@@ -1,4 +1,5 @@
-//! tgt, the iSCSI target that Linux distributions package: finds it, and shares one file with it.
+//! tgt, the iSCSI target that Linux distributions package. Finds the program, and shares one file
+//! with it.
 
 use crate::error::FleetError;
 use crate::limits::TGT_TIME;
@@ -12,12 +13,12 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Interval of the checks whether the program is ready.
+/// The interval of checks whether the program is ready.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// The folders in which Debian installs tgt; not always in a user's search path.
+/// The folders in which Debian installs tgt. They may be missing in the search path of a user.
 const SYSTEM_FOLDERS: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
 
-/// The external programs for iSCSI.
+/// The paths of the external programs for iSCSI.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Programs {
     tgtd: PathBuf,
@@ -25,7 +26,7 @@ pub(crate) struct Programs {
 }
 
 impl Programs {
-    /// Finds the plan's programs; a plan without iSCSI needs none.
+    /// Finds the programs that the plan needs. A plan without iSCSI needs none.
     pub(crate) fn of(plan: &Plan) -> Result<Programs, FleetError> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let folders = std::env::split_paths(&path).chain(SYSTEM_FOLDERS.map(PathBuf::from));
@@ -52,8 +53,8 @@ impl Programs {
     }
 }
 
-/// A running program whose output is written to a file. The program is killed when this value is
-/// dropped, or when this process exits.
+/// A running program whose output goes to a file. The program is killed when this is dropped, or
+/// when this process exits.
 struct Process {
     name: String,
     child: Child,
@@ -100,7 +101,7 @@ impl Drop for Process {
     }
 }
 
-/// tgtd, which shares the file as its unit 1.
+/// A tgtd process that shares the file as its unit 1.
 pub(crate) struct Tgt {
     process: Process,
     pub(crate) address: SocketAddr,
@@ -131,19 +132,19 @@ impl Tgt {
         }
         say(&format!("--op new --mode target --tid 1 -T {ISCSI_NAME}"), None)?;
         let unit = "--op new --mode logicalunit --tid 1 --lun 1 --bstype rdwr";
-        // tgtd opens the file as farblock does: without the page cache, if the file system supports
+        // Let tgtd open the file like farblock: without the page cache, if the file system supports
         // that.
         say(&format!("{unit} --bsoflags direct"), Some(file)).or_else(|_| say(unit, Some(file)))?;
         say("--op bind --mode target --tid 1 -I ALL", None)?;
         Ok(tgt)
     }
 
-    /// The process, as the system numbers it.
+    /// The process ID of tgtd.
     pub(crate) fn process(&self) -> u32 {
         self.process.child.id()
     }
 
-    /// Checks that the program has not ended.
+    /// Checks that the program has not exited.
     pub(crate) fn check(&mut self) -> Result<(), String> {
         if self.process.is_running()? { Ok(()) } else { Err(self.process.complaint("ended")) }
     }
@@ -158,8 +159,8 @@ fn administer(mut command: Command) -> Result<(), String> {
     Err(format!("tgtadm: {}", String::from_utf8_lossy(&output.stderr).trim()))
 }
 
-/// A free address, since tgtd does not accept port 0. The address belongs to this process, so that
-/// no other program takes the port in between.
+/// A free address, since tgtd does not accept port 0. Only this process uses the loopback address,
+/// so that no other program takes the port in between.
 fn free_address() -> io::Result<SocketAddr> {
     let [_, high, middle, low] = std::process::id().to_be_bytes();
     TcpListener::bind((Ipv4Addr::new(127, high | 64, middle, low), 0))?.local_addr()

@@ -1,5 +1,5 @@
-//! Clients that know their data. Each block contains its address and a version. Clients read blocks
-//! back at intervals, and all of them at the end. Their disks outlive their connections.
+//! Clients that check their data. Each block contains its address and a version. Clients read
+//! blocks back at intervals, and all blocks at the end. Their disks outlive their connections.
 
 use crate::limits::{CLIENTS, KEEP_ALIVE, PATHS, WRITERS};
 use crate::message::{Client, Looked};
@@ -12,14 +12,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Limit for the blocks of one writer: at the end it reads all of them, which on a large disk would
-/// take long.
+/// The maximum number of blocks of one writer. A writer reads all of its blocks at the end, which
+/// would take long on a large disk.
 const MOST_BLOCKS: u64 = 4096;
 const RECONNECT_DELAY: Duration = Duration::from_millis(500);
-/// Time after which a client gives up a lost path.
+/// The time after which a client gives up a lost path.
 const GIVEN_UP: Duration = Duration::from_secs(300);
 
-/// All verifying clients.
+/// All clients of a verify.
 pub(crate) struct Verify {
     found: Arc<Found>,
     disks: Vec<Disk>,
@@ -32,11 +32,12 @@ struct Found {
     began: Instant,
     reads: AtomicU64,
     tally: Tally,
-    /// The longest operation that has completed since the last check, in µs.
+    /// The duration of the longest operation that has completed since the last check, in µs.
     longest: AtomicU64,
-    /// Time of the last check, in µs since the start.
+    /// The time of the last check, in µs since the start.
     looked: AtomicU64,
-    /// Start of each writer's current operation, in µs since the start; 0 if it has none.
+    /// For each writer, the start of its current operation, in µs since the start; 0 if it has
+    /// none.
     since: Vec<AtomicU64>,
 }
 
@@ -79,7 +80,7 @@ impl Verify {
         Looked { live: live as u64, paths: paths.len() as u64, ..self.found.look() }
     }
 
-    /// Reads all blocks once more.
+    /// Reads all blocks once more, and returns the final results.
     pub(crate) fn end(mut self) -> Result<Looked, String> {
         self.found.stop.store(true, Relaxed);
         for thread in self.threads.drain(..) {
@@ -92,7 +93,7 @@ impl Verify {
 impl Drop for Verify {
     fn drop(&mut self) {
         self.found.stop.store(true, Relaxed);
-        // Dropping does not wait: operations that wait for a path end when the process exits.
+        // Dropping this does not wait. Operations that wait for a path end when the process exits.
     }
 }
 
@@ -110,7 +111,7 @@ impl Found {
         }
     }
 
-    /// The current time in µs since the start; never 0.
+    /// The time since the start in µs, which is never 0.
     fn now_us(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX).max(1)
     }
@@ -134,7 +135,7 @@ impl Found {
     }
 }
 
-/// The client's disk, which outlives its connections.
+/// Connects a client to its disk. The disk outlives its connections.
 pub(crate) fn connect(client: &Client) -> Result<Disk, String> {
     let urls = std::iter::once(&client.url).chain(&client.others).map(|url| url.parse());
     let urls: Vec<Url> =
@@ -152,7 +153,7 @@ pub(crate) fn connect(client: &Client) -> Result<Disk, String> {
     Disk::connect(&urls, &options).map_err(|error| error.to_string())
 }
 
-/// One thread's work, on its own equal part of its client's disk.
+/// The work of one thread, on its own equal part of its client's disk.
 fn write_and_compare(disk: &Disk, number: usize, part: (usize, usize), found: &Found) {
     let mut blocks = match Versioned::new(disk, part, MOST_BLOCKS, false) {
         Ok(blocks) => blocks,
@@ -163,7 +164,7 @@ fn write_and_compare(disk: &Disk, number: usize, part: (usize, usize), found: &F
         turn += 1;
         let at = blocks.scattered(turn);
         found.tally.wrote(timed(found, number, || blocks.write(at, turn)));
-        // A block that was written a while ago.
+        // Read a block that was written a while ago.
         let at = blocks.scattered((turn - turn % 32).max(1));
         let read = timed(found, number, || blocks.compare(at..at + 1));
         found.tally.compared(read, &found.reads);
@@ -174,7 +175,7 @@ fn write_and_compare(disk: &Disk, number: usize, part: (usize, usize), found: &F
     }
 }
 
-/// Measures an operation; `look` sees it while it waits.
+/// Executes and measures an operation. [`Verify::look`] also counts the operation while it waits.
 fn timed<T>(found: &Found, number: usize, operation: impl FnOnce() -> T) -> T {
     let began = found.now_us();
     found.since[number].store(began, Relaxed);

@@ -1,5 +1,5 @@
-//! Blocks with known content: each contains its address and a version, so that a read detects an
-//! old, lost or misplaced block.
+//! Blocks with known content. Each block contains its address and a version, so that a read detects
+//! an old, lost or misplaced block.
 
 use farblock_block::Namespace;
 use farblock_block::blocking::Blocking;
@@ -8,19 +8,20 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
-/// Bytes of a block.
+/// The size of a block, in bytes.
 const BLOCK: usize = 4096;
-/// Blocks of one read when a writer reads all its blocks.
+/// The number of blocks of one read when a writer reads all of its blocks.
 const SWEEP_BLOCKS: usize = 16;
 
 /// One writer, with its own part of a disk and one operation at a time.
 pub struct Versioned {
     blocks: Blocking,
-    /// The writer's first block.
+    /// The first block of the writer.
     first: u64,
-    /// The disk's blocks in [`BLOCK`] bytes.
+    /// The number of the disk's blocks in [`BLOCK`] bytes.
     per_block: u64,
-    /// The acknowledged versions; `None` if unknown, as after a failed write.
+    /// The acknowledged version of each block; `None` if it is unknown, for example after a failed
+    /// write.
     versions: Vec<Option<u64>>,
     data: Vec<u8>,
 }
@@ -28,17 +29,17 @@ pub struct Versioned {
 /// The result of a comparison.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Compared {
-    /// Blocks with known content.
+    /// The number of blocks whose content is known and was compared.
     pub known: u64,
-    /// Blocks with other content.
+    /// The number of blocks with wrong content.
     pub lost: u64,
-    /// The first lost block.
+    /// The first block with wrong content.
     pub first_lost: Option<u64>,
 }
 
 impl Versioned {
-    /// The `part`th of `of` equal parts of a disk, up to a limit of blocks. A disk that is `new`
-    /// reads as zeroes.
+    /// A writer for the `part`th of `of` equal parts of a disk, up to a limit of blocks. A disk
+    /// that is `new` reads as zeroes.
     pub fn new(
         disk: &Disk,
         (part, of): (usize, usize),
@@ -57,19 +58,19 @@ impl Versioned {
         Ok(Versioned { blocks, first, per_block, versions, data: vec![0; BLOCK] })
     }
 
-    /// A pseudorandom index of a block, the same for the same turn.
+    /// A pseudorandom index of a block. It is the same for the same turn.
     pub fn scattered(&self, turn: u64) -> usize {
         let scattered = turn.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
         (scattered % self.versions.len() as u64) as usize
     }
 
-    /// The reads that cover all blocks.
+    /// The ranges of the reads that cover all blocks.
     pub fn sweep(&self) -> impl Iterator<Item = Range<usize>> + use<> {
         let count = self.versions.len();
         (0..count).step_by(SWEEP_BLOCKS).map(move |at| at..(at + SWEEP_BLOCKS).min(count))
     }
 
-    /// Writes a version to a block. Versions start with 1.
+    /// Writes a version of a block. Versions start with 1.
     pub fn write(&mut self, at: usize, version: u64) -> Result<(), String> {
         let block = self.first + at as u64;
         fill(&mut self.data, block, version);
@@ -101,11 +102,11 @@ impl Versioned {
 /// The results of several writers.
 #[derive(Default)]
 pub struct Tally {
-    /// Acknowledged writes.
+    /// The number of acknowledged writes.
     pub writes: AtomicU64,
-    /// Failed operations.
+    /// The number of failed operations.
     pub failed: AtomicU64,
-    /// Blocks whose content differed from the acknowledged one.
+    /// The number of blocks whose content differed from the acknowledged content.
     pub lost: AtomicU64,
     wrong: Mutex<Option<String>>,
 }
@@ -119,7 +120,7 @@ impl Tally {
         }
     }
 
-    /// Counts a read, and its blocks with `blocks`.
+    /// Counts a read, and adds the number of its blocks to `blocks`.
     pub fn compared(&self, done: Result<Compared, String>, blocks: &AtomicU64) {
         match done {
             Ok(compared) => {
@@ -149,7 +150,7 @@ impl Tally {
     }
 }
 
-/// Fills a block; version 0 is a block never written.
+/// Fills a block. Version 0 means a block that was never written.
 fn fill(data: &mut [u8], block: u64, version: u64) {
     let block = if version == 0 { 0 } else { block };
     for chunk in data.chunks_exact_mut(16) {

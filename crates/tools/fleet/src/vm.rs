@@ -1,14 +1,15 @@
-//! A client that acts as a virtual machine: a vhost-user disk over the client's namespace, and a
-//! front end that drives it through rings as a guest's driver does. Both are threads of the agent,
-//! so its processor time includes both, and no guest runs.
+//! A client that acts like a virtual machine. A vhost-user server exports the client's namespace,
+//! and a front end uses this disk through rings, like the driver of a guest. Both are threads of
+//! the agent. So the processor time of the agent includes both, and no guest runs.
 //!
-//! For a real virtual machine this only makes the disk, with a socket for the guest's QEMU.
+//! For a real virtual machine, this module only creates the disk, with a socket for the guest's
+//! QEMU.
 
 use crate::message::{Client, Vm};
 use farblock_block::Namespace;
 use std::sync::Arc;
 
-/// Memory for the rings of a client's disk, and the data in them.
+/// The memory for the rings of a client's disk and for the data in them, in bytes.
 pub(crate) fn memory_bytes(client: &Client) -> u64 {
     let Some(Vm { depth, request_bytes }) = client.vm else { return 0 };
     // A request has a frame beside its data, and a ring has some pages.
@@ -16,7 +17,7 @@ pub(crate) fn memory_bytes(client: &Client) -> u64 {
     u64::from(client.queues) * (u64::from(depth) * request + (16 << 10))
 }
 
-/// The namespace as a virtual machine's disk.
+/// The namespace as the disk of a virtual machine.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn disk(_: Arc<dyn Namespace>, _: Vm, _: u16) -> Result<Arc<dyn Namespace>, String> {
     Err("disks of virtual machines (vhost-user) need Linux".to_owned())
@@ -67,7 +68,7 @@ mod linux {
         config.queues = queues;
         let server = Server::start(&config, namespace).map_err(|error| error.to_string())?;
         let disk = FrontEnd::connect(&driven).map_err(cannot)?;
-        // No other client will connect, so remove the socket's folder now.
+        // No other client will connect, so remove the folder of the socket now.
         Ok(Arc::new(Backed { namespace: disk, backing: server }))
     }
 
@@ -92,7 +93,7 @@ mod linux {
         }
     }
 
-    /// The folder of a socket until a client has connected to it.
+    /// The folder of a socket. It exists until a client has connected to the socket.
     struct Folder(PathBuf);
 
     impl Folder {

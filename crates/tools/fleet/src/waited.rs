@@ -1,15 +1,15 @@
 //! Measures waiting time, but only while this process runs.
 //!
-//! A stopped controller (SIGSTOP), or one whose machine sleeps, receives no messages. When it
-//! continues, the clock says that all agents have been silent for long, but their messages are
-//! still on their way. So it must not blame them by the clock alone.
+//! A stopped controller (SIGSTOP), or a controller whose machine sleeps, receives no messages. When
+//! it continues, the clock shows that no agent has sent a message for long, although messages are
+//! already on their way. So the controller must not blame the agents by the clock alone.
 
 use std::time::{Duration, Instant};
 
-/// Limit for the time between two checks: a waiting thread checks far more often.
+/// The maximum time between two checks that counts. A waiting thread checks far more often.
 const STEP: Duration = Duration::from_secs(1);
 
-/// Waiting time of this process.
+/// The waiting time of this process.
 #[derive(Debug)]
 pub(crate) struct Waited {
     looked: Instant,
@@ -17,7 +17,7 @@ pub(crate) struct Waited {
 }
 
 impl Waited {
-    /// Starts now.
+    /// Starts to measure now.
     pub(crate) fn new() -> Waited {
         Waited { looked: Instant::now(), sum: Duration::ZERO }
     }

@@ -1,4 +1,5 @@
-//! Small plans with real listening agents, and the errors when an agent is wrong, dead or dies.
+//! Runs small plans with real listening agents, and checks the errors when an agent is wrong, is
+//! dead, or dies.
 
 mod support;
 
@@ -31,7 +32,7 @@ fn many_hosts_are_one_report() {
     let text = farblock_fleet::text::render_within(&report, 80);
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     assert!(text.contains("4k random mixed") && text.contains("blocks compared"), "{text}");
-    // A report as that of 576 clients on two processors.
+    // A report with the latencies of 576 clients on two processors.
     let mut slow = report.clone();
     slow.actions[0].pattern.name = "VM 2M sequential write".to_owned();
     slow.actions[0].total.mib_per_second = 119_010.5;
@@ -49,12 +50,12 @@ fn many_hosts_are_one_report() {
     assert!(farblock_fleet::text::markdown(&report).contains("| 4k random mixed | 4 |"));
 }
 
-/// The same load runs through rings in memory; no file of the rings' sockets remains.
+/// The same load runs through rings in memory. No file of the rings' sockets is left over.
 #[cfg(target_os = "linux")]
 #[test]
 fn virtual_machines_disks_are_driven_beside_raw_ones() {
     let mut plan = plan(listener());
-    // Long enough for a busy machine to do one request of 2 MiB.
+    // Long enough for one request of 2 MiB on a busy machine.
     (plan.runs, plan.runtime_seconds) = (1, 2.0);
     let raw = plan.actions[0].clone();
     let large = "write,bs=2M,iodepth=2,numjobs=1".to_owned();
@@ -105,7 +106,7 @@ fn a_file_that_its_owner_did_not_allow_is_left_alone() {
     let agent = Listener::start(any, secret(TOKEN), allowed, memory).expect("a port");
     plan.agents[0].address = agent.address().to_string();
     (plan.drive, plan.drives_per_target) = (file.display().to_string(), 1);
-    // Long enough for a disk that other work keeps busy.
+    // Long enough for a disk that other programs keep busy.
     (plan.runs, plan.runtime_seconds) = (1, 4.0);
     carry_out(&plan, TOKEN).expect("its owner has allowed it");
     assert!(std::fs::read(&file).expect("it is there") != precious);
@@ -122,7 +123,8 @@ fn an_agent_holds_as_much_memory_as_its_owner_gives() {
     let why = carry_out(&plan, TOKEN).expect_err("two of them are too much").to_string();
     assert!(why.starts_with("storage: these drives would take 18 MiB"), "{why}");
     assert!(why.contains("--memory"), "{why}");
-    // The agent also counts buffers, and frees all memory: the next plan can use all of it.
+    // The agent also counts buffers, and frees all memory after a plan, so the next plan can use
+    // all of it.
     plan.drive = "mem:8MiB".to_owned();
     let why = carry_out(&plan, TOKEN).expect_err("no room for a load").to_string();
     assert!(why.starts_with("storage: the load's buffers would take"), "{why}");
@@ -148,7 +150,7 @@ fn strangers_get_nothing_out_of_an_agent() {
         let mut stream = TcpStream::connect(address).expect("it listens");
         stream.write_all(text).expect("it reads");
         let mut answer = Vec::new();
-        // The connection may have been reset before all data was read.
+        // The agent may have reset the connection before it had read all data.
         let _ = stream.shutdown(std::net::Shutdown::Write);
         let _ = stream.read_to_end(&mut answer);
         String::from_utf8_lossy(&answer).into_owned()
@@ -157,7 +159,7 @@ fn strangers_get_nothing_out_of_an_agent() {
         assert_eq!(said(text), "", "{text:?}");
     }
     assert!(said(b"{\"ask\":\"clock\"}\n").contains("refused"));
-    // The agent serves an admitted controller.
+    // The agent serves a controller that it has admitted.
     let mut stream = TcpStream::connect(address).expect("it listens");
     let version = message::VERSION;
     let hello = format!("{{\"ask\":\"hello\",\"version\":{version},\"token\":\"{TOKEN}\"}}\n");

@@ -1,12 +1,12 @@
-//! The built-in plans in a tiny form: all hosts, drives and sets, but for fractions of a second, on
-//! the loopback.
+//! Runs the built-in plans in a tiny form: with all hosts, drives and sets, but for fractions of a
+//! second, on loopback.
 
 mod support;
 
 use farblock_fleet::Plan;
 use support::{TOKEN, carry_out, listener, place};
 
-/// The plan of this name, with small drives and short parts.
+/// The plan with this name, with small drives and short runs.
 fn tiny(name: &str) -> Plan {
     let mut plan = Plan::named(name, 1).expect("it is brought along");
     (plan.runtime_seconds, plan.ramp_seconds, plan.alone_seconds) = (1.0, 0.05, 0.3);
@@ -23,9 +23,9 @@ fn tiny(name: &str) -> Plan {
 fn six_patterns_are_four_hosts_on_two_sets_of_four_drives() {
     let mut plan = tiny("six-patterns");
     assert_eq!(plan.actions.len(), 6);
-    // One action of each block size, because each measures eight drives alone.
+    // Use one action of each block size, because each action measures eight drives alone.
     plan.actions = [0, 3, 4].map(|at| plan.actions[at].clone()).to_vec();
-    // A drive with a byte rate would not write a mebibyte in so short a time.
+    // A drive with a byte rate would not write a mebibyte in such a short time.
     plan.drive = "limit:2000/s,mem:8MiB".to_owned();
     let report = carry_out(&plan, TOKEN).expect("it works");
     assert!(!report.has_errors(), "{report:?}");
@@ -33,7 +33,7 @@ fn six_patterns_are_four_hosts_on_two_sets_of_four_drives() {
     let [made] = report.sets.as_slice() else { panic!("one target: {:?}", report.sets) };
     let sizes: Vec<usize> = made.sets.iter().map(|set| set.drives.len()).collect();
     assert_eq!(sizes, [4, 4]);
-    // The NUMA node of memory is unknown on any machine.
+    // The NUMA node of memory is unknown on every machine.
     assert!(made.not_by_node.is_some(), "{made:?}");
     let text = farblock_fleet::text::render_within(&report, usize::MAX);
     let said = "sets of storage 1: 4 × limit:2000/s,mem:8MiB; 4 × limit:2000/s,mem:8MiB; not one";
@@ -44,7 +44,8 @@ fn six_patterns_are_four_hosts_on_two_sets_of_four_drives() {
         let documents = action.documents.as_ref().expect("it is one of the documents'");
         assert!(documents.percent_of_theoretical.is_some(), "{documents:?}");
     }
-    // Eight drives: the speed of each alone is limited, and this is their sum.
+    // The sum of the speeds of eight drives, each measured alone. The speed of each drive is
+    // limited.
     let reads = report.actions.first().and_then(|action| action.alone_iops).expect("measured");
     assert!(reads > 0.0 && reads < 8.0 * 4000.0, "{reads}");
 }

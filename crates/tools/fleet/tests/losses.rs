@@ -1,4 +1,4 @@
-//! Agents that die, hang or are cut off, at every stage of a run: the run ends, and the error names
+//! Agents that die, hang or are cut off, at every stage of a run. The run ends, and the error names
 //! the agent.
 
 mod support;
@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 use support::{TOKEN, carry_out_with, listener, plan};
 
-/// The way in which an agent is lost.
+/// The way in which the controller loses an agent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Loss {
     /// The agent dies in the middle of a line.
@@ -21,7 +21,7 @@ enum Loss {
     Hangs,
 }
 
-/// Relays lines to an agent and back, until one contains `last`.
+/// Relays lines to an agent and back, until a line contains `last`.
 fn relay(agent: SocketAddr, last: &'static str, loss: Loss) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("one");
@@ -40,7 +40,7 @@ fn relay(agent: SocketAddr, last: &'static str, loss: Loss) -> SocketAddr {
         drop(ended);
         let _ = end.recv();
         if loss == Loss::Hangs && is_lost.load(Ordering::Acquire) {
-            return thread::park(); // with both connections
+            return thread::park(); // keep both connections open
         }
         let _ = here.shutdown(Shutdown::Both);
         let _ = there.shutdown(Shutdown::Both);
@@ -85,7 +85,7 @@ fn patience(loss: Loss) -> FleetTimeouts {
     }
 }
 
-/// The stages at which an agent is lost: the last message, and the plan.
+/// The stages at which the controller loses an agent: the name, the last message, and the plan.
 fn stages(is_target: bool) -> [(&'static str, &'static str, Plan); 4] {
     let with = |ramp: f64, runtime: f64| {
         let mut plan = plan(listener());
@@ -104,7 +104,7 @@ fn stages(is_target: bool) -> [(&'static str, &'static str, Plan); 4] {
         false => [
             ("before the start", "\"ask\":\"connect\"", with(0.1, ever)),
             ("warm-up", "\"say\":\"progress\",\"iops\":0", with(ever, 1.0)),
-            // The message has any speed.
+            // Any speed matches here.
             ("measuring", "\"say\":\"progress\",\"iops\":", with(0.0, ever)),
             ("results", "\"say\":\"measured\"", with(0.1, 0.3)),
         ],

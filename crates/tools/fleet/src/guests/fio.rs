@@ -1,4 +1,4 @@
-//! fio in a guest: its arguments and output.
+//! The arguments and the output of fio in a guest.
 
 use crate::message::Measured;
 use farblock_bench::{Latencies, Pattern, RecordedLatencies};
@@ -20,7 +20,7 @@ pub(super) fn load(pattern: &Pattern, ramp: Duration, runtime: Duration) -> Stri
     )
 }
 
-/// Arguments for `verify`: writes a part of the disk, and reads it back.
+/// The arguments of fio for `verify`: write a part of the disk, and read it back.
 pub(super) fn verify(offset: u64, bytes: u64) -> String {
     format!(
         "--rw=randwrite --bsrange={VERIFY_SIZES} --iodepth=16 --offset={offset} --size={bytes} \
@@ -51,12 +51,12 @@ struct Direction {
 
 #[derive(Default, Deserialize)]
 struct Completions {
-    /// Counts by latency in nanoseconds, exact to a hundredth.
+    /// The number of I/Os by latency in nanoseconds, exact to a hundredth.
     #[serde(default)]
     bins: BTreeMap<String, u64>,
 }
 
-/// Parses the output of `--output-format=json+`, without a processor time.
+/// Parses the output of `--output-format=json+`. The result has no processor time.
 pub(super) fn parse(text: &str) -> Result<Measured, String> {
     let wrong = |why: String| format!("what fio said is not understood: {why}");
     let output: Output = serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?;

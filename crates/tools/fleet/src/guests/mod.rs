@@ -1,9 +1,10 @@
-//! Real guests: QEMU virtual machines, each with Linux and fio, whose disks are vhost-user disks of
-//! the fleet's agents.
+//! Real guests: QEMU virtual machines with Linux and fio. Their disks are vhost-user disks of the
+//! fleet's agents.
 //!
-//! After the plan's actions, all guests at once run the actions for virtual machines. Then each
-//! guest writes a part of its disk, reads it back and compares. The controller sends each guest a
-//! line to start, so they start within some milliseconds; the ramp covers the difference.
+//! After the plan's actions, all guests run the actions for virtual machines at the same time. Then
+//! each guest writes a part of its disk, reads it back and compares. The controller sends each
+//! guest a line to start the load, so they start within some milliseconds. The ramp covers the
+//! difference.
 
 mod fio;
 mod qemu;
@@ -21,10 +22,10 @@ use qemu::{Accelerator, Guest};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Interval of the checks for messages.
+/// The interval of checks for messages.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Checks that the plan can have guests, and that this machine has the memory.
+/// Checks that the plan can have guests, and that this machine has enough memory for them.
 pub(crate) fn check(plan: &Plan, files: Option<&GuestFiles>) -> Result<(), FleetError> {
     let wrong = |why: String| Err(FleetError::plan(&plan.name, why));
     if plan.guests == 0 {
@@ -47,11 +48,11 @@ pub(crate) fn check(plan: &Plan, files: Option<&GuestFiles>) -> Result<(), Fleet
     }
 }
 
-/// Running guests.
+/// The running guests.
 struct Guests {
     all: Vec<Guest>,
     accelerator: Accelerator,
-    /// The release of the guests' kernel.
+    /// The release of the guests' Linux kernel.
     kernel: String,
     disks: Vec<u64>,
 }
@@ -77,8 +78,8 @@ pub(crate) fn run(
     Ok((actions, Some(report)))
 }
 
-/// Makes the hosts offer the guests' disks, instead of their current connections. Returns the
-/// sockets, by guest.
+/// Makes the hosts offer the disks of the guests, instead of their current connections. Returns the
+/// sockets in the order of the guests.
 fn offer(fleet: &mut Fleet<'_>) -> Result<Vec<PathBuf>, FleetError> {
     fleet.begin("guests")?;
     fleet.note("connecting their disks")?;
@@ -101,7 +102,8 @@ fn offer(fleet: &mut Fleet<'_>) -> Result<Vec<PathBuf>, FleetError> {
 }
 
 impl Guests {
-    /// Boots with KVM if possible, or with emulation if KVM fails before a guest is up.
+    /// Boots the guests with KVM if possible. If KVM fails before a guest has booted, uses
+    /// emulation.
     fn boot(fleet: &mut Fleet<'_>, sockets: &[PathBuf]) -> Result<Guests, FleetError> {
         let accelerator = Accelerator::possible();
         match Guests::boot_with(fleet, sockets, accelerator) {
@@ -148,7 +150,7 @@ impl Guests {
         self.all[guest].tell(line).map_err(|why| self.error(guest, why))
     }
 
-    /// Waits until each guest has sent this word. The first failure, anywhere, ends the run for
+    /// Waits until each guest has sent this word. The first failure of any guest ends the run for
     /// all.
     fn all_say(
         &mut self,
@@ -219,18 +221,18 @@ impl Guests {
         Ok(ActionReport { guests: true, ..sum.report(&pattern, count, None) })
     }
 
-    /// All agents, and QEMU for each guest.
+    /// The processes of all agents, and QEMU for each guest, by name.
     fn processes(&self, fleet: &Fleet<'_>) -> Vec<(String, u32)> {
         let agents = fleet.peers().filter_map(|it| Some((it.name.clone(), it.process()?)));
         let guests = self.all.iter().map(|guest| (guest.name.clone(), guest.process()));
         agents.chain(guests).collect()
     }
 
-    /// Each guest writes its own part of a disk, reads it back and compares.
+    /// Makes each guest write its own part of a disk, read it back and compare.
     fn verify(&mut self, fleet: &mut Fleet<'_>) -> Result<GuestsReport, FleetError> {
         for guest in 0..self.all.len() {
             let [own, parts] = fleet.guest(guest).part.map(u64::from);
-            // Whole MiB, so that blocks of all sizes fit.
+            // Use whole MiB, so that blocks of all sizes fit.
             let part = (self.disks[guest] / parts) & !((1 << 20) - 1);
             if part == 0 {
                 return Err(
@@ -262,7 +264,7 @@ impl Guests {
     }
 }
 
-/// Processor time of processes between two instants.
+/// The processor time of processes between two instants.
 struct Used {
     meters: Vec<(String, Option<Box<dyn CpuSource>>)>,
     marks: [Instant; 2],
@@ -275,7 +277,7 @@ impl Used {
         Used { meters: processes.into_iter().map(meter).collect(), marks, read: [None, None] }
     }
 
-    /// Reads all meters when a start or end instant has passed.
+    /// Reads all meters once the start or the end has passed.
     fn look(&mut self) {
         for (mark, read) in self.marks.iter().zip(&mut self.read) {
             if read.is_none() && Instant::now() >= *mark {

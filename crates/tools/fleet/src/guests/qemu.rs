@@ -1,8 +1,9 @@
-//! One guest: a QEMU process, and lines through the guest's second serial port.
+//! One guest: a QEMU process, which exchanges lines with the controller on the guest's second
+//! serial port.
 //!
-//! The guest has one processor, no network and one disk, a `vhost-user-blk-pci`, whose memory it
-//! shares with the agent that has the namespace. It boots a kernel and an initial file system from
-//! `interop/linux/setup.sh`: their `/init` runs the job that QEMU passes as `opt/farblock/job` of
+//! The guest has one processor, no network and one disk, a `vhost-user-blk-pci`. It shares its
+//! memory with the agent that has the namespace. It boots a kernel and an initial file system from
+//! `interop/linux/setup.sh`. Their `/init` runs the job that QEMU passes as `opt/farblock/job` of
 //! its firmware configuration.
 
 use crate::guest_files::GuestFiles;
@@ -14,24 +15,25 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::thread;
 
-/// As for the guests of `interop/linux`: without options that cost much time under emulation.
+/// The kernel arguments, the same as for the guests of `interop/linux`. They turn off features that
+/// take much time under emulation.
 const KERNEL_ARGUMENTS: &str = "console=ttyS0 quiet panic=-1 nokaslr mitigations=off audit=0 \
                                 apparmor=0 cryptomgr.notests=1 random.trust_cpu=on no_timer_check \
                                 tsc=reliable rcupdate.rcu_expedited=1 lpj=4000000";
 /// The script that the initial file system runs.
 const JOB: &str = include_str!("job.sh");
 
-/// The processor or emulator that executes the guest's instructions.
+/// The processor or emulator that executes the instructions of the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Accelerator {
-    /// The processor itself.
+    /// The processor of this machine executes them.
     Kvm,
-    /// Emulation by a program: right for behaviour, useless for speed.
+    /// A program emulates the processor. The behavior is right, but the speed means nothing.
     Tcg,
 }
 
 impl Accelerator {
-    /// The accelerator that this machine offers.
+    /// The accelerator that this machine supports.
     pub(super) fn possible() -> Accelerator {
         let kvm = File::options().read(true).write(true).open("/dev/kvm");
         if kvm.is_ok() { Accelerator::Kvm } else { Accelerator::Tcg }
@@ -52,19 +54,18 @@ impl Accelerator {
     }
 }
 
-/// A booting or running guest. The guest is killed when this value is dropped, or when this process
-/// exits.
+/// A booting or running guest. QEMU is killed when this is dropped, or when this process exits.
 pub(super) struct Guest {
     pub(super) name: String,
     child: Child,
     input: ChildStdin,
     said: Receiver<String>,
-    /// The logs of QEMU and of the guest's kernel.
+    /// The log files of QEMU and of the guest's kernel.
     logs: [PathBuf; 2],
 }
 
 impl Guest {
-    /// Boots a guest, with the disk behind the socket.
+    /// Boots a guest with the disk behind the socket.
     pub(super) fn start(
         name: &str,
         files: &GuestFiles,
@@ -101,13 +102,13 @@ impl Guest {
         Ok(guest)
     }
 
-    /// Sends the guest a line.
+    /// Sends a line to the guest.
     pub(super) fn tell(&mut self, line: &str) -> Result<(), String> {
         let told = self.input.write_all(format!("{line}\n").as_bytes());
         told.and_then(|()| self.input.flush()).map_err(|_| self.gone())
     }
 
-    /// The next word and its value; `None` if the guest has not sent one.
+    /// The next word from the guest, and its value. `None` if the guest has sent no further word.
     pub(super) fn heard(&mut self) -> Result<Option<(String, String)>, String> {
         loop {
             let line = match self.said.try_recv() {
@@ -121,18 +122,18 @@ impl Guest {
                 "READY" | "MEASURED" | "VERIFIED" => {
                     return Ok(Some((word.to_owned(), rest.to_owned())));
                 }
-                _ => {} // messages of its programs
+                _ => {} // other output of the guest's programs
             }
         }
     }
 
-    /// The id of the QEMU process.
+    /// The process ID of QEMU.
     pub(super) fn process(&self) -> u32 {
         self.child.id()
     }
 
-    /// Fails if KVM can no longer run the guest: the guest then stops, QEMU stays, and its log is
-    /// the only sign.
+    /// Returns an error if KVM can no longer run the guest. The guest then stops, but QEMU does not
+    /// exit, and its log is the only sign.
     fn goes_on(&self) -> Result<(), String> {
         let complaints = fs::read(&self.logs[0]).unwrap_or_default();
         failed_by_kvm(&String::from_utf8_lossy(&complaints)).map_or(Ok(()), Err)
@@ -180,7 +181,7 @@ fn arguments(
     command.args(["-device", "vhost-user-blk-pci,chardev=disk,num-queues=1"]);
 }
 
-/// A comma ends a value in QEMU's options, and two commas are a literal one.
+/// Doubles the commas of a path, because a single comma ends a value in QEMU's options.
 fn quoted(path: &Path) -> String {
     path.display().to_string().replace(',', ",,")
 }
@@ -190,7 +191,7 @@ fn failed_by_kvm(complaints: &str) -> Option<String> {
     Some(format!("the processor cannot run it: {line}"))
 }
 
-/// A line, or its start if it exceeds the limit.
+/// Reads a line, or its start if the line exceeds the limit.
 fn line(reader: &mut impl BufRead) -> Option<String> {
     let mut line = Vec::new();
     match reader.take(GUEST_LINE_BYTES).read_until(b'\n', &mut line) {

@@ -1,4 +1,4 @@
-//! A small plan, and agents that listen.
+//! A small plan, and listening agents.
 #![allow(dead_code, reason = "each test file uses a part")]
 #![allow(unreachable_pub, reason = "a module of each test file")]
 
@@ -33,7 +33,7 @@ pub fn place(name: &str, address: SocketAddr, serves: bool) -> Place {
     }
 }
 
-/// Two hosts and a target of two drives.
+/// A plan of two hosts, and of a target with two drives.
 pub fn plan(target: SocketAddr) -> Plan {
     let text = "drives_per_target = 2\ndrive = \"mem:8MiB\"\nclients_per_node = 2\nramp_seconds = \
                 0.1\nruntime_seconds = 0.8\nruns = 2\nalone_seconds = 0.5\n[[actions]]\nload = \
