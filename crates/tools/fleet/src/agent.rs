@@ -338,7 +338,7 @@ mod tests {
         assert!(matches!(said[5], Say::Clock { .. }));
     }
 
-    /// Lets the agent share a target in memory. Returns a verify request for a client of this target.
+    /// Makes the agent share a target in memory. Returns a verify request for its client.
     fn verifying(agent: &mut Agent<Vec<u8>>) -> Ask {
         let share = message::Share {
             nqn: "nqn.2026-11.org.farblock:fleet".to_owned(),
