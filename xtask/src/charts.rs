@@ -1,13 +1,13 @@
-//! The charts of the README and of docs/performance.md, drawn from data files.
+//! The charts of the README and of docs/performance.md, which are drawn from data files.
 
 use crate::data::{Data, Head};
 use crate::picture::{self, Bar};
 
-/// The data of a chart, its destination, and what it shows.
+/// A chart: its data, its destination, and its contents.
 pub(crate) struct Spec {
-    /// The path of the picture, below docs.
+    /// The path of the picture, relative to docs.
     pub(crate) svg: &'static str,
-    /// The path of the data file, below docs.
+    /// The path of the data file, relative to docs.
     pub(crate) data: &'static str,
     title: &'static str,
     reference: &'static str,
@@ -58,7 +58,7 @@ pub(crate) const CHARTS: [Spec; 5] = [
     },
 ];
 
-/// The six patterns: names of `bench-peers` rows, and names in the chart.
+/// The six patterns: the name of the `bench-peers` row, and the name in the chart.
 const PATTERNS: [(&str, &str); 6] = [
     ("4k randread, QD 512, 16 connections", "4k random read"),
     ("4k randwrite, QD 32, 8 connections", "4k random write"),
@@ -83,7 +83,7 @@ impl Spec {
     }
 }
 
-/// The words before the first comma or semicolon, so that the line below a chart fits.
+/// The words before the first comma or semicolon, so that the line below a chart is short enough.
 fn short(text: &str) -> &str {
     text.split([';', ',']).next().unwrap_or_default()
 }

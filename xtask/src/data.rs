@@ -1,4 +1,4 @@
-//! Measured tables as CSV files. The first line is a comment that names the source of the figures.
+//! Measured tables as CSV files. The first line is a comment with the source of the figures.
 //!
 //! ```text
 //! # WHAT IT SHOWS | MACHINE | DATE | METHOD | COMMAND
@@ -14,33 +14,33 @@ use std::time::SystemTime;
 
 use farblock_bench::{Machine, command_line, utc};
 
-/// Text for a cell without a value.
+/// The text of a cell without a value.
 const NOTHING: &str = "–";
 const SEPARATOR: &str = " | ";
 
-/// The source of a table's figures.
+/// The source of the figures in a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     pub(crate) what: String,
     pub(crate) machine: String,
     pub(crate) date: String,
-    /// Number of runs, pinning and so on.
+    /// The method: the number of runs, pinning and so on.
     pub(crate) method: String,
     pub(crate) command: String,
 }
 
-/// A table and its source.
+/// A table, and the source of its figures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Data {
     pub(crate) head: Head,
     pub(crate) remarks: Vec<String>,
     pub(crate) columns: Vec<String>,
-    /// The rows, each with as many cells as there are columns.
+    /// The rows. Each has as many cells as there are columns.
     pub(crate) rows: Vec<Vec<String>>,
 }
 
 impl Head {
-    /// The head of a table that this process measured.
+    /// The source of a table that this process measured.
     pub(crate) fn of_this_run(what: &str, method: String) -> Head {
         Head {
             what: what.to_owned(),
@@ -82,7 +82,7 @@ impl Data {
         Data { head, remarks: Vec::new(), columns, rows: Vec::new() }
     }
 
-    /// Adds a row, and fills it up with empty cells.
+    /// Adds a row. Adds empty cells if the row is too short.
     pub(crate) fn push(&mut self, mut row: Vec<String>) {
         row.resize(self.columns.len(), String::new());
         self.rows.push(row);
@@ -153,7 +153,7 @@ impl Data {
         row.map(Vec::as_slice).ok_or_else(|| format!("no row has {wanted:?}"))
     }
 
-    /// A Markdown table; columns of numbers align right.
+    /// The table as Markdown. Columns of numbers are right-aligned.
     pub(crate) fn markdown(&self) -> String {
         let line = |row: &[String]| format!("| {} |\n", row.join(SEPARATOR));
         let is_number = |column: usize| {

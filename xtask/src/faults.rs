@@ -1,11 +1,12 @@
-//! Repeats for hours the real faults that guests and the Ceph cluster suffer once in `make test`.
+//! Repeats real faults for hours. In `make test`, guests and the Ceph cluster suffer each fault
+//! once.
 
 use clap::Args;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// The faults: name, script, and effect on targets, disks or hosts.
+/// The faults: the name, the script, and the effect on targets, disks or hosts.
 const FAULTS: [(&str, &str, &str); 5] = [
     ("ceph", "interop/ceph/test.sh", "the cluster's OSD is killed under load"),
     ("multipath", "interop/linux/ceph-multipath.sh", "one of two targets is killed under load"),
@@ -31,7 +32,7 @@ pub(crate) struct Options {
     farblock: PathBuf,
 }
 
-/// Runs rounds, and reports how many of each fault passed.
+/// Runs rounds, and reports how often each fault passed.
 pub(crate) fn run(options: &Options) -> Result<(), String> {
     if !(0.0..=10_000.0).contains(&options.hours) {
         return Err(format!("{} hours are not possible: use 0 to 10000", options.hours));
@@ -71,12 +72,12 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     }
 }
 
-/// Runs a script once. The script reports its failures itself.
+/// Runs a script once. The script reports its own failures.
 fn round(script: &str, farblock: &Path) -> Result<bool, String> {
     let mut command = Command::new(script);
     command.arg(farblock);
     if script.starts_with("interop/ceph/") {
-        // The script runs the Ceph backend's own tests through cargo.
+        // The script uses cargo to run the tests of the Ceph backend.
         command.arg(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     }
     let status = command.status().map_err(|error| {

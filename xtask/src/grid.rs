@@ -1,4 +1,4 @@
-//! Draws a map of ratios as SVG: two panels, one cell for each block size and depth.
+//! Draws a map of ratios as SVG, with two panels, and one cell for each block size and depth.
 
 use std::fmt::Write as _;
 
@@ -13,7 +13,8 @@ const NAMES: f64 = 60.0;
 const CELL: f64 = 58.0;
 const ROW: f64 = 24.0;
 
-/// Ranges of the ratio: lower bound, colour and words. The first range that applies counts.
+/// The ranges of the ratio: the lower bound, the color and the words. The first range that matches
+/// counts.
 const RANGES: [(f64, &str, &str); 4] = [
     (1.5, "#9ae6b4", "at least 1.5"),
     (1.0, "#e6fffa", "1 to 1.5"),
@@ -21,7 +22,7 @@ const RANGES: [(f64, &str, &str); 4] = [
     (0.0, "#feb2b2", "below 0.9"),
 ];
 
-/// The map of `column`, one panel for each direction.
+/// Draws the map of `column`, with one panel for each direction.
 pub(crate) fn draw(data: &Data, title: &str, column: &str, source: &str) -> Result<String, String> {
     let sizes = distinct(data, "size")?;
     let height = TOP + ROW * sizes.len() as f64 + 48.0;
@@ -60,7 +61,7 @@ fn draw_panel(
         text(svg, (left + NAMES - 8.0, y + 17.0), "end", 13, size);
         for (index, depth) in depths.iter().enumerate() {
             let place = [("direction", direction), ("size", size), ("depth", depth)];
-            let Ok(row) = data.row(&place) else { continue }; // not part of the map
+            let Ok(row) = data.row(&place) else { continue }; // this cell is not part of the map
             draw_cell((left + NAMES + CELL * index as f64, y), data.number(row, column)?, svg);
         }
     }
@@ -105,7 +106,7 @@ fn text(svg: &mut String, (x, y): (f64, f64), anchor: &str, size: u32, words: &s
     );
 }
 
-/// The different values of a column, in the order of the file.
+/// The distinct values of a column, in the order of the file.
 fn distinct(data: &Data, column: &str) -> Result<Vec<String>, String> {
     let place = data.column(column)?;
     let mut values: Vec<String> = Vec::new();

@@ -4,7 +4,7 @@ use clap::Args;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The tests: name, script, and what it checks.
+/// The tests: the name, the script, and what the script checks.
 const TESTS: [(&str, &str, &str); 2] = [
     (
         "shutdown",
@@ -32,7 +32,7 @@ pub(crate) struct Options {
     farblock: PathBuf,
 }
 
-/// Runs the tests one after the other, and reports those that failed.
+/// Runs the tests one after the other. Reports the tests that failed.
 pub(crate) fn run(options: &Options) -> Result<(), String> {
     let is_wanted = |name: &str| {
         options.only.is_empty() || options.only.iter().any(|part| name.contains(part.as_str()))
@@ -62,7 +62,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     }
 }
 
-/// Runs a script, which reports its failures itself.
+/// Runs a script. The script reports its own failures.
 fn passes(script: &str, farblock: &Path) -> Result<bool, String> {
     let status = Command::new(script).arg(farblock).status().map_err(|error| {
         format!("cannot start {script}: {error}; run this in the repository's root folder")

@@ -1,5 +1,5 @@
-//! Opens more connections to one target than one controller grants, and leaves them idle or reads
-//! through each.
+//! Opens more connections to one target than the target grants to one controller. Then leaves them
+//! idle, or reads through each of them.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use farblock_host::{Controller, Options, RemoteNamespace, Url};
 use farblock_reactor::{Buffer, Config, Reactor, TaskId};
 use serde::{Deserialize, Serialize};
 
-/// I/O queues that farblock's target grants to one controller.
+/// The number of I/O queues that farblock's target grants to one controller.
 const QUEUES_EACH: usize = 128;
 const WAIT_LIMIT: Duration = Duration::from_secs(30);
 
@@ -38,7 +38,7 @@ pub(crate) struct HoldOptions {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Held {
     pub(crate) connections: usize,
-    /// Connections through which at least one read succeeded.
+    /// The number of connections through which at least one read succeeded.
     pub(crate) served: usize,
     pub(crate) iops: f64,
 }
@@ -49,7 +49,7 @@ struct Member {
 }
 
 struct Holder {
-    // The queues must be dropped before their reactor.
+    // Dropped before the reactor, because the queues belong to it.
     members: Vec<Member>,
     by_task: HashMap<TaskId, usize>,
     reactor: Reactor,
@@ -102,7 +102,7 @@ impl Holder {
         Ok(Holder { members, by_task, reactor, namespaces, next, in_flight, completed })
     }
 
-    /// Keeps `depth` reads in flight, using the connections in turn.
+    /// Keeps `depth` reads in flight. Uses the connections in turn.
     fn read(&mut self, depth: usize, run: Duration) -> Result<Held, String> {
         let block_bytes = self.namespaces[0].geometry().block_size;
         let blocks = (4096 / block_bytes).max(1);
@@ -116,7 +116,7 @@ impl Holder {
             {
                 touched.push(self.submit(blocks, buffer));
             }
-            // Polls the members with new reads, some of which may be complete already.
+            // Poll the members with new reads, because some of these reads may be complete already.
             for index in touched.drain(..) {
                 self.collect(index, &mut done, &mut idle)?;
             }
@@ -143,7 +143,7 @@ impl Holder {
         })
     }
 
-    /// Submits a read to the next member, and returns that member's index.
+    /// Submits a read to the next member. Returns the index of that member.
     fn submit(&mut self, blocks: u32, buffer: Buffer) -> usize {
         let index = self.next;
         self.next = (index + 1) % self.members.len();

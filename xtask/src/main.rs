@@ -1,7 +1,7 @@
-//! Developer commands besides the tests: `cargo run --release -p xtask -- COMMAND`, or `cargo xtask
-//! COMMAND` for commands that measure nothing.
+//! Developer commands besides the tests: `cargo run --release -p xtask -- COMMAND`, or
+//! `cargo xtask COMMAND` for commands that do not measure.
 //!
-//! `bench-peers` is the measuring stand, and `sim` the simulation; most other commands are steps of
+//! `bench-peers` is the measuring stand, and `sim` the simulation. Most other commands are steps of
 //! the stand that need their own process. These commands run on Linux only, like the peers.
 
 #![forbid(unsafe_code)]

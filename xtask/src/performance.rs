@@ -1,8 +1,8 @@
 //! Writes the tables of docs/performance.md and docs/performance/README.md, and their charts, from
 //! the data files in docs/performance.
 //!
-//! A mark in a page names a data file, whose table follows. Options follow the file's name after
-//! semicolons:
+//! A mark in a page names a data file. The table of this file follows the mark. Options follow the
+//! name of the file after semicolons:
 //!
 //! ```text
 //! <!-- from peers-mem.csv; where side = SPDK; columns load; IOPS; source -->
@@ -29,10 +29,10 @@ use crate::grid;
 
 const MARK: &str = "<!-- from ";
 const END: &str = "<!-- end -->";
-/// The map of block sizes, which `bench-peers --map` measures. Drawn once it was measured.
+/// The map of block sizes, which `bench-peers --map` measures. It is drawn only if the file exists.
 const MAP: &str = "performance/block-size-map.csv";
 const PAGES: [&str; 2] = ["performance.md", "performance/README.md"];
-/// Maximum length of a line of prose.
+/// The maximum length of a line of prose.
 const WIDTH: usize = 100;
 
 /// Write the tables and charts of docs/performance.md and docs/performance from the data files
@@ -51,7 +51,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     Ok(())
 }
 
-/// The path of each generated file, and its text.
+/// The path and the text of each generated file.
 fn outputs(docs: &Path) -> Result<Vec<(PathBuf, String)>, String> {
     let mut outputs = Vec::new();
     for chart in &CHARTS {
@@ -75,13 +75,13 @@ fn outputs(docs: &Path) -> Result<Vec<(PathBuf, String)>, String> {
     Ok(outputs)
 }
 
-/// The map of block sizes, beside SPDK.
+/// Draws the map of block sizes, compared with SPDK.
 fn drawn_map(data: &Data) -> Result<String, String> {
     let source = format!("{}, {}", data.head.machine, data.head.day());
     grid::draw(data, "RAM disk: farblock's I/Os per second, SPDK's = 1", "farblock ÷ SPDK", &source)
 }
 
-/// The page with new text behind its marks.
+/// The page with new text after each mark.
 fn filled(page: &str, show: impl Fn(&str) -> Result<String, String>) -> Result<String, String> {
     let mut text = String::new();
     let mut lines = page.lines();
@@ -101,7 +101,7 @@ fn filled(page: &str, show: impl Fn(&str) -> Result<String, String>) -> Result<S
     Ok(text)
 }
 
-/// The table and source that a mark requests.
+/// The table and the source that a mark requests.
 fn shown(folder: &Path, mark: &str) -> Result<String, String> {
     let mut parts = mark.split("; ");
     let file = parts.next().unwrap_or_default();
@@ -152,7 +152,7 @@ fn source(file: &str, data: &Data) -> String {
     wrapped(&words)
 }
 
-/// The words in lines of at most [`WIDTH`] characters.
+/// Wraps words into lines of at most [`WIDTH`] characters.
 fn wrapped(text: &str) -> String {
     let (mut lines, mut length) = (String::new(), 0);
     for word in text.split_whitespace() {
@@ -174,7 +174,7 @@ fn wrapped(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Maximum number of words of the page for decision-makers, tables included.
+    /// The maximum number of words of the page for decision-makers, including tables.
     const MAX_WORDS: usize = 1500;
 
     fn docs() -> PathBuf {

@@ -10,28 +10,28 @@ const ROW: f64 = 34.0;
 const BAR: f64 = 20.0;
 const MAX_LENGTH: f64 = 460.0;
 
-/// A bar, with its name to the left and its label to the right.
+/// A bar, with its name on the left and its label on the right.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Bar {
     pub(crate) name: String,
-    /// The bar's value, relative to the chart's reference.
+    /// The value of the bar, relative to the reference of the chart.
     pub(crate) ratio: f64,
     pub(crate) label: String,
 }
 
-/// Bars beside a reference.
+/// Bars, and a reference for comparison.
 pub(crate) struct Chart {
     pub(crate) title: &'static str,
-    /// The name of the reference: a line at 1.
+    /// The name of the reference, which is a line at 1.
     pub(crate) reference: &'static str,
-    /// Length of a bar whose ratio is 1.
+    /// The length of a bar whose ratio is 1.
     pub(crate) unit_length: f64,
     pub(crate) bars: Vec<Bar>,
-    /// Machine, date and method of the figures.
+    /// The machine, date and method of the figures.
     pub(crate) source: String,
 }
 
-/// The chart as SVG, with colours for the white background that it draws.
+/// Draws the chart as SVG. Its colors are for the white background that this draws.
 pub(crate) fn draw(chart: &Chart) -> String {
     let bottom = TOP + ROW * chart.bars.len() as f64;
     let height = bottom + 44.0;
@@ -80,7 +80,7 @@ fn draw_bar(y: f64, bar: &Bar, unit_length: f64, svg: &mut String) {
     );
 }
 
-/// A text alternative to the picture.
+/// A text that describes the picture.
 fn words(chart: &Chart) -> String {
     let each = chart.bars.iter().map(|bar| format!("{} {}", bar.name, bar.label));
     format!("{}. {}", chart.title, each.collect::<Vec<_>>().join(", "))

@@ -1,8 +1,9 @@
-//! A model of how the target's IOPS would grow with its cores; the output says that it is a model.
+//! A model of how the IOPS of the target would grow with its cores. The output says that it is a
+//! model.
 //!
-//! It takes the processor time of an I/O from the stand's tables, and measures the cost of two
-//! processors that write to one cache line. It assumes the rest: a network, and memory shared by
-//! all cores.
+//! The model takes the processor time of an I/O from the tables of the stand. It measures the cost
+//! of two processors that write to one cache line. All else is assumed: a network, and memory that
+//! all cores share.
 //!
 //! ```text
 //! time of an I/O on a core      its processor time + shared writes × bounce × (n - 1) / n
@@ -23,7 +24,7 @@ use crate::data::{Data, Head};
 
 const CORES: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
 const WRITES: u64 = 2_000_000;
-/// Overhead of packet headers with an MTU of 1,500, in percent of the payload.
+/// The overhead of packet headers with an MTU of 1,500, in percent of the payload.
 const FRAMING_PERCENT: f64 = 5.0;
 
 /// Calculate how the target's I/Os per second would grow from 1 to 64 cores (a model)
@@ -46,13 +47,14 @@ pub(crate) struct Options {
     shared_writes: f64,
 }
 
-/// A load of the stand to scale.
+/// A load of the stand to which the model applies.
 struct Load {
-    /// The load's name in the tables.
+    /// The name of the load in the tables.
     name: &'static str,
     bytes: f64,
-    /// How often each byte of data crosses the target's memory bus. For a read: the kernel's copy
-    /// (two crossings) and the network card. For a write: the card and two copies.
+    /// The number of times that each byte of data crosses the memory bus of the target. For a read,
+    /// the kernel's copy crosses it twice, and the network card once. For a write, the card and two
+    /// copies cross it.
     passes: f64,
 }
 
@@ -85,7 +87,7 @@ impl Limit {
     }
 }
 
-/// The model's assumptions about a machine, in seconds and bytes.
+/// The assumptions about a machine, in seconds and bytes.
 struct Assumed {
     bounce_seconds: f64,
     shared_writes: f64,
@@ -94,7 +96,7 @@ struct Assumed {
 }
 
 impl Assumed {
-    /// IOPS of this number of cores, and the bottleneck.
+    /// The IOPS with this number of cores, and the bottleneck.
     fn scale(&self, load: &Load, seconds: f64, cores: u32) -> (f64, Limit) {
         let cores = f64::from(cores);
         let shared = self.shared_writes * self.bounce_seconds;
@@ -166,7 +168,7 @@ fn row(load: &Load, us: f64, assumed: &Assumed) -> Vec<String> {
     row
 }
 
-/// The target's processor time per I/O, from farblock's row for this load.
+/// The target's processor time per I/O in µs, from farblock's row for this load.
 fn target_us(measured: &Data, load: &str) -> Result<f64, String> {
     let row = measured.row(&[("load", load), ("side", "farblock")])?;
     measured.number(row, "target µs/IO")

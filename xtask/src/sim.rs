@@ -1,4 +1,4 @@
-//! Runs the simulation for hours, through an example of `farblock-sim`: only that package enables
+//! Runs the simulation for hours, through an example of `farblock-sim`. Only that package enables
 //! the simulation features of all crates below it.
 
 use clap::Args;
@@ -19,12 +19,12 @@ pub(crate) struct Options {
     mirrors: bool,
 }
 
-/// Interval between progress reports.
+/// The interval between progress reports.
 const EVERY: Duration = Duration::from_secs(60);
-/// Number of simulated mirrors per process.
+/// The number of simulated mirrors per process.
 const LIVES: u64 = 200;
 
-/// Runs the seeds, and fails if one of them fails.
+/// Runs the seeds. Returns an error if one of them fails.
 pub(crate) fn run(options: &Options) -> Result<(), String> {
     if !(0.0..=10_000.0).contains(&options.hours) {
         return Err(format!("{} hours are not possible: use 0 to 10000", options.hours));
@@ -47,8 +47,8 @@ fn cargo() -> Command {
     Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
 
-/// Like [`run`], for mirrors: repeats their test, each time with further seeds. The test's process
-/// reports how to repeat its first failure, and stops there.
+/// Like [`run`], but for mirrors: repeats the test of mirrors, each time with further seeds. The
+/// process of the test reports how to repeat its first failure, and stops there.
 fn run_mirrors(options: &Options) -> Result<(), String> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let from = options.from.unwrap_or(now.as_secs() << 20);

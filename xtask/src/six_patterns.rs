@@ -45,7 +45,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     table.write(&options.data, "six-patterns")
 }
 
-/// The table: each pattern once, in the order of the first report.
+/// The table. It has each pattern once, in the order of the first report.
 fn table(reports: &[Report]) -> Data {
     let mut table = Data::new(head(reports), &COLUMNS);
     for pattern in reports.first().map_or(&[][..], |first| &first.patterns) {

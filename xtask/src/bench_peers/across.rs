@@ -1,9 +1,9 @@
-//! Measures a disk file locally, over loopback, and over a network device: a veth pair between two
-//! network namespaces, with added latency.
+//! Measures a disk file locally, over loopback, and over a network device. The device is a veth
+//! pair between two network namespaces, with added latency.
 //!
-//! Loopback is no real network: the sender's processor also receives the data, within the call.
-//! Here frames pass through a device's queue, and a forwarder ([`delay`]) adds the latency of a
-//! network to another rack or building. This needs root.
+//! Loopback is not a real network: the processor of the sender also receives the data, within the
+//! call. Here frames pass through the queue of a device. A forwarder ([`delay`]) adds the latency
+//! of a network to another rack or building. This needs root.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, Stdio};
@@ -17,28 +17,28 @@ use super::sides::{Client, Endpoint, Means, Times, farblock};
 use super::work::{Backend, Load};
 use super::{DiskFile, Options, delay, network};
 
-/// The name of the table's file, and what the table shows.
+/// The name of the table's file, and the title of the table.
 const TABLE: (&str, &str) =
     ("network", "a disk file locally, over loopback, and across a veth pair with added delay");
 
-/// The addresses of the two ends, in a block reserved for documentation.
+/// The addresses of the two ends, in a block that is reserved for documentation.
 const TARGET: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const HOST: &str = "192.0.2.2/30";
 const TARGET_DEVICE: &str = "fb-target";
 const HOST_DEVICE: &str = "fb-host";
-/// Latency added to each round trip.
+/// The latency that is added to each round trip.
 const DELAYS: [(&str, Duration); 2] =
     [("veth + 100 µs", Duration::from_micros(100)), ("veth + 500 µs", Duration::from_micros(500))];
-/// Warm-up time of each entrant, enough for farblock.
+/// The warm-up time of each entrant, which is enough for farblock.
 const RAMP: Duration = Duration::from_millis(300);
 
-/// A network namespace, which exists until the input of the process that keeps it closes.
+/// A network namespace. It exists until the input of the process that keeps it is closed.
 struct Beyond {
     keeper: Child,
 }
 
 impl Beyond {
-    /// Creates a network namespace, with a device that leads to it.
+    /// Creates a network namespace, and a device that leads to it.
     fn create() -> Result<Beyond, String> {
         let mut command = Command::new("unshare");
         command.args(["--net", "--", "sh", "-c", "echo there; exec cat"]);
@@ -69,7 +69,7 @@ impl Beyond {
         run(self.within(choose))
     }
 
-    /// Wraps a command to run in the namespace.
+    /// Wraps a command, so that it runs in the namespace.
     fn within(&self, command: Command) -> Command {
         let mut inside = Command::new("nsenter");
         inside.arg(format!("--net=/proc/{}/ns/net", self.keeper.id())).arg("--");
@@ -100,7 +100,8 @@ fn run(mut command: Command) -> Result<(), String> {
     Err(format!("{}: {}", describe(&command), said.trim()))
 }
 
-/// The loads: random reads at four depths, to show how depth hides latency, and the six patterns.
+/// The loads: random reads at four depths, which show how depth hides latency, and the six
+/// patterns.
 fn rows(only: &[String]) -> Vec<Row> {
     let depths = [1, 8, 32, 128].map(|depth| Load::new(Rw::RandRead, 4096, depth, 1));
     let six = Pattern::six().into_iter().map(|pattern| Load::of(&pattern));

@@ -1,6 +1,6 @@
-//! Compares the ways to attach a disk: 4k random reads of memory at depths 1 and 32.
+//! Compares the ways to attach a disk, with 4k random reads of memory at depths 1 and 32.
 //!
-//! The servers are Cargo examples of `farblock-attach`: with no network in between, the comparison
+//! The servers are Cargo examples of `farblock-attach`. There is no network, so the comparison
 //! measures only the attachment.
 
 use std::fs;
@@ -16,25 +16,25 @@ use super::sides::{self, Client, Means, Times, farblock};
 use super::work::{Backend, Load};
 use super::{DiskFile, Options};
 
-/// The name of the table's file, and what the table shows.
+/// The name of the table's file, and the title of the table.
 const TABLE: (&str, &str) = ("attach", "the ways to attach a disk, one RAM disk each");
 
 struct Way {
     name: &'static str,
     server: Process,
     load: LoadTool,
-    // Dropped last: the server may have a mount in this folder.
+    // Dropped last, because the server may have a mount in this folder.
     _folder: Folder,
 }
 
 enum LoadTool {
-    /// fio, with the options for this way.
+    /// fio, with the options for this way of attaching.
     Fio(Vec<String>),
-    /// An example of `farblock-attach` that acts as a guest's driver on a vhost-user socket.
+    /// An example of `farblock-attach` that acts like the driver of a guest on a vhost-user socket.
     Driver { program: PathBuf, socket: PathBuf },
 }
 
-/// A way's own folder, removed on drop.
+/// The folder for one way of attaching. Dropping this removes the folder.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -49,7 +49,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // Do not remove recursively: a mount that is left in the folder is a disk.
+        // Do not remove recursively: a mount that is still in the folder is a disk.
         let _ = fs::remove_file(self.0.join("socket"));
         let _ = fs::remove_dir(&self.0);
     }
@@ -106,7 +106,7 @@ const STARTERS: [(&str, Start); 5] = [
     ("nbdkit's NBD, Unix socket", nbdkit),
 ];
 
-/// An example of `farblock-attach`, in the build directory of farblock.
+/// The path of an example of `farblock-attach`, in the build directory of farblock.
 fn example(means: &Means, name: &str) -> Result<PathBuf, String> {
     let path = means.farblock.with_file_name("examples").join(name);
     match path.is_file() {
@@ -188,7 +188,7 @@ fn nbd_load(uri: &str) -> LoadTool {
     LoadTool::Fio(vec!["--ioengine=nbd".to_owned(), format!("--uri={uri}")])
 }
 
-/// Writes the whole disk, because reads of never-written memory are faster.
+/// Writes the whole disk, because reads of memory that was never written are faster.
 fn fill(means: &Means, way: &Way) -> Result<(), String> {
     let size = means.disk_bytes.to_string();
     let mut command = way.load.command();

@@ -1,8 +1,8 @@
-//! Compares clients and their servers, for comparisons outside the main stand ([`super`]).
+//! Compares clients and their servers, for comparisons outside of the measuring stand ([`super`]).
 //!
-//! The rules are the stand's: for each row, all entrants run one after the other in each round, and
-//! each round starts with the next entrant. Clients and servers have one processor each. Results
-//! are medians.
+//! The rules are the same as in the stand. For each row, all entrants run one after the other in
+//! each round, and each round starts with the next entrant. Clients and servers have one processor
+//! each. Results are medians.
 
 use std::time::Duration;
 
@@ -26,32 +26,33 @@ const COLUMNS: [&str; 9] = [
     "of local",
 ];
 
-/// Warm-up time of each entrant before the measurement. A client may need this long until it drives
-/// its full load; SPDK's needs a second.
+/// The warm-up time of each entrant before the measurement. A client may need this long to reach
+/// its full load. SPDK's client needs a second.
 const RAMP: Duration = Duration::from_millis(1500);
 
-/// The entrant that all others are compared with, if present.
+/// The entrant with which all others are compared, if it is present.
 pub(super) const LOCAL: &str = "local";
 
 /// A client with its server.
 pub(super) struct Entrant<'a> {
     pub(super) name: &'static str,
     pub(super) server: Option<&'a Process>,
-    /// The server polls even when idle, so it is paused while others are measured.
+    /// Whether the server polls even when it is idle, so that it must be paused while other
+    /// entrants run.
     pub(super) polls: bool,
     pub(super) client: NewClient<'a>,
 }
 
-/// Creates a client that runs a row's load for the given times.
+/// A function that creates a client, which runs the load of a row for the given times.
 type NewClient<'a> = Box<dyn Fn(&Row, Times) -> Client + 'a>;
 
-/// A load for all entrants.
+/// A load that all entrants run.
 pub(super) struct Row {
     pub(super) name: String,
     pub(super) load: Load,
 }
 
-/// An entrant's results in a row.
+/// The results of an entrant in a row.
 struct Outcome {
     row: String,
     entrant: &'static str,
@@ -66,16 +67,16 @@ pub(super) fn times(options: &Options) -> Result<Times, String> {
     Ok(Times { ramp: RAMP, runtime })
 }
 
-/// The window for processor time: it starts when the slowest entrant has started, and closes before
-/// the fastest one finishes. The warm-up has the same load.
+/// The window in which processor time is measured. It opens when the slowest entrant has started,
+/// and closes before the fastest entrant finishes. The warm-up has the same load.
 fn window(times: Times) -> Window {
     let load = times.ramp + times.runtime;
     let length = load.saturating_sub(times.ramp).mul_f64(0.9);
     Window { start: times.ramp, length, limit: times.ramp + load }
 }
 
-/// Measures all entrants in all rows, prints the table, and writes it to `NAME.csv` in the options'
-/// directory.
+/// Measures all entrants in all rows and prints the table. Also writes the table to `NAME.csv` in
+/// the directory from the options.
 pub(super) fn hold(
     (name, what): (&str, &str),
     options: &Options,
@@ -112,7 +113,7 @@ fn measure_row(
         for turn in 0..entrants.len() {
             let index = (turn + round as usize) % entrants.len();
             if outcomes[index].error.is_some() {
-                continue; // an error persists
+                continue; // the next round would fail, too
             }
             let (entrant, outcome) = (&entrants[index], &mut outcomes[index]);
             let client = (entrant.client)(row, times);

@@ -1,5 +1,5 @@
-//! Measures the cost of features, used and unused: the same load on several targets in turn, each
-//! with another feature.
+//! Measures the cost of features, used and unused. Several targets with one feature each run the
+//! same load, one after the other.
 //!
 //! On a busy machine, only the processor time per I/O is comparable.
 
@@ -20,42 +20,42 @@ use super::sides::{Endpoint, Means, Times, farblock};
 use super::work::Load;
 use super::{DiskFile, Options};
 
-/// The name of the table's file, and what the table shows.
+/// The name of the table's file, and the title of the table.
 const TABLE: (&str, &str) = ("cost", "targets with one feature each, and a target without any");
 
 const NQN: &str = "nqn.2026-11.org.farblock:cost";
-/// Limits far above the real rates, so that only checking them costs time.
+/// Limits far above the real rates, so that only checking the limits takes time.
 const LIMITS: &str = "{ iops = 1000000000, read_bytes = 1000000000000, write_iops = 1000000000 }";
-/// Number of namespaces of the targets with many.
+/// The number of namespaces of the targets with many namespaces.
 const MANY: u32 = 1000;
-/// Length of the idle measurement of targets with many namespaces.
+/// The duration of the idle measurement of targets with many namespaces.
 const IDLE: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum TargetKind {
     /// A memory disk without features.
     Plain,
-    /// Limits on the namespace, never reached.
+    /// Limits on the namespace that the load never reaches.
     Limited,
     /// Limits and a weight on the host.
     LimitedHost,
-    /// A non-default ANA state.
+    /// An ANA state that is not the default.
     Ana,
-    /// A stripe set, a concatenation and a mirror of two memory disks.
+    /// The next three kinds are a stripe set, a concatenation and a mirror of two memory disks.
     Stripe,
     Concat,
     Mirror,
-    /// A mirror with one or both legs on another target over loopback.
+    /// A mirror with one leg on another target over loopback; the next kind has both legs there.
     MirrorNear,
     MirrorFar,
     /// A file in a memory file system.
     File,
-    /// The file as in `File`; two hosts are registered, and the one that measures holds a
-    /// reservation that excludes unregistered hosts.
+    /// A file as in `File`, with two registered hosts. The measuring host holds a reservation that
+    /// excludes unregistered hosts.
     Reserved,
-    /// Many namespaces; the load uses one of them.
+    /// Many namespaces, of which the load uses one.
     Many,
-    /// As `Many`, with limits on each.
+    /// As `Many`, with limits on each namespace.
     ManyLimited,
 }
 
@@ -93,7 +93,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     for (name, kind) in KINDS.into_iter().filter(|(name, _)| wanted(name)) {
         match Served::start(&means, &folder, name, kind) {
             Ok(target) => targets.push(target),
-            // An older farblock lacks some features.
+            // An older farblock lacks some of the features.
             Err(sentence) => eprintln!("not measured: {name}: {sentence}"),
         }
     }
@@ -107,7 +107,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     contest::hold(TABLE, options, &rows, &entrants, contest::times(options)?, &remarks)
 }
 
-/// The folder of configurations and disks, in memory.
+/// The folder for configurations and disks, in a memory file system.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -129,7 +129,7 @@ struct Served {
     kind: TargetKind,
     process: Process,
     endpoint: Endpoint,
-    /// The targets of the remote legs, on the host's processor.
+    /// The targets of the remote legs, on the processor of the host.
     _legs: Vec<Process>,
 }
 
@@ -162,7 +162,7 @@ impl Served {
         Entrant { name: self.name, server, polls: false, client: Box::new(client) }
     }
 
-    /// Memory and processor time of an idle target with many namespaces.
+    /// The memory and the processor time of an idle target with many namespaces.
     fn idle(&self) -> Option<String> {
         if !matches!(self.kind, TargetKind::Plain | TargetKind::Many | TargetKind::ManyLimited) {
             return None;
@@ -199,7 +199,7 @@ impl HostNames {
     }
 }
 
-/// The argument of `farblock serve`, and the targets that it needs.
+/// The argument of `farblock serve` for a kind, and the targets that this kind needs.
 fn stored(
     means: &Means,
     folder: &Folder,
@@ -231,7 +231,7 @@ fn stored(
     Ok((path, legs))
 }
 
-/// A mirror's memory leg on its own target.
+/// A leg of a mirror: a memory disk on its own target.
 fn remote_leg(means: &Means, leg: usize, bytes: u64) -> Result<(Process, String), String> {
     let mut command = Command::new(&means.farblock);
     command.args(["serve", "--json", "--no-control", "--listen", "127.0.0.1:0"]);
@@ -264,7 +264,7 @@ fn configuration(path: &str, kind: TargetKind, host: &HostNames) -> String {
     text
 }
 
-/// Creates a file, with a reservation if the kind needs one.
+/// Creates a file, and a reservation if the kind needs one.
 fn disk(
     means: &Means,
     folder: &Folder,
@@ -280,7 +280,7 @@ fn disk(
     if kind == TargetKind::Reserved {
         let other = "f".repeat(32);
         let inode = file.metadata().map_err(failed)?.ino();
-        // Type 4: Exclusive Access, Registrants Only.
+        // Reservation type 4: Exclusive Access, Registrants Only.
         let state = format!(
             "farblock reservations 1\ngeneration 3\nreservation 4 {other}\nhost {} 1\n\
              host {other} 2\n",

@@ -1,5 +1,5 @@
-//! Measures the cost of counters and histograms: the same load on targets and attached disks, some
-//! of which clients poll for counters.
+//! Measures the cost of counters and histograms. Several targets and attached disks run the same
+//! load. Clients poll the counters of some of them.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -18,11 +18,11 @@ use super::sides::{self, Client, Endpoint, Means, Times, farblock};
 use super::work::{Backend, Load};
 use super::{DiskFile, Options};
 
-/// The name of the table's file, and what the table shows.
+/// The name of the table's file, and the title of the table.
 const TABLE: (&str, &str) =
     ("counters", "targets and attached disks with and without readers of their metrics");
 
-/// Polling interval, shorter than Prometheus' usual one.
+/// The polling interval, which is shorter than Prometheus' usual one.
 const PERIOD: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(options: &Options) -> Result<(), String> {
@@ -56,14 +56,14 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     contest::hold(TABLE, options, &rows, &entrants, contest::times(options)?, &remarks)
 }
 
-/// Targets: name; whether it has `--metrics`; whether a client polls its counters.
+/// The targets: the name, whether it has `--metrics`, and whether a client polls its counters.
 const TARGETS: [(&str, bool, bool); 3] = [
     ("target without --metrics", false, false),
     ("target with --metrics", true, false),
     ("target with a scrape each second", true, true),
 ];
 
-/// Attached disks: name; whether `list --metrics` was run before.
+/// The attached disks: the name, and whether `list --metrics` was run before.
 const DISKS: [(&str, bool); 2] =
     [("attached disk, latencies not read", false), ("attached disk, latencies read", true)];
 
@@ -72,7 +72,7 @@ struct Served {
     name: &'static str,
     process: Process,
     endpoint: Endpoint,
-    // Its thread polls until this is dropped.
+    // The client polls until this is dropped.
     _asking: Option<Sender<()>>,
 }
 
@@ -107,7 +107,7 @@ impl Served {
     }
 }
 
-/// The address in `http://ADDR:PORT/metrics`.
+/// Parses the address in `http://ADDR:PORT/metrics`.
 fn address(url: &str) -> Option<SocketAddr> {
     url.strip_prefix("http://")?.split('/').next()?.parse().ok()
 }
@@ -117,7 +117,7 @@ fn ask(address: SocketAddr) -> Sender<()> {
     let (asking, end) = channel();
     std::thread::spawn(move || {
         while end.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
-            // A failed poll is repeated at the next interval.
+            // Ignore a failed poll. The next one follows after the interval.
             let _ = TcpStream::connect(address).and_then(|mut stream| {
                 stream
                     .write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")?;
@@ -133,11 +133,11 @@ struct Attached {
     name: &'static str,
     process: Process,
     file: PathBuf,
-    // Dropped last: the folder holds a mount.
+    // Dropped last, because the folder contains a mount.
     _folder: Folder,
 }
 
-/// A folder, removed on drop if it is empty.
+/// A folder. Dropping this removes the folder if it is empty.
 struct Folder(PathBuf);
 
 impl Drop for Folder {

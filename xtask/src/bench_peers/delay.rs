@@ -1,6 +1,6 @@
-//! A TCP forwarder that passes on each byte after a fixed delay.
+//! A TCP forwarder that forwards each byte after a fixed delay.
 //!
-//! It also adds two sleeps and two copies in each direction: `across` reports the measured round
+//! It also adds two sleeps and two copies in each direction. `across` reports the measured round
 //! trip, which includes them.
 
 use std::io::{self, Read, Write};
@@ -10,16 +10,17 @@ use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Maximum size of one read.
+/// The maximum size of one read, in bytes.
 const CHUNK_BYTES: usize = 64 << 10;
-/// Maximum number of delayed chunks per direction of a connection; then the sender waits.
+/// The maximum number of delayed chunks in one direction of a connection. Above it, the sender
+/// waits.
 const MOST_CHUNKS: usize = 1024;
 
-/// Data, and the time at which to send them.
+/// The time at which to send data, and the data.
 type Chunk = (Instant, Vec<u8>);
 
-/// Listens at `address` until this process exits, and forwards to `to`. Returns the listening
-/// address.
+/// Listens at `address` until this process exits, and forwards connections to `to`. Returns the
+/// actual address.
 pub(super) fn forward(
     address: IpAddr,
     to: SocketAddr,
@@ -29,7 +30,7 @@ pub(super) fn forward(
     let local = listener.local_addr()?;
     thread::spawn(move || {
         for near in listener.incoming().flatten() {
-            // An error closes the connection.
+            // After an error, the connection is closed.
             let _ = join(near, to, each_way);
         }
     });
@@ -45,8 +46,8 @@ fn join(near: TcpStream, to: SocketAddr, each_way: Duration) -> io::Result<()> {
     Ok(())
 }
 
-/// Forwards one direction, with separate threads for receiving and sending, so that delayed data
-/// does not block the receiver.
+/// Forwards one direction. Receiving and sending have separate threads, so that delayed data does
+/// not block receiving.
 fn carry(from: TcpStream, into: TcpStream, delay: Duration) {
     let (sender, chunks) = mpsc::sync_channel(MOST_CHUNKS);
     thread::spawn(move || take_in(from, &sender, delay));
@@ -65,7 +66,7 @@ fn take_in(mut from: TcpStream, chunks: &SyncSender<Chunk>, delay: Duration) {
 }
 
 fn pass_on(mut into: TcpStream, chunks: &Receiver<Chunk>) {
-    // By default the kernel prolongs sleeps by up to 50 µs; ask for less.
+    // By default the kernel prolongs sleeps by up to 50 µs. Request the minimum.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     for (due, chunk) in chunks {
         let left = due.saturating_duration_since(Instant::now());
@@ -73,7 +74,7 @@ fn pass_on(mut into: TcpStream, chunks: &Receiver<Chunk>) {
             thread::sleep(left);
         }
         if into.write_all(&chunk).is_err() {
-            // The receiver has disconnected: close the other direction, too.
+            // The receiver has disconnected. Close the other direction, too.
             let _ = into.shutdown(Shutdown::Both);
             return;
         }
@@ -88,7 +89,7 @@ mod tests {
 
     const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-    /// A server that echoes one client's data.
+    /// A server that echoes the data of one client.
     fn echo() -> SocketAddr {
         let listener = TcpListener::bind((HERE, 0)).expect("loopback");
         let address = listener.local_addr().expect("bound");

@@ -1,4 +1,4 @@
-//! Facts without a load: the cost of idle connections, memory, and the maximum number of
+//! Facts that need no load: the cost of idle connections, memory, and the maximum number of
 //! connections.
 
 use std::process::Command;
@@ -13,12 +13,12 @@ use crate::hold::Held;
 
 const IDLE_LOOK: Duration = Duration::from_secs(10);
 
-/// One fact about the target, and whether it meets its goal.
+/// A fact about the target, and whether the target meets the goal for it.
 #[derive(Debug, Serialize)]
 pub(crate) struct Fact {
     name: &'static str,
     what: &'static str,
-    /// The condition for the goal, in words.
+    /// The goal, in words.
     goal: &'static str,
     measured: Option<f64>,
     unit: &'static str,
@@ -33,7 +33,7 @@ struct Served {
 }
 
 const ONE: &[&str] = &["127.0.0.1:0"];
-/// Two addresses, as a target admits at most half of its connections from one client address.
+/// Two addresses, because a target gives at most half of its connections to one client address.
 const TWO: &[&str] = &["127.0.0.1:0", "[::1]:0"];
 
 type Measure = fn(&Means, &Served) -> Result<f64, String>;
@@ -136,7 +136,7 @@ fn answer(means: &Means, question: &Question) -> Fact {
 pub(crate) const COLUMNS: [&str; 5] = ["figure", "unit", "goal", "measured", "met"];
 
 impl Fact {
-    /// The cells of the fact's row in a table.
+    /// The cells of this fact in a table.
     pub(crate) fn row(&self) -> Vec<String> {
         let measured = match (self.measured, &self.error) {
             (Some(value), _) => format!("{value:.2}"),
@@ -147,7 +147,7 @@ impl Fact {
     }
 }
 
-/// Starts the program that holds connections, and waits until all are connected.
+/// Starts the program that holds connections, and waits until all of them are connected.
 fn start(
     means: &Means,
     endpoints: &[Endpoint],

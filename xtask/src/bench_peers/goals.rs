@@ -1,4 +1,4 @@
-//! Goals as ratios within one run, and whether they are met.
+//! The goals, which are ratios of results within one run, and whether the run meets them.
 
 use serde::Serialize;
 
@@ -14,14 +14,14 @@ enum Better {
     Less,
 }
 
-/// A goal for the ratio of one side to another in one row.
+/// A goal for the ratio of one side to another side in one row.
 #[derive(Clone, Copy)]
 struct Goal {
     row: &'static str,
     what: &'static str,
     side: Side,
     of: fn(&Figures) -> Option<f64>,
-    /// The sides to compare with: the best of them counts.
+    /// The sides to compare with. The best of them counts.
     against: &'static [Side],
     better: Better,
     bound: f64,
@@ -45,13 +45,13 @@ const P50: Metric = |figures| figures.p50_us;
 const P99: Metric = |figures| figures.p99_us;
 const HOST_CPU: Metric = |figures| Some(figures.host_cpu_us);
 const TARGET_CPU: Metric = |figures| figures.target_cpu_us;
-/// Processor time of both ends; the local disk has only one.
+/// The processor time of both ends. The local disk has only one end.
 const CPU: Metric = |figures| Some(figures.host_cpu_us + figures.target_cpu_us.unwrap_or(0.0));
 
-/// SPDK's own pair, with and without zero copy; the better one counts.
+/// SPDK's host and target, with and without zero copy. The better pair counts.
 const SPDK: &[Side] = &[sides::SPDK, sides::SPDK_ZERO_COPY];
 
-/// Rows with the expected ratio of farblock's IOPS to SPDK's.
+/// The rows with a goal for the ratio of farblock's IOPS to SPDK's, and the expected ratio.
 const AGAINST_SPDK: [(&str, f64); 8] = [
     ("mem-4k-randread-qd32-c1", 2.0),
     ("mem-4k-randwrite-qd32-c1", 2.0),
@@ -63,7 +63,7 @@ const AGAINST_SPDK: [(&str, f64); 8] = [
     ("mem-1M-randwrite-qd8-c1", 1.5),
 ];
 
-/// Rows of the disk file, for which SPDK's target polls.
+/// The rows of the disk file. SPDK's target polls in them.
 const FILE_AGAINST_SPDK: [&str; 6] = [
     "file-4k-randread-qd1-c1",
     "file-4k-randwrite-qd1-c1",
@@ -89,8 +89,8 @@ const QD1: [&str; 2] = ["mem-4k-randread-qd1-c1", "mem-4k-randwrite-qd1-c1"];
 const FIXED_RATE: [&str; 2] =
     ["mem-4k-randread-qd32-c1-rate20000", "mem-4k-randwrite-qd32-c1-rate20000"];
 
-/// The six patterns with their documented jobs and depths, and the maximum processor time of both
-/// ends as a multiple of the local one.
+/// The six patterns with their documented jobs and depths. The number is the maximum processor time
+/// of both ends, as a multiple of the local processor time.
 const SIX_PATTERNS: [(&str, f64); 6] = [
     ("file-4k-randread-qd512-c16", 3.0),
     ("file-4k-randwrite-qd32-c8", 3.0),
@@ -100,7 +100,7 @@ const SIX_PATTERNS: [(&str, f64); 6] = [
     ("file-1M-write-qd8-c1", 4.0),
 ];
 
-/// Total depth 32 spread over several connections.
+/// The rows with a total depth of 32 on several connections.
 const MANY_CONNECTIONS: [&str; 4] = [
     "mem-4k-randread-qd32-c4",
     "mem-4k-randread-qd32-c16",
@@ -202,7 +202,7 @@ fn against_spdk() -> Vec<Goal> {
     goals
 }
 
-/// A goal for the ratio of one side between two rows.
+/// A goal for the ratio of two rows of one side.
 struct Pair {
     what: &'static str,
     row: &'static str,
@@ -233,7 +233,7 @@ fn between_rows() -> Vec<Pair> {
     ]
 }
 
-/// Every goal whose rows and sides were measured.
+/// All goals whose rows and sides were measured.
 pub(crate) fn compare(rows: &[RowReport]) -> Vec<GoalReport> {
     let find = |name: &str| rows.iter().find(|row| row.name == name);
     let within = |goal: Goal| {
@@ -266,7 +266,7 @@ fn goal_report(row: &str, what: &str, better: Better, goal: f64, measured: f64) 
 pub(crate) const COLUMNS: [&str; 5] = ["ratio", "row", "goal", "measured", "met"];
 
 impl GoalReport {
-    /// The cells of the goal's row in a table.
+    /// The cells of this goal in a table.
     pub(crate) fn row(&self) -> Vec<String> {
         let sign = match self.better {
             Better::More => "≥",

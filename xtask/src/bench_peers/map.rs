@@ -1,4 +1,4 @@
-//! The map of block sizes: one line for each block size, depth and direction.
+//! The map of block sizes, with one line for each block size, depth and direction.
 
 use super::report::RowReport;
 use super::sides;
@@ -20,7 +20,7 @@ pub(super) const COLUMNS: [&str; 11] = [
     "farblock p99 µs",
 ];
 
-/// The cells of a row. A side that did not run leaves its cells empty.
+/// The cells of a row. If a side did not run, its cells are empty.
 pub(super) fn cells(row: &RowReport) -> Vec<String> {
     let [farblock, spdk, floor] =
         [sides::FARBLOCK, sides::SPDK, sides::FLOOR].map(|side| row.of(side));

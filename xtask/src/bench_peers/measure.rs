@@ -1,4 +1,4 @@
-//! One run of one side, and the resources that its processes used.
+//! One run of one side, and the resources that its processes use.
 
 use std::fs;
 use std::thread;
@@ -10,17 +10,18 @@ use super::process::Process;
 use super::sides::{Client, Means, Server, Side, Times};
 use super::work::{Load, Row};
 
-/// A run is repeated if other processes use more than this percentage of one processor.
+/// The processor use of other processes, in percent of one processor, above which a run is
+/// repeated.
 pub(crate) const NOISE_PERCENT: f64 = 4.0;
 
-/// Time limit for waiting until the machine is quiet.
+/// The longest wait until the machine is quiet.
 const QUIET_LIMIT: Duration = Duration::from_secs(20);
 const QUIET_LOOK: Duration = Duration::from_millis(300);
 
-/// Ticks per second in `/proc/stat`, the same on every architecture that Rust supports.
+/// The ticks per second in `/proc/stat`, the same on every architecture that Rust supports.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// One run of one side, or the median of several.
+/// The figures of one run of one side, or the medians of several runs.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(crate) struct Figures {
     pub(crate) iops: f64,
@@ -28,19 +29,19 @@ pub(crate) struct Figures {
     pub(crate) p50_us: Option<f64>,
     pub(crate) p99_us: Option<f64>,
     pub(crate) p99_9_us: Option<f64>,
-    /// Processor time per I/O, polling included.
+    /// The processor time per I/O in µs, including polling.
     pub(crate) host_cpu_us: f64,
     pub(crate) target_cpu_us: Option<f64>,
-    /// Processor time in percent of one processor.
+    /// The processor time in percent of one processor.
     pub(crate) host_cpu_percent: f64,
     pub(crate) target_cpu_percent: Option<f64>,
     pub(crate) host_memory_mib: Option<f64>,
     pub(crate) target_memory_mib: Option<f64>,
-    /// Processor use by all other processes, in percent of one processor.
+    /// The processor use of all other processes, in percent of one processor.
     pub(crate) noise_percent: f64,
 }
 
-/// All clocks, read at one instant.
+/// The readings of all clocks at one instant.
 struct Mark {
     at: Instant,
     host: Duration,
@@ -48,7 +49,7 @@ struct Mark {
     machine: Duration,
 }
 
-/// Runs a side once. If the side has a target, that target is resumed only for this run.
+/// Runs a side once. If the side has a target, resumes this target only for the run.
 pub(crate) fn run(
     means: &Means,
     side: Side,
@@ -79,7 +80,7 @@ fn run_awake(
     let endpoint = server.map(|server| &server.endpoint);
     let client = means.client(side.host, endpoint, row.backend, &row.load, times);
     let process = server.map(|server| &server.process);
-    // The window lies well within the measured time, even if that starts a little late.
+    // The window is well within the measured time, even if the measured time starts a little late.
     let window = Window {
         start: times.ramp + times.runtime.mul_f64(0.2),
         length: times.runtime.mul_f64(0.6),
@@ -88,16 +89,16 @@ fn run_awake(
     run_client(client, means.host_cpu, process, &row.load, window)
 }
 
-/// The window for processor time, from the client's start.
+/// The window in which processor time is measured, relative to the start of the client.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Window {
     pub(crate) start: Duration,
     pub(crate) length: Duration,
-    /// The client's total run time.
+    /// The total run time of the client.
     pub(crate) limit: Duration,
 }
 
-/// Runs a client against a server process, if there is one.
+/// Runs a client against a server process, if the side has one.
 pub(crate) fn run_client(
     client: Client,
     cpu: usize,
@@ -153,7 +154,7 @@ fn mark(host: &Process, server: Option<&Process>) -> Mark {
     }
 }
 
-/// Waits until other processes leave the machine idle, up to a limit.
+/// Waits until other processes use little processor time, up to a time limit.
 pub(crate) fn wait_for_quiet() {
     let deadline = Instant::now() + QUIET_LIMIT;
     while Instant::now() < deadline {
@@ -166,14 +167,14 @@ pub(crate) fn wait_for_quiet() {
     }
 }
 
-/// Processor time of all processes on the machine.
+/// The processor time of all processes on the machine.
 fn machine_busy() -> Duration {
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
     Duration::from_secs_f64(busy_ticks(&stat) as f64 / TICKS_PER_SECOND)
 }
 
-/// User, nice, system and interrupt time. Idle and I/O wait do not count; guest time is part of
-/// user time.
+/// The user, nice, system and interrupt times. Idle time and I/O wait do not count. Guest time is
+/// part of user time.
 fn busy_ticks(stat: &str) -> u64 {
     let line = stat.lines().next().and_then(|line| line.strip_prefix("cpu "));
     let ticks = line.unwrap_or_default().split_whitespace().map(|field| field.parse().unwrap_or(0));
@@ -181,7 +182,7 @@ fn busy_ticks(stat: &str) -> u64 {
     [0, 1, 2, 5, 6].iter().filter_map(|&field| ticks.get(field)).sum()
 }
 
-/// The median of each field; for an even number, the mean of the middle two.
+/// The median of each field. For an even number of runs, this is the mean of the two middle values.
 pub(crate) fn median(runs: &[Figures]) -> Option<Figures> {
     let of = |field: fn(&Figures) -> f64| middle(runs.iter().map(field).collect());
     let maybe = |field: fn(&Figures) -> Option<f64>| {

@@ -1,18 +1,18 @@
 //! The measuring stand: compares farblock and its peers in one run on one machine.
 //!
 //! **Order.** The stand measures row by row, and each row in rounds. In a round all sides run one
-//! after the other, and each round starts with the next side, so that drift affects all sides
-//! alike. Results are medians of the rounds.
+//! after the other, and each round starts with the next side. So drift affects all sides alike.
+//! Results are medians of the rounds.
 //!
-//! **Fairness.** Every target is pinned to one processor, and every host to another. While other
-//! targets are measured, a target is stopped (SIGSTOP), since some poll when idle. All disks have
-//! the same size and are equally full. Processor time covers the whole process, polling included,
-//! and comes from the system's accounting, not from the peers' reports.
+//! **Fairness.** Every target is pinned to one processor, and every host to another. A target is
+//! stopped (SIGSTOP) while other targets run, since some targets poll when they are idle. All disks
+//! have the same size and contain the same amount of data. Processor time covers the whole process,
+//! including polling. It comes from the system's accounting, not from the reports of the peers.
 //!
 //! **Noise.** The stand also measures the processor use of all other processes. It repeats a run
-//! with too much noise, a few times; the results show the noise that remains.
+//! with too much noise, a few times. The results show the noise of the runs.
 //!
-//! No time makes the stand fail: the report says whether goals are met.
+//! The stand never fails because of a slow result. The report says whether goals are met.
 
 pub(crate) mod across;
 pub(crate) mod attach;
@@ -44,9 +44,9 @@ use report::{RowReport, SideReport};
 use sides::{Means, Server, Side, Target, Times};
 use work::{Backend, Row};
 
-/// Default size of each disk.
+/// The default size of each disk, in MiB.
 const DISK_MIB: u64 = 512;
-/// Maximum number of repetitions because of noise.
+/// The maximum number of repetitions because of noise.
 const REPEATS: u32 = 3;
 
 /// Measure farblock and its peers side by side
@@ -149,7 +149,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     }
 }
 
-/// Ten thousand connections need as many descriptors.
+/// Raises the limit of open files, because ten thousand connections need as many descriptors.
 fn allow_many_files() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
@@ -157,7 +157,7 @@ fn allow_many_files() {
     let _ = setrlimit(Resource::Nofile, limit);
 }
 
-/// Removes the sides that cannot be measured here, and returns the reasons.
+/// Removes the sides that cannot be measured here. Returns the reasons.
 fn lacks(means: &Means, rows: &mut Vec<Row>) -> Vec<String> {
     let mut sentences = Vec::new();
     for row in rows.iter_mut() {
@@ -201,7 +201,7 @@ fn means(options: &Options, file: &DiskFile) -> Result<Means, String> {
     })
 }
 
-/// Files full of random data, removed on drop.
+/// Files full of random data. Dropping this removes the files.
 struct DiskFile(PathBuf);
 
 impl DiskFile {
@@ -238,7 +238,8 @@ struct Stand<'a> {
     means: &'a Means,
     times: Times,
     rounds: u32,
-    /// Targets of the current backend, or why one could not start; `None`: no target.
+    /// The targets on the current backend, or the reason why a target could not start. `None` for a
+    /// side without a target.
     servers: HashMap<(Target, Backend), Result<Option<Server>, String>>,
     missing: Vec<String>,
     done: usize,
@@ -255,7 +256,7 @@ impl Stand<'_> {
                 let index = (turn + round as usize) % sides.len();
                 let side = row.sides[index];
                 let result = match &sides[index].error {
-                    Some(_) => None, // an error persists
+                    Some(_) => None, // the next round would fail, too
                     None => Some(self.run_quietly(side, row)),
                 };
                 self.done += 1;
@@ -273,7 +274,8 @@ impl Stand<'_> {
         RowReport::new(row, sides)
     }
 
-    /// Runs a side, and repeats it after noise; returns the quietest run.
+    /// Runs a side, and repeats the run if there was too much noise. Returns the run with the least
+    /// noise.
     fn run_quietly(&mut self, side: Side, row: &Row) -> Result<Figures, String> {
         let key = (side.target, row.backend);
         if !self.servers.contains_key(&key) {

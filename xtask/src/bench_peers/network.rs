@@ -1,8 +1,9 @@
-//! The stand's own network namespace.
+//! The network namespace of the measuring stand.
 //!
 //! Linux has TCP settings per network namespace. In its own namespace the stand gives every side
-//! the congestion control that farblock requests on loopback: cubic, since the usual bbr paces and
-//! moves a fifth less data. It leaves the machine's settings and traffic alone.
+//! the congestion control that farblock requests on loopback, which is cubic. bbr, which is common,
+//! paces and transfers a fifth less data. The settings and the traffic of the machine stay the
+//! same.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -12,8 +13,8 @@ const INSIDE: &str = "FARBLOCK_BENCH_PEERS_NETWORK";
 pub(super) const SETTING: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 const CUBIC: &str = "cubic";
 
-/// Restarts this program in a new network namespace, where this returns at once; if that is not
-/// permitted, returns in this process.
+/// Restarts this program in a new network namespace. Returns at once if the program already runs
+/// there, or if this user may not create one.
 pub(super) fn enter() {
     if std::env::var_os(INSIDE).is_some() {
         set_up();
@@ -22,7 +23,7 @@ pub(super) fn enter() {
     let probe = Command::new("unshare").args(["--net", "ip", "link", "set", "lo", "up"]).output();
     match probe {
         Ok(output) if output.status.success() => {}
-        _ => return, // without root or `unshare`, use the machine's own network
+        _ => return, // without root or `unshare`, use the network of the machine
     }
     let Ok(program) = std::env::current_exe() else { return };
     let arguments = std::env::args_os().skip(1);

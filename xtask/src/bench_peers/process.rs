@@ -1,4 +1,5 @@
-//! Processes of the stand: pinned at the start, paused between turns, killed at the end.
+//! The processes of the stand. Each is pinned at its start, paused between its turns, and killed at
+//! the end.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
@@ -11,14 +12,14 @@ use farblock_bench::cpu::{OtherProcess, resident_memory_bytes};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Time limit for a process that should exit.
+/// The time limit for a process that should exit.
 const WAIT_LIMIT: Duration = Duration::from_secs(30);
-/// Time limit for a process to clean up after a stop order.
+/// The time limit for a process to clean up after an order to stop.
 const OBEDIENCE: Duration = Duration::from_secs(10);
-/// Number of output lines that an error quotes.
+/// The number of output lines that an error quotes.
 const QUOTED_LINES: usize = 4;
 
-/// A process, killed on drop.
+/// A process. Dropping this kills the process.
 pub(crate) struct Process {
     name: String,
     child: Child,
@@ -34,7 +35,7 @@ impl Process {
         Process::start_with(command, cpu, Stdio::null())
     }
 
-    /// Starts a server that cleans up and exits when it reads `stop`.
+    /// Starts a server that cleans up and exits when it reads `stop` from its input.
     pub(crate) fn start_obedient(command: Command, cpu: usize) -> Result<Process, String> {
         Process::start_with(command, cpu, Stdio::piped())
     }
@@ -67,8 +68,7 @@ impl Process {
         resident_memory_bytes(self.id())
     }
 
-    /// Stops the process without killing it, so that it uses no processor while another is
-    /// measured.
+    /// Stops the process without killing it, so that it uses no processor while other sides run.
     pub(crate) fn pause(&self) {
         let _ = kill_process(self.pid, Signal::STOP);
     }
@@ -96,7 +96,7 @@ impl Process {
         }
     }
 
-    /// Waits for the exit of the process, and returns its output.
+    /// Waits for the exit of the process. Returns its output.
     pub(crate) fn finish(mut self, limit: Duration) -> Result<String, String> {
         let deadline = Instant::now() + limit + WAIT_LIMIT;
         loop {
@@ -156,7 +156,7 @@ pub(crate) fn describe(command: &Command) -> String {
     words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
 }
 
-/// Starts a child, which inherits the CPU affinity of its starting thread.
+/// Starts a child process, which inherits the CPU affinity of the thread that starts it.
 fn spawn_pinned(command: &mut Command, cpu: usize) -> std::io::Result<Child> {
     let before = sched_getaffinity(None)?;
     let mut only = CpuSet::new();

@@ -1,4 +1,4 @@
-//! The results: tables for people, JSON for programs.
+//! The results, as tables for people and as JSON for programs.
 
 use std::time::SystemTime;
 
@@ -45,7 +45,7 @@ pub(crate) struct Report {
     rows: Vec<RowReport>,
 }
 
-/// One load on one backend.
+/// The results for one load on one backend.
 #[derive(Serialize)]
 pub(crate) struct RowReport {
     pub(crate) name: String,
@@ -54,7 +54,7 @@ pub(crate) struct RowReport {
     pub(crate) sides: Vec<SideReport>,
 }
 
-/// One side of a row.
+/// The results of one side of a row.
 #[derive(Serialize)]
 pub(crate) struct SideReport {
     pub(crate) name: &'static str,
@@ -74,7 +74,7 @@ impl RowReport {
         RowReport { name: row.slug(), backend: row.backend, load: row.load, sides }
     }
 
-    /// A side's medians, if measured.
+    /// The medians of a side, if it was measured.
     pub(crate) fn of(&self, side: Side) -> Option<&Figures> {
         self.sides.iter().find(|report| report.name == side.name)?.median.as_ref()
     }

@@ -1,4 +1,4 @@
-//! The six patterns through fio: compares farblock's engine and target with SPDK's.
+//! Runs the six patterns through fio, to compare farblock's engine and target with SPDK's.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,11 +11,11 @@ use super::sides::{self, Client, Endpoint, Means, Server, Target, Times};
 use super::work::{Backend, Load};
 use super::{DiskFile, Options};
 
-/// The name of the table's file, and what the table shows.
+/// The name of the table's file, and the title of the table.
 const TABLE: (&str, &str) =
     ("fio", "the six patterns through fio: farblock's engine and SPDK's plugin");
 
-/// The fio job files of this repository.
+/// The folder of the fio job files in this repository.
 const JOBS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../engines/fio/jobs");
 
 #[derive(Clone, Copy)]
@@ -71,7 +71,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     contest::hold(TABLE, options, &rows, &entrants, contest::times(options)?, &remarks)
 }
 
-/// SPDK's plugin, or the reason why it is missing.
+/// The path of SPDK's plugin, or the reason why it is missing.
 fn spdk_plugin(means: &Means) -> Result<PathBuf, String> {
     if let Some(sentence) = means.lack(sides::SPDK) {
         return Err(sentence);
@@ -103,7 +103,7 @@ fn entrant<'a>(
 
 fn fio(engine: Engine, plugin: &Path, endpoint: &Endpoint, pattern: &str, times: Times) -> Command {
     let mut command = Command::new("fio");
-    // Escapes colons, at which fio would split file names.
+    // Escape colons, because fio splits file names at colons.
     let escaped = |text: &str| text.replace(':', "\\:");
     let (address, name) = (endpoint.address, escaped(&endpoint.name));
     match engine {

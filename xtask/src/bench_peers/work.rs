@@ -1,11 +1,11 @@
-//! The measured loads, their backends and the participating sides.
+//! The loads to measure, their backends, and the sides that run them.
 
 use farblock_bench::{Pattern, Rw};
 use serde::Serialize;
 
 use super::sides::{self, Side};
 
-/// The disk that the targets share.
+/// The kind of disk that the targets share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Backend {
@@ -33,16 +33,16 @@ impl Backend {
 pub(crate) struct Load {
     pub(crate) rw: Rw,
     pub(crate) block_bytes: u32,
-    /// I/Os in flight on all connections together.
+    /// The number of I/Os in flight on all connections together.
     pub(crate) depth: u32,
     pub(crate) connections: u32,
-    /// Maximum IOPS; `None`: no limit.
+    /// The maximum IOPS; `None` means no limit.
     pub(crate) rate: Option<u32>,
-    /// Whether header and data digests are on.
+    /// Whether header and data digests are enabled.
     pub(crate) digests: bool,
 }
 
-/// Percentage of reads in mixed loads.
+/// The percentage of reads in mixed loads.
 pub(crate) const MIX_READ: u8 = 70;
 
 impl Load {
@@ -56,7 +56,7 @@ impl Load {
         Load::new(rw, block_size_bytes, numjobs * iodepth, numjobs)
     }
 
-    /// I/Os in flight on each connection.
+    /// The number of I/Os in flight on each connection.
     pub(crate) fn depth_each(&self) -> u32 {
         self.depth / self.connections
     }
@@ -69,7 +69,7 @@ impl Load {
         }
     }
 
-    /// `4k-randread-qd32-c1`: the name for `--only`, after the backend's name.
+    /// The name for `--only`, after the name of the backend: `4k-randread-qd32-c1`.
     pub(crate) fn slug(&self) -> String {
         let mut slug =
             format!("{}-{}-qd{}-c{}", self.block_size(), self.rw, self.depth, self.connections);
@@ -99,7 +99,7 @@ impl Load {
     }
 }
 
-/// A load on a backend, and its sides.
+/// A load on a backend, and the sides that run it.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
     pub(crate) backend: Backend,
@@ -154,11 +154,13 @@ pub(crate) fn all() -> Vec<Row> {
     rows
 }
 
-/// Limit of the bytes in flight in the map, in order not to measure the machine's memory.
+/// The maximum number of bytes in flight in the map. Beyond it, the map would measure the machine's
+/// memory.
 const MAP_BYTES_IN_FLIGHT: u64 = 128 << 20;
 const MAP_DEPTHS: [u32; 5] = [1, 4, 8, 32, 128];
 
-/// The map of block sizes: every power of two from 512 B to 4 MiB at five depths, on a RAM disk.
+/// The rows of the map of block sizes: every power of two from 512 B to 4 MiB at five depths, on a
+/// RAM disk.
 pub(crate) fn map() -> Vec<Row> {
     let mut rows = Vec::new();
     for rw in [Rw::RandRead, Rw::RandWrite] {
@@ -177,8 +179,8 @@ pub(crate) fn map() -> Vec<Row> {
 /// The rate of the fixed load in IOPS.
 pub(crate) const RATE: u32 = 20_000;
 
-/// Selects the rows or sides whose name contains all words of a pattern, separated by spaces. A
-/// side's name follows its row's name: `mem 4k-randread spdk`.
+/// Selects the rows or sides whose name contains all words of a pattern. Spaces separate the words.
+/// The name of a side follows the name of its row: `mem 4k-randread spdk`.
 pub(crate) fn choose(mut rows: Vec<Row>, patterns: &[String]) -> Vec<Row> {
     if patterns.is_empty() {
         return rows;

@@ -1,5 +1,5 @@
 //! Runs seeds for a given time: `cargo xtask sim --hours 8`. Prints each failing seed, and the
-//! fewest operations with which the seed still fails.
+//! smallest number of operations with which the seed still fails.
 
 use farblock_sim::product::{self, fenced};
 use std::process::ExitCode;

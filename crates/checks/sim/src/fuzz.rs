@@ -1,5 +1,5 @@
-//! Bodies of the fuzz targets, each a function of bytes that checks the results. `make test` also
-//! runs them on random input.
+//! The bodies of the fuzz targets. Each is a function of bytes that checks the results. `make test`
+//! also runs them on random input.
 
 mod concatenation;
 mod secrets;
@@ -7,7 +7,7 @@ mod secrets;
 pub use concatenation::concatenation;
 pub use secrets::{authentication, keys};
 
-/// TLS records of a peer that has the keys, changed in transit by an attacker.
+/// Fuzzes the TLS records of a peer that has the keys, which an attacker changes in transit.
 #[cfg(unix)]
 pub use farblock_tls::records_of as records;
 
@@ -24,12 +24,12 @@ use farblock_wire::{IntoBytes, SglDescriptor, Sqe};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Digests chosen by a byte.
+/// The digests for a byte of the input.
 fn digests(choice: u8) -> Digests {
     Digests::new(choice & 1 != 0, choice & 2 != 0)
 }
 
-/// Runs a framer on any bytes, whole and byte by byte: both must give the same result.
+/// Runs a framer on any bytes, at once and byte by byte. Both must give the same result.
 ///
 /// # Panics
 /// If the results differ.
@@ -48,7 +48,7 @@ pub fn framer(data: &[u8]) {
     assert_eq!(whole, bytewise);
 }
 
-/// The output of a framer: PDUs, data with its pieces joined, and the end.
+/// The output of a framer: the PDUs, their data with the pieces joined, and the end.
 fn summary<'a>(framer: &mut Framer, pieces: impl Iterator<Item = &'a [u8]>) -> Vec<String> {
     let mut found = Vec::new();
     let mut data = Vec::new();
@@ -77,11 +77,10 @@ fn summary<'a>(framer: &mut Framer, pieces: impl Iterator<Item = &'a [u8]>) -> V
     found
 }
 
-/// Whole sessions: the input encodes well-formed and broken PDUs on two connections.
+/// Runs whole sessions: the input encodes well-formed and malformed PDUs on two connections.
 ///
 /// # Panics
-/// If the target panics, sends anything but well-formed PDUs, or answers a command that was not
-/// sent.
+/// If the target panics, sends a malformed PDU, or answers a command that was not sent.
 pub fn session(data: &[u8]) {
     let mut input = Input(data);
     let choice = input.byte();
@@ -92,7 +91,7 @@ pub fn session(data: &[u8]) {
     session.finish();
 }
 
-/// The fuzzer's bytes, consumed from the front; zeroes after their end.
+/// The bytes from the fuzzer, consumed from the front. After their end, the input is zeroes.
 struct Input<'a>(&'a [u8]);
 
 impl Input<'_> {
@@ -117,12 +116,13 @@ struct Session {
     framers: BTreeMap<u64, Framer>,
     asked: [u64; 2],
     answered: [u64; 2],
-    /// Whether raw bytes were sent, which may contain uncounted commands.
+    /// For each connection, whether raw bytes were sent on it. They may contain commands that the
+    /// fuzzer does not count.
     raw: [bool; 2],
 }
 
 impl Session {
-    /// Two connections; with `connected`, an enabled controller and an I/O queue on them.
+    /// Opens two connections. With `connected`, they have an enabled controller and an I/O queue.
     fn new(digests: Digests, connected: bool) -> Self {
         let mut session = Self {
             target: Target::new(1, Duration::from_millis(10)),
@@ -199,7 +199,7 @@ impl Session {
         }
     }
 
-    /// An H2CData PDU with any transfer tag.
+    /// Sends an H2CData PDU with any transfer tag.
     fn host_data(&mut self, id: u64, input: &mut Input<'_>) {
         use farblock_wire::tcp::{DataPdu, PduShape};
         let length = u32::from(input.byte()) * 16;
@@ -241,7 +241,7 @@ impl Session {
         self.check_output();
     }
 
-    /// Checks that the target sends only well-formed PDUs for the direction and the digests.
+    /// Checks that the target sends only well-formed PDUs that fit the direction and the digests.
     fn check_output(&mut self) {
         for id in [ADMIN, IO] {
             let output = self.target.take_output(id);
@@ -266,7 +266,7 @@ impl Session {
         }
     }
 
-    /// Lets the disk finish, and compares the numbers of answers and commands.
+    /// Lets the disk finish, and compares the number of answers with the number of commands.
     fn finish(mut self) {
         self.now = self.now.saturating_add(Duration::from_secs(1));
         self.target.tick(self.now);
@@ -282,7 +282,7 @@ impl Session {
     }
 }
 
-/// Runs `body` on `count` random inputs made from `seed`: half of them consist mostly of zeroes.
+/// Runs `body` on `count` random inputs from `seed`. Half of them consist mostly of zeroes.
 pub fn replay(body: fn(&[u8]), seed: u64, count: u64) {
     let mut random = Random::new(seed);
     for _ in 0..count {

@@ -1,4 +1,4 @@
-//! The product in one thread, with a virtual network, disk and clock, all from one seed.
+//! Runs the product in one thread, with a virtual network, disk and clock that depend on one seed.
 //!
 //! **Contents.** `product::run` (with the feature `product`) runs the host's `Disk` against the
 //! target over the network and disks of a simulated world (`farblock_reactor::sim`). It injects
@@ -7,7 +7,7 @@
 //! the controller side of the protocol on its own disk.
 //!
 //! **Limits.** The simulation covers neither the engines for real systems nor real parallelism of
-//! threads, which have separate tests.
+//! threads. Both have separate tests.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! A whole target without a network: bytes in, bytes out, and a disk in memory.
+//! A whole target without a network. It gets and returns bytes, and has a disk in memory.
 
 use farblock_proto::capsule::{DataPointer, RemoteForm};
 use farblock_proto::controller::{
@@ -19,18 +19,18 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The subsystem's name.
+/// The NQN of the subsystem.
 pub const NQN: &str = "nqn.2026-11.org.farblock:sim";
-/// Bytes of a block.
+/// The size of a block, in bytes.
 pub const BLOCK_BYTES: u32 = 512;
-/// Blocks of the disk.
+/// The number of blocks of the disk.
 pub const BLOCKS: u64 = 256;
 
 /// The disk: its contents, and its delays.
 pub struct Disk {
     /// The contents of the disk.
     pub bytes: Vec<u8>,
-    /// Maximum duration of an operation.
+    /// The maximum duration of an operation.
     pub max_delay: Duration,
 }
 
@@ -64,7 +64,7 @@ struct Connection {
     open: bool,
 }
 
-/// An operation on the disk, due at a time.
+/// An operation on the disk, and when it is due.
 struct Operation {
     due: Instant,
     connection: u64,
@@ -73,7 +73,7 @@ struct Operation {
     data: Vec<u8>,
 }
 
-/// See the [module](self).
+/// A target without a network; see the [module](self).
 pub struct Target {
     registry: Registry,
     connections: BTreeMap<u64, Connection>,
@@ -84,7 +84,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// A target with one subsystem of one disk.
+    /// Creates a target with one subsystem, which has one disk.
     #[must_use]
     pub fn new(seed: u64, max_delay: Duration) -> Self {
         let mut config = SubsystemConfig::new(NQN, "SIM0");
@@ -113,7 +113,7 @@ impl Target {
         }
     }
 
-    /// Accepts a connection, and gives it the caller's number `id`.
+    /// Accepts a connection. The caller identifies the connection by `id`.
     pub fn accept(&mut self, id: u64) {
         let connection = Connection {
             end: ControllerEnd::new(controller_end::Config {
@@ -128,7 +128,7 @@ impl Target {
         self.connections.insert(id, connection);
     }
 
-    /// Whether the target keeps the connection open.
+    /// Whether the connection is open at the target.
     #[must_use]
     pub fn is_open(&self, id: u64) -> bool {
         self.connections.get(&id).is_some_and(|connection| connection.open)
@@ -145,7 +145,7 @@ impl Target {
         self.connections.get_mut(&id).map(|c| std::mem::take(&mut c.out)).unwrap_or_default()
     }
 
-    /// Handles the network's cut of a connection.
+    /// Handles the loss of a connection.
     pub fn cut(&mut self, id: u64) {
         let Some(connection) = self.connections.remove(&id) else { return };
         let queue = match connection.session {
@@ -370,7 +370,7 @@ impl Target {
         (lba.0 * block) as usize..((lba.0 + u64::from(blocks)) * block) as usize
     }
 
-    /// Performs a due operation, even if its connection is closed, as a disk would.
+    /// Executes a due operation. Like a real disk, does so even if the connection is closed.
     fn execute(&mut self, operation: Operation) {
         let Operation { connection, slot, command, data, .. } = operation;
         let disk = &mut self.disk.bytes;

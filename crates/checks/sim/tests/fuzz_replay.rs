@@ -1,4 +1,4 @@
-//! The fuzz targets' bodies over random input, on any toolchain.
+//! Runs the bodies of the fuzz targets on random input, with any toolchain.
 
 use farblock_sim::fuzz;
 
@@ -14,7 +14,7 @@ fn session() {
 
 #[test]
 fn authentication() {
-    // Both ends without an attacker, with and without the secrets.
+    // Both ends without an attacker, with equal and with different secrets.
     (0..4).for_each(|choice| fuzz::authentication(&[choice]));
     fuzz::replay(fuzz::authentication, 0xa07, 5_000);
 }
@@ -23,14 +23,14 @@ fn authentication() {
 fn concatenation() {
     // Both ends without an attacker, for every configuration of the hosts.
     (0..=255).for_each(|choice| fuzz::concatenation(&[choice, 0, 0]));
-    // Another host starts a new authentication, after each of the first one's messages.
+    // Another host starts a new authentication after each message of the first host.
     for cut in 0..5 {
         for second in [0, 1, 0b1101_1000, 0b1101_1001, 0b0001_1000, 0b0001_1001] {
             fuzz::concatenation(&[0b1101_1000, second, cut << 1 | 1]);
             fuzz::concatenation(&[0b1101_1100, second, cut << 1 | 1]);
         }
     }
-    // One byte of one message's header is changed.
+    // The attacker changes one byte in the header of one message.
     for place in 0..5 * 12 * 2 {
         let (message, at, value) = (place / 24, place / 2 % 12 + 4, place % 2);
         let mut input = vec![0b1101_1000, 0, 0];
@@ -44,9 +44,10 @@ fn concatenation() {
 #[test]
 #[cfg(unix)]
 fn records() {
-    // Both ends without an attacker: data in one batch, delivered at once, with every choice.
+    // Both ends without an attacker: all data is sent at once and delivered at once, with every
+    // choice.
     (0..=255).for_each(|choice| fuzz::records(&[choice, 0, 255, 255, 5, 255, 255]));
-    // Messages that a peer may or may not send: tickets, updates, and invalid ones.
+    // Messages that a peer may or may not send: tickets, updates, and invalid messages.
     for (kind, at) in (0..=255).flat_map(|kind| [2, 3, 4].map(|at| (kind, at))) {
         for choice in [0, 2] {
             let content = [kind, 0, 0, 1, 1, 0, 0, 0];

@@ -1,11 +1,11 @@
-//! Deliberate mistakes: the simulation must find each within some seeds, which shows that it
-//! detects faults. `SIM_MISTAKE="host: …"` tries one, and prints its failure.
+//! Deliberate mistakes. The simulation must find each of them within some seeds, which shows that
+//! it detects faults. `SIM_MISTAKE="host: …"` tries one mistake, and prints its failure.
 
 use farblock_sim::product::fenced;
 use farblock_sim::product::{self, Variant};
 use std::panic::{RefUnwindSafe, catch_unwind};
 
-/// The mistakes that the product makes if `os::has_mistake` says so.
+/// The mistakes that the product makes if `os::has_mistake` returns true for them.
 const MISTAKES: [&str; 21] = [
     "file: a flush does nothing",
     "file: what fails counts as done",
@@ -30,7 +30,7 @@ const MISTAKES: [&str; 21] = [
     "host: what a lost path had counts as done",
 ];
 
-/// Mistakes that only show where hosts fence each other.
+/// The mistakes that show only if hosts fence each other.
 const FENCING: [&str; 5] = [
     "target: a fence does not wait for what is under way",
     "target: a fence forgets closed queues",
@@ -39,11 +39,11 @@ const FENCING: [&str; 5] = [
     "target: what waited for its data is not fenced",
 ];
 
-/// The seeds within which a mistake must show.
+/// The number of seeds within which a mistake must show.
 const SEEDS: u64 = 400;
 
-/// The seeds for a mistake: all, or those in which the host has a TLS key. One mistake needs a rare
-/// clock jump, and skips the seeds that are known to pass.
+/// The seeds for a mistake: all seeds, or the seeds in which the host has a TLS key. One mistake
+/// needs a rare clock jump, so this skips the seeds that are known to pass.
 fn seeds(mistake: &str) -> impl Iterator<Item = u64> {
     let (first, step) = match mistake {
         "host: a lost controller is only waited for" => (140, 1),
@@ -71,7 +71,7 @@ fn each_of_a_fence_is_found() {
 fn find(mistakes: &[&'static str], run: impl Fn(u64, &'static str) + RefUnwindSafe) {
     let only = std::env::var("SIM_MISTAKE").ok();
     if only.is_none() {
-        // Panics are expected here: do not print them.
+        // Do not print panics, which are expected here.
         std::panic::set_hook(Box::new(|_| {}));
     }
     let wanted = |mistake: &&&str| only.as_ref().is_none_or(|only| only == **mistake);

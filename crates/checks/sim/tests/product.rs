@@ -1,5 +1,6 @@
-//! The whole product over many seeds. A failure prints its seed: `SIM_SEED=… cargo test -p
-//! farblock-sim --test product` repeats it; `SIM_SEEDS=1000` runs more.
+//! Runs the whole product over many seeds. A failure prints its seed.
+//! `SIM_SEED=… cargo test -p farblock-sim --test product` repeats the run. `SIM_SEEDS=1000` runs
+//! more seeds.
 
 use farblock_sim::product;
 use farblock_sim::product::fenced;
@@ -56,7 +57,7 @@ fn a_seed_is_a_cluster() {
     }
 }
 
-/// The mirror's contract has always covered these faults: a leg only restarts, is replaced by name,
+/// The mirror's contract has always covered these faults. A leg only restarts, is replaced by name,
 /// or returns as an older copy after the mirror has put it out.
 #[test]
 fn legs_that_go_and_come_back() {

@@ -1,4 +1,4 @@
-//! The behaviour of the simulated world towards the code inside it.
+//! The behavior of the simulated world towards the code inside it.
 
 use farblock_reactor::os::{self, Socket};
 use farblock_reactor::sim::{Side, World, on_machine};
@@ -21,7 +21,7 @@ fn packets_of_one_direction_vanish_and_come_later() {
     let before = world.elapsed();
     client.read_exact(&mut [0]).expect("it has arrived");
     assert!(world.elapsed() - before < SECOND);
-    // The sender of the data has given up.
+    // The sender of the data has closed its connection.
     drop(client);
     server.set_read_timeout(Some(20 * SECOND)).expect("set");
     let mut byte = [0];

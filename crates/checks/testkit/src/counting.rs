@@ -1,19 +1,19 @@
-//! A counting allocator. A test installs it as the program's global allocator:
+//! A counting allocator. A test installs it as the global allocator of the program:
 //!
 //! ```
 //! #[global_allocator]
 //! static ALLOCATOR: farblock_testkit::Counting = farblock_testkit::Counting;
 //! ```
 //!
-//! Allocations of zeroed memory, and growing memory that moves, count as calls of `alloc`, which
-//! they make.
+//! An allocation of zeroed memory counts as a call of `alloc`, and so does a reallocation that
+//! moves. Both call `alloc`.
 #![allow(unsafe_code, reason = "an allocator")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// The system's allocator, with counts.
+/// The allocator of the system, with counters.
 #[derive(Debug)]
 pub struct Counting;
 
@@ -26,27 +26,27 @@ thread_local! {
     static IS_MARKED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Allocations of all threads since the program started.
+/// The number of allocations of all threads since the program started.
 pub fn allocations() -> u64 {
     ALL.load(Relaxed)
 }
 
-/// Allocations of this thread.
+/// The number of allocations of this thread.
 pub fn allocations_here() -> u64 {
     HERE.get()
 }
 
-/// Allocations of threads that called [`mark`], since those calls.
+/// The number of allocations of threads that called [`mark`], since these calls.
 pub fn allocations_marked() -> u64 {
     MARKED.load(Relaxed)
 }
 
-/// From now on, also counts this thread's allocations as marked.
+/// Counts the allocations of this thread as marked from now on.
 pub fn mark() {
     IS_MARKED.set(true);
 }
 
-/// Bytes that are currently allocated.
+/// The number of bytes that are currently allocated.
 pub fn live_bytes() -> usize {
     LIVE_BYTES.load(Relaxed)
 }
@@ -54,24 +54,24 @@ pub fn live_bytes() -> usize {
 fn count(bytes: usize) {
     ALL.fetch_add(1, Relaxed);
     LIVE_BYTES.fetch_add(bytes, Relaxed);
-    // A thread that is exiting has lost these variables; then its allocations are not counted.
+    // A thread that is exiting no longer has these variables. Its allocations are then not counted.
     let _ = HERE.try_with(|count| count.set(count.get() + 1));
     if IS_MARKED.try_with(Cell::get).unwrap_or(false) {
         MARKED.fetch_add(1, Relaxed);
     }
 }
 
-// SAFETY: all calls go to the system's allocator unchanged; counting allocates nothing.
+// SAFETY: all calls go to the system's allocator unchanged, and counting does not allocate.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size());
-        // SAFETY: the caller keeps the contract.
+        // SAFETY: the caller keeps the contract of this function, which is the same.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
         LIVE_BYTES.fetch_sub(layout.size(), Relaxed);
-        // SAFETY: the caller keeps the contract.
+        // SAFETY: the caller keeps the contract of this function, which is the same.
         unsafe { System.dealloc(memory, layout) }
     }
 }

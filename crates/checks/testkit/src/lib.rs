@@ -1,4 +1,4 @@
-//! Shared test helpers of several crates. The product does not depend on them.
+//! Test helpers that several crates share. The product does not depend on them.
 
 mod counting;
 mod waiting;

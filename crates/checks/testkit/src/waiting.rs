@@ -1,15 +1,15 @@
-//! Waits for a state, for tests on a busy machine.
+//! Waits for a condition, for tests on a busy machine.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The longest wait of a test, ample for the busiest machine.
+/// The longest wait of a test, which is enough for the busiest machine.
 const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 /// Waits until a condition holds.
 ///
 /// # Panics
-/// With `what`, if the condition does not hold within a minute.
+/// If the condition does not hold within a minute. The message contains `what`.
 #[track_caller]
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();

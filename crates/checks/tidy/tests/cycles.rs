@@ -1,14 +1,14 @@
-//! Modules of a crate depend on each other in one direction. This test finds the cycles among the
-//! modules at the top of each crate, from the paths in their sources, and compares them with the
-//! cycles that may stay.
+//! The modules of a crate depend on each other in one direction only. This test finds cycles among
+//! the top-level modules of each crate, from the paths in their sources. It compares these cycles
+//! with the list of allowed cycles.
 
 use regex::Regex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Cycles that may stay: crate, modules and reason. A new cycle fails the test, and so does an
-/// entry whose cycle no longer exists.
+/// The allowed cycles: crate, modules and reason. A new cycle fails the test. An entry whose cycle
+/// no longer exists also fails the test.
 const MAY_STAY: &[(&str, &str, &str)] = &[
     (
         "nvmf-target",
@@ -81,7 +81,7 @@ fn test_modules(files: &[PathBuf]) -> Vec<PathBuf> {
     modules
 }
 
-/// A source without its comments and tests.
+/// The text of a source without its comments and tests.
 fn product(text: &str) -> String {
     let tests = Regex::new(r"\n#\[cfg\(test\)\]\nmod \w+ \{").expect("valid");
     let text = tests.split(text).next().unwrap_or_default();
@@ -112,7 +112,7 @@ fn arrows(folder: &Path) -> Arrows {
         }
         let mut text = product(&fs::read_to_string(file).expect("a source"));
         let depth = place.components().count() - usize::from(place.ends_with("mod"));
-        // This many `super::` steps lead from here to the crate's root.
+        // This many `super::` steps lead from this module to the root of the crate.
         text = text.replace(&format!(" {}", "super::".repeat(depth)), " crate::");
         let used = all.entry(module.clone().into_owned()).or_default();
         used.extend(path.captures_iter(&text).map(|found| found[1].to_owned()));
@@ -127,7 +127,7 @@ fn arrows(folder: &Path) -> Arrows {
     all
 }
 
-/// The modules that `from` leads to, directly or through others.
+/// The modules on which `from` depends, directly or through other modules.
 fn reached(arrows: &Arrows, from: &str) -> BTreeSet<String> {
     let mut reached = BTreeSet::new();
     let mut left = vec![from.to_owned()];
@@ -141,7 +141,7 @@ fn reached(arrows: &Arrows, from: &str) -> BTreeSet<String> {
     reached
 }
 
-/// Groups of modules that depend on each other.
+/// The groups of modules that depend on each other.
 fn cycles(arrows: &Arrows) -> BTreeSet<String> {
     let reach: BTreeMap<_, _> = arrows.keys().map(|from| (from, reached(arrows, from))).collect();
     let cycle = |from: &String| {

@@ -1,4 +1,4 @@
-//! Rules for pages: the map lists all of them, their links have a destination, and they are short.
+//! Rules for pages: the map lists all pages, every link has a destination, and pages are short.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use regex::Regex;
 
-/// Maximum number of words in all pages below docs together, without the decisions.
+/// The maximum number of words in all pages below docs together, except for the decisions.
 const MAX_WORDS: usize = 40_000;
-/// Folders whose pages are not this project's.
+/// The folders whose pages do not belong to this project.
 const SKIPPED: [&str; 4] = ["target", "node_modules", ".git", "artifacts"];
 
 fn tree() -> PathBuf {
@@ -29,7 +29,7 @@ fn pages(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The page without its code blocks.
+/// The text of a page without its code blocks.
 fn text(page: &Path) -> String {
     let (mut text, mut is_code) = (String::new(), false);
     for line in fs::read_to_string(page).expect("text").lines() {
@@ -43,13 +43,13 @@ fn text(page: &Path) -> String {
     text
 }
 
-/// The targets of a page's links, without links to other sites.
+/// The targets of the links on a page, except for links to other sites.
 fn links(page: &Path) -> Vec<String> {
     let link = Regex::new(r"\]\(([^()\s:]+)\)").expect("a pattern");
     link.captures_iter(&text(page)).map(|found| found[1].to_owned()).collect()
 }
 
-/// The anchors that GitHub gives a page's headings.
+/// The anchors that GitHub creates for the headings of a page.
 fn anchors(page: &Path) -> BTreeSet<String> {
     let link = Regex::new(r"\[([^\]]*)\]\([^)]*\)").expect("a pattern");
     let mut found = BTreeSet::new();
@@ -66,7 +66,7 @@ fn anchors(page: &Path) -> BTreeSet<String> {
     found
 }
 
-/// Whether a link of a page has no destination.
+/// Whether a link on a page has no destination.
 fn is_dead(page: &Path, link: &str) -> bool {
     let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
     let target = match path {

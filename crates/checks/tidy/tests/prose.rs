@@ -1,7 +1,8 @@
-//! Counts the sentences of pages and comments that have a habit which makes English hard to read.
+//! Counts the sentences of pages and comments that match a pattern which makes English hard to
+//! read.
 //!
 //! A good sentence may also match a pattern. So the test limits the share of matching sentences in
-//! each crate and in each group of pages, and does not reject single sentences.
+//! each crate and in each group of pages. It does not reject single sentences.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -9,20 +10,20 @@ use std::path::{Path, PathBuf};
 
 use regex::Regex;
 
-/// Flagged sentences in 100, for each crate and for each group of pages.
+/// The maximum number of flagged sentences in 100, for each crate and for each group of pages.
 const MAX_FLAGGED: f64 = 4.0;
-/// Maximum clauses without a noun as their subject, in 100 sentences.
+/// The maximum number of clauses without a noun as their subject, in 100 sentences.
 const MAX_HEADLESS: f64 = 0.5;
-/// Groups with fewer sentences than this are not judged.
+/// The number of sentences below which the test does not judge a group.
 const MIN_SENTENCES: usize = 50;
 const MAX_WORDS: usize = 32;
-/// A sentence with fewer words counts as a title.
+/// The number of words below which a sentence counts as a title.
 const MIN_WORDS: usize = 4;
 
 const HEADLESS: &[&str] = &[
     concat!(
         r"^(?:What|Who|Whoever|Whatever|Whom|Whose|Which|How often|How long|That what)\b",
-        // Leave questions out: they have a subject.
+        // Leave questions out, because they have a subject.
         r"[^.?!]*(?:[.!]|$)"
     ),
     concat!(
@@ -38,7 +39,7 @@ const OTHERS: &[&str] = &[
         r"had|shown|taken back|taken for|begun|ended|gone on|looked at|looked after|spoken)\b"
     ),
     r"(?i)\b(?:nobody|somebody|someone|anybody|everybody|whoever)\b",
-    // Other words in the place of a noun.
+    // Words that stand in the place of a noun.
     concat!(
         r"\b(?:that of|those of|the one that|the other one|the same with|as that|such a one|",
         r"of them all|of its own|by itself|of theirs)\b"
@@ -125,7 +126,8 @@ impl Judge {
         sentences
     }
 
-    /// The paragraphs of a page, or of a source's comments, with their first line's number.
+    /// The paragraphs of a page, or of the comments in a source, with the number of their first
+    /// line.
     fn paragraphs(&self, path: &Path) -> Vec<(usize, String)> {
         let is_source = path.extension().is_some_and(|extension| extension == "rs");
         let mut paragraphs: Vec<(usize, String)> = Vec::new();
@@ -156,8 +158,8 @@ impl Judge {
     }
 }
 
-/// The prose of a line, if any. A page's tables, headings and figures are no prose, nor is a
-/// source's code.
+/// The prose of a line, if it contains any. In a page, tables, headings and figures are not prose.
+/// In a source, code is not prose.
 fn prose_of(line: &str, is_source: bool) -> Option<&str> {
     let text = line.trim();
     if !is_source {
@@ -179,7 +181,8 @@ fn files_below(folder: &Path, extension: &str, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The groups that are judged on their own: each crate's sources, the decisions, the other pages.
+/// The groups that the test judges separately: the sources of each crate, the decisions, and all
+/// other pages.
 fn groups() -> Vec<(String, Vec<PathBuf>)> {
     let tree = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(3).expect("the workspace");
     let below = |folder: &str, extension: &str| {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The dependencies of `docs/ARCHITECTURE.md`: the crates that each crate may use outside its
+/// The dependencies in `docs/ARCHITECTURE.md`: the crates that each crate may use outside of its
 /// tests.
 const ARROWS: &[(&str, &[&str])] = &[
     ("wire", &[]),
@@ -71,14 +71,14 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// All dependencies of the crates without I/O, besides other crates of this kind.
+/// All dependencies of the crates without I/O, except for other crates of this kind.
 const WITHOUT_IO: &[(&str, &[&str])] = &[
     ("wire", &["zerocopy"]),
     ("proto", &["crc-fast", "crc32c", "zerocopy"]),
     ("secure", &["base64ct", "crypto-bigint", "hmac", "sha2", "subtle", "zeroize"]),
 ];
 
-/// The crates that may have `unsafe` code, and the reason.
+/// The crates that may contain `unsafe` code, and the reason.
 const MAY_BE_UNSAFE: &[(&str, &str)] = &[
     ("mem", "memory that the kernel is given"),
     ("reactor", "the kernel"),
@@ -89,12 +89,12 @@ const MAY_BE_UNSAFE: &[(&str, &str)] = &[
     ("testkit", "an allocator that counts"),
 ];
 
-/// Single files that may have `unsafe` code. Loop devices do not fit an event loop, and no crate
-/// offers their calls with block size and direct I/O. The FUSE code exchanges the file behind a
-/// descriptor of a library that cannot take over a mount. ublk's commands are ring entries whose
-/// buffers the kernel fills, and its requests are in memory shared with the driver. WinSpd's
-/// library is loaded at run time and uses callbacks. No crate finds Windows threads by name.
-/// systemd passes a descriptor as a number.
+/// The single files that may contain `unsafe` code, for these reasons. Loop devices do not fit an
+/// event loop, and no crate offers their calls with block size and direct I/O. The FUSE code
+/// exchanges the file behind a descriptor of a library that cannot take over a mount. ublk's
+/// commands are ring entries whose buffers the kernel fills, and its requests are in memory that it
+/// shares with the driver. WinSpd's library is loaded at run time and uses callbacks. No crate
+/// finds Windows threads by name. systemd passes a descriptor as a number.
 const MAY_BE_UNSAFE_FILES: &[&str] = &[
     "attach/src/fuse/loop_device/ioctl.rs",
     "attach/src/fuse/resume.rs",
@@ -111,7 +111,7 @@ const MAX_COLUMNS: usize = 100;
 const MAX_FUNCTION_LINES: usize = 70;
 const MAX_FIELDS: usize = 12;
 
-/// Structs that may have more fields: options, documents, and the forms of foreign interfaces.
+/// The structs that may have more fields: options, documents, and the forms of foreign interfaces.
 const MAY_HAVE_MANY_FIELDS: &[&str] = &[
     "BenchArgs",
     "ControllerInfo",
@@ -137,8 +137,8 @@ const MAY_HAVE_MANY_FIELDS: &[&str] = &[
     "fb_options",
 ];
 
-/// Structs to be divided, and how many fields they have. Remove a line when its struct has few
-/// fields. Neither the list nor its numbers may grow.
+/// The structs that should be divided, and their numbers of fields. Remove a line when its struct
+/// has few fields. Neither the list nor its numbers may grow.
 const TO_BE_DIVIDED: [(&str, &str, usize); 35] = [
     ("attach/src/fuse/core.rs", "FuseRequest", 14),
     ("attach/src/fuse/core.rs", "Requests", 19),
@@ -177,12 +177,12 @@ const TO_BE_DIVIDED: [(&str, &str, usize); 35] = [
     ("nvmf-host/src/disk/path.rs", "PathInner", 13),
 ];
 
-/// The workspace's folder of crates: `crates/ROOM/CRATE`.
+/// The folder of crates in the workspace: `crates/ROOM/CRATE`.
 fn rooms() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("crates/").to_path_buf()
 }
 
-/// Every crate's folder, by the crate's name without its prefix `farblock-`.
+/// The folder of every crate, by the name of the crate without its prefix `farblock-`.
 fn crates() -> BTreeMap<String, PathBuf> {
     let mut found = BTreeMap::new();
     for room in fs::read_dir(rooms()).expect("crates/") {
@@ -225,12 +225,12 @@ fn everywhere() -> Vec<(PathBuf, String)> {
     all
 }
 
-/// Rust sources below a crate's folder, with their text.
+/// The Rust sources below the folder of a crate, with their text.
 fn sources(folder: &Path) -> Vec<(PathBuf, String)> {
     files(folder, "rs")
 }
 
-/// The files below a folder with this extension, with their text.
+/// The files below a folder that have this extension, with their text.
 fn files(folder: &Path, ending: &str) -> Vec<(PathBuf, String)> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).expect("a folder") {
@@ -271,7 +271,7 @@ fn the_protocol_does_no_io() {
             assert!(root.contains(attribute), "{name} lacks {attribute}");
         }
         for (path, text) in sources(&folder.join("src")) {
-            // Unit tests may use any crate; they are at the end of a file, or in a separate file.
+            // Unit tests may use any crate. They are at the end of a file, or in a separate file.
             if path.ends_with("tests.rs") {
                 continue;
             }
@@ -323,8 +323,8 @@ fn function_indent(line: &str) -> Option<usize> {
     begins.then(|| line.len() - code.len())
 }
 
-/// The first function above the line limit. rustfmt indents its last brace, or the semicolon of a
-/// function without a body, like its first line.
+/// The first function above the line limit. rustfmt indents the last brace of a function like its
+/// first line. For a function without a body, this is its semicolon.
 fn long_function(text: &str) -> Option<(usize, usize)> {
     let lines: Vec<&str> = text.lines().collect();
     lines.iter().enumerate().find_map(|(first, line)| {
@@ -351,7 +351,7 @@ fn functions_are_short() {
     }
 }
 
-/// The structs with too many fields, and the counts, in text formatted by rustfmt.
+/// The structs with too many fields, and their numbers of fields, in text formatted by rustfmt.
 fn large_structs(text: &str) -> Vec<(&str, usize)> {
     let mut found = Vec::new();
     let mut lines = text.lines();
@@ -381,7 +381,7 @@ fn large_structs(text: &str) -> Vec<(&str, usize)> {
 fn is_field(line: &str, indent: usize) -> bool {
     let bare = line.trim_start();
     let field = strip_words(bare, &["pub", "pub(crate)", "pub(super)"]);
-    // Types in a `where` clause start with a capital.
+    // The types in a `where` clause start with a capital letter.
     let is_word = |name: &str| name.chars().all(|c| c.is_lowercase() || c.is_numeric() || c == '_');
     line.len() - bare.len() == indent
         && field.split_once(": ").is_some_and(|(name, _)| is_word(name))
@@ -420,8 +420,8 @@ fn structs_have_few_fields() {
     assert!(left.is_empty(), "these structs have few fields, so remove their lines: {left:?}");
 }
 
-/// Vague type names, and how many types may have each of them. With few such types, a search for a
-/// name finds few.
+/// Vague type names, and the maximum number of types with each name. If few types have a name, a
+/// search for it finds few places.
 const VAGUE: &[(&str, usize)] = &[
     ("Bell", 0),
     ("Deed", 0),
@@ -433,8 +433,8 @@ const VAGUE: &[(&str, usize)] = &[
     ("Shared", 2),
     ("State", 1),
 ];
-/// The limit for any other name, which should fall over time. A crate's path distinguishes types
-/// with common names (`Options`, `StartError`), but not most others.
+/// The maximum number of types with any other name, which should fall over time. The path of a
+/// crate distinguishes types with common names (`Options`, `StartError`), but not most others.
 const MAX_OF_A_NAME: usize = 14;
 
 fn defined_type(line: &str) -> Option<&str> {
@@ -493,14 +493,14 @@ fn clauses_have_heads() {
     }
 }
 
-/// `grep -q` exits at its first match. The program that writes into the pipe then gets SIGPIPE, and
-/// with `pipefail` a check that should pass sometimes fails.
+/// `grep -q` exits at its first match. The program that writes into the pipe then gets SIGPIPE.
+/// With `pipefail`, a check that should pass fails in some runs.
 #[test]
 fn scripts_let_grep_read_to_the_end() {
     let root = rooms().with_file_name("");
     for folder in ["contrib", "dashboard", "engines", "interop"] {
         for (path, text) in files(&root.join(folder), "sh") {
-            // Packages of npm are not ours.
+            // Packages of npm do not belong to this project.
             if path.components().any(|part| part.as_os_str() == "node_modules") {
                 continue;
             }
@@ -516,7 +516,7 @@ fn scripts_let_grep_read_to_the_end() {
     }
 }
 
-/// Whether a stage is not part of the pipeline: a separate command starts after `||`.
+/// Whether a stage is not part of the pipeline, because a separate command starts after `||`.
 fn is_alternative(text: &str, stage: &str) -> bool {
     let at = stage.as_ptr() as usize - text.as_ptr() as usize;
     text[..at].trim_end().ends_with("||")

@@ -1,4 +1,4 @@
-//! farblock as users run it.
+//! farblock, as users run it.
 
 use std::process::Command;
 
@@ -54,8 +54,8 @@ fn url_of(means: &Means, endpoint: &Endpoint, tls: bool) -> String {
     }
 }
 
-/// A target that listens at several addresses, with its endpoints in that order. The target's disk
-/// is not filled.
+/// Starts a target that listens at several addresses. Returns its endpoints in the same order. Does
+/// not fill the disk of the target.
 pub(in crate::bench_peers) fn serve_at(
     means: &Means,
     backend: Backend,
@@ -66,14 +66,14 @@ pub(in crate::bench_peers) fn serve_at(
     Ok((process, endpoints))
 }
 
-/// The command that serves such a target.
+/// The command that starts such a target.
 pub(in crate::bench_peers) fn serving(
     means: &Means,
     backend: Backend,
     listen: &[String],
 ) -> Result<Command, String> {
     let disk = match backend {
-        // farblock locks its file, so it has its own copy.
+        // farblock locks its file, so it has its own copy of the file.
         Backend::File => format!("file:{}", means.file_for("farblock")?.display()),
         _ => disk(means, backend),
     };
@@ -86,8 +86,8 @@ pub(in crate::bench_peers) fn serving(
     Ok(command)
 }
 
-/// Writes data to an NVMe/TCP target's memory disk, because reads of never-written memory are
-/// faster.
+/// Writes the whole memory disk of an NVMe/TCP target, because reads of memory that was never
+/// written are faster.
 pub(super) fn fill(means: &Means, endpoint: &Endpoint) -> Result<(), String> {
     fill_at(means, &url(endpoint))
 }

@@ -1,4 +1,4 @@
-//! The floor (bare sockets), with both ends as processes.
+//! The floor (bare sockets), with a process at each end.
 
 use std::process::Command;
 

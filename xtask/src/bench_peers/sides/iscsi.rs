@@ -1,5 +1,5 @@
-//! iSCSI: Debian's `tgt` on a memory file system, and libiscsi's `iscsi-perf`, which only reads and
-//! reports no latencies.
+//! iSCSI: Debian's `tgt` on a memory file system, and libiscsi's `iscsi-perf`. The latter only
+//! reads, and reports no latencies.
 
 use std::process::Command;
 use std::thread;

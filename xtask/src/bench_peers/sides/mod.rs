@@ -1,4 +1,4 @@
-//! The measured sides: how to start a target and a host, and how to parse their output.
+//! The sides to measure: how to start a target and a host, and how to parse their output.
 
 pub(super) mod farblock;
 mod floor;
@@ -14,15 +14,15 @@ use std::time::Duration;
 use super::process::Process;
 use super::work::{Backend, Load};
 
-/// The serving end.
+/// The end that serves the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Target {
-    /// No target: the host uses the backend itself.
+    /// No target: the host uses the backend without a network.
     None,
     Floor,
     Farblock {
         poll: bool,
-        /// Whether TLS is required.
+        /// Whether the target requires TLS.
         tls: bool,
     },
     Spdk {
@@ -44,7 +44,7 @@ pub(crate) enum Host {
     Fio,
 }
 
-/// A measured pair of target and host.
+/// A pair of target and host to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Side {
     pub(crate) name: &'static str,
@@ -61,13 +61,13 @@ const ADAPTIVE_HOST: Host = Host::Farblock { poll: false, tls: false };
 const SPDK_TARGET: Target = Target::Spdk { zero_copy: false };
 
 pub(crate) const FARBLOCK: Side = side("farblock", ADAPTIVE_TARGET, ADAPTIVE_HOST);
-/// farblock with both ends polling, like SPDK's.
+/// farblock with polling on both ends, like SPDK.
 pub(crate) const POLLING: Side = side(
     "farblock polling",
     Target::Farblock { poll: true, tls: false },
     Host::Farblock { poll: true, tls: false },
 );
-/// farblock with TLS 1.3, AES-128-GCM.
+/// farblock with TLS 1.3 and AES-128-GCM.
 pub(crate) const TLS: Side = side(
     "farblock TLS",
     Target::Farblock { poll: false, tls: true },
@@ -76,7 +76,7 @@ pub(crate) const TLS: Side = side(
 pub(crate) const FLOOR: Side = side("floor", Target::Floor, Host::Floor);
 pub(crate) const LOCAL: Side = side("local", Target::None, ADAPTIVE_HOST);
 pub(crate) const SPDK: Side = side("SPDK", SPDK_TARGET, Host::SpdkPerf);
-/// SPDK with zero-copy send, its default.
+/// SPDK with zero-copy send, which is its default.
 pub(crate) const SPDK_ZERO_COPY: Side =
     side("SPDK zero-copy", Target::Spdk { zero_copy: true }, Host::SpdkPerf);
 pub(crate) const SPDK_ON_FARBLOCK: Side =
@@ -86,7 +86,7 @@ pub(crate) const FARBLOCK_ON_SPDK: Side =
 pub(crate) const ISCSI: Side = side("iSCSI", Target::Tgt, Host::IscsiPerf);
 pub(crate) const NBD: Side = side("NBD", Target::Nbdkit, Host::Fio);
 
-/// All sides, in table order.
+/// All sides, in the order of the tables.
 pub(crate) const ALL: [Side; 11] = [
     FARBLOCK,
     POLLING,
@@ -100,11 +100,11 @@ pub(crate) const ALL: [Side; 11] = [
     ISCSI,
     NBD,
 ];
-/// The sides of rows that examine a single aspect.
+/// The sides of the rows that examine a single aspect.
 pub(crate) const PAIRS: [Side; 3] = [FARBLOCK, FLOOR, SPDK];
 
 impl Side {
-    /// Whether the side can run this load, and whether its result is meaningful.
+    /// Whether the side can run this load with a meaningful result.
     pub(crate) fn supports(&self, backend: Backend, load: &Load) -> bool {
         let plain = load.rate.is_none() && !load.digests;
         match *self {
@@ -121,14 +121,14 @@ impl Side {
     }
 }
 
-/// Programs, files and processors for the stand.
+/// The programs, files and processors of the stand.
 pub(crate) struct Means {
-    /// farblock's release build.
+    /// The path of farblock's release build.
     pub(crate) farblock: PathBuf,
-    /// This program.
+    /// The path of this program.
     pub(crate) xtask: PathBuf,
     pub(crate) spdk: Option<PathBuf>,
-    /// The disk file, filled with data.
+    /// The path of the disk file, which is full of data.
     pub(crate) file: PathBuf,
     pub(crate) disk_bytes: u64,
     pub(crate) target_cpu: usize,
@@ -139,7 +139,7 @@ pub(crate) struct Means {
 #[derive(Clone, Debug)]
 pub(crate) struct Endpoint {
     pub(crate) address: SocketAddr,
-    /// The subsystem, or the protocol's equivalent.
+    /// The name of the subsystem, or of the equivalent in another protocol.
     pub(crate) name: String,
 }
 
@@ -149,15 +149,15 @@ pub(crate) struct Server {
     pub(crate) endpoint: Endpoint,
 }
 
-/// A host to be run.
+/// A host to run.
 pub(crate) struct Client {
     pub(crate) command: Command,
-    /// The output line that shows that the load has started; `None`: it starts at once.
+    /// The output line that shows that the load has started. `None` if the load starts at once.
     pub(crate) begins: Option<&'static str>,
     pub(crate) parse: fn(&str, &Load) -> Result<Measured, String>,
 }
 
-/// Warm-up and measurement time of a host.
+/// The warm-up time and the measured time of a host.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Times {
     pub(crate) ramp: Duration,
@@ -174,7 +174,7 @@ pub(crate) struct Measured {
     pub(crate) p99_9_us: Option<f64>,
 }
 
-/// Sides that get their own copy of the disk file.
+/// The sides that have their own copy of the disk file.
 pub(crate) const FILE_COPIES: [&str; 3] = ["farblock", "spdk", "iscsi"];
 
 /// The path of a side's copy of the disk file.
@@ -187,7 +187,7 @@ pub(crate) fn memory_copy_of(file: &Path, whose: &str) -> PathBuf {
     Path::new("/dev/shm").join(copy_of(file, whose).file_name().unwrap_or_default())
 }
 
-/// The TLS key file, beside the disk file.
+/// The path of the TLS key file, beside the disk file.
 pub(crate) fn key_of(file: &Path) -> PathBuf {
     file.with_extension("key")
 }
@@ -212,7 +212,7 @@ impl Means {
         Ok(copy)
     }
 
-    /// The reason why a side cannot be measured; `None` if it can.
+    /// The reason why a side cannot be measured; `None` if it can be measured.
     pub(crate) fn lack(&self, side: Side) -> Option<String> {
         let spdk = matches!(side.target, Target::Spdk { .. }) || side.host == Host::SpdkPerf;
         match (&self.spdk, side) {
@@ -226,7 +226,7 @@ impl Means {
         }
     }
 
-    /// Starts a target with data on its backend; `None` if the side has no target.
+    /// Starts a target with data on its backend. `None` if the side has no target.
     pub(crate) fn serve(&self, target: Target, backend: Backend) -> Result<Option<Server>, String> {
         match target {
             Target::None => return Ok(None),
@@ -248,7 +248,7 @@ impl Means {
         }
     }
 
-    /// The command that puts a load on a target, or on the backend itself.
+    /// The command that runs a load on a target, or on the backend without a target.
     pub(crate) fn client(
         &self,
         host: Host,
@@ -270,7 +270,7 @@ impl Means {
     }
 }
 
-/// The packages to install for a peer; `None` if all its programs exist.
+/// The packages to install for a peer; `None` if all of its programs exist.
 pub(super) fn lack_of(peer: &str, programs: &[&str], packages: &str) -> Option<String> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let directories: Vec<PathBuf> =

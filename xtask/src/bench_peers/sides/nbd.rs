@@ -1,4 +1,4 @@
-//! NBD: `nbdkit`'s memory plugin, and fio's nbd engine.
+//! NBD: the memory plugin of `nbdkit`, and fio's nbd engine.
 
 use std::net::TcpStream;
 use std::process::Command;
@@ -57,7 +57,7 @@ pub(super) fn client(means: &Means, endpoint: &Endpoint, load: &Load, times: Tim
     Client { command, begins: None, parse }
 }
 
-/// Parses fio's JSON output, and skips any notes before it.
+/// Parses fio's JSON output. Skips any notes before the JSON.
 pub(in crate::bench_peers) fn parse(output: &str, load: &Load) -> Result<Measured, String> {
     let start = output.find('{').ok_or("fio printed no JSON")?;
     let mut documents = serde_json::Deserializer::from_str(&output[start..]).into_iter::<Value>();
@@ -71,7 +71,7 @@ pub(in crate::bench_peers) fn parse(output: &str, load: &Load) -> Result<Measure
     }
     let of = |kind: &str| job[kind]["iops"].as_f64().unwrap_or(0.0);
     let iops = of("read") + of("write");
-    // For a mixed load, uses the percentiles of the reads, which are the majority.
+    // For a mixed load, use the percentiles of the reads, which are the majority.
     let kind = if of("read") > 0.0 { "read" } else { "write" };
     let us = |percentile: &str| {
         job[kind]["clat_ns"]["percentile"][percentile].as_f64().map(|ns| ns / 1000.0)

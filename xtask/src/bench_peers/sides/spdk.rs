@@ -18,7 +18,7 @@ const NQN: &str = "nqn.2016-06.io.spdk:farblock-bench-peers";
 const HOST_NQN: &str = "nqn.2026-11.org.farblock:bench-peers-host";
 const BDEV: &str = "Disk0";
 const BLOCK_BYTES: u64 = 512;
-/// Memory in MiB that the target needs besides a memory disk.
+/// The memory that the target needs besides a memory disk, in MiB.
 const OWN_MIB: u64 = 512;
 
 pub(super) fn serve(means: &Means, backend: Backend, zero_copy: bool) -> Result<Server, String> {
@@ -30,8 +30,8 @@ pub(super) fn serve(means: &Means, backend: Backend, zero_copy: bool) -> Result<
     command
         .args(["-m", &format!("{:#x}", 1_u64 << means.target_cpu)])
         .args(["-s", &(OWN_MIB + disk_mib).to_string(), "-u", "--no-huge", "--wait-for-rpc"])
-        // Without this option no second target starts on this processor, even while the first is
-        // stopped.
+        // Without this option no second target can start on this processor, even while the first
+        // target is stopped.
         .args(["--disable-cpumask-locks", "-r"])
         .arg(&rpc.path);
     let process = Process::start(command, means.target_cpu)?;
@@ -46,7 +46,7 @@ pub(super) fn serve(means: &Means, backend: Backend, zero_copy: bool) -> Result<
     share(&rpc, address)?;
     let server = Server { process, endpoint: Endpoint { address, name: NQN.to_owned() } };
     if backend == Backend::Mem {
-        // The memory disk allocates its memory on the first write.
+        // The memory disk allocates its memory at the first write.
         farblock::fill(means, &server.endpoint)?;
     }
     Ok(server)
@@ -80,7 +80,7 @@ fn share(rpc: &Rpc, address: SocketAddr) -> Result<(), String> {
     rpc.call("nvmf_subsystem_add_listener", &json!({ "nqn": NQN, "listen_address": listen }))
 }
 
-/// Limits a target's IOPS, since SPDK's host has no option for it.
+/// Limits the IOPS at the target, because SPDK's host has no option for a limit.
 pub(super) fn limit(server: &Server, rate: Option<u32>) -> Result<(), String> {
     let rpc = Rpc::of(server.endpoint.address);
     let rate = rate.unwrap_or(0);
@@ -91,7 +91,7 @@ pub(super) fn client(means: &Means, endpoint: &Endpoint, load: &Load, times: Tim
     let build = means.spdk.as_ref().expect("nobody asks for it without a build");
     let (ip, port) = (endpoint.address.ip(), endpoint.address.port());
     let seconds = |time: Duration| time.as_secs_f64().ceil().to_string();
-    // `stdbuf` makes the output line-buffered, so that the start is seen at once.
+    // `stdbuf` makes the output line-buffered, so that the stand sees the start at once.
     let mut command = Command::new("stdbuf");
     command
         .arg("-oL")
@@ -101,7 +101,7 @@ pub(super) fn client(means: &Means, endpoint: &Endpoint, load: &Load, times: Tim
         .args(["-P", &load.connections.to_string()])
         .args(["-w", load.rw.name(), "-a", &seconds(times.ramp), "-t", &seconds(times.runtime)])
         .arg("-r")
-        // By default this program sends no host NQN, which farblock correctly refuses.
+        // By default this program sends no host NQN, and farblock correctly refuses that.
         .arg(format!(
             "trtype:TCP adrfam:IPv4 traddr:{ip} trsvcid:{port} subnqn:{} hostnqn:{HOST_NQN} ns:1",
             endpoint.name
@@ -143,13 +143,13 @@ pub(super) fn free_address() -> Result<SocketAddr, String> {
     listener.and_then(|listener| listener.local_addr()).map_err(|error| error.to_string())
 }
 
-/// The target's JSON-RPC.
+/// The JSON-RPC of a target.
 struct Rpc {
     path: PathBuf,
 }
 
 impl Rpc {
-    /// The RPC socket of the target at this address, running or not.
+    /// The RPC socket of the target at this address, whether or not the target is running.
     fn of(address: SocketAddr) -> Rpc {
         let name = format!("farblock-spdk-{}-{}.sock", std::process::id(), address.port());
         Rpc { path: std::env::temp_dir().join(name) }

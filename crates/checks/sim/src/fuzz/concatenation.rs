@@ -11,10 +11,10 @@ use std::sync::Arc;
 
 const NEW: Concatenation = Concatenation::NEW_TLS_PSK;
 
-/// Bytes of the input that determine the fate of one message.
+/// The number of input bytes that determine the fate of one message.
 const FATE_BYTES: usize = 5;
 
-/// A byte of the input that determines a host's secrets and requests.
+/// A byte of the input that determines the secrets and requests of a host.
 #[derive(Clone, Copy)]
 struct Choice(u8);
 
@@ -31,7 +31,8 @@ impl Choice {
         self.0 & 4 == 0
     }
 
-    /// The host's request: most values ask for the concatenation that the target offers.
+    /// The host's request. For most values, the host requests the concatenation that the target
+    /// offers.
     fn asked(self) -> Concatenation {
         match self.0 >> 3 & 7 {
             0 => Concatenation::NONE,
@@ -73,12 +74,12 @@ impl Choice {
 
 /// A host requests TLS concatenation, and a controller offers it. An attacker between them changes,
 /// cuts, repeats and forges messages. Then another host starts a new authentication on the same
-/// queue, wherever the first one stopped. The first two bytes determine the secrets and requests of
-/// these hosts. The third byte determines after which message the first host disconnects, and
-/// whether the other one follows.
+/// queue, at whatever message the first one stopped. The first two bytes determine the secrets and
+/// requests of these hosts. The third byte determines after which message the first host
+/// disconnects, and whether the other host follows.
 ///
-/// Panics if one end panics, if a peer without a valid proof obtains a key, if a requested channel
-/// is skipped, or if two ends with the same secrets derive different keys without an attack.
+/// Panics if one end panics, if a peer without a valid proof obtains a key, if the ends skip a
+/// requested channel, or if two ends with the same secrets derive different keys without an attack.
 pub fn concatenation(data: &[u8]) {
     let Some((&[first, second, cut], data)) = data.split_first_chunk() else { return };
     let (first, second) = (Choice(first), Choice(second));
@@ -92,7 +93,7 @@ pub fn concatenation(data: &[u8]) {
     if cut & 1 == 0 {
         return;
     }
-    // The transport has already delivered the messages that the target received.
+    // The transport has already delivered the messages that the target has received.
     let mut other = Host::new(second.host(), &mut numbers(5));
     exchange(&mut other, &mut controller, MOST_MESSAGES, |message| network.carry(message));
     let is_done = controller.progress() == Progress::Done;
@@ -110,13 +111,14 @@ pub fn concatenation(data: &[u8]) {
 struct Network<'a> {
     fates: std::slice::Chunks<'a, u8>,
     last: Vec<u8>,
-    /// The number of messages that the attacker changed.
+    /// The number of messages that the attacker has changed.
     touched: usize,
 }
 
 impl Network<'_> {
-    /// The first byte of a fate decides whether the message changes; usually it does not, so that
-    /// most inputs get far.
+    /// Delivers a message, which the attacker may change. The first byte of a fate determines
+    /// whether the message changes. For most values it does not, so that most inputs reach late
+    /// messages.
     fn carry(&mut self, message: &mut Vec<u8>) {
         let before = message.clone();
         if let Some((&is_met, fate)) = self.fates.next().and_then(<[u8]>::split_first)
@@ -129,7 +131,7 @@ impl Network<'_> {
     }
 }
 
-/// Checks both ends after the first host.
+/// Checks both ends after the exchange with the first host.
 fn check(
     choice: Choice,
     host: &mut Host,

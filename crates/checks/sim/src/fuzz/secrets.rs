@@ -1,4 +1,4 @@
-//! Access control: authentication messages, key texts, and the first message of TLS.
+//! Access control: authentication messages, texts of keys, and the first message of TLS.
 
 use farblock_secure::{
     Concatenation, Controller, ControllerTerms, Demand, Group, Hash, Host, HostTerms, Progress,
@@ -9,17 +9,17 @@ use std::sync::Arc;
 
 pub(super) const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:host";
 pub(super) const SUBSYSTEM: &str = "nqn.2026-11.org.example:disks";
-/// Limit of messages; two successful exchanges have ten.
+/// The maximum number of messages. Two successful exchanges have ten.
 pub(super) const MOST_MESSAGES: usize = 16;
-/// Bytes of the input that determine the fate of one message.
+/// The number of input bytes that determine the fate of one message.
 const FATE_BYTES: usize = 4;
 
-/// A host and a controller, and an attacker between them who changes, cuts, repeats and forges
-/// messages. The first byte says whether they have the same secrets.
+/// A host and a controller authenticate. An attacker between them changes, cuts, repeats and forges
+/// messages. The first byte determines whether host and controller have the same secrets.
 ///
 /// # Panics
-/// If one end panics, admits a peer with another secret, or if two ends with the same secrets do
-/// not succeed without an attack.
+/// If one end panics or admits a peer with another secret, or if two ends with the same secrets
+/// fail without an attack.
 pub fn authentication(data: &[u8]) {
     let Some((&choice, data)) = data.split_first() else { return };
     let (knows_host, knows_controller) = (choice & 1 == 0, choice & 2 == 0);
@@ -49,7 +49,7 @@ pub fn authentication(data: &[u8]) {
     }
 }
 
-/// Exchanges at most [`MOST_MESSAGES`] messages; `carry` may change each.
+/// Exchanges at most [`MOST_MESSAGES`] messages. `carry` may change each message.
 pub(super) fn exchange(
     host: &mut Host,
     controller: &mut Controller,
@@ -73,7 +73,7 @@ pub(super) fn exchange(
     }
 }
 
-/// Changes a message: the fate contains the kind of change, its position, and two parameter bytes.
+/// Changes a message. The fate contains the kind of change, its position, and two parameter bytes.
 pub(super) fn change(message: &mut Vec<u8>, last: &[u8], fate: &[u8]) {
     let &[what, at, one, two] = fate else { return };
     let at = usize::from(at);
@@ -96,10 +96,10 @@ pub(super) fn change(message: &mut Vec<u8>, last: &[u8], fate: &[u8]) {
     }
 }
 
-/// Key texts, and a client's first TLS message with its identities.
+/// Parses texts of keys, and the first TLS message of a client with its identities.
 ///
 /// # Panics
-/// If a parsed text changes when it is formatted again, or anything panics.
+/// If a parsed text differs after it is formatted again, or if any code panics.
 pub fn keys(data: &[u8]) {
     if let Ok(text) = str::from_utf8(data) {
         if let Ok(secret) = Secret::parse(text) {
@@ -112,7 +112,7 @@ pub fn keys(data: &[u8]) {
     let key = TlsKey::generate(Hash::Sha256, &mut numbers(5)).expect("there is such a suite");
     let mut known = ServerKeys::default();
     known.set(HOST, SUBSYSTEM, std::slice::from_ref(&key));
-    // An arbitrary identity, and the right identity with one byte changed.
+    // An arbitrary identity, and the right identity with one changed byte.
     let found = farblock_tls::look_at(data, &known);
     assert!(found <= data.len());
     let good = key.psks(HOST, SUBSYSTEM).swap_remove(0).identity.into_bytes();

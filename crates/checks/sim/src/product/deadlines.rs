@@ -1,8 +1,8 @@
-//! Deadlines of operations, derived from the disk's options.
+//! The deadlines of operations, derived from the options of the disk.
 //!
-//! The options limit the duration of every operation, measured from its submission or from the last
-//! change of the world: each further fault may take as much time again. While no path is usable,
-//! the limit applies only if operations fail fast.
+//! The options limit the duration of every operation, from its submission or from the last change
+//! of the world: each further fault may take the same time again. While no path is usable, the
+//! limit applies only if the options make operations fail fast.
 
 use super::Plan;
 use farblock_host::disk::DiskOptions;
@@ -11,15 +11,15 @@ use farblock_target::limits as target;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Time for steps without a limit: messages in transit, a poll of a queue.
+/// The time for steps without a limit: messages in transit, a poll of a queue.
 const SLACK: Duration = Duration::from_secs(1);
 
-/// See the [module](self).
+/// The deadlines of the operations in flight; see the [module](self).
 pub(super) struct Deadlines {
     begun: BTreeMap<u64, Duration>,
     changed: Duration,
     within: Duration,
-    /// The limit while no target runs; its death closes all connections.
+    /// The limit while no target runs. The death of the target closes all connections.
     within_alone: Duration,
 }
 
@@ -40,22 +40,22 @@ impl Deadlines {
         self.begun.remove(&token);
     }
 
-    /// Forgets all operations, because their caller no longer exists.
+    /// Forgets all operations, because the process of their caller has died.
     pub(super) fn forget(&mut self) {
         self.begun.clear();
     }
 
-    /// Notes a fault that lasts until `until`, or the end of a fault.
+    /// Registers a fault that lasts until `until`, or the end of a fault.
     pub(super) fn change(&mut self, until: Duration) {
         self.changed = self.changed.max(until);
     }
 
-    /// Notes that all connections have closed, so that earlier faults have no effect any more.
+    /// Registers that all connections have closed, so earlier faults have no effect any more.
     pub(super) fn begin_anew(&mut self, at: Duration) {
         self.changed = at;
     }
 
-    /// The token of an operation past its deadline, and the time since its submission.
+    /// The token of an operation past its deadline, and the time since the operation was submitted.
     pub(super) fn overdue(&self, now: Duration, is_there: bool) -> Option<(u64, Duration)> {
         let within = if is_there { self.within } else { self.within_alone };
         let is_late = |begun: Duration| now > begun.max(self.changed) + within;
@@ -64,17 +64,17 @@ impl Deadlines {
     }
 }
 
-/// The longest duration of an operation while nothing changes.
+/// The longest duration of an operation while no fault starts or ends.
 fn within(plan: &Plan, options: &DiskOptions) -> Duration {
     let connection = &options.connection;
     // A queue checks eight times per command timeout, and one check may be in progress. The host
-    // sends a keep alive after half its interval, and then waits for another whole interval.
+    // sends a keep-alive after half of its interval, and then waits for another whole interval.
     let notice = (connection.io_timeout * 10 / 8).max(connection.keep_alive * 3 / 2);
-    // A failing attempt, the pause, and an attempt that succeeds.
+    // The time for an attempt that fails, the pause, and an attempt that succeeds.
     let reconnect =
         options.reconnect_delay + connection.connect_timeout * 2 + host::BUSY_RETRY_TIME;
-    // The operation may lose each path. Then the controller that must abort the commands may not
-    // answer.
+    // The operation may lose each path. Afterwards the controller that must abort the commands may
+    // not answer.
     let lost = notice * (plan.paths as u32 + 1) + reconnect * 2;
     // The target frees the memory of lost commands only when their transfers time out.
     let memory = plan.core_buffer_bytes.map_or(Duration::ZERO, |_| target::TRANSFER_TIMEOUT);

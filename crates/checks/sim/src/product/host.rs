@@ -1,4 +1,4 @@
-//! The host's process: its disk, and the state that it leaves to a successor process.
+//! The process of the host: its disk, and the state that it leaves to a successor process.
 
 use super::server::TARGET;
 use farblock_block::{Namespace, Queue};
@@ -13,12 +13,12 @@ use std::time::Duration;
 
 use super::model::BLOCK_BYTES;
 
-/// The machines of host processes, which share one clock.
+/// The numbers of the machines of host processes, which share one clock.
 pub(super) const HOSTS: Range<u32> = 0..TARGET;
 /// The pause after a failed attempt to start.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// The folder in which a process keeps state for its successor.
+/// The folder in which a process stores state for its successor.
 #[derive(Clone, Default)]
 struct Folder(Arc<Mutex<Kept>>);
 
@@ -34,14 +34,14 @@ impl Folder {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The state that the last process left, and the number of the process that reads it.
+    /// The state that the last process left, and the number of the process that reads this state.
     fn read(&self) -> (Predecessor, u32) {
         let kept = self.lock();
         (kept.left.clone(), kept.gone)
     }
 }
 
-/// Writes the state of one process into the folder, until the process dies.
+/// Writes the state of one process into the folder, until that process dies.
 struct Writer {
     folder: Folder,
     process: u32,
@@ -68,10 +68,10 @@ impl Record for Writer {
     }
 }
 
-/// See the [module](self).
+/// A host whose process may die and get a successor; see the [module](self).
 pub(super) struct Host {
     urls: Vec<Url>,
-    /// `None`: the host's process has no successor.
+    /// The folder with the state; `None` if the process of the host gets no successor.
     folder: Option<Folder>,
     running: Option<(Disk, Box<dyn Queue>)>,
     /// The start time of the next process.
@@ -97,7 +97,7 @@ impl Host {
             Some(folder) => {
                 let (left, process) = folder.read();
                 let record = Writer { folder: folder.clone(), process };
-                // Each process has its own machine, as processes share nothing.
+                // Each process has its own simulated machine, because processes share no state.
                 on_machine(1 + process, || Disk::succeed(&self.urls, options, left, record))?
             }
         };
@@ -106,18 +106,18 @@ impl Host {
         Ok(())
     }
 
-    /// The queue of the process; `None` if it is not running.
+    /// The queue of the process; `None` if no process is running.
     pub(super) fn queue(&mut self) -> Option<&mut (dyn Queue + 'static)> {
         self.running.as_mut().map(|(_, queue)| &mut **queue)
     }
 
-    /// Whether the host's process may die and get a successor.
+    /// Whether the process of the host may die and get a successor.
     pub(super) fn is_succeeded(&self) -> bool {
         self.folder.is_some()
     }
 
-    /// Kills the process, and schedules its successor. All data that the dead process sent arrives
-    /// within `longest`.
+    /// Kills the process, and schedules its successor. All data that the dead process has sent
+    /// arrives within `longest`.
     pub(super) fn die(&mut self, world: &World, pause: Duration, longest: Duration) {
         let Some((disk, queue)) = self.running.take() else { return };
         let folder = self.folder.as_ref().expect("it is succeeded");
@@ -126,7 +126,7 @@ impl Host {
         kept.gone += 1;
         drop(kept);
         world.end_process(machine, longest);
-        // The process can no longer send to any machine.
+        // The dead process can no longer send data to any machine.
         let end = || os::spawn("dying".to_owned(), move || drop(disk)).expect("a thread");
         on_machine(machine, || {
             drop(queue);
@@ -135,7 +135,7 @@ impl Host {
         self.restart = world.elapsed() + pause;
     }
 
-    /// Starts the next process when it is due; returns whether one started.
+    /// Starts the next process when it is due. Returns whether it has started.
     pub(super) fn tend(&mut self, world: &World, options: &DiskOptions, reactor: &Reactor) -> bool {
         if self.running.is_some() || self.restart > world.elapsed() {
             return false;
@@ -155,19 +155,19 @@ impl Host {
     }
 }
 
-/// Knows which host process wrote the data that reaches the disk.
+/// Registers which host process wrote the data that reaches the disk.
 #[derive(Default)]
 pub(super) struct Witness {
-    /// The number of each dead process's last write.
+    /// For each dead process, the number of its last write.
     last: Vec<u64>,
-    /// The latest process with data on the disk.
+    /// The number of the latest process whose data has reached the disk.
     latest: usize,
-    /// The times at which writes were acknowledged.
+    /// The time at which each write was acknowledged.
     acknowledged: BTreeMap<u64, Duration>,
 }
 
 impl Witness {
-    /// Notes that a process died, and the number of its last write.
+    /// Registers that a process has died, and the number of its last write.
     pub(super) fn died(&mut self, last: u64) {
         self.last.push(last);
     }
@@ -176,8 +176,8 @@ impl Witness {
         self.acknowledged.insert(number, now);
     }
 
-    /// Checks that no data of a dead process reaches the disk after data of its successor, and that
-    /// no acknowledged write reaches it twice.
+    /// Checks that no data of a dead process reaches the disk after data of its successor. Also
+    /// checks that no acknowledged write reaches the disk twice.
     pub(super) fn see(&mut self, landed: Vec<Landed>) {
         for Landed { at, offset, bytes } in landed {
             for (lba, block) in (offset / BLOCK_BYTES..).zip(bytes.chunks(BLOCK_BYTES)) {

@@ -1,4 +1,4 @@
-//! Key files for runs in which the host must authenticate, in the format that operators use.
+//! The key files for runs in which the host must authenticate, in the format that operators use.
 
 use super::HOST_NQN;
 use farblock_host::{Options, TcpOptions};
@@ -15,22 +15,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Whether this system has a TLS library.
 const HAS_TLS: bool = cfg!(unix);
 
-/// Which ends must authenticate, and how.
+/// The kind of authentication of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Proof {
     /// The host authenticates.
     OneWay,
     /// Host and controller authenticate.
     BothWays,
-    /// Both ends, with a key for TLS.
+    /// Host and controller authenticate, and the connection uses TLS with a configured key.
     Tls,
-    /// The host authenticates, which yields the key for TLS; if mutual, the controller as well.
+    /// The host authenticates, and both ends derive the TLS key from that. If `is_mutual`, the
+    /// controller authenticates as well.
     Concatenated { is_mutual: bool },
 }
 
 impl Proof {
-    /// Seven of sixteen seeds authenticate. The choice consumes no random numbers, so the runs of
-    /// the other seeds stay the same.
+    /// The kind of authentication for a seed: seven of sixteen seeds have one. The choice consumes
+    /// no random numbers, so the runs of all other seeds stay the same.
     pub(super) fn of(seed: u64) -> Option<Proof> {
         match seed % 16 {
             3 | 11 => Some(Proof::OneWay),
@@ -42,8 +43,8 @@ impl Proof {
         }
     }
 
-    /// Call it outside of every world, so that the random numbers that OpenSSL draws only once do
-    /// not come from the first world.
+    /// Makes OpenSSL draw the random numbers that it draws only once. Call this outside of every
+    /// simulated world. Otherwise these numbers would come from the first world.
     pub(super) fn prepare(self) {
         #[cfg(unix)]
         if matches!(self, Proof::Tls | Proof::Concatenated { .. }) {
@@ -61,25 +62,25 @@ impl Proof {
     }
 }
 
-/// The progress of the one change of the host's key in a run.
+/// The progress of the change of the host's key. A run has one such change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Change {
     /// The change has not started.
     Ahead,
-    /// The target accepts both keys, and the host has the new one.
+    /// The target accepts both keys, and the host has the new key.
     UnderWay,
     /// The target no longer accepts the old key.
     Over,
 }
 
-/// The target's settings for authentication.
+/// The authentication settings of the target.
 #[derive(Clone)]
 pub(super) struct Terms {
     pub(super) keys: HostKeys,
     pub(super) tls: Option<TlsPolicy>,
 }
 
-/// The key files of a run. Dropping this deletes them.
+/// The key files of a run. Dropping this deletes the files.
 pub(super) struct Keys {
     folder: PathBuf,
     proof: Proof,
@@ -97,7 +98,7 @@ impl Keys {
         let mut secret = || Secret::generate(32, Some(Hash::Sha256), &mut fill).expect("a length");
         let [host, controller, stranger, new_host] = [(); 4].map(|()| secret());
         let mut key = |hash| TlsKey::generate(hash, &mut fill).expect("a suite");
-        // Alternates between the cipher suites.
+        // Alternate between the cipher suites.
         let hash = if (seed / 16).is_multiple_of(2) { Hash::Sha256 } else { Hash::Sha384 };
         let [tls, tls_stranger, new_tls] = [(); 3].map(|()| key(hash));
         for (file, text) in [
@@ -119,8 +120,8 @@ impl Keys {
         self.proof
     }
 
-    /// The target's requirements for the host. Modular exponentiation would take most of a run's
-    /// time, so it is used only for TLS concatenation, which needs it.
+    /// The authentication settings of the target. Modular exponentiation would take most of the
+    /// time of a run. So only TLS concatenation, which requires it, uses it.
     pub(super) fn of_target(&self) -> Terms {
         let good = match self.change {
             Change::Ahead => 0..1,
@@ -146,8 +147,8 @@ impl Keys {
         }
     }
 
-    /// Advances the change of the key; true if `change` was its next step. Then the caller updates
-    /// the target.
+    /// Advances the change of the key. True if `change` was its next step; the caller must then
+    /// update the target.
     pub(super) fn go_on(&mut self, change: Change) -> bool {
         let is_next = matches!(
             (self.change, change),
@@ -159,7 +160,7 @@ impl Keys {
         is_next
     }
 
-    /// Gives the host the new key, which the target accepts already.
+    /// Gives the new key to the host. The target accepts this key already.
     pub(super) fn renew(&self) {
         for (file, text) in [("host", self.host[1].text()), ("tls", self.tls[1].text())] {
             let path = self.folder.join(file);
@@ -168,7 +169,7 @@ impl Keys {
         }
     }
 
-    /// Makes the host authenticate, and require authentication.
+    /// Sets the options of the host for this kind of authentication.
     pub(super) fn give(&self, options: &mut Options) {
         let file = |name: &str| Some(self.folder.join(name));
         if self.proof == Proof::Tls {
@@ -180,7 +181,8 @@ impl Keys {
         options.tcp.concatenate = matches!(self.proof, Proof::Concatenated { .. });
     }
 
-    /// Connect options of strangers who know the host's name, and the error that each must get.
+    /// The connect options of peers that know only the host's name, and the error that each must
+    /// get.
     pub(super) fn strangers(&self, options: &Options) -> Vec<(Options, &'static str)> {
         assert_eq!(options.hostnqn.as_deref(), Some(HOST_NQN));
         let file = |name: &str| Some(self.folder.join(name));
@@ -208,7 +210,7 @@ impl Keys {
             all.push((with(file("old"), None), "refused this host's proof"));
         }
         if self.proof.is_mutual() {
-            // A host rejects a controller whose secret is not the configured one.
+            // A host rejects a controller whose secret differs from the configured one.
             let wrong = "does not match the secret that this host has for it";
             all.push((with(file("host"), file("stranger")), wrong));
         }
@@ -226,7 +228,7 @@ impl Drop for Keys {
     }
 }
 
-/// A new folder. A killed process may have left a folder of the same number.
+/// Creates a folder. A killed process may have left a folder with the same number.
 fn new_folder() -> PathBuf {
     static RUNS: AtomicU64 = AtomicU64::new(0);
     loop {

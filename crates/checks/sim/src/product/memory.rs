@@ -1,5 +1,5 @@
-//! Compares memory with its limits: the target's accounts for its peers, and the buffers that
-//! exist.
+//! Compares the use of memory with its limits: the memory that the target charges to its peers, and
+//! the existing buffers.
 
 use super::model::BLOCK_BYTES;
 use super::server::TARGET;
@@ -7,7 +7,7 @@ use super::{MOST_BLOCKS, Plan};
 use farblock_reactor::sim::{World, tally};
 use farblock_target::limits;
 
-/// Checks a running target without any connection.
+/// Checks a running target that has no connections.
 pub(super) fn check(world: &World, plan: &Plan) {
     let usual = (limits::BUFFER_BYTES / plan.cores).max(limits::CORE_BUFFER_BYTES_MIN);
     let limit = plan.core_buffer_bytes.unwrap_or(usual);
@@ -19,7 +19,7 @@ pub(super) fn check(world: &World, plan: &Plan) {
     assert!(highest <= most, "a core's peers hold {highest} bytes, where {most} are the limit");
 }
 
-/// Checks that all buffers are freed when hosts and targets are closed.
+/// Checks that no buffers are left when hosts and targets are closed.
 pub(super) fn check_end(machines: impl IntoIterator<Item = u32>) {
     for machine in machines.into_iter().chain([TARGET]) {
         let left = tally::of(machine).now_bytes;

@@ -1,24 +1,25 @@
-//! The product in a simulated world: `Disk` over one or two paths, a `Target` on one or two cores,
-//! and a disk that may lose unflushed data; all on the calling thread, all from one seed.
+//! The product in a simulated world: a `Disk` over one or two paths, a `Target` on one or two
+//! cores, and a disk that may lose unflushed data. All of it runs on the calling thread, from one
+//! seed.
 //!
 //! [`run`] is a function of its seed. For a while it injects all faults that the
-//! [world](farblock_reactor::sim) offers: connections break, and deliver their data later;
-//! addresses do not answer, or delay the data of one side; the target's process dies, or its
-//! machine loses power; the host's process dies and gets a successor; clocks jump ahead on either
-//! side; the disk is slow or fails. Then all faults are repaired, and every operation must end. The
-//! run checks that:
+//! [world](farblock_reactor::sim) offers. Connections break, and deliver their data later.
+//! Addresses do not answer, or delay the data of one side. The process of the target dies, or its
+//! machine loses power. The process of the host dies and gets a successor. Clocks jump ahead on
+//! either side. The disk is slow or fails. Then all faults end, and every operation must complete.
+//! The run checks that:
 //!
 //! - a read returns data that the [model] allows;
-//! - every operation completes, once, and fails only if the disk may fail;
+//! - every operation completes once, and fails only if the disk may fail;
 //! - each operation completes [in the time](deadlines) that the options allow;
 //! - no data of a dead [host process](host) reaches the disk after data of its successor;
-//! - where hosts must use authentication, TLS or concatenation (in seven of sixteen seeds), a host
-//!   with another key, or with an expired one, gets no queue, whatever the faults;
-//! - the [memory] held by the target's peers is within the limits, which are narrow in a third of
+//! - if hosts must use authentication, TLS or concatenation (in seven of sixteen seeds), a host
+//!   with another key, or with an expired key, gets no queue, whatever the faults are;
+//! - the [memory] charged to the target's peers is within the limits, which are small in a third of
 //!   the seeds;
 //! - at the end no thread, connection or buffer is left on either side.
 //!
-//! [`fenced`] tests clusters whose nodes fence each other, and [`mirrored`] mirrors whose legs
+//! [`fenced`] tests clusters whose nodes fence each other. [`mirrored`] tests mirrors whose legs
 //! change below them.
 
 mod deadlines;
@@ -45,16 +46,16 @@ use std::ops::Range;
 use std::panic::{RefUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-/// The name of the disk's host.
+/// The NQN of the disk's host.
 const HOST_NQN: &str = "nqn.2014-08.org.example:simulated";
-/// Operations of a usual run.
+/// The number of operations of a usual run.
 pub const OPERATIONS: u64 = 250;
-/// Limit of steps in which the operations are submitted.
+/// The maximum number of steps in which the operations are submitted.
 const MOST_STEPS: u64 = 2_000;
-/// Limit of operations in flight.
+/// The maximum number of operations in flight.
 const DEPTH: usize = 12;
 const MOST_BLOCKS: u64 = 20;
-/// Time within which all operations end once all faults are repaired.
+/// The time within which all operations complete after all faults have ended.
 const WAIT_LIMIT: Duration = Duration::from_secs(600);
 /// The maximum duration of a fault.
 const LONGEST: Duration = Duration::from_secs(4);
@@ -65,8 +66,8 @@ const JUMP: Duration = Duration::from_secs(20);
 /// One fault in this many is the death of the host's process.
 const DIES_ONE_IN: u64 = 8;
 
-/// Time within which the target drops its last connection: the network's own timers need this long
-/// to end an abandoned connection.
+/// The time within which the target drops its last connection. The timers of the network need this
+/// long to end an abandoned connection.
 const GONE_TIME: Duration = Duration::from_secs(150);
 
 /// The results of a run.
@@ -74,36 +75,36 @@ const GONE_TIME: Duration = Duration::from_secs(150);
 pub struct Outcome {
     /// A digest of the whole run.
     pub trace: u64,
-    /// Time that passed in the world.
+    /// The virtual time of the run.
     pub elapsed: Duration,
-    /// Operations that succeeded.
+    /// The number of operations that succeeded.
     pub succeeded: u64,
-    /// Operations that failed.
+    /// The number of operations that failed.
     pub failed: u64,
     /// The number of faults.
     pub faults: u64,
 }
 
-/// Settings that the seed decides once for a run.
+/// The settings of a run, which depend on its seed.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
     paths: usize,
     cores: usize,
     is_memory: bool,
-    /// One step in this many has a fault; 0: none.
+    /// One step in this many has a fault; 0 means no faults.
     fault_one_in: u64,
     net: NetFaults,
     disk: DiskFaults,
     digests: (bool, bool),
     policy: Policy,
-    /// Without a path, operations fail after this time.
+    /// The time after which operations fail if there is no path.
     fast_fail: Option<Duration>,
     io_timeout: Duration,
-    /// The memory that peers may hold per core, if the limit is small. Writes then wait for memory.
+    /// The memory that peers may use per core, if the limit is small. Writes then wait for memory.
     core_buffer_bytes: Option<usize>,
-    /// Whether the host's process dies now and then, and gets a successor.
+    /// Whether the process of the host dies now and then, and gets a successor.
     is_succeeded: bool,
-    /// Whether the hosts' clocks jump, too.
+    /// Whether the clocks of hosts jump, too.
     hosts_jump: bool,
 }
 
@@ -140,22 +141,22 @@ impl Plan {
     }
 }
 
-/// Runs the world of a seed.
+/// Runs the simulated world of a seed.
 ///
 /// # Panics
-/// If a check fails; the text has the seed.
+/// If a check fails. The message contains the seed.
 #[must_use]
 pub fn run(seed: u64) -> Outcome {
     let _named = Named { seed, test: "seeds" };
     run_as(seed, &Variant::default())
 }
 
-/// How a run differs from the usual one.
+/// The differences between a run and the usual run.
 #[derive(Clone, Copy, Debug)]
 pub struct Variant {
     /// A deliberate mistake in the product.
     pub mistake: Option<&'static str>,
-    /// The number of operations submitted while faults happen.
+    /// The number of operations to submit while faults happen.
     pub operations: u64,
 }
 
@@ -165,7 +166,7 @@ impl Default for Variant {
     }
 }
 
-/// Runs the world of a seed with these differences.
+/// Runs the simulated world of a seed with these differences.
 ///
 /// # Panics
 /// If a check fails.
@@ -192,7 +193,7 @@ pub fn run_as(seed: u64, variant: &Variant) -> Outcome {
     outcome
 }
 
-/// The fewest operations with which a failing seed still fails.
+/// The smallest number of operations with which a failing seed still fails.
 #[must_use]
 pub fn shrink(seed: u64) -> u64 {
     fewest(OPERATIONS, |operations| {
@@ -200,10 +201,11 @@ pub fn shrink(seed: u64) -> u64 {
     })
 }
 
-/// The fewest operations with which a run still panics; with `known` operations it does.
+/// The smallest number of operations found with which a run still panics. With `known` operations
+/// it panics.
 fn fewest(known: u64, run: impl Fn(u64) + RefUnwindSafe) -> u64 {
     let fails = |operations| catch_unwind(|| run(operations)).is_err();
-    // A failing run need not fail with fewer operations: this finds some boundary, cheaply.
+    // A failing run need not fail with fewer operations. This finds some boundary at a low cost.
     let (mut passes, mut known) = (0, known);
     while passes + 1 < known {
         let middle = passes.midpoint(known);
@@ -294,7 +296,7 @@ impl<'a> Client<'a> {
         let reactor = Reactor::new(&config).expect("a loop");
         let host = Host::start(server.urls(), &options, &reactor, plan.is_succeeded);
         if let Some(medium) = server.medium() {
-            // Report only data written from now on.
+            // Report only data that is written from now on.
             let _ = world.take_landed(medium);
         }
         server.set_faults(world, plan.disk);
@@ -322,7 +324,7 @@ impl<'a> Client<'a> {
     fn run(&mut self, operations: u64) {
         let mut steps = 0;
         self.spoil_beginnings();
-        // With faults all the time, operations may not end before the repair.
+        // If faults happen all the time, operations may complete only after the faults have ended.
         while self.submitted < operations && steps < MOST_STEPS {
             steps += 1;
             for _ in 0..self.random.below(4) {
@@ -343,8 +345,8 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Injects a fault. During a lasting fault no other happens, until all operations in flight
-    /// end.
+    /// Injects a fault. During a lasting fault, injects no other fault until all operations in
+    /// flight have completed.
     fn go_wrong(&mut self) {
         let lasts = self.random.one_in(LASTING_ONE_IN) && !self.is_restless();
         let most = if lasts { LASTING } else { LONGEST };
@@ -378,12 +380,12 @@ impl<'a> Client<'a> {
         self.keys.is_some() && self.plan.fault_one_in != 0
     }
 
-    /// Whether operations in flight must end soon, because a path is usable.
+    /// Whether operations in flight must complete soon, because a path is usable.
     fn has_hope(&self) -> bool {
         self.server.is_usable() || self.plan.fast_fail.is_some()
     }
 
-    /// Restarts dead processes when due.
+    /// Restarts dead processes when they are due.
     fn tend(&mut self) {
         let options = options(&self.plan, self.keys.as_ref());
         let is_changed = self.server.tend(self.world);
@@ -423,16 +425,16 @@ impl<'a> Client<'a> {
         memory::check(world, &plan);
         server.stop();
         if keys.is_some() {
-            // The thread for expensive calculations learns that the target ended, but nothing joins
-            // it.
+            // The thread for expensive calculations notices that the target has ended, but no
+            // thread joins it.
             os::sleep(Duration::from_millis(1));
         }
         let (trace, elapsed) = (world.trace(), world.elapsed());
         (Outcome { trace, elapsed, succeeded, failed, faults }, machines)
     }
 
-    /// With authentication, makes many new connections break: in the middle of their first
-    /// messages, or between them. With TLS, this corrupts bytes as well.
+    /// With authentication, makes many new connections break, within or between their first
+    /// messages. With TLS, also corrupts bytes.
     fn spoil_beginnings(&self) {
         let Some(keys) = &self.keys else { return };
         if self.plan.fault_one_in != 0 {
@@ -442,8 +444,8 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// The target accepts a new key, then the host uses it, and later the target revokes the old
-    /// key.
+    /// Changes the key of the host: the target accepts a new key, then the host uses it, and later
+    /// the target revokes the old key.
     fn change_keys(&mut self, operations: u64) {
         let Some(keys) = &mut self.keys else { return };
         let thirds = 3 * self.submitted / operations.max(1);
@@ -494,7 +496,7 @@ impl<'a> Client<'a> {
         self.host.queue().expect("it is open").submit(op);
     }
 
-    /// Lets the world's time pass, and takes completions.
+    /// Lets virtual time pass, and handles completions.
     fn turn(&mut self, wait: Duration) {
         self.poll();
         self.reactor.poll(Some(wait), &mut self.ready).expect("the loop works");
@@ -569,7 +571,7 @@ impl<'a> Client<'a> {
     }
 }
 
-/// A fault.
+/// A kind of fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Wrong {
     /// The target is unreachable at one of its addresses.
@@ -609,7 +611,8 @@ fn go_wrong(
             server.darken(world, at, side, longest);
         }
         5 | 6 => {
-            // As after a suspended machine resumes, whose connections were lost meanwhile.
+            // This is like the resume of a suspended machine, whose connections were lost
+            // meanwhile.
             break_something(world, random, longest);
             let target = TARGET..TARGET + 1;
             let machines = if plan.hosts_jump && random.one_in(2) { HOSTS } else { target };
@@ -641,7 +644,7 @@ fn break_something(world: &World, random: &mut Random, longest: Duration) {
     }
 }
 
-/// Checks that strangers with other keys are refused, even without faults.
+/// Checks that the target refuses peers with other keys, even without faults.
 fn turn_strangers_away(server: &Server, plan: &Plan, keys: &Keys) {
     let good = options(plan, Some(keys));
     for (connection, why) in keys.strangers(&good.connection) {

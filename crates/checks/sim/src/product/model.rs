@@ -1,19 +1,20 @@
 //! A model of the data that reads may return.
 //!
-//! Every write has a number, which its blocks contain. For each block the model tracks the numbers
-//! that it may contain now, and those that it may contain after a power failure:
+//! Every write has a number, which its blocks contain. For each block the model has two sets of
+//! numbers: those that the block may contain now, and those that it may contain after a power
+//! failure.
 //!
-//! | event | may hold now | may fall back to |
+//! | event | may contain now | may contain after a power failure |
 //! |---|---|---|
-//! | a write is submitted | also that | |
-//! | it is acknowledged | only that | also what it held |
-//! | it is acknowledged with FUA | only that | nothing else |
-//! | it fails | as when it was submitted | |
-//! | a flush is acknowledged | | nothing else, for what was acknowledged before the flush |
-//! | the power fails | also what it could fall back to | nothing else |
+//! | a write is submitted | also this write | |
+//! | the write is acknowledged | only this write | also what it contained before |
+//! | the write is acknowledged with FUA | only this write | nothing else |
+//! | the write fails | as when it was submitted | |
+//! | a flush is acknowledged | | nothing else, for data acknowledged before the flush |
+//! | the power fails | also what it could contain after a power failure | nothing else |
 //! | the host's process dies | as if the operations in flight were submitted now | |
 //!
-//! If the power fails while a block may fall back, a later flush must fail.
+//! If the power fails while a block may lose acknowledged data, a later flush must fail.
 
 use farblock_block::{BlockError, Command};
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,7 +26,7 @@ pub(super) const BLOCKS: u64 = 192;
 struct Block {
     now: BTreeSet<u64>,
     older: BTreeSet<u64>,
-    /// The time at which the block's content was acknowledged.
+    /// The number of acknowledgements so far when the block's content was acknowledged.
     since: u64,
 }
 
@@ -34,17 +35,18 @@ struct Flying {
     command: Command,
     lba: u64,
     blocks: u64,
-    /// For a write: its number.
+    /// The number of a write.
     content: u64,
     is_durable: bool,
-    /// For a read: what each block could contain at its submission.
+    /// The numbers that each block could contain when a read was submitted.
     possible: Vec<BTreeSet<u64>>,
-    /// Acknowledgements and power cuts before the operation was submitted.
+    /// The number of acknowledgements, and below the number of power cuts, before the operation was
+    /// submitted.
     acknowledged: u64,
     power_cuts: u64,
 }
 
-/// An operation to perform.
+/// An operation to submit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wish {
     pub(super) command: Command,
@@ -54,17 +56,17 @@ pub(super) struct Wish {
     pub(super) is_durable: bool,
 }
 
-/// See the [module](self).
+/// The possible contents of all blocks; see the [module](self).
 pub(super) struct Model {
     blocks: Vec<Block>,
     flying: BTreeMap<u64, Flying>,
     next: u64,
     acknowledged: u64,
     power_cuts: u64,
-    /// Whether acknowledged data may be lost, and no flush has failed for that yet.
+    /// Whether acknowledged data may be lost, and no flush has failed for that reason yet.
     owes_failure: bool,
-    /// The number of acknowledgements before the last failed flush, which may have made them
-    /// durable, and have failed for an earlier loss.
+    /// The number of acknowledgements before the last failed flush. That flush may have made them
+    /// durable, and have failed because of an earlier loss.
     maybe_flushed: u64,
 }
 
@@ -84,7 +86,8 @@ impl Default for Model {
 }
 
 impl Model {
-    /// Whether an operation overlaps another in flight: the order of the two would be undefined.
+    /// Whether an operation overlaps an operation in flight, so that the order of the two is
+    /// undefined.
     pub(super) fn overlaps(&self, wish: &Wish) -> bool {
         self.flying
             .values()
@@ -102,7 +105,7 @@ impl Model {
         self.flying.iter().map(line).collect::<Vec<_>>().join(", ")
     }
 
-    /// Submits an operation. Returns its token and, for a write, its data.
+    /// Submits an operation. Returns its token and, for a write, the data.
     pub(super) fn submit(&mut self, wish: &Wish) -> (u64, Vec<u8>) {
         let token = self.next;
         self.next += 1;
@@ -138,7 +141,7 @@ impl Model {
     /// Completes an operation.
     ///
     /// # Errors
-    /// A sentence that says how the result contradicts the model.
+    /// A sentence that describes how the result contradicts the model.
     pub(super) fn complete(
         &mut self,
         token: u64,
@@ -163,8 +166,8 @@ impl Model {
         }
     }
 
-    /// Abandons the operations in flight: their results stay unknown. Returns the last number used
-    /// for a write.
+    /// Abandons the operations in flight, whose results stay unknown. Returns the number of the
+    /// last write.
     pub(super) fn abandon(&mut self) -> u64 {
         for op in std::mem::take(&mut self.flying).into_values() {
             if op.command == Command::Flush {
@@ -191,11 +194,11 @@ impl Model {
     fn wrote(&mut self, op: &Flying) {
         self.acknowledged += 1;
         let since = self.acknowledged;
-        // Otherwise the target may have acknowledged the operation before the power failed, and
-        // lost its data.
+        // Otherwise the target may have acknowledged the operation before the power failed, and may
+        // have lost its data.
         let is_certain = op.power_cuts == self.power_cuts || op.is_durable;
         for (_, block) in self.range(op.lba, op.blocks) {
-            // A deallocated block may keep its earlier contents, which stay as durable as before.
+            // A deallocated block may keep its earlier contents, which are as durable as before.
             if op.command == Command::Deallocate {
                 continue;
             }
@@ -249,9 +252,9 @@ impl Model {
     }
 }
 
-/// A block's contents after the write with this number; zeroes for number 0.
+/// The contents of a block after the write with this number. For number 0, the contents are zeroes.
 ///
-/// Fills pairs of words, not single bytes: the simulations run without optimization.
+/// Fills pairs of words instead of single bytes, because simulations run without optimization.
 pub(super) fn bytes_of(content: u64, lba: u64) -> [u8; BLOCK_BYTES] {
     let mut block = [0; BLOCK_BYTES];
     if content != 0 {

@@ -1,4 +1,4 @@
-//! The target's machine: its process, disk and addresses.
+//! The machine of the target: its process, disk and addresses.
 
 use super::fenced::Kept;
 use super::keys::Terms;
@@ -16,9 +16,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The target's machine. Hosts have lower numbers.
+/// The number of the target's machine. Hosts have lower numbers.
 pub(super) const TARGET: u32 = 1 << 16;
-/// Time for which an address answers before it may fall silent again, so that no data stays in
+/// The time for which an address answers before it may stop answering again. So no data stays in
 /// transit for ever.
 const LUCID: Duration = Duration::from_secs(20);
 
@@ -29,23 +29,23 @@ enum Store {
     Memory(Arc<Mem>),
 }
 
-/// See the [module](self).
+/// The machine of the target; see the [module](self).
 pub(super) struct Server {
     addresses: Vec<SocketAddr>,
     cores: usize,
     core_buffer_bytes: Option<usize>,
     store: Store,
-    /// The authentication required of the host; `None`: any host is admitted.
+    /// The authentication that the target requires of the host. `None` if it admits any host.
     terms: Option<Terms>,
     /// The storage of persistent reservations.
     kept: Option<Kept>,
-    /// `None` while the target's process is dead.
+    /// The target; `None` while its process is dead.
     target: Option<Target>,
     /// The time at which the process restarts.
     restart: Option<Duration>,
-    /// For each address: when it becomes reachable again; `None`: it is reachable.
+    /// For each address, when it becomes reachable again; `None` if it is reachable.
     hidden: Vec<Option<Duration>>,
-    /// For each address: until when its lost data may still arrive.
+    /// For each address, the time until which its lost data may still arrive.
     dark: Vec<Duration>,
 }
 
@@ -90,7 +90,7 @@ impl Server {
         self.addresses.clone()
     }
 
-    /// The disk, if the server has one: other servers keep their blocks in memory.
+    /// The disk, if this server has one. Other servers keep their blocks in memory.
     pub(super) fn medium(&self) -> Option<Medium> {
         match self.store {
             Store::Disk(medium) => Some(medium),
@@ -133,7 +133,7 @@ impl Server {
         self.target = Some(target.expect("the addresses are free"));
     }
 
-    /// Changes the authentication required of the host.
+    /// Changes the authentication that the target requires of the host.
     pub(super) fn take(&mut self, terms: Terms) {
         if let Some(target) = &self.target {
             let told = target.control().set_host_keys(NQN, HOST_NQN, Some(&terms.keys));
@@ -142,7 +142,7 @@ impl Server {
         self.terms = Some(terms);
     }
 
-    /// Kills the process or cuts the machine's power; the process restarts after `time`.
+    /// Kills the process, or cuts the power of the machine. The process restarts after `time`.
     pub(super) fn die(&mut self, world: &World, time: Duration, is_power: bool) {
         if let Store::Disk(medium) = &mut self.store {
             *medium = if is_power { world.cut_power(*medium) } else { world.orphan_disk(*medium) };
@@ -153,7 +153,7 @@ impl Server {
             world.kill(address);
         }
         self.kept.iter().for_each(Kept::orphan);
-        // The process can no longer send to any machine.
+        // The process can no longer send data to any machine.
         let end = || os::spawn("dying".to_owned(), move || drop(target)).expect("a thread");
         drop(on_machine(TARGET, end));
         self.restart = Some(world.elapsed() + time);
@@ -165,7 +165,7 @@ impl Server {
         self.hidden[at] = Some(world.elapsed() + time);
     }
 
-    /// Drops the data that one side of an address's connections sends, for a while; false if that
+    /// Drops the data that one side of an address's connections sends, for a while. False if that
     /// happened too recently.
     pub(super) fn darken(&mut self, world: &World, at: usize, side: Side, time: Duration) -> bool {
         let now = world.elapsed();
@@ -178,7 +178,7 @@ impl Server {
         may
     }
 
-    /// By this time, all lost data has arrived.
+    /// The time by which all lost data has arrived.
     pub(super) fn lucid_at(&self) -> Duration {
         self.dark.iter().copied().max().unwrap_or_default()
     }
@@ -193,7 +193,7 @@ impl Server {
         self.target.is_some() && self.hidden.iter().any(Option::is_none)
     }
 
-    /// Ends faults whose time has passed; returns whether there was one.
+    /// Ends the faults whose time has passed. Returns whether there was one.
     pub(super) fn tend(&mut self, world: &World) -> bool {
         let mut is_changed = false;
         let is_due = |at: Option<Duration>| at.is_some_and(|at| at <= world.elapsed());
@@ -231,7 +231,7 @@ impl Server {
         target.control().stats().admissions.authenticated
     }
 
-    /// Stops the target as an operator would.
+    /// Stops the target like an operator.
     pub(super) fn stop(self) {
         let target = self.target.expect("it was mended");
         on_machine(TARGET, || target.stop()).expect("its loops work");

@@ -1,5 +1,5 @@
-//! A cluster agent on a node: it registers, reserves and fences, over its own connections, which
-//! faults break, too. It retries until it knows the result of an order.
+//! A cluster agent on a node. It registers, reserves and fences over its own connections, which
+//! faults also break. It retries an order until it knows the result.
 
 use super::super::server::NQN;
 use farblock_proto::tcp::host_end::{Event, HostEnd, Transfer};
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 const TIMEOUT: Duration = Duration::from_secs(3);
 /// The pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Longer than any delay of data sent on a lost connection.
+/// A time longer than any delay of data that was sent on a lost connection.
 pub(super) const STRAY_TIME: Duration = Duration::from_secs(10);
 const REPORT_BYTES: u32 = 1024;
 
@@ -34,24 +34,24 @@ pub(super) struct Identity {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Order {
-    /// Registers the node with this key.
+    /// Register the node with this key.
     Register(u64),
-    /// Reserves the namespace with this type.
+    /// Reserve the namespace with this type.
     Acquire(ReservationType),
-    /// Preempts the node with this key, and reserves if that node held the reservation.
+    /// Preempt the node with this key. If that node held the reservation, this node gets it.
     Fence { victim: u64, rtype: ReservationType, abort: bool },
 }
 
 /// The result of an order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Outcome {
-    /// The order took effect by this time.
+    /// The order had taken effect at this time.
     Done(Instant),
     /// Another node has fenced this one.
     Fenced,
 }
 
-/// See the [module](self). The agent ends when dropped.
+/// The agent of a node; see the [module](self). Dropping this ends the agent.
 pub(super) struct Agent {
     orders: Sender<Order>,
     outcomes: Receiver<Outcome>,
@@ -87,7 +87,7 @@ impl Agent {
         self.orders.send(order).expect("it takes orders until it is dropped");
     }
 
-    /// The result of the order, once; `None` until it is known.
+    /// Returns the result of the order once; `None` until the result is known.
     pub(super) fn outcome(&self) -> Option<Outcome> {
         self.outcomes.try_recv().ok()
     }
@@ -98,18 +98,18 @@ struct Worker {
     addresses: Vec<SocketAddr>,
     persist: bool,
     tries: usize,
-    /// The node's registered key.
+    /// The registered key of the node.
     key: u64,
-    /// The queues of the agent's controller, for administration and for reservations.
+    /// The queues of the agent's controller: the admin queue, and a queue for reservation commands.
     queues: Option<(Queue, Queue)>,
     /// Whether a command of the present order may still be in transit on a lost connection.
     was_lost: bool,
 }
 
-/// The reservation of a namespace, from a report.
+/// The reservation of a namespace, as a report describes it.
 struct Report {
     rtype: ReservationType,
-    /// The registered keys, and whether each holds the reservation.
+    /// The registered keys, and for each whether it holds the reservation.
     registrants: Vec<(u64, bool)>,
 }
 
@@ -120,7 +120,7 @@ impl Worker {
             match self.attempt(order) {
                 Ok(Some(outcome)) => {
                     if let (Order::Register(_), true) = (order, self.was_lost) {
-                        // Without this wait, a late command could undo another node's fence.
+                        // Without this wait, a late command could undo the fence of another node.
                         os::sleep(STRAY_TIME);
                     }
                     return outcome;
@@ -135,7 +135,7 @@ impl Worker {
         }
     }
 
-    /// Attempts an order; returns the result, or `None` if it is unknown.
+    /// Attempts an order. Returns the result, or `None` if the result is unknown.
     fn attempt(&mut self, order: Order) -> io::Result<Option<Outcome>> {
         let control = ReservationControl::default();
         let (opcode, control, keys) = match order {
@@ -162,12 +162,13 @@ impl Worker {
         match Status(status.code()) {
             Status::SUCCESS => Ok(Some(Outcome::Done(os::now()))),
             Status::RESERVATION_CONFLICT => self.look(order),
-            // For example, the target could not persist the reservation.
+            // The target could not persist the reservation, for example.
             _ => Ok(None),
         }
     }
 
-    /// After a reservation conflict, reads a report to see whether an earlier command took effect.
+    /// Finds out from a report, after a reservation conflict, whether an earlier command took
+    /// effect.
     fn look(&mut self, order: Order) -> io::Result<Option<Outcome>> {
         let Report { rtype, registrants } = self.report()?;
         let own = registrants.iter().find(|(key, _)| *key == self.key);
@@ -213,7 +214,7 @@ impl Worker {
     fn connect(&self, address: SocketAddr) -> io::Result<(Queue, Queue)> {
         let mut admin = Queue::new(address)?;
         let controller = self.join(&mut admin, 0, 0xffff)?;
-        // Controller configuration: enabled, entries of 64 and 16 bytes.
+        // The controller configuration: enabled, with entries of 64 and 16 bytes.
         let configuration = 1 | 6 << 16 | 4 << 20;
         let size = PropertySize::Four;
         let set = PropertySetCommand::new(0, offset::CC, size, configuration).to_sqe();
@@ -254,7 +255,8 @@ impl Queue {
         Ok(queue)
     }
 
-    /// Like [`Queue::run`]; returns the result on success.
+    /// Like [`Queue::run`], but returns an error unless the command succeeded. Returns the result
+    /// value.
     fn succeed(&mut self, sqe: Sqe, transfer: Transfer, data: &[u8]) -> io::Result<u64> {
         self.submit(sqe, transfer, data)?;
         let completed = |event: &Event| match event {
@@ -264,12 +266,12 @@ impl Queue {
         let cqe = self.hear(completed)?;
         match cqe.status() {
             Status::SUCCESS => Ok(cqe.result()),
-            // For example, the controller's predecessor still exists.
+            // The predecessor of the controller still exists, for example.
             _ => Err(ErrorKind::Other.into()),
         }
     }
 
-    /// Sends a command and waits for its answer; returns the status and the data.
+    /// Sends a command, and waits for its answer. Returns the status and the data.
     fn run(&mut self, sqe: Sqe, transfer: Transfer, data: &[u8]) -> io::Result<(Status, Vec<u8>)> {
         self.submit(sqe, transfer, data)?;
         let length = if let Transfer::FromController(length) = transfer { length } else { 0 };

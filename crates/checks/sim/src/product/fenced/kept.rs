@@ -1,4 +1,4 @@
-//! Persistent storage of reservations, which outlives the target's process.
+//! The persistent storage of reservations, which outlives the process of the target.
 
 use farblock_reactor::os;
 use farblock_target::ReservationStore;
@@ -9,14 +9,14 @@ use std::time::Duration;
 const LONGEST: Duration = Duration::from_millis(20);
 const FAILS_ONE_IN: u8 = 8;
 
-/// The storage, shared by successive target processes.
+/// The storage, which successive target processes share.
 #[derive(Clone, Default)]
 pub(in crate::product) struct Kept(Arc<Mutex<Place>>);
 
 #[derive(Default)]
 struct Place {
     text: String,
-    /// The value being stored.
+    /// The value that is being stored.
     next: Option<String>,
     /// The number of processes that have used the storage.
     generation: u32,
@@ -32,7 +32,7 @@ impl Kept {
         Arc::new(Store { kept: self.clone(), generation: self.lock().generation })
     }
 
-    /// Ends a process: its pending store is either done or not.
+    /// Ends a process. A store in progress either takes effect or does not.
     pub(in crate::product) fn orphan(&self) {
         let mut place = self.lock();
         place.generation += 1;
@@ -80,7 +80,7 @@ impl ReservationStore for Store {
     }
 }
 
-/// A byte from the world's random numbers.
+/// A byte from the random numbers of the simulated world.
 fn random() -> u8 {
     let mut byte = [0];
     assert!(os::fill_simulated(&mut byte), "it is used in a simulated world");

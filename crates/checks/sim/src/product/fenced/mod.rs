@@ -1,20 +1,22 @@
 //! A cluster in a simulated world: nodes that share a disk, and fence each other with reservations.
 //!
-//! Each node has a [`Disk`] and an [agent](agent). One node leads: it uses the shared blocks, and a
-//! [model](super::model) knows what it may read. Each node also has its own blocks. Now and then a
-//! node fences another one, or two fence each other, with Preempt or Preempt and Abort. Meanwhile
-//! connections break in every way that the world offers, and, if reservations persist, the target's
-//! process dies or its machine loses power. A fenced node continues to write as if it were not
-//! fenced, and later returns with a new identity. The simulation checks that:
+//! Each node has a [`Disk`] and an [agent](agent). One node is the leader. It uses the shared
+//! blocks, and a [model](super::model) knows which data it may read. Each node also has its own
+//! blocks. Now and then a node fences another one, or two nodes fence each other, with Preempt or
+//! Preempt and Abort. Meanwhile connections break in every way that the simulated world offers. If
+//! reservations persist, the process of the target also dies, or its machine loses power. A fenced
+//! node continues to write as if it were not fenced, and later returns with a new identity. The
+//! simulation checks that:
 //!
-//! - once an agent has seen the completion of its Preempt, or a report without the victim, none of
-//!   the victim's writes reaches the disk: each write contains its author, and the world reports
-//!   all written data;
-//! - no operation succeeds that a fenced node starts, except reads if the reservation type allows
-//!   them to all hosts; nor one that the type forbids to registrants;
-//! - no operation of a permitted node is refused;
+//! - a fence is effective. After an agent has seen the completion of its Preempt, or a report
+//!   without the victim, no write of the victim reaches the disk: each write contains its author,
+//!   and the simulated world reports all written data;
+//! - no operation succeeds that a fenced node starts, except for reads if the reservation type
+//!   allows them to all hosts;
+//! - no operation succeeds that the reservation type forbids to registrants;
+//! - the target refuses no operation of a permitted node;
 //! - of two nodes that fence each other, one wins;
-//! - the new leader reads the writes acknowledged to the old leader, and later its own.
+//! - the new leader reads the writes that were acknowledged to the old leader, and later its own.
 
 mod agent;
 mod kept;
@@ -36,16 +38,16 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 const NODES: usize = 3;
-/// Each node's own blocks, at the end of the disk.
+/// The number of each node's own blocks, at the end of the disk.
 const OWN_BLOCKS: u64 = 16;
 const SHARED_BLOCKS: u64 = BLOCKS - NODES as u64 * OWN_BLOCKS;
-/// A node's operations in flight.
+/// The number of a node's operations in flight.
 const DEPTH: usize = 6;
-/// Writes that the model does not know are numbered from this on.
+/// The first number of writes that the model does not know.
 const UNKNOWN: u64 = 1 << 40;
-/// Operations of a usual run.
+/// The number of operations of a usual run.
 pub const OPERATIONS: u64 = 250;
-/// Limit of steps in which the operations are submitted.
+/// The maximum number of steps in which the operations are submitted.
 const MOST_STEPS: u64 = 1_200;
 /// One step in this many starts a fence.
 const FENCE_ONE_IN: u64 = 25;
@@ -55,11 +57,11 @@ const FENCE_ONE_IN: u64 = 25;
 pub struct Outcome {
     /// A digest of the whole run.
     pub trace: u64,
-    /// Operations that succeeded.
+    /// The number of operations that succeeded.
     pub succeeded: u64,
-    /// Operations that failed.
+    /// The number of operations that failed.
     pub failed: u64,
-    /// Nodes that were fenced.
+    /// The number of nodes that were fenced.
     pub fenced: u64,
     /// The number of faults.
     pub faults: u64,
@@ -68,14 +70,14 @@ pub struct Outcome {
 /// Runs the cluster of a seed.
 ///
 /// # Panics
-/// If a check fails; the message names the seed.
+/// If a check fails. The message contains the seed.
 #[must_use]
 pub fn run(seed: u64) -> Outcome {
     let _named = Named { seed, test: "fenced" };
     run_as(seed, OPERATIONS, None)
 }
 
-/// Runs the cluster of a seed with this many operations, and with a deliberate mistake in the
+/// Runs the cluster of a seed with this number of operations, and with a deliberate mistake in the
 /// product.
 ///
 /// # Panics
@@ -96,7 +98,7 @@ pub fn run_as(seed: u64, operations: u64, mistake: Option<&'static str>) -> Outc
     outcome
 }
 
-/// The fewest operations with which a failing seed still fails.
+/// The smallest number of operations with which a failing seed still fails.
 #[must_use]
 pub fn shrink(seed: u64) -> u64 {
     fewest(OPERATIONS, |operations| {
@@ -109,7 +111,7 @@ pub fn shrink(seed: u64) -> u64 {
 enum Must {
     Succeed,
     Fail,
-    /// The result depends on concurrent events.
+    /// The result depends on concurrent events, so success and failure are both right.
     Either,
 }
 
@@ -125,18 +127,18 @@ struct Flight {
 enum Standing {
     /// The node is registered.
     In,
-    /// The node was fenced, and continues until this time as if it were not.
+    /// The node was fenced, and continues until this time as if it were not fenced.
     Fenced { until: Duration },
     /// The node is down until this time.
     Away { until: Duration },
-    /// The node is up, and about to be registered.
+    /// The node is up, and will be registered soon.
     Joining,
 }
 
 struct Node {
     identity: Identity,
     agent: Agent,
-    /// The number of the node's starts, which its key and its writes contain.
+    /// The number of starts of the node. Its key and its writes contain this number.
     life: u64,
     standing: Standing,
     disk: Option<Disk>,
@@ -150,7 +152,7 @@ impl Node {
     }
 }
 
-/// A fence by one node of another, and its result.
+/// A fence of one node by another, and its result.
 struct Fence {
     by: usize,
     victim: usize,
@@ -160,7 +162,7 @@ struct Fence {
 
 struct Cluster<'a> {
     world: &'a World,
-    /// The start time of the world.
+    /// The start time of the simulated world.
     epoch: Instant,
     plan: Plan,
     persist: bool,
@@ -175,11 +177,11 @@ struct Cluster<'a> {
     nodes: Vec<Node>,
     leader: usize,
     rtype: ReservationType,
-    /// Fences in progress: one, or two in which the same nodes fence each other.
+    /// The fences in progress: one, or two in which the same nodes fence each other.
     contest: Vec<Fence>,
     /// The author of each write: the node, and the number of its start.
     authors: BTreeMap<u64, (usize, u64)>,
-    /// The time from which no write of a node's start may reach the disk.
+    /// For each start of a fenced node, the time from which none of its writes may reach the disk.
     fences: BTreeMap<(usize, u64), Duration>,
     next: u64,
     outcome: Outcome,
@@ -193,8 +195,8 @@ impl<'a> Cluster<'a> {
     fn new(world: &'a World, seed: u64) -> Cluster<'a> {
         let mut random = Random::new(Random::mix(&[seed, 16]));
         let plan = Plan::new(&mut random);
-        // Nodes wait by their clocks until no data that they sent can be in transit. Some
-        // operations need more memory than a small limit allows.
+        // Nodes wait by their own clocks until no data that they sent can be in transit, so clocks
+        // must not jump. Some operations need more memory than a small limit allows.
         let core_buffer_bytes = None;
         let plan = Plan { is_memory: false, hosts_jump: false, core_buffer_bytes, ..plan };
         let (persist, in_capsule) = (!random.one_in(3), random.one_in(2));
@@ -258,7 +260,7 @@ impl<'a> Cluster<'a> {
         self.nodes[at].standing = Standing::In;
     }
 
-    /// Waits until a node's agent has performed its order.
+    /// Waits until the agent of a node has executed its order.
     fn obeyed(&mut self, at: usize) {
         let until = self.world.elapsed() + WAIT_LIMIT;
         while self.nodes[at].agent.outcome().is_none() {
@@ -267,7 +269,7 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Connects a node's disk, and registers it; false if no target is reachable.
+    /// Connects the disk of a node, and registers the node. False if no target is reachable.
     fn open(&mut self, at: usize) -> bool {
         let node = &mut self.nodes[at];
         let mut options = options(&self.plan, None);
@@ -312,7 +314,7 @@ impl<'a> Cluster<'a> {
         let Cluster { world, plan, random, server, .. } = self;
         let longest = Duration::from_millis(random.below(LONGEST.as_millis() as u64) + 1);
         if !self.persist {
-            // Reservations would be lost, so inject another fault.
+            // A power failure would lose the reservations, so inject another fault.
             return break_something(world, random, longest);
         }
         if go_wrong(world, plan, random, server, longest) == Wrong::Power {
@@ -320,7 +322,7 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Starts a fence of one node by another; sometimes the victim fences back.
+    /// Starts a fence of one node by another. In some cases the victim fences the other node, too.
     fn begin_contest(&mut self) {
         let is_in = |at: &usize| self.nodes[*at].standing == Standing::In;
         let mut able: Vec<usize> = (0..NODES).filter(is_in).collect();
@@ -339,8 +341,8 @@ impl<'a> Cluster<'a> {
             self.nodes[by].agent.order(Order::Fence { victim: victims, rtype, abort });
             self.contest.push(Fence { by, victim, rtype, outcome: None });
         }
-        // Data in transit may land before or after. A fenced node may read if the new reservation
-        // type allows all hosts to read.
+        // Data in transit may reach the disk before or after the fence. A fenced node may read if
+        // the new reservation type allows all hosts to read.
         for node in &mut self.nodes {
             let is_fenced = node.standing != Standing::In;
             let hangs_on_it = |flight: &&mut Flight| !is_fenced || !flight.command.writes();
@@ -369,14 +371,14 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Notes that the node `by` knows that it has fenced `victim`.
+    /// Registers that the node `by` knows that it has fenced `victim`.
     fn fenced(&mut self, by: usize, victim: usize, rtype: ReservationType, since: Instant) {
         let since = since.saturating_duration_since(self.epoch);
         let more = Duration::from_millis(self.random.below(3_000));
         let node = &mut self.nodes[victim];
         self.fences.insert((victim, node.life), since);
         node.standing = Standing::Fenced { until: self.world.elapsed() + more };
-        // Data in transit has reached the disk or never will; answers may still arrive.
+        // Data in transit has reached the disk already, or never will. Answers may still arrive.
         for (token, flight) in &mut node.flights {
             flight.must = Must::Either;
             if std::mem::take(&mut flight.is_known) {
@@ -386,7 +388,7 @@ impl<'a> Cluster<'a> {
         self.outcome.fenced += 1;
         if self.leader == victim {
             self.leader = by;
-            // A reservation held by all registrants keeps its type.
+            // A reservation that all registrants hold keeps its type.
             if self.rtype.0 < ReservationType::WRITE_EXCLUSIVE_ALL.0 {
                 self.rtype = rtype;
             }
@@ -406,7 +408,7 @@ impl<'a> Cluster<'a> {
                     node.queue = None;
                     node.disk = None;
                     node.life += 1;
-                    // Wait until none of the node's data is in transit.
+                    // Wait until no data of the node is in transit.
                     let until = self.world.elapsed() + agent::STRAY_TIME;
                     node.standing = Standing::Away { until };
                 }
@@ -467,8 +469,8 @@ impl<'a> Cluster<'a> {
             3 => Command::WriteZeroes { deallocate: self.random.one_in(2) },
             _ => Command::Write,
         };
-        // A former leader does not know that it was replaced, and the author of its zeroes would be
-        // unknown.
+        // A former leader does not know that another node has replaced it. Zeroes do not name their
+        // author, so this node must not write zeroes to shared blocks.
         let is_shared = is_leader || command == Command::Read;
         let is_shared = is_shared || (command == Command::Write && !self.is_in(at));
         let (first, count) = match is_shared {
@@ -512,7 +514,7 @@ impl<'a> Cluster<'a> {
         node.queue.as_mut().expect("it is there").submit(op);
     }
 
-    /// Advances time, and takes completions.
+    /// Advances time, and handles completions.
     fn turn(&mut self, wait: Duration) {
         (0..self.nodes.len()).for_each(|at| self.take_done(at));
         self.reactor.poll(Some(wait), &mut self.ready).expect("the loop works");
@@ -574,7 +576,8 @@ impl<'a> Cluster<'a> {
                 let content = u64::from_le_bytes(block[..8].try_into().expect("a block"));
                 let author = match self.authors.get(&content) {
                     Some(author) => *author,
-                    // Only the leader writes zeroes to shared blocks, whichever start it is.
+                    // Zeroes do not name their author. Only the leader, in any of its starts,
+                    // writes zeroes to shared blocks.
                     None if (lba as u64) < SHARED_BLOCKS => continue,
                     None => {
                         let node = (lba - SHARED_BLOCKS as usize) / OWN_BLOCKS as usize;

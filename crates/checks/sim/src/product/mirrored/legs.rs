@@ -18,15 +18,15 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// The size of a leg: the model's blocks, and the mirror's reserved part.
+/// The size of a leg in bytes: the blocks of the model, and the reserved part of the mirror.
 pub(super) const LEG_BYTES: usize = BLOCKS as usize * BLOCK_BYTES + limits::RESERVED_BYTES as usize;
-/// Offsets of the mirror's two record slots, counted from the end of the data.
+/// The offsets of the mirror's two record slots, from the end of the data.
 const RECORDS: [usize; 2] = [0, 65_536];
 const RECORD_BYTES: usize = 4096;
 const HOST_NQN: &str = "nqn.2014-08.org.example:mirror";
 const NSID: NamespaceId = NamespaceId(1);
 
-/// The file that a leg now has, for the next open.
+/// The file that the leg has at present, for the next open.
 #[derive(Clone)]
 struct Slot(Arc<Mutex<Medium>>);
 
@@ -44,7 +44,7 @@ fn file(medium: Medium, bytes: usize) -> FileDisk {
     FileDisk::simulated_and_watched(medium, BLOCK_BYTES as u32, (bytes / BLOCK_BYTES) as u64)
 }
 
-/// A leg that is a file of the mirror's machine.
+/// The source of a leg that is a file of the mirror's machine.
 struct Near {
     name: String,
     slot: Slot,
@@ -60,7 +60,7 @@ impl LegSource for Near {
     }
 }
 
-/// A leg on another machine's target.
+/// The source of a leg on the target of another machine.
 struct Far {
     name: String,
     url: Url,
@@ -81,7 +81,7 @@ impl LegSource for Far {
     }
 }
 
-/// Options as the program sets them for legs: without a limit on reconnecting.
+/// The options that the program sets for legs, which reconnect without a limit.
 fn options() -> DiskOptions {
     let connection = Options {
         hostnqn: Some(HOST_NQN.to_owned()),
@@ -99,19 +99,19 @@ struct Machine {
     number: u32,
     address: SocketAddr,
     nqn: String,
-    /// `None` while the target's process is dead.
+    /// The target; `None` while its process is dead.
     target: Option<Target>,
 }
 
-/// A leg under the simulation's control.
+/// A leg that the simulation controls.
 pub(super) struct Leg {
     name: String,
     slot: Slot,
     bytes: usize,
     faults: DiskFaults,
-    /// `None` for a file of the mirror's machine.
+    /// The machine of the leg's target; `None` for a file of the mirror's machine.
     machine: Option<Machine>,
-    /// Copies of the leg's earlier contents, the oldest first.
+    /// Copies of earlier contents of the leg, the oldest first.
     copies: Vec<Vec<u8>>,
 }
 
@@ -120,7 +120,8 @@ impl Leg {
         Leg::sized(world, (at, LEG_BYTES), is_near, faults)
     }
 
-    /// A disk on another machine's target, without a mirror: it has only the model's blocks.
+    /// A disk on the target of another machine, without a mirror. It has only the blocks of the
+    /// model.
     pub(super) fn plain(world: &World, faults: DiskFaults) -> Leg {
         Leg::sized(world, (0, BLOCKS as usize * BLOCK_BYTES), false, faults)
     }
@@ -165,13 +166,13 @@ impl Leg {
         self.machine.as_ref().is_none_or(|machine| machine.target.is_some())
     }
 
-    /// Starts the process of the leg's target, unless one is running.
+    /// Starts the process of the leg's target, unless it is running.
     pub(super) fn serve(&mut self) {
         let medium = self.slot.medium();
         self.serve_as(medium, "file");
     }
 
-    /// Starts the process with `medium` in place of the leg's file.
+    /// Starts the process with `medium` in the place of the leg's file.
     pub(super) fn serve_as(&mut self, medium: Medium, identity: &str) {
         let Some(machine) = &mut self.machine else { return };
         if machine.target.is_some() {
@@ -195,7 +196,7 @@ impl Leg {
         machine.target = Some(target.expect("the address is free"));
     }
 
-    /// Kills the process of the leg's target, or cuts the machine's power.
+    /// Kills the process of the leg's target, or cuts the power of its machine.
     pub(super) fn die(&mut self, world: &World, is_power: bool) {
         let Some(machine) = &mut self.machine else { return };
         let Some(target) = machine.target.take() else { return };
@@ -206,7 +207,7 @@ impl Leg {
         if is_power {
             world.reboot(machine.number);
         }
-        // The process can no longer send to another machine.
+        // The process can no longer send data to another machine.
         let end = || os::spawn("dying".to_owned(), move || drop(target)).expect("a thread");
         drop(on_machine(machine.number, end));
     }
@@ -217,7 +218,7 @@ impl Leg {
         target.control().set_access(address, &PortAccess::all(state)).expect("it listens there");
     }
 
-    /// Makes the target show the namespace to the mirror's host, or hide it.
+    /// Makes the target hide the namespace from the mirror's host, or show it again.
     pub(super) fn set_masked(&self, is_masked: bool) {
         let Some((target, _)) = self.target() else { return };
         let nqn = &self.machine.as_ref().expect("it has a target").nqn;
@@ -235,14 +236,14 @@ impl Leg {
         world.contents(self.slot.medium())
     }
 
-    /// The leg's data, without the mirror's reserved part.
+    /// The data of the leg, without the reserved part of the mirror.
     pub(super) fn data(&self, world: &World) -> Vec<u8> {
         let mut data = self.contents(world);
         data.truncate(BLOCKS as usize * BLOCK_BYTES);
         data
     }
 
-    /// Keeps a copy of the leg's contents, like a backup or snapshot.
+    /// Stores a copy of the leg's contents, like a backup or snapshot.
     pub(super) fn copy(&mut self, world: &World) {
         const MOST: usize = 8;
         if self.copies.len() == MOST {
@@ -251,8 +252,8 @@ impl Leg {
         self.copies.push(self.contents(world));
     }
 
-    /// The latest copy whose mirror record differs from the leg's present one. A copy with the same
-    /// record cannot be detected by reading the leg, and no test expects that.
+    /// The latest copy with another mirror record than the leg has at present. The mirror cannot
+    /// detect a copy with the same record by reading the leg, and no test expects that.
     pub(super) fn older_copy(&self, world: &World) -> Option<Vec<u8>> {
         let now = self.contents(world);
         let records = |bytes: &[u8]| {
@@ -263,7 +264,7 @@ impl Leg {
         self.copies.iter().rev().find(is_older).cloned()
     }
 
-    /// The latest copy, even with the leg's present record.
+    /// The latest copy, even if it has the present record of the leg.
     pub(super) fn latest_copy(&self) -> Option<&Vec<u8>> {
         self.copies.last()
     }
@@ -276,8 +277,8 @@ impl Leg {
         world.replace_contents(self.slot.medium(), contents);
     }
 
-    /// Acts like an operator on a leg that the mirror no longer uses: stops the leg's target, and
-    /// empties the leg. If the leg is a file, this replaces it by a new one.
+    /// Acts like an operator on a leg that the mirror no longer uses: stops the target of the leg,
+    /// and empties the leg. If the leg is a file, replaces it by a new file.
     pub(super) fn make_empty(&mut self, world: &World) {
         self.die(world, false);
         self.copies.clear();
@@ -292,14 +293,14 @@ impl Leg {
         medium
     }
 
-    /// Stops the target's process in an orderly way.
+    /// Stops the process of the target in an orderly way.
     pub(super) fn stop(&mut self) {
         let Some(machine) = &mut self.machine else { return };
         let Some(target) = machine.target.take() else { return };
         on_machine(machine.number, || target.stop()).expect("its loops work");
     }
 
-    /// The machine to which the leg's buffers are charged.
+    /// The number of the machine whose memory holds the buffers of the leg.
     pub(super) fn machine(&self) -> Option<u32> {
         self.machine.as_ref().map(|machine| machine.number)
     }

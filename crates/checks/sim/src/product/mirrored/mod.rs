@@ -1,12 +1,13 @@
 //! A mirror in a simulated world whose legs change below it.
 //!
-//! The mirror has two legs. Each is a file of its own machine, or a disk on another machine's
-//! target. In each round one leg has a [`Fault`]; the other leg is in sync and has none. The
-//! simulation checks that:
+//! The mirror has two legs. Each is a file of the mirror's machine, or a disk on the target of
+//! another machine. In each round one leg has a [`Fault`]. The other leg is in sync and has no
+//! fault. The simulation checks that:
 //!
-//! - every operation succeeds within [`IO_BOUND`], as the other leg has all data;
-//! - a read returns data that the [model](super::model) allows. Only for [`NOTICE`] after a change
-//!   that no read or write can detect, the read may return the data of the changed leg;
+//! - every operation succeeds within [`IO_BOUND`], because the other leg has all data;
+//! - a read returns data that the [model](super::model) allows. Some changes cannot be detected by
+//!   any read or write. Only for [`NOTICE`] after such a change, reads may return the data of the
+//!   changed leg;
 //! - the mirror is whole again after the round. If the mirror reports a leg as out until an
 //!   operator acts, the test empties the leg, as `docs/mirror.md` says;
 //! - the legs then hold the same data.
@@ -14,9 +15,9 @@
 //! [`stop`] tests mirrors without any leg, and the stop of targets with such mirrors. [`plain`]
 //! tests disks without a mirror.
 //!
-//! **Undetectable, and not tested:** a copy of a leg in use, with the leg's present record; a file
-//! replaced by name while it is open (its user keeps the old file); and a leg in use whose data
-//! blocks, but not the record, another program changes.
+//! **Undetectable, and not tested:** a copy of a leg in use that has the present record of the leg;
+//! a file that is replaced by name while it is open (its user keeps the old file); and a leg in use
+//! where another program changes data blocks, but not the record.
 
 mod legs;
 pub mod plain;
@@ -35,23 +36,24 @@ use std::sync::Arc;
 use std::time::Duration;
 use user::{Ended, User};
 
-/// Time limit of operations: the mirror's timeout for legs, and that of remote disks in sets.
+/// The time limit of operations. It covers the mirror's timeout for legs, and the timeout of remote
+/// disks in sets.
 pub const IO_BOUND: Duration = Duration::from_secs(21);
-/// Time within which the mirror detects a change that no read or write detects.
+/// The time within which the mirror detects a change that no read or write detects.
 pub const NOTICE: Duration = Duration::from_secs(10);
-/// Time within which a returned leg is in sync: retries are at most 60 s apart.
+/// The time within which a returned leg is in sync. The mirror retries at least every 60 s.
 const HEALS: Duration = Duration::from_secs(300);
-/// If a leg is out for this long although its target is up, an operator must act.
+/// The time after which an operator must act, if a leg is out although its target is up.
 const IS_OUT: Duration = Duration::from_secs(130);
-/// Rounds of a usual run.
+/// The number of rounds of a usual run.
 pub const ROUNDS: u64 = 3;
-/// The maximum delay of messages and operations without a fault.
+/// The maximum delay of messages and operations while there is no fault.
 const QUIET: Duration = Duration::from_millis(50);
 
 /// A fault of a leg.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Fault {
-    /// The leg's file is truncated while idle; the mirror's next write extends it again.
+    /// The leg's file is truncated while it is idle. The mirror's next write extends it again.
     Cut,
     /// The leg's file is truncated while operations are in flight.
     CutUnderWay,
@@ -67,19 +69,19 @@ pub enum Fault {
     RestartedOlder,
     /// As `Restarted`, and the file is truncated and extended again meanwhile.
     RestartedCut,
-    /// As `Restarted`, and another file replaces the leg's for a while.
+    /// As `Restarted`, and another file takes the place of the leg's file for a while.
     Swapped,
     /// The machine of the leg's target restarts within two seconds.
     Rebooted,
-    /// As `Rebooted`, with an older copy.
+    /// As `Rebooted`, and an older copy overwrites the file meanwhile.
     RebootedOlder,
-    /// As `Rebooted`, and the machine lost data that it had reported as flushed.
+    /// As `Rebooted`, and the machine has lost data that it had reported as flushed.
     LostCache,
-    /// The leg's target is away for longer, and returns with an older copy.
+    /// The target of the leg is down for longer, and returns with an older copy.
     AwayOlder,
-    /// The leg's target reports the ANA state inaccessible or change.
+    /// The target of the leg reports the ANA state inaccessible or change.
     Ana,
-    /// The leg's target hides the namespace from the mirror's host.
+    /// The target of the leg hides the namespace from the mirror's host.
     Masked,
 }
 
@@ -101,7 +103,8 @@ pub const FAULTS: [Fault; 15] = [
     Fault::Ana,
     Fault::Masked,
 ];
-/// The number of faults, from the first on, that a file of the mirror's own machine can have.
+/// The number of faults, from the first one on, that are possible on a file of the mirror's
+/// machine.
 const NEAR_FAULTS: usize = 5;
 
 /// The results of a run.
@@ -109,28 +112,28 @@ const NEAR_FAULTS: usize = 5;
 pub struct Outcome {
     /// A digest of the whole run.
     pub trace: u64,
-    /// Operations that succeeded.
+    /// The number of operations that succeeded.
     pub succeeded: u64,
-    /// Rounds with a fault.
+    /// The number of rounds with a fault.
     pub faults: u64,
-    /// Rounds in which the mirror reported the leg as out.
+    /// The number of rounds in which the mirror reported the leg as out.
     pub noticed: u64,
-    /// Operations that failed while no leg was available.
+    /// The number of operations that failed while no leg was available.
     pub failed: u64,
-    /// Reads that returned data of the changed leg, within [`NOTICE`] of the change.
+    /// The number of reads that returned data of the changed leg, within [`NOTICE`] of the change.
     pub stale: u64,
 }
 
 /// Runs the mirror of a seed.
 ///
 /// # Panics
-/// If a check fails; the text has the seed.
+/// If a check fails. The message contains the seed.
 pub fn run(seed: u64) -> Outcome {
     let _named = Named { seed, test: "mirrors" };
     run_as(seed, None)
 }
 
-/// Runs the mirror of a seed, with only this kind of fault if `only` is set.
+/// Runs the mirror of a seed. If `only` is set, all faults are of this kind.
 ///
 /// # Panics
 /// If a check fails.
@@ -155,9 +158,9 @@ struct Run<'a> {
     mirror: Arc<Mirror>,
     user: User<'a>,
     fault: Option<Fault>,
-    /// A changed leg may stay undetected until this time.
+    /// The time until which a changed leg may stay undetected.
     blind_until: Duration,
-    /// Whether operations may fail: no leg is available, or none was a moment ago.
+    /// Whether operations may fail, because no leg is available, or none was available recently.
     may_fail: bool,
     outcome: Outcome,
 }
@@ -179,7 +182,7 @@ fn add_legs(world: &World, random: &mut Random, may_be_near: bool) -> Vec<Leg> {
     world.set_net_faults(NetFaults { delay: net, ..NetFaults::default() });
     let faults = DiskFaults { delay: disk, ..DiskFaults::default() };
     let has_near = random.one_in(3) && may_be_near;
-    // From here on, boots are counted per machine.
+    // From here on, each machine counts its own boots.
     world.reboot(0);
     (0..2).map(|at| Leg::new(world, at, has_near && at == 0, faults)).collect()
 }
@@ -200,12 +203,12 @@ impl<'a> Run<'a> {
             outcome: Outcome::default(),
         };
         run.heal(0);
-        // The first copy to a new leg is not a detected fault.
+        // The first copy to a new leg does not count as a detected fault.
         run.outcome.noticed = 0;
         run
     }
 
-    /// Injects a fault into one leg, and repairs it.
+    /// Injects a fault into one leg, and repairs the leg.
     fn round(&mut self, only: Option<Fault>) {
         for leg in &mut self.legs {
             leg.copy(self.world);
@@ -236,7 +239,7 @@ impl<'a> Run<'a> {
     }
 
     fn inflict(&mut self, victim: usize, fault: Fault) {
-        // Mostly truncates within the data, rather than in the reserved part.
+        // In most cases, truncate the file within the data, not within the reserved part.
         let most = if self.random.one_in(4) { (LEG_BYTES / BLOCK_BYTES) as u64 } else { BLOCKS };
         let size = self.random.below(most) as usize * BLOCK_BYTES;
         match fault {
@@ -270,7 +273,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Notes a change that no read or write is sure to detect.
+    /// Registers a change that reads and writes may not detect.
     fn be_blind(&mut self) {
         self.blind_until = self.world.elapsed() + NOTICE;
     }
@@ -305,8 +308,8 @@ impl<'a> Run<'a> {
             Fault::LostCache => self.lose_cache(victim),
             _ => {}
         }
-        // The mirror puts out a leg that is away for two seconds; one more second lets all queues
-        // see that.
+        // The mirror puts out a leg that is unavailable for two seconds. In one more second all
+        // queues notice that.
         let (least, most) = if fault == Fault::AwayOlder { (3_000, 8_000) } else { (0, 1_500) };
         let pause = Duration::from_millis(least + self.random.below(most));
         self.load(pause);
@@ -346,10 +349,10 @@ impl<'a> Run<'a> {
         (0..self.legs.len()).all(|leg| self.state(leg) == LegState::InSync)
     }
 
-    /// Waits until the mirror is whole, and acts as an operator if the leg stays out.
+    /// Waits until the mirror is whole. Acts as an operator if the leg stays out.
     fn heal(&mut self, victim: usize) {
         let begun = self.world.elapsed();
-        // The mirror has detected all changes by then.
+        // By then the mirror has detected all changes.
         let blind = self.blind_until.saturating_sub(begun);
         let (mut was_out, mut is_empty) = (false, false);
         self.load(blind);
@@ -378,7 +381,7 @@ impl<'a> Run<'a> {
         assert!(self.legs.iter().all(Leg::is_served), "a target was forgotten");
     }
 
-    /// Reads all blocks repeatedly, so that each leg is read.
+    /// Reads all blocks repeatedly, so that the mirror reads from each leg.
     fn sweep(&mut self) {
         self.settle();
         for lba in (0..BLOCKS).step_by(MOST_BLOCKS as usize).cycle().take(30) {
@@ -387,7 +390,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Checks that legs in sync hold the same data.
+    /// Checks that the legs in sync hold the same data.
     fn compare(&mut self) {
         self.settle();
         self.turn_for(QUIET);
@@ -405,7 +408,7 @@ impl<'a> Run<'a> {
         self.load_with(time, 12);
     }
 
-    /// Uses the mirror for some time; a higher `calm` means fewer operations.
+    /// Uses the mirror for some time. A higher `calm` means fewer operations.
     fn load_with(&mut self, time: Duration, calm: u64) {
         let until = self.world.elapsed() + time;
         while self.world.elapsed() < until {
@@ -432,7 +435,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Lets the world's time pass, and checks completions.
+    /// Lets virtual time pass, and checks the completions.
     fn turn(&mut self, wait: Duration) {
         for Ended { token, result, wrong } in self.user.turn(wait) {
             let (now, fault) = (self.world.elapsed(), self.fault);

@@ -1,4 +1,4 @@
-//! A plain disk below a target; another program changes the disk's file.
+//! A plain disk of a target, while another program changes the file of the disk.
 //!
 //! | change of the file | report of the target |
 //! |---|---|
@@ -21,7 +21,7 @@ use std::time::Duration;
 /// Runs the disk of a seed.
 ///
 /// # Panics
-/// If a check fails; the text has the seed.
+/// If a check fails. The message contains the seed.
 pub fn run(seed: u64) -> Outcome {
     let _named = Named { seed, test: "plain_disks" };
     let world = World::enter(seed);
@@ -55,7 +55,7 @@ fn cut(world: &World, mut random: Random) -> (Outcome, Vec<u32>) {
     (outcome, leg.machine().into_iter().chain([0]).collect())
 }
 
-/// Uses the disk for a while, and reads all of it.
+/// Uses the disk for a while, and reads the whole disk.
 fn pass(world: &World, user: &mut User<'_>, random: &mut Random, outcome: &mut Outcome) {
     for _ in 0..200 {
         user.submit(random);

@@ -1,8 +1,9 @@
-//! Mirrors whose legs are all away, while operations are in flight and while the target stops.
+//! Mirrors whose legs are all unavailable, while operations are in flight and while the target
+//! stops.
 //!
-//! Operations of a mirror without legs must fail within [`IO_BOUND`], and the mirror must be whole
-//! again when the legs are back. A target that is ordered to stop must stop within [`STOP_BOUND`],
-//! whatever its mirror waits for.
+//! Operations on a mirror without legs must fail within [`IO_BOUND`]. The mirror must be whole
+//! again after the legs have returned. A target that is ordered to stop must stop within
+//! [`STOP_BOUND`], even if its mirror waits for a leg.
 
 use super::legs::Leg;
 use super::user::User;
@@ -21,17 +22,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// A target must stop within this time: operations in flight may take [`IO_BOUND`], then the target
-/// closes the mirror and its connections.
+/// The time limit for the stop of a target. Operations in flight may take [`IO_BOUND`]. Then the
+/// target closes the mirror and its connections.
 pub const STOP_BOUND: Duration = Duration::from_secs(40);
-/// The machine of the host that uses the target.
+/// The number of the machine whose host uses the target.
 const HOST: u32 = 1;
 const NQN: &str = "nqn.2026-11.org.farblock:mirror";
 
-/// Runs the mirror of a seed while its legs are away.
+/// Runs the mirror of a seed while its legs are unavailable.
 ///
 /// # Panics
-/// If a check fails; the text has the seed.
+/// If a check fails. The message contains the seed.
 pub fn run(seed: u64) -> Outcome {
     let _named = Named { seed, test: "mirrors_without_legs" };
     let world = World::enter(seed);
@@ -46,7 +47,7 @@ pub fn run(seed: u64) -> Outcome {
     outcome
 }
 
-/// The reason why legs are away.
+/// The reason why the legs are unavailable.
 #[derive(Clone, Copy, Debug)]
 enum Away {
     /// The processes of the legs' targets are dead.
@@ -55,7 +56,7 @@ enum Away {
     Ana(AnaState),
     /// The legs' targets hide the namespaces.
     Masked,
-    /// No data that the legs' machines send arrives for this long.
+    /// For this long, no data from the machines of the legs arrives.
     Cut(Duration),
 }
 
@@ -91,7 +92,7 @@ fn show(legs: &mut [Leg]) {
     }
 }
 
-/// Checks that operations fail while legs are away, and that the mirror recovers when they return.
+/// Checks that operations fail while the legs are unavailable, and that the mirror recovers later.
 fn wait(world: &World, random: Random, legs: Vec<Leg>) -> (Outcome, Vec<u32>) {
     let mut run = Run::new(world, random, legs);
     run.load(Duration::from_secs(3));

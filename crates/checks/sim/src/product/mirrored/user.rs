@@ -1,4 +1,4 @@
-//! A user of a disk, which knows what data the disk may hold.
+//! A user of a disk, who knows which data the disk may hold.
 
 use super::super::MOST_BLOCKS;
 use super::super::model::{BLOCK_BYTES, BLOCKS, Model, Wish};
@@ -9,21 +9,21 @@ use farblock_reactor::{Config, EngineKind, Reactor, TaskId};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Limit of operations in flight.
+/// The maximum number of operations in flight.
 const DEPTH: usize = 8;
 
-/// A completed operation and its check.
+/// A completed operation, and the result of its check.
 pub(super) struct Ended {
     pub(super) token: u64,
     pub(super) result: Result<(), BlockError>,
-    /// The difference, if a read returned data that it must not return.
+    /// The difference, if a read returned wrong data.
     pub(super) wrong: Option<String>,
 }
 
-/// See the [module](self).
+/// A user of a disk; see the [module](self).
 pub(super) struct User<'a> {
     world: &'a World,
-    // Dropped before the reactor that it belongs to.
+    // Dropped before the reactor to which it belongs.
     queue: Box<dyn Queue>,
     reactor: Reactor,
     ready: Vec<TaskId>,
@@ -52,7 +52,7 @@ impl<'a> User<'a> {
         self.model.in_flight()
     }
 
-    /// Submits an operation, unless it conflicts with one in flight.
+    /// Submits an operation, unless it conflicts with an operation in flight.
     pub(super) fn submit(&mut self, random: &mut Random) {
         let blocks = 1 + random.below(MOST_BLOCKS);
         let lba = random.below(BLOCKS - blocks + 1);
@@ -95,7 +95,7 @@ impl<'a> User<'a> {
         self.queue.submit(if is_durable { op.durable() } else { op });
     }
 
-    /// Lets the world's time pass, and returns completed operations.
+    /// Lets virtual time pass. Returns the completed operations.
     pub(super) fn turn(&mut self, wait: Duration) -> Vec<Ended> {
         self.queue.poll(&mut self.done);
         let wait = if self.done.is_empty() { wait } else { Duration::ZERO };
@@ -113,7 +113,8 @@ impl<'a> User<'a> {
         ended
     }
 
-    /// An operation submitted before `time`, and its submission time; `None` if there is none.
+    /// An operation that was submitted before `time`, and when it was submitted. `None` if there is
+    /// none.
     pub(super) fn older_than(&self, time: Duration) -> Option<(u64, Duration)> {
         let mut begun = self.begun.iter();
         begun.find(|(_, begun)| **begun < time).map(|(token, begun)| (*token, *begun))
