@@ -1,7 +1,7 @@
 //! An agent: shares drives or drives load for its controller.
 //!
 //! ```text
-//!  stranger --Hello, right token--> idle --Load, Alone--> loading --done, Cancel--> idle
+//!  new peer --Hello, right token--> idle --Load, Alone--> loading --done, Cancel--> idle
 //!     |                              |  --Verify--> verifying --EndVerify--> idle
 //!     +-- else: refused, over        +-- end of input: everything ends
 //! ```

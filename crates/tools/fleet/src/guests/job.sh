@@ -1,7 +1,7 @@
-# What a guest of a fleet runs, at the end of its boot: it does what comes by its second serial
-# port, one line each, with fio on the one virtio disk that it has, and answers in lines there.
+# A guest of a fleet runs this script at the end of its boot. The script reads requests from the
+# second serial port, one per line, runs fio on the only virtio disk, and writes answers there.
 #   run ARGUMENTS      -> MEASURED and fio's JSON
-#   verify ARGUMENTS   -> VERIFIED and fio's JSON: what was written was read back and compared
+#   verify ARGUMENTS   -> VERIFIED and fio's JSON: fio has compared the data that it wrote
 # shellcheck shell=bash
 exec 3</dev/ttyS1
 wrong() { echo "FAILED $*"; }
