@@ -195,19 +195,12 @@ impl Live {
     }
 
     /// Finishes a change: closes the storage that the change removed or kept for a rollback.
-    /// Closing a file may hang like any file operation.
     pub(crate) fn settle(&mut self, done: Vec<Undo>) {
         let parked = self.disks.take_parked();
         if parked.is_empty() && !done.iter().any(Undo::has_disk) {
             return;
         }
-        let closed = self.patience.with(Aside::File, "the removed storage", move || {
-            drop((parked, done));
-            Ok(())
-        });
-        if let Err(problem) = closed {
-            tracing::warn!("the removed storage closes later: {problem}");
-        }
+        self.patience.close("the removed storage", (parked, done));
     }
 
     /// Whether another file has taken the name of a namespace's file. False for storage that is not

@@ -1,9 +1,10 @@
 //! Runs operations that may hang on helper threads. So a disk that does not respond does not block
 //! all other changes.
 
-use std::sync::Arc;
+use std::any::Any;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// The time limit for opening a disk, a key file or the configuration.
@@ -46,7 +47,11 @@ impl Aside {
 pub struct OpenTimeouts {
     longest: Duration,
     stuck: Arc<[AtomicUsize; KINDS]>,
+    unclosed: Unclosed,
 }
+
+/// Files that are to be closed, in any order.
+type Unclosed = Arc<Mutex<Vec<Box<dyn Any + Send>>>>;
 
 impl Default for OpenTimeouts {
     fn default() -> Self {
@@ -91,7 +96,7 @@ impl Wanted {
 
 impl OpenTimeouts {
     pub(crate) fn new(longest: Duration) -> Self {
-        Self { longest, stuck: Arc::default() }
+        Self { longest, stuck: Arc::default(), unclosed: Unclosed::default() }
     }
 
     /// Runs `work` on a helper thread. If the result is too late, it is dropped.
@@ -105,6 +110,27 @@ impl OpenTimeouts {
         work: impl FnOnce() -> Result<T, String> + Send + 'static,
     ) -> Result<T, String> {
         self.while_wanted(kind, what, move |_| work())
+    }
+
+    /// Closes storage on a helper thread, because closing a file may hang. Logs a warning if it takes
+    /// too long. If too many operations hang already, the next call closes this storage, too: the
+    /// caller's thread must not hang.
+    pub fn close(&self, what: &str, storage: impl Any + Send) {
+        let next = |unclosed: &Unclosed| {
+            let mut unclosed = unclosed.lock().unwrap_or_else(PoisonError::into_inner);
+            unclosed.pop()
+        };
+        let unclosed = Arc::clone(&self.unclosed);
+        unclosed.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(storage));
+        let closed = self.with(Aside::File, what, move || {
+            while let Some(storage) = next(&unclosed) {
+                drop(storage);
+            }
+            Ok(())
+        });
+        if let Err(problem) = closed {
+            tracing::warn!("{what} is removed, but not closed yet: {problem}");
+        }
     }
 
     /// Like [`OpenTimeouts::with`], for work that checks whether the caller still waits.
@@ -197,6 +223,27 @@ mod tests {
             std::thread::yield_now();
         }
         patient.with(Aside::Configuration, "it", || Ok(())).expect("nothing hangs any more");
+    }
+
+    #[test]
+    fn a_close_beside_too_many_hanging_operations_does_not_block_the_caller() {
+        struct Tells(std::sync::mpsc::Sender<std::thread::ThreadId>);
+        impl Drop for Tells {
+            fn drop(&mut self) {
+                let _ = self.0.send(std::thread::current().id());
+            }
+        }
+        let patience = OpenTimeouts::new(LONG);
+        let (tells, closed) = channel();
+        patience.stuck[Aside::File as usize].store(STUCK_MAX, Ordering::Relaxed);
+        patience.close("a disk", Tells(tells.clone()));
+        assert!(closed.try_recv().is_err(), "it was closed on this thread");
+        patience.stuck[Aside::File as usize].store(0, Ordering::Relaxed);
+        patience.close("another disk", Tells(tells));
+        for _ in 0..2 {
+            let thread = closed.recv_timeout(LONG).expect("both are closed");
+            assert_ne!(thread, std::thread::current().id());
+        }
     }
 
     #[test]

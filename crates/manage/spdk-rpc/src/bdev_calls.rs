@@ -415,13 +415,7 @@ fn remove(rpc: &SpdkRpc, table: &Table, view: View, bdev: Bdev) -> Answer {
         rpc.change(edit).map_err(refused(Errno::Busy.into()))?;
     }
     let (removed, name) = (rpc.bdevs.remove(&names), bdev.name.clone());
-    let closed = table.patience.with(Aside::File, &name, move || {
-        drop((removed, view, bdev));
-        Ok(())
-    });
-    if let Err(problem) = closed {
-        tracing::warn!("the storage of a removed bdev closes later: {problem}");
-    }
+    table.patience.close(&name, (removed, view, bdev));
     Ok(json!(true))
 }
 

@@ -182,7 +182,9 @@ fn an_initiator_finds_a_disk_and_is_not_left_without_it() {
     refused.fails_in_a_line(1, &["in use", "initiator is logged in", "--force"]);
     let other = attachments.url();
     let again = [&["attach", &other], &options[..]].concat();
-    attachments.run(&again).fails_in_a_line(2, &["a_Box is already attached", "detach a_Box"]);
+    attachments
+        .run(&again)
+        .fails_in_a_line(2, &["a_Box is already attached to nvme+tcp://", "detach a_Box"]);
 
     drop(initiator);
     until("it is detached", || attachments.run(&["detach", "a_Box"]).code == Some(0));

@@ -20,8 +20,9 @@
 use super::leftover;
 use super::system::{self, Descriptor};
 use farblock_command::error::{Failure, Result, os};
-use serde::Serialize;
+use farblock_host::Url;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -172,11 +173,24 @@ impl Folder {
             }
         }
         Err(match name {
-            Some(name) => Failure::usage(format_args!(
-                "{name} is already attached: choose another --name, or `farblock detach {name}`"
-            )),
+            Some(name) => Folder(runtime.join(name)).refused_twice(),
             None => Failure::run(format_args!("{MAX_DERIVED} disks are already attached")),
         })
+    }
+
+    /// The refusal to attach another disk under this name.
+    fn refused_twice(&self) -> Failure {
+        #[derive(Deserialize)]
+        struct Attached {
+            urls: Vec<Url>,
+        }
+        let attached = self.read_json::<Attached>("settings.json");
+        let url = attached.and_then(|it| it.urls.first().map(Url::without_keys));
+        let to = url.map_or_else(String::new, |url| format!(" to {url}"));
+        let name = self.name();
+        Failure::usage(format_args!(
+            "{name} is already attached{to}: choose another --name, or `farblock detach {name}`"
+        ))
     }
 
     fn make(&self) -> Result<()> {
@@ -427,7 +441,7 @@ mod tests {
         let Err(Failure::Usage(error)) = Folder::claim(path, Some("fb0")) else {
             panic!("it is taken");
         };
-        assert!(error.contains("attached already"), "{error}");
+        assert!(error.contains("already attached"), "{error}");
         drop(lock);
         assert!(first.wait_for_end(Duration::ZERO));
         let (_, lock) = Folder::claim(path, Some("fb0")).expect("it is free again");

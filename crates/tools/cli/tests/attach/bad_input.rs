@@ -65,7 +65,9 @@ fn places_that_are_of_no_use() {
     let url = target.url();
     attachments.attach(&[&url, "--as", "nbd", "--no-device", "--name", "one"]);
     let taken = ["attach", &url, "--as", "nbd", "--no-device", "--name", "one"];
-    attachments.run(taken).fails_in_a_line(2, &["one is already attached", "detach one"]);
+    attachments
+        .run(taken)
+        .fails_in_a_line(2, &["one is already attached to nvme+tcp://", "detach one"]);
     let file = attachments.scratch.file("file", b"mine");
     for (args, parts) in [
         (
