@@ -13,8 +13,8 @@ const INSIDE: &str = "FARBLOCK_BENCH_PEERS_NETWORK";
 pub(super) const SETTING: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 const CUBIC: &str = "cubic";
 
-/// Restarts this program in a new network namespace. Returns at once if the program already runs
-/// there, or if this user may not create one.
+/// Restarts this program in a new network namespace. If the program already runs in one, sets up
+/// its network and returns. If this user may not create one, returns at once.
 pub(super) fn enter() {
     if std::env::var_os(INSIDE).is_some() {
         set_up();

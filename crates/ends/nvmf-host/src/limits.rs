@@ -150,5 +150,6 @@ pub const QUEUES_AT_ONCE: usize = 16;
 /// Most paths of a disk.
 pub const PATHS: usize = 16;
 
-/// The maximum number of commands for one deallocation. Each needs a range entry of 16 bytes.
+/// The maximum number of commands into which a queue splits one deallocation. Each command needs
+/// memory for a range entry of 16 bytes.
 pub const DEALLOCATE_COMMANDS: u32 = 4096;

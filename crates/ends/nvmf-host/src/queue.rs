@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use table::Table;
 
-/// The age in ticks at which a command has timed out.
+/// The timeout of a command in ticks. A command that is older than this has timed out.
 pub(crate) const TICKS_PER_TIMEOUT: u32 = 8;
 
 /// Parameters of a queue that depend on its controller and namespace.

@@ -25,9 +25,10 @@ use crate::sharing::Sharing;
 pub struct Export {
     /// The namespace's store.
     pub namespace: Arc<dyn Namespace>,
-    /// A text that identifies the disk, so that the namespace keeps its identifiers across
-    /// restarts. A UUID becomes the namespace's UUID in every subsystem. The target combines any
-    /// other text, for example a path, with the subsystem's name and the namespace number.
+    /// A text that identifies the disk. The target derives the namespace's identifiers from it, so
+    /// they stay the same across restarts. If the text is a UUID, the namespace has this UUID in
+    /// every subsystem. From any other text, for example a path, the target derives the identifiers
+    /// together with the subsystem's name and the namespace number.
     pub identity: String,
 }
 

@@ -282,7 +282,8 @@ impl Crowd {
 /// The duration of one visit, and the number of refusals.
 type Visit = (Duration, usize);
 
-/// Returns the two hosts with a key. One host authenticates, the other uses TLS.
+/// Returns the options of the two hosts that have keys. The first host has a DH-HMAC-CHAP key, the
+/// second a TLS key.
 fn hosts(secret: &KeyFile, tls: &KeyFile) -> [Options; 2] {
     let named = |number: usize, id| Options {
         hostnqn: Some(host(number)),

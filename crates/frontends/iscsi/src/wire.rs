@@ -181,7 +181,7 @@ pdu! {
         20 snack_tag: U32, "Reserved.";
         24 stat_sn: U32, "Its place among the statuses.";
         28 exp_cmd_sn: U32, "The next command the target expects.";
-        32 max_cmd_sn: U32, "The last command the target takes.";
+        32 max_cmd_sn: U32, "The highest CmdSN that the target accepts.";
         36 exp_data_sn: U32, "R2T and Data-In PDUs that were sent for it.";
         40 bidi_residual: U32, "Reserved.";
         44 residual: U32, "Bytes that did not move.";
@@ -222,7 +222,7 @@ pdu! {
         20 target_tag: U32, "The target's name for a transfer.";
         24 stat_sn: U32, "Its place among the statuses.";
         28 exp_cmd_sn: U32, "The next command the target expects.";
-        32 max_cmd_sn: U32, "The last command the target takes.";
+        32 max_cmd_sn: U32, "The highest CmdSN that the target accepts.";
         36 data_sn: U32, "Reject: of the PDU.";
         40 time2wait: U16, "Logout: seconds before the initiator should be back.";
         42 time2retain: U16, "Logout: seconds that tasks are kept.";
@@ -264,7 +264,7 @@ pdu! {
         20 target_tag: U32, "None.";
         24 stat_sn: U32, "With the status bit: its place among the statuses.";
         28 exp_cmd_sn: U32, "The next command the target expects.";
-        32 max_cmd_sn: U32, "The last command the target takes.";
+        32 max_cmd_sn: U32, "The highest CmdSN that the target accepts.";
         36 data_sn: U32, "Its place among the command's.";
         40 offset: U32, "Where in the command's data it belongs.";
         44 residual: U32, "With the status bit: bytes that did not move.";
@@ -284,7 +284,7 @@ pdu! {
         20 target_tag: U32, "The target's name for the transfer.";
         24 stat_sn: U32, "The next status.";
         28 exp_cmd_sn: U32, "The next command the target expects.";
-        32 max_cmd_sn: U32, "The last command the target takes.";
+        32 max_cmd_sn: U32, "The highest CmdSN that the target accepts.";
         36 r2t_sn: U32, "Its place among the command's.";
         40 offset: U32, "Where in the command's data it begins.";
         44 desired_bytes: U32, "How much is asked for.";
@@ -304,7 +304,7 @@ pdu! {
         20 reserved2: U32, "Reserved.";
         24 stat_sn: U32, "Its place among the statuses.";
         28 exp_cmd_sn: U32, "The next command the target expects.";
-        32 max_cmd_sn: U32, "The last command the target takes.";
+        32 max_cmd_sn: U32, "The highest CmdSN that the target accepts.";
         36 event: u8, "What happened.";
         37 vendor_code: u8, "None.";
         38 parameter1: U16, "Reserved, or which connection.";
@@ -352,7 +352,7 @@ pdu! {
         20 reserved: U32, "Reserved.";
         24 stat_sn: U32, "Its place among the statuses.";
         28 exp_cmd_sn: U32, "The next command the target expects.";
-        32 max_cmd_sn: U32, "The last command the target takes.";
+        32 max_cmd_sn: U32, "The highest CmdSN that the target accepts.";
         36 status: U16, "Class and detail.";
         38 reserved2: U16, "Reserved.";
         40 reserved3: U64, "Reserved.";

@@ -262,7 +262,7 @@ impl Server {
             let error = unit.wait();
             shared.dispatched_all();
             let why = io::Error::from_raw_os_error(error as i32);
-            tracing::debug!("WinSpd stopped sending requests: {why}");
+            tracing::debug!("WinSpd no longer sends requests: {why}");
         });
         let watcher = watcher.map_err(StartError::System)?;
         let started = self.unit.start(library::dispatchers());

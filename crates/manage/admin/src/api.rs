@@ -1,8 +1,8 @@
 //! The HTTP interface.
 //!
-//! Every part of the document has its own URL, which contains the path of the part in the document.
-//! Clients can read and change the part there. The target validates and applies a change of a part
-//! as a change of the whole document.
+//! Every part of the target's configuration document has its own URL. The URL contains the part's
+//! path in the document. Clients can read and change the part at this URL. The target validates and
+//! applies a change of a part as a change of the whole document.
 
 use crate::audit;
 use crate::blame::located;

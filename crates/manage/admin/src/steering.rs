@@ -355,8 +355,8 @@ impl Steering {
         mirror.status().and_then(|(_, status)| status)
     }
 
-    /// The counters. Also starts the measurement of latency, which stops some time after the last
-    /// request.
+    /// The counters. Also starts the measurement of latency. [`rest`](Steering::rest) stops it when
+    /// no client has requested counters for some time.
     pub fn stats(&self) -> Stats {
         self.asked.store(true, Ordering::Relaxed);
         self.control.measure_latency(true);

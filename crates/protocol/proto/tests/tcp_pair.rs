@@ -1,5 +1,6 @@
-//! Connects the two ends of the TCP transport, with the stream split at every byte. Also sends each
-//! end bytes that no correct peer sends.
+//! Tests of the two ends of the TCP transport. In some tests, a host end and a controller end
+//! exchange messages, and each receives the stream in pieces of every size. In others, an end
+//! receives bytes that a correct peer would never send.
 
 use farblock_proto::capsule::{DataPointer, RemoteForm};
 use farblock_proto::limits;

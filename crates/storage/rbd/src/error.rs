@@ -178,8 +178,9 @@ pub(crate) fn size(name: &Name, bytes: u64, block_size: u32) -> OpenError {
     })
 }
 
-/// Maps librbd's result `code` of an operation with `bytes` of data. A `code` below zero is an
-/// error number. Otherwise the `code` of a read is the number of bytes.
+/// Converts `code`, librbd's return value of `command`. `bytes` is the size of the command's data.
+/// A `code` below zero is a negated error number. Otherwise the `code` of a read is the number of
+/// bytes that librbd read.
 pub(crate) fn result(command: Command, bytes: usize, code: isize) -> Result<(), BlockError> {
     if let Ok(read) = usize::try_from(code) {
         // The read exceeds the end of an image that has shrunk. The rest of the buffer holds old

@@ -51,7 +51,8 @@ impl Pair {
     }
 }
 
-/// The leg still has its last record, so it lacks at most the regions in the bitmap.
+/// Another process replaces the target of a leg. The leg then has older data, but its last record.
+/// The mirror copies only the regions in the bitmap, and the leg is in sync again.
 #[test]
 fn a_leg_whose_target_is_another_process_is_compared_where_it_was_written() {
     let pair = Pair::new();

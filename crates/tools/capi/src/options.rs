@@ -263,7 +263,7 @@ fn engine(given: u32) -> Result<EngineKind, Failure> {
     ]
     .into_iter()
     .find_map(|(name, kind)| (name as u32 == given).then_some(kind))
-    .ok_or_else(|| Failure::argument(format!("no engine has the number {given}")))
+    .ok_or_else(|| Failure::argument(format!("engine is {given}, which is no fb_engine")))
 }
 
 fn spin(given: u32) -> Result<Polling, Failure> {
@@ -276,7 +276,7 @@ fn spin(given: u32) -> Result<Polling, Failure> {
     .into_iter()
     .find_map(|(mode, name)| (mode as u32 == given).then_some(name));
     let spin = name.and_then(|name| name.parse().ok());
-    spin.ok_or_else(|| Failure::argument(format!("no way to spin has the number {given}")))
+    spin.ok_or_else(|| Failure::argument(format!("spin is {given}, which is no fb_spin")))
 }
 
 fn policy(given: u32) -> Result<Policy, Failure> {
@@ -287,5 +287,5 @@ fn policy(given: u32) -> Result<Policy, Failure> {
     ]
     .into_iter()
     .find_map(|(name, policy)| (name as u32 == given).then_some(policy))
-    .ok_or_else(|| Failure::argument(format!("no policy has the number {given}")))
+    .ok_or_else(|| Failure::argument(format!("policy is {given}, which is no fb_policy")))
 }

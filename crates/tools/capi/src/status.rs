@@ -142,7 +142,7 @@ impl Failure {
     pub(crate) fn bug() -> Failure {
         Failure::new(
             Status::Bug,
-            "a bug in libfarblock; what standard error says is worth a report",
+            "a bug in libfarblock: please report it with the messages on standard error",
         )
     }
 

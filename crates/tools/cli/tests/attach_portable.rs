@@ -162,7 +162,8 @@ impl Initiator {
     }
 }
 
-/// Checks that a disk is attached, used and detached, but not while an initiator uses it.
+/// Attaches a disk, lets an initiator use it, and detaches it. Checks that `farblock detach` fails
+/// while the initiator is logged in.
 #[test]
 fn an_initiator_finds_a_disk_and_is_not_left_without_it() {
     let attachments = Attachments::new();

@@ -11,7 +11,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The name of the broker's process on the command line. The attachment's folder follows.
+/// The command-line word that starts this program as the broker of an attachment. The path of the
+/// attachment's folder follows it.
 pub(super) const PART: &str = "device";
 
 /// The privileged operations of one way to attach. The implementation does not trust requests: it

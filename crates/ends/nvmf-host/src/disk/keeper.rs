@@ -423,7 +423,7 @@ impl Keeper {
         let in_time = self.local.until(os::now() + self.options().connect_timeout, asked);
         let answers = unless(self.hub.keepers.until(is_over), in_time).await;
         let lost = |words: &str| Error::Lost(words.into());
-        let answers = answers.ok_or_else(|| lost("it was lost before its first use"))?;
+        let answers = answers.ok_or_else(|| lost("the path failed before its first use"))?;
         let answers = answers.ok_or_else(|| {
             lost("its machine may have restarted, and a probe of another path has no answer")
         })?;

@@ -50,7 +50,8 @@ struct Turns<W> {
     count: usize,
 }
 
-/// The work that is charged to an address once its next request starts, and a serial number.
+/// The sort key of an address. First, the work that the address has used after its next request
+/// starts. Second, a serial number: with equal work, the address that moved last is first.
 type BacklogPlace = (u64, Reverse<u64>);
 
 /// The requests of one address; never empty.

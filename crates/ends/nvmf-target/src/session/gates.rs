@@ -69,7 +69,7 @@ impl<T: Transport> Gates for Keeper<'_, T> {
     #[inline]
     fn start(&mut self, slot: SlotId) -> Result<Option<Path>, Status> {
         let Work::Io(command) = self.session.request(slot).work else {
-            unreachable!("only I/O commands ask gates")
+            unreachable!("only I/O commands enter the gates")
         };
         if let Some(bytes) = self.whole
             && self.session.write_inline(self.cx, slot, &command, bytes)

@@ -89,7 +89,8 @@ impl ExportShared {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// Assigns a client to the next core, in turn. Drops the client above the limit of connections.
+    /// Assigns a new client to a core, round-robin. At the limit of connections, closes the
+    /// client's connection instead.
     pub(super) fn connected(&self, stream: TcpStream, peer: String) {
         if self.connections.fetch_add(1, Ordering::Relaxed) >= limits::MAX_CONNECTIONS {
             self.disconnected();

@@ -322,8 +322,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Makes empty in-flight records. The answer is as long as the request, because monitors add
-    /// different padding.
+    /// Creates empty in-flight records. Pads the answer to the length of the request, because each
+    /// monitor (QEMU, Cloud Hypervisor) pads this message differently.
     fn make_inflight(&mut self, queues: u16, size: u16, length: usize) -> Result<Answer, String> {
         if usize::from(queues) > limits::MAX_QUEUES || size > limits::MAX_QUEUE_SIZE {
             return Err(format!("{queues} rings of {size} descriptors exceed the limit"));

@@ -223,8 +223,8 @@ impl Id {
         self.qp().map(|qp| unsafe { (*qp).qp_num })
     }
 
-    /// The parameters in C, which borrow the private data. Without a queue pair the library would
-    /// expect its number there.
+    /// Converts `param` to the C structure, which points to the private data in `param`. Fails if
+    /// the connection has no queue pair, because then the library would read `qp_num`.
     fn to_c(
         &self,
         verb: &'static str,

@@ -293,8 +293,8 @@ impl Registry {
         Ok(AdminOutcome::Reserve { namespace, request })
     }
 
-    /// Grants as many queues as the host requests, up to the subsystem's limit ("Number of
-    /// Queues").
+    /// Grants the number of I/O queues that the host requests ("Number of Queues"), up to the
+    /// subsystem's limit.
     fn grant_queues(&mut self, id: ControllerId, asked: NumberOfQueues) -> Result<u64, Status> {
         /// The reserved value, which would mean 65,536 queues.
         const RESERVED: u16 = u16::MAX;

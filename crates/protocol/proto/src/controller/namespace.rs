@@ -26,8 +26,9 @@ pub struct NamespaceInfo {
     /// Optimal I/O boundary in blocks (NOIOB): commands that do not cross a multiple of it are
     /// fastest. 0: unknown.
     pub optimal_blocks: u32,
-    /// Preferred write size and alignment in blocks (NPWG, NPWA, NPDG, NPDA, NOWS). Writes are
-    /// fastest if their start and their length are multiples of it. 0: unknown.
+    /// Preferred size and alignment in blocks of writes and deallocations (NPWG, NPWA, NPDG, NPDA,
+    /// NOWS). They are fastest if their start and their length are multiples of this number.
+    /// 0: unknown.
     pub preferred_blocks: u32,
     /// Largest number of blocks that one command may read or write. 0: no limit except MDTS.
     pub max_blocks: u32,

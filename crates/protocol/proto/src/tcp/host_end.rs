@@ -306,7 +306,7 @@ impl HostEnd {
         else {
             return Err(Fault::field(
                 FEI_CCCID,
-                "no write is in flight under this command",
+                "an R2T names a command that has no write in flight",
                 header,
             ));
         };

@@ -429,7 +429,7 @@ impl Keeper {
                 sooner(deadline, *at);
             } else if self.shared.legs[leg].is_there() && self.shared.legs[leg].has_late() {
                 // When the last late write ends, its queue wakes the keeper.
-                self.shared.legs[leg].say("earlier writes may still change it");
+                self.shared.legs[leg].say("earlier writes may still change the leg");
             } else if let Err(reason) = rejoin::attempt(self, leg) {
                 tracing::debug!(
                     leg = %self.shared.legs[leg].name, reason,

@@ -177,14 +177,14 @@ mod tests {
         let (regions, mut wanted) = (Regions::new(4), Vec::new());
         assert_eq!(regions.enter(1..3, &mut wanted), Entry::Wait);
         assert_eq!(regions.enter(2..4, &mut wanted), Entry::Wait);
-        assert_eq!(wanted, [1, 2, 3], "each is asked for once");
+        assert_eq!(wanted, [1, 2, 3], "the caller must mark each region once");
         wanted.iter().for_each(|&region| regions.set_dirty(region));
         assert!(regions.are_dirty(1..4) && !regions.is_dirty(0));
         regions.close(2);
         assert_eq!(regions.enter(1..4, &mut wanted), Entry::Closed);
-        assert!(!regions.leave(1..3), "another one is in there");
-        assert!(regions.leave(2..4), "the last one leaves what is closed");
-        assert!((0..4).all(|region| regions.is_empty(region)), "who was refused is not in there");
+        assert!(!regions.leave(1..3), "another write is in the region");
+        assert!(regions.leave(2..4), "the last write leaves the closed region");
+        assert!((0..4).all(|region| regions.is_empty(region)), "the refused write is in no region");
         regions.open(2);
         assert_eq!(regions.enter(1..4, &mut wanted), Entry::Go);
     }

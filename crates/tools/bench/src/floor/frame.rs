@@ -58,7 +58,7 @@ impl FloorRequest {
     }
 }
 
-/// Formats an answer with `bytes` of data after it.
+/// Returns the header of an answer that `bytes` bytes of data follow.
 pub(super) fn emit_answer(bytes: u32) -> [u8; ANSWER_BYTES] {
     let mut head = [0; ANSWER_BYTES];
     head[..4].copy_from_slice(&MAGIC);
@@ -66,7 +66,8 @@ pub(super) fn emit_answer(bytes: u32) -> [u8; ANSWER_BYTES] {
     head
 }
 
-/// The number of data bytes after an answer. `None` if `head` is invalid.
+/// Returns the number of data bytes that follow the answer's header `head`. `None` if `head` is
+/// invalid, or the number exceeds `most`.
 pub(super) fn parse_answer(head: &[u8], most: u32) -> Option<u32> {
     sized(head, most)
 }

@@ -189,7 +189,7 @@ fn open(
 /// Checks the whole document for conflicts between its entries.
 fn check_whole(path: &Path, document: &Document) -> Result<(), String> {
     let mut whole = document.clone();
-    // Replace port 0, which the check refuses: the target will bind a free port.
+    // The check refuses port 0, with which the target binds a free port. So check with port 1.
     let any = |(address, listener): (&SocketAddr, &Listener)| {
         let mut address = *address;
         address.set_port(address.port().max(1));

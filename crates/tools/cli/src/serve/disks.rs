@@ -40,7 +40,7 @@ pub(crate) fn parse(text: &str) -> Result<Spec, String> {
     Ok(spec)
 }
 
-/// Parses a name from the command line. A name that is not UTF-8 can only be a file's.
+/// Parses a disk name from the command line. A name that is not UTF-8 is always the name of a file.
 pub(crate) fn parse_os(text: &OsStr) -> Result<Spec, String> {
     text.to_str().map_or_else(|| Ok(Spec::File(text.into())), parse)
 }

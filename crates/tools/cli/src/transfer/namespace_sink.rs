@@ -274,7 +274,7 @@ impl NamespaceSink {
         Ok(last)
     }
 
-    /// Waits for events. Fails after a signal, or after the deadline if there is one.
+    /// Processes the events of at most one `TICK`. Fails if `is_over`.
     fn wait(&mut self, free: &mut dyn FnMut(Buffer)) -> Result<()> {
         match self.is_over() {
             true => Err(Failure::Interrupted(String::new())),
@@ -282,7 +282,7 @@ impl NamespaceSink {
         }
     }
 
-    /// Whether the deadline has passed, or a signal arrived if there is no deadline.
+    /// With a deadline: whether the deadline has passed. Without: whether a signal has arrived.
     fn is_over(&self) -> bool {
         match self.deadline {
             Some(deadline) => Instant::now() >= deadline,

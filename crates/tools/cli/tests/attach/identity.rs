@@ -182,7 +182,8 @@ fn a_namespace_that_is_attached_already() {
     let way = ["--as", "nbd", "--no-device"];
     let attach = |args: &[&str]| attachments.run([&["attach"], args, &way[..]].concat());
     attach(&[&url]).ok();
-    // With the same name, or without a name, the address would add a path.
+    // `--name second` requests a second attachment of the namespace. With `--name fb0` or no name,
+    // the command would add a path to the attachment `fb0`.
     let second = attach(&[&other_name, "--name", "second"]);
     second.fails_in_a_line(1, &["as fb0", "--read-only", "--shared"]);
     assert_eq!(attachments.list().len(), 1);

@@ -15,9 +15,12 @@
 //! [`stop`] tests mirrors without any leg, and the stop of targets with such mirrors. [`plain`]
 //! tests disks without a mirror.
 //!
-//! **Undetectable, and not tested:** a copy of a leg in use that has the present record of the leg;
-//! a file that is replaced by name while it is open (its user keeps the old file); and a leg in use
-//! where another program changes data blocks, but not the record.
+//! A mirror cannot detect these changes, so the simulation does not test them:
+//!
+//! - while a leg is in use, a copy with the leg's current record takes its place;
+//! - while a leg's file is open, another file takes its name. The mirror continues to use the old
+//!   file;
+//! - while a leg is in use, another program changes data blocks of the leg, but not its record.
 
 mod legs;
 pub mod plain;

@@ -8,9 +8,11 @@ use rustix::process::{Resource, Rlimit, getrlimit};
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
-/// The limit of open files that suffices. Each connection needs one file descriptor.
+/// If the limit of open files is lower, `farblock doctor` warns. Each connection needs one file
+/// descriptor.
 const ENOUGH_DESCRIPTORS: u64 = 4096;
-/// The limit of locked memory that suffices, in bytes. It also applies to registered memory.
+/// If the limit of locked memory is lower, `farblock doctor` warns. In bytes. The limit also covers
+/// the buffers that are registered with io_uring.
 const ENOUGH_LOCKED_BYTES: u64 = 64 << 10;
 const IO_URING_DISABLED: &str = "/proc/sys/kernel/io_uring_disabled";
 const GOVERNOR: &str = "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor";

@@ -57,8 +57,8 @@ impl FilePlace {
         let differ = |one: &Option<String>, other: &Option<String>| {
             one.is_some() && other.is_some() && one != other
         };
-        // A clone that is mounted together with its original gets a new identifier at each mount,
-        // so compare identifiers only without subvolumes.
+        // A cloned file system gets a new `f_fsid` at each mount while its original is mounted,
+        // too. So ignore `system` if both places have a subvolume.
         let has_subvolumes = self.subvolume.is_some() && other.subvolume.is_some();
         differ(&self.born, &other.born)
             || differ(&self.volume, &other.volume)
