@@ -1,6 +1,5 @@
 //! Drops the rights that a process does not need, before it serves untrusted peers. An attacker who
-//! takes over the process has only the remaining rights (docs/decisions/0038, and 0052 for attached
-//! disks).
+//! takes over the process has only the remaining rights (docs/decisions/0035).
 //!
 //! Capabilities and Landlock apply to one thread and to the threads that it starts later. Therefore
 //! a process calls this before it starts other threads.
