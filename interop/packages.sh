@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that the tests need, and opens FUSE to all users. Does nothing,
-# silently, if all is in place.
+# Installs the Debian packages that the tests need, and opens FUSE to all users. Does nothing
+# and prints nothing if all is in place.
 set -euo pipefail
 
 needed=(gcc libc6-dev shellcheck jq e2fsprogs mount util-linux procps qemu-utils qemu-block-extra
@@ -46,7 +46,7 @@ packages() {
         die "these cannot be installed together with the others: ${missing[*]}"
 }
 
-# udev's rule lets every user open it. On a machine without udev only root can.
+# A udev rule lets every user open the device. On a machine without udev only root can open it.
 fuse() {
     local mode
     mode=$(stat --format=%a /dev/fuse) ||

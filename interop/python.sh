@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# Sourced by tests of farblock with programs from the Python package index: see its two functions.
+# Sourced by tests of farblock with programs from the Python package index. Has two functions.
 
-# shellcheck disable=SC2034 # for those who source this
+# shellcheck disable=SC2034 # scripts that source this file use the variables
 here=$(cd "$(dirname "$0")" && pwd)
 script=$(basename "$0")
 

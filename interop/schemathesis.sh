@@ -1,7 +1,7 @@
 #!/bin/bash
 # schemathesis.sh FARBLOCK: schemathesis, from the Python package index, sends valid and invalid
-# requests to the HTTP interface by docs/openapi.json, and checks the answers against it. FARBLOCK
-# is the binary. The package is kept in ~/.cache/farblock-schemathesis (or
+# requests to the HTTP interface as docs/openapi.json describes, and checks the answers against it.
+# FARBLOCK is the binary. The package is kept in ~/.cache/farblock-schemathesis (or
 # FARBLOCK_SCHEMATHESIS_DIR). Takes half a minute. Exit code: 0 success, 1 a test failed, 2 misuse.
 set -Eeuo pipefail
 
@@ -33,9 +33,9 @@ for ((try = 0; try < 600 && ${#url} == 0; try++)); do
 done
 [ -n "$url" ] || { cat said server.log >&2; exit 1; }
 
-# The event stream is excluded, since it never ends. A schema cannot express everything, such as the
-# existing subsystems and disks. Requests may thus be refused although they fit the schema, so
-# positive_data_acceptance is excluded, too.
+# The event stream is excluded, since it never ends. A schema cannot express every rule,
+# for example which subsystems and disks exist. So the target may refuse requests that fit the
+# schema, and positive_data_acceptance is excluded, too.
 failed=0
 "$venv/bin/schemathesis" run "$here/../docs/openapi.json" --url "$url" --no-color \
     --header "Authorization: Bearer $token" --exclude-path /v1/events \

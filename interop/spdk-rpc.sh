@@ -1,8 +1,8 @@
 #!/bin/bash
 # spdk-rpc.sh FARBLOCK: SPDK's own client, from the Python package index, drives 'farblock serve
-# --spdk-rpc' (spdk/check.py), and the parameters of every method must match its package. FARBLOCK
-# is the binary. The package is kept in ~/.cache/farblock-spdk-rpc (or FARBLOCK_SPDK_RPC_DIR). Takes
-# seconds. Exit code: 0 success, 1 a test failed, 2 misuse.
+# --spdk-rpc' (spdk/check.py). The parameters of every method must match those of SPDK's package.
+# FARBLOCK is the binary. The package is kept in ~/.cache/farblock-spdk-rpc (or
+# FARBLOCK_SPDK_RPC_DIR). Takes seconds. Exit code: 0 success, 1 a test failed, 2 misuse.
 set -Eeuo pipefail
 
 . "$(dirname "$0")/python.sh"

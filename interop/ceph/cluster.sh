@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # Sourced by tests with a Ceph cluster: one monitor and one OSD on loopback. The OSD's data is in a
-# sparse file, which survives the OSD. Sets ceph_dir, with ceph.conf in it, and CEPH_CONF.
-# ends_cluster stops the cluster and removes the folder.
+# sparse file, which remains when the OSD is killed. Sets ceph_dir, the folder with ceph.conf, and
+# CEPH_CONF. ends_cluster stops the cluster and removes the folder.
 
 ceph_dir=
 monitor=
@@ -38,7 +38,7 @@ print(s.getsockname()[1])')
     begins_osd
     ceph osd pool create rbd 8 8 >/dev/null 2>&1
     ceph osd pool application enable rbd rbd >/dev/null 2>&1
-    # The first image can be made once the pool exists.
+    # Image creation fails until the pool exists.
     rbd pool init rbd
 }
 
@@ -101,7 +101,7 @@ begins_osd() {
     return 1
 }
 
-# Kills the OSD, as a power cut of its machine would.
+# Kills the OSD. This simulates a power cut of its machine.
 kills_osd() {
     kill -9 $osd
     wait $osd 2>/dev/null || true
@@ -109,7 +109,7 @@ kills_osd() {
 }
 
 ends_cluster() {
-    # shellcheck disable=SC2086 # no word at all when there is none
+    # shellcheck disable=SC2086 # if it is empty, there must be no argument
     kill -9 $osd $monitor 2>/dev/null || true
     [ -z "$ceph_dir" ] || rm -rf "$ceph_dir"
 }

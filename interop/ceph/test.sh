@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # test.sh FARBLOCK [CARGO]: tests Ceph images shared by farblock, on a cluster of one OSD in its own
-# network: the tests of the crate rbd, the guide docs/ceph.md, and a verifying load over two targets
-# with one image, while the OSD and then a target are killed. FARBLOCK is the binary. Exit code: 0
-# success, 1 a test failed, 2 misuse.
+# network. Runs the tests of the crate rbd, the guide docs/ceph.md, and a verifying load over two
+# targets with one image, while it kills the OSD and then a target. FARBLOCK is the binary. Exit
+# code: 0 success, 1 a test failed, 2 misuse.
 set -Eeuo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 [ $# -ge 1 ] || { echo "usage: test.sh FARBLOCK [CARGO]" >&2; exit 2; }
@@ -43,7 +43,7 @@ until_true() {
     fail "not in 30 s: $*"
 }
 
-# until_ended PROCESS SECONDS: waits so long for the process to exit.
+# until_ended PROCESS SECONDS: waits at most this long for the process to exit.
 until_ended() {
     local try
     for ((try = 0; try < $2 * 10; try++)); do
@@ -53,7 +53,7 @@ until_ended() {
     fail "a process goes on after $2 s: $(tr '\0' ' ' <"/proc/$1/cmdline")"
 }
 
-# is_told WORDS COMMAND...: the command fails, with these words.
+# is_told WORDS COMMAND...: checks that the command fails, and that its error contains these words.
 is_told() {
     local words=$1 said
     shift
@@ -84,7 +84,7 @@ guide() {
         PATH=$logs/guide/bin:$PATH FARBLOCK_RUNTIME_DIR=$logs/guide/runtime timeout 60 \
             bash run.sh >said 2>&1
     ) || fail "docs/ceph.md does not do what it says"
-    # The target has closed the image: the image has no watcher.
+    # Once the target has closed the image, the image has no watcher.
     ! rbd status rbd/disk | grep -F watcher= >/dev/null ||
         fail "a target that ended has the image open"
 }
@@ -98,7 +98,8 @@ target() {
     until_true grep '^listening' "$logs/target.$1.log"
 }
 
-# One image behind two targets. The OSD is killed under fio and restarted, and then a target.
+# Two targets share one image. Under an fio load, the test kills and restarts the OSD, and then a
+# target.
 faults() {
     local fio one two
     nqn=nqn.2026-11.org.farblock:ceph
@@ -140,7 +141,7 @@ is_told "the image does not exist" "$farblock" serve rbd:rbd/none
 is_told "names no image" "$farblock" serve rbd:none
 guide
 echo "ceph: docs/ceph.md does what it says"
-# The same build as make unit's, so it exists already.
+# `make unit` uses the same build options, so cargo has built these tests already.
 (cd "$here/../.." && "$cargo" test --locked --quiet --workspace --all-features --test cluster \
     --test older -- --include-ignored --test-threads 4)
 faults

@@ -1,8 +1,8 @@
 #!/bin/bash
-# ana.sh PATHS: farblock's host uses a disk over two ports of the kernel's target. Their ANA states
-# change, and one of them goes away (jobs/ana.sh). PATHS is farblock-host's example of that name,
-# which keeps a verifying load on the disk. Run setup.sh once before. Exit code: 0 success, 1 a test
-# failed, 2 misuse.
+# ana.sh PATHS: farblock's host uses a disk over two ports of the kernel's target. The ports' ANA
+# states change, and one port is removed and added again (jobs/ana.sh). PATHS is farblock-host's
+# example `paths`, which keeps a verifying load on the disk. Run setup.sh once before. Exit code: 0
+# success, 1 a test failed, 2 misuse.
 set -Eeuo pipefail
 . "$(dirname "$0")/place.sh"
 

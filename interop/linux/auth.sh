@@ -58,7 +58,7 @@ path = "mem:4MiB"
 T
 serve serve.log --config farblock.toml --control "$logs/control"
 
-# Commands that the guest requests by name.
+# The commands that the guest may request by name.
 ctl() { "$farblock" ctl --control "$logs/control" "$@"; }
 add() { ctl add-namespace $steered mem:8MiB; }
 accept() { cat "$@" >steered.key && "$farblock" reload --control "$logs/control"; }

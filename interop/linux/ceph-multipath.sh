@@ -24,7 +24,7 @@ one=4420
 two=4421
 declare -A targets
 
-# Commands that the guest requests by name, with a port.
+# The commands that the guest may request by name, each with a port.
 start_target() {
     local first=$(((($1 - one) * 1000) + 1))
     serve "server.log.new" rbd:rbd/shared --nqn $nqn --listen "127.0.0.1:$1" \
@@ -41,7 +41,7 @@ kill_both() {
     kill -9 "${targets[$1]}" "${targets[$2]}"
     wait "${targets[$1]}" "${targets[$2]}" || true
 }
-# The cluster holds the data that the kernel read last.
+# The cluster must hold the data that the kernel read last.
 same_in_ceph() {
     local sum
     sum=$(rbd export --no-progress rbd/shared - | sha256sum | cut -d ' ' -f 1)

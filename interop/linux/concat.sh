@@ -1,10 +1,10 @@
 #!/bin/bash
 # concat.sh FARBLOCK: tests secure channel concatenation (TLS from an authentication, TP 8018)
 # against the newest Linux kernel for the guest, in both directions: the kernel's host with
-# 'farblock serve', and farblock's host with the kernel's target (jobs/concat.sh). The controller
-# authenticates or not; secrets are wrong; hosts continue without TLS. Linux 6.18 is the first
-# kernel with the specification's keys. FARBLOCK is the binary. Runs setup.sh first. Exit code: 0
-# success, 1 a test failed, 2 misuse.
+# 'farblock serve', and farblock's host with the kernel's target (jobs/concat.sh). Covers hosts that
+# demand the controller's authentication and hosts that do not, wrong secrets, and hosts that try to
+# continue without TLS. Linux 6.18 is the first kernel that derives keys as specified. FARBLOCK is
+# the binary. Runs setup.sh first. Exit code: 0 success, 1 a test failed, 2 misuse.
 set -Eeuo pipefail
 export FARBLOCK_VM_KERNEL=backports
 . "$(dirname "$0")/place.sh"

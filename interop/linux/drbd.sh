@@ -1,9 +1,9 @@
 #!/bin/bash
-# drbd.sh FARBLOCK: two guests hold the same disk by DRBD (8.4, the kernel's own), each shared by a
-# farblock target. The kernel's host in one guest, and farblock's disk out here, write and verify
-# while the primary moves as in docs/guides/drbd.md, and while one guest is killed and returns
-# (jobs/drbd-node.sh, jobs/drbd-host.sh). FARBLOCK is the binary. Run setup.sh once before. Exit
-# code: 0 success, 1 a test failed, 2 misuse.
+# drbd.sh FARBLOCK: two guests replicate a disk with DRBD (8.4, the kernel's own). A farblock target
+# in each guest shares it. The kernel's host in one guest, and farblock's host on this machine,
+# write and verify. Meanwhile the primary role moves as in docs/guides/drbd.md, and one guest is
+# killed and boots again (jobs/drbd-node.sh, jobs/drbd-host.sh). FARBLOCK is the binary. Run
+# setup.sh once before. Exit code: 0 success, 1 a test failed, 2 misuse.
 set -Eeuo pipefail
 . "$(dirname "$0")/place.sh"
 . "$(dirname "$0")/stand.sh"
@@ -23,7 +23,7 @@ cd "$logs"
 ends() {
     local code=$?
     touch enough
-    # shellcheck disable=SC2086 # no word at all when there is none
+    # shellcheck disable=SC2086 # if it is empty, there must be no argument
     kill $node_a $ours 2>/dev/null || true
     set +e
     (exit $code)
@@ -46,7 +46,7 @@ resource r0 {
     meta-disk internal;
     net {
         protocol C;
-        # A dead peer is noticed within seconds, but a slow guest does not count as dead.
+        # DRBD notices a dead peer within seconds, but does not take a slow guest for dead.
         timeout 60; ping-int 3; ping-timeout 20; connect-int 3;
     }
     on a { address 10.9.0.1:7789; }
@@ -86,7 +86,7 @@ network() {
         "-device virtio-blk-pci,drive=disk"
 }
 
-# --- Commands that node b requests by name
+# --- The commands that node b may request by name
 
 start_a() {
     local known=()
@@ -110,13 +110,13 @@ on_a() {
     cat share-a/$commands.out
     return "$(cat share-a/$commands.done)"
 }
-# As when a machine loses power: nothing is closed, no peer is notified.
+# Simulates a power loss: the guest closes no connection, and notifies no peer.
 kill_a() {
     pkill -KILL -P "$(pgrep -P "$node_a" timeout)"
     wait "$node_a" || true
 }
 
-# farblock's own disk over both nodes, beside the kernel's range of it.
+# farblock's own host uses the disk over both nodes. Its range lies beside the range of the kernel.
 ours_begins() {
     "$farblock" attach "nvme+tcp://127.0.0.1:4421/$nqn?ns=1" "nvme+tcp://127.0.0.1:4422/$nqn?ns=1" \
         --as nbd --socket "$logs/ours.sock" --keep-alive 3s --foreground >attach.log 2>&1 </dev/null &
@@ -134,12 +134,12 @@ ours_ends() {
     touch enough
     wait "$load"
     [ ! -e wrong ] || { cat attach.log fio.log fio.json; return 1; }
-    # One wait for each phase of the test.
+    # One iteration for each phase of the test.
     [ "$(wc -l <waits)" -ge 5 ]
     kill "$ours"
     wait "$ours" || true
 }
-# Both disks hold the data that the kernel read last; the rest of each is DRBD's metadata.
+# Both disks must hold the data that the kernel read last. The rest of each disk is DRBD's metadata.
 same_on_both() {
     local bytes sum node
     read -r bytes sum <share/sum

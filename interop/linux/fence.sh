@@ -1,16 +1,16 @@
 #!/bin/bash
 # fence.sh FARBLOCK: two guests share a disk of farblock's target, and
-# contrib/pacemaker/fence_nvme_resv fences one of them, as Pacemaker does: while it writes, and
-# while it hangs with writes in flight and resumes later. None of its later writes may reach the
-# disk, even if the target restarts (jobs/fence-node.sh). FARBLOCK is the binary. Run setup.sh once
-# before. Exit code: 0 success, 1 a test failed, 2 misuse.
+# contrib/pacemaker/fence_nvme_resv fences one of them, as Pacemaker does. It fences the guest while
+# the guest writes, and while the guest hangs with writes in flight and resumes later. None of the
+# guest's later writes may reach the disk, even if the target restarts (jobs/fence-node.sh).
+# FARBLOCK is the binary. Run setup.sh once before. Exit code: 0 success, 1 a test failed, 2 misuse.
 set -Eeuo pipefail
 . "$(dirname "$0")/place.sh"
 . "$(dirname "$0")/stand.sh"
 
 [ $# = 1 ] || die "usage: fence.sh FARBLOCK"
 farblock=$(realpath -- "$1")
-# Reservations are stored in extended attributes, which not every /tmp has.
+# The target stores reservations in extended attributes, which some file systems at /tmp lack.
 stand "${XDG_CACHE_HOME:-$HOME/.cache}"
 cd "$logs"
 
@@ -44,7 +44,8 @@ begins() {
     guests[$1]=$!
 }
 
-# ask NODE COMMAND: starts it there; answered NODE: waits for its end, and returns its exit code.
+# ask NODE COMMAND: starts the command on the node.
+# answered NODE: waits until the node's command exits, and returns its exit code.
 ask() {
     asked[$1]=$((asked[$1] + 1))
     echo "$2" >"$1/share/part"
@@ -59,7 +60,7 @@ answered() {
     said=$(cat "$answer.out")
     return "$(cat "$answer.done")"
 }
-# on NODE CODE COMMAND: runs it there; it must exit with this code.
+# on NODE CODE COMMAND: runs the command on the node, and checks its exit code.
 on() {
     local code=0
     ask "$1" "$3"
@@ -67,22 +68,22 @@ on() {
     [ $code = "$2" ] || fail "on $1: '$3' ended with $code: $said"
     echo "ok: on $1: $3 (exit code $code)"
 }
-# agent NODE CODE ACTION PLUG: runs the agent as Pacemaker does.
+# agent NODE CODE ACTION PLUG: runs the fence agent as Pacemaker does, and checks its exit code.
 agent() {
     on "$1" "$2" "printf 'action=%s\nplug=%s\ndevices=/dev/nvme0n1\n' $3 $4 | fence_nvme_resv"
 }
-# only BYTE: the disk holds nothing else.
+# only BYTE: checks that the disk holds no other byte.
 only() {
     local other
     other=$(tr -d "$1" <disk | wc -c)
     [ "$other" = 0 ] || fail "$other bytes on the disk are another's than $1"
     echo "ok: only $1's data are on the disk"
 }
-# freeze b, thaw b: like a machine that hangs, and resumes.
+# freeze b: makes node b hang. thaw b: resumes it.
 qemu_of() { pgrep -P "$(pgrep -P "${guests[$1]}" timeout)"; }
 freeze() { kill -STOP "$(qemu_of "$1")"; }
 thaw() { kill -CONT "$(qemu_of "$1")"; }
-# b writes endlessly.
+# Node b writes without end.
 b_writes() {
     on b 0 'rm -f /run/filled; keep_filling 0x42 >/dev/null 2>&1 & until [ -e /run/filled ]; do sleep 0.1; done'
 }
@@ -95,7 +96,7 @@ b_is_refused() {
 share_it server
 begins a
 begins b
-# Nothing is reserved, so both nodes can write.
+# There is no reservation yet, so both nodes can write.
 agent b 0 status b
 agent a 1 off b
 for node in a b; do

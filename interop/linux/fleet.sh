@@ -1,8 +1,8 @@
 #!/bin/bash
-# fleet.sh FARBLOCK: a small farblock fleet with two real QEMU guests, whose disks are vhost-user
-# disks of its agents. The guests boot, run a load with fio, and write, read and compare. Then a
-# target is killed during that: the run must name it, and leave nothing behind. Runs setup.sh first.
-# Prints each result. Exit code: 0 success, 1 a test failed, 2 misuse.
+# fleet.sh FARBLOCK: a small farblock fleet with two QEMU guests, whose disks are vhost-user disks
+# of the fleet's agents. The guests boot, run an fio load, and write, read and compare. In a second
+# run a target is killed meanwhile. The run must name this target, and leave no process or folder.
+# Runs setup.sh first. Prints each result. Exit code: 0 success, 1 a test failed, 2 misuse.
 set -Eeuo pipefail
 . "$(dirname "$0")/place.sh"
 
@@ -48,7 +48,7 @@ TOML
 # The process IDs of QEMU for this folder.
 qemu_of() { pgrep --full "qemu-system-x86_64.*$work/" || true; }
 
-# nothing_left: no guest runs, and no folder of the run exists.
+# nothing_left: checks that no guest runs, and that no folder of the run exists.
 nothing_left() {
     local try
     for ((try = 0; try < 600; try++)); do
@@ -59,7 +59,7 @@ nothing_left() {
     [ -z "$(find "$work" -maxdepth 1 -name 'farblock-fleet-*')" ] || fail "a folder is left"
 }
 
-# has TEXT EXPRESSION: the jq expression is true for the report.
+# has TEXT EXPRESSION: checks that the jq expression is true for the report.
 has() {
     jq --exit-status "$2" "$work/report.json" >/dev/null || fail "$1: $(cat "$work/report.json")"
     ok "$1"
@@ -79,7 +79,7 @@ has "what they wrote was read back and compared" \
 nothing_left
 ok "nothing is left"
 
-# A target is killed while guests boot: the error names the target, not the guests.
+# Kill a target while guests boot. The error must name the target, not the guests.
 "$farblock" --quiet fleet run "$work/plan.toml" --guests 2 --loopback 2>"$work/said" &
 run=$!
 for ((try = 0; try < 1200; try++)); do

@@ -1,24 +1,24 @@
 #!/bin/bash
-# guest.sh JOB.sh [FILE...]: runs a bash script in a throw-away Linux guest; the script's output
-# comes out here and its exit code is ours. Run setup.sh once before.
+# guest.sh JOB.sh [FILE...]: runs a bash script in a temporary Linux guest. Prints the script's
+# output, and exits with its exit code. Run setup.sh once before.
 #
-# The guest is emulated (it needs neither /dev/kvm nor root): good for tests of behaviour, useless
-# for speed. JOB may be - (standard input). FILEs and folders are copied into the job's working
-# folder. '. /lib.sh' (guest/lib.sh) gives the job helpers. It reaches this machine's 127.0.0.1 as
+# QEMU emulates the guest, so it needs neither /dev/kvm nor root. Use it to test behaviour, not
+# speed. JOB may be - (standard input). FILEs and folders are copied into the job's working folder.
+# '. /lib.sh' (guest/lib.sh) gives the job helpers. The guest reaches this machine's 127.0.0.1 as
 # 10.0.2.2, and no other network.
 #
 # Environment:
 #   FWD="14420:4420 ..."  this machine's 127.0.0.1:14420 leads to the guest's port 4420
-#   TIMEOUT=300           seconds until the guest is ended
+#   TIMEOUT=300           seconds until guest.sh kills the guest
 #   CPUS=2 MEM=1536       processors; memory in MiB
-#   SHARE=FOLDER          shows a folder of this machine at /host
-#   SYSTEMD=1             boots Debian's systemd from a disk (setup.sh --systemd); changes to it are
-#                         lost, and the job powers the guest off ('systemctl poweroff')
-#   CONSOLE=FILE          keeps the kernel's messages there
+#   SHARE=FOLDER          a folder of this machine that the guest sees at /host
+#   SYSTEMD=1             boots Debian's systemd from a disk (setup.sh --systemd). The disk's changes
+#                         are lost. The job must power the guest off ('systemctl poweroff').
+#   CONSOLE=FILE          the file for the kernel's messages
 #   QEMU_ARGS="..."       more arguments for QEMU
 #   ACCEL=tcg,thread=single  QEMU's accelerator: 'kvm' is faster where it works
-# Exit code: the job's own; 124 the time was up; 125 the guest died before the job ended; 2 misuse.
-# On any failure the kernel's last messages follow on standard error.
+# Exit code: the job's own; 124 after TIMEOUT; 125 the guest died before the job ended; 2 misuse. On
+# any failure, the kernel's last messages follow on standard error.
 set -euo pipefail
 . "$(dirname "$0")/place.sh"
 
@@ -30,7 +30,7 @@ job=$1
 shift
 timeout=${TIMEOUT:-300}
 
-# QEMU's process; empty if there is none to stop.
+# The PID of QEMU; empty if QEMU does not run.
 qemu=
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/farblock-guest.XXXXXX")
 # shellcheck disable=SC2317 # called by the trap
@@ -54,7 +54,7 @@ network=user,id=net,ipv6=off
 for forward in ${FWD:-}; do
     network+=,hostfwd=tcp:127.0.0.1:${forward%%:*}-10.0.2.15:${forward##*:}
 done
-# Emulated time is expensive: no self-tests, no mitigations, no audit; 'quiet' keeps warnings.
+# Emulation is slow, so disable self-tests, mitigations and audit. 'quiet' still prints warnings.
 # 'norandmaps' loads each program at the same address every time, so QEMU translates its code once.
 command_line="console=ttyS0 quiet panic=-1 nokaslr mitigations=off audit=0 apparmor=0"
 command_line+=" cryptomgr.notests=1 random.trust_cpu=on no_timer_check tsc=reliable"
@@ -106,7 +106,7 @@ qemu=
 
 code=$(tr -dc '0-9' <"$scratch/exit-code")
 if [ "$status" = 124 ] || [ "$status" = 137 ]; then
-    # A guest with systemd may have ended its job, and hang in its shutdown.
+    # A guest with systemd may have completed its job, but hang in its shutdown.
     code=124
     echo "guest.sh: the guest did not end within $timeout s." >&2
 elif [ -z "$code" ]; then

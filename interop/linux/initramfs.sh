@@ -1,13 +1,13 @@
 #!/bin/bash
 # initramfs.sh ROOT OUTPUT: builds the guest's initramfs from ROOT, a tree of unpacked Debian
 # packages. The cpio archive and its modules are uncompressed, since emulated decompression is slow.
-# Called by setup.sh. Smaller is faster: an emulated processor copies every megabyte.
+# Keep the image small: an emulated processor copies each megabyte. setup.sh calls this script.
 set -Eeuo pipefail
 . "$(dirname "$0")/place.sh"
 trap 'die "line $LINENO failed: $BASH_COMMAND"' ERR
 root=$1 output=$2
 build=$(mktemp -d "$output.XXXXXX")
-chmod 755 "$build" # jobs may be others than root
+chmod 755 "$build" # a job may run as another user than root
 trap 'rm -rf "$build"' EXIT
 
 modules=(
@@ -26,8 +26,8 @@ modules=(
     # soft-RoCE
     rdma_rxe ib_uverbs rdma_ucm
 )
-# Modules that the kernel loads by alias: checksums of digests, ext4 and soft-RoCE, and TLS's cipher.
-# Some kernels have them built in.
+# Modules that the kernel loads by alias: checksums of digests, ext4 and soft-RoCE, and TLS's
+# cipher. Some kernels have these built in.
 old_modules=(crc32c_generic crc32c-intel crc32_generic gcm ctr ghash-generic aesni-intel)
 tools=(
     bash nvme fio mkfs.ext4 e2fsck jq cmp ip kmod nbd-client iscsid iscsiadm sg_compare_and_write dmsetup
@@ -35,7 +35,7 @@ tools=(
     drbdadm drbdsetup drbdmeta rdma
 )
 
-# All of busybox's commands, replaced by the real tools where there are some.
+# All commands of busybox. The real tools replace some of them.
 mkdir -p "$build"/{dev,etc/nvme,host,mnt,proc,root,run,sys,tmp,var,usr/{bin,sbin,lib,lib64}}
 for name in bin sbin lib lib64; do ln -s "usr/$name" "$build/$name"; done
 ln -s ../run "$build/var/run"
@@ -75,10 +75,10 @@ for tool in "${tools[@]}"; do
     rm -f "$build/usr/bin/$tool"
     program "$path"
 done
-# drbdadm runs these with the kernel's own module (8.4).
+# drbdadm runs these programs with the kernel's own module (8.4).
 program usr/lib/drbd/drbdadm-84
 program usr/lib/drbd/drbdsetup-84
-# A program loads these by itself: the libraries of verbs, and soft-RoCE's part of them.
+# Programs load these libraries at run time: the verbs libraries, and their soft-RoCE provider.
 program usr/lib/x86_64-linux-gnu/librdmacm.so.1
 program "$(cd "$root" && echo usr/lib/x86_64-linux-gnu/libibverbs/librxe-*.so)"
 copy etc/libibverbs.d/rxe.driver

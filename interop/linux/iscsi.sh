@@ -1,8 +1,8 @@
 #!/bin/bash
-# iscsi.sh FARBLOCK: the Linux kernel's iSCSI initiator (open-iscsi), in a guest, uses the targets
-# of `farblock attach --as iscsi` out here, whose disks come from `farblock serve`. Under load the
-# servers are killed, and the target behind them goes away for some seconds. Runs setup.sh first.
-# Prints each result. Exit code: 0 success, 1 a test failed, 2 misuse.
+# iscsi.sh FARBLOCK: the Linux kernel's iSCSI initiator (open-iscsi), in a guest, uses the iSCSI
+# targets of `farblock attach --as iscsi` on this machine. Their disks come from `farblock serve`.
+# Under load, the test kills the iSCSI servers, and stops the NVMe target for some seconds. Runs
+# setup.sh first. Prints each result. Exit code: 0 success, 1 a test failed, 2 misuse.
 set -Eeuo pipefail
 . "$(dirname "$0")/place.sh"
 
@@ -20,7 +20,7 @@ clean_up() {
     local code=$? name
     trap - EXIT
     for name in disk-512 disk-4096; do "$farblock" detach $name --force >/dev/null 2>&1 || true; done
-    # shellcheck disable=SC2086 # no word at all for what does not run
+    # shellcheck disable=SC2086 # if it is empty, there must be no argument
     kill $target $guest 2>/dev/null || true
     wait
     if [ $code = 0 ]; then rm -rf "$work"; else echo "iscsi.sh: the logs are in $work" >&2; fi
@@ -77,7 +77,7 @@ CONSOLE=$work/console TIMEOUT=900 "$linux_dir/guest.sh" "$linux_dir/jobs/iscsi.s
 guest=$!
 tail -n +1 -f "$guest_log" --pid=$guest &
 
-# server NAME: prints the current server process, if there is one.
+# server NAME: prints the PID of the attachment's server, if one runs.
 server() { "$farblock" list --json | jq -r ".[] | select(.name == \"$1\") | .server_pid // empty"; }
 
 kill_servers() {

@@ -1,8 +1,8 @@
 #!/bin/bash
 # namespaces.sh FARBLOCK: a guest's kernel connects to a target with more namespaces than one
-# Identify command lists (1,024), and writes and reads the first, the last, and those beside that
-# limit (jobs/namespaces.sh). FARBLOCK is the binary. Runs setup.sh first. NAMESPACES=2000 sets
-# their number. Exit code: 0 success, 1 a test failed, 2 misuse.
+# Identify command lists (1,024). The guest writes and reads the first and last namespaces, and the
+# namespaces next to that limit (jobs/namespaces.sh). FARBLOCK is the binary. Runs setup.sh first.
+# NAMESPACES=2000 sets the number of namespaces. Exit code: 0 success, 1 a test failed, 2 misuse.
 set -Eeuo pipefail
 . "$(dirname "$0")/place.sh"
 . "$linux_dir/stand.sh"
@@ -30,10 +30,10 @@ serve server.log --config farblock.toml --control "$logs/control"
 echo "$port $nqn $number" >target
 MEM=2048 CONSOLE=$logs/console TIMEOUT=1800 \
     "$linux_dir/guest.sh" "$linux_dir/jobs/namespaces.sh" target &
-guest=$! # which the trap ends
+guest=$! # the trap kills it
 wait $guest
 guest=
-# What the guest wrote, as the target stored it.
+# The target's files must hold the guest's data.
 for nsid in 1 1024 1025 "$number"; do
     [ "$(head -c 11 disks/"$nsid")" = "$(printf 'disk %06d' "$nsid")" ] ||
         fail "disk $nsid has other data"

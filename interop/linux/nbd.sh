@@ -1,7 +1,7 @@
 #!/bin/bash
 # nbd.sh FARBLOCK FOLDER: farblock's NBD server and the Linux kernel's NBD client, in a guest.
 # FARBLOCK is the program, FOLDER has nbd_serve and nbd_kernel (make built-for-guests).
-#   1. servers here, nbd-client in the guest;
+#   1. servers on this machine, nbd-client in the guest;
 #   2. servers in the guest, devices by netlink;
 #   3. farblock attach --as nbd; each of its processes is killed under load.
 # Runs setup.sh first. Prints each result. Exit code: 0 success, 1 a test failed, 2 misuse.
@@ -38,8 +38,8 @@ serve() {
     local label=$1 try log=$work/$1.log port
     shift
     mkfifo "$work/$label.in"
-    : >"$log" # It is read at once.
-    # Open for reading and writing, so that its input does not end while this script runs.
+    : >"$log" # The loop below reads this file at once.
+    # Open for reading and writing, so that the server's input stays open while this script runs.
     "$programs/nbd_serve" mem:64MiB 127.0.0.1:0 --export disk --threads 2 "$@" \
         <>"$work/$label.in" >"$log" 2>&1 &
     servers+=($!)
@@ -55,9 +55,9 @@ serve uring-512 --engine uring --block 512
 serve portable-4096 --engine portable --block 4096
 serve read-only --read-only
 
-# Without debug information, which only takes time to copy.
+# Strip debug information, so that the copy to the guest takes less time.
 strip -o "$work/nbd_kernel" "$programs/nbd_kernel"
-# The job's files are copied slowly, so this large one is shared instead.
+# Copies of job files are slow. So share this large file instead.
 mkdir "$work/share"
 strip -o "$work/share/farblock" "$farblock"
 SHARE=$work/share TIMEOUT=900 "$linux_dir/guest.sh" "$linux_dir/jobs/nbd.sh" \

@@ -1,8 +1,8 @@
 #!/bin/bash
-# nodes.sh FARBLOCK: a guest of two NUMA nodes, each with a processor and an NVMe controller with
-# two disks. Tests the sets of a fleet by node, and the node on which 'farblock serve' runs
-# (jobs/nodes.sh). FARBLOCK is the binary. Run setup.sh once before. Exit code: 0 success, 1 a test
-# failed, 2 misuse.
+# nodes.sh FARBLOCK: a guest has two NUMA nodes, each with a processor and an NVMe controller with
+# two disks. Tests a fleet's sets per node (`sets_by_node`), and the node on which 'farblock serve'
+# runs (jobs/nodes.sh). FARBLOCK is the binary. Run setup.sh once before. Exit code: 0 success, 1 a
+# test failed, 2 misuse.
 set -Eeuo pipefail
 . "$(dirname "$0")/place.sh"
 
@@ -11,10 +11,10 @@ set -Eeuo pipefail
 work=$(mktemp -d "${TMPDIR:-/tmp}/farblock-nodes.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/host"
-# Without debug information, which only takes time to copy.
+# Strip debug information, so that the copy to the guest takes less time.
 strip -o "$work/host/farblock" "$1"
 
-# A PCI bus of the node, with a controller.
+# Adds a PCI bus with a controller to the node.
 machine=
 for node in 0 1; do
     machine+=" -object memory-backend-ram,id=memory$node,size=768M"

@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2034
 # Sourced by setup.sh, guest.sh and run.sh: the paths of the guest's kernel and image. The image's
-# name contains a hash of everything that it is made from, so an image from another version of these
-# scripts is never booted by accident.
+# name contains a hash of all its sources, so guest.sh never boots an image from another version of
+# these scripts.
 
 linux_dir=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 vm_dir=${FARBLOCK_VM_DIR:-${HOME:?HOME is not set; set FARBLOCK_VM_DIR instead}/.cache/farblock-vm}

@@ -8,7 +8,7 @@ set -Eeuo pipefail
 
 [ $# = 1 ] || die "usage: reservations.sh FARBLOCK"
 farblock=$(realpath -- "$1")
-# Reservations are stored in extended attributes, which not every /tmp has.
+# The target stores reservations in extended attributes, which some file systems at /tmp lack.
 stand "${XDG_CACHE_HOME:-$HOME/.cache}"
 
 mkdir "$logs/share"

@@ -1,11 +1,12 @@
 #!/bin/bash
 # run.sh [--verbose] FARBLOCK: farblock against the Linux kernel, in both directions:
-#   1. 'farblock serve' here, the kernel's host and nvme-cli in a guest (jobs/kernel-host.sh);
-#   2. the kernel's target in a guest (jobs/kernel-target.sh), farblock as host here;
-# both with the io_uring engine and the portable one. FARBLOCK is the binary.
+#   1. 'farblock serve' on this machine, the kernel's host and nvme-cli in a guest
+#      (jobs/kernel-host.sh);
+#   2. the kernel's target in a guest (jobs/kernel-target.sh), farblock as host on this machine.
+# Each part runs with the io_uring engine and with the portable engine. FARBLOCK is the binary.
 #
-# run.sh [--verbose] --self-check: the kernel against itself, to tell a broken harness from a broken
-# farblock.
+# run.sh [--verbose] --self-check: runs the kernel's host against the kernel's target, to
+# distinguish a broken harness from a broken farblock.
 #
 # Runs setup.sh first. Prints progress, or with --verbose every check. After a failure it keeps the
 # logs and names their folder. Exit code: 0 success, 1 a test failed, 2 misuse.
@@ -35,7 +36,7 @@ guest=     # process id of guest.sh
 clean_up() {
     local code=$?
     trap - EXIT ERR
-    # shellcheck disable=SC2086 # no word at all when there is no guest
+    # shellcheck disable=SC2086 # if it is empty, there must be no argument
     kill "${servers[@]}" $guest 2>/dev/null || true
     wait
     if [ $code = 0 ]; then rm -rf "$logs"; else echo "run.sh: the logs are in $logs" >&2; fi
@@ -64,7 +65,7 @@ fail() {
     exit 1
 }
 
-# check TEXT COMMAND...: the command must succeed; its output is shown only when it does not.
+# check TEXT COMMAND...: the command must succeed. Prints its output only if it fails.
 check() {
     local text=$1 output
     shift
@@ -72,7 +73,7 @@ check() {
     ok "$text"
 }
 
-# refused TEXT COMMAND...: the command must fail cleanly: exit code below 100, and no panic.
+# refused TEXT COMMAND...: the command must fail with an exit code below 100, and without a panic.
 refused() {
     local text=$1 output code=0
     shift
@@ -92,7 +93,7 @@ equal() {
 # --- Ports of this machine's loopback
 
 chosen=" "
-# Sets port to a free one.
+# Sets 'port' to a free port.
 choose_port() {
     local hexadecimal
     while :; do
@@ -141,7 +142,7 @@ serve() {
         "sizes=${sizes#,} checks=$checks model=farblock" >>"$logs/targets"
 }
 
-# Stops the servers with SIGTERM: they must exit with 0 within ten seconds, without a panic.
+# Stops the servers with SIGTERM. They must exit with 0 within ten seconds, without a panic.
 stop_servers() {
     local number label code try
     for number in "${!servers[@]}"; do kill -TERM "${servers[number]}" || true; done
@@ -223,7 +224,8 @@ url() { echo "nvme+tcp://127.0.0.1:$target_port/$kernel_nqn?ns=$1"; }
 # run ENGINE COMMAND...: runs farblock, for at most a minute.
 run() { timeout 60 "$farblock" --engine "$@"; }
 
-# transfers ENGINE NSID DIGEST-OPTIONS...: compares farblock's data with the kernel's.
+# transfers ENGINE NSID DIGEST-OPTIONS...: checks that farblock and the kernel transfer the same
+# data.
 transfers() {
     local engine=$1 nsid=$2 text back=$logs/back small=$logs/small big=$logs/big
     shift 2
@@ -313,7 +315,7 @@ kernel_target() {
     ok "the kernel's target has nothing to complain of"
 }
 
-# --- The harness alone
+# --- The self-check of the harness
 
 self_check() {
     say "the kernel against itself"

@@ -3,15 +3,16 @@
 # kernel's own NVMe/TCP host and target, nvme-cli, fio and a few more tools.
 #
 #   setup.sh            about a minute the first time (100 MB of packages), then under a second
-#   setup.sh --systemd  also the disk of a guest that boots Debian's systemd: half a minute more
+#   setup.sh --systemd  prepares also the disk of a guest that boots Debian's systemd, which takes
+#                       half a minute more
 #
 # FARBLOCK_VM_KERNEL=backports makes this script and guest.sh use the newest kernel that Debian
 # builds for the release, instead of the release's own.
 #
-# Everything is kept in FARBLOCK_VM_DIR (default ~/.cache/farblock-vm). Remove that folder to start
-# over or to get newer packages. Root is needed only if this machine lacks a package, such as QEMU.
-# The guest's packages come from apt's Debian mirror, through a private apt state: the machine's own
-# apt configuration does not change.
+# The script stores all files in FARBLOCK_VM_DIR (default ~/.cache/farblock-vm). Remove this folder
+# to start over or to get newer packages. Root is needed only if this machine lacks a package, such
+# as QEMU. The guest's packages come from apt's Debian mirror, through a private apt state: the
+# machine's own apt configuration does not change.
 set -Eeuo pipefail
 . "$(dirname "$0")/place.sh"
 trap 'die "line $LINENO failed: $BASH_COMMAND"' ERR
@@ -28,8 +29,8 @@ guest_packages=(
     ktls-utils drbd-utils sg3-utils
     rdma-core ibverbs-providers libibverbs1 librdmacm1
 )
-# For the disk of the guest that boots systemd. apt adds what these depend on, but not what each
-# Debian system has anyway.
+# The packages for the disk of the guest that boots systemd. apt adds their dependencies, but not
+# the essential packages of Debian.
 systemd_packages=(
     systemd-sysv systemd udev dbus kmod libc-bin base-files base-passwd
     bash dash coreutils findutils grep sed mawk tar util-linux mount hostname procps
@@ -57,7 +58,7 @@ require_debian() {
         die "this script needs an amd64 machine, because it unpacks amd64 tools for the guest."
 }
 
-# Package lists, to install packages and to learn the machine's mirror.
+# Updates the package lists, to install packages and to find the machine's mirror.
 refresh_lists() {
     [ -z "$(find /var/lib/apt/lists -name '*_Packages*' -print -quit 2>/dev/null)" ] || return 0
     [ "$(id -u)" = 0 ] ||
@@ -99,8 +100,8 @@ install_packages() {
 }
 
 # unpack NAME PACKAGE...: downloads these packages and all their dependencies, whatever this machine
-# has installed, and unpacks them into $vm_dir/NAME. Done once for each list of packages. Fails
-# silently if that folder is up to date.
+# has installed, and unpacks them into $vm_dir/NAME, once for each list of packages. Fails without a
+# message if that folder is up to date.
 unpack() {
     local name=$1
     shift
@@ -139,7 +140,7 @@ unpack() {
         die "the guest's packages could not be downloaded; apt's words are above."
     }
     say "unpacking them"
-    # Debian's merged /usr: packages still ship files under both names.
+    # Debian has a merged /usr, but packages still contain files under both names.
     mkdir -p "$folder"/usr/{bin,sbin,lib,lib64}
     for name in bin sbin lib lib64; do ln -s "usr/$name" "$folder/$name"; done
     for name in "$apt"/cache/archives/*.deb; do dpkg-deb -x "$name" "$folder"; done
@@ -173,7 +174,7 @@ make_systemd_disk() {
 # are a size.
 extract_kernel() {
     local file setup_sectors payload_offset payload_length magic unpack
-    # Newer packages have it beside the modules.
+    # Newer packages have the kernel beside the modules.
     file=$(find "$vm_dir"/root/{boot,usr/lib/modules} -name 'vmlinuz*' | head -n 1)
     [ -n "$file" ] || die "the kernel package has no kernel where they used to be."
     setup_sectors=$(od -An -tu1 -j $((0x1f1)) -N 1 "$file")
@@ -192,7 +193,7 @@ extract_kernel() {
     mv "$kernel.new" "$kernel"
 }
 
-# Keeps the newest three: other checkouts of this project may use them.
+# Keeps the newest three images, because other checkouts of this project may use them.
 keep_newest() {
     find "$vm_dir" -maxdepth 1 -name "$1" -printf '%T@ %p\n' | sort -rn |
         tail -n +4 | cut -d ' ' -f 2- | xargs -r rm -f --
@@ -209,14 +210,14 @@ main() {
     --systemd) with_systemd=1 needs+=(mke2fs:e2fsprogs) ;;
     *) die "usage: setup.sh [--systemd]" ;;
     esac
-    # Check the usual case before anything slow.
+    # First check the usual case, which is fast.
     if is_ready && [ -z "$(missing_packages)" ]; then
         say "ready: $image"
         return
     fi
     mkdir -p "$vm_dir"
     exec 9>"$vm_dir/lock"
-    flock 9 # a second setup.sh waits here for the first one
+    flock 9 # a second setup.sh waits here until the first setup.sh exits
     if [ -n "$(missing_packages)" ]; then
         require_debian
         refresh_lists

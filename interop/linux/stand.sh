@@ -16,7 +16,7 @@ stand() {
 clean_up() {
     local code=$?
     trap - EXIT
-    # shellcheck disable=SC2086 # no word at all when there is none
+    # shellcheck disable=SC2086 # if it is empty, there must be no argument
     kill $server $guest 2>/dev/null || true
     wait
     if [ $code = 0 ]; then rm -rf "$logs"; else echo "$name.sh: the logs are in $logs" >&2; fi
@@ -50,7 +50,7 @@ serve() {
     fail "farblock serve does not listen: $(cat "$log")"
 }
 
-# said LOG TEXT...: the log contains each of these sentences.
+# said LOG TEXT...: checks that the log contains each of these texts.
 said() {
     local log=$1 text
     shift
@@ -105,13 +105,13 @@ guest_is_ready() {
     exit 1
 }
 
-# made_key_is_taken WHAT: farblock accepts the key that nvme-cli made in the guest.
+# made_key_is_taken WHAT: checks that farblock accepts the key that nvme-cli made in the guest.
 made_key_is_taken() {
     (umask 077 && sed -n 's/^nvme-cli made //p' guest.log >made.key)
     "$farblock" keys check made.key || fail "$1 of nvme-cli's is not taken"
 }
 
-# guest_ends PORT: ends a guest that waits for a connection to this port.
+# guest_ends PORT: connects to this port, which ends the guest's job, and waits for the guest.
 guest_ends() {
     exec 3<>"/dev/tcp/127.0.0.1/$1"
     exec 3<&-

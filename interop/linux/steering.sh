@@ -29,7 +29,7 @@ configure() {
     } >farblock.toml.new
     mv farblock.toml.new farblock.toml
 }
-# Commands that the guest requests by name.
+# The commands that the guest may request by name.
 ctl() { "$farblock" ctl --control "$logs/control" "$@"; }
 add() { ctl add-namespace $nqn two.img --nsid 2; }
 resize() { ctl resize $nqn 2 20MiB; }

@@ -1,7 +1,8 @@
 #!/bin/bash
 # swap.sh FARBLOCK: swap on a disk that 'farblock attach --as ublk' made in a guest, with a target
-# out here (jobs/swap.sh). farblock refuses swap, and reports it where no process is left to refuse
-# it. FARBLOCK is the binary. Runs setup.sh first. Exit code: 0 success, 1 a test failed, 2 misuse.
+# on this machine (jobs/swap.sh). farblock must refuse swap. If no process is left to refuse swap,
+# farblock must report it. FARBLOCK is the binary. Runs setup.sh first. Exit code: 0 success, 1 a
+# test failed, 2 misuse.
 set -Eeuo pipefail
 . "$(dirname "$0")/place.sh"
 . "$linux_dir/stand.sh"
@@ -17,7 +18,7 @@ truncate -s 1G disk
 port=$(free_port)
 serve server.log disk --listen "127.0.0.1:$port" --nqn $nqn
 mkdir share
-# Without debug information, which only takes time to copy.
+# Strip debug information, so that the copy to the guest takes less time.
 strip -o share/farblock "$farblock"
 echo "$port $nqn" >target
 MEM=512 SHARE=$logs/share CONSOLE=$logs/console TIMEOUT=600 \

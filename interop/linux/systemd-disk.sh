@@ -1,13 +1,13 @@
 #!/bin/bash
 # systemd-disk.sh ROOT MODULES OUTPUT: makes the disk of the guest that boots Debian's systemd, from
 # ROOT, a tree of unpacked Debian packages, and MODULES, the folder of the kernel's modules. Called
-# by setup.sh. Does by hand what the packages' scripts would do, as far as the guest's jobs need it.
+# by setup.sh. Does the work of the packages' install scripts, as far as the guest's jobs need it.
 set -Eeuo pipefail
 . "$(dirname "$0")/place.sh"
 trap 'die "line $LINENO failed: $BASH_COMMAND"' ERR
 root=$1 modules=$2 output=$3
 
-# An older version of this script may have left its units there.
+# An older version of this script may have left units there.
 rm -rf "$root/etc/systemd/system" "$output"
 mkdir -p "$root"/{dev,proc,sys,run,tmp,host,srv,root,var/lib,var/log,etc/systemd/system}
 chmod 1777 "$root/tmp"
@@ -18,7 +18,7 @@ for name in passwd group; do cp "$root/usr/share/base-passwd/$name.master" "$roo
 [ -e "$root/usr/bin/awk" ] || ln -s mawk "$root/usr/bin/awk"
 echo 'guest' >"$root/etc/hostname"
 echo '127.0.0.1 localhost guest' >"$root/etc/hosts"
-# With an identity it is no first boot, in which systemd would enable all its services.
+# Without a machine ID, systemd would consider this the first boot, and enable all its services.
 echo 'fa4b10c5fa4b10c5fa4b10c5fa4b10c5' >"$root/etc/machine-id"
 : >"$root/etc/fstab"
 install -D -m 755 "$linux_dir/systemd/job-begins" "$root/usr/lib/guest/job-begins"
@@ -28,7 +28,7 @@ units=$root/etc/systemd/system
 mkdir -p "$units"/{default.target.wants,sysinit.target.wants}
 ln -sf /usr/lib/systemd/system/multi-user.target "$units/default.target"
 ln -sf ../job.service "$units/default.target.wants/"
-# Jobs need none of this, and it takes time under emulation: udev would load drivers of all devices.
+# Jobs need none of these services. They take time under emulation: udev would load all drivers.
 for name in systemd-udev-trigger.service systemd-tpm2-setup.service \
     systemd-tpm2-setup-early.service systemd-random-seed.service systemd-firstboot.service \
     systemd-hwdb-update.service systemd-journal-flush.service \

@@ -19,7 +19,7 @@ echo "$one $two" >ports
 truncate -s 32M one.img
 truncate -s 16M two.img
 
-# Commands that the guest requests by name: set_ana PORT STATE [OPTION...].
+# The commands that the guest may request by name: set_ana PORT STATE [OPTION...].
 ctl() { "$farblock" ctl --control "$logs/control" "$@"; }
 set_ana() { ctl set-ana "127.0.0.1:$1" "${@:2}"; }
 group() { ctl ana-group $nqn 2 "$1"; }

@@ -25,7 +25,7 @@ port=$(free_port)
 serve serve.log mem:4MiB --nqn "$nqn" --listen "127.0.0.1:$port" --tls-key "$host=short.key" \
     --control "$logs/control"
 
-# Commands that the guest requests by name: gives a host the key that nvme-cli has made.
+# The command that the guest may request by name: gives a host the key that nvme-cli made.
 take_made_key() {
     (umask 077 && cp share/made.key keyring.key)
     "$farblock" ctl --control "$logs/control" allow-host "$nqn" "$1" --tls-key "$logs/keyring.key"

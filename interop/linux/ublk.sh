@@ -1,9 +1,9 @@
 #!/bin/bash
 # ublk.sh FARBLOCK FOLDER: farblock's block devices by ublk, and devices of the kernel's own NVMe
 # host, in a guest. FARBLOCK is the program; FOLDER has ublk_serve and nvme_attach (make
-# built-for-guests). `farblock serve` serves the disks out here. Under load, the ublk servers in the
-# guest and the targets out here are killed and restarted. Runs setup.sh first. Prints each result.
-# Exit code: 0 success, 1 a test failed, 2 misuse.
+# built-for-guests). `farblock serve` shares the disks on this machine. Under load, the test kills
+# and restarts the ublk servers in the guest and the targets on this machine. Runs setup.sh first.
+# Prints each result. Exit code: 0 success, 1 a test failed, 2 misuse.
 set -Eeuo pipefail
 . "$(dirname "$0")/place.sh"
 
@@ -23,7 +23,7 @@ guest=             # process id
 clean_up() {
     local code=$?
     trap - EXIT
-    # shellcheck disable=SC2086 # no word at all when there is no guest
+    # shellcheck disable=SC2086 # if it is empty, there must be no argument
     kill "${targets[@]}" $guest 2>/dev/null || true
     wait
     if [ $code = 0 ]; then rm -rf "$work"; else echo "ublk.sh: the logs are in $work" >&2; fi
@@ -64,7 +64,7 @@ for block in 512 4096; do
     echo "$block ${address#*:} $nqn-$block" >>"$work/targets"
 done
 
-# Without debug information, and shared, since the job's own files are copied slowly.
+# Strip debug information. Share the files, since copies of job files are slow.
 mkdir "$work/share"
 for program in ublk_serve nvme_attach; do
     strip -o "$work/share/$program" "$programs/$program"

@@ -2,7 +2,7 @@
 # vhost.sh FARBLOCK FOLDER: farblock's vhost-user back end and the Linux kernel's virtio-blk driver,
 # in a QEMU guest. FARBLOCK is the program; FOLDER has vhost_serve (make built-for-guests). The
 # disks with 512 and 4096-byte blocks are namespaces of `farblock serve` that `farblock attach`
-# attaches. Under load, their server processes here are killed, and then the targets. Runs setup.sh
+# attaches. Under load, the test kills their server processes, and then the targets. Runs setup.sh
 # first. Prints each result. Exit code: 0 success, 1 a test failed, 2 misuse.
 set -Eeuo pipefail
 . "$(dirname "$0")/place.sh"
@@ -63,20 +63,20 @@ target() {
     address=$(until_line "$work/target-$1.log" 's#.*\(127\.0\.0\.1:[1-9][0-9]*\).*#\1#p')
 }
 
-# start LABEL DISK ARGUMENT...: starts a back end with that serial number.
+# start LABEL DISK ARGUMENT...: starts a back end with the label as serial number.
 start() {
     local label=$1 disk=$2
     shift 2
     [ -p "$work/$label.in" ] || mkfifo "$work/$label.in"
     : >"$work/$label.log"
-    # Open for reading and writing, so that its input does not end while this script runs.
+    # Open for reading and writing, so that the server's input stays open while this script runs.
     "$vhost_serve" "$disk" "$work/$label.sock" --serial "$label" --queues 2 "$@" \
         <>"$work/$label.in" >>"$work/$label.log" 2>&1 &
     backends[$label]=$!
     until_line "$work/$label.log" '/^ready/p' >/dev/null
 }
 
-# attach BLOCK ADDRESS ENGINE: starts a back end by `farblock attach`.
+# attach BLOCK ADDRESS ENGINE: starts a back end with `farblock attach`.
 attach() {
     local label=remote-$1
     "$farblock" attach "nvme+tcp://$2/$nqn-$1?ns=1" --as vhost-user --name "$label" --engine "$3" \
@@ -86,7 +86,7 @@ attach() {
     until_line "$work/$label.log" "/^$label: /p" >/dev/null
 }
 
-# server LABEL: prints the current server process, if there is one.
+# server LABEL: prints the PID of the back end's server, if one runs.
 server() { "$farblock" list --json | jq -r ".[] | select(.name == \"$1\") | .server_pid // empty"; }
 
 declare -A addresses engines=([512]=uring [4096]=portable)
@@ -110,8 +110,8 @@ MEM=$memory QEMU_ARGS=$arguments TIMEOUT=900 "$linux_dir/guest.sh" "$linux_dir/j
 guest=$!
 tail -n +1 -f "$guest_log" --pid=$guest &
 
-# kill_servers ROUND: kills the servers of both remote disks in turn; their successors start by
-# themselves.
+# kill_servers ROUND: kills the servers of both remote disks in turn. The supervisors start
+# successors.
 kill_servers() {
     local block killed next try
     for block in 512 4096; do
@@ -171,7 +171,7 @@ guest=
 [ $code = 0 ] || fail "the guest's job ended with $code"
 [ $done_lines = 3 ] || fail "the guest asked for $done_lines things, not 3"
 
-# detached LABEL: detaches it, and retries for some seconds.
+# detached LABEL: detaches the disk, and retries for some seconds.
 detached() {
     local try
     for try in {1..50}; do
@@ -182,7 +182,7 @@ detached() {
 }
 for label in "${!backends[@]}"; do
     case $label in
-    # The monitor has exited, but the server may still be finishing its requests.
+    # QEMU has exited, but the server may still execute its requests.
     remote-*) detached "$label" || fail "$label is not detached" ;;
     *) echo >"$work/$label.in" ;;
     esac

@@ -170,7 +170,7 @@ def parameters_are_the_packages():
         print(f"parameters: those of {len(package)} methods are the package's, {typed} with types")
 
 
-# Methods that tune parts which only SPDK has, and accept any parameters.
+# Methods that tune components of SPDK that farblock lacks. farblock accepts any parameters there.
 TUNING = {"bdev_nvme_set_options", "bdev_nvme_set_hotplug", "bdev_iscsi_set_options",
           "bdev_raid_set_options", "framework_set_scheduler", "fsdev_set_opts"}
 
@@ -349,7 +349,7 @@ def reached_and_limited(target, port):
     rpc(*set_state, "-n", "non_optimized", "-g", "9")
     assert states(OTHER) == {1: "optimized", 3: "inaccessible"}
     target.refused(-32602, "Invalid parameters", *set_state, "-n", "optimized", "-g", "129")
-    # For all groups, and then for one without namespaces.
+    # First for all groups, then for a group without namespaces.
     rpc(*set_state, "-n", "optimized")
     assert states(OTHER) == {1: "optimized", 3: "optimized"}
     rpc(*set_state, "-n", "non_optimized", "-g", "9")
@@ -562,7 +562,8 @@ def removal_under_load():
         def load(nqn):
             data = noise(4 << 20)
             while not stop.is_set():
-                # A host that finds no namespace when it reconnects waits for it to return.
+                # If a host finds no namespace when it reconnects, it waits until the namespace
+                # returns.
                 command = ["timeout", "10", FARBLOCK, "--quiet", "write", target.url(nqn, 1, port)]
                 done = subprocess.run(command, input=data, capture_output=True)
                 ended.setdefault(nqn, []).append(done.returncode)

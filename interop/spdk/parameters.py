@@ -5,7 +5,7 @@ import contextlib
 import io
 import types
 
-# Values to try for any option: the first one that its parser accepts is used.
+# Values to try for any option. The first value that the option's parser accepts is used.
 VALUES = ["1", "raid0", "tcp", "127.0.0.1", "none", "optimized", "16", "x",
           "6f5b1a52-8a53-4f5b-9c0e-1f2f00000001", "all", "sha256", "0x1"]
 
@@ -33,7 +33,7 @@ class Parameters:
 
     def __init__(self):
         self.kinds = {}
-        # The parameters that are always sent, and those that the command line requires.
+        # The parameters that the client always sends, and those that its command line requires.
         self.always, self.needed = None, set()
 
     def saw(self, params):

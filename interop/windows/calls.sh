@@ -4,7 +4,7 @@
 #
 #   calls.sh [SECONDS [ROUNDS]]
 #
-# The time of Wine's server counts as well, since it executes the calls. Runs setup.sh first.
+# The result includes the time of Wine's server, since it executes the calls. Runs setup.sh first.
 set -Eeuo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 die() {
@@ -22,7 +22,7 @@ exe=$(cargo build --release --locked $FARBLOCK_WINDOWS_CARGO --message-format js
     -p farblock --example calls |
     jq -r 'select(.executable != null and .target.name == "calls").executable')
 [ -n "$exe" ] || die "the example does not build for Windows."
-# A separate server in the foreground, so that its process ID is known.
+# Start Wine's server in the foreground, so that the script knows its PID.
 wineserver --wait
 wineserver --foreground --persistent &
 server=$!

@@ -1,8 +1,8 @@
 #!/bin/bash
-# Extracts OpenSSL's libraries for Windows from a Python wheel. They are only for tests under Wine,
-# since they get no updates.
+# Extracts OpenSSL's libraries for Windows from a Python wheel. Use these libraries only for tests
+# under Wine, because they get no updates.
 #
-#   openssl.sh FOLDER     puts libcrypto-3-x64.dll and libssl-3-x64.dll there, and keeps them
+#   openssl.sh FOLDER     puts libcrypto-3-x64.dll and libssl-3-x64.dll into the folder
 set -Eeuo pipefail
 wheel=mysql-connector-python==9.1.0
 sum=30a8f0ba84f8adf15a4877e80b3f97f786ce35616d918b9310578a2bd22952d5

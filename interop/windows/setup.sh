@@ -1,18 +1,18 @@
 #!/bin/bash
-# Prepares to build farblock for Windows and to run it here: mingw-w64, Wine, and Rust's standard
+# Prepares this machine to build farblock for Windows and to run it: mingw-w64, Wine, and Rust's standard
 # library for x86_64-pc-windows-gnu.
 #
 #   setup.sh            half a minute the first time, then well under a second
-#   . "$(setup.sh --env)"   afterwards: the environment that cargo and Wine need
-#   setup.sh --toolchain   only a copy of the toolchain with the standard library's source; where it is
+#   . "$(setup.sh --env)"   afterwards: sets the environment that cargo and Wine need
+#   setup.sh --toolchain   only copies the toolchain with the library's source; prints the copy's path
 #
-# Everything is kept in FARBLOCK_WINDOWS_DIR (default: windows-tools in cargo's target directory);
-# remove that folder to start over. Root is needed only if this machine lacks a package.
+# The script stores all files in FARBLOCK_WINDOWS_DIR (default: windows-tools in cargo's target
+# directory). Remove this folder to start over. Root is needed only if this machine lacks a package.
 #
-# The standard library is the toolchain's own if `rustup target add x86_64-pc-windows-gnu` has
-# installed it. Otherwise a copy of the toolchain builds it with -Zbuild-std, from Debian's rust-src
-# of exactly the compiler's version, so that rustup's toolchain stays unchanged.
-# FARBLOCK_WINDOWS_STD=source always does that.
+# If `rustup target add x86_64-pc-windows-gnu` has installed the standard library, the script uses
+# it. Otherwise a copy of the toolchain builds the library with -Zbuild-std, from Debian's rust-src of
+# exactly the compiler's version, so that rustup's toolchain stays unchanged.
+# FARBLOCK_WINDOWS_STD=source always builds the library.
 set -Eeuo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 target=x86_64-pc-windows-gnu
@@ -113,7 +113,7 @@ copy_toolchain() {
     local version sysroot source=$dir/source toolchain=$dir/toolchain
     version=$(rustc --version | cut -d ' ' -f 2)
     sysroot=$(rustc --print sysroot)
-    # A copy without its own cargo would run rustup's, which lacks the source.
+    # A copy without its own cargo would run rustup's cargo, which lacks the source.
     [ "$(cat "$toolchain/copied" 2>/dev/null)" = "$version" ] && [ -x "$toolchain/bin/cargo" ] &&
         [ -e "$toolchain/lib/rustlib/src/rust/library" ] && return 0
     download_source "$version" "$source"
@@ -121,7 +121,7 @@ copy_toolchain() {
         tar -x -C "$source" "./usr/src/rustc-$version/library"
     rm -rf "$toolchain"
     cp -al "$sysroot" "$toolchain" 2>/dev/null || cp -a "$sysroot" "$toolchain"
-    # Without the target's own library, if there is one: two would conflict.
+    # Omit an installed standard library of the target, which would conflict with the built one.
     rm -rf "$toolchain/lib/rustlib/src" "$toolchain/lib/rustlib/$target"
     mkdir -p "$toolchain/lib/rustlib/src"
     ln -sn "../../../../source/usr/src/rustc-$version" "$toolchain/lib/rustlib/src/rust"
@@ -133,7 +133,7 @@ copy_toolchain() {
 write_environment() {
     {
         if ! has_library; then
-            # -Zbuild-std is for nightly compilers, and this one.
+            # Stable compilers accept -Zbuild-std only with this setting.
             echo "export RUSTC_BOOTSTRAP=1 RUSTC=$dir/toolchain/bin/rustc"
             echo "export PATH=$dir/toolchain/bin:\$PATH"
             echo "FARBLOCK_WINDOWS_CARGO='-Zbuild-std=std,panic_unwind,test --target=$target'"
@@ -144,7 +144,7 @@ write_environment() {
         echo "export CARGO_TARGET_X86_64_PC_WINDOWS_GNU_RUNNER=wine"
         echo "export WINEPREFIX=$dir/wine WINEDEBUG=-all WINEDLLOVERRIDES=mscoree,mshtml="
     } >"$dir/env.sh.new"
-    # Atomically, since another process may be reading it.
+    # Replace the file atomically, since another process may be reading it.
     mv "$dir/env.sh.new" "$dir/env.sh"
 }
 
@@ -171,7 +171,7 @@ main() {
     mkdir -p "$dir"
     dir=$(cd "$dir" && pwd)
     exec 9>"$dir/lock"
-    flock 9 # a second setup.sh waits here for the first one
+    flock 9 # a second setup.sh waits here until the first setup.sh exits
     if [ "${1:-}" = --toolchain ]; then
         copy_toolchain
         echo "$dir/toolchain"

@@ -5,7 +5,7 @@
 #   test.sh FARBLOCK      FARBLOCK is this system's binary, e.g. target/release/farblock
 #
 # FARBLOCK_WINSPD=FOLDER (a Windows path such as Z:\home\me\winspd) makes winspd's tests use the
-# WinSpd build in that folder, winspd-x64.dll and stgtest.exe, besides a substitute library.
+# WinSpd build in that folder, winspd-x64.dll and stgtest.exe, in addition to a substitute library.
 # Runs setup.sh first. FARBLOCK_WINDOWS_ONLY=peers skips the crates' tests;
 # FARBLOCK_WINDOWS_ONLY=build only builds.
 set -Eeuo pipefail
@@ -23,10 +23,10 @@ cd "$here/../.."
 environment=$("$here/setup.sh" --env)
 # shellcheck disable=SC1090 # written by setup.sh
 . "$environment"
-# Without debug information, since two hundred programs are linked. In a separate folder: a compiler
-# in nightly mode rebuilds the macros, and with them everything that this system's tests have built.
+# Build without debug information, because cargo links two hundred programs. Use a separate folder: a
+# compiler in nightly mode rebuilds the macros, and so all crates that this system's tests have built.
 export CARGO_PROFILE_DEV_DEBUG=0 CARGO_INCREMENTAL=0 CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}/windows
-# insta would run cargo to find the workspace, which Wine cannot.
+# insta would run cargo to find the workspace, but Wine cannot run cargo.
 export INSTA_WORKSPACE_ROOT=$PWD INSTA_UPDATE=no
 scratch=$(mktemp -d)
 servers=()
@@ -36,9 +36,8 @@ stop_servers() {
     [ ${#servers[@]} = 0 ] || wait "${servers[@]}" 2>/dev/null || true
     servers=()
 }
-# Keeps Wine's session alive for all programs. Otherwise the session and its services stop and
-# restart with each program, which slows the first suites down by a minute and a half and doubles
-# their time.
+# Keeps Wine's session alive for all programs. Otherwise the session and its services restart with
+# each program, which doubles the time of the first suites (a minute and a half more).
 start_session() {
     wineserver --wait
     wineserver --foreground --persistent >"$scratch/session.log" 2>&1 &
@@ -49,9 +48,9 @@ stop_session() {
     [ -z "${session:-}" ] || { wineserver --kill && wait "$session"; } || true
 }
 trap 'stop_servers; stop_session; rm -rf "$scratch"' EXIT
-# Suites that are not run, as crate/suite. docs/windows.md lists them, too.
+# Suites that this script skips, as crate/suite. docs/windows.md lists them, too.
 left_out=(
-    tidy/tidy        # reads sources, which are the same here
+    tidy/tidy        # reads sources, which are the same on Windows
 )
 # cargo makes the C header from the sources, and Wine cannot run cargo.
 left_out_tests=(--skip the_header_is_up_to_date)
@@ -64,8 +63,8 @@ build() {
 }
 
 # Runs the crates' suites. On a busy machine Wine sometimes cannot start a process (internal error
-# 1359), starts a program that does nothing, or does not end a finished one, because a thread died
-# with a lock of Wine's. Therefore suites.py repeats failures.
+# 1359), starts a program that does nothing, or does not end a finished program, because a thread died
+# while it held a lock of Wine. Therefore suites.py repeats failures.
 run_suites() {
     "$here/../../contrib/suites.py" "$scratch/built" --runner wine --timeout 600 \
         --args "${left_out_tests[*]}" "${left_out[@]/#/--skip=}" ||
@@ -75,8 +74,8 @@ run_suites() {
 build_suites() {
     # xtask starts Linux peers, and the simulations contain no Windows code.
     local crates=(--workspace --exclude xtask --exclude farblock-sim --exclude farblock-fleet-sim --all-features)
-    # A library that winspd's tests load. Later builds of tests do not include it. With the features of
-    # all crates, so that this build and the next one share what they build.
+    # Build the library that winspd's tests load, because the builds of tests do not include it. Name
+    # all crates, so that this build and the next build share their results.
     build build "${crates[@]}" --example winspd_standin
     # Without --lib --bins --tests cargo would also build examples, some of which are for Linux.
     build test --no-run "${crates[@]}" --lib --bins --tests
@@ -89,7 +88,7 @@ case ${FARBLOCK_WINDOWS_ONLY:-} in
 esac
 exe=$(jq -r 'select(.executable != null and .target.name == "farblock"
     and .target.kind == ["bin"] and (.profile.test | not)).executable' "$scratch/built")
-# OpenSSL's libraries beside the programs and tests: they search no other folder.
+# Put OpenSSL's libraries beside the programs and tests, which search no other folder.
 openssl=$(dirname "$environment")/openssl
 "$here/openssl.sh" "$openssl"
 for folder in "${exe%/*}" "${exe%/*}/deps"; do cp "$openssl"/*.dll "$folder/"; done
@@ -98,7 +97,7 @@ start_session
 
 cd "$scratch"
 export XDG_CONFIG_HOME=$scratch/config
-# The Windows path of a file.
+# Prints the Windows path of a file.
 windows_path() { echo "Z:${1//\//\\}"; }
 run_windows() { wine "$exe" "$@"; }
 run_linux() { "$farblock" "$@"; }
@@ -113,7 +112,7 @@ ok() {
 serve() {
     local side=$1 said=$scratch/said.$RANDOM line
     shift
-    # Not through the function, whose shell would receive the signal instead of the program.
+    # Do not start the program through the function: its shell would receive the signal instead.
     local program=("$farblock")
     [ "$side" = linux ] || program=(wine "$exe")
     "${program[@]}" serve --listen 127.0.0.1:0 --json "$@" >"$said" 2>"$said.err" </dev/null &
@@ -128,7 +127,7 @@ serve() {
     url="nvme+tcp://$address/$(jq -r '.subsystems[0].nqn' <<<"$line")?ns=1"
 }
 
-# One side serves, and the other uses all functions of the host.
+# One side serves, and the other side uses all functions of the host.
 both_ways() {
     local target=$1 host=$2 disk=$3 name
     name="$host host, $target target"
@@ -161,7 +160,7 @@ both_ways() {
 
 host_nqn=nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555
 
-# data_moves NAME HOST OPTION...: data that one side writes can be read back.
+# data_moves NAME HOST OPTION...: writes data, and checks that reads return them.
 data_moves() {
     local name=$1 host=$2
     shift 2
@@ -170,7 +169,7 @@ data_moves() {
     cmp noise back || die "$name: what is read is not what was written"
 }
 
-# TLS between both sides, with a key of each hash, and with a key from an authentication.
+# Tests TLS between both sides, with a key of each hash, and with a key from an authentication.
 secured() {
     local target=$1 host=$2 name hash
     name="$host host, $target target, TLS"
@@ -178,7 +177,7 @@ secured() {
         rm -f tls.key other.key
         "run_$target" keys new --tls --hash "$hash" --output tls.key
         "run_$host" keys new --tls --hash "$hash" --output other.key
-        chmod 600 tls.key other.key # Wine has files of everybody's.
+        chmod 600 tls.key other.key # Wine gives everybody access to new files.
         serve "$target" mem:64MiB --tls-key "$host_nqn=tls.key"
         url+="&hostnqn=$host_nqn"
         data_moves "$name" "$host" --tls-key tls.key
@@ -198,7 +197,7 @@ secured() {
     stop_servers
 }
 
-# OpenSSL is loaded only from the program's folder, and only farblock configures it.
+# farblock must load OpenSSL only from the program's folder, and without OpenSSL's configuration.
 placed() {
     local alone=$scratch/alone
     mkdir "$alone"
@@ -233,14 +232,14 @@ is_soon() {
     die "$what does not come true"
 }
 
-# Whether jq's expression is true for the list of attachments.
+# Whether the jq expression is true for the list of attachments.
 attached() { run_windows list --json >list 2>list.err && jq -e "$1" list >/dev/null; }
 state_is() { wine sc query farblock </dev/null | grep "STATE .*$1" >/dev/null; }
 
-# Windows's service manager runs the service, which attaches a disk by its file and detaches it.
+# Windows's service manager runs the service, which attaches the disk of a file and detaches it.
 service() {
     local folder=$WINEPREFIX/drive_c/ProgramData/farblock before killed
-    # Leftovers of an aborted run.
+    # Remove the remains of an aborted run.
     run_windows service remove >/dev/null 2>&1 || true
     rm -rf "$folder"
     serve linux mem:64MiB
@@ -265,8 +264,8 @@ service() {
     for killed in $(jq '.[0].pid, .[0].server_pid' list); do
         wine taskkill /F /PID "$killed" </dev/null >/dev/null
     done
-    # Not by `list`, which would clean up. But some program must run all the time, since Wine stops
-    # its services with the last one.
+    # Do not use `list`, which would clean up. But some program must run all the time, because Wine
+    # stops its services with the last program.
     is_soon "boot is attached again" times $((before + 1))
     attached '.[0] | .name == "boot" and .state == "live"' || die "it is not: $(cat list)"
     ok "the service attaches again what was killed"
@@ -289,7 +288,7 @@ service() {
 head -c 5000000 /dev/urandom >noise
 truncate -s 64M linux.img windows.img
 both_ways linux windows "$scratch/linux.img"
-# The bytes are in the file, not only in the target's answers.
+# The file itself must hold the bytes, not only the target's answers.
 cmp -n "$(stat -c %s noise)" noise linux.img 0 1048576 || die "the Linux target's file is another"
 ok "the Linux target's file has what Windows wrote"
 both_ways windows linux "$(windows_path "$scratch/windows.img")"

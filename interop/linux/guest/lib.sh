@@ -6,7 +6,7 @@ trap 'fail "line $LINENO: $BASH_COMMAND"' ERR
 
 configfs=/sys/kernel/config
 
-# say TEXT...: a progress line, with the guest's clock.
+# say TEXT...: prints a progress line with the guest's time.
 say() { printf '[%s] %s\n' "$(cut -d ' ' -f 1 /proc/uptime)" "$*"; }
 
 # ok TEXT...: reports a success.
@@ -21,7 +21,7 @@ fail() {
     exit 1
 }
 
-# check TEXT COMMAND...: the command must succeed; its output is shown only when it does not.
+# check TEXT COMMAND...: the command must succeed. Prints its output only if it fails.
 check() {
     local text=$1 output
     shift
@@ -29,7 +29,7 @@ check() {
     ok "$text"
 }
 
-# equal TEXT EXPECTED ACTUAL
+# equal TEXT EXPECTED ACTUAL: the two values must be equal.
 equal() {
     [ "$2" = "$3" ] || fail "$1: expected '$2', got '$3'"
     ok "$1 is $2"
@@ -58,8 +58,8 @@ eventually() {
     fail "$text: '$*' did not succeed within 10 s"
 }
 
-# sum_of DEVICE [OFFSET LENGTH]: SHA-256 of its bytes, read past the page cache; offset and length
-# are in bytes, multiples of 1 MiB.
+# sum_of DEVICE [OFFSET LENGTH]: prints the SHA-256 of the device's bytes, read without the page
+# cache. Offset and length are in bytes, and multiples of 1 MiB.
 sum_of() {
     local skip=$((${2:-0} / 1048576)) count=()
     [ $# -lt 3 ] || count=(count=$(($3 / 1048576)))
@@ -69,7 +69,7 @@ sum_of() {
 
 # --- Loads for a disk
 
-# Bytes that the next two functions write; a job may choose fewer.
+# The number of bytes that the next two functions write; a job may choose fewer.
 load_bytes=20000000
 
 # verify DEVICE SIZES [OPTION...]: fio writes blocks of these sizes at random, and reads them back.
@@ -80,7 +80,7 @@ verify() {
         --bsrange="$sizes" --size="$load_bytes" --verify=crc32c --verify_fatal=1 --minimal "$@"
 }
 
-# load_begins DEVICE: fio writes and verifies over and over, until load_ends.
+# load_begins DEVICE: starts fio, which writes and verifies in rounds until load_ends.
 load_begins() {
     load_bytes=2000000
     while [ ! -e /run/enough ]; do
@@ -117,13 +117,13 @@ file_system() {
     check "$1: umount again" umount /mnt
 }
 
-# --- The kernel's host. The functions below find things by the subsystem's NQN.
+# --- The kernel's host. These functions find controllers and devices by the subsystem's NQN.
 
-# Every process is expensive on an emulated processor, so these functions read sysfs without
-# starting any, and return their result in 'found'. Files may vanish meanwhile: other jobs connect
-# and disconnect.
+# Starting a process is slow on an emulated processor, so these functions read sysfs without
+# processes, and return their result in 'found'. Files may vanish meanwhile, because other jobs
+# connect and disconnect.
 
-# first_line FILE: sets 'line' to its first line, or to nothing.
+# first_line FILE: sets 'line' to the file's first line, or to an empty string.
 first_line() {
     line=
     { read -r line <"$1"; } 2>/dev/null || true
@@ -147,7 +147,7 @@ find_namespace() {
     local directory line
     for directory in /sys/block/nvme*n*; do
         found=/dev/${directory##*/}
-        [[ $found =~ ^/dev/nvme[0-9]+n[0-9]+$ && -b $found ]] || continue # no hidden paths
+        [[ $found =~ ^/dev/nvme[0-9]+n[0-9]+$ && -b $found ]] || continue # skip hidden paths
         first_line "$directory/device/subsysnqn"
         [ "$line" = "$1" ] || continue
         first_line "$directory/nsid"
@@ -157,7 +157,7 @@ find_namespace() {
     return 1
 }
 
-# --- The kernel's target, made of folders in configfs.
+# --- The kernel's target, which folders in configfs configure.
 
 # memory_disk NAME SIZE_MIB BLOCK_SIZE: makes /dev/NAME (a null_blk disk that keeps its data).
 memory_disk() {
@@ -171,7 +171,7 @@ memory_disk() {
     echo 1 >"$directory/power"
 }
 
-# target_subsystem NQN DEVICE...: a subsystem open to any host, one namespace per device.
+# target_subsystem NQN DEVICE...: creates a subsystem with a namespace per device, for any host.
 target_subsystem() {
     local directory=$configfs/nvmet/subsystems/$1 nsid=1 device
     modprobe nvmet-tcp

@@ -1,5 +1,5 @@
-# Guest job: the Linux kernel's target with one namespace on ports 4420 and 4421. Their ANA states
-# change, and one port goes away and returns. Prints READY when it serves.
+# Guest job: the Linux kernel's target with one namespace on ports 4420 and 4421. The job changes
+# the ports' ANA states, and removes and adds one port. Prints READY when the target serves.
 # shellcheck shell=bash
 # shellcheck source-path=SCRIPTDIR source=../guest/lib.sh
 . /lib.sh

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Sourced by jobs that run the commands in /host/N.cmd until one of them is exit. A command's output
-# goes to /host/N.out, and its exit code to /host/N.done.
+# Sourced by jobs. Runs the commands in /host/N.cmd, until a command is `exit`. Writes a command's
+# output to /host/N.out, and its exit code to /host/N.done.
 
 do_what_is_asked() {
     local number command code

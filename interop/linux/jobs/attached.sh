@@ -1,4 +1,4 @@
-# Sourced by the jobs of shutdown.sh, in the guest with systemd: attaches the disks by
+# Sourced by the jobs of shutdown.sh, in the guest with systemd: attaches the disks with
 # farblock-attach@. The file "target" has the target's port, its NQN and its disks; /host has the
 # program.
 # shellcheck shell=bash
@@ -11,7 +11,7 @@ mount -t 9p -o trans=virtio,version=9p2000.L,msize=262144 share /host
 cp /host/farblock /usr/bin/farblock
 cp farblock-attach@.service /etc/systemd/system/
 mkdir -p /etc/systemd/system/farblock-attach@.service.d /etc/farblock/attach.d
-# How the service ends, for the script outside.
+# Reports how the service stops, to the outer script.
 cat >/etc/systemd/system/farblock-attach@.service.d/log.conf <<'UNIT'
 [Unit]
 RequiresMountsFor=/host
@@ -38,6 +38,6 @@ check "the disks are attached" systemctl start $(printf 'farblock-attach@%s ' $d
 # device DISK: the disk's device or file.
 device() { sed -n 's/.*"path": *"\([^"]*\)".*/\1/p' "/run/farblock/$1/state.json" | head -n 1; }
 
-# The file systems that are made on the disks, and the places of their data.
+# The file systems that the job makes on the disks, and the places of their data.
 # shellcheck disable=SC2034 # the job's
 places="lvm raid luks plain inner direct apart inner-apart file"

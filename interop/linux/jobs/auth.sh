@@ -51,11 +51,11 @@ refused_for "a wrong secret of the controller's" "qid 0: controller authenticati
 check "the right one is still let in" connects "$nqn" -S "$secret"
 check "and goes" nvme disconnect -n "$nqn"
 
-# --- The key is changed and removed while the kernel's host is connected
+# --- farblock changes and removes the key while the kernel's host is connected
 
 nqn=nqn.2026-11.org.farblock:steered
 new=$(cat new.key)
-# stays TEXT: the controller is still the same, and the disk can be read.
+# stays TEXT: checks that the controller is still the same, and that the disk is readable.
 stays() {
     find_controller $nqn
     find_namespace $nqn 1
@@ -73,8 +73,8 @@ outside add
 eventually "a namespace that is added is seen" find_namespace $nqn 2
 outside accept new.key host.key
 stays "the new key is good as well"
-# Given another secret, the kernel's host re-authenticates on its live queues; it logs that for the
-# admin queue only.
+# With another secret, the kernel's host re-authenticates on its live queues, but it logs this only
+# for the admin queue.
 has_again() { [[ $(dmesg) == *"re-authenticating controller"*"qid 0: authenticated"* ]]; }
 gives() {
     dmesg -c >/dev/null
@@ -94,7 +94,7 @@ gone() { ! find_namespace $nqn 1; }
 eventually "a host that is not allowed any more has no disk" gone
 nvme disconnect -n $nqn >/dev/null || true
 
-# --- The kernel's target: a host for each pair and direction
+# --- The kernel's target, with a host entry for each pair and direction
 
 kernel=nqn.2024-01.farblock:kernel
 memory_disk disk1 32 512

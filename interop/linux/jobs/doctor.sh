@@ -7,9 +7,9 @@ cp /host/farblock .
 memory_disk nullb0 64 4096
 disk=/dev/nullb0
 
-# has TEXT DISK PATTERN: doctor finds a problem that matches PATTERN.
+# has TEXT DISK PATTERN: doctor must find a problem that matches PATTERN.
 has() { refused "$1" "$3" ./farblock doctor "$2"; }
-# free TEXT DISK: doctor finds no problem.
+# free TEXT DISK: doctor must find no problem.
 free() {
     local said
     said=$(./farblock doctor "$2") || fail "$1: $said"
@@ -78,7 +78,7 @@ say "the device mapper"
 modprobe dm-mod
 check "dmsetup" dmsetup create whole --table "0 65536 linear $disk 0"
 has "a disk under a mapped one" $disk "in use by the system: $disk is a part of /dev/dm-[0-9]"
-# In place of udev, which this guest lacks.
+# Does the work of udev, which this guest lacks.
 mkdir -p /dev/mapper
 ln -sf ../dm-0 /dev/mapper/whole
 check "mkfs.ext4" mkfs.ext4 -q -F /dev/mapper/whole

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Sourced by drbd-node.sh on node b: its kernel's host uses both nodes' targets while the primary
-# moves, and while node a dies and returns.
+# Sourced by drbd-node.sh on node b: the kernel's host uses both nodes' targets while the primary
+# role moves, and while node a is killed and boots again.
 # shellcheck source-path=SCRIPTDIR source=../guest/lib.sh
 # shellcheck source=outside.sh
 . ./outside.sh
@@ -12,13 +12,14 @@ a=traddr=10.9.0.1
 b=traddr=10.9.0.2
 modprobe nvme-tcp
 
-# drbd_is TEXT: whether /proc/drbd contains this.
+# drbd_is TEXT: whether /proc/drbd contains this text.
 drbd_is() {
     local text
     text=$(</proc/drbd)
     [[ $text == *"$1"* ]]
 }
-# in_a_minute TEXT COMMAND...: like eventually, for a machine that emulates two guests at once.
+# in_a_minute TEXT COMMAND...: like eventually, but waits longer, since the machine emulates two
+# guests.
 in_a_minute() {
     local try
     for ((try = 0; try < 600; try++)); do
@@ -27,7 +28,7 @@ in_a_minute() {
     done
     fail "$1: not within a minute: $(cat /proc/drbd)"
 }
-# milliseconds COMMAND...: sets 'took' to its duration.
+# milliseconds COMMAND...: sets 'took' to the command's duration in milliseconds.
 milliseconds() {
     local begin=${EPOCHREALTIME/./}
     "$@"

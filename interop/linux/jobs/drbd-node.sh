@@ -14,7 +14,7 @@ mkdir -p /run/drbd /var/lib/drbd /var/lock
 cp drbd.conf /etc/drbd.conf
 cp /host/farblock farblock-drbd /usr/bin/
 
-# A substitute for systemd, which the guide's machines have.
+# Replaces systemctl: the machines of the guide have systemd, this guest does not.
 cat >/usr/bin/systemctl <<'END'
 #!/bin/bash
 case $1 in
@@ -36,7 +36,7 @@ esac
 END
 chmod +x /usr/bin/systemctl
 
-# On a returning node, the disk has DRBD's metadata already.
+# After a restart of the node, the disk has DRBD's metadata already.
 [ -e known ] || check "$node: create-md" drbdadm create-md --force r0
 check "$node: up" drbdadm up r0
 

@@ -18,13 +18,14 @@ eventually "$node has the disk" find_namespace $nqn 1
 [ "$found" = /dev/nvme0n1 ] || fail "the disk is $found"
 cp fence_nvme_resv /usr/bin/
 
-# fill BYTE: writes this byte all over the disk, 16 writes at a time.
+# fill BYTE: fills the whole disk with this byte, with 16 writes in flight.
 cat >/usr/bin/fill <<'END'
 #!/bin/bash
 exec fio --name=fill --filename=/dev/nvme0n1 --direct=1 --ioengine=libaio --iodepth=16 --rw=randwrite \
     --bs=64k --buffer_pattern="$1" --minimal
 END
-# keep_filling BYTE: fills repeatedly until the target refuses it, then makes /run/refused.
+# keep_filling BYTE: fills the disk repeatedly until the target refuses a write, then creates
+# /run/refused.
 cat >/usr/bin/keep_filling <<'END'
 #!/bin/bash
 rm -f /run/refused

@@ -37,8 +37,8 @@ find_disk() {
     return 1
 }
 
-# compare_and_write BLOCK DISK: tests COMPARE AND WRITE with sg3-utils: it writes if the blocks have
-# the expected contents, and changes nothing otherwise.
+# compare_and_write BLOCK DISK: tests COMPARE AND WRITE with sg3-utils. The command must write if
+# the blocks have the expected contents, and otherwise change nothing.
 compare_and_write() {
     local block=$1 disk=$2 blocks=2 lba=$((16777216 / $1)) name code command there
     for name in A B; do
@@ -67,7 +67,7 @@ while read -r block port name; do
         fail "discovery: $discovered"
     [[ $discovered == *"$name"* ]] || fail "discovery does not find $name: $discovered"
     ok "$block: discovery finds $name"
-    # The target reports the loopback address, which here is another machine's.
+    # The target reports its loopback address. In the guest, that address is the guest's own.
     "${node[@]}" -o new >/dev/null
     check "$block: log in" "${node[@]}" --login
     eventually "$block: its disk" find_disk "$name"
@@ -87,7 +87,7 @@ while read -r block port name; do
     file_system "$block" "$disk"
 done <targets
 
-# --- Kills, cuts, and detaching in use
+# --- Killed servers, stopped targets, and detaching a disk in use
 
 say "under load"
 for block in 512 4096; do

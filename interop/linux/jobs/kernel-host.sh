@@ -1,13 +1,13 @@
 # Guest job: the Linux kernel's NVMe/TCP host and nvme-cli against the targets listed in the file
 # "targets", which comes with the job. One target per line, as words NAME=VALUE:
-#   label    name in the output                    address, port, nqn   where it is
+#   label    name in the output                    address, port, nqn   the subsystem to connect to
 #   block    block size in bytes                   sizes   bytes of namespaces 1, 2, ..., by commas
-#   checks   all, data (no administration, no single commands, fewer digests) or read-only
+#   checks   all; data (no administration, no single commands, fewer digests); or read-only
 #   model    expected model number
-#   lacks    features not to be tested, by commas (for targets other than farblock):
+#   lacks    features that the target lacks, with commas (for targets other than farblock):
 #            compare verify list-ctrl supported-logs lba-range identifiers verify-bit
 #            feature-status copy
-#   lane     targets of one lane are checked one after the other, lanes in parallel
+#   lane     the job checks targets of one lane one after the other, and lanes in parallel
 # Prints "ok: ..." for each success, and "data: LABEL NSID SHA256" for each namespace's final
 # contents, so that the script with the backing files can compare. Ends at the first failure.
 # shellcheck shell=bash disable=SC2016 # the dollars in single quotes are jq's
@@ -43,7 +43,7 @@ json() {
 
 # --- Connections
 
-# These commands walk over all of /sys/class/nvme: one at a time.
+# These commands read all of /sys/class/nvme, so run one at a time.
 alone() { flock /run/alone "$@"; }
 
 connect_only() {
@@ -134,7 +134,7 @@ check_controller() {
     fi
 }
 
-# check_namespace NSID
+# check_namespace NSID: checks the namespace's Identify data and names.
 check_namespace() {
     local device=${namespace[$1]} blocks=$((size_of[$1] / block)) name
     json "$label: id-ns $1" ".nsze == $blocks and .ncap == $blocks and .nuse <= $blocks
@@ -184,7 +184,7 @@ check_logs_and_features() {
         nvme show-regs "$device"
 }
 
-# --- Commands that nvme-cli passes through
+# --- Passthrough commands of nvme-cli
 
 # fields of a command on blocks START..START+COUNT-1: --block-count is 0's-based
 at() { echo "--start-block=$1 --block-count=$(($2 - 1))"; }
@@ -197,7 +197,7 @@ check_commands() {
     head -c 131072 /dev/urandom >"$second"
     head -c 131072 /dev/zero >"$zeros"
 
-    # io VERB START COUNT FILE OPTIONS...; the words of 'at' are several on purpose
+    # io VERB START COUNT FILE OPTIONS...: 'at' must split into several words
     io() {
         # shellcheck disable=SC2046
         nvme "$1" "$device" $(at "$2" "$3") --data="$4" --data-size=$(($3 * block)) "${@:5}"
@@ -205,7 +205,7 @@ check_commands() {
     # plain VERB START COUNT: a command without data
     # shellcheck disable=SC2046,SC2317
     plain() { nvme "$1" "$device" $(at "$2" "$3"); }
-    # reads_back TEXT START COUNT FILE: what is stored there is the head of FILE
+    # reads_back TEXT START COUNT FILE: the blocks must hold the first bytes of FILE
     reads_back() {
         rm -f "$back"
         io read "$2" "$3" "$back" >/dev/null 2>&1 || fail "$text: $1: cannot read it back"
@@ -213,7 +213,7 @@ check_commands() {
         ok "$text: $1: reads back"
     }
 
-    # The data of a 4 KiB write is in the capsule; for 128 KiB the controller sends R2T.
+    # A 4 KiB write has its data in the capsule; for 128 KiB the controller sends an R2T.
     check "$text: write 128 KiB" io write 0 $many "$first"
     reads_back "write 128 KiB" 0 $many "$first"
     check "$text: write 4 KiB" io write 3 $few "$second"
@@ -276,8 +276,8 @@ check_copy() {
     printf '\004' | dd of="$enabled" bs=1 seek=4 conv=notrunc status=none
     if ! said=$(nvme set-feature "/dev/$controller" --feature-id=0x16 --data-len=512 \
         --data="$enabled" 2>&1); then
-        # Since 6.12.117, kernels keep nvme-cli from changing features that the driver manages, so
-        # their hosts cannot enable it. The target's own tests cover it.
+        # Since 6.12.117, the kernel refuses nvme-cli's changes of features that its driver manages,
+        # so the host cannot enable this feature. The target's own tests cover it.
         [[ $said = *'Permission denied' ]] ||
             fail "$text: copies of other namespaces are not enabled: $said"
         refused "$text: copy of another namespace, which this kernel does not let be enabled" \
@@ -306,12 +306,12 @@ verified_load() {
         --bssplit="$block/20:$((block * 3))/10:4k/30:64k/20:256k/20" "$@"
 }
 
-# Megabytes 16 to 23 of each namespace hold random bytes, checked on every connection. Each write
-# uses another piece of the file, so that a lost write shows; generation[NSID] counts them.
+# Megabytes 16 to 23 of each namespace hold random bytes, which each connection checks. Each write
+# uses another part of the file, so that a lost write shows. generation[NSID] counts the writes.
 pattern=/run/pattern
 generation=()
 
-# pattern_of NSID: the bytes that should be there.
+# pattern_of NSID: prints the bytes that the namespace should hold there.
 pattern_of() { dd if=$pattern bs=1M skip=$((generation[$1] * 2 + $1)) count=8 2>/dev/null; }
 
 write_pattern() {
@@ -363,7 +363,7 @@ each_namespace() {
     for ((nsid = 1; nsid <= nsids; nsid++)); do "$@" $nsid; done
 }
 
-# Two namespaces at a time: SHA-256 is slow work for an emulated processor.
+# Two namespaces at a time, because SHA-256 is slow on an emulated processor.
 print_data() {
     local nsid
     for ((nsid = 1; nsid <= nsids; nsid++)); do
@@ -460,7 +460,8 @@ check_still_live() {
     disconnect
 }
 
-# for_all LANE COMMAND...: the command for each target of the lane (or 'any'), its variables set.
+# for_all LANE COMMAND...: runs the command for each target of the lane (or of 'any'), with the
+# target's variables set.
 for_all() {
     local line wanted=$1
     shift

@@ -5,7 +5,7 @@
 . /lib.sh
 
 read -r port nqn number <target
-# Without multipath, which would make two devices of each namespace.
+# Disable multipath, which would make two devices for each namespace.
 modprobe nvme-core multipath=N
 modprobe nvme-tcp
 check "connect" nvme connect --transport=tcp --traddr=10.0.2.2 --trsvcid="$port" --nqn="$nqn" \
@@ -19,7 +19,7 @@ disks() {
     disks=${#all[@]}
 }
 disks=0 before=-1
-# The kernel scans in the background, and each emulated disk takes it a while.
+# The kernel scans in the background, and each disk takes some time under emulation.
 while disks && [ "$disks" -lt "$number" ]; do
     [ "$disks" != $before ] || fail "after $before of $number disks the kernel finds no more"
     before=$disks

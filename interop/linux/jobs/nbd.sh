@@ -7,7 +7,7 @@
 
 queue() { cat "/sys/block/${1#/dev/}/queue/$2"; }
 
-# --- Without the module, which the kernel would otherwise load
+# --- Without the nbd module: prevent the kernel from loading it
 
 mkdir -p /etc/modprobe.d
 echo "install nbd /bin/false" >/etc/modprobe.d/nbd.conf
@@ -47,7 +47,7 @@ while read -r label port options; do
         "$(sum_of $device 8388608 4194304)"
     file_system "$label" $device
     detach "$label"
-    # Blocks smaller than the disk's own.
+    # Blocks smaller than the disk's blocks.
     attach "$label" "$port" -b 512
     check "$label: fio verify in 512-byte blocks" verify $device 512-8k
     detach "$label"
@@ -55,7 +55,7 @@ done <targets
 
 # --- Devices by netlink, served inside the guest
 
-# start NAME ARGUMENT...: runs nbd_kernel; sets device, and server to its process.
+# start NAME ARGUMENT...: runs nbd_kernel; sets 'device', and 'server' to its PID.
 start() {
     local name=$1 try
     shift
@@ -86,8 +86,8 @@ for engine in uring portable; do
     echo "resize 33554432" >"$engine.in"
     smaller() { [ "$(blockdev --getsize64 "$device")" = 33554432 ]; }
     eventually "$engine: it is smaller" smaller
-    # The server's input ends with its last writer. A meaningless line stops the server, too, but
-    # without a disconnect.
+    # The server's input ends when its last writer closes it. An unknown line also stops the server,
+    # but without a disconnect.
     kill $server
     wait $server || true
     check "$engine: disconnect" nbd-client -d "$device"
@@ -97,10 +97,10 @@ done
 
 nqn=nqn.2026-11.org.farblock:nbd
 url="nvme+tcp://127.0.0.1:4420/$nqn?ns=1"
-# says KEY: the value in farblock list of the only attached disk.
+# says KEY: prints the value for the only attached disk in `farblock list`.
 says() { ./farblock list --json | sed -n "s/^ *\"$1\": \"\?\([^\",]*\).*/\1/p" | head -n 1; }
 is_served_anew() { local pid; pid=$(says server_pid) && [ -n "$pid" ] && [ "$pid" != null ] && [ "$pid" != "$server" ]; }
-# The broker, which is a child of the server.
+# Find the broker, a child process of the server.
 broker() { grep -l "^PPid:[[:space:]]$(says server_pid)\$" /proc/[0-9]*/status | cut -d / -f 3; }
 is_live() { [ "$(says state)" = live ]; }
 is_lost() { [ "$(says state)" = reconnecting ]; }

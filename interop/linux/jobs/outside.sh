@@ -1,10 +1,10 @@
 # shellcheck shell=bash
-# Sourced by jobs with requests to the script outside: it reads a request from /host/N.ask and
-# answers in /host/N.done (answer_guest of stand.sh).
+# Sourced by jobs with requests to the outer script. The outer script reads a request from
+# /host/N.ask, and answers in /host/N.done (answer_guest of stand.sh).
 
 requests=0
 
-# outside WORDS...: requests this, and waits for the answer.
+# outside WORDS...: sends this request, and waits for the answer.
 outside() {
     local code try
     requests=$((requests + 1))

@@ -2,7 +2,7 @@
 # Sourced by jobs with two paths to a disk, one of which is lost: functions to find a path by its
 # address, and a load that measures how long I/O waits.
 
-# controller ADDRESS: finds the controller whose address contains this, such as trsvcid=4420.
+# controller ADDRESS: finds the controller whose address contains this text, such as trsvcid=4420.
 controller() {
     local path line
     for path in /sys/class/nvme/nvme*; do
@@ -14,7 +14,7 @@ controller() {
     return 1
 }
 
-# way STATE ADDRESS: whether the connection there is live, connecting, ...
+# way STATE ADDRESS: whether the controller at this address has this state: live, connecting, ...
 way() {
     local line
     controller "$2" || return 1
@@ -22,7 +22,7 @@ way() {
     [ "$line" = "$1" ]
 }
 
-# access STATE ADDRESS: whether the only namespace there has this ANA state, for the kernel.
+# access STATE ADDRESS: whether the kernel sees this ANA state for the controller's only namespace.
 access() {
     local line path
     controller "$2" || return 1
@@ -49,15 +49,15 @@ rounds_begin() {
     load=$!
 }
 
-# round_of_load: the last completed round; 0 before the first.
+# round_of_load: prints the number of the last completed round; 0 before the first.
 round_of_load() {
     local line
     first_line /run/round
     echo "${line:-0}"
 }
 
-# goes_on TEXT: waits until a round that starts after this call succeeds, and prints the longest
-# wait of an operation since the last call, in ms.
+# goes_on TEXT: waits until a round succeeds that started after this call. Prints the longest
+# duration of an operation since the last call, in ms.
 goes_on() {
     local from waits try
     from=$(round_of_load)

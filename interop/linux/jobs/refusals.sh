@@ -1,5 +1,5 @@
-# nvme-cli prints only that an error occurred when the kernel's connection is refused; the reason is
-# in the kernel's messages. Sourced by jobs, after /lib.sh.
+# Sourced by jobs, after /lib.sh. If a target refuses the kernel's connection, nvme-cli prints only
+# that an error occurred. The kernel's messages have the reason.
 # shellcheck shell=bash
 
 # refused_for TEXT PATTERN COMMAND...: the command must fail, and its output or the kernel's

@@ -1,6 +1,6 @@
 # Guest job: two hosts (with their own names, identifiers and keys) share a namespace of the target
-# at 10.0.2.2, whose port is in the file "port", and use nvme-cli's resv-* commands. Once it
-# requests that the target be killed (a line KILL), and waits for /host/restarted.
+# at 10.0.2.2, whose port is in the file "port", and use nvme-cli's resv-* commands. Once, the
+# job requests that the outer script kill the target (a line KILL), and waits for /host/restarted.
 # shellcheck shell=bash disable=SC2016 # the dollars in single quotes are jq's
 # shellcheck source-path=SCRIPTDIR source=../guest/lib.sh
 . /lib.sh
@@ -33,10 +33,10 @@ connect_host() {
     fail "host $1 has no disk: $(ls /sys/class/nvme/*)"
 }
 
-# register HOST [OPTION...], acquire HOST TYPE [OPTION...]: the key is the host's number.
+# register HOST [OPTION...], acquire HOST TYPE [OPTION...]: use the host's number as the key.
 register() { nvme resv-register "${device[$1]}" --nrkey="$1" --rrega=0 "${@:2}"; }
 acquire() { nvme resv-acquire "${device[$1]}" --crkey="$1" --rtype="$2" "${@:3}"; }
-# report TEXT HOST FILTER: the report that a host gets must satisfy the jq filter.
+# report TEXT HOST FILTER: the reservation report to the host must satisfy the jq filter.
 report() {
     local output
     output=$(nvme resv-report "${device[$2]}" --eds --output-format=json) || fail "$1: $output"

@@ -3,7 +3,7 @@
 # shellcheck source-path=SCRIPTDIR source=attached.sh
 . ./attached.sh || exit 1
 
-# examine PLACE DEVICE: the file system is clean, and is mounted.
+# examine PLACE DEVICE: checks that the file system is clean, and mounts it.
 examine() {
     local found
     mkdir -p "/srv/$1"
@@ -13,7 +13,7 @@ examine() {
     check "$1: mount" mount -o ro,noload "$2" "/srv/$1"
     equal "$1: its data" "$(cat "/host/sum-$1")" "$(sha256sum <"/srv/$1/data")"
 }
-# loop_on FILE: makes a loop device, and sets loop.
+# loop_on FILE: makes a loop device of the file, and sets 'loop'.
 loop_on() { loop=$(losetup -f -r --show "$1") || fail "no loop device on $1"; }
 
 for disk in raid1 raid2; do
@@ -21,7 +21,7 @@ for disk in raid1 raid2; do
     [[ $found =~ State\ :\ clean ]] || fail "$disk: $found"
 done
 ok "the RAID's parts are clean"
-# udev may have assembled both already.
+# udev may have assembled the RAID and the volume group already.
 vgchange -q -ay vg >/dev/null 2>&1 || true
 eventually "the logical volume" test -e /dev/vg/lv
 mdadm --assemble /dev/md0 "$(device raid1)" "$(device raid2)" >/dev/null 2>&1 || true

@@ -1,4 +1,4 @@
-# Guest job of shutdown.sh: uses disks in all ways, and shuts the machine down.
+# Guest job of shutdown.sh: uses the disks with LVM, RAID, LUKS and loop devices, and shuts down.
 # shellcheck shell=bash
 # shellcheck source-path=SCRIPTDIR source=attached.sh
 . ./attached.sh || exit 1
@@ -9,7 +9,7 @@ make_file_system() {
     check "$1: mkfs.ext4" mkfs.ext4 -q -F "$2"
     check "$1: mount" mount "$2" "/srv/$1"
 }
-# loop_on FILE: makes a loop device, and sets loop.
+# loop_on FILE: makes a loop device of the file, and sets 'loop'.
 loop_on() { loop=$(losetup -f --show "$1") || fail "no loop device on $1"; }
 
 say "the host's name"

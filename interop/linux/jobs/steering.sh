@@ -1,6 +1,6 @@
-# Guest job of steering.sh: the kernel's host is connected to the target at 10.0.2.2, whose port is
-# in the file "port". It sends requests in /host/N.ask and gets answers in /host/N.done. It never
-# rescans, so it sees only changes that the target announced.
+# Guest job of steering.sh: the kernel's host connects to the target at 10.0.2.2, whose port is in
+# the file "port". The job sends requests in /host/N.ask and gets answers in /host/N.done. It never
+# rescans, so the kernel sees only changes that the target announced.
 # shellcheck shell=bash
 # shellcheck source-path=SCRIPTDIR source=../guest/lib.sh
 . /lib.sh
@@ -24,7 +24,7 @@ is_read_only() {
     local flag
     find_namespace $nqn "$1" && read -r flag <"/sys/block/${found#/dev/}/ro" && [ "$flag" = "$2" ]
 }
-# stored TEXT NSID: written data is read back.
+# stored TEXT NSID: writes data, and checks that reads return them.
 stored() {
     find_namespace $nqn "$2" || fail "$1: there is no namespace $2"
     head -c 1048576 /dev/urandom >/run/data
@@ -90,18 +90,18 @@ said=$(dmesg)
 check "disconnect" nvme disconnect -n $nqn
 
 say "restarts"
-# Its default is ten seconds between two attempts.
+# The kernel's default is ten seconds between two attempts.
 check "connect" nvme connect -t tcp -a 10.0.2.2 -s "$port" -n $nqn -i 2 --reconnect-delay=1 \
     --hostnqn=$host --hostid=$host_id
 eventually "namespace 1 is there" is_there 1 32
 find_namespace $nqn 1
-# written: how many writes the kernel has completed.
+# written: prints the number of writes that the kernel has completed.
 written() {
     local numbers
     read -ra numbers <"/sys/block/${found#/dev/}/stat"
     echo "${numbers[4]}"
 }
-# goes_on TEXT: the load continues to write.
+# goes_on TEXT: checks that the load continues to write.
 goes_on() {
     local before try
     before=$(written)
@@ -120,7 +120,7 @@ for time in first second; do
     goes_on "it is written to after the $time restart"
 done
 wait $load || fail "under restarts: $(cat /run/restarted)"
-# The longest write, in microseconds; generous, since the machine may be busy.
+# The limit for the longest write, in microseconds. It is generous, since the machine may be busy.
 pause=$(cut -d';' -f56 /run/restarted)
 [ "$pause" -lt 30000000 ] || fail "a write took $pause µs"
 ok "I/O paused for $((pause / 1000)) ms at most, and none of it failed"

@@ -1,6 +1,6 @@
-# Guest job of target-ana.sh: the kernel's host, with its own multipath, is connected to the target
-# at 10.0.2.2 by the two ports in the file "ports". The target announces each change, and no
-# connection is lost.
+# Guest job of target-ana.sh: the kernel's host, with its own multipath, connects to the target at
+# 10.0.2.2 over the two ports in the file "ports". The target must announce each change, and no
+# connection may be lost.
 # shellcheck shell=bash
 # shellcheck source-path=SCRIPTDIR source=../guest/lib.sh
 . /lib.sh
@@ -44,7 +44,7 @@ state() {
     echo "$line"
 }
 is() { [ "$(state "$1" "$2")" = "$3" ]; }
-# group NSID PORT GROUP: whether the kernel has the path in this ANA group.
+# group NSID PORT GROUP: whether the kernel lists the path in this ANA group.
 group() {
     local line
     path "$1" "$2" || return 1

@@ -1,8 +1,8 @@
 # Guest job of tls.sh: the kernel's host uses TLS with 'farblock serve' outside, and so does
-# farblock's own host in the guest, with a key in the kernel's keyring. Then farblock's host outside
-# uses TLS with the kernel's target. /host has the program. names.txt has the port of farblock's
-# target and the names of the host and of both subsystems. Prints READY when its target serves, and
-# ends when a client connects to port 4499.
+# farblock's own host in the guest, with a key in the kernel's keyring. Then farblock's host on the
+# outer machine uses TLS with the kernel's target. /host has the program. names.txt has the port of
+# farblock's target and the names of the host and of both subsystems. Prints READY when its target
+# serves, and ends when a client connects to port 4499.
 # shellcheck shell=bash
 # shellcheck source-path=SCRIPTDIR source=../guest/lib.sh
 . /lib.sh
@@ -39,7 +39,7 @@ insert() {
 connects() { nvme connect -t tcp -a 10.0.2.2 -s "$port" -n "$nqn" -q "$host" -I "$id" -i 2 "$@"; }
 
 echo "nvme-cli made $(nvme gen-tls-key --hmac=2 --hostnqn="$host" --subsysnqn="$nqn")"
-# With Debian 13's tlshd the handshake fails for SHA-384 keys, so there are none here.
+# With Debian 13's tlshd the handshake fails for SHA-384 keys, so this job uses none.
 for version in 0 1; do
     insert short.key $version "$nqn"
     check "identity version $version" connects --tls --tls_key="$serial"
@@ -82,7 +82,7 @@ check "the disk is written" dd if=/dev/urandom of="$device" bs=64k count=16 ofla
 check "the disk is read" dd if="$device" of=/dev/null bs=1M count=2 iflag=direct
 check "farblock detach" ./farblock detach keyed
 
-# --- The kernel's target, which has each key under nvme-cli's identities
+# --- The kernel's target, whose keyring has each key under nvme-cli's identities
 
 memory_disk disk1 32 512
 target_subsystem "$kernel" /dev/disk1

@@ -1,7 +1,7 @@
 # Guest job: block devices by ublk, devices of the Linux kernel's own NVMe host, and both by
 # `farblock attach`. /host has the programs. The file "targets" lists targets outside, one per line:
-# BLOCK_SIZE PORT NQN. The line "DO cut" requests that they be killed and restarted; "DO pause" and
-# "DO continue" stop and resume the first one.
+# BLOCK_SIZE PORT NQN. With the line "DO cut" the job requests that the outer script kill and
+# restart these targets; "DO pause" and "DO continue" suspend and resume the first target.
 # shellcheck shell=bash
 # shellcheck source-path=SCRIPTDIR source=../guest/lib.sh
 . /lib.sh
@@ -14,7 +14,7 @@ while read -r block port nqn; do
     nqns[$block]=$nqn
 done <targets
 
-# Processes that wait for a server would keep the guest from ending.
+# Processes that wait for a server would prevent the guest's shutdown.
 # shellcheck disable=SC2317 # called by the trap
 let_go() {
     local node
@@ -33,8 +33,8 @@ start() {
     local name=$1 try line
     shift
     [ -p "$name.in" ] || mkfifo "$name.in"
-    # Emptied here and not by the process, so that its predecessor's output is not taken for its
-    # own.
+    # Empty the file before the process starts. Otherwise the next test would read the output of the
+    # previous process.
     : >"$name.out"
     ./ublk_serve "$@" <>"$name.in" >>"$name.out" 2>&1 &
     server=$!
@@ -49,7 +49,7 @@ start() {
     ok "$name: ublk_serve $*"
 }
 
-# tell NAME LINE EXPECTED: sends a line to a server, which must answer as expected.
+# tell NAME LINE EXPECTED: sends a line to a server. The answer must be EXPECTED.
 tell() {
     local before
     before=$(wc -l <"$1.out")
@@ -208,7 +208,7 @@ start files "$(url 4096)" --identifier files
 files=$device files_id=$id files_server=$server
 check "mkfs.ext4" mkfs.ext4 -q -F "$files"
 check "mount" mount "$files" /mnt
-# load_runs TEXT: neither load has ended.
+# load_runs TEXT: checks that both loads still run.
 load_runs() { kill -0 $load $load2 || fail "the load ended $1: $(cat fio.out fio2.out)"; }
 # again OUTPUT COMMAND...: repeats the command until the file "enough" exists.
 again() {
@@ -229,7 +229,7 @@ end_load() {
     wait $load2 || fail "in the file: $(cat fio2.out)"
     ok "no error and no lost block: $1"
 }
-# ask_for_cut: has the targets killed and restarted, and waits for them.
+# ask_for_cut: requests that the outer script kill and restart the targets, and waits for that.
 ask_for_cut() {
     echo "DO cut"
     until_true "the targets are gone" is_gone "${ports[512]}" "${ports[4096]}"
@@ -265,8 +265,8 @@ load_runs "before the targets were back"
 end_load "three servers' and two targets' deaths"
 
 say "a successor that dies before it serves"
-# Each attempt may open one file more, so it gets one step further. In one of them the kernel lets
-# it take over the device, and then it cannot open the device: the next attempt must not be refused.
+# Each attempt may open one file more, so it gets one step further. In one attempt, the process
+# takes over the device, but then cannot open it. The kernel must not refuse the next attempt.
 start early mem:64MiB --queues 1
 kill -9 $server
 wait $server 2>/dev/null || true
@@ -295,9 +295,9 @@ check "detaching it by force" ./ublk_serve --detach "$files_id" --force
 umount /mnt || fail "what is gone cannot be unmounted"
 [ ! -e "$files" ] || fail "$files is still there"
 refused "detaching what is gone" "does not exist" ./ublk_serve --detach "$files_id"
-# Every acknowledged write is at the target.
+# The target must have every acknowledged write.
 start files "$(url 4096)"
-# e2fsck exits with 1 after corrections, such as counts that no umount wrote.
+# e2fsck exits with 1 after corrections, for example of counters that only umount writes.
 repaired() { e2fsck -fy "$1" || [ $? = 1 ]; }
 check "e2fsck repairs what was mounted" repaired "$device"
 check "and finds it well then" e2fsck -fn "$device"
@@ -305,7 +305,7 @@ stop files
 
 say "who is not root"
 chmod 666 /dev/ublk-control
-# In place of udev's rule.
+# Does the work of the udev rule, because the guest has no udev.
 give() { until chown 1000:1000 /dev/ublkc0 2>/dev/null; do sleep 0.1; done; }
 give &
 mkfifo own.in
@@ -314,7 +314,7 @@ setpriv --reuid=1000 --regid=1000 --clear-groups \
     ./ublk_serve mem:64MiB --id 0 <>own.in >own.out 2>&1 &
 server=$! device=/dev/ublkb0
 until_true "it is ready" grep -q "^ready /dev/ublkb0 .*recoverable=false" own.out
-# To stop the device it must see that no other process has it open.
+# Before farblock stops the device, it must check that no other process has the device open.
 chown 1000:1000 "$device"
 check "its fio verify" verify "$device" 4k-64k --size=2m
 stop own
@@ -364,7 +364,7 @@ refused "a namespace that is not" "no namespace 7" "${nvme[@]}" "${ports[512]}" 
 [ -z "$(ls /sys/class/nvme)" ] || fail "a connection was left: $(ls /sys/class/nvme)"
 
 say "farblock attach --as ublk"
-# listed FIELD: the value in farblock list of the only disk.
+# listed FIELD: prints the field's value for the only disk in `farblock list`.
 listed() { ./farblock list --json | jq -r "if length == 1 then .[0].$1 else length end"; }
 is_listed() { [ "$(listed "$1")" = "$2" ]; }
 # attach WAY [OPTION...]: attaches the first target's disk, and sets device.
@@ -376,7 +376,7 @@ attach() {
     device=$(jq -r '.[0].use.path' listed)
     [ -b "$device" ] || fail "there is no block device '$device'"
 }
-# detaches: detaching is refused while the disk is mounted, and then succeeds.
+# detaches: checks that detaching fails while the disk is mounted, and succeeds afterwards.
 detaches() {
     check "mkfs.ext4" mkfs.ext4 -q -F "$device"
     check "mount" mount "$device" /mnt
@@ -387,7 +387,7 @@ detaches() {
     [ ! -e "$device" ] || fail "$device is still there"
     equal "what is listed then" "[]" "$(./farblock list --json)"
 }
-# served_by_another THAN: sets now to the server process; true if it is another one.
+# served_by_another THAN: sets 'now' to the PID of the server; true if it differs from THAN.
 served_by_another() {
     now=$(listed server_pid)
     [[ $now =~ ^[0-9]+$ ]] && [ "$now" != "$1" ] && is_listed state live

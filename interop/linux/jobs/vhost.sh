@@ -5,7 +5,7 @@
 # shellcheck source-path=SCRIPTDIR source=../guest/lib.sh
 . /lib.sh
 
-# find_disk SERIAL: finds the device.
+# find_disk SERIAL: finds the device with this serial number.
 find_disk() {
     local directory line
     for directory in /sys/block/vd*; do
@@ -70,7 +70,7 @@ find_disk remote-4096
 file_system "before" "$found"
 check "mount" mount "$found" /mnt
 echo "DO kill"
-# At this rate, writing takes half a minute, and then the data is read back.
+# At this rate, fio writes for half a minute, and then reads the data back.
 verify "$disk" 4k-4k --size=20m --rate_iops=150 >fio.out 2>&1 &
 load=$!
 fio --name=file --filename=/mnt/file --direct=1 --ioengine=libaio --iodepth=8 --rw=randwrite \
