@@ -1,7 +1,7 @@
 #!/bin/bash
 # bench-mirror.sh FARBLOCK: measures how long a mirror takes to fill a leg, with and without I/O,
-# and how a dying leg affects its users. One leg is in memory here, and one at a target on loopback.
-# Takes half a minute, and leaves nothing behind.
+# and how a dying leg affects I/O. One leg is in the mirror's memory, the other at a target on
+# loopback. Takes half a minute, and removes all its files.
 set -euo pipefail
 farblock=$(realpath "${1:-target/release/farblock}")
 gib=${GIB:-1}
@@ -10,7 +10,7 @@ cd "$dir"
 mirror='' leg=''
 trap 'kill -9 $mirror $leg 2>/dev/null || true; rm -rf "$dir"' EXIT
 
-# serve LOG ARGUMENTS...: starts a target and waits until it listens; $! is its process.
+# serve LOG ARGUMENTS...: starts a target and waits until it listens; $! is its PID.
 serve() {
     local log=$1
     "$farblock" serve --no-sandbox --quiet --json "${@:2}" >"$log" 2>&1 &
@@ -22,10 +22,10 @@ serve() {
     serving=$process
 }
 
-# field FILTER FILE: a number of a JSON document.
+# field FILTER FILE: prints a number of a JSON document.
 field() { python3 -c "import json, sys; found = json.load(open('$2')); print($1)"; }
 
-# load SECONDS OUT: writes of 4k, one at a time.
+# load SECONDS OUT: writes 4 KiB blocks, one at a time.
 load() {
     "$farblock" bench "nvme+tcp://127.0.0.1:14981/nqn.2026-11.org.example:mirror?ns=1" --allow-writes \
         --rw randwrite --bs 4k --iodepth 1 --runtime "$1" --ramp-time 0 --quiet --json "$2" >/dev/null 2>load.log || { cat load.log >&2; return 1; }
@@ -70,7 +70,7 @@ fresh() {
 
 what() { field "'%.0f IOPS, mean %.0f us, longest %.1f ms, %d errors' % (found['patterns'][0]['remote']['iops'], found['patterns'][0]['remote']['latency']['mean_ns'] / 1e3, found['patterns'][0]['remote']['latency']['max_ns'] / 1e6, len(found.get('errors') or []))" "$1"; }
 
-# Random data, since the mirror does not write blocks that are zero on both legs.
+# Use random data, since the mirror does not copy blocks that are zero on both legs.
 head -c "${gib}G" /dev/urandom >random
 fresh
 echo "a leg is filled, without I/O:  $(until_filled)"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # deb.sh RELEASE: makes farblock_VERSION_ARCHITECTURE.deb from the build in the folder RELEASE
-# (target/release), in dist beside it or in DIST_DIR. cargo-deb is built once, and kept in
+# (target/release), in the folder dist beside it, or in DIST_DIR. Builds cargo-deb once, in
 # ~/.cache/farblock-tools (or FARBLOCK_TOOLS_DIR).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -14,8 +14,8 @@ cargo_deb=3.8.0
     CARGO_PROFILE_DEV_DEBUG=0 cargo install --quiet --locked --debug --no-default-features --features lzma cargo-deb \
         --version "$cargo_deb" --root "$tools"
 
-# The files of make install, except for libfarblock: a library for other programs belongs in a
-# separate package. Then they move to Debian's folders.
+# Install the files of `make install`, except for libfarblock: a library for other programs belongs
+# in a separate package. Then move the files to Debian's folders.
 stage=$release/deb
 rm -rf "$stage"
 DESTDIR=$stage "$here/install.sh" "$release" /usr

@@ -1,13 +1,13 @@
 #!/bin/bash
 # Builds the release archives: farblock-linux-x86_64.tar.gz, farblock-windows-x86_64.zip and their
-# SHA256SUMS. The same commit gives the same bytes on every machine with the same compilers.
+# SHA256SUMS. With the same compilers, the same commit gives the same bytes on every machine.
 #
 #   dist.sh                   into dist in cargo's target directory, or into DIST_DIR
-#   dist.sh --pack FOLDER     packs only, with the programs FOLDER/farblock and FOLDER/farblock.exe
+#   dist.sh --pack FOLDER     only packs the programs FOLDER/farblock and FOLDER/farblock.exe
 #   dist.sh --notices         prints the licences of the code in the Linux program
 #
-# Reproducible: times are the commit's (SOURCE_DATE_EPOCH), entries are sorted and have no owner,
-# and the programs contain no path of this machine.
+# The archives are reproducible: file times are the commit's time (SOURCE_DATE_EPOCH), entries are
+# sorted and have no owner, and the programs contain no path of this machine.
 set -Eeuo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cd "$here/.."
@@ -34,12 +34,12 @@ if [ -z "${SOURCE_DATE_EPOCH:-}" ]; then
 fi
 export SOURCE_DATE_EPOCH
 
-# The sources' files for users besides the pages of doc.sh, and the files for Linux only.
+# The files for users in the source tree besides the pages of doc.sh, and the files for Linux only.
 documents=(CHANGELOG.md LICENSE-APACHE LICENSE-MIT)
 linux_documents=(contrib/systemd/farblock{-attach@.service,.service,.socket})
 
-# build TARGET [ARGUMENT...]: builds the program without this machine's paths. Of several mappings
-# that match a path, the last one applies.
+# build TARGET [ARGUMENT...]: builds the program without this machine's paths. If several mappings
+# match a path, the compiler applies the last mapping.
 build() {
     local target=$1 sysroot
     shift
@@ -52,7 +52,7 @@ build() {
     )
     # The linker would otherwise write the time into the program.
     [ "$target" != "$windows" ] || flags+=("-Clink-arg=-Wl,--no-insert-timestamp")
-    # Ignores RUSTFLAGS and the developer's configuration.
+    # Ignore RUSTFLAGS and the developer's configuration.
     local separator=$'\x1f'
     CARGO_ENCODED_RUSTFLAGS=$(IFS=$separator && echo "${flags[*]}") \
         CARGO_PROFILE_RELEASE_STRIP=debuginfo CARGO_INCREMENTAL=0 \
@@ -63,7 +63,7 @@ build() {
 # Prints the licences of all code in the program, from its sources.
 notices() {
     local target=$1 name version licence folder file sum
-    # Most licences have the same text: print each text once.
+    # Many crates have the same licence text: print each text once.
     local -A seen=()
     echo "farblock is made of the following, besides its own code and Rust's standard library"
     echo "(MIT OR Apache-2.0, https://www.rust-lang.org)."
@@ -135,7 +135,7 @@ pack() {
     name=farblock-windows-x86_64
     stage "$work/$name" "$windows" "$programs/farblock.exe" "${documents[@]}"
     rm -f "$dist/$name.zip"
-    # -X: without the extra fields, which contain this machine's users.
+    # -X omits the extra fields, which contain users of this machine.
     (cd "$work" && find "$name" -type f | sort | zip -X -q -9 "$dist/$name.zip" -@)
     (cd "$dist" && sha256sum farblock-linux-x86_64.tar.gz farblock-windows-x86_64.zip >SHA256SUMS)
     echo "in $dist:"
@@ -167,7 +167,7 @@ case ${1:-} in
         environment=$("$root/interop/windows/setup.sh" --env)
         # shellcheck disable=SC1090 # written by setup.sh
         . "$environment"
-        # A separate folder, as for the tests (decision 38).
+        # Use a separate folder, as for the tests (decision 38).
         target_dir=$target_dir/windows
         export CARGO_TARGET_DIR=$target_dir
         # shellcheck disable=SC2086 # words
@@ -176,7 +176,7 @@ case ${1:-} in
     programs=$(mktemp -d)
     cp "$target_dir/$linux/release/farblock" \
         "$target_dir/windows/$windows/release/farblock.exe" "$programs/"
-    # The symbols of imports from Windows contain the folder, with underscores.
+    # The symbols of Windows imports contain the folder's name, with underscores.
     x86_64-w64-mingw32-strip --preserve-dates --wildcard --strip-symbol='*_dll_imports_lib' \
         --strip-symbol='*_dll_imports_lib_iname' "$programs/farblock.exe"
     check "$programs/farblock"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # doc.sh FOLDER: copies the README, and the pages that it links to, below FOLDER. Every relative
-# link of a page there leads to a file that is there, too. Links to sources, which a package lacks,
+# link of a copied page leads to another copied file. Links to source files, which a package lacks,
 # become plain text.
 set -euo pipefail
 [ $# = 1 ] || { echo "usage: doc.sh FOLDER" >&2; exit 2; }
@@ -16,8 +16,8 @@ SOURCE = re.compile(r'(src|srcset)="([^":]+)"')
 
 
 def is_page(path: Path) -> bool:
-    """Pages for users: docs without the decisions, and the pages beside the README. A package has
-    the changelog in a file of the name that its system wants."""
+    """Whether this is a page for users: docs without the decisions, or a page beside the README.
+    Not the changelog, because each package system has its own name for that file."""
     if not path.is_file() or not path.is_relative_to(tree) or path == tree / "CHANGELOG.md":
         return False
     place = path.relative_to(tree)

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # image.sh RELEASE: makes an OCI image of the build in the folder RELEASE (target/release), without
-# Docker: target/dist/farblock-oci, which skopeo, podman and others can read (oci:FOLDER:VERSION),
-# or in DIST_DIR. The image contains the program, its shared libraries, OpenSSL's libraries, and
-# nothing else, not even a shell. It runs as a user without rights, and shares the disks of its
-# arguments.
+# Docker. Writes it to target/dist/farblock-oci, or to DIST_DIR; skopeo, podman and other tools can
+# read it (oci:FOLDER:VERSION). The image contains only the program, its shared libraries and
+# OpenSSL's libraries, not even a shell. The program runs as an unprivileged user, and shares the
+# disks that its arguments name.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 [ $# = 1 ] || { echo "usage: image.sh RELEASE" >&2; exit 2; }
@@ -30,8 +30,8 @@ umoci unpack "${rootless[@]}" --image "$image:$version" "$work/bundle"
 root=$work/bundle/rootfs
 install -D -m 755 "$release/farblock" "$root/usr/bin/farblock"
 strip "$root/usr/bin/farblock"
-# The libraries under the names by which the loader finds them, and OpenSSL's, which the program
-# loads when it needs TLS.
+# Copy the libraries under the names that the loader searches, and OpenSSL's libraries, which the
+# program loads when it needs TLS.
 tls=$(ldconfig -p | sed -n 's/^[[:space:]]*libssl\.so\.3 (libc6,x86-64.*=> //p' | head -n 1)
 [ "$(uname -m)" = x86_64 ] || tls=$(ldconfig -p | sed -n 's/.*libssl\.so\.3 .*=> //p' | head -n 1)
 [ -n "$tls" ] || { echo "image.sh: install libssl3, then try again" >&2; exit 1; }
@@ -43,7 +43,7 @@ mkdir -p "$root/etc" "$root/data" "$root/run/farblock-serve" "$root/tmp"
 echo "farblock:x:$user:$user::/data:/sbin/nologin" >"$root/etc/passwd"
 echo "farblock:x:$user:" >"$root/etc/group"
 chmod 1777 "$root/tmp"
-# The container may run as any user, who keeps a control socket there.
+# The container may run as any user, and creates its control socket there.
 chmod 1777 "$root/run/farblock-serve"
 chmod 777 "$root/data"
 find "$root" -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {} +

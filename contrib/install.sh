@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # install.sh RELEASE PREFIX: installs farblock from the folder RELEASE (target/release) below
 # PREFIX: the program without symbols, systemd's units, manual pages, completions and libfarblock.
-# install.sh --uninstall PREFIX: removes all of it, and farblock's own folders if they are empty.
+# install.sh --uninstall PREFIX: removes these files, and farblock's own folders if they are empty.
 # DESTDIR is prepended to PREFIX.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -23,7 +23,7 @@ usage() {
 }
 prefix=$2 root=${DESTDIR:-}$2
 
-# Updates the loader's cache, by which programs find libfarblock, after a change on this machine.
+# Updates the loader's cache after a change on this machine. Programs find libfarblock through it.
 refresh_loader() {
     if [ -z "${DESTDIR:-}" ] && [ "$(id -u)" = 0 ] && command -v ldconfig >/dev/null; then
         ldconfig

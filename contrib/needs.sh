@@ -1,7 +1,7 @@
 #!/bin/sh
-# needs.sh CARGO [--compiler-later]: reports in one sentence what a build lacks on this machine, and
-# how to install it, before anything is built. --compiler-later: a later step installs the C
-# compiler where apt-get exists. Exit code: 0 nothing is missing, 1 something is.
+# needs.sh CARGO [--compiler-later]: reports in one sentence which programs a build needs and this
+# machine lacks, and how to install them. --compiler-later: if apt-get exists, ignores a missing C
+# compiler, which a later step installs. Exit code: 0 nothing is missing, 1 something is.
 set -u
 cargo=${1:?usage: needs.sh CARGO [--compiler-later]}
 here=$(cd "$(dirname "$0")" && pwd)

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # sanitize.sh [CARGO]: runs tests under AddressSanitizer and ThreadSanitizer. First each sanitizer
-# must find a deliberate fault, to prove that it works here.
+# must find a deliberate fault, to prove that it works on this machine.
 #
 # ThreadSanitizer needs a standard library that was built for it; otherwise it reports a race for
-# every Arc. It does not see system calls made without libc, so rustix must use libc; otherwise it
-# reports a race for memory that is unmapped and mapped again.
+# every Arc. ThreadSanitizer does not see system calls without libc, so rustix must use libc;
+# otherwise it reports a race for memory that is unmapped and mapped again.
 set -Eeuo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 cargo=${1:-cargo}
@@ -23,8 +23,8 @@ built=$(mkdir -p "${CARGO_TARGET_DIR:-target}" && cd "${CARGO_TARGET_DIR:-target
 self_check=$(mktemp -d)
 trap 'rm -rf "$self_check"' EXIT
 
-# finds WHAT PROGRAM: in one of 20 runs the program must fail and the sanitizer must report WHAT. On
-# a busy machine, about every second race goes unnoticed.
+# finds WHAT PROGRAM: in one of 20 runs, the program must fail, and the sanitizer must report WHAT.
+# On a busy machine, ThreadSanitizer misses about every second race.
 finds() {
     for _ in {1..20}; do
         if ! "$2" 2>"$self_check/log" && grep -q "$1" "$self_check/log"; then
@@ -46,9 +46,9 @@ fn main() {
 RUST
 rustc --target "$target" $RUSTFLAGS -o "$self_check/freed" "$self_check/freed.rs"
 finds heap-use-after-free "$self_check/freed"
-# Without the long runs of chaos, loom and the conformance suite, and without documentation tests:
+# Skip the long runs of chaos, loom and the conformance suite. Skip documentation tests, because
 # rustdoc links without the sanitizer.
-# One command, so that what these crates share is built once; the named tests are reactor's.
+# Use one command, so that cargo builds shared crates once. The named tests are reactor's.
 CARGO_TARGET_DIR=$built/sanitize "$cargo" test --locked --target "$target" \
     -p farblock-mem -p farblock-block -p farblock-backends -p farblock-reactor --lib \
     --test tasks --test streams --test files
@@ -64,7 +64,8 @@ cat >"$self_check/raced/Cargo.toml" <<'TOML'
 name = "raced"
 edition = "2024"
 [workspace]
-# As farblock's own profile has it: otherwise the standard library would be built twice.
+# Use the same setting as farblock's profile: otherwise cargo would build the standard library
+# twice.
 [profile.dev.package."*"]
 debug = false
 TOML
@@ -76,7 +77,7 @@ fn main() {
     let write = || {
         STARTED.fetch_add(1, Relaxed);
         while STARTED.load(Relaxed) < 2 {}
-        // Once may go by unseen on a busy machine.
+        // On a busy machine, the sanitizer may miss a single race.
         for _ in 0..100_000 {
             unsafe { (&raw mut SHARED).write_volatile(1) }
         }

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# stages.sh MAKE STAGE...: makes the stages in order. At the end it prints the result of each, its
-# duration and its share of the processors. The next stages run after a failure, too, so that one
-# run reports all faults. Exit code: 0 all passed, 1 one failed, 2 misuse.
+# stages.sh MAKE STAGE...: makes the stages in order. At the end, prints each stage's result,
+# duration and share of the processors. After a failure, the next stages run too, so that one run
+# reports all faults. Exit code: 0 all passed, 1 one failed, 2 misuse.
 #
-# A stage +GOAL starts making a goal that later stages need, in the background at the lowest
-# priority, to use idle processor time. Its result is ignored: a stage that needs the goal makes it,
-# and reports a failure. The goal's process ends before the next +GOAL.
+# A stage +GOAL starts to make a goal that later stages need, in the background at the lowest
+# priority, to use idle processor time. The script ignores its result: a stage that needs the goal
+# makes it again, and reports failures. The script stops this process before the next +GOAL.
 set -uo pipefail
 [ $# -ge 2 ] || { echo "usage: stages.sh MAKE STAGE..." >&2; exit 2; }
 make=$1
@@ -19,14 +19,14 @@ trap 'exit 143' TERM
 trap 'exit 130' INT
 begin_ahead() {
     finish_ahead
-    # A process group, so that killing it kills its children.
+    # Start a process group, so that a kill of the group kills the children.
     set -m
     nice -n 19 "$make" --no-print-directory "$1" >/dev/null 2>&1 </dev/null &
     ahead=$!
     set +m
 }
 
-# Seconds of processor time of all ended children.
+# Prints the seconds of processor time of all children that have exited.
 used() { awk '{ print int(($16 + $17) / 100) }' "/proc/$$/stat"; }
 
 # The names of flaky checks, one per line: checks that failed once and passed when repeated.

@@ -36,7 +36,7 @@ LONG = [
     "cli/dist", "cli/bench", "documentation",
 ]
 
-# Suites that must run alone, and why.
+# Suites that must run alone, with the reason.
 ALONE = {
     "nvmf-target/allocations": "waits for a time in which its process allocates nothing; under Wine"
     " it does not come beside others in 100 seconds",
@@ -48,18 +48,18 @@ ALONE = {
 # Seconds that a program has to exit after SIGTERM.
 GRACE = 10
 
-# Seconds that it has to exit after it has printed its result.
+# Seconds that a program has to exit after it has printed its result.
 TIME_TO_END = 60
 
 
-# How many of the costliest suites the report names.
+# The number of the costliest suites in the report.
 COSTLIEST = 15
 
 
 class Program(subprocess.Popen):
     """A process that also counts its processor time."""
 
-    # Seconds of processor time of the process and of the children that it waited for.
+    # The processor time in seconds of the process and of the children that it has waited for.
     used = 0.0
 
     def wait(self, timeout=None):
@@ -80,7 +80,7 @@ class Program(subprocess.Popen):
 
 
 class Suite:
-    """A test program, or another command that runs beside them."""
+    """A test program, or another command that runs in parallel to the test programs."""
 
     def __init__(self, name, folder, command, is_harness=True):
         self.name, self.folder, self.command = name, folder, command
@@ -133,8 +133,8 @@ class Runner:
         with self.lock:
             if self.is_stopped:
                 raise OSError("stopped")
-            # A process group, so that its children are killed with it. Not a session: the first
-            # terminal that a test opens would become its controlling terminal.
+            # Start a process group, so that a kill also reaches the children. Do not start a
+            # session: the first terminal that a test opens would become its controlling terminal.
             process = Program(
                 command, cwd=suite.folder, env=suite.environment(), stdin=subprocess.DEVNULL,
                 stdout=log, stderr=subprocess.STDOUT, process_group=0)
@@ -158,7 +158,7 @@ class Runner:
         return Outcome(suite, text, problem, time.monotonic() - begun, process.used)
 
     def wait(self, process, log):
-        """The problem, if there is one."""
+        """Waits for the program. Returns a description of the problem, if there is one."""
         deadline = time.monotonic() + self.options.timeout
         said_at = None
         while True:
@@ -240,7 +240,7 @@ def end(process):
 
 
 def built(path):
-    """The suites in cargo's messages."""
+    """The suites that cargo's messages list."""
     suites = {}
     with open(path, encoding="utf-8") as messages:
         for line in messages:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # test-deb.sh RELEASE: makes the Debian package of the build in the folder RELEASE, runs lintian,
-# checks its files, and has dpkg install, upgrade, remove and purge it under a separate systemd.
+# checks its files, and lets dpkg install, upgrade, remove and purge it under a separate systemd.
 set -Eeuo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 [ $# = 1 ] || { echo "usage: test-deb.sh RELEASE" >&2; exit 2; }
@@ -24,7 +24,7 @@ for file in usr/bin/farblock lib/systemd/system/farblock{,-attach@}.service \
 done
 grep -q 'Permission is hereby granted' "$work/root/usr/share/doc/farblock/copyright"
 gzip -dc "$work/root/usr/share/doc/farblock/NOTICES.txt.gz" | grep '^=== clap ' >/dev/null
-# Every relative link of a page leads to a file of the package.
+# Every relative link of a page must lead to a file of the package.
 while IFS=$'\t' read -r page link; do
     [[ $link == *:* || -e $(dirname "$page")/$link ]] ||
         die "$page links to $link, which is not there"

@@ -18,7 +18,7 @@ done
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# Prints the script to run: the blocks, with a wait after each.
+# Prints the script to run: the blocks, each followed by a wait.
 script() {
     echo 'set -eux -o pipefail'
     echo 'listens() { for _ in $(seq 600); do ! farblock status >/dev/null 2>&1 || return 0'
@@ -52,7 +52,7 @@ done
 for guide in "${guides[@]}"; do
     run "$guide"
 done
-# Every link leads to a file.
+# Every link must lead to a file.
 for guide in "${guides[@]}" "$here/../docs/guides/README.md"; do
     grep -o '](\([^)#:]*\)' "$guide" | cut -c3- | while read -r link; do
         [ -e "$(dirname "$guide")/$link" ] || die "$guide: there is no $link"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# test-image.sh RELEASE: makes the OCI image of the build in the folder RELEASE, has skopeo read it,
-# and runs its program as its user, who has no rights.
+# test-image.sh RELEASE: makes the OCI image of the build in the folder RELEASE, reads the image
+# with skopeo, and runs its program as the image's unprivileged user.
 set -Eeuo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 [ $# = 1 ] || { echo "usage: test-image.sh RELEASE" >&2; exit 2; }
@@ -24,7 +24,7 @@ skopeo inspect --config "oci:$name" >"$work/config.json"
 jq -e '.config | .User == "65532:65532" and .Entrypoint == ["/usr/bin/farblock"]
     and (.ExposedPorts | has("4420/tcp"))' "$work/config.json" >/dev/null ||
     die "the image says something else: $(cat "$work/config.json")"
-# skopeo checks every part against its digest.
+# skopeo checks the digests of all parts.
 skopeo copy --quiet "oci:$name" "dir:$work/copy"
 
 umoci unpack --image "$name" "$work/bundle"
@@ -48,7 +48,7 @@ done
 url='nvme+tcp://127.0.0.1/nqn.2026-11.org.example:disk?ns=1'
 echo hello | "${inside[@]}" write "$url"
 [ "$("${inside[@]}" read "$url" --length 5)" = hello ]
-# TLS finds its library.
+# The program must find OpenSSL's libraries for TLS.
 (umask 077; "${inside[@]}" keys new --tls >"$root/data/tls.key")
 chown 65532:65532 "$root/data/tls.key"
 host=nqn.2014-08.org.nvmexpress:uuid:11111111-0000-4000-8000-000000000001

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # test-install.sh RELEASE: installs the build in the folder RELEASE into a temporary folder, checks
-# every file with the program that uses it, uninstalls, and checks that nothing is left.
+# every file with the program that uses it, uninstalls, and checks that no file remains.
 set -Eeuo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 [ $# = 1 ] || { echo "usage: test-install.sh RELEASE" >&2; exit 2; }
@@ -32,7 +32,7 @@ done
 "$here/install.sh" "$release" /usr
 usr=$DESTDIR/usr
 
-# files PATTERN...: each pattern matches a file.
+# files PATTERN...: checks that each pattern matches a file.
 files() {
     local one
     for one in "$@"; do
@@ -50,7 +50,8 @@ files bin/farblock lib/systemd/system/farblock{,-attach@}.service \
 sections=$(readelf --wide --section-headers "$usr/bin/farblock")
 # (The section .debug_gdb_scripts, which a release may contain, is allowed.)
 ! grep -q '\.debug_info\|\.symtab' <<<"$sections" || die "the program has its symbols"
-# The simulation's tests break the product by switches. A release must not contain them.
+# The simulation's tests put faults into the product with switches. A release must not contain these
+# switches.
 mapfile -t switches < <(
     grep -rhoP --include='*.rs' 'has_mistake\(\s*"\K[^"]{17,}' "$here/../crates"
 )
@@ -65,7 +66,7 @@ done
 [ "$(PKG_CONFIG_PATH=$usr/lib/pkgconfig pkg-config --modversion farblock)" = \
     "$("$usr/bin/farblock" --version | cut -d' ' -f2)" ]
 
-# Every manual page: without a date, since a build has none, and with clap_mangen's paragraphs.
+# Each manual page must have no date, because builds are reproducible, and clap_mangen's paragraphs.
 for page in "$usr"/share/man/man1/*.1; do
     complaints=$(mandoc -T lint -W warning "$page" || true)
     ! grep -v 'missing date\|skipping paragraph macro' <<<"$complaints" | grep . ||
@@ -73,7 +74,7 @@ for page in "$usr"/share/man/man1/*.1; do
 done
 mandoc -T utf8 "$usr/share/man/man1/farblock.1" | grep 'farblock-serve(1)' >/dev/null
 
-# The units, checked by systemd, with the program's path of this test.
+# systemd checks the units, with the path of this test's program.
 mkdir "$work/units"
 for unit in "$usr"/lib/systemd/system/farblock*; do
     to=${unit##*/} to=$work/units/${to/@./@data.}
@@ -83,13 +84,13 @@ for unit in "$work"/units/*; do
     complaints=$(systemd-analyze verify --man=no "$unit" 2>&1) || die "$unit: $complaints"
     [ -z "$complaints" ] || die "$unit: $complaints"
 done
-# At most 25 of 100 (systemd counts in tenths): the service must not have rights that it does not
-# need.
+# The exposure level may be at most 2.5 of 10 (systemd's threshold counts tenths): the service must
+# not have unnecessary rights.
 systemd-analyze security --offline=true --threshold=25 "$work/units/farblock.service" \
     >"$work/security" ||
     die "farblock.service may do too much: $(cat "$work/security")"
 
-# Completions, with a running target to query.
+# Test the completions, which query a running target.
 PATH=$usr/bin:$PATH
 nqn=nqn.2026-11.org.example:disks:one
 (exec farblock serve mem:1MiB --listen 127.0.0.1:0 --nqn "$nqn" >"$work/said") &
@@ -106,7 +107,7 @@ in_bash() {
     bash --norc -c '
         . "$1"
         COMP_LINE=$2 COMP_POINT=${#2}
-        # bash makes each colon a word.
+        # bash splits words at colons.
         read -ra COMP_WORDS <<<"${2//:/ : }"
         [[ $2 != *[[:space:]:] ]] || COMP_WORDS+=("")
         COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
@@ -127,7 +128,7 @@ in_fish() {
     fish --no-config -c 'source $argv[1]; complete -C $argv[2]' \
         "$usr/share/fish/vendor_completions.d/farblock.fish" "$1" | cut -f1
 }
-# offered SHELL LINE WANTED: the shell's candidates contain WANTED.
+# offered SHELL LINE WANTED: checks that the shell's candidates contain WANTED.
 offered() {
     local said
     said=$("in_$1" "$2")

@@ -29,7 +29,7 @@ else
     cp "$here/tests/deb-job.sh" "$work/job.sh"
 fi
 
-# A group for its own control groups, with none of the machine's below it.
+# Make a control group for that systemd. It must contain no group of the machine.
 cat >"$work/outer.sh" <<'OUTER'
 set -e
 work=$1
@@ -46,14 +46,15 @@ find "$group" -depth -type d -exec rmdir {} \;
 exit "$code"
 OUTER
 
-# The root of that systemd: this machine's programs, read-only, and no other files of it.
+# The root folder of that systemd has this machine's programs, read-only, and no other files of the
+# machine.
 cat >"$work/inner.sh" <<'INNER'
 set -e
 work=$1
 mount -t tmpfs -o mode=755 tmpfs "$work/root"
 cd "$work/root"
 mkdir -p usr etc/systemd/system/multi-user.target.wants proc sys dev run tmp var/lib root out old
-# over FOLDER: shows this machine's folder, and discards writes to it.
+# over FOLDER: mounts this machine's folder, and discards writes to it.
 over() {
     mkdir -p "$1" ".over/$1/new" ".over/$1/work"
     mount -t overlay overlay "$1" \
@@ -99,7 +100,7 @@ StandardError=inherit
 Environment=HOME=/root PATH=/usr/local/bin:/usr/bin:/usr/sbin
 TimeoutStartSec=300
 UNIT
-# It would hang up the terminal, and this script with it.
+# That service would hang up the terminal, and so kill this script.
 ln -s /dev/null etc/systemd/system/console-getty.service
 ln -s /etc/systemd/system/job.service etc/systemd/system/multi-user.target.wants/
 pivot_root . old
@@ -111,7 +112,7 @@ exec env -i container=farblock PATH=/usr/bin:/usr/sbin /lib/systemd/systemd --lo
     --unit=multi-user.target </dev/console >/dev/console 2>&1
 INNER
 
-# Its console is a terminal without any input, which stays open until systemd exits.
+# The console is a terminal without input, which stays open until systemd exits.
 mkfifo "$work/typed"
 exec 9<>"$work/typed"
 timeout 400 script --quiet --flush --command "unshare --mount bash '$work/outer.sh' '$work'" \

@@ -19,7 +19,7 @@ install -D -m 644 "$release/libfarblock.a" "$root/lib/libfarblock.a"
 install -D -m 644 "$here/include/farblock.h" "$root/include/farblock.h"
 mkdir -p "$root/lib/pkgconfig"
 sed -e "s#@PREFIX@#$prefix#" -e "s#@VERSION@#$version#" "$here/farblock.pc.in" >"$root/lib/pkgconfig/farblock.pc"
-# pkg-config --static adds the archive's dependencies, but the linker still takes the shared
+# pkg-config --static adds the archive's dependencies, but the linker still prefers the shared
 # library.
 sed -e "s#-L.*-lfarblock#\${libdir}/libfarblock.a -lpthread -ldl -lm#" -e '/^Libs.private/d' \
     "$root/lib/pkgconfig/farblock.pc" >"$root/lib/pkgconfig/farblock-static.pc"

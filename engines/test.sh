@@ -79,14 +79,14 @@ serve_file() {
     exit 1
 }
 
-# survives LABEL NAME COMMAND...: runs a command of some seconds. It must succeed although its
-# target, the last one of serve_file NAME, is killed and restarted twice meanwhile.
+# survives LABEL NAME COMMAND...: runs a command that takes some seconds. Meanwhile kills and
+# restarts its target, the last one of serve_file NAME, twice. The command must succeed.
 survives() {
     local label=$1 name=$2 running cut try
     shift 2
     "$@" >"$work/output" 2>&1 &
     running=$!
-    # On a busy machine it may take a while to connect and begin to write.
+    # On a busy machine, the command may connect and write late.
     for ((try = 0; try < 300 && $(stat --format=%b "$work/$name") < 256; try++)); do sleep 0.1; done
     for cut in 1 2; do
         sleep 1
@@ -144,7 +144,7 @@ quietly "pip wheel" env "FARBLOCK_LIBRARY=$release/libfarblock.so" \
     exit 1
 }
 quietly "mypy is installed" "$work/venv/bin/pip" install --quiet --disable-pip-version-check mypy
-# The C library in the package looks like a module, but is none.
+# The C library in the package has a module's file name, but is no module.
 echo farblock.libfarblock >"$work/no-module"
 quietly "Python's type hints are those of the code" env -C "$work" "$work/venv/bin/python" -m mypy.stubtest farblock \
     --allowlist "$work/no-module"
@@ -156,7 +156,7 @@ if "$work/venv/bin/python" -m mypy --strict -c 'import farblock; farblock.connec
 fi
 echo "ok   wrong types are found"
 
-# fio: the documents' job, and its errors.
+# fio: the job of the documentation, and the engine's errors.
 quietly "fio's engine builds" "$here/fio/build.sh" "$release"
 name() { sed 's/:/\\:/g' <<<"$1"; }
 fio() {
@@ -186,7 +186,7 @@ quietly "fio at a rate" fio "$disk" --rw=randrw --runtime=2 --time_based --rate_
 # waiting until the depth is reached.
 quietly "and its operations do not lie" \
     jq --exit-status '.jobs[0] | .read.clat_ns.mean < 10e6 and .read.total_ios > 800' "$work/rate"
-# bad WORDS ARGUMENT...: fio fails with an error that contains WORDS.
+# bad WORDS ARGUMENT...: fio must fail with an error that contains WORDS.
 bad() {
     local words=$1
     shift

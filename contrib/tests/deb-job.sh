@@ -6,7 +6,7 @@ install() {
     dpkg --install --no-triggers /root/package.deb
 }
 
-# Container images forbid packages to start services; a user's system does not.
+# Container images forbid packages to start services, but a user's system allows it.
 rm -f /usr/sbin/policy-rc.d
 
 # The package neither enables nor starts its units.
@@ -23,8 +23,8 @@ before=$(process farblock)
 attached=$(process farblock-attach@data)
 [ "$before" != 0 ] && [ "$attached" != 0 ]
 
-# An upgrade during writes: the target runs the new version, hosts wait for it, and attached disks
-# keep their servers.
+# Upgrade during writes. The target must then run the new version. Hosts must wait for it, and
+# attached disks must keep their servers.
 head -c 32M /dev/urandom >/root/data
 began=$(writes)
 farblock --quiet copy /root/data "$url" --verify &
@@ -37,7 +37,8 @@ systemctl is-active farblock.socket farblock.service farblock-attach@data
 [ "$(process farblock-attach@data)" = "$attached" ]
 systemctl stop farblock-attach@data
 
-# After removal nothing runs. The administrator's files stay, and the next installation uses them.
+# After removal no process may run. The administrator's files must stay, and the next installation
+# must use them.
 dpkg --remove --no-triggers farblock
 [ ! -e /usr/bin/farblock ]
 for unit in farblock.socket farblock.service; do
@@ -48,7 +49,7 @@ install
 systemctl start farblock.service
 farblock id "$url"
 
-# After purging, only disks and other programs' files are left.
+# After purging, only disks and other programs' files may remain.
 dpkg --purge --no-triggers farblock
 [ "$(systemctl is-active farblock.service || true)" = inactive ]
 [ -z "$(find /etc/systemd /var/lib/systemd -name 'farblock*' -print)" ]

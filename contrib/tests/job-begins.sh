@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# The beginning of the jobs in test-systemd.sh's systemd; they source it. A failure ends the job,
-# with the service's last log lines.
+# Sourced by the jobs in test-systemd.sh's systemd. A failure ends the job, and prints the service's
+# last log lines.
 set -Eeux -o pipefail
 failed() {
     set +x
@@ -37,12 +37,12 @@ no-device = true
 TOML
 }
 
-# Prints the process of a unit; 0 if there is none.
+# Prints the PID of a unit's process; 0 if there is none.
 process() {
     systemctl show --property MainPID --value "$1"
 }
 
-# Prints how many writes the target has executed.
+# Prints the number of writes that the target has executed.
 writes() {
     farblock status --json | jq '.subsystems[0].writes'
 }

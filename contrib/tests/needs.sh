@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # needs.sh: tests contrib/needs.sh on machines without Rust, with an older Rust, and without a C
-# compiler. Each machine is a folder of programs, and nothing else.
+# compiler. A folder of programs simulates each machine.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d)
@@ -10,7 +10,7 @@ for tool in sh sed head awk sort tail dirname printf; do
     ln -s "$(command -v "$tool" || echo "/usr/bin/$tool")" "$work/bin/$tool"
 done
 program() { printf '#!/bin/sh\n%s\n' "$2" >"$work/bin/$1"; chmod +x "$work/bin/$1"; }
-# says EXPECTED: it fails with one line that contains this.
+# says EXPECTED: needs.sh must fail with one line that contains this text.
 says() {
     local said
     ! said=$(env -i PATH="$work/bin" HOME="$work" "$work/bin/sh" "$here/../needs.sh" cargo 2>&1) ||

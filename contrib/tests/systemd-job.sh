@@ -11,7 +11,7 @@ pid=$(process farblock)
 [ "$(stat --format %u "/proc/$pid")" != 0 ]
 [ "$(stat --format %u /var/lib/private/farblock/disk.img)" = "$(stat --format %u "/proc/$pid")" ]
 
-# Changes at run time; an invalid configuration changes nothing.
+# Change the configuration at run time. An invalid configuration must change nothing.
 cat >>/etc/farblock/farblock.toml <<TOML
 
 [[subsystems.namespaces]]
@@ -26,7 +26,7 @@ systemctl is-active farblock
 cp /root/good.toml /etc/farblock/farblock.toml
 [ "$(process farblock)" = "$pid" ]
 
-# Restarts during writes and comparisons: connected hosts notice only a pause.
+# Restart the target during writes and comparisons. Connected hosts must notice only a pause.
 for _ in 1 2 3; do
     head -c 64M /dev/urandom >/root/data
     before=$(writes)
@@ -39,8 +39,8 @@ done
 [ "$(process farblock)" != "$pid" ]
 farblock --quiet read "$url" --length 64MiB | cmp - /root/data
 
-# A disk that is attached at boot. The target restarts while fio writes and verifies; no operation
-# fails. The time limit of one operation is generous, since the machine may be busy.
+# Attach a disk at boot. Restart the target while fio writes and verifies: no operation may fail.
+# The time limit of one operation is generous, since the machine may be busy.
 most_seconds=30
 attach
 systemctl start farblock-attach@data
@@ -64,8 +64,8 @@ echo "longest pause: $pause ms"
 [ "$pause" -lt $((most_seconds * 1000)) ]
 [ "$(farblock list --json | jq -r '.[0].state')" = live ]
 
-# Kills the main process, and systemd kills the server process: users of the disk wait. Before Linux
-# 6.9 systemd has no descriptor to keep, and the mount breaks.
+# Kill the main process. systemd then kills the server process, and users of the disk wait. Before
+# Linux 6.9 systemd has no descriptor to keep, and the mount breaks.
 is_live() {
     [ "$(farblock list --json | jq -r '.[0].state')" = live ]
 }
@@ -91,7 +91,7 @@ systemctl stop farblock-attach@data
 [ "$(systemctl show --property Result --value farblock-attach@data)" = success ]
 [ "$(farblock list --json | jq length)" = 0 ]
 
-# A host that must authenticate, with a secret that only root can read.
+# Test a host that must authenticate, with a secret that only root can read.
 mkdir -m 700 /etc/farblock/keys
 (umask 077 && farblock keys new >/etc/farblock/keys/host.key)
 host=nqn.2026-11.org.example:host
@@ -114,9 +114,9 @@ farblock status | grep 127.0.0.1:4420
 systemctl stop farblock.socket farblock.service
 [ "$(systemctl show --property Result --value farblock)" = success ]
 
-# The machine shuts down while a manually mounted file system is on a disk. The disk's service must
-# unmount it, since systemd would do so only after stopping the service. test-systemd.sh checks the
-# result.
+# Shut down while a manually mounted file system is on a disk. The disk's service must unmount the
+# file system, since systemd would unmount it only after stopping the service. test-systemd.sh
+# checks the result.
 cp /root/good.toml /etc/farblock/farblock.toml
 systemctl start farblock.socket farblock.service
 mknod /dev/loop-control c 10 237

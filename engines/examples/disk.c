@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
  * disk URL [SECONDS]: writes the first MiB of a remote disk, with 32 operations in flight, and
- * reads it back, once or for so many seconds. This overwrites data on the disk! The program waits
- * whenever the target or the network is away. Several URLs in one argument, separated by blanks,
- * are several paths.
+ * reads it back, once or for SECONDS. This overwrites data on the disk! While the target is
+ * unreachable, the program waits. Several URLs in one argument, separated by blanks, are several
+ * paths.
  *
  *   cc disk.c $(pkg-config --cflags --libs farblock) -o disk
  *   ./disk 'nvme+tcp://192.0.2.1/nqn.2026-11.org.example:scratch?ns=1'
@@ -72,11 +72,11 @@ static void turn(fb_disk *disk, fb_queue *queue, unsigned char *data, unsigned c
 {
 	for (size_t i = 0; i < BYTES; i++)
 		data[i] = (unsigned char)(i * 31 + i / 4096 + number * 7);
-	/* Many in flight. */
+	/* First with many operations in flight. */
 	transfer(queue, FB_KIND_WRITE, data, 4096);
 	transfer(queue, FB_KIND_READ, read, 4096);
 	compare(read, data);
-	/* One operation after the other. */
+	/* Then one operation after the other. */
 	check(fb_write_zeroes(disk, 0, BYTES / 2, 0));
 	check(fb_flush(disk));
 	check(fb_read(disk, read, 0, BYTES));

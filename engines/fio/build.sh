@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # build.sh FOLDER: builds FOLDER/libfarblock-fio.so, farblock's engine for fio, with the static
-# library FOLDER/libfarblock.a (cargo build --release -p farblock-capi). There is no package with
-# fio's headers, so they come from the source of the installed fio. That is FIO_SOURCE if set (a
-# configured tree), or else Debian's source package, kept in ~/.cache/farblock-fio (or
-# FARBLOCK_FIO_DIR).
+# library FOLDER/libfarblock.a (cargo build --release -p farblock-capi). No package contains fio's
+# headers, so the script uses the source of the installed fio. The source is FIO_SOURCE (a
+# configured tree), or else Debian's source package, which the script keeps in ~/.cache/farblock-fio
+# (or FARBLOCK_FIO_DIR).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 
@@ -21,7 +21,7 @@ command -v fio >/dev/null || die "fio is not installed"
 get() {
     local work
     work=$(mktemp -d "$cache/get.XXXXXX")
-    # Separate package lists: the machine's may lack source packages, and must not change.
+    # Use separate package lists: the machine's lists may lack source packages, and must not change.
     mkdir -p "$work/lists/partial"
     cat >"$work/fio.sources" <<EOF
 Types: deb-src
@@ -52,7 +52,7 @@ if [ -z "$source" ]; then
 fi
 [ -f "$source/config-host.h" ] || die "$source has no config-host.h: run ./configure there"
 
-# Only fio's entry point is exported, so that no other symbol can collide with fio's.
+# Export only the engine's entry point, so that no other symbol can collide with fio's symbols.
 echo '{ global: ioengine; local: *; };' >"$out/libfarblock-fio.map"
 gcc -O2 -g -Wall -Wextra -Wno-unused-parameter -Werror -std=gnu11 -D_GNU_SOURCE -fPIC -shared \
     -include "$source/config-host.h" -isystem "$source" -I "$here/../include" \

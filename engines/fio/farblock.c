@@ -12,7 +12,7 @@
  * `fio --enghelp=external:/path/libfarblock-fio.so` shows the options.
  *
  * This file includes fio's headers. Therefore it has fio's licence and not farblock's, and no other
- * part of farblock includes it. It uses libfarblock under the MIT licence.
+ * part of farblock includes this file. It uses libfarblock under the MIT licence.
  *
  * Not implemented: zoned modes, and opening files after the start of the job. fio 3.33 itself
  * cannot use an external engine with io_submit_mode=offload.
@@ -49,7 +49,7 @@ struct farblock_options {
 	.off1 = offsetof(struct farblock_options, field), .category = FIO_OPT_C_ENGINE, \
 	.group = FIO_OPT_G_INVALID
 
-/* The largest time of an option: it must fit in 32 bits as milliseconds. */
+/* The largest time of an option in seconds. In milliseconds it must fit into 32 bits. */
 #define FARBLOCK_MAX_SECONDS 4000000
 
 static struct fio_option option_list[] = {
@@ -189,7 +189,7 @@ static int farblock_connect(struct thread_data *td, struct fio_file *f, fb_disk 
 	};
 	fb_status status;
 
-	/* Without a backslash before each colon, only "nvme+tcp" is left of nvme+tcp://... */
+	/* Without a backslash before each colon, fio cuts nvme+tcp://... to "nvme+tcp". */
 	if (!strcmp(f->file_name, "nvme+tcp")) {
 		log_err("farblock: %s is not an address: fio splits filename at colons, so write "
 			"filename=nvme+tcp\\://..., with \\: for each colon\n", f->file_name);
@@ -205,7 +205,7 @@ static int farblock_connect(struct thread_data *td, struct fio_file *f, fb_disk 
 	return 1;
 }
 
-/* Refuses I/O that the disk would otherwise refuse later, block by block. */
+/* Refuses options with which the disk would refuse each single I/O. */
 static int farblock_check(struct thread_data *td, struct fio_file *f, const fb_info *info)
 {
 	int ddir;
@@ -309,8 +309,9 @@ static int farblock_init(struct thread_data *td)
 }
 
 /*
- * Whether the job may sleep after queueing I/O, without asking for events. Other jobs queue up to
- * the depth and then wait, which starts all of it together, in one system call.
+ * Whether the job may sleep after it has queued I/O, before it calls getevents. All other jobs
+ * queue I/O up to the depth and then call getevents, which starts all queued I/O in one system
+ * call.
  */
 static bool farblock_may_sleep(struct thread_data *td)
 {
@@ -358,7 +359,7 @@ static enum fio_q_status farblock_queue(struct thread_data *td, struct io_u *io_
 		io_u->error = fb_status_errno(status);
 		return FIO_Q_COMPLETED;
 	}
-	/* A failure here also fails getevents, which reports it. */
+	/* If this fails, getevents fails too, and reports the error. */
 	if (farblock_may_sleep(td))
 		fb_poll(job->queue, NULL, 0, 0, 0);
 	return FIO_Q_QUEUED;
@@ -391,7 +392,7 @@ static struct io_u *farblock_event(struct thread_data *td, int event)
 	return io_u;
 }
 
-/* Files are connected in init, for as long as the job runs. */
+/* init connects the files for the time of the job. */
 static int farblock_open_file(struct thread_data *td, struct fio_file *f)
 {
 	return 0;

@@ -17,7 +17,7 @@ VERSION = re.search(r'^version = "(.*)"', (TREE / "Cargo.toml").read_text(), re.
 
 
 def library() -> Path:
-    """The path of the C library, which is built if necessary."""
+    """Returns the path of the C library. Builds the library if necessary."""
     given = os.environ.get("FARBLOCK_LIBRARY")
     if given:
         return Path(given)
@@ -44,7 +44,7 @@ class WithLibrary(Distribution):
 
 
 commands = {"build_py": BuildWithLibrary}
-# setuptools has it from 70.1 on; before, the package wheel has it.
+# setuptools has bdist_wheel since 70.1; before, the package wheel has it.
 try:
     from setuptools.command.bdist_wheel import bdist_wheel
 except ImportError:

@@ -1,4 +1,4 @@
-//! A key for TLS out of an authentication: messages on their way, and hosts that begin anew.
+//! Secure channel concatenation: corrupted messages, and hosts that restart the authentication.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| farblock_sim::fuzz::concatenation(data));

@@ -1,4 +1,4 @@
-//! Records of TLS, said in good order or not, and changed on their way.
+//! Decrypts TLS records that were reordered or corrupted on the network.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| farblock_sim::fuzz::records(data));

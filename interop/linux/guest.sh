@@ -12,8 +12,8 @@
 #   TIMEOUT=300           seconds until guest.sh kills the guest
 #   CPUS=2 MEM=1536       processors; memory in MiB
 #   SHARE=FOLDER          a folder of this machine that the guest sees at /host
-#   SYSTEMD=1             boots Debian's systemd from a disk (setup.sh --systemd). The disk's changes
-#                         are lost. The job must power the guest off ('systemctl poweroff').
+#   SYSTEMD=1             boots Debian's systemd from a disk (setup.sh --systemd). Changes of this
+#                         disk are lost. The job must power the guest off ('systemctl poweroff').
 #   CONSOLE=FILE          the file for the kernel's messages
 #   QEMU_ARGS="..."       more arguments for QEMU
 #   ACCEL=tcg,thread=single  QEMU's accelerator: 'kvm' is faster where it works

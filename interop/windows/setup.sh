@@ -1,17 +1,17 @@
 #!/bin/bash
-# Prepares this machine to build farblock for Windows and to run it: mingw-w64, Wine, and Rust's standard
-# library for x86_64-pc-windows-gnu.
+# Prepares this machine to build farblock for Windows and to run it: mingw-w64, Wine, and Rust's
+# standard library for x86_64-pc-windows-gnu.
 #
 #   setup.sh            half a minute the first time, then well under a second
 #   . "$(setup.sh --env)"   afterwards: sets the environment that cargo and Wine need
-#   setup.sh --toolchain   only copies the toolchain with the library's source; prints the copy's path
+#   setup.sh --toolchain   only copies the toolchain with the library's source, prints the path
 #
 # The script stores all files in FARBLOCK_WINDOWS_DIR (default: windows-tools in cargo's target
 # directory). Remove this folder to start over. Root is needed only if this machine lacks a package.
 #
 # If `rustup target add x86_64-pc-windows-gnu` has installed the standard library, the script uses
-# it. Otherwise a copy of the toolchain builds the library with -Zbuild-std, from Debian's rust-src of
-# exactly the compiler's version, so that rustup's toolchain stays unchanged.
+# it. Otherwise a copy of the toolchain builds the library with -Zbuild-std, from Debian's rust-src
+# of exactly the compiler's version, so that rustup's toolchain stays unchanged.
 # FARBLOCK_WINDOWS_STD=source always builds the library.
 set -Eeuo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

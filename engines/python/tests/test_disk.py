@@ -1,5 +1,5 @@
-"""Tests against `farblock serve`: FARBLOCK_URL is a disk of 64 MiB to overwrite,
-FARBLOCK_READ_ONLY_URL a read-only one."""
+"""Tests with `farblock serve`. FARBLOCK_URL is a disk of 64 MiB, which the tests overwrite.
+FARBLOCK_READ_ONLY_URL is a read-only disk."""
 
 import array
 import errno
@@ -174,7 +174,7 @@ class DiskTest(unittest.TestCase):
                 child = os.fork()
                 if child == 0:
                     code = 1
-                    # Ends a child that hangs.
+                    # Stop a child that hangs.
                     signal.alarm(60)
                     try:
                         code = self.everything_ends_in_a_child()

@@ -1,4 +1,4 @@
-"""Kills a target and restarts it on the same file. FARBLOCK is the path of the program."""
+"""Kills a target and restarts it with the same file. FARBLOCK is the path of the program."""
 
 import os
 import re
@@ -102,7 +102,7 @@ class ReconnectTest(unittest.TestCase):
     def interrupt(self, call, signalled=signal.SIGINT):
         """Sends a signal to this process while the call waits, and returns the call's exception."""
         if signalled == signal.SIGINT:
-            # Python keeps it ignored if these tests were started in the background.
+            # In a background process, Python leaves this signal ignored.
             self.addCleanup(signal.signal, signalled, signal.getsignal(signalled))
             signal.signal(signalled, signal.default_int_handler)
         sending = threading.Timer(0.5, os.kill, (os.getpid(), signalled))
@@ -127,9 +127,9 @@ class ReconnectTest(unittest.TestCase):
                 disk.flush,
             ]:
                 self.assertIsInstance(self.interrupt(call), KeyboardInterrupt)
-            # The buffer can be resized again.
+            # The buffer is resizable again.
             buffer.extend(b"more")
-            # A handler without an exception ends no call; a handler's exception reaches the caller.
+            # If a handler raises no exception, the call continues. Otherwise the call raises it.
             heard = []
             self.addCleanup(signal.signal, signal.SIGUSR1, signal.getsignal(signal.SIGUSR1))
             signal.signal(signal.SIGUSR1, lambda *_: heard.append(1) or self.target.start())

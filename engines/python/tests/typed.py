@@ -1,4 +1,4 @@
-"""Code for mypy to check, with every call as a typed program would make it. It is never run."""
+"""Code that mypy checks: all calls, as a typed program makes them. The tests never run it."""
 
 from array import array
 from typing import List, Optional

@@ -24,7 +24,7 @@ __all__ = ["Disk", "Entry", "Error", "PathStatus", "connect", "discover"]
 
 try:
     __version__ = metadata.version("farblock")
-except metadata.PackageNotFoundError:  # used from the tree
+except metadata.PackageNotFoundError:  # the package is not installed
     __version__ = "unknown"
 
 _FOLDER = Path(__file__).parent
@@ -96,8 +96,8 @@ _interrupted = threading.local()
 
 
 class _Process:
-    """Tells a forked child from its parent. The child has none of the parent's threads, and locks
-    that they held stay locked."""
+    """Detects a forked child. The child has none of the parent's threads. Locks that these threads
+    held stay locked."""
 
     forks = 0
 
@@ -115,12 +115,12 @@ def _keep(_kind, exception, _traceback):
 
 
 def _wait_on(_user):
-    """Called while a call waits. Python runs signal handlers here, and the call raises a handler's
-    exception (Ctrl-C: KeyboardInterrupt)."""
+    """The library calls this function while a call waits. Python runs signal handlers here. If a
+    handler raises an exception, the call raises it too (Ctrl-C: KeyboardInterrupt)."""
     return 0
 
 
-# It must live as long as the library may call it.
+# This object must live as long as the library may call the function.
 _waiting = _ffi.callback("int32_t(void *)", _wait_on, error=1, onerror=_keep)
 
 
@@ -143,7 +143,7 @@ def _milliseconds(what, seconds):
 
 
 def _text(what, value):
-    """A text for the library, which would end it at a zero character."""
+    """Converts a text for the library. Refuses zero characters, which would end the text in C."""
     if not isinstance(value, str):
         raise TypeError(f"the {what} is {value!r}: it has to be a str")
     if "\0" in value:
@@ -152,7 +152,7 @@ def _text(what, value):
 
 
 def _options(connect_timeout, hostnqn, hostid):
-    """The options, and the texts that must live as long as they do."""
+    """Returns the options, and the texts that must live as long as the options."""
     options = _ffi.new("fb_options *")
     options.size = _ffi.sizeof("fb_options")
     options.waiting = _waiting
@@ -182,14 +182,14 @@ class PathStatus(NamedTuple):
     since: float
     #: The number of reconnections.
     reconnects: int
-    #: Why it was last lost or could not be connected.
+    #: The reason of the last loss or of the last failed connection.
     error: Optional[str]
 
 
 class Entry(NamedTuple):
     """An entry of a discovery service."""
 
-    #: For `connect`; None if it is unusable.
+    #: The URL for `connect`; None if the entry is unusable.
     url: Optional[str]
     nqn: str
     address: str
@@ -202,7 +202,7 @@ _ENTRY_KINDS = {1: "referral", 2: "subsystem", 3: "discovery"}
 
 
 def discover(address, *, connect_timeout=5.0, hostnqn=None, hostid=None):
-    """The entries of a machine's discovery service; `address` is "host" or "host:port"."""
+    """Returns the entries of the discovery service at `address`: "host" or "host:port"."""
     options, _texts = _options(connect_timeout, hostnqn, hostid)
     place = _ffi.new("fb_discovery **")
     _check(_library.fb_discover(_text("address", address), options, place))
@@ -241,7 +241,7 @@ def connect(
     hostnqn=None,
     hostid=None,
 ):
-    """Connects to the disk at a URL, and waits for it. Times are in seconds; None is no limit.
+    """Connects to the disk at a URL. Waits until it is connected. Times in seconds; None: no limit.
 
     `url` is one URL, or several: paths to one disk. `policy` chooses the path of each operation:
     "numa" (the first usable one), "round-robin" or "queue-depth". `spin` is the processor time to
@@ -292,8 +292,8 @@ class Disk:
         self._forks = _Process.forks
 
     def close(self):
-        """Waits for the calls of other threads, and releases the disk. Closing it again is allowed.
-        In a forked child this closes only the child's object."""
+        """Waits for the calls of other threads, and releases the disk. A program may call it again.
+        In a forked child, closes only the child's object."""
         if self._forks != _Process.forks:
             self._handle = None
             return
@@ -344,12 +344,12 @@ class Disk:
 
     @property
     def state(self):
-        """The state: "live", "degraded" (some path is lost), "waiting" (all are lost) or "dead"."""
+        """The state: "live", "degraded" (a path is lost), "waiting" (all are lost) or "dead"."""
         return _DISK_STATES.get(self._info().state, "unknown")
 
     @property
     def paths(self):
-        """The states of its paths, in the order of their URLs."""
+        """The states of the disk's paths, in the order of their URLs."""
         return [self._path(index) for index in range(self._info().paths)]
 
     def _path(self, index):
@@ -366,7 +366,7 @@ class Disk:
 
     @property
     def block_size(self):
-        """Bytes in a block."""
+        """The block size in bytes."""
         return self._info().block_size
 
     @property
@@ -427,7 +427,7 @@ class Disk:
         self._call(_library.fb_flush)
 
     def zeroes(self, offset, length, *, keep_allocated=False, durable=False):
-        """Makes a range read as zeroes, without transferring data."""
+        """Writes zeroes to a range, without transferring data."""
         flags = (_library.FB_KEEP_ALLOCATED if keep_allocated else 0) | (
             _library.FB_DURABLE if durable else 0
         )
@@ -435,5 +435,5 @@ class Disk:
         self._call(_library.fb_write_zeroes, *range_, flags)
 
     def discard(self, offset, length):
-        """Tells the disk that a range is unused; it then reads as zeroes or as before."""
+        """Deallocates a range. Later reads of it return zeroes or the old data."""
         self._call(_library.fb_deallocate, _number("offset", offset), _number("length", length))
