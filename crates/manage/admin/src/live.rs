@@ -200,7 +200,7 @@ impl Live {
         if parked.is_empty() && !done.iter().any(Undo::has_disk) {
             return;
         }
-        self.patience.close("the removed storage", (parked, done));
+        self.patience.close("the storage", (parked, done));
     }
 
     /// Whether another file has taken the name of a namespace's file. False for storage that is not

@@ -129,7 +129,7 @@ impl OpenTimeouts {
             Ok(())
         });
         if let Err(problem) = closed {
-            tracing::warn!("{what} is removed, but not closed yet: {problem}");
+            tracing::warn!("the target has removed {what}, but has not closed it yet: {problem}");
         }
     }
 
