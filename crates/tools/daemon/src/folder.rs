@@ -182,10 +182,11 @@ impl Folder {
     fn refused_twice(&self) -> Failure {
         #[derive(Deserialize)]
         struct Attached {
-            urls: Vec<Url>,
+            urls: Vec<String>,
         }
         let attached = self.read_json::<Attached>("settings.json");
-        let url = attached.and_then(|it| it.urls.first().map(Url::without_keys));
+        let url = attached.and_then(|it| it.urls.first()?.parse::<Url>().ok());
+        let url = url.map(|url| url.without_keys());
         let to = url.map_or_else(String::new, |url| format!(" to {url}"));
         let name = self.name();
         Failure::usage(format_args!(
