@@ -4,8 +4,8 @@ let last = 0;
 let ahead = 0;
 
 /**
- * This machine's clock, but never back: when that is set back, what is new would be before what is
- * old. The page's clock goes on from where it was then.
+ * Returns this machine's time in milliseconds, which never runs backwards. If the machine's clock is
+ * set back, this clock continues from its last value, so that new events stay behind old ones.
  */
 export function now(): number {
   const at = Date.now();
