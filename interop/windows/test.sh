@@ -23,8 +23,9 @@ cd "$here/../.."
 environment=$("$here/setup.sh" --env)
 # shellcheck disable=SC1090 # written by setup.sh
 . "$environment"
-# Build without debug information, because cargo links two hundred programs. Use a separate folder: a
-# compiler in nightly mode rebuilds the macros, and so all crates that this system's tests have built.
+# Build without debug information, because cargo links two hundred programs. Use a separate folder:
+# a compiler in nightly mode rebuilds the macros, and so all crates that this system's tests have
+# built.
 export CARGO_PROFILE_DEV_DEBUG=0 CARGO_INCREMENTAL=0 CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}/windows
 # insta would run cargo to find the workspace, but Wine cannot run cargo.
 export INSTA_WORKSPACE_ROOT=$PWD INSTA_UPDATE=no
@@ -63,8 +64,8 @@ build() {
 }
 
 # Runs the crates' suites. On a busy machine Wine sometimes cannot start a process (internal error
-# 1359), starts a program that does nothing, or does not end a finished program, because a thread died
-# while it held a lock of Wine. Therefore suites.py repeats failures.
+# 1359), starts a program that does nothing, or does not end a finished program, because a thread
+# died while it held a lock of Wine. Therefore suites.py repeats failures.
 run_suites() {
     "$here/../../contrib/suites.py" "$scratch/built" --runner wine --timeout 600 \
         --args "${left_out_tests[*]}" "${left_out[@]/#/--skip=}" ||
@@ -74,8 +75,8 @@ run_suites() {
 build_suites() {
     # xtask starts Linux peers, and the simulations contain no Windows code.
     local crates=(--workspace --exclude xtask --exclude farblock-sim --exclude farblock-fleet-sim --all-features)
-    # Build the library that winspd's tests load, because the builds of tests do not include it. Name
-    # all crates, so that this build and the next build share their results.
+    # Build the library that winspd's tests load, because the builds of tests do not include it.
+    # Name all crates, so that this build and the next build share their results.
     build build "${crates[@]}" --example winspd_standin
     # Without --lib --bins --tests cargo would also build examples, some of which are for Linux.
     build test --no-run "${crates[@]}" --lib --bins --tests
