@@ -1,5 +1,5 @@
-// What several nodes share and who uses it, as tables: what more than one of them has is one row, whose
-// figures are those of all of them.
+// Tables of the namespaces, subsystems and hosts of several nodes. An object that several nodes
+// have is one row, with the sum of their figures.
 
 import type { Cluster, Node } from "./cluster";
 import * as format from "./format";
@@ -11,7 +11,7 @@ import { isSame } from "./same";
 import { type Column, type Options, Table } from "./table";
 import type { ControllerStatus, NamespaceStatus, Status, SubsystemStatus } from "./types";
 
-/** What there is of a kind, once. */
+/** A row: an object, however many nodes have it. */
 interface Row {
   key: string;
   nodes: Node[];
@@ -21,7 +21,7 @@ interface Row {
 interface NamespaceRow extends Row {
   nqn: string;
   namespace: NamespaceStatus;
-  /** What holds it back, on which of the nodes. */
+  /** The current bottleneck of the namespace, and the node where it is. */
   readonly limit: string;
 }
 
@@ -46,11 +46,11 @@ function names({ nodes }: Row): string {
 const on: Column<Row> = { title: "On", text: names };
 const words = ({ nodes }: Row): string => nodes.map(({ name }) => name).join(" ");
 
-/** Rows of a kind, by their keys. */
+/** The rows of one kind of objects, by key. */
 class Rows<R extends Row> {
   readonly all = new Map<string, R>();
 
-  /** The row of this key, which is made once and has another node with each call. */
+  /** Returns the row with this key, and adds `node` to it. Makes the row on the first call. */
   at(key: string, node: Node, make: () => R): R {
     let row = this.all.get(key);
     if (!row) this.all.set(key, (row = make()));
@@ -59,14 +59,14 @@ class Rows<R extends Row> {
   }
 }
 
-/** Rows as they are as long as all statuses are the same. */
+/** The rows of all tables. They stay valid until a node's status changes. */
 class Gathered {
   readonly namespaces = new Rows<NamespaceRow>();
   readonly subsystems = new Rows<SubsystemRow>();
   readonly hosts = new Rows<HostRow>();
   readonly mirrors: MirrorRow[] = [];
   private readonly cluster: Cluster;
-  /** The keys of the hosts of each subsystem, on each node. */
+  /** The keys of the connected hosts, by node and subsystem. */
   private readonly users = new Map<string, Set<string>>();
 
   constructor(cluster: Cluster) {
@@ -118,7 +118,7 @@ class Gathered {
     });
   }
 
-  /** On the first node where something holds it back. */
+  /** Describes the bottleneck on the first node that has one. */
   private limit({ key, nqn, namespace, nodes }: NamespaceRow): string {
     let limit = "–";
     for (const { name, watch } of nodes) {
@@ -133,7 +133,7 @@ class Gathered {
   }
 }
 
-/** The tables. */
+/** The tables of all nodes' namespaces, mirrors, subsystems and hosts. */
 export class Across {
   readonly nodes: HTMLElement[];
   private readonly namespaces: Table<NamespaceRow>;
@@ -167,7 +167,7 @@ export class Across {
     this.mirrors.show(this.gathered.mirrors, null);
   }
 
-  /** Which nodes have what this key is of. */
+  /** Returns the nodes that have the object with this key. */
   owners(key: string): Node[] {
     const rows = this.gathered;
     const of = [rows?.namespaces, rows?.subsystems, rows?.hosts].map((kind) => kind?.all.get(key));
@@ -175,7 +175,7 @@ export class Across {
   }
 }
 
-/** A table of what several nodes may have, where a row is chosen by its key. */
+/** Makes a table in which a click on a row's name chooses the row by its key. */
 function table<R extends Row>(choose: (key: string) => void, of: Omit<Options<R>, "key" | "words" | "choose">): Table<R> {
   return new Table<R>({ ...of, key: (row) => row.key, words, choose: (row) => choose(row.key) });
 }

@@ -1,26 +1,26 @@
-// Changes of a part of what a target shares: made to what was seen, or not at all.
+// Changes a part of a target's document, but only if the part is still as the user saw it.
 
 import { change, type Change, type Changed, look, Refused } from "./api";
 import type { StateDocument } from "./types";
 
-/** The way through the document. */
+/** The path of a part in the document. */
 export type Names = (string | number)[];
 
-/** Somebody else has changed it since it was seen. */
+/** Another user has changed the part since this user saw it. */
 export class Meanwhile extends Error {}
 
-/** Other parts of a document change as well: so often it is tried with its version of now. */
+/** The most attempts of a change. Changes of other parts make a new attempt necessary. */
 const MOST_TRIES = 5;
-/** What a document has one version of. */
+/** The HTTP status if the document has a newer version (Precondition Failed). */
 const STALE = 412;
 
 interface Seen {
-  /** Nothing if it is not there. */
+  /** `undefined` if the document lacks the part. */
   part: unknown;
   version: string;
 }
 
-/** The document of a target. */
+/** A target's document. */
 export class Shared {
   private readonly base: string;
 
@@ -37,7 +37,7 @@ export class Shared {
     return { part: walk(value, names), version };
   }
 
-  /** Makes a change of a part that is as it `was`. */
+  /** Changes a part that is still equal to `was`. Otherwise throws `Meanwhile`. */
   async make(names: Names, wanted: Change, was: unknown): Promise<Changed> {
     const path = [this.base, ...names.map((name) => encodeURIComponent(name))].join("/");
     for (let tries = 0; tries < MOST_TRIES; tries += 1) {
@@ -46,7 +46,7 @@ export class Shared {
       try {
         return await change(wanted, path, version);
       } catch (error) {
-        // Another part, perhaps.
+        // The document changed, but perhaps in another part: try again.
         if (!(error instanceof Refused) || error.status !== STALE) throw error;
       }
     }
@@ -63,12 +63,12 @@ export function walk(value: unknown, names: Names): unknown {
   return part;
 }
 
-/** A target says the same thing with the same words in the same order. */
+/** Whether two parts are equal. A target always writes the fields in the same order. */
 export function same(one: unknown, other: unknown): boolean {
   return JSON.stringify(one) === JSON.stringify(other);
 }
 
-/** What makes it as it was. */
+/** Returns the change that restores a part to `was`. */
 export function backTo(was: unknown): Change {
   return was === undefined ? { method: "DELETE" } : { method: "PUT", body: was };
 }

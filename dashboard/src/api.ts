@@ -1,16 +1,16 @@
-// The way to the target: every question carries the token, and ends.
+// Requests to the target. Each request has the token and a timeout.
 
 import type { Kept } from "./types";
 
 const PATIENCE_MS = 1500;
-/** A change waits for disks; a page of several targets waits for 35 s. */
+/** A change may wait for disks. `farblock ui` waits up to 35 s for a node's response. */
 const CHANGE_PATIENCE_MS = 40_000;
 const KEY = "farblock-token";
 
-/** The token is none, or not this target's. */
+/** The target refused the token. */
 export class Locked extends Error {}
 
-/** The target answered that it will not: its own sentence. */
+/** The target refused the request. The message is the target's sentence. */
 export class Refused extends Error {
   readonly status: number;
 
@@ -20,7 +20,7 @@ export class Refused extends Error {
   }
 }
 
-/** Takes the token out of the address, where it would be seen and kept. */
+/** Removes the token from the page's URL, where other people and the history could see it. */
 export function takeToken(): string | null {
   const found = new URLSearchParams(location.hash.slice(1)).get("token");
   if (found) {
@@ -41,25 +41,25 @@ export async function ask<T>(path: string): Promise<T> {
   try {
     return await once();
   } catch (error) {
-    // The target ends each connection after a while, and may do so in the middle of an answer.
+    // The target closes each connection after some time, perhaps in the middle of a response.
     if (error instanceof TypeError) return once();
     throw error;
   }
 }
 
-/** What was kept of before this page, of all of it or of a part; none where nobody keeps anything. */
+/** Returns the kept history of the target, or of one part. `null` if the server keeps none. */
 export async function recalled(part?: string): Promise<Kept | null> {
   const path = part === undefined ? "/history.json" : `/history.json?part=${encodeURIComponent(part)}`;
   try {
     const answer = await send("GET", path, undefined, AbortSignal.timeout(CHANGE_PATIENCE_MS));
     return await answer.json();
   } catch {
-    // An older program has none, and one that has just begun has nothing yet.
+    // An older server has no history, and a new server has none yet.
     return null;
   }
 }
 
-/** What is told from now on, for as long as both want. */
+/** Opens the event stream. It ends when `signal` aborts or the target closes it. */
 export async function openStream(
   path: string,
   signal: AbortSignal,
@@ -69,7 +69,7 @@ export async function openStream(
   return body.getReader();
 }
 
-/** What is there, and which version of it that is. */
+/** Returns an object and its version (ETag). */
 export async function look<T>(path: string): Promise<{ value: T; version: string }> {
   const response = await send("GET", path, undefined, AbortSignal.timeout(CHANGE_PATIENCE_MS));
   return { value: await response.json(), version: response.headers.get("ETag") ?? "" };
@@ -80,13 +80,13 @@ export interface Change {
   body?: unknown;
 }
 
-/** What was done, a sentence for each step, and which version came of it. */
+/** The result of a change: a sentence for each step, and the new version of the document. */
 export interface Changed {
   steps: string[];
   version: string;
 }
 
-/** Makes a change if this is the version still. */
+/** Makes a change if the document still has this version. */
 export async function change({ method, body }: Change, path: string, version: string): Promise<Changed> {
   const response = await send(method, path, body, AbortSignal.timeout(CHANGE_PATIENCE_MS), version);
   const { changed } = (await response.json()) as { changed: string[] };
@@ -101,7 +101,7 @@ async function send(
   version?: string,
 ): Promise<Response> {
   const headers = new Headers();
-  // What no header can hold is no token either.
+  // A text that a header cannot contain is no token.
   const token = sessionStorage.getItem(KEY) ?? "";
   headers.set("Authorization", `Bearer ${/^[!-~]*$/.test(token) ? token : ""}`);
   if (version !== undefined) headers.set("If-Match", version);

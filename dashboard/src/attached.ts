@@ -1,5 +1,5 @@
-// Disks that are attached to the machine that serves the page: their paths, as their daemons say it, and
-// the nodes to which those lead.
+// The disks attached on the machine that serves the page: their paths, as the disks' daemons report
+// them, and the nodes at the ends of the paths.
 
 import type { Node } from "./cluster";
 import { now as present } from "./clock";
@@ -9,7 +9,7 @@ import { Table } from "./table";
 import { type Box, type Scene, Topology, type Way } from "./topology";
 import type { AttachedPath, AttachedStatus } from "./types";
 
-/** What was told, and when. */
+/** The last report, and its time in milliseconds. */
 export interface Attached {
   disks: AttachedStatus[];
   at: number;
@@ -19,17 +19,17 @@ interface Row {
   key: string;
   disk: AttachedStatus;
   path: AttachedPath | null;
-  /** When it came to be as it is. */
+  /** The time of the path's last state change, in milliseconds. */
   since: number;
 }
 
-/** Where a target of this URL listens. */
+/** Returns the address and port in a target's URL. */
 function place(url: string): string | null {
   const found = /^nvme\+tcp:\/\/([^/]+)/.exec(url)?.[1] ?? null;
   return found === null || /:\d+$/.test(found) ? found : `${found}:4420`;
 }
 
-/** Which node that is, of those that are known. */
+/** Returns the name of the node at the end of a path; `null` if no node listens there. */
 function server(path: AttachedPath, nodes: Node[]): string | null {
   const there = path.address ?? place(path.url);
   const listens = (node: Node): boolean => node.watch.status?.listening.includes(there ?? "") === true;
@@ -42,7 +42,7 @@ const how = (path: AttachedPath): string =>
 const isBad = (path: AttachedPath): boolean =>
   path.state !== "live" || path.access === "inaccessible" || path.access === "persistent-loss";
 
-/** Disks, their paths, and the nodes at the ends of these. */
+/** Makes the picture of the disks, their paths, and the nodes at the ends of the paths. */
 function scene(disks: AttachedStatus[], nodes: Node[]): Scene {
   const [boxes, paths]: [Box[], Box[]] = [[], []];
   const ends = new Map<string, Box>();
@@ -71,7 +71,7 @@ function scene(disks: AttachedStatus[], nodes: Node[]): Scene {
   return { titles: ["Attached disks", "Paths", "Nodes"], columns: [boxes, paths, [...ends.values()]], ways, words };
 }
 
-/** What is wrong with them, a sentence each. */
+/** Returns a sentence for each disk that is not live. */
 export function attachedTroubles({ disks, at }: Attached, now: number): string[] {
   return disks.filter((disk) => disk.state !== "live").map((disk) => {
     const since = Math.min(...disk.paths.filter((path) => path.state !== "live").map((path) => path.since_seconds));

@@ -1,4 +1,4 @@
-// The charts: one stretch of time, seen from several sides.
+// The charts. All show different figures of the same period.
 
 import uPlot from "uplot";
 import { now as present } from "./clock";
@@ -13,7 +13,7 @@ type Series = (typeof SERIES)[number];
 interface Line {
   series: Series;
   name: string;
-  /** A colour of the page's, by its name there. */
+  /** The name of the colour in the style sheet. */
   colour: string;
 }
 
@@ -21,9 +21,9 @@ interface Shown {
   title: string;
   lines: Line[];
   say: (value: number) => string;
-  /** The least that the axis reaches to. */
+  /** The smallest upper end of the y axis. */
   least: number;
-  /** Powers of 1024 for what is counted in bytes. */
+  /** Whether the axis has ticks at powers of two, for bytes. */
   binary: boolean;
 }
 
@@ -69,7 +69,7 @@ const CHARTS: Shown[] = [
 
 const HEIGHT = 168;
 
-/** A stretch of time that is marked, by a colour of the page's. */
+/** A marked period, in a colour of the style sheet. Times in seconds. */
 export interface Mark {
   name: string;
   colour: string;
@@ -77,7 +77,7 @@ export interface Mark {
   to: number;
 }
 
-/** What is looked at: the last so many seconds, or a stretch that stands still. */
+/** The period in the charts: the last seconds until now, or a fixed period. */
 export type View = { last: number } | { from: number; to: number };
 
 class Chart {
@@ -94,7 +94,7 @@ class Chart {
     this.shown = shown;
     this.onZoom = onZoom;
     this.marks = marks;
-    // It has a name before its first figures, for whoever hears the page.
+    // Screen readers need a label before the first figures arrive.
     this.box = el("div", { class: "plot", role: "img", "aria-label": shown.title });
     this.values = shown.lines.map(() => el("b", {}, "–"));
     const keys = shown.lines.map((line, index) =>
@@ -104,7 +104,7 @@ class Chart {
     this.figure = el("figure", { class: "chart" }, caption, this.box);
   }
 
-  /** Anew, in the colours that the page has now. */
+  /** Draws the chart again with the page's current colours. */
   draw(): void {
     this.plot?.destroy();
     const width = Math.max(200, this.box.clientWidth);
@@ -113,12 +113,12 @@ class Chart {
 
   show(past: Past, from: number, to: number): void {
     const all = past.slice(from, to);
-    // A value that is no number would leave uPlot without a scale; none at all is a gap.
+    // uPlot cannot scale an axis with NaN. It draws `null` as a gap.
     const pick = this.shown.lines.map((line) =>
       all[SERIES.indexOf(line.series) + 1]!.map((value) => (Number.isNaN(value) ? null : value)),
     );
     this.data = [all[0]!, ...pick];
-    // What is not counted has no chart; what has no figure in this stretch of time has an empty one.
+    // Hide the chart if the part has no such figures. If it has none in this period, show it empty.
     this.figure.hidden = !this.shown.lines.some((line) => past.has(SERIES.indexOf(line.series)));
     if (this.figure.hidden) return;
     if (!this.plot) this.draw();
@@ -133,7 +133,7 @@ class Chart {
     this.tell(null);
   }
 
-  /** The figures at a point, or the last ones. */
+  /** Shows the figures of a point; with `null`, the last figures. */
   private tell(index: number | null): void {
     const words = this.shown.lines.map((line, number) => {
       const values = this.data[number + 1] ?? [];
@@ -206,13 +206,13 @@ class Chart {
   }
 }
 
-/** The values with gaps on both sides, which no line leads to. */
+/** Returns the places of values with gaps on both sides. No line shows them, so they get points. */
 function alone(values: (number | null)[]): number[] {
   const has = (at: number): boolean => (values[at] ?? null) !== null;
   return [...values.keys()].filter((at) => has(at) && !has(at - 1) && !has(at + 1));
 }
 
-/** Marks stretches behind the lines, with their names, within what is shown. */
+/** Draws the marked periods behind the lines, with their names. */
 function mark(plot: uPlot, marks: Mark[]): void {
   const { ctx, bbox } = plot;
   const style = getComputedStyle(document.documentElement);
@@ -245,11 +245,11 @@ export class Charts {
   private readonly charts: Chart[];
   private past: Past | null = null;
 
-  /** `onPick` has what is dragged over, unless that is to be looked at closely. */
+  /** `onPick` gets the dragged period. If it returns false, the charts zoom to the period. */
   constructor(onZoom: () => void, onPick: (from: number, to: number) => boolean, marks: () => Mark[]) {
     let isDone = false;
     const zoom = (from: number, to: number): void => {
-      // All charts have the same stretch selected, and each says so.
+      // uPlot selects the period in all charts, and each chart calls this function: act once.
       if (isDone) return;
       isDone = true;
       queueMicrotask(() => (isDone = false));
@@ -269,7 +269,7 @@ export class Charts {
     });
   }
 
-  /** From when to when. */
+  /** Returns the start and end of the shown period, in seconds. */
   range(past: Past): [number, number] {
     if ("from" in this.view) return [this.view.from, this.view.to];
     const now = Math.floor(present() / 1000);

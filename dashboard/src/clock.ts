@@ -1,4 +1,4 @@
-// When something was counted, by this machine's clock: what comes late was counted before.
+// Converts the target's times to this machine's clock, also for readings that arrive late.
 
 let last = 0;
 let ahead = 0;
@@ -14,28 +14,31 @@ export function now(): number {
   return last;
 }
 
-/** A page that was frozen reads what waited for it at once; who waited longer has slept. */
+/**
+ * The longest delay of a reading. A page that the browser had suspended reads all waiting events at
+ * once. A longer delay means that the machine was asleep.
+ */
 const MOST_LATE_MS = 120_000;
-/** Clocks of two machines run apart: so much, in each reading. */
+/** The allowance per reading for clocks of two machines that run at different speeds. */
 const DRIFT_MS = 5;
 
 export class Clock {
   private offset = NaN;
   private uptime = 0;
 
-  /** What comes from now on comes by another way. */
+  /** Forgets the offset, because the next readings arrive over another connection. */
   begin(): void {
     this.offset = NaN;
   }
 
-  /** When that was, of a target that has been running for `uptime` milliseconds. */
+  /** Returns the time of a reading that the target made `uptime` milliseconds after its start. */
   time(uptime: number, now: number): number {
-    // It was started anew.
+    // The target has restarted.
     if (uptime < this.uptime) this.offset = NaN;
     this.uptime = uptime;
     const offset = now - uptime;
     const late = offset - this.offset;
-    // The least that was seen is how soon something can be here.
+    // The smallest offset belongs to the reading with the shortest delay.
     this.offset = late >= 0 && late < MOST_LATE_MS ? this.offset + Math.min(late, DRIFT_MS) : offset;
     return uptime + this.offset;
   }

@@ -1,4 +1,4 @@
-// Several targets: each kept as if it were alone, and all of them summed.
+// Several targets (nodes). Each has its own state, and the cluster has their sums.
 
 import { ask, recalled } from "./api";
 import { now as present } from "./clock";
@@ -11,11 +11,11 @@ import { type Ear, listen, type Listener } from "./stream";
 import type { AttachedStatus, StateDocument, Stats, Status } from "./types";
 import { MOST_HAPPENINGS, Watch } from "./watch";
 
-/** How often their rates are added up. */
+/** The interval at which the page adds up the nodes' rates. */
 const SUM_EVERY_MS = 1000;
 const DOCUMENTS_EVERY_MS = 10_000;
 
-/** What one of them said, or why nothing. */
+/** A node's response to a poll, or the reason why it has none. */
 interface Said {
   name: string;
   status?: Status;
@@ -24,7 +24,7 @@ interface Said {
   error?: string;
 }
 
-/** What one of them tells by itself. */
+/** An event of a node. */
 interface Told {
   node: string;
   data: unknown;
@@ -33,7 +33,7 @@ interface Told {
 export interface Node {
   name: string;
   watch: Watch;
-  /** Why it does not answer. */
+  /** The reason why the node does not answer. */
   error: string;
 }
 
@@ -41,13 +41,13 @@ export class Cluster {
   readonly model = new Model();
   readonly nodes: Node[];
   readonly happenings: Happening[] = [];
-  /** Those that run, by their sockets' names. */
+  /** The running fleets, by the names of their sockets. */
   readonly fleets = new Map<string, FleetStatus>();
-  /** The disks attached to the page's own machine; null where nobody says. */
+  /** The disks attached on the page's machine; `null` if the server does not report them. */
   attached: Attached | null = null;
-  /** Since when the page's own server does not answer. */
+  /** The time since which the page's server does not answer; `null` if it answers. */
   goneSince: number | null = null;
-  /** Why that is asked each second; null while it tells by itself. */
+  /** The reason for polling the server; `null` while the event stream works. */
   polled: string | null = null;
   private readonly byName: Map<string, Node>;
   private readonly sums = new Sums();
@@ -78,7 +78,7 @@ export class Cluster {
     }, SUM_EVERY_MS);
   }
 
-  /** One after the other: each is some hundred kilobytes after a month. */
+  /** Loads the histories one after the other: after a month, each has some hundred kilobytes. */
   private async recall(): Promise<void> {
     const all = await recalled();
     if (all) this.model.recall(TARGET, all, present() / 1000);
@@ -94,7 +94,7 @@ export class Cluster {
   private polls(why: string | null): void {
     this.polled = why;
     this.goneSince = null;
-    // Only who tells says of fleets and of attached disks.
+    // Only the event stream reports fleets and attached disks.
     this.fleets.clear();
     if (why !== null) this.attached = null;
     for (const { watch } of this.nodes) watch.polls(why);
@@ -110,7 +110,7 @@ export class Cluster {
     else node.watch.hear(name, data);
   }
 
-  /** How the disks are that are attached here, and what has changed of that. */
+  /** Takes the status of the attached disks, and reports the changes. */
   private hearAttached(disks: AttachedStatus[]): void {
     const before = new Map((this.attached?.disks ?? []).map((disk) => [disk.name, disk]));
     for (const disk of this.attached ? disks : []) {
@@ -132,7 +132,7 @@ export class Cluster {
     this.happenings.splice(MOST_HAPPENINGS);
   }
 
-  /** What a fleet does; null when it has ended. */
+  /** Takes the status of a fleet; `null` when the fleet has ended. */
   private hearFleet(name: string, now: FleetStatus | null): void {
     const was = this.fleets.get(name);
     const tell = (text: string, weight?: Happening["weight"]): void => this.say(text, weight);
@@ -152,7 +152,7 @@ export class Cluster {
     node.watch.lost();
   }
 
-  /** What is wrong, a sentence each. */
+  /** Returns a sentence for each problem. */
   troubles(now: number): string[] {
     if (this.goneSince !== null) {
       const since = duration(Math.max(0, (now - this.goneSince) / 1000));
@@ -171,7 +171,7 @@ export class Cluster {
     this.goneSince ??= present();
   }
 
-  /** What these nodes have of a key: what several have is counted for all of them. */
+  /** Returns the part with this key: the sum if several nodes have it, else the node's own part. */
   part(key: string, nodes: Node[]): Part | undefined {
     const all = this.model.parts.get(key);
     if (all) return all;
@@ -201,7 +201,7 @@ export class Cluster {
     }
   }
 
-  /** Their rates are of different moments of the last second or so: they are added up as they are. */
+  /** Adds up the nodes' rates, although the nodes measured them at slightly different times. */
   private sum(): void {
     const live = this.nodes.filter(({ watch }) => watch.goneSince === null && watch.model.pace);
     if (this.goneSince !== null || live.length === 0) {
@@ -222,7 +222,7 @@ export class Cluster {
     this.model.take(reading, present());
   }
 
-  /** What more than one node has, or had. */
+  /** Returns the parts that several nodes have or had. */
   private shared(): Shared[] {
     const all = new Map<string, Shared>();
     for (const { watch } of this.nodes) {
@@ -242,20 +242,20 @@ export class Cluster {
   }
 }
 
-/** What two nodes may have in common. */
+/** The kinds of parts that several nodes may share. */
 const ACROSS = new Set(["subsystem", "namespace", "host"]);
 
 interface Shared {
   key: string;
   kind: Part["kind"];
   label: string;
-  /** That of each node. */
+  /** The part on each node. */
   parts: Part[];
 }
 
 const NONE: Counters = { reads: 0, writes: 0, readBytes: 0, writtenBytes: 0, busy: 0, latency: [], holds: NO_HOLDS };
 
-/** Counters that only grow, whichever targets come, go and begin anew. */
+/** Sums of counters. They never decrease, even if targets disappear or restart. */
 class Sums {
   private readonly sums = new Map<string, Counters>();
   private at = NaN;
@@ -269,8 +269,8 @@ class Sums {
   }
 
   /**
-   * Adds what these do for as long as it is since the last time; `all` share how busy they are. What
-   * none of them has any more is forgotten.
+   * Adds the work of the live nodes since the last call. The cluster's processor use is the mean
+   * over `all` nodes. Forgets parts that no node has any more.
    */
   add(live: Node[], all: number, shared: Shared[]): void {
     const now = performance.now();
@@ -298,7 +298,7 @@ class Sums {
   }
 }
 
-/** `sum` and what was done in so many seconds; how busy they are is shared by `nodes`. */
+/** Returns `sum` plus the work of `seconds` at this pace. Divides the processor time by `nodes`. */
 function plus(sum: Counters, pace: Counters, seconds: number, nodes: number): Counters {
   const steps = Math.max(sum.latency.length, pace.latency.length);
   return {

@@ -1,4 +1,4 @@
-// Two periods beside each other: what was different, in figures, in a chart and in words.
+// Compares two periods, in figures, in a chart and in words.
 
 import uPlot from "uplot";
 import { now as present } from "./clock";
@@ -19,10 +19,10 @@ interface Measure {
   series: Series;
   title: string;
   say: (value: number) => string;
-  /** How more and less of it are called. */
+  /** The words for an increase and a decrease. */
   more: string;
   less: string;
-  /** How it is called beside a multiple of it. */
+  /** The noun after a multiple, as in "2.5 times the reads". */
   whole: string;
 }
 
@@ -36,16 +36,16 @@ const MEASURES: Measure[] = [
   { series: "busy", title: "Processors at work", say: format.percent, more: "busier processors", less: "less busy processors", whole: "processor time" },
 ];
 
-/** Points that a period has at least for anything to be said of it. */
+/** The fewest points of a period for a comparison. */
 const FEWEST = 5;
-/** A change by less is none. */
+/** The page does not report smaller relative changes. */
 const LEAST_CHANGE = 0.02;
 const HEIGHT = 190;
-/** Seconds that a period has at least, and at first. */
+/** The shortest and the first length of a period, in seconds. */
 const SHORTEST = 3;
 const FIRST = 60;
 
-/** The middle of some values, and how far it might be off by chance. */
+/** The median of some values, and its uncertainty. */
 export interface Middle {
   count: number;
   median: number;
@@ -64,7 +64,7 @@ export function middle(values: readonly number[]): Middle {
   return { count: sorted.length, median: at(0.5), error: (1.57 * spread) / Math.sqrt(sorted.length) };
 }
 
-/** What became of A in B: as a figure, as words, and whether it is a change at all. */
+/** Describes the change from A to B. `is` says whether the change exceeds the usual variation. */
 export function change(a: Middle, b: Middle, { more, less, whole }: Measure): { figure: string; words: string; is: boolean } {
   if (a.count === 0 && b.count === 0) return { figure: "–", words: "nothing was measured", is: false };
   if (a.count < FEWEST || b.count < FEWEST) {
@@ -84,7 +84,7 @@ export function change(a: Middle, b: Middle, { more, less, whole }: Measure): { 
   return { figure, words: `${(Math.abs(share) * 100).toFixed(0)} % ${share > 0 ? more : less}`, is: true };
 }
 
-/** One period's controls. */
+/** The controls of one period. */
 class Picker {
   readonly node: HTMLElement;
   readonly period: Period = { from: 0, to: 0 };
@@ -124,7 +124,7 @@ class Picker {
     this.from.setAttribute("aria-valuetext", words);
   }
 
-  /** How far its beginning can be moved. */
+  /** Sets the range of the slider for the period's start. */
   reach(first: number, last: number): void {
     this.from.min = String(first);
     this.from.max = String(last);
@@ -133,7 +133,7 @@ class Picker {
 
 interface Options {
   past: () => Past | null;
-  /** What the charts show. */
+  /** Returns the period that the charts show. */
   shown: () => Period;
   changed: () => void;
 }
@@ -141,7 +141,7 @@ interface Options {
 export class Comparison {
   readonly node: HTMLElement;
   isOpen = false;
-  /** Which period is picked next by dragging over a chart. */
+  /** The period that the next drag over a chart sets. */
   private next: Name = "A";
   private readonly pickers: Record<Name, Picker>;
   private readonly verdict = el("p", { role: "status" });
@@ -184,7 +184,7 @@ export class Comparison {
     });
   }
 
-  /** The periods, to be marked in the charts. */
+  /** The periods that the charts mark. */
   get periods(): [Name, Period][] {
     return this.isOpen ? [["A", this.pickers.A.period], ["B", this.pickers.B.period]] : [];
   }
@@ -197,7 +197,7 @@ export class Comparison {
     this.options.changed();
   }
 
-  /** A period, dragged over a chart or named by its key. */
+  /** Sets a period after a drag over a chart, or after the key a or b. */
   pick(period: Period, name = this.next): void {
     if (!this.isOpen) this.toggle();
     this.pickers[name].set(period);
@@ -206,7 +206,7 @@ export class Comparison {
     this.options.changed();
   }
 
-  /** The last minute, and the one before. */
+  /** Sets B to the last minute, and A to the minute before. */
   private begin(): void {
     const past = this.options.past();
     const now = Math.floor(present() / 1000);
@@ -297,7 +297,7 @@ export class Comparison {
   }
 }
 
-/** The last point of a period is the one before its end. */
+/** Returns the points of a period. The end itself does not belong to the period. */
 function within(past: Past, { from, to }: Period): number[][] {
   return past.slice(from, to - 1);
 }

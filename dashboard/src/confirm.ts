@@ -1,29 +1,31 @@
-// A question before a change, what came of it, and the way back.
+// Asks before a change, reports the result, and offers Undo.
 
 import { backTo, Meanwhile, type Names, type Shared } from "./alter";
 import { type Change, Locked, Refused } from "./api";
 import { el } from "./dom";
 
 export interface Step {
-  /** What will happen, as a question. */
+  /** The question, which describes the effect. */
   question: string;
-  /** What the button says. */
+  /** The text of the button. */
   verb: string;
-  /** What is changed, and what it was when that was seen: nothing where it was not there. */
+  /**
+   * The path of the changed part. `was` is the part as the user saw it; `undefined`: no such part.
+   */
   names: Names;
   was: unknown;
   change: Change;
-  /** The way back, where that is not to what it was. */
+  /** The undo, if it does not simply restore `was`. */
   back?: Back;
 }
 
-/** What is done to come back, with a question before it; or why nobody can. */
+/** An undo with its own question, or the reason why undo is not possible. */
 export type Back = { question: string; change: Change } | { none: string };
 
-/** An answer of a program between here and the target. */
+/** From this HTTP status on, a proxy answered instead of the target. */
 const BAD_GATEWAY = 502;
 
-/** A dialog that goes when it is closed. */
+/** Shows a dialog. Closing the dialog removes it from the page. */
 export function dialog(title: string, ...content: (Node | null)[]): HTMLDialogElement {
   const close = el("button", { type: "button", click: () => box.close() }, "Close");
   const box: HTMLDialogElement = el(
@@ -38,7 +40,7 @@ export function dialog(title: string, ...content: (Node | null)[]): HTMLDialogEl
   return box;
 }
 
-/** Why it did not work, and what that means. */
+/** Returns a sentence: the reason of the failure, and what the user can do. */
 export function reason(error: unknown): string {
   if (error instanceof Meanwhile) {
     return "Nothing was changed: another user has changed this object meanwhile. Close this dialog and open it again.";
@@ -51,7 +53,7 @@ export function reason(error: unknown): string {
   return `The target did not answer${why}: close this dialog, and check for the change when the target answers again.`;
 }
 
-/** Asks, does it, and says what came of it. */
+/** Asks the user, makes the change, and reports the result. */
 export function confirm(shared: Shared, step: Step, done: () => void): void {
   new Question(shared, step, done).open();
 }
@@ -60,7 +62,7 @@ class Question {
   private readonly question: HTMLElement;
   private readonly act: HTMLButtonElement;
   private readonly said = el("p", { role: "status" });
-  /** What the button does; nothing when all is done. */
+  /** The action of the button; `null` when there is none left. */
   private next: (() => Promise<void>) | null;
 
   constructor(
@@ -86,12 +88,13 @@ class Question {
       await this.next();
     } catch (error) {
       this.tell(reason(error));
-      // What was seen is no more, or nobody knows.
+      // Only after a refusal the user may try again. Otherwise the part changed, or its state is
+      // unknown.
       if (error instanceof Refused && error.status < BAD_GATEWAY) this.act.disabled = false;
       else this.offer(null);
       this.done();
     }
-    // The next key is for what is offered now, and one that is held down for nothing.
+    // Move the focus from the button, so that a key held down does not press the new button.
     if (hadFocus) this.question.focus();
   }
 
@@ -128,7 +131,7 @@ class Question {
     }, "Undo…");
   }
 
-  /** Only what is still as this left it is taken back. */
+  /** Undoes the change, if the part is still as the change left it. */
   private async undo(back: Change, left: unknown): Promise<void> {
     const { steps } = await this.shared.make(this.step.names, back, left);
     this.offer(null);

@@ -1,4 +1,4 @@
-// Elements without markup in text: names come from strangers.
+// Creates elements without markup in their texts, because peers choose the names.
 
 type Child = Node | string | null;
 type Attributes = Record<string, string | number | boolean | ((event: Event) => void)>;
@@ -6,12 +6,12 @@ type Attributes = Record<string, string | number | boolean | ((event: Event) => 
 const SVG = "http://www.w3.org/2000/svg";
 
 /**
- * What would not be seen, or would turn around what comes after it, is seen: no name is to look like
- * another one. Besides what Unicode calls control and format, what is as blank as that.
+ * The characters that the page replaces by a visible one, so that no name can look like another
+ * name. They are invisible or blank, or change the direction of the following text.
  */
 const UNSEEN =
   /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Co}\p{Cn}\u00a0\u034f\u115f\u1160\u17b4\u17b5\u2000-\u200a\u202f\u205f\u2800\u3000\u3164\ufe00-\ufe0f\uffa0]/gu;
-/** Marks upon marks would be drawn over the lines around them. */
+/** More than two combining marks in a row, which would cover the lines above and below. */
 const HEAPED = /(\p{M}{2})\p{M}+/gu;
 
 export function clean(text: string): string {
@@ -47,7 +47,7 @@ export function svg<K extends keyof SVGElementTagNameMap>(
   return node;
 }
 
-/** Changes text only where it differs: what stays is not laid out anew. */
+/** Sets a text only if it differs, so that the browser does not lay it out again. */
 export function say(node: Element, text: string): void {
   const shown = clean(text);
   if (node.textContent !== shown) node.textContent = shown;

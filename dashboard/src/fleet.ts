@@ -1,4 +1,4 @@
-// Fleets that run beside the targets: each host's figures, and what is done.
+// Running fleets: the phase, and each host's figures.
 
 import { el, say } from "./dom";
 import * as format from "./format";
@@ -11,14 +11,14 @@ export interface FleetHost {
   is_done: boolean;
   failed: number;
   lost: number;
-  /** Connected, and wanted. */
+  /** The number of connected paths, and the number of wanted paths. */
   paths?: [number, number];
 }
 
 export interface FleetStatus {
   plan: string;
   phase: string;
-  /** Which part of it: how far it is. */
+  /** The progress within the phase. */
   part?: string;
   hosts: FleetHost[];
   failed?: string;
@@ -37,7 +37,7 @@ function state(host: FleetHost): string {
 
 class Panel {
   readonly node: HTMLElement;
-  /** A screen reader is told what is done, and not how fast, each second. */
+  /** Screen readers read this element aloud, so it has the phase without the changing rates. */
   private readonly phase = el("span", { role: "status" });
   private readonly pace = el("span");
   private readonly table: Table<Row>;

@@ -1,8 +1,8 @@
-// Figures as people read them.
+// Formats figures for people.
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 
-/** At most five characters: 12,345 is 12.3k. */
+/** Formats a number with at most five characters: 12,345 is 12.3k. */
 export function short(value: number): string {
   if (!Number.isFinite(value)) return "–";
   if (value < 9.95) return Number.isInteger(value) ? String(value) : value.toFixed(1);
@@ -31,7 +31,7 @@ export function perSecond(value: number): string {
   return Number.isFinite(value) ? `${bytes(value)}/s` : "–";
 }
 
-/** Of microseconds. */
+/** Formats a latency in microseconds. */
 export function latency(value: number): string {
   if (!Number.isFinite(value)) return "–";
   if (value < 999.5) return `${value.toFixed(value > 0 && value < 9.95 ? 1 : 0)} µs`;
@@ -61,7 +61,7 @@ export function plural(count: number, one: string): string {
   return `${whole.format(count)} ${one}${count === 1 ? "" : "s"}`;
 }
 
-/** The end of a name, which is where NQNs differ. */
+/** Shortens a name to its end, because NQNs differ at the end. */
 export function tail(name: string, most: number): string {
   return name.length <= most ? name : `…${name.slice(1 - most)}`;
 }

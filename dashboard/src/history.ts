@@ -1,14 +1,15 @@
-// What was, in bounded memory: the last minutes by the second, and what is older ever coarser.
+// Keeps past rates in bounded memory: one point per second for the last minutes, and fewer points
+// for older times.
 
 import type { Kept } from "./types";
 
-/** Seconds that a point stands for, and how many points are kept. */
+/** A resolution: the seconds per point, and the number of points. */
 export interface Level {
   step: number;
   points: number;
 }
 
-/** A quarter of an hour, three hours, a day, a month. */
+/** The resolutions for the target: for a quarter of an hour, three hours, a day, a month. */
 export const TOTALS: Level[] = [
   { step: 1, points: 900 },
   { step: 10, points: 1_080 },
@@ -16,20 +17,20 @@ export const TOTALS: Level[] = [
   { step: 600, points: 4_320 },
 ];
 
-/** Of each namespace, host and core: five minutes and an hour. */
+/** The resolutions for each namespace, host and core: for five minutes and an hour. */
 export const PARTS: Level[] = [
   { step: 1, points: 300 },
   { step: 10, points: 360 },
 ];
 
-/** Points of one step, the oldest overwritten by the newest. */
+/** The points of one resolution. New points overwrite the oldest ones. */
 class Ring {
   readonly step: number;
   private readonly level: Level;
   private readonly values: Float32Array[];
   private readonly sums: Float64Array;
   private readonly counts: Float64Array;
-  /** The second that the newest point began. */
+  /** The second at which the newest point starts; -1: there are no points. */
   private newest = -1;
   private length = 0;
 
@@ -45,7 +46,7 @@ class Ring {
     return this.values[0]!.length;
   }
 
-  /** What holds for so many seconds counts for as much of a point. */
+  /** Adds a sample that is valid for `seconds`. A point is the mean of its samples, by seconds. */
   push(second: number, sample: readonly number[], seconds = 1): void {
     const start = second - (second % this.step);
     if (start > this.newest) this.open(start);
@@ -58,7 +59,7 @@ class Ring {
     });
   }
 
-  /** Points in between that nobody saw stay empty. */
+  /** Starts a new point. Skipped points stay empty. */
   private open(start: number): void {
     const missed = this.newest < 0 ? 1 : Math.min((start - this.newest) / this.step, this.points);
     for (let back = 0; back < missed; back += 1) {
@@ -71,22 +72,25 @@ class Ring {
     this.counts.fill(0);
   }
 
-  /** The same with what was before it: points of this step, oldest first, up to the second `now`. What is later, by a
-   * clock that was set back, would keep everything out that comes. */
+  /**
+   * Returns a ring with older points before these points. `before` has points of this step, oldest
+   * first. Ignores points after the second `now`, which come from a clock that was set back: they
+   * would hide all new samples.
+   */
   after(before: [number, number[]][], now: number): Ring {
     const all = new Ring(this.level, this.values.length);
     const own = this.newest < 0 ? Infinity : this.oldest;
     const take = (isIt: (start: number) => boolean): void => {
       for (const [at, sample] of before) {
         const start = at - (at % this.step);
-        // A second more is what rounding makes.
+        // Allow one second more, because of rounding.
         if (start <= now + 1 && isIt(start)) all.push(start, sample, Math.min(this.step, Math.max(1, now - at)));
       }
     };
     take((start) => start < own);
     if (this.newest < 0) return all;
     const [times, ...series] = this.slice(this.oldest, this.newest);
-    // The newest point goes on as the mean of all that was in it.
+    // Add the newest point as a sample, so that it can still take further samples.
     for (let place = 0; place < times!.length - 1; place += 1) {
       all.push(times![place]!, series.map((values) => values[place]!));
     }
@@ -103,7 +107,7 @@ class Ring {
     return this.newest - (this.length - 1) * this.step;
   }
 
-  /** Times and series between two seconds. */
+  /** Returns the times and the series between two seconds. */
   slice(from: number, to: number): number[][] {
     const first = Math.max(this.oldest, from - (from % this.step));
     const last = Math.min(this.newest, to);
@@ -118,7 +122,7 @@ class Ring {
   }
 }
 
-/** Some series over time. */
+/** The history of some series, in several resolutions. */
 export class Past {
   private readonly rings: Ring[];
   private readonly known: boolean[];
@@ -135,7 +139,7 @@ export class Past {
     sample.forEach((value, series) => (this.known[series] ||= !Number.isNaN(value)));
   }
 
-  /** Puts what somebody else kept before what is here; `now` is this machine's, in seconds. */
+  /** Adds a server's history before this history. `now` is this machine's time in seconds. */
   recall(kept: Kept, now: number): void {
     const shift = Math.round(now - kept.now);
     let first = Infinity;
@@ -149,7 +153,8 @@ export class Past {
         return [newest - (points - 1 - place) * step + shift, sample];
       });
       this.rings[index] = this.rings[index]!.after(before, now);
-      // A coarse point begins before what is in it: it reaches further back only if it ends there.
+      // A coarse point may start before its first sample. So an older start counts only if the
+      // whole point is older.
       const oldest = before[0]![0];
       if (oldest <= now + 1 && (first === Infinity || oldest + step <= first)) first = oldest;
     }
@@ -165,7 +170,7 @@ export class Past {
     return this.first;
   }
 
-  /** The finest that reaches back so far, and draws no more points than a screen has. */
+  /** Returns points from the finest resolution that covers the period with at most 1,800 points. */
   slice(from: number, to: number): number[][] {
     const reaches = Math.max(from, this.first);
     const fits = (ring: Ring): boolean =>

@@ -1,4 +1,4 @@
-// Fields for what may be done in a second.
+// Input fields for limits per second.
 
 import { el } from "./dom";
 import { NAMES } from "./limits";
@@ -6,7 +6,7 @@ import type { Limit, Limits } from "./types";
 
 const MIB = 1 << 20;
 
-/** Their labels, and how many of the document's units are one of the field's. */
+/** The label of each field, and the factor from the field's unit to the document's unit. */
 const FIELDS: Record<Limit, [label: string, unit: number]> = {
   iops: ["IOPS", 1],
   read_iops: ["Reads", 1],
@@ -19,15 +19,15 @@ const MOST_WEIGHT = 1000;
 
 interface Fields {
   node: HTMLElement;
-  /** Looks whether all are numbers; goes to one that is none. */
+  /** Whether all fields have numbers. Focuses a field without one. */
   valid: () => boolean;
-  /** What is other than it was: null for no limit any more. */
+  /** Returns the changed limits; `null` removes a limit. */
   patch: () => Record<string, number | null>;
-  /** What it is to be, in words. */
+  /** Describes the new limits in words. */
   words: () => string;
 }
 
-/** An empty field is no limit. */
+/** Makes the fields. An empty field means no limit. */
 export function limitFields(was: Limits, hasWeight: boolean): Fields {
   const inputs = new Map<Limit | "weight", HTMLInputElement>();
   const labels = (Object.keys(FIELDS) as Limit[]).map((name) => {

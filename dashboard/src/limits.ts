@@ -1,16 +1,16 @@
-// What holds a namespace back at the moment, as far as a target can know it.
+// Finds the current bottleneck of a namespace, as far as the target can measure it.
 
 import { latency, perSecond, short } from "./format";
 import { type Model, NO_HOLDS, type Part, type Rates } from "./model";
 import type { Limit, NamespaceDocument } from "./types";
 
-/** A share of a limit from which on that is what holds it back. */
+/** From this fraction of a limit on, the limit is the bottleneck. */
 const AT_LIMIT = 0.9;
-/** Percent of a processor's time from which on it has none left. */
+/** From this percentage of processor time on, a core is the bottleneck. */
 const ALL_BUSY = 95;
-/** Commands that wait on average from which on that for which they wait holds it back. */
+/** From this mean number of waiting commands on, the cause of their wait is the bottleneck. */
 const WAITING = 0.05;
-/** Mean of a read, in milliseconds, from which on what stores it is slow: a disk with a head takes so long. */
+/** From this mean read latency on (in ms), the storage is slow: rotating disks take this long. */
 const SLOW_MS = 5;
 
 const MEASURED: Record<Limit, (rates: Rates) => number> = {
@@ -31,7 +31,7 @@ export const NAMES: Record<Limit, (value: number) => string> = {
   write_bytes: (value) => `${perSecond(value)} written`,
 };
 
-/** How busy the busiest of these cores is, in percent; of all of them where it is not known which. */
+/** Returns the busiest of these cores, in percent; with `null`, the busiest of all cores. */
 function busiest(model: Model, cores: number[] | null): { name: string; busy: number } {
   let most = { name: "a core", busy: 0 };
   for (const part of model.parts.values()) {
@@ -41,15 +41,15 @@ function busiest(model: Model, cores: number[] | null): { name: string; busy: nu
   return most;
 }
 
-/** A namespace, and who uses it. */
+/** A namespace and its users. */
 export interface Limited {
   document: NamespaceDocument | undefined;
   part: Part | undefined;
-  /** The keys of the hosts that are connected to its subsystem. */
+  /** The keys of the hosts that are connected to the namespace's subsystem. */
   hosts: Iterable<string>;
 }
 
-/** In a few words; a dash where nothing is known that holds it back. */
+/** Describes the bottleneck in a few words; a dash if none is known. */
 export function limited({ document, part, hosts }: Limited, model: Model): string {
   const rates = part?.rates;
   const holds = part?.holds ?? NO_HOLDS;

@@ -1,14 +1,13 @@
-// Ways of hosts that are lost: they stand in the picture for a while, where somebody may see which
-// they were.
+// Lost paths of hosts. The picture shows them for some time, so that users can see which were lost.
 
 import type { News } from "./story";
 import type { ControllerStatus, Status } from "./types";
 
-/** How long. */
+/** The time for which the picture shows a lost path. */
 const SHOWN_MS = 60_000;
-/** How many, at most. */
+/** The largest number of lost paths. */
 const MOST = 64;
-/** What the target says of a host that it has not heard of. */
+/** The target's reasons for hosts that went silent. */
 const SILENT = /keep-alive|lost connection/;
 
 export interface Lost {
@@ -20,10 +19,10 @@ export interface Lost {
 const whose = (one: ControllerStatus): string => `${one.host_nqn} ${one.subsystem}`;
 
 export class Losses {
-  /** Another array when they are others. */
+  /** The lost paths. Each change makes a new array. */
   all: readonly Lost[] = [];
 
-  /** One who leaves by all its ways has left; one who goes on by another has lost one. */
+  /** Compares two statuses. A host that closes all its paths has left, and has lost none. */
   take(was: Status, is: Status, at: number, news: News): void {
     if (was.pid !== is.pid) {
       this.all = [];
@@ -38,13 +37,14 @@ export class Losses {
       const why = news.why(one);
       if (staying.has(whose(one)) || SILENT.test(why)) all.unshift({ one, at, why });
     }
-    // One that is new is one of those that were lost.
+    // A new path replaces the oldest lost path of the same host.
     for (const one of is.controllers) {
       if (one.subsystem === null || before.has(`${whose(one)} ${one.id}`)) continue;
       const oldest = all.findLastIndex((lost) => whose(lost.one) === whose(one));
       if (oldest >= 0) all = all.toSpliced(oldest, 1);
     }
-    // It may be seen between the ends of its ways as it leaves: that was no loss.
+    // A status may show a leaving host with some paths closed. When the host has left, these paths
+    // do not count as lost.
     const left = new Set<string>();
     for (const one of was.controllers) {
       if (!staying.has(whose(one)) && !SILENT.test(news.why(one))) left.add(whose(one));
@@ -54,7 +54,7 @@ export class Losses {
     if (all.length > 0 || this.all.length > 0) this.all = all;
   }
 
-  /** What was lost long ago is not shown any more. */
+  /** Removes paths that were lost long ago. */
   fade(now: number): readonly Lost[] {
     if (this.all.some(({ at }) => now - at >= SHOWN_MS)) this.all = this.all.filter(({ at }) => now - at < SHOWN_MS);
     return this.all;

@@ -1,4 +1,4 @@
-// The page: hears of the target, and shows what it says.
+// Starts the page: gets the token, connects to the target, and shows its state.
 
 import "./style.css";
 import { ask, keepToken, Locked, takeToken } from "./api";
@@ -11,10 +11,10 @@ import type { About } from "./types";
 
 const root = document.getElementById("page")!;
 
-/** Asks for the token, and says what was wrong with the last one. */
+/** Shows the form for the token. `wrong`: the target refused the last token. */
 function login(wrong: boolean): void {
   document.title = "farblock";
-  // One that is open would be before the form.
+  // An open dialog would cover the form.
   for (const box of document.querySelectorAll("dialog")) box.close();
   const token = el("input", { type: "password", autocomplete: "off", size: 36, required: true });
   const said = wrong ? "The target refused this token. Without --ui-token, the target creates a new token at each start." : "";
@@ -38,7 +38,7 @@ function login(wrong: boolean): void {
   token.focus();
 }
 
-/** However often something changes, it is shown so often. */
+/** The shortest time between two updates of the page. */
 const SHOWN_EVERY_MS = 200;
 
 function seldom(show: () => void): () => void {

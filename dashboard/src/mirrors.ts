@@ -1,4 +1,4 @@
-// Mirrors: how their legs are, what they lack, and what a verify has compared and found.
+// The table of mirrors: the states of their legs, the missing data, and the results of verifies.
 
 import * as format from "./format";
 import { type Column, Table } from "./table";
@@ -12,7 +12,7 @@ export interface MirrorRow {
   mirror: MirrorStatus;
 }
 
-/** The mirrors of a target; `node` is what it is called among others. */
+/** Returns the rows of a target's mirrors. `node` is the target's name in the cluster. */
 export function mirrorRows(node: string, status: Status): MirrorRow[] {
   return status.subsystems.flatMap(({ nqn, namespaces }) =>
     namespaces.flatMap((namespace): MirrorRow[] => {
@@ -22,7 +22,7 @@ export function mirrorRows(node: string, status: Status): MirrorRow[] {
   );
 }
 
-/** How many legs there are of each state. */
+/** Returns the number of legs in each state, in words. */
 function legs({ legs = [] }: NamespaceStatus): string {
   const count = (state: string, words: string): string[] => {
     const those = legs.filter((leg) => leg.state === state).length;
@@ -31,19 +31,19 @@ function legs({ legs = [] }: NamespaceStatus): string {
   return [...count("in_sync", "in sync"), ...count("catching_up", "catching up"), ...count("out", "out")].join(", ");
 }
 
-/** Whether the legs were compared, and how far that is. */
+/** Describes whether a verify has compared the legs, or its progress. */
 function progress({ verifying, verified_bytes, uncompared_bytes = 0, verifies }: MirrorStatus, bytes: number): string {
   if (verifying) return `verifies, ${format.percent((100 * (verified_bytes + uncompared_bytes)) / bytes)}`;
   return verifies > 0 ? "verified" : verified_bytes + uncompared_bytes > 0 ? "ended early" : "not yet";
 }
 
-/** Figures of a verify that there was. */
+/** Formats a figure of the last verify; a dash if there was none. */
 function figure({ mirror }: MirrorRow, bytes: number | undefined): string {
   const none = !mirror.verifying && mirror.verifies === 0 && mirror.verified_bytes === 0;
   return none || bytes === undefined ? "–" : format.bytes(bytes);
 }
 
-/** All of these mirrors, and on which node if that is to be said. */
+/** Makes the table of mirrors. In a cluster, it has a column for the node. */
 export function mirrorTable(isCluster: boolean): Table<MirrorRow> {
   const named: Column<MirrorRow>[] = isCluster ? [{ title: "Node", text: (row) => format.tail(row.node, 20) }] : [];
   const sized = (title: string, of: (row: MirrorRow) => number | undefined): Column<MirrorRow> => {
@@ -69,7 +69,7 @@ export function mirrorTable(isCluster: boolean): Table<MirrorRow> {
   });
 }
 
-/** What a verify found that is wrong, a sentence each. */
+/** Returns a sentence for each problem that a verify found. */
 export function verified(nqn: string, { nsid, mirror, block_size }: NamespaceStatus): string[] {
   if (!mirror) return [];
   const which = `Namespace ${nsid} of ${format.tail(nqn, 48)}`;

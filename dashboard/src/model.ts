@@ -1,43 +1,47 @@
-// From counters to what happens each second, for everything that has counters.
+// Computes rates per second from the counters of all parts: targets, namespaces, hosts and others.
 
 import { PARTS, Past, TOTALS } from "./history";
 import type { IoStats, Kept, Stats } from "./types";
 
-/** Counters that only grow while the target runs; NaN where it does not count. */
+/**
+ * Counters, which never decrease while the target runs. NaN: the target does not have the counter.
+ */
 export interface Counters {
   reads: number;
   writes: number;
   readBytes: number;
   writtenBytes: number;
-  /** Nanoseconds that processors worked. */
+  /** Nanoseconds of processor time. */
   busy: number;
-  /** How many took up to each of the reading's bounds, and longer than the one before. */
+  /** The latency histogram: the number of operations in each bucket of `Reading.bounds`. */
   latency: readonly number[];
   holds: Holds;
 }
 
-/** What holds something back. As counters the waits are in nanoseconds. */
+/** The causes of waits. In `Counters`, they are sums of wait times in nanoseconds. */
 export interface Holds {
-  /** Commands that wait, on average: for a limit of their namespace, for one of their host. */
+  /** The mean number of commands that wait for a limit of the namespace, and of the host. */
   namespaceLimit: number;
   hostLimit: number;
-  /** Connections that wait for their host's turn on a core. */
+  /** The mean number of connections that wait for their host's turn on a core. */
   turn: number;
-  /** Operations that fail in what stores it, each second. */
+  /** The number of operations per second that fail in the storage. */
   failures: number;
-  /** Reads that are under way, on average. */
+  /** The mean number of reads in flight. */
   reading: number;
 }
 
 export const NO_HOLDS: Holds = { namespaceLimit: 0, hostLimit: 0, turn: 0, failures: 0, reading: 0 };
 
-/** What is drawn: each a second, latencies in microseconds, busy in percent. */
+/**
+ * The series of the charts: rates per second, latencies in microseconds, processor use in percent.
+ */
 export const SERIES = ["reads", "writes", "readBytes", "writtenBytes", "p50", "p99", "busy"] as const;
 export type Rates = Record<(typeof SERIES)[number], number>;
 
 export type Kind = "target" | "subsystem" | "namespace" | "host" | "core" | "node";
 
-/** Something with counters. */
+/** An object with counters. */
 export interface Part {
   kind: Kind;
   key: string;
@@ -45,9 +49,9 @@ export interface Part {
   rates: Rates;
   past: Past;
   holds: Holds;
-  /** What its counters grow by in a second. */
+  /** The growth of the counters per second; `null` if unknown. */
   pace: Counters | null;
-  /** Which cores serve it; null where nobody says. */
+  /** The cores that serve the part; `null` if the target does not report them. */
   cores: number[] | null;
 }
 
@@ -62,9 +66,9 @@ export interface Sample {
 export interface Reading {
   /** Milliseconds since the target started. */
   at: number;
-  /** When that was, by its own clock. */
+  /** The time of the target's start by the target's clock, in milliseconds. */
   began: number;
-  /** Microseconds. */
+  /** The upper bounds of the latency buckets, in microseconds. */
   bounds: number[];
   samples: Sample[];
 }
@@ -79,13 +83,13 @@ const NOTHING: Rates = {
   busy: NaN,
 };
 
-/** Histories besides the target's own: what has more parts has no charts for the rest. */
+/** The most parts with a history. Further parts have no charts. */
 const MOST_PARTS = 4_096;
 
-/** Seconds between two readings that are drawn as if each had been read. */
+/** The longest gap between two readings, in seconds, that the charts fill with the mean rate. */
 const MOST_MISSED = 120;
 
-/** A clock that is set moves the moment when a target began; another target began at another one. */
+/** If the start time differs by less than this, it is the same target with an adjusted clock. */
 const ANOTHER_MS = 2_000;
 
 export const TARGET = "target";
@@ -96,7 +100,7 @@ export function partKey(kind: Kind, ...names: (string | number)[]): string {
 
 export class Model {
   readonly parts = new Map<string, Part>();
-  /** What others kept of parts that are not there yet, and when that was heard, in seconds. */
+  /** Histories of parts that do not exist yet, with the time of their arrival in seconds. */
   private readonly kept = new Map<string, { kept: Kept; now: number }>();
   private before: { at: number; began: number; second: number; counters: Map<string, Counters> } | null = null;
 
@@ -104,7 +108,7 @@ export class Model {
     return this.parts.get(TARGET);
   }
 
-  /** What the target's own counters grow by in a second. */
+  /** The growth of the target's counters per second. */
   get pace(): Counters | null {
     return this.target?.pace ?? null;
   }
@@ -112,14 +116,14 @@ export class Model {
   take(reading: Reading, now: number): void {
     const second = Math.floor(now / 1000);
     const counters = new Map(reading.samples.map((sample) => [sample.key, sample.counters]));
-    // A target that was started anew counts anew, and so does another one in its place.
+    // The counters of a restarted target, or of another target in its place, start at zero.
     const { before } = this;
     const isIt = before && before.at < reading.at && Math.abs(before.began - reading.began) < ANOTHER_MS;
     const known = isIt ? before : null;
     const seconds = known ? (reading.at - known.at) / 1000 : 0;
     for (const [key, part] of this.parts) {
       part.pace = null;
-      // What a node did is known while it is away, too: nodes are few.
+      // Keep the history of a node that does not answer: there are only few nodes.
       if (part.kind === "node") part.rates = { ...NOTHING };
       else if (!counters.has(key)) this.parts.delete(key);
     }
@@ -136,21 +140,22 @@ export class Model {
       part.rates = rates(pace, reading.bounds);
       part.holds = pace.holds;
       const values = SERIES.map((series) => part.rates[series]);
-      // A page in the background asks seldom: what it reads then is of all that time.
+      // A page in the background reads rarely. Such a reading covers all seconds since the last
+      // one.
       const first = Math.max(known.second + 1, second - MOST_MISSED);
       for (let at = Math.min(first, second); at <= second; at += 1) part.past.push(at, values);
     }
     this.before = { at: reading.at, began: reading.began, second, counters };
   }
 
-  /** What was before this page, by whoever kept it. */
+  /** Adds the history of a part that the server kept before the page opened. */
   recall(key: string, kept: Kept, now: number): void {
     const part = this.parts.get(key);
     if (part) part.past.recall(kept, now);
     else this.kept.set(key, { kept, now });
   }
 
-  /** Nothing is known of now. */
+  /** Forgets the current rates, because the target does not answer. */
   lose(): void {
     this.before = null;
     for (const part of this.parts.values()) [part.rates, part.holds, part.pace] = [{ ...NOTHING }, NO_HOLDS, null];
@@ -172,7 +177,7 @@ export class Model {
   }
 }
 
-/** What counters grow by in a second. */
+/** Returns the growth of the counters per second. */
 function paceOf(was: Counters, is: Counters, seconds: number): Counters {
   const rate = (a: number, b: number): number => Math.max(0, b - a) / seconds;
   return {
@@ -197,7 +202,7 @@ function rates({ latency, busy, holds: _, ...pace }: Counters, bounds: number[])
   return { ...pace, p50, p99, busy: Math.min(100, busy / 1e7) };
 }
 
-/** Microseconds that a share of them took at most: within a step, evenly. */
+/** Returns a quantile in microseconds. Assumes an even distribution within each bucket. */
 export function quantile(counts: readonly number[], bounds: readonly number[], share: number): number {
   let left = counts.reduce((sum, count) => sum + count, 0) * share;
   if (left === 0) return NaN;
@@ -232,7 +237,7 @@ function counters(io: IoStats, busy: number): Counters {
   };
 }
 
-/** What a target has counted, of everything that is there. */
+/** Converts a target's counters to a reading with a sample for each part. */
 export function read(stats: Stats): Reading {
   const samples: Sample[] = [];
   const add = (kind: Kind, key: string, label: string, io: IoStats, busy = NaN): void => {

@@ -1,4 +1,4 @@
-// The page of several targets: all of them, each of them, and the way to one's own page.
+// The page of a cluster: its sums, its nodes, and a link to the page of each node.
 
 import { el, say } from "./dom";
 import { now as present } from "./clock";
@@ -42,7 +42,7 @@ export class Overview {
   private readonly stretch: Stretch;
   private readonly pages = new Map<string, Page>();
   private opened: Page | null = null;
-  /** What had the keys when it was. */
+  /** The element that had the focus when the user opened a node's page. */
   private opener: HTMLElement | null = null;
   private chosen: string | null = null;
   private counted: { of: unknown[]; hosts: number } = { of: [], hosts: 0 };
@@ -97,7 +97,7 @@ export class Overview {
 
   private counts(): Record<string, string> {
     const live = this.cluster.nodes.filter(({ watch }) => watch.isLive);
-    // Thousands are counted once for each status.
+    // There may be thousands of hosts, so count them only when a status changes.
     const of = live.map(({ watch }) => watch.status);
     if (!isSame(of, this.counted.of)) {
       const controllers = of.flatMap((status) => status?.controllers ?? []);

@@ -1,4 +1,4 @@
-// The page itself: what stands where, and what shows what.
+// The page of one target: its layout, and its tables.
 
 import { el, say } from "./dom";
 import { now as present } from "./clock";
@@ -20,7 +20,7 @@ interface NamespaceRow {
   nqn: string;
   namespace: NamespaceStatus;
   stored: string;
-  /** What it may do at most, and whether that is what holds it back. */
+  /** The current bottleneck of the namespace, or its limit. */
   readonly limit: string;
   readonly rates: Rates | undefined;
 }
@@ -42,7 +42,9 @@ interface SubsystemRow {
   readonly rates: Rates | undefined;
 }
 
-/** Rows as they are as long as the status is the same: their figures are looked up when they are shown. */
+/**
+ * The rows of all tables, valid until the status changes. The rows look up their current figures.
+ */
 interface Rows {
   of: Status;
   with: Watch["document"];
@@ -57,7 +59,7 @@ interface CoreRow {
   part: Part;
 }
 
-/** Characters of a name, in a wide table and in one of two beside each other. */
+/** The most characters of a name in a wide table, and in a narrow one. */
 const NAME = 52;
 const SHORT_NAME = 34;
 
@@ -65,7 +67,7 @@ export const iops = (rates: Rates | undefined): number => (rates ? rates.reads +
 export const through = (rates: Rates | undefined): number =>
   rates ? rates.readBytes + rates.writtenBytes : NaN;
 
-/** The columns that everything with rates has. */
+/** The columns of all tables whose rows have rates. */
 export function rated<Row extends { rates: Rates | undefined }>(): Column<Row>[] {
   return [
     { title: "IOPS", text: (row) => format.short(iops(row.rates)), number: (row) => iops(row.rates) },
@@ -77,7 +79,7 @@ export function rated<Row extends { rates: Rates | undefined }>(): Column<Row>[]
   ];
 }
 
-/** Where a target is among others. */
+/** The target's place in a cluster. */
 export interface Place {
   name: string;
   back: () => void;
@@ -152,7 +154,7 @@ export class Page {
     );
   }
 
-  /** Keys are for this page now. */
+  /** Moves the keyboard focus to this page. */
   focus(): void {
     this.node.querySelector("h1")?.focus();
   }
@@ -198,7 +200,7 @@ export class Page {
     this.cores.show(cores.map((part) => ({ key: part.key, part })), this.chosen);
   }
 
-  /** What the charts are of. */
+  /** The part that the charts show. */
   private part(): Part | undefined {
     const { model } = this.watch;
     return (this.chosen !== null && model.parts.get(this.chosen)) || model.parts.get(TARGET);
@@ -216,7 +218,7 @@ export class Page {
 
 const hostsOf = new WeakMap<Status, number>();
 
-/** How many hosts have a controller, counted once. */
+/** Returns the number of hosts with a controller. Counts once per status. */
 export function hostCount(status: Status): number {
   let count = hostsOf.get(status);
   if (count === undefined) {

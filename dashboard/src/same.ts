@@ -1,6 +1,6 @@
-// Whether what was made of some values can stay as it is.
+// Checks whether the inputs of a derived value have changed.
 
-/** Whether these are the very values that there were before. */
+/** Whether all values are identical (`===`) to the values before. */
 export function isSame(now: readonly unknown[], before: readonly unknown[]): boolean {
   return now.length === before.length && now.every((one, index) => one === before[index]);
 }

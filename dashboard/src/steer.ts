@@ -1,4 +1,4 @@
-// What can be changed, in dialogs: each change is confirmed in one that says what will happen.
+// The dialogs for changes. Before each change, a second dialog describes the effect and asks.
 
 import { type Names, Shared, walk } from "./alter";
 import { type Back, confirm, dialog, reason, type Step } from "./confirm";
@@ -8,10 +8,10 @@ import { limitFields } from "./limit-fields";
 import type { HostDocument, NamespaceDocument, NamespaceStatus, StateDocument, Status, SubsystemDocument } from "./types";
 
 const GIB = 1 << 30;
-/** What a namespace's number can be at most. */
+/** The largest number of a new namespace. */
 const MOST_NSID = 1024;
 
-/** Where changes go, and who is told of them. */
+/** The document to change, and a function to call after each change. */
 export interface Desk {
   shared: Shared;
   done: () => void;
@@ -23,7 +23,9 @@ export function desk(base: string, done: () => void): Desk {
 
 type Ask = (step: Step) => void;
 
-/** Opens a dialog on what is there now. `fill` says nothing if it is not there any more. */
+/**
+ * Opens a dialog with the current document. `fill` returns `null` if the object no longer exists.
+ */
 async function open(
   { shared, done }: Desk,
   title: string,
@@ -31,7 +33,7 @@ async function open(
   fill: (document: StateDocument, ask: Ask) => (Node | null)[] | null,
 ): Promise<void> {
   let content: (Node | null)[] | null;
-  // A question takes the place of what it came from.
+  // The question replaces this dialog.
   const ask = (step: Step): void => {
     box.close();
     confirm(shared, step, done);
@@ -47,21 +49,21 @@ async function open(
 const button = (text: string, click: () => void, label = text): HTMLButtonElement =>
   el("button", { type: "button", "aria-label": label, click }, text);
 
-/** A part that is folded away until it is wanted. */
+/** Makes a section that is collapsed until the user opens it. */
 const folded = (title: string, ...content: (Node | null)[]): HTMLElement =>
   el("details", {}, el("summary", {}, title), ...content);
 
-/** One name a line. */
+/** Returns the distinct names in a text with one name per line. */
 function lines(text: string): string[] {
   return [...new Set(text.split("\n").map((line) => line.trim()))].filter((line) => line !== "");
 }
 
-/** Whether what stores it is gone with it. */
+/** Whether the data are in memory, and so are lost with the namespace. */
 function isFleeting(path: string): boolean {
   return /(^|,|:)mem:/.test(path);
 }
 
-/** What can be done with a namespace. */
+/** Opens the dialog for changes of a namespace. */
 export function steerNamespace(desk: Desk, nqn: string, shown: NamespaceStatus): Promise<void> {
   const { nsid } = shown;
   const names = ["subsystems", nqn, "namespaces", nsid];
@@ -111,7 +113,7 @@ function resize(shown: NamespaceStatus, part: Part, which: string, ask: Ask): HT
     const from = `from ${bytes(has)} to ${bytes(wanted)}`;
     const loses = wanted < has ? " Hosts get errors beyond the new end. The storage keeps the data there, and Undo makes them available again." : "";
     const question = `Resize ${which} ${from}?${loses} The target notifies hosts at once.`;
-    // As large as what stores it would be as large as it was made.
+    // Without `size`, the namespace would have the new size of its storage.
     const back: Back = {
       question: `Resize it to ${bytes(has)} again? Hosts get errors beyond the former end, also for data that they have written there since. The storage itself does not shrink.`,
       change: { method: "PUT", body: { ...was, size: has } },
@@ -145,7 +147,7 @@ function visibility(
   ];
 }
 
-/** Namespaces that come, who may use a subsystem, and its end. */
+/** Opens the dialog for changes of a subsystem: its namespaces, its allowed hosts, its removal. */
 export function steerSubsystem(desk: Desk, nqn: string, status: Status | null): Promise<void> {
   const names = ["subsystems", nqn];
   const which = `subsystem ${tail(nqn, 60)}`;
@@ -194,7 +196,7 @@ function addition(nqn: string, was: SubsystemDocument, ask: Ask): Node[] {
   ];
 }
 
-/** Who may use a subsystem. */
+/** The list of the hosts that may use a subsystem. */
 function hosts(nqn: string, was: SubsystemDocument, ask: Ask): Node[] {
   const which = `subsystem ${tail(nqn, 60)}`;
   const list = el("ul", { class: "hosts" });
@@ -222,13 +224,13 @@ function hosts(nqn: string, was: SubsystemDocument, ask: Ask): Node[] {
   ];
 }
 
-/** The hosts that use a subsystem. */
+/** Returns the hosts that are connected to a subsystem. */
 function connected(status: Status | null, nqn: string): string[] {
   const those = (status?.controllers ?? []).filter((one) => one.subsystem === nqn);
   return [...new Set(those.map((one) => one.host_nqn))];
 }
 
-/** The way from any host to listed ones: those that are there stay. */
+/** The change from any host to listed hosts. The list starts with the connected hosts. */
 function anyHost(nqn: string, was: SubsystemDocument, there: string[], ask: Ask): Node[] {
   const close = (): void => {
     const who = there.length === 0 ? "no host (none is connected)" : `only ${there.join(", ")}`;
@@ -258,7 +260,7 @@ function hostActions(nqn: string, host: string, was: HostDocument, which: string
   return [button("Disallow…", disallow, `Disallow ${host}`), limits];
 }
 
-/** A host that is connected, by the subsystems that it uses. */
+/** Opens the dialog for changes of a connected host, with a section for each of its subsystems. */
 export function steerHost(desk: Desk, host: string, status: Status | null): Promise<void> {
   const nqns = [...new Set((status?.controllers ?? []).filter((one) => one.host_nqn === host).map((one) => one.subsystem))];
   return open(desk, "Host", host, (document, ask) =>
@@ -274,7 +276,7 @@ export function steerHost(desk: Desk, host: string, status: Status | null): Prom
   );
 }
 
-/** A subsystem that is not there yet. */
+/** Opens the dialog for a new subsystem. */
 export function addSubsystem(desk: Desk): Promise<void> {
   return open(desk, "Add a subsystem", "The target shares it at every address that it listens on.", (document, ask) => {
     const name = el("input", { type: "text", size: 40, placeholder: "nqn.2026-11.org.example:disks" });

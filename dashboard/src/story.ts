@@ -1,16 +1,16 @@
-// What happened, in words: the difference between what was and what is.
+// Describes events in words, from the differences between two statuses.
 
 import { bytes, plural, tail } from "./format";
 import type { ControllerStatus, LegStatus, NamespaceStatus, Stats, Status, SubsystemStatus, Told } from "./types";
 
-/** How much somebody should care. */
+/** The importance of an event for the user. */
 export type Weight = "plain" | "good" | "bad";
 
 export interface Happening {
   at: number;
   weight: Weight;
   text: string;
-  /** It is an alarm of its own as long as it lasts. */
+  /** Whether the page shows its own alarm while the condition lasts. */
   lasts?: boolean;
 }
 
@@ -22,7 +22,7 @@ function byName<T>(all: readonly T[], name: (one: T) => string): Map<string, T> 
   return new Map(all.map((one) => [name(one), one]));
 }
 
-/** Each that came, that went, and that stayed. */
+/** Calls a function for each new, each removed and each remaining object. */
 function compare<T>(
   before: Map<string, T>,
   after: Map<string, T>,
@@ -38,17 +38,18 @@ function compare<T>(
   }
 }
 
-/** So many controllers that came and went are told of one by one. */
+/** The most short connections between two statuses that get their own line. */
 const MOST_VISITS = 3;
-/** Reasons that wait for a status; more than any target tells in a moment. */
+/** The most reasons to keep until the next status. A target reports fewer between two statuses. */
 const MOST_REASONS = 20_000;
 
 /**
- * What only events tell: why a host has left, who was refused, who came and went in between. The rest
- * is the difference of two statuses, which is the same however many events were lost.
+ * Facts that only events report: why a host disconnected, which host was refused, and connections
+ * shorter than the interval of statuses. All other facts come from the difference of two statuses,
+ * which does not depend on lost events.
  */
 export class News {
-  /** Of controllers that have ended. */
+  /** The reasons of closed controllers. */
   private readonly reasons = new Map<string, string>();
   private readonly came = new Set<string>();
   private readonly visits: Told[] = [];
@@ -73,27 +74,27 @@ export class News {
     if (this.visits.length < MOST_VISITS) this.visits.push(told);
   }
 
-  /** Why a controller is not there any more, in brackets. */
+  /** Returns the reason why a controller was closed, after a colon; empty if unknown. */
   why(one: ControllerStatus): string {
     const reason = this.reasons.get(`${one.subsystem} ${one.id}`);
     return reason ? `: ${reason}` : "";
   }
 
-  /** Who was refused last, in brackets. */
+  /** Returns the host that was refused last, in brackets. */
   who(): string {
     const { host, address } = this.refused ?? {};
     this.refused = null;
     return host ? ` (${[tail(host, NAME), address].filter(Boolean).join(", ")})` : "";
   }
 
-  /** What has failed last. */
+  /** Returns the last storage failure, after a colon. */
   failure(): string {
     const { reason, host } = this.failed ?? {};
     this.failed = null;
     return reason ? `: ${reason}, for ${tail(host ?? "", NAME)}` : "";
   }
 
-  /** What no status shows. Who came before a status and is in it has stayed. */
+  /** Returns the events that no status shows. `isStatus`: a status has just arrived. */
   since(at: number, isStatus: boolean): Happening[] {
     const told: Happening[] = [];
     if (this.lost > 0) {
@@ -119,7 +120,7 @@ export class News {
   }
 }
 
-/** Who was not let in, by reason. */
+/** Returns the new refusals, by reason. */
 export function refusals(was: Stats, is: Stats, at: number, news: News): Happening[] {
   if (is.uptime_ms < was.uptime_ms) return [];
   const told: Happening[] = [];
@@ -167,7 +168,9 @@ export function differences(was: Status, is: Status, at: number, news: News): Ha
   return told;
 }
 
-/** A host has many controllers: what counts is whether it has any on a subsystem. */
+/**
+ * Reports hosts that connected to a subsystem with their first controller, or closed their last.
+ */
 function hosts(was: Status, is: Status, tell: Tell, news: News): void {
   const key = (one: ControllerStatus): string => `${one.host_nqn} ${one.subsystem ?? ""}`;
   const of = (status: Status): Map<string, ControllerStatus> =>
@@ -185,7 +188,7 @@ function hosts(was: Status, is: Status, tell: Tell, news: News): void {
   paths(was, is, tell, news);
 }
 
-/** A host that has several paths to a subsystem may lose one and go on. */
+/** Reports gained and lost paths of hosts that stay connected to a subsystem. */
 function paths(was: Status, is: Status, tell: Tell, news: News): void {
   const host = (one: ControllerStatus): string => `${one.host_nqn} ${one.subsystem ?? ""}`;
   const used = (status: Status): ControllerStatus[] =>

@@ -1,32 +1,32 @@
-// What the target tells by itself: server-sent events, read by `fetch`, since an EventSource sends no
-// token. Where there is no stream, the target is asked each second instead.
+// The event stream of the target: server-sent events. `fetch` reads them, since an EventSource
+// cannot send the token. Without a stream, the page polls the target each second.
 
 import { Locked, openStream, Refused } from "./api";
 
-/** Counters come every second: who says nothing for so long is gone. */
+/** The time without an event after which the target counts as dead. Counters arrive each second. */
 const SILENCE_MS = 1600;
-/** Between two looks at whether that is so. */
+/** The interval of the checks for silence. */
 const CHECK_MS = 100;
-/** A look that comes so late was kept from looking: the machine slept, or the page was out of sight. */
+/** If a check is this late, the page was suspended, so silence does not count. */
 const LATE_MS = 1500;
-/** Until a stream that was refused is tried again. */
+/** The time after a refused stream until the next attempt. */
 const TRY_AGAIN_MS = 30_000;
-/** Between two tries to reach who is gone. */
+/** The pause between two attempts to reach a dead target. */
 const RETRY_MS = 400;
-/** Between two questions, where there is no stream. */
+/** The interval of polls without a stream. */
 const EVERY_MS = 1000;
-/** The most that waits to be a whole event: what never ends is no stream of events. */
+/** The most characters of one event. A longer text is not an event stream. */
 const MAX_CHARACTERS = 32 << 20;
 
-/** One who hears of a target. */
+/** A receiver of a target's events. */
 export interface Ear {
-  /** Something was told. */
+  /** Takes an event. */
   hear: (name: string, data: unknown) => void;
-  /** Asks, where nothing is told. */
+  /** Polls the target. */
   look: () => Promise<void>;
-  /** Nothing answers. */
+  /** The target does not answer. */
   lost: () => void;
-  /** Why it is asked each second; null when it tells by itself. */
+  /** The reason for polling; `null` when the event stream works. */
   polls: (why: string | null) => void;
 }
 
@@ -35,12 +35,12 @@ export interface Listener {
   locked: () => void;
 }
 
-/** Events out of pieces of text. */
+/** Parses events from pieces of text. */
 export class Parser {
   private rest = "";
 
   *take(text: string): Generator<[string, string]> {
-    // Only what is new, and the character before it, can hold an event's end.
+    // The end of an event can only be in the new text and the character before it.
     let from = Math.max(0, this.rest.length - 1);
     this.rest += text;
     let begin = 0;
@@ -56,7 +56,7 @@ export class Parser {
   }
 }
 
-/** Whether a stream began, and whether anything was heard of it. */
+/** The result of a stream: whether it opened, had events, and went silent. */
 interface Course {
   began: boolean;
   heard: boolean;
@@ -65,7 +65,7 @@ interface Course {
 
 const pause = (ms: number): Promise<void> => new Promise((done) => setTimeout(done, ms));
 
-/** Ends what it watches when nothing came for a while. */
+/** Aborts a request after a period without data. */
 class Watchdog {
   readonly controller = new AbortController();
   private last = performance.now();
@@ -89,7 +89,7 @@ class Watchdog {
   }
 }
 
-/** One stream, from its beginning to its end. */
+/** Reads one stream until its end. */
 async function follow(ear: Ear, changed: () => void): Promise<Course> {
   const course: Course = { began: false, heard: false, silent: false };
   const watchdog = new Watchdog();
@@ -119,7 +119,7 @@ async function follow(ear: Ear, changed: () => void): Promise<Course> {
   return course;
 }
 
-/** Asks each second for a while. */
+/** Polls each second, until it is time to try the stream again. */
 async function poll(ear: Ear, changed: () => void, why: string): Promise<void> {
   ear.polls(why);
   const until = performance.now() + TRY_AGAIN_MS;
@@ -131,12 +131,12 @@ async function poll(ear: Ear, changed: () => void, why: string): Promise<void> {
   }
 }
 
-/** Listens, or asks where that is of no use. False if nobody answers. */
+/** Reads the stream, or polls if there is none. Returns false if the target does not answer. */
 async function once(ear: Ear, changed: () => void): Promise<boolean> {
   let why: string;
   try {
     const course = await follow(ear, changed);
-    // One that was heard and ends is there again at once; one that was heard and is silent is gone.
+    // After the end of a working stream, reconnect at once. After silence, the target is dead.
     if (course.heard) return !course.silent;
     if (!course.began) return false;
     why = "a proxy or the network delays the event stream";
@@ -148,7 +148,7 @@ async function once(ear: Ear, changed: () => void): Promise<boolean> {
   return true;
 }
 
-/** Follows what a target does until the token is no good any more. */
+/** Follows a target until it refuses the token. */
 export async function listen(ear: Ear, listener: Listener): Promise<void> {
   for (;;) {
     const began = performance.now();

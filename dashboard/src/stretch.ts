@@ -1,5 +1,4 @@
-// The charts with what is above them: of what they are, how far back they go, and whether they stand
-// still.
+// The charts, with the controls above them: the shown part, the range, and pause.
 
 import { Charts } from "./charts";
 import { now as present } from "./clock";
@@ -17,10 +16,10 @@ const RANGES: [string, number][] = [
 ];
 
 interface Options {
-  /** The button that comes back to all of it. */
+  /** The text of the button that returns to the whole target or cluster. */
   back: string;
   part: () => Part | undefined;
-  /** What the charts are of, in words; null if that is all there is. */
+  /** Returns the name of the shown part; `null` for the whole target or cluster. */
   title: (part: Part | undefined) => string | null;
   whole: string;
   chooseWhole: () => void;
@@ -89,7 +88,7 @@ export class Stretch {
     this.comparison.show();
   }
 
-  /** From when on something is known, which may be before this page was opened. */
+  /** Shows the start of the known history, which may be before the page opened. */
   private begins(second: number): void {
     const at = new Date(second * 1000);
     const isToday = at.toDateString() === new Date().toDateString();
@@ -97,7 +96,7 @@ export class Stretch {
     this.since.dateTime = second < 0 ? "" : at.toISOString();
   }
 
-  /** From when to when the charts are. */
+  /** Returns the period of the charts, in seconds. */
   private shown(): { from: number; to: number } {
     const past = this.options.part()?.past;
     const now = Math.floor(present() / 1000);

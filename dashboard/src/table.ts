@@ -1,13 +1,13 @@
-// A table that is sorted, filtered, and no longer than a screen can take: the rest is on pages.
+// A table that users can sort and filter. Long tables have several pages.
 
 import { clean, el, say } from "./dom";
 
 export interface Column<Row> {
   title: string;
   text: (row: Row) => string;
-  /** What it is sorted by, largest first, where that is a number. */
+  /** The number to sort by, largest first. Without it, the table sorts by text. */
   number?: (row: Row) => number;
-  /** The row's name: a button that chooses it. */
+  /** Whether the cell is the row's name: a button that chooses the row. */
   chooses?: boolean;
 }
 
@@ -21,13 +21,13 @@ export interface Options<Row> {
   columns: Column<Row>[];
   key: (row: Row) => string;
   nothing: string;
-  /** What it is found by besides what it shows. */
+  /** Further words that the filter finds, besides the shown texts. */
   words?: (row: Row) => string;
-  /** The column that it is sorted by at first. */
+  /** The column by which the table is sorted at first. */
   sorted?: number;
   choose?: (row: Row) => void;
   action?: Action<Row> | undefined;
-  /** What can be done with none of them. */
+  /** An action that needs no row, for example to add an object. */
   more?: { title: string; does: () => void } | undefined;
 }
 
@@ -41,7 +41,7 @@ interface Line<Row> {
 
 const collator = new Intl.Collator("en", { numeric: true });
 
-/** The largest first; what has no number is last. */
+/** Sorts the rows by number, the largest first. Rows without a number count as zero. */
 function byNumber<Row>(rows: Row[], number: (row: Row) => number): Row[] {
   const valued = rows.map((row) => ({ row, value: number(row) || 0 }));
   valued.sort((a, b) => b.value - a.value);
@@ -129,7 +129,7 @@ export class Table<Row> {
     return this.turned ? sorted.toReversed() : sorted;
   }
 
-  /** Names stay what they are: the same rows are sorted once. */
+  /** Sorts the rows by text. Texts do not change, so the function sorts the same rows only once. */
   private byText(rows: Row[], text: (row: Row) => string): Row[] {
     const { inOrder } = this;
     if (inOrder && inOrder.of === rows && inOrder.by === this.sorted) return inOrder.rows;

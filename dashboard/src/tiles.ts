@@ -1,18 +1,18 @@
-// The figures that are read from across the room.
+// The large figures at the top of the page.
 
 import { el, say } from "./dom";
 import * as format from "./format";
 import type { Rates } from "./model";
 
 export interface Facts {
-  /** Besides rates: a title and a figure. */
+  /** The figure of a further tile, by title. */
   [title: string]: string;
 }
 
 export class Tiles {
   readonly node = el("dl", { class: "tiles" });
   private readonly values = new Map<string, HTMLElement>();
-  /** The tiles that there are, by their places: some come later, and to where they belong. */
+  /** The tiles by place. A tile that appears later goes to its place between the others. */
   private readonly places: (HTMLElement | undefined)[] = [];
   private place = 0;
 
@@ -29,7 +29,7 @@ export class Tiles {
     this.some("Processors busy", rates.busy, format.percent);
   }
 
-  /** What the target does not tell has no tile. */
+  /** Shows a figure. Makes no tile for a figure that the target has never reported. */
   private some(title: string, value: number, text: (value: number) => string): void {
     if (!Number.isNaN(value) || this.values.has(title)) this.set(title, text(value), "");
     else this.place += 1;

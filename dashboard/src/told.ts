@@ -1,4 +1,4 @@
-// What is wrong, at the top, and what happened, in a list.
+// The alarms at the top of the page, and the list of events.
 
 import { el, say } from "./dom";
 import * as format from "./format";
@@ -11,7 +11,8 @@ export class Alarms {
     const shown = [...this.node.children];
     said.forEach((text, index) => {
       const line = shown[index];
-      // A screen reader is told once, not with each second that passes.
+      // Keep the element if only numbers changed, so that screen readers do not read it each
+      // second.
       if (line && words(line.textContent ?? "") === words(text)) say(line, text);
       else if (line) line.replaceWith(el("p", {}, text));
       else this.node.append(el("p", {}, text));

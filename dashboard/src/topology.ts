@@ -1,4 +1,4 @@
-// Who uses what, drawn: hosts, their controllers, subsystems and namespaces, and what flows.
+// The picture of hosts, their controllers, subsystems and namespaces, and of the I/O between them.
 
 import { el, say, svg } from "./dom";
 import * as format from "./format";
@@ -10,33 +10,33 @@ import type { ControllerStatus, LegStatus, StateDocument, Status } from "./types
 export interface Box {
   key: string;
   title: string;
-  /** A second line, which changes with operations a second. */
+  /** Returns the second line of the box, for a number of operations per second. */
   note: (flow: number) => string;
   full: string;
-  /** What its operations are counted by, all together; those of nothing are none. */
+  /** The keys of the parts whose operations the box sums. */
   parts: string[];
   bad?: boolean;
 }
 
-/** A way that I/O takes, one of many between two boxes perhaps. */
+/** A connection over which I/O flows. Two boxes may have many connections. */
 export interface Way {
   from: string;
   to: string;
-  /** What flows there is counted by the first of these that is counted at all. */
+  /** The keys of parts. The first part with counters gives the rate. */
   parts: string[];
   active: boolean;
 }
 
-/** What is to be drawn: names are made once, and only what flows is looked up again. */
+/** The content of the picture. The rates are not part of it, because they change each second. */
 export interface Scene {
   titles: string[];
   columns: Box[][];
   ways: Way[][];
-  /** All of it in words. */
+  /** The description for screen readers. */
   words: string;
 }
 
-/** Operations a second of what is counted by a name; NaN of what is not. */
+/** Returns the operations per second of a part, by key; NaN if the part has no counters. */
 export type Flow = (part: string) => number;
 
 interface Link {
@@ -53,7 +53,7 @@ export const LEG_STATES: Record<LegStatus["state"], string> = {
   ready: "ready",
   away: "away",
 };
-/** Boxes in a column; the rest is one that says how many. */
+/** The most boxes of a column. One box stands for all others. */
 const MOST = 8;
 const WIDTH = 1000;
 const BOX = { width: 196, height: 40, gap: 10, top: 26, apart: 24 };
@@ -82,7 +82,7 @@ export class Topology {
     );
   }
 
-  /** Shows what is made of these, anew when one of them is another one. */
+  /** Shows the picture. Calls `make` only if a value in `of` has changed. */
   show(of: readonly unknown[], make: () => Scene, flows: Flow): void {
     if (!this.scene || !isSame(of, this.of)) {
       [this.of, this.scene] = [of, make()];
@@ -157,13 +157,13 @@ export class Topology {
 }
 
 function flow(path: SVGPathElement, rate: number): void {
-  // Steps of ten, so that a steady flow is left alone.
+  // Use powers of ten, so that a steady rate does not change the line.
   const strength = rate > 0 ? Math.min(5, 1 + Math.floor(Math.log10(1 + rate / 10))) : 0;
   const name = strength > 0 ? `wire flows f${strength}` : "wire";
   if (path.getAttribute("class") !== name) path.setAttribute("class", name);
 }
 
-/** Of what several names count together; NaN where none does. */
+/** Returns the sum of the parts' rates; NaN if no part has counters. */
 function sum(flows: Flow, parts: string[]): number {
   let all = NaN;
   for (const part of parts) {
@@ -173,7 +173,7 @@ function sum(flows: Flow, parts: string[]): number {
   return all;
 }
 
-/** Operations a second of parts of a model. */
+/** Returns the rates of a model's parts, in operations per second. */
 export function flowOf(model: Model): Flow {
   return (part) => {
     const rates = model.parts.get(part)?.rates;
@@ -186,8 +186,8 @@ export function rate(flow: number): string {
 }
 
 /**
- * How hosts are told to use what they reach by an address (ANA). A controller's address has no port:
- * where listeners there differ, it is not known.
+ * Returns the ANA state of the listeners at an address. A controller's address has no port. So if
+ * the address has listeners with different states, the state is unknown, and counts as optimized.
  */
 function access(document: StateDocument | null, address: string): string {
   const all = Object.entries(document?.listeners ?? {});
@@ -198,7 +198,7 @@ function access(document: StateDocument | null, address: string): string {
   return states.size === 1 ? [...states].join("") : "optimized";
 }
 
-/** Of one target: who uses it, by which ways, and those that were lost a moment ago. */
+/** Makes the picture of one target, with its recently lost paths. */
 export function targetScene(status: Status, document: StateDocument | null, gone: readonly Lost[]): Scene {
   const there = new Set(status.subsystems.map((one) => one.nqn));
   const lost = gone.filter(({ one }) => there.has(one.subsystem ?? ""));
@@ -291,7 +291,9 @@ function legBox(nqn: string, nsid: number, leg: LegStatus): Box {
   };
 }
 
-/** What is bad and what is busiest, in the order in which they are, and how many more. */
+/**
+ * Shortens a column to the failed and the busiest boxes, in their order, and a box for the others.
+ */
 function shortened(column: Box[], index: number, titles: string[], flows: Flow): Box[] {
   if (column.length <= MOST) return column;
   const flowing = column.map((box, at) => ({ at, bad: Number(box.bad ?? false), flow: sum(flows, box.parts) || 0 }));
@@ -308,7 +310,7 @@ function shortened(column: Box[], index: number, titles: string[], flows: Flow):
   return [...kept.map((at) => column[at]!), rest];
 }
 
-/** By the column that they begin in. */
+/** Returns the connections, by the column of their start. */
 function ways(status: Status, lost: readonly Lost[]): Way[][] {
   const all: Way[][] = [[], [], [], []];
   for (const one of status.controllers) {

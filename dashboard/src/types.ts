@@ -1,23 +1,23 @@
-// What the management interface says: docs/openapi.json has the words.
+// The types of the management interface. docs/openapi.json describes them.
 
 export interface LegStatus {
   name: string;
-  /** The last two are those of disks that are no mirrors. */
+  /** Sets that are not mirrors have only `ready` and `away`. */
   state: "in_sync" | "catching_up" | "out" | "ready" | "away";
   reason?: string;
 }
 
-/** What a mirror does besides its users' work. */
+/** The background work of a mirror. */
 export interface MirrorStatus {
   dirty_bytes: number;
   copied_bytes: number;
   verifying: boolean;
   verified_bytes: number;
-  /** Older targets do not say the next two. */
+  /** Older targets do not report this field and the next one. */
   uncompared_bytes?: number;
   unread_legs?: string[];
   differing_bytes: number;
-  /** The first places. */
+  /** The first differences. */
   differences: { lba: number; blocks: number }[];
   verifies: number;
 }
@@ -28,7 +28,7 @@ export interface NamespaceStatus {
   block_size: number;
   read_only: boolean;
   uuid: string;
-  /** What it is a mirror of. */
+  /** The legs of a mirror, or the parts of another set. */
   legs?: LegStatus[];
   mirror?: MirrorStatus;
 }
@@ -65,7 +65,7 @@ export interface Status {
   controllers: ControllerStatus[];
 }
 
-/** A disk that is attached to the page's own machine. */
+/** A disk that is attached on the machine that serves the page. */
 export interface AttachedStatus {
   name: string;
   use?: string;
@@ -89,7 +89,7 @@ export interface NamespaceDocument {
   read_only?: boolean;
   size?: number;
   ana_group?: number;
-  /** The hosts that see it; all of them where nothing is said. */
+  /** The hosts that see the namespace; without this field, all hosts. */
   visible_to?: string[];
   limits?: Limits;
 }
@@ -106,7 +106,7 @@ export interface SubsystemDocument {
   namespaces: Record<string, NamespaceDocument>;
 }
 
-/** What may be done in a second. */
+/** The limits per second. */
 export type Limit = "iops" | "read_iops" | "write_iops" | "bytes" | "read_bytes" | "write_bytes";
 
 export interface ListenerDocument {
@@ -121,17 +121,17 @@ export interface StateDocument {
 export interface About {
   version: string;
   may_steer: boolean;
-  /** The targets, where there are several. */
+  /** The names of the nodes, if the page shows a cluster. */
   nodes?: string[];
 }
 
-/** What was before the page: `now` is by the clock of whoever kept it, in seconds. */
+/** The history that a server kept. `now` is the server's time in seconds. */
 export interface Kept {
   now: number;
   levels: { step: number; newest: number; series: (number | null)[][] }[];
 }
 
-/** Something that happened, as it is told. */
+/** The data of an event. */
 export interface Told {
   sentence?: string;
   subsystem?: string;
@@ -139,7 +139,7 @@ export interface Told {
   address?: string;
   controller?: number;
   reason?: string;
-  /** Of `lost`: how many were not told. */
+  /** In the event `lost`: the number of events that the stream left out. */
   count?: number;
 }
 
@@ -150,7 +150,7 @@ export interface IoStats {
   read_bytes: number;
   written_bytes: number;
   storage_errors: number;
-  /** Older targets do not count it. */
+  /** Older targets do not report this field. */
   waited?: { namespace_limit_ns: number; host_limit_ns: number; turn_ns: number };
   read_latency: { sum_ns: number; counts: number[] };
   write_latency: { counts: number[] };
@@ -158,7 +158,7 @@ export interface IoStats {
 
 export interface Stats {
   uptime_ms: number;
-  /** Since 1970, by its clock. */
+  /** Milliseconds since 1970, by the target's clock. */
   time_ms: number;
   latency_bounds_us: number[];
   connections: {

@@ -1,4 +1,4 @@
-// What is known of the target: what it tells, and what it is asked for.
+// The page's knowledge of one target, from its event stream or from polls.
 
 import { ask, Locked, recalled } from "./api";
 import { clock, duration, tail } from "./format";
@@ -10,31 +10,31 @@ import { differences, type Happening, News, refusals } from "./story";
 import { type Ear, listen, type Listener } from "./stream";
 import type { StateDocument, Stats, Status, Told } from "./types";
 
-/** What the document has changes seldom. Only where nothing is told it is asked for so often. */
+/** The interval at which the page polls the document, if there is no event stream. */
 const DOCUMENT_EVERY_MS = 10_000;
 export const MOST_HAPPENINGS = 200;
-/** How long a failure in what stores a subsystem is worth a line at the top. */
+/** The time for which a failure stays among the alarms. */
 const FRESH_MS = 60_000;
 
 export class Watch {
   readonly model = new Model();
   readonly happenings: Happening[] = [];
-  /** Where its document is. */
+  /** The path of the target's interface on the server. */
   readonly base: string;
   status: Status | null = null;
   document: StateDocument | null = null;
-  /** Since when nothing answers. */
+  /** The time since which the target does not answer; `null` if it answers. */
   goneSince: number | null = null;
-  /** When it answered again: what was before is over. */
+  /** The time of the last reconnection. Alarms from before it are over. */
   private backAt = 0;
-  /** Why it is asked each second; null while it tells by itself. */
+  /** The reason for polling the target; `null` while the event stream works. */
   polled: string | null = null;
   stats: Stats | null = null;
   private documentAt = 0;
   private readonly clock = new Clock();
   private readonly news = new News();
   readonly losses = new Losses();
-  /** Who else is told what happened. */
+  /** A function that also receives the events. */
   heard: ((more: Happening[]) => void) | null = null;
 
   constructor(base = "/v1") {
@@ -52,11 +52,11 @@ export class Watch {
     void recalled().then((kept) => kept && this.model.recall(TARGET, kept, present() / 1000));
   }
 
-  /** Something was changed here: it is to be seen at once. */
+  /** Updates the page at once after a change by this user. */
   async refresh(): Promise<void> {
     this.documentAt = 0;
-    // Answers may pass what is told already on their way: a status older than the one before. Nor
-    // is one of several targets asked by itself.
+    // With an event stream, do not poll the status: the response could be older than the last
+    // event. A node of a cluster has no polls of its own.
     const isTold = this.polled === null || this.base !== "/v1";
     await (isTold ? this.takeDocument(present()) : this.look());
   }
@@ -74,18 +74,18 @@ export class Watch {
     this.clock.begin();
   }
 
-  /** What the target tells by itself. */
+  /** Takes an event of the target. */
   hear(name: string, data: unknown): void {
     const now = present();
     if (name === "stats") this.takeStats(data as Stats, now);
     else if (name === "status") this.takeStatus(data as Status, now);
     else if (name === "document") void this.takeDocument(now).catch(() => undefined);
     else this.news.hear(name, data as Told);
-    // Its status comes a moment after what happened, and says more.
+    // Report the events with the next status, which arrives soon and says more.
     if (name === "stats" || name === "status") this.tell(this.news.since(now, name === "status"));
   }
 
-  /** What is wrong, a sentence each. */
+  /** Returns a sentence for each problem. */
   troubles(now: number): string[] {
     const said: string[] = [];
     if (this.goneSince !== null) {
@@ -133,7 +133,7 @@ export class Watch {
       this.document = await ask<StateDocument>(`${this.base}/state`);
     } catch (error) {
       if (error instanceof Locked) throw error;
-      // A change that waits for a slow disk keeps it until then: the target is there all the same.
+      // The document may be locked by a change that waits for a slow disk. The target still works.
       this.documentAt = 0;
     }
   }
@@ -153,7 +153,7 @@ export class Watch {
     this.model.take(read(stats), this.clock.time(stats.uptime_ms, now));
   }
 
-  /** Who tells this and no counters that make sense has not answered. */
+  /** Takes a status. Only counters prove that the target answers: see `takeStats`. */
   takeStatus(status: Status, now: number): void {
     if (this.status) this.losses.take(this.status, status, now, this.news);
     if (this.status) this.tell(differences(this.status, status, now, this.news));
@@ -161,7 +161,7 @@ export class Watch {
     this.status = status;
   }
 
-  /** It said nothing. */
+  /** Records that the target does not answer. */
   lost(): void {
     if (this.goneSince !== null) return;
     this.goneSince = present();

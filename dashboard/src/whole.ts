@@ -1,5 +1,5 @@
-// Who uses what in a cluster, drawn: hosts, the nodes by which they go, subsystems, namespaces, and
-// the legs of mirrors with the nodes that serve them.
+// The picture of a cluster: hosts, the nodes that they use, subsystems, namespaces, and the legs of
+// mirrors with the nodes that serve the legs.
 
 import type { Node } from "./cluster";
 import * as format from "./format";
@@ -7,10 +7,10 @@ import { partKey } from "./model";
 import { type Box, type Flow, flowOf, LEG_STATES, rate, type Scene, type Way } from "./topology";
 import type { LegStatus, NamespaceStatus, Status } from "./types";
 
-/** A part of one node. */
+/** The key of a part of one node. */
 const at = (node: string, part: string): string => `${node}\n${part}`;
 
-/** What a part of a node does. */
+/** Returns the rates of the nodes' parts. */
 export function clusterFlow(nodes: Node[]): Flow {
   const flows = new Map(nodes.map((node) => [node.name, node.watch.isLive ? flowOf(node.watch.model) : () => NaN]));
   return (part) => {
@@ -19,12 +19,12 @@ export function clusterFlow(nodes: Node[]): Flow {
   };
 }
 
-/** What the picture is made of: as long as it is the same, so is the picture. */
+/** The inputs of the picture. If they stay the same, the picture does too. */
 export function clusterParts(nodes: Node[]): unknown[] {
   return nodes.flatMap((node) => [node.watch.status, node.watch.isLive]);
 }
 
-/** Boxes of one kind, each once, whichever nodes have it. */
+/** The boxes of one kind. Objects of several nodes have one box. */
 class Column {
   private readonly boxes = new Map<string, Box>();
 
@@ -41,7 +41,7 @@ class Column {
   }
 }
 
-/** The address of what a leg is, `nvme+tcp://ADDRESS:PORT/…`; none of what is no other target's. */
+/** Returns the address of a remote leg, `nvme+tcp://ADDRESS:PORT/…`; `null` for a local leg. */
 function place(leg: LegStatus): string | null {
   return /^nvme\+tcp:\/\/([^/]+)/.exec(leg.name)?.[1] ?? null;
 }
@@ -53,7 +53,7 @@ class Drawing {
   private readonly legs = new Column();
   private readonly ways: Way[][] = [[], [], [], []];
   private readonly nodes: Node[];
-  /** Which node listens where. */
+  /** The node that listens on each address. */
   private readonly listening = new Map<string, string>();
 
   constructor(nodes: Node[]) {
@@ -95,7 +95,7 @@ class Drawing {
       const title = server === null ? format.tail(leg.name.replace(/\?ns=1$/, ""), 22) : `on ${format.tail(server, 18)}`;
       const words = LEG_STATES[leg.state];
       const full = `${leg.name}, a leg of namespace ${nsid} of ${nqn}${server === null ? "" : `, served by ${server}`}, ${words}${leg.reason ? `: ${leg.reason}` : ""}`;
-      // What is no other target's is the node's own, whatever it is called elsewhere.
+      // The name of a local leg is unique only within its node.
       const legKey = there === null ? `leg ${node} ${leg.name}` : `leg ${leg.name}`;
       this.legs.add({ key: legKey, title, note: () => words, full, parts: [], bad: isOut });
       this.ways[3]!.push({ from: key, to: legKey, parts, active: active && !isOut });
