@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# test.sh BINARY: whether the page in the tree is what its sources give, and the page in Chromium,
-# on targets that BINARY serves. Screenshots are in dashboard/screenshots then. Prints what holds.
-# Exit code: 0 all holds, 1 something does not, 2 misuse.
+# test.sh BINARY: checks that the committed page is built from the current sources, and tests the
+# page in Chromium, with targets that BINARY serves. Writes screenshots to dashboard/screenshots.
+# Prints each result. Exit code: 0 success, 1 a test failed, 2 misuse.
 set -Eeuo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
@@ -17,12 +17,12 @@ cd "$here"
 built=$(mktemp -d "${TMPDIR:-/tmp}/farblock-dashboard.XXXXXX")
 trap 'rm -rf "$built"' EXIT
 
-# quietly COMMAND...: shows what the command said only if it failed.
+# quietly COMMAND...: runs a command, and prints its output only if it fails.
 quietly() {
     "$@" >"$built/output" 2>&1 || { cat "$built/output" >&2; die "failed: $*"; }
 }
 
-# Vite needs a newer Node.js than Debian 12 has; PyPI has it for those.
+# Vite needs a newer Node.js than Debian 12 has. If necessary, install Node.js from PyPI.
 needed=20.19
 is_new() {
     local version
@@ -38,7 +38,7 @@ fi
 export CHROMIUM=${CHROMIUM:-/usr/bin/chromium}
 [ -x "$CHROMIUM" ] || die "no $CHROMIUM: interop/packages.sh installs it, or set CHROMIUM to yours."
 
-# npm removes node_modules first, and what is there is right as long as its list is this one.
+# `npm ci` reinstalls everything. Skip it if the installed packages match the lock file.
 list=node_modules/.farblock-lock
 if ! cmp --quiet package-lock.json "$list"; then
     quietly npm ci --no-audit --no-fund

@@ -1,5 +1,5 @@
-// The page's files have the same names in every build: the binary holds them, and what is built is
-// compared with what is in the tree.
+// The page's files have the same names in every build, because the binary embeds them, and test.sh
+// compares the build with the committed files.
 import { defineConfig } from "vite";
 
 export default defineConfig({

@@ -1,10 +1,12 @@
-// browser.mjs: what tests of the page share: the browser, and what holds of every page.
+// browser.mjs: shared by the page's tests: starts the browser, and has the checks for all pages.
 import { readdirSync, readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { chromium } from "playwright-core";
 
 export const PATIENCE_MS = 60_000;
-/** What is smooth: frames in a second, of 60, and milliseconds of a second that the page works. */
+/**
+ * A page is smooth with at least this many of 60 frames, and at most this much work, per second.
+ */
 const LEAST_FRAMES = 58;
 const MOST_SCRIPT_MS = 200;
 export const pause = (ms) => new Promise((done) => setTimeout(done, ms));
@@ -20,13 +22,13 @@ export function hold(condition, label, found) {
   console.log(`ok   ${label}`);
 }
 
-/** It is so in one of some tries: on a busy machine there may be a pause that is none of the page's. */
+/** Checks that `is_so` is true in one of five attempts, since a busy machine may delay the page. */
 export async function once(label, is_so) {
   for (let left = 5; left > 0; left -= 1) if (await is_so()) return hold(true, label);
   hold(false, label);
 }
 
-/** It takes less than this in one of some tries; `attempt` says how many milliseconds it took. */
+/** Checks that one of five attempts takes less than `limit`. `attempt` returns its milliseconds. */
 export async function takesLess(limit, label, attempt) {
   const took = [];
   await once(label, async () => {
@@ -36,7 +38,7 @@ export async function takesLess(limit, label, attempt) {
   });
 }
 
-/** A page that watches `base`; what it complains of itself fails the test. */
+/** Opens a page at `base`. Errors of the page fail the test. */
 export async function open(browser, base, wrongs) {
   const page = await browser.newPage({ viewport: { width: 1440, height: 1500 }, reducedMotion: "reduce" });
   page.setDefaultTimeout(PATIENCE_MS);
@@ -51,7 +53,7 @@ export async function open(browser, base, wrongs) {
   return page;
 }
 
-/** What a person could not read, with which keys or devices. */
+/** Checks that the page is accessible, also for keyboards, screen readers and small screens. */
 export async function accessible(page, label) {
   await page.evaluate(axe);
   const found = await page.evaluate(async () => {
@@ -59,9 +61,9 @@ export async function accessible(page, label) {
     return violations.map((one) => [one.id, one.nodes.slice(0, 3).map((node) => node.target.join(" "))]);
   });
   hold(found.length === 0, `axe finds nothing: ${label}`, found);
-  // The charts follow the window with the next second.
+  // The charts adapt to the window within a second.
   await page.waitForFunction(() => document.documentElement.scrollWidth <= innerWidth);
-  // A phone scrolls tables; elsewhere each shows all of its columns.
+  // Tables may scroll on a phone. On a wide screen they must show all columns.
   const wide = await page.evaluate(() => [...document.querySelectorAll(".scroll")]
     .filter((one) => innerWidth >= 1280 && one.scrollWidth > one.clientWidth)
     .map((one) => [one.closest("section").querySelector("h2").textContent, one.scrollWidth, one.clientWidth]));
@@ -72,7 +74,7 @@ export async function accessible(page, label) {
 
 export const tile = (page, title) => page.locator(".tile").filter({ has: page.getByText(title, { exact: true }) }).locator("dd");
 
-/** A tile's figure is more than nothing. */
+/** Waits until a tile's figure is above zero. */
 export async function rises(page, title) {
   const see = (wanted) => {
     const all = [...document.querySelectorAll(".tile")];
@@ -83,7 +85,9 @@ export async function rises(page, title) {
   hold(true, `${title.toLowerCase()} rise (${await tile(page, title).textContent()})`);
 }
 
-/** What the page's process has to itself, in MiB: of all processes that draw pages the largest. */
+/**
+ * Returns the private memory of the page's process in MiB: the largest of all renderer processes.
+ */
 export function memory() {
   let most = 0;
   for (const pid of readdirSync("/proc").filter((name) => /^\d+$/.test(name))) {
@@ -92,20 +96,20 @@ export function memory() {
       const own = readFileSync(`/proc/${pid}/smaps_rollup`, "utf8").match(/Private_Dirty: +(\d+)/);
       most = Math.max(most, Number(own?.[1] ?? 0) / 1024);
     } catch {
-      // It has ended meanwhile.
+      // The process has exited meanwhile.
     }
   }
   return Math.round(most);
 }
 
-/** Milliseconds that scripts, styles and layout took. */
+/** Returns the total milliseconds of scripts, styles and layout. */
 async function scripted(session) {
   const { metrics } = await session.send("Performance.getMetrics");
   const of = (name) => metrics.find((one) => one.name === name).value;
   return 1000 * (of("ScriptDuration") + of("LayoutDuration") + of("RecalcStyleDuration"));
 }
 
-/** What a person sees in so many milliseconds, and what that takes. */
+/** Measures the page for `ms` milliseconds: its frames, changes, work and memory. */
 export async function watching(page, ms) {
   const seen = await page.evaluate(async (ms) => {
     let [frames, long, longest, changes] = [0, 0, 0, 0];
@@ -136,12 +140,12 @@ export async function watching(page, ms) {
   return { ...seen, script, heap: Math.round(usedSize / 2 ** 20), process: memory() };
 }
 
-/** The page is smooth in one of some tries; what it was like then. */
+/** Checks that the page is smooth in one of five attempts. Returns that measurement. */
 export function smooth(page, what, frames = LEAST_FRAMES) {
   return works(page, `${what} are ${frames} frames a second or more, and`, frames);
 }
 
-/** It works for a small part of the time in one of some tries, and draws so many frames. */
+/** Checks in five attempts that the page works little, and draws at least `frames` per second. */
 export async function works(page, what, frames = 0) {
   let seen;
   await once(`${what}${frames > 0 ? "" : " are"} less than ${MOST_SCRIPT_MS} ms of work in a second`, async () => {

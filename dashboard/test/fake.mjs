@@ -1,5 +1,5 @@
-// fake.mjs: a target that is none: what it tells is what a test wants told. It serves the page that is in
-// the tree, under the policy that it has there.
+// fake.mjs: a fake target, whose status, counters and events a test chooses. It serves the
+// committed page, with the same Content-Security-Policy as the real target.
 import { readFileSync } from "node:fs";
 import { createServer } from "node:http";
 import { join } from "node:path";
@@ -13,7 +13,7 @@ const io = (count) => ({
   errors: {}, read_latency: { sum_ns: 0, counts: [count / 2, count / 2] }, write_latency: { sum_ns: 0, counts: [count / 2] },
 });
 
-/** What such a target says of itself, after so many milliseconds, and so much work. */
+/** Makes the counters of a fake target after `ms` milliseconds of uptime, and an amount of work. */
 export function stats(subsystems, hosts, ms, work = ms) {
   const each = (list, make) => list.map((one, index) => make(one, io(work * (1 + (index % 7)))));
   return {
@@ -23,12 +23,12 @@ export function stats(subsystems, hosts, ms, work = ms) {
     subsystems: subsystems.map(({ nqn, namespaces }) => ({
       nqn, io: io(work * 10), namespaces: each(namespaces, ({ nsid }, io) => ({ nsid, io })),
     })),
-    // A target tells so many apart.
+    // A real target has separate counters for at most 256 hosts.
     hosts: each(hosts.slice(0, 256), (nqn, io) => ({ nqn, controllers: 1, io })),
   };
 }
 
-/** A status with these hosts, one connection each. */
+/** Makes a status with these hosts, each with one connection. */
 export function status(nqn, namespaces, hosts) {
   const named = (nsid) => ({ nsid, bytes: 1 << 30, block_size: 512, read_only: false, uuid: "" });
   const counts = { reads: 0, writes: 0, read_bytes: 0, written_bytes: 0, media_errors: 0 };
@@ -41,7 +41,10 @@ export function status(nqn, namespaces, hosts) {
   };
 }
 
-/** One that tells what `now` has, every second while `beats`, and whatever `tell` is given. */
+/**
+ * Starts a fake target. Sends its counters each second while `beats` is true. `tell` sends an
+ * event.
+ */
 export async function fake(now) {
   const readers = new Set();
   const target = { ...now, stream: "told", beats: true, token: "token", began: Date.now(), asked: 0, speed: 1, work: 0, at: Date.now() };

@@ -1,13 +1,13 @@
-// hosts.mjs: hosts of NVMe/TCP that do nothing: each connects, enables its controller and has one I/O
-// queue. They are so small that thousands of them fit beside a browser.
+// hosts.mjs: idle NVMe/TCP hosts: each connects, enables its controller and has one I/O queue. They
+// need so little memory that thousands of them fit beside a browser.
 import { once } from "node:events";
 import { connect } from "node:net";
 
-/** Of the loopback, from which they come. */
+/** The number of loopback addresses from which the hosts connect. */
 const ADDRESSES = 4;
 const CAPSULE_BYTES = 72;
 const CONNECT_BYTES = 1024;
-/** Property Set of the controller's configuration: enabled, entries of 64 and of 16 bytes. */
+/** The Property Set of CC: the controller is enabled, with queue entries of 64 and 16 bytes. */
 const CC = { offset: 0x14, value: 0x460001 };
 
 function hello() {
@@ -17,7 +17,7 @@ function hello() {
   return pdu;
 }
 
-/** A command of Fabrics, with what it needs besides in the capsule. */
+/** Makes a capsule with a Fabrics command and its data. */
 function fabrics(type, fill, data = Buffer.alloc(0)) {
   const pdu = Buffer.alloc(CAPSULE_BYTES);
   [pdu[0], pdu[2], pdu[3]] = [4, CAPSULE_BYTES, data.length > 0 ? CAPSULE_BYTES : 0];
@@ -42,7 +42,7 @@ function joining(queue, controller, nqn, host) {
   }, data);
 }
 
-/** So many bytes of an answer. */
+/** Reads `count` bytes of a response. */
 async function read(socket, count) {
   for (;;) {
     const found = socket.read(count);
@@ -60,12 +60,14 @@ async function asked(socket, pdu) {
   return answer.readUInt16LE(8);
 }
 
-/** A connection of the host of this number; one address alone may have half of a target's. */
+/**
+ * Connects a host. Uses several addresses, since one may have only half of a target's connections.
+ */
 async function opened(address, number, sockets) {
   const [host, port] = address.split(":");
   const socket = connect({ host, port: Number(port), localAddress: `127.0.0.${1 + (number % ADDRESSES)}` });
   sockets.push(socket);
-  // Whoever reads hears that it is closed.
+  // `read` reports a closed connection.
   socket.on("error", () => undefined);
   await Promise.race([once(socket, "connect"), once(socket, "close")]);
   socket.write(hello());
@@ -73,7 +75,7 @@ async function opened(address, number, sockets) {
   return socket;
 }
 
-/** So many hosts, a few at a time; what they have is closed by the function that it gives. */
+/** Connects `count` hosts, some at a time. Returns a function that closes all connections. */
 export async function swarm(address, nqn, count) {
   const sockets = [];
   let next = 0;

@@ -1,5 +1,5 @@
-// told.mjs SCREENSHOTS: the page and what a target tells, from a target that is none: silence, hostile
-// names, far more than anybody can read, a token that is no good any more, a page that slept.
+// told.mjs SCREENSHOTS: tests the page with fake targets: silent targets, hostile names, thousands
+// of events, a token that is no longer valid, a page that was suspended.
 import { mkdirSync } from "node:fs";
 import { join } from "node:path";
 import { accessible, hold, launch, memory, once, open, PATIENCE_MS, pause, rises, smooth, takesLess, tile, watching } from "./browser.mjs";
@@ -12,7 +12,7 @@ if (!screenshots) {
 }
 mkdirSync(screenshots, { recursive: true });
 const NQN = "nqn.2026-11.org.farblock:told";
-/** How soon the page says that nobody answers. */
+/** The time within which the page must report a dead target. */
 const WITHIN_MS = 2000;
 const hosts = (count) => Array.from({ length: count }, (_, at) => `nqn.2014-08.org.example:host-${at}`);
 const small = () => ({ status: status(NQN, 2, hosts(3)), hosts: hosts(3) });
@@ -81,7 +81,7 @@ async function streams(browser, wrongs) {
   target.stop();
 }
 
-/** Names are text, and look like what they are. */
+/** Checks that the page shows hostile names as plain text, and that names cannot look alike. */
 async function hostile(browser, wrongs) {
   const names = [
     "nqn.2014-08.org.example:<img src=x onerror=alert(1)>",
@@ -141,7 +141,7 @@ async function crowd(browser, wrongs) {
   hold(seen.nodes < 2000, "10,000 connections and 1,000 namespaces are few elements", seen);
   hold(seen.changes < 5 * 600, "few of which change in a second", seen);
   hold(seen.heap < 150, "less than 150 MiB are in use", seen);
-  // What is collected goes back to the system when the browser finds time for it.
+  // The browser returns freed memory to the system only when it is idle.
   const until = Date.now() + PATIENCE_MS;
   let held = seen.process;
   while (held >= 150 && Date.now() < until) {
@@ -154,7 +154,7 @@ async function crowd(browser, wrongs) {
   target.stop();
 }
 
-/** Two periods, picked in each way that there is. */
+/** Compares two periods, which the test picks in all possible ways. */
 async function compares(browser, wrongs) {
   const target = await fake(small());
   const page = await watched(browser, target, wrongs);
@@ -204,7 +204,7 @@ async function compares(browser, wrongs) {
   target.stop();
 }
 
-/** Three thousand events a second. */
+/** Sends 3,000 events per second. */
 async function storm(browser, wrongs) {
   const target = await fake(small());
   const page = await watched(browser, target, wrongs);
@@ -221,7 +221,7 @@ async function storm(browser, wrongs) {
   }, 100);
   const seen = await watching(page, 5000);
   console.log(`     ${JSON.stringify(seen)}`);
-  // Which a busy machine may doubt for a moment.
+  // On a busy machine, the page may show another state for a moment.
   await says(page, /^live$/);
   hold(true, "in a storm of events it lives");
   hold((await page.locator(".log li").count()) <= 200 && seen.heap < 60, "and remembers some of them", seen);
@@ -232,18 +232,18 @@ async function storm(browser, wrongs) {
   target.stop();
 }
 
-/** The page's heap after a collection, in MiB. */
+/** Returns the size of the page's heap after a garbage collection, in MiB. */
 async function heap(page) {
   const session = await page.context().newCDPSession(page);
   await session.send("HeapProfiler.enable");
   await session.send("HeapProfiler.collectGarbage");
-  // What is kept of the past is in arrays, which are beside the heap.
+  // The history is in typed arrays, whose memory is outside of the heap.
   const { usedSize, backingStorageSize } = await session.send("Runtime.getHeapUsage");
   await session.detach();
   return (usedSize + backingStorageSize) / 2 ** 20;
 }
 
-/** The clock of the page's machine is set back by an hour: what was goes on. */
+/** Sets the clock of the page's machine back by an hour. The charts must continue. */
 async function setBack(browser, wrongs) {
   const target = await fake(small());
   const page = await open(browser, target.base, wrongs);
@@ -269,7 +269,7 @@ async function setBack(browser, wrongs) {
   target.stop();
 }
 
-/** A target that is started again and again, each time with other namespaces and other hosts. */
+/** Restarts a target many times, each time with other namespaces and hosts. */
 async function restarts(browser, wrongs) {
   const target = await fake(small());
   const page = await watched(browser, target, wrongs);
@@ -283,7 +283,7 @@ async function restarts(browser, wrongs) {
       [target.began, target.work] = [Date.now(), 0];
       target.cut();
       await page.locator(".facts", { hasText: `process ${1 + run} ` }).waitFor();
-      // What it has of each begins with a second word.
+      // The page needs a second reading to compute rates.
       target.tell("stats", target.counted());
     }
     await rises(page, "Reads per second");
@@ -301,7 +301,7 @@ async function restarts(browser, wrongs) {
   target.stop();
 }
 
-/** A page that was out of sight or on a machine that slept goes on as if nothing was. */
+/** Checks that a page continues after it was hidden, or after its machine was asleep. */
 async function slept(browser, wrongs) {
   const target = await fake(small());
   const page = await watched(browser, target, wrongs);
@@ -318,10 +318,10 @@ async function slept(browser, wrongs) {
   target.stop();
 }
 
-/** What the chart of operations says. */
+/** Waits until the label of the chart of operations starts with these words. */
 const operations = (page, words) => page.locator(`[aria-label^="Operations per second: ${words}"]`).waitFor({ state: "attached" });
 
-/** A host with two ways that leaves is seen between their ends: it has lost nothing. */
+/** A host with two paths leaves: first one path, then the other. No path may count as lost. */
 async function leaves(browser, wrongs) {
   const [stays, goes] = hosts(2);
   const target = await fake({ status: status(NQN, 1, [stays, goes, goes]), hosts: hosts(2) });
@@ -335,14 +335,14 @@ async function leaves(browser, wrongs) {
   there(0, 2);
   await lost.waitFor();
   there(0);
-  // Long before it would fade.
+  // Lost paths disappear after 60 s. This path must disappear earlier.
   await lost.waitFor({ state: "detached", timeout: 30_000 });
   hold(true, "a host that left by one way after the other has lost none");
   await page.close();
   target.stop();
 }
 
-/** A clock that is set back, and a target that is another one from one second to the next. */
+/** Sets the clock back, and then replaces the target by another one within a second. */
 async function changes(browser, wrongs) {
   const target = await fake(small());
   const page = await watched(browser, target, wrongs);
@@ -360,7 +360,7 @@ async function changes(browser, wrongs) {
     globalThis.shown = [];
     new MutationObserver(() => globalThis.shown.push(read.textContent)).observe(read, { childList: true, characterData: true, subtree: true });
   });
-  // It has run for long, and done much.
+  // The other target has a long uptime and large counters.
   target.began -= 1e9;
   target.work += 1e12;
   target.speed = 2;
@@ -376,7 +376,7 @@ async function changes(browser, wrongs) {
   target.stop();
 }
 
-/** One node is gone from the beginning, one comes to be, one makes no sense. */
+/** Tests a node that never answers, a node that answers late, and a node with invalid answers. */
 async function nodes(browser, wrongs) {
   const one = small();
   const target = await fake({ nodes: ["left", "dead", "slow"], hosts: [] });
@@ -384,7 +384,7 @@ async function nodes(browser, wrongs) {
   let [ms, left] = [1000, one.status];
   const beat = setInterval(() => {
     const counted = stats(one.status.subsystems, one.hosts, (ms += 250));
-    // The page may be late to listen.
+    // Send repeatedly, because the page may connect late.
     target.tell("status", { node: "left", data: left });
     target.tell("stats", { node: "left", data: counted });
     target.tell("gone", { node: "dead", data: "Connection refused" });
@@ -431,7 +431,7 @@ async function nodes(browser, wrongs) {
   target.stop();
 }
 
-/** Nodes of a cluster that each tell their status once, and what they count every second. */
+/** Starts a cluster whose nodes send their status once, and their counters each second. */
 async function clustered(browser, wrongs, all) {
   const target = await fake({ nodes: Object.keys(all), hosts: [] });
   const page = await watched(browser, target, wrongs);
@@ -442,7 +442,7 @@ async function clustered(browser, wrongs, all) {
     const ms = Date.now() - began;
     for (const [node, one] of Object.entries(all)) if (!one.gone) target.tell("stats", { node, data: stats(one.status.subsystems, one.hosts, ms) });
   };
-  // The page may be late to listen.
+  // Send repeatedly, because the page may connect late.
   const until = Date.now() + PATIENCE_MS;
   while (!/^live$/.test((await page.locator(".state").textContent()) ?? "") && Date.now() < until) {
     Object.keys(all).forEach(told);
@@ -461,7 +461,7 @@ async function clustered(browser, wrongs, all) {
 
 const table = (page, title) => page.locator("section.panel").filter({ has: page.getByRole("heading", { name: title, exact: true }) });
 
-/** What several nodes share is one row, and has the figures of all of them. */
+/** Checks that an object of several nodes is one row, with the sum of the nodes' figures. */
 async function across(browser, wrongs) {
   const own = (nqn) => ({ ...status(nqn, 1, []), pid: 1 });
   const both = status(NQN, 2, hosts(3));
@@ -476,7 +476,7 @@ async function across(browser, wrongs) {
   };
   await shared.getByText("left, right").waitFor();
   hold((await namespaces.locator("tbody tr").count()) === 3, "what two nodes have is one row, and what one has another");
-  // Each does 1,500 I/Os a second with it.
+  // Each node has 1,500 I/Os per second on it.
   await once("its figures are those of both nodes", async () => {
     await pause(1100);
     const iops = await thousands(shared.locator("td").nth(2));
@@ -520,7 +520,7 @@ async function across(browser, wrongs) {
   await end();
 }
 
-/** Mirrors, and what a verify found. */
+/** Shows mirrors, and the results of a verify. */
 async function verifies(browser, wrongs) {
   const one = status(NQN, 1, hosts(1));
   const [near, far] = ["a.img", "nvme+tcp://192.0.2.9:4420/n?ns=1"];
@@ -559,7 +559,7 @@ async function verifies(browser, wrongs) {
   target.stop();
 }
 
-/** Disks that are attached to the page's machine. */
+/** Shows disks that are attached on the page's machine. */
 async function attached(browser, wrongs) {
   const { target, page, end } = await clustered(browser, wrongs, { left: small(), right: { ...small(), status: { ...small().status, listening: ["127.0.0.2:4420"] } } });
   const url = (address) => `nvme+tcp://${address}/${NQN}?ns=1`;
@@ -590,7 +590,7 @@ async function attached(browser, wrongs) {
   await end();
 }
 
-/** Four nodes with 2,500 hosts and 250 namespaces each. */
+/** Shows four nodes, each with 2,500 hosts and 250 namespaces. */
 async function crowds(browser, wrongs) {
   const node = (at) => {
     const all = hosts(10_000).slice(2_500 * at, 2_500 * (at + 1));
