@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_of_other_programs_lead_to_ours() {
+    fn command_names_of_other_programs_suggest_our_commands() {
         let command = Cli::command();
         for (other, name) in OTHER_NAMES {
             let error = Cli::command().try_get_matches_from(["farblock", other]);
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn no_suggestion_names_what_help_hides() {
+    fn suggestions_omit_hidden_commands_and_options() {
         let said = |typed: &[&str]| {
             let error = Cli::command().try_get_matches_from(typed).expect_err("unknown");
             without_hidden(error, &Cli::command()).format(&mut Cli::command()).to_string()
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_is_consistent() {
+    fn the_command_line_passes_claps_checks() {
         with_numbers(Cli::command()).debug_assert();
     }
 }

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_target_says_is_no_command() {
+    fn a_hostile_discovery_entry_gets_no_url_and_no_command() {
         let nqn = "nqn.2026-11.org.example:a";
         let good = entry_url(&entry("192.0.2.7", "4420", nqn)).unwrap().to_string();
         assert_eq!(good, "nvme+tcp://192.0.2.7:4420/nqn.2026-11.org.example:a");
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn the_service_itself_is_nothing_to_use() {
+    fn the_listing_omits_the_discovery_service_itself() {
         let nqn = "nqn.2026-11.org.example:a";
         let of_kind = |kind, address| DiscoveryEntry { kind, ..entry(address, "4420", nqn) };
         let itself = of_kind(SubsystemType::CURRENT_DISCOVERY, "192.0.2.7");
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_requires_tls_is_shown_with_the_key() {
+    fn commands_for_entries_that_require_tls_include_the_key() {
         let nqn = "nqn.2026-11.org.example:a";
         let required = DiscoveryEntry { requirements: 0b01, ..entry("192.0.2.7", "4420", nqn) };
         let open = DiscoveryEntry { requirements: 0b10, ..entry("192.0.2.7", "4421", nqn) };

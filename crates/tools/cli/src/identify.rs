@@ -235,13 +235,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions() {
+    fn versions_omit_a_zero_tertiary_number() {
         assert_eq!(version(Version::new(2, 0, 0)), "2.0");
         assert_eq!(version(Version::new(1, 3, 2)), "1.3.2");
     }
 
     #[test]
-    fn features_by_name() {
+    fn optional_features_are_shown_by_name() {
         let info = ControllerInfo { oncs: 0b1000_1100, volatile_cache: true, ..Default::default() };
         let names = ["deallocate", "write zeroes", "verify", "volatile write cache"];
         assert_eq!(features(&info), names);

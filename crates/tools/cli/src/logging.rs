@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_one_line_and_reads_from_left_to_right() {
+    fn control_and_direction_characters_are_escaped_in_log_lines() {
         let mut file = tempfile::tempfile().expect("a file");
         let logger = tracing_subscriber::fmt()
             .with_writer(Mutex::new(file.try_clone().expect("a handle")))

@@ -165,7 +165,7 @@ impl Initiator {
 /// Attaches a disk, lets an initiator use it, and detaches it. Checks that `farblock detach` fails
 /// while the initiator is logged in.
 #[test]
-fn an_initiator_finds_a_disk_and_is_not_left_without_it() {
+fn a_disk_is_attached_and_is_not_detached_while_an_initiator_uses_it() {
     let attachments = Attachments::new();
     let options = ["--as", "iscsi", "--listen", "127.0.0.1:0", "--name", "a_Box"];
     let url = attachments.attach(&options);
@@ -196,7 +196,7 @@ fn an_initiator_finds_a_disk_and_is_not_left_without_it() {
 
 /// Checks that a forced detach removes a disk that has users, by its path and by its name.
 #[test]
-fn force_detaches() {
+fn forced_detach_removes_a_disk_with_users() {
     let attachments = Attachments::new();
     let url = attachments.attach(&["--as", "iscsi", "--listen", "127.0.0.1:0"]);
     let mut initiator = Initiator::new(&url);
@@ -220,7 +220,7 @@ fn promtool(metrics: &str) {
 /// Checks that doctor describes an attachment. After the target stops, doctor names the failed
 /// step.
 #[test]
-fn a_doctor_looks_at_an_attachment() {
+fn doctor_describes_an_attachment_and_its_failed_path() {
     let mut attachments = Attachments::new();
     let options = ["--as", "iscsi", "--listen", "127.0.0.1:0", "--name", "data"];
     let used = attachments.attach(&[&options[..], &["--keep-alive", "1"]].concat());
@@ -254,7 +254,7 @@ fn a_doctor_looks_at_an_attachment() {
 
 /// Checks that a scrape contains each operation since the previous scrape exactly once.
 #[test]
-fn a_scrape_has_how_long_operations_took() {
+fn a_scrape_counts_the_latency_of_each_operation_once() {
     let attachments = Attachments::new();
     let options = ["--as", "iscsi", "--listen", "127.0.0.1:0", "--name", "data"];
     let url = attachments.attach(&options);
@@ -315,7 +315,7 @@ fn a_killed_server_has_a_successor() {
 
 /// Checks that `list` shows an attachment without processes once, and then removes it.
 #[test]
-fn what_a_dead_daemon_left_is_cleaned_up() {
+fn list_removes_the_remains_of_a_dead_daemon() {
     let attachments = Attachments::new();
     attachments.attach(&["--as", "iscsi", "--listen", "127.0.0.1:0"]);
     let status = attachments.status("fb0");
@@ -329,7 +329,7 @@ fn what_a_dead_daemon_left_is_cleaned_up() {
 }
 
 #[test]
-fn programs_that_speak_nbd_find_a_server() {
+fn an_nbd_client_connects_over_tcp() {
     let attachments = Attachments::new();
     let url = attachments.attach(&["--as", "nbd", "--listen", "127.0.0.1:0"]);
     assert!(url.starts_with("nbd://127.0.0.1:"), "{url}");
@@ -342,7 +342,7 @@ fn programs_that_speak_nbd_find_a_server() {
 
 /// Attaches from a file in the foreground, as a service manager does.
 #[test]
-fn in_the_foreground_it_ends_with_its_console() {
+fn attach_in_the_foreground_exits_on_ctrl_c() {
     let attachments = Attachments::new();
     let folder = attachments.scratch.path("attach.d");
     fs::create_dir_all(&folder).expect("a folder");
@@ -363,7 +363,7 @@ fn in_the_foreground_it_ends_with_its_console() {
 }
 
 #[test]
-fn what_makes_no_sense_gets_a_sentence_and_leaves_nothing() {
+fn attach_refuses_invalid_options_and_leaves_nothing() {
     let mut attachments = Attachments::new();
     let url = attachments.url();
     let other = if cfg!(windows) { "fuse" } else { "winspd" };

@@ -44,7 +44,7 @@ fn url(server: &Server) -> String {
 }
 
 #[test]
-fn keys_are_made_shown_and_checked() {
+fn the_keys_command_creates_shows_and_checks_dhchap_keys() {
     let keys = Keys::new();
     let run = |args: &[&str]| keys.scratch.run([&["keys"], args].concat());
     run(&["new", "--output", &keys.host])
@@ -66,7 +66,7 @@ fn keys_are_made_shown_and_checked() {
 }
 
 #[test]
-fn a_pair_of_ends_is_told_what_to_put_where() {
+fn keys_pair_prints_the_options_for_both_ends() {
     let scratch = Scratch::new();
     let subsystem = "nqn.2026-11.org.example:disk";
     for (file, more, parts) in [
@@ -100,7 +100,7 @@ fn a_pair_of_ends_is_told_what_to_put_where() {
 }
 
 #[test]
-fn keys_for_tls_are_made_shown_checked_and_derived() {
+fn the_keys_command_creates_shows_checks_and_derives_tls_keys() {
     let scratch = Scratch::new();
     let run = |args: &[&str]| scratch.run([&["keys"], args].concat());
     let key = scratch.text("tls.key");
@@ -121,7 +121,7 @@ fn keys_for_tls_are_made_shown_checked_and_derived() {
 }
 
 #[test]
-fn with_tls_or_not_at_all() {
+fn a_target_with_a_tls_key_accepts_only_hosts_with_that_key() {
     let scratch = Scratch::new();
     let (key, other) = (scratch.text("tls.key"), scratch.text("other.key"));
     for file in [&key, &other] {
@@ -156,7 +156,7 @@ fn with_tls_or_not_at_all() {
 
 #[cfg(unix)]
 #[test]
-fn a_key_that_others_can_read_is_refused() {
+fn a_key_file_that_other_users_can_read_is_refused() {
     use std::os::unix::fs::PermissionsExt;
     let keys = Keys::new();
     std::fs::set_permissions(&keys.host, PermissionsExt::from_mode(0o640)).unwrap();
@@ -167,7 +167,7 @@ fn a_key_that_others_can_read_is_refused() {
 }
 
 #[test]
-fn only_who_has_the_key_gets_in() {
+fn only_a_host_with_the_right_secret_connects() {
     let keys = Keys::new();
     let log = keys.scratch.path("log");
     let mut served = keys.served("mem:8MiB", "127.0.0.1:0");
@@ -205,7 +205,7 @@ fn only_who_has_the_key_gets_in() {
 
 /// Sets the hash functions and groups with options, in a URL, and in the file of an attachment.
 #[test]
-fn a_host_insists_on_groups_and_hashes() {
+fn a_host_offers_only_the_given_groups_and_hashes() {
     let keys = Keys::new();
     let config = format!(
         "[[subsystems]]\nnqn = \"nqn.2026-11.org.farblock:lists\"\n\
@@ -251,7 +251,7 @@ fn a_host_insists_on_groups_and_hashes() {
 
 #[cfg(unix)]
 #[test]
-fn a_transfer_outlives_its_target_and_authenticates_again() {
+fn a_transfer_reauthenticates_after_its_target_restarts() {
     let keys = Keys::new();
     let data = noise(1, 48 << 20);
     let disk = keys.scratch.file("disk.img", &data);

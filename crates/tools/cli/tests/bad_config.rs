@@ -128,7 +128,7 @@ const MISTAKES: &[Mistake] = &[
 ];
 
 #[test]
-fn every_mistake_has_file_line_and_key() {
+fn every_configuration_error_names_file_line_and_key() {
     let scratch = Scratch::new();
     for (from, to, parts) in MISTAKES {
         assert!(GOOD.contains(from), "{from}");
@@ -147,7 +147,7 @@ fn every_mistake_has_file_line_and_key() {
 }
 
 #[test]
-fn files_that_are_no_configuration() {
+fn serve_refuses_files_that_are_no_configuration() {
     let scratch = Scratch::new();
     let load = |path: &str| scratch.run(["serve", "--config", path]);
     load("missing.toml").fails_in_a_line(1, &["missing.toml", "name a file that exists"]);
@@ -161,7 +161,7 @@ fn files_that_are_no_configuration() {
 }
 
 #[test]
-fn a_good_one_is_served() {
+fn a_valid_configuration_is_served() {
     let scratch = Scratch::new();
     let disk = scratch.disk("disk.img", 1 << 20);
     assert!(disk.ends_with("disk.img"));
@@ -179,7 +179,7 @@ fn a_good_one_is_served() {
 
 /// Checks that the command line overrides the file, and that keys may have hyphens.
 #[test]
-fn listen_goes_with_a_configuration() {
+fn the_listen_option_overrides_the_configuration() {
     let scratch = Scratch::new();
     let text = GOOD.replace("127.0.0.1:0", "192.0.2.1:1").replace("allow_any", "allow-any");
     assert!(text.contains("192.0.2.1:1") && text.contains("allow-any_host"));
@@ -191,7 +191,7 @@ fn listen_goes_with_a_configuration() {
 }
 
 #[test]
-fn one_serial_number_in_two_subsystems_is_told() {
+fn serve_warns_of_one_serial_number_in_two_subsystems() {
     let scratch = Scratch::new();
     let subsystem = |name: &str, serial: &str| {
         format!(
@@ -215,7 +215,7 @@ fn one_serial_number_in_two_subsystems_is_told() {
 
 #[test]
 #[cfg(unix)]
-fn two_names_of_one_file_are_told_by_a_check() {
+fn a_check_refuses_two_names_of_one_file() {
     let scratch = Scratch::new();
     scratch.disk("a.img", 1 << 20);
     std::fs::hard_link(scratch.path("a.img"), scratch.path("b.img")).unwrap();
@@ -226,7 +226,7 @@ fn two_names_of_one_file_are_told_by_a_check() {
 }
 
 #[test]
-fn the_example_is_served() {
+fn the_example_configuration_is_served() {
     let scratch = Scratch::new();
     let example = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/farblock.toml");
     let text = std::fs::read_to_string(example).unwrap();

@@ -7,7 +7,7 @@ use std::process::Command;
 use support::{Scratch, finish};
 
 #[test]
-fn no_command_shows_help() {
+fn farblock_without_a_command_prints_usage() {
     let scratch = Scratch::new();
     let outcome = scratch.run::<&str>([]);
     assert_eq!(outcome.code, Some(2));
@@ -26,7 +26,7 @@ fn no_command_shows_help() {
 const NQN: &str = "nqn.2026-11.org.example:a";
 
 #[test]
-fn options_that_make_no_sense() {
+fn invalid_options_fail_in_one_line() {
     let scratch = Scratch::new();
     let url = "nvme+tcp://127.0.0.1:1/nqn.2026-11.org.example:a";
     for (args, parts) in [
@@ -99,13 +99,13 @@ fn options_that_make_no_sense() {
 
 /// Checks that global options work before and after the command.
 #[test]
-fn two_ways_to_wait() {
+fn poll_and_spin_together_are_refused() {
     let both = ["--poll", "serve", "mem:1MiB", "--listen", "127.0.0.1:0", "--spin", "efficient"];
     Scratch::new().run(both).fails_in_a_line(2, &["leave one of the two out"]);
 }
 
 #[test]
-fn disks_that_cannot_be_shared() {
+fn serve_refuses_missing_empty_and_misaligned_disks() {
     let scratch = Scratch::new();
     let empty = scratch.disk("empty.img", 0);
     let odd = scratch.disk("odd.img", 1000);
@@ -135,7 +135,7 @@ fn disks_that_cannot_be_shared() {
 }
 
 #[test]
-fn a_disk_that_is_shared_already() {
+fn a_disk_in_use_is_refused() {
     let scratch = Scratch::new();
     let disk = scratch.disk("disk.img", 1 << 20);
     let server = scratch.serve([&disk]);
@@ -171,7 +171,7 @@ impl Drop for Loop {
 /// Checks that transfers neither replace the file under a loop device nor write to it.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_file_that_a_loop_device_uses() {
+fn a_transfer_refuses_to_overwrite_the_file_of_a_loop_device() {
     use std::os::unix::fs::MetadataExt;
     let scratch = Scratch::new();
     let data = support::noise(1, 1 << 20);
@@ -195,7 +195,7 @@ fn a_file_that_a_loop_device_uses() {
 }
 
 #[test]
-fn a_port_in_use() {
+fn a_port_in_use_is_reported() {
     let scratch = Scratch::new();
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
@@ -211,7 +211,7 @@ fn a_port_in_use() {
 }
 
 #[test]
-fn an_address_of_somebody_else() {
+fn an_address_of_another_machine_is_refused() {
     let scratch = Scratch::new();
     scratch
         .run(["serve", "mem:1MiB", "--listen", "192.0.2.1:4420"])
@@ -219,7 +219,7 @@ fn an_address_of_somebody_else() {
 }
 
 #[test]
-fn a_processor_that_is_not_there() {
+fn a_processor_that_does_not_exist_is_refused() {
     let scratch = Scratch::new();
     scratch
         .run(["serve", "mem:1MiB", "--listen", "127.0.0.1:0", "--cores", "4000"])
@@ -227,7 +227,7 @@ fn a_processor_that_is_not_there() {
 }
 
 #[test]
-fn nobody_at_home() {
+fn a_refused_connection_and_an_unknown_name_are_reported() {
     let scratch = Scratch::new();
     // No program listens on this port.
     let url = "nvme+tcp://127.0.0.1:1/nqn.2026-11.org.example:a";
@@ -240,7 +240,7 @@ fn nobody_at_home() {
 }
 
 #[test]
-fn a_peer_that_speaks_something_else() {
+fn a_web_server_is_recognized_as_the_wrong_peer() {
     use std::io::{Read, Write};
     let scratch = Scratch::new();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -257,7 +257,7 @@ fn a_peer_that_speaks_something_else() {
 }
 
 #[test]
-fn files_that_cannot_be_copied() {
+fn copy_refuses_unusable_sources_and_destinations() {
     let scratch = Scratch::new();
     let disk = scratch.disk("disk.img", 4096);
     let copy = |from: &str, to: &str| scratch.run(["copy", from, to]);
@@ -277,7 +277,7 @@ fn files_that_cannot_be_copied() {
 /// Root may read every file, so the binary runs as the user nobody.
 #[cfg(unix)]
 #[test]
-fn files_that_may_not_be_touched() {
+fn files_without_access_permission_are_refused() {
     use std::os::unix::fs::PermissionsExt;
     let scratch = Scratch::new();
     let disk = scratch.disk("disk.img", 1 << 20);
@@ -296,7 +296,7 @@ fn files_that_may_not_be_touched() {
 }
 
 #[test]
-fn a_closed_pipe_is_no_error() {
+fn a_closed_output_pipe_is_not_an_error() {
     let scratch = Scratch::new();
     let mut command = scratch.command(["completions", "zsh"]);
     let (reader, writer) = std::io::pipe().unwrap();

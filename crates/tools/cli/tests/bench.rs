@@ -17,7 +17,7 @@ fn patterns(report: &Value) -> &Vec<Value> {
 }
 
 #[test]
-fn the_demonstration_measures_both_sides_and_leaves_nothing() {
+fn bench_without_disks_measures_both_sides_and_leaves_no_files() {
     // This is long enough for one I/O on a busy machine, and for Windows, which counts processor
     // time in ticks of up to 16 ms.
     let runtime = "1s";
@@ -62,7 +62,7 @@ fn several_processors() -> bool {
 }
 
 #[test]
-fn a_demonstration_without_a_floor_that_never_looks() {
+fn bench_without_disks_accepts_no_floor_and_a_spin_policy() {
     let scratch = Scratch::new();
     let options = "--size 64m --patterns 4k-random-read --floor none --spin efficient --json -";
     let report = bench(&scratch, &options.split(' ').collect::<Vec<_>>()).ok().json();
@@ -71,7 +71,7 @@ fn a_demonstration_without_a_floor_that_never_looks() {
 }
 
 #[test]
-fn one_pattern_in_fios_words() {
+fn bench_accepts_one_pattern_in_fio_options() {
     let scratch = Scratch::new();
     let options = "--rw randrw --rwmixread 70 --bs 8k --iodepth 4 --numjobs 3 --size 16M --json -";
     let args: Vec<&str> = ["mem:32MiB"].into_iter().chain(options.split(' ')).collect();
@@ -85,7 +85,7 @@ fn one_pattern_in_fios_words() {
 }
 
 #[test]
-fn the_floor_beside_the_demonstration() {
+fn bench_without_disks_measures_the_network_floor() {
     let scratch = Scratch::new();
     let html = scratch.text("report.html");
     let options = "--size 64m --patterns 4k-random --json - --floor --html";
@@ -111,7 +111,7 @@ fn the_floor_beside_the_demonstration() {
 }
 
 #[test]
-fn the_floor_beside_one_disk_and_on_two_processes() {
+fn bench_measures_the_floor_of_one_disk_and_of_a_floor_server() {
     let scratch = Scratch::new();
     let mixed = "mem:64MiB --rw randrw --iodepth 8 --numjobs 2 --connections 3 --wide --floor";
     let args: Vec<&str> = mixed.split(' ').collect();
@@ -141,7 +141,7 @@ fn the_floor_beside_one_disk_and_on_two_processes() {
 }
 
 #[test]
-fn what_is_no_floor_is_said_before_anything_is_measured() {
+fn bench_refuses_an_unusable_floor_before_it_measures() {
     let scratch = Scratch::new();
     #[cfg(unix)]
     let free = support::Reserved::at(std::net::Ipv4Addr::LOCALHOST);
@@ -162,7 +162,7 @@ fn what_is_no_floor_is_said_before_anything_is_measured() {
 }
 
 #[test]
-fn a_fixed_rate_is_kept() {
+fn bench_keeps_a_fixed_rate() {
     let scratch = Scratch::new();
     let options = "--rw randread --iodepth 8 --rate_iops 500 --runtime 1 --ramp-time 0 --json -";
     let args: Vec<&str> = ["bench", "null:32MiB"].into_iter().chain(options.split(' ')).collect();
@@ -173,7 +173,7 @@ fn a_fixed_rate_is_kept() {
 }
 
 #[test]
-fn a_remote_disk_alone_and_beside_a_local_one() {
+fn bench_measures_a_remote_disk_alone_or_beside_a_local_one() {
     let scratch = Scratch::new();
     let data = noise(1, 32 << 20);
     let disk = scratch.file("disk.img", &data);
@@ -201,7 +201,7 @@ fn a_remote_disk_alone_and_beside_a_local_one() {
 }
 
 #[test]
-fn what_makes_no_sense() {
+fn bench_refuses_invalid_options() {
     let scratch = Scratch::new();
     let disk = scratch.disk("disk.img", 1 << 20);
     for (args, parts) in [
@@ -248,7 +248,7 @@ fn what_makes_no_sense() {
 }
 
 #[test]
-fn interrupted_it_reports_what_it_has_and_leaves_nothing() {
+fn interrupted_bench_reports_the_finished_patterns_and_leaves_no_files() {
     let scratch = Scratch::new();
     std::fs::create_dir(scratch.path("disk")).unwrap();
     let args = ["bench", "--directory", "disk", "--size", "64m", "--runtime", "2"];
@@ -267,7 +267,7 @@ fn interrupted_it_reports_what_it_has_and_leaves_nothing() {
 }
 
 #[test]
-fn a_disk_that_fails_is_named() {
+fn bench_reports_a_failing_disk() {
     let scratch = Scratch::new();
     let outcome = bench(&scratch, &["fault:50,null:64MiB", "--rw", "randread", "--wide"]);
     // The report wraps this line at a different place for each failed block.
@@ -277,7 +277,7 @@ fn a_disk_that_fails_is_named() {
 }
 
 #[test]
-fn reports_are_compared_and_what_is_slower_fails() {
+fn bench_compare_fails_for_slower_results() {
     let scratch = Scratch::new();
     let (a, b) = (scratch.text("a.json"), scratch.text("b.json"));
     let options = "null:32MiB --rw randread --runs 2 --json";
@@ -312,7 +312,7 @@ fn reports_are_compared_and_what_is_slower_fails() {
 }
 
 #[test]
-fn what_is_no_report_is_said() {
+fn bench_compare_refuses_files_that_are_no_report() {
     let scratch = Scratch::new();
     let file = scratch.text("no.json");
     let compare = |text: &str| {

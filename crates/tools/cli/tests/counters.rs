@@ -29,7 +29,7 @@ fn promtool(args: &[&str], input: &str) {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn rules_and_dashboard_ask_for_what_is_counted() {
+fn alert_rules_and_the_grafana_dashboard_query_existing_metrics() {
     let contrib = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../contrib/prometheus");
     promtool(&["check", "rules", &format!("{contrib}/alerts.yml")], "");
     promtool(&["test", "rules", &format!("{contrib}/alerts-test.yml")], "");
@@ -60,7 +60,7 @@ fn rules_and_dashboard_ask_for_what_is_counted() {
 }
 
 #[test]
-fn counters_are_scraped() {
+fn prometheus_scrapes_the_counters() {
     use std::io::{Read, Write};
     let scratch = Scratch::new();
     let server = scratch.serve(["--nqn", NQN, "--metrics", "127.0.0.1:0", "mem:1MiB"]);
@@ -108,7 +108,7 @@ fn counters_are_scraped() {
 }
 
 #[test]
-fn what_was_counted_is_told() {
+fn the_management_api_reports_the_counters() {
     let scratch = Scratch::new();
     let server = scratch.serve(["--nqn", NQN, "--control", "c.sock", "mem:1MiB"]);
     let client = farblock_admin::Client::new(scratch.path("c.sock"));

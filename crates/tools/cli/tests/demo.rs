@@ -38,7 +38,7 @@ fn nothing_is_left(scratch: &Scratch) {
 }
 
 #[test]
-fn faults_are_told_and_nothing_is_lost() {
+fn the_demo_reports_its_faults_and_loses_no_data() {
     let scratch = Scratch::new();
     let mut child = start(&scratch, &[]);
     let mut out = BufReader::new(child.stdout.take().expect("a pipe"));
@@ -66,7 +66,7 @@ fn faults_are_told_and_nothing_is_lost() {
 }
 
 #[test]
-fn it_ends_by_itself_when_its_time_is_over() {
+fn the_demo_ends_when_its_time_is_over() {
     let scratch = Scratch::new();
     let output = support::wait(start(&scratch, &["--for", "1"]));
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -77,7 +77,7 @@ fn it_ends_by_itself_when_its_time_is_over() {
 }
 
 #[test]
-fn a_signal_ends_it_with_what_came_of_it() {
+fn an_interrupted_demo_prints_its_result() {
     let scratch = Scratch::new();
     let mut child = start(&scratch, &[]);
     let mut out = BufReader::new(child.stdout.take().expect("a pipe"));
@@ -91,7 +91,7 @@ fn a_signal_ends_it_with_what_came_of_it() {
 }
 
 #[test]
-fn nothing_is_left_after_a_kill() {
+fn a_killed_demo_leaves_no_processes_and_files() {
     let scratch = Scratch::new();
     let mut child = start(&scratch, &[]);
     let mut out = BufReader::new(child.stdout.take().expect("a pipe"));
@@ -102,7 +102,7 @@ fn nothing_is_left_after_a_kill() {
 }
 
 #[test]
-fn it_sweeps_nothing_but_its_own() {
+fn the_demo_removes_only_its_own_folders() {
     let scratch = Scratch::new();
     let kept = scratch.file("kept", b"data");
     let folder = scratch.text("");

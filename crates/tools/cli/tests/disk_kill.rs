@@ -39,7 +39,7 @@ fn load(disk: &Disk, first: u64, stop: &AtomicBool, count: &AtomicU64) {
 }
 
 #[test]
-fn killed_and_started_again() {
+fn a_disk_survives_kills_and_restarts_of_its_target() {
     let scratch = Scratch::new();
     let image = scratch.disk("disk.img", 1 << 20);
     let start = |address: &str| {

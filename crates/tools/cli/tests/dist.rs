@@ -39,7 +39,7 @@ fn said(program: &str, args: &[&str]) -> String {
 }
 
 #[test]
-fn archives_are_the_same_wherever_they_are_packed() {
+fn release_archives_do_not_depend_on_umask_and_time_zone() {
     let (one, other) = (tempfile::tempdir().expect("one"), tempfile::tempdir().expect("another"));
     let one = pack(one.path(), "022", "UTC");
     let other = pack(other.path(), "077", "Pacific/Auckland");

@@ -55,7 +55,7 @@ fn says(found: &(String, String), check: &str, parts: &[&str]) {
 }
 
 #[test]
-fn all_is_well_as_far_as_a_block() {
+fn doctor_reads_a_block_of_a_healthy_target() {
     let scratch = Scratch::new();
     let server = scratch.serve(["mem:8MiB", "mem:1MiB"]);
     let outcome = doctor(&scratch, &server.url(2), &[]).ok();
@@ -78,20 +78,20 @@ fn all_is_well_as_far_as_a_block() {
 }
 
 #[test]
-fn a_port_where_nothing_listens() {
+fn doctor_reports_a_port_without_a_listener() {
     let url = format!("nvme+tcp://127.0.0.1:1/{NQN}");
     let found = problem(&Scratch::new(), &url, &[]);
     says(&found, "connection", &["nothing listens at 127.0.0.1:1", "--listen"]);
 }
 
 #[test]
-fn a_name_that_is_none() {
+fn doctor_reports_a_host_name_that_cannot_be_resolved() {
     let found = problem(&Scratch::new(), "nvme+tcp://no-such-host.invalid/nqn.2026-11.a:b", &[]);
     says(&found, "name", &["no-such-host.invalid cannot be resolved", "use an address"]);
 }
 
 #[test]
-fn web_servers_hasty_and_patient() {
+fn doctor_recognizes_web_servers() {
     const ANSWER: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\r\n";
     let scratch = Scratch::new();
     let hasty = peer(|mut stream| {
@@ -118,7 +118,7 @@ fn web_servers_hasty_and_patient() {
 }
 
 #[test]
-fn an_ssh_server() {
+fn doctor_recognizes_an_ssh_server() {
     let url = peer(|mut stream| {
         let _ = stream.write_all(b"SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n");
         linger(stream);
@@ -127,7 +127,7 @@ fn an_ssh_server() {
 }
 
 #[test]
-fn something_unheard_of() {
+fn doctor_reports_an_unknown_protocol() {
     let url = peer(|mut stream| {
         let _ = stream.write_all(b"\x1b[2J what is thy bidding?");
         linger(stream);
@@ -136,7 +136,7 @@ fn something_unheard_of() {
 }
 
 #[test]
-fn a_silent_port_and_one_that_hangs_up() {
+fn doctor_reports_a_silent_port_and_a_closed_connection() {
     let scratch = Scratch::new();
     let found = problem(&scratch, &peer(linger), &["--timeout", "300ms"]);
     says(&found, "protocol", &["sends nothing", "the target hangs"]);
@@ -146,7 +146,7 @@ fn a_silent_port_and_one_that_hangs_up() {
 
 /// The peer answers the ICReq like a target, and then stays silent.
 #[test]
-fn a_target_that_stops_in_the_middle() {
+fn doctor_reports_a_target_that_falls_silent_after_the_icreq() {
     let url = peer(|mut stream| {
         let mut answer = [0_u8; 128];
         (answer[0], answer[2], answer[4]) = (1, 128, 128);
@@ -161,7 +161,7 @@ fn a_target_that_stops_in_the_middle() {
 }
 
 #[test]
-fn hosts_and_subsystems_that_are_not_known() {
+fn doctor_reports_unknown_hosts_subsystems_and_namespaces() {
     let scratch = Scratch::new();
     let server = scratch.serve(["mem:1MiB", "--allow-host", HOST]);
     let found = problem(&scratch, &server.url(1), &[]);
@@ -177,7 +177,7 @@ fn hosts_and_subsystems_that_are_not_known() {
 
 /// Checks that no step exceeds the timeout, whatever the peer does.
 #[test]
-fn a_disk_that_does_not_answer() {
+fn doctor_reports_a_disk_that_does_not_answer_a_read() {
     let scratch = Scratch::new();
     let server = scratch.serve(["delay:30s,mem:1MiB"]);
     let found = problem(&scratch, &server.url(1), &["--timeout", "5s"]);
@@ -186,7 +186,7 @@ fn a_disk_that_does_not_answer() {
 
 #[cfg(unix)]
 #[test]
-fn a_target_here_that_does_not_answer() {
+fn doctor_reports_a_local_target_that_does_not_answer() {
     let scratch = Scratch::new();
     std::fs::create_dir(scratch.path("run-serve")).expect("a folder");
     let bind = |name: &str| std::os::unix::net::UnixListener::bind(scratch.path(name));
@@ -201,7 +201,7 @@ fn a_target_here_that_does_not_answer() {
 
 #[cfg(unix)]
 #[test]
-fn a_way_that_is_not_to_be_taken() {
+fn doctor_reports_the_ana_state_of_a_path() {
     let scratch = Scratch::new();
     let server = scratch.serve(["mem:1MiB", "--ana", "inaccessible"]);
     let found = problem(&scratch, &server.url(1), &[]);
@@ -215,7 +215,7 @@ fn a_way_that_is_not_to_be_taken() {
 }
 
 #[test]
-fn a_target_that_wants_a_key() {
+fn doctor_reports_a_target_that_requires_authentication() {
     let scratch = Scratch::new();
     let (key, other) = (scratch.text("host.key"), scratch.text("other.key"));
     for file in [&key, &other] {
@@ -233,7 +233,7 @@ fn a_target_that_wants_a_key() {
 }
 
 #[test]
-fn a_target_that_wants_tls() {
+fn doctor_reports_a_target_that_requires_tls() {
     let scratch = Scratch::new();
     let (key, other) = (scratch.text("tls.key"), scratch.text("other.key"));
     for file in [&key, &other] {
@@ -255,7 +255,7 @@ fn a_target_that_wants_tls() {
 /// Checks that doctor does not blame an allowed name.
 #[test]
 #[cfg(unix)]
-fn a_host_whose_name_is_not_enough() {
+fn doctor_reports_that_an_allowed_host_needs_its_tls_key() {
     let scratch = Scratch::new();
     let key = scratch.text("tls.key");
     scratch.run(["keys", "new", "--tls", "--output", &key]).ok();
@@ -292,7 +292,7 @@ fn a_host_whose_name_is_not_enough() {
 
 #[test]
 #[cfg(unix)]
-fn a_target_that_wants_tls_of_the_authentication() {
+fn doctor_reports_a_target_that_requires_tls_concatenation() {
     let scratch = Scratch::new();
     let key = scratch.text("host.key");
     scratch.run(["keys", "new", "--output", &key]).ok();
@@ -325,7 +325,7 @@ fn a_target_that_wants_tls_of_the_authentication() {
 /// Checks doctor with a file that a target shares, a file that a program has open, and a free file.
 #[cfg(target_os = "linux")]
 #[test]
-fn files_and_who_has_them() {
+fn doctor_names_the_users_of_a_file() {
     let scratch = Scratch::new();
     let disk = scratch.disk("disk.img", 8 << 20);
     let free = doctor(&scratch, "disk.img", &[]).ok().out();
@@ -364,7 +364,7 @@ fn files_and_who_has_them() {
 /// Checks that doctor reports files that are not disks, and does not block on them.
 #[cfg(target_os = "linux")]
 #[test]
-fn what_is_no_disk() {
+fn doctor_reports_files_that_are_no_disks() {
     let scratch = Scratch::new();
     let pipe = scratch.path("pipe");
     let made = std::process::Command::new("mkfifo").arg(&pipe).status().expect("it runs");
@@ -375,7 +375,7 @@ fn what_is_no_disk() {
 }
 
 #[test]
-fn what_makes_no_sense() {
+fn doctor_refuses_invalid_arguments() {
     let scratch = Scratch::new();
     doctor(&scratch, "nvme+tcp://", &[]).fails(2, &["nvme+tcp://"]);
     doctor(&scratch, &format!("nvme+tcp://127.0.0.1:1/{NQN}"), &["--timeout", "0"])
@@ -383,7 +383,7 @@ fn what_makes_no_sense() {
 }
 
 #[test]
-fn this_machine() {
+fn doctor_without_arguments_checks_the_machine() {
     let scratch = Scratch::new();
     #[cfg(unix)]
     let server = scratch.serve(["mem:1MiB", "--listen", "127.0.0.1:0"]);
@@ -403,7 +403,7 @@ fn this_machine() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_target_whose_socket_is_anywhere() {
+fn doctor_finds_a_target_with_its_socket_in_any_folder() {
     let scratch = Scratch::new();
     let server = scratch.serve(["mem:8TiB", "--control", "my.sock"]);
     let said = scratch.run(["doctor"]).out();

@@ -9,7 +9,7 @@ use support::{Outcome, Scratch, finish, noise, read};
 const ENGINES: [&str; 2] = ["auto", "portable"];
 
 #[test]
-fn a_disk_is_found_described_written_and_read() {
+fn a_disk_is_discovered_identified_written_and_read() {
     for engine in ENGINES {
         let scratch = Scratch::new();
         let disk = scratch.disk("disk.img", 64 << 20);
@@ -42,7 +42,7 @@ fn a_disk_is_found_described_written_and_read() {
 }
 
 #[test]
-fn ranges_need_not_be_blocks() {
+fn transfers_accept_ranges_that_are_not_block_aligned() {
     let scratch = Scratch::new();
     let server = scratch.serve(["mem:4MiB", "--block-size", "4096"]);
     let url = server.url(1);
@@ -72,7 +72,7 @@ fn ranges_need_not_be_blocks() {
 }
 
 #[test]
-fn copies_in_all_directions() {
+fn copy_works_between_files_and_namespaces_in_all_directions() {
     for engine in ENGINES {
         let scratch = Scratch::new();
         let server = scratch.serve(["--engine", engine, "mem:8MiB", "mem:16MiB"]);
@@ -110,7 +110,7 @@ fn copies_in_all_directions() {
 }
 
 #[test]
-fn too_much_and_too_little() {
+fn transfers_refuse_too_much_and_too_little_data() {
     let scratch = Scratch::new();
     let server = scratch.serve(["mem:1MiB"]);
     let url = server.url(1);
@@ -137,7 +137,7 @@ fn too_much_and_too_little() {
 }
 
 #[test]
-fn names_that_lead_nowhere() {
+fn unknown_namespaces_and_subsystems_are_reported() {
     let scratch = Scratch::new();
     let server = scratch.serve(["mem:1MiB", "mem:1MiB"]);
     scratch.run(["read", &server.url(9)]).fails_in_a_line(1, &["no namespace 9", "1, 2"]);
@@ -149,7 +149,7 @@ fn names_that_lead_nowhere() {
 }
 
 #[test]
-fn only_allowed_hosts_and_only_reading() {
+fn a_read_only_disk_with_an_allow_list_refuses_other_hosts_and_writes() {
     let scratch = Scratch::new();
     let host = "nqn.2026-11.org.example:me";
     let disk = scratch.file("disk.img", &noise(15, 1 << 20));
@@ -166,7 +166,7 @@ fn only_allowed_hosts_and_only_reading() {
 }
 
 #[test]
-fn digests_on_and_off() {
+fn transfers_work_with_every_combination_of_digests() {
     let scratch = Scratch::new();
     let server = scratch.serve(["mem:4MiB"]);
     let data = noise(16, 3 << 20);
@@ -189,7 +189,7 @@ fn digests_on_and_off() {
 }
 
 #[test]
-fn a_reader_that_goes_away() {
+fn read_reports_that_its_output_was_closed() {
     let scratch = Scratch::new();
     let server = scratch.serve(["null:1GiB"]);
     let mut child = scratch.command(["read", &server.url(1)]).spawn().unwrap();
@@ -205,7 +205,7 @@ fn a_reader_that_goes_away() {
 }
 
 #[test]
-fn a_slow_writer_and_a_slow_reader() {
+fn transfers_work_with_slow_pipes() {
     let scratch = Scratch::new();
     let server = scratch.serve(["mem:4MiB"]);
     let mut command = scratch.command(["write", &server.url(1)]);
@@ -229,7 +229,7 @@ fn a_slow_writer_and_a_slow_reader() {
 }
 
 #[test]
-fn what_serve_says() {
+fn serve_prints_the_commands_that_connect_to_it() {
     let scratch = Scratch::new();
     let disk = scratch.disk("disk.img", 1 << 20);
     let server = scratch.serve([&disk]);
@@ -277,7 +277,7 @@ fn several_listeners_each_serve() {
 
 /// Uses its own address, because the ports are fixed.
 #[test]
-fn discovery_finds_the_port() {
+fn discover_tries_the_default_ports() {
     const ADDRESS: &str = "127.0.0.77";
     if std::net::TcpListener::bind((ADDRESS, 4420)).is_err() {
         support::cannot_check("127.0.0.77:4420 cannot be used here");
@@ -298,7 +298,7 @@ fn discovery_finds_the_port() {
 }
 
 #[test]
-fn colours_only_where_they_are_welcome() {
+fn no_color_disables_colours_in_errors() {
     let scratch = Scratch::new();
     let mut command = scratch.command(["id", "nvme+tcp://127.0.0.1:1/n"]);
     command.env("NO_COLOR", "1");

@@ -32,7 +32,7 @@ fn a_failed_copy_leaves_the_old_file() {
 
 #[cfg(unix)]
 #[test]
-fn a_copy_that_is_killed_leaves_the_old_file_and_the_next_cleans_up() {
+fn the_next_copy_cleans_up_after_a_killed_one() {
     let scratch = Scratch::new();
     let old = scratch.file("old", b"precious\n");
     let part = scratch.path(".old.farblock-part");
@@ -63,7 +63,7 @@ fn a_replaced_file_keeps_its_permissions_and_its_links() {
 
 #[cfg(unix)]
 #[test]
-fn what_is_no_file_is_written_in_place_and_said_so() {
+fn copy_writes_to_special_files_in_place_and_reports_it() {
     let scratch = Scratch::new();
     let copied = scratch.run(["copy", "mem:1MiB", "/dev/null"]).ok();
     assert!(
@@ -75,7 +75,7 @@ fn what_is_no_file_is_written_in_place_and_said_so() {
 
 #[cfg(unix)]
 #[test]
-fn a_report_that_cannot_be_written_leaves_the_old_one() {
+fn a_report_that_cannot_be_written_leaves_the_old_report() {
     let scratch = Scratch::new();
     for option in ["--json", "--html"] {
         let old = scratch.file("report", b"precious\n");
@@ -97,7 +97,7 @@ fn a_report_that_cannot_be_written_leaves_the_old_one() {
 /// first.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_new_identity_is_said_once() {
+fn serve_reports_a_new_identity_once() {
     let scratch = Scratch::new();
     let disk = scratch.file("a.img", &[7; 4096]);
     for nqn in [&[][..], &["--nqn", "nqn.2026-11.org.example:a"]] {
@@ -131,7 +131,7 @@ fn identities(scratch: &Scratch, disks: &[&str]) -> (Vec<String>, String) {
 }
 
 #[test]
-fn a_disk_is_known_by_its_data_and_not_by_its_path() {
+fn the_identity_of_a_disk_follows_the_file_and_not_the_path() {
     let scratch = Scratch::new();
     let (a, b) = (scratch.disk("a.img", 1 << 20), scratch.disk("b.img", 1 << 20));
     let (first, nqn) = identities(&scratch, &[&a]);

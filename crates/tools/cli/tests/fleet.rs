@@ -29,7 +29,7 @@ fn small(scratch: &Scratch, text: &str) -> String {
 }
 
 #[test]
-fn a_small_plan_with_processes_is_a_report_that_repeats_it() {
+fn a_small_plan_gives_a_report_that_repeats_the_plan() {
     let scratch = Scratch::new();
     let plan = small(&scratch, SMALL);
     let files = ["a.json", "a.html", "a.md", "b.json"].map(|name| scratch.text(name));
@@ -65,7 +65,7 @@ fn a_small_plan_with_processes_is_a_report_that_repeats_it() {
 }
 
 #[test]
-fn a_target_that_is_killed_comes_back_and_nothing_is_lost() {
+fn a_killed_target_restarts_and_no_data_is_lost() {
     let scratch = Scratch::new();
     let text = "drive = \"temporary:8MiB\"\nfaults = [\"kill\"]\n";
     let plan = small(&scratch, text);
@@ -79,7 +79,7 @@ fn a_target_that_is_killed_comes_back_and_nothing_is_lost() {
 /// Uses network namespaces, which only root may create.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_target_that_is_cut_off_or_slow_holds_up_its_hosts_and_loses_nothing() {
+fn a_disconnected_or_slow_target_delays_its_hosts_and_loses_no_data() {
     if !support::is_root() {
         return eprintln!("left out: only root may make network namespaces");
     }
@@ -103,7 +103,7 @@ fn a_target_that_is_cut_off_or_slow_holds_up_its_hosts_and_loses_nothing() {
 /// Runs the quickest built-in plan. The plan of the documented cluster measures 16 drives alone,
 /// ten times.
 #[test]
-fn a_plan_that_is_brought_along_runs() {
+fn a_built_in_plan_runs() {
     let scratch = Scratch::new();
     // Even a busy machine completes some I/O in a second.
     let short = ["--runtime", "1", "--runs", "1", "--without", "tgt", "--json", "-"];
@@ -120,7 +120,7 @@ fn a_plan_that_is_brought_along_runs() {
 /// Runs the plan unchanged, except for its times and drive sizes. Without root, the plan keeps only
 /// the fault that needs no network namespaces.
 #[test]
-fn the_plan_of_failures_loses_nothing() {
+fn the_failover_plan_loses_no_data() {
     let scratch = Scratch::new();
     let plan = Plan::named("failover", 2).expect("it is brought along");
     let is_root = support::is_root();
@@ -158,7 +158,7 @@ fn children(of: u32) -> Vec<u32> {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn an_agent_that_is_killed_ends_the_run_and_is_named() {
+fn a_killed_agent_ends_the_run_and_is_named() {
     use std::process::Stdio;
     for (place, name) in ["target on node 1", "hosts on node 2"].into_iter().enumerate() {
         let scratch = Scratch::new();
@@ -198,7 +198,7 @@ fn with(variable: &str) -> Vec<(u32, String)> {
 /// Suspends the agent as `kill -STOP` does. It keeps its connections, but sends nothing.
 #[cfg(target_os = "linux")]
 #[test]
-fn an_agent_that_is_stopped_ends_the_run_is_named_and_is_gone() {
+fn a_suspended_agent_ends_the_run_is_named_and_is_killed() {
     use farblock_fleet::{Board, FleetTimeouts, Launcher, Plan, Setting};
     use std::time::Duration;
     for (place, name) in ["target on node 1", "hosts on node 2"].into_iter().enumerate() {
@@ -243,7 +243,7 @@ fn an_agent_that_is_stopped_ends_the_run_is_named_and_is_gone() {
 /// Suspends the controller and then kills it. Its agents notice this, and their nodes exit as well.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_controller_that_is_stopped_and_killed_leaves_nothing() {
+fn a_killed_fleet_controller_leaves_no_processes() {
     use std::process::Stdio;
     for network in [&["--loopback"][..], &[]] {
         let scratch = Scratch::new();
@@ -262,7 +262,7 @@ fn a_controller_that_is_stopped_and_killed_leaves_nothing() {
 }
 
 #[test]
-fn clients_with_two_paths_go_on_by_the_other() {
+fn clients_with_two_paths_continue_on_the_other_path() {
     let scratch = Scratch::new();
     let text = "storage_nodes = 2\npaths = 2\nclients_per_node = 2\ndrive = \"temporary:8MiB\"\n\
                 faults = [\"kill\"]\n";
@@ -278,7 +278,7 @@ fn clients_with_two_paths_go_on_by_the_other() {
 }
 
 #[test]
-fn what_a_killed_run_left_behind_is_removed_and_nothing_else() {
+fn a_run_removes_only_the_files_of_a_killed_run() {
     let scratch = Scratch::new();
     let plan = small(&scratch, SMALL);
     let place = scratch.text("tmp");
@@ -303,7 +303,7 @@ fn what_a_killed_run_left_behind_is_removed_and_nothing_else() {
 }
 
 #[test]
-fn agents_want_a_token_and_stay_at_home() {
+fn an_agent_requires_a_token_and_a_loopback_address() {
     let scratch = Scratch::new();
     let token = scratch.text("token");
     let agent = |args: &[&str]| scratch.run([&["fleet", "agent"], args].concat());
@@ -356,7 +356,7 @@ done
 
 #[cfg(target_os = "linux")]
 #[test]
-fn guests_are_rows_of_their_own_and_what_they_need_is_said() {
+fn guests_have_their_own_rows_and_missing_tools_are_reported() {
     let scratch = Scratch::new();
     let vms = format!("{SMALL}vm = true\n");
     let (plan, tools) = (small(&scratch, &vms), scratch.path("tools"));
@@ -404,7 +404,7 @@ fn guests_are_rows_of_their_own_and_what_they_need_is_said() {
 }
 
 #[test]
-fn what_makes_no_sense_is_said() {
+fn fleet_run_refuses_invalid_plans() {
     let scratch = Scratch::new();
     let run = |text: &str| scratch.run(["fleet", "run", &small(&scratch, text)]);
     run("hosts = 3").fails_in_a_line(2, &["unknown field"]);
@@ -439,7 +439,7 @@ load = \"randread,bs=4k,iodepth=8,numjobs=2\"
 /// Needs tgt, which `interop/packages.sh` installs.
 #[cfg(target_os = "linux")]
 #[test]
-fn one_file_by_nvme_and_by_iscsi_in_turns() {
+fn a_plan_compares_nvme_and_iscsi_on_the_same_file() {
     let scratch = Scratch::new();
     let mixed = AGAINST_ISCSI.replace("[[actions]]", "mixes = [50]\n[[actions]]");
     let plan = small(&scratch, &mixed.replace("randread", "randrw"));
@@ -479,7 +479,7 @@ fn one_file_by_nvme_and_by_iscsi_in_turns() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn what_cannot_be_compared_with_iscsi_is_said() {
+fn plans_that_cannot_be_compared_with_iscsi_are_refused() {
     let scratch = Scratch::new();
     let run = |text: &str, more: &[&str]| {
         scratch.run([&["fleet", "run", &small(&scratch, text)], more].concat())

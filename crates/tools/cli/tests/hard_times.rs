@@ -24,7 +24,7 @@ fn signals_stop_a_target_cleanly() {
 }
 
 #[test]
-fn signals_without_a_meaning_end_nothing() {
+fn a_target_survives_sighup_and_sigusr() {
     let scratch = Scratch::new();
     let server = scratch.serve(["mem:1MiB"]);
     for signal in ["USR1", "HUP", "USR2", "HUP"] {
@@ -37,7 +37,7 @@ fn signals_without_a_meaning_end_nothing() {
 
 /// Checks that an acknowledged write is in the file, even if the target stops during the transfer.
 #[test]
-fn a_target_stopped_during_a_write() {
+fn a_target_stopped_during_a_write_keeps_every_acknowledged_block() {
     for engine in ENGINES {
         let scratch = Scratch::new();
         let disk = scratch.disk("disk.img", 64 << 20);
@@ -87,7 +87,7 @@ fn start_reading(scratch: &Scratch, server: &Server) -> Child {
 }
 
 #[test]
-fn a_second_signal_ends_at_once() {
+fn a_second_signal_ends_a_target_at_once() {
     let scratch = Scratch::new();
     // Make each read take longer than any timeout in this test.
     let mut server = scratch.serve(["delay:60s,mem:1MiB"]);
@@ -105,7 +105,7 @@ fn a_second_signal_ends_at_once() {
 }
 
 #[test]
-fn a_transfer_can_be_interrupted() {
+fn an_interrupted_write_reports_its_progress() {
     let scratch = Scratch::new();
     let server = scratch.serve(["mem:1MiB"]);
     let mut command = scratch.command(["write", &server.url(1)]);
@@ -127,7 +127,7 @@ fn a_transfer_can_be_interrupted() {
 }
 
 #[test]
-fn a_target_that_dies() {
+fn a_read_fails_when_its_target_is_killed() {
     let scratch = Scratch::new();
     let server = scratch.serve(["delay:60s,mem:1MiB"]);
     let reader = start_reading(&scratch, &server);
@@ -140,7 +140,7 @@ fn a_target_that_dies() {
 }
 
 #[test]
-fn a_file_cut_short() {
+fn a_read_fails_behind_the_end_of_a_truncated_file() {
     for engine in ENGINES {
         let scratch = Scratch::new();
         let disk = scratch.disk("disk.img", 4 << 20);
@@ -183,7 +183,7 @@ fn with_full_disk(scratch: &Scratch, kib: u32) -> Command {
 }
 
 #[test]
-fn a_full_disk_here() {
+fn read_reports_a_full_local_file_system() {
     let scratch = Scratch::new();
     let mut command = with_full_disk(&scratch, 1024);
     let server = scratch.serve(["mem:4MiB"]);
@@ -195,7 +195,7 @@ fn a_full_disk_here() {
 }
 
 #[test]
-fn a_full_disk_there() {
+fn write_reports_a_full_file_system_of_the_target() {
     for engine in ENGINES {
         let scratch = Scratch::new();
         let command = with_full_disk(&scratch, 1024);
@@ -219,7 +219,7 @@ fn a_full_disk_there() {
 }
 
 #[test]
-fn a_limit_on_file_sizes() {
+fn read_reports_a_limit_on_file_sizes() {
     let scratch = Scratch::new();
     let server = scratch.serve(["mem:4MiB"]);
     scratch.run_with(["write", &server.url(1)], &noise(4, 4 << 20)).ok();

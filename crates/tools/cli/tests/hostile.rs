@@ -16,7 +16,7 @@ fn url(peer: &Peer) -> String {
 }
 
 #[test]
-fn success_without_data_is_the_targets_fault_for_each_command() {
+fn every_command_reports_a_successful_read_without_data_as_a_protocol_error() {
     let scratch = Scratch::new();
     let peer = Peer::with_hook(|connection, qid, capsule| match (qid, capsule.sqe.opcode) {
         // Answer a read with success, but without data.
@@ -38,7 +38,7 @@ fn success_without_data_is_the_targets_fault_for_each_command() {
 }
 
 #[test]
-fn a_discovery_controller_instead_of_a_disk() {
+fn read_refuses_a_discovery_controller() {
     let scratch = Scratch::new();
     let peer = Peer::new(Script { cntrltype: 2, ..Script::default() });
     let read = scratch.run(["read", &url(&peer), "-o", "out"]);
@@ -47,7 +47,7 @@ fn a_discovery_controller_instead_of_a_disk() {
 }
 
 #[test]
-fn one_odd_namespace_hides_no_other() {
+fn id_lists_the_other_namespaces_if_one_fails() {
     let scratch = Scratch::new();
     let peer = Peer::with_hook(|connection, qid, capsule| {
         let (sqe, cid) = (&capsule.sqe, capsule.cid());

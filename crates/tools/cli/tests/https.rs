@@ -93,7 +93,7 @@ fn other(scratch: &Scratch, program: &str, args: &[&str]) -> Outcome {
 }
 
 #[test]
-fn what_a_certificate_says_is_believed_and_nothing_else() {
+fn a_client_accepts_only_a_certificate_of_the_given_authority_and_name() {
     let scratch = Scratch::new();
     let ours = authority(&scratch, "ours");
     authority(&scratch, "theirs");
@@ -129,7 +129,7 @@ fn what_a_certificate_says_is_believed_and_nothing_else() {
 }
 
 #[test]
-fn what_is_wrong_with_a_certificate_is_said() {
+fn a_client_reports_why_it_refuses_a_certificate() {
     let scratch = Scratch::new();
     let ours = authority(&scratch, "ours");
     let now_is_past = |mut it: CertificateParams| {
@@ -186,7 +186,7 @@ fn what_is_wrong_with_a_certificate_is_said() {
 }
 
 #[test]
-fn a_target_does_not_start_with_half_a_certificate() {
+fn serve_refuses_unusable_certificates_and_keys() {
     let scratch = Scratch::new();
     let ours = authority(&scratch, "ours");
     certify(&scratch, &params(&["localhost"]), &ours);
@@ -214,7 +214,7 @@ fn a_target_does_not_start_with_half_a_certificate() {
 }
 
 #[test]
-fn a_renewed_certificate_is_taken_while_it_runs() {
+fn a_running_target_uses_a_renewed_certificate() {
     let scratch = Scratch::new();
     let (old, new) = (authority(&scratch, "old"), authority(&scratch, "new"));
     certify(&scratch, &params(&["127.0.0.1"]), &old);
@@ -231,7 +231,7 @@ fn a_renewed_certificate_is_taken_while_it_runs() {
 }
 
 #[test]
-fn curl_and_openssl_come_in() {
+fn curl_and_openssl_connect_over_https() {
     let scratch = Scratch::new();
     let ours = authority(&scratch, "ours");
     certify(&scratch, &params(&["localhost"]), &ours);
@@ -258,7 +258,7 @@ fn curl_and_openssl_come_in() {
 }
 
 #[test]
-fn events_come_to_whoever_has_a_token() {
+fn events_over_https_require_a_token() {
     let scratch = Scratch::new();
     let ours = authority(&scratch, "ours");
     certify(&scratch, &params(&["localhost"]), &ours);
@@ -292,7 +292,7 @@ fn events_come_to_whoever_has_a_token() {
 }
 
 #[test]
-fn a_page_shows_targets_that_are_known_by_certificates() {
+fn the_ui_shows_only_targets_with_a_trusted_certificate() {
     let scratch = Scratch::new();
     let ours = authority(&scratch, "ours");
     authority(&scratch, "theirs");
@@ -332,7 +332,7 @@ fn a_page_shows_targets_that_are_known_by_certificates() {
 }
 
 #[test]
-fn the_dashboard_is_https_too() {
+fn the_dashboard_of_a_target_uses_https() {
     let scratch = Scratch::new();
     let ours = authority(&scratch, "ours");
     certify(&scratch, &params(&["localhost"]), &ours);
@@ -354,7 +354,7 @@ fn the_dashboard_is_https_too() {
 }
 
 #[test]
-fn the_counters_are_https_too() {
+fn the_counters_use_https() {
     let scratch = Scratch::new();
     let (old, new) = (authority(&scratch, "old"), authority(&scratch, "new"));
     certify(&scratch, &params(&["localhost"]), &old);
@@ -401,7 +401,7 @@ impl Drop for Ended {
 }
 
 #[test]
-fn the_page_of_several_targets_is_https_too() {
+fn the_dashboard_of_several_targets_uses_https() {
     let scratch = Scratch::new();
     let (old, new) = (authority(&scratch, "old"), authority(&scratch, "new"));
     certify(&scratch, &params(&["localhost"]), &old);
@@ -427,7 +427,7 @@ fn the_page_of_several_targets_is_https_too() {
 }
 
 #[test]
-fn no_token_goes_to_other_machines_unencrypted() {
+fn tokens_are_refused_on_unencrypted_connections_to_other_machines() {
     let scratch = Scratch::new();
     let token = secret(&scratch, "token", WATCH);
     let ours = authority(&scratch, "ours");

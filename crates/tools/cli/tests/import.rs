@@ -34,7 +34,7 @@ fn imported(scratch: &Scratch, json: &str) -> (serde_json::Value, String) {
 }
 
 #[test]
-fn what_nvmetcli_saves() {
+fn a_file_in_the_format_of_nvmetcli_is_imported() {
     let scratch = Scratch::new();
     let (document, said) = imported(&scratch, include_str!("imports/nvmet.json"));
     let subsystem = &document["subsystems"]["nqn.2026-11.org.example:nvmet"];
@@ -59,7 +59,7 @@ fn what_nvmetcli_saves() {
 /// Imports real output of `nvmetcli save` 0.8 on Linux 6.12. Only the file's path and the port were
 /// changed.
 #[test]
-fn what_the_real_nvmetcli_saved() {
+fn a_file_saved_by_nvmetcli_0_8_is_imported() {
     let scratch = Scratch::new();
     let (document, said) = imported(&scratch, include_str!("imports/nvmetcli-0.8.json"));
     let subsystem = &document["subsystems"]["nqn.2026-11.org.example:real"];
@@ -78,7 +78,7 @@ fn what_the_real_nvmetcli_saved() {
 }
 
 #[test]
-fn what_spdk_saves() {
+fn a_file_in_the_format_of_spdk_is_imported() {
     let scratch = Scratch::new();
     let (document, said) = imported(&scratch, include_str!("imports/spdk.json"));
     let subsystem = &document["subsystems"]["nqn.2016-06.io.spdk:cnode1"];
@@ -100,7 +100,7 @@ fn what_spdk_saves() {
 
 /// Imports real output of SPDK 26.05's `save_config`. Only the folder of the files was changed.
 #[test]
-fn what_the_real_spdk_saved() {
+fn a_file_saved_by_spdk_26_05_is_imported() {
     let scratch = Scratch::new();
     let _ = scratch.keys(["host.key", "ctrlr.key"], &[]);
     let _ = scratch.keys(["tls.key"], &["--tls"]);
@@ -145,7 +145,7 @@ fn what_the_real_spdk_saved() {
 }
 
 #[test]
-fn where_tls_was_required_nobody_gets_in_without() {
+fn an_import_keeps_the_tls_requirement() {
     let nvmet = include_str!("imports/nvmet.json");
     let spdk = include_str!("imports/spdk.json");
     let treq = "\"traddr\": \"127.0.0.1\", \"treq\": ";
@@ -170,7 +170,7 @@ fn where_tls_was_required_nobody_gets_in_without() {
 }
 
 #[test]
-fn a_subsystem_that_is_not_offered_everywhere_is_named() {
+fn an_import_names_listeners_that_did_not_offer_a_subsystem() {
     let scratch = Scratch::new();
     let json = include_str!("imports/spdk.json").replace("PORT", "4420").replace("FOLDER", "/x");
     let another = r#"{"method": "nvmf_create_subsystem", "params": {"nqn": "nqn.2016-06.io.spdk:b",
@@ -183,7 +183,7 @@ fn a_subsystem_that_is_not_offered_everywhere_is_named() {
 }
 
 #[test]
-fn what_is_none_of_them() {
+fn an_import_refuses_other_files() {
     let scratch = Scratch::new();
     let import = |text: &str| {
         std::fs::write(scratch.path("other.json"), text).unwrap();

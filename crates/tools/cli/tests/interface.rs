@@ -47,7 +47,7 @@ fn bearer(token: &str) -> String {
 }
 
 #[test]
-fn a_role_says_what_may_be_done_and_the_log_who_did_it() {
+fn a_role_limits_requests_and_the_log_names_the_token() {
     let scratch = Scratch::new();
     let (server, url) = start(&scratch);
     let admin = secret(&scratch, "admin", ADMIN);
@@ -85,7 +85,7 @@ fn a_role_says_what_may_be_done_and_the_log_who_did_it() {
 }
 
 #[test]
-fn neither_pages_nor_who_guesses_get_anything() {
+fn the_api_refuses_foreign_web_pages_and_wrong_tokens() {
     let scratch = Scratch::new();
     let (_server, url) = start(&scratch);
     let good = bearer(ADMIN);
@@ -121,7 +121,7 @@ fn neither_pages_nor_who_guesses_get_anything() {
 
 /// Checks that the target honours every form of a conditional request.
 #[test]
-fn conditions_hold() {
+fn conditional_requests_are_honoured() {
     let scratch = Scratch::new();
     let (_server, url) = start(&scratch);
     let place = format!("/v1/subsystems/{NQN}/namespaces/1");
@@ -148,7 +148,7 @@ fn conditions_hold() {
 }
 
 #[test]
-fn it_is_offered_to_nobody_by_mistake() {
+fn serve_refuses_an_unsafe_api_address_or_token_file() {
     let scratch = Scratch::new();
     let tokens = secret(&scratch, "tokens", &format!("ops admin {ADMIN}\n"));
     let serve = |address: &str, file: &str| {

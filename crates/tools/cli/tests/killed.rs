@@ -189,7 +189,7 @@ fn kept(scratch: &Scratch) -> Document {
 }
 
 #[test]
-fn killed_at_any_moment_of_a_change_it_has_the_old_state_or_the_new_one() {
+fn a_target_killed_during_a_change_has_the_old_or_the_new_state() {
     let scratch = Scratch::new();
     scratch.disk("disk.img", 1 << 20);
     std::fs::create_dir(scratch.path("kept")).expect("a folder");

@@ -11,7 +11,7 @@ const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-4333-8444-5555
 /// Checks that the target logs the storage failure and the host once, and that the host prints one
 /// sentence.
 #[test]
-fn a_failing_disk_is_one_line_on_each_side() {
+fn a_failing_disk_logs_one_line_on_each_side() {
     let scratch = Scratch::new();
     let server = scratch.serve(["fault:1,mem:8MiB"]);
     let url = format!("{}&hostnqn={HOST}", server.url(1));
@@ -30,7 +30,7 @@ fn a_failing_disk_is_one_line_on_each_side() {
 /// Checks that the log reports the replacement early, while the old disk can still be copied.
 #[cfg(unix)]
 #[test]
-fn a_disk_that_was_replaced_by_another_file_is_said() {
+fn the_log_reports_a_replaced_disk_file() {
     let scratch = Scratch::new();
     let [disk, other] = ["disk.img", "other.img"].map(|name| scratch.disk(name, 1 << 20));
     let log = scratch.path("log");
@@ -44,7 +44,7 @@ fn a_disk_that_was_replaced_by_another_file_is_said() {
 }
 
 #[test]
-fn a_flood_of_strangers_is_some_lines_and_a_number() {
+fn a_flood_of_protocol_errors_logs_a_few_lines_and_a_count() {
     let scratch = Scratch::new();
     let server = scratch.serve(["mem:1MiB"]);
     for _ in 0..200 {
@@ -60,7 +60,7 @@ fn a_flood_of_strangers_is_some_lines_and_a_number() {
 
 /// Checks that a host that keeps reconnecting causes only a few lines and a count.
 #[test]
-fn a_host_that_cannot_stay_is_some_lines_and_a_number() {
+fn a_host_that_keeps_reconnecting_logs_a_few_lines_and_a_count() {
     let scratch = Scratch::new();
     let server = scratch.serve(["-v", "mem:1MiB"]);
     let url: farblock_host::Url = server.url(1).parse().expect("a URL");
@@ -75,7 +75,7 @@ fn a_host_that_cannot_stay_is_some_lines_and_a_number() {
 /// Checks that one line describes a change and the user who made it.
 #[cfg(unix)]
 #[test]
-fn a_change_is_a_line() {
+fn a_change_logs_one_line() {
     let scratch = Scratch::new();
     let server = scratch.serve(["-v", "mem:1MiB"]);
     scratch.ctl(&["add-namespace", &server.nqn, "mem:2MiB"]).ok();
@@ -88,7 +88,7 @@ fn a_change_is_a_line() {
 }
 
 #[test]
-fn the_environment_says_what_is_logged() {
+fn rust_log_selects_the_log_level() {
     let scratch = Scratch::new();
     let serve = |level: &str| {
         let mut command = scratch.command(["serve", "--listen", "127.0.0.1:0", "mem:1MiB"]);
@@ -137,7 +137,7 @@ fn each_command_is_logged_at_both_ends() {
 }
 
 #[test]
-fn another_kind_of_server_is_suspected() {
+fn a_host_suspects_another_protocol_if_the_server_closes_the_connection() {
     let scratch = Scratch::new();
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("it is bound");
@@ -177,7 +177,7 @@ fn logged(scratch: &Scratch, options: &[&str]) -> String {
 }
 
 #[test]
-fn lines_of_json_are_for_programs() {
+fn log_format_json_writes_json_lines() {
     let scratch = Scratch::new();
     let text = logged(&scratch, &["--log-format", "json"]);
     let lines: Vec<serde_json::Value> =
@@ -195,7 +195,7 @@ fn lines_of_json_are_for_programs() {
 }
 
 #[test]
-fn lines_for_the_journal_have_priorities() {
+fn log_format_journald_writes_priorities() {
     let scratch = Scratch::new();
     let text = logged(&scratch, &["--log-format", "journald"]);
     assert!(text.lines().all(|line| line.starts_with("<4>") || line.starts_with("<6>")), "{text}");
@@ -205,7 +205,7 @@ fn lines_for_the_journal_have_priorities() {
 /// Checks that the process recognizes the journal without an option.
 #[cfg(target_os = "linux")]
 #[test]
-fn the_journal_is_noticed() {
+fn the_journal_format_is_chosen_if_stderr_is_the_journal() {
     use std::os::unix::fs::MetadataExt;
     let scratch = Scratch::new();
     let run = |journal: &std::fs::File| {
@@ -227,7 +227,7 @@ fn the_journal_is_noticed() {
 /// Checks that on a full file system hosts get an error, and the log names the reason.
 #[cfg(unix)]
 #[test]
-fn a_full_disk_is_said_in_words() {
+fn the_log_names_a_full_file_system() {
     let scratch = Scratch::new();
     let disk = scratch.disk("disk.img", 8 << 20);
     // The shell counts blocks of 512 or 1024 bytes.

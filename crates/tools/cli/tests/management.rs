@@ -24,7 +24,7 @@ fn ask(socket: &str, request: &str, body: &str) -> String {
 }
 
 #[test]
-fn every_refusal_has_one_form_and_every_change_a_line() {
+fn api_errors_have_one_format_and_changes_are_logged() {
     let scratch = Scratch::new();
     let socket = scratch.text("control");
     let server = scratch.serve(["--nqn", NQN, "mem:1MiB", "--control", &socket]);
@@ -62,7 +62,7 @@ fn every_refusal_has_one_form_and_every_change_a_line() {
 }
 
 #[test]
-fn a_socket_is_nowhere_where_others_could_put_theirs() {
+fn serve_refuses_a_control_socket_in_a_folder_that_others_can_write() {
     let scratch = Scratch::new();
     let folder = scratch.path("open");
     std::fs::create_dir(&folder).unwrap();
@@ -79,7 +79,7 @@ fn a_socket_is_nowhere_where_others_could_put_theirs() {
 }
 
 #[test]
-fn a_free_port_is_the_same_one_when_the_configuration_comes_back_to_it() {
+fn a_listener_on_port_0_keeps_its_port_across_reloads() {
     let scratch = Scratch::new();
     let write = |listeners: &str| {
         let text = format!(
@@ -120,7 +120,7 @@ impl Scratch {
 }
 
 #[test]
-fn who_lets_everybody_in_from_everywhere_is_told() {
+fn serve_warns_of_a_public_listener_without_keys() {
     let scratch = Scratch::new();
     let told = |args: &[&str]| {
         let server = scratch.serve([&["--nqn", NQN, "mem:1MiB"], args].concat());

@@ -53,7 +53,7 @@ const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-5555
 /// Checks that each leg uses the key in its URL. farblock reports a refused key with its leg, at
 /// the start and later.
 #[test]
-fn legs_have_keys_of_their_own() {
+fn each_mirror_leg_uses_its_own_key() {
     let scratch = Scratch::new();
     let images = ["one.img", "two.img"].map(|name| scratch.disk(name, LEG_BYTES as u64));
     let key = |name: &str, more: &[&str]| {
@@ -127,7 +127,7 @@ fn compares(scratch: &Scratch, nqn: &str, image: &str, more: impl Fn()) {
 
 /// Checks that a comparison does not count the lost half of a leg's file as identical.
 #[test]
-fn a_verify_names_the_leg_that_cannot_be_read() {
+fn verify_names_an_unreadable_leg() {
     let scratch = Scratch::new();
     let one = scratch.disk("one.img", LEG_BYTES as u64);
     let data = scratch.disk("data.img", (LEG_BYTES - RESERVED_BYTES) as u64);
@@ -153,7 +153,7 @@ fn a_verify_names_the_leg_that_cannot_be_read() {
 
 /// Checks that a shrunken leg is out of sync: it has lost its record, and perhaps data.
 #[test]
-fn a_leg_that_has_shrunk_is_out() {
+fn a_shrunken_leg_is_out_of_the_mirror() {
     let scratch = Scratch::new();
     let one = scratch.disk("one.img", LEG_BYTES as u64);
     let two = scratch.disk("two.img", LEG_BYTES as u64);
@@ -201,7 +201,7 @@ fn write_mib(scratch: &Scratch, url: &str, at: &str, byte: u8) {
 /// Another program truncates a leg's file. The next write would extend the file again, and leave
 /// zeroes in between.
 #[test]
-fn a_leg_that_was_cut_short_is_not_read() {
+fn a_leg_with_a_truncated_file_is_not_read() {
     let scratch = Scratch::new();
     let images = ["one.img", "two.img"].map(|name| scratch.disk(name, LEG_BYTES as u64));
     let control = scratch.text("control");
@@ -223,7 +223,7 @@ fn a_leg_that_was_cut_short_is_not_read() {
 /// Kills a leg's target and replaces its file by an older copy. The target restarts before the
 /// mirror notices.
 #[test]
-fn a_leg_whose_target_comes_back_with_an_older_copy_is_not_read() {
+fn a_leg_with_an_older_copy_after_a_restart_is_not_read() {
     let scratch = Scratch::new();
     let images = ["one.img", "two.img"].map(|name| scratch.disk(name, LEG_BYTES as u64));
     let start = |address: &str| {
@@ -263,7 +263,7 @@ fn a_leg_whose_target_comes_back_with_an_older_copy_is_not_read() {
 }
 
 #[test]
-fn each_leg_is_killed_in_turn_and_comes_back() {
+fn a_mirror_survives_the_loss_of_each_leg_in_turn() {
     let scratch = Scratch::new();
     let images = ["one.img", "two.img"].map(|name| scratch.disk(name, LEG_BYTES as u64));
     let start = |leg: usize, address: &str| {

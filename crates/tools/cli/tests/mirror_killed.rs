@@ -127,7 +127,7 @@ fn die_writing(mirror: Mirror<'_>, far: &Far) {
 }
 
 #[test]
-fn what_is_held_back_does_not_come_after_what_is_written_then() {
+fn a_delayed_write_of_a_dead_mirror_does_not_overwrite_a_newer_one() {
     let (scratch, far) = (Scratch::new(), Far::new());
     let legs = [scratch.disk("near.img", LEG_BYTES), far.url()];
     let first = Mirror::start(&scratch, &legs, "?create");
@@ -159,7 +159,7 @@ fn what_is_held_back_does_not_come_after_what_is_written_then() {
 /// Checks a target, such as the kernel's, that can neither cancel a lost controller nor hold back
 /// later writes. The mirror waits three times the keep-alive timeout for the delayed write.
 #[test]
-fn a_target_that_ends_nothing_is_given_its_time() {
+fn a_mirror_waits_for_delayed_writes_if_the_target_cannot_cancel_them() {
     let scratch = Scratch::new();
     let holds = Arc::new(AtomicBool::new(false));
     let held = Arc::new(Mutex::new(None));
@@ -204,7 +204,7 @@ fn a_target_that_ends_nothing_is_given_its_time() {
 /// Checks that the mirror waits if the leg that it cannot write to yet is the only leg with all
 /// data.
 #[test]
-fn the_only_leg_with_the_data_is_waited_for() {
+fn a_mirror_waits_for_the_only_leg_with_all_data() {
     let (scratch, far) = (Scratch::new(), Far::new());
     let near = scratch.disk("near.img", LEG_BYTES);
     let legs = [near.clone(), far.url()];

@@ -5,14 +5,14 @@ mod support;
 use support::Scratch;
 
 #[test]
-fn what_is_no_disk_of_this_machine() {
+fn serve_refuses_a_url_that_is_no_disk() {
     let scratch = Scratch::new();
     let outcome = scratch.run(["serve", "http://x"]).fails_in_a_line(2, &["is a URL"]);
     assert!(!outcome.stderr.contains("truncate"), "{}", outcome.stderr);
 }
 
 #[test]
-fn commands_without_json_say_so() {
+fn commands_without_json_output_refuse_the_option() {
     let scratch = Scratch::new();
     scratch.run(["--json", "detach", "x"]).fails_in_a_line(2, &["no --json"]);
     let help = scratch.run(["--help"]).ok().out();
@@ -21,7 +21,7 @@ fn commands_without_json_say_so() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn more_memory_than_there_is_is_doubted() {
+fn serve_warns_of_ram_disks_larger_than_the_memory() {
     let scratch = Scratch::new();
     let server = scratch.serve(["mem:8TiB"]);
     server.signal("TERM");
@@ -34,7 +34,7 @@ fn more_memory_than_there_is_is_doubted() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn names_need_not_be_text() {
+fn file_names_need_not_be_utf8() {
     use std::os::unix::ffi::OsStrExt;
     let scratch = Scratch::new();
     let odd = scratch.path(".").join(std::ffi::OsStr::from_bytes(b"odd-\xff.img"));
@@ -69,7 +69,7 @@ fn terminal() -> (std::fs::File, std::fs::File) {
 /// Checks that one Control-D on a terminal ends the input.
 #[cfg(target_os = "linux")]
 #[test]
-fn what_is_typed_ends_once() {
+fn one_control_d_ends_the_input_from_a_terminal() {
     use std::io::Write;
     let scratch = Scratch::new();
     let server = scratch.serve(["mem:1MiB"]);
@@ -87,7 +87,7 @@ fn what_is_typed_ends_once() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn data_do_not_go_to_a_terminal() {
+fn data_are_not_written_to_a_terminal() {
     let scratch = Scratch::new();
     let (_person, stdout) = terminal();
     let mut command = scratch.command(["copy", "mem:1MiB", "-"]);
@@ -96,7 +96,7 @@ fn data_do_not_go_to_a_terminal() {
 }
 
 #[test]
-fn whoami_says_whom_a_target_has_to_let_in() {
+fn whoami_prints_the_host_nqn_that_a_target_must_allow() {
     let scratch = Scratch::new();
     let said = scratch.run(["whoami", "--json"]).ok().json();
     let text = scratch.run(["whoami"]).ok().out();
@@ -113,7 +113,7 @@ fn whoami_says_whom_a_target_has_to_let_in() {
 
 /// Checks that every connecting command accepts the host's name and identifier.
 #[test]
-fn a_host_says_who_it_is_on_the_command_line() {
+fn every_connecting_command_accepts_the_host_identity_options() {
     const ID: &str = "01234567-89ab-cdef-0123-456789abcdef";
     let named = format!("nqn.2014-08.org.nvmexpress:uuid:{ID}");
     let scratch = Scratch::new();

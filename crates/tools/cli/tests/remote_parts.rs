@@ -86,12 +86,12 @@ fn each_is_killed_in_turn(kind: &str, step: u64, order: [usize; 2]) {
 }
 
 #[test]
-fn a_stripe_set_goes_on_when_its_first_part_is_back() {
+fn a_stripe_set_continues_when_its_first_part_returns() {
     each_is_killed_in_turn("stripe:4KiB,", 127, [0, 1]);
 }
 
 #[test]
-fn a_concatenation_goes_on_when_its_last_part_is_back() {
+fn a_concatenation_continues_when_its_last_part_returns() {
     // Locations 21 and 42 cross the boundaries between parts.
     each_is_killed_in_turn("concat:", (PART_BYTES / 512 - 1) / 21, [1, 0]);
 }
@@ -99,7 +99,7 @@ fn a_concatenation_goes_on_when_its_last_part_is_back() {
 /// Kills the targets of two parts at once, and then one of them together with the target of the
 /// set. The host retries, and all written data must survive.
 #[test]
-fn two_are_killed_at_once() {
+fn a_stripe_set_survives_the_simultaneous_death_of_two_targets() {
     let scratch = Scratch::new();
     let images = ["one.img", "two.img"].map(|name| scratch.disk(name, PART_BYTES));
     let serve = |what: &str, address: &str, nqn: &str| {
@@ -148,7 +148,7 @@ fn two_are_killed_at_once() {
 /// cancel these controllers before it writes, and then remove the record. A damaged record is an
 /// error.
 #[test]
-fn the_next_target_ends_what_a_dead_one_has_begun() {
+fn a_new_target_cancels_the_controllers_of_its_dead_predecessor() {
     let scratch = Scratch::new();
     let part = scratch.serve([scratch.disk("one.img", PART_BYTES)]);
     let whole = format!("concat:{}", part.url(1));
@@ -188,7 +188,7 @@ fn the_next_target_ends_what_a_dead_one_has_begun() {
 }
 
 #[test]
-fn parts_are_what_they_are_called() {
+fn errors_and_status_name_remote_parts_without_their_keys() {
     let scratch = Scratch::new();
     let key = scratch.keys(["tls.key"], &["--tls"]).concat();
     let host = "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555";
@@ -240,7 +240,7 @@ fn parts_are_what_they_are_called() {
 
 /// Checks that the data of later parts stay in place after a part has grown or shrunk.
 #[test]
-fn a_part_that_is_another_size_the_next_time_moves_nothing() {
+fn a_part_that_changed_its_size_moves_no_data_of_other_parts() {
     let scratch = Scratch::new();
     let images = ["one.img", "two.img"].map(|name| scratch.disk(name, PART_BYTES));
     let control = scratch.text("behind");
@@ -294,7 +294,7 @@ fn a_part_that_is_another_size_the_next_time_moves_nothing() {
 /// Checks that two sets cannot contain the same remote disk, because they would overwrite each
 /// other.
 #[test]
-fn a_remote_disk_is_part_of_one_thing() {
+fn a_remote_disk_cannot_be_part_of_two_sets() {
     let scratch = Scratch::new();
     let part = scratch.serve([scratch.disk("one.img", PART_BYTES)]);
     let url = part.url(1);

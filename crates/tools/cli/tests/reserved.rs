@@ -113,7 +113,7 @@ fn kill(server: Server) {
 }
 
 #[test]
-fn what_carries_no_attribute_is_reserved_still_after_a_kill() {
+fn a_disk_without_attributes_keeps_its_reservations_after_a_kill() {
     let scratch = Scratch::new();
     let disk = stripe(&scratch);
     let start = || scratch.serve(["--nqn", NQN, "--state-dir", "kept", &disk]);
@@ -146,7 +146,7 @@ fn what_carries_no_attribute_is_reserved_still_after_a_kill() {
 }
 
 #[test]
-fn killed_at_any_moment_it_has_what_was_answered() {
+fn a_killed_target_keeps_every_acknowledged_registration() {
     let scratch = Scratch::new();
     let disk = stripe(&scratch);
     for round in 1..=6 {
@@ -174,7 +174,7 @@ fn killed_at_any_moment_it_has_what_was_answered() {
 }
 
 #[test]
-fn without_a_folder_it_is_not_offered_and_refused() {
+fn persistence_is_not_offered_without_a_state_folder() {
     let scratch = Scratch::new();
     let (disk, folder) = (stripe(&scratch), scratch.text("kept"));
     for more in [vec![disk.as_str()], vec!["--state-dir", &folder, "mem:1MiB"]] {
@@ -189,7 +189,7 @@ fn without_a_folder_it_is_not_offered_and_refused() {
 }
 
 #[test]
-fn what_is_damaged_lets_nobody_in() {
+fn serve_refuses_a_disk_with_a_damaged_reservation_file() {
     let scratch = Scratch::new();
     let disk = stripe(&scratch);
     let start = || scratch.serve(["--nqn", NQN, "--state-dir", "kept", &disk]);

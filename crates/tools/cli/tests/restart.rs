@@ -69,7 +69,7 @@ fn strangers(socket: &TcpListener, stop: &AtomicBool) -> u64 {
 }
 
 #[test]
-fn a_restart_is_a_pause() {
+fn io_pauses_during_a_restart_with_a_passed_socket() {
     let scratch = Scratch::new();
     let disk = scratch.disk("disk.img", 1 << 20);
     let socket = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -108,7 +108,7 @@ fn a_restart_is_a_pause() {
 }
 
 #[test]
-fn who_started_it_is_told() {
+fn a_target_notifies_its_service_manager() {
     let scratch = Scratch::new();
     let manager = UnixDatagram::bind(scratch.path("notify")).expect("a socket");
     manager.set_read_timeout(Some(WAIT_LIMIT)).expect("a timeout");
@@ -127,7 +127,7 @@ fn who_started_it_is_told() {
 }
 
 #[test]
-fn what_is_no_listening_socket_is_refused() {
+fn a_passed_descriptor_that_is_no_listening_socket_is_refused() {
     let scratch = Scratch::new();
     let connected = TcpListener::bind("127.0.0.1:0").expect("a port");
     let connected = TcpStream::connect(connected.local_addr().expect("it")).expect("a connection");

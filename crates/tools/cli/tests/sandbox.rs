@@ -25,7 +25,7 @@ fn is_used(scratch: &Scratch, server: &Server, nsid: u32) {
 }
 
 #[test]
-fn every_thread_has_given_up_the_same() {
+fn every_thread_of_a_target_is_confined() {
     let scratch = Scratch::new();
     let disk = scratch.disk("a.img", 1 << 20);
     let server = scratch.serve(["--nqn", NQN, &disk]);
@@ -40,7 +40,7 @@ fn every_thread_has_given_up_the_same() {
 }
 
 #[test]
-fn who_is_not_root_has_no_capability() {
+fn a_target_of_an_ordinary_user_has_no_capability() {
     let scratch = Scratch::new();
     let args = ["serve", "mem:1MiB", "--listen", "127.0.0.1:0", "--nqn", NQN, "--no-control"];
     let server = Server::start(scratch.command_of_nobody(args));
@@ -54,7 +54,7 @@ fn who_is_not_root_has_no_capability() {
 }
 
 #[test]
-fn it_can_be_switched_off() {
+fn no_sandbox_switches_the_sandbox_off() {
     let scratch = Scratch::new();
     let _server = scratch.serve(["--nqn", NQN, "mem:1MiB", "--no-sandbox"]);
     let seen = status(&scratch);
@@ -68,7 +68,7 @@ fn it_can_be_switched_off() {
 }
 
 #[test]
-fn memory_with_keys_is_not_dumped() {
+fn a_target_with_a_key_writes_no_core_dump() {
     let scratch = Scratch::new();
     let key = scratch.text("host.key");
     scratch.run(["keys", "new", "--output", &key]).ok();
@@ -93,7 +93,7 @@ fn memory_with_keys_is_not_dumped() {
 
 /// Checks one command. If a process's memory may not be dumped, its /proc files belong to root.
 #[test]
-fn memory_of_one_command_with_a_key_is_not_dumped() {
+fn a_command_with_a_key_writes_no_core_dump() {
     let scratch = Scratch::new();
     let key = scratch.text("tls.key");
     let made = ["keys", "new", "--tls", "--output", &key];
@@ -117,7 +117,7 @@ fn memory_of_one_command_with_a_key_is_not_dumped() {
 }
 
 #[test]
-fn a_disk_is_added_where_that_is_allowed() {
+fn a_confined_target_opens_only_disks_in_allowed_folders() {
     let scratch = Scratch::new();
     for folder in ["disks", "keys", "kept"] {
         std::fs::create_dir(scratch.path(folder)).expect("made");
@@ -148,7 +148,7 @@ fn a_disk_is_added_where_that_is_allowed() {
 }
 
 #[test]
-fn a_leg_has_its_key_in_the_keyring() {
+fn a_mirror_leg_uses_a_key_of_the_keyring() {
     let scratch = Scratch::new();
     let [key] = scratch.keys(["tls.key"], &["--tls"]);
     let nqn = "nqn.2026-11.org.farblock:leg";
@@ -176,7 +176,7 @@ fn a_leg_has_its_key_in_the_keyring() {
 
 /// Checks that a broker reads hosts' keys for the target, whenever the target needs them.
 #[test]
-fn a_host_has_its_key_in_the_targets_keyring() {
+fn a_target_uses_host_keys_of_its_keyring() {
     let scratch = Scratch::new();
     let [first, second] = scratch.keys(["first.key", "second.key"], &["--tls"]);
     let (host, nqn) = ("nqn.2026-11.org.farblock:known", "nqn.2026-11.org.farblock:keyring-target");

@@ -111,13 +111,13 @@ fn done(title: &str, expected: &[&str]) {
 }
 
 #[test]
-fn in_five_minutes() {
+fn the_authentication_guide_works() {
     let expected =
         ["keys new", "whoami", "serve", "id", "attach", "ctl allow-host", "ctl disallow"];
     done("Authentication in five minutes", &expected);
 }
 
 #[test]
-fn tls_in_five_minutes() {
+fn the_tls_guide_works() {
     done("TLS in five minutes", &["keys new --tls", "serve", "discover", "id", "attach"]);
 }

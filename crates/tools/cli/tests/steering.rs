@@ -48,7 +48,7 @@ impl Scratch {
 }
 
 #[test]
-fn namespaces_come_change_and_go_under_load() {
+fn namespaces_are_added_changed_and_removed_under_load() {
     let scratch = Scratch::new();
     let first = scratch.disk("first.img", 1 << 20);
     let second = scratch.disk("second.img", 1 << 20);
@@ -103,7 +103,7 @@ fn namespaces_come_change_and_go_under_load() {
 }
 
 #[test]
-fn the_memory_of_hosts_is_in_the_file_the_options_and_the_status() {
+fn the_memory_limit_is_set_in_the_file_or_options_and_shown_in_the_status() {
     let scratch = Scratch::new();
     let text = "memory = '8MiB'\nlisteners = ['127.0.0.1:0']\n[[subsystems]]\n\
                 nqn = 'nqn.2026-11.a:b'\n\
@@ -122,7 +122,7 @@ fn the_memory_of_hosts_is_in_the_file_the_options_and_the_status() {
 }
 
 #[test]
-fn what_waiting_may_cost_is_in_the_file_and_the_status() {
+fn the_spin_policy_is_set_in_the_file_or_options_and_shown_in_the_status() {
     let scratch = Scratch::new();
     let text = "spin = 'latency'\nlisteners = ['127.0.0.1:0']\n[[subsystems]]\n\
                 nqn = 'nqn.2026-11.a:b'\n\
@@ -143,7 +143,7 @@ fn what_waiting_may_cost_is_in_the_file_and_the_status() {
 }
 
 #[test]
-fn what_cannot_be_done_changes_nothing_and_is_said() {
+fn a_refused_ctl_command_changes_nothing() {
     let scratch = Scratch::new();
     let server = scratch.serve(["--nqn", NQN, "mem:1MiB"]);
     let before = scratch.run(["config", "show"]).ok().out();
@@ -175,7 +175,7 @@ fn what_cannot_be_done_changes_nothing_and_is_said() {
 }
 
 #[test]
-fn hosts_subsystems_and_listeners() {
+fn hosts_subsystems_and_listeners_are_added_and_removed() {
     let scratch = Scratch::new();
     let server = scratch.serve(["--nqn", NQN, "mem:1MiB"]);
     let read = |url: &str| scratch.run(["read", url, "--length", "512", "-o", "out.bin"]);
@@ -205,7 +205,7 @@ fn configuration(scratch: &Scratch, namespaces: &[&str]) -> String {
 }
 
 #[test]
-fn a_configuration_is_read_again() {
+fn reload_applies_a_changed_configuration() {
     let scratch = Scratch::new();
     let path = configuration(&scratch, &["mem:1MiB"]);
     let checked = scratch.run(["serve", "--check", &path]).ok().out();
@@ -239,7 +239,7 @@ fn a_configuration_is_read_again() {
 /// must still accept queries and changes.
 #[test]
 #[cfg(target_os = "linux")]
-fn a_configuration_that_nobody_writes_is_refused() {
+fn reload_refuses_a_pipe_without_a_writer() {
     let scratch = Scratch::new();
     let path = configuration(&scratch, &["mem:1MiB"]);
     let server = Server::start(scratch.command(["serve", "--config", &path]));
@@ -257,7 +257,7 @@ fn a_configuration_that_nobody_writes_is_refused() {
 }
 
 #[test]
-fn a_target_without_control_says_that_it_cannot_be_steered() {
+fn status_reports_a_target_without_a_control_socket() {
     let scratch = Scratch::new();
     let closed = scratch.serve(["--no-control", "mem:1MiB"]);
     scratch.run(["status"]).fails(1, &["with a control socket", "--no-control"]);
@@ -266,7 +266,7 @@ fn a_target_without_control_says_that_it_cannot_be_steered() {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn reservations_that_were_kept_are_not_forgotten_by_sharing_their_file_meanwhile() {
+fn add_namespace_refuses_a_file_with_damaged_reservations() {
     let scratch = Scratch::new();
     let disk = scratch.disk("reserved.img", 1 << 20);
     let server = scratch.serve(["--nqn", NQN, "mem:1MiB"]);
@@ -286,7 +286,7 @@ fn reservations_that_were_kept_are_not_forgotten_by_sharing_their_file_meanwhile
 
 /// Checks that a disk keeps the identifiers by which hosts already know it.
 #[test]
-fn names_of_elsewhere_are_kept() {
+fn a_namespace_keeps_identifiers_of_another_target() {
     const UUID: &str = "11111111-2222-4333-8444-555555555555";
     let scratch = Scratch::new();
     let config = |nguid: &str| {
@@ -318,7 +318,7 @@ fn names_of_elsewhere_are_kept() {
 }
 
 #[test]
-fn what_is_kept_comes_back() {
+fn persisted_changes_survive_a_kill() {
     let scratch = Scratch::new();
     let disk = scratch.disk("disk.img", 1 << 20);
     let added = scratch.disk("added.img", 1 << 20);
@@ -353,7 +353,7 @@ fn what_is_kept_comes_back() {
 /// Checks that a disk removed at run time may be missing at the next start, both in the
 /// configuration and as a file.
 #[test]
-fn what_was_taken_away_while_it_ran_need_not_be_there_again() {
+fn a_removed_disk_may_be_missing_at_the_next_start() {
     let scratch = Scratch::new();
     let disks = ["one.img", "two.img"].map(|name| scratch.disk(name, 1 << 20));
     let config = configuration(&scratch, &["one.img", "two.img"]);
@@ -396,7 +396,7 @@ fn read_events(
 }
 
 #[test]
-fn what_happens_is_told_as_it_happens() {
+fn events_are_sent_when_they_happen() {
     use std::io::Write;
     let scratch = Scratch::new();
     let server = scratch.serve(["--nqn", NQN, "--control", "c.sock", "mem:1MiB"]);
@@ -433,7 +433,7 @@ fn what_happens_is_told_as_it_happens() {
 
 /// Checks that a target reports, saves and restores the ANA states of a listener and of a group.
 #[test]
-fn access_states_of_listeners_and_groups() {
+fn ana_states_of_listeners_and_groups_are_reported_and_restored() {
     let scratch = Scratch::new();
     let (disk, kept) = (scratch.disk("disk.img", 1 << 20), scratch.text("kept.json"));
     let serve = || {
@@ -471,7 +471,7 @@ fn access_states_of_listeners_and_groups() {
 }
 
 #[test]
-fn limits_come_and_go() {
+fn limits_of_a_namespace_are_set_and_removed() {
     let scratch = Scratch::new();
     let kept = scratch.text("kept.json");
     let server = scratch.serve(["--nqn", NQN, "--persist", &kept, "mem:1MiB"]);
@@ -497,7 +497,7 @@ fn limits_come_and_go() {
 }
 
 #[test]
-fn a_host_is_limited_and_no_other_is_let_in_by_that() {
+fn limiting_a_host_allows_no_other_host() {
     let scratch = Scratch::new();
     let kept = scratch.text("kept.json");
     let config = format!(
@@ -571,7 +571,7 @@ fn a_configuration_limits_hosts() {
 }
 
 #[test]
-fn a_namespace_is_seen_by_whom_it_is_said_to_be() {
+fn a_namespace_is_visible_only_to_the_named_hosts() {
     const OTHER: &str = "nqn.2026-11.org.farblock:other";
     let scratch = Scratch::new();
     let kept = scratch.text("kept.json");
@@ -689,7 +689,7 @@ impl Screen {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn top_shows_what_is_done_and_leaves_the_terminal_as_it_was() {
+fn top_shows_io_and_restores_the_terminal() {
     let scratch = Scratch::new();
     let server = scratch.serve(["--nqn", NQN, "--control", "c.sock", "mem:1MiB"]);
     scratch.run(["top", "--control", "c.sock"]).fails(2, &["terminal", "top --once"]);
@@ -720,7 +720,7 @@ fn top_shows_what_is_done_and_leaves_the_terminal_as_it_was() {
 }
 
 #[test]
-fn status_tells_rates_and_errors() {
+fn status_shows_rates_and_errors() {
     let scratch = Scratch::new();
     let server = scratch.serve(["--nqn", NQN, "mem:1MiB"]);
     let url = format!("{}&hostnqn={HOST}", server.url(1));

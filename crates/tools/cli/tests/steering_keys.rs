@@ -57,7 +57,7 @@ fn put_together(files: &[&str], into: &str) {
 }
 
 #[test]
-fn a_target_with_keys_is_steered_and_a_new_host_needs_its_own() {
+fn a_host_added_to_a_target_with_keys_needs_its_own_key() {
     let scratch = Scratch::new();
     let [key, other] = scratch.keys(["host.key", "other.key"], &[]);
     let server = serve(&scratch, &key, &[]);
@@ -97,7 +97,7 @@ fn a_target_with_keys_is_steered_and_a_new_host_needs_its_own() {
 }
 
 #[test]
-fn a_request_that_leaves_the_key_out_is_refused() {
+fn a_request_that_would_drop_the_key_of_a_host_is_refused() {
     let scratch = Scratch::new();
     let [key] = scratch.keys(["host.key"], &[]);
     let socket = scratch.text("control");
@@ -129,7 +129,7 @@ fn a_request_that_leaves_the_key_out_is_refused() {
 }
 
 #[test]
-fn a_key_changes_without_an_interruption_and_a_lost_one_ends_at_once() {
+fn a_key_changes_without_interruption_and_a_removed_key_disconnects_the_host() {
     let scratch = Scratch::new();
     let [key, old, new] = scratch.keys(["host.key", "old.key", "new.key"], &[]);
     put_together(&[&old], &key);
@@ -174,7 +174,7 @@ fn configuration(scratch: &Scratch, hosts: &str) -> String {
 }
 
 #[test]
-fn a_configuration_with_keys_is_read_again_and_kept() {
+fn a_configuration_with_keys_is_reloaded_and_persisted() {
     let scratch = Scratch::new();
     let [key, other] = scratch.keys(["host.key", "other.key"], &[]);
     let with_key = |host: &str, key: &str| {
@@ -230,7 +230,7 @@ fn a_configuration_with_keys_is_read_again_and_kept() {
 }
 
 #[test]
-fn what_is_demanded_of_a_host_is_said_to_it_and_kept() {
+fn authentication_demands_on_a_host_are_reported_and_persisted() {
     let scratch = Scratch::new();
     let [key, target] = scratch.keys(["host.key", "target.key"], &[]);
     let server = serve(&scratch, &key, &[]);

@@ -26,7 +26,7 @@ impl Scratch {
 }
 
 #[test]
-fn a_target_with_tls_is_steered() {
+fn hosts_and_keys_of_a_target_with_tls_change_at_run_time() {
     let scratch = Scratch::new();
     let [key, other] = scratch.keys(["host.key", "other.key"], &["--tls"]);
     let given = format!("{HOST}={key}");
@@ -67,7 +67,7 @@ fn a_target_with_tls_is_steered() {
 
 /// Checks that the printed commands work.
 #[test]
-fn what_requires_tls_is_discovered_with_the_key() {
+fn discover_with_a_tls_key_prints_working_commands() {
     let scratch = Scratch::new();
     let [key] = scratch.keys(["tls.key"], &["--tls"]);
     let host = scratch.run(["whoami", "--json"]).ok().json()["host_nqn"].clone();
@@ -84,7 +84,7 @@ fn what_requires_tls_is_discovered_with_the_key() {
 }
 
 #[test]
-fn a_configuration_says_who_uses_tls_where() {
+fn a_configuration_sets_tls_for_listeners_and_hosts() {
     let scratch = Scratch::new();
     let [key, next] = scratch.keys(["host.key", "next.key"], &["--tls"]);
     let configuration = |open: &str, host: &str| {
@@ -148,7 +148,7 @@ fn a_configuration_says_who_uses_tls_where() {
 }
 
 #[test]
-fn a_listener_that_requires_tls_is_not_warned_of() {
+fn serve_does_not_warn_of_a_public_listener_that_requires_tls() {
     let scratch = Scratch::new();
     let [key] = scratch.keys(["host.key"], &["--tls"]);
     let given = format!("{HOST}={key}");
@@ -196,7 +196,7 @@ fn next_refusal(events: &mut impl BufRead) -> Value {
 
 /// Checks that the target counts every TLS failure by its reason, and sends an event.
 #[test]
-fn whoever_fails_at_tls_is_counted_and_told_of() {
+fn a_failed_tls_handshake_is_counted_and_sends_an_event() {
     let scratch = Scratch::new();
     let [key, other] = scratch.keys(["host.key", "other.key"], &["--tls"]);
     let given = format!("{HOST}={key}");

@@ -39,7 +39,7 @@ impl Scratch {
 }
 
 #[test]
-fn a_namespace_is_added_with_all_that_there_is_to_say_of_it() {
+fn add_namespace_accepts_every_option() {
     let scratch = Scratch::new();
     let server = scratch.serve(["--nqn", NQN, "mem:1MiB"]);
     let disk = scratch.disk("disk.img", 1 << 20);
@@ -68,7 +68,7 @@ fn a_namespace_is_added_with_all_that_there_is_to_say_of_it() {
 /// Checks that a connected host sees the new disk. A disk that requires the old identity must not
 /// get data of the new disk.
 #[test]
-fn a_namespace_is_stored_elsewhere() {
+fn replacing_the_disk_of_a_namespace_keeps_old_and_new_data_apart() {
     let scratch = Scratch::new();
     let (old, new) = (scratch.disk("old.img", 1 << 20), scratch.disk("new.img", 2 << 20));
     let server = scratch.serve(["--nqn", NQN, "mem:1MiB", &old]);
@@ -114,7 +114,7 @@ fn a_namespace_is_stored_elsewhere() {
 
 /// Checks that a moved file takes effect once the operator tells the target.
 #[test]
-fn a_file_that_was_moved_in_takes_the_place_of_the_old_one() {
+fn a_file_moved_to_the_path_of_a_disk_is_used_after_the_command() {
     let scratch = Scratch::new();
     let (path, next) = (scratch.disk("disk.img", 1 << 20), scratch.disk("next.img", 2 << 20));
     std::fs::write(&next, vec![5; 2 << 20]).expect("written");
@@ -150,7 +150,7 @@ fn a_file_that_was_moved_in_takes_the_place_of_the_old_one() {
 }
 
 #[test]
-fn a_disk_that_replaces_another_has_its_block_size_and_copies_only_as_a_mirror() {
+fn a_replacing_disk_keeps_the_block_size_and_only_a_mirror_keeps_the_copy_rate() {
     let scratch = Scratch::new();
     let legs = [scratch.disk("a.img", 4 << 20), scratch.disk("b.img", 4 << 20)];
     let config = format!(
@@ -185,7 +185,7 @@ fn a_disk_that_replaces_another_has_its_block_size_and_copies_only_as_a_mirror()
 }
 
 #[test]
-fn a_host_authenticates_as_it_is_told_to() {
+fn allow_host_sets_the_hashes_and_groups_of_a_host() {
     let scratch = Scratch::new();
     let server = scratch.serve(["--nqn", NQN, "mem:1MiB", "--allow-host", "nqn.2026-11.h:other"]);
     let [key] = scratch.keys(["host.key"], &[]);
@@ -258,7 +258,7 @@ impl Watcher {
 }
 
 #[test]
-fn hosts_are_told_where_else_there_is_something_to_discover() {
+fn hosts_are_notified_of_a_new_referral() {
     /// A notice (2h) that the discovery log page (70h) has changed (F0h).
     const CHANGED: u64 = 0x70_f002;
     const ELSEWHERE: &str = "192.0.2.77:8009";

@@ -9,7 +9,7 @@ use support::{Scratch, Server};
 
 /// Checks that a host can use a file even if idle peers hold most of a small number of descriptors.
 #[test]
-fn strangers_do_not_take_the_descriptors_that_files_need() {
+fn idle_peers_do_not_use_up_the_descriptors_that_files_need() {
     let scratch = Scratch::new();
     let disk = scratch.disk("disk.img", 1 << 20);
     for engine in ["auto", "portable"] {

@@ -49,7 +49,7 @@ fn is_harmless(text: &str) {
 }
 
 #[test]
-fn a_hosts_name_commands_nothing() {
+fn a_hostile_host_name_sends_no_control_characters_to_a_terminal() {
     let scratch = Scratch::new();
     for format in ["text", "journald", "json"] {
         let open = ["-vv", "--log-format", format, "--nqn", NQN, "mem:1MiB"];
@@ -72,7 +72,7 @@ fn a_hosts_name_commands_nothing() {
 
 /// The peer answers every request with these bytes.
 #[test]
-fn what_is_no_target_commands_nothing() {
+fn a_hostile_peer_sends_no_control_characters_to_a_terminal() {
     let scratch = Scratch::new();
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("bound");

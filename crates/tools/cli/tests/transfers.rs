@@ -106,7 +106,7 @@ const SIZE: usize = 64 << 20;
 
 #[cfg(unix)]
 #[test]
-fn a_transfer_outlives_its_target() {
+fn a_transfer_continues_after_its_target_restarts() {
     let scratch = Scratch::new();
     let data = noise(1, SIZE);
     let disk = scratch.file("disk.img", &data);
@@ -155,7 +155,7 @@ fn goes_on(outcome: Outcome) {
 }
 
 #[test]
-fn a_killed_transfer_to_a_namespace_goes_on() {
+fn resume_continues_a_killed_transfer_to_a_namespace() {
     let scratch = Scratch::new();
     let disk = scratch.disk("disk.img", SIZE as u64);
     let server = Target::new(&scratch, &disk);
@@ -185,7 +185,7 @@ fn a_killed_transfer_to_a_namespace_goes_on() {
 }
 
 #[test]
-fn a_killed_transfer_to_a_file_goes_on() {
+fn resume_continues_a_killed_transfer_to_a_file() {
     let scratch = Scratch::new();
     let disk = scratch.file("disk.img", &noise(5, SIZE));
     let server = Target::new(&scratch, &disk);
@@ -211,7 +211,7 @@ fn a_killed_transfer_to_a_file_goes_on() {
 }
 
 #[test]
-fn a_changed_source_is_refused() {
+fn resume_refuses_a_changed_source() {
     let scratch = Scratch::new();
     let disk = scratch.disk("disk.img", SIZE as u64);
     let server = Target::new(&scratch, &disk);
@@ -247,7 +247,7 @@ fn a_changed_source_is_refused() {
 }
 
 #[test]
-fn what_cannot_be_gone_on_with_or_verified_says_so() {
+fn resume_and_verify_refuse_pipes_and_ram_disks() {
     let scratch = Scratch::new();
     let input = scratch.file("in.img", &noise(8, 1 << 20));
     scratch.run(["copy", "mem:1MiB", "out", "--resume"]).fails_in_a_line(2, &["--resume cannot"]);
@@ -257,7 +257,7 @@ fn what_cannot_be_gone_on_with_or_verified_says_so() {
 }
 
 #[test]
-fn verifying_finds_what_is_not_there() {
+fn verify_finds_data_that_was_not_stored() {
     let scratch = Scratch::new();
     let mut data = noise(9, 3 << 20);
     data[..2 << 20].fill(0);
@@ -273,7 +273,7 @@ fn verifying_finds_what_is_not_there() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn holes_stay_holes() {
+fn copy_preserves_holes() {
     use std::os::unix::fs::{FileExt, MetadataExt};
     let scratch = Scratch::new();
     let sparse = scratch.disk("sparse.img", 1 << 30);
@@ -336,20 +336,20 @@ fn interrupted_by(signal: &str) {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn an_interrupted_transfer_says_what_is_durable() {
+fn an_interrupted_transfer_reports_its_durable_bytes() {
     interrupted_by("INT");
 }
 
 /// Sends SIGHUP, as when the terminal of a transfer is closed or loses its connection.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_transfer_whose_terminal_ends_says_what_is_durable() {
+fn a_transfer_reports_its_durable_bytes_on_sighup() {
     interrupted_by("HUP");
 }
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_transfer_under_nohup_outlives_its_terminal() {
+fn a_transfer_under_nohup_continues_after_sighup() {
     let scratch = Scratch::new();
     let disk = scratch.disk("disk.img", SIZE as u64);
     let server = Target::new(&scratch, &disk);
@@ -366,7 +366,7 @@ fn a_transfer_under_nohup_outlives_its_terminal() {
 
 #[cfg(unix)]
 #[test]
-fn a_second_signal_does_not_wait_for_a_silent_target() {
+fn a_second_signal_ends_a_transfer_to_a_silent_target() {
     let scratch = Scratch::new();
     let disk = scratch.disk("disk.img", SIZE as u64);
     let target = Target::new(&scratch, &disk);

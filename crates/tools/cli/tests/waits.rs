@@ -28,7 +28,7 @@ fn pipe(scratch: &Scratch) -> String {
 }
 
 #[test]
-fn a_pipe_that_nobody_writes_to_is_refused() {
+fn a_pipe_without_a_writer_is_refused() {
     let scratch = Scratch::new();
     let pipe = pipe(&scratch);
     let keyed = CONFIG.replace("allow_any_host = true", "[[subsystems.hosts]]\nnqn = \"HOST\"");
@@ -83,14 +83,14 @@ fn a_configuration_can_be_a_pipe() {
 }
 
 #[test]
-fn a_configuration_without_an_end_is_refused() {
+fn an_endless_configuration_is_refused() {
     let scratch = Scratch::new();
     scratch.run(["serve", "--config", "/dev/zero"]).fails(1, &["name another file"]);
 }
 
 /// A leg of a mirror does not answer. The target must report this, and name the leg.
 #[test]
-fn what_a_target_waits_for_at_the_start_is_said() {
+fn serve_names_the_leg_that_it_waits_for() {
     let scratch = Scratch::new();
     let disk = scratch.disk("disk.img", 1 << 20);
     let silent = TcpListener::bind("127.0.0.1:0").expect("it listens");
@@ -110,7 +110,7 @@ fn what_a_target_waits_for_at_the_start_is_said() {
 
 /// Checks that the second signal stops a target that waits for a leg of a mirror at its start.
 #[test]
-fn a_target_that_opens_disks_can_be_ended() {
+fn a_second_signal_ends_a_target_that_still_opens_disks() {
     for second in ["TERM", "INT"] {
         let scratch = Scratch::new();
         let disk = scratch.disk("disk.img", 1 << 20);
@@ -135,7 +135,7 @@ fn a_target_that_opens_disks_can_be_ended() {
 
 /// Checks that the first signal stops a command whose reads get no answer.
 #[test]
-fn a_reader_that_waits_for_an_answer_can_be_ended() {
+fn a_signal_ends_a_read_that_waits_for_an_answer() {
     let scratch = Scratch::new();
     let server = scratch.serve(["delay:3600s,mem:1MiB"]);
     let (url, out) = (server.url(1), scratch.text("out.img"));

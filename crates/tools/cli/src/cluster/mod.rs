@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_that_may_change_something_goes_nowhere_in_plain() {
+    fn a_remote_node_with_an_admin_token_requires_https() {
         let secret = |text: &str| is_steered_in_secret(&node(text).unwrap()).is_ok();
         for here in ["127.0.0.1:80", "localhost:80", "[::1]:80", "a=./b", "https://b.example:1"] {
             assert!(secret(here), "{here}");
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_paths_or_addresses() {
+    fn a_node_is_a_socket_path_or_an_address_with_an_optional_name() {
         let read = |text: &str| node(text).map(|it| (it.name, format!("{:?}", it.place)));
         let socket = |name: &str, path: &str| Ok((name.to_owned(), format!("Socket({path:?})")));
         let address = |name: &str, at: &str| Ok((name.to_owned(), format!("Address({at:?})")));

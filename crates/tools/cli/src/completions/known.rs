@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn options_are_no_positionals_and_have_values() {
+    fn the_parser_separates_options_and_their_values_from_positionals() {
         let command = super::super::command();
         let line = words("ctl --control /a -v resize --engine=uring --token-file x NQN --nsid 1");
         let typed = Typed::new(&line, &command);
@@ -164,7 +164,7 @@ mod tests {
 
     /// Every argument that is the name of an existing object has candidates.
     #[test]
-    fn every_change_has_something_to_begin_with() {
+    fn every_ctl_command_completes_the_names_of_existing_objects() {
         let state = serde_json::json!({
             "listeners": { "127.0.0.1:1": {} }, "referrals": { "127.0.0.1:2": {} },
             "subsystems": { "nqn.a:b": { "namespaces": { "3": {} }, "hosts": { "nqn.h": {} } } }
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn each_change_is_followed_by_what_it_changes() {
+    fn ctl_completion_offers_the_next_argument_of_each_command() {
         let state = serde_json::json!({
             "listeners": { "127.0.0.1:4420": {} },
             "subsystems": { "nqn.a:b": { "namespaces": { "3": {} }, "hosts": { "nqn.h": {} } } }

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_command_has_a_page() {
+    fn every_visible_command_has_a_manual_page() {
         let folder = tempfile::tempdir().expect("a folder");
         write(folder.path()).expect("written");
         let page = |name: &str| fs::read_to_string(folder.path().join(name)).expect("a page");
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_taken_for_a_request() {
+    fn manual_text_is_escaped_for_roff() {
         assert_eq!(verbatim(".a\n\n'b\n\\c -d"), "\\&.a\n.sp\n\\&'b\n\\ec \\-d");
     }
 }

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scripts_ask_for_names() {
+    fn completion_scripts_ask_farblock_for_names() {
         for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut visible(&command()), "farblock", &mut script);
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn options_are_followed_by_their_values_and_not_by_files() {
+    fn options_complete_their_values_and_not_file_names() {
         fn check(command: &Command) {
             for arg in command.get_arguments().filter(|arg| arg.get_action().takes_values()) {
                 let (name, values) = (arg.get_id().as_str(), arg.get_possible_values());

@@ -93,7 +93,7 @@ mod tests {
     use std::io::{Read, Write};
 
     #[test]
-    fn it_carries_until_it_is_cut_and_again_when_it_is_mended() {
+    fn a_cable_forwards_data_except_while_it_is_cut() {
         let echo = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let cable = Cable::new(echo.local_addr().unwrap()).unwrap();
         thread::spawn(move || {

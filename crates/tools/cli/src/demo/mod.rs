@@ -280,7 +280,7 @@ mod tests {
     use farblock_fleet::versioned::Compared;
 
     #[test]
-    fn numbers_are_read_at_a_glance() {
+    fn numbers_are_grouped_and_times_are_rounded() {
         let shown = [0, 999, 1000, 1_234_567].map(grouped);
         assert_eq!(shown, ["0", "999", "1,000", "1,234,567"]);
         let shown = [12, 999, 2049].map(|ms| seconds(Duration::from_millis(ms)));
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_is_a_failure() {
+    fn a_lost_block_makes_the_demo_fail() {
         let load = Load::default();
         let lost = Compared { known: 1, lost: 1, first_lost: Some(7) };
         load.tally.compared(Ok(lost), &load.swept);

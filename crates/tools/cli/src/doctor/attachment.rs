@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn each_state_has_its_sentence() {
+    fn each_attachment_state_has_a_verdict() {
         let well = Examined { trouble: None, ..attachment("live", Some("live")) };
         assert_eq!(state(&well).verdict, Verdict::Ok);
         for (name, path, verdict) in [
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_summary_names_what_is_wrong_and_how_to_see_more() {
+    fn a_summary_reports_the_problem_and_names_the_doctor_command() {
         let found = summary(&attachment("reconnecting", Some("reconnecting")));
         assert_eq!(found.len(), 2, "{found:?}");
         for one in found {
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_is_lost_is_gone_along() {
+    fn doctor_probes_the_address_of_a_lost_path() {
         let found = examine(&attachment("reconnecting", Some("reconnecting")), WAIT_LIMIT);
         let last = found.last().expect("some");
         assert!(last.what.contains("nothing listens at 127.0.0.1:1"), "{found:?}");
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn swap_on_the_disk_is_a_problem() {
+    fn swap_on_an_attached_disk_is_a_problem() {
         let swap = Some(("the machine swaps to /dev/x".to_owned(), "swap elsewhere"));
         let swapped = Examined { swap, trouble: None, ..attachment("live", Some("live")) };
         let problem = |one: &&Finding| one.verdict == Verdict::Problem;
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_refuses_writes_is_a_problem_wherever_it_is_looked_at() {
+    fn the_summary_and_the_details_report_a_disk_that_refuses_writes() {
         let refusal = Some("the target refuses writes: reserved".to_owned());
         let of = |refusal: &Option<String>| {
             let (refusal, trouble) = (refusal.clone(), refusal.clone());
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attachment_is_of_its_namespace_over_any_address() {
+    fn an_attachment_matches_its_subsystem_and_namespace_at_any_address() {
         let one = attachment("live", Some("live"));
         let nqn = "nqn.2026-11.org.example:a";
         assert!(is_of(&one, (nqn, Some(1))) && is_of(&one, (nqn, None)));

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn locks_tell_readers_from_a_writer() {
+    fn a_file_lock_shows_a_writer_readers_or_no_user() {
         let file = tempfile::NamedTempFile::new().expect("a file");
         let held = |lock: fn(&File) -> Result<(), TryLockError>| {
             let other = File::open(file.path()).expect("it opens");
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_virtual_machine_locks_its_image() {
+    fn doctor_recognizes_the_lock_of_qemu_on_an_image() {
         let folder = tempfile::tempdir().expect("a folder");
         let image = folder.path().join("disk.img");
         std::fs::write(&image, [0; 4096]).expect("a file");
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_of_user_has_its_sentence() {
+    fn each_kind_of_disk_user_has_a_verdict_and_a_message() {
         let disk = Path::new("/dev/sdx");
         let mount = User::kernel("/dev/sdx1 is mounted at /data".to_owned());
         let what = "has /dev/sdx open".to_owned();

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_finding_is_a_line_with_its_advice_below() {
+    fn the_listing_shows_each_finding_with_its_advice_below() {
         let findings = [
             Finding::ok("name", "it is 192.0.2.7"),
             Finding::problem("connection", "nothing\nlistens", "start it"),

@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lengths_in_the_client_hello_are_right() {
+    fn the_length_fields_of_the_client_hello_are_correct() {
         let record = &CLIENT_HELLO[5..];
         assert_eq!(usize::from(CLIENT_HELLO[4]), record.len());
         assert_eq!(usize::from(record[3]), record.len() - 4);
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_told_apart() {
+    fn the_first_bytes_identify_the_protocol_of_the_peer() {
         assert_eq!(judge(b""), None);
         assert_eq!(judge(&[0x15, 3, 3, 0, 2]), Some(FirstAnswer::Tls));
         assert_eq!(judge(b"SSH-2.0-x"), Some(FirstAnswer::Other("an SSH server")));

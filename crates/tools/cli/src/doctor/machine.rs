@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_that_others_have_is_a_problem() {
+    fn a_host_identifier_that_many_machines_share_is_a_problem() {
         let id: farblock_host::HostId =
             "03000200-0400-0500-0006-000700080009".parse().expect("a UUID");
         let host = HostIdentity { nqn: id.to_nqn(), id };

@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn storage_that_fails_is_a_problem_and_one_that_failed_is_a_hint() {
+    fn failing_storage_is_a_problem_and_a_past_failure_is_a_hint() {
         let found = storage("nqn.a", &disk("failing", Some("no space left")));
         assert_eq!(found.len(), 1, "{found:?}");
         let what = "namespace 3 of nqn.a fails reads or writes: no space left";
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mirror_that_lacks_a_leg_is_named() {
+    fn doctor_names_each_mirror_leg_that_is_not_in_sync() {
         let leg = |state: &str, reason: Option<&str>| LegStatus {
             name: format!("nvme+tcp://192.0.2.2/{state}?ns=1"),
             state: state.to_owned(),
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn machines_that_have_one_name_are_found() {
+    fn doctor_finds_machines_that_share_a_host_name() {
         let one = controller("nqn.a", "1", "192.0.2.1:5000");
         let again = controller("nqn.a", "1", "192.0.2.1:5001");
         let other = controller("nqn.b", "2", "192.0.2.2:5000");

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn each_thing_that_slows_a_connection_is_a_hint() {
+    fn each_cause_of_a_slow_connection_is_a_hint() {
         let good = ControllerInfo { in_capsule_bytes: 8192, ..ControllerInfo::default() };
         let plain = Options::default();
         let (here, there) = ("127.0.0.1:4420", "192.0.2.7:4420");

@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_in_use_keeps_its_record() {
+    fn the_advice_to_remove_the_layout_is_omitted_while_files_are_in_use() {
         let Some(disks) = Disks::new() else { return };
         disks.open("stripe:a,c").expect("it is new");
         let open = |name| FileDisk::open(disks.path(name), &FileOptions::new(512)).expect("open");
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_in_a_concatenation_moves() {
+    fn a_concatenation_that_would_move_data_is_refused() {
         let Some(disks) = Disks::new() else { return };
         assert_eq!(disks.open("concat:a,b"), Ok(3));
         // A file that has grown does not move the data of other files. Only the last file adds new
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_in_a_stripe_set_moves() {
+    fn a_stripe_set_that_would_move_data_is_refused() {
         let Some(disks) = Disks::new() else { return };
         assert_eq!(disks.open("stripe:4KiB,a,b"), Ok(2));
         disks.lengthen("a", 3);
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_that_is_not_opened_leaves_nothing() {
+    fn a_set_that_fails_to_open_stores_no_positions() {
         let Some(disks) = Disks::new() else { return };
         disks.refused("concat:a,nothing", "does not exist");
         disks.refused("stripe:4KiB,a,nothing", "does not exist");
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_not_taken_for_nothing() {
+    fn an_unknown_layout_attribute_is_refused() {
         let Some(disks) = Disks::new() else { return };
         for text in ["", "concat", "concat x", "concat 1 2 3", "stripe 1 2", "ring 1", "\u{fffd}"] {
             attribute::write(&disks.path("a"), text).unwrap();
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_down_is_read_again() {
+    fn a_layout_place_survives_writing_and_parsing() {
         for place in [
             LayoutPlace::Row { begin: 0, bytes: Some(5) },
             LayoutPlace::Row { begin: u64::MAX, bytes: None },

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_json_is_ascii_and_says_all() {
+    fn a_json_log_line_is_ascii_and_has_all_fields() {
         let text = written(Json);
         assert!(text.bytes().all(|byte| byte == b'\n' || (b' '..=b'~').contains(&byte)), "{text}");
         let [line] = text.lines().collect::<Vec<_>>()[..] else { panic!("{text}") };
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_for_the_journal_begins_with_its_priority() {
+    fn a_journal_line_begins_with_its_priority() {
         assert!(written(Journal { with_target: false }).starts_with("<4>it went"));
         assert!(written(Journal { with_target: true }).starts_with("<4>farblock::"));
         let order = [Level::ERROR, Level::WARN, Level::INFO, Level::DEBUG].map(priority);

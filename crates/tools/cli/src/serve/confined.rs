@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_in_keyrings_are_seen_in_urls() {
+    fn keyring_keys_are_found_in_specifications_and_configurations() {
         for text in [
             "mirror:a.img,nvme+tcp://h/n?ns=1&tls-key=keyring:",
             r#"path = "mirror:a.img,nvme+tcp://h/n?tls-key=keyring%3A12""#,

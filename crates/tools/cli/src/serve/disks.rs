@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_valid_stable_and_differ() {
+    fn the_default_nqn_is_valid_and_depends_on_the_first_disk() {
         let nqn = |specs: &[Spec]| default_nqn(specs, &mut |_| ());
         let name = |text| nqn(&[spec(text)]);
         assert_eq!(name("a.img"), name("./a.img"));
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_is_no_file_and_more_memory_than_there_is_is_doubted() {
+    fn serve_refuses_other_urls_and_warns_of_oversized_ram_disks() {
         let error = parse("http://x").unwrap_err();
         assert!(error.contains("is a URL") && !error.contains("truncate"), "{error}");
         assert!(parse("file:http://x").is_ok() && parse("a:b//c").is_ok());
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn a_misspelt_kind_of_disk_is_named() {
+    fn a_misspelt_disk_kind_gets_a_suggestion() {
         let said = |path: &str| {
             told(&OpenError::File { path: path.into(), problem: FileProblem::NotFound }, "")
         };
@@ -451,7 +451,7 @@ mod tests {
     /// If the file system of an existing disk is not mounted, advice to create the disk costs data.
     #[test]
     #[cfg(unix)]
-    fn only_a_plain_missing_file_of_the_command_line_gets_advice_to_create_it() {
+    fn only_a_plain_missing_file_gets_advice_to_create_it() {
         let missing =
             |path: &str| OpenError::File { path: path.into(), problem: FileProblem::NotFound };
         let advised = |text: &str, path: &str| {
@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_disk_that_keeps_data_keeps_its_identity() {
+    fn only_disks_with_persistent_data_have_a_stable_identity() {
         let identity = |text: &str| identity(&spec(text), &mut |_| ());
         assert_eq!(identity("a.img"), identity("a.img"));
         assert_eq!(identity("null:1GiB"), identity("null:1GiB"));
@@ -484,7 +484,7 @@ mod tests {
 
     /// Both legs have the mirror's record, so both have the same identity at two places.
     #[test]
-    fn a_removed_mirror_is_accepted_again_in_another_order() {
+    fn a_removed_mirror_can_be_added_with_its_legs_in_another_order() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         let opened = |first: &str, last: &str| {
@@ -507,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_seen_from_a_directory() {
+    fn relative_paths_of_a_specification_start_at_the_given_directory() {
         let seen = seen_from(&spec("limit:9/s,stripe:64KiB,a.img,/b.img"), Path::new("/etc"));
         let separator = std::path::MAIN_SEPARATOR;
         assert_eq!(seen.to_string(), format!("limit:9/s,stripe:64KiB,/etc{separator}a.img,/b.img"));

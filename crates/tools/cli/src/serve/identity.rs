@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_keeps_its_identity_and_another_has_its_own() {
+    fn a_renamed_file_keeps_its_identity_and_a_new_file_gets_another() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         let uuid = |name: &str| of(&path(name)).map(|kept| kept.uuid);
@@ -226,7 +226,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_copy_with_its_attributes_is_another_disk() {
+    fn a_copy_with_the_attributes_of_its_original_gets_another_identity() {
         let folder = tempfile::tempdir().unwrap();
         let (a, b) = (folder.path().join("a"), folder.path().join("b"));
         std::fs::write(&a, "a").unwrap();
@@ -245,7 +245,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_file_of_another_place_is_a_copy_and_one_without_a_place_is_not() {
+    fn a_file_whose_recorded_place_differs_is_a_copy() {
         use rustix::fs::{XattrFlags, removexattr, setxattr};
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("disk");

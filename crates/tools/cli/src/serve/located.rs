@@ -148,7 +148,7 @@ fn allowed(key: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn the_example_has_every_key() {
+    fn the_example_configuration_shows_every_key() {
         let text = include_str!("../../examples/farblock.toml");
         for (key, _) in super::EXAMPLES.iter().chain(&[("read_only", "")]) {
             let known = |line: &str| {

@@ -316,7 +316,7 @@ mod tests {
     use farblock_volumes::Taking;
 
     #[test]
-    fn a_leg_is_the_same_with_another_key() {
+    fn a_remote_leg_keeps_its_identity_with_another_key() {
         let leg = |more: &str| Spec::Remote(format!("nvme+tcp://10.0.0.1:4421/n?ns=1{more}"));
         let named = |more: &str| identity(&[leg(more), leg("&data-digest=1")]);
         assert_eq!(named(""), named("&tls-key=/etc/a.key"));
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_legs_are_files_that_are_found() {
+    fn key_files_of_legs_are_found_and_made_absolute() {
         let text = "mirror:a.img,nvme+tcp://a/n?dhchap-secret=h.key&tls-key=credential:t?create";
         let spec = Spec::parse(text).unwrap();
         assert_eq!(key_files(&spec), [PathBuf::from("h.key")]);
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leg_in_use_is_not_missing() {
+    fn a_leg_in_use_does_not_count_as_missing() {
         let folder = std::env::temp_dir().join(format!("farblock-legs-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let [one, two] = ["one", "two"].map(|name| folder.join(name));

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_chosen_only_if_it_has_all_disks_and_cards() {
+    fn a_numa_node_is_chosen_only_if_it_has_all_disks_and_network_cards() {
         let made = Made::new("0-1\n");
         let at = |path: &str, listeners: &[&str]| made.near(path, listeners);
         assert_eq!(at("mem:1MiB", &["10.0.1.7:4420"]), node(1));
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_with_one_node_has_nothing_to_choose() {
+    fn a_machine_with_one_numa_node_gets_no_placement() {
         let made = Made::new("0\n");
         assert_eq!(made.near("mem:1MiB", &["10.0.1.7:4420"]), None);
         assert_eq!(made.near(&made.file("0\n"), &[]), None);

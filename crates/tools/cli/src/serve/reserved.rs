@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reservations_follow_a_renamed_file_and_not_a_copy() {
+    fn a_renamed_file_keeps_its_reservations_and_a_copy_has_none() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         std::fs::write(path("a"), "a").unwrap();
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_attribute_is_an_error() {
+    fn a_damaged_reservation_attribute_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
         std::fs::write(&path, "a").unwrap();

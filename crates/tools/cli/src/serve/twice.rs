@@ -74,7 +74,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_hard_link_is_the_same_file() {
+    fn a_hard_link_counts_as_the_same_file() {
         let folder = tempfile::tempdir().expect("a folder");
         let [one, link, other] = ["one", "link", "other"].map(|name| folder.path().join(name));
         std::fs::write(&one, "").expect("a file");
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_file_with_two_writers_is_found() {
+    fn only_a_file_named_twice_with_a_writer_is_refused() {
         let nowhere = |disks: &[(&str, bool)]| assert_eq!(twice(disks), None, "{disks:?}");
         nowhere(&[("a.img", false), ("b.img", false), ("mem:1MiB", false), ("mem:1MiB", false)]);
         nowhere(&[("a.img", true), ("a.img", true)]);

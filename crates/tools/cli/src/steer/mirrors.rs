@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn adjacent_ranges_count_as_one() {
+    fn adjacent_differences_are_merged() {
         let differences = [(0, 128), (128, 128), (512, 8)];
         let differences = differences.map(|(lba, blocks)| Difference { lba, blocks });
         assert_eq!(joined(&differences), [(0, 256), (512, 8)]);

@@ -560,7 +560,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_parts_of_addresses() {
+    fn names_are_percent_encoded_in_request_paths() {
         assert_eq!(encoded("nqn.2026-11.a:b"), "nqn.2026-11.a:b");
         assert_eq!(encoded("[::1]:1/ü"), "%5B::1%5D:1%2F%C3%BC");
     }

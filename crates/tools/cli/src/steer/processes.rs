@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_target_names_its_socket() {
+    fn the_control_socket_is_found_in_the_command_line_of_a_target() {
         let of = |line: &'static str| {
             let words: Vec<_> = line.split(' ').map(str::as_bytes).collect();
             control_of(&words).map(|path| path.to_str().expect("text"))

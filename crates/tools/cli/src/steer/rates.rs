@@ -166,7 +166,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn rates_are_differences_by_time() {
+    fn rates_are_count_differences_divided_by_the_elapsed_time() {
         let (before, now) = (stats(1000, 100), stats(3000, 300));
         let spaces = rows(View::Namespaces, &now, &before);
         assert_eq!(spaces[1].name, "2 nqn.2026-11.org.farblock:disks");

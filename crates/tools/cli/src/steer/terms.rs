@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_are_in_words() {
+    fn limits_are_described_in_words() {
         let none = Limits::default();
         assert_eq!(limits(&none), "");
         let some = Limits { iops: Some(100), read_bytes: Some(1 << 20), ..none };

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_narrow_terminal_has_whole_titles_and_ends_of_names() {
+    fn a_narrow_terminal_shows_whole_titles_and_the_ends_of_names() {
         let mut shown = Shown::new(stats(1000, 100));
         shown.look(stats(2000, 300));
         for (sorted_by, title) in [(0, "▼READ/s"), (3, "▼WRITE MiB/s"), (7, "▼BUSY %")] {
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn the_busiest_is_first_and_keys_choose() {
+    fn top_sorts_by_the_busiest_row_and_keys_change_the_sort_column() {
         let mut shown = Shown::new(stats(1000, 100));
         shown.look(stats(2000, 300));
         let lines = screen(&shown);

@@ -123,7 +123,7 @@ mod tests {
     use ratatui::backend::TestBackend;
 
     #[test]
-    fn each_agent_has_a_line() {
+    fn top_shows_one_line_for_each_fleet_agent() {
         let one = FleetHost {
             name: "hosts on node 1".into(),
             iops: 12_345.6,

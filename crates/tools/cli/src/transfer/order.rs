@@ -74,7 +74,7 @@ fn said(failure: &Failure) -> String {
 }
 
 #[test]
-fn a_read_gives_what_comes_before_the_first_failure() {
+fn a_read_delivers_all_bytes_before_the_first_failure() {
     for &engine in EngineKind::HERE {
         let namespace: Arc<dyn Namespace> = Arc::new(LastFirst);
         let range = 0..namespace.geometry().capacity_bytes();
@@ -95,7 +95,7 @@ fn a_read_gives_what_comes_before_the_first_failure() {
 }
 
 #[test]
-fn a_write_tells_of_the_first_failure() {
+fn a_write_reports_the_first_failed_offset() {
     for &engine in EngineKind::HERE {
         let stop = Stop::install().expect("signals");
         let (name, place) = ("it".to_owned(), (0, 0));

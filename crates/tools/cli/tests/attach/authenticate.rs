@@ -17,7 +17,7 @@ fn copy(from: &str, to: &str) {
 
 /// Checks that attaching by discovery uses the host parameters of the discovery URL.
 #[test]
-fn all_that_a_host_with_a_secret_finds_is_attached() {
+fn attach_all_uses_the_host_and_secret_of_the_discovery_url() {
     let attachments = Attachments::new();
     let scratch = &attachments.scratch;
     let [key] = scratch.keys(["host.key"], &[]);
@@ -33,7 +33,7 @@ fn all_that_a_host_with_a_secret_finds_is_attached() {
 }
 
 #[test]
-fn a_disk_that_is_used_authenticates_anew() {
+fn authenticate_proves_the_changed_key_of_a_disk_in_use() {
     let attachments = Attachments::new();
     let scratch = &attachments.scratch;
     let [key, next, wrong] = scratch.keys(["host.key", "next.key", "wrong.key"], &[]);

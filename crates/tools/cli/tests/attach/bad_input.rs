@@ -6,7 +6,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 
 #[test]
-fn options_that_make_no_sense() {
+fn attach_refuses_invalid_options_in_one_line() {
     let attachments = Attachments::new();
     let url = "nvme+tcp://127.0.0.1:1/nqn.2026-11.org.example:x?ns=1";
     for (args, parts) in [
@@ -43,7 +43,7 @@ fn options_that_make_no_sense() {
 }
 
 #[test]
-fn files_that_make_no_sense() {
+fn attach_refuses_an_invalid_configuration_file_with_its_line() {
     let attachments = Attachments::new();
     for (text, parts) in [
         ("", &["bad.toml: urls"][..]),
@@ -59,7 +59,7 @@ fn files_that_make_no_sense() {
 }
 
 #[test]
-fn places_that_are_of_no_use() {
+fn attach_refuses_unusable_names_paths_and_namespaces() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, 16 << 20);
     let url = target.url();
@@ -102,7 +102,7 @@ fn places_that_are_of_no_use() {
 
 /// An attacker who can replace a folder of the path would control the devices.
 #[test]
-fn a_folder_that_others_can_exchange_is_none() {
+fn attach_refuses_a_runtime_folder_that_other_users_can_replace() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, 1 << 20);
     let place = attachments.scratch.path("place");
@@ -133,7 +133,7 @@ fn a_folder_that_others_can_exchange_is_none() {
 }
 
 #[test]
-fn the_parts_of_an_attachment_are_not_for_people() {
+fn the_internal_attachment_commands_refuse_users() {
     let attachments = Attachments::new();
     for part in ["serve", "supervise"] {
         let args = ["attachment", part, "/tmp/none"];

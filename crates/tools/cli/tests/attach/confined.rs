@@ -42,7 +42,7 @@ fn servers_of_programs_and_their_successors_are_confined() {
 
 /// Checks that a confined server reconnects, handles a new size, and cleans up.
 #[test]
-fn a_confined_server_does_all_that_it_is_for() {
+fn a_confined_server_reconnects_resizes_and_detaches() {
     let attachments = Attachments::new();
     let mut target = Target::new(&attachments, DISK_BYTES);
     let url = attachments.attach(&[&target.url(), "--as", "nbd", "--no-device"]);
@@ -68,7 +68,7 @@ fn a_confined_server_does_all_that_it_is_for() {
 }
 
 #[test]
-fn it_can_be_switched_off() {
+fn no_sandbox_switches_the_sandbox_of_a_server_off() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, DISK_BYTES);
     for way in ["nbd", "fuse"] {
@@ -84,7 +84,7 @@ fn it_can_be_switched_off() {
 /// Checks that a server can open its own folders and its key's folder, but no other file of its
 /// user.
 #[test]
-fn servers_open_only_what_is_theirs() {
+fn a_confined_server_opens_only_its_own_folders_and_its_key() {
     let attachments = Attachments::new();
     let folders = ["keys", "sockets"].map(|name| attachments.scratch.path(name));
     folders.iter().for_each(|folder| fs::create_dir(folder).expect("made"));
@@ -118,7 +118,7 @@ fn servers_open_only_what_is_theirs() {
 /// The folder of the key is a symbolic link. When the key changes, the link moves to another
 /// folder.
 #[test]
-fn a_key_is_changed_by_a_link_to_its_folder() {
+fn a_confined_server_follows_a_changed_link_to_the_key_folder() {
     let attachments = Attachments::new();
     let path = |name: &str| attachments.scratch.path(name);
     for folder in ["sec", "sec/v1", "sec/v2"] {
@@ -155,7 +155,7 @@ fn a_key_is_changed_by_a_link_to_its_folder() {
 /// Checks that a process with a key writes no core dump, confined or not. A process without a key
 /// writes one.
 #[test]
-fn memory_with_keys_is_not_dumped() {
+fn a_server_with_a_key_writes_no_core_dump() {
     let attachments = Attachments::new();
     let [key] = attachments.scratch.keys(["tls.key"], &["--tls"]);
     let host = "nqn.2026-11.org.farblock:dumped-host";
@@ -177,7 +177,7 @@ fn memory_with_keys_is_not_dumped() {
 
 /// The broker creates and removes the mount and its loop device.
 #[test]
-fn servers_of_mounts_are_confined_whatever_dies() {
+fn successors_of_killed_fuse_servers_and_brokers_are_confined() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, DISK_BYTES);
     for device in [true, false] {
@@ -219,7 +219,7 @@ fn servers_of_mounts_are_confined_whatever_dies() {
 
 /// Checks that a forced detach cleans up in place of a dead broker.
 #[test]
-fn force_ends_a_disk_that_nobody_is_left_to_unmount() {
+fn forced_detach_unmounts_a_disk_whose_broker_is_dead() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, DISK_BYTES);
     let used = attachments.attach(&[&target.url(), "--as", "fuse", "--no-device"]);

@@ -15,7 +15,7 @@ fn socket(attachments: &Attachments, url: &str, name: &str) {
 
 /// A suspended server does not answer.
 #[test]
-fn a_stopped_server_is_ended_by_force() {
+fn forced_detach_ends_a_suspended_server() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, DISK_BYTES);
     attachments.attach(&[&target.url(), "--as", "fuse", "--no-device"]);
@@ -32,7 +32,7 @@ fn a_stopped_server_is_ended_by_force() {
 
 /// The suspended server has read a key, so only root can see its descriptors.
 #[test]
-fn a_stopped_server_that_has_a_key_is_ended_by_force() {
+fn forced_detach_ends_a_suspended_server_with_a_key() {
     let attachments = Attachments::new();
     let [key] = attachments.scratch.keys(["tls.key"], &["--tls"]);
     let host = "nqn.2026-11.org.farblock:stopped-host";
@@ -50,7 +50,7 @@ fn a_stopped_server_that_has_a_key_is_ended_by_force() {
 
 /// The network drops a successor's messages, so the successor keeps connecting and serves nothing.
 #[test]
-fn a_successor_that_connects_is_ended_by_force() {
+fn forced_detach_ends_a_successor_that_still_connects() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, DISK_BYTES);
     let address = target.server.address.clone();
@@ -75,7 +75,7 @@ fn a_successor_that_connects_is_ended_by_force() {
 
 /// The recorded process IDs may be wrong or reused. `detach` must not kill such a process.
 #[test]
-fn only_its_own_processes_are_ended() {
+fn detach_kills_only_processes_of_the_attachment() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, DISK_BYTES);
     let mut stranger = Command::new("sleep").arg("600").spawn().expect("it starts");
@@ -102,7 +102,7 @@ fn only_its_own_processes_are_ended() {
 }
 
 #[test]
-fn several_and_all() {
+fn detach_accepts_several_names_or_all() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, DISK_BYTES);
     attachments.run(["detach", "--all"]).ok();
@@ -132,7 +132,7 @@ fn several_and_all() {
 
 /// Checks that `detach` accepts any path that leads to the disk, relative to the user's directory.
 #[test]
-fn paths_from_here() {
+fn detach_accepts_relative_paths_to_the_disk() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, DISK_BYTES);
     std::fs::create_dir(attachments.scratch.path("mnt")).expect("a directory");
@@ -153,7 +153,7 @@ fn paths_from_here() {
 
 /// Checks the completion of `farblock detach <TAB>`.
 #[test]
-fn a_shell_offers_names() {
+fn bash_completes_the_names_of_attached_disks() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, DISK_BYTES);
     socket(&attachments, &target.url(), "alpha");
@@ -179,7 +179,7 @@ fn a_shell_offers_names() {
 /// Checks that `--unmount` also unmounts a file system on a loop device with a file on the disk's
 /// own file system, and a copy of the mount in another mount namespace.
 #[test]
-fn what_is_stacked_on_a_disk_is_unmounted() {
+fn detach_unmount_unmounts_file_systems_stacked_on_the_disk() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, 64 << 20);
     let device = attachments.attach(&[&target.url(), "--as", "fuse"]);
@@ -224,7 +224,7 @@ fn loop_on(path: &str) -> String {
 /// Checks that loop devices that others created count as users of a disk: on the disk itself, and
 /// on its file. `--unmount` detaches them.
 #[test]
-fn loop_devices_on_a_disk_are_detached() {
+fn detach_unmount_detaches_loop_devices_on_the_disk() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, 64 << 20);
     let device = attachments.attach(&[&target.url(), "--as", "fuse"]);
@@ -252,7 +252,7 @@ fn loop_devices_on_a_disk_are_detached() {
 /// Another mount namespace has the disk's file system and a loop device on one of its files. In
 /// this namespace, a different file has the same path, and also has a loop device.
 #[test]
-fn a_loop_device_in_another_mount_namespace_is_detached() {
+fn detach_unmount_detaches_a_loop_device_in_another_mount_namespace() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, 64 << 20);
     let device = attachments.attach(&[&target.url(), "--as", "fuse"]);

@@ -25,7 +25,7 @@ fn size_of(device: &str) -> u64 {
 
 /// Attaches a disk, uses and checks it, detaches it, and attaches it again. All data must survive.
 #[test]
-fn a_file_system_lives_on_it() {
+fn a_file_system_survives_detach_and_attach() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, DISK_BYTES);
     let url = target.url();
@@ -80,7 +80,7 @@ fn a_file_system_lives_on_it() {
 
 /// Kills the server repeatedly under load. I/O must pause and then continue.
 #[test]
-fn a_killed_server_is_not_noticed() {
+fn io_continues_after_a_killed_server_is_replaced() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, DISK_BYTES);
     let device = attachments.attach(&[&target.url(), "--as", "fuse"]);
@@ -117,7 +117,7 @@ fn a_killed_server_is_not_noticed() {
 
 /// Kills the target under load and restarts it. All I/O must complete correctly.
 #[test]
-fn a_killed_target_is_waited_for() {
+fn io_waits_until_a_killed_target_restarts() {
     let attachments = Attachments::new();
     let mut target = Target::new(&attachments, DISK_BYTES);
     let options = ["--as", "fuse", "--reconnect-delay", "100ms", "--keep-alive-tmo", "2"];
@@ -157,7 +157,7 @@ fn a_killed_target_is_waited_for() {
 
 /// Checks that `detach` refuses while the target is down, since no flush can succeed.
 #[test]
-fn nothing_is_detached_that_cannot_be_flushed() {
+fn detach_refuses_while_the_target_is_unreachable() {
     let attachments = Attachments::new();
     let mut target = Target::new(&attachments, DISK_BYTES);
     attachments.attach(&[&target.url(), "--as", "fuse", "--reconnect-delay", "100ms"]);
@@ -179,7 +179,7 @@ fn nothing_is_detached_that_cannot_be_flushed() {
 /// Kills all processes of an attachment. `list` must show what they left behind, and remove it when
 /// it is unused.
 #[test]
-fn what_killed_processes_leave_is_cleaned_up() {
+fn list_removes_the_unused_remains_of_killed_processes() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, DISK_BYTES);
     let url = target.url();
@@ -228,7 +228,7 @@ fn what_killed_processes_leave_is_cleaned_up() {
 
 /// Checks that a server continues without its supervisor, and reports this.
 #[test]
-fn a_server_outlives_its_supervisor() {
+fn a_server_continues_without_its_supervisor() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, DISK_BYTES);
     let device = attachments.attach(&[&target.url(), "--as", "fuse"]);
@@ -290,7 +290,7 @@ fn a_server_outlives_its_supervisor() {
 /// If only another mount namespace has the mount, `list` and `doctor` must report that the disk is
 /// unusable in this one.
 #[test]
-fn a_mount_that_only_others_have_is_not_live() {
+fn a_mount_in_another_namespace_only_is_reported_as_unusable() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, DISK_BYTES);
     let path = attachments.attach(&[&target.url(), "--as", "fuse", "--no-device"]);
@@ -319,7 +319,7 @@ fn a_mount_that_only_others_have_is_not_live() {
 
 /// Checks that SIGTERM detaches the disk once its last user has closed it.
 #[test]
-fn a_signal_asks_it_to_end() {
+fn sigterm_detaches_the_disk_after_its_last_user_closes_it() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, DISK_BYTES);
     let device = attachments.attach(&[&target.url(), "--as", "fuse"]);
@@ -364,7 +364,7 @@ fn loop_devices_below(mount: &str) -> usize {
 /// During the system call that creates a device, the loop driver waits for the server. A server
 /// killed then must still exit, or all loop devices of the machine are blocked.
 #[test]
-fn killed_while_the_loop_device_is_made() {
+fn a_server_killed_while_it_creates_the_loop_device_exits() {
     let attachments = Attachments::new();
     // Delay reads, which holds up the driver while it looks for partitions.
     let server = attachments.scratch.serve(["delay:2s,mem:16MiB"]);
@@ -395,7 +395,7 @@ fn killed_while_the_loop_device_is_made() {
 
 /// Checks that a forced detach takes effect at once, whatever uses the disk.
 #[test]
-fn force_is_force() {
+fn forced_detach_takes_effect_while_the_disk_is_in_use() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, DISK_BYTES);
     let path = attachments.attach(&[&target.url(), "--as", "fuse", "--no-device"]);
@@ -413,7 +413,7 @@ fn force_is_force() {
 /// Checks that another host's reservation does not count as a failure of the disk. Errors, the list
 /// and commands must name the reservation.
 #[test]
-fn a_fenced_host_is_told_of_the_reservation() {
+fn errors_of_a_fenced_host_name_the_reservation() {
     const EBADE: i32 = 52;
     const KEY: u64 = 7;
     let attachments = Attachments::new();

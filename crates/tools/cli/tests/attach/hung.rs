@@ -32,7 +32,7 @@ fn bytes(scratch: &Scratch, nsid: u64) -> Option<u64> {
 }
 
 #[test]
-fn a_file_system_that_hangs_keeps_other_changes_for_a_while_only() {
+fn a_hung_file_system_delays_other_changes_only_until_the_timeout() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, DISK_BYTES);
     let place = attachments.scratch.text("mounted");

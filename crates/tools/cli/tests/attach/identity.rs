@@ -23,7 +23,7 @@ fn is_untouched(attachments: &Attachments) -> bool {
 
 /// Checks that neither the server nor its successor accepts the other disk when the target returns.
 #[test]
-fn another_file_in_the_same_place() {
+fn a_server_refuses_another_disk_at_the_address_of_the_old_one() {
     for way in ["fuse", "nbd", "iscsi", "vhost-user"] {
         let attachments = Attachments::new();
         let other = attachments.scratch.disk("other.img", DISK_BYTES);
@@ -67,7 +67,7 @@ fn another_file_in_the_same_place() {
 
 /// Replaces the disk while no process serves it and a program keeps writing.
 #[test]
-fn a_successor_does_not_write_to_another_file() {
+fn a_successor_does_not_write_to_a_replaced_disk() {
     let attachments = Attachments::new();
     let other = attachments.scratch.disk("other.img", DISK_BYTES);
     let mut target = Target::new(&attachments, DISK_BYTES);
@@ -97,7 +97,7 @@ fn a_successor_does_not_write_to_another_file() {
 }
 
 #[test]
-fn the_uuid_that_was_asked_for() {
+fn attach_refuses_a_namespace_with_another_uuid() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, DISK_BYTES);
     let url = target.url();
@@ -128,7 +128,7 @@ fn the_uuid_that_was_asked_for() {
 /// An older farblock stored no `identity.json`. The disk of such an attachment must wait, and the
 /// advice in its trouble must work.
 #[test]
-fn an_attachment_that_does_not_know_its_namespace() {
+fn an_attachment_without_a_recorded_namespace_waits_for_the_uuid() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, DISK_BYTES);
     let url = target.url();
@@ -174,7 +174,7 @@ fn an_attachment_that_does_not_know_its_namespace() {
 
 /// Checks that a second writer of one namespace is refused, whatever address it uses.
 #[test]
-fn a_namespace_that_is_attached_already() {
+fn attach_refuses_a_second_writer_of_a_namespace() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, DISK_BYTES);
     let url = target.url();
@@ -205,7 +205,7 @@ fn a_namespace_that_is_attached_already() {
 /// Checks that the target sees the host identity of the command line, also after the server's
 /// death.
 #[test]
-fn an_attachment_says_who_it_is() {
+fn an_attachment_uses_the_given_host_identity_after_a_restart() {
     const HOST: &str = "nqn.2026-11.org.example:somebody";
     const ID: &str = "01234567-89ab-cdef-0123-456789abcdef";
     let attachments = Attachments::new();

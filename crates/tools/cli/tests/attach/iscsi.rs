@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 const DISK_BYTES: u64 = 16 << 20;
 
 #[test]
-fn initiators_use_it_and_find_its_successor() {
+fn iscsi_initiators_use_the_disk_and_its_successor() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, DISK_BYTES);
     let url = attachments.attach(&[
@@ -38,7 +38,7 @@ fn initiators_use_it_and_find_its_successor() {
 
 /// Checks that a logged-in initiator counts as a user of the disk.
 #[test]
-fn it_is_not_detached_from_an_initiator() {
+fn detach_refuses_while_an_iscsi_initiator_is_logged_in() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, DISK_BYTES);
     let url = attachments.attach(&[&target.url(), "--as", "iscsi", "--listen", "127.0.0.1:0"]);

@@ -19,7 +19,7 @@ fn serve(attachments: &Attachments, key: &str, address: &str) -> Server {
 }
 
 #[test]
-fn a_confined_server_has_keys_of_the_keyring() {
+fn a_confined_server_uses_tls_keys_of_the_keyring() {
     let attachments = Attachments::new();
     let [first, second] = attachments.scratch.keys(["first.key", "second.key"], &["--tls"]);
     let target = serve(&attachments, &first, "127.0.0.1:0");
@@ -65,7 +65,7 @@ fn a_confined_server_has_keys_of_the_keyring() {
 
 /// Without a supervisor, no successor can start: the server must continue, and report the problem.
 #[test]
-fn a_server_without_broker_and_supervisor_serves_on() {
+fn a_server_continues_without_its_broker_and_supervisor() {
     let attachments = Attachments::new();
     let [key] = attachments.scratch.keys(["tls.key"], &["--tls"]);
     let host = "nqn.2026-11.org.farblock:lonely-host";

@@ -11,7 +11,7 @@ const DISK_BYTES: u64 = 32 << 20;
 
 /// Checks that third-party programs read and write the disk.
 #[test]
-fn programs_use_it() {
+fn nbd_programs_read_and_write_the_disk() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, DISK_BYTES);
     let url = attachments.attach(&[&target.url(), "--as", "nbd", "--no-device"]);
@@ -43,7 +43,7 @@ fn programs_use_it() {
 }
 
 #[test]
-fn a_client_is_a_user() {
+fn a_connected_nbd_client_counts_as_a_user() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, DISK_BYTES);
     let socket = attachments.scratch.text("chosen.sock");
@@ -69,7 +69,7 @@ fn a_client_is_a_user() {
 
 /// Checks that a successor replaces a killed server, and that clients reconnect.
 #[test]
-fn a_killed_server_is_back() {
+fn a_successor_replaces_a_killed_nbd_server() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, DISK_BYTES);
     let url = attachments.attach(&[&target.url(), "--as", "nbd", "--no-device"]);
@@ -86,7 +86,7 @@ fn a_killed_server_is_back() {
 
 /// Checks that SIGHUP, SIGUSR1 and SIGUSR2 kill neither the server nor its supervisor.
 #[test]
-fn signals_without_a_meaning_are_ignored() {
+fn the_server_and_its_supervisor_ignore_sighup_and_sigusr() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, DISK_BYTES);
     attachments.attach(&[&target.url(), "--as", "nbd", "--no-device"]);
@@ -106,7 +106,7 @@ fn signals_without_a_meaning_are_ignored() {
 
 /// Checks that a command that stops waiting for a target leaves no process behind.
 #[test]
-fn a_wait_that_is_given_up_is_over() {
+fn an_interrupted_attach_leaves_no_process() {
     let attachments = Attachments::new();
     let nobody = "nvme+tcp://127.0.0.1:1/nqn.2026-11.org.example:disk?ns=1";
     let wait = ["attach", nobody, "--as", "nbd", "--no-device", "--connect-wait", "10m"];
@@ -123,7 +123,7 @@ fn a_wait_that_is_given_up_is_over() {
 
 /// Checks that the server listens on a port of the loopback interface only.
 #[test]
-fn it_listens_on_tcp() {
+fn an_nbd_server_and_its_successor_listen_on_one_loopback_port() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, DISK_BYTES);
     let of = target.url();

@@ -89,7 +89,7 @@ fn path_state(attachments: &Attachments, path: usize) -> String {
 }
 
 #[test]
-fn a_path_is_cut_under_load() {
+fn io_continues_on_the_other_path_when_one_is_cut() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, 64 << 20);
     let wires = [Wire::to(&target.server.address), Wire::to(&target.server.address)];
@@ -121,7 +121,7 @@ fn a_path_is_cut_under_load() {
 
 /// Checks that the block device grows if the namespace has grown when the target returns.
 #[test]
-fn a_disk_that_grows_is_larger_at_once() {
+fn the_device_grows_when_the_target_returns_with_a_larger_namespace() {
     let attachments = Attachments::new();
     let mut target = Target::new(&attachments, 32 << 20);
     let device = attachments.attach(&[&target.url(), "--as", "fuse", "--reconnect-delay", "100ms"]);
@@ -144,7 +144,7 @@ fn a_disk_that_grows_is_larger_at_once() {
 /// When its target returns, one of two paths leads to another disk. The path must report this,
 /// while the other path serves. With the right disk, the path must work again.
 #[test]
-fn a_path_that_leads_elsewhere_says_so() {
+fn a_path_to_another_disk_reports_an_error_while_the_other_path_serves() {
     let attachments = Attachments::new();
     let other = attachments.scratch.disk("other.img", 16 << 20);
     let target = Target::new(&attachments, 16 << 20);
@@ -171,7 +171,7 @@ fn a_path_that_leads_elsewhere_says_so() {
 
 /// Checks that attaching a used disk at another address adds a path, which a successor also uses.
 #[test]
-fn a_path_is_added_under_load() {
+fn attaching_a_used_disk_at_another_address_adds_a_path() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, 64 << 20);
     let [first, second] = [0; 2].map(|_| Wire::to(&target.server.address));

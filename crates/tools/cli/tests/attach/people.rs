@@ -15,7 +15,7 @@ fn without_namespace(server: &Server) -> String {
 }
 
 #[test]
-fn the_only_namespace_need_not_be_named() {
+fn attach_finds_the_only_namespace_of_a_subsystem() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, DISK_BYTES);
     let url = without_namespace(&target.server);
@@ -37,7 +37,7 @@ fn the_only_namespace_need_not_be_named() {
 }
 
 #[test]
-fn all_that_is_there() {
+fn attach_all_attaches_every_discovered_namespace() {
     let attachments = Attachments::new();
     let first = attachments.scratch.serve(["mem:1MiB", "mem:2MiB"]);
     let attach =
@@ -58,7 +58,7 @@ fn all_that_is_there() {
 }
 
 #[test]
-fn mountpoints_that_hide_something() {
+fn attach_refuses_a_mountpoint_that_would_hide_files() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, DISK_BYTES);
     let full = attachments.scratch.path("full");
@@ -84,7 +84,7 @@ fn mountpoints_that_hide_something() {
 /// Checks that without FUSE farblock starts an NBD server for programs, and the output names this
 /// choice.
 #[test]
-fn the_next_way_is_taken_where_fuse_is_closed() {
+fn attach_uses_nbd_if_fuse_is_unavailable() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, DISK_BYTES);
     let socket = attachments.scratch.text("closed");
@@ -108,7 +108,7 @@ fn the_next_way_is_taken_where_fuse_is_closed() {
 /// Checks that root in a container without the right to mount gets the next way to attach. doctor
 /// must predict this.
 #[test]
-fn root_that_may_not_mount_gets_the_next_way() {
+fn attach_uses_nbd_if_root_may_not_mount() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, DISK_BYTES);
     let confined = |args: &[&str]| {
@@ -134,7 +134,7 @@ fn root_that_may_not_mount_gets_the_next_way() {
 /// One way to attach is available but fails: the kernel refuses the mount although the process has
 /// all rights.
 #[test]
-fn a_way_that_fails_is_followed_by_the_next() {
+fn attach_tries_the_next_way_if_the_kernel_refuses_the_mount() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, DISK_BYTES);
     let mut command = Command::new("unshare");
@@ -151,7 +151,7 @@ fn a_way_that_fails_is_followed_by_the_next() {
 }
 
 #[test]
-fn no_block_device_is_said() {
+fn attach_reports_that_it_cannot_create_a_block_device() {
     if Path::new("/sys/module/nbd").exists() || Path::new("/sys/block/nbd0").exists() {
         return;
     }
@@ -163,7 +163,7 @@ fn no_block_device_is_said() {
 }
 
 #[test]
-fn status_names_what_is_attached() {
+fn status_lists_the_attached_disks() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, DISK_BYTES);
     assert!(!attachments.run(["status"]).ok().out().contains("ttached"), "nothing is attached");

@@ -98,7 +98,7 @@ fn restored(attachments: &Attachments, name: &str, text: &str) {
 
 /// Restores a service from its file, waits until it is ready, kills it, uses it, and stops it.
 #[test]
-fn systemd_is_told_how_it_goes() {
+fn a_restored_service_notifies_systemd() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, 32 << 20);
     let systemd = Systemd::new(&attachments);
@@ -146,7 +146,7 @@ fn kill_both(attachments: &Attachments, supervisor: Child) {
 /// Kills the server and the supervisor, as systemd does after a service's main process was killed.
 /// Both restart with the kept descriptor. Users of the disk must wait, and lose no data.
 #[test]
-fn a_killed_service_goes_on_with_what_systemd_keeps() {
+fn a_killed_service_continues_with_the_descriptor_that_systemd_keeps() {
     if !is_kept() {
         return;
     }
@@ -191,7 +191,7 @@ fn a_killed_service_goes_on_with_what_systemd_keeps() {
 
 /// Checks that only a forced detach removes a disk that systemd keeps for the next server.
 #[test]
-fn what_systemd_keeps_can_be_ended() {
+fn forced_detach_removes_a_disk_that_systemd_keeps() {
     if !is_kept() {
         return;
     }
@@ -220,7 +220,7 @@ fn what_systemd_keeps_can_be_ended() {
 
 /// Checks that an impossible attachment fails at once, and leaves nothing behind.
 #[test]
-fn a_failure_is_a_failure() {
+fn attach_fails_at_once_if_the_target_is_down() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, 32 << 20);
     let url = target.url();
@@ -233,7 +233,7 @@ fn a_failure_is_a_failure() {
 
 /// Presses Ctrl-C while the command still connects.
 #[test]
-fn who_does_not_wait_any_longer_gets_no_disk() {
+fn ctrl_c_while_attach_connects_leaves_nothing() {
     let attachments = Attachments::new();
     // This peer accepts connections and stays silent.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -247,7 +247,7 @@ fn who_does_not_wait_any_longer_gets_no_disk() {
 }
 
 #[test]
-fn the_unit_is_one() {
+fn the_systemd_unit_of_an_attachment_is_valid() {
     let unit = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../../contrib/systemd/farblock-attach@.service");
     let text = fs::read_to_string(&unit).expect("the unit");

@@ -23,7 +23,7 @@ fn obstruct(attachments: &Attachments, file: &str) -> PathBuf {
 /// Checks that a successor that cannot save its state continues, and reports this. A successor that
 /// cannot record its controllers waits. Users of the disk notice at most a pause.
 #[test]
-fn a_runtime_folder_that_takes_nothing() {
+fn a_successor_that_cannot_write_its_state_reports_it() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, DISK_BYTES);
     let device = attachments.attach(&[&target.url(), "--as", "fuse"]);
@@ -52,7 +52,7 @@ fn a_runtime_folder_that_takes_nothing() {
 /// Checks that the first server refuses to start if it cannot save its state, since the disk has no
 /// users yet.
 #[test]
-fn a_first_server_that_can_write_nothing_refuses() {
+fn a_first_server_that_cannot_write_its_state_refuses_to_start() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, DISK_BYTES);
     let url = target.url();
@@ -69,7 +69,7 @@ fn a_first_server_that_can_write_nothing_refuses() {
 /// Checks that the file, the device and the list show the namespace's size when the successor
 /// starts.
 #[test]
-fn a_disk_that_grows_and_shrinks_while_nobody_serves() {
+fn a_successor_shows_the_size_that_changed_without_a_server() {
     let attachments = Attachments::new();
     let mut target = Target::new(&attachments, DISK_BYTES);
     let device = attachments.attach(&[&target.url(), "--as", "fuse", "--reconnect-delay", "100ms"]);
@@ -110,7 +110,7 @@ impl Drop for Small {
 /// The folder's file system is full when a server dies. Its successor must wait for space, and
 /// report this.
 #[test]
-fn a_full_runtime_folder() {
+fn a_successor_waits_for_space_in_a_full_runtime_folder() {
     // Declare the values in this order, so that a failed test detaches the disks first.
     let (place, attachments);
     attachments = Attachments::new();
@@ -143,7 +143,7 @@ fn a_full_runtime_folder() {
 
 /// Finding a disk's users takes time. A status request during this time must not report a detach.
 #[test]
-fn many_who_look_at_once_see_no_detach() {
+fn concurrent_status_requests_report_no_detach() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, 1 << 20);
     attachments.attach(&[&target.url(), "--as", "fuse", "--no-device"]);

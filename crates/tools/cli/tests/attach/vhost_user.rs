@@ -25,7 +25,7 @@ fn connect(socket: &str) -> UnixStream {
 }
 
 #[test]
-fn a_monitor_is_served_and_is_a_user() {
+fn a_connected_vhost_user_monitor_counts_as_a_user() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, 32 << 20);
     let socket = attachments.attach(&[&target.url(), "--as", "vhost-user", "--name", "vm"]);

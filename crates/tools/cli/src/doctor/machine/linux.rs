@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn io_uring_that_is_forbidden_has_its_reason() {
+    fn doctor_explains_why_io_uring_is_unavailable() {
         let denied = || Err(io::Error::new(ErrorKind::PermissionDenied, "io_uring is forbidden"));
         let advice = |disabled: &str| io_uring(&denied(), disabled).advice.expect("some");
         assert!(advice("2").contains("kernel.io_uring_disabled=0"));
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn drivers_that_are_missing_have_the_command_that_loads_them() {
+    fn doctor_names_the_command_that_loads_a_missing_driver() {
         let kernel = tempfile::tempdir().expect("a folder");
         let (modules, devices) = (kernel.path().join("module"), kernel.path().join("dev"));
         let missing = || {
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn fuse_that_is_missing_has_the_command_that_loads_it() {
+    fn doctor_names_the_remedy_if_fuse_is_unavailable() {
         assert_eq!(fuse(&Ok(())), None);
         for (error, what, advice) in [
             (MountError::NoDevice, "/dev/fuse does not exist", "modprobe fuse"),
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_that_are_small_are_hints() {
+    fn small_resource_limits_are_hints() {
         let limit = |count| Rlimit { current: Some(count), maximum: Some(count) };
         let none = Rlimit { current: None, maximum: None };
         assert_eq!(descriptors(&limit(1024)).verdict, Verdict::Hint);

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn two_live_disks_with_one_identity_are_refused_by_name() {
+    fn a_second_live_disk_with_the_same_identity_is_refused() {
         let (_folder, a, b, uuid) = two_files();
         let shared = File::open(&a).unwrap();
         let _first = announce(&a, uuid).expect("the first disk");
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn the_advice_for_a_copy_is_to_remove_the_attribute() {
+    fn the_message_about_a_copy_advises_to_remove_the_identity_attribute() {
         let (_folder, a, _, _) = two_files();
         let Some(kept) = super::super::of(&a) else { return };
         if kept.origin != super::super::Origin::Made {
@@ -260,7 +260,7 @@ mod tests {
     /// The announcement ends even if the file stays open: in a sandbox every file seems to stay
     /// open.
     #[test]
-    fn an_announcement_ends_with_the_last_disk_that_uses_the_file() {
+    fn the_identity_is_free_again_after_the_last_disk_closes() {
         let (_folder, a, b, uuid) = two_files();
         let _open = File::open(&a).unwrap();
         let first = announce(&a, uuid).unwrap();

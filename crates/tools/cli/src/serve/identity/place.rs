@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_differ_if_a_fact_known_for_both_differs() {
+    fn two_places_differ_only_by_a_fact_that_both_record() {
         let place = FilePlace::parse;
         let full = place("born=5 subvolume=256 system=ab volume=LVM-1");
         assert_eq!(full.text(), "born=5 subvolume=256 system=ab volume=LVM-1");

@@ -133,7 +133,7 @@ mod tests {
     const DISK: Uuid = Uuid::from_u128(0x1234_5678_9abc_4def_8123_4567_89ab_cdef);
 
     #[test]
-    fn each_disk_has_a_file_that_goes_with_its_last_reservation() {
+    fn each_disk_with_reservations_has_one_file_in_the_folder() {
         let folder = tempfile::tempdir().unwrap();
         let (one, other) = (Kept::new(folder.path(), DISK), Kept::new(folder.path(), Uuid::nil()));
         assert_eq!(one.load().unwrap(), "");
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_file_or_another_disks_file_is_an_error() {
+    fn a_damaged_reservation_file_or_that_of_another_disk_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let kept = Kept::new(folder.path(), DISK);
         let anothers = format!("{}\nhosts\n", Uuid::nil());
@@ -167,7 +167,7 @@ mod tests {
     /// The child process of the next test: kills itself after stage `RESERVED_STAGE` of a save.
     #[cfg(unix)]
     #[test]
-    fn dies_while_it_keeps() {
+    fn dies_during_a_save() {
         let Some(folder) = std::env::var_os("RESERVED_FOLDER") else { return };
         let after: usize = std::env::var("RESERVED_STAGE").unwrap().parse().unwrap();
         let mut stages = 0;
@@ -185,14 +185,14 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_process_that_is_killed_leaves_the_old_or_the_new_file() {
+    fn a_process_killed_during_a_save_leaves_the_old_or_the_new_file() {
         use std::os::unix::process::ExitStatusExt;
         for stage in 0..5 {
             let folder = tempfile::tempdir().unwrap();
             let kept = Kept::new(folder.path(), DISK);
             kept.save("old\n").unwrap();
             let ended = std::process::Command::new(std::env::current_exe().unwrap())
-                .args(["--exact", "serve::reserved::folder::tests::dies_while_it_keeps"])
+                .args(["--exact", "serve::reserved::folder::tests::dies_during_a_save"])
                 .env("RESERVED_FOLDER", folder.path())
                 .env("RESERVED_STAGE", stage.to_string())
                 .output()

@@ -264,7 +264,7 @@ impl Stand {
 
 #[test]
 #[ignore = "as long as it is let"]
-fn nothing_acknowledged_is_lost_or_undone() {
+fn no_acknowledged_write_is_lost_or_overwritten_by_an_older_one() {
     let minutes = number("ROUGH_MINUTES", 1);
     let seed = number("ROUGH_SEED", 1);
     let end = Instant::now() + Duration::from_secs(60 * minutes);
