@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_of_one_end_is_not_taken_at_the_other() {
+    fn discovered_wildcard_and_link_local_addresses_become_usable_by_the_host() {
         let asked = |text: &str| text.parse::<SocketAddr>().expect("an address");
         let (four, six) = (asked("192.0.2.7:8009"), asked("[fe80::7%3]:8009"));
         let here = |text: &str, asked| meant(text, asked, false).unwrap_or(text.to_owned());

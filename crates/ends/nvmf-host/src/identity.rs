@@ -285,7 +285,7 @@ mod tests {
     const UUID: &str = "01234567-89ab-cdef-0123-456789abcdef";
 
     #[test]
-    fn identifiers_are_uuids() {
+    fn host_identifiers_are_nonzero_uuids() {
         let id: HostId = UUID.parse().unwrap();
         assert_eq!(id.to_string(), UUID);
         assert_eq!(UUID.replace('-', "").parse(), Ok(id));
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn the_systems_files_come_first() {
+    fn the_files_of_the_system_take_precedence() {
         let (system, user) = (Scratch::new(), Scratch::new());
         fs::write(system.0.join("hostnqn"), "nqn.2014-08.org.example:me\n").unwrap();
         fs::write(system.0.join("hostid"), format!("{UUID}\n")).unwrap();
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_comment_is_no_identity() {
+    fn comments_in_identity_files_are_ignored() {
         let (system, user) = (Scratch::new(), Scratch::new());
         let commented =
             |text: &str| format!("# made by hand: {UUID_NQN_PREFIX}\n\n  # so\n{text}\n");
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_the_systems_files_is_enough() {
+    fn one_of_the_two_system_files_is_enough() {
         let system = Scratch::new();
         fs::write(system.0.join("hostid"), UUID).unwrap();
         assert!(find(Some(&system.0), &[]).0.nqn.ends_with(UUID));
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn made_once_and_kept() {
+    fn a_generated_identity_is_kept() {
         let scratch = Scratch::new();
         let directory = scratch.0.join("deeper/farblock");
         let first = find(None, std::slice::from_ref(&directory));
@@ -354,7 +354,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_service_has_the_home_of_the_user_database() {
+    fn a_service_without_home_uses_the_home_of_the_user_database() {
         let service = |_: &str| None;
         let found = directory_of(&service, || Some("/root".into()));
         assert_eq!(found, Some("/root/.config/farblock".into()));
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_writable_gives_one_for_now() {
+    fn an_identity_is_temporary_if_no_folder_is_writable() {
         let scratch = Scratch::new();
         let file = scratch.0.join("file");
         fs::write(&file, "").unwrap();
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn options_win() {
+    fn identity_options_take_precedence() {
         let id: HostId = UUID.parse().unwrap();
         let both = HostIdentity::with(Some("nqn.me"), Some(id));
         assert_eq!((both.nqn.as_str(), both.id), ("nqn.me", id));

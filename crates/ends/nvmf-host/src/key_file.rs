@@ -210,14 +210,14 @@ mod tests {
     }
 
     #[test]
-    fn secrets_and_comments() {
+    fn a_key_file_may_have_two_secrets_and_comments() {
         let path = file("good", 0o600, &format!("# the new one\n{ONE}\n\n  {ONE}\r\n"));
         assert_eq!(read(&path).unwrap(), vec![Secret::parse(ONE).unwrap(); 2]);
         std::fs::remove_file(path).unwrap();
     }
 
     #[test]
-    fn keys_for_tls_are_others() {
+    fn secrets_and_tls_keys_are_not_interchangeable() {
         const KEY: &str = "NVMeTLSkey-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
         let path = file("tls", 0o600, &format!("{KEY}\n"));
         assert_eq!(read_tls(&path).unwrap(), vec![TlsKey::parse(KEY).unwrap()]);
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn unsafe_and_invalid_key_files_are_refused() {
         for (name, mode, text, sentence) in [
             ("group", 0o640, ONE, "chmod 600"),
             ("others", 0o604, ONE, "mode 0604"),

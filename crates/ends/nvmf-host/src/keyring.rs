@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_the_kernel() {
+    fn keyring_listings_of_the_kernel_are_parsed() {
         let line = "0c7b6e1d I--Q---     1 perm 3f010000     0     0 psk       NVMe1R01 a b c=: 32";
         let expected = Entry {
             serial: 0x0c7b_6e1d,
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_stands_for_the_right_keys() {
+    fn a_key_name_selects_the_keys_of_this_host_and_subsystem() {
         let of = |serial, kind: &str, description: String| Entry {
             serial,
             owner: 0,
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_cannot_be_read_keep_no_others_away() {
+    fn unreadable_keys_are_skipped_if_another_key_is_readable() {
         let psk = TlsPsk::given("NVMe0R01 h s", &[1; 32]).expect("a key");
         let refused = |why: &str| Err(why.to_owned());
         let mixed = [refused("expired"), Ok(psk.clone())];
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_read_as_they_were_put_there() {
+    fn keys_are_read_unchanged_from_the_keyring() {
         // Names that no other test uses.
         let (host, disk) = ("nqn.2026-11.h:keyring", "nqn.2026-11.s:keyring");
         let identity = Identity { hostnqn: host, hostid: [1; 16], subnqn: disk };

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn every_identifier_is_compared() {
+    fn every_identifier_of_a_namespace_is_compared() {
         let known = named();
         assert_eq!(known.check(&known), Ok(()));
         // The serial number and the cache are not part of the identity of a namespace with
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_without_identifiers_goes_by_its_subsystem() {
+    fn a_namespace_without_identifiers_is_known_by_its_subsystem() {
         let nameless = KnownNamespace { uuid: None, nguid: None, eui64: None, ..named() };
         assert_eq!(nameless.check(&nameless), Ok(()));
         let other = KnownNamespace { serial: "S2".into(), ..nameless.clone() };

@@ -372,7 +372,7 @@ mod tests {
     use std::sync::mpsc::channel;
 
     #[test]
-    fn queue_identifiers_go_round() {
+    fn queue_identifiers_are_reused_in_turn() {
         let shared = ControllerShared::new(3);
         assert_eq!([shared.take_queue(), shared.take_queue()], [Some(1), Some(2)]);
         shared.return_queue(1);
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_reason_stays() {
+    fn the_first_reason_of_a_loss_is_kept() {
         let shared = ControllerShared::new(1);
         assert!(!shared.is_lost());
         shared.lose("first");
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_may_change_under_its_users() {
+    fn users_of_a_namespace_see_its_changes() {
         let shared = ControllerShared::new(1);
         let info = NamespaceInfo { nsid: 7, block_size: 512, blocks: 100, ..Default::default() };
         let state = shared.namespace(&info, Geometry::new(512, 100), "");
@@ -417,7 +417,7 @@ mod tests {
 
     /// While a listener handles one report, further changes start no more reports.
     #[test]
-    fn changes_are_told_one_after_the_other_and_the_last_of_them_is() {
+    fn changes_are_reported_one_at_a_time_and_the_last_is_always_reported() {
         let shared = ControllerShared::new(1);
         let info =
             |blocks| NamespaceInfo { nsid: 7, block_size: 512, blocks, ..Default::default() };

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn statuses_become_errors() {
+    fn nvme_statuses_become_block_errors() {
         let read = |status| block_error(status, Command::Read);
         let write = |status: Status| block_error(status.with_dnr(), Command::Write);
         assert_eq!(read(Status::UNRECOVERED_READ_ERROR), BlockError::ReadFailed);
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn the_log_is_not_flooded() {
+    fn only_the_first_failures_are_logged() {
         let (mut failures, mut logged) = (Failures::default(), 0);
         for _ in 0..1000 {
             failures.log(|| logged += 1);

@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn all_parts() {
+    fn a_url_with_every_part_is_parsed() {
         let text = "nvme+tcp://storage.example:4421/nqn.2024-01.example:disk?ns=7&header-digest=1\
                     &data-digest=1&concat=1&hostnqn=nqn.2014-08.org.example:me\
                     &hostid=01234567-89ab-cdef-0123-456789abcdef\
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn few_parts() {
+    fn a_url_with_few_parts_is_parsed() {
         let url = parse("nvme+tcp://10.0.0.1");
         assert_eq!((url.port, url.port_or_default(), url.subsystem.clone()), (None, 4420, None));
         assert_eq!(url.address(), "10.0.0.1:4420");
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv6() {
+    fn ipv6_addresses_and_zones_are_parsed() {
         let url = parse("nvme+tcp://[fe80::1]:8009/n");
         assert_eq!((url.host.as_str(), url.port), ("fe80::1", Some(8009)));
         assert_eq!(url.to_string(), "nvme+tcp://[fe80::1]:8009/n");
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn every_bad_part_has_its_sentence() {
+    fn every_invalid_part_of_a_url_is_reported() {
         for (text, sentence) in [
             ("nvme://a", "start with nvme+tcp://"),
             ("nvme+tcp://", "names no host"),
@@ -504,14 +504,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_parses_or_says_why(text in "(nvme\\+tcp://)?\\PC*") {
+        fn any_accepted_text_round_trips(text in "(nvme\\+tcp://)?\\PC*") {
             if let Ok(url) = text.parse::<Url>() {
                 prop_assert_eq!(url.to_string().parse::<Url>(), Ok(url));
             }
         }
 
         #[test]
-        fn names_round_trip(name in "[ -~]{1,223}") {
+        fn any_name_round_trips(name in "[ -~]{1,223}") {
             let url = Url {
                 host: "a".into(),
                 subsystem: Some(name.clone()),

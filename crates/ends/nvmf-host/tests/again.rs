@@ -41,7 +41,7 @@ fn failing(
 }
 
 #[test]
-fn a_failure_that_passes() {
+fn a_transient_failure_is_retried() {
     let (_peer, disk, tries) = failing(TRIES - 1, Status::INTERNAL_ERROR, &usual());
     let mut user = User::new(&disk);
     assert_eq!(user.write(0), Ok(()));
@@ -50,14 +50,14 @@ fn a_failure_that_passes() {
 }
 
 #[test]
-fn a_failure_that_does_not_pass() {
+fn a_permanent_failure_is_reported_after_the_retries() {
     let (_peer, disk, tries) = failing(usize::MAX, Status::INTERNAL_ERROR, &usual());
     assert_eq!(User::new(&disk).write(0), Err(BlockError::WriteFailed));
     assert_eq!(tries.load(Ordering::SeqCst), TRIES);
 }
 
 #[test]
-fn what_the_controller_says_will_fail_again() {
+fn a_command_with_do_not_retry_is_not_retried() {
     let status = Status::INTERNAL_ERROR.with_dnr();
     let (_peer, disk, tries) = failing(usize::MAX, status, &usual());
     assert_eq!(User::new(&disk).write(0), Err(BlockError::WriteFailed));
@@ -66,7 +66,7 @@ fn what_the_controller_says_will_fail_again() {
 
 /// The controller's CRD field selects one of three delays, here number 2: 300 ms.
 #[test]
-fn the_controllers_advice_is_heeded() {
+fn the_retry_delay_of_the_controller_is_observed() {
     let status = Status::INTERNAL_ERROR.with_retry_delay(2);
     let tries = AtomicUsize::new(0);
     let peer = Peer::with_hook(move |connection, qid, capsule| {
@@ -93,7 +93,7 @@ fn the_controllers_advice_is_heeded() {
 
 /// A bit error in transit is not the controller's fault, so the host retries the read.
 #[test]
-fn damaged_data_are_read_again() {
+fn a_read_with_a_wrong_data_digest_is_retried() {
     let damage = AtomicUsize::new(0);
     let peer = Peer::with_hook(move |connection, qid, capsule| {
         let read = qid > 0 && NvmOpcode(capsule.sqe.opcode) == NvmOpcode::READ;
@@ -119,7 +119,7 @@ fn damaged_data_are_read_again() {
 /// With a queue depth of 1, the host sends the commands of an operation one after another. If the
 /// first command fails, the host sends no others, or repeats all of them.
 #[test]
-fn an_operation_of_several_commands() {
+fn an_operation_of_several_commands_is_retried_as_a_whole() {
     for (status, expected) in [
         (Status::CAPACITY_EXCEEDED.with_dnr(), Err(BlockError::NoSpace)),
         (Status::INTERNAL_ERROR, Ok(())),
@@ -155,7 +155,7 @@ fn misleading(delay: Duration, misleads: &Arc<AtomicBool>) -> (Peer, Arc<AtomicU
 /// Operations wait as long for paths that answer with path errors as for lost paths, however long
 /// each answer takes.
 #[test]
-fn paths_that_keep_failing_are_waited_for_as_long_as_lost_ones() {
+fn operations_wait_for_failing_paths_as_long_as_for_lost_ones() {
     let limit = Duration::from_secs(1);
     let mut options = DiskOptions { fast_io_fail_timeout: Some(limit), ..usual() };
     options.connection.path_timeout = Some(Duration::from_secs(60));
@@ -175,7 +175,7 @@ fn paths_that_keep_failing_are_waited_for_as_long_as_lost_ones() {
 /// `denied_timeout` limits the wait for targets that answer with path errors, not the wait for lost
 /// paths.
 #[test]
-fn a_target_that_denies_access_is_waited_for_less_long_than_a_lost_one() {
+fn denied_timeout_limits_the_wait_for_a_target_that_denies_access() {
     let denied_timeout = Some(Duration::from_millis(300));
     let misleads = Arc::new(AtomicBool::new(true));
     let (peer, _) = misleading(Duration::from_millis(10), &misleads);
@@ -188,7 +188,7 @@ fn a_target_that_denies_access_is_waited_for_less_long_than_a_lost_one() {
 
 /// Operations fail instead of waiting here, but only after they have tried the other live path.
 #[test]
-fn a_path_error_is_not_the_end_while_another_path_is_live() {
+fn a_path_error_is_retried_on_another_live_path() {
     let options = DiskOptions {
         fast_io_fail_timeout: Some(Duration::ZERO),
         policy: Policy::RoundRobin,
@@ -233,7 +233,7 @@ fn a_path_error_is_not_the_end_while_another_path_is_live() {
 /// A target may lose the connection at each command and accept a new one at once. Even so, no
 /// operation fails before the limit.
 #[test]
-fn connections_that_are_lost_each_time_are_waited_for_as_long_as_lost_ones() {
+fn operations_wait_for_connections_that_are_lost_at_each_command() {
     let limit = Duration::from_secs(1);
     // The disk repeats reads at once. It repeats writes when the first attempt can no longer take
     // effect.

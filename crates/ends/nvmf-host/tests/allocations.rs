@@ -36,7 +36,7 @@ fn settle(namespace: &Arc<dyn Namespace>, engine: EngineKind) {
 }
 
 #[test]
-fn steady_state_allocates_nothing() {
+fn a_controller_allocates_nothing_per_io() {
     let checked = Options { tcp: digests(true, true), ..options() };
     for engine in engines() {
         for options in [options(), checked.clone()] {
@@ -49,7 +49,7 @@ fn steady_state_allocates_nothing() {
 }
 
 #[test]
-fn a_disk_allocates_nothing_either() {
+fn a_disk_allocates_nothing_per_io() {
     for engine in engines() {
         for policy in [Policy::Numa, Policy::RoundRobin, Policy::QueueDepth] {
             let peers = [1, 2].map(|cntlid| Peer::new(Script { cntlid, ..Script::default() }));

@@ -28,12 +28,12 @@ fn conforms(block_sizes: &[u32], script: impl Fn(Script) -> Script, options: &Op
 }
 
 #[test]
-fn as_usual() {
+fn a_namespace_conforms_with_default_options() {
     conforms(&[512, 4096], |script| script, &options());
 }
 
 #[test]
-fn with_digests_and_small_pdus() {
+fn a_namespace_conforms_with_digests_and_small_pdus() {
     let options = Options { tcp: digests(true, true), ..options() };
     conforms(
         &[512],
@@ -43,19 +43,19 @@ fn with_digests_and_small_pdus() {
 }
 
 #[test]
-fn without_capsule_data_success_flag_or_optional_commands() {
+fn a_namespace_conforms_without_optional_features() {
     let script = |script| Script { ioccsz: 4, oncs: 0, success_flag: false, ..script };
     conforms(&[4096], script, &options());
 }
 
 #[test]
-fn with_a_short_queue_and_small_transfers() {
+fn a_namespace_conforms_with_a_short_queue_and_small_transfers() {
     let options = Options { queue_depth: 3, ..options() };
     conforms(&[512], |script| Script { mdts: 4, mqes_z: 2, vwc: false, ..script }, &options);
 }
 
 #[test]
-fn read_only() {
+fn a_read_only_namespace_conforms() {
     for engine in engines() {
         Suite::new(engine).run_read_only(&|block_size| {
             let blocks = (16 << 20) / u64::from(block_size);

@@ -58,7 +58,7 @@ fn refusing(status: Status, result: u64) -> ConnectError {
 }
 
 #[test]
-fn the_controller_is_brought_up_and_shut_down() {
+fn a_controller_is_enabled_and_shut_down() {
     let peer = Peer::new(Script::default());
     let controller = connect(&peer.address(), &options()).unwrap();
     let info = controller.info();
@@ -80,7 +80,7 @@ fn the_controller_is_brought_up_and_shut_down() {
 }
 
 #[test]
-fn connect_says_who_and_what() {
+fn connect_sends_the_host_and_subsystem_names() {
     let peer = Peer::with_hook(|_, qid, capsule| {
         if is_connect(capsule) {
             let command = ConnectCommand::from_sqe(&capsule.sqe);
@@ -101,7 +101,7 @@ fn connect_says_who_and_what() {
 }
 
 #[test]
-fn refusals() {
+fn each_connect_status_becomes_its_own_error() {
     let invalid = Status::CONNECT_INVALID_PARAMETERS.with_dnr();
     let data = |offset| refusing(invalid, ConnectInvalidParameter::in_data(offset).emit());
     let command = |offset| refusing(invalid, ConnectInvalidParameter::in_command(offset).emit());
@@ -115,7 +115,7 @@ fn refusals() {
 }
 
 #[test]
-fn nobody_there() {
+fn a_missing_listener_and_an_unknown_name_are_reported() {
     // No other program gets this port, because the system never assigns it.
     assert_eq!(connect("127.0.0.1:1", &options()).unwrap_err(), ConnectError::Refused);
     let error = connect("no-such-host.invalid:4420", &options()).unwrap_err();
@@ -123,7 +123,7 @@ fn nobody_there() {
 }
 
 #[test]
-fn strangers() {
+fn a_peer_with_another_protocol_is_recognized() {
     // Each server reads the request first: the close of a socket with unread data would reset the
     // connection.
     let answering = |answer: &'static [u8], piece_bytes: usize| {
@@ -162,7 +162,7 @@ fn strangers() {
 }
 
 #[test]
-fn silence_and_hanging_up() {
+fn silent_and_closing_peers_are_reported() {
     let after = Duration::from_secs(1);
     let impatient = Options { connect_timeout: after, ..options() };
     let silent = against_with(
@@ -192,7 +192,7 @@ fn silence_and_hanging_up() {
 }
 
 #[test]
-fn terminated() {
+fn a_termination_by_the_controller_is_reported() {
     let status = FatalErrorStatus::UNSUPPORTED_PARAMETER;
     let at_once = against(move |mut stream| {
         let _ = stream.read_exact(&mut [0; 128]);
@@ -209,7 +209,7 @@ fn terminated() {
 }
 
 #[test]
-fn digests_are_all_or_nothing() {
+fn a_controller_must_grant_exactly_the_requested_digests() {
     let wanted = Options { tcp: digests(true, true), ..options() };
     let grants = |digests| {
         let peer = Peer::new(Script { digests, ..Script::default() });
@@ -232,7 +232,7 @@ fn digests_are_all_or_nothing() {
 }
 
 #[test]
-fn damage_on_the_way() {
+fn wrong_digests_during_the_connect_are_reported() {
     let options = Options { tcp: digests(true, true), ..options() };
     let damaged = |header| {
         let peer = Peer::with_hook(move |connection, _, capsule| {
@@ -250,7 +250,7 @@ fn damage_on_the_way() {
 }
 
 #[test]
-fn not_ready_and_fatal() {
+fn a_controller_that_is_not_ready_or_fatal_is_reported() {
     let with_csts = |csts: property::Csts| {
         let peer = Peer::with_hook(move |connection, _, capsule| {
             let sqe = &capsule.sqe;
@@ -271,7 +271,7 @@ fn not_ready_and_fatal() {
 }
 
 #[test]
-fn an_error_while_it_is_brought_up() {
+fn a_failed_identify_is_reported() {
     let peer = Peer::with_hook(|connection, _, capsule| {
         if capsule.sqe.opcode == AdminOpcode::IDENTIFY.0 {
             connection.respond(capsule.cid(), Status::INTERNAL_ERROR, 0)?;
@@ -284,7 +284,7 @@ fn an_error_while_it_is_brought_up() {
 }
 
 #[test]
-fn a_busy_queue_is_tried_again() {
+fn a_busy_controller_is_asked_for_a_queue_again() {
     let tries = Arc::new(AtomicUsize::new(0));
     let seen = Arc::clone(&tries);
     let peer = Peer::with_hook(move |connection, qid, capsule| {
@@ -300,7 +300,7 @@ fn a_busy_queue_is_tried_again() {
 }
 
 #[test]
-fn queues_are_as_many_as_were_granted_and_come_back() {
+fn at_most_the_granted_queues_open_and_closed_queues_are_reused() {
     let peer = Peer::new(Script { queues: 2, ..Script::default() });
     let namespace = connect(&peer.address(), &options()).unwrap().namespace(1).unwrap();
     let reactor = farblock_reactor::Reactor::new(&farblock_reactor::Config::default()).unwrap();
@@ -315,7 +315,7 @@ fn queues_are_as_many_as_were_granted_and_come_back() {
 }
 
 #[test]
-fn bad_options_are_named() {
+fn invalid_options_are_reported() {
     let with = |options: &Options, subsystem: &str| {
         Controller::connect("127.0.0.1:1", subsystem, options).unwrap_err().to_string()
     };
@@ -372,7 +372,7 @@ fn discovery_page(generation: u64, records: u64) -> Vec<u8> {
 }
 
 #[test]
-fn discovery_reads_one_generation() {
+fn discovery_rereads_a_log_page_that_changes() {
     let peer = discovery_peer(37);
     let entries = discover(&peer.address(), &options()).unwrap();
     assert_eq!(entries.len(), 37);
@@ -384,14 +384,14 @@ fn discovery_reads_one_generation() {
 }
 
 #[test]
-fn discovery_with_absurd_numbers() {
+fn discovery_accepts_no_records_and_refuses_absurd_counts() {
     assert!(discover(&discovery_peer(0).address(), &options()).unwrap().is_empty());
     let error = discover(&discovery_peer(u64::MAX).address(), &options()).unwrap_err().to_string();
     assert!(error.contains("claims 18446744073709551615 records"), "{error}");
 }
 
 #[test]
-fn a_controller_that_says_it_is_for_discovery_has_to_prove_itself_all_the_same() {
+fn a_discovery_controller_must_authenticate_if_the_host_requires_it() {
     const DISCOVERY: u8 = 2;
     let peer = Peer::new(Script { cntrltype: DISCOVERY, ..Script::default() });
     let options = Options { dhchap_ctrl_secret: Some("target.key".into()), ..options() };
@@ -401,7 +401,7 @@ fn a_controller_that_says_it_is_for_discovery_has_to_prove_itself_all_the_same()
 
 /// URLs that a program builds undergo the same checks as parsed URLs.
 #[test]
-fn a_url_that_leads_nowhere_is_refused_in_a_sentence() {
+fn an_invalid_url_struct_is_refused() {
     let url = Url { host: "127.0.0.1".to_owned(), ..Url::default() };
     for (wrong, sentence) in [
         (Url { port: Some(0), ..url.clone() }, "0 is not a port: use 1 to 65535"),
@@ -418,7 +418,7 @@ fn a_url_that_leads_nowhere_is_refused_in_a_sentence() {
 }
 
 #[test]
-fn a_short_description_is_no_description() {
+fn a_short_identify_page_is_refused() {
     let peer = Peer::with_hook(|connection, qid, capsule| {
         if qid == 0 && capsule.sqe.opcode == AdminOpcode::IDENTIFY.0 {
             connection.push(capsule.cid(), 0, &[1; 100], LAST_PDU | SUCCESS)?;

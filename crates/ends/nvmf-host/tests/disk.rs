@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 #[test]
-fn access_states_choose_the_path() {
+fn ana_states_select_the_path() {
     let stages = [Stage::new(AnaState::NON_OPTIMIZED), Stage::new(AnaState::OPTIMIZED)];
     let peers = [target(&stages[0]), target(&stages[1])];
     let disk = disk(&[&peers[0], &peers[1]], &usual());
@@ -51,7 +51,7 @@ fn access_states_choose_the_path() {
 }
 
 #[test]
-fn operations_wait_while_access_changes() {
+fn operations_wait_during_an_ana_transition() {
     let stage = Stage::new(AnaState::OPTIMIZED);
     let peer = target(&stage);
     let disk = disk(&[&peer], &usual());
@@ -68,7 +68,7 @@ fn operations_wait_while_access_changes() {
 }
 
 #[test]
-fn an_inaccessible_path_is_waited_for_as_long_as_a_lost_one() {
+fn fast_io_fail_timeout_limits_the_wait_for_an_inaccessible_path() {
     let stage = Stage::new(AnaState::INACCESSIBLE);
     let peer = target(&stage);
     let fast_io_fail_timeout = Some(Duration::from_millis(200));
@@ -81,7 +81,7 @@ fn an_inaccessible_path_is_waited_for_as_long_as_a_lost_one() {
 }
 
 #[test]
-fn a_limit_for_targets_that_answer_holds_for_an_inaccessible_path() {
+fn denied_timeout_limits_the_wait_for_an_inaccessible_path() {
     let stage = Stage::new(AnaState::INACCESSIBLE);
     let peer = target(&stage);
     let denied_timeout = Some(Duration::from_millis(200));
@@ -94,7 +94,7 @@ fn a_limit_for_targets_that_answer_holds_for_an_inaccessible_path() {
 }
 
 #[test]
-fn what_waits_for_a_path_can_be_given_up() {
+fn operations_that_wait_for_a_path_can_be_abandoned() {
     let stage = Stage::new(AnaState::INACCESSIBLE);
     let peer = target(&stage);
     let disk = disk(&[&peer], &usual());
@@ -113,7 +113,7 @@ fn what_waits_for_a_path_can_be_given_up() {
 }
 
 #[test]
-fn a_namespace_that_changes_its_size() {
+fn a_disk_follows_the_size_of_its_namespace() {
     let stage = Stage::new(AnaState::OPTIMIZED);
     let peer = target(&stage);
     let disk = disk(&[&peer], &usual());
@@ -140,7 +140,7 @@ fn a_namespace_that_changes_its_size() {
 
 /// By default, `connect` makes one attempt. With `connect_wait` it waits for the target.
 #[test]
-fn a_target_that_comes_later() {
+fn connect_wait_waits_for_a_target_that_starts_later() {
     let refusals = AtomicUsize::new(0);
     let peer = Peer::with_hook(move |_, qid, capsule| {
         let connect = capsule.sqe.opcode == 0x7f && capsule.sqe.fctype() == 1;
@@ -156,7 +156,7 @@ fn a_target_that_comes_later() {
 
 /// `connect` waits for the target no longer than `connect_wait`.
 #[test]
-fn a_target_that_never_comes() {
+fn connect_wait_limits_the_wait_for_a_target() {
     // The system never assigns this port as a free one.
     let url: Url = format!("nvme+tcp://127.0.0.1:1/{SUBSYSTEM}?ns=1").parse().unwrap();
     let options = DiskOptions { connect_wait: Duration::from_millis(300), ..usual() };
@@ -169,7 +169,7 @@ fn a_target_that_never_comes() {
 /// An event reports that the target replaced the namespace. The new namespace has the same number
 /// and sizes. The disk sends it nothing on any path, and waits until the right namespace is back.
 #[test]
-fn a_namespace_that_is_swapped_in_place() {
+fn a_disk_sends_nothing_to_a_replaced_namespace() {
     for count in [1, 2] {
         let stages: Vec<_> = (0..count).map(|_| Stage::new(AnaState::OPTIMIZED)).collect();
         let peers: Vec<Peer> = stages.iter().map(target).collect();
@@ -196,7 +196,7 @@ fn a_namespace_that_is_swapped_in_place() {
 /// The target replaces the namespace during the lookup. The result of the lookup is outdated,
 /// because the event arrived before the disk used any namespace.
 #[test]
-fn a_namespace_that_is_swapped_while_it_is_looked_up() {
+fn a_namespace_replaced_during_its_lookup_is_looked_up_again() {
     let stage = Stage::new(AnaState::OPTIMIZED);
     let peer = target(&stage);
     stage.swaps_at_a_look.store(true, Ordering::SeqCst);
@@ -210,7 +210,7 @@ fn a_namespace_that_is_swapped_while_it_is_looked_up() {
 /// A path leads to another namespace after a reconnect. The disk uses the other path. It uses the
 /// first path again when this path leads to the right namespace.
 #[test]
-fn a_path_that_leads_elsewhere_for_a_while() {
+fn a_path_to_another_namespace_is_unused_until_it_leads_back() {
     let stages = [Stage::new(AnaState::OPTIMIZED), Stage::new(AnaState::OPTIMIZED)];
     let peers = [target(&stages[0]), target(&stages[1])];
     let disk = disk(&[&peers[0], &peers[1]], &quick());
@@ -228,7 +228,7 @@ fn a_path_that_leads_elsewhere_for_a_while() {
 }
 
 #[test]
-fn several_paths_take_an_identifier() {
+fn several_paths_require_a_namespace_with_an_identifier() {
     let stage = Stage::new(AnaState::OPTIMIZED);
     stage.uuid.store(0, Ordering::SeqCst);
     let peers = [target(&stage), target(&stage)];
@@ -238,7 +238,7 @@ fn several_paths_take_an_identifier() {
 }
 
 #[test]
-fn a_uuid_that_is_asked_for() {
+fn only_a_namespace_with_the_requested_uuid_is_used() {
     let stage = Stage::new(AnaState::OPTIMIZED);
     let peer = target(&stage);
     let options = |uuid| DiskOptions { uuid: Some([uuid; 16]), ..quick() };
@@ -252,7 +252,7 @@ fn a_uuid_that_is_asked_for() {
 
 /// A successor accepts only the namespace of its predecessor.
 #[test]
-fn a_successor_takes_no_other_namespace() {
+fn a_successor_accepts_only_the_namespace_of_its_predecessor() {
     let stage = Stage::new(AnaState::OPTIMIZED);
     let peer = target(&stage);
     let notes = Notes::default();
@@ -268,7 +268,7 @@ fn a_successor_takes_no_other_namespace() {
 
 /// The disk does not use a controller until the record has stored the controller.
 #[test]
-fn what_cannot_be_recorded_is_not_used() {
+fn a_controller_that_cannot_be_recorded_is_not_used() {
     let stage = Stage::new(AnaState::OPTIMIZED);
     let peer = target(&stage);
     let notes = Notes::default();
@@ -294,7 +294,7 @@ fn what_cannot_be_recorded_is_not_used() {
 /// The disk follows changes of the target's volatile cache. A user that saw no volatile cache need
 /// not flush, so the disk makes later writes durable.
 #[test]
-fn a_volatile_cache_comes_and_goes() {
+fn writes_become_durable_if_the_users_saw_no_volatile_cache() {
     let stage = Stage::new(AnaState::OPTIMIZED);
     let peer = target(&stage);
     let notes = Notes::default();
@@ -322,7 +322,7 @@ fn a_volatile_cache_comes_and_goes() {
 
 /// The disk gives up a target that always breaks the protocol, and reports the reason to its users.
 #[test]
-fn a_target_that_breaks_the_protocol_each_time() {
+fn a_disk_gives_up_a_target_that_always_breaks_the_protocol() {
     let peer = Peer::with_hook(|connection, qid, capsule| match (qid, capsule.sqe.opcode) {
         // A read on an I/O queue.
         (1.., 0x02) => connection.succeed(capsule.cid()).map(|()| Handled::Yes),

@@ -158,7 +158,7 @@ fn pattern(length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn data_split_at_every_boundary() {
+fn read_data_may_be_split_at_every_boundary() {
     for engine in engines() {
         for success_flag in [true, false] {
             let at = Mutex::new(0);
@@ -181,7 +181,7 @@ fn data_split_at_every_boundary() {
 }
 
 #[test]
-fn large_data_in_odd_pdus_and_pieces() {
+fn large_reads_arrive_in_odd_pdus_and_pieces() {
     for engine in engines() {
         for (piece_bytes, c2h_bytes) in [(9000, 128 << 10), (5001, 8192 + 512), (30000, 70000)] {
             for is_checked in [false, true] {
@@ -206,7 +206,7 @@ fn large_data_in_odd_pdus_and_pieces() {
 }
 
 #[test]
-fn a_data_digest_that_does_not_match() {
+fn a_wrong_data_digest_fails_only_its_read() {
     for engine in engines() {
         let options = Options { tcp: digests(false, true), ..options() };
         let script = on_io(|connection, capsule| {
@@ -224,7 +224,7 @@ fn a_data_digest_that_does_not_match() {
 }
 
 #[test]
-fn a_header_digest_that_does_not_match() {
+fn a_wrong_header_digest_disconnects() {
     for engine in engines() {
         let options = Options { tcp: digests(true, false), ..options() };
         let script = on_io(|connection, _| {
@@ -238,7 +238,7 @@ fn a_header_digest_that_does_not_match() {
 }
 
 #[test]
-fn a_status_is_the_operations_own() {
+fn a_status_fails_only_its_operation() {
     for results in misbehaving(|connection, capsule| {
         let status = match NvmOpcode(capsule.sqe.opcode) {
             NvmOpcode::READ => Status::UNRECOVERED_READ_ERROR,
@@ -252,7 +252,7 @@ fn a_status_is_the_operations_own() {
 }
 
 #[test]
-fn an_error_in_the_middle_of_data() {
+fn an_error_after_part_of_the_data_fails_the_operation() {
     for results in misbehaving(|connection, capsule| {
         match NvmOpcode(capsule.sqe.opcode) {
             NvmOpcode::READ => connection.push(capsule.cid(), 0, &[1; 512], 0)?,
@@ -266,7 +266,7 @@ fn an_error_in_the_middle_of_data() {
 }
 
 #[test]
-fn success_without_all_the_data() {
+fn success_without_all_data_disconnects() {
     for results in misbehaving(|connection, capsule| {
         match NvmOpcode(capsule.sqe.opcode) {
             NvmOpcode::READ => {
@@ -284,7 +284,7 @@ fn success_without_all_the_data() {
 }
 
 #[test]
-fn the_first_error_of_a_split_operation_wins() {
+fn a_split_operation_returns_its_first_error() {
     for engine in engines() {
         let script = on_io(|connection, capsule| {
             // MDTS is 256 blocks, so the operation has four commands.
@@ -305,7 +305,7 @@ fn the_first_error_of_a_split_operation_wins() {
 }
 
 #[test]
-fn the_connection_closes() {
+fn every_operation_fails_when_the_connection_closes() {
     for engine in engines() {
         let mut setup = Setup::new(on_io(|_, _| Ok(Handled::Close)), &options(), engine);
         for token in 0..300 {
@@ -318,7 +318,7 @@ fn the_connection_closes() {
 
 /// The bytes after the answer to Connect arrive before the queue is on its event loop.
 #[test]
-fn nonsense_behind_the_answer_to_connect() {
+fn invalid_bytes_after_the_connect_response_disconnect() {
     for engine in engines() {
         let script = Script {
             hook: Box::new(|connection: &mut Connection, qid, capsule| {
@@ -344,20 +344,20 @@ fn nonsense_behind_the_answer_to_connect() {
 }
 
 #[test]
-fn the_controller_terminates() {
+fn a_termination_request_disconnects() {
     let status = FatalErrorStatus::DATA_TRANSFER_OUT_OF_RANGE;
     disconnects(move |connection, _| connection.terminate(status), false);
     disconnects(move |connection, _| connection.terminate(status), true);
 }
 
 #[test]
-fn data_for_a_command_that_is_not() {
+fn data_for_an_unknown_command_disconnects() {
     disconnects(|connection, _| connection.push(0xfff0, 0, &[1; 512], LAST_PDU), false);
     disconnects(|connection, _| connection.push(127, 0, &[1; 512], LAST_PDU), false);
 }
 
 #[test]
-fn data_outside_the_buffer() {
+fn data_outside_the_buffer_disconnects() {
     for (offset, length) in [(0, 1025), (512, 513), (1024, 4), (u32::MAX, 512), (4, 4)] {
         disconnects(
             move |connection, capsule| {
@@ -370,17 +370,17 @@ fn data_outside_the_buffer() {
 }
 
 #[test]
-fn data_for_a_write() {
+fn read_data_for_a_write_disconnects() {
     disconnects(|connection, capsule| connection.push(capsule.cid(), 0, &[1; 512], LAST_PDU), true);
 }
 
 #[test]
-fn a_request_for_a_reads_data() {
+fn an_r2t_for_a_read_disconnects() {
     disconnects(|connection, capsule| connection.r2t(capsule.cid(), 1, 0, 512), false);
 }
 
 #[test]
-fn requests_for_data_that_is_not_there() {
+fn an_r2t_outside_the_data_disconnects() {
     const ALL: u32 = 40 * BLOCK_BYTES as u32;
     for (offset, length) in [(0, ALL + 1), (512, 512), (0, 0), (u32::MAX, 2)] {
         disconnects(
@@ -392,7 +392,7 @@ fn requests_for_data_that_is_not_there() {
 }
 
 #[test]
-fn a_command_completed_twice() {
+fn a_second_completion_of_a_command_disconnects() {
     // A surplus completion may arrive just after another command got the same identifier. That
     // command then fails, because its data are missing. So the target sends more completions for
     // one identifier than there are commands: at some time no command uses the identifier.
@@ -415,17 +415,17 @@ fn a_command_completed_twice() {
 }
 
 #[test]
-fn a_completion_of_nothing() {
+fn a_completion_of_an_unknown_command_disconnects() {
     disconnects(|connection, _| connection.succeed(0xffff), false);
 }
 
 #[test]
-fn the_success_flag_before_the_last_data() {
+fn the_success_flag_before_the_last_data_disconnects() {
     disconnects(|connection, capsule| connection.push(capsule.cid(), 0, &[1; 512], SUCCESS), false);
 }
 
 #[test]
-fn a_command_that_is_never_answered() {
+fn an_unanswered_command_times_out_and_disconnects() {
     for engine in engines() {
         let timeout = Duration::from_secs(1);
         let script = || {
@@ -446,7 +446,7 @@ fn a_command_that_is_never_answered() {
 }
 
 #[test]
-fn a_target_that_stops_reading() {
+fn operations_time_out_if_the_target_stops_reading() {
     for engine in engines() {
         // The target stays connected until the end of the test, so only the host can end the
         // operations.
@@ -474,7 +474,7 @@ fn a_target_that_stops_reading() {
 }
 
 #[test]
-fn the_admin_connection_is_lost() {
+fn the_loss_of_the_admin_queue_ends_the_io_queues() {
     type Ending = fn(&mut Connection, &Capsule) -> io::Result<Handled>;
     let endings: [(Ending, &str); 4] = [
         (|_, _| Ok(Handled::Close), "closed the connection"),
@@ -525,7 +525,7 @@ fn the_admin_connection_is_lost() {
 }
 
 #[test]
-fn the_keep_alive_goes_unanswered() {
+fn an_unanswered_keep_alive_ends_the_controller() {
     for engine in engines() {
         let has_read = AtomicBool::new(false);
         let script = Script {
@@ -549,7 +549,7 @@ fn the_keep_alive_goes_unanswered() {
 }
 
 #[test]
-fn it_is_kept_alive() {
+fn an_idle_controller_is_kept_alive() {
     let seen = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&seen);
     let script = Script {
@@ -581,7 +581,7 @@ enum Shrinking {
 }
 
 #[test]
-fn a_namespace_that_shrinks() {
+fn an_event_updates_the_size_of_a_shrunken_namespace() {
     let state = Arc::new(Mutex::new(Shrinking::Not(None)));
     let theirs = Arc::clone(&state);
     let script = Script {
@@ -643,7 +643,7 @@ fn a_namespace_that_shrinks() {
 }
 
 #[test]
-fn admin_commands_both_ways() {
+fn admin_commands_transfer_data_in_both_directions() {
     use farblock_host::{Command, Data};
     use farblock_wire::Sqe;
     let script = Script {
@@ -691,7 +691,7 @@ fn admin_commands_both_ways() {
 
 /// Arbitrary bytes cause no panic and no hang, and every operation completes once.
 #[test]
-fn noise() {
+fn arbitrary_answers_cause_no_panic_and_no_hang() {
     let seed = std::env::var("FARBLOCK_SEED").ok().and_then(|seed| seed.parse().ok());
     let seed = seed.unwrap_or_else(|| {
         let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
@@ -750,7 +750,7 @@ fn noisy_answer(
 }
 
 #[test]
-fn what_makes_zeroes_keeps_to_the_controllers_limits() {
+fn write_zeroes_and_deallocate_obey_the_limits_of_the_controller() {
     for engine in engines() {
         // The target allows 8 KiB per Write Zeroes command and 300 blocks per deallocation, and
         // checks both limits.

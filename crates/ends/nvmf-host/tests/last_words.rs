@@ -192,7 +192,7 @@ fn fails(address: &str, options: &Options) -> Driver {
 /// The controller receives the message even if the host's program then closes the queue, which
 /// resets the connection.
 #[test]
-fn a_controller_is_told_of_its_fault() {
+fn the_host_sends_the_reason_to_a_controller_that_breaks_the_protocol() {
     let wanted = FatalErrorStatus::INVALID_PDU_HEADER_FIELD.to_string();
     for engine in engines() {
         for is_closed in [false, true] {
@@ -207,7 +207,7 @@ fn a_controller_is_told_of_its_fault() {
 }
 
 #[test]
-fn a_controller_is_told_of_its_fault_in_tls() {
+fn the_host_sends_the_reason_over_tls() {
     let wanted = FatalErrorStatus::INVALID_PDU_HEADER_FIELD.to_string();
     let (key, spoils) = (key(), Arc::new(AtomicBool::new(false)));
     let file = KeyFile::new(&key, "fault");
@@ -224,7 +224,7 @@ fn a_controller_is_told_of_its_fault_in_tls() {
 /// The host answers a damaged record with an alert, on an I/O queue and during the connection
 /// attempt.
 #[test]
-fn who_sends_what_is_not_sealed_right_gets_an_alert() {
+fn the_host_answers_a_damaged_tls_record_with_an_alert() {
     const BAD_RECORD_MAC: &str = "it sent the alert 20";
     let key = key();
     let file = KeyFile::new(&key, "alert");

@@ -219,7 +219,7 @@ fn succeed(
 }
 
 #[test]
-fn what_is_late_undoes_nothing() {
+fn a_delayed_write_never_overwrites_a_newer_one() {
     let time = std::time::UNIX_EPOCH.elapsed().map_or(1, |time| time.subsec_nanos().into());
     let seed = number("LATE_SEED").unwrap_or(time);
     println!("seed {seed}");

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 /// until the target must have stopped the lost controller, or for the time in the options. A read
 /// need not wait.
 #[test]
-fn a_target_that_cannot_end_a_lost_controller() {
+fn writes_wait_for_the_end_of_a_controller_that_cannot_be_reset() {
     let (none, long) = (Some(Duration::ZERO), Duration::from_secs(4));
     for (quiesce, reading) in [(none, false), (Some(long), false), (None, false), (None, true)] {
         let stage = Stage::new(AnaState::OPTIMIZED);
@@ -48,7 +48,7 @@ fn a_target_that_cannot_end_a_lost_controller() {
 
 /// The disk measures each operation once, even if it tried the operation on several paths.
 #[test]
-fn an_operation_is_measured_once_with_all_that_it_waited_for() {
+fn the_latency_of_an_operation_includes_its_retries() {
     let stage = Stage::new(AnaState::OPTIMIZED);
     let peers = [target(&stage), target(&stage)];
     let disk = disk(&[&peers[0], &peers[1]], &quick());
@@ -81,7 +81,7 @@ fn an_operation_is_measured_once_with_all_that_it_waited_for() {
 /// The disk uses a new connection at once, even to a target that cannot reset lost controllers.
 /// Only writes that the lost controller may still execute have to wait.
 #[test]
-fn only_what_was_lost_waits() {
+fn only_writes_of_the_lost_controller_wait() {
     let stage = Stage::new(AnaState::OPTIMIZED);
     let peer = target(&stage);
     let disk = disk(&[&peer], &impatient(None));
@@ -112,7 +112,7 @@ fn only_what_was_lost_waits() {
 /// the same origin. Otherwise it may be another target: a name may resolve to several targets, and
 /// an address may move.
 #[test]
-fn a_target_that_does_not_know_a_lost_controller() {
+fn an_unknown_lost_controller_has_ended_only_at_the_same_origin() {
     let place = |byte| ControllerOrigin { place: [byte; 16], boot: [1; 16] };
     for (origin, waits) in [(place(1), false), (place(2), true)] {
         let stage = Stage::new(AnaState::OPTIMIZED);
@@ -137,7 +137,7 @@ fn a_target_that_does_not_know_a_lost_controller() {
 /// Without keep alives, a target that cannot reset controllers never stops a lost controller. The
 /// disk then refuses to connect.
 #[test]
-fn a_target_that_never_ends_a_lost_controller() {
+fn connect_refuses_a_target_that_never_ends_lost_controllers() {
     let peer = target(&Stage::new(AnaState::OPTIMIZED));
     let url: Url = format!("nvme+tcp://{}/{SUBSYSTEM}?ns=1", peer.address()).parse().unwrap();
     let mut options = impatient(None);
@@ -150,7 +150,7 @@ fn a_target_that_never_ends_a_lost_controller() {
 
 /// Writes of a dropped queue cannot undo later writes of other queues.
 #[test]
-fn a_queue_that_is_dropped_with_writes_under_way() {
+fn writes_of_a_dropped_queue_do_not_overwrite_newer_ones() {
     let stage = Stage::new(AnaState::OPTIMIZED);
     let peer = target(&stage);
     let disk = disk(&[&peer], &impatient(None));
@@ -170,7 +170,7 @@ fn a_queue_that_is_dropped_with_writes_under_way() {
 /// continue to send them long after the disk wrote the data over other paths.
 #[test]
 #[cfg(target_os = "linux")]
-fn a_connection_that_was_given_up_sends_nothing_more() {
+fn an_abandoned_connection_sends_no_buffered_writes() {
     use farblock_block::Namespace;
     use farblock_host::Controller;
     use farblock_reactor::Reactor;
@@ -215,7 +215,7 @@ fn a_connection_that_was_given_up_sends_nothing_more() {
 
 /// The time that I/O queues need to connect does not count towards the timeouts of operations.
 #[test]
-fn never_is_never_while_queues_are_connected() {
+fn connecting_queues_do_not_use_up_operation_timeouts() {
     let connects = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&connects);
     let peer = Peer::with_hook(move |_, qid, capsule| {
@@ -235,7 +235,7 @@ fn never_is_never_while_queues_are_connected() {
 
 /// Queues connect in parallel. One after another, many queues would take longer than users wait.
 #[test]
-fn queues_are_connected_side_by_side() {
+fn queues_connect_in_parallel() {
     let (connecting, away) = (AtomicUsize::new(0), Arc::new(AtomicBool::new(false)));
     let is_away = Arc::clone(&away);
     let peer = Peer::with_hook(move |_, qid, capsule| {
@@ -263,7 +263,7 @@ fn queues_are_connected_side_by_side() {
 /// Operations do not wait longer for this path than for a path that the log page reports as
 /// unusable.
 #[test]
-fn an_access_state_that_is_not_so() {
+fn an_answer_that_contradicts_the_ana_log_extends_no_timeout() {
     let peer = Peer::with_hook(|connection, qid, capsule| {
         if qid > 0 && capsule.sqe.opcode != 0x7f {
             connection.respond(capsule.cid(), Status::ANA_TRANSITION, 0)?;
@@ -279,7 +279,7 @@ fn an_access_state_that_is_not_so() {
 /// A target may accept controllers but refuse their I/O queues. Such controllers do not extend
 /// timeouts, and the host pauses between its attempts.
 #[test]
-fn a_target_that_refuses_queues() {
+fn a_target_that_refuses_queues_extends_no_timeout() {
     let controllers = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&controllers);
     let peer = Peer::with_hook(move |_, qid, capsule| {
@@ -308,7 +308,7 @@ fn a_target_that_refuses_queues() {
 /// After a reboot of the target's machine, acknowledged writes without a flush may be lost: one
 /// flush fails.
 #[test]
-fn a_flush_after_the_target_lost_its_cache() {
+fn one_flush_fails_after_a_reboot_of_the_target() {
     let boot = |byte| ControllerOrigin { place: [byte; 16], boot: [byte; 16] };
     let stage = Stage::new(AnaState::OPTIMIZED);
     stage.origin.lock().unwrap().replace(boot(1));
@@ -345,7 +345,7 @@ fn a_flush_after_the_target_lost_its_cache() {
 
 /// A path may lead to another target process later. A process identifies itself by its name.
 #[test]
-fn another_process_behind_a_path_is_told_before_it_is_used() {
+fn a_new_target_process_is_reported_before_the_path_is_used() {
     let stage = Stage::new(AnaState::OPTIMIZED);
     let origin = ControllerOrigin { place: [1; 16], boot: [1; 16] };
     stage.origin.lock().unwrap().replace(origin);
@@ -405,7 +405,7 @@ fn a_successor_fails_the_flush_of_a_dead_process() {
 
 /// If a host process dies before its user can know of a loss, its successor reports the loss.
 #[test]
-fn a_flush_that_failed_and_was_not_heard_of() {
+fn a_successor_repeats_an_undelivered_flush_failure() {
     let boot = |byte| ControllerOrigin { place: [byte; 16], boot: [byte; 16] };
     let stage = Stage::new(AnaState::OPTIMIZED);
     stage.origin.lock().unwrap().replace(boot(1));

@@ -68,7 +68,7 @@ fn write(blocks: u32, token: u64) -> Op {
 /// Writes and reads data of sizes that need a capsule, one command, and several commands that share
 /// the buffer.
 #[test]
-fn what_was_written_is_read() {
+fn reads_return_the_written_data() {
     each(|options| {
         let mut setup = connect(Script::default(), options).unwrap();
         let mut random = Random::new(18);
@@ -93,7 +93,7 @@ fn what_was_written_is_read() {
 
 /// Answers may arrive in any order, even those to commands that share a buffer.
 #[test]
-fn answers_in_another_order() {
+fn answers_may_arrive_in_any_order() {
     each(|options| {
         let held = std::sync::Mutex::new(Vec::new());
         let script = on_io(move |end, capsule| {
@@ -124,7 +124,7 @@ fn answers_in_another_order() {
 /// The controller closes at different commands. Each operation must complete once and return its
 /// buffer.
 #[test]
-fn the_controller_closes_at_any_command() {
+fn operations_complete_once_if_the_controller_closes_at_any_command() {
     each(|options| {
         for last in 0..12 {
             let seen = AtomicUsize::new(0);
@@ -154,7 +154,7 @@ fn the_controller_closes_at_any_command() {
 /// The buffer of an unanswered command stays registered until the controller has closed the
 /// connection, because the controller may still write to the buffer.
 #[test]
-fn a_command_that_is_never_answered() {
+fn the_buffer_of_an_unanswered_command_stays_registered() {
     each(|options| {
         let options = Options { io_timeout: Duration::from_secs(2), ..options.clone() };
         let script = || on_io(|_, _| Ok(Handled::Yes));
@@ -168,7 +168,7 @@ fn a_command_that_is_never_answered() {
 }
 
 #[test]
-fn an_answer_to_no_command_ends_the_connection() {
+fn an_answer_to_an_unknown_command_ends_the_connection() {
     each(|options| {
         let script = on_io(|end, capsule| {
             let stray = capsule.cid() ^ 1;
@@ -184,7 +184,7 @@ fn an_answer_to_no_command_ends_the_connection() {
 
 /// After a transient failure, the host sends a command again, from the same buffer.
 #[test]
-fn a_command_is_tried_again() {
+fn a_command_is_retried_after_a_transient_failure() {
     each(|options| {
         let seen = AtomicUsize::new(0);
         let script = on_io(move |end, capsule| {
@@ -204,7 +204,7 @@ fn a_command_is_tried_again() {
 /// If a connection closes while the host enables the controller, the attempt to connect fails. The
 /// loss of a controller closes its queues.
 #[test]
-fn the_beginning_and_the_end_of_a_controller() {
+fn a_closed_connection_fails_the_connect_and_a_lost_controller_closes_its_queues() {
     each(|options| {
         for last in 0..8 {
             let seen = AtomicUsize::new(0);

@@ -18,7 +18,7 @@ fn two_stages() -> [Arc<Stage>; 2] {
 }
 
 #[test]
-fn a_disk_and_its_clone_are_not_attached_as_one() {
+fn a_disk_and_its_clone_are_not_paths_of_one_disk() {
     let stages = two_stages();
     stages.iter().for_each(|stage| stage.cntlid.store(7, Ordering::SeqCst));
     let peers = [target(&stages[0]), target(&stages[1])];

@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_reason_is_there_before_it_has_happened() {
+    fn every_refusal_reason_has_a_counter_from_the_start() {
         let admissions = Admissions::default();
         let before = admissions.counts();
         for (reason, _) in Reason::ALL {

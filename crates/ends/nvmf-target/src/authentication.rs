@@ -257,7 +257,7 @@ mod tests {
     use crate::route::ConnectionKey;
 
     #[test]
-    fn nothing_is_calculated_for_who_is_gone() {
+    fn no_proof_is_computed_for_a_closed_connection() {
         let secret = Secret::generate(32, None, &mut |out: &mut [u8]| out.fill(1));
         let terms = Arc::new(HostKeys::new(secret.expect("a length")).terms("subsystem", "host"));
         let session = Arc::new(());

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn where_memory_is_plentiful_a_core_has_its_usual_part() {
+    fn a_core_has_its_default_buffers_if_memory_is_plentiful() {
         assert_eq!(core_bytes_of(None, None, 64), 32 << 20);
         assert_eq!(core_bytes_of(None, Some(64 << 30), 64), 32 << 20);
         assert_eq!(core_bytes_of(None, Some(64 << 30), 2), 256 << 20);
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_group_admits_fewer_connections() {
+    fn a_small_control_group_admits_fewer_connections() {
         assert_eq!(connections_within(128 * MIB), 512);
         assert_eq!(connections_within(0), limits::CONNECTIONS_MIN);
     }

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_is_found_whatever_order_they_came_in() {
+    fn entries_are_found_in_any_insertion_order() {
         let id = NamespaceId;
         let mut all: ByNamespace<u32> =
             [9, 1, 5].map(|nsid| (id(nsid), nsid)).into_iter().collect();

@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_status_is_counted_whatever_is_said_besides() {
+    fn statuses_are_counted_without_their_retry_bits() {
         let all = ByStatus::default();
         let last = Status(0x7ff);
         for status in [Status::INVALID_FIELD, Status::INVALID_FIELD.with_dnr(), last] {

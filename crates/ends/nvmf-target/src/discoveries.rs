@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn a_greedy_address_pays_with_its_own_and_the_greediest_for_others() {
+    fn a_full_table_evicts_the_oldest_of_the_requester_or_of_the_greediest_address() {
         let mut all = Discoveries::default();
         let share = limits::DISCOVERIES_PER_ADDRESS;
         for number in 0..MAX_DISCOVERY_CONTROLLERS {

@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_found_whatever_their_order() {
+    fn changes_are_merged_and_found_in_any_order() {
         let changes = [change(2, 10..12), change(1, 6..9), change(1, 2..4), change(1, 3..7)];
         let changes = Changes::new(changes.to_vec());
         assert_eq!(*changes.0, [change(1, 2..9), change(2, 10..12)]);
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_waits_for_all_queues_that_change_its_blocks() {
+    fn a_command_waits_for_all_closed_queues_that_change_its_blocks() {
         let mut queues = Queues::default();
         for serial in 0..3 {
             assert!(connect(&mut queues, serial).is_none());
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_was_withdrawn_is_not_released() {
+    fn a_withdrawn_command_is_not_released() {
         let mut queues = Queues::default();
         assert!(connect(&mut queues, 0).is_none());
         queues.closed(0, vec![change(1, 0..9)]);
@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn queues_that_end_later_are_not_waited_for() {
+    fn a_command_does_not_wait_for_queues_that_close_later() {
         let mut queues = Queues::default();
         (0..2).for_each(|serial| assert!(connect(&mut queues, serial).is_none()));
         queues.closed(0, vec![change(1, 0..1)]);
@@ -495,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn only_queues_with_commands_that_wait_are_told() {
+    fn only_queues_with_waiting_commands_are_notified() {
         const ENDED: u64 = 3000;
         const FENCED: u64 = 400;
         let mut queues = Queues::default();

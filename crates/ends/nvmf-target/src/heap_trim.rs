@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_time_that_three_of_four_have_gone() {
+    fn the_heap_is_trimmed_when_three_quarters_of_the_connections_are_closed() {
         let trim = HeapTrim::default();
         let come = |from: usize, to: usize| (from..to).for_each(|n| trim.has_come(n + 1));
         let go = |from: usize, to: usize| -> Vec<usize> {

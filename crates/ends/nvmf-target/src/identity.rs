@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     #[cfg(any(target_os = "linux", windows))]
-    fn a_place_is_that_of_the_listeners() {
+    fn the_origin_depends_on_the_listeners_and_the_boot() {
         let at = |text: &[&str]| {
             let addresses: Vec<SocketAddr> = text.iter().map(|it| it.parse().unwrap()).collect();
             origin(&addresses)
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn identities_are_stable_and_differ_by_every_part() {
+    fn namespace_identities_are_stable_and_depend_on_every_input() {
         let of = |nqn, id, content| namespace(nqn, id, content).uuid;
         assert_eq!(of("a", 1, "x"), of("a", 1, "x"));
         for other in [of("b", 1, "x"), of("a", 2, "x"), of("a", 1, "y")] {

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_greedy_host_leaves_room_and_a_poor_one_always_gets_some() {
+    fn a_greedy_host_leaves_the_reserve_to_small_holders() {
         let mut memory = Account::new(64 * MIB);
         let greedy = memory.join(address(1));
         assert_eq!(take_all(&mut memory, greedy), 48);
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn connect_moves_what_is_held_to_the_host() {
+    fn connect_moves_held_memory_from_the_address_to_the_host() {
         let mut memory = Account::new(64 * MIB);
         let (first, second) = (memory.join(address(1)), memory.join(address(1)));
         assert_eq!(first, second);
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn time_passes_only_while_somebody_waits() {
+    fn memory_epochs_advance_only_while_a_host_waits() {
         let mut memory = Account::new(64 * MIB);
         let id = memory.join(address(1));
         memory.hold(id, 40 * MIB);

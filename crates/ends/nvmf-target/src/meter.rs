@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_are_counted_by_kind_and_by_what_became_of_them() {
+    fn commands_are_counted_by_kind_and_outcome() {
         let meter = Meter::default();
         let took = Some(Duration::from_micros(3));
         let read = Answered { kind: MeterKind::Read, bytes: 4096, status: Status::SUCCESS, took };

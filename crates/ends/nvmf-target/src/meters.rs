@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_stay_when_namespaces_and_hosts_go() {
+    fn totals_keep_the_counts_of_removed_namespaces_and_hosts() {
         let (meters, subsystem) = (Arc::new(Meters::default()), subsystem());
         let mut first = QueueMeters::new(&meters, 0, subsystem, "first");
         let mut second = QueueMeters::new(&meters, 1, subsystem, "second");
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_that_choose_ever_new_names_are_a_bounded_number() {
+    fn the_number_of_metered_host_names_is_bounded() {
         let (meters, subsystem) = (Arc::new(Meters::default()), subsystem());
         let mut stays = QueueMeters::new(&meters, 0, subsystem, "0 stays");
         stays.count(None, &READ);

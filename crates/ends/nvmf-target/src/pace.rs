@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn each_budget_is_spent_in_turn() {
+    fn commands_start_as_each_budget_allows() {
         let burst = Duration::from_millis(20);
         let (read, write) = (cost(PaceKind::Read, 4096), cost(PaceKind::Write, 4096));
         let commands = Rate { all: 100, ..Rate::default() };
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_back_is_there_for_others_and_no_burst_grows_by_it() {
+    fn returned_budget_is_reusable_and_does_not_enlarge_the_burst() {
         let rates =
             |commands| Rates { commands, burst: Duration::from_nanos(1), ..Rates::default() };
         let (epoch, read) = (Instant::now(), cost(PaceKind::Read, 4096));
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_beyond_all_measure_wait_and_do_not_wrap() {
+    fn huge_sizes_wait_without_overflow() {
         let bytes = Rate { all: 1, ..Rate::default() };
         let huge = cost(PaceKind::Write, u64::MAX);
         let found = starts(Rates { bytes, ..Rates::default() }, &[huge, huge, huge]);

@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_is_forgotten() {
+    fn the_oldest_address_is_forgotten() {
         let address = |number: usize| IpAddr::from((number as u32).to_be_bytes());
         let mut known = RecentAddresses::default();
         for number in 0..=limits::KNOWN_ADDRESSES {

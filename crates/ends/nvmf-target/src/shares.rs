@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn many_queues_get_no_more_than_one() {
+    fn many_queues_of_a_host_get_no_larger_share_than_one() {
         let mut world = World::new();
         let (greedy, modest) = (world.host("greedy", 100, 16, 0), world.host("modest", 100, 1, 0));
         world.run(50);
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_and_sizes_count() {
+    fn shares_follow_weights_and_command_sizes() {
         let mut world = World::new();
         let [one, three] = [100, 300].map(|weight| world.host(&weight.to_string(), weight, 4, 0));
         // A command of one MiB costs as much as 65 small commands.
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn one_host_alone_takes_what_it_wants_and_soon_again() {
+    fn a_single_active_host_is_not_throttled() {
         let mut world = World::new();
         let alone = world.host("alone", 1, 2, 1 << 20);
         (0..2).for_each(|key| world.serve(ConnectionKey(key), 1000));
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_left_is_not_waited_for_and_its_number_is_anothers() {
+    fn a_departed_host_takes_no_turn_and_its_number_is_reused() {
         let mut world = World::new();
         let (one, two) = (world.host("one", 100, 2, 0), world.host("two", 100, 1, 0));
         world.run(1);

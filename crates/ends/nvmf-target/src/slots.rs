@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_with_too_many_half_open_loses_its_own_oldest() {
+    fn an_address_with_too_many_half_open_connections_loses_its_oldest() {
         let mut slots = Slots::new(limits::MAX_CONNECTIONS);
         assert_eq!(admit(&mut slots, 0, 2), Ok(None));
         let most = limits::HALF_OPEN_PER_ADDRESS as u64;
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_target_takes_known_hosts_and_ends_half_open_connections() {
+    fn a_full_target_admits_known_hosts_and_closes_half_open_connections() {
         let mut slots = Slots::new(64);
         assert_eq!(admit(&mut slots, 0, 1), Ok(None));
         slots.connected(0);
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_once_stays_while_others_come_again_and_again() {
+    fn a_single_connection_stays_while_other_addresses_reconnect() {
         let mut slots = Slots::new(64);
         assert_eq!(admit(&mut slots, 0, 1), Ok(None));
         let others = 64 - 64 / limits::KNOWN_SHARE as u64;
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_that_come_faster_than_others_are_closed_leave_the_known_their_slots() {
+    fn a_flood_leaves_the_reserved_slots_to_known_addresses() {
         let mut slots = Slots::new(64);
         assert_eq!(admit(&mut slots, 0, 1), Ok(None));
         slots.connected(0);
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn one_address_has_half_of_all_at_most() {
+    fn one_address_gets_at_most_half_of_the_slots() {
         let mut slots = Slots::new(64);
         for serial in 0..32 {
             assert_eq!(admit(&mut slots, serial, 1), Ok(None));

@@ -501,7 +501,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_low_limit_of_open_files_is_named_with_its_remedy() {
+    fn the_warning_about_a_low_descriptor_limit_names_the_remedy() {
         let said = shortage(1024, 900).expect("too low for all connections");
         assert!(said.contains("limit of 1024") && said.contains("900 connections"), "{said}");
         assert!(said.contains("LimitNOFILE=") && said.contains("ulimit -n"), "{said}");

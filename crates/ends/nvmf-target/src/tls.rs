@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn the_names_are_those_of_the_key() {
+    fn a_tls_key_admits_only_its_own_host_and_subsystem() {
         let (shown, listed) = (named(&key(1), DISK), named(&key(1), DISCOVERY_NQN));
         for policy in [TlsPolicy::Plain, TlsPolicy::Allowed, TlsPolicy::Required] {
             let terms = terms(policy);
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn without_tls_as_far_as_that_is_allowed() {
+    fn the_policy_decides_which_hosts_connect_without_tls() {
         for policy in [TlsPolicy::Plain, TlsPolicy::Allowed, TlsPolicy::Required] {
             let terms = terms(policy);
             let check = |host, subsystem| terms.check(PORT, None, host, subsystem).is_ok();
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_is_offered_the_channel_that_it_can_have() {
+    fn concatenation_is_offered_unless_the_policy_or_a_key_forbids_it() {
         let shown = named(&key(1), DISK);
         for policy in [TlsPolicy::Plain, TlsPolicy::Allowed, TlsPolicy::Required] {
             let terms = terms(policy);
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_taken_away_is_not_good_any_more() {
+    fn a_removed_tls_key_is_refused() {
         let terms = terms(TlsPolicy::Required);
         let shown = named(&key(1), DISK);
         let stay = |keys: &[TlsKey]| terms.set_keys(DISK, HOST, keys);

@@ -43,7 +43,7 @@ fn sees(disk: &Disk, path: usize, state: AnaState) {
 }
 
 #[test]
-fn a_disk_follows_the_states_of_its_paths() {
+fn a_disk_follows_the_ana_states_of_its_paths() {
     let target = serve(mem(), &[any(), any()]);
     let ports = target.addresses().to_vec();
     set(&target, ports[1], AnaState::INACCESSIBLE);
@@ -80,7 +80,7 @@ fn a_disk_follows_the_states_of_its_paths() {
 /// Submitted operations complete. Later operations get the path's status, and execute only once a
 /// path works.
 #[test]
-fn a_change_takes_nothing_back() {
+fn an_ana_change_does_not_cancel_submitted_operations() {
     let gate = Arc::new(Gate::new(mem()));
     let target = serve(gate.clone(), &[any()]);
     let port = target.addresses()[0];
@@ -110,7 +110,7 @@ fn a_change_takes_nothing_back() {
 }
 
 #[test]
-fn a_listener_comes_with_its_states_and_namespaces_with_their_groups() {
+fn new_listeners_and_namespaces_have_their_ana_states_and_groups() {
     let target = serve(mem(), &[any()]);
     let control = target.control();
     let groups = [(2, AnaState::INACCESSIBLE)].into();
@@ -154,7 +154,7 @@ fn start(store: Arc<Mem>, ids: RangeInclusive<u16>, state: AnaState) -> Target {
 /// host.
 #[test]
 #[cfg(target_os = "linux")]
-fn a_cloned_target_is_no_second_path() {
+fn a_cloned_target_is_refused_as_a_second_path() {
     let (original, clone) =
         (start(mem(), 1..=999, AnaState::OPTIMIZED), start(mem(), 1..=999, AnaState::OPTIMIZED));
     // After these connections, the clone gives the host another controller identifier than the
@@ -174,7 +174,7 @@ fn a_cloned_target_is_no_second_path() {
 /// Two targets with the same data are two ports of one subsystem if their controller identifiers
 /// are disjoint.
 #[test]
-fn two_targets_are_two_ports() {
+fn two_targets_with_disjoint_controller_identifiers_are_two_paths() {
     let store = mem();
     let here = start(Arc::clone(&store), 1..=999, AnaState::OPTIMIZED);
     let there = start(store, 1000..=1999, AnaState::INACCESSIBLE);

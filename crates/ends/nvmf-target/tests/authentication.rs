@@ -45,7 +45,7 @@ fn connect_to(
 }
 
 #[test]
-fn both_ways_with_every_hash_and_some_groups() {
+fn mutual_authentication_works_with_every_hash_and_some_groups() {
     let (host, controller) = (KeyFile::of_secret(1), KeyFile::of_secret(2));
     for engine in engines() {
         for (hash, group) in [
@@ -65,7 +65,7 @@ fn both_ways_with_every_hash_and_some_groups() {
 
 /// A host refuses a target that accepts only algorithms outside the host's list.
 #[test]
-fn a_host_uses_only_what_is_in_its_own_list() {
+fn a_host_uses_only_its_own_hashes_and_groups() {
     let file = KeyFile::of_secret(1);
     let connect = |target: &Target, hash, group| {
         let options = Options {
@@ -95,7 +95,7 @@ fn a_host_uses_only_what_is_in_its_own_list() {
 }
 
 #[test]
-fn whoever_cannot_prove_it_stays_outside() {
+fn a_host_without_the_right_secret_is_refused() {
     let mut keys = HostKeys::new(secret(1));
     keys.controller = Some(secret(2));
     let target = serve(keys, engines()[0]);
@@ -118,7 +118,7 @@ fn has_refusal(bytes: &[u8]) -> bool {
 /// Linux's target closes the connection right after it refuses a proof, so its refusal may not
 /// arrive.
 #[test]
-fn a_controller_that_closes_instead_of_judging_hints_at_the_secrets() {
+fn a_connection_closed_after_the_proof_suggests_to_compare_the_secrets() {
     let target = serve(HostKeys::new(secret(1)), engines()[0]);
     let proxy = Proxy::new(target.addresses()[0]);
     proxy.end_before(has_refusal);
@@ -131,7 +131,7 @@ fn a_controller_that_closes_instead_of_judging_hints_at_the_secrets() {
 }
 
 #[test]
-fn a_controller_without_a_secret_of_its_own_is_not_trusted() {
+fn a_host_that_requires_a_proof_refuses_a_controller_without_a_secret() {
     let target = serve(HostKeys::new(secret(1)), engines()[0]);
     let (host, controller) = (KeyFile::of_secret(1), KeyFile::of_secret(2));
     let refused = connect(&target, Some(&host), Some(&controller));
@@ -159,7 +159,7 @@ fn try_connect(target: &Target, options: &Options) -> Result<Controller, Connect
 }
 
 #[test]
-fn an_identifier_is_its_hosts_alone() {
+fn a_configured_host_identifier_belongs_to_its_host_alone() {
     use farblock_host::HostId;
     let (ours, others) = (HostId([1; 16]), HostId([2; 16]));
     let key = KeyFile::of_secret(1);
@@ -195,7 +195,7 @@ fn an_identifier_is_its_hosts_alone() {
 /// An identifier without a configured owner belongs to the first host that authenticates with it,
 /// since reservations identify hosts by their identifiers.
 #[test]
-fn an_identifier_is_that_of_the_first_host_that_proves_itself_with_it() {
+fn a_host_identifier_belongs_to_the_first_host_that_authenticates_with_it() {
     use farblock_host::HostId;
     const OTHER: &str = "nqn.2014-08.org.example:other";
     const OPEN: &str = "nqn.2014-08.org.example:open";
@@ -241,7 +241,7 @@ fn an_identifier_is_that_of_the_first_host_that_proves_itself_with_it() {
 /// A connected host authenticates again with a new secret while I/O continues. After a wrong
 /// secret, the target refuses the host and disconnects it.
 #[test]
-fn a_host_that_is_connected_authenticates_anew() {
+fn a_connected_host_reauthenticates_during_io() {
     for engine in engines() {
         let (file, own) = (KeyFile::of_secret(4), KeyFile::of_secret(6));
         let mut keys = HostKeys { controller: Some(secret(6)), ..HostKeys::new(secret(5)) };
@@ -292,7 +292,7 @@ fn a_host_that_is_connected_authenticates_anew() {
 }
 
 #[test]
-fn who_has_no_secret_does_not_authenticate_anew() {
+fn a_host_without_a_secret_cannot_reauthenticate() {
     let config = TargetConfig {
         subsystems: vec![open()],
         listeners: vec![any()],
@@ -318,7 +318,7 @@ fn open() -> Subsystem {
 }
 
 #[test]
-fn two_secrets_are_good_while_one_takes_the_others_place() {
+fn both_secrets_are_accepted_during_a_change() {
     let mut keys = HostKeys::new(secret(5));
     keys.host.push(secret(4));
     let target = serve(keys, engines()[0]);

@@ -52,7 +52,7 @@ fn listed(address: SocketAddr, nqn: &str) -> usize {
 }
 
 #[test]
-fn a_subsystem_comes_and_goes() {
+fn a_subsystem_is_added_and_removed() {
     let target = target();
     let (control, address) = (target.control(), target.addresses()[0]);
     assert!(connect(address, SECOND).is_err());
@@ -79,7 +79,7 @@ fn a_subsystem_comes_and_goes() {
 }
 
 #[test]
-fn a_host_that_is_not_wanted_any_more_goes_at_once() {
+fn a_host_that_is_no_longer_allowed_is_disconnected() {
     let target = target();
     let (control, address) = (target.control(), target.addresses()[0]);
     let controller = connect(address, FIRST).expect("any host may");
@@ -100,7 +100,7 @@ fn a_host_that_is_not_wanted_any_more_goes_at_once() {
 }
 
 #[test]
-fn a_listener_comes_and_goes() {
+fn a_listener_is_added_and_removed() {
     let target = target();
     let (control, first) = (target.control(), target.addresses()[0]);
     let second = control
@@ -131,7 +131,7 @@ fn a_listener_comes_and_goes() {
 }
 
 #[test]
-fn a_namespace_vanishes_for_one_host_and_not_for_another() {
+fn a_namespace_can_be_hidden_from_one_host() {
     let target = target();
     let (control, address) = (target.control(), target.addresses()[0]);
     let hosts = ["nqn.2026-11.org.farblock:one", "nqn.2026-11.org.farblock:other"];

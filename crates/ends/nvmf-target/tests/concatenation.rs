@@ -108,7 +108,7 @@ impl Between {
 
 /// Reauthentication keeps the TLS key of the channel.
 #[test]
-fn a_host_in_a_secure_channel_authenticates_anew() {
+fn a_host_reauthenticates_inside_the_secure_channel() {
     let files = Files::new();
     let target = serve(keys(Demand::SecureChannel), TlsPolicy::Allowed, engines()[0]);
     let controller = connect(&target, &files.options(true, true)).expect("it has the secret");
@@ -133,7 +133,7 @@ fn moves_data(controller: &Controller) {
 }
 
 #[test]
-fn tls_comes_of_the_authentication() {
+fn authentication_with_concatenation_starts_tls() {
     let files = Files::new();
     for engine in engines() {
         for (hash, is_mutual) in [(Hash::Sha256, false), (Hash::Sha384, true)] {
@@ -155,7 +155,7 @@ fn tls_comes_of_the_authentication() {
 }
 
 #[test]
-fn who_has_to_and_does_not_is_refused() {
+fn a_host_that_does_not_request_the_required_concatenation_is_refused() {
     let files = Files::new();
     let target = serve(keys(Demand::SecureChannel), TlsPolicy::Allowed, EngineKind::Auto);
     let refused = connect(&target, &files.options(false, true)).err();
@@ -173,7 +173,7 @@ fn who_has_to_and_does_not_is_refused() {
 }
 
 #[test]
-fn there_is_none_where_there_is_no_tls() {
+fn concatenation_fails_at_a_listener_without_tls() {
     let files = Files::new();
     let target = serve(keys(Demand::Authentication), TlsPolicy::Plain, EngineKind::Auto);
     let Some(ConnectError::AuthenticationFailed(sentence)) =
@@ -190,7 +190,7 @@ fn there_is_none_where_there_is_no_tls() {
 }
 
 #[test]
-fn a_host_does_not_go_on_without() {
+fn a_host_that_wants_concatenation_does_not_continue_without_it() {
     let files = Files::new();
     // This target's subsystem has no secrets.
     let mut open = Subsystem::new(NQN);
@@ -211,7 +211,7 @@ fn a_host_does_not_go_on_without() {
 }
 
 #[test]
-fn what_came_of_a_secret_goes_with_it() {
+fn removing_a_secret_ends_the_tls_keys_derived_from_it() {
     let files = Files::new();
     let target = serve(keys(Demand::SecureChannel), TlsPolicy::Allowed, EngineKind::Auto);
     let controller = connect(&target, &files.options(true, false)).expect("it has the secret");
@@ -273,7 +273,7 @@ fn authenticates(queue: &mut Queue, concatenation: Concatenation) -> bool {
 }
 
 #[test]
-fn who_goes_on_in_plain_has_no_tls_come_of_that_later() {
+fn a_connection_that_continued_without_tls_cannot_start_it_later() {
     let target = serve(keys(Demand::Authentication), TlsPolicy::Allowed, EngineKind::Auto);
     let mut queue = Queue::new(target.addresses()[0], Digests::default());
     let data = ConnectData::new([7; 16], 0xffff, NQN, HOST);

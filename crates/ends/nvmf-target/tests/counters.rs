@@ -41,7 +41,7 @@ fn views(stats: &Stats) -> [IoCounts; 5] {
 }
 
 #[test]
-fn every_view_counts_every_command_once() {
+fn every_view_of_the_counters_counts_each_command_once() {
     let target = target();
     let control = target.control();
     let disk = connect(&target);
@@ -93,7 +93,7 @@ fn every_view_counts_every_command_once() {
 }
 
 #[test]
-fn who_comes_and_who_is_not_let_in_is_counted() {
+fn accepted_and_refused_connections_are_counted() {
     let target = target();
     let (control, address) = (target.control(), target.addresses()[0].to_string());
     let before = control.stats().admissions;
@@ -116,7 +116,7 @@ fn who_comes_and_who_is_not_let_in_is_counted() {
 /// Each core reports its processor time: much when it is busy, and almost none when it is idle.
 #[test]
 #[cfg(target_os = "linux")]
-fn cores_tell_how_busy_they_are() {
+fn each_core_reports_its_processor_time() {
     let target = target();
     let times = || {
         let cores = target.control().stats().cores;

@@ -38,7 +38,7 @@ fn serve_deep(gate: Arc<Gate>, engine: EngineKind) -> Target {
 }
 
 #[test]
-fn data_that_nobody_asked_for_wait_in_the_network() {
+fn in_capsule_data_wait_in_the_network_while_memory_is_full() {
     for (engine, data_digest) in engines().into_iter().flat_map(|e| [(e, false), (e, true)]) {
         let gate = Arc::new(Gate::new(Arc::new(Mem::new(BLOCK as u32, 64 << 20).expect("a size"))));
         let target = serve_deep(gate.clone(), engine);

@@ -28,7 +28,7 @@ fn connect(proxies: &[&Proxy], options: &DiskOptions) -> Disk {
 }
 
 #[test]
-fn a_disk_is_a_namespace() {
+fn a_disk_conforms_to_the_namespace_contract() {
     for engine in engines() {
         for paths in [1, 2] {
             Suite::new(engine).run(&|block_size| {
@@ -45,7 +45,7 @@ fn a_disk_is_a_namespace() {
 }
 
 #[test]
-fn operations_wait_for_a_path_and_end_once() {
+fn operations_wait_for_a_path_and_complete_once() {
     for engine in engines() {
         let target = serve(mem(), &[any()]);
         let proxy = Proxy::new(target.addresses()[0]);
@@ -78,7 +78,7 @@ fn operations_wait_for_a_path_and_end_once() {
 /// A write may be stuck in the backend when its connection is lost. The host does not repeat the
 /// write until it has ended there. Otherwise the stuck write could undo later writes.
 #[test]
-fn a_first_attempt_does_not_outlive_the_second() {
+fn a_write_is_not_repeated_while_its_first_attempt_executes() {
     for paths in [1, 2] {
         let gate = Arc::new(Gate::new(mem()));
         let target = serve(gate.clone(), &[any(), any()]);
@@ -111,7 +111,7 @@ fn a_first_attempt_does_not_outlive_the_second() {
 
 /// A write that is still in transit does not execute after its retry.
 #[test]
-fn what_arrives_late_is_not_done() {
+fn a_delayed_write_does_not_execute_after_its_retry() {
     let target = serve(mem(), &[any()]);
     let proxy = Proxy::new(target.addresses()[0]);
     let disk = connect(&[&proxy], &options(EngineKind::Auto));
@@ -150,7 +150,7 @@ impl Record for Journal {
 /// Like the test above, but the process that sent the write has ended. Its successor knows the
 /// controller from the journal.
 #[test]
-fn what_a_dead_process_sent_is_not_done_late() {
+fn a_delayed_write_of_a_dead_process_does_not_execute() {
     let target = serve(mem(), &[any()]);
     let proxy = Proxy::new(target.addresses()[0]);
     let urls = [url(proxy.address)];
@@ -191,7 +191,7 @@ fn what_a_dead_process_sent_is_not_done_late() {
 /// A successor need not wait if another controller now runs at the recorded origin, as after a
 /// restart of the target.
 #[test]
-fn a_successor_after_the_target_was_started_anew() {
+fn a_successor_does_not_wait_after_a_restart_of_the_target() {
     let backend = mem();
     let target = serve(backend.clone(), &[any()]);
     let proxy = Proxy::new(target.addresses()[0]);
@@ -223,7 +223,7 @@ fn a_successor_after_the_target_was_started_anew() {
 }
 
 #[test]
-fn what_was_not_done_in_time_fails_and_there_is_hope() {
+fn operations_fail_after_fast_io_fail_timeout_and_the_disk_still_reconnects() {
     for engine in engines() {
         let target = serve(mem(), &[any()]);
         let proxy = Proxy::new(target.addresses()[0]);
@@ -257,7 +257,7 @@ fn what_was_not_done_in_time_fails_and_there_is_hope() {
 }
 
 #[test]
-fn what_is_lost_for_long_is_given_up() {
+fn a_disk_is_dead_after_ctrl_loss_timeout() {
     for engine in engines() {
         let target = serve(mem(), &[any()]);
         let proxy = Proxy::new(target.addresses()[0]);
@@ -282,7 +282,7 @@ fn what_is_lost_for_long_is_given_up() {
 
 /// Without a `ctrl_loss_timeout`, no operation fails.
 #[test]
-fn patience() {
+fn no_operation_fails_without_a_ctrl_loss_timeout() {
     let target = serve(mem(), &[any()]);
     let proxy = Proxy::new(target.addresses()[0]);
     let options = DiskOptions { ctrl_loss_timeout: None, ..options(EngineKind::Auto) };
@@ -299,7 +299,7 @@ fn patience() {
 }
 
 #[test]
-fn a_target_that_is_started_anew() {
+fn operations_continue_after_a_restart_of_the_target() {
     for engine in engines() {
         let backend = mem();
         let target = serve(backend.clone(), &[any()]);
@@ -322,7 +322,7 @@ fn a_target_that_is_started_anew() {
 }
 
 #[test]
-fn another_disk_in_the_same_place_is_not_taken_for_it() {
+fn another_disk_at_the_same_address_is_refused() {
     let target = serve_as(mem(), "one", &[any()], EngineKind::Auto);
     let address = target.addresses()[0];
     let fast_io_fail_timeout = Some(Duration::from_millis(300));
@@ -348,7 +348,7 @@ fn another_disk_in_the_same_place_is_not_taken_for_it() {
 }
 
 #[test]
-fn nobody_there_from_the_start() {
+fn connect_reports_a_missing_target_after_the_first_attempt() {
     // Bind the port without listening, so that no other process can take it.
     let taken = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
     let taken = taken.expect("a socket");
@@ -426,7 +426,7 @@ fn wait_for(user: &mut User, count: usize) {
 }
 
 #[test]
-fn policies_choose_paths() {
+fn path_policies_select_the_paths() {
     for (policy, both) in
         [(Policy::Numa, false), (Policy::RoundRobin, true), (Policy::QueueDepth, true)]
     {
@@ -463,7 +463,7 @@ fn policies_choose_paths() {
 }
 
 #[test]
-fn more_queues_than_the_controller_has() {
+fn a_disk_queue_without_a_controller_queue_fails_until_one_is_free() {
     let target = serve(mem(), &[any()]);
     let usual = options(EngineKind::Auto);
     let connection = Options { queues: 1, ..usual.connection.clone() };
@@ -483,7 +483,7 @@ fn more_queues_than_the_controller_has() {
 }
 
 #[test]
-fn changes_are_told() {
+fn loss_and_return_of_a_path_are_reported() {
     let target = serve(mem(), &[any()]);
     let proxy = Proxy::new(target.addresses()[0]);
     let disk = connect(&[&proxy], &options(EngineKind::Auto));
@@ -506,7 +506,7 @@ fn changes_are_told() {
 
 /// A queue keeps its disk alive. Dropping the last queue does not block the queue's event loop.
 #[test]
-fn a_queue_outlives_the_handle() {
+fn a_queue_keeps_its_disk_alive() {
     let target = serve(mem(), &[any()]);
     // The fastest of several runs excludes the delays of a busy machine.
     let mut took = (0..10).map(|_| {
@@ -528,7 +528,7 @@ fn a_queue_outlives_the_handle() {
 
 /// A new host process without records must also wait for its predecessor's operations.
 #[test]
-fn a_new_controller_waits_for_what_the_last_one_left() {
+fn a_new_controller_waits_for_the_writes_of_the_previous_one() {
     let gate = Arc::new(Gate::new(mem()));
     let target = serve(gate.clone(), &[any()]);
     let proxy = Proxy::new(target.addresses()[0]);
@@ -571,7 +571,7 @@ fn a_new_controller_waits_for_what_the_last_one_left() {
 
 /// A write that the disk reported as failed ends before any later write executes.
 #[test]
-fn a_failed_write_does_not_come_late() {
+fn a_failed_write_does_not_execute_after_later_writes() {
     let gate = Arc::new(Gate::new(mem()));
     let target = serve(gate.clone(), &[any()]);
     let proxy = Proxy::new(target.addresses()[0]);

@@ -283,7 +283,7 @@ fn harm_one(proxy: &Proxy, random: &mut Random) {
 }
 
 #[test]
-fn one_path() {
+fn a_disk_survives_faults_of_one_path() {
     for engine in engines() {
         let seed = seed();
         println!("seed {seed}");
@@ -296,7 +296,7 @@ fn one_path() {
 }
 
 #[test]
-fn two_paths() {
+fn a_disk_survives_faults_of_two_paths() {
     for engine in engines() {
         let seed = seed();
         println!("seed {seed}");
@@ -313,7 +313,7 @@ fn two_paths() {
 }
 
 #[test]
-fn a_target_that_comes_and_goes() {
+fn a_disk_survives_restarts_of_its_target() {
     for engine in engines() {
         let seed = seed();
         println!("seed {seed}");
@@ -338,7 +338,7 @@ fn a_target_that_comes_and_goes() {
 
 /// Digests detect all damage. The host repeats the command and uses the data of the repetition.
 #[test]
-fn damaged_data_in_mass() {
+fn digests_detect_and_repair_damaged_data() {
     for engine in engines() {
         for paths in [1, 2] {
             let seed = seed();

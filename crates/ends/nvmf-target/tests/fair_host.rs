@@ -62,7 +62,7 @@ fn send_anew(queue: &mut Queue) {
 }
 
 #[test]
-fn a_queue_that_was_lost_does_not_undo_what_its_successor_writes() {
+fn a_delayed_write_of_a_lost_queue_does_not_overwrite_its_successors_write() {
     for &engine in EngineKind::HERE {
         let (target, _admin, controller, gate) = with_a_lost_write(engine);
         let mut queue = io_once_free(target.addresses()[0], controller);
@@ -88,7 +88,7 @@ fn a_queue_that_was_lost_does_not_undo_what_its_successor_writes() {
 }
 
 #[test]
-fn a_reset_or_shutdown_is_not_over_before_what_it_ended() {
+fn a_reset_or_shutdown_completes_after_the_commands_that_it_ended() {
     const SHUTDOWN: u64 = 1 << 14;
     const ENABLED: u64 = 1 | 6 << 16 | 4 << 20;
     // Each case has CC after the change, CSTS while the write is in progress, and CSTS afterwards.
@@ -164,7 +164,7 @@ fn with_verifies(engine: EngineKind) -> (Target, [Queue; 2], u16, Arc<Gate>) {
 }
 
 #[test]
-fn what_is_carried_out_in_place_holds_little_and_ends_with_its_connection() {
+fn in_place_commands_hold_little_memory_and_end_with_their_connection() {
     for &engine in EngineKind::HERE {
         let (target, [_admin, mut queue], controller, gate) = with_verifies(engine);
         assert_eq!(write(&mut queue, 0, &[2; BLOCK], true), Status::SUCCESS);
@@ -185,7 +185,7 @@ fn what_is_carried_out_in_place_holds_little_and_ends_with_its_connection() {
 }
 
 #[test]
-fn what_is_carried_out_in_place_takes_turns() {
+fn in_place_commands_take_turns() {
     const ELSEWHERE: u64 = 100_000;
     for &engine in EngineKind::HERE {
         let (target, _many, controller, gate) = with_verifies(engine);
@@ -207,7 +207,7 @@ fn what_is_carried_out_in_place_takes_turns() {
 }
 
 #[test]
-fn a_slow_disk_keeps_no_other_from_its_turns() {
+fn a_slow_disk_does_not_delay_commands_to_others() {
     for &engine in EngineKind::HERE {
         let disk = || Arc::new(Mem::new(BLOCK as u32, 64 << 20).expect("a size"));
         let gate = Arc::new(Gate::of(Command::Read, disk()));
@@ -235,7 +235,7 @@ fn a_slow_disk_keeps_no_other_from_its_turns() {
 }
 
 #[test]
-fn a_deallocation_is_one_whatever_its_ranges() {
+fn a_deallocation_of_any_ranges_is_one_command() {
     for &engine in EngineKind::HERE {
         let target = target(engine, |_| {});
         let address = target.addresses()[0];

@@ -13,7 +13,7 @@ use rig::scripted::*;
 use rig::turns::*;
 
 #[test]
-fn data_that_come_after_the_fence_are_not_written_and_it_does_not_wait_for_them() {
+fn a_preempt_does_not_wait_for_outstanding_data_and_they_are_not_written() {
     for &engine in EngineKind::HERE {
         let target = target(engine, |_| {});
         let address = target.addresses()[0];

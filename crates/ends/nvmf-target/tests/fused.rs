@@ -71,12 +71,12 @@ fn count(hosts: u8, engine: EngineKind, digests: Digests) {
 }
 
 #[test]
-fn two_hosts_count_and_lose_nothing() {
+fn fused_increments_of_two_hosts_lose_no_count() {
     count(2, EngineKind::Auto, Digests::new(true, true));
 }
 
 #[test]
-fn five_hosts_count_and_lose_nothing_on_the_portable_engine() {
+fn fused_increments_of_five_hosts_lose_no_count_on_the_portable_engine() {
     count(5, EngineKind::Portable, Digests::NONE);
 }
 
@@ -170,7 +170,7 @@ impl BlockQueue for StallQueue {
 /// In one turn of the core, two pairs are aborted and the next pair takes their slots. The new pair
 /// must claim its own blocks. It must not start with the claim of an aborted pair.
 #[test]
-fn a_pair_in_the_slots_of_aborted_ones_claims_its_own_blocks() {
+fn a_fused_pair_in_the_slots_of_aborted_ones_claims_its_own_blocks() {
     for engine in rig::engines() {
         let disk = Arc::new(Mem::new(BLOCK as u32, 1 << 20).expect("a size"));
         let writes = Arc::new(Gate::of(Operation::Write, disk));

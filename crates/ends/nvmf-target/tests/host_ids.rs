@@ -92,7 +92,7 @@ impl Host {
 }
 
 #[test]
-fn who_comes_back_is_who_it_was_and_nobody_else_is() {
+fn reservations_follow_the_whole_host_identifier_across_reconnects() {
     for &engine in EngineKind::HERE {
         let disk = Arc::new(Mem::new(BLOCK as u32, BLOCKS * BLOCK as u64).expect("a size"));
         let target = target_of(engine, [disk as Arc<_>], |_| {});

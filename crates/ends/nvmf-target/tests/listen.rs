@@ -16,7 +16,7 @@ fn any() -> TcpListener {
 
 /// The port is in use, as after a kill -9: the process has ended, but its io_uring has not.
 #[test]
-fn a_port_that_becomes_free_is_waited_for() {
+fn a_target_waits_for_a_port_to_become_free() {
     let other = any();
     let address = other.local_addr().expect("it is bound");
     let dying = std::thread::spawn(move || {
@@ -30,7 +30,7 @@ fn a_port_that_becomes_free_is_waited_for() {
 }
 
 #[test]
-fn a_port_that_stays_busy_is_said_to_be() {
+fn a_port_that_stays_in_use_is_reported() {
     let other = any();
     let address = other.local_addr().expect("it is bound");
     match Target::start(&config(vec![address])).map(drop) {
@@ -42,7 +42,7 @@ fn a_port_that_stays_busy_is_said_to_be() {
 }
 
 #[test]
-fn an_address_is_listened_on_once() {
+fn a_listener_address_given_twice_is_refused() {
     let address: SocketAddr = "127.0.0.1:4420".parse().expect("an address");
     match Target::start(&config(vec![address, address])).map(drop) {
         Err(StartError::Twice(twice)) => assert_eq!(twice, address),
@@ -76,7 +76,7 @@ fn both_families_share_a_port_in_any_order() {
 }
 
 #[test]
-fn the_other_family_can_follow() {
+fn a_listener_of_the_other_family_can_be_added() {
     let (access, plain) = (PortAccess::default(), TlsPolicy::Plain);
     let target = Target::start(&config(vec!["0.0.0.0:0".parse().expect("an address")]));
     let target = target.expect("it starts");

@@ -5,7 +5,7 @@
 //! The figures are in docs/security.md:
 //!
 //! ```text
-//! cargo test -p farblock-target --test locked_siege -- --nocapture strangers
+//! cargo test -p farblock-target --test locked_siege -- --nocapture without_keys
 //! ```
 #![cfg(target_os = "linux")]
 
@@ -418,13 +418,13 @@ fn tell(crowd: &Crowd, held: usize, resident: [usize; 3], visits: &[[Visit; 2]])
 }
 
 #[test]
-fn hundreds_of_strangers_keep_no_host_with_a_key_out() {
+fn hosts_with_keys_connect_despite_600_peers_without_keys() {
     let _alone = alone();
     siege(600, Some(400));
 }
 
 #[test]
-fn twenty_thousand_strangers_keep_no_host_with_a_key_out() {
+fn hosts_with_keys_connect_despite_20000_peers_without_keys() {
     let _alone = alone();
     raise_descriptors();
     siege(20_000, None);

@@ -31,7 +31,7 @@ fn contents(nsid: u32) -> Vec<u8> {
 }
 
 #[test]
-fn a_thousand_limits_change_while_all_are_used() {
+fn the_limits_of_a_thousand_namespaces_change_during_io() {
     let disk = || Arc::new(Mem::new(BLOCK as u32, 1 << 16).expect("a size")) as Arc<dyn Namespace>;
     let disks: Vec<_> = (0..NAMESPACES).map(|_| disk()).collect();
     let target = target_of(EngineKind::Auto, disks, |_| {});
@@ -76,7 +76,7 @@ fn a_thousand_limits_change_while_all_are_used() {
 /// The lists of a batch reach the cores when it ends or when the caller sends them. Removed stores
 /// are released only then.
 #[test]
-fn the_changes_of_a_batch_reach_the_queues_together() {
+fn changes_of_a_batch_reach_the_queues_together() {
     let disk = || Arc::new(Mem::new(BLOCK as u32, 1 << 16).expect("a size")) as Arc<dyn Namespace>;
     let target = target_of(EngineKind::Auto, [disk(), disk()], |_| {});
     let (control, address) = (target.control(), target.addresses()[0]);

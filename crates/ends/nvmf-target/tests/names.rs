@@ -21,7 +21,7 @@ fn serve(name: &str) -> Result<Target, StartError> {
 }
 
 #[test]
-fn a_name_that_does_not_claim_to_be_an_nqn() {
+fn a_subsystem_name_without_the_nqn_prefix_is_served() {
     const NAME: &str = "blktests-subsystem-1";
     let target = serve(NAME).expect("it is served");
     let address = target.addresses()[0].to_string();
@@ -35,14 +35,14 @@ fn a_name_that_does_not_claim_to_be_an_nqn() {
 }
 
 #[test]
-fn one_that_claims_to_be_and_is_not() {
+fn a_malformed_nqn_is_refused() {
     assert!(matches!(serve("nqn.disks"), Err(StartError::Subsystem(..))));
 }
 
 /// The host follows each referral once, in any topology. Here the referrals form a ring, with an
 /// exit to a service that does not respond.
 #[test]
-fn referrals_are_followed_once_each() {
+fn discovery_follows_each_referral_once() {
     let (one, two) = (serve("one").expect("it is served"), serve("two").expect("it is served"));
     let refer = |from: &Target, to: &str| {
         let (address, service) = to.split_once(':').expect("a port");

@@ -91,7 +91,7 @@ fn a_namespace_that_contains_itself_through_other_targets_is_refused() {
 }
 
 #[test]
-fn reads_end_where_a_loop_becomes_known_later() {
+fn reads_fail_when_a_namespace_is_later_found_to_contain_itself() {
     let second = serve(mem(), "second");
     let part = disk(&second);
     let set = whole(&part);

@@ -42,7 +42,7 @@ fn limit_for(queue: &mut Queue, target: &Target, writes: u64) {
 }
 
 #[test]
-fn a_limit_that_comes_while_data_are_on_their_way_does_not_ask_for_them_again() {
+fn a_new_limit_does_not_request_data_in_transit_again() {
     let target = target(EngineKind::Auto, |_| {});
     let (_admin, mut queue) = host(&target);
     (0..3).for_each(|slot| ask(&mut queue, slot, 4096));
@@ -67,7 +67,7 @@ fn a_limit_that_comes_while_data_are_on_their_way_does_not_ask_for_them_again() 
 }
 
 #[test]
-fn what_waits_keeps_its_turn_when_something_else_changes() {
+fn a_waiting_command_keeps_its_start_time_when_other_limits_change() {
     let disk = || Arc::new(Mem::new(BLOCK as u32, 1 << 20).expect("a size")) as Arc<dyn Namespace>;
     let target = target_of(EngineKind::Auto, [disk(), disk()], |_| {});
     let (_admin, mut queue) = host(&target);
@@ -95,7 +95,7 @@ fn what_waits_keeps_its_turn_when_something_else_changes() {
 }
 
 #[test]
-fn who_goes_takes_nothing_of_the_budget_along() {
+fn a_closed_connection_returns_the_budget_of_its_waiting_commands() {
     let target = target(EngineKind::Auto, |_| {});
     limit(&target, 4096);
     let (other_admin, mut other) = host(&target);
@@ -112,7 +112,7 @@ fn who_goes_takes_nothing_of_the_budget_along() {
 /// A host preempts another host. The preempt completes, and the other host gets a conflict. The
 /// other host's waiting commands then end without reaching the disk.
 #[test]
-fn what_waits_ends_with_the_right_to_do_it() {
+fn a_preempt_ends_commands_that_wait_for_a_limit() {
     let target = target(EngineKind::Auto, |_| {});
     let (_admin, mut one) = host(&target);
     let (_other_admin, mut other) = another_host(target.addresses()[0]);
@@ -142,7 +142,7 @@ fn what_waits_ends_with_the_right_to_do_it() {
 }
 
 #[test]
-fn what_waits_is_refused_when_its_namespace_goes() {
+fn waiting_commands_fail_when_their_namespace_is_removed() {
     let target = target(EngineKind::Auto, |_| {});
     let (_admin, mut queue) = host(&target);
     limit_for(&mut queue, &target, 1);
@@ -155,7 +155,7 @@ fn what_waits_is_refused_when_its_namespace_goes() {
 }
 
 #[test]
-fn a_target_that_stops_finishes_what_waits() {
+fn a_stopping_target_finishes_waiting_commands() {
     let target = target(EngineKind::Auto, |_| {});
     let (_admin, mut queue) = host(&target);
     limit_for(&mut queue, &target, 1);

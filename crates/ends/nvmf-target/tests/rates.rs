@@ -43,7 +43,7 @@ fn crawl() -> Rates {
 }
 
 #[test]
-fn what_is_over_a_limit_waits_until_that_changes() {
+fn commands_above_a_limit_wait_until_the_limit_changes() {
     let gate = gate();
     let target = serve(gate.clone(), &[any()]);
     let (_disk, mut user) = user(&target);
@@ -74,7 +74,7 @@ fn what_is_over_a_limit_waits_until_that_changes() {
 }
 
 #[test]
-fn reads_and_writes_are_limited_apart() {
+fn reads_and_writes_have_separate_limits() {
     let target = serve(gate(), &[any()]);
     let (_disk, mut user) = user(&target);
     let commands = Rate { reads: 50, ..Rate::default() };
@@ -104,7 +104,7 @@ fn reads_and_writes_are_limited_apart() {
 
 /// Waiting commands end when their connection closes or their namespace is removed.
 #[test]
-fn who_goes_leaves_nothing_behind() {
+fn waiting_commands_end_with_their_connection_or_namespace() {
     let gate = gate();
     let target = serve(gate.clone(), &[any()]);
     let (disk, mut flood) = user(&target);
@@ -134,7 +134,7 @@ fn who_goes_leaves_nothing_behind() {
 
 /// A host's limits apply to all its namespaces and connections together, and to no other host.
 #[test]
-fn a_host_is_limited_by_itself() {
+fn the_limits_of_a_host_apply_to_no_other_host() {
     let gate = gate();
     let target = serve(gate.clone(), &[any()]);
     let (_disk, mut slow) = user(&target);
@@ -171,7 +171,7 @@ fn a_host_is_limited_by_itself() {
 
 /// Limits and write protection apply before the first host connects.
 #[test]
-fn a_target_starts_with_its_limits() {
+fn limits_and_write_protection_apply_from_the_start() {
     let gate = gate();
     let nqn = options(EngineKind::Auto).connection.identity().nqn;
     let mut subsystem = Subsystem::new(NQN);
@@ -202,7 +202,7 @@ fn a_target_starts_with_its_limits() {
 }
 
 #[test]
-fn a_namespace_comes_with_its_limits() {
+fn the_limits_of_an_added_namespace_apply_at_once() {
     let target = serve(gate(), &[any()]);
     let gate = gate();
     let export = Export { namespace: gate.clone(), identity: "second".to_owned() };

@@ -47,22 +47,22 @@ fn run(engine: EngineKind, digests: (bool, bool)) {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn uring() {
+fn a_remote_namespace_conforms_on_io_uring() {
     run(EngineKind::Uring, (false, false));
 }
 
 #[test]
 #[cfg(target_os = "linux")]
-fn uring_with_digests() {
+fn a_remote_namespace_conforms_on_io_uring_with_digests() {
     run(EngineKind::Uring, (true, true));
 }
 
 #[test]
-fn portable() {
+fn a_remote_namespace_conforms_on_the_portable_engine() {
     run(EngineKind::Portable, (false, false));
 }
 
 #[test]
-fn portable_with_digests() {
+fn a_remote_namespace_conforms_on_the_portable_engine_with_digests() {
     run(EngineKind::Portable, (true, true));
 }

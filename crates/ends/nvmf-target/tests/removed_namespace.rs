@@ -18,7 +18,7 @@ use std::time::Duration;
 const LENGTH: u32 = 256 << 10;
 
 #[test]
-fn data_that_come_for_a_removed_namespace_are_taken_and_refused() {
+fn data_for_a_removed_namespace_are_received_and_the_write_fails() {
     for &engine in EngineKind::HERE {
         let disk = || Mem::new(BLOCK as u32, BLOCKS * BLOCK as u64).expect("a size");
         let gate = Arc::new(Gate::new(Arc::new(disk())));

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 #[test]
-fn reads_give_what_was_written_in_every_way_of_moving_it() {
+fn reads_return_the_data_of_every_kind_of_transfer() {
     for &engine in EngineKind::HERE {
         for digests in [Digests::NONE, Digests::HEADER, Digests::DATA, Digests::BOTH] {
             let target = target(engine, |_| {});
@@ -53,7 +53,7 @@ fn reads_give_what_was_written_in_every_way_of_moving_it() {
 }
 
 #[test]
-fn flush_compare_verify_zeroes_and_deallocate() {
+fn flush_compare_verify_write_zeroes_and_deallocate_work() {
     for &engine in EngineKind::HERE {
         let target = target(engine, |_| {});
         let address = target.addresses()[0];
@@ -146,7 +146,7 @@ fn hosts_and_names_are_checked_at_connect() {
 }
 
 #[test]
-fn a_peer_that_speaks_something_else_is_told_and_closed_and_nobody_else_notices() {
+fn a_peer_with_another_protocol_gets_a_termination_and_disturbs_no_host() {
     for &engine in EngineKind::HERE {
         let target = target(engine, |_| {});
         let address = target.addresses()[0];
@@ -215,7 +215,7 @@ fn stopping_answers_held_requests_and_closes() {
 }
 
 #[test]
-fn a_port_in_use_is_said_in_one_sentence() {
+fn a_port_in_use_is_reported() {
     let first = target(EngineKind::Auto, |_| {});
     let mut config = TargetConfig { listeners: first.addresses().to_vec(), ..Default::default() };
     config.subsystems.push(Subsystem::new(NQN));
@@ -230,7 +230,7 @@ fn resident_bytes() -> usize {
 }
 
 #[test]
-fn a_host_that_asks_and_does_not_read_holds_little_memory() {
+fn a_host_that_does_not_read_its_answers_holds_little_memory() {
     const QUESTIONS: u16 = 600;
     const PAGE_BYTES: u32 = 1 << 20;
     let target = target(EngineKind::Auto, |_| {});
@@ -268,7 +268,7 @@ fn a_host_that_asks_and_does_not_read_holds_little_memory() {
 }
 
 #[test]
-fn stopping_finishes_a_write_that_was_accepted() {
+fn stopping_finishes_an_accepted_write() {
     for &engine in EngineKind::HERE {
         let target = target(engine, |_| {});
         let address = target.addresses()[0];
@@ -303,7 +303,7 @@ fn stopping_finishes_a_write_that_was_accepted() {
 }
 
 #[test]
-fn a_write_that_never_comes_does_not_keep_the_target_from_stopping() {
+fn a_write_without_its_data_does_not_delay_the_stop() {
     let target = target(EngineKind::Auto, |_| {});
     let address = target.addresses()[0];
     let (_admin, controller) = admin(address, Digests::NONE);
@@ -331,7 +331,7 @@ fn gated_target(engine: EngineKind) -> (Target, [Arc<Gate>; 2]) {
 /// The last byte of a write arrives while the host receives no responses. So many responses wait
 /// that the target has stopped parsing. The write must still complete, since no more input arrives.
 #[test]
-fn a_write_ends_although_its_host_takes_no_answers() {
+fn a_write_completes_although_its_host_receives_no_answers() {
     /// The number of reads. Their data exceed the buffers of the sockets in between.
     const READS: u16 = 8;
     const READ_BYTES: u32 = 1 << 20;
@@ -373,7 +373,7 @@ fn a_write_ends_although_its_host_takes_no_answers() {
 }
 
 #[test]
-fn a_capsule_that_breaks_off_is_waited_for_only_so_long() {
+fn an_incomplete_capsule_times_out() {
     // Run these in parallel, since each takes as long as the target's timeout.
     let begun: Vec<_> = EngineKind::HERE
         .iter()

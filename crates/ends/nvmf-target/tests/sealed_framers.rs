@@ -336,7 +336,7 @@ const SPOILT: [(usize, usize); 6] =
     [(1000, 0), (16 << 10, 0), (1 << 20, 0), (1000, 1), (16 << 10, 1), (1 << 20, 1)];
 
 #[test]
-fn data_come_whole_into_place_while_keys_change() {
+fn data_arrive_in_place_across_tls_key_updates() {
     let disk = pattern(300_000);
     for piece in [1000, 16 << 10, 65_537, 1 << 20] {
         let mut pair = Pair::new(&disk);
@@ -364,7 +364,7 @@ fn data_come_whole_into_place_while_keys_change() {
 }
 
 #[test]
-fn a_target_hands_nothing_over_of_a_write_whose_last_record_is_bad() {
+fn a_target_delivers_no_data_of_a_write_with_a_damaged_last_record() {
     let data = pattern(300_000);
     for (piece, ahead) in SPOILT {
         let mut pair = Pair::new(&[]);
@@ -396,7 +396,7 @@ fn a_target_hands_nothing_over_of_a_write_whose_last_record_is_bad() {
 }
 
 #[test]
-fn a_host_completes_what_came_before_a_bad_record_and_no_more() {
+fn a_host_completes_only_the_reads_before_a_damaged_record() {
     let disk = pattern(300_000);
     for (piece, ahead) in SPOILT {
         let mut pair = Pair::new(&disk);

@@ -28,7 +28,7 @@ fn mem() -> Arc<dyn Namespace> {
 /// hosts try another path. A flush accesses all parts. When the part recovers, the whole disk
 /// recovers.
 #[test]
-fn a_lost_part_is_a_lost_path_until_it_is_back() {
+fn commands_to_a_lost_part_fail_with_a_path_error_until_it_returns() {
     for &engine in EngineKind::HERE {
         let behind = rig::serve(mem(), &[rig::any()]);
         let proxy = Proxy::new(behind.addresses()[0]);
@@ -73,7 +73,7 @@ fn a_lost_part_is_a_lost_path_until_it_is_back() {
 /// A host of the second target gets the status that the first target returned. The disk in between
 /// records the refusal.
 #[test]
-fn a_status_passes_through_a_disk_that_is_shared_again() {
+fn a_status_passes_through_a_shared_remote_disk() {
     use farblock_backends::fault::{Fault, Rule};
     use farblock_block::BlockError as E;
     let statuses = [
@@ -108,7 +108,7 @@ fn a_status_passes_through_a_disk_that_is_shared_again() {
 /// A store reports a lost write once, but the loss may affect any host.
 #[test]
 #[cfg(target_os = "linux")]
-fn a_flush_that_failed_is_heard_of_by_every_host() {
+fn every_host_gets_a_failed_flush_once() {
     use farblock_backends::fault::{Fault, Rule};
     use farblock_block::{BlockError, Command};
     use rig::stranger::Peer;
@@ -154,7 +154,7 @@ fn a_flush_that_failed_is_heard_of_by_every_host() {
 
 /// Both namespaces are in use on the same queue, and therefore on the same core.
 #[test]
-fn a_silent_target_behind_a_namespace_stalls_no_other() {
+fn a_silent_target_behind_one_namespace_does_not_stall_others() {
     for &engine in EngineKind::HERE {
         let behind = rig::serve(mem(), &[rig::any()]);
         let proxy = Proxy::new(behind.addresses()[0]);

@@ -200,7 +200,7 @@ fn order_of(
 }
 
 #[test]
-fn who_waits_for_each_answer_is_not_behind_a_thousand_commands() {
+fn a_host_at_queue_depth_one_does_not_wait_behind_a_thousand_commands() {
     for &engine in EngineKind::HERE {
         let (target, log) = serve(engine);
         let address = target.addresses()[0];
@@ -215,7 +215,7 @@ fn who_waits_for_each_answer_is_not_behind_a_thousand_commands() {
 }
 
 #[test]
-fn weights_say_how_much_each_gets() {
+fn hosts_share_a_core_by_weight() {
     for &engine in EngineKind::HERE {
         let (target, log) = serve(engine);
         let address = target.addresses()[0];
@@ -237,7 +237,7 @@ fn weights_say_how_much_each_gets() {
 /// Three hosts with three weights disconnect and reconnect in turn. A weight belongs to its host,
 /// also on new connections, regardless of other connections that open and close.
 #[test]
-fn three_hosts_keep_their_parts_over_restarts() {
+fn three_hosts_keep_their_shares_across_reconnects() {
     for &engine in EngineKind::HERE {
         let (target, log) = serve(engine);
         let address = target.addresses()[0];

@@ -269,7 +269,7 @@ fn disk() -> Arc<Mem> {
 }
 
 #[test]
-fn it_follows_events() {
+fn an_spdk_host_follows_ana_events() {
     let target = start(&disk(), 1..=999, 2);
     let ports = target.addresses().to_vec();
     set_at(&target, ports[1], AnaState::INACCESSIBLE);
@@ -291,7 +291,7 @@ fn it_follows_events() {
 
 /// The status of the command arrives before the host polls for the event.
 #[test]
-fn it_follows_the_statuses_of_commands() {
+fn an_spdk_host_follows_the_ana_statuses_of_commands() {
     let loss = [AnaState::INACCESSIBLE, AnaState::CHANGE, AnaState::PERSISTENT_LOSS];
     for (value, state) in (1..).zip(loss) {
         let target = start(&disk(), 1..=999, 2);
@@ -311,7 +311,7 @@ fn it_follows_the_statuses_of_commands() {
 /// While no path works, the host queues commands. They complete once a path works. No command fails
 /// or executes twice.
 #[test]
-fn it_waits_while_there_is_no_way() {
+fn an_spdk_host_queues_commands_while_no_path_works() {
     let target = start(&disk(), 1..=999, 2);
     let ports = target.addresses().to_vec();
     let mut host = Multipath::attach(&ports);
@@ -331,7 +331,7 @@ fn it_waits_while_there_is_no_way() {
 
 /// Two targets share one disk, and one of them stops.
 #[test]
-fn it_goes_by_the_other_target() {
+fn an_spdk_host_fails_over_to_the_other_target() {
     let disk = disk();
     let (here, there) = (start(&disk, 1..=999, 1), start(&disk, 1000..=1999, 1));
     set(&there, AnaState::NON_OPTIMIZED);

@@ -78,7 +78,7 @@ fn withholding(address: SocketAddr, count: usize, name: impl Fn(usize) -> String
 }
 
 #[test]
-fn writes_whose_end_is_withheld_hold_little_and_their_memory_comes_back() {
+fn incomplete_writes_hold_little_memory_and_release_it() {
     let _alone = alone();
     let target = target(disk());
     let address = target.addresses()[0];
@@ -98,7 +98,7 @@ fn writes_whose_end_is_withheld_hold_little_and_their_memory_comes_back() {
 }
 
 #[test]
-fn many_hosts_that_withhold_lose_their_connections_to_one_that_does_not() {
+fn hosts_with_incomplete_writes_are_closed_in_favour_of_others() {
     let _alone = alone();
     let target = target(disk());
     let address = target.addresses()[0];
@@ -118,7 +118,7 @@ fn many_hosts_that_withhold_lose_their_connections_to_one_that_does_not() {
 }
 
 #[test]
-fn pages_that_nobody_reads_hold_little() {
+fn unread_log_pages_hold_little_memory() {
     let _alone = alone();
     let target = target(disk());
     let address = target.addresses()[0];
@@ -145,7 +145,7 @@ fn pages_that_nobody_reads_hold_little() {
 }
 
 #[test]
-fn data_in_capsules_are_bounded_while_others_are_owed() {
+fn in_capsule_data_are_bounded_while_other_data_are_outstanding() {
     let _alone = alone();
     let gate = Arc::new(Gate::new(disk()));
     let target = target(gate.clone());
@@ -177,7 +177,7 @@ fn data_in_capsules_are_bounded_while_others_are_owed() {
 }
 
 #[test]
-fn connections_without_a_host_make_room_for_those_with_one() {
+fn half_open_connections_are_closed_in_favour_of_hosts() {
     let _alone = alone();
     let target = target(disk());
     let address = target.addresses()[0];
@@ -238,7 +238,7 @@ fn knock(strangers: usize) {
 }
 
 #[test]
-fn strangers_that_begin_to_connect_hold_little_and_keep_nobody_out() {
+fn a_thousand_half_connected_peers_hold_little_memory_and_exclude_no_host() {
     knock(1000);
 }
 
@@ -246,12 +246,12 @@ fn strangers_that_begin_to_connect_hold_little_and_keep_nobody_out() {
 /// --ignored --nocapture`. Each stranger needs two descriptors.
 #[test]
 #[ignore = "needs 20,000 descriptors"]
-fn thousands_of_strangers_keep_nobody_out() {
+fn eight_thousand_half_connected_peers_exclude_no_host() {
     knock(8000);
 }
 
 #[test]
-fn one_address_does_not_take_all_discovery_controllers() {
+fn one_address_cannot_use_all_discovery_controllers() {
     let _alone = alone();
     let target = target(disk());
     let address = target.addresses()[0];

@@ -82,7 +82,7 @@ fn moves_data(controller: &Controller) {
 }
 
 #[test]
-fn data_through_tls() {
+fn data_pass_through_tls() {
     for engine in engines() {
         for hash in [Hash::Sha256, Hash::Sha384] {
             let key = key(hash, 1);
@@ -98,7 +98,7 @@ fn data_through_tls() {
 }
 
 #[test]
-fn who_has_no_key_stays_outside() {
+fn a_host_without_the_right_tls_key_is_refused() {
     let good = key(Hash::Sha256, 1);
     let target = serve(std::slice::from_ref(&good), TlsPolicy::Required, EngineKind::Auto);
     let (good, wrong) = (KeyFile::of_key(&good), KeyFile::of_key(&key(Hash::Sha256, 2)));
@@ -114,7 +114,7 @@ fn who_has_no_key_stays_outside() {
 }
 
 #[test]
-fn two_keys_while_one_takes_the_others_place() {
+fn both_tls_keys_are_accepted_during_a_change() {
     let keys = [key(Hash::Sha256, 1), key(Hash::Sha384, 2)];
     let target = serve(&keys, TlsPolicy::Required, EngineKind::Auto);
     for key in &keys {
@@ -124,7 +124,7 @@ fn two_keys_while_one_takes_the_others_place() {
 }
 
 #[test]
-fn a_target_without_tls_is_not_taken_for_one_with() {
+fn a_host_with_a_tls_key_refuses_a_target_without_tls() {
     let target = serve(&[], TlsPolicy::Allowed, EngineKind::Auto);
     let file = KeyFile::of_key(&key(Hash::Sha256, 1));
     let error = connect(&target, &options(HOST, Some(&file))).map(drop).expect_err("no TLS");
@@ -133,7 +133,7 @@ fn a_target_without_tls_is_not_taken_for_one_with() {
 }
 
 #[test]
-fn hosts_without_a_key_may_come_if_that_is_allowed() {
+fn policy_allowed_admits_hosts_without_a_key() {
     let good = key(Hash::Sha256, 1);
     let target = serve(std::slice::from_ref(&good), TlsPolicy::Allowed, EngineKind::Auto);
     moves_data(&connect(&target, &options(OTHER, None)).expect("it has no key"));
@@ -144,7 +144,7 @@ fn hosts_without_a_key_may_come_if_that_is_allowed() {
 }
 
 #[test]
-fn discovery_says_what_is_required() {
+fn discovery_reports_the_security_requirements() {
     let good = key(Hash::Sha256, 1);
     let file = KeyFile::of_key(&good);
     for policy in [TlsPolicy::Required, TlsPolicy::Allowed] {
@@ -170,7 +170,7 @@ fn listed(service: SocketAddr, options: &Options, at: SocketAddr) -> Option<bool
 /// Discovery lists exactly the listeners that a host can use, with the right security. The test
 /// uses hosts with a key, without a key, and with concatenation, at listeners of every policy.
 #[test]
-fn discovery_shows_a_host_what_it_may_use() {
+fn discovery_lists_exactly_the_listeners_that_a_host_can_use() {
     const CONCATENATES: &str = "nqn.2014-08.org.example:concatenates";
     let target = steered();
     let control = target.control();
@@ -223,7 +223,7 @@ fn is_connected(target: &Target, host: &str) -> bool {
 }
 
 #[test]
-fn keys_come_and_go_while_it_runs() {
+fn tls_keys_are_added_and_removed_at_run_time() {
     let target = serve(&[], TlsPolicy::Allowed, EngineKind::Auto);
     let control = target.control();
     let plain = connect(&target, &options(HOST, None)).expect("it has no key yet");
@@ -259,7 +259,7 @@ fn keys_come_and_go_while_it_runs() {
 }
 
 #[test]
-fn each_listener_has_its_policy() {
+fn each_listener_has_its_own_tls_policy() {
     let target = steered();
     let control = target.control();
     let strict = control.listen(any(), &PortAccess::default(), TlsPolicy::Required).unwrap();
@@ -307,7 +307,7 @@ fn answer(target: &Target, bytes: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn strangers_are_hung_up_on_and_harm_nobody() {
+fn peers_with_invalid_tls_are_disconnected_and_disturb_no_host() {
     let good = key(Hash::Sha256, 1);
     let target = serve(std::slice::from_ref(&good), TlsPolicy::Required, EngineKind::Auto);
     let file = KeyFile::of_key(&good);
@@ -343,7 +343,7 @@ mod others {
     }
 
     #[test]
-    fn another_client_with_the_key_is_let_in_and_without_is_not() {
+    fn an_openssl_client_connects_only_with_the_key() {
         let good = key(Hash::Sha256, 1);
         let target = serve(std::slice::from_ref(&good), TlsPolicy::Required, EngineKind::Auto);
         let psk =
@@ -386,7 +386,7 @@ mod others {
     }
 
     #[test]
-    fn a_stranger_by_another_library_needs_the_key_as_well() {
+    fn a_gnutls_client_connects_only_with_the_key() {
         for hash in [Hash::Sha256, Hash::Sha384] {
             let good = key(hash, 1);
             let target = serve(std::slice::from_ref(&good), TlsPolicy::Required, EngineKind::Auto);
@@ -410,7 +410,7 @@ mod others {
     }
 
     #[test]
-    fn keys_are_updated_as_another_client_asks() {
+    fn tls_keys_are_updated_as_an_openssl_client_requests() {
         const IC_RESP: [u8; 8] = [1, 0, 128, 0, 128, 0, 0, 0];
         let good = key(Hash::Sha256, 1);
         let target = serve(std::slice::from_ref(&good), TlsPolicy::Required, EngineKind::Auto);

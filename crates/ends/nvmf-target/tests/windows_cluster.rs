@@ -216,7 +216,7 @@ fn tidy(nodes: &mut [Node]) {
 }
 
 #[test]
-fn validation_of_a_disk_by_three_nodes() {
+fn cluster_validation_of_three_nodes_passes() {
     for &engine in EngineKind::HERE {
         let storage = Storage::new(engine);
         let target = storage.share();
@@ -267,7 +267,7 @@ fn validate(nodes: &mut [Node; 3], rtype: ReservationType) {
 }
 
 #[test]
-fn a_node_that_holds_a_disk_is_challenged_and_a_restart_of_the_target_changes_nothing() {
+fn a_challenge_for_a_disk_works_across_a_restart_of_the_target() {
     for &engine in EngineKind::HERE {
         let storage = Storage::new(engine);
         let target = storage.share();

@@ -7,7 +7,7 @@ fn control() -> Arc<Control> {
 }
 
 #[test]
-fn a_process_has_one_loop_for_as_long_as_somebody_uses_it() {
+fn a_process_shares_one_control_loop_until_its_last_user_drops_it() {
     // No other test uses a loop with this engine.
     let shared = || Control::shared(EngineKind::Auto).expect("a loop");
     let (first, second) = (shared(), shared());
@@ -23,7 +23,7 @@ fn a_process_has_one_loop_for_as_long_as_somebody_uses_it() {
 }
 
 #[test]
-fn what_runs_waits_for_time_and_for_answers() {
+fn a_future_waits_for_a_timer_and_for_an_answer() {
     let control = control();
     let (question, asked) = reply::<Sender<u32>>();
     let (done, end) = reply();
@@ -44,14 +44,14 @@ fn what_runs_waits_for_time_and_for_answers() {
 }
 
 #[test]
-fn nobody_to_answer_is_an_answer() {
+fn a_dropped_sender_ends_the_wait_for_its_answer() {
     let (sender, receiver) = reply::<()>();
     drop(sender);
     assert_eq!(receiver.wait(), None);
 }
 
 #[test]
-fn a_panic_ends_what_panicked_and_nothing_else() {
+fn a_panic_ends_only_the_future_that_panicked() {
     let control = control();
     let (held, dropped) = reply::<()>();
     control.spawn(move |_| async move {
@@ -73,7 +73,7 @@ fn a_panic_ends_what_panicked_and_nothing_else() {
 }
 
 #[test]
-fn the_last_user_may_be_on_the_loop_itself() {
+fn the_last_user_of_a_loop_may_run_on_that_loop() {
     static RUN: AtomicUsize = AtomicUsize::new(0);
     let control = Control::start(EngineKind::Portable, (std::process::id(), 0)).expect("a loop");
     let thread = control.thread.lock().expect("not poisoned").take().expect("a thread");
@@ -93,7 +93,7 @@ fn the_last_user_may_be_on_the_loop_itself() {
 }
 
 #[test]
-fn a_loop_that_has_ended_drops_what_it_is_given() {
+fn a_stopped_loop_drops_spawned_futures() {
     let control = Control::start(EngineKind::Portable, (std::process::id(), 0)).expect("a loop");
     control.inbox.stop();
     let thread = control.thread.lock().expect("not poisoned").take().expect("a thread");

@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn one_flush_fails_if_something_was_lost() {
+    fn one_flush_fails_after_an_unflushed_write_was_lost() {
         let cache = Cache::default();
         assert_eq!((connect(&cache, 0, 1), connect(&cache, 1, 1)), (0, 0));
         // A flush has made all writes durable.
@@ -374,7 +374,7 @@ mod tests {
 
     /// The disk notices the loss of writes over one path even if only the other path reconnects.
     #[test]
-    fn any_path_to_the_machine_tells() {
+    fn a_reboot_is_noticed_on_any_path_to_the_machine() {
         let cache = Cache::default();
         connect(&cache, 0, 1);
         connect(&cache, 1, 1);
@@ -393,7 +393,7 @@ mod tests {
     /// The disk does not know to which machine a path led before its first connection. So the disk
     /// probes whether the machines of other paths are alive.
     #[test]
-    fn a_new_path_tells_if_no_other_lives() {
+    fn a_new_path_reports_a_reboot_unless_another_path_is_alive() {
         let inherited = || {
             let cache = Cache::default();
             cache.inherit(Some(1), &life(1));
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn others_are_asked_about_a_new_path_alone() {
+    fn other_paths_are_probed_only_for_an_unknown_path() {
         let cache = Cache::default();
         let meet = |path, boot, answers: &[Answer]| {
             cache.connected(path, &life(boot), answers, |_| Ok(())).expect("recorded")
@@ -442,7 +442,7 @@ mod tests {
     /// The disk may suppose a reboot that did not occur. A later reboot of that machine then counts
     /// as a loss of its own, unless it is the one that the disk supposed.
     #[test]
-    fn what_is_supposed_is_told_once_and_forgotten_when_it_was_wrong() {
+    fn a_supposed_reboot_is_reported_once_and_forgotten_if_it_did_not_occur() {
         let supposed = || {
             let cache = Cache::default();
             connect(&cache, 1, 1);
@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_asked_for_again_when_somebody_has_connected_since() {
+    fn a_probe_is_repeated_after_a_newer_connection() {
         let cache = Cache::default();
         connect(&cache, 0, 1);
         let before = Answer { path: 0, boot: None, connections: cache.connections() };
@@ -483,7 +483,7 @@ mod tests {
 
     /// The disk tracks a predecessor's acknowledged writes even if their path now has another name.
     #[test]
-    fn a_boot_without_a_path_counts() {
+    fn a_recorded_boot_counts_even_if_its_path_is_unknown() {
         let cache = Cache::default();
         cache.inherit(None, &life(1));
         assert_eq!(connect_beside(&cache, 0, 1, false), 0);
@@ -495,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_flush_carries_is_not_durable_yet() {
+    fn writes_of_a_flush_in_progress_are_not_durable_yet() {
         let cache = Cache::default();
         connect(&cache, 0, 1);
         cache.wrote();

@@ -683,13 +683,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_growing_count_is_told_ever_more_rarely() {
+    fn a_failure_count_is_logged_at_powers_of_ten() {
         let told: Vec<u64> = (2..=1000).filter(|count| is_told(*count)).collect();
         assert_eq!(told, [2, 10, 100, 1000]);
     }
 
     #[test]
-    fn pauses_are_spread_over_their_second_half() {
+    fn reconnect_delays_are_spread_over_the_second_half_of_the_pause() {
         let pause = Duration::from_secs(10);
         let all: Vec<Duration> = (0..200).map(|_| spread(pause)).collect();
         assert!(all.iter().all(|one| (pause / 2..=pause).contains(one)), "{all:?}");

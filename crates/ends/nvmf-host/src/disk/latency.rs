@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_are_counted_by_kind_and_kept_when_their_queue_goes() {
+    fn latencies_are_counted_by_kind_and_survive_their_queue() {
         let meters = Meters::default();
         let (one, other) = (meters.open(), meters.open());
         let took = Duration::from_micros(3);

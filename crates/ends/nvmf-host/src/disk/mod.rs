@@ -503,7 +503,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_makes_no_sense_is_refused_in_words() {
+    fn invalid_urls_and_options_are_refused() {
         let refused = |urls: &[&str], options: &DiskOptions| {
             let urls: Vec<Url> = urls.iter().map(|url| url.parse().expect(url)).collect();
             check(&urls, options).expect_err("nonsense").to_string()

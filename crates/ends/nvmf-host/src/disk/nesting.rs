@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_disk_must_not_contain_its_whole() {
+    fn a_disk_that_contains_itself_is_refused() {
         let nesting = Nesting::default();
         assert!(!nesting.consists_of(vec![[1; 16]]));
         assert!(nesting.consists_of(vec![[1; 16], [2; 16]]));

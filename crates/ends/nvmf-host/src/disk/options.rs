@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn never_is_never() {
+    fn the_wait_limit_is_none_without_a_timeout() {
         let limit = |seconds| Some(Duration::from_secs(seconds));
         let mut options = DiskOptions { ctrl_loss_timeout: None, ..DiskOptions::default() };
         assert_eq!(options.wait_limit(), None);
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn policies_have_the_kernels_names() {
+    fn path_policies_have_the_names_of_the_kernel() {
         for name in ["numa", "round-robin", "queue-depth"] {
             assert_eq!(name.parse::<Policy>().map(|policy| policy.to_string()), Ok(name.into()));
         }

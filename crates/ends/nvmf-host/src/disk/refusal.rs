@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refused_write_stands_until_a_write_succeeds() {
+    fn a_refusal_is_reported_until_a_write_succeeds() {
         let refusal = Refusal::default();
         refusal.note(Command::Write, Err(BlockError::WriteFailed));
         assert_eq!(refusal.held(), None, "a failure of one block");

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn two_paths_to_one_subsystem_agree() {
+    fn two_controllers_of_one_subsystem_are_accepted() {
         let all = (1, 0xffef);
         for (one, other) in [
             // Two addresses of one target.
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clone_contradicts_its_original() {
+    fn a_clone_of_a_target_is_detected() {
         let all = (1, 0xffef);
         let (of, other) =
             (info(1, 5, all), ControllerInfo { serial: "S2".into(), ..info(2, 0, all) });

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_take_turns_and_who_came_last_is_first() {
+    fn addresses_take_turns_starting_with_the_newest() {
         let mut stage = Stage::new();
         for (number, name) in [(1, "a1"), (1, "a2"), (1, "a3"), (2, "b1"), (2, "b2"), (3, "c1")] {
             stage.push(number, false, name, LITTLE);
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_is_ahead_of_strangers_until_it_has_proved_who_it_is() {
+    fn a_host_precedes_addresses_that_used_much_computing_time() {
         for cost in [LITTLE, MUCH] {
             let mut stage = Stage::new();
             (0..10_000).for_each(|number| stage.push(number, false, "stranger", cost));
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_long_ago_does_not_count_and_what_is_remembered_is_bounded() {
+    fn recorded_computing_time_decays_and_is_bounded() {
         let mut stage = Stage::new();
         for number in 0..3 * limits::CALCULATED_ADDRESSES as u32 {
             stage.push(number, false, "stranger", MUCH);
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn every_other_turn_is_that_of_addresses_with_hosts() {
+    fn every_second_turn_belongs_to_addresses_with_hosts() {
         let mut stage = Stage::new();
         (1..4).for_each(|number| stage.push(number, false, "stranger", LITTLE));
         (1..3).for_each(|_| stage.push(4, true, "host", MUCH));
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_gone_takes_no_turn_and_no_room() {
+    fn jobs_of_closed_connections_take_no_turn_and_no_memory() {
         let mut stage = Stage::new();
         for (number, name) in [(1, "gone"), (2, "gone")] {
             stage.push(number, false, name, LITTLE);

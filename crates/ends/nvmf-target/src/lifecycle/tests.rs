@@ -157,7 +157,7 @@ fn run(choices: &mut Choices, path: Path) {
 }
 
 #[test]
-fn every_order_of_answers_ends_each_command_once_and_skips_no_gate() {
+fn every_order_of_answers_completes_each_command_once_through_all_gates() {
     let mut runs = 0;
     for path in Path::ALL {
         let mut choices = Choices::default();
@@ -173,7 +173,7 @@ fn every_order_of_answers_ends_each_command_once_and_skips_no_gate() {
 }
 
 #[test]
-fn reservations_are_asked_first_and_again_after_every_wait() {
+fn reservations_are_checked_first_and_after_every_wait() {
     for path in Path::ALL {
         assert_eq!(path.gates().last(), Some(&Gate::Access), "{path:?}");
     }
@@ -183,7 +183,7 @@ fn reservations_are_asked_first_and_again_after_every_wait() {
 }
 
 #[test]
-fn every_new_command_passes_memory_limits_and_the_fence() {
+fn every_new_command_passes_the_memory_rate_and_fence_gates() {
     for path in [Path::Plain, Path::Requested, Path::InCapsule, Path::First] {
         for gate in [Gate::Memory, Gate::Pace, Gate::Fence] {
             let asked = path.gates().iter().filter(|asked| **asked == gate);
@@ -193,7 +193,7 @@ fn every_new_command_passes_memory_limits_and_the_fence() {
 }
 
 #[test]
-fn commands_hold_no_memory_while_their_limits_make_them_wait() {
+fn commands_hold_no_memory_while_they_wait_for_rate_limits() {
     for path in [Path::Plain, Path::Requested] {
         let place = |gate| path.gates().iter().position(|asked| *asked == gate);
         assert!(place(Gate::Pace) < place(Gate::Memory), "{path:?}");

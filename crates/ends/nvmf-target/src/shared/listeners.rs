@@ -260,7 +260,7 @@ mod tests {
     /// Listeners of different families have separate TLS policies. One policy must not apply to the
     /// other listener's connections.
     #[test]
-    fn every_address_of_one_family_has_nobody_of_the_other() {
+    fn a_connection_matches_only_a_listener_of_its_family() {
         let at = |text: &str| text.parse::<SocketAddr>().expect("an address");
         let listening = Listening::default();
         listening.begin(&[

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn families_take_turns_and_the_one_that_worked_is_first() {
+    fn addresses_alternate_by_family_after_the_last_working_address() {
         let [a, b, c, d] = ["[::1]:1", "[::2]:1", "1.0.0.1:1", "1.0.0.2:1"].map(address);
         assert_eq!(order(vec![a, b, c, d, a], None), [a, c, b, d]);
         assert_eq!(order(vec![c, d, a], Some(d)), [d, c, a]);
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_is_silent_or_fails_does_not_keep_the_next_one_waiting() {
+    fn a_silent_or_failed_address_does_not_delay_the_next() {
         let [a, b, c] = ["1.0.0.1:1", "1.0.0.2:1", "1.0.0.3:1"].map(address);
         let refused = || Some(Err(ConnectError::Refused));
         let (result, begun) = run(vec![(a, None), (b, refused()), (c, Some(Ok(())))]);
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn the_error_names_every_address_and_tells_the_most() {
+    fn the_error_names_every_address_and_the_most_specific_reason() {
         let [a, b, c] = ["1.0.0.1:1", "1.0.0.2:1", "1.0.0.3:1"].map(address);
         let refused = || Some(Err(ConnectError::Refused));
         let closed = ConnectError::Closed { during: "the first answer" };

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_the_first_address_does_before_icresp_the_next_one_is_tried() {
+    fn the_next_address_is_tried_after_any_failure_before_icresp() {
         let target = target();
         let http = server(b"HTTP/1.1 400 Bad Request\r\n\r\n".repeat(9));
         for first in [server(Vec::new()), http, closed_port()] {

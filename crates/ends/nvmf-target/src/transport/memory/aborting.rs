@@ -98,7 +98,7 @@ impl Stand {
 }
 
 #[test]
-fn what_waits_for_its_turn_is_aborted_and_what_is_read_is_not() {
+fn a_waiting_command_is_aborted_and_a_started_one_is_not() {
     let mut stand = stand(Operation::Read);
     stand.gate.keep(usize::MAX);
     stand.send(&command::read(1, 0, 1, BLOCK), 100, &[]);
@@ -119,7 +119,7 @@ fn what_waits_for_its_turn_is_aborted_and_what_is_read_is_not() {
 }
 
 #[test]
-fn a_command_of_several_steps_ends_with_its_step() {
+fn an_abort_ends_a_command_of_several_steps_after_its_current_step() {
     let mut stand = stand(Operation::Read);
     stand.gate.keep(1);
     stand.send(&verify(BLOCKS), 100, &[]);
@@ -148,7 +148,7 @@ fn a_command_of_several_steps_ends_with_its_step() {
 }
 
 #[test]
-fn what_waits_for_a_limit_is_aborted_and_never_done() {
+fn an_aborted_command_that_waits_for_a_rate_limit_never_executes() {
     let mut stand = stand(Operation::Write);
     let bytes = Rate { writes: 1, ..Rate::default() };
     let crawl = Rates { bytes, burst: Duration::from_nanos(1), ..Rates::default() };
@@ -172,7 +172,7 @@ const CRAWL: Rate = Rate { all: 0, reads: 0, writes: 1 };
 const BURST: Duration = Duration::from_nanos(1);
 
 #[test]
-fn a_copy_that_is_aborted_gives_back_what_it_was_to_read() {
+fn an_aborted_copy_returns_its_read_budget() {
     let mut stand = stand(Operation::Write);
     let rates = Rates { bytes: Rate { reads: 1, ..CRAWL }, burst: BURST, ..Rates::default() };
     stand.target.control().set_rates(NQN, NamespaceId(1), &rates).expect("it is there");
@@ -187,7 +187,7 @@ fn a_copy_that_is_aborted_gives_back_what_it_was_to_read() {
 }
 
 #[test]
-fn what_is_booked_for_an_aborted_command_is_not_the_next_ones() {
+fn an_aborted_command_leaves_its_booking_to_no_other_command() {
     let mut stand = stand(Operation::Write);
     let control = stand.target.control();
     let rates = Rates { bytes: CRAWL, burst: BURST, ..Rates::default() };
@@ -212,7 +212,7 @@ fn what_is_booked_for_an_aborted_command_is_not_the_next_ones() {
 }
 
 #[test]
-fn what_waits_for_a_closed_queue_is_aborted_and_never_done() {
+fn an_aborted_command_that_waits_for_the_fence_never_executes() {
     let mut stand = stand(Operation::Write);
     stand.gate.keep(1);
     stand.write(5, 100);
@@ -231,7 +231,7 @@ fn what_waits_for_a_closed_queue_is_aborted_and_never_done() {
 }
 
 #[test]
-fn a_queue_that_goes_answers_for_what_was_to_be_aborted() {
+fn an_abort_completes_when_the_queue_of_its_command_closes() {
     let mut stand = stand(Operation::Read);
     stand.gate.keep(1);
     stand.send(&verify(BLOCKS), 100, &[]);

@@ -108,7 +108,7 @@ fn copy(format: u8) -> (Command, Vec<u8>) {
 }
 
 #[test]
-fn each_optional_command_works_or_is_no_opcode() {
+fn each_optional_command_works_exactly_if_advertised() {
     let mut stand = stand();
     let block = vec![0; BLOCK as usize];
     let range = command::deallocate_range(0, 1).as_bytes().to_vec();
@@ -160,7 +160,7 @@ fn each_optional_command_works_or_is_no_opcode() {
 }
 
 #[test]
-fn the_effects_log_knows_each_opcode() {
+fn the_effects_log_lists_exactly_the_supported_opcodes() {
     let mut stand = stand();
     let page = CommandEffectsLog::parse(&stand.log(LogPageId::COMMAND_EFFECTS, 4096));
     let page = page.expect("a page");
@@ -194,7 +194,7 @@ fn walk_log_pages(stand: &mut Stand) {
 }
 
 #[test]
-fn each_log_page_and_each_identify_page_is_there_or_refused() {
+fn each_log_and_identify_page_is_supported_exactly_if_advertised() {
     let mut stand = stand();
     walk_log_pages(&mut stand);
     let lpa = stand.controller().lpa;
@@ -263,7 +263,7 @@ fn walk_notices(stand: &mut Stand) {
 }
 
 #[test]
-fn each_feature_is_there_or_refused() {
+fn each_feature_is_supported_exactly_if_advertised() {
     let mut stand = stand();
     walk_features(&mut stand);
     // The host identifier has 128 bits (CTRATT bit 0). The 64-bit form is refused.
@@ -274,7 +274,7 @@ fn each_feature_is_there_or_refused() {
 }
 
 #[test]
-fn each_form_of_a_command_works_or_is_refused() {
+fn each_command_format_works_exactly_if_advertised() {
     let mut stand = stand();
     let identify = stand.controller();
     let behavior =
@@ -341,7 +341,7 @@ fn each_form_of_a_command_works_or_is_refused() {
 }
 
 #[test]
-fn reservations_are_of_the_types_that_are_there() {
+fn reservations_support_exactly_the_advertised_types() {
     let mut stand = stand();
     let rescap = stand.namespace(1).rescap;
     let send = |stand: &mut Stand, opcode: NvmOpcode, cdw10: u32, keys: &[u64]| {
@@ -367,7 +367,7 @@ fn reservations_are_of_the_types_that_are_there() {
 }
 
 #[test]
-fn commands_may_be_as_large_as_is_said_and_no_larger() {
+fn commands_may_have_at_most_the_advertised_size() {
     let mut stand = stand();
     let (identify, limits) = (stand.controller(), stand.limits());
     let most = identify.max_transfer_bytes(4096).expect("a limit") as u32 / BLOCK;
@@ -412,7 +412,7 @@ fn commands_may_be_as_large_as_is_said_and_no_larger() {
 }
 
 #[test]
-fn there_may_be_as_many_as_is_said_and_no_more() {
+fn advertised_maximum_counts_are_enforced() {
     let mut stand = stand();
     let identify = stand.controller();
     // NN is the largest valid namespace number, whether or not the number is in use.
@@ -458,7 +458,7 @@ fn hold_events(stand: &mut Stand) {
 /// As on TCP, a larger capsule ends its connection, since the target could not find the next
 /// capsule.
 #[test]
-fn a_capsule_may_be_as_large_as_is_said_and_no_larger() {
+fn a_capsule_may_have_at_most_the_advertised_size() {
     let mut stand = stand();
     let identify = stand.controller();
     assert_eq!((identify.iorcsz.get(), identify.icdoff.get()), (1, 0));
@@ -474,7 +474,7 @@ fn a_capsule_may_be_as_large_as_is_said_and_no_larger() {
 
 /// The target rounds the timeout up to a multiple of KAS.
 #[test]
-fn the_keep_alive_timeout_has_the_steps_that_are_said() {
+fn the_keep_alive_timeout_is_rounded_up_to_the_advertised_granularity() {
     let mut stand = stand();
     let step = u32::from(stand.controller().kas.get()) * 100;
     assert!(step > 0, "it is supported");
@@ -516,7 +516,7 @@ fn traffic_keeps_a_controller_alive() {
 /// CCRL is the number of concurrent resets. Each reset closes the controller that CIU and CIRN
 /// name.
 #[test]
-fn as_many_controllers_can_be_reset_at_once_as_is_said() {
+fn at_most_the_advertised_number_of_resets_run_at_once() {
     let mut stand = stand();
     let most = stand.controller().ccrl;
     assert!(most > 0);
@@ -540,7 +540,7 @@ fn as_many_controllers_can_be_reset_at_once_as_is_said() {
 
 /// DLFEAT: deallocated blocks read as zeroes, and Write Zeroes may deallocate blocks.
 #[test]
-fn deallocated_blocks_are_what_is_said() {
+fn deallocated_blocks_read_as_advertised() {
     let disk = Arc::new(Mem::new(BLOCK, 1 << 20).expect("a size"));
     let zeroing = Operation::WriteZeroes { deallocate: true };
     let gate = Arc::new(Gate::of(zeroing, disk));
@@ -571,7 +571,7 @@ fn deallocated_blocks_are_what_is_said() {
 
 /// A discovery controller has its own Identify page, and supports fewer features.
 #[test]
-fn a_discovery_controller_is_what_it_says() {
+fn a_discovery_controller_supports_exactly_what_it_advertises() {
     let target = target([Arc::new(Null::new(BLOCK, 1 << 20).expect("a size")) as _]);
     let identity = Identity { subnqn: DISCOVERY_NQN, ..IDENTITY };
     let (admin, controller) = Peer::admin_of(&target, &identity);

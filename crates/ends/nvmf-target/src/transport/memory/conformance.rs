@@ -42,7 +42,7 @@ fn run(engine: EngineKind) {
 }
 
 #[test]
-fn conforms() {
+fn a_namespace_over_the_memory_transport_conforms() {
     for &engine in EngineKind::HERE {
         run(engine);
     }

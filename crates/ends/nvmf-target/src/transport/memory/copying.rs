@@ -96,7 +96,7 @@ fn code(status: Status) -> Status {
 }
 
 #[test]
-fn ranges_are_copied_one_after_the_other_in_steps_of_any_number() {
+fn copy_executes_its_ranges_in_order_in_any_number_of_steps() {
     let target = target([memory()]);
     let mut host = Host::new(&target);
     (0..4).for_each(|part| host.fill(1, part * 1024, 1024, b'a'));
@@ -112,7 +112,7 @@ fn ranges_are_copied_one_after_the_other_in_steps_of_any_number() {
 }
 
 #[test]
-fn ranges_of_other_namespaces_are_copied_when_the_host_has_enabled_that() {
+fn copy_reads_other_namespaces_only_if_the_host_enabled_it() {
     let gate: Arc<Gate> = Arc::new(Gate::new(memory()));
     let read_only: Arc<dyn Namespace> =
         Arc::new(Mem::new(BLOCK, BLOCKS * u64::from(BLOCK)).expect("a size").read_only());
@@ -149,7 +149,7 @@ fn ranges_of_other_namespaces_are_copied_when_the_host_has_enabled_that() {
 }
 
 #[test]
-fn what_is_beyond_a_limit_is_refused_and_nothing_is_copied() {
+fn a_copy_beyond_a_limit_copies_nothing() {
     let large: Arc<dyn Namespace> = Arc::new(Mem::new(BLOCK, 512 << 20).expect("a size"));
     let target = target([large]);
     let mut host = Host::new(&target);
@@ -186,7 +186,7 @@ fn what_is_beyond_a_limit_is_refused_and_nothing_is_copied() {
 }
 
 #[test]
-fn fields_that_mean_what_is_not_there_are_refused() {
+fn a_copy_with_unsupported_fields_is_refused() {
     let target = target([memory()]);
     let mut host = Host::new(&target);
     let mut bent = |bits: u32| {
@@ -205,7 +205,7 @@ fn fields_that_mean_what_is_not_there_are_refused() {
 }
 
 #[test]
-fn a_copy_that_fails_says_which_range_was_the_first_that_is_not_copied() {
+fn a_failed_copy_reports_its_first_incomplete_range() {
     for (rule, letter) in [
         (Rule::new(BlockError::ReadFailed).command(Operation::Read).blocks(3000..3001), b'r'),
         (Rule::new(BlockError::WriteFailed).command(Operation::Write).blocks(8512..8513), b'w'),
@@ -227,7 +227,7 @@ fn a_copy_that_fails_says_which_range_was_the_first_that_is_not_copied() {
 }
 
 #[test]
-fn what_a_reservation_forbids_is_not_read_and_not_written() {
+fn a_copy_obeys_reservations_on_source_and_destination() {
     let target = target([memory(), memory()]);
     let other = Identity { hostid: [9; 16], ..IDENTITY };
     let (mut holder, mut host) = (Host::new(&target), Host::of(&target, &other));
@@ -283,7 +283,7 @@ fn until_kept(gate: &Gate) {
 }
 
 #[test]
-fn a_copy_whose_namespaces_change_ends_and_writes_nothing_more() {
+fn a_copy_ends_without_more_writes_when_a_namespace_is_removed() {
     for gone in [1, 2] {
         let (from, into, target, mut host) = held_copy();
         let copy = command::copy(2, 0, 1, true);
@@ -300,7 +300,7 @@ fn a_copy_whose_namespaces_change_ends_and_writes_nothing_more() {
 }
 
 #[test]
-fn a_copy_into_what_has_become_smaller_writes_nothing_behind_its_end() {
+fn a_copy_into_a_shrunken_namespace_writes_nothing() {
     let (from, into, target, mut host) = held_copy();
     let ranges = bytes(&[range(1, 0, 64)]);
     let cid = host.io.send(&command::copy(2, 1000, 1, true), &ranges, true);
@@ -313,7 +313,7 @@ fn a_copy_into_what_has_become_smaller_writes_nothing_behind_its_end() {
 }
 
 #[test]
-fn a_deallocation_in_what_has_become_smaller_goes_on_to_nothing_behind_its_end() {
+fn a_deallocation_in_a_shrunken_namespace_stops_at_its_end() {
     let gate = Arc::new(Gate::of(Operation::Deallocate, memory()));
     let target = target([gate.clone() as Arc<dyn Namespace>]);
     let mut host = Host::new(&target);
@@ -376,7 +376,7 @@ impl Queue for PlacesQueue {
 
 /// A command that executes in several steps holds buffers only for the step under way.
 #[test]
-fn what_waits_for_its_next_step_holds_no_memory() {
+fn a_command_that_waits_for_its_next_step_holds_no_memory() {
     const COMMANDS: usize = 28;
     let seen = Arc::default();
     let places = Arc::new(Places { inner: memory(), seen: Arc::clone(&seen) });
@@ -403,7 +403,7 @@ fn what_waits_for_its_next_step_holds_no_memory() {
 }
 
 #[test]
-fn a_host_that_leaves_in_the_middle_writes_nothing_more() {
+fn a_copy_writes_nothing_more_after_its_host_disconnects() {
     let (from, into, target, mut host) = held_copy();
     host.io.send(&command::copy(2, 0, 1, true), &bytes(&[range(1, 0, 4096)]), true);
     until_kept(&from);
@@ -421,7 +421,7 @@ fn a_host_that_leaves_in_the_middle_writes_nothing_more() {
 }
 
 #[test]
-fn steps_wait_for_the_limits_of_what_they_read_and_of_what_they_write() {
+fn copy_steps_wait_for_the_limits_of_source_and_destination() {
     let target = target([memory(), memory()]);
     let mut host = Host::new(&target);
     assert_eq!(host.enable(HostBehavior::CDFE_FORMAT_2), Status::SUCCESS);

@@ -107,7 +107,7 @@ fn until_kept(gate: &Gate, count: usize) {
 }
 
 #[test]
-fn what_is_as_expected_is_written_and_nothing_else() {
+fn compare_and_write_writes_only_if_the_data_match() {
     let (_target, gate, mut host, _other) = stand(Operation::Write);
     assert_eq!(host.fused(3, 0, 1), [OK, OK]);
     assert_eq!(host.fused(3, 0, 2), [DIFFERS, FAILED]);
@@ -126,7 +126,7 @@ fn what_is_as_expected_is_written_and_nothing_else() {
 }
 
 #[test]
-fn a_half_alone_is_refused() {
+fn one_half_of_a_fused_pair_is_refused() {
     let (_target, gate, mut host, _other) = stand(Operation::Write);
     let block = [0; BLOCK as usize];
     assert_eq!(host.io.run(&write(0), &block).status, MISSING, "nothing before it");
@@ -174,7 +174,7 @@ fn a_half_alone_is_refused() {
 
 /// Concurrent increments lose no count, although the hosts share only the block.
 #[test]
-fn counters_lose_nothing_while_others_write_beside_them() {
+fn concurrent_compare_and_write_increments_lose_no_count() {
     const ROUNDS: u32 = 50;
     const HOSTS: u8 = 4;
     let disk = Arc::new(Mem::new(BLOCK, 1 << 20).expect("a size"));
@@ -219,7 +219,7 @@ fn counters_lose_nothing_while_others_write_beside_them() {
 
 /// A write under way ends before the compare starts. A later write waits.
 #[test]
-fn nobody_writes_in_between() {
+fn no_other_write_executes_between_compare_and_write() {
     let (_target, gate, mut one, mut other) = stand(Operation::Write);
     gate.keep(1);
     let begun = other.io.send(&command::write(1, 6, 1, BLOCK, false), &[1; 512], true);
@@ -258,7 +258,7 @@ fn nobody_writes_in_between() {
 
 /// A closed connection writes nothing and does not block other hosts.
 #[test]
-fn a_host_that_goes_in_the_middle_leaves_nothing() {
+fn a_fused_pair_of_a_closed_connection_writes_nothing() {
     let (target, gate, mut one, mut other) = stand(Operation::Read);
     gate.keep(1);
     one.send(6, 0, 2, true);
@@ -287,7 +287,7 @@ fn abort(cid: u16) -> Command {
 }
 
 #[test]
-fn an_abort_of_one_half_ends_both_unless_they_are_begun() {
+fn an_abort_of_one_half_ends_a_fused_pair_that_has_not_started() {
     let (_target, gate, mut one, mut other) = stand(Operation::Read);
     gate.keep(1);
     let begun = one.send(6, 0, 1, true);
@@ -307,7 +307,7 @@ fn an_abort_of_one_half_ends_both_unless_they_are_begun() {
 }
 
 #[test]
-fn a_namespace_that_changes_in_the_middle_is_not_written() {
+fn a_fused_pair_writes_nothing_to_a_removed_or_read_only_namespace() {
     for removed in [true, false] {
         let (target, gate, mut one, mut other) = stand(Operation::Read);
         let control = target.control();
@@ -351,7 +351,7 @@ fn reserve(host: &mut Host, opcode: NvmOpcode, control: ReservationControl, keys
 
 /// A host does not write if another host preempts its registration after the compare.
 #[test]
-fn a_preempt_in_the_middle_stops_the_write() {
+fn a_preempt_after_the_compare_prevents_the_write() {
     let (_target, gate, mut one, mut other) = stand(Operation::Read);
     let control = ReservationControl::default();
     let register = control.with_action(RegisterAction::REGISTER.0);
@@ -381,7 +381,7 @@ fn a_preempt_in_the_middle_stops_the_write() {
 
 /// A pair books its read and its write, and waits for both limits.
 #[test]
-fn limits_hold_for_pairs() {
+fn fused_pairs_wait_for_read_and_write_limits() {
     let (target, gate, mut one, mut other) = stand(Operation::Write);
     let bytes = Rate { writes: 1, ..Rate::default() };
     let crawl = Rates { bytes, burst: Duration::from_nanos(1), ..Rates::default() };
@@ -402,7 +402,7 @@ fn limits_hold_for_pairs() {
 
 /// A core without connections still replies to other cores while these cores serve hosts.
 #[test]
-fn a_target_that_stops_finishes_what_it_has_accepted() {
+fn a_stopping_target_finishes_accepted_fused_pairs() {
     let (target, gate, mut one, other) = stand(Operation::Write);
     drop(other);
     gate.keep(1);

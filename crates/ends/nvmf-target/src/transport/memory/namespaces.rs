@@ -70,7 +70,7 @@ fn read_first(peer: &mut Peer, nsid: u32) -> Status {
 }
 
 #[test]
-fn what_was_begun_ends_and_what_waits_is_refused_while_others_go_on() {
+fn removing_a_namespace_finishes_started_commands_and_fails_waiting_ones() {
     for &engine in EngineKind::HERE {
         let gate = Arc::new(Gate::of(Command::Read, memory(BLOCK)));
         let target = target_on(engine, [Arc::clone(&gate) as Arc<dyn Namespace>, memory(BLOCK)]);
@@ -122,7 +122,7 @@ fn what_was_begun_ends_and_what_waits_is_refused_while_others_go_on() {
 }
 
 #[test]
-fn a_number_that_is_given_again_reaches_the_new_store_only() {
+fn commands_to_a_reused_namespace_number_reach_only_the_new_store() {
     const CHANGES: u8 = 40;
     let slow = |block_size: u32| -> Arc<dyn Namespace> {
         let delay = Delay::new(memory(block_size), Duration::from_micros(200));
@@ -232,7 +232,7 @@ fn a_removed_file_is_closed_and_unlocked() {
 }
 
 #[test]
-fn hosts_are_told_of_every_change() {
+fn hosts_are_notified_of_every_namespace_change() {
     let target = target([memory(BLOCK)]);
     let control = target.control();
     let (mut admin, controller) = Peer::admin(&target);
@@ -272,7 +272,7 @@ fn hosts_are_told_of_every_change() {
 }
 
 #[test]
-fn a_file_that_grows_is_told_to_hosts() {
+fn hosts_are_notified_when_a_file_grows() {
     let folder = std::env::temp_dir().join(format!("farblock-grows-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");
     let path = folder.join("disk");
@@ -300,7 +300,7 @@ fn a_file_that_grows_is_told_to_hosts() {
 }
 
 #[test]
-fn what_cannot_be_changed_says_why() {
+fn a_refused_namespace_change_reports_the_reason() {
     let target = target([memory(BLOCK)]);
     let control: Control = target.control();
     let say = |result: Result<(), crate::change_error::ChangeError>| match result {

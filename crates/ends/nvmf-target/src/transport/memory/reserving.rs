@@ -169,7 +169,7 @@ fn two_hosts_of(gate: Arc<Gate>) -> (Target, Arc<Gate>, Host, Host) {
 }
 
 #[test]
-fn a_reservation_keeps_others_out_and_its_end_lets_them_in() {
+fn a_reservation_excludes_other_hosts_until_its_release() {
     let (target, _gate, mut one, mut other) = two_hosts();
     assert_eq!(one.acquire(WRITE_EXCLUSIVE), CONFLICT, "not registered");
     assert_eq!((one.register(), one.acquire(WRITE_EXCLUSIVE)), (Status::SUCCESS, Status::SUCCESS));
@@ -198,7 +198,7 @@ fn a_reservation_keeps_others_out_and_its_end_lets_them_in() {
 }
 
 #[test]
-fn a_preempt_is_over_when_nothing_of_the_fenced_host_can_come_any_more() {
+fn a_preempt_completes_after_the_last_write_of_the_fenced_host() {
     for action in [AcquireAction::PREEMPT, AcquireAction::PREEMPT_ABORT] {
         let (_target, gate, mut one, mut other) = two_hosts();
         assert_eq!((one.register(), other.register()), (Status::SUCCESS, Status::SUCCESS));
@@ -238,7 +238,7 @@ fn two_readers(gate: Arc<Gate>) -> (Target, Arc<Gate>, Host, Host) {
 /// Reads, writes and copies wait for a rate limit as their last gate, so none of them is under way
 /// at the namespace. A plain Preempt lets the permitted commands execute.
 #[test]
-fn a_preempt_and_abort_ends_what_waits_for_a_limit_and_a_preempt_does_not() {
+fn only_preempt_and_abort_ends_commands_that_wait_for_a_limit() {
     for (action, read, written) in [
         (AcquireAction::PREEMPT, Status::SUCCESS, CONFLICT),
         (AcquireAction::PREEMPT_ABORT, ABORTED, ABORTED),
@@ -278,7 +278,7 @@ fn a_preempt_and_abort_ends_what_waits_for_a_limit_and_a_preempt_does_not() {
 /// A Verify with steps left ends with the step under way. The Preempt and Abort completes after
 /// this step.
 #[test]
-fn a_preempt_and_abort_ends_a_command_of_several_steps_and_a_preempt_does_not() {
+fn only_preempt_and_abort_ends_a_command_of_several_steps() {
     for action in [AcquireAction::PREEMPT, AcquireAction::PREEMPT_ABORT] {
         let aborts = action == AcquireAction::PREEMPT_ABORT;
         let (_target, gate, mut one, mut other) = two_readers(gated_reads());
@@ -307,7 +307,7 @@ fn a_preempt_and_abort_ends_a_command_of_several_steps_and_a_preempt_does_not() 
 }
 
 #[test]
-fn a_preempt_waits_for_what_a_lost_queue_has_left() {
+fn a_preempt_waits_for_the_writes_of_a_lost_queue() {
     let (_target, gate, mut one, mut other) = two_hosts();
     assert_eq!((one.register(), other.register()), (Status::SUCCESS, Status::SUCCESS));
     assert_eq!(other.acquire(WRITE_EXCLUSIVE), Status::SUCCESS);
@@ -329,7 +329,7 @@ fn a_preempt_waits_for_what_a_lost_queue_has_left() {
 }
 
 #[test]
-fn the_preempted_host_is_told() {
+fn the_preempted_host_is_notified() {
     let (_target, _gate, mut one, mut other) = two_hosts();
     let event = Sqe { cid: 77.into(), ..command::async_event_request().sqe };
     other.admin.wire.send(event, &[]);
@@ -349,7 +349,7 @@ fn the_preempted_host_is_told() {
 }
 
 #[test]
-fn what_persists_is_there_after_a_restart_and_else_nothing_is() {
+fn only_persistent_reservations_survive_a_restart() {
     let (gate, store) = (gated(), Arc::new(Kept::default()));
     let target = target_of(&gate, Some(Arc::clone(&store))).expect("it starts");
     let mut one = Host::new(&target, &IDENTITY);
@@ -377,7 +377,7 @@ fn what_persists_is_there_after_a_restart_and_else_nothing_is() {
 }
 
 #[test]
-fn what_persists_holds_when_a_namespace_comes_back_while_hosts_are_connected() {
+fn persistent_reservations_hold_when_a_namespace_is_added_again() {
     let (gate, store) = (gated(), Arc::new(Kept::default()));
     let target = target_of(&gate, Some(Arc::clone(&store))).expect("it starts");
     let (mut one, mut other) = (Host::new(&target, &IDENTITY), Host::new(&target, &OTHER));
@@ -430,7 +430,7 @@ fn what_persists_holds_when_a_namespace_comes_back_while_hosts_are_connected() {
 }
 
 #[test]
-fn what_is_not_offered_is_refused() {
+fn unsupported_reservation_fields_are_refused() {
     let (target, _gate, mut one, _other) = two_hosts();
     let status = |command: &(Command, Vec<u8>), host: &mut Host| {
         Status(host.io.run(&command.0, &command.1).status.code())
@@ -449,7 +449,7 @@ fn what_is_not_offered_is_refused() {
 }
 
 #[test]
-fn a_flush_of_all_namespaces_is_not_stopped_by_one_that_its_host_does_not_see() {
+fn a_flush_of_all_namespaces_ignores_invisible_ones() {
     let (gate, second) = (gated(), gated());
     let target = target_of(&gate, None).expect("it starts");
     let control = target.control();

@@ -25,7 +25,7 @@ fn connected() -> (Target, Peer, Peer) {
 }
 
 #[test]
-fn a_controller_offers_keyed_descriptors() {
+fn a_controller_advertises_keyed_descriptors() {
     let (_target, mut admin, _io) = connected();
     let answer = admin.run(&command::identify_controller(), &[]);
     assert_eq!(answer.status, Status::SUCCESS);
@@ -53,7 +53,7 @@ fn data_travel_in_capsules_and_in_registered_memory() {
 }
 
 #[test]
-fn what_is_wrong_with_a_command_is_its_answer() {
+fn an_invalid_command_gets_a_status() {
     let (_target, _admin, mut io) = connected();
     let beyond = io.run(&command::read(1, 1 << 30, 1, BLOCK), &[]).status;
     assert_eq!(Status(beyond.code()), Status::LBA_OUT_OF_RANGE);
@@ -73,7 +73,7 @@ fn what_is_wrong_with_a_command_is_its_answer() {
 }
 
 #[test]
-fn a_key_is_made_invalid_with_the_answer_if_the_host_wants_it() {
+fn the_answer_invalidates_the_key_if_the_host_requests_it() {
     let (_target, _admin, io) = connected();
     let sqe = place(&io.wire, &command::read(1, 0, 1, BLOCK), 77, &[], false);
     let block = sqe.dptr.keyed_block().expect("it is keyed");
@@ -85,7 +85,7 @@ fn a_key_is_made_invalid_with_the_answer_if_the_host_wants_it() {
 }
 
 #[test]
-fn memory_that_is_not_registered_ends_its_connection_and_no_other() {
+fn unregistered_memory_ends_only_its_own_connection() {
     let (target, mut admin, mut other) = connected();
     let (_, controller) = Peer::admin(&target);
     let commands = [command::read(1, 0, 1, BLOCK), command::write(1, 0, 1, BLOCK, false)];
@@ -104,7 +104,7 @@ fn memory_that_is_not_registered_ends_its_connection_and_no_other() {
 }
 
 #[test]
-fn a_capsule_larger_than_is_offered_ends_its_connection() {
+fn a_capsule_larger_than_advertised_ends_its_connection() {
     let target = target(BLOCK, 1 << 20);
     let (admin, _) = Peer::admin(&target);
     admin.wire.send(command::keep_alive().sqe, &[0; ADMIN_IN_CAPSULE_BYTES as usize + 1]);
@@ -112,7 +112,7 @@ fn a_capsule_larger_than_is_offered_ends_its_connection() {
 }
 
 #[test]
-fn a_target_that_stops_answers_what_it_holds() {
+fn a_stopping_target_answers_held_event_requests() {
     let (target, admin, io) = connected();
     let sqe = Sqe { cid: 3.into(), ..command::async_event_request().sqe };
     admin.wire.send(sqe, &[]);
@@ -127,7 +127,7 @@ fn a_target_that_stops_answers_what_it_holds() {
 }
 
 #[test]
-fn a_host_that_leaves_takes_its_controller_along() {
+fn closing_the_admin_queue_closes_the_io_queues() {
     let (target, admin, io) = connected();
     admin.wire.leave();
     assert!(io.wire.wait().is_none());

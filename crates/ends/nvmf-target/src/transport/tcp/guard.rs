@@ -394,7 +394,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn short_of_memory_a_payload_comes_by_the_record_and_all_else_by_little() {
+    fn receives_are_small_or_one_record_while_memory_is_short() {
         let (record, little) = (SEALED_BYTES as u32, limits::SMALL_RECEIVE_BYTES);
         assert_eq!(pressed_bytes(1 << 20, Some(0)), record);
         assert_eq!(pressed_bytes(record, Some(6000)), record - 6000);
