@@ -37,7 +37,7 @@ const NAMESPACE_CHANGED: u64 = 0x0004_0002;
 const DISCOVERY_CHANGED: u64 = 0x0070_f002;
 
 #[test]
-fn properties_have_their_size_and_no_other() {
+fn properties_are_read_only_with_their_own_size() {
     use PropertySize::{Eight, Four};
     let (mut registry, _) = registry();
     let host = Host::connect(&mut registry, SUBSYSTEM_NQN);
@@ -72,7 +72,7 @@ fn properties_have_their_size_and_no_other() {
 }
 
 #[test]
-fn only_cc_can_be_written() {
+fn only_the_property_cc_can_be_written() {
     use PropertySize::{Eight, Four};
     let (mut registry, _) = registry();
     let host = Host::connect(&mut registry, SUBSYSTEM_NQN);
@@ -98,7 +98,7 @@ fn only_cc_can_be_written() {
 }
 
 #[test]
-fn a_configuration_that_is_not_supported_is_fatal_until_reset() {
+fn an_unsupported_configuration_is_fatal_until_a_reset() {
     let (mut registry, _) = registry();
     let host = Host::connect(&mut registry, SUBSYSTEM_NQN);
     host.write_cc(&mut registry, enabling().with_iosqes(0), at(0));
@@ -144,7 +144,7 @@ fn shutdown_is_complete_at_once_when_there_is_nothing_to_flush() {
 }
 
 #[test]
-fn a_reset_is_over_when_the_queues_that_it_ended_are() {
+fn a_reset_completes_when_its_queues_have_closed() {
     let (mut registry, _) = registry();
     let host = Host::ready(&mut registry);
     host.io_queue(&mut registry, 1).unwrap();
@@ -156,7 +156,7 @@ fn a_reset_is_over_when_the_queues_that_it_ended_are() {
 }
 
 #[test]
-fn shutdown_can_wait_for_a_flush() {
+fn shutdown_waits_for_a_flush_if_configured() {
     let mut registry = Registry::new();
     let mut config = config();
     config.flush_on_shutdown = true;
@@ -178,7 +178,7 @@ fn shutdown_can_wait_for_a_flush() {
 }
 
 #[test]
-fn a_reset_forgets_what_the_host_set() {
+fn a_reset_restores_features_and_drops_event_requests() {
     let (mut registry, subsystem) = registry();
     let host = Host::ready(&mut registry);
     host.set_feature(&mut registry, 0x0b, 1 << 8).unwrap();
@@ -270,7 +270,7 @@ fn fabrics_commands_on_the_wrong_queue_are_refused() {
 }
 
 #[test]
-fn a_controller_that_is_gone_answers_that_its_queue_is() {
+fn commands_to_a_removed_controller_fail_with_a_deleted_queue() {
     let (mut registry, _) = registry();
     let host = Host::ready(&mut registry);
     registry.remove_controller(host.id).unwrap();
@@ -290,7 +290,7 @@ fn keep_alive(host: &Host, registry: &mut Registry, now: Instant) -> AdminOutcom
 }
 
 #[test]
-fn a_silent_host_is_gone() {
+fn a_silent_host_loses_its_controller() {
     let (mut registry, _) = registry();
     let host = Host::ready(&mut registry);
     host.io_queue(&mut registry, 2).unwrap();
@@ -325,7 +325,7 @@ fn io_traffic_keeps_a_controller_alive() {
 }
 
 #[test]
-fn the_timeout_can_be_changed_and_turned_off() {
+fn the_keep_alive_timeout_can_be_changed_and_disabled() {
     let (mut registry, _) = registry();
     let host = Host::ready(&mut registry);
     assert_eq!(host.feature(&mut registry, 0x0f, 0, 0), Ok(5000));
@@ -339,7 +339,7 @@ fn the_timeout_can_be_changed_and_turned_off() {
 }
 
 #[test]
-fn the_timer_runs_from_connect_and_starts_anew_on_enable() {
+fn the_keep_alive_timer_starts_at_connect_and_restarts_at_enable() {
     let (mut registry, _) = registry();
     let host = Host::connect(&mut registry, SUBSYSTEM_NQN);
     assert_eq!(registry.next_deadline(), Some(at(5)));
@@ -366,7 +366,7 @@ fn a_discovery_session_without_a_timeout_ends_after_two_minutes() {
 }
 
 #[test]
-fn a_namespace_change_is_told_once_until_the_list_is_read() {
+fn a_namespace_change_is_reported_once_until_the_list_is_read() {
     let (mut registry, subsystem) = registry();
     let host = Host::ready(&mut registry);
     host.set_feature(&mut registry, 0x0b, 1 << 8).unwrap();
@@ -407,7 +407,7 @@ fn a_namespace_change_is_told_once_until_the_list_is_read() {
 }
 
 #[test]
-fn a_namespace_in_another_ones_place_is_told_twice() {
+fn a_replaced_namespace_is_reported_twice() {
     let (mut registry, subsystem) = registry();
     let host = Host::ready(&mut registry);
     host.set_feature(&mut registry, 0x0b, 1 << 8).unwrap();
@@ -451,7 +451,7 @@ fn an_event_waits_for_a_request() {
 }
 
 #[test]
-fn every_controller_of_the_subsystem_is_told_and_no_other() {
+fn a_namespace_change_is_reported_to_every_controller_of_its_subsystem_only() {
     let (mut registry, subsystem) = registry();
     let mut other = config();
     other.nqn = "nqn.2026-01.test.farblock:more".into();
@@ -469,7 +469,7 @@ fn every_controller_of_the_subsystem_is_told_and_no_other() {
 }
 
 #[test]
-fn discovery_changes_are_told_to_those_who_see_them() {
+fn discovery_changes_are_reported_only_to_hosts_that_see_them() {
     let (mut registry, subsystem) = registry();
     let mut connect = Connect::admin(DISCOVERY_NQN);
     connect.data.hostnqn = farblock_wire::nqn::nqn_field(OTHER_HOST_NQN);
@@ -497,7 +497,7 @@ fn discovery_changes_are_told_to_those_who_see_them() {
 }
 
 #[test]
-fn event_requests_have_a_limit() {
+fn the_number_of_event_requests_is_limited() {
     let (mut registry, _) = registry();
     let host = Host::ready(&mut registry);
     for cid in 0..limits::ASYNC_EVENT_REQUESTS as u16 {
@@ -533,7 +533,7 @@ fn abort_reaches_event_requests_and_io_commands() {
 }
 
 #[test]
-fn closing_queues_and_removing_things_ends_controllers() {
+fn closed_queues_and_removed_objects_end_controllers() {
     let (mut registry, subsystem) = registry();
     let host = Host::ready(&mut registry);
     host.io_queue(&mut registry, 1).unwrap();
@@ -575,7 +575,7 @@ fn closing_queues_and_removing_things_ends_controllers() {
 }
 
 #[test]
-fn a_controller_that_ends_leaves_nothing_to_do() {
+fn a_removed_controller_leaves_no_actions() {
     let (mut registry, _) = registry();
     let host = Host::ready(&mut registry);
     host.io_queue(&mut registry, 1).unwrap();
@@ -586,7 +586,7 @@ fn a_controller_that_ends_leaves_nothing_to_do() {
 }
 
 #[test]
-fn the_summary_says_where_a_controller_is() {
+fn the_summary_reports_the_lifecycle_of_a_controller() {
     let (mut registry, _) = registry();
     let host = Host::connect(&mut registry, SUBSYSTEM_NQN);
     let state = |registry: &Registry| registry.controllers().next().unwrap().lifecycle;

@@ -109,7 +109,7 @@ fn tables(registry: &mut Registry) -> Vec<Arc<NamespaceTable>> {
 }
 
 #[test]
-fn what_is_advertised_is_what_there_is() {
+fn identify_advertises_the_ana_capabilities() {
     let (mut registry, _) = registry_of_two_ports();
     let host = ready_at(&mut registry, NEAR);
     let page = identify(&host, &mut registry, 0x01, 0);
@@ -138,7 +138,7 @@ fn what_is_advertised_is_what_there_is() {
 }
 
 #[test]
-fn each_port_has_its_own_states() {
+fn each_port_has_its_own_ana_states() {
     let (mut registry, _) = registry_of_two_ports();
     let (near, far) = (ready_at(&mut registry, NEAR), ready_at(&mut registry, FAR));
     let access = states(AnaState::NON_OPTIMIZED, &[(3, AnaState::INACCESSIBLE)]);
@@ -156,7 +156,7 @@ fn each_port_has_its_own_states() {
 }
 
 #[test]
-fn out_of_reach_is_a_status_of_its_own() {
+fn each_unusable_ana_state_has_its_own_status() {
     let (mut registry, _) = registry_of_two_ports();
     let host = ready_at(&mut registry, FAR);
     for (state, status) in [
@@ -205,7 +205,7 @@ fn out_of_reach_is_a_status_of_its_own() {
 /// A Copy needs access to its sources and its destination. Between two steps, either may become
 /// inaccessible.
 #[test]
-fn a_copy_needs_its_sources_and_its_target() {
+fn a_copy_needs_access_to_its_sources_and_destination() {
     let (mut registry, subsystem) = registry_of_two_ports();
     let info = registry.subsystem(subsystem).unwrap().namespaces[&NamespaceId(7)];
     let other = farblock_proto::controller::NamespaceInfo { ana_group: 4, ..info };
@@ -244,7 +244,7 @@ fn a_copy_needs_its_sources_and_its_target() {
 }
 
 #[test]
-fn a_change_is_told_to_whom_it_concerns_once() {
+fn an_ana_change_is_reported_once_to_the_affected_hosts() {
     let (mut registry, subsystem) = registry_of_two_ports();
     let (near, far) = (ready_at(&mut registry, NEAR), ready_at(&mut registry, FAR));
     for host in [&near, &far] {
@@ -297,7 +297,7 @@ fn a_change_is_told_to_whom_it_concerns_once() {
 
 /// A new listener may reuse the port number of a removed listener.
 #[test]
-fn a_listener_begins_with_nothing_of_the_last_one_of_its_number() {
+fn a_listener_with_a_reused_number_starts_with_default_ana_states() {
     let (mut registry, subsystem) = registry_of_two_ports();
     let host = ready_at(&mut registry, FAR);
     registry.set_port_access(FAR, PortAccess::all(AnaState::INACCESSIBLE)).unwrap();

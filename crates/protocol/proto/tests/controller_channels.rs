@@ -49,7 +49,7 @@ fn page(registry: &mut Registry, host: &Host) -> Vec<u8> {
 }
 
 #[test]
-fn a_host_sees_where_it_may_come_and_with_what() {
+fn discovery_lists_the_usable_listeners_and_their_security() {
     const SUBSYSTEM: u8 = 2;
     const ITSELF: u8 = 3;
     for (channel, subsystem_at, itself_at) in [
@@ -75,7 +75,7 @@ fn a_host_sees_where_it_may_come_and_with_what() {
 }
 
 #[test]
-fn subsystems_differ_and_records_are_read_one_by_one() {
+fn each_subsystem_has_its_own_records_at_any_offset() {
     let (mut registry, keyed) = with_ports();
     let add = |name: &str, registry: &mut Registry| {
         let mut more = config();
@@ -105,7 +105,7 @@ fn subsystems_differ_and_records_are_read_one_by_one() {
 }
 
 #[test]
-fn a_host_hears_of_its_own_channel_alone() {
+fn a_change_of_security_is_reported_only_to_the_affected_host() {
     let (mut registry, subsystem) = with_ports();
     let mut connect = Connect::admin(DISCOVERY_NQN);
     connect.data.hostnqn = nqn_field(OTHER_HOST_NQN);

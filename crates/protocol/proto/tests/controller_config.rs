@@ -24,7 +24,7 @@ fn namespace(change: impl FnOnce(&mut NamespaceInfo)) -> Result<(), ConfigError>
 }
 
 #[test]
-fn names_and_texts_fit_their_fields() {
+fn names_and_texts_that_do_not_fit_are_refused() {
     assert_eq!(changed(|_| {}), Ok(()));
     let bad_nqn =
         |name: &str| matches!(changed(|c| c.nqn = name.into()), Err(ConfigError::Nqn(..)));
@@ -48,7 +48,7 @@ fn names_and_texts_fit_their_fields() {
 }
 
 #[test]
-fn numbers_are_in_range() {
+fn numbers_out_of_range_are_refused() {
     let wrong = [
         changed(|c| c.max_io_queues = 0),
         changed(|c| c.max_io_queues = limits::MAX_IO_QUEUES + 1),
@@ -68,7 +68,7 @@ fn numbers_are_in_range() {
 }
 
 #[test]
-fn namespaces_are_possible() {
+fn impossible_namespaces_are_refused() {
     assert_eq!(namespace(|_| {}), Ok(()));
     for size in [0, 256, 513, 128 << 10] {
         assert_eq!(namespace(|info| info.block_size = size), Err(ConfigError::BlockSize(size)));
@@ -96,7 +96,7 @@ fn namespaces_are_possible() {
 }
 
 #[test]
-fn tables_are_snapshots_of_rising_generations() {
+fn namespace_tables_are_snapshots_with_increasing_generations() {
     let (mut registry, subsystem) = registry();
     let before = registry.namespaces(subsystem).unwrap();
     registry.resize_namespace(subsystem, NamespaceId(1), 5).unwrap();
@@ -119,7 +119,7 @@ fn tables_are_snapshots_of_rising_generations() {
 /// The cost of a table grows with the number of namespaces, so a thousand changes must not build a
 /// thousand tables.
 #[test]
-fn many_changes_give_one_table_after_the_rights_in_added_namespaces() {
+fn a_batch_of_changes_builds_one_table_after_the_reservation_rights() {
     let (mut registry, subsystem) = registry();
     let stored = format!(
         "farblock reservations 1\ngeneration 1\nreservation 1 {host}\nhost {host} 1f\n",
@@ -144,7 +144,7 @@ fn many_changes_give_one_table_after_the_rights_in_added_namespaces() {
 }
 
 #[test]
-fn what_does_not_exist_cannot_be_changed() {
+fn changes_of_missing_objects_are_refused() {
     let mut registry = Registry::new();
     let missing = ConfigError::NotFound("subsystem");
     let id = SubsystemId(1);
@@ -161,7 +161,7 @@ fn what_does_not_exist_cannot_be_changed() {
 }
 
 #[test]
-fn subsystems_have_names_and_a_limit() {
+fn subsystem_names_are_unique_and_their_number_is_limited() {
     let mut registry = Registry::new();
     for number in 0..limits::MAX_SUBSYSTEMS {
         let mut config = config();
@@ -179,7 +179,7 @@ fn subsystems_have_names_and_a_limit() {
 }
 
 #[test]
-fn listeners_and_referrals_have_limits() {
+fn the_numbers_of_listeners_and_referrals_are_limited() {
     let mut registry = Registry::new();
     let listener = |port: u16| Listener {
         port: PortId(port),
@@ -217,7 +217,7 @@ fn listeners_and_referrals_have_limits() {
 }
 
 #[test]
-fn allowed_hosts_have_a_limit() {
+fn the_number_of_allowed_hosts_is_limited() {
     let (mut registry, subsystem) = registry();
     for number in 1..limits::MAX_ALLOWED_HOSTS {
         registry.allow_host(subsystem, &format!("{HOST_NQN}{number}")).unwrap();
@@ -230,7 +230,7 @@ fn allowed_hosts_have_a_limit() {
 }
 
 #[test]
-fn the_largest_discovery_page_is_read_in_pieces() {
+fn the_largest_discovery_page_can_be_read_in_pieces() {
     let mut registry = Registry::new();
     for number in 0..limits::MAX_SUBSYSTEMS {
         let mut config = config();
@@ -259,7 +259,7 @@ fn the_largest_discovery_page_is_read_in_pieces() {
 }
 
 #[test]
-fn errors_say_what_is_wrong() {
+fn every_configuration_error_has_a_message() {
     let errors = [
         changed(|c| c.nqn = "nqn.x".into()),
         changed(|c| c.nqn = DISCOVERY_NQN.into()),

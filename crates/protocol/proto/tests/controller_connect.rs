@@ -32,7 +32,7 @@ fn in_command(offset: usize) -> (Status, bool, u16) {
 }
 
 #[test]
-fn an_admin_queue_makes_a_controller() {
+fn connecting_an_admin_queue_creates_a_controller() {
     let (mut registry, subsystem) = registry();
     let connected = Connect::admin(SUBSYSTEM_NQN).send(&mut registry, at(0)).unwrap();
     assert_eq!(connected.controller, ControllerId(1));
@@ -58,7 +58,7 @@ fn an_admin_queue_makes_a_controller() {
 }
 
 #[test]
-fn discovery_takes_any_host_and_has_no_io_queues() {
+fn the_discovery_service_accepts_any_host_and_has_no_io_queues() {
     let (mut registry, _) = registry();
     let mut connect = Connect::admin(DISCOVERY_NQN);
     connect.data = ConnectData::new([9; 16], 0xffff, DISCOVERY_NQN, OTHER_HOST_NQN);
@@ -95,7 +95,7 @@ fn io_queues_join_their_controller() {
 }
 
 #[test]
-fn the_record_format_is_known() {
+fn an_unknown_record_format_is_refused() {
     let (mut registry, _) = registry();
     let host = Host::ready(&mut registry);
     for mut connect in [Connect::admin(SUBSYSTEM_NQN), Connect::io(host.id, 1)] {
@@ -106,7 +106,7 @@ fn the_record_format_is_known() {
 }
 
 #[test]
-fn only_the_dynamic_controller_model_is_offered() {
+fn only_the_dynamic_controller_model_is_supported() {
     let (mut registry, _) = registry();
     for cntlid in [0, 1, CNTLID_STATIC_ANY] {
         let mut connect = Connect::admin(SUBSYSTEM_NQN);
@@ -116,7 +116,7 @@ fn only_the_dynamic_controller_model_is_offered() {
 }
 
 #[test]
-fn names_have_to_be_known_and_text() {
+fn unknown_and_malformed_names_are_refused() {
     let (mut registry, _) = registry();
     let unknown = Connect::admin("nqn.2026-01.test.farblock:unknown");
     assert_eq!(blame(&unknown, &mut registry), in_data(256));
@@ -135,7 +135,7 @@ fn names_have_to_be_known_and_text() {
 }
 
 #[test]
-fn a_host_that_is_not_allowed_is_told_so() {
+fn a_host_that_is_not_allowed_is_refused() {
     let (mut registry, subsystem) = registry();
     let mut connect = Connect::admin(SUBSYSTEM_NQN);
     connect.data = ConnectData::new(HOST_ID, 0xffff, SUBSYSTEM_NQN, OTHER_HOST_NQN);
@@ -151,7 +151,7 @@ fn a_host_that_is_not_allowed_is_told_so() {
 }
 
 #[test]
-fn queue_sizes_have_limits() {
+fn queue_sizes_out_of_range_are_refused() {
     let (mut registry, _) = registry();
     let wrong = in_command(offset_of!(ConnectCommand, sqsize_z));
     for sqsize_z in [0, limits::ADMIN_QUEUE_ENTRIES, u16::MAX] {
@@ -226,7 +226,7 @@ fn a_queue_is_connected_once_until_it_is_closed() {
 }
 
 #[test]
-fn queue_identifiers_are_limited_by_what_was_granted() {
+fn queue_identifiers_above_the_granted_number_are_refused() {
     let (mut registry, _) = registry();
     let host = Host::ready(&mut registry);
     let wrong = in_command(offset_of!(ConnectCommand, qid));
@@ -238,7 +238,7 @@ fn queue_identifiers_are_limited_by_what_was_granted() {
 }
 
 #[test]
-fn controllers_have_a_limit() {
+fn the_number_of_controllers_is_limited() {
     let (mut registry, _) = registry();
     for _ in 0..limits::MAX_CONTROLLERS {
         Connect::admin(SUBSYSTEM_NQN).send(&mut registry, at(0)).unwrap();
@@ -273,7 +273,7 @@ fn a_subsystem_can_have_a_range_of_controller_identifiers() {
 }
 
 #[test]
-fn controller_identifiers_are_used_again_late() {
+fn controller_identifiers_are_reused_in_turn() {
     let (mut registry, _) = registry();
     registry.set_controller_ids(10..=12).unwrap();
     let mut next = || {

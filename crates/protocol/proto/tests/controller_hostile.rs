@@ -272,7 +272,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
     #[test]
-    fn nothing_that_a_peer_sends_does_harm(steps in prop::collection::vec(step(), 0..60)) {
+    fn arbitrary_commands_break_no_invariant(steps in prop::collection::vec(step(), 0..60)) {
         let mut world = World::new();
         for step in &steps {
             world.apply(step);
@@ -280,7 +280,7 @@ proptest! {
     }
 
     #[test]
-    fn ranges_are_within_the_namespace_whatever_they_are(
+    fn accepted_deallocate_ranges_are_within_the_namespace(
         data in prop::collection::vec(any::<u8>(), 0..4200),
         count in 0u16..300,
         blocks in 1u64..u64::MAX,
@@ -297,7 +297,7 @@ proptest! {
 
 /// Some of the generated entries pass the first checks, so the test also reaches the later code.
 #[test]
-fn hostile_entries_get_far_enough() {
+fn generated_commands_pass_the_first_checks() {
     let mut runner = proptest::test_runner::TestRunner::deterministic();
     let mut world = World::new();
     for _ in 0..2000 {

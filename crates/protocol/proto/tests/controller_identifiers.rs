@@ -56,7 +56,7 @@ fn asks(registry: &mut Registry, id: SubsystemId, host: &Host, action: RegisterA
 }
 
 #[test]
-fn an_identifier_is_its_hosts_while_that_is_there() {
+fn a_proved_identifier_belongs_to_its_host_while_connected() {
     let (mut registry, id) = registry_for_both();
     let host = comes(&mut registry, HOST_NQN, HOST_ID);
     assert_eq!(check(&registry, id, OTHER_HOST_NQN, HOST_ID), Ok(()), "it is but said");
@@ -69,7 +69,7 @@ fn an_identifier_is_its_hosts_while_that_is_there() {
 }
 
 #[test]
-fn who_only_says_that_it_is_its_identifier_goes() {
+fn a_host_with_an_unproved_identifier_is_disconnected_when_its_owner_authenticates() {
     let (mut registry, id) = registry_for_both();
     let liar = comes(&mut registry, OTHER_HOST_NQN, HOST_ID);
     let bystander = comes(&mut registry, OTHER_HOST_NQN, [8; 16]);
@@ -85,7 +85,7 @@ fn who_only_says_that_it_is_its_identifier_goes() {
 }
 
 #[test]
-fn a_registered_identifier_is_its_hosts_while_that_is_away_and_over_a_restart() {
+fn a_registered_identifier_belongs_to_its_host_across_a_restart() {
     let (mut registry, id) = registry_for_both();
     registry.keep_reservations(id, NSID, Reservations::default()).expect("it is there");
     let host = comes(&mut registry, HOST_NQN, HOST_ID);
@@ -107,7 +107,7 @@ fn a_registered_identifier_is_its_hosts_while_that_is_away_and_over_a_restart() 
 }
 
 #[test]
-fn what_was_registered_without_proof_is_its_hosts_once_that_has_proved_itself() {
+fn an_unproved_registration_belongs_to_its_host_after_authentication() {
     let (mut registry, id) = registry_for_both();
     registry.keep_reservations(id, NSID, Reservations::default()).expect("it is there");
     let host = comes(&mut registry, HOST_NQN, HOST_ID);
@@ -121,7 +121,7 @@ fn what_was_registered_without_proof_is_its_hosts_once_that_has_proved_itself() 
 }
 
 #[test]
-fn a_host_has_few_identifiers_at_once() {
+fn the_number_of_identifiers_of_a_host_is_limited() {
     let (mut registry, id) = registry_for_both();
     let number = |number: usize| [number as u8 + 1; 16];
     let mut hosts = Vec::new();
@@ -140,7 +140,7 @@ fn a_host_has_few_identifiers_at_once() {
 }
 
 #[test]
-fn no_identifier_is_nobodys() {
+fn a_zero_identifier_has_no_owner() {
     let (mut registry, id) = registry_for_both();
     let host = comes(&mut registry, HOST_NQN, [0; 16]);
     let other = comes(&mut registry, OTHER_HOST_NQN, [0; 16]);

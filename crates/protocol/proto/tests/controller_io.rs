@@ -43,7 +43,7 @@ const FUA: u32 = 1 << 30;
 const DEAC: u32 = 1 << 25;
 
 #[test]
-fn commands_that_move_blocks() {
+fn read_write_and_compare_are_parsed() {
     let namespace = NamespaceId(1);
     let (lba, blocks, fua) = (Lba(16), BlockCount(8), false);
     let data = DataPointer::Remote { length: 4096 };
@@ -61,7 +61,7 @@ fn commands_that_move_blocks() {
 }
 
 #[test]
-fn in_capsule_data_only_goes_to_the_controller() {
+fn in_capsule_data_are_refused_for_reads() {
     let mut write = sqe(NvmOpcode::WRITE, 1, 0, 8, 0);
     write.dptr = SglDescriptor::in_capsule(0, 4096);
     let parsed = parse(&write, &table()).unwrap();
@@ -71,7 +71,7 @@ fn in_capsule_data_only_goes_to_the_controller() {
 }
 
 #[test]
-fn commands_without_data() {
+fn commands_without_data_are_parsed() {
     let namespace = NamespaceId(1);
     let (lba, blocks) = (Lba(0), BlockCount(0x1000));
     let mut verify = sqe(NvmOpcode::VERIFY, 1, 0, 0x1000, 0);
@@ -102,7 +102,7 @@ fn commands_without_data() {
 }
 
 #[test]
-fn ranges_end_with_the_namespace() {
+fn ranges_beyond_the_end_are_refused() {
     let cases = [
         (0, 1, true),
         (19_999, 1, true),
@@ -129,7 +129,7 @@ fn ranges_end_with_the_namespace() {
 }
 
 #[test]
-fn transfers_have_a_limit() {
+fn transfers_above_the_limit_are_refused() {
     let most = MAX_TRANSFER / 512;
     assert!(parse(&sqe(NvmOpcode::READ, 1, 0, most, MAX_TRANSFER), &table()).is_ok());
     for blocks in [most + 1, 20_000] {
@@ -151,7 +151,7 @@ fn transfers_have_a_limit() {
 }
 
 #[test]
-fn the_data_pointer_is_as_long_as_the_transfer() {
+fn a_data_pointer_of_another_length_is_refused() {
     for length in [0, 4095, 4097, u32::MAX] {
         let wrong = sqe(NvmOpcode::WRITE, 1, 0, 8, length);
         assert_eq!(refusal(&wrong), Status::DATA_SGL_LENGTH_INVALID);
@@ -170,7 +170,7 @@ fn the_data_pointer_is_as_long_as_the_transfer() {
 }
 
 #[test]
-fn each_transport_has_its_own_descriptor() {
+fn each_transport_accepts_only_its_own_descriptor() {
     let mut write = sqe(NvmOpcode::WRITE, 1, 0, 8, 4096);
     let refused = Err(Status::SGL_TYPE_INVALID.with_dnr());
     let accepted = Ok(Some(DataPointer::Remote { length: 4096 }));
@@ -216,7 +216,7 @@ fn lists_are_pulled_by_keyed_descriptors() {
 }
 
 #[test]
-fn what_is_not_supported_is_refused() {
+fn unsupported_command_bits_are_refused() {
     let read = sqe(NvmOpcode::READ, 1, 0, 8, 4096);
     let with_cdw12 = |bits: u32| Sqe { cdw12: (read.cdw12.get() | bits).into(), ..read };
     for bit in (16..24).chain([25]) {
@@ -241,7 +241,7 @@ fn what_is_not_supported_is_refused() {
 }
 
 #[test]
-fn namespaces_have_to_exist() {
+fn commands_to_missing_namespaces_are_refused() {
     for opcode in [0x01, 0x02, 0x05, 0x08, 0x09, 0x0c, 0x0d, 0x0e, 0x11, 0x15] {
         for nsid in [0, 3, 8, 0xffff_fffe, 0xffff_ffff] {
             let sqe = Sqe::new(opcode, 1, nsid);
@@ -255,7 +255,7 @@ fn namespaces_have_to_exist() {
 }
 
 #[test]
-fn a_read_only_namespace_is_not_changed() {
+fn writes_to_a_read_only_namespace_are_refused() {
     for opcode in [NvmOpcode::WRITE, NvmOpcode::WRITE_ZEROES, NvmOpcode::DATASET_MANAGEMENT] {
         let change = sqe(opcode, 2, 0, 1, 4096);
         assert_eq!(refusal(&change), Status::NAMESPACE_WRITE_PROTECTED);
@@ -274,7 +274,7 @@ fn dataset_management(ranges: u32, data: u32) -> Sqe {
 }
 
 #[test]
-fn deallocate_takes_whole_pages_of_ranges() {
+fn deallocate_accepts_lists_of_any_sufficient_length() {
     let namespace = NamespaceId(1);
     for (ranges, length) in [(1, 16), (1, 4096), (128, 4096), (3, 48)] {
         let parsed = parse(&dataset_management(ranges, length), &table());
@@ -303,7 +303,7 @@ fn range(lba: u64, blocks: u32) -> [u8; 16] {
 }
 
 #[test]
-fn deallocate_ranges_are_all_within_the_namespace() {
+fn deallocate_ranges_beyond_the_end_are_refused() {
     let info = NamespaceInfo::new(512, 1000);
     let parse = |ranges: &[[u8; 16]], count: u16| {
         let bytes = ranges.concat();
@@ -346,7 +346,7 @@ fn deallocate_ranges_are_merged_and_limited() {
 }
 
 #[test]
-fn what_is_carried_out_in_place_is_limited() {
+fn verify_and_write_zeroes_are_limited_in_size() {
     let namespace = NamespaceId(1);
     let table = NamespaceTable::new(1, 1 << 20, [(namespace, NamespaceInfo::new(4096, 1 << 30))]);
     for opcode in [NvmOpcode::WRITE_ZEROES, NvmOpcode::VERIFY] {
@@ -357,7 +357,7 @@ fn what_is_carried_out_in_place_is_limited() {
 }
 
 #[test]
-fn without_a_cache_writes_are_durable() {
+fn writes_without_a_volatile_cache_are_durable() {
     let fua = |command| match command {
         IoCommand::Write { fua, .. } | IoCommand::WriteZeroes { fua, .. } => fua,
         other => panic!("{other:?}"),

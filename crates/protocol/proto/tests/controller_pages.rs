@@ -57,7 +57,7 @@ fn ready() -> (Registry, Host) {
 }
 
 #[test]
-fn identify_controller() {
+fn identify_controller_has_the_specified_fields() {
     let (mut registry, host) = ready();
     let page = identify(&host, &mut registry, 0x01, 0).unwrap();
     assert_eq!((u16_at(&page, 0), u16_at(&page, 2)), (0, 0), "VID, SSVID");
@@ -97,7 +97,7 @@ fn identify_controller() {
 }
 
 #[test]
-fn a_transport_with_keyed_descriptors_has_those_and_no_others() {
+fn a_transport_with_keyed_descriptors_accepts_only_those() {
     let (mut registry, _) = registry();
     let connect = Connect { remote: RemoteForm::Keyed, ..Connect::admin(SUBSYSTEM_NQN) };
     let host = Host::of(&connect.send(&mut registry, at(0)).unwrap());
@@ -112,7 +112,7 @@ fn a_transport_with_keyed_descriptors_has_those_and_no_others() {
 }
 
 #[test]
-fn mdts_obeys_the_smallest_namespace() {
+fn mdts_follows_the_smallest_namespace_limit() {
     let (mut registry, host) = ready();
     let subsystem = registry.find_subsystem(SUBSYSTEM_NQN).unwrap();
     let info = *registry.namespaces(subsystem).unwrap().find(NamespaceId(7)).unwrap();
@@ -127,7 +127,7 @@ fn mdts_obeys_the_smallest_namespace() {
 }
 
 #[test]
-fn identify_namespace() {
+fn identify_namespace_has_the_specified_fields() {
     let (mut registry, host) = ready();
     let page = identify(&host, &mut registry, 0x00, 1).unwrap();
     for at in [0, 8, 16] {
@@ -169,7 +169,7 @@ fn identify_namespace() {
 }
 
 #[test]
-fn namespace_lists_start_after_what_is_named() {
+fn namespace_lists_start_after_the_given_number() {
     let (mut registry, host) = ready();
     for cns in [0x02, 0x07, 0x10, 0x1a] {
         for (nsid, expected) in [(0, &[1, 2, 7][..]), (1, &[2, 7]), (6, &[7]), (7, &[]), (99, &[])]
@@ -205,7 +205,7 @@ fn many_namespaces_are_listed_page_by_page() {
 }
 
 #[test]
-fn namespace_identification_descriptors() {
+fn identification_descriptors_list_every_identifier() {
     let (mut registry, host) = ready();
     let page = identify(&host, &mut registry, 0x03, 1).unwrap();
     let mut descriptors = Vec::new();
@@ -229,7 +229,7 @@ fn namespace_identification_descriptors() {
 }
 
 #[test]
-fn command_set_pages_are_those_of_the_nvm_command_set() {
+fn command_set_pages_support_only_the_nvm_command_set() {
     let (mut registry, host) = ready();
     let page = identify(&host, &mut registry, 0x05, 1).unwrap();
     assert!(page.iter().all(|&byte| byte == 0), "no protection information of any kind");
@@ -261,7 +261,7 @@ fn command_set_pages_are_those_of_the_nvm_command_set() {
 }
 
 #[test]
-fn namespaces_in_general() {
+fn the_command_set_independent_page_has_the_specified_fields() {
     let (mut registry, host) = ready();
     let page = identify(&host, &mut registry, 0x08, 1).unwrap();
     assert_eq!(page[0] & 1 << 5, 0, "NSFEAT: there is a volatile cache");
@@ -278,7 +278,7 @@ fn namespaces_in_general() {
 }
 
 #[test]
-fn allocated_namespaces_are_the_active_ones() {
+fn the_allocated_namespaces_equal_the_active_ones() {
     let (mut registry, host) = ready();
     let active = identify(&host, &mut registry, 0x00, 1).unwrap();
     assert_eq!(identify(&host, &mut registry, 0x11, 1), Ok(active));
@@ -296,7 +296,7 @@ fn controllers(page: &[u8]) -> Vec<u16> {
 }
 
 #[test]
-fn controller_lists() {
+fn controller_lists_name_the_controllers_of_the_subsystem() {
     let (mut registry, host) = ready();
     Host::discovery(&mut registry);
     let other = Host::connect(&mut registry, SUBSYSTEM_NQN);
@@ -318,7 +318,7 @@ fn controller_lists() {
 }
 
 #[test]
-fn identify_is_4096_bytes_of_what_is_known() {
+fn identify_accepts_only_known_pages_of_4096_bytes() {
     let (mut registry, host) = ready();
     for cns in [0x04, 0x09, 0x0a, 0x14, 0x15, 0x16, 0x17, 0x18, 0x19, 0x1b, 0x1d, 0x20, 0xff] {
         let page = identify(&host, &mut registry, cns, 1);
@@ -335,7 +335,7 @@ fn identify_is_4096_bytes_of_what_is_known() {
 }
 
 #[test]
-fn discovery_controllers_identify_as_such() {
+fn a_discovery_controller_identifies_as_such() {
     let (mut registry, _) = registry();
     let host = Host::discovery(&mut registry);
     let page = identify(&host, &mut registry, 0x01, 0).unwrap();
@@ -354,7 +354,7 @@ fn discovery_controllers_identify_as_such() {
 }
 
 #[test]
-fn log_pages_that_are_listed_can_be_read() {
+fn exactly_the_listed_log_pages_can_be_read() {
     let (mut registry, host) = ready();
     let discovery = Host::discovery(&mut registry);
     for (host, expected) in
@@ -374,7 +374,7 @@ fn log_pages_that_are_listed_can_be_read() {
 }
 
 #[test]
-fn log_pages_have_offsets_and_end() {
+fn log_pages_can_be_read_at_offsets_up_to_their_end() {
     let (mut registry, host) = ready();
     for _ in 0..3 {
         host.set_feature(&mut registry, 0xff, 0).unwrap_err();
@@ -399,7 +399,7 @@ fn log_pages_have_offsets_and_end() {
 }
 
 #[test]
-fn log_page_lengths_are_bounded() {
+fn too_long_log_page_reads_are_refused() {
     let (mut registry, host) = ready();
     let too_long = host.fetch(&mut registry, log_page(0x01, 0, (1 << 20) + 4), (1 << 20) + 4);
     assert_eq!(too_long, refused(Status::INVALID_FIELD));
@@ -416,7 +416,7 @@ fn log_page_lengths_are_bounded() {
 }
 
 #[test]
-fn the_error_log_has_the_newest_first() {
+fn the_error_log_lists_the_newest_entry_first() {
     let (mut registry, host) = ready();
     let mut bad = command(AdminOpcode::FORMAT_NVM, 1);
     bad.cid = 0x1234.into();
@@ -452,7 +452,7 @@ fn the_error_log_has_the_newest_first() {
 }
 
 #[test]
-fn the_health_page_counts() {
+fn the_health_page_shows_the_counters() {
     let (mut registry, host) = ready();
     let subsystem = registry.find_subsystem(SUBSYSTEM_NQN).unwrap();
     let counters = SmartCounters {
@@ -483,7 +483,7 @@ fn the_health_page_counts() {
 }
 
 #[test]
-fn firmware_slots_and_effects() {
+fn the_firmware_and_effects_pages_have_the_specified_fields() {
     let (mut registry, host) = ready();
     let page = host.fetch(&mut registry, log_page(0x03, 0, 512), 512).unwrap();
     assert_eq!(page[0], 1, "slot 1 is active");
@@ -531,7 +531,7 @@ fn records(page: &[u8]) -> Vec<(u8, u8, String, String, String, u16)> {
 }
 
 #[test]
-fn discovery_lists_what_a_host_may_use() {
+fn discovery_lists_the_subsystems_that_a_host_may_use() {
     let (mut registry, subsystem) = registry();
     let mut hidden = config();
     hidden.nqn = "nqn.2026-01.test.farblock:hidden".into();
@@ -582,7 +582,7 @@ fn discovery_lists_what_a_host_may_use() {
 }
 
 #[test]
-fn wildcard_addresses_become_those_that_a_host_can_use() {
+fn discovery_replaces_wildcard_addresses_with_usable_ones() {
     let seen = |listeners: &[Listener], local_address: &str| {
         let (mut registry, _) = registry();
         for listener in listeners {
@@ -614,7 +614,7 @@ fn wildcard_addresses_become_those_that_a_host_can_use() {
 }
 
 #[test]
-fn discovery_has_no_other_pages_and_few_features() {
+fn a_discovery_controller_has_no_other_pages_and_few_features() {
     let (mut registry, _) = registry();
     let host = Host::discovery(&mut registry);
     for page in [0x02, 0x03, 0x04, 0x05] {
@@ -631,7 +631,7 @@ fn discovery_has_no_other_pages_and_few_features() {
 }
 
 #[test]
-fn features_have_current_default_and_capabilities() {
+fn features_report_current_default_and_capabilities() {
     let (mut registry, host) = ready();
     // For each feature: dword 11, the default, a new value, the value after the change, and the
     // capabilities.
@@ -666,7 +666,7 @@ fn features_have_current_default_and_capabilities() {
 }
 
 #[test]
-fn features_refuse_what_makes_no_sense() {
+fn invalid_feature_values_are_refused() {
     let (mut registry, host) = ready();
     let cases = [
         (0x00u32, 0u32, Status::INVALID_FIELD),
@@ -706,14 +706,14 @@ fn features_refuse_what_makes_no_sense() {
 }
 
 #[test]
-fn more_queues_than_there_are_are_not_granted() {
+fn at_most_the_configured_queues_are_granted() {
     let (mut registry, host) = ready();
     let granted = host.set_feature(&mut registry, 0x07, 0xfffe_fffe);
     assert_eq!(granted, Ok(3 | 3 << 16));
 }
 
 #[test]
-fn the_host_identifier_is_that_of_connect() {
+fn the_host_identifier_feature_returns_that_of_connect() {
     let (mut registry, host) = ready();
     let extended = host.fetch(&mut registry, get_features(0x81, 0, 1), 16);
     assert_eq!(extended, Ok(HOST_ID.to_vec()));
@@ -725,7 +725,7 @@ fn the_host_identifier_is_that_of_connect() {
 }
 
 #[test]
-fn host_behavior_support_takes_what_there_is() {
+fn host_behavior_support_accepts_only_supported_bits() {
     let (mut registry, host) = ready();
     let set = |registry: &mut Registry, byte: usize, value: u8| {
         let mut sqe = command(AdminOpcode::SET_FEATURES, 0);
@@ -751,7 +751,7 @@ fn host_behavior_support_takes_what_there_is() {
 }
 
 #[test]
-fn the_timestamp_goes_on() {
+fn the_timestamp_continues_from_the_set_value() {
     let (mut registry, host) = ready();
     let get = |registry: &mut Registry, milliseconds| {
         let mut sqe = get_features(0x0e, 0, 0);

@@ -134,7 +134,7 @@ impl Pair {
 }
 
 #[test]
-fn what_is_masked_is_neither_told_nor_logged() {
+fn masked_notifications_are_neither_reported_nor_logged() {
     for (what, bit) in ALL.into_iter().zip(1..) {
         let mut pair = Pair::new();
         pair.wait_for_event(1);
@@ -152,7 +152,7 @@ fn what_is_masked_is_neither_told_nor_logged() {
 }
 
 #[test]
-fn the_log_is_read_in_order_and_each_entry_left_raises_the_event_again() {
+fn the_log_is_read_in_order_and_remaining_entries_raise_the_event_again() {
     let mut pair = Pair::new();
     (1..=4).for_each(|cid| pair.wait_for_event(cid));
     assert_eq!(pair.happens(ALL[0]), [CommandId(1)]);
@@ -169,7 +169,7 @@ fn the_log_is_read_in_order_and_each_entry_left_raises_the_event_again() {
 }
 
 #[test]
-fn the_oldest_entry_gives_way_and_its_number_is_missing() {
+fn a_full_log_drops_the_oldest_entry_and_skips_its_number() {
     let room = limits::RESERVATION_NOTIFICATIONS as u64;
     let mut pair = Pair::new();
     for _ in 0..room + 2 {

@@ -47,7 +47,7 @@ fn done(ticket: u64, status: Status) -> Action {
 }
 
 #[test]
-fn one_request_waits_for_the_other_and_each_until_it_holds_everywhere() {
+fn requests_execute_one_at_a_time_and_complete_when_all_cores_apply_them() {
     let (mut registry, id, host) = ready();
     assert_eq!(ask(&mut registry, &host, 1, register(false)), [done(1, Status::SUCCESS)]);
     let spread = ask(&mut registry, &host, 2, ACQUIRE);
@@ -65,7 +65,7 @@ fn one_request_waits_for_the_other_and_each_until_it_holds_everywhere() {
 }
 
 #[test]
-fn what_is_to_persist_is_kept_before_it_holds() {
+fn a_persistent_registration_is_saved_before_it_applies() {
     let (mut registry, id, host) = ready();
     registry.keep_reservations(id, NSID, Reservations::default()).expect("it is there");
     for (ticket, saved) in [(1, false), (2, true)] {
@@ -81,7 +81,7 @@ fn what_is_to_persist_is_kept_before_it_holds() {
 }
 
 #[test]
-fn a_namespace_that_goes_takes_its_reservations_along() {
+fn removing_a_namespace_ends_its_reservation_requests() {
     let (mut registry, id, host) = ready();
     ask(&mut registry, &host, 1, register(false));
     ask(&mut registry, &host, 2, ACQUIRE);
@@ -98,7 +98,7 @@ fn a_namespace_that_goes_takes_its_reservations_along() {
 }
 
 #[test]
-fn a_queue_that_is_closed_takes_along_what_was_not_begun() {
+fn closing_a_queue_drops_its_waiting_reservation_requests() {
     let (mut registry, id, host) = ready();
     host.io_queue(&mut registry, 1).expect("it is granted");
     ask(&mut registry, &host, 1, register(false));
@@ -111,7 +111,7 @@ fn a_queue_that_is_closed_takes_along_what_was_not_begun() {
 }
 
 #[test]
-fn identify_says_what_there_is() {
+fn identify_advertises_the_supported_reservations() {
     let (mut registry, id, host) = ready();
     let rescap = |registry: &mut Registry| {
         let mut sqe = command(AdminOpcode::IDENTIFY, 1);
@@ -127,7 +127,7 @@ fn identify_says_what_there_is() {
 }
 
 #[test]
-fn features_are_those_of_a_namespace() {
+fn reservation_features_belong_to_a_namespace() {
     let (mut registry, id, host) = ready();
     let feature = |fid: u8, nsid: u32, select: u32| {
         let mut sqe = get_features(fid, select, 0);

@@ -33,7 +33,7 @@ fn invalid() -> AdminOutcome {
 }
 
 #[test]
-fn another_controller_of_the_same_host_is_ended() {
+fn a_host_can_reset_its_other_controller() {
     let (mut registry, _) = registry();
     registry.set_instance_key([0xff; 16]);
     let (lost, new) = (Host::ready(&mut registry), Host::ready(&mut registry));
@@ -50,7 +50,7 @@ fn another_controller_of_the_same_host_is_ended() {
 }
 
 #[test]
-fn names_are_never_given_twice() {
+fn controller_names_are_never_reused() {
     let (mut registry, _) = registry();
     registry.set_controller_ids(1..=2).expect("a range");
     let observer = Host::ready(&mut registry);
@@ -66,7 +66,7 @@ fn names_are_never_given_twice() {
 }
 
 #[test]
-fn no_name_can_be_guessed_from_others() {
+fn controller_names_cannot_be_guessed_from_others() {
     let (mut registry, _) = registry();
     registry.set_instance_key(*b"nobody knows it!");
     let friend = Host::ready(&mut registry);
@@ -100,7 +100,7 @@ fn no_name_can_be_guessed_from_others() {
 }
 
 #[test]
-fn nobody_ends_what_is_not_his() {
+fn a_host_can_reset_only_its_own_controllers() {
     let (mut registry, subsystem) = registry();
     let victim = Host::ready(&mut registry);
     let victims = name(&mut registry, &victim);

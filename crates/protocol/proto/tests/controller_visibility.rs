@@ -91,7 +91,7 @@ fn told(actions: &[Action]) -> Vec<(ControllerId, CommandId)> {
 }
 
 #[test]
-fn what_a_host_does_not_see_is_inactive() {
+fn an_invisible_namespace_is_inactive() {
     let (mut registry, _, first, second) = two_hosts();
     assert_eq!(active(&first, &mut registry), [1, 2, 7]);
     for cns in [0x02, 0x07, 0x10, 0x1a] {
@@ -131,7 +131,7 @@ fn what_a_host_does_not_see_is_inactive() {
 }
 
 #[test]
-fn queues_have_what_their_host_sees() {
+fn queues_access_only_visible_namespaces() {
     let (mut registry, id, first, second) = two_hosts();
     let queue = first.io_queue(&mut registry, 1).unwrap();
     assert!(flush(&queue.namespaces, 7).is_ok());
@@ -160,7 +160,7 @@ fn queues_have_what_their_host_sees() {
 }
 
 #[test]
-fn only_those_are_told_for_whom_it_makes_a_difference() {
+fn a_visibility_change_is_reported_only_to_affected_hosts() {
     let (mut registry, id, first, second) = two_hosts();
     for host in [&first, &second] {
         host.fetch(&mut registry, log_page(0x04, 0, 4096), 4096).unwrap();
@@ -200,7 +200,7 @@ fn only_those_are_told_for_whom_it_makes_a_difference() {
 }
 
 #[test]
-fn names_are_names_and_not_too_many() {
+fn visible_to_accepts_a_limited_number_of_valid_names() {
     let (mut registry, id, ..) = two_hosts();
     let mut set = |hosts| registry.set_visible_to(id, NamespaceId(1), hosts);
     assert!(matches!(set(only(&["nqn.wrong"])), Err(ConfigError::Nqn(..))));

@@ -23,7 +23,7 @@ fn refused(change: impl FnOnce(&mut CmRequest)) -> RejectStatus {
 }
 
 #[test]
-fn a_queue_has_the_smallest_of_all_limits() {
+fn the_queue_size_is_the_smallest_of_all_limits() {
     let entries = |hrqsize, hsqsize_z| {
         admit(CmRequest::new(1, hrqsize, hsqsize_z, 1)).expect("a valid request").entries
     };
@@ -36,7 +36,7 @@ fn a_queue_has_the_smallest_of_all_limits() {
 }
 
 #[test]
-fn the_admin_queue_as_linux_requests_it() {
+fn an_admin_queue_request_of_linux_is_admitted() {
     let admission = admit(CmRequest::new(0, 32, 31, 0)).expect("a valid request");
     assert_eq!(admission, Admission { queue: QueueId(0), cntlid: 0, entries: 32, reads: 16 });
     assert_eq!(admission.answer(), CmAccept::new(32));
@@ -59,7 +59,7 @@ fn each_invalid_field_has_its_status() {
 }
 
 #[test]
-fn reads_are_limited_by_both_ends() {
+fn outstanding_rdma_reads_are_limited_by_both_ends() {
     let request = CmRequest::new(1, 128, 127, 1);
     let reads =
         |host, own| Admission::admit(request.as_bytes(), host, own, &OFFER).map(|a| a.reads);
@@ -69,7 +69,7 @@ fn reads_are_limited_by_both_ends() {
 }
 
 #[test]
-fn an_invalid_request_is_explained_even_without_resources() {
+fn an_invalid_request_gets_its_own_status_even_without_resources() {
     let offer = Offer { has_resources: false, ..OFFER };
     let valid = CmRequest::new(1, 128, 127, 1);
     let status = Admission::admit(valid.as_bytes(), 16, 16, &offer);
@@ -91,7 +91,7 @@ fn a_host_obeys_the_controllers_answer() {
 }
 
 #[test]
-fn a_host_names_the_reason_of_a_rejection() {
+fn a_host_parses_the_reason_of_a_rejection() {
     for code in 1..=8 {
         let mut data = CmReject::new(RejectStatus(code)).as_bytes().to_vec();
         data.resize(148, 0);
@@ -104,7 +104,7 @@ fn a_host_names_the_reason_of_a_rejection() {
 
 proptest! {
     #[test]
-    fn any_bytes_get_an_answer(data in proptest::collection::vec(any::<u8>(), 0..200), reads: u8) {
+    fn arbitrary_private_data_never_exceed_the_limits(data in proptest::collection::vec(any::<u8>(), 0..200), reads: u8) {
         if let Ok(admission) = Admission::admit(&data, reads, 16, &OFFER) {
             prop_assert!((2..=OFFER.max_entries).contains(&admission.entries));
             prop_assert!((1..=16).contains(&admission.reads));

@@ -194,7 +194,7 @@ fn data_survives_every_digest_and_every_split() {
 }
 
 #[test]
-fn large_writes_come_in_pieces_of_the_agreed_size() {
+fn large_writes_arrive_in_pieces_of_the_agreed_size() {
     let mut host = Host::new(Digests::BOTH);
     let mut controller = Controller::new(true);
     controller.end = ControllerEnd::new(controller_end::Config {
@@ -217,7 +217,7 @@ fn initialized(digests: Digests) -> (Host, Controller) {
 }
 
 #[test]
-fn a_flipped_bit_in_data_is_reported_to_its_command_only() {
+fn a_flipped_data_bit_affects_only_its_command() {
     let (mut host, mut controller) = initialized(Digests::BOTH);
     host.write(1, pattern(600), true);
     let mut bytes = std::mem::take(&mut host.out);
@@ -275,7 +275,7 @@ fn common(pdu_type: u8, flags: u8, hlen: u8, pdo: u8, plen: u32) -> Vec<u8> {
 }
 
 #[test]
-fn broken_headers_are_named_by_status_and_offset() {
+fn a_broken_header_is_reported_with_status_and_offset() {
     const FIELD: FatalErrorStatus = FatalErrorStatus::INVALID_PDU_HEADER_FIELD;
     const SEQUENCE: FatalErrorStatus = FatalErrorStatus::PDU_SEQUENCE_ERROR;
     let cases: &[(Vec<u8>, FatalErrorStatus, u32)] = &[
@@ -332,7 +332,7 @@ fn a_wrong_header_digest_ends_the_connection() {
 }
 
 #[test]
-fn commands_before_the_ic_exchange_and_bad_ic_requests_are_refused() {
+fn early_commands_and_invalid_ic_requests_are_refused() {
     let fault = |bytes: &[u8]| {
         let mut end = ControllerEnd::new(controller_end::Config::default());
         let error = end.next(&mut &bytes[..], &mut Vec::new()).expect_err("it is refused");
@@ -348,7 +348,7 @@ fn commands_before_the_ic_exchange_and_bad_ic_requests_are_refused() {
 }
 
 #[test]
-fn transfers_out_of_order_or_over_the_grant_end_the_connection() {
+fn data_out_of_order_or_beyond_the_r2t_end_the_connection() {
     for (datao, datal, flags) in [(1, 16, 4), (0, 600, 4), (0, 16, 4)] {
         let (mut host, mut controller) = initialized(Digests::NONE);
         host.write(2, pattern(512), false);
@@ -365,7 +365,7 @@ fn transfers_out_of_order_or_over_the_grant_end_the_connection() {
 }
 
 #[test]
-fn one_command_too_many_ends_the_connection() {
+fn a_command_beyond_the_queue_depth_ends_the_connection() {
     let (_, mut controller) = initialized(Digests::NONE);
     let capsule = {
         let mut bytes = common(0x04, 0, 72, 0, 72);
@@ -385,7 +385,7 @@ fn one_command_too_many_ends_the_connection() {
 }
 
 #[test]
-fn in_capsule_data_is_for_io_queues_beyond_what_an_admin_queue_takes() {
+fn only_io_queues_accept_large_in_capsule_data() {
     for (length, is_io, taken) in
         [(8192, false, true), (8196, false, false), (65536, true, true), (65540, true, false)]
     {
@@ -408,7 +408,7 @@ fn in_capsule_data_is_for_io_queues_beyond_what_an_admin_queue_takes() {
 }
 
 #[test]
-fn in_capsule_data_that_nobody_pulls_is_skipped() {
+fn unused_in_capsule_data_are_skipped() {
     let (mut host, mut controller) = initialized(Digests::BOTH);
     host.write(0, pattern(64), true);
     host.write(1, pattern(32), true);
@@ -426,7 +426,7 @@ fn in_capsule_data_that_nobody_pulls_is_skipped() {
 
 /// A host may free its data buffer once a command completes, even if it is still sending the data.
 #[test]
-fn a_refused_command_is_answered_when_its_capsule_is_here() {
+fn a_refused_command_completes_after_its_whole_capsule_arrived() {
     for digests in ALL_DIGESTS {
         for waits in [false, true] {
             let (mut host, mut controller) = initialized(digests);
@@ -481,7 +481,7 @@ fn r2t(cccid: u16, offset: u32, length: u32) -> Vec<u8> {
 }
 
 #[test]
-fn a_controller_cannot_write_outside_of_a_read() {
+fn a_host_refuses_data_outside_a_read() {
     let out_of_range = Some(FatalErrorStatus::DATA_TRANSFER_OUT_OF_RANGE);
     let field = Some(FatalErrorStatus::INVALID_PDU_HEADER_FIELD);
     assert_eq!(host_fault(&c2h(1, 0, 512, 4)), None);
@@ -499,7 +499,7 @@ fn a_controller_cannot_write_outside_of_a_read() {
 }
 
 #[test]
-fn a_controller_cannot_ask_for_data_that_is_not_there() {
+fn a_host_refuses_an_r2t_outside_its_data() {
     let out_of_range = Some(FatalErrorStatus::DATA_TRANSFER_OUT_OF_RANGE);
     assert_eq!(host_fault(&r2t(2, 0, 512)), None);
     assert_eq!(host_fault(&r2t(2, 0, 513)), out_of_range);
@@ -511,7 +511,7 @@ fn a_controller_cannot_ask_for_data_that_is_not_there() {
 }
 
 #[test]
-fn a_completion_counts_once() {
+fn a_second_completion_is_refused() {
     let mut capsule = common(0x05, 0, 24, 0, 24);
     capsule[20] = 1;
     assert_eq!(host_fault(&capsule), None);
@@ -524,7 +524,7 @@ proptest! {
 
     /// For any input, an end returns events or a fault, and never reads past the input.
     #[test]
-    fn any_bytes_are_survived(
+    fn arbitrary_bytes_give_events_or_a_fault(
         bytes in proptest::collection::vec(any::<u8>(), 0..400),
         valid_start in any::<bool>(),
         kind in 0u8..10,

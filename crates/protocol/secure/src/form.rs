@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_checksum_is_that_of_ieee() {
+    fn crc32_matches_the_ieee_check_value() {
         assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
     }
 }

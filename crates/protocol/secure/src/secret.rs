@@ -191,13 +191,13 @@ mod tests {
     use std::string::ToString;
 
     #[test]
-    fn a_secret_is_not_shown() {
+    fn debug_output_hides_the_secret() {
         let secret = Secret::generate(32, None, &mut |out: &mut [u8]| out.fill(0x41)).unwrap();
         assert_eq!(std::format!("{secret:?}"), "Secret(32 bytes)");
     }
 
     #[test]
-    fn a_fingerprint_tells_secrets_apart() {
+    fn fingerprints_distinguish_secrets() {
         let secret = |byte: u8, hash| {
             Secret::generate(32, hash, &mut |out: &mut [u8]| out.fill(byte)).unwrap().fingerprint()
         };
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_without_the_secret() {
+    fn parse_errors_do_not_contain_the_secret() {
         let good = Secret::generate(32, None, &mut |out: &mut [u8]| out.fill(0x41)).unwrap();
         let good = good.text();
         let cases: [(String, SecretError); 7] = [
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn every_length_goes_there_and_back() {
+    fn secrets_of_every_length_round_trip() {
         for (bytes, hash) in [
             (32, None),
             (48, None),

@@ -51,7 +51,7 @@ fn keys(psks: &[TlsPsk]) -> String {
 }
 
 #[test]
-fn another_implementation_has_the_same_keys() {
+fn generated_keys_match_another_implementation() {
     for (seed, hash, is_mutual, asked, expected) in TRANSCRIPTS {
         let (hash, asked) = (Hash::from_id(hash).unwrap(), Concatenation(asked));
         assert_eq!(transcript(seed, hash, is_mutual, asked), expected, "{seed} {hash} {asked:?}");
@@ -78,7 +78,7 @@ fn meet(
 }
 
 #[test]
-fn each_authentication_gives_another_key() {
+fn each_authentication_generates_another_key() {
     let known = controller_terms();
     let key = |seed| {
         let terms = HostTerms { concatenation: NEW, ..host_terms() };
@@ -94,7 +94,7 @@ fn each_authentication_gives_another_key() {
 }
 
 #[test]
-fn what_is_begun_anew_leaves_no_key_behind() {
+fn a_restarted_authentication_generates_only_one_key() {
     let mut controller = Controller::new(controller_terms().into()).offering(NEW);
     let terms = HostTerms { concatenation: NEW, ..host_terms() };
     let mut gone = Host::new(terms, &mut numbers(1));
@@ -114,7 +114,7 @@ fn what_is_begun_anew_leaves_no_key_behind() {
 }
 
 #[test]
-fn nobody_has_a_channel_that_is_not_offered() {
+fn concatenation_succeeds_only_if_it_is_offered() {
     let none = Concatenation::NONE;
     for asked in [NEW, REPLACE, Concatenation(1), Concatenation(4), Concatenation(255)] {
         for offered in [none, NEW, REPLACE] {
@@ -133,7 +133,7 @@ fn nobody_has_a_channel_that_is_not_offered() {
 }
 
 #[test]
-fn who_has_to_ask_is_refused_if_it_does_not() {
+fn a_host_that_must_request_concatenation_is_refused_without_it() {
     let none = Concatenation::NONE;
     let refused = meet(none, NEW, Demand::SecureChannel, |_| {}).unwrap_err();
     assert_eq!(refused.reason, FailureReason::CONCATENATION_MISMATCH);
@@ -151,7 +151,7 @@ fn who_has_to_ask_is_refused_if_it_does_not() {
 }
 
 #[test]
-fn a_channel_needs_an_exchange_and_a_suite() {
+fn concatenation_needs_a_key_exchange_and_a_hash_of_a_cipher_suite() {
     let meet = |change: fn(&mut HostTerms)| meet(NEW, NEW, Demand::Authentication, change);
     let of = |change| meet(change).unwrap_err().reason;
     assert_eq!(of(|terms| terms.groups = vec![Group::Null]), FailureReason::GROUP_UNUSABLE);
@@ -163,7 +163,7 @@ fn a_channel_needs_an_exchange_and_a_suite() {
 /// An attacker changes a reply of a host that requests a channel. No change can remove the channel,
 /// the host's challenge or its sequence number.
 #[test]
-fn what_makes_the_key_cannot_be_left_out() {
+fn an_attacker_cannot_remove_the_inputs_of_the_key() {
     let run = |at: usize, value: u8, is_first: bool| {
         let terms = HostTerms { concatenation: NEW, ..host_terms() };
         let mut host = Host::new(terms, &mut numbers(1));

@@ -83,7 +83,7 @@ fn secrets_are_compared_in_constant_time() {
 }
 
 #[test]
-fn what_is_looked_for_is_found() {
+fn the_check_finds_comparisons_of_secrets() {
     for bad in ["if secret == other {", "    self.key != theirs", "ok(&proof == response)"] {
         assert_eq!(comparisons(bad).len(), 1, "{bad}");
     }

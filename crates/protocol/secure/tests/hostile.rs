@@ -34,7 +34,7 @@ fn challenged() -> (Controller, Vec<u8>) {
 }
 
 #[test]
-fn negotiations_that_make_no_sense() {
+fn invalid_negotiations_are_refused() {
     let good = Pair::negotiation();
     let with = |at: usize, value: u8| {
         let mut message = good.clone();
@@ -63,7 +63,7 @@ fn negotiations_that_make_no_sense() {
 }
 
 #[test]
-fn replies_that_are_not_the_hosts() {
+fn invalid_replies_are_refused() {
     let (_, good) = challenged();
     use FailureReason as R;
     for (what, at, value, expected) in [
@@ -89,14 +89,14 @@ fn replies_that_are_not_the_hosts() {
 }
 
 #[test]
-fn a_sequence_number_of_zero_is_for_secure_channels() {
+fn a_sequence_number_of_zero_is_refused_without_concatenation() {
     let (mut controller, mut reply) = challenged();
     reply[12..16].fill(0);
     assert_eq!(refusal(&mut controller, &reply), FailureReason::INCORRECT_PAYLOAD);
 }
 
 #[test]
-fn what_was_said_before_is_worth_nothing_again() {
+fn replayed_replies_are_refused() {
     // This reply belongs to the challenge of another connection.
     let (_, reply) = challenged();
     let mut other = controller();
@@ -110,7 +110,7 @@ fn what_was_said_before_is_worth_nothing_again() {
 }
 
 #[test]
-fn nobody_answers_before_the_question() {
+fn messages_out_of_order_are_refused() {
     let (_, reply) = challenged();
     // This reply answers a challenge that the controller has made but the host has not received.
     let mut early = controller();
@@ -122,7 +122,7 @@ fn nobody_answers_before_the_question() {
 }
 
 #[test]
-fn a_host_may_begin_anew_and_again_later() {
+fn a_host_may_restart_and_repeat_the_authentication() {
     let (mut controller, _) = challenged();
     for seed in 10..13 {
         let mut host = Host::new(host_terms(), &mut numbers(seed));
@@ -132,7 +132,7 @@ fn a_host_may_begin_anew_and_again_later() {
 }
 
 #[test]
-fn the_host_ends_it() {
+fn the_controller_accepts_the_failure_of_the_host() {
     let (mut controller, reply) = challenged();
     let failure2 = [&[0, 0xf0, 0, 0][..], &reply[4..6], &[1, 1]].concat();
     controller.handle(&failure2, &mut numbers(1));
@@ -170,7 +170,7 @@ fn host_fails(turn: usize, change: impl Fn(&mut Vec<u8>)) -> Failure {
 }
 
 #[test]
-fn challenges_that_a_host_does_not_take() {
+fn a_host_refuses_invalid_challenges() {
     use FailureReason as R;
     for (what, at, value, expected) in [
         ("another hash than was offered", 8, 9, R::HASH_UNUSABLE),
@@ -194,7 +194,7 @@ fn challenges_that_a_host_does_not_take() {
 }
 
 #[test]
-fn a_controller_that_cannot_prove_itself_is_left() {
+fn a_host_refuses_a_controller_without_a_valid_proof() {
     use FailureReason as R;
     let none = host_fails(1, |message| message[8] = 0);
     assert_eq!(none.reason, R::FAILED, "{none}");
@@ -211,7 +211,7 @@ fn a_controller_that_cannot_prove_itself_is_left() {
 }
 
 #[test]
-fn a_wrong_secret_or_name_is_refused_in_words() {
+fn a_wrong_secret_or_name_is_refused_with_advice() {
     let mut wrong_secret = host_terms();
     wrong_secret.host_secret = secret(3);
     let mut wrong_name = host_terms();
@@ -226,7 +226,7 @@ fn a_wrong_secret_or_name_is_refused_in_words() {
 }
 
 #[test]
-fn what_both_offer_is_what_is_used() {
+fn the_hash_and_group_that_both_accept_are_used() {
     let mut terms = host_terms();
     terms.hashes = vec![Hash::Sha512, Hash::Sha256];
     let agreed = answer(&mut Host::new(terms, &mut numbers(1)), &mut controller()).unwrap();
@@ -239,7 +239,7 @@ fn what_both_offer_is_what_is_used() {
 }
 
 #[test]
-fn either_of_two_secrets_is_good() {
+fn either_of_two_secrets_is_accepted() {
     let mut terms = pair::controller_terms();
     terms.host_secrets = vec![secret(8), secret(1)];
     let mut controller = Controller::new(terms.into());
@@ -247,7 +247,7 @@ fn either_of_two_secrets_is_good() {
 }
 
 #[test]
-fn any_bytes_at_all() {
+fn arbitrary_messages_do_not_panic() {
     let mut random = numbers(99);
     let mut draw = |count: usize| {
         let mut bytes = vec![0; count];

@@ -31,7 +31,7 @@ fn transcript(hash: Hash, group: Group, is_mutual: bool, seed: u32) -> (String, 
 }
 
 #[test]
-fn another_implementation_says_the_same() {
+fn transcripts_match_another_implementation() {
     for (hash, group, is_mutual, expected) in TRANSCRIPTS {
         let (hash, group) = (Hash::from_id(hash).unwrap(), Group::from_id(group).unwrap());
         let (said, agreed) = transcript(hash, group, is_mutual, 7);
@@ -41,7 +41,7 @@ fn another_implementation_says_the_same() {
 }
 
 #[test]
-fn a_shared_secret_that_begins_with_zeroes_is_padded() {
+fn a_shared_secret_with_leading_zeroes_is_padded() {
     let (seed, expected) = LEADING_ZERO;
     assert_eq!(transcript(Hash::Sha256, Group::Ffdhe2048, true, seed).0, expected);
 }

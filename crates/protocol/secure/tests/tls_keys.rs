@@ -86,7 +86,7 @@ fn hexadecimal(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn identities_and_keys_are_those_of_others() {
+fn derived_identities_and_keys_match_other_implementations() {
     for (text, form, derivation, own, key) in VECTORS {
         let configured = TlsKey::parse(text).unwrap();
         let (version, id) = (u8::from(form == Digest), configured.suite().id());
@@ -97,7 +97,7 @@ fn identities_and_keys_are_those_of_others() {
 }
 
 #[test]
-fn every_key_goes_there_and_back() {
+fn every_tls_key_round_trips() {
     for text in [SHORT, LONG] {
         assert_eq!(TlsKey::parse(text).unwrap().text().as_str(), text);
     }
@@ -110,7 +110,7 @@ fn every_key_goes_there_and_back() {
 }
 
 #[test]
-fn a_retained_key_is_used_as_it_is() {
+fn a_retained_key_is_used_without_a_transformation() {
     let retained = TlsKey::parse(&SHORT.replace("-1:01:", "-1:00:")).unwrap();
     assert!(retained.is_retained());
     let [by_digest, _, by_name, _] = &retained.psks(HOST, SUBSYSTEM)[..] else { panic!("four") };
@@ -120,7 +120,7 @@ fn a_retained_key_is_used_as_it_is() {
 }
 
 #[test]
-fn those_that_say_most_come_first() {
+fn derived_keys_with_a_digest_in_the_identity_come_first() {
     let psks = TlsKey::parse(SHORT).unwrap().psks(HOST, SUBSYSTEM);
     let order: Vec<_> = psks.iter().map(|psk| (&psk.identity[..5], psk.derivation)).collect();
     let expected =
@@ -129,7 +129,7 @@ fn those_that_say_most_come_first() {
 }
 
 #[test]
-fn names_too_long_for_a_context_leave_the_digest() {
+fn long_names_allow_only_identities_with_a_digest() {
     let long = format!("nqn.2026-11.h:{}", "a".repeat(209));
     let psks = TlsKey::parse(SHORT).unwrap().psks(&long, &long);
     assert_eq!(psks.len(), 2, "{psks:?}");
@@ -138,7 +138,7 @@ fn names_too_long_for_a_context_leave_the_digest() {
 }
 
 #[test]
-fn what_is_wrong_is_said_without_the_key() {
+fn parse_errors_do_not_contain_the_key() {
     let cases = [
         (SHORT.replace("NVMeTLSkey-1", "DHHC-1"), TlsKeyError::Prefix),
         (SHORT.trim_end_matches(':').to_owned(), TlsKeyError::Form),
@@ -160,7 +160,7 @@ fn what_is_wrong_is_said_without_the_key() {
 }
 
 #[test]
-fn no_cut_or_changed_character_is_taken() {
+fn a_truncated_or_changed_key_is_refused() {
     for cut in 0..SHORT.len() {
         assert!(TlsKey::parse(&SHORT[..cut]).is_err(), "cut at {cut}");
         let mut changed = SHORT.as_bytes().to_vec();

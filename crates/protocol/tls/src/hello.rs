@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_message_is_seen_however_it_is_cut() {
+    fn the_end_of_a_client_hello_is_found_in_any_records() {
         for (length, piece) in [(0, 4), (100, 200), (100, 104), (100, 1), (100, 3), (100, 50)] {
             let message = in_records(CLIENT_HELLO, length, piece);
             for at in 0..message.len() {
@@ -90,19 +90,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_first_message_is_not_waited_for() {
+    fn other_messages_count_as_complete() {
         assert!(has_come(&in_records(2, 100, 50)[..9]), "another message");
         assert!(has_come(b"\x15\x03\x03\0\x02"), "an alert");
         assert!(has_come(b"\x16\x03\x01\0\0") && has_come(b"\x16\x03\x01\xff\xff"));
     }
 
     #[test]
-    fn identities_in_order() {
+    fn identities_are_listed_in_order() {
         assert_eq!(identities(TWO).collect::<Vec<_>>(), [b"a", b"b"]);
     }
 
     #[test]
-    fn what_breaks_off_ends() {
+    fn a_truncated_identity_list_is_empty() {
         for cut in 0..TWO.len() {
             assert!(identities(&TWO[..cut]).count() == 0, "the list is not whole at {cut}");
         }
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_a_stranger_reaches_a_terminal() {
+    fn shown_identities_have_no_control_characters() {
         assert_eq!(shown(b"NVMe0R01 \x1b[2J\xffa\n"), "NVMe0R01 ?[2J?a?");
         assert_eq!(shown(&[b'a'; 10_000]).len(), limits::NAMED_CHARACTERS);
     }

@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_good_for_its_subsystem_and_discovery() {
+    fn a_key_is_valid_for_its_subsystem_and_discovery() {
         let mut keys = ServerKeys::default();
         keys.set(HOST, DISK, &[key(1)]);
         let finds = |subsystem: &str| {
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_away_is_not_good_any_more() {
+    fn a_removed_key_is_invalid() {
         let mut keys = ServerKeys::default();
         keys.set(HOST, DISK, &[key(2), key(1)]);
         let shown = named(&key(1), DISK);
@@ -338,7 +338,7 @@ mod tests {
 
     /// The server does not derive a key again to check that the key is still valid.
     #[test]
-    fn nothing_is_derived_for_a_key_that_was_shown() {
+    fn checking_a_used_key_derives_nothing() {
         let mut keys = ServerKeys::default();
         keys.set(HOST, DISK, &[key(1)]);
         for subsystem in [DISK, DISCOVERY_NQN] {
@@ -355,7 +355,7 @@ mod tests {
     /// A stranger who uses up turns of a host's identity cannot tell which keys the next turn
     /// tries.
     #[test]
-    fn a_stranger_cannot_keep_its_turn_from_a_key() {
+    fn connections_of_others_do_not_reveal_which_keys_are_tried() {
         const KEYS: u8 = 16;
         let round = usize::from(KEYS) / limits::DISCOVERY_KEYS;
         let psks = (0..KEYS).map(|number| key(number).psks(HOST, DISCOVERY_NQN).pop().unwrap());
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_of_an_authentication_is_good_for_a_while() {
+    fn a_generated_key_is_valid_until_it_expires() {
         let (keys, begin) = (ServerKeys::default(), Instant::now());
         let copy = keys.clone();
         keys.generate(generated(1), HOST, DISK, begin);
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_of_authentications_goes_with_what_it_came_of() {
+    fn generated_keys_are_forgotten_with_their_host_or_subsystem() {
         let (mut keys, now) = (ServerKeys::default(), Instant::now());
         let count = |keys: &ServerKeys| keys.generated.of(HOST, DISK).len() / 2;
         keys.generate(generated(1), HOST, DISK, now);
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_was_given_is_good_for_its_names_alone() {
+    fn a_derived_key_is_valid_only_for_its_names() {
         let given = |subsystem: &str| {
             let psk = named(&key(1), subsystem).psk;
             TlsKey::given(TlsPsk::given(&psk.identity, &psk.key).expect("a key"))
@@ -462,7 +462,7 @@ mod tests {
 
     /// A host has keys for many subsystems, and may use any of them for discovery.
     #[test]
-    fn no_key_takes_anothers_place_at_discovery() {
+    fn every_key_of_a_host_can_be_found_for_discovery() {
         const SUBSYSTEMS: u8 = 20;
         let (mut own, mut given) = (ServerKeys::default(), ServerKeys::default());
         let psk = |number: u8, subsystem: &str| named(&key(number), subsystem).psk;
@@ -503,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn one_key_for_many_subsystems_is_good_until_the_last_is_gone() {
+    fn a_key_of_many_subsystems_is_valid_until_the_last_removal() {
         let mut keys = ServerKeys::default();
         let shown = named(&key(1), DISCOVERY_NQN);
         let subsystems = ["a", "b", "c"].map(|name| format!("{DISK}{name}"));
@@ -518,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_identity_without_a_digest_has_tried_is_limited() {
+    fn the_keys_tried_for_an_identity_without_a_digest_are_limited() {
         let mut keys = ServerKeys::default();
         for number in 0..100 {
             keys.set(HOST, &format!("{DISK}{number}"), &[key(number), key(100 + number)]);

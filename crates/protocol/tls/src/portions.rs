@@ -19,7 +19,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_portion_ends_within_a_slice_or_with_one() {
+    fn a_portion_may_end_inside_or_at_the_end_of_a_slice() {
         let slices = [&b"abc"[..], b"", b"defghij", b"k"];
         for bytes in 0..13 {
             let all = portion(slices.into_iter(), bytes).collect::<Vec<_>>().concat();

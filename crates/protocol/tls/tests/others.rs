@@ -125,7 +125,7 @@ fn serve(key: TlsKey, per_key: u64) -> (u16, JoinHandle<Result<usize, TlsError>>
 }
 
 #[test]
-fn others_follow_a_server_that_asks_for_new_keys() {
+fn openssl_and_gnutls_clients_follow_key_updates_of_the_server() {
     // Neither client supports a pre-shared key with SHA-384 (GnuTLS supports it from 3.8.11 on).
     // GnuTLS accepts at most eight updates in a second.
     for (client, per_key) in [(openssl as fn(u16, &TlsPsk) -> Command, 3), (gnutls, 100)] {
@@ -156,7 +156,7 @@ fn wolfssl(port: u16, psk: &TlsPsk, suite: &str) -> Command {
 
 /// Tests both cipher suites with an unrelated implementation, and key updates from each end.
 #[test]
-fn another_implementation_has_either_suite() {
+fn wolfssl_works_with_both_cipher_suites() {
     const SHORT: &str = "TLS13-AES128-GCM-SHA256";
     const LONG: &str = "TLS13-AES256-GCM-SHA384";
     for (hash, suite, is_let_in) in [
@@ -181,7 +181,7 @@ fn another_implementation_has_either_suite() {
 
 /// A host with a key cannot make the server use another hash or cipher than its identity names.
 #[test]
-fn a_client_cannot_choose_another_suite_than_the_keys() {
+fn a_client_cannot_choose_another_suite_than_that_of_the_key() {
     // wolfSSL's client treats every pre-shared key as a key with SHA-256.
     for (hash, suites, is_let_in) in [
         (Hash::Sha256, "TLS_AES_128_GCM_SHA256", true),

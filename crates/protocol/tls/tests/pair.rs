@@ -91,7 +91,7 @@ fn record_bytes(content_bytes: usize) -> usize {
 }
 
 #[test]
-fn both_suites_forms_and_derivations() {
+fn handshakes_succeed_with_every_suite_form_and_derivation() {
     for hash in [Hash::Sha256, Hash::Sha384] {
         let configured = key(hash, 7);
         for form in [IdentityForm::Names, IdentityForm::Digest] {
@@ -112,7 +112,7 @@ fn both_suites_forms_and_derivations() {
 }
 
 #[test]
-fn two_keys_while_one_takes_the_others_place() {
+fn both_keys_are_accepted_during_a_change() {
     let both = [key(Hash::Sha256, 1), key(Hash::Sha256, 2)];
     for configured in &both {
         for form in [IdentityForm::Names, IdentityForm::Digest] {
@@ -127,7 +127,7 @@ fn two_keys_while_one_takes_the_others_place() {
 /// identity has a digest works at once. For other identities, the server tries some keys at each
 /// connection.
 #[test]
-fn every_key_of_a_host_is_good_for_discovery() {
+fn every_key_of_a_host_is_accepted_for_discovery() {
     const DISCOVERY: &str = "nqn.2014-08.org.nvmexpress.discovery";
     let mut known = ServerKeys::default();
     let all: Vec<_> = (0..20).map(|seed| key(Hash::Sha256, seed)).collect();
@@ -159,7 +159,7 @@ fn every_key_of_a_host_is_good_for_discovery() {
 }
 
 #[test]
-fn data_in_full_records_both_ways() {
+fn data_pass_in_full_records_in_both_directions() {
     let configured = key(Hash::Sha384, 3);
     let (mut client, mut server) = pair(by_digest(&configured), keys(&[configured]));
     assert_eq!(shake(&mut *client, &mut *server, 1 << 20), (Ok(true), Ok(true)));
@@ -185,7 +185,7 @@ fn data_in_full_records_both_ways() {
 }
 
 #[test]
-fn data_go_through_small_buffers() {
+fn data_pass_through_small_buffers() {
     let configured = key(Hash::Sha256, 3);
     let (mut client, mut server) = pair(by_digest(&configured), keys(&[configured]));
     assert_eq!(shake(&mut *client, &mut *server, 1 << 20), (Ok(true), Ok(true)));
@@ -203,7 +203,7 @@ const RECORD_EXTRA_BYTES: usize = 22;
 const UPDATE_BYTES: usize = 64;
 
 #[test]
-fn keys_are_updated_in_time_and_nothing_is_lost() {
+fn keys_are_updated_before_their_limit_without_data_loss() {
     const PER_KEY: usize = 5;
     let configured = key(Hash::Sha384, 1);
     let mut client = client_with(by_digest(&configured), PER_KEY as u64).unwrap();
@@ -236,7 +236,7 @@ fn keys_are_updated_in_time_and_nothing_is_lost() {
 /// A server asks clients for a key update if they do not ask themselves, whichever end sends more.
 /// It does not ask hosts that do not support updates.
 #[test]
-fn a_server_asks_in_time_who_does_not() {
+fn a_server_requests_key_updates_from_clients_that_do_not_update() {
     const PER_KEY: u64 = 5;
     let configured = key(Hash::Sha256, 1);
     for (there, back) in [(1, 1), (20, 1), (1, 20)] {
@@ -267,7 +267,7 @@ fn a_server_asks_in_time_who_does_not() {
 }
 
 #[test]
-fn who_is_lost_by_being_asked_is_asked_once() {
+fn a_host_that_disconnects_after_a_key_update_request_gets_no_second_one() {
     let configured = key(Hash::Sha256, 1);
     let known = keys(std::slice::from_ref(&configured));
     // Counts the key updates of a connection until this end closes the connection.
@@ -297,7 +297,7 @@ fn who_is_lost_by_being_asked_is_asked_once() {
 }
 
 #[test]
-fn who_asks_for_updates_and_takes_no_answers_is_done_with() {
+fn a_client_that_requests_updates_without_reading_is_disconnected() {
     let configured = key(Hash::Sha256, 1);
     // This client sends a key update before each of its records.
     let mut client = client_with(by_digest(&configured), 0).unwrap();
@@ -319,7 +319,7 @@ fn who_asks_for_updates_and_takes_no_answers_is_done_with() {
 }
 
 #[test]
-fn who_has_another_key_learns_so() {
+fn a_client_with_another_key_gets_the_reason() {
     let offered = psk(&key(Hash::Sha256, 1), IdentityForm::Names, Derivation::Specified);
     let (mut client, mut server) = pair(offered, keys(&[key(Hash::Sha256, 2)]));
     let (at_client, at_server) = shake(&mut *client, &mut *server, 1000);
@@ -330,7 +330,7 @@ fn who_has_another_key_learns_so() {
 }
 
 #[test]
-fn who_has_another_name_learns_so() {
+fn a_client_with_another_name_gets_the_reason() {
     let configured = key(Hash::Sha256, 1);
     let (form, derivation) = (IdentityForm::Digest, Derivation::Specified);
     let offered = configured.psk("nqn.2026-11.h:two", SUBSYSTEM, form, derivation).unwrap();
@@ -344,7 +344,7 @@ fn who_has_another_name_learns_so() {
 }
 
 #[test]
-fn another_hash_is_told_from_another_name() {
+fn the_server_distinguishes_another_hash_from_another_name() {
     let (mut client, mut server) =
         pair(by_digest(&key(Hash::Sha384, 1)), keys(&[key(Hash::Sha256, 1)]));
     let (_, at_server) = shake(&mut *client, &mut *server, 1000);
@@ -354,7 +354,7 @@ fn another_hash_is_told_from_another_name() {
 
 /// A test changes a client's first message, so that it offers unsupported options.
 #[test]
-fn what_a_client_does_not_offer_is_named() {
+fn the_server_names_what_the_client_does_not_offer() {
     // The first change is to the cipher suites: the client's own suite, and the suite that signals
     // that the client does not renegotiate. The second change is to the extension with key exchange
     // modes: its type, its length, the number of modes, and the mode with an exchange.
@@ -381,7 +381,7 @@ fn what_a_client_does_not_offer_is_named() {
 
 /// A stranger chooses the names in an identity, and messages about the identity appear in logs.
 #[test]
-fn nothing_of_an_identity_reaches_a_terminal() {
+fn messages_about_an_identity_have_no_control_characters() {
     for odd in ["\x1b[2J", "nqn\nrefused: nobody", "\u{202e}nqn"] {
         let (form, derivation) = (IdentityForm::Names, Derivation::Specified);
         let offered = key(Hash::Sha256, 1).psk(HOST, odd, form, derivation).unwrap();
@@ -394,7 +394,7 @@ fn nothing_of_an_identity_reaches_a_terminal() {
 }
 
 #[test]
-fn no_tls_is_told_from_tls() {
+fn bytes_without_tls_are_recognized() {
     for bytes in [&b"\0\0\x80\0\x80\0\0\0"[..], b"GET / HTTP/1.1\r\n\r\n", b"\xff"] {
         let mut server = server(keys(&[key(Hash::Sha256, 1)])).unwrap();
         server.feed(bytes);
@@ -407,7 +407,7 @@ fn no_tls_is_told_from_tls() {
 }
 
 #[test]
-fn a_stranger_makes_a_server_hold_little() {
+fn a_server_buffers_little_of_an_oversized_handshake() {
     let mut server = server(keys(&[key(Hash::Sha256, 1)])).unwrap();
     // This is the start of a message of 64 KiB, in records.
     let mut record = vec![22, 3, 1, 0x40, 0];
@@ -420,7 +420,7 @@ fn a_stranger_makes_a_server_hold_little() {
 }
 
 #[test]
-fn what_is_changed_or_cut_is_noticed() {
+fn changed_and_truncated_records_are_detected() {
     let configured = key(Hash::Sha256, 1);
     let (mut client, mut server) = pair(by_digest(&configured), keys(&[configured]));
     assert_eq!(shake(&mut *client, &mut *server, 1000), (Ok(true), Ok(true)));
@@ -441,7 +441,7 @@ fn refused(alert: u8) -> TlsError {
 
 /// Changes every bit of a record. Also cuts the record anywhere and continues with another record.
 #[test]
-fn every_change_of_a_record_is_noticed() {
+fn every_changed_byte_of_a_record_is_detected() {
     let configured = key(Hash::Sha256, 1);
     for at in 0..record_bytes(60) {
         let known = keys(std::slice::from_ref(&configured));
@@ -457,7 +457,7 @@ fn every_change_of_a_record_is_noticed() {
 }
 
 #[test]
-fn a_record_is_good_once_and_in_its_turn() {
+fn repeated_and_reordered_records_are_refused() {
     let configured = key(Hash::Sha256, 1);
     for turn in [[0, 0], [1, 0]] {
         let known = keys(std::slice::from_ref(&configured));
@@ -474,7 +474,7 @@ fn a_record_is_good_once_and_in_its_turn() {
 /// The identity of a key names its hash, and so determines one cipher suite. A server that answers
 /// with another suite gets no data.
 #[test]
-fn a_server_cannot_choose_another_suite_than_the_keys() {
+fn a_server_cannot_choose_another_suite_than_that_of_the_key() {
     // These bytes precede the length of the session: the headers of record and message, the
     // version, and the random number.
     const SESSION_LENGTH_AT: usize = 5 + 4 + 2 + 32;
@@ -501,7 +501,7 @@ fn a_server_cannot_choose_another_suite_than_the_keys() {
 }
 
 #[test]
-fn every_cut_and_change_of_a_first_message_is_no_panic() {
+fn truncated_and_changed_client_hellos_do_not_panic() {
     let configured = key(Hash::Sha256, 1);
     let mut client = client(by_digest(&configured)).unwrap();
     client.handshake().unwrap();

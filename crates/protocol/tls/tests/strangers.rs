@@ -17,7 +17,7 @@ fn resident_bytes() -> usize {
 }
 
 #[test]
-fn who_withholds_the_end_of_a_first_message_costs_little_more_than_it() {
+fn an_incomplete_client_hello_costs_little_more_than_its_size() {
     let mut keys = ServerKeys::default();
     let key = TlsKey::generate(Hash::Sha256, &mut |out: &mut [u8]| out.fill(1)).expect("a suite");
     keys.add(key, "nqn.2026-11.h:one");

@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_our_own_bytes_count() {
+    fn contents_without_our_signature_are_ignored() {
         let mut bytes = [0; 3712];
         emit(&[], &mut bytes);
         assert_eq!(bytes, [0; 3712]);
@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_are_reported_as_fit() {
+    fn contents_report_as_many_uuids_as_fit() {
         let mut bytes = [0; 3712];
         emit(&[[7; 16]; MAX_UUIDS + 1], &mut bytes);
         assert_eq!(parse(&bytes).count(), MAX_UUIDS);

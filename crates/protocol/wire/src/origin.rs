@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_named_behind_an_origin() {
+    fn a_process_name_is_read_only_behind_an_origin() {
         let (name, mut bytes) = (ProcessName([3; 16]), [0; 1024]);
         name.emit(&mut bytes);
         assert_eq!(ProcessName::parse(&bytes), None, "they are somebody else's");
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_of_identifiers_follows_the_process() {
+    fn a_controller_identifier_range_is_read_only_behind_the_process_name() {
         let ids = |first, last| ControllerIds { first, last };
         let mut bytes = [0; 1024];
         ids(1, 999).emit(&mut bytes);
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn only_our_own_bytes_count() {
+    fn an_origin_without_our_signature_is_ignored() {
         let origin = ControllerOrigin { place: [1; 16], boot: [2; 16] };
         let mut bytes = [0; 1024];
         assert_eq!(ControllerOrigin::parse(&bytes), None);

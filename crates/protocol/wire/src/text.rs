@@ -61,7 +61,7 @@ mod tests {
     use std::string::ToString;
 
     #[test]
-    fn what_deceives_is_shown_by_number() {
+    fn deceptive_characters_are_escaped() {
         assert_eq!(
             Plain("nqn.2026-11.org.ex:größe-磁盘").to_string(),
             "nqn.2026-11.org.ex:größe-磁盘"
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn json_has_its_own_escapes() {
+    fn deceptive_characters_in_json_are_escaped_as_json() {
         assert_eq!(
             PlainJson("{\n\"größe\": \"a\u{7f}b\u{202e}c\u{e0041}\"}").to_string(),
             "{\n\"größe\": \"a\\u007fb\\u202ec\\udb40\\udc41\"}"

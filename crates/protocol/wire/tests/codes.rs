@@ -20,7 +20,7 @@ use farblock_wire::tcp::{DigestFlags, FatalErrorStatus, PduType};
 use farblock_wire::{SglDescriptor, Sqe, Status};
 
 #[test]
-fn statuses_print_the_specifications_name() {
+fn statuses_print_the_name_of_the_specification() {
     assert_eq!(Status::SUCCESS.to_string(), "Successful Completion");
     assert_eq!(Status::INVALID_FIELD.with_dnr().to_string(), "Invalid Field in Command");
     assert_eq!(
@@ -42,7 +42,7 @@ fn statuses_print_the_specifications_name() {
 }
 
 #[test]
-fn status_bits() {
+fn status_bits_are_set_and_read() {
     let status = Status::new(3, 0x03).with_dnr().with_retry_delay(2);
     assert_eq!(status.0, 0x5303);
     assert_eq!(status.code(), Status::ANA_TRANSITION.code());
@@ -57,7 +57,7 @@ fn status_bits() {
 }
 
 #[test]
-fn unknown_codes_survive() {
+fn unknown_codes_are_printed_as_numbers() {
     assert_eq!(PduType::R2T.to_string(), "R2T");
     assert_eq!(format!("{:#}", PduType::R2T), "R2T (0x09)");
     assert_eq!(PduType(0x08).to_string(), "unknown PDU type 0x08");
@@ -72,7 +72,7 @@ fn unknown_codes_survive() {
 }
 
 #[test]
-fn digest_flags() {
+fn digest_flags_intersect_and_show_reserved_bits() {
     let both = DigestFlags::new(true, true);
     assert_eq!(both, DigestFlags::BOTH);
     assert_eq!(both.intersection(DigestFlags::DATA), DigestFlags::DATA);
@@ -80,7 +80,7 @@ fn digest_flags() {
 }
 
 #[test]
-fn data_directions() {
+fn opcodes_give_the_data_direction() {
     assert_eq!(DataDirection::of(NvmOpcode::READ.0), DataDirection::ControllerToHost);
     assert_eq!(DataDirection::of(NvmOpcode::WRITE.0), DataDirection::HostToController);
     assert_eq!(DataDirection::of(NvmOpcode::WRITE_ZEROES.0), DataDirection::None);
@@ -89,7 +89,7 @@ fn data_directions() {
 }
 
 #[test]
-fn sgl_nibbles() {
+fn sgl_identifiers_give_type_and_subtype() {
     let in_capsule = SglDescriptor::in_capsule(0, 1);
     assert_eq!(in_capsule.descriptor_type(), SglType::DATA_BLOCK);
     assert_eq!(in_capsule.sub_type(), SglSubtype::OFFSET);
@@ -112,7 +112,7 @@ fn sgl_nibbles() {
 }
 
 #[test]
-fn properties() {
+fn property_fields_are_set_and_read() {
     // CAP as a Linux target reports it, computed by hand: MQES 127, CQR, TO 15 s, NVM command set.
     let cap = Cap(0).with_mqes_z(127).with_cqr(true).with_to(30).with_css(Cap::CSS_NVM);
     assert_eq!(cap.0, 0x0000_0020_1e01_007f);
@@ -131,12 +131,12 @@ fn properties() {
 
 #[test]
 #[should_panic(expected = "does not fit")]
-fn bit_field_overflow_is_our_bug() {
+fn an_overflowing_bit_field_panics() {
     let _ = Cap(0).with_dstrd(16);
 }
 
 #[test]
-fn connect_results() {
+fn connect_results_round_trip() {
     let result = ConnectResult { cntlid: 5, authreq: ConnectResult::AUTHREQ_ATR };
     assert_eq!(result.emit(), 0x2_0005);
     assert_eq!(ConnectResult::parse(0xffff_ffff_0002_0005), result);
@@ -148,7 +148,7 @@ fn connect_results() {
 }
 
 #[test]
-fn identify_parameters() {
+fn identify_parameters_round_trip() {
     let mut sqe = Sqe::new(AdminOpcode::IDENTIFY.0, 1, 0);
     let parameters = IdentifyParameters { cntid: 0x1234, ..IdentifyParameters::new(Cns::UUIDS) };
     parameters.emit(&mut sqe);
@@ -157,7 +157,7 @@ fn identify_parameters() {
 }
 
 #[test]
-fn identify_helpers() {
+fn identify_texts_and_limits_are_converted() {
     assert_eq!(&ascii_field::<6>("ab\u{e9}\n"), b"ab??  ");
     assert_eq!(&ascii_field::<2>("abc"), b"ab");
     assert_eq!(parse_ascii(b"ab c  "), "ab c");
@@ -188,7 +188,7 @@ fn identify_helpers() {
 }
 
 #[test]
-fn identify_lists() {
+fn identify_lists_are_bounded_by_their_size() {
     let controllers = ControllerList::from_ids(1..=3000);
     assert_eq!(controllers.iter().count(), 2047);
     let hostile = ControllerList { count: u16::MAX.into(), ..ControllerList::zeroed() };
@@ -198,7 +198,7 @@ fn identify_lists() {
 }
 
 #[test]
-fn namespace_id_descriptors() {
+fn namespace_identification_descriptors_round_trip() {
     let mut list = vec![0xa5; 64];
     list[24..].fill(0);
     let at = NamespaceIdDescriptor::append(&mut list, 0, NamespaceIdType::UUID, &[9; 16]);
@@ -215,7 +215,7 @@ fn namespace_id_descriptors() {
 }
 
 #[test]
-fn log_page_parameters() {
+fn log_page_parameters_round_trip() {
     let mut sqe = Sqe::new(AdminOpcode::GET_LOG_PAGE.0, 1, 0);
     let parameters = LogPageParameters {
         rae: true,
@@ -238,7 +238,7 @@ fn log_page_parameters() {
 }
 
 #[test]
-fn features() {
+fn feature_commands_round_trip() {
     let mut sqe = Sqe::new(AdminOpcode::SET_FEATURES.0, 1, 0);
     let queues = NumberOfQueues::pairs(8);
     assert_eq!(queues.0, 0x0007_0007);
@@ -257,7 +257,7 @@ fn features() {
 }
 
 #[test]
-fn nvm_parameters() {
+fn nvm_command_parameters_round_trip() {
     assert_eq!(RwCommand::new(0, 0), None);
     assert_eq!(RwCommand::new(0, 65537), None);
     let mut command = RwCommand::new(10, 65536).unwrap();
@@ -279,7 +279,7 @@ fn nvm_parameters() {
 }
 
 #[test]
-fn async_events() {
+fn async_events_round_trip() {
     assert_eq!(AsyncEvent::NAMESPACE_CHANGED.emit(), 0x0004_0002);
     assert_eq!(AsyncEvent::ANA_CHANGE.emit(), 0x000c_0302);
     assert_eq!(AsyncEvent::DISCOVERY_CHANGED.emit(), 0x0070_f002);
@@ -287,7 +287,7 @@ fn async_events() {
 }
 
 #[test]
-fn cross_controller_reset_names_a_life_of_a_controller() {
+fn cross_controller_reset_commands_round_trip() {
     let reset = CrossControllerReset { icid: 0x1234, ciu: 0x56, cirn: 0x0123_4567_89ab_cdef };
     let sqe = reset.emit();
     assert_eq!((sqe.opcode, sqe.flags), (0x38, 0x40));

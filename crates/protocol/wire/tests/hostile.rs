@@ -16,7 +16,7 @@ use farblock_wire::tcp::{CommonHeader, DigestFlags, IcReq, PduShape, TermReq};
 use farblock_wire::{Cqe, Sqe};
 
 #[test]
-fn good_names() {
+fn valid_nqns_are_accepted() {
     for name in [
         DISCOVERY_NQN,
         "nqn.2014-08.org.nvmexpress:uuid:0f01fb42-9f7f-4856-b0b3-51e60b8de349",
@@ -30,7 +30,7 @@ fn good_names() {
 }
 
 #[test]
-fn bad_names() {
+fn invalid_nqns_are_refused() {
     let long = format!("nqn.2014-08.x:{}", "y".repeat(NQN_MAX_BYTES - 13));
     assert_eq!(long.len(), NQN_MAX_BYTES + 1);
     assert_eq!(validate(&long[..NQN_MAX_BYTES]), Ok(()));
@@ -57,7 +57,7 @@ fn bad_names() {
 }
 
 #[test]
-fn bad_fields() {
+fn invalid_nqn_fields_are_refused() {
     assert_eq!(parse_field(&[b'a'; 256]), Err(NqnError::TooLong));
     assert_eq!(parse_field(&[0; 256]), Err(NqnError::Empty));
     let mut field = [0xff; 256];

@@ -48,25 +48,25 @@ fn pieces(len: usize, pieces: &[(usize, &[u8])]) -> Vec<u8> {
 }
 
 #[test]
-fn icreq_as_linux_sends_it() {
+fn an_icreq_equals_the_bytes_that_linux_sends() {
     let linux = [0x00, 0x00, 0x80, 0x00, 0x80, 0x00, 0x00, 0x00];
     check!(IcReq::new(0, DigestFlags::NONE, 0), IcReq, padded(&linux, 128));
 }
 
 #[test]
-fn icreq_with_everything() {
+fn an_icreq_with_all_options_has_the_specified_bytes() {
     let bytes = [0, 0, 0x80, 0, 0x80, 0, 0, 0, 0, 0, 31, 3, 0x0f, 0, 0, 0];
     check!(IcReq::new(31, DigestFlags::BOTH, 15), IcReq, padded(&bytes, 128));
 }
 
 #[test]
-fn icresp() {
+fn an_icresp_has_the_specified_bytes() {
     let bytes = [1, 0, 0x80, 0, 0x80, 0, 0, 0, 0, 0, 3, 1, 0x00, 0x00, 0x02, 0x00];
     check!(IcResp::new(3, DigestFlags::HEADER, 0x20000), IcResp, padded(&bytes, 128));
 }
 
 #[test]
-fn term_req_has_fei_at_10() {
+fn a_termination_request_has_its_information_at_byte_10() {
     let bytes =
         [3, 0, 24, 0, 96, 0, 0, 0, 1, 0, 0x78, 0x56, 0x34, 0x12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     let term = TermReq::new(
@@ -102,14 +102,14 @@ const WRITE_SQE: [u8; 64] = [
 ];
 
 #[test]
-fn sqe() {
+fn an_sqe_has_the_specified_bytes() {
     check!(write_sqe(), Sqe, WRITE_SQE);
     let read = SglDescriptor::transport(0x2_0000);
     check!(read, SglDescriptor, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0x5a]);
 }
 
 #[test]
-fn capsule_cmd_with_in_capsule_data() {
+fn a_command_capsule_with_data_has_the_specified_bytes() {
     // A header of 72 bytes, directly followed by data: 72 + 4096 = 0x1048.
     let mut bytes = vec![4, 0, 72, 72, 0x48, 0x10, 0, 0];
     bytes.extend(WRITE_SQE);
@@ -129,7 +129,7 @@ const CQE: [u8; 16] = [
 ];
 
 #[test]
-fn cqe() {
+fn a_cqe_has_the_specified_bytes() {
     let status = Status::INVALID_FIELD.with_dnr();
     let cqe = Cqe::new(0xbeef, 5, status, 0x5566_7788_1122_3344);
     check!(cqe, Cqe, CQE);
@@ -141,7 +141,7 @@ fn cqe() {
 }
 
 #[test]
-fn capsule_resp() {
+fn a_response_capsule_has_the_specified_bytes() {
     let cqe = Cqe::parse(&CQE).unwrap();
     let mut bytes = vec![5, 0, 24, 0, 24, 0, 0, 0];
     bytes.extend(CQE);
@@ -151,7 +151,7 @@ fn capsule_resp() {
 }
 
 #[test]
-fn data_pdus() {
+fn data_pdus_have_the_specified_bytes() {
     #[rustfmt::skip]
     let h2c = [
         6, 4, 24, 24, 0x18, 0x02, 0, 0, // type, LAST, HLEN, PDO, PLEN 24 + 512
@@ -172,7 +172,7 @@ fn data_pdus() {
 }
 
 #[test]
-fn r2t() {
+fn an_r2t_has_the_specified_bytes() {
     #[rustfmt::skip]
     let bytes = [
         9, 1, 24, 0, 28, 0, 0, 0, // type, HDGST, HLEN, PDO, PLEN
@@ -183,7 +183,7 @@ fn r2t() {
 }
 
 #[test]
-fn pdu_shapes() {
+fn pdu_shapes_include_digests_and_padding() {
     let shape = |data, digests, pda_z| PduShape::new(24, data, digests, pda_z);
     assert_eq!(shape(1, DigestFlags::BOTH, 0).unwrap().plen, 24 + 4 + 1 + 4);
     let padded = shape(8, DigestFlags::HEADER, 7).unwrap();
@@ -197,7 +197,7 @@ fn pdu_shapes() {
 }
 
 #[test]
-fn connect_command() {
+fn a_connect_command_has_the_specified_bytes() {
     let bytes = pieces(
         64,
         &[
@@ -214,7 +214,7 @@ fn connect_command() {
 }
 
 #[test]
-fn connect_data() {
+fn connect_data_have_the_specified_bytes() {
     let hostid: [u8; 16] = core::array::from_fn(|index| index as u8);
     let bytes = pieces(
         1024,
@@ -232,7 +232,7 @@ fn connect_data() {
 }
 
 #[test]
-fn property_and_disconnect_commands() {
+fn property_and_disconnect_commands_have_the_specified_bytes() {
     check!(
         PropertyGetCommand::new(1, 0, PropertySize::Eight),
         PropertyGetCommand,
@@ -251,7 +251,7 @@ fn property_and_disconnect_commands() {
 }
 
 #[test]
-fn discovery_log() {
+fn a_discovery_log_has_the_specified_bytes() {
     let mut header = DiscoveryLogHeader::zeroed();
     header.genctr.set(0x0102);
     header.numrec.set(1);
@@ -288,7 +288,7 @@ fn discovery_log() {
 }
 
 #[test]
-fn address_text_padded_either_way() {
+fn address_texts_may_be_padded_with_blanks_or_nul() {
     assert_eq!(log::parse_text(b"4420    "), Some("4420"));
     assert_eq!(log::parse_text(b"4420\0\0\0\xff"), Some("4420"));
     assert_eq!(log::parse_text(b"44\n0\0\0\0\0"), None);
@@ -297,7 +297,7 @@ fn address_text_padded_either_way() {
 }
 
 #[test]
-fn dsm_range() {
+fn a_deallocate_range_has_the_specified_bytes() {
     check!(
         DsmRange::new(0x1122_3344_5566_7788, 256),
         DsmRange,

@@ -12,7 +12,7 @@ fn padded(prefix: &[u8], bytes: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_request_as_linux_sends_it() {
+fn a_cm_request_equals_the_bytes_that_linux_sends() {
     let request = CmRequest::new(3, 128, 127, 0x1234);
     let mut out = [0xa5; 40];
     assert_eq!(request.emit(&mut out), 32);
@@ -24,7 +24,7 @@ fn a_request_as_linux_sends_it() {
 }
 
 #[test]
-fn answers_as_linux_sends_them() {
+fn cm_answers_equal_the_bytes_that_linux_sends() {
     let mut out = [0xa5; 32];
     assert_eq!(CmAccept::new(128).emit(&mut out), 32);
     assert_eq!(out[..], padded(&[0, 0, 128], 32));

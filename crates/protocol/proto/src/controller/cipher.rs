@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_published_example() {
+    fn the_cipher_matches_the_published_example() {
         let key = [0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27];
         let cipher = Cipher::new(key);
         assert_eq!(cipher.encipher(0x3b72_6574_7475_432d), 0x8c6f_a548_454e_028b);

@@ -145,7 +145,7 @@ mod tests {
     const NAMESPACE: Notice = Notice::NamespaceAttribute;
 
     #[test]
-    fn a_notice_waits_for_a_request_and_is_told_once() {
+    fn a_notice_waits_for_a_request_and_is_sent_once() {
         let mut events = Events::default();
         events.configure(NAMESPACE.enable_bit());
         events.raise(NAMESPACE);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_notice_that_is_not_enabled_is_not_told() {
+    fn a_disabled_notice_is_not_sent() {
         let mut events = Events::default();
         assert!(events.hold(CommandId(1)));
         events.raise(NAMESPACE);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn different_notices_are_told_side_by_side() {
+    fn different_notices_are_sent_independently() {
         let mut events = Events::default();
         events.configure(NAMESPACE.enable_bit() | Notice::DiscoveryLog.enable_bit());
         events.raise(Notice::DiscoveryLog);
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_have_a_limit_and_can_be_aborted() {
+    fn event_requests_are_limited_and_can_be_aborted() {
         let mut events = Events::default();
         for id in 0..limits::ASYNC_EVENT_REQUESTS as u16 {
             assert!(events.hold(CommandId(id)));

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn every_transition_of_the_diagram() {
+    fn every_lifecycle_transition_follows_the_diagram() {
         use Lifecycle::{Disabled, Failed, Ready, ShutDown, ShuttingDown};
         let off = Cc::default();
         let on = enabled();
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_we_support_can_be_enabled() {
+    fn only_a_supported_configuration_can_be_enabled() {
         let sane = enabled();
         assert!(is_supported(sane, false));
         for cc in [
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn status_says_the_state() {
+    fn csts_reports_the_lifecycle() {
         assert_eq!(Lifecycle::Disabled.csts(false), Csts(0));
         assert_eq!(Lifecycle::Ready.csts(true), Csts(1));
         assert_eq!(Lifecycle::Failed.csts(true), Csts(2));

@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn the_timeout_is_rounded_up_to_seconds() {
+    fn the_keep_alive_timeout_is_rounded_up_to_seconds() {
         let mut timer = KeepAlive::new(1, None, &Arc::default(), at(0));
         assert_eq!((timer.timeout_ms(), timer.deadline()), (1000, Some(at(1))));
         timer.set(5001, at(10));
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn traffic_puts_off_the_end_once() {
+    fn traffic_extends_the_keep_alive_deadline_once() {
         let mut timer = KeepAlive::new(5000, None, &Arc::default(), at(0));
         assert!(!timer.is_expired(at(4)));
         timer.traffic().mark();
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn after_shutdown_traffic_does_not_count() {
+    fn traffic_after_shutdown_does_not_extend_the_deadline() {
         let mut timer = KeepAlive::new(5000, None, &Arc::default(), at(0));
         timer.finish(at(1), limits::ASSOCIATION_LINGER);
         timer.traffic().mark();
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_discovery_session_without_a_timeout_has_one_all_the_same() {
+    fn a_discovery_session_without_a_timeout_gets_a_default() {
         let fallback = Some(limits::DISCOVERY_KEEP_ALIVE);
         let mut timer = KeepAlive::new(0, fallback, &Arc::default(), at(0));
         assert_eq!(timer.timeout_ms(), 0);

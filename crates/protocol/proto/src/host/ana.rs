@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn states_by_group() {
+    fn the_ana_log_maps_groups_to_states() {
         let bytes = page(&[(1, AnaState::OPTIMIZED, &[1, 2]), (7, AnaState::INACCESSIBLE, &[])]);
         let log = AnaLog::parse(&bytes).expect("well formed");
         assert_eq!(log.state(1), Some(AnaState::OPTIMIZED));
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_that_lies_is_an_error() {
+    fn a_wrong_namespace_count_in_the_ana_log_is_an_error() {
         let mut bytes = page(&[(1, AnaState::OPTIMIZED, &[])]);
         bytes[16 + 4..16 + 8].fill(0xff);
         assert_eq!(AnaLog::parse(&bytes), Err(InfoError::TooShort));

@@ -268,7 +268,7 @@ mod tests {
     use std::string::ToString;
 
     #[test]
-    fn every_way_to_be_refused_has_its_words() {
+    fn each_connect_status_has_its_error() {
         let data = |offset| ConnectInvalidParameter::in_data(offset).emit();
         let command = |offset| ConnectInvalidParameter::in_command(offset).emit();
         let invalid = Status::CONNECT_INVALID_PARAMETERS.with_dnr();
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn authentication_is_asked_for_in_the_result() {
+    fn the_connect_result_requests_authentication() {
         let accepts = |must_authenticate| Ok(Accepted { cntlid: 7, must_authenticate });
         assert_eq!(accepted(0x0000_0007), accepts(false));
         assert_eq!(accepted(0x0002_0007), accepts(true));

@@ -84,7 +84,7 @@ fn identifying(subnqn: &str) -> Bringup {
 }
 
 #[test]
-fn a_controller_is_brought_up_step_by_step() {
+fn the_host_enables_a_controller_step_by_step() {
     let mut bringup = bringup(SUBNQN);
     let (connect, data) = command(&bringup);
     let view = ConnectCommand::from_sqe(&connect.sqe);
@@ -116,7 +116,7 @@ fn a_controller_is_brought_up_step_by_step() {
 }
 
 #[test]
-fn readiness_is_waited_for_as_long_as_the_controller_asks() {
+fn the_host_waits_for_readiness_up_to_the_advertised_timeout() {
     let mut bringup = bringup(SUBNQN);
     for result in [3, CAP.0, 0, 0] {
         complete(&mut bringup, result, &[]).unwrap();
@@ -136,7 +136,7 @@ fn readiness_is_waited_for_as_long_as_the_controller_asks() {
 }
 
 #[test]
-fn a_discovery_controller_needs_no_queues() {
+fn a_discovery_controller_gets_no_io_queues() {
     // Old discovery controllers do not report their type and their name.
     let mut bringup = identifying(DISCOVERY_NQN);
     let old = IdentifyController { cntrltype: 0, cntlid: U16::new(99), ..controller() };
@@ -151,7 +151,7 @@ fn a_discovery_controller_needs_no_queues() {
 }
 
 #[test]
-fn controllers_that_make_no_sense() {
+fn invalid_identify_controller_data_are_refused() {
     let identified = |identify: &[u8]| complete(&mut identifying(SUBNQN), 0, identify);
     let protocol = |result| matches!(result, Err(ConnectError::Protocol(_)));
     assert!(protocol(identified(&[])));
@@ -166,7 +166,7 @@ fn controllers_that_make_no_sense() {
 }
 
 #[test]
-fn limits_of_a_controller() {
+fn controller_limits_are_read_from_identify() {
     let info = |identify: IdentifyController| {
         let mut bringup = identifying(DISCOVERY_NQN);
         complete(&mut bringup, 0, identify.as_bytes()).unwrap();
@@ -190,7 +190,7 @@ fn limits_of_a_controller() {
 }
 
 #[test]
-fn a_failed_command_is_named() {
+fn the_error_names_the_failed_command() {
     let failed = |bringup: &mut Bringup| {
         let cqe = Cqe::new(0, 0, Status::INTERNAL_ERROR, 0);
         bringup.handle_completion(&cqe, &[]).unwrap_err().to_string()
@@ -202,7 +202,7 @@ fn a_failed_command_is_named() {
 }
 
 #[test]
-fn commands_say_what_they_mean() {
+fn commands_have_the_right_fields() {
     let range = |command: Command| RwCommand::parse(&command.sqe);
     let read = command::read(5, 1 << 40, 65536, 1 << 25);
     assert_eq!((read.sqe.opcode, read.sqe.nsid.get()), (NvmOpcode::READ.0, 5));
@@ -224,7 +224,7 @@ fn commands_say_what_they_mean() {
 }
 
 #[test]
-fn data_go_into_the_capsule_if_they_fit() {
+fn data_that_fit_are_sent_in_the_capsule() {
     let write = command::write(1, 0, 8, 4096, false);
     let (sqe, transfer) = write.place(4096);
     assert_eq!(transfer, Transfer::InCapsule(4096));
@@ -253,7 +253,7 @@ fn parse(namespace: &IdentifyNamespace) -> Result<NamespaceInfo, InfoError> {
 }
 
 #[test]
-fn a_namespace_is_read() {
+fn identify_namespace_data_are_parsed() {
     let info = parse(&namespace()).unwrap();
     assert_eq!((info.block_size, info.blocks, info.preferred_blocks), (512, 1000, 0));
     let mut namespace = IdentifyNamespace {
@@ -279,7 +279,7 @@ fn a_namespace_is_read() {
 }
 
 #[test]
-fn namespaces_that_make_no_sense() {
+fn invalid_identify_namespace_data_are_refused() {
     let with = |change: fn(&mut IdentifyNamespace)| {
         let mut namespace = namespace();
         change(&mut namespace);
@@ -301,7 +301,7 @@ fn namespaces_that_make_no_sense() {
 }
 
 #[test]
-fn lists_of_namespaces() {
+fn namespace_lists_must_be_ascending() {
     let list = |nsids: &[u32]| NamespaceList::from_nsids(nsids.iter().copied());
     let read = |nsids: &[u32], after| parse_namespace_list(list(nsids).as_bytes(), after);
     assert_eq!(read(&[], 0), Ok((vec![], false)));
@@ -349,7 +349,7 @@ fn discover(headers: &[(u64, u64)]) -> Result<Vec<DiscoveryEntry>, InfoError> {
 }
 
 #[test]
-fn discovery_sees_one_generation() {
+fn discovery_returns_entries_of_one_generation() {
     assert_eq!(discover(&[(1, 0), (1, 0)]), Ok(vec![]));
     let entries = discover(&[(1, 40), (2, 17), (2, 17)]).unwrap();
     assert_eq!(entries.len(), 17);
@@ -363,7 +363,7 @@ fn discovery_sees_one_generation() {
 
 proptest! {
     #[test]
-    fn noise_for_every_reader(data in proptest::collection::vec(any::<u8>(), 0..5000)) {
+    fn arbitrary_bytes_do_not_panic_any_parser(data in proptest::collection::vec(any::<u8>(), 0..5000)) {
         if let Ok(mut info) = NamespaceInfo::parse(1, &data) {
             prop_assert!(info.block_size.is_power_of_two() && info.block_size >= 512);
             prop_assert!(info.blocks.checked_mul(info.block_size.into()).is_some());
@@ -378,7 +378,7 @@ proptest! {
 
     /// Structures of the right size with mostly zero bytes. Such structures often pass the checks.
     #[test]
-    fn noisy_namespaces(
+    fn arbitrary_namespaces_give_valid_geometries(
         bytes in proptest::collection::vec((0usize..400, any::<u8>()), 0..40),
         lbads in 8u8..18,
     ) {
@@ -396,7 +396,7 @@ proptest! {
 
     /// The bring-up ends after a bounded number of steps, whatever the controller answers.
     #[test]
-    fn noise_for_the_bring_up(
+    fn arbitrary_answers_end_the_bring_up(
         answers in proptest::collection::vec((any::<u16>(), any::<u64>()), 1..40),
         mostly_good in any::<bool>(),
     ) {
@@ -425,7 +425,7 @@ proptest! {
     }
 
     #[test]
-    fn noise_for_discovery(
+    fn arbitrary_pages_end_the_discovery(
         pages in proptest::collection::vec((0u64..4, 0u64..40, any::<u16>(), 0usize..20000), 1..30),
     ) {
         let mut reader = DiscoveryReader::new();
@@ -449,7 +449,7 @@ proptest! {
     }
 
     #[test]
-    fn refusals_are_always_words(status in 0u16..0x8000, result in any::<u64>()) {
+    fn every_refusal_has_a_message(status in 0u16..0x8000, result in any::<u64>()) {
         prop_assert!(!refused(Status(status), result).to_string().is_empty());
     }
 }

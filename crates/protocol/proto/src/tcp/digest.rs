@@ -72,7 +72,7 @@ mod tests {
 
     /// Test vectors of RFC 3720, B.4: 32 bytes of zeroes, of ones, and counting up.
     #[test]
-    fn known_vectors() {
+    fn crc32c_matches_the_vectors_of_rfc_3720() {
         assert_eq!(crc32c(&[0; 32]), 0x8a91_36aa);
         assert_eq!(crc32c(&[0xff; 32]), 0x62a8_ab43);
         let counting: [u8; 32] = core::array::from_fn(|i| i as u8);
@@ -81,7 +81,7 @@ mod tests {
 
     /// On a processor with both kinds of instructions, both implementations return the same result.
     #[test]
-    fn both_ways_agree() {
+    fn both_crc32c_implementations_agree() {
         let bytes: Vec<u8> = (0..70_000_u32).map(|i| ((i * 31) >> 3) as u8).collect();
         for (start, len) in [(0, 0), (1, 1), (3, 24), (5, 255), (7, 4096), (0, 70_000)] {
             let part = &bytes[start..start + len];
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn appending_equals_the_whole() {
+    fn appending_parts_gives_the_digest_of_the_whole() {
         let bytes: [u8; 200] = core::array::from_fn(|i| (i * 7) as u8);
         for cut in 0..bytes.len() {
             assert_eq!(crc32c_append(crc32c(&bytes[..cut]), &bytes[cut..]), crc32c(&bytes));

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn strangers_are_recognised() {
+    fn servers_of_other_protocols_are_recognised() {
         assert_eq!(recognise(b"HTTP/1.1 400 Bad Request"), Some("a web server (HTTP)"));
         assert_eq!(recognise(b"SSH-2.0-OpenSSH_9.6"), Some("an SSH server"));
         assert_eq!(recognise(&[0x15, 3, 1, 0, 2, 2, 70]), Some("a TLS server"));

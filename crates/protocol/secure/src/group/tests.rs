@@ -12,7 +12,7 @@ fn counting(start: u8) -> impl FnMut(&mut [u8]) {
 }
 
 #[test]
-fn both_sides_have_the_same_secret() {
+fn both_sides_derive_the_same_shared_secret() {
     let mut entropy = counting(1);
     for group in Group::ALL {
         let one = KeyPair::generate(group, &mut entropy);
@@ -24,7 +24,7 @@ fn both_sides_have_the_same_secret() {
 }
 
 #[test]
-fn values_that_give_the_secret_away_are_refused() {
+fn public_values_that_reveal_the_secret_are_refused() {
     let group = Group::Ffdhe2048;
     let keys = KeyPair::generate(group, &mut counting(2));
     let prime = group.modulus().get();

@@ -597,7 +597,7 @@ mod tests {
 
     /// Small devices request short records. OpenSSL agrees to the requested limit.
     #[test]
-    fn records_are_as_short_as_a_client_has_asked_for() {
+    fn records_obey_the_length_that_the_client_requested() {
         for (mode, most_bytes) in [(0, limits::RECORD_BYTES), (1, 512), (2, 1024), (4, 4096)] {
             let fill = &mut |out: &mut [u8]| out.fill(1);
             let key = TlsKey::generate(Hash::Sha256, fill).expect("a suite");

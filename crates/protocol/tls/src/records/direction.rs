@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_of_the_specification() {
+    fn a_sealed_record_matches_the_specification() {
         let record = bytes(RECORD);
         let inner: Vec<u8> = (0..50).chain([super::super::APPLICATION]).collect();
         let mut sealed = vec![0; record.len()];
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn each_record_and_each_update_has_another_key_stream() {
+    fn each_record_and_each_key_update_uses_another_key_stream() {
         let sealed = |direction: &mut Direction| {
             let mut record = vec![0; 64];
             direction.seal(&mut record).expect("it has room for all");

@@ -29,7 +29,7 @@ fn open(to: &mut Records, sealed: &[u8]) -> Result<Vec<u8>, String> {
 }
 
 #[test]
-fn records_without_data_have_an_end() {
+fn the_number_of_consecutive_records_without_data_is_limited() {
     let (mut client, mut server) = pair();
     for round in 0..3 {
         for _ in 0..limits::RECORDS_WITHOUT_DATA {
@@ -48,7 +48,7 @@ fn records_without_data_have_an_end() {
 }
 
 #[test]
-fn a_client_passes_over_tickets_and_a_server_takes_none() {
+fn a_client_ignores_session_tickets_and_a_server_refuses_them() {
     let (mut client, mut server) = pair();
     let ticket = [&[NEW_SESSION_TICKET, 0, 0, 200][..], &[7; 200]].concat();
     let twice = [&ticket[..], &ticket].concat();
@@ -67,7 +67,7 @@ fn a_client_passes_over_tickets_and_a_server_takes_none() {
 }
 
 #[test]
-fn data_are_not_taken_in_the_middle_of_a_message() {
+fn data_inside_a_handshake_message_are_refused() {
     for data in [&b"data"[..], b""] {
         for part in [&[NEW_SESSION_TICKET, 0, 0, 9, 1][..], &[KEY_UPDATE]] {
             let (mut client, mut server) = pair();
@@ -82,7 +82,7 @@ fn data_are_not_taken_in_the_middle_of_a_message() {
 }
 
 #[test]
-fn what_no_peer_says_ends_the_connection() {
+fn invalid_records_end_the_connection() {
     let kinds: [(u8, &[u8]); 10] = [
         (20, &[1]),
         (0, b""),
@@ -113,7 +113,7 @@ fn what_no_peer_says_ends_the_connection() {
 
 /// An attacker may have inserted these headers.
 #[test]
-fn lengths_that_no_record_has_are_refused_at_once() {
+fn invalid_record_headers_are_refused_at_once() {
     for header in [[23, 3, 3, 0, 0], [23, 3, 3, 0, 16], [23, 3, 3, 0x41, 1], [22, 3, 3, 0, 64]] {
         let (mut client, _) = pair();
         assert!(open(&mut client, &header).is_err(), "{header:?}");
@@ -122,7 +122,7 @@ fn lengths_that_no_record_has_are_refused_at_once() {
 
 /// An idle connection keeps only the start of an incomplete record.
 #[test]
-fn memory_is_given_back() {
+fn an_idle_connection_releases_its_buffers() {
     let (mut client, mut server) = pair();
     let data = vec![5; 300_000];
     let mut sealed = vec![0; client.sealed_bytes(data.len())];
@@ -140,7 +140,7 @@ fn memory_is_given_back() {
 /// Whole records that fit are decrypted directly into their destination. Other records stay
 /// unchanged.
 #[test]
-fn what_has_no_room_stays_where_it_is() {
+fn a_record_that_does_not_fit_stays_sealed() {
     let (mut client, mut server) = pair();
     let first = record(&mut client, APPLICATION, &[1; 100]);
     let second = record(&mut client, APPLICATION, &[2; 9000]);
@@ -171,7 +171,7 @@ impl Numbers {
 /// arrive in pieces of any size, and the receiver reads them in pieces of other sizes. A change in
 /// transit ends the connection before the receiver reads changed data.
 #[test]
-fn what_is_read_is_what_was_said() {
+fn received_bytes_equal_the_sent_bytes() {
     for seed in 0..60 {
         let mut numbers = Numbers(seed);
         let is_changed = seed % 2 == 1;

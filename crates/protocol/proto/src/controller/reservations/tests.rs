@@ -107,7 +107,7 @@ fn notices(outcome: Outcome) -> Vec<(HostId, NotificationType)> {
 /// The table "Command Behavior in the Presence of a Reservation": the rights of the holder, of
 /// another registrant and of an unregistered host.
 #[test]
-fn the_matrix_of_types_and_hosts() {
+fn rights_match_the_table_of_reservation_types() {
     use Rights::{All, None, Read};
     let expected = [
         [All, Read, Read],
@@ -128,7 +128,7 @@ fn the_matrix_of_types_and_hosts() {
 }
 
 #[test]
-fn keys_are_registered_replaced_and_taken_back() {
+fn keys_are_registered_replaced_and_unregistered() {
     use RegisterAction as Do;
     let mut state = Reservations::default();
     let mut step = |action, current, new| register_as(&mut state, A, action, current, new);
@@ -152,7 +152,7 @@ fn keys_are_registered_replaced_and_taken_back() {
 }
 
 #[test]
-fn only_a_registrant_with_its_key_acquires_and_releases() {
+fn only_a_registrant_with_its_key_acquires_or_releases() {
     let rtype = ReservationType::WRITE_EXCLUSIVE;
     let mut state = registered(&[A]);
     assert_eq!(acquire(&mut state, B, rtype), CONFLICT);
@@ -169,7 +169,7 @@ fn only_a_registrant_with_its_key_acquires_and_releases() {
 }
 
 #[test]
-fn one_holder_or_all_registrants() {
+fn the_type_decides_whether_one_host_or_all_registrants_hold() {
     for rtype in TYPES {
         let all = rtype.0 >= ReservationType::WRITE_EXCLUSIVE_ALL.0;
         let mut state = reserved(&[A, B], rtype);
@@ -193,7 +193,7 @@ fn one_holder_or_all_registrants() {
 }
 
 #[test]
-fn a_holder_that_unregisters_releases() {
+fn unregistering_the_holder_releases_the_reservation() {
     for rtype in TYPES {
         let mut state = reserved(&[A, B, C], rtype);
         let told = notices(unregister(&mut state, A));
@@ -210,7 +210,7 @@ fn a_holder_that_unregisters_releases() {
 }
 
 #[test]
-fn preempting_the_holder() {
+fn preempting_the_holder_takes_over_the_reservation() {
     let out = NotificationType::REGISTRATION_PREEMPTED;
     for rtype in &TYPES[..4] {
         for new in TYPES {
@@ -229,7 +229,7 @@ fn preempting_the_holder() {
 }
 
 #[test]
-fn preempting_when_all_hold() {
+fn preempting_an_all_registrants_reservation_needs_key_zero() {
     let rtype = ReservationType::EXCLUSIVE_ACCESS_ALL;
     let mut state = reserved(&[A, B, C], rtype);
     assert_eq!(preempt(&mut state, B, rtype, 0x77), CONFLICT, "nobody has that key");
@@ -243,7 +243,7 @@ fn preempting_when_all_hold() {
 }
 
 #[test]
-fn preempting_others_and_oneself() {
+fn preempting_another_registrant_keeps_the_reservation() {
     let rtype = ReservationType::WRITE_EXCLUSIVE_REGISTRANTS;
     let mut state = reserved(&[A, B, C], rtype);
     assert_eq!(preempt(&mut state, A, rtype, 0), INVALID);
@@ -262,7 +262,7 @@ fn preempting_others_and_oneself() {
 }
 
 #[test]
-fn only_preempt_and_abort_aborts() {
+fn only_preempt_and_abort_aborts_commands() {
     let rtype = ReservationType::WRITE_EXCLUSIVE;
     for (action, expected) in
         [(AcquireAction::PREEMPT, vec![]), (AcquireAction::PREEMPT_ABORT, vec![B])]
@@ -274,7 +274,7 @@ fn only_preempt_and_abort_aborts() {
 }
 
 #[test]
-fn clearing_takes_everything() {
+fn clear_removes_the_reservation_and_all_registrations() {
     for rtype in TYPES {
         let mut state = reserved(&[A, B, C], rtype);
         let told = notices(clear(&mut state, B));
@@ -285,7 +285,7 @@ fn clearing_takes_everything() {
 }
 
 #[test]
-fn registrants_have_a_limit() {
+fn the_number_of_registrants_is_limited() {
     let mut state = Reservations::default();
     let host = |number: usize| (number as u128 + 1).to_be_bytes();
     let add = |state: &mut Reservations, number| {
@@ -303,7 +303,7 @@ fn registrants_have_a_limit() {
 }
 
 #[test]
-fn what_persists_is_read_as_it_was_written() {
+fn persisted_reservations_are_read_back_unchanged() {
     let host = |number: u128| (u128::MAX - number).to_be_bytes();
     let cases = TYPES.into_iter().flat_map(|rtype| [false, true].map(|marked| (rtype, marked)));
     for (rtype, marked) in cases {
@@ -343,7 +343,7 @@ fn what_persists_is_read_as_it_was_written() {
 }
 
 #[test]
-fn nothing_persists_where_it_cannot_be_kept() {
+fn persistence_is_refused_without_a_store() {
     let mut state = Reservations::default();
     let (action, persist) = (RegisterAction::REGISTER, Some(true));
     let request = KeyedCommand::Register { action, current: None, new: 1, persist };

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_library_seals_the_other_opens() {
+    fn one_library_opens_records_that_the_other_sealed() {
         for (key_bytes, length) in [(16, 0), (16, 1), (32, 15), (16, 4096), (32, 16_362)] {
             let content: Vec<u8> = (0..length).map(|at| at as u8).collect();
             let what = Sealing { nonce: NONCE, header: &HEADER, content: &content, kind: 23 };
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_changed_is_not_opened_and_nothing_of_it_stays() {
+    fn a_changed_record_is_not_opened_and_its_plaintext_is_erased() {
         for cipher in both(16) {
             let what = Sealing { nonce: NONCE, header: &HEADER, content: &[7; 300], kind: 23 };
             let mut body = vec![0; 301 + TAG_BYTES];
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_no_key_of_another_length() {
+    fn keys_of_other_lengths_are_refused() {
         for key_bytes in [0, 15, 17, 24, 48] {
             let key = vec![1; key_bytes];
             assert!(narrow::Key::new(&key).is_none() && wide::Key::new(&key).is_none());
