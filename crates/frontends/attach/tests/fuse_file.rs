@@ -35,7 +35,7 @@ const EROFS: i32 = 30;
 const EOPNOTSUPP: i32 = 95;
 
 #[test]
-fn the_file_is_what_the_namespace_is() {
+fn the_file_has_the_properties_of_the_namespace() {
     let served = Served::with(disk("mem:3MiB", 4096), |config| config.name = "a disk".into());
     let folder: Vec<_> = fs::read_dir(served.folder.path())
         .expect("a directory")
@@ -56,7 +56,7 @@ fn the_file_is_what_the_namespace_is() {
 
 /// Two threads read, write and zero any ranges. The test compares the file with a model.
 #[test]
-fn any_range_of_bytes() {
+fn any_range_of_bytes_can_be_read_written_and_zeroed() {
     for engine in ENGINES {
         for block_size in [512, 4096] {
             let served = Served::new(engine, disk("mem:1MiB", block_size));
@@ -95,7 +95,7 @@ fn any_range_of_bytes() {
 
 /// Threads that write neighbouring bytes of the same blocks do not undo each other's writes.
 #[test]
-fn parts_of_a_block_are_written_by_many() {
+fn concurrent_writes_to_one_block_are_all_kept() {
     for engine in ENGINES {
         let served = Served::new(engine, disk("mem:1MiB", 4096));
         std::thread::scope(|scope| {
@@ -121,7 +121,7 @@ fn parts_of_a_block_are_written_by_many() {
 }
 
 #[test]
-fn ends_and_sizes_are_a_disks() {
+fn the_file_has_a_fixed_size_like_a_disk() {
     let served = Served::new(ENGINES[0], disk("mem:1MiB", 512));
     let file = open(&served);
     let end = 1 << 20;
@@ -156,7 +156,7 @@ fn ends_and_sizes_are_a_disks() {
 }
 
 #[test]
-fn commands_arrive_as_what_they_mean() {
+fn file_operations_become_the_right_commands() {
     let spy = Spy::new(disk("mem:8MiB", 512), true);
     let served = Served::new(ENGINES[0], Arc::clone(&spy) as _);
     let file = open(&served);
@@ -187,7 +187,7 @@ fn commands_arrive_as_what_they_mean() {
 }
 
 #[test]
-fn no_holes_where_nothing_is_given_back() {
+fn punching_holes_is_refused_without_deallocation() {
     let served = Served::new(ENGINES[0], Spy::new(disk("mem:8MiB", 512), false));
     let file = open(&served);
     let punched = rustix::fs::fallocate(&file, PUNCH, 0, 4096).map_err(io::Error::from);
@@ -198,7 +198,7 @@ fn no_holes_where_nothing_is_given_back() {
 }
 
 #[test]
-fn errors_reach_who_caused_them() {
+fn errors_reach_the_program_that_caused_them() {
     let spy = Spy::new(disk("mem:1MiB", 512), true);
     let served = Served::new(ENGINES[0], Arc::clone(&spy) as _);
     let file = open(&served);
@@ -222,7 +222,7 @@ fn errors_reach_who_caused_them() {
 }
 
 #[test]
-fn read_only_is_refused() {
+fn a_read_only_file_refuses_writes() {
     let served = Served::with(disk("mem:1MiB", 512), |config| config.read_only = true);
     assert_eq!(errno(File::options().write(true).open(served.path())), EROFS);
     assert_eq!(fs::metadata(served.path()).expect("a file").permissions().mode() & 0o777, 0o400);
@@ -231,7 +231,7 @@ fn read_only_is_refused() {
 }
 
 #[test]
-fn another_size_is_seen() {
+fn programs_see_a_changed_size() {
     let spy = Spy::new(disk("mem:8MiB", 512), true);
     spy.disk.resize_silently(2048);
     let served = Served::new(ENGINES[0], Arc::clone(&spy) as _);
@@ -250,7 +250,7 @@ fn another_size_is_seen() {
 /// A program sends a hundred requests of 200 ms each at once. Together they take little longer than
 /// one request.
 #[test]
-fn requests_are_not_served_one_at_a_time() {
+fn requests_are_served_concurrently() {
     for engine in ENGINES {
         let served = Served::new(engine, disk("delay:200ms,mem:1MiB", 512));
         let filename = format!("--filename={}", served.path().display());
@@ -282,7 +282,7 @@ fn requests_are_not_served_one_at_a_time() {
 /// Ordinary programs copy data to the file, compare it, map it, and write it with and without the
 /// kernel's cache.
 #[test]
-fn programs_use_the_file() {
+fn ordinary_programs_can_use_the_file() {
     for engine in ENGINES {
         let served = Served::new(engine, disk("mem:24MiB", 4096));
         let path = served.path().to_str().expect("UTF-8");

@@ -89,7 +89,7 @@ fn run(core: usize, looped: &Loop, inboxes: &Inboxes<CountedRequest>, most: usiz
 }
 
 #[test]
-fn whoever_waits_for_room_gets_it() {
+fn a_reader_that_waits_for_room_gets_it() {
     in_every_order(|| {
         let (loops, server) = Server::new(1);
         let readers = [server.reader(0, 1), server.reader(0, 1)];
@@ -100,7 +100,7 @@ fn whoever_waits_for_room_gets_it() {
 }
 
 #[test]
-fn cores_end_when_all_is_answered_by_each() {
+fn cores_end_after_they_have_answered_all_requests() {
     in_every_order(|| {
         let (mut loops, server) = Server::new(2);
         let core = server.core(1, loops.remove(1));
@@ -114,7 +114,7 @@ fn cores_end_when_all_is_answered_by_each() {
 /// Requests may still arrive after the cores have ended, if the disk is mounted in another
 /// namespace.
 #[test]
-fn what_comes_when_cores_have_ended_fails() {
+fn requests_after_the_end_of_the_cores_fail() {
     in_every_order(|| {
         let (loops, server) = Server::new(1);
         let reader = server.reader(0, 2);
@@ -129,7 +129,7 @@ fn what_comes_when_cores_have_ended_fails() {
 /// After a core has stopped, all its requests fail: a request that waits for room, requests in the
 /// inbox, and later requests.
 #[test]
-fn requests_fail_when_a_core_has() {
+fn all_requests_fail_after_a_core_failed() {
     in_every_order(|| {
         let (loops, server) = Server::new(1);
         let reader = server.reader(0, 3);
@@ -141,7 +141,7 @@ fn requests_fail_when_a_core_has() {
 }
 
 #[test]
-fn cores_end_when_another_fails() {
+fn cores_end_when_another_core_fails() {
     in_every_order(|| {
         let (mut loops, server) = Server::new(2);
         let core = server.core(1, loops.remove(1));

@@ -82,7 +82,7 @@ fn ends(child: &mut Child) -> bool {
 /// The test kills the server while a program writes to a file system on its loop device. All users
 /// get errors, and no user hangs. The next server cleans up, and the durable data is still stored.
 #[test]
-fn killed_it_leaves_nothing_stuck() {
+fn a_killed_server_leaves_no_program_stuck() {
     for engine in ["uring", "portable"] {
         let folder = tempfile::tempdir().expect("a folder");
         let (mountpoint, image) = (folder.path().join("mount"), folder.path().join("image"));
@@ -132,7 +132,7 @@ fn killed_it_leaves_nothing_stuck() {
 
 /// The test kills the server while its loop device is mounted. The next server still starts.
 #[test]
-fn a_stale_mount_is_cleaned_while_it_is_used() {
+fn a_new_server_replaces_a_stale_mount_in_use() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().to_str().expect("UTF-8");
     let arguments = ["mem:64MiB", path, "--loop", "true"];
@@ -148,7 +148,7 @@ fn a_stale_mount_is_cleaned_while_it_is_used() {
 }
 
 #[test]
-fn a_server_stops_when_nobody_looks() {
+fn a_server_refuses_to_stop_while_the_file_is_open() {
     let mut served = Served::new(ENGINES[1], disk("mem:1MiB", 512));
     let file = fs::File::open(served.path()).expect("it opens");
     let Err(StopError::InUse(path, users)) = served.server.stop(false) else {
@@ -176,7 +176,7 @@ fn a_server_stops_when_nobody_looks() {
 /// A process has a copy of the mount in another mount namespace. The server then continues, and the
 /// error names that process.
 #[test]
-fn a_copy_of_the_mount_is_elsewhere() {
+fn a_server_continues_while_another_namespace_has_the_mount() {
     let mut served = Served::new(ENGINES[0], disk("mem:1MiB", 512));
     let mut holder = Command::new("unshare");
     let holder = holder.args(["--mount", "--propagation", "private", "sleep", "60"]);
@@ -203,7 +203,7 @@ fn a_copy_of_the_mount_is_elsewhere() {
 }
 
 #[test]
-fn by_force_it_ends_and_nobody_waits() {
+fn a_forced_stop_does_not_wait_for_requests() {
     // This disk does not answer for 300 s.
     let mut served = Served::new(ENGINES[0], disk("delay:300s,mem:1MiB", 512));
     let path = served.path().to_path_buf();
@@ -217,7 +217,7 @@ fn by_force_it_ends_and_nobody_waits() {
 }
 
 #[test]
-fn unmounted_by_somebody_it_stops() {
+fn a_server_stops_after_an_external_unmount() {
     let served = Served::new(ENGINES[0], disk("mem:1MiB", 512));
     run("umount", &[served.folder.path().to_str().expect("UTF-8")]);
     served.stop();
@@ -225,7 +225,7 @@ fn unmounted_by_somebody_it_stops() {
 
 /// After a stop, neither the server nor its threads hold a reference to the namespace.
 #[test]
-fn a_stopped_server_gives_the_namespace_up() {
+fn a_stopped_server_releases_the_namespace() {
     let namespace = disk("mem:1MiB", 512);
     let served = Served::new(ENGINES[0], Arc::clone(&namespace));
     served.stop();
@@ -240,7 +240,7 @@ fn refused(config: &Config) -> String {
 }
 
 #[test]
-fn what_is_in_the_way_is_said() {
+fn unusable_mountpoints_and_names_are_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     let missing = Config::new(folder.path().join("missing"));
     assert!(refused(&missing).contains("does not exist: create it"), "{}", refused(&missing));
@@ -259,7 +259,7 @@ fn what_is_in_the_way_is_said() {
 
 /// Without root, the helper program mounts and unmounts. Without the helper, the error names it.
 #[test]
-fn not_only_for_root() {
+fn a_user_without_root_mounts_with_the_helper() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().to_str().expect("UTF-8");
     run("chown", &["65534:65534", path]);
@@ -296,7 +296,7 @@ fn without(hidden: &str, command: &str) -> String {
 }
 
 #[test]
-fn what_is_missing_is_said() {
+fn a_missing_device_or_helper_is_reported() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().display();
     run("chmod", &["755", &path.to_string()]);
@@ -313,7 +313,7 @@ fn what_is_missing_is_said() {
 
 /// Other users have access only with `allow_other`.
 #[test]
-fn others_are_let_in_when_told() {
+fn other_users_have_access_only_with_allow_other() {
     let served = Served::with(disk("mem:1MiB", 512), |config| config.allow_other = true);
     let file = format!("if={}", served.path().display());
     let dd = ["--reuid=65534", "--clear-groups", "dd", &file, "of=/dev/null", "status=none"];

@@ -31,7 +31,7 @@ fn image(folder: &Path, bytes: u64) -> String {
 /// The test creates a file system on a disk, uses and checks it, and detaches and attaches the disk
 /// again. All data is still stored.
 #[test]
-fn a_file_system_lives_on_it() {
+fn a_file_system_survives_detach_and_attach() {
     let _users = users();
     for (engine, block_size) in [(ENGINES[0], 512), (ENGINES[1], 4096)] {
         let folder = tempfile::tempdir().expect("a folder");
@@ -71,7 +71,7 @@ fn a_file_system_lives_on_it() {
 }
 
 #[test]
-fn the_device_says_what_the_disk_is() {
+fn the_loop_device_has_the_properties_of_the_disk() {
     let _users = users();
     for block_size in [512, 4096] {
         let served = Served::new(ENGINES[0], disk("mem:64MiB", block_size));
@@ -89,7 +89,7 @@ fn the_device_says_what_the_disk_is() {
 
 /// A new disk does not inherit the settings of the last user of its loop device.
 #[test]
-fn a_device_has_nothing_of_its_last_user() {
+fn a_reused_loop_device_has_default_settings() {
     let _alone = DEVICES.write().unwrap_or_else(PoisonError::into_inner);
     let stale = |device: &str| {
         run("blockdev", &["--setro", "--setra", "4242", device]);
@@ -122,7 +122,7 @@ fn a_device_has_nothing_of_its_last_user() {
 
 /// The backend deallocates the space that a file system trims.
 #[test]
-fn trimming_gives_space_back() {
+fn a_trim_deallocates_space() {
     let _users = users();
     let folder = tempfile::tempdir().expect("a folder");
     let image = image(folder.path(), 128 << 20);
@@ -158,7 +158,7 @@ fn trimming_gives_space_back() {
 }
 
 #[test]
-fn a_device_without_discard_learns_so() {
+fn a_loop_device_without_discard_support_stops_discards() {
     let _users = users();
     let spy = Spy::new(disk("mem:64MiB", 512), false);
     let served = Served::new(ENGINES[0], Arc::clone(&spy) as _);
@@ -177,7 +177,7 @@ fn a_device_without_discard_learns_so() {
 }
 
 #[test]
-fn read_only_reaches_the_device() {
+fn a_read_only_disk_gives_a_read_only_device() {
     let _users = users();
     let served = Served::with(disk("mem:64MiB", 512), |config| config.read_only = true);
     let device = Loop::new(served.path(), 512, true);
@@ -189,7 +189,7 @@ fn read_only_reaches_the_device() {
 }
 
 #[test]
-fn another_size_reaches_the_file_system() {
+fn a_file_system_can_grow_with_the_disk() {
     let _users = users();
     let spy = Spy::new(disk("mem:128MiB", 512), true);
     spy.disk.resize_silently(131_072);
@@ -215,7 +215,7 @@ fn another_size_reaches_the_file_system() {
 /// The server refuses to stop while the disk is mounted, used for swap, partitioned or open, and
 /// the error names the user.
 #[test]
-fn who_uses_it_keeps_it_and_is_named() {
+fn a_device_in_use_is_not_detached_and_its_user_is_named() {
     let _users = users();
     let mut served = Served::new(ENGINES[0], disk("mem:64MiB", 512));
     let device = Loop::new(served.path(), 512, false);
@@ -254,7 +254,7 @@ fn who_uses_it_keeps_it_and_is_named() {
 
 /// With force, the server removes the disk. The disk's users get errors instead of waiting.
 #[test]
-fn by_force_it_goes() {
+fn a_forced_stop_detaches_a_device_in_use() {
     let _users = users();
     let mut served = Served::new(ENGINES[0], disk("mem:64MiB", 512));
     let device = Loop::new(served.path(), 512, false);
@@ -270,7 +270,7 @@ fn by_force_it_goes() {
 
 /// Each unsupported request returns the kernel's error.
 #[test]
-fn what_is_not_possible_is_said() {
+fn unsupported_loop_device_requests_are_reported() {
     let _users = users();
     let served = Served::new(ENGINES[0], disk("mem:64MiB", 512));
     let error = loop_device::attach(served.path(), 300, false).expect_err("no power of two");

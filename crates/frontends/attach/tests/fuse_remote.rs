@@ -37,7 +37,7 @@ fn remote(engine: EngineKind, namespace: Arc<dyn Namespace>) -> (Target, Control
 }
 
 #[test]
-fn a_file_system_on_a_remote_disk() {
+fn a_file_system_works_on_a_remote_disk() {
     for engine in ENGINES {
         let far = disk("mem:96MiB", 4096);
         let data = Random::new(4).bytes(10 << 20);
@@ -80,7 +80,7 @@ fn a_file_system_on_a_remote_disk() {
 /// The target disconnects and does not come up again. Programs get errors, and the server can be
 /// stopped.
 #[test]
-fn the_remote_disk_is_lost() {
+fn programs_get_errors_when_the_remote_disk_is_lost() {
     for engine in ENGINES {
         let (target, controller) = remote(engine, disk("mem:32MiB", 4096));
         let namespace = controller.namespace(1).expect("it is shared");

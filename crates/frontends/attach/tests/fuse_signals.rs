@@ -121,7 +121,7 @@ fn writer(path: &Path) -> Child {
 }
 
 #[test]
-fn a_reader_can_be_killed_while_its_read_is_under_way() {
+fn a_reader_can_be_killed_during_its_read() {
     for (engine, begun) in [(ENGINES[0], false), (ENGINES[1], true)] {
         let away = Away::new(begun, |_| true);
         let served = Served::new(engine, Arc::clone(&away) as _);
@@ -137,7 +137,7 @@ fn a_reader_can_be_killed_while_its_read_is_under_way() {
 }
 
 #[test]
-fn a_writer_can_be_killed_before_its_write_is_begun_and_nothing_is_written() {
+fn a_writer_killed_before_its_write_starts_writes_nothing() {
     let away = Away::new(false, Kind::writes);
     let served = Served::new(ENGINES[1], Arc::clone(&away) as _);
     let mut writer = writer(served.path());
@@ -153,7 +153,7 @@ fn a_writer_can_be_killed_before_its_write_is_begun_and_nothing_is_written() {
 /// The kernel waits for the flush of a `close` despite signals. It waits first for dd's second
 /// descriptor, and again when dd exits.
 #[test]
-fn a_program_can_be_killed_while_its_flush_is_under_way() {
+fn a_program_can_be_killed_during_its_flush() {
     let away = Away::new(true, |command| command == Kind::Flush);
     let served = Served::new(ENGINES[0], Arc::clone(&away) as _);
     let mut writer = writer(served.path());
@@ -165,7 +165,7 @@ fn a_program_can_be_killed_while_its_flush_is_under_way() {
 }
 
 #[test]
-fn a_killed_writer_waits_for_a_write_that_was_begun() {
+fn a_killed_writer_waits_for_its_started_write() {
     let away = Away::new(true, Kind::writes);
     let served = Served::new(ENGINES[1], Arc::clone(&away) as _);
     let mut writer = writer(served.path());

@@ -23,7 +23,7 @@ fn round(client: &mut Client, batch: &[u8], answers: &mut [u8]) {
 }
 
 #[test]
-fn requests_allocate_nothing() {
+fn nbd_requests_allocate_nothing() {
     mark();
     for engine in ENGINES {
         let server = serve(engine, disk("mem:16MiB", 512));

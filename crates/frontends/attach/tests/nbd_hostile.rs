@@ -47,7 +47,7 @@ fn client_in_state(
 }
 
 #[test]
-fn nonsense_in_every_state() {
+fn random_bytes_in_every_state_disturb_no_other_client() {
     for engine in ENGINES {
         let server = serve(engine, disk("mem:16MiB", 512));
         let mut witness = Client::simple(&server);
@@ -73,7 +73,7 @@ fn nonsense_in_every_state() {
 
 /// Sends well-formed requests with random field values.
 #[test]
-fn any_request() {
+fn random_requests_get_answers() {
     for engine in ENGINES {
         let server = serve(engine, disk("mem:1MiB", 4096));
         for seed in 0..40 {
@@ -110,7 +110,7 @@ fn any_request() {
 }
 
 #[test]
-fn gone_in_the_middle_of_a_write() {
+fn a_client_may_disconnect_during_a_write() {
     for engine in ENGINES {
         let server = serve(engine, disk("mem:16MiB", 512));
         for (sent, total) in [(0, 512), (1, 512), (511, 512), (4096, 8 << 20), (3 << 20, 8 << 20)] {
@@ -126,7 +126,7 @@ fn gone_in_the_middle_of_a_write() {
 }
 
 #[test]
-fn gone_with_requests_in_flight() {
+fn a_client_may_disconnect_with_requests_in_flight() {
     for engine in ENGINES {
         let server = serve(engine, disk("delay:5ms,mem:16MiB", 4096));
         for round in 0..20 {
@@ -154,7 +154,7 @@ fn gone_with_requests_in_flight() {
 /// A client that sends requests but reads no answers cannot exceed its limit. When it reads again,
 /// all answers arrive.
 #[test]
-fn who_does_not_take_its_answers() {
+fn a_client_that_reads_no_answers_is_limited() {
     for engine in ENGINES {
         let spy = Spy::new(disk("mem:16MiB", 512));
         let server = serve(engine, spy.clone());
@@ -182,7 +182,7 @@ fn who_does_not_take_its_answers() {
 }
 
 #[test]
-fn no_more_requests_than_the_limit() {
+fn the_number_of_requests_in_flight_is_limited() {
     let spy = Spy::new(disk("delay:3s,mem:1MiB", 512));
     let server = serve(ENGINES[0], spy.clone());
     let mut client = Client::simple(&server);
@@ -196,7 +196,7 @@ fn no_more_requests_than_the_limit() {
 }
 
 #[test]
-fn no_more_connections_than_the_limit() {
+fn the_number_of_connections_is_limited() {
     let server = serve(ENGINES[0], disk("mem:1MiB", 512));
     let most = farblock_attach::nbd::limits::MAX_CONNECTIONS;
     let mut clients: Vec<_> = (0..most).map(|_| Client::raw(&server)).collect();
@@ -212,7 +212,7 @@ fn no_more_connections_than_the_limit() {
 }
 
 #[test]
-fn who_never_chooses_is_sent_away() {
+fn a_client_that_never_chooses_an_export_is_disconnected() {
     let server = serve(ENGINES[0], disk("mem:1MiB", 512));
     let start = Instant::now();
     let mut client = Client::raw(&server);

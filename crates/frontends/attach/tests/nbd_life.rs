@@ -25,7 +25,7 @@ fn refusal(config: &Config) -> String {
 }
 
 #[test]
-fn a_unix_socket() {
+fn a_server_listens_on_a_private_unix_socket() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("disk.sock");
     for engine in ENGINES {
@@ -46,7 +46,7 @@ fn a_unix_socket() {
 }
 
 #[test]
-fn what_is_there_already() {
+fn a_server_replaces_a_stale_socket_but_no_live_one() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("disk.sock");
     // A killed server leaves such a socket file.
@@ -69,7 +69,7 @@ fn what_is_there_already() {
 }
 
 #[test]
-fn a_port() {
+fn a_server_listens_on_a_loopback_port() {
     let server = serve_tcp(ENGINES[0], disk("mem:1MiB", 512));
     let Some(address @ Address::Tcp(port)) = server.address().cloned() else { panic!("no port") };
     assert!(port.port() != 0);
@@ -81,7 +81,7 @@ fn a_port() {
 }
 
 #[test]
-fn what_was_accepted_is_answered_before_the_end() {
+fn a_stopping_server_answers_accepted_requests() {
     for engine in ENGINES {
         let disk = Spy::new(disk("delay:200ms,mem:1MiB", 512));
         let server = serve(engine, disk.clone());
@@ -110,7 +110,7 @@ fn what_was_accepted_is_answered_before_the_end() {
 }
 
 #[test]
-fn idle_clients_do_not_keep_it() {
+fn idle_clients_do_not_delay_the_stop() {
     for engine in ENGINES {
         let server = serve(engine, disk("mem:16MiB", 512));
         let mut clients = vec![Client::raw(&server), Client::simple(&server)];
@@ -129,7 +129,7 @@ fn idle_clients_do_not_keep_it() {
 }
 
 #[test]
-fn a_client_that_takes_nothing_does_not_keep_it_for_ever() {
+fn a_client_that_reads_no_answers_delays_the_stop_for_ten_seconds() {
     let server = serve(ENGINES[0], disk("mem:16MiB", 512));
     let mut client = Client::simple(&server);
     (0..20).for_each(|cookie| client.request(0, READ, cookie, 0, 1 << 20));
@@ -142,7 +142,7 @@ fn a_client_that_takes_nothing_does_not_keep_it_for_ever() {
 }
 
 #[test]
-fn another_size() {
+fn clients_see_a_changed_size() {
     let spy = Spy::new(disk("mem:1MiB", 512));
     spy.disk.resize_silently(1024);
     let server = serve(ENGINES[0], spy.clone());
@@ -160,7 +160,7 @@ fn another_size() {
 }
 
 #[test]
-fn a_stopped_server_gives_the_namespace_up() {
+fn a_stopped_server_releases_the_namespace() {
     let namespace = disk("mem:1MiB", 512);
     let server = serve(ENGINES[0], Arc::clone(&namespace));
     server.stop().expect("it stops");

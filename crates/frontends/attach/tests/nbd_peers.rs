@@ -88,7 +88,7 @@ fn same(left: impl AsRef<Path>, right: impl AsRef<Path>) -> bool {
 }
 
 #[test]
-fn nbdinfo() {
+fn nbdinfo_shows_the_export() {
     for engine in ENGINES {
         let served = Served::start(engine, 4096, false);
         let said = run("nbdinfo", &[&served.uri]);
@@ -127,7 +127,7 @@ fn nbdinfo() {
 }
 
 #[test]
-fn nbdcopy_both_ways() {
+fn nbdcopy_copies_in_both_directions() {
     for (engine, tcp) in ENGINES.into_iter().zip([false, true]) {
         let served = Served::start(engine, 512, tcp);
         let (file, back) = (served.random_file(), served.path("back"));
@@ -162,7 +162,7 @@ fn nbdcopy_both_ways() {
 }
 
 #[test]
-fn qemu_img() {
+fn qemu_img_converts_and_compares() {
     for (engine, block_size) in ENGINES.into_iter().zip([4096, 512]) {
         let served = Served::start(engine, block_size, false);
         let (file, back) = (served.random_file(), served.path("back"));
@@ -183,7 +183,7 @@ fn qemu_img() {
 }
 
 #[test]
-fn qemu_io() {
+fn qemu_io_reads_and_writes() {
     for (engine, block_size) in ENGINES.into_iter().zip([512, 4096]) {
         let served = Served::start_file(engine, block_size);
         let commands = [
@@ -223,7 +223,7 @@ fn qemu_io() {
 }
 
 #[test]
-fn fio_verifies() {
+fn fio_verifies_its_data() {
     for (engine, tcp) in [(ENGINES[0], false), (ENGINES[0], true), (ENGINES[1], false)] {
         let served = Served::start(engine, 512, tcp);
         let uri = format!("--uri={}", served.uri);
@@ -255,7 +255,7 @@ fn fio_verifies() {
 
 /// Runs four jobs. Each job has a connection and a quarter of the disk.
 #[test]
-fn fio_with_many_connections() {
+fn fio_works_with_many_connections() {
     for engine in ENGINES {
         let served = Served::start(engine, 4096, false);
         let uri = format!("--uri={}", served.uri);

@@ -11,7 +11,7 @@ use std::sync::Arc;
 const MIB: u64 = 1 << 20;
 
 #[test]
-fn options() {
+fn negotiation_options_are_answered() {
     for engine in ENGINES {
         let server = serve(engine, disk("mem:1MiB", 4096));
         let mut client = Client::raw(&server);
@@ -55,7 +55,7 @@ fn options() {
 }
 
 #[test]
-fn the_old_way_to_choose_an_export() {
+fn the_old_export_name_option_works() {
     let server = serve(ENGINES[0], disk("mem:1MiB", 512));
     for (flags, bytes) in [(1, 134), (3, 10)] {
         let mut client = Client::raw(&server);
@@ -73,7 +73,7 @@ fn the_old_way_to_choose_an_export() {
 }
 
 #[test]
-fn the_end_of_a_negotiation() {
+fn invalid_negotiations_end_the_connection() {
     let server = serve(ENGINES[0], disk("mem:1MiB", 512));
     let mut client = Client::raw(&server);
     client.flags(3);
@@ -90,7 +90,7 @@ fn the_end_of_a_negotiation() {
 }
 
 #[test]
-fn a_negotiation_byte_by_byte() {
+fn a_negotiation_may_arrive_byte_by_byte() {
     let server = serve(ENGINES[0], disk("mem:1MiB", 512));
     let mut client = Client::raw(&server);
     let mut all = 3_u32.to_be_bytes().to_vec();
@@ -106,7 +106,7 @@ fn a_negotiation_byte_by_byte() {
 }
 
 #[test]
-fn requests() {
+fn every_request_type_works() {
     for engine in ENGINES {
         let server = serve(engine, disk("mem:80MiB", 512));
         for mut client in [Client::simple(&server), Client::structured(&server)] {
@@ -136,7 +136,7 @@ fn requests() {
 }
 
 #[test]
-fn requests_out_of_order() {
+fn invalid_requests_are_refused() {
     for engine in ENGINES {
         let server = serve(engine, disk("mem:1MiB", 512));
         for structured in [true, false] {
@@ -179,7 +179,7 @@ fn contexts(export: &[u8], queries: &[&[u8]]) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_allocated() {
+fn block_status_reports_allocation() {
     const LIST: u32 = 9;
     const SET: u32 = 10;
     const STATUS: u16 = 7;
@@ -221,7 +221,7 @@ fn what_is_allocated() {
 }
 
 #[test]
-fn too_much_at_once() {
+fn requests_above_the_size_limit_are_refused() {
     let server = serve(ENGINES[0], disk("mem:80MiB", 512));
     let mut client = Client::simple(&server);
     assert_eq!(client.write(0, 0, &vec![1; (32 << 20) + 512]), EINVAL);
@@ -230,7 +230,7 @@ fn too_much_at_once() {
 }
 
 #[test]
-fn what_should_be_a_request_is_none() {
+fn an_invalid_request_header_ends_the_connection() {
     let server = serve(ENGINES[0], disk("mem:1MiB", 512));
     let mut client = Client::simple(&server);
     client.send(&[0x25; 28]);
@@ -238,7 +238,7 @@ fn what_should_be_a_request_is_none() {
 }
 
 #[test]
-fn read_only() {
+fn a_read_only_export_refuses_writes() {
     for engine in ENGINES {
         let config = farblock_attach::nbd::Config {
             engine,
@@ -260,7 +260,7 @@ fn read_only() {
 }
 
 #[test]
-fn errors_of_the_disk() {
+fn disk_errors_reach_the_client() {
     for engine in ENGINES {
         let server = serve(engine, disk("fault:3,mem:8MiB", 512));
         let mut client = Client::structured(&server);
@@ -278,7 +278,7 @@ fn errors_of_the_disk() {
 }
 
 #[test]
-fn who_knows_the_block_size_keeps_to_it() {
+fn a_client_that_knows_the_block_size_must_align_its_requests() {
     let server = serve(ENGINES[0], disk("mem:1MiB", 4096));
     let mut client = Client::structured(&server);
     assert_eq!(client.write(0, 512, &[1; 4096]), EINVAL);
@@ -291,7 +291,7 @@ fn who_knows_the_block_size_keeps_to_it() {
 
 /// A client writes any ranges of bytes. The test compares the disk with a copy in memory.
 #[test]
-fn who_does_not_know_the_block_size_writes_any_bytes() {
+fn a_client_without_the_block_size_may_write_any_bytes() {
     for (engine, block_size) in ENGINES.into_iter().zip([4096, 512]) {
         let server = serve(engine, disk("delay:20us+50us,mem:1MiB", block_size));
         let mut client = Client::simple(&server);
@@ -329,7 +329,7 @@ fn who_does_not_know_the_block_size_writes_any_bytes() {
 /// Eight connections write their own eighth of every block at the same time, and a ninth connection
 /// writes whole blocks. The server may lose no answered write.
 #[test]
-fn parts_of_a_block_do_not_undo_each_other() {
+fn concurrent_writes_to_one_block_are_all_kept() {
     for engine in ENGINES {
         let server = Arc::new(serve(engine, disk("delay:50us+200us,mem:1MiB", 4096)));
         let writers: Vec<_> = (0..8_u64)
@@ -355,7 +355,7 @@ fn parts_of_a_block_do_not_undo_each_other() {
 /// Two clients write a whole block and a part of it at the same time. The rest of the block then
 /// has the data of the whole write.
 #[test]
-fn a_part_does_not_undo_the_whole() {
+fn a_partial_write_keeps_the_rest_of_a_concurrent_whole_write() {
     for engine in ENGINES {
         let server = serve(engine, disk("delay:300us,mem:1MiB", 4096));
         let mut random = Random::new(3);
@@ -380,7 +380,7 @@ fn a_part_does_not_undo_the_whole() {
 }
 
 #[test]
-fn one_disk_for_all_connections() {
+fn all_connections_see_the_same_data() {
     for engine in ENGINES {
         let server = serve_tcp(engine, disk("mem:1MiB", 512));
         let mut clients: Vec<_> = (0..8).map(|_| Client::simple(&server)).collect();

@@ -42,7 +42,7 @@ fn remote(engine: EngineKind) -> (Target, Controller) {
 }
 
 #[test]
-fn any_bytes_of_a_remote_disk() {
+fn any_bytes_of_a_remote_disk_can_be_written() {
     for engine in ENGINES {
         let (target, controller) = remote(engine);
         let server = serve(engine, Arc::new(controller.namespace(1).expect("it is shared")));
@@ -73,7 +73,7 @@ fn any_bytes_of_a_remote_disk() {
 
 /// The target disconnects during requests. Clients get errors, and the server continues.
 #[test]
-fn the_remote_disk_is_lost() {
+fn clients_get_errors_when_the_remote_disk_is_lost() {
     for engine in ENGINES {
         let (target, controller) = remote(engine);
         let server = serve(engine, Arc::new(controller.namespace(1).expect("it is shared")));
@@ -110,7 +110,7 @@ fn the_remote_disk_is_lost() {
 /// A writing client dies while the target is unreachable, and a later client writes the same
 /// blocks. When the target is reachable again, it must store the later client's data.
 #[test]
-fn a_dead_client_undoes_nothing_when_the_target_is_back() {
+fn writes_of_a_dead_client_do_not_overwrite_newer_ones_after_a_reconnect() {
     // The number is so small that the requests fit into a socket without a reader.
     const BLOCKS: u64 = 16;
     for engine in ENGINES {

@@ -37,7 +37,7 @@ fn begin(
 }
 
 #[test]
-fn a_write_that_is_under_way_is_waited_for() {
+fn a_new_client_waits_for_started_writes_of_a_disconnected_one() {
     for engine in ENGINES {
         let (sluice, server, first) = begin(engine, 1, true, 1);
         drop(first);
@@ -53,7 +53,7 @@ fn a_write_that_is_under_way_is_waited_for() {
 }
 
 #[test]
-fn what_is_still_in_its_socket_is_dropped() {
+fn unread_requests_of_a_disconnected_client_are_dropped() {
     for engine in ENGINES {
         let (sluice, server, first) = begin(engine, IN_FLIGHT, true, REQUESTS);
         drop(first);
@@ -72,7 +72,7 @@ fn what_is_still_in_its_socket_is_dropped() {
 }
 
 #[test]
-fn what_was_not_begun_is_given_up() {
+fn waiting_requests_of_a_disconnected_client_are_abandoned() {
     for engine in ENGINES {
         let (sluice, server, first) = begin(engine, 5, false, 5);
         drop(first);
@@ -86,7 +86,7 @@ fn what_was_not_begun_is_given_up() {
 
 /// A new connection of the same client does not wait for the client's other connections.
 #[test]
-fn clients_that_are_there_are_not_waited_for() {
+fn a_new_connection_does_not_wait_for_connected_clients() {
     for engine in ENGINES {
         let (sluice, server, mut first) = begin(engine, 1, true, 1);
         assert_eq!(Client::simple(&server).write(0, 512, &[2; 512]), 0);
@@ -97,7 +97,7 @@ fn clients_that_are_there_are_not_waited_for() {
 
 /// The server forgets the clients that disconnect while they wait, however many there are.
 #[test]
-fn many_that_give_up_waiting() {
+fn clients_that_disconnect_while_they_wait_are_forgotten() {
     for engine in ENGINES {
         let (sluice, server, first) = begin(engine, 1, true, 1);
         drop(first);

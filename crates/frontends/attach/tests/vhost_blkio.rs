@@ -148,7 +148,7 @@ fn exercise(program: &mut Program, queue: usize, block: usize, seed: u64) {
 }
 
 #[test]
-fn a_disk_is_what_libblkio_made_of_it() {
+fn libblkio_reads_and_writes_the_disk() {
     for engine in ENGINES {
         for block in [512, 4096] {
             let served = serve(engine, disk("mem:8MiB", block));
@@ -169,7 +169,7 @@ fn a_disk_is_what_libblkio_made_of_it() {
 }
 
 #[test]
-fn it_is_told_what_the_disk_is() {
+fn libblkio_sees_the_properties_of_the_disk() {
     let served = serve_with(disk("mem:8MiB", 4096), |config| config.read_only = true);
     let blkio = connect(&served);
     assert_eq!(blkio.get_u64("capacity").expect("a size"), DISK_BYTES as u64);

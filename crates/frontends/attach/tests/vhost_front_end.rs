@@ -34,7 +34,7 @@ fn guest(disk: &str, block_size: u32, engine: EngineKind, depth: u16) -> Guest {
 }
 
 #[test]
-fn it_is_a_namespace() {
+fn the_front_end_conforms_to_the_namespace_contract() {
     for engine in [EngineKind::Uring, EngineKind::Portable] {
         // With a short ring some operations wait for a slot. With a long ring no operation waits.
         for depth in [2, front_end::RING_SIZE] {
@@ -45,7 +45,7 @@ fn it_is_a_namespace() {
 }
 
 #[test]
-fn what_is_larger_than_a_request_is_refused_and_nothing_else() {
+fn a_transfer_of_the_largest_request_size_works() {
     let guest = guest("mem:16MiB", 512, EngineKind::Auto, 4);
     assert_eq!(guest.geometry().max_blocks, 512);
     let written: Vec<u8> = (0..256_u32 << 10).map(|at| (at / 512) as u8).collect();
@@ -57,7 +57,7 @@ fn what_is_larger_than_a_request_is_refused_and_nothing_else() {
 }
 
 #[test]
-fn a_ring_is_for_one_queue_and_comes_back() {
+fn each_queue_uses_one_ring_and_returns_it() {
     let guest = guest("mem:16MiB", 512, EngineKind::Auto, 4);
     let queues: Vec<_> = (0..QUEUES).map(|_| Blocking::new(&guest).expect("a queue")).collect();
     assert!(Blocking::new(&guest).is_err(), "there are {QUEUES}");
@@ -66,7 +66,7 @@ fn a_ring_is_for_one_queue_and_comes_back() {
 }
 
 #[test]
-fn what_a_disk_cannot_do_is_said() {
+fn disk_errors_and_failed_connects_are_reported() {
     let guest = guest("fault:1,mem:16MiB", 512, EngineKind::Auto, 4);
     let mut blocks = Blocking::new(&guest).expect("a queue");
     assert!(blocks.write(0, &[7; 512]).is_err(), "every write fails");

@@ -25,7 +25,7 @@ fn message(code: u32, flags: u32, body: &[u8]) -> Vec<u8> {
 
 /// The device returns a chain without room for a status as 0 bytes written. The ring continues.
 #[test]
-fn chains_that_are_no_requests() {
+fn invalid_descriptor_chains_are_returned_unserved() {
     for engine in ENGINES {
         let served = serve(engine, disk("mem:1MiB", 512));
         let mut vm = served.boot();
@@ -66,7 +66,7 @@ fn chains_that_are_no_requests() {
 }
 
 #[test]
-fn chains_in_circles_and_of_great_length() {
+fn circular_and_oversized_chains_are_returned_unserved() {
     let served = serve_with(disk("mem:32MiB", 512), |_| {});
     let mut vm = served.boot();
     let (header, status) = vm.frame(0, IN, 0);
@@ -88,7 +88,7 @@ fn chains_in_circles_and_of_great_length() {
 /// The server stops serving a broken ring and reports the error. The other ring and the next guest
 /// still work.
 #[test]
-fn rings_that_are_broken() {
+fn a_broken_ring_stops_and_the_other_continues() {
     for engine in ENGINES {
         let served = serve(engine, disk("delay:20ms,mem:1MiB", 512));
         let breaks: [fn(&mut Vm); 3] = [
@@ -117,7 +117,7 @@ fn rings_that_are_broken() {
 
 /// Requests wait for each other if together they need more buffers than a ring may hold.
 #[test]
-fn more_than_may_be_held() {
+fn requests_above_the_buffer_limit_wait_for_each_other() {
     for engine in ENGINES {
         let served = serve(engine, disk("delay:5ms,mem:64MiB", 512));
         let mut vm = served.boot();
@@ -136,7 +136,7 @@ fn more_than_may_be_held() {
 
 /// Random descriptors do not stop the device.
 #[test]
-fn noise_in_the_ring() {
+fn random_descriptors_do_not_stop_the_device() {
     for engine in ENGINES {
         let served = serve(engine, disk("mem:1MiB", 512));
         let mut numbers = Random::new(1);
@@ -167,7 +167,7 @@ fn noise_in_the_ring() {
 
 /// The server disconnects a monitor that breaks the protocol, and serves the next monitor.
 #[test]
-fn monitors_that_talk_nonsense() {
+fn a_monitor_that_breaks_the_protocol_is_disconnected() {
     let served = serve_with(disk("mem:1MiB", 512), |_| {});
     let state = |index: u32, value: u32| [index.to_le_bytes(), value.to_le_bytes()].concat();
     for bytes in [
@@ -216,7 +216,7 @@ fn monitors_that_talk_nonsense() {
 /// The server refuses these requests, with an answer if the monitor requests one. The session
 /// continues.
 #[test]
-fn requests_that_are_refused() {
+fn invalid_monitor_requests_are_refused() {
     let served = serve_with(disk("mem:1MiB", 512), |_| {});
     let mut vm = served.boot();
     assert!(vm.frontend().set_vring_num(0, 64).is_err(), "the ring runs");
@@ -261,7 +261,7 @@ fn requests_that_are_refused() {
 
 /// A stop does not wait for a monitor that has sent half a message.
 #[test]
-fn a_stop_in_the_middle_of_a_message() {
+fn a_stop_does_not_wait_for_half_a_message() {
     let served = serve_with(disk("mem:1MiB", 512), |_| {});
     let mut stream = served.connect();
     stream.write_all(&[1, 0, 0]).expect("it listens");
@@ -273,7 +273,7 @@ fn a_stop_in_the_middle_of_a_message() {
 
 /// A monitor that truncates its memory neither ends the process nor damages the disk.
 #[test]
-fn memory_that_is_taken_away() {
+fn truncated_guest_memory_damages_neither_process_nor_disk() {
     for engine in ENGINES {
         let served = serve(engine, disk("mem:1MiB", 512));
         for kind in [OUT, IN] {

@@ -89,7 +89,7 @@ fn pattern(seed: u64, length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn the_truth_about_a_disk() {
+fn a_monitor_sees_the_properties_of_the_disk() {
     for (block_size, per_block) in [(512_u32, 1_u32), (4096, 8)] {
         let served = serve_with(disk("mem:32MiB", block_size), |_| {});
         let mut vm = served.boot();
@@ -117,7 +117,7 @@ fn the_truth_about_a_disk() {
 /// Transfers data with segments that do not end at block boundaries, on both rings. Some requests
 /// need several operations.
 #[test]
-fn data_in_any_pieces() {
+fn data_may_be_split_at_any_byte() {
     for engine in ENGINES {
         let spy = Spy::new(disk("mem:32MiB", 512), false);
         let served = serve(engine, spy);
@@ -140,7 +140,7 @@ fn data_in_any_pieces() {
 
 /// Fills a ring with requests, several times in a row.
 #[test]
-fn many_at_once() {
+fn a_full_ring_of_requests_is_served() {
     for engine in ENGINES {
         for spec in ["mem:32MiB", "delay:1ms,mem:32MiB"] {
             let served = serve(engine, disk(spec, 512));
@@ -171,7 +171,7 @@ fn many_at_once() {
 }
 
 #[test]
-fn indirect_tables() {
+fn indirect_tables_are_followed() {
     let served = serve_with(disk("mem:32MiB", 512), |_| {});
     let mut vm = served.boot();
     let data = pattern(3, 128 * 512);
@@ -196,7 +196,7 @@ fn indirect_tables() {
 }
 
 #[test]
-fn what_is_given_back_reads_as_zeroes() {
+fn discarded_and_zeroed_ranges_read_as_zeroes() {
     for engine in ENGINES {
         let served = serve(engine, disk("mem:32MiB", 4096));
         let mut vm = served.boot();
@@ -215,7 +215,7 @@ fn what_is_given_back_reads_as_zeroes() {
 }
 
 #[test]
-fn requests_that_cannot_be() {
+fn invalid_requests_get_an_error_status() {
     let served = serve_with(disk("mem:32MiB", 4096), |_| {});
     let mut vm = served.boot();
     let end = 65_536;
@@ -246,7 +246,7 @@ fn requests_that_cannot_be() {
 }
 
 #[test]
-fn a_read_only_disk() {
+fn a_read_only_disk_refuses_writes() {
     let served = serve_with(disk("mem:1MiB", 512), |config| config.read_only = true);
     let mut vm = served.boot();
     assert_ne!(vm.frontend().get_features().expect("features") & F_RO, 0);
@@ -259,7 +259,7 @@ fn a_read_only_disk() {
 }
 
 #[test]
-fn the_cache_is_the_guests_to_switch() {
+fn a_guest_can_switch_the_write_cache() {
     let spy = Spy::new(disk("mem:1MiB", 512), true);
     let served = serve_with(Arc::clone(&spy) as Arc<dyn Namespace>, |_| {});
     let mut vm = served.boot();
@@ -285,7 +285,7 @@ fn the_cache_is_the_guests_to_switch() {
 }
 
 #[test]
-fn another_size_is_announced() {
+fn a_changed_size_is_announced() {
     let spy = Spy::new(disk("mem:1MiB", 512), false);
     let served = serve_with(Arc::clone(&spy) as Arc<dyn Namespace>, |_| {});
     let mut vm = served.boot();
@@ -312,7 +312,7 @@ fn another_size_is_announced() {
 
 /// A guest that wants no interrupts gets none, with and without event indexes.
 #[test]
-fn announcements() {
+fn interrupts_are_sent_only_if_the_guest_wants_them() {
     let served = serve_with(disk("mem:1MiB", 512), |_| {});
     for features in [u64::MAX, !F_EVENT_IDX, !F_INDIRECT] {
         let mut vm = Vm::new();
@@ -335,7 +335,7 @@ fn announcements() {
 }
 
 #[test]
-fn what_cannot_be_served_says_why() {
+fn an_unusable_configuration_is_refused() {
     let namespace = disk("mem:1MiB", 512);
     let folder = tempfile::tempdir().expect("a folder");
     let mut config = Config::new(folder.path().join("disk.sock"));

@@ -98,7 +98,7 @@ impl Drop for GateQueue {
 /// A server ends with requests in flight, as if it had been killed. The next server executes these
 /// requests in order, and the guest gets each answer once.
 #[test]
-fn a_successor_goes_on() {
+fn a_successor_completes_the_requests_in_flight() {
     for engine in ENGINES {
         let inner = disk("mem:1MiB", 512);
         let (gate, state) = Gate::around(&inner);
@@ -145,7 +145,7 @@ fn a_successor_goes_on() {
 /// A monitor disconnects and reconnects. The server waits for the operations in flight without
 /// accessing the guest's memory, and then executes them again.
 #[test]
-fn a_monitor_comes_back() {
+fn requests_in_flight_execute_again_after_a_monitor_reconnects() {
     for engine in ENGINES {
         let (gate, state) = Gate::around(&disk("mem:1MiB", 512));
         let served = serve(engine, gate);
@@ -169,7 +169,7 @@ fn a_monitor_comes_back() {
 
 /// A stopped ring finishes the requests that it has received, and reports its position.
 #[test]
-fn a_ring_is_stopped_and_started() {
+fn a_stopped_ring_finishes_its_requests_and_can_restart() {
     for engine in ENGINES {
         let served = serve(engine, disk("delay:50ms,mem:1MiB", 512));
         let mut vm = served.boot();
@@ -192,7 +192,7 @@ fn a_ring_is_stopped_and_started() {
 
 /// A server answers the requests that it has received before it stops.
 #[test]
-fn a_stop_answers() {
+fn a_stopping_server_answers_its_requests() {
     for engine in ENGINES {
         let (gate, state) = Gate::around(&disk("mem:1MiB", 512));
         let served = serve(engine, gate);

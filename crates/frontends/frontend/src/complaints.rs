@@ -38,7 +38,7 @@ mod tests {
     use farblock_reactor::notices::LOGGED_LINES;
 
     #[test]
-    fn a_flood_from_many_ports_is_some_lines() {
+    fn a_flood_from_many_ports_logs_a_few_lines() {
         let (complaints, mut lines) = (Complaints::default(), 0);
         for port in 1..1000 {
             complaints.say("refusals", &format!("192.0.2.1:{port}"), || lines += 1);

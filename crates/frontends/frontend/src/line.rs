@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_no_end() {
+    fn a_silent_connection_is_not_closed() {
         let (client, server) = pair();
         let line = Line::of(&server);
         assert!(!line.is_cut());
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn an_end_is_seen_behind_what_is_unread() {
+    fn a_shutdown_is_noticed_behind_unread_data() {
         use std::io::{Read, Write};
         let (mut client, mut server) = pair();
         let line = Line::of(&server);
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn the_client_sees_the_end_when_both_are_closed() {
+    fn a_client_sees_the_close_of_socket_and_watcher() {
         use std::io::Read;
         let (mut client, server) = pair();
         drop((Line::of(&server), server));

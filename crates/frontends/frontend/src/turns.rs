@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_connection_has_one_turn_a_round_and_may_ask_for_another() {
+    fn a_connection_has_one_turn_in_each_round() {
         let mut turns = Turns::default();
         let keys = [3, 0, 3, 0].map(ConnectionKey);
         keys.iter().for_each(|&key| turns.list(key));

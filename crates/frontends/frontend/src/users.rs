@@ -350,7 +350,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mounts_are_read() {
+    fn mount_table_lines_are_parsed() {
         let line = b"36 35 7:3 / /mnt/a\\040b rw,noatime shared:1 - ext4 /dev/loop3 rw";
         let mount = parse_mount(line).expect("a mount");
         assert_eq!(mount.device, "7:3");
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn escapes_that_are_none_stay() {
+    fn invalid_escapes_stay_unchanged() {
         assert_eq!(unescape(b"a\\b\\04"), Path::new("a\\b\\04"));
     }
 
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_system_does_with_a_device_and_its_partitions() {
+    fn system_users_of_a_device_and_its_partitions_are_found() {
         let system = system();
         let folders = with_partitions(&system.path().join("sdx"));
         assert_eq!(folders, [system.path().join("sdx"), system.path().join("sdx/sdx1")]);
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn swap_is_found_on_a_device_and_on_what_is_made_of_it() {
+    fn swap_is_found_on_a_device_and_on_devices_above_it() {
         let system = system();
         let swaps = b"Filename Type\n/dev/sdx1 partition 1 0 -2\n/dev/sdy partition 1 0 -3\n";
         let on = |name: &str, swaps: &[u8]| swaps_among(&stack(&system.path().join(name)), swaps);
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn a_swap_file_is_found_by_the_file_system_that_it_is_in() {
+    fn a_swap_file_is_found_through_its_file_system() {
         let system = system();
         let file = system.path().join("swapfile");
         fs::write(&file, "").expect("a file");
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_system_does_with_a_file() {
+    fn system_users_of_a_file_are_found() {
         let system = system();
         let loops = loops::in_folder(system.path());
         let found = on_file(&loops, Path::new("/srv/a disk"));
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_file_is_found() {
+    fn a_process_with_an_open_file_is_found() {
         let file = tempfile::NamedTempFile::new().expect("a file");
         let found = processes(&[file.path().to_path_buf()]);
         let own = |found: &[User]| {

@@ -89,7 +89,7 @@ mod tests {
     const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
     #[test]
-    fn what_differs_is_told_once_and_also_what_happened_meanwhile() {
+    fn a_change_is_reported_once_even_if_it_precedes_the_watch() {
         let inner = Spec::parse("mem:1MiB").expect("a spec").open(512, false).expect("it opens");
         let namespace = Elastic::new(inner);
         namespace.resize_silently(8);

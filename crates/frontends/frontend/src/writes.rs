@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn merges_are_alone_and_everything_ends() {
+    fn merges_exclude_other_writes_and_all_requests_complete() {
         for seed in 0..200 {
             let cores = 1 + seed as usize % 4;
             let mut world = World::new(cores, seed);

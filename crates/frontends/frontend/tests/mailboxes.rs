@@ -68,7 +68,7 @@ fn post_work(mailboxes: &Arc<Mailboxes<Message>>, core: usize) -> (JoinHandle<()
 }
 
 #[test]
-fn what_two_threads_post_is_found_by_one_that_sleeps() {
+fn a_sleeping_thread_gets_the_messages_of_two_threads() {
     in_every_order(|| {
         let (loops, mailboxes) = server(1);
         let posted = [post_work(&mailboxes, 0), post_work(&mailboxes, 0)];
@@ -81,7 +81,7 @@ fn what_two_threads_post_is_found_by_one_that_sleeps() {
 }
 
 #[test]
-fn what_is_posted_to_all_is_found_by_each() {
+fn a_broadcast_message_reaches_each_thread() {
     in_every_order(|| {
         let (mut loops, mailboxes) = server(2);
         let (second, seen) = (loops.remove(1), Arc::clone(&mailboxes));
@@ -95,7 +95,7 @@ fn what_is_posted_to_all_is_found_by_each() {
 /// A message that no thread reads is dropped, whether it was posted before, during or after the end
 /// of its thread. So its sender sees that no answer will come.
 #[test]
-fn what_is_posted_while_a_thread_ends_is_dropped() {
+fn a_message_posted_while_its_thread_ends_is_dropped() {
     in_every_order(|| {
         let (loops, mailboxes) = server(1);
         let posted = [post_work(&mailboxes, 0), post_work(&mailboxes, 0)];
@@ -112,7 +112,7 @@ fn what_is_posted_while_a_thread_ends_is_dropped() {
 
 /// A message that is dropped unread may post another message, even to the ending thread.
 #[test]
-fn what_is_dropped_unread_may_tell_any_thread() {
+fn a_dropped_message_may_post_to_any_thread() {
     in_every_order(|| {
         let (loops, mailboxes) = server(2);
         for core in [0, 1] {
@@ -129,7 +129,7 @@ fn what_is_dropped_unread_may_tell_any_thread() {
 }
 
 #[test]
-fn what_is_unread_goes_with_the_mailboxes() {
+fn unread_messages_are_dropped_with_the_mailboxes() {
     in_every_order(|| {
         let (loops, mailboxes) = server(1);
         let (thread, dropped) = post_work(&mailboxes, 0);

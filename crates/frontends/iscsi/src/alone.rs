@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn one_is_alone_and_changes_are_not_kept_out_for_ever() {
+    fn an_exclusive_command_runs_alone_and_writes_get_their_turn() {
         let mut alone = Alone::default();
         assert!(goes(&mut alone, write(1)));
         alone.wait('a');

@@ -362,7 +362,7 @@ mod tests {
     const WHOM: &str = "TargetName=iqn.2026-11.org.farblock:DISK";
 
     #[test]
-    fn all_at_once() {
+    fn a_login_in_one_request_succeeds() {
         let mut login = Login::new();
         let text = keys(&[
             WHO,
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn stage_by_stage_and_in_pieces() {
+    fn a_login_in_stages_and_pieces_succeeds() {
         let mut login = Login::new();
         let answer = login.handle(&request(0x40), &keys(&[WHO]), TARGET);
         assert_eq!((answer.flags, answer.text.len()), (0, 0), "go on");
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn discovery() {
+    fn a_discovery_login_succeeds() {
         let mut login = Login::new();
         let text = keys(&[WHO, "SessionType=Discovery", "AuthMethod=None"]);
         assert!(login.handle(&request(0x83), &text, TARGET).done);
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals() {
+    fn invalid_logins_are_refused() {
         let refused = |flags, text: &[&str]| {
             let answer = Login::new().handle(&request(flags), &keys(text), TARGET);
             assert!(!answer.done && answer.text.is_empty());
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_sessions_and_limits() {
+    fn unsupported_versions_unknown_sessions_and_long_logins_are_refused() {
         let text = keys(&[WHO, WHOM]);
         let newer = LoginRequest { version_min: 1, ..request(0x87) };
         let answer = Login::new().handle(&newer, &text, TARGET);

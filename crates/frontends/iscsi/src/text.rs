@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pairs() {
+    fn key_value_pairs_are_parsed() {
         assert_eq!(parse(b"a=b\0Key=\0x=y=z\0\0"), Ok(vec![("a", "b"), ("Key", ""), ("x", "y=z")]));
         assert_eq!(parse(b""), Ok(Vec::new()));
         for bad in [&b"a"[..], b"=b\0", b"a=\xff\0"] {
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers() {
+    fn numbers_are_parsed() {
         assert_eq!(number("262144"), Some(262_144));
         assert_eq!(number("0x1F"), Some(31));
         for bad in ["", "0x", "+1", "0x+1", "-1", "1 ", "4294967296"] {
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_have_a_limit() {
+    fn the_length_of_texts_is_limited() {
         let mut pieces = Pieces::default();
         assert!(pieces.add(&vec![b'x'; limits::MAX_TEXT_BYTES]));
         assert!(!pieces.add(b"x"));
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn names() {
+    fn iscsi_names_are_validated() {
         assert!(is_name("iqn.1991-05.com.microsoft:host") && is_name("eui.0123456789abcdef"));
         assert!(!is_name("iqn.") && !is_name("host") && !is_name("iqn.a b") && !is_name("ïqn.x"));
         assert!(is_name(&format!("iqn.{}", "x".repeat(limits::MAX_NAME_BYTES - 4))));

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_units() {
+    fn logical_unit_numbers_are_parsed() {
         assert_eq!(Lun::parse(0), Lun::Zero);
         assert_eq!(Lun::parse(0x4000 << 48), Lun::Zero, "flat addressing");
         assert_eq!(Lun::parse(1 << 48), Lun::Other);
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_and_limits() {
+    fn ranges_and_transfer_limits_are_checked() {
         let (unit, who) = (unit(), Initiator::default());
         let read = |lba, blocks| unit.check(&who, &Command::Read(Extent { lba, blocks }));
         assert_eq!(read(1 << 24, 0), Ok(()));
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written() {
+    fn a_read_only_unit_refuses_writes() {
         let mut unit = unit();
         unit.geometry.read_only = true;
         let extent = Extent { lba: 0, blocks: 1 };
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_ranges() {
+    fn unmap_lists_are_parsed() {
         let unit = unit();
         let list = |ranges: &[(u64, u32)]| {
             let mut list = vec![0; 8];

@@ -394,7 +394,7 @@ mod tests {
     /// Fills the memory with nonzero bytes first, so that the test detects a field that was not
     /// set.
     #[test]
-    fn a_command_as_an_initiator_sends_it() {
+    fn a_scsi_command_is_parsed() {
         let mut bytes: Bhs = [0xa5; BHS_BYTES];
         bytes[0] = IMMEDIATE | request::SCSI_COMMAND;
         bytes[5..8].copy_from_slice(&[1, 2, 3]);
@@ -409,13 +409,13 @@ mod tests {
     }
 
     #[test]
-    fn numbers_go_round() {
+    fn sequence_numbers_wrap_around() {
         assert!(before(1, 2) && !before(2, 2) && !before(3, 2));
         assert!(before(u32::MAX, 0) && !before(0, u32::MAX));
     }
 
     #[test]
-    fn padding_fills_words() {
+    fn padding_fills_up_to_four_bytes() {
         assert_eq!([0, 1, 2, 3, 4, 8191].map(padding), [0, 3, 2, 1, 0, 1]);
     }
 }

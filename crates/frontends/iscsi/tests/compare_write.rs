@@ -24,7 +24,7 @@ fn block(byte: u8) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_as_expected_is_replaced_and_what_differs_is_told() {
+fn compare_and_write_writes_or_reports_the_first_difference() {
     for &engine in ENGINES {
         let server = serve(engine, disk("mem:1MiB", BLOCK as u32));
         let mut client = Client::new(&server, &Wishes::default());
@@ -48,7 +48,7 @@ fn what_is_as_expected_is_replaced_and_what_differs_is_told() {
 }
 
 #[test]
-fn what_cannot_be_meant_is_refused_and_changes_nothing() {
+fn an_invalid_compare_and_write_changes_nothing() {
     for &engine in ENGINES {
         let server = serve(engine, disk("mem:1MiB", BLOCK as u32));
         let mut client = Client::new(&server, &Wishes::default());
@@ -73,7 +73,7 @@ fn what_cannot_be_meant_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn no_write_of_others_comes_in_between() {
+fn no_other_write_executes_between_compare_and_write() {
     for &engine in ENGINES {
         let gate = Gate::new(disk("mem:1MiB", BLOCK as u32));
         let server = serve(engine, gate.clone());
@@ -105,7 +105,7 @@ fn no_write_of_others_comes_in_between() {
 }
 
 #[test]
-fn who_is_gone_or_aborted_keeps_nobody_waiting() {
+fn an_aborted_or_disconnected_compare_and_write_blocks_no_other() {
     for &engine in ENGINES {
         let gate = Gate::new(disk("mem:1MiB", BLOCK as u32));
         let server = serve(engine, gate.clone());
@@ -132,7 +132,7 @@ fn who_is_gone_or_aborted_keeps_nobody_waiting() {
 }
 
 #[test]
-fn each_of_many_counts() {
+fn concurrent_compare_and_write_increments_lose_no_count() {
     const SESSIONS: u8 = 4;
     const STEPS: u64 = 50;
     let server = serve(ENGINES[0], disk("delay:100us+200us,mem:1MiB", BLOCK as u32));

@@ -24,7 +24,7 @@ fn begin(client: &mut Client, lba: u64, value: u8) {
 }
 
 #[test]
-fn what_a_dead_session_wrote_comes_no_more() {
+fn writes_of_a_dead_session_do_not_execute_later() {
     let text = std::env::var("DROPS_SECONDS").ok();
     let run = text.map_or(RUN, |it| Duration::from_secs(it.parse().expect("a number")));
     for &engine in ENGINES {

@@ -12,7 +12,7 @@ use support::*;
 const PROTOCOL_ERROR: u8 = 4;
 
 #[test]
-fn nonsense_before_a_login() {
+fn invalid_bytes_before_a_login_disconnect() {
     for &engine in ENGINES {
         let server = serve(engine, disk("mem:1MiB", 512));
         let mut good = Client::new(&server, &Wishes::default());
@@ -146,7 +146,7 @@ const FAULTS: &[Fault] = &[
 ];
 
 #[test]
-fn sessions_that_go_wrong() {
+fn each_protocol_violation_ends_only_its_session() {
     for &engine in ENGINES {
         let server = serve(engine, disk("mem:1MiB", 512));
         let mut good = Client::new(&server, &Wishes::default());
@@ -166,7 +166,7 @@ fn sessions_that_go_wrong() {
 
 /// The target fails only the command whose data has a gap.
 #[test]
-fn data_out_of_order() {
+fn data_out_of_order_fails_only_its_command() {
     let server = serve(ENGINES[0], disk("mem:1MiB", 512));
     let mut client = Client::new(&server, &Wishes::default());
     for place in [(1, 0), (0, 512)] {
@@ -180,7 +180,7 @@ fn data_out_of_order() {
 }
 
 #[test]
-fn wrong_digests() {
+fn wrong_digests_are_detected() {
     let wishes = Wishes { header_digest: true, data_digest: true, ..Wishes::default() };
     let server = serve(ENGINES[0], disk("mem:1MiB", 512));
     let mut client = Client::new(&server, &wishes);
@@ -199,7 +199,7 @@ fn wrong_digests() {
 
 /// The target drops requests whose command numbers are outside of the window.
 #[test]
-fn commands_out_of_the_window() {
+fn commands_outside_the_window_are_dropped() {
     let server = serve(ENGINES[0], disk("mem:1MiB", 512));
     let mut client = Client::new(&server, &Wishes::default());
     let next = client.cmd_sn;
@@ -214,7 +214,7 @@ fn commands_out_of_the_window() {
 
 /// Immediate commands have a limit of their own.
 #[test]
-fn too_many_immediate_commands() {
+fn the_number_of_immediate_commands_is_limited() {
     let server = serve(ENGINES[0], disk("mem:1MiB", 512));
     let mut client = Client::new(&server, &Wishes::default());
     for number in 0..=limits::MAX_IMMEDIATE_TASKS {
@@ -235,7 +235,7 @@ fn too_many_immediate_commands() {
 }
 
 #[test]
-fn too_many_connections() {
+fn the_number_of_connections_is_limited() {
     let server = serve(ENGINES[0], disk("mem:1MiB", 512));
     let mut all: Vec<_> = (0..limits::MAX_CONNECTIONS).map(|_| Client::raw(&server)).collect();
     eventually("they are here", || server.users() == limits::MAX_CONNECTIONS);
@@ -247,7 +247,7 @@ fn too_many_connections() {
 
 /// An initiator that reads no answers cannot exceed its limit, and does not delay other initiators.
 #[test]
-fn an_initiator_that_reads_nothing() {
+fn an_initiator_that_reads_no_answers_delays_no_other() {
     let server = serve(ENGINES[0], disk("mem:64MiB", 512));
     let mut good = Client::new(&server, &Wishes::default());
     let mut bad = Client::new(&server, &Wishes { isid: [7; 6], ..Wishes::default() });
@@ -260,7 +260,7 @@ fn an_initiator_that_reads_nothing() {
 }
 
 #[test]
-fn random_changes() {
+fn random_requests_disturb_no_other_session() {
     for &engine in ENGINES {
         let server = serve(engine, disk("mem:1MiB", 512));
         let mut good = Client::new(&server, &Wishes::default());

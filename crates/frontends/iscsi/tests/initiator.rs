@@ -17,7 +17,7 @@ fn reaching(server: &Server, sessions: usize) -> Config {
 }
 
 #[test]
-fn what_was_written_is_read_in_every_size() {
+fn reads_return_the_written_data_of_every_size() {
     for &engine in ENGINES {
         for block_size in [512, 4096] {
             let server = serve(engine, disk("mem:16MiB", block_size));
@@ -43,7 +43,7 @@ fn what_was_written_is_read_in_every_size() {
 }
 
 #[test]
-fn what_fails_is_said_and_what_is_lost_ends() {
+fn the_initiator_reports_failed_writes_and_a_lost_target() {
     let server = serve(ENGINES[0], disk("fault:1,mem:16MiB", 512));
     let unit = Initiator::connect(&reaching(&server, 2)).expect("it lets us in");
     let mut blocks = Blocking::new(&unit).expect("a session");
@@ -53,7 +53,7 @@ fn what_fails_is_said_and_what_is_lost_ends() {
 }
 
 #[test]
-fn a_stranger_is_no_target() {
+fn the_initiator_refuses_other_servers() {
     let other = Config {
         target: "iqn.2026-11.org.farblock:other".to_owned(),
         ..reaching(&serve(ENGINES[0], disk("mem:1MiB", 512)), 1)

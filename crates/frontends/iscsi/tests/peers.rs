@@ -57,7 +57,7 @@ fn failures(server: &farblock_iscsi::Server) -> Vec<String> {
 /// ORWRITE, WRITE ATOMIC, PRE-FETCH, EXTENDED COPY, GET LBA STATUS, READ DEFECT DATA, RESERVE (6),
 /// SANITIZE, removable media.
 #[test]
-fn the_tests_of_libiscsi() {
+fn the_test_suite_of_libiscsi_passes() {
     for &engine in ENGINES {
         let server = serve(engine, disk("mem:256MiB", 512));
         assert_eq!(failures(&server), Vec::<String>::new());

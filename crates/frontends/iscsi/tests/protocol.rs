@@ -13,7 +13,7 @@ use support::*;
 
 /// Random writes and reads of all sizes succeed with each combination of negotiated settings.
 #[test]
-fn data_goes_both_ways_however_it_is_agreed() {
+fn data_transfers_work_with_every_negotiated_setting() {
     for &engine in ENGINES {
         for number in 0..16_u32 {
             let wishes = Wishes {
@@ -46,7 +46,7 @@ fn data_goes_both_ways_however_it_is_agreed() {
 }
 
 #[test]
-fn commands_of_a_disk() {
+fn every_disk_command_works() {
     for &engine in ENGINES {
         let server = serve(engine, disk("mem:1MiB", 4096));
         let mut client = Client::new(&server, &Wishes::default());
@@ -89,7 +89,7 @@ fn commands_of_a_disk() {
 
 /// The initiator announces less or more data than the command moves.
 #[test]
-fn residuals() {
+fn transfers_report_their_residual_counts() {
     let server = serve(ENGINES[0], disk("mem:1MiB", 512));
     let mut client = Client::new(&server, &Wishes::default());
     let short = client.call(&cdb16(0x88, 0, 0, 4), READ, 700, &[]);
@@ -105,7 +105,7 @@ fn residuals() {
 }
 
 #[test]
-fn discovery() {
+fn a_discovery_session_lists_the_target() {
     let server = serve(EngineKind::Portable, disk("mem:1MiB", 512));
     let mut client = Client::raw(&server);
     let text = b"InitiatorName=iqn.2026-11.test:host\0SessionType=Discovery\0";
@@ -120,7 +120,7 @@ fn discovery() {
 }
 
 #[test]
-fn who_cannot_log_in() {
+fn invalid_logins_are_refused() {
     let server = serve(ENGINES[0], disk("mem:1MiB", 512));
     for (text, status) in [
         (&b"InitiatorName=iqn.2026-11.test:host\0TargetName=iqn.other:disk\0"[..], [2, 3]),
@@ -136,7 +136,7 @@ fn who_cannot_log_in() {
 }
 
 #[test]
-fn another_size() {
+fn a_changed_size_is_reported_once() {
     let disk = Elastic::new(disk("mem:1MiB", 512));
     let server = serve(ENGINES[0], disk.clone());
     let mut client = Client::new(&server, &Wishes::default());
@@ -152,7 +152,7 @@ fn another_size() {
 }
 
 #[test]
-fn a_unit_that_is_not_written() {
+fn a_read_only_unit_refuses_writes() {
     let config = Config { read_only: true, ..config(ENGINES[0]) };
     let server = Server::start(&config, disk("mem:1MiB", 512)).expect("it starts");
     let mut client = Client::new(&server, &Wishes::default());
@@ -163,7 +163,7 @@ fn a_unit_that_is_not_written() {
 
 /// The target answers an abort only when the aborted command can have no more effect.
 #[test]
-fn aborted_writes_have_ended() {
+fn an_abort_is_answered_after_its_write_has_ended() {
     for &engine in ENGINES {
         let gate = Gate::new(disk("mem:1MiB", 512));
         let server = serve(engine, gate.clone());
@@ -198,7 +198,7 @@ fn aborted_writes_have_ended() {
 
 /// A session that logs in again starts only when the old session's writes have completed.
 #[test]
-fn a_session_takes_the_place_of_an_older_one() {
+fn a_reinstated_session_starts_after_the_writes_of_the_old_one() {
     for &engine in ENGINES {
         let gate = Gate::new(disk("mem:1MiB", 512));
         let server = serve(engine, gate.clone());
@@ -247,7 +247,7 @@ fn a_session_takes_the_place_of_an_older_one() {
 /// next machine.
 #[test]
 #[cfg(target_os = "linux")]
-fn what_nobody_has_read_is_not_done_later() {
+fn unread_requests_of_a_dead_initiator_are_not_executed() {
     const MIB: u32 = 1 << 20;
     for &engine in ENGINES {
         let server = serve(engine, disk("mem:8MiB", 512));
@@ -276,7 +276,7 @@ fn what_nobody_has_read_is_not_done_later() {
 
 /// An aborted long WRITE SAME stops.
 #[test]
-fn an_aborted_pattern_ends() {
+fn an_aborted_write_same_stops() {
     let gate = Gate::new(disk("mem:64MiB", 512));
     let server = serve(ENGINES[0], gate.clone());
     let mut client = Client::new(&server, &Wishes::default());
@@ -293,7 +293,7 @@ fn an_aborted_pattern_ends() {
 
 /// A WRITE SAME writes no zeroes if its announced data is missing.
 #[test]
-fn a_pattern_that_does_not_come() {
+fn a_write_same_without_its_data_is_refused() {
     let server = serve(ENGINES[0], disk("mem:1MiB", 512));
     let mut client = Client::new(&server, &Wishes::default());
     assert_eq!(client.write(0, &[1; 512], 512).status, 0);
@@ -305,7 +305,7 @@ fn a_pattern_that_does_not_come() {
 }
 
 #[test]
-fn a_target_that_stops_asks_for_a_logout() {
+fn a_stopping_target_requests_a_logout() {
     for &engine in ENGINES {
         let namespace = disk("mem:1MiB", 512);
         let server = serve(engine, Arc::clone(&namespace));
@@ -332,7 +332,7 @@ fn a_target_that_stops_asks_for_a_logout() {
 }
 
 #[test]
-fn what_cannot_be_served() {
+fn invalid_configurations_are_refused() {
     let refusal = |config: &Config| match Server::start(config, disk("mem:1MiB", 512)) {
         Ok(_) => panic!("it started"),
         Err(error) => error.to_string(),

@@ -32,7 +32,7 @@ fn remote(engine: EngineKind) -> (Target, Controller) {
 }
 
 #[test]
-fn all_of_a_remote_disk() {
+fn every_operation_works_on_a_remote_disk() {
     for &engine in ENGINES {
         let (target, controller) = remote(engine);
         let server = serve(engine, Arc::new(controller.namespace(1).expect("it is shared")));
@@ -67,7 +67,7 @@ fn all_of_a_remote_disk() {
 /// The NVMe target disconnects during requests. The unit reports that it is not ready, and the
 /// iSCSI target continues.
 #[test]
-fn the_remote_disk_is_lost() {
+fn the_unit_is_not_ready_when_the_remote_disk_is_lost() {
     for &engine in ENGINES {
         let (target, controller) = remote(engine);
         let server = serve(engine, Arc::new(controller.namespace(1).expect("it is shared")));

@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read() {
+    fn reads_return_the_written_data() {
         let disk = disk("mem:64KiB");
         let written = run(&disk, vec![(1, write(4, 2, 7)), (2, Command::Flush)]);
         assert!(
@@ -379,7 +379,7 @@ mod tests {
     /// If Windows abandons a request and reuses its hint, the worker answers only the second
     /// request.
     #[test]
-    fn a_request_that_was_given_up_is_not_answered() {
+    fn an_abandoned_request_is_not_answered() {
         let disk = disk("mem:64KiB");
         run(&disk, vec![(1, write(0, 1, 1)), (2, write(1, 1, 2))]);
         let reads = vec![(7, Command::Read(range(0, 1))), (7, Command::Read(range(1, 1)))];
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_answered() {
+    fn failed_requests_get_an_error_status() {
         let last = 128;
         let ranges = vec![range(0, 1), range(last, 1)];
         let requests = vec![
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn many_ranges_are_unmapped() {
+    fn one_request_unmaps_many_ranges() {
         let disk = disk("mem:64KiB");
         run(&disk, (0..8).map(|n| (n, write(n * 16, 16, 1))).collect());
         let ranges = (0..40).map(|n| range(n * 2, 1)).collect();

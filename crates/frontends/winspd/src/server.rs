@@ -422,7 +422,7 @@ mod tests {
     /// Windows recognises a disk by its GUID, and then assigns the same drive letters and mount
     /// points.
     #[test]
-    fn a_name_gives_the_same_identity_for_ever() {
+    fn the_disk_guid_depends_only_on_the_name() {
         let hex = |name| guid(name).map(|byte| format!("{byte:02x}")).concat();
         assert_eq!(hex("disk"), "6a1f4836759b1e5a8722d8a0626f1f7c");
         assert_ne!(guid("disk"), guid("disk2"));
@@ -431,7 +431,7 @@ mod tests {
 
     /// A transfer consists of whole blocks, and does not exceed the namespace's limit.
     #[test]
-    fn transfers() {
+    fn the_transfer_limit_is_whole_blocks_within_the_namespace_limit() {
         let length = |block_size, max_blocks| {
             let geometry = Geometry { max_blocks, ..Geometry::new(block_size, 1024) };
             let options = Options::new(Device::Driver, "disk");

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_of_the_namespace() {
+    fn namespace_errors_become_scsi_statuses() {
         let said = |error| {
             let status = failed(error, 7);
             let Status { scsi_status, sense_key, asc, ascq, .. } = status;
@@ -88,7 +88,7 @@ mod tests {
 
     /// The status contains the number of the failed block if the number fits into 32 bits.
     #[test]
-    fn where_it_failed() {
+    fn the_status_has_the_failed_block_if_it_fits() {
         let told = |error, lba| {
             let Status { information, flags, .. } = failed(error, lba);
             (flags != 0).then_some(information)

@@ -50,7 +50,7 @@ fn wait_until(what: &str, condition: impl Fn() -> bool) {
 }
 
 #[test]
-fn the_disk_is_shown_as_it_is() {
+fn the_disk_has_the_properties_of_the_namespace() {
     for library in libraries() {
         let named = |options: Options| Options { product: "A disk".to_owned(), ..options };
         let server = Server::start(&named(options(&library)), disk("mem:8MiB", 4096)).expect("on");
@@ -76,7 +76,7 @@ fn the_disk_is_shown_as_it_is() {
 
 /// Executes all operations of a disk, and compares the results with a model.
 #[test]
-fn all_of_a_disk() {
+fn every_operation_of_a_disk_works() {
     for library in libraries() {
         let server = serve(&library, disk("mem:4MiB", 512));
         let mut client = Client::connect(&server.location());
@@ -113,7 +113,7 @@ fn all_of_a_disk() {
 /// Requests run concurrently, however few threads the library has. The server answers them in the
 /// order in which they complete.
 #[test]
-fn full_queue_depth() {
+fn requests_run_concurrently_up_to_the_queue_depth() {
     for library in libraries() {
         let gate = Arc::new(Gate::new(disk("mem:4MiB", 512), |_| {}));
         let server = serve(&library, Arc::clone(&gate) as Arc<dyn Namespace>);
@@ -148,7 +148,7 @@ fn full_queue_depth() {
 
 /// The server passes FUA, a flush, and the final flush to the namespace.
 #[test]
-fn what_has_to_be_durable() {
+fn fua_and_flushes_reach_the_namespace() {
     for library in libraries() {
         let cached = |geometry: &mut farblock_block::Geometry| geometry.volatile_cache = true;
         let gate = Arc::new(Gate::new(disk("mem:1MiB", 512), cached));
@@ -166,7 +166,7 @@ fn what_has_to_be_durable() {
 }
 
 #[test]
-fn errors_have_sense() {
+fn disk_errors_have_sense_data() {
     for library in libraries() {
         let faults = Fault::new(
             disk("mem:1MiB", 512),
@@ -214,7 +214,7 @@ fn errors_have_sense() {
 /// The server refuses requests with more data than the limit, which would exceed the library's
 /// buffer.
 #[test]
-fn nonsense_is_refused() {
+fn oversized_requests_are_refused() {
     // WinSpd's own library answers some of these requests with nothing, so test only the stand-in.
     for library in libraries().into_iter().filter(|library| library.name == "stand-in") {
         let server = serve(&library, disk("mem:1MiB", 512));
@@ -235,7 +235,7 @@ fn nonsense_is_refused() {
 
 /// A stop waits for accepted requests. A forced stop does not wait.
 #[test]
-fn stopping_with_requests_under_way() {
+fn only_a_forced_stop_does_not_wait_for_requests() {
     for library in libraries() {
         let gate = Arc::new(Gate::new(disk("mem:1MiB", 512), |_| {}));
         let server = serve(&library, Arc::clone(&gate) as Arc<dyn Namespace>);
@@ -269,7 +269,7 @@ fn stopping_with_requests_under_way() {
 
 /// If WinSpd's driver stops, the server notices and flushes the written data.
 #[test]
-fn the_driver_is_stopped() {
+fn the_server_notices_a_stopped_driver_and_flushes() {
     // Only the stand-in can simulate this stop, at the request of a client.
     let library = &libraries()[0];
     let gate = Arc::new(Gate::new(disk("mem:1MiB", 512), |_| {}));
@@ -287,7 +287,7 @@ fn the_driver_is_stopped() {
 
 /// Clients connect and disconnect, even during requests, and the disk stays available.
 #[test]
-fn clients_come_and_go() {
+fn the_disk_survives_reconnecting_clients() {
     for library in libraries() {
         let server = serve(&library, disk("mem:1MiB", 512));
         for round in 1..4_u8 {
@@ -305,7 +305,7 @@ fn clients_come_and_go() {
 }
 
 #[test]
-fn several_disks() {
+fn several_disks_are_independent() {
     for library in libraries() {
         let servers: Vec<Server> = (0..3).map(|_| serve(&library, disk("mem:1MiB", 512))).collect();
         for (n, server) in servers.iter().enumerate() {
@@ -330,7 +330,7 @@ fn refused(options: &Options, namespace: Arc<dyn Namespace>) -> (StartError, Str
 
 /// The text of each start error tells the user how to fix the problem.
 #[test]
-fn what_does_not_start() {
+fn start_errors_say_how_to_fix_the_problem() {
     for library in libraries() {
         let server_options = options(&library);
         let server = Server::start(&server_options, disk("mem:1MiB", 512)).expect("it starts");
@@ -359,7 +359,7 @@ fn what_does_not_start() {
 
 /// Runs WinSpd's own test program.
 #[test]
-fn stgtest() {
+fn stgtest_passes() {
     let Some(folder) = std::env::var_os("FARBLOCK_WINSPD") else {
         eprintln!("not run: FARBLOCK_WINSPD names no folder with stgtest.exe");
         return;

@@ -84,7 +84,7 @@ fn target() -> Target {
 
 /// A cut connection only delays requests.
 #[test]
-fn connections_are_cut() {
+fn a_cut_connection_only_delays_requests() {
     for (number, library) in libraries().into_iter().enumerate() {
         let target = target();
         let relay = Relay::start(target.addresses()[0]);

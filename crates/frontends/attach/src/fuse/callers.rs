@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_blocked_signal_is_no_interruption() {
+    fn a_blocked_signal_does_not_interrupt() {
         let status = |pending, shared, blocked| {
             format!("Name:\tdd\nSigPnd:\t{pending}\nShdPnd:\t{shared}\nSigBlk:\t{blocked}\n")
         };
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ending_thread_is_known_by_its_flags() {
+    fn an_exiting_thread_is_recognized_by_its_flags() {
         assert!(is_ending("7 (a) b) D 1 7 7 0 -1 4194564 0 0"), "0x400104");
         assert!(!is_ending("7 (a) b) D 1 7 7 0 -1 4194560 0 0") && !is_ending(""));
         let own = fs::read_to_string("/proc/thread-self/stat").expect("one's own");
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_cannot_be_seen_is_not_interrupted() {
+    fn an_invisible_thread_does_not_count_as_interrupted() {
         assert!(!Caller::default().is_interrupted() && !Caller(u32::MAX).is_interrupted());
     }
 }

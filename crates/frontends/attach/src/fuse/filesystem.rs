@@ -398,7 +398,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn holes_read_as_zeroes_and_are_not_written_for_nothing() {
+    fn fallocate_modes_map_to_zeroing_commands() {
         let geometry = Geometry { deallocate: true, ..Geometry::new(512, 1) };
         let keeps_all = Geometry { deallocate: false, ..geometry };
         let zeroes = |deallocate| Some(Command::WriteZeroes { deallocate });

@@ -279,7 +279,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn uris() {
+    fn addresses_are_shown_as_nbd_uris() {
         let unix = Address::Unix("/run/a b.sock".into());
         assert_eq!(unix.uri("disk"), "nbd+unix:///disk?socket=/run/a%20b.sock");
         let tcp = Address::Tcp(([127, 0, 0, 1], 10809).into());
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn only_this_machine() {
+    fn only_loopback_addresses_are_accepted() {
         let error = bind(&Address::Tcp(([0, 0, 0, 0], 0).into())).err().expect("refused");
         assert!(error.to_string().contains("listen on 127.0.0.1"), "{error}");
     }

@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn questions() {
+    fn metadata_context_queries_are_parsed() {
         for (queries, lists, chooses) in [
             (&[][..], true, false),
             (&[&b"base:"[..]], true, false),

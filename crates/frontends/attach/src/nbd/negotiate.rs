@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_do_not_matter() {
+    fn a_negotiation_may_arrive_in_any_pieces() {
         let mut input = 3_u32.to_be_bytes().to_vec();
         input.extend(option(option::LIST, b""));
         input.extend(option(4242, &[7; 20_000]));
@@ -424,7 +424,7 @@ mod tests {
     /// Random bytes after every prefix of a valid negotiation cause no panic, and the server sends
     /// no more answers than the client sent options.
     #[test]
-    fn nonsense_is_survived() {
+    fn random_bytes_in_a_negotiation_do_not_panic() {
         let mut good = 3_u32.to_be_bytes().to_vec();
         for code in [option::LIST, option::INFO, option::STRUCTURED_REPLY, 9, 4242] {
             good.extend(option(code, b"\0\0\0\0\0\0"));
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn options_come_to_an_end() {
+    fn the_number_of_negotiation_options_is_limited() {
         let mut input = 3_u32.to_be_bytes().to_vec();
         (0..300).for_each(|_| input.extend(option(option::LIST, b"")));
         let (_, progress, _) = negotiate(&input, &[usize::MAX]);

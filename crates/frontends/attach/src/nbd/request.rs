@@ -181,7 +181,7 @@ mod tests {
     use farblock_frontend::pieces::cut;
 
     #[test]
-    fn a_header_is_read_as_it_was_sent() {
+    fn a_request_header_is_parsed() {
         let mut bytes = [0; wire::REQUEST_BYTES];
         bytes[..4].copy_from_slice(&[0x25, 0x60, 0x95, 0x13]);
         bytes[4..].copy_from_slice(&(1..=24).collect::<Vec<u8>>());

@@ -634,7 +634,7 @@ mod tests {
     }
 
     #[test]
-    fn another_disks_device_is_refused() {
+    fn the_device_of_another_disk_is_refused() {
         let config = Config { identifier: "a".into(), ..Config::default() };
         let geometry = Geometry::new(512, 1000);
         let (info, shown) = device(&config, &geometry);
@@ -654,7 +654,7 @@ mod tests {
     }
 
     #[test]
-    fn configurations_are_checked() {
+    fn invalid_configurations_are_refused() {
         let geometry = Geometry::new(512, 1000);
         let usual = Config::default();
         assert!(usual.check(&geometry).is_ok() && usual.queues() >= 1);
@@ -674,7 +674,7 @@ mod tests {
     }
 
     #[test]
-    fn the_living_are_told_from_the_dead() {
+    fn a_zombie_counts_as_dead() {
         assert!(is_alive(std::process::id() as i32));
         let mut child = std::process::Command::new("true").spawn().expect("a process");
         let pid = child.id() as i32;

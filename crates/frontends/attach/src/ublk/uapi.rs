@@ -290,7 +290,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_have_the_headers_numbers() {
+    fn command_numbers_match_the_kernel_header() {
         // The numbers are the values that a C compiler computes for `_IOWR('u', 0x04, struct
         // ublksrv_ctrl_cmd)` and similar expressions.
         assert_eq!(control::ADD_DEV, 0xc020_7504);
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_have_the_headers_layout() {
+    fn command_layouts_match_the_kernel_header() {
         let command =
             Control { device: 1, length: 2, address: 3 << 40, data: 4 << 40, path_length: 5 };
         let mut expected = [0; 80];
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_round_trips() {
+    fn device_information_round_trips() {
         let info = Info {
             queues: 1,
             depth: 2,
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_is_shown_as_it_is() {
+    fn device_parameters_follow_the_geometry() {
         let geometry = Geometry { read_only: true, ..Geometry::new(512, 1000) };
         let params = Params::of(&geometry, 1 << 20);
         assert!(params.read_only && !params.volatile_cache);
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_read() {
+    fn a_request_descriptor_is_parsed() {
         let mut bytes = [0; DESCRIPTOR_BYTES];
         put(&mut bytes, 0, (u32::from(operation::WRITE) | flag::FUA).to_ne_bytes());
         put(&mut bytes, 4, 8_u32.to_ne_bytes());

@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_are_checked() {
+    fn invalid_ranges_are_refused() {
         let geometry = Geometry { max_blocks: 1, ..Geometry::new(4096, 100) };
         let check = |sector, sectors| range(&geometry, Command::Write, &request(sector, sectors));
         assert_eq!(check(8, 16), Ok((4096, 8192)), "more than one block at once is cut");
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_is_put_together_again() {
+    fn a_buffer_is_reassembled_from_its_pieces() {
         let geometry = Geometry { max_blocks: 2, ..Geometry::new(512, 100) };
         let mut slot = Slot { command: Command::Write, ..Slot::new() };
         let mut rest = Buffer::new(65_536);

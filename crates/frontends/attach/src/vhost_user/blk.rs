@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn where_the_fields_are() {
+    fn the_configuration_space_has_the_specified_layout() {
         let geometry = Geometry {
             deallocate: true,
             preferred_blocks: 8,
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn abilities() {
+    fn features_follow_the_geometry() {
         let plain = Geometry::new(512, 8);
         let has = |geometry: Geometry, queues, feature| features(&geometry, queues) & feature != 0;
         assert!(!has(plain, 1, feature::RO | feature::DISCARD | feature::MQ | feature::TOPOLOGY));

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn skipping() {
+    fn skip_removes_bytes_from_the_front() {
         let list = &[(100, 4), (200, 12), (300, 5)];
         for (bytes, left) in [
             (0, &[(100, 4), (200, 12), (300, 5)][..]),

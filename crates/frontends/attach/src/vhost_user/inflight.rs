@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_under_way_comes_back_in_order() {
+    fn requests_in_flight_are_recovered_in_order() {
         let (inflight, mut notes) = notes();
         for head in [5, 2, 7, 0] {
             notes.taken(head);
@@ -221,7 +221,7 @@ mod tests {
 
     /// The notes are correct if the process dies between any two stores.
     #[test]
-    fn a_request_is_finished_when_the_ring_says_so() {
+    fn the_ring_index_decides_whether_a_request_is_finished() {
         let (inflight, mut notes) = notes();
         notes.taken(3);
         notes.taken(4);
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn notes_that_do_not_fit_are_refused() {
+    fn invalid_inflight_records_are_refused() {
         let (inflight, mut notes) = notes();
         assert!(inflight.queue(2, 8).is_err());
         assert!(inflight.queue(0, 16).is_err());

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn the_driver_decides_and_not_the_path() {
+    fn the_loop_driver_decides_about_the_backing_file_and_not_the_path() {
         let file = Backing::File { device: makedev(8, 1), inode: 12 };
         let other = Backing::File { device: makedev(8, 1), inode: 13 };
         let (path, at) = (Path::new("/srv/disk"), Some(Path::new("/srv")));
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_on_a_device_is_found() {
+    fn a_loop_device_on_a_device_is_found() {
         let on = |backing| device(backing).is_on_device(makedev(7, 0), Path::new("/dev/loop0"));
         assert!(on(Some(Backing::Device(makedev(7, 0)))));
         assert!(!on(Some(Backing::Device(makedev(7, 1)))) && !on(None));

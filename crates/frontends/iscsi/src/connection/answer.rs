@@ -291,7 +291,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn residuals() {
+    fn residual_counts_and_flags_are_set() {
         assert_eq!(residual(512, 512), (0, 0));
         assert_eq!(residual(10_000, 512), (flag::UNDERFLOW, 9488));
         assert_eq!(residual(0, 512), (flag::OVERFLOW, 512));
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn bursts() {
+    fn data_are_split_into_segments_and_bursts() {
         let mut bursts = Bursts { send_bytes: 8192, max_burst: 20_000, in_burst: 0 };
         let mut left = 50_000;
         let mut sizes = Vec::new();

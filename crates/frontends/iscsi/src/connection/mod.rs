@@ -426,7 +426,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_come_back() {
+    fn a_token_encodes_connection_slot_and_piece() {
         for (connection, slot, piece) in [(0, 0, 0), (7, 255, 16_383), (u32::MAX, u16::MAX, 65_535)]
         {
             let owner = token_owner(token(ConnectionKey(connection), Slot(slot), piece));

@@ -298,7 +298,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_comes_of_a_login() {
+    fn the_initiator_parses_negotiated_parameters() {
         let of = |text: &str| agree(text.replace(' ', "\0").as_bytes());
         let agreed = of("MaxRecvDataSegmentLength=8192 FirstBurstLength=65536 ImmediateData=Yes ");
         assert_eq!(agreed.unwrap().first_bytes, 8192);
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_goes_round() {
+    fn the_command_window_wraps_around() {
         let mut numbers = Numbers { command: u32::MAX, last: u32::MAX, status: 0 };
         assert!(numbers.is_open());
         numbers.command = 0;

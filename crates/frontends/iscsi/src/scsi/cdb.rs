@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_of_every_length() {
+    fn extents_of_every_command_length_are_parsed() {
         let read = |bytes: &[u8]| match parse(bytes) {
             Ok(Command::Read(extent)) => (extent.lba, extent.blocks),
             other => panic!("{other:?}"),
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn flags() {
+    fn command_flags_are_parsed() {
         let extent = Extent { lba: 0, blocks: 0 };
         assert_eq!(parse(&[0x2a, 0x18]), Ok(Command::Write { extent, fua: true }));
         assert_eq!(parse(&[0x2a, 0x20]), Err(Sense::in_cdb(1)), "protection");
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn data_that_has_to_come() {
+    fn commands_report_the_data_that_they_need() {
         let wants = |bytes: &[u8]| parse(bytes).expect("a command").wants_bytes(512);
         assert_eq!(wants(&[0x8a, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255]), 0xffff_ffff << 9);
         assert_eq!(wants(&[0x2f, 2, 0, 0, 0, 0, 0, 0, 3]), 1536);

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_are_as_long_as_they_say() {
+    fn every_listed_page_has_its_stated_length() {
         let geometry = Geometry { deallocate: true, ..Geometry::new(4096, 1 << 20) };
         let long = format!("iqn.{}", "x".repeat(219));
         let first = page(0, &identity(&long), &geometry).expect("a page");
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_in_blocks() {
+    fn the_block_limits_page_follows_the_geometry() {
         let geometry = Geometry { preferred_blocks: 8, ..Geometry::new(512, 1 << 20) };
         let page = page(0xb0, &identity("iqn.x"), &geometry).expect("a page");
         assert_eq!(page.len(), 64);
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn designators_can_be_told_apart() {
+    fn the_identification_page_has_three_designators() {
         let page = page(0x83, &identity("iqn.abc"), &Geometry::new(512, 1)).expect("a page");
         let mut at = 4;
         let mut kinds = Vec::new();

@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_pages_and_back() {
+    fn all_mode_pages_are_sent_and_accepted_back() {
         for (long, header) in [(false, 4), (true, 8)] {
             let geometry = Geometry { volatile_cache: true, ..Geometry::new(512, 100) };
             let mut data = sense(&geometry, long, true, 0, (ALL, 0)).expect("pages");
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_can_be_changed_are_none() {
+    fn no_mode_value_is_changeable() {
         let geometry = Geometry { volatile_cache: true, ..Geometry::new(512, 100) };
         let data = sense(&geometry, false, false, CHANGEABLE, (8, 0)).expect("a page");
         assert_eq!(data[4..6], [8, 18]);
@@ -146,14 +146,14 @@ mod tests {
     }
 
     #[test]
-    fn protected_units_say_so() {
+    fn a_read_only_unit_reports_write_protection() {
         let geometry = Geometry { read_only: true, ..Geometry::new(512, 100) };
         let data = sense(&geometry, false, false, 0, (8, 0)).expect("a page");
         assert_eq!((data[2], data[6]), (0x90, 0));
     }
 
     #[test]
-    fn odd_parameters() {
+    fn invalid_mode_parameters_are_refused() {
         let geometry = Geometry::new(512, 100);
         let long = [0, 0, 0, 0, 0x08, 18, 0];
         assert_eq!(select(&geometry, false, &[]), Ok(()));

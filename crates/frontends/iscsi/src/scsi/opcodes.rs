@@ -143,7 +143,7 @@ mod tests {
     /// The table lists exactly the commands that the parser accepts, and each has the length of its
     /// opcode group.
     #[test]
-    fn the_table_is_what_is_parsed() {
+    fn the_opcode_table_lists_exactly_the_parsed_commands() {
         for code in 0..=u8::MAX {
             for service in 0..32 {
                 let mut cdb: Cdb = [0; 16];
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn one_and_all() {
+    fn supported_commands_are_reported_singly_and_together() {
         let all = report(true, false, 0, 0, 0).expect("a list");
         assert_eq!(all.len(), 4 + 8 * ALL.len());
         let with_timeouts = report(false, true, 0, 0, 0).expect("a list");

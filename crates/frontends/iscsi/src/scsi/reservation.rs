@@ -308,7 +308,7 @@ mod tests {
     const WRITE: Command = Command::Write { extent: Extent { lba: 0, blocks: 1 }, fua: false };
 
     #[test]
-    fn who_is_kept_from_what() {
+    fn each_reservation_type_excludes_the_right_initiators() {
         for (kind, registrant_writes, stranger_reads) in [
             (1, false, true),
             (3, false, false),
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn keys() {
+    fn reservation_keys_are_registered_and_reported() {
         let (mut reservations, [one, _, stranger]) = two();
         assert_eq!(reservations.report(0).expect("keys")[4..8], [0, 0, 0, 16]);
         let wrong = reservations.change(&one, (0, 0, 0), &parameters(7, 8));
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_about_everybody() {
+    fn the_full_status_lists_every_registrant() {
         let (mut reservations, [one, ..]) = two();
         reservations.change(&one, (1, 0, 3), &parameters(1, 0)).expect("it is free");
         let all = reservations.report(3).expect("a list");
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_holder_who_leaves() {
+    fn unregistering_the_holder_releases_the_reservation() {
         let (mut reservations, [one, two, stranger]) = two();
         reservations.change(&one, (1, 0, 5), &parameters(1, 0)).expect("it is free");
         let told = reservations.change(&one, (0, 0, 0), &parameters(1, 0)).expect("he may");

@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fixed_format() {
+    fn sense_data_have_the_fixed_format() {
         let bytes = Sense::in_cdb(0x102).bytes();
         let expected = [0x70, 0, 5, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x24, 0, 0, 0xc0, 0x01, 0x02];
         assert_eq!(bytes, expected);
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_the_namespace() {
+    fn namespace_errors_become_sense_codes() {
         let said = |error| match Failure::from(error) {
             Failure::Check(sense) => (sense.key, sense.code),
             other => panic!("{other:?}"),

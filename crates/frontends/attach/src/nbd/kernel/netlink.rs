@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn attributes_are_found_again() {
+    fn written_netlink_attributes_are_found() {
         let inner = Attributes::default().u32(1, 7);
         let all = Attributes::default().text(1, "disk").u64(2, 1 << 40).nested(3, &inner).u32(4, 9);
         assert_eq!(all.0.len() % 4, 0);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn cut_attributes_are_not_found() {
+    fn truncated_netlink_attributes_are_ignored() {
         let whole = Attributes::default().u32(1, 7).u32(2, 8);
         for length in 0..16 {
             assert_eq!(Attributes(whole.0[..length].to_vec()).find(2), None, "{length} bytes");
@@ -185,7 +185,7 @@ mod tests {
 
     /// Every kernel has the control family.
     #[test]
-    fn the_kernel_answers() {
+    fn the_kernel_answers_netlink_requests() {
         let mut family = Family::find("nlctrl", 1).expect("netlink works");
         assert_eq!(family.id, CONTROL_FAMILY);
         let wanted = Attributes::default().text(CONTROL_FAMILY_NAME, "no such family");

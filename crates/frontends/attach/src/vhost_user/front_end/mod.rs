@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_do_not_meet() {
+    fn the_memory_areas_of_a_ring_do_not_overlap() {
         let config = Config { socket: "x".into(), queues: 3, depth: RING_SIZE, request_bytes: 1 };
         let layout = Layout::of(&config);
         assert_eq!(layout.request_bytes, LEAST_BYTES);
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_disk_says_of_itself() {
+    fn the_geometry_is_read_from_the_configuration_space() {
         let told = Geometry { volatile_cache: true, ..Geometry::new(4096, 1000) };
         let space = super::super::blk::config_space(&told, 2, true);
         let features = super::super::blk::features(&told, 2);
