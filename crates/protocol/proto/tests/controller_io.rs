@@ -274,7 +274,7 @@ fn dataset_management(ranges: u32, data: u32) -> Sqe {
 }
 
 #[test]
-fn deallocate_accepts_lists_of_any_sufficient_length() {
+fn deallocate_refuses_lists_that_are_too_short_or_too_long() {
     let namespace = NamespaceId(1);
     for (ranges, length) in [(1, 16), (1, 4096), (128, 4096), (3, 48)] {
         let parsed = parse(&dataset_management(ranges, length), &table());

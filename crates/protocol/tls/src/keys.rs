@@ -355,7 +355,7 @@ mod tests {
     /// A stranger who uses up turns of a host's identity cannot tell which keys the next turn
     /// tries.
     #[test]
-    fn connections_of_others_do_not_reveal_which_keys_are_tried() {
+    fn every_key_is_tried_although_a_peer_uses_up_the_other_turns() {
         const KEYS: u8 = 16;
         let round = usize::from(KEYS) / limits::DISCOVERY_KEYS;
         let psks = (0..KEYS).map(|number| key(number).psks(HOST, DISCOVERY_NQN).pop().unwrap());

@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_budget_is_spent_in_turn() {
+    fn operations_start_as_the_budget_allows() {
         let spent = AtomicU64::new(0);
         let at = |now, cost| spend(&spent, cost, now, 100);
         // At time 1000, the burst allows a start as early as 900.
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn costs() {
+    fn the_cost_is_the_size_divided_by_the_rate() {
         assert_eq!(cost_ns(1, 1000), 1_000_000);
         assert_eq!(cost_ns(1 << 20, 1 << 20), 1_000_000_000);
         assert_eq!(cost_ns(u64::MAX, 1), u64::MAX);

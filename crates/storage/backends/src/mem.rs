@@ -615,7 +615,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_taken_and_given_back_by_chunks() {
+    fn memory_is_allocated_and_freed_in_chunks() {
         let mem = Mem::new(512, 1 << 32).unwrap();
         let store = &mem.store;
         let chunk = CHUNK_BYTES as u64;
@@ -641,7 +641,7 @@ mod tests {
     const BEYOND_BYTES: u64 = HUGE_PAGE_BYTES as u64;
 
     #[test]
-    fn freed_chunks_are_used_again_whatever_shares_their_page() {
+    fn freed_chunks_are_reused_although_others_share_their_page() {
         let bytes = 32 << 20;
         let mem = Mem::new(512, bytes).unwrap();
         let (store, chunk) = (&mem.store, CHUNK_BYTES as u64);
@@ -667,7 +667,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_empty_costs_next_to_nothing_to_make_zero() {
+    fn zeroing_unallocated_ranges_is_cheap() {
         let bytes = 1 << 40;
         let mem = Mem::new(512, bytes).unwrap();
         let (store, chunk) = (&mem.store, CHUNK_BYTES as u64);
@@ -690,7 +690,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lent_does_not_change() {
+    fn lent_views_do_not_change() {
         let mem = Mem::new(512, 1 << 20).unwrap();
         let store = &mem.store;
         let chunk = CHUNK_BYTES as u64;
@@ -713,7 +713,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_that_are_read_and_written_all_the_time_are_seldom_copied() {
+    fn blocks_under_constant_reads_and_writes_are_rarely_copied() {
         let mem = Mem::new(512, 1 << 20).unwrap();
         let store = &mem.store;
         store.write(0, &[0; 512]).unwrap();
@@ -732,7 +732,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_readers_keep_little() {
+    fn slow_readers_hold_little_memory() {
         let bytes: u64 = 4 << 20;
         let mem = Mem::new(512, bytes).unwrap();
         let store = &mem.store;
@@ -763,7 +763,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_that_stop_make_a_disk_hold_twice_its_capacity_and_no_more() {
+    fn stalled_readers_hold_at_most_the_capacity_again() {
         let bytes: u64 = 16 << 20;
         let mem = Mem::new(512, bytes).unwrap();
         let store = &mem.store;
@@ -788,7 +788,7 @@ mod tests {
     }
 
     #[test]
-    fn capacities() {
+    fn invalid_capacities_are_refused() {
         assert!(Mem::new(512, MAX_BYTES).is_ok());
         assert!(matches!(Mem::new(512, MAX_BYTES + 512), Err(OpenError::TooLarge { .. })));
         assert!(matches!(Mem::new(512, 0), Err(OpenError::NoCapacity)));

@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_of_the_kernel() {
+    fn processor_lists_of_the_kernel_are_parsed() {
         assert_eq!(numbers("0"), Some(vec![0]));
         assert_eq!(numbers("0-2,8,10-11"), Some(vec![0, 1, 2, 8, 10, 11]));
         // A node may have no processors.
@@ -148,7 +148,7 @@ mod tests {
     /// Linux has; their disks have node 0, node 1 and no node.
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_disk_is_where_its_controller_is() {
+    fn a_disk_is_on_the_numa_node_of_its_controller() {
         use std::os::unix::fs::{MetadataExt, symlink};
         let made = tempfile::tempdir().unwrap();
         let root = fs::canonicalize(made.path()).unwrap();

@@ -474,7 +474,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_within_too_many_others_is_refused() {
+    fn too_deeply_nested_specifications_are_refused() {
         assert!(Spec::parse(&("delay:1us,".repeat(MAX_DEPTH) + "a.img")).is_ok());
         for part in ["delay:1us,", "range:0+512,", "limit:1/s,", "fault:1,", "stripe:", "concat:"] {
             let error = Spec::parse(&(part.repeat(100_000) + "a.img")).expect_err("too many");
@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_taken_apart_and_put_together() {
+    fn specifications_round_trip() {
         let file = |path: &str| Spec::File(path.into());
         let inner = || Box::new(file("a.img"));
         let second = Duration::from_secs(1);
@@ -548,7 +548,7 @@ mod tests {
     }
 
     #[test]
-    fn remote_disks_and_parts_are_named() {
+    fn leaves_and_ranges_of_a_specification_are_listed() {
         let [file, other] = ["a.img", "b.img"].map(|path| Spec::File(path.into()));
         let remote = Spec::Remote("nvme+tcp://a/n?ns=1".to_owned());
         let range = Spec::Range { offset_bytes: 1 << 30, bytes: 4096, inner: Box::new(file) };
@@ -573,7 +573,7 @@ mod tests {
     }
 
     #[test]
-    fn the_chunk_size_may_be_left_out() {
+    fn the_chunk_size_has_a_default() {
         let spec = Spec::parse("stripe:a.img,b.img").unwrap();
         assert_eq!(spec.to_string(), "stripe:64KiB,a.img,b.img");
         // A file name may start with a digit if it has an extension.
@@ -582,7 +582,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_nothing_says_why() {
+    fn invalid_specifications_are_refused() {
         for (text, message) in [
             ("", "a disk is missing"),
             ("file:", "needs a path"),

@@ -224,7 +224,7 @@ mod tests {
         }
 
         #[test]
-        fn no_two_blocks_share_a_place(
+        fn no_two_blocks_have_the_same_location(
             layout in layouts(), a in 0..10_000_u64, b in 0..10_000_u64
         ) {
             prop_assert_eq!(a == b, layout.locate(a) == layout.locate(b));

@@ -69,7 +69,7 @@ on_both_engines! {
 
 #[test]
 #[should_panic(expected = "513 bytes are not whole blocks")]
-fn slices_are_whole_blocks() {
+fn a_slice_of_a_partial_block_panics() {
     let namespace = mem();
     let _ = Blocking::new(&*namespace).unwrap().read(0, &mut [0; 513]);
 }

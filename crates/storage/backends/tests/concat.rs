@@ -123,7 +123,7 @@ on_both_engines! {
 
 /// A disk whose size may change needs an explicit size in the name.
 #[test]
-fn sizes_that_can_change_are_written() {
+fn a_concatenation_needs_explicit_sizes_of_files() {
     let dir = support::Dir::new();
     let [one, two] = [dir.noise(1 << 20), dir.noise(1 << 20)];
     let [one, two] = [one.display(), two.display()];

@@ -214,7 +214,7 @@ on_both_engines! {
 
 /// Runs each check in a simulated world, on files of that world.
 #[test]
-fn simulated_file() {
+fn a_simulated_file_conforms() {
     use farblock_reactor::sim::World;
     for seed in 0..2 {
         let world = World::enter(seed);

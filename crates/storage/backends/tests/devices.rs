@@ -82,7 +82,7 @@ fn a_mounted_device_is_refused() {
 
 /// A device has two nodes in this test, and the kernel locks each node separately.
 #[test]
-fn a_device_that_is_written_under_another_name_is_not_shared_read_only() {
+fn a_device_with_a_writer_on_another_node_is_not_shared_read_only() {
     if !may_use_root() {
         return;
     }
@@ -100,7 +100,7 @@ fn a_device_that_is_written_under_another_name_is_not_shared_read_only() {
 }
 
 #[test]
-fn a_device_is_locked() {
+fn an_open_device_is_locked() {
     if !may_use_root() {
         return;
     }
@@ -114,7 +114,7 @@ fn a_device_is_locked() {
 
 /// Two targets must not share a loop device and its file.
 #[test]
-fn a_loop_device_and_its_file_are_one_disk() {
+fn a_loop_device_and_its_file_exclude_each_other() {
     if !may_use_root() {
         return;
     }
@@ -142,7 +142,7 @@ fn refusal(path: &Path) -> String {
 }
 
 #[test]
-fn loop_devices_on_one_another_are_one_disk() {
+fn stacked_loop_devices_exclude_each_other() {
     if !may_use_root() {
         return;
     }
@@ -168,7 +168,7 @@ fn loop_devices_on_one_another_are_one_disk() {
 }
 
 #[test]
-fn two_loop_devices_on_one_file_are_one_disk_where_they_overlap() {
+fn overlapping_loop_devices_on_one_file_exclude_each_other() {
     if !may_use_root() {
         return;
     }
@@ -187,7 +187,7 @@ fn two_loop_devices_on_one_file_are_one_disk_where_they_overlap() {
 
 /// The path in sysfs of a loop device's file may lead to no file or to another file.
 #[test]
-fn the_file_of_a_loop_device_is_known_without_its_path() {
+fn the_file_of_a_loop_device_is_found_without_its_path() {
     if !may_use_root() {
         return;
     }
@@ -213,7 +213,7 @@ fn the_file_of_a_loop_device_is_known_without_its_path() {
 }
 
 #[test]
-fn a_loop_device_of_another_mount_namespace_is_found() {
+fn a_loop_device_in_another_mount_namespace_is_found() {
     if !may_use_root() {
         return;
     }
@@ -273,7 +273,7 @@ fn becomes_read_only_and_writable(path: &Path, advice: &str, set: &dyn Fn(bool))
 }
 
 #[test]
-fn a_device_may_become_write_protected_while_it_is_open() {
+fn an_open_device_reports_write_protection() {
     if !may_use_root() {
         return;
     }
@@ -286,7 +286,7 @@ fn a_device_may_become_write_protected_while_it_is_open() {
 }
 
 #[test]
-fn a_file_may_become_immutable_while_it_is_open() {
+fn an_open_file_reports_that_it_became_immutable() {
     if !may_use_root() {
         return;
     }
@@ -304,7 +304,7 @@ fn a_file_may_become_immutable_while_it_is_open() {
 /// The file system becomes read-only after an error. `statfs` of Linux 6.12 and later does not
 /// report this.
 #[test]
-fn a_file_system_may_become_read_only_while_a_file_is_open() {
+fn an_open_file_reports_that_its_file_system_became_read_only() {
     if !may_use_root() {
         return;
     }
@@ -328,7 +328,7 @@ fn a_file_system_may_become_read_only_while_a_file_is_open() {
 }
 
 #[test]
-fn a_file_with_attributes_against_writing_says_so() {
+fn an_immutable_file_is_refused_as_writable() {
     if !may_use_root() {
         return;
     }

@@ -19,7 +19,7 @@ fn refusal(path: &Path, options: &FileOptions) -> String {
 }
 
 #[test]
-fn files_that_are_no_disks() {
+fn unusable_files_are_refused() {
     let dir = Dir::new();
     let options = FileOptions::new(512);
     let missing = refusal(&dir.path("missing.img"), &options);
@@ -56,7 +56,7 @@ fn files_that_are_no_disks() {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn special_files_are_no_disks() {
+fn special_files_are_refused() {
     let options = FileOptions::new(512);
     let device = refusal(Path::new("/dev/null"), &options);
     assert!(device.contains("neither a regular file nor a block device"), "{device}");
@@ -68,7 +68,7 @@ fn special_files_are_no_disks() {
 }
 
 #[test]
-fn one_writer_or_many_readers() {
+fn a_file_has_one_writer_or_many_readers() {
     let dir = Dir::new();
     let path = dir.file(4096);
     let (writable, read_only) = (FileOptions::new(512), FileOptions::new(512).read_only());
@@ -91,7 +91,7 @@ fn one_writer_or_many_readers() {
 /// The kernel keeps the files of a killed process open until it has closed the io_uring of the
 /// process.
 #[test]
-fn a_lock_is_waited_for() {
+fn opening_waits_for_a_lock_to_be_released() {
     let dir = Dir::new();
     let path = dir.file(4096);
     let options = FileOptions::new(512);
@@ -106,7 +106,7 @@ fn a_lock_is_waited_for() {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn permissions() {
+fn missing_permissions_are_reported() {
     use std::fs::Permissions;
     use std::os::unix::fs::PermissionsExt;
 
@@ -150,7 +150,7 @@ fn as_nobody(dir: Dir, work: impl FnOnce() + Send + 'static) {
 }
 
 #[test]
-fn description_says_what_it_is() {
+fn the_description_names_the_file_and_its_options() {
     let dir = Dir::new();
     let path = dir.file(1 << 20);
     let text = path.display();
@@ -232,7 +232,7 @@ on_both_engines! {
 
 #[cfg(unix)]
 #[test]
-fn a_file_that_becomes_longer_is_noticed_when_asked_for() {
+fn growth_of_a_file_is_reported_on_request() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("disk");
     let file = std::fs::File::create(&path).unwrap();
@@ -262,7 +262,7 @@ fn a_file_that_becomes_longer_is_noticed_when_asked_for() {
 
 #[cfg(unix)]
 #[test]
-fn a_file_that_was_replaced_is_known_to_be_lost() {
+fn a_deleted_or_replaced_file_is_detected() {
     let folder = tempfile::tempdir().unwrap();
     let [path, other] = ["disk", "other"].map(|name| folder.path().join(name));
     for path in [&path, &other] {
@@ -281,7 +281,7 @@ fn a_file_that_was_replaced_is_known_to_be_lost() {
 
 #[cfg(unix)]
 #[test]
-fn a_lock_is_given_up_and_taken_again() {
+fn a_lock_can_be_released_and_taken_again() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("disk");
     std::fs::File::create(&path).unwrap().set_len(4096).unwrap();
@@ -299,7 +299,7 @@ fn a_lock_is_given_up_and_taken_again() {
 /// QEMU's tools refuse an image that farblock shares. farblock refuses an image that they use.
 #[test]
 #[cfg(target_os = "linux")]
-fn qemu_and_farblock_keep_each_other_out() {
+fn qemu_and_farblock_exclude_each_other() {
     use std::io::{BufRead, BufReader, Write};
     use std::process::{Command, Stdio};
 

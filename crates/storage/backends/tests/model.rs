@@ -156,13 +156,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn memory(actions in actions(), block_size in block_sizes(), engine in engines()) {
+    fn a_ram_disk_behaves_like_the_model(actions in actions(), block_size in block_sizes(), engine in engines()) {
         let mem = Mem::new(block_size, BYTES as u64).unwrap();
         Model::new(&mem, engine).run(&actions);
     }
 
     #[test]
-    fn file(
+    fn a_file_behaves_like_the_model(
         actions in actions(), block_size in block_sizes(), engine in engines(),
         direct in any::<bool>()
     ) {
@@ -172,7 +172,7 @@ proptest! {
     }
 
     #[test]
-    fn stripe(
+    fn a_stripe_set_behaves_like_the_model(
         actions in actions(), block_size in block_sizes(), engine in engines(),
         children in prop_oneof![Just(1_u64), Just(2), Just(4)],
         chunk_blocks in prop_oneof![Just(1_u64), Just(2), Just(8), Just(16)],
@@ -184,7 +184,7 @@ proptest! {
     }
 
     #[test]
-    fn parts_behind_each_other(
+    fn a_concatenation_of_ranges_behaves_like_the_model(
         actions in actions(), block_size in block_sizes(), engine in engines(), first in 1..4_u64,
     ) {
         // Two ranges of one disk, in the reverse order of their offsets.

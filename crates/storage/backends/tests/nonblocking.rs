@@ -41,7 +41,7 @@ fn filled(value: u8) -> Buffer {
 }
 
 #[test]
-fn every_operation() {
+fn every_operation_can_be_awaited() {
     let disk = AsyncNamespace::new(mem()).expect("a thread");
     assert_eq!(disk.geometry().block_size, 512);
     block_on(async {
@@ -60,7 +60,7 @@ fn every_operation() {
 }
 
 #[test]
-fn many_at_once_from_many_threads() {
+fn operations_of_many_threads_run_concurrently() {
     let delayed = Arc::new(Delay::new(mem(), Duration::from_millis(200)));
     let disk = Arc::new(AsyncNamespace::new(delayed).expect("a thread"));
     let start = Instant::now();
@@ -86,7 +86,7 @@ fn many_at_once_from_many_threads() {
 }
 
 #[test]
-fn dropping_the_namespace_ends_what_is_under_way() {
+fn dropping_the_namespace_aborts_operations() {
     let delayed = Arc::new(Delay::new(mem(), Duration::from_secs(60)));
     let disk = AsyncNamespace::new(delayed).expect("a thread");
     let (read, dropped) = (disk.read(0, filled(0)), disk.read(0, filled(0)));
@@ -97,7 +97,7 @@ fn dropping_the_namespace_ends_what_is_under_way() {
 
 #[test]
 #[should_panic(expected = "not whole blocks")]
-fn half_a_block() {
+fn a_buffer_of_a_partial_block_panics() {
     let disk = AsyncNamespace::new(mem()).expect("a thread");
     drop(disk.read(0, Buffer::new(700)));
 }

@@ -98,14 +98,14 @@ fn injected(disks: &[Arc<Fault>]) -> Vec<u64> {
 }
 
 #[test]
-fn the_smallest_disk_counts_and_whole_chunks() {
+fn the_capacity_is_whole_chunks_of_the_smallest_disk() {
     let stripe = Stripe::new(vec![mem(1 << 20), mem(70_144)], 65536).unwrap();
     assert_eq!(stripe.geometry().capacity_bytes(), 2 * 65536);
     assert_eq!(stripe.geometry().optimal_blocks, 128);
 }
 
 #[test]
-fn sets_that_do_not_fit_say_why() {
+fn stripe_sets_that_do_not_fit_are_refused() {
     let other: Arc<dyn Namespace> = Arc::new(Mem::new(4096, 1 << 20).unwrap());
     for (disks, chunk_bytes, message) in [
         (vec![], 65536, "at least one disk"),
@@ -122,7 +122,7 @@ fn sets_that_do_not_fit_say_why() {
 }
 
 #[test]
-fn a_set_is_read_only_if_a_disk_is() {
+fn a_stripe_set_is_read_only_if_one_disk_is() {
     let fixed: Arc<dyn Namespace> = Arc::new(Mem::new(512, 1 << 20).unwrap().read_only());
     let stripe = Stripe::new(vec![mem(1 << 20), fixed], 65536).unwrap();
     let mut disk = Blocking::with_engine(&stripe, EngineKind::Auto).unwrap();
@@ -132,7 +132,7 @@ fn a_set_is_read_only_if_a_disk_is() {
 /// Several ranges of one file can be open at the same time. A range that overlaps an open one is
 /// refused.
 #[test]
-fn parts_of_a_file_do_not_overlap() {
+fn overlapping_ranges_of_a_file_are_refused() {
     let dir = support::Dir::new();
     let file = dir.noise(1 << 20);
     let open = |place: &str| {

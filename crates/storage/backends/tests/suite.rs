@@ -207,7 +207,7 @@ fn passes(flaw: Flaw) -> bool {
 }
 
 #[test]
-fn no_flaw_passes() {
+fn the_conformance_suite_finds_every_flaw() {
     assert!(passes(Flaw::None));
     for flaw in FLAWS {
         // For an operation that never completes, the suite would wait its full timeout.
@@ -219,12 +219,12 @@ fn no_flaw_passes() {
 
 #[test]
 #[ignore = "takes the suite's whole patience"]
-fn a_lost_operation_does_not_pass() {
+fn the_conformance_suite_finds_a_lost_operation() {
     assert!(!passes(Flaw::SwallowsOne));
 }
 
 #[test]
-fn a_writable_disk_is_not_read_only() {
+fn the_read_only_suite_fails_for_a_writable_disk() {
     let make = |block_size| Arc::new(Mem::new(block_size, MIN_BYTES).unwrap()) as Arc<_>;
     let run = || conformance::run_read_only(&make, EngineKind::Portable);
     assert!(catch_unwind(AssertUnwindSafe(run)).is_err());

@@ -126,7 +126,7 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
 
     #[test]
-    fn a_watch_hears_of_changes_until_it_is_dropped() {
+    fn a_watch_reports_changes_until_it_is_dropped() {
         let (changes, heard) = (Changes::new(), Arc::new(AtomicUsize::new(0)));
         changes.tell(Change::Geometry);
         let count = Arc::clone(&heard);
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_callback_may_watch_and_forget() {
+    fn a_callback_may_add_and_drop_watches() {
         let changes = Changes::new();
         let (place, watches) = (changes.clone(), Arc::new(Mutex::new(Vec::new())));
         let kept = Arc::clone(&watches);

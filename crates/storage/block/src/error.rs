@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn direction_decides_what_an_os_error_means() {
+    fn os_errors_map_by_the_direction_of_the_command() {
         let read = |kind: io::ErrorKind| BlockError::from_io(Command::Read, &kind.into());
         let write = |kind: io::ErrorKind| BlockError::from_io(Command::Write, &kind.into());
         assert_eq!(write(io::ErrorKind::StorageFull), BlockError::NoSpace);
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn linux_numbers() {
+    fn linux_error_numbers_become_block_errors() {
         let of =
             |command, number| BlockError::from_io(command, &io::Error::from_raw_os_error(number));
         const EIO: i32 = 5;

@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn check_covers_edges() {
+    fn ranges_at_the_edges_are_checked() {
         let geometry = Geometry { max_blocks: 8, ..Geometry::new(512, 100) };
         let check = |lba, blocks| geometry.check(Command::Read, lba, blocks);
         assert_eq!(check(0, 8), Ok(()));
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn read_only_refuses_what_changes() {
+    fn a_read_only_geometry_refuses_changes() {
         let geometry = Geometry { read_only: true, ..Geometry::new(4096, 4) };
         let zeroes = Command::WriteZeroes { deallocate: true };
         for command in [Command::Write, zeroes, Command::Deallocate] {
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes() {
+    fn block_sizes_and_byte_counts_are_computed() {
         assert!(Geometry::is_block_size(512) && Geometry::is_block_size(4096));
         assert!(!Geometry::is_block_size(0) && !Geometry::is_block_size(520));
         assert!(!Geometry::is_block_size(256) && !Geometry::is_block_size(128 * 1024));

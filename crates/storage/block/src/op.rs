@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn complete_gives_token_and_buffer_back() {
+    fn completing_an_operation_returns_token_and_buffer() {
         let buffer = Buffer::new(512);
         let address = buffer.as_ptr();
         let done = Op::read(0, 1, buffer, 7).complete(Err(BlockError::ReadFailed));
@@ -231,24 +231,24 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "token 0x2a")]
-    fn an_unfinished_token_panics() {
+    fn dropping_an_unfinished_operation_panics() {
         drop(Op::flush(42));
     }
 
     #[test]
-    fn abandon_does_not_panic() {
+    fn abandoning_an_operation_does_not_panic() {
         assert!(Op::write(0, 1, Buffer::new(512), 1).abandon().is_some());
     }
 
     #[test]
     #[should_panic(expected = "511 bytes of buffer where 512 are needed")]
-    fn a_buffer_of_the_wrong_length_is_a_bug() {
+    fn a_buffer_of_the_wrong_length_panics() {
         let op = Op::read(0, 1, Buffer::new(511), 1);
         let _ = op.check(&Geometry::new(512, 1));
     }
 
     #[test]
-    fn out_of_range_is_an_error_even_with_an_odd_buffer() {
+    fn a_range_beyond_the_end_is_an_error_even_with_a_wrong_buffer() {
         let op = Op::read(9, 1, Buffer::new(1), 1);
         assert_eq!(op.check(&Geometry::new(512, 1)), Err(BlockError::OutOfRange));
         op.abandon();

@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read() {
+    fn sizes_are_parsed() {
         for (text, bytes) in [
             ("0", 0),
             ("4096", 4096),
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_size_says_why() {
+    fn invalid_sizes_are_refused() {
         for (text, message) in [
             ("", "a size is missing"),
             ("  ", "a size is missing"),
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_shown() {
+    fn sizes_are_formatted() {
         for (bytes, text, exact) in [
             (0, "0 bytes", "0"),
             (512, "512 bytes", "512"),

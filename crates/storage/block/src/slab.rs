@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_reused() {
+    fn freed_keys_are_reused() {
         let mut slab = Slab::new();
         let (a, b) = (slab.insert("a"), slab.insert("b"));
         assert_eq!((slab.len(), slab.remove(a), slab.len()), (2, "a", 1));
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "completed twice")]
-    fn a_key_works_once() {
+    fn removing_a_key_twice_panics() {
         let mut slab = Slab::new();
         let key = slab.insert(());
         slab.remove(key);

@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_become_the_contracts_errors() {
+    fn librbd_errors_become_block_errors() {
         use Command::{Read, Write};
         assert_eq!(result(Write, 4096, 0), Ok(()));
         assert_eq!(result(Read, 4096, 4096), Ok(()));
@@ -221,7 +221,7 @@ mod tests {
 
     /// librbd leaves the old content in the part of the buffer that it does not fill.
     #[test]
-    fn a_read_beyond_the_end_of_an_image_that_was_made_smaller_fails() {
+    fn a_short_read_of_a_shrunken_image_fails() {
         assert_eq!(result(Command::Read, 4096, 512), Err(BlockError::OutOfRange));
         assert_eq!(result(Command::Read, 4096, 0), Err(BlockError::OutOfRange));
         assert_eq!(result(Command::Read, 0, 0), Ok(()));

@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machine_without_librbd_is_told_what_to_install() {
+    fn the_error_without_librbd_names_the_package() {
         let error = find_in("librbd-that-nobody-has.so.1").err().expect("it is not there");
         assert!(error.to_string().contains("apt-get install librbd1"), "{error}");
     }

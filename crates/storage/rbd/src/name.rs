@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_taken_apart() {
+    fn image_names_are_parsed() {
         let name: Name = "p/n/i@s?conf=/etc/a.conf&id=me".parse().unwrap();
         assert_eq!(name.to_string(), "p/n/i@s");
         assert_eq!((name.conf.as_deref(), name.user()), (Some("/etc/a.conf"), "me"));
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_is_refused_in_a_sentence() {
+    fn invalid_image_names_are_refused() {
         let long = format!("p/{}", "i".repeat(NAME_BYTES + 1));
         for text in ["", "p", "p/", "/i", "p/i@", "a/b/c/d", "p//i", "p/i\0", &long] {
             let error = text.parse::<Name>().unwrap_err().to_string();

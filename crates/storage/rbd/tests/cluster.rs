@@ -33,7 +33,7 @@ fn an_image_with_an_exclusive_lock_conforms() {
 
 #[test]
 #[ignore = "needs a cluster: interop/ceph/test.sh"]
-fn an_image_that_grows_tells_of_it() {
+fn an_image_reports_its_growth() {
     Suite::new(EngineKind::Auto).run_growing(&|block_size| {
         let image = fresh(MIN_BYTES, "layering");
         let namespace = shared(&image, block_size);
@@ -107,7 +107,7 @@ fn two_clients_see_each_others_writes() {
 /// from the other target. The writes would be lost if this target failed.
 #[test]
 #[ignore = "needs a cluster: interop/ceph/test.sh"]
-fn an_image_with_a_cache_of_its_own_does_not_open() {
+fn an_image_with_a_client_cache_is_refused() {
     let image = fresh(MIN_BYTES, "layering");
     rbd(&["config", "image", "set", &image, "rbd_cache", "true"]);
     let error = open(&image, 512, false).err().expect("it is refused").to_string();
@@ -120,7 +120,7 @@ fn an_image_with_a_cache_of_its_own_does_not_open() {
 /// Reading the settings requires no more rights than opening the image.
 #[test]
 #[ignore = "needs a cluster: interop/ceph/test.sh"]
-fn who_may_only_read_opens_it_read_only() {
+fn a_user_with_read_rights_opens_an_image_read_only() {
     let image = fresh(MIN_BYTES, "layering");
     let keyring = std::env::temp_dir().join(format!("farblock-reader-{}", std::process::id()));
     let (keyring, caps) = (keyring.display().to_string(), "profile rbd-read-only");
@@ -142,7 +142,7 @@ fn who_may_only_read_opens_it_read_only() {
 /// Deallocated objects no longer use space in the cluster.
 #[test]
 #[ignore = "needs a cluster: interop/ceph/test.sh"]
-fn what_is_deallocated_takes_no_space() {
+fn deallocated_blocks_use_no_space_in_the_cluster() {
     let image = fresh(MIN_BYTES, "layering");
     let mut disk = Blocking::new(&*shared(&image, 512)).expect("a queue");
     disk.write(0, &vec![7; (8 * MIB) as usize]).expect("a write");
@@ -156,7 +156,7 @@ fn what_is_deallocated_takes_no_space() {
 
 #[test]
 #[ignore = "needs a cluster: interop/ceph/test.sh"]
-fn what_does_not_open_says_why() {
+fn an_image_that_does_not_open_reports_the_reason() {
     let image = fresh(MIB, "layering");
     let conf = std::env::var("CEPH_CONF").expect("CEPH_CONF");
     run("ceph", &["auth", "get-or-create", "client.nobody", "mon", "allow r", "-o", "/dev/null"]);

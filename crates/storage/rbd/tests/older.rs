@@ -14,7 +14,7 @@ const MIB: u64 = 1 << 20;
 
 #[test]
 #[ignore = "needs a cluster: interop/ceph/test.sh"]
-fn an_image_conforms() {
+fn an_image_conforms_with_the_functions_of_ceph_14() {
     farblock_rbd::use_as_of_ceph_14();
     let make = |block_size| shared(&fresh(MIN_BYTES, "layering"), block_size);
     Suite::new(EngineKind::Auto).run(&make);
@@ -24,7 +24,7 @@ fn an_image_conforms() {
 /// zeroes to discards.
 #[test]
 #[ignore = "needs a cluster: interop/ceph/test.sh"]
-fn zeroes_are_a_block_written_again_and_again() {
+fn zeroes_are_written_as_one_repeated_block() {
     farblock_rbd::use_as_of_ceph_14();
     let image = fresh(MIN_BYTES, "layering");
     let mut disk = Blocking::new(&*shared(&image, 512)).expect("a queue");

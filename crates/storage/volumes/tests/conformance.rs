@@ -45,28 +45,28 @@ fn degraded(engine: EngineKind) {
 }
 
 #[test]
-fn two_legs_portable() {
+fn a_mirror_of_two_legs_conforms_on_the_portable_engine() {
     of_legs(2, EngineKind::Portable);
 }
 
 #[test]
-fn three_legs_portable() {
+fn a_mirror_of_three_legs_conforms_on_the_portable_engine() {
     of_legs(3, EngineKind::Portable);
 }
 
 #[test]
-fn degraded_portable() {
+fn a_degraded_mirror_conforms_on_the_portable_engine() {
     degraded(EngineKind::Portable);
 }
 
 #[test]
 #[cfg(target_os = "linux")]
-fn two_legs_uring() {
+fn a_mirror_of_two_legs_conforms_on_io_uring() {
     of_legs(2, EngineKind::Uring);
 }
 
 #[test]
 #[cfg(target_os = "linux")]
-fn degraded_uring() {
+fn a_degraded_mirror_conforms_on_io_uring() {
     degraded(EngineKind::Uring);
 }

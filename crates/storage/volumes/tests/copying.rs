@@ -47,7 +47,7 @@ fn filled(speed: Option<u64>, change: impl FnOnce(&Mirror)) -> Duration {
 }
 
 #[test]
-fn a_leg_is_filled_no_faster_than_it_may() {
+fn a_leg_is_filled_at_most_at_the_copy_speed() {
     // The last region waits for the 7 other regions: 7 times 64 KiB at 32 KiB/s take 14 s.
     let slow = filled(Some(32 << 10), |_| ());
     assert!((14.0..16.0).contains(&slow.as_secs_f64()), "filled in {slow:?}");
@@ -56,7 +56,7 @@ fn a_leg_is_filled_no_faster_than_it_may() {
 }
 
 #[test]
-fn another_speed_is_in_force_at_once() {
+fn a_changed_copy_speed_takes_effect_at_once() {
     let hurried = filled(Some(1), |mirror| mirror.set_copy_speed(None));
     assert!(hurried.as_secs_f64() < 2.0, "filled in {hurried:?}");
     let slowed = filled(Some(64 << 10), |mirror| mirror.set_copy_speed(Some(8 << 10)));

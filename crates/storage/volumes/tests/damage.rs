@@ -85,7 +85,7 @@ fn empty() -> MirrorOptions {
 /// The leg was empty and the mirror copied nothing to it. So the mirror accepts the leg when the
 /// power is back.
 #[test]
-fn a_new_leg_whose_first_record_is_torn_is_taken_all_the_same() {
+fn an_empty_leg_with_a_torn_first_record_is_accepted() {
     for sector in [0, 7] {
         let legs = [memory(LEG_BYTES), memory(LEG_BYTES)];
         put(&legs[0], 0, &[7; 512]);
@@ -106,7 +106,7 @@ fn a_new_leg_whose_first_record_is_torn_is_taken_all_the_same() {
 
 /// The mirror does not mistake other data for its own unfinished record.
 #[test]
-fn a_leg_with_somebodys_data_at_its_end_is_not_taken() {
+fn a_leg_with_other_data_at_its_end_is_refused() {
     let legs = [memory(LEG_BYTES), memory(LEG_BYTES)];
     tear(&legs[1], 0);
     let taking = |options: &mut MirrorOptions| options.taking = Taking::Empty;
@@ -115,7 +115,7 @@ fn a_leg_with_somebodys_data_at_its_end_is_not_taken() {
 }
 
 #[test]
-fn a_new_mirror_whose_first_record_is_torn_begins_again() {
+fn a_new_mirror_with_a_torn_first_record_can_be_created_again() {
     for sector in [0, 7, 384] {
         let legs = [memory(LEG_BYTES), memory(LEG_BYTES)];
         put(&legs[0], 0, &[7; 512]);
@@ -132,7 +132,7 @@ fn a_new_mirror_whose_first_record_is_torn_begins_again() {
 }
 
 #[test]
-fn a_start_ends_when_all_legs_are_lost_in_its_first_records() {
+fn a_start_fails_when_all_legs_are_lost_during_its_first_records() {
     let mut started = 0;
     for cut in 0..6 {
         let legs = create();
@@ -154,7 +154,7 @@ fn a_start_ends_when_all_legs_are_lost_in_its_first_records() {
 }
 
 #[test]
-fn a_bitmap_that_has_rotted_does_not_hide_what_a_leg_lacks() {
+fn a_flipped_bitmap_bit_does_not_hide_outdated_regions() {
     for bit in 0..8 {
         let legs = create();
         let mirror = open_without_second(&legs);
@@ -173,7 +173,7 @@ fn a_bitmap_that_has_rotted_does_not_hide_what_a_leg_lacks() {
 }
 
 #[test]
-fn a_torn_bitmap_does_not_hide_what_a_leg_lacks() {
+fn a_torn_bitmap_does_not_hide_outdated_regions() {
     for torn in 0..8_u64 {
         let legs = create();
         let mirror = open_without_second(&legs);
@@ -188,7 +188,7 @@ fn a_torn_bitmap_does_not_hide_what_a_leg_lacks() {
 
 /// While one leg in sync has an undamaged bitmap page, a damaged copy of the page has no effect.
 #[test]
-fn a_whole_bitmap_is_believed_before_a_damaged_one() {
+fn an_undamaged_bitmap_is_preferred_to_a_damaged_one() {
     let legs = create();
     let mirror = open(&legs);
     fill(&mirror, 3, 7);
@@ -205,7 +205,7 @@ fn a_whole_bitmap_is_believed_before_a_damaged_one() {
 
 /// The regions that the copy lacks were in the bitmap, but the mirror has cleared them.
 #[test]
-fn a_copy_of_a_leg_in_use_is_recognised_after_the_mirror_was_closed() {
+fn an_older_copy_of_a_leg_is_detected_after_the_mirror_was_closed() {
     for leg in 0..2 {
         let legs = create();
         let mirror = open(&legs);
@@ -223,7 +223,7 @@ fn a_copy_of_a_leg_in_use_is_recognised_after_the_mirror_was_closed() {
 }
 
 #[test]
-fn a_copy_of_a_leg_in_use_is_recognised_when_the_bitmap_has_forgotten() {
+fn an_older_copy_of_a_leg_is_detected_after_the_bitmap_was_cleared() {
     let legs = create();
     let powers = [lasting(), lasting()];
     let wired = |at: usize| Arc::new(Wired::new(&format!("leg{at}"), &legs[at], &powers[at])) as _;
@@ -248,7 +248,7 @@ fn a_copy_of_a_leg_in_use_is_recognised_when_the_bitmap_has_forgotten() {
 /// The mirror was not closed, and no record shows that the copy is a copy. The mirror uses the data
 /// of the other leg nevertheless.
 #[test]
-fn a_copy_of_a_leg_is_not_what_others_are_made_like() {
+fn an_older_copy_of_a_leg_is_not_used_as_the_source() {
     let legs = create();
     let mirror = open(&legs);
     fill(&mirror, 0, 1);
@@ -263,7 +263,7 @@ fn a_copy_of_a_leg_is_not_what_others_are_made_like() {
 /// A start wrote to only one leg before the power failed. The mirror continues on the other leg.
 /// The first leg lacks only the data written meanwhile.
 #[test]
-fn a_leg_that_alone_knows_of_a_start_is_not_filled_anew() {
+fn a_leg_with_the_only_record_of_a_start_is_not_refilled() {
     for starts in 1..3 {
         let legs = create();
         for _ in 0..starts {

@@ -57,7 +57,7 @@ fn an_older_copy_of_a_leg_is_refused_when_the_mirror_starts() {
 }
 
 #[test]
-fn an_older_copy_of_a_leg_is_not_let_in_while_the_mirror_is_used() {
+fn an_older_copy_of_a_leg_is_refused_while_the_mirror_is_in_use() {
     let legs = [memory(LEG_BYTES), memory(LEG_BYTES)];
     let all = legs.each_ref().map(Some);
     write(&create(&all), 1);
@@ -107,7 +107,7 @@ fn restart_alone(legs: &[Arc<Mem>; 2], at: usize, byte: u8) {
 }
 
 #[test]
-fn a_leg_that_was_out_for_longer_than_the_history_is_filled() {
+fn a_leg_that_was_out_longer_than_the_history_is_filled() {
     for at in 0..2 {
         let legs = [memory(LEG_BYTES), memory(LEG_BYTES)];
         write(&create(&legs.each_ref().map(Some)), 1);
@@ -186,7 +186,7 @@ fn a_leg_that_grew_or_shrank_is_refused() {
 
 /// The power fails while the mirror fills one of three legs, and another leg is lost, too.
 #[test]
-fn the_power_fails_at_each_step_of_filling_and_takes_a_leg_with_it() {
+fn power_loss_with_a_lost_leg_at_each_step_of_filling_loses_no_data() {
     for lost in 0..2 {
         // With fewer writes the mirror does not start: it first writes the bitmap and the record of
         // the two legs in sync.

@@ -71,7 +71,7 @@ fn used() -> [Arc<Late>; 2] {
 }
 
 #[test]
-fn a_leg_begins_as_out_and_is_not_written_before_it_is_settled() {
+fn a_leg_with_outstanding_writes_starts_as_out_and_is_not_written() {
     for late in [0, 1] {
         let legs = used();
         legs[late].asks(usize::MAX);
@@ -94,7 +94,7 @@ fn a_leg_begins_as_out_and_is_not_written_before_it_is_settled() {
 }
 
 #[test]
-fn the_mirror_waits_for_one_of_the_legs_with_all_of_the_data() {
+fn a_mirror_waits_for_one_leg_with_all_data() {
     let legs = used();
     legs[0].asks(usize::MAX);
     legs[1].asks(3);

@@ -37,7 +37,7 @@ fn finds(seed: u64, mistake: &'static str) -> bool {
 }
 
 #[test]
-fn nothing_acknowledged_is_lost_and_legs_are_the_same() {
+fn no_acknowledged_write_is_lost_and_all_legs_become_equal() {
     let seed = number("MIRROR_SEED");
     let usual = if seed.is_some() { 1 } else { 40 };
     let (first, count) = (seed.unwrap_or(0), number("MIRROR_SEEDS").unwrap_or(usual));
@@ -67,7 +67,7 @@ fn nothing_acknowledged_is_lost_and_legs_are_the_same() {
 }
 
 #[test]
-fn the_same_seed_is_the_same_run() {
+fn the_same_seed_gives_the_same_run() {
     let trace = |seed| {
         let mut run = Run::new(seed, None);
         run.run().expect("a seed that works");
@@ -79,7 +79,7 @@ fn the_same_seed_is_the_same_run() {
 
 /// The runs find common mistakes with few seeds, which shows that they detect faults.
 #[test]
-fn common_mistakes_are_found_soon() {
+fn the_simulation_finds_common_mistakes_quickly() {
     let common = [
         "a flush of one leg",
         "a leg that failed stays",
@@ -95,7 +95,7 @@ fn common_mistakes_are_found_soon() {
 
 #[test]
 #[ignore = "minutes; cargo test --release -p farblock-volumes --test lives -- --ignored"]
-fn each_mistake_is_found() {
+fn the_simulation_finds_each_mistake() {
     let only = std::env::var("MIRROR_MISTAKE").unwrap_or_default();
     for mistake in MISTAKES.into_iter().filter(|mistake| mistake.contains(&only)) {
         let found = (0..SEEDS_FOR_A_MISTAKE).find(|&seed| finds(seed, mistake));

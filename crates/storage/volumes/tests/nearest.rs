@@ -192,7 +192,7 @@ impl Stand {
 }
 
 #[test]
-fn single_reads_go_to_the_local_leg_wherever_it_is_named() {
+fn single_reads_use_the_local_leg_at_any_position() {
     let mut stand = Stand::new();
     stand.take([200, 100]);
     for _ in 0..10 {
@@ -203,7 +203,7 @@ fn single_reads_go_to_the_local_leg_wherever_it_is_named() {
 }
 
 #[test]
-fn a_slow_local_leg_is_left_for_a_fast_remote_one_and_found_again() {
+fn reads_leave_a_slow_local_leg_and_return_when_it_is_fast() {
     let mut stand = Stand::new();
     stand.take([200, 8000]);
     stand.read(0, 1000, 1);
@@ -216,7 +216,7 @@ fn a_slow_local_leg_is_left_for_a_fast_remote_one_and_found_again() {
 }
 
 #[test]
-fn reads_at_once_are_spread_by_how_fast_legs_are() {
+fn concurrent_reads_are_spread_by_the_speed_of_the_legs() {
     let mut stand = Stand::new();
     stand.take([100, 100]);
     stand.read(0, 1000, 16);
@@ -229,7 +229,7 @@ fn reads_at_once_are_spread_by_how_fast_legs_are() {
 }
 
 #[test]
-fn a_leg_that_fails_reads_at_once_is_not_the_fast_one() {
+fn a_leg_that_fails_reads_quickly_gets_few_reads() {
     let mut stand = Stand::new();
     stand.take([400, 100]);
     stand.scripts[1].fails.store(1, Ordering::SeqCst);

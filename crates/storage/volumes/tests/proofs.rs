@@ -54,7 +54,7 @@ impl Pair {
 /// Another process replaces the target of a leg. The leg then has older data, but its last record.
 /// The mirror copies only the regions in the bitmap, and the leg is in sync again.
 #[test]
-fn a_leg_whose_target_is_another_process_is_compared_where_it_was_written() {
+fn a_leg_behind_a_new_target_process_is_compared_where_it_was_written() {
     let pair = Pair::new();
     let older = pair.copy_of(1);
     pair.write(1);
@@ -68,7 +68,7 @@ fn a_leg_whose_target_is_another_process_is_compared_where_it_was_written() {
 }
 
 #[test]
-fn an_older_copy_behind_another_process_stays_out() {
+fn an_older_copy_behind_a_new_target_process_stays_out() {
     let pair = Pair::new();
     pair.write(1);
     pair.settle();
@@ -86,7 +86,7 @@ fn an_older_copy_behind_another_process_stays_out() {
 /// No event reports the change. The record of the leg reveals it, before the leg gets the next
 /// record.
 #[test]
-fn a_leg_that_is_rolled_back_beneath_a_running_mirror_is_put_out() {
+fn a_leg_rolled_back_under_a_running_mirror_is_put_out() {
     let pair = Pair::new();
     pair.write(1);
     pair.settle();
@@ -100,7 +100,7 @@ fn a_leg_that_is_rolled_back_beneath_a_running_mirror_is_put_out() {
 
 /// A copy from an idle time has another record than the leg as soon as a write is acknowledged.
 #[test]
-fn a_copy_from_before_the_first_write_is_noticed() {
+fn a_copy_from_before_the_first_write_is_detected() {
     let pair = Pair::new();
     pair.write(1);
     pair.settle();
@@ -114,7 +114,7 @@ fn a_copy_from_before_the_first_write_is_noticed() {
 /// The only leg left is not the one to which the mirror wrote. Reads fail instead of returning
 /// older data.
 #[test]
-fn the_last_leg_is_not_read_before_it_has_shown_its_record() {
+fn the_last_leg_is_not_read_before_its_record_is_checked() {
     let pair = Pair::new();
     pair.write(1);
     pair.settle();
@@ -141,7 +141,7 @@ fn the_last_leg_is_not_read_before_it_has_shown_its_record() {
 
 /// All operations complete, even when all legs are unavailable.
 #[test]
-fn operations_end_when_every_leg_is_away_for_long() {
+fn operations_fail_when_every_leg_is_unavailable_for_long() {
     let pair = Pair::new();
     pair.write(1);
     pair.powers.iter().for_each(|power| power.lasts(0));

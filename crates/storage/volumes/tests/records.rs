@@ -58,7 +58,7 @@ fn written() -> (Mirror, [Arc<Power>; 2], [Arc<Mem>; 2]) {
 }
 
 #[test]
-fn a_new_leg_is_filled_whenever_the_power_fails() {
+fn a_new_leg_is_filled_after_a_power_loss_at_any_write() {
     for cut in 1.. {
         let legs = [memory(), memory()];
         Blocking::new(&*legs[0]).unwrap().write(0, &vec![0x5a; DATA_BYTES as usize]).unwrap();
@@ -93,7 +93,7 @@ fn a_leg_with_data_in_its_first_mib_is_not_overwritten() {
 }
 
 #[test]
-fn a_leg_that_grows_keeps_its_record_where_it_is() {
+fn a_growing_leg_keeps_its_record_in_place() {
     let folder = std::env::temp_dir().join(format!("farblock-grows-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let legs = ["one", "two"].map(|name| {
@@ -154,7 +154,7 @@ fn clean(legs: &[Arc<Mem>; 2]) -> (Arc<Mirror>, [Arc<std::sync::atomic::AtomicU6
 }
 
 #[test]
-fn a_bitmap_that_could_not_be_written_is_written_before_the_data() {
+fn a_failed_bitmap_write_is_repeated_before_the_data() {
     let legs = [memory(), memory()];
     let (mirror, failing) = clean(&legs);
     failing.iter().for_each(|failing| failing.store(1, Ordering::SeqCst));
@@ -166,7 +166,7 @@ fn a_bitmap_that_could_not_be_written_is_written_before_the_data() {
 }
 
 #[test]
-fn a_leg_that_is_put_out_and_back_at_once_holds_nothing_up() {
+fn a_leg_that_is_out_for_a_moment_blocks_no_write() {
     for _ in 0..3 {
         let legs = [memory(), memory()];
         let (mirror, failing) = clean(&legs);
@@ -179,7 +179,7 @@ fn a_leg_that_is_put_out_and_back_at_once_holds_nothing_up() {
 }
 
 #[test]
-fn a_leg_that_is_away_with_writes_holds_nobody_else_up() {
+fn a_leg_lost_with_writes_in_flight_does_not_block_the_others() {
     let legs = [memory(), memory(), memory()];
     let power = [(); 3].map(|()| Power::lasting(i64::MAX));
     let sources = (0..3).map(|leg| {
@@ -208,7 +208,7 @@ fn a_leg_that_is_away_with_writes_holds_nobody_else_up() {
 }
 
 #[test]
-fn a_leg_that_is_let_in_in_the_middle_of_a_region_gets_all_of_it() {
+fn a_leg_that_joins_during_the_copy_of_a_region_gets_the_whole_region() {
     let region = limits::MIN_REGION_BYTES;
     let legs = [(); 3].map(|()| Mem::new(512, region + limits::RESERVED_BYTES).unwrap());
     let legs = legs.map(Arc::new);
@@ -234,7 +234,7 @@ fn a_leg_that_is_let_in_in_the_middle_of_a_region_gets_all_of_it() {
 }
 
 #[test]
-fn large_blocks_keep_the_parts_of_the_bitmap_apart() {
+fn large_blocks_keep_bitmap_pages_in_separate_blocks() {
     // Slightly more regions than fit into one page.
     let regions = 4096 * 8 + 100;
     let bytes = regions * limits::MIN_REGION_BYTES + limits::RESERVED_BYTES;
@@ -287,7 +287,7 @@ fn a_leg_that_lost_its_cache_is_not_read() {
 /// All legs have lost data, and report that to the keeper's flush, which would clear the bitmap.
 /// The mirror must still report the loss to its user, once.
 #[test]
-fn a_flush_that_the_keeper_saw_fail_fails() {
+fn a_flush_failure_seen_by_the_keeper_is_reported_to_the_user_once() {
     let (mirror, powers, _) = written();
     let mut disk = Blocking::new(&mirror).unwrap();
     powers.iter().for_each(|power| power.fail_flush());
@@ -314,7 +314,7 @@ fn completes(reactor: &Reactor, queue: &mut dyn Queue, rounds: usize) -> Option<
 /// flush, so each leg executes the user's flush. The user's flush must not succeed before the
 /// keeper knows the result. If the caller has abandoned that flush, the next flush fails.
 #[test]
-fn a_flush_beside_one_of_the_keeper_that_fails_fails() {
+fn a_user_flush_fails_together_with_a_failing_keeper_flush() {
     for unwanted in [false, true] {
         let (mirror, powers, _) = written();
         let mut disk = Blocking::new(&mirror).unwrap();
@@ -341,7 +341,7 @@ fn a_flush_beside_one_of_the_keeper_that_fails_fails() {
 /// One leg reports a loss while another leg is slow. From then on the mirror does not read from the
 /// first leg, no matter who flushed.
 #[test]
-fn a_leg_that_fails_a_flush_is_put_out_before_the_others_have_answered() {
+fn a_leg_that_fails_a_flush_is_put_out_at_once() {
     for is_users in [false, true] {
         let (mirror, powers, legs) = written();
         let mut disk = Blocking::new(&mirror).unwrap();

@@ -50,7 +50,7 @@ fn faulty(legs: &[Arc<Mem>], bad: &[usize]) -> (Vec<Arc<Fault>>, Mirror) {
 }
 
 #[test]
-fn what_a_leg_cannot_read_is_not_called_the_same() {
+fn a_region_that_one_leg_cannot_read_is_uncompared() {
     let legs = [(); 2].map(|()| memory(LEG_BYTES));
     let (faults, mirror) = faulty(&legs, &[1]);
     let status = verified(&mirror);
@@ -67,7 +67,7 @@ fn what_a_leg_cannot_read_is_not_called_the_same() {
 }
 
 #[test]
-fn nor_is_what_no_leg_can_read() {
+fn a_region_that_no_leg_can_read_is_uncompared() {
     let legs = [(); 2].map(|()| memory(LEG_BYTES));
     let (_faults, mirror) = faulty(&legs, &[0, 1]);
     let status = verified(&mirror);
@@ -77,7 +77,7 @@ fn nor_is_what_no_leg_can_read() {
 
 /// The verify compares the two readable legs nevertheless.
 #[test]
-fn a_leg_that_cannot_be_read_does_not_hide_that_others_differ() {
+fn an_unreadable_leg_does_not_hide_differences_of_others() {
     let legs = [(); 3].map(|()| memory(LEG_BYTES));
     let (_faults, mirror) = faulty(&legs, &[1]);
     Blocking::new(&*legs[2]).unwrap().write(BAD.start, &[0xee; 512]).unwrap();
@@ -88,7 +88,7 @@ fn a_leg_that_cannot_be_read_does_not_hide_that_others_differ() {
 }
 
 #[test]
-fn one_leg_alone_is_compared_with_nothing() {
+fn a_single_leg_is_compared_with_nothing() {
     let legs = [(); 2].map(|()| memory(LEG_BYTES));
     let powers = [(); 2].map(|()| Power::lasting(i64::MAX));
     let wired = |at: usize| Arc::new(Wired::new(&format!("leg{at}"), &legs[at], &powers[at])) as _;

@@ -113,7 +113,7 @@ mod tests {
     use farblock_reactor::{Config, Reactor};
 
     #[test]
-    fn what_overlaps_goes_in_order_and_readers_together() {
+    fn overlapping_writes_run_in_order_and_reads_together() {
         let reactor = Reactor::new(&Config::default()).unwrap();
         let waker = Arc::new(reactor.waker(reactor.add_task()));
         let overlaps = Overlaps::default();

@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refused_write_counts_for_a_while() {
+    fn a_refused_write_is_remembered_for_a_limited_number_of_checks() {
         let protection = Protection::default();
         protection.note_refusal(&io::ErrorKind::PermissionDenied.into());
         assert!(!protection.was_refused(), "a device or an attribute, which the system reports");
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn every_obstacle_has_a_number() {
+    fn every_obstacle_is_stored_and_read_as_a_number() {
         for obstacle in Obstacle::ALL {
             let protection = Protection::default();
             assert!(!protection.is_set() && protection.obstacle().is_none());

@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_record_says_who_is_in_sync() {
+    fn the_newest_record_decides_which_legs_are_in_sync() {
         assert_eq!(in_sync(&[marked(0, 3, "ii"), marked(1, 3, "ii")]), [true, true]);
         assert_eq!(in_sync(&[marked(0, 4, "ib"), marked(1, 3, "ii")]), [true, false]);
         // The newest record did not reach all legs.
@@ -491,13 +491,13 @@ mod tests {
     }
 
     #[test]
-    fn legs_may_be_named_in_any_order() {
+    fn legs_may_be_given_in_any_order() {
         let plan = assemble(&[marked(1, 4, "bi"), absent(0)], false, false).unwrap();
         assert_eq!((plan.named, plan.in_sync), (vec![1, 0], vec![false, true]));
     }
 
     #[test]
-    fn a_new_mirror_has_room_for_the_data_of_its_first_leg() {
+    fn a_new_mirror_must_have_room_for_the_data_of_its_first_leg() {
         const MIB: u64 = 1 << 20;
         for (first, second, content, is_made) in [
             (16, 16, Some(15), true),
@@ -521,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn two_histories_are_refused_by_name() {
+    fn legs_with_divergent_histories_are_refused() {
         for generation in [3, 4, 9] {
             let mut other = marked(1, generation, "bi");
             if let What::Marked(record) = &mut other.what {
@@ -534,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_have_newer_data_is_waited_for() {
+    fn a_mirror_waits_for_a_leg_that_may_have_newer_data() {
         refused(&[marked(0, 4, "ii"), absent(1)], false, false, "?degraded");
         let plan = assemble(&[marked(0, 4, "ii"), absent(1)], false, true).unwrap();
         assert_eq!(plan.in_sync, [true, false]);
@@ -543,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_overwritten_unasked() {
+    fn no_leg_is_overwritten_without_create() {
         refused(&[blank(8 << 20, true), blank(8 << 20, true)], false, false, "?create");
         refused(&[blank(8 << 20, true), blank(8 << 20, false)], true, false, "not look empty");
         refused(&[blank(8 << 20, false), blank(8 << 20, true)], true, false, "1 MiB larger");
@@ -559,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leg_of_another_size_than_before_is_never_overwritten() {
+    fn a_leg_that_changed_its_size_is_never_overwritten() {
         let changed = |bytes: u64, was: u64| {
             let mut found = blank(bytes, true);
             if let What::Unmarked { former, .. } = &mut found.what {
@@ -583,7 +583,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_mirror_is_refused() {
+    fn legs_that_form_no_mirror_are_refused() {
         refused(&[marked(0, 4, "ii")], false, false, "2 to 8 legs");
         refused(&[marked(0, 4, "iii"), marked(1, 4, "iii")], false, false, "name all");
         refused(&[marked(0, 4, "ii"), marked(0, 4, "ii")], false, false, "copies");

@@ -135,20 +135,20 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn a_local_leg_is_read_where_nothing_is_known() {
+    fn a_local_leg_is_read_before_any_measurement() {
         let mut legs = Legs::new();
         assert_eq!(legs.one_by_one(50, [MS; 2]), [0, 50]);
     }
 
     #[test]
-    fn reads_at_once_are_spread_over_legs_of_one_speed() {
+    fn concurrent_reads_are_spread_over_legs_of_equal_speed() {
         let mut legs = Legs::new();
         let asked: Vec<usize> = (0..6).map(|_| legs.ask()).collect();
         assert_eq!(asked, [1, 0, 1, 0, 1, 0]);
     }
 
     #[test]
-    fn a_faster_leg_has_more_of_reads_at_once() {
+    fn a_faster_leg_gets_more_of_the_concurrent_reads() {
         let mut legs = Legs::new();
         for (leg, time) in [(0, MS), (1, MS * 3)] {
             legs.speeds[leg].ask(legs.begun, 0);
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leg_that_is_slow_is_tried_a_hundredth_of_the_time() {
+    fn a_slow_leg_is_probed_for_a_hundredth_of_the_time() {
         let mut legs = Legs::new();
         let [slow, fast] = legs.one_by_one(100_000, [MS * 40, MS]);
         // In 100 s, the slow leg gets about one read every four seconds.
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leg_that_has_become_fast_is_found() {
+    fn a_leg_that_became_fast_is_used_again() {
         let mut legs = Legs::new();
         legs.one_by_one(5000, [MS * 40, MS * 10]);
         let [first, _] = legs.one_by_one(5000, [MS, MS * 10]);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_reads_rarely_does_not_try_slow_legs() {
+    fn a_queue_with_few_reads_does_not_probe_slow_legs() {
         let mut legs = Legs::new();
         legs.one_by_one(1000, [MS * 40, MS * 2]);
         let slow = (0..50).map(|_| {
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_do_not_attract_reads() {
+    fn fast_errors_do_not_attract_reads() {
         let mut legs = Legs::new();
         legs.one_by_one(10, [MS; 2]);
         let leg = legs.ask();

@@ -40,7 +40,7 @@ mod tests {
     use crate::limits::RESERVED_BYTES;
 
     #[test]
-    fn a_claim_is_whole_or_none() {
+    fn a_damaged_claim_is_ignored() {
         let mut reserved = vec![0; RESERVED_BYTES as usize];
         assert_eq!(parse(&reserved), None);
         let mirror = Uuid::from_bytes([7; 16]);

@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn the_size_of_a_real_file_system() {
+    fn the_size_of_an_ext_file_system_is_found() {
         let folder = tempfile::tempdir().unwrap();
         let image = folder.path().join("image");
         for (kind, kib) in [("ext2", 5000_u64), ("ext4", 20_000)] {
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn the_size_in_each_other_format() {
+    fn the_size_in_each_other_format_is_found() {
         let start = |fields: &[(usize, &[u8])]| {
             let mut start = vec![0; 128 << 10];
             for (at, bytes) in fields {
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_known_size() {
+    fn unknown_and_damaged_content_has_no_size() {
         assert_eq!(bytes(&[]), None);
         assert_eq!(bytes(&[0; 1 << 20]), None);
         assert_eq!(bytes(&[0x41; 1 << 20]), None);

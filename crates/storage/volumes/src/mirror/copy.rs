@@ -330,7 +330,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_region_that_is_suspect_again_is_copied_from_its_beginning() {
+    fn a_region_marked_during_its_copy_is_copied_again() {
         let (regions, mut copying) = (Regions::new(2), Copying::new(os::now()));
         copying.current = Some((Why::Suspect, 1, 8));
         regions.close(1);

@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_at_a_former_end_is_found() {
+    fn a_record_at_the_former_end_of_a_disk_is_found() {
         for (former, now) in [
             (17 * MIB, 33 * MIB),
             (17 * MIB, 17 * MIB + 512),
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn the_second_slot_does_not_pass_for_the_first() {
+    fn the_second_record_slot_is_not_mistaken_for_the_first() {
         for more in (0..200 << 10).step_by(4096) {
             let size = found(17 * MIB, 18 * MIB + more, Search::Far);
             assert!(size.is_none_or(|size| size == 17 * MIB), "{more}: {size:?}");

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_flipped_bit_of_a_page_goes_unnoticed() {
+    fn every_flipped_bit_of_a_bitmap_page_is_detected() {
         for block_size in [512, 4096, 65536] {
             let record = Record::new(Uuid::from_bytes([7; 16]), block_size, 1 << 40, 2).unwrap();
             let bits: Vec<u8> = (0..record.regions().div_ceil(8)).map(|at| at as u8).collect();
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_of_another_place_or_mirror_is_none() {
+    fn a_bitmap_page_of_another_place_or_mirror_is_ignored() {
         let record = Record::new(Uuid::from_bytes([7; 16]), 512, 1 << 40, 2).unwrap();
         let mut area = vec![0; USED_BYTES as usize];
         let first = BITMAP_OFFSET as usize;
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bitmap_of_before_there_were_checksums_is_read() {
+    fn a_bitmap_without_checksums_is_read() {
         let record = Record::new(Uuid::from_bytes([7; 16]), 512, 1 << 40, 2).unwrap();
         let mut area = vec![0; USED_BYTES as usize];
         area[OLD_BITMAP_OFFSET as usize + 5] = 0x81;

@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn a_record_round_trips() {
         let mut bytes = vec![0xff; RECORD_BYTES];
         record().emit(&mut bytes);
         assert_eq!(Record::parse(&bytes), Ok(record()));
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn no_flipped_bit_goes_unnoticed() {
+    fn every_flipped_bit_of_a_record_is_detected() {
         let mut bytes = vec![0; RECORD_BYTES];
         record().emit(&mut bytes);
         for at in (0..RECORD_BYTES * 8).step_by(61).chain(0..8 * 100) {
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_whoever_signed_it() {
+    fn an_inconsistent_record_is_refused_despite_a_valid_checksum() {
         let refused = |change: &dyn Fn(&mut [u8])| {
             let mut bytes = vec![0; RECORD_BYTES];
             record().emit(&mut bytes);
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_record_leaves_the_one_before() {
+    fn a_torn_record_leaves_the_previous_one() {
         let mut area = vec![0; USED_BYTES as usize];
         assert_eq!(newest(&area), Err(Unreadable::None));
         let (mut now, mut slot) = (record(), 0);
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_knows_what_led_to_it() {
+    fn a_record_knows_its_ancestors() {
         let old = record();
         let (mut one, mut other) = (old.clone(), old.clone());
         one.advance(11);
@@ -368,7 +368,7 @@ mod tests {
 
     /// Only one of two legs got a record. The mirror continues with the other leg.
     #[test]
-    fn a_record_that_nobody_else_had_is_gone_past() {
+    fn a_record_that_only_one_leg_got_is_superseded() {
         let mut before = Record::new(Uuid::nil(), 512, 64 << 20, 2).unwrap();
         (before.history, before.had) = (vec![5], vec![1, 1]);
         let (mut here, mut beside) = (before.clone(), before.clone());
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leg_that_was_out_for_longer_than_the_history_is_outlived() {
+    fn a_leg_that_was_out_longer_than_the_history_is_superseded() {
         let (here, other) = long_alone();
         assert!(!here.descends_from(&other) && here.outlived(&other) && here.supersedes(&other));
         assert!(!other.supersedes(&here));
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leg_that_wrote_alone_is_not_outlived_however_long_ago() {
+    fn a_leg_that_wrote_alone_is_never_superseded() {
         let (here, other) = long_alone();
         let in_sync_here = Record { standings: vec![Standing::InSync; 2], ..here.clone() };
         assert!(!in_sync_here.outlived(&other), "its data are needed");
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn regions_are_bounded() {
+    fn the_number_of_regions_is_bounded() {
         for leg_bytes in [2 << 20, 16 << 30, (16 << 30) + 12345 * 512, 1 << 50, 1 << 62] {
             let record = Record::new(Uuid::nil(), 512, leg_bytes, 2).unwrap();
             assert!(record.regions() as u64 <= MAX_REGIONS && record.makes_sense(), "{leg_bytes}");

@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_write_waits_until_its_regions_are_dirty_and_not_closed() {
+    fn a_write_waits_until_its_regions_are_dirty_and_open() {
         let (regions, mut wanted) = (Regions::new(4), Vec::new());
         assert_eq!(regions.enter(1..3, &mut wanted), Entry::Wait);
         assert_eq!(regions.enter(2..4, &mut wanted), Entry::Wait);
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_left_alone_becomes_clean() {
+    fn only_an_untouched_region_becomes_clean() {
         let (regions, mut wanted) = (Regions::new(2), Vec::new());
         regions.enter(0..1, &mut wanted);
         regions.set_dirty(0);

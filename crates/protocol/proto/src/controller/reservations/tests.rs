@@ -229,7 +229,7 @@ fn preempting_the_holder_takes_over_the_reservation() {
 }
 
 #[test]
-fn preempting_an_all_registrants_reservation_needs_key_zero() {
+fn a_reservation_of_all_registrants_is_preempted_with_key_zero_only() {
     let rtype = ReservationType::EXCLUSIVE_ACCESS_ALL;
     let mut state = reserved(&[A, B, C], rtype);
     assert_eq!(preempt(&mut state, B, rtype, 0x77), CONFLICT, "nobody has that key");

@@ -262,7 +262,7 @@ mod tests {
         41 21 0:60 / /data rw - btrfs /dev/sdb rw\n";
 
     #[test]
-    fn a_path_on_another_mount_is_not_looked_at() {
+    fn a_path_on_another_mount_is_not_examined() {
         let device = makedev(8, 1);
         assert!(may_have(MOUNTS, Path::new("/srv/disk.img"), device));
         assert!(!may_have(MOUNTS, Path::new("/run/disk/disk"), device), "a FUSE disk");
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_system_without_an_answer_is_asked_once() {
+    fn a_file_system_that_does_not_answer_is_queried_once() {
         static WAITING: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
         let asked = |question| within(Duration::from_millis(1), &WAITING, 7, question);
         let (answer, wait) = channel::<()>();
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn the_driver_is_not_asked_for_files_that_may_hang() {
+    fn the_loop_driver_is_not_queried_about_files_that_may_hang() {
         let device = makedev(8, 1);
         assert!(may_hang(MOUNTS, Path::new("/run/disk/disk"), device));
         assert!(!may_hang(MOUNTS, Path::new("/run/disk/disk"), makedev(0, 50)), "it answers");

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn byte_locks_keep_out_what_qemu_would_keep_out() {
+    fn byte_locks_exclude_the_same_users_as_those_of_qemu() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("disk.img");
         fs::write(&path, [0; 512]).expect("a file");
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_names_the_user() {
+    fn a_refusal_names_the_user_of_the_file() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("disk.img");
         fs::write(&path, [0; 512]).expect("a file");
