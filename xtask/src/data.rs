@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_survives_its_file() {
+    fn a_table_round_trips_through_its_file() {
         let text = data().csv();
         assert_eq!(Data::parse(&text), Ok(data()), "{text}");
         assert!(text.starts_with("# reads | a machine | 2026-11-26 | medians | `xtask`\n# the"));

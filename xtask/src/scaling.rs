@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn cores_that_share_nothing_add_up_until_something_else_is_full() {
+    fn independent_cores_scale_until_another_limit() {
         let (iops, limit) = assumed(0.0).scale(&LOADS[0], 1e-6, 4);
         assert!((iops - 4e6).abs() < 1.0 && limit == Limit::Processors, "{iops} {limit:?}");
         let (iops, limit) = assumed(0.0).scale(&LOADS[0], 1e-6, 64);
@@ -209,13 +209,13 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_all_write_stops_them() {
+    fn a_shared_cache_line_limits_the_scaling() {
         let (iops, limit) = assumed(2.0).scale(&LOADS[0], 1e-6, 64);
         assert!((iops - 5e6).abs() < 1.0 && limit == Limit::SharedLine, "{iops} {limit:?}");
     }
 
     #[test]
-    fn the_table_is_read() {
+    fn the_measured_table_is_read() {
         let text = "# w | m | d | me | c\nload,side,target µs/IO\n\
             \"4k randread, QD 32, 1 connection\",SPDK,2.46\n\
             \"4k randread, QD 32, 1 connection\",farblock,1.23\n";

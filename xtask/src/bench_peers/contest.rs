@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_window_is_within_everybodys_load() {
+    fn the_measured_window_is_within_the_load_of_all_entrants() {
         for runtime in [1.0, 1.5, 3.0] {
             let times = Times { ramp: RAMP, runtime: Duration::from_secs_f64(runtime) };
             let window = window(times);

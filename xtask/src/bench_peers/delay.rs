@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_come_whole_and_not_too_soon() {
+    fn the_delayed_connection_delivers_all_bytes_after_the_delay() {
         let each_way = Duration::from_millis(5);
         let address = forward(HERE, echo(), each_way).expect("loopback");
         let mut stream = TcpStream::connect(address).expect("it listens");

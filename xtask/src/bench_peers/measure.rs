@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn medians() {
+    fn figures_are_medians_of_the_runs() {
         assert_eq!(middle(vec![]), None);
         assert_eq!(middle(vec![3.0, 1.0, 2.0]), Some(2.0));
         assert_eq!(middle(vec![4.0, 1.0, 2.0, 3.0]), Some(2.5));
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn busy_time_is_neither_idle_nor_a_guests() {
+    fn busy_time_excludes_idle_and_guest_time() {
         let stat = "cpu  1 2 4 1000 2000 8 16 4000 8000 9000\ncpu0 5 5 5 5\n";
         assert_eq!(busy_ticks(stat), 1 + 2 + 4 + 8 + 16);
         assert_eq!(busy_ticks(""), 0);

@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cells_are_as_many_as_columns_and_missing_figures_are_empty() {
+    fn a_row_has_a_cell_for_each_column_even_without_a_figure() {
         let figures = Figures { iops: 5.0, host_cpu_us: 1.0, ..Figures::default() };
         let row = cells("4k", "floor", &figures, Some(10.0));
         assert_eq!(row.len(), COLUMNS.len());

@@ -144,7 +144,7 @@ mod tests {
     use std::collections::HashMap;
 
     #[test]
-    fn the_job_files_are_the_six_patterns() {
+    fn the_job_files_match_the_six_patterns() {
         for pattern in Pattern::six() {
             let path = job_file(&pattern.name);
             let text = std::fs::read_to_string(&path).expect("there is a file for each");

@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names() {
+    fn loads_are_named_in_short_and_in_words() {
         let load = Load::new(Rw::RandRead, 4096, 32, 4);
         assert_eq!((load.slug(), load.depth_each()), ("4k-randread-qd32-c4".to_owned(), 8));
         let load = Load { rate: Some(7), digests: true, ..Load::new(Rw::RandRw, 1 << 20, 8, 1) };
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn every_row_is_whole_and_there_once() {
+    fn every_row_is_complete_and_unique() {
         let rows = all();
         let slugs: std::collections::HashSet<_> = rows.iter().map(Row::slug).collect();
         assert_eq!(slugs.len(), rows.len());

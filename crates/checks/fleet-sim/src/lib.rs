@@ -104,14 +104,14 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_is_a_run() {
+    fn the_same_seed_gives_the_same_run() {
         let (first, again) = (run("hosts=6,targets=3,seed=7"), run("hosts=6,targets=3,seed=7"));
         assert_eq!(virtually(first.clone()), virtually(again));
         assert_ne!(first.trace, run("hosts=6,targets=3,seed=8").trace);
     }
 
     #[test]
-    fn what_dies_is_missed_by_its_hosts_until_it_is_back() {
+    fn hosts_lose_a_dead_target_until_it_returns() {
         let report = run("hosts=20,targets=4,disks=2,away=12");
         let names: Vec<&str> = report.scenes.iter().map(|scene| scene.name.as_str()).collect();
         assert_eq!(
@@ -136,7 +136,7 @@ mod tests {
     /// Hosts cannot reach their targets for the longest allowed time, with the longest pauses
     /// between their attempts. No host gives up a path, and no host reconnects too early.
     #[test]
-    fn what_is_away_for_long_is_waited_for() {
+    fn hosts_wait_for_targets_that_are_unreachable_for_long() {
         let away = limits::AWAY_SECONDS_MAX;
         let report = run(&format!("hosts=6,targets=2,away={away},reconnect=60"));
         assert_eq!(report.scenes.len(), 4);
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn it_can_be_called_off() {
+    fn a_simulation_can_be_cancelled() {
         let cancel = Cancel::new();
         let mut show = |what: &str, _: &str| {
             if what.contains("target dies") {

@@ -214,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_are_those_of_hosts() {
+    fn percentiles_are_computed_over_hosts() {
         let all = (1..=200).rev().map(Duration::from_secs).collect();
         let times = Times { first: 1.0, median: 100.0, p99: 198.0, last: 200.0 };
         assert_eq!(Times::new(all), times);

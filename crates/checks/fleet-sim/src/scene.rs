@@ -271,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_scene_ends_where_hosts_are_refused_and_get_nowhere() {
+    fn a_scene_ends_when_refused_hosts_make_no_progress() {
         let second = Duration::from_secs;
         let mut still =
             Standstill { longest: second(60), flowing: 0, refused: 7, since: second(10) };
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_that_pause_longer_are_waited_for_longer() {
+    fn the_standstill_limit_grows_with_the_reconnect_delay() {
         let standstill = |text: &str| text.parse::<Settings>().expect("settings").standstill();
         assert_eq!(standstill("hosts=2,targets=2"), limits::STANDSTILL);
         assert_eq!(standstill("hosts=2,targets=2,reconnect=60"), Duration::from_secs(360));

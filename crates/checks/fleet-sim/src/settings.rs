@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_is_what_is_simulated() {
+    fn settings_are_parsed_with_defaults() {
         let settings: Settings = "hosts=10000,targets=1000".parse().expect("it is right");
         assert_eq!((settings.hosts, settings.targets, settings.disks), (10_000, 1_000, 4));
         assert_eq!(settings.text().parse::<Settings>().expect("its own words"), settings);
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_in_words() {
+    fn invalid_settings_are_refused() {
         for (text, word) in [
             ("", "not NAME=NUMBER"),
             ("hosts", "not NAME=NUMBER"),

@@ -12,7 +12,7 @@ fn text(bytes: Vec<u8>) -> String {
 }
 
 #[test]
-fn prints_a_table_draws_a_picture_and_repeats_its_json() {
+fn the_program_prints_a_table_and_draws_a_picture_from_its_json() {
     let folder = tempfile::tempdir().expect("a folder");
     let svg = folder.path().join("scale.svg");
     let fleet = "hosts=6,targets=3,disks=2,seed=5";
@@ -42,7 +42,7 @@ fn prints_a_table_draws_a_picture_and_repeats_its_json() {
 }
 
 #[test]
-fn refuses_wrong_settings_in_words() {
+fn the_program_refuses_invalid_settings() {
     for (fleet, words) in [
         ("hosts=0,targets=1", ["hosts=0", "from 1 to"]),
         ("hosts=1e9,targets=1", ["hosts=1e9", "from 1 to"]),

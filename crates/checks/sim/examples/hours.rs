@@ -45,7 +45,7 @@ fn main() -> ExitCode {
                 let operations = quietly(|| fenced::shrink(seed));
                 println!(
                     "FAILED: SIM_SEED={seed} SIM_OPERATIONS={operations}, of nodes that fence each \
-                     other (test fenced_nodes)"
+                     other (test fenced_nodes_survive_random_faults)"
                 );
             }
         }

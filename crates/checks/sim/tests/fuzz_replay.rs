@@ -3,24 +3,24 @@
 use farblock_sim::fuzz;
 
 #[test]
-fn framer() {
+fn the_framer_survives_random_inputs() {
     fuzz::replay(fuzz::framer, 0xf7a3e5, 20_000);
 }
 
 #[test]
-fn session() {
+fn the_session_survives_random_inputs() {
     fuzz::replay(fuzz::session, 0x5e5510, 20_000);
 }
 
 #[test]
-fn authentication() {
+fn authentication_survives_random_inputs() {
     // Both ends without an attacker, with equal and with different secrets.
     (0..4).for_each(|choice| fuzz::authentication(&[choice]));
     fuzz::replay(fuzz::authentication, 0xa07, 5_000);
 }
 
 #[test]
-fn concatenation() {
+fn concatenation_survives_random_inputs() {
     // Both ends without an attacker, for every configuration of the hosts.
     (0..=255).for_each(|choice| fuzz::concatenation(&[choice, 0, 0]));
     // Another host starts a new authentication after each message of the first host.
@@ -43,7 +43,7 @@ fn concatenation() {
 
 #[test]
 #[cfg(unix)]
-fn records() {
+fn tls_records_survive_random_inputs() {
     // Both ends without an attacker: all data is sent at once and delivered at once, with every
     // choice.
     (0..=255).for_each(|choice| fuzz::records(&[choice, 0, 255, 255, 5, 255, 255]));
@@ -59,7 +59,7 @@ fn records() {
 }
 
 #[test]
-fn keys() {
+fn key_parsers_survive_random_inputs() {
     fuzz::keys(b"DHHC-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:");
     fuzz::keys(b"NVMeTLSkey-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:");
     fuzz::replay(fuzz::keys, 0x4e75, 2_000);

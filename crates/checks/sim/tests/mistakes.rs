@@ -54,7 +54,7 @@ fn seeds(mistake: &str) -> impl Iterator<Item = u64> {
 }
 
 #[test]
-fn each_is_found() {
+fn the_simulation_finds_each_mistake() {
     find(&MISTAKES, |seed, mistake| {
         let variant = Variant { mistake: Some(mistake), ..Variant::default() };
         let _ = product::run_as(seed, &variant);
@@ -62,7 +62,7 @@ fn each_is_found() {
 }
 
 #[test]
-fn each_of_a_fence_is_found() {
+fn the_simulation_finds_each_fencing_mistake() {
     find(&FENCING, |seed, mistake| {
         let _ = fenced::run_as(seed, fenced::OPERATIONS, Some(mistake));
     });

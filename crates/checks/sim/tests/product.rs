@@ -12,7 +12,7 @@ fn number(name: &str) -> Option<u64> {
 }
 
 #[test]
-fn seeds() {
+fn disks_survive_random_faults() {
     if let Some(seed) = number("SIM_SEED") {
         let operations = number("SIM_OPERATIONS").unwrap_or(product::OPERATIONS);
         let variant = product::Variant { operations, ..Default::default() };
@@ -27,14 +27,14 @@ fn seeds() {
 }
 
 #[test]
-fn a_seed_is_a_run() {
+fn the_same_seed_gives_the_same_run() {
     for seed in 0..16 {
         assert_eq!(product::run(seed), product::run(seed), "seed {seed} is not one run");
     }
 }
 
 #[test]
-fn fenced_nodes() {
+fn fenced_nodes_survive_random_faults() {
     if let Some(seed) = number("SIM_SEED") {
         let operations = number("SIM_OPERATIONS").unwrap_or(fenced::OPERATIONS);
         println!("{:?}", fenced::run_as(seed, operations, None));
@@ -51,7 +51,7 @@ fn fenced_nodes() {
 }
 
 #[test]
-fn a_seed_is_a_cluster() {
+fn the_same_seed_gives_the_same_cluster_run() {
     for seed in 0..4 {
         assert_eq!(fenced::run(seed), fenced::run(seed), "seed {seed} is not one run");
     }
@@ -60,7 +60,7 @@ fn a_seed_is_a_cluster() {
 /// The mirror's contract has always covered these faults. A leg only restarts, is replaced by name,
 /// or returns as an older copy after the mirror has put it out.
 #[test]
-fn legs_that_go_and_come_back() {
+fn a_mirror_handles_each_fault_of_a_leg() {
     for fault in [Fault::Grown, Fault::Restarted, Fault::Swapped, Fault::Rebooted] {
         let _ = mirrored::run_as(0, Some(fault));
     }
@@ -69,7 +69,7 @@ fn legs_that_go_and_come_back() {
 }
 
 #[test]
-fn a_seed_is_a_mirror() {
+fn the_same_seed_gives_the_same_mirror_run() {
     for seed in 0..2 {
         let run = || mirrored::run_as(seed, Some(Fault::Restarted));
         assert_eq!(run(), run(), "seed {seed} is not one run");
@@ -77,17 +77,17 @@ fn a_seed_is_a_mirror() {
 }
 
 #[test]
-fn a_leg_that_is_cut_does_not_return_zeroes() {
+fn a_truncated_leg_does_not_return_zeroes() {
     let _ = mirrored::run_as(0, Some(Fault::Cut));
 }
 
 #[test]
-fn a_leg_that_is_rolled_back_while_its_target_restarts_is_not_read() {
+fn a_leg_rolled_back_during_a_restart_is_not_read() {
     let _ = mirrored::run_as(0, Some(Fault::RestartedOlder));
 }
 
 #[test]
-fn mirrors() {
+fn mirrors_survive_random_faults() {
     let (seeds, one) = (number("SIM_SEEDS").unwrap_or(8), number("SIM_SEED"));
     let (mut faults, mut noticed) = (0, 0);
     for seed in one.map_or(0..seeds, |seed| seed..seed + 1) {
@@ -100,7 +100,7 @@ fn mirrors() {
 }
 
 #[test]
-fn mirrors_without_legs() {
+fn mirrors_without_legs_fail_in_time_and_stop() {
     let (seeds, one) = (number("SIM_SEEDS").unwrap_or(8), number("SIM_SEED"));
     for seed in one.map_or(0..seeds, |seed| seed..seed + 1) {
         let _ = mirrored::stop::run(seed);
@@ -108,7 +108,7 @@ fn mirrors_without_legs() {
 }
 
 #[test]
-fn plain_disks() {
+fn plain_disks_survive_changes_of_their_file() {
     let (seeds, one) = (number("SIM_SEEDS").unwrap_or(8), number("SIM_SEED"));
     for seed in one.map_or(0..seeds, |seed| seed..seed + 1) {
         let _ = mirrored::plain::run(seed);

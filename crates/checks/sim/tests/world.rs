@@ -9,7 +9,7 @@ use std::time::Duration;
 const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
-fn packets_of_one_direction_vanish_and_come_later() {
+fn packets_of_one_direction_are_dropped_until_the_blackhole_ends() {
     let world = World::enter(1);
     let (mut client, mut server) = Socket::simulated_pair();
     let address = client.peer_addr().expect("the server's");
@@ -32,7 +32,7 @@ fn packets_of_one_direction_vanish_and_come_later() {
 }
 
 #[test]
-fn a_clock_that_jumps_ends_waits_on_its_machine() {
+fn a_clock_jump_ends_waits_on_its_machine_only() {
     let world = World::enter(1);
     let (woken, wakes) = channel();
     for machine in [1, 2] {
@@ -55,7 +55,7 @@ fn a_clock_that_jumps_ends_waits_on_its_machine() {
 }
 
 #[test]
-fn a_process_that_is_gone_connects_no_more() {
+fn an_ended_process_cannot_connect() {
     let world = World::enter(1);
     let (mut client, mut server) = on_machine(0, Socket::simulated_pair);
     client.write_all(b"a").expect("it goes on its way");

@@ -84,7 +84,7 @@ mod tests {
     static ALLOCATOR: Counting = Counting;
 
     #[test]
-    fn what_is_allocated_is_counted() {
+    fn allocations_are_counted() {
         let (all, here, live) = (allocations(), allocations_here(), live_bytes());
         let memory = std::hint::black_box(vec![0u8; 1 << 20]);
         assert!(allocations() > all && live_bytes() >= live + (1 << 20));

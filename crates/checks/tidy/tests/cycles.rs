@@ -152,7 +152,7 @@ fn cycles(arrows: &Arrows) -> BTreeSet<String> {
 }
 
 #[test]
-fn no_new_cycle_of_modules() {
+fn there_is_no_new_cycle_of_modules() {
     let mut found = BTreeSet::new();
     for (name, folder) in crates() {
         found.extend(cycles(&arrows(&folder)).into_iter().map(|cycle| (name.clone(), cycle)));
@@ -167,7 +167,7 @@ fn no_new_cycle_of_modules() {
 }
 
 #[test]
-fn a_cycle_is_found_through_others() {
+fn a_cycle_through_other_modules_is_found() {
     let arrow = |from: &str, to: &[&str]| {
         (from.to_owned(), to.iter().map(|to| (*to).to_owned()).collect::<BTreeSet<_>>())
     };

@@ -87,7 +87,7 @@ fn links_lead_to_pages_and_headings() {
 }
 
 #[test]
-fn the_map_lists_each_page_once() {
+fn the_list_of_pages_has_each_page_once() {
     let docs = tree().join("docs");
     let listed = links(&docs.join("README.md"));
     for page in pages(&docs) {

@@ -230,7 +230,7 @@ fn sentences_are_easy_to_read() {
 }
 
 #[test]
-fn the_judge_knows_the_habits() {
+fn the_prose_checker_finds_each_habit() {
     let folder = std::env::temp_dir().join(format!("prose-{}", std::process::id()));
     fs::create_dir_all(&folder).expect("a folder");
     let page = folder.join("page.md");

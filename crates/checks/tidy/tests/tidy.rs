@@ -246,7 +246,7 @@ fn files(folder: &Path, ending: &str) -> Vec<(PathBuf, String)> {
 }
 
 #[test]
-fn arrows_run_one_way() {
+fn crates_use_only_their_allowed_dependencies() {
     let arrows: BTreeMap<_, _> = ARROWS.iter().copied().collect();
     for (name, folder) in crates() {
         let allowed = arrows.get(name.as_str()).unwrap_or_else(|| panic!("{name} has no arrows"));
@@ -259,7 +259,7 @@ fn arrows_run_one_way() {
 }
 
 #[test]
-fn the_protocol_does_no_io() {
+fn protocol_crates_do_no_io() {
     for (name, allowed) in WITHOUT_IO {
         let folder = folder(name);
         for dependency in dependencies(&folder) {
@@ -282,7 +282,7 @@ fn the_protocol_does_no_io() {
 }
 
 #[test]
-fn unsafe_is_where_it_has_to_be() {
+fn unsafe_code_is_only_in_listed_crates_and_files() {
     let may = |name: &str| MAY_BE_UNSAFE.iter().any(|(allowed, _)| *allowed == name);
     for (name, _) in ARROWS.iter().filter(|(name, _)| !may(name)) {
         for (path, text) in sources(&folder(name).join("src")) {
@@ -448,7 +448,7 @@ fn defined_type(line: &str) -> Option<&str> {
 }
 
 #[test]
-fn types_have_names_that_are_found() {
+fn type_names_are_unique_enough_to_be_found() {
     assert_eq!(defined_type("pub(in super::super) enum State<T> {"), Some("State"));
     assert_eq!(defined_type("struct Shared(u8);"), Some("Shared"));
     assert_eq!(defined_type("    type Place = u8;"), None, "it is a trait's");
@@ -481,7 +481,7 @@ const HEADLESS: &[&str] = &[
 ];
 
 #[test]
-fn clauses_have_heads() {
+fn comments_have_no_clauses_without_a_noun() {
     for (path, text) in everywhere() {
         if path.ends_with("tests/tidy.rs") {
             continue;
@@ -496,7 +496,7 @@ fn clauses_have_heads() {
 /// `grep -q` exits at its first match. The program that writes into the pipe then gets SIGPIPE.
 /// With `pipefail`, a check that should pass fails in some runs.
 #[test]
-fn scripts_let_grep_read_to_the_end() {
+fn scripts_do_not_pipe_into_grep_q() {
     let root = rooms().with_file_name("");
     for folder in ["contrib", "dashboard", "engines", "interop"] {
         for (path, text) in files(&root.join(folder), "sh") {

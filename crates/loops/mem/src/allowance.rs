@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_group_with_few_threads_gets_few_loops() {
+    fn a_control_group_with_few_threads_gets_few_loops() {
         assert_eq!(loops_within(64, None), 64);
         assert_eq!(loops_within(64, Some(4000)), 64);
         assert_eq!(loops_within(64, Some(40)), 10);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_portion_never_exceeds_the_usual_or_its_share() {
+    fn a_portion_exceeds_neither_the_default_nor_its_share() {
         assert_eq!(portion_of(None, 4, 512, 8), 512);
         assert_eq!(portion_of(Some(1 << 40), 4, 512, 8), 512);
         assert_eq!(portion_of(Some(128 << 20), 4, 512 << 20, 2), 16 << 20);

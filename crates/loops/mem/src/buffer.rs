@@ -386,7 +386,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn huge_ones_are_zeroed_aligned_and_cut_like_others() {
+    fn huge_buffers_are_zeroed_aligned_and_splittable() {
         assert!(Buffer::huge(0).is_none());
         assert!(Buffer::huge(usize::MAX / HUGE_PAGE_BYTES).is_none());
         for pages in [1, 3] {
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn new_is_zeroed_and_aligned() {
+    fn new_buffers_are_zeroed_and_aligned() {
         for len in [0, 1, 4095, 4096, 100_000] {
             let buffer = Buffer::new(len);
             assert_eq!(buffer.len(), len);
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn split_and_unsplit() {
+    fn a_split_buffer_can_be_joined_again() {
         let mut rest = Buffer::copy_of(&(0..100).collect::<Vec<u8>>());
         let mut front = rest.split_to(30);
         assert_eq!((front.len(), rest.len()), (30, 70));
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn split_at_the_edges() {
+    fn a_buffer_can_be_split_at_its_edges() {
         let mut rest = Buffer::new(10);
         let empty = rest.split_to(0);
         assert!(empty.is_empty());
@@ -439,7 +439,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "not adjacent")]
-    fn unsplit_needs_adjacency() {
+    fn joining_parts_that_are_not_adjacent_panics() {
         let mut c = Buffer::new(30);
         let mut a = c.split_to(10);
         let _b = c.split_to(10);
@@ -448,13 +448,13 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "different allocations")]
-    fn unsplit_needs_one_allocation() {
+    fn joining_two_allocations_panics() {
         Buffer::new(10).unsplit(Buffer::new(10));
     }
 
     #[test]
     #[should_panic(expected = "different allocations")]
-    fn unsplit_joins_no_two_loans() {
+    fn joining_two_borrowed_buffers_panics() {
         let mut memory = [0_u8; 200];
         let (front, back) = memory.split_at_mut(100);
         let lender = Lender::new();
@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_may_live_on_different_threads() {
+    fn parts_of_a_buffer_may_be_on_different_threads() {
         let mut rest = Buffer::new(8192);
         let mut front = rest.split_to(4096);
         let thread = std::thread::spawn(move || {
@@ -486,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn lent_memory_is_used_in_place_and_never_pooled() {
+    fn borrowed_memory_is_used_in_place_and_never_pooled() {
         let mut memory = vec![7_u8; 10_000];
         let start = NonNull::new(memory.as_mut_ptr()).unwrap();
         let lender = Lender::new();
@@ -503,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn views_see_no_change_and_outlive_what_they_are_views_of() {
+    fn a_view_does_not_change_and_outlives_its_buffer() {
         let mut all = Buffer::new(8192);
         all.fill(1);
         // The other part of the allocation is not a view.
@@ -521,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn a_view_that_is_changed_becomes_a_copy() {
+    fn writing_to_a_view_copies_it() {
         let mut shared = SharedBuffer::new(Buffer::copy_of(&[3; 100]));
         let mut view = shared.view(10..20);
         view[0] = 9;
@@ -530,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn no_pool_keeps_a_view() {
+    fn a_pool_does_not_keep_a_view() {
         let pool = crate::BufferPool::new();
         let shared = SharedBuffer::new(Buffer::new(4096));
         let view = shared.view(0..4096);
@@ -540,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn several_are_apart_and_whole_each() {
+    fn several_buffers_of_one_mapping_are_independent() {
         for len in [4096, 8192, 32 << 10, 64 << 10] {
             let mut made = Buffer::several(len);
             for (index, buffer) in (1..).zip(&mut made) {
@@ -557,7 +557,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_only_when_alone() {
+    fn only_the_last_part_gives_back_the_whole_buffer() {
         let mut rest = Buffer::new(100);
         let front = rest.split_to(10);
         assert!(front.into_whole().is_none());

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_byte_and_no_other() {
+    fn copies_write_every_byte_and_no_other() {
         every_byte(copy_to_memory);
         every_byte(copy_anywhere);
     }
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "4097 bytes into 4096")]
-    fn lengths_have_to_agree() {
+    fn copying_between_different_lengths_panics() {
         copy_to_memory(&mut [0; 4096], &[0; 4097]);
     }
 }

@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn classes() {
+    fn lengths_map_to_size_classes() {
         assert_eq!(class_for(0), Some(0));
         assert_eq!(class_for(4096), Some(0));
         assert_eq!(class_for(4097), Some(1));
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn reuses_the_last_given() {
+    fn a_pool_reuses_the_last_returned_buffer() {
         let pool = BufferPool::new();
         let mut buffer = pool.take(5000);
         let address = buffer.as_ptr();
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_come_back_with_the_last() {
+    fn a_split_buffer_returns_to_the_pool_with_its_last_part() {
         let pool = BufferPool::new();
         let mut rest = pool.take(4096);
         let others = pool.retained_bytes();
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn retention_is_bounded() {
+    fn a_pool_retains_a_bounded_number_of_bytes() {
         let pool = BufferPool::new();
         let buffers: Vec<_> = (0..40).map(|_| pool.take(MAX_CLASS_BYTES)).collect();
         buffers.into_iter().for_each(|b| pool.give(b));

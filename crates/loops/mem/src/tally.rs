@@ -89,7 +89,7 @@ mod tests {
     use crate::Buffer;
 
     #[test]
-    fn buffers_are_counted_for_whoever_made_them() {
+    fn buffers_are_counted_for_their_creator() {
         begin();
         count_for(3);
         let buffers = [Buffer::new(8192), Buffer::new(4096)];

@@ -11,7 +11,7 @@ fn resident_bytes() -> usize {
 }
 
 #[test]
-fn what_lies_between_things_in_use_is_given_back() {
+fn trimming_releases_free_memory_between_allocations() {
     const PIECES: usize = 64 << 10;
     const MUCH_BYTES: usize = PIECES * 1024;
     let mut pieces: Vec<Option<Vec<u8>>> = (0..PIECES).map(|_| Some(vec![1; 1024])).collect();

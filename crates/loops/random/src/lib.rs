@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_sequence_is_the_published_one() {
+    fn the_sequence_matches_the_published_values() {
         // The values are from the tests of the crate rand_xoshiro.
         let mut random = Random::new(1_234_567);
         let first = [6_457_827_717_110_365_317, 3_203_168_211_198_807_973];
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_stay_below_and_reach_everything() {
+    fn numbers_stay_below_the_bound_and_reach_every_value() {
         let mut random = Random::new(7);
         let mut seen = [0u32; 10];
         for _ in 0..10_000 {
@@ -131,20 +131,20 @@ mod tests {
     }
 
     #[test]
-    fn odd_lengths_are_filled() {
+    fn byte_arrays_of_odd_lengths_are_filled() {
         let bytes = Random::new(1).bytes(13);
         assert!(bytes.iter().filter(|byte| **byte == 0).count() < 4, "{bytes:?}");
     }
 
     #[test]
-    fn neighbours_have_nothing_in_common() {
+    fn mixing_similar_inputs_gives_different_numbers() {
         let mut all = [[1, 0, 0], [1, 0, 1], [1, 1, 0], [2, 0, 0]].map(|parts| Random::mix(&parts));
         all.sort_unstable();
         assert!(all.windows(2).all(|two| two[0] != two[1]));
     }
 
     #[test]
-    fn shuffling_keeps_everything() {
+    fn shuffling_keeps_every_item() {
         let mut items: Vec<u32> = (0..100).collect();
         Random::new(3).shuffle(&mut items);
         assert!(!items.is_sorted());

@@ -191,14 +191,14 @@ mod tests {
     }
 
     #[test]
-    fn order_merging_and_length() {
+    fn a_batch_keeps_the_order_and_merges_small_pieces() {
         let batch = sample();
         assert_eq!(batch.slices().collect::<Vec<_>>(), [&b"abcd"[..], b"234", b"ef", b"89"]);
         assert_eq!((batch.len(), batch.segment_count()), (11, 4));
     }
 
     #[test]
-    fn advance_by_every_size() {
+    fn a_cursor_can_advance_by_any_size() {
         let batch = sample();
         let all = batch.slices().collect::<Vec<_>>().concat();
         for step in 1..=all.len() {
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn payloads_come_back_and_the_batch_is_empty() {
+    fn taking_the_payloads_empties_the_batch() {
         let mut batch = sample();
         let tags: Vec<u64> = batch.take_payloads().map(|(tag, _)| tag).collect();
         assert_eq!(tags, [7, 8]);
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "out of range")]
-    fn payload_range_is_checked() {
+    fn a_payload_range_beyond_the_buffer_panics() {
         SendBatch::new().payload(0, Buffer::new(3), 0..4);
     }
 }

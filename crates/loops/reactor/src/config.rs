@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_round_trip() {
+    fn names_of_engines_and_polling_round_trip() {
         for kind in [EngineKind::Auto, EngineKind::Uring, EngineKind::Portable] {
             assert_eq!(kind.to_string().parse(), Ok(kind));
         }

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_is_some_lines_and_a_number() {
+    fn a_flood_logs_a_few_lines_and_a_count() {
         let (notices, begin, mut lines) = (Notices::default(), Instant::now(), 0);
         let mut to_settle = 0;
         for _ in 0..1000 {
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_never_stops_gets_fewer_and_fewer_lines() {
+    fn a_persistent_peer_gets_fewer_and_fewer_lines() {
         let (notices, begin, mut lines) = (Notices::default(), Instant::now(), 0);
         for second in (0..86_400).step_by(5) {
             let now = begin + Duration::from_secs(second);
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_million_peers_are_a_bounded_number_of_lines() {
+    fn many_peers_log_a_bounded_number_of_lines() {
         let (notices, now, mut lines) = (Notices::default(), Instant::now(), 0);
         for number in 0..10_000 {
             notices.say(REFUSED, peer(number), now, || lines += 1);
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_of_the_same_network_is_the_same_peer() {
+    fn ipv6_addresses_of_one_network_count_as_one_peer() {
         let of = |text: &str| origin(text.parse().expect("an address"));
         assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1:2:3"));
         assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));

@@ -476,7 +476,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shared_processor_is_offered_until_nobody_takes_it() {
+    fn a_loop_yields_until_no_other_thread_runs() {
         let mut offers = Offers { in_vain: VAIN_OFFERS };
         assert!(!offers.are_taken());
         offers.note(SHARED_YIELD);

@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_checked() {
+    fn invalid_congestion_control_names_are_refused() {
         assert_eq!("cubic".parse::<Congestion>().unwrap().to_string(), "cubic");
         for name in ["", "a name", "a_name_of_16_byte", "../x"] {
             assert!(name.parse::<Congestion>().unwrap_err().contains("take cubic"), "{name}");
@@ -168,14 +168,14 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn what_the_system_lacks_is_refused() {
+    fn an_unavailable_congestion_control_is_refused() {
         let refused = Congestion("none_such".to_owned()).choose().unwrap_err();
         assert!(refused.contains("none_such") && refused.contains("reno"), "{refused}");
     }
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn a_connected_stream_has_a_round_trip() {
+    fn a_connected_stream_reports_its_round_trip_time() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let accepted = listener.accept().unwrap().0;

@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_how_to_wait_does_not_ask_what_that_gains() {
+    fn a_fixed_policy_gives_a_constant_budget() {
         let budget = |name: &str| {
             let mut told = Spin::new(name.parse().unwrap());
             let first = told.budget();
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_and_a_target_get_going_together() {
+    fn a_host_and_a_target_start_to_spin_together() {
         let (mut host, mut target) = (Loop::new(us(5)), Loop::new(us(5)));
         let asleep = ping_pong(&mut host, &mut target, us(2), 10);
         assert_eq!(asleep, us(14) + WAKE * 2);
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn they_find_together_from_wherever_they_are() {
+    fn a_host_and_a_target_spin_together_after_failed_trials() {
         for (failures, cycles) in [(1, 3), (3, 17), (20, 100)] {
             let (mut host, mut target) = (Loop::new(us(5)), Loop::new(us(5)));
             // The target has already had loads for which looking did not pay.
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn interruptions_do_not_put_it_to_sleep() {
+    fn short_interruptions_do_not_end_the_spinning() {
         let (mut host, mut target) = (Loop::new(us(5)), Loop::new(us(5)));
         ping_pong(&mut host, &mut target, us(2), 1000);
         for _ in 0..100 {
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn a_steady_rate_ends_up_asleep() {
+    fn a_loop_with_a_steady_rate_sleeps() {
         for period in [us(50), us(100), us(140)] {
             let mut steady = Loop::new(us(10));
             for number in 0..100_000 {
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_disk_is_not_worth_a_processor() {
+    fn a_loop_does_not_spin_for_a_slow_disk() {
         // Each command takes 150 us. Looking would gain a quarter, but cost 15 times the time of
         // the work.
         let mut host = Loop::new(us(10));
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_answers_batches_late_is_worth_it() {
+    fn a_loop_spins_for_a_peer_that_answers_large_batches() {
         // 32 commands get their responses together, after 150 us. Sleeping costs a quarter of the
         // rate.
         let mut host = Loop::new(us(60));
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn where_it_takes_the_processor_it_stops() {
+    fn a_loop_that_delays_its_peer_stops_spinning() {
         // The other thread shares the processor: the longer this loop looks, the later the other
         // thread responds.
         let mut host = Loop::new(us(20));
@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_that_falls_idle_stops_at_once() {
+    fn a_loop_that_becomes_idle_stops_spinning() {
         let (mut host, mut target) = (Loop::new(us(5)), Loop::new(us(5)));
         ping_pong(&mut host, &mut target, us(2), 1000);
         let looked = host.looked;
@@ -502,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn never_and_always() {
+    fn the_policies_never_and_always_are_obeyed() {
         let mut spin = Spin::new(Polling::Never);
         for bytes in 0..1000 {
             spin.slept(Duration::ZERO, bytes);

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_root_is_ready_once() {
+    fn events_of_children_make_their_root_ready_once() {
         let (mut tasks, pool) = (Tasks::new(), BufferPool::new());
         let root = tasks.add();
         let child = tasks.add_child(root);
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn removal_drops_events_and_recycles() {
+    fn removing_a_task_drops_its_events_and_recycles_buffers() {
         let (mut tasks, pool) = (Tasks::new(), BufferPool::new());
         let root = tasks.add();
         let child = tasks.add_child(root);
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_removed_root_silences_its_children() {
+    fn children_of_a_removed_root_get_no_events() {
         let (mut tasks, pool) = (Tasks::new(), BufferPool::new());
         let root = tasks.add();
         let child = tasks.add_child(root);
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn timers_fire_once_and_die_with_their_task() {
+    fn a_timer_fires_once_and_ends_with_its_task() {
         let (mut tasks, pool) = (Tasks::new(), BufferPool::new());
         let (a, b) = (tasks.add(), tasks.add());
         let now = Instant::now();

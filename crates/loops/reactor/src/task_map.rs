@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_its_tasks_and_not_its_successors() {
+    fn a_value_is_found_only_for_its_own_task() {
         let mut map = TaskMap::default();
         map.insert(task(2, 0), 'a');
         assert_eq!(map.get(task(2, 0)), Some(&'a'));
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn places_of_a_crowd_are_given_back() {
+    fn removing_many_values_releases_memory() {
         let mut map = TaskMap::default();
         for index in 0..10_000 {
             map.insert(task(index, 0), index);

@@ -100,7 +100,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn like_a_sorted_map() {
+    fn timers_expire_in_order_like_a_sorted_map() {
         let (mut timers, mut model) = (Timers::default(), HashMap::new());
         let start = Instant::now();
         let mut random = Random::new(1);

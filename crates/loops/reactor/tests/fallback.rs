@@ -39,7 +39,7 @@ fn engine(engine: EngineKind) -> std::io::Result<Reactor> {
 }
 
 #[test]
-fn forbidden() {
+fn auto_falls_back_to_portable_if_io_uring_is_forbidden() {
     forbid_io_uring(libc::EPERM);
     let error = engine(EngineKind::Uring).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied);
@@ -49,7 +49,7 @@ fn forbidden() {
 }
 
 #[test]
-fn not_there() {
+fn auto_falls_back_to_portable_without_io_uring() {
     forbid_io_uring(libc::ENOSYS);
     let error = engine(EngineKind::Uring).unwrap_err();
     assert!(error.to_string().contains("no io_uring"), "{error}");
@@ -57,7 +57,7 @@ fn not_there() {
 }
 
 #[test]
-fn too_old() {
+fn auto_falls_back_to_portable_if_io_uring_is_too_old() {
     forbid_io_uring(libc::EINVAL);
     let error = engine(EngineKind::Uring).unwrap_err();
     assert!(error.to_string().contains("too old"), "{error}");

@@ -717,7 +717,7 @@ fn a_second_send_is_a_bug(mut event_loop: Loop) {
 }
 
 #[test]
-fn what_crosses_threads() {
+fn types_that_cross_threads_are_send() {
     fn is_send<T: Send>() {}
     fn is_sync<T: Sync>() {}
     is_send::<Buffer>();

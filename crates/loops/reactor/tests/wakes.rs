@@ -73,7 +73,7 @@ fn two_threads_wake_two_tasks() {
 }
 
 #[test]
-fn a_loop_that_is_woken_after_its_end_is_freed() {
+fn a_loop_woken_after_its_end_is_freed() {
     in_every_order(|| {
         let tasks = Tasks::new(1);
         let waker = tasks.waker(0);

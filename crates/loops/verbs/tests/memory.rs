@@ -17,7 +17,7 @@ fn ip(text: &str) -> IpAddr {
 }
 
 #[test]
-fn the_fabric_conforms() {
+fn the_memory_fabric_conforms() {
     for name in NAMES {
         println!("{name}");
         let network = Network::new();
@@ -139,7 +139,7 @@ fn a_full_queue_refuses_until_its_completions_are_polled() {
 }
 
 #[test]
-fn an_overflowed_completion_queue_is_lost() {
+fn an_overflowed_completion_queue_fails() {
     let (host, target) = pair(&Network::new(), 1);
     target.receive(0).expect("room");
     target.receive(1).expect("room");
@@ -150,7 +150,7 @@ fn an_overflowed_completion_queue_is_lost() {
 }
 
 #[test]
-fn an_unplugged_node_hears_nothing() {
+fn an_unplugged_node_receives_nothing() {
     let network = Network::new();
     let (host, target) = pair(&network, 8);
     host.send(0, Operation::Send, true).expect("room");
@@ -172,7 +172,7 @@ fn an_unplugged_node_hears_nothing() {
 }
 
 #[test]
-fn a_send_with_invalidate_ends_the_use_of_a_key() {
+fn a_send_with_invalidate_invalidates_the_key() {
     let (host, target) = pair(&Network::new(), 8);
     let (address, rkey) = (host.keys().address(), host.keys().rkey());
     let second = Arc::new(Pages::new(64));
@@ -190,7 +190,7 @@ fn a_send_with_invalidate_ends_the_use_of_a_key() {
 }
 
 #[test]
-fn a_listener_has_room_for_its_backlog() {
+fn a_listener_accepts_as_many_requests_as_its_backlog() {
     let network = Network::new();
     let (host, target) = (network.node(ip(HOST)), network.node(ip(TARGET)));
     let at: SocketAddr = (ip(TARGET), 4420).into();

@@ -571,7 +571,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_named_as_people_do() {
+    fn a_missing_object_is_named_in_words() {
         let said = |place: &[&str]| {
             missing(&place.iter().map(ToString::to_string).collect::<Vec<_>>()).to_string()
         };
@@ -582,7 +582,7 @@ mod tests {
     }
 
     #[test]
-    fn a_patch_takes_a_key_away_in_words_alone() {
+    fn a_request_removes_a_key_or_tls_only_explicitly() {
         const LISTENER: [&str; 2] = ["listeners", "127.0.0.1:4420"];
         const HOST: [&str; 4] = ["subsystems", "nqn.2026-11.s:a", "hosts", "nqn.2026-11.h:a"];
         let text = r#"{"version": 1, "listeners": {"127.0.0.1:4420": {"tls": "required"}},

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_alone_is_no_news() {
+    fn a_changed_time_alone_sends_no_event() {
         let path = |state: &str, since_seconds| AttachedPath {
             url: "nvme+tcp://a/n".to_owned(),
             state: state.to_owned(),

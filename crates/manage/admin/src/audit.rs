@@ -139,14 +139,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refusals_of_one_address_are_some_lines() {
+    fn refusals_of_one_address_log_a_few_lines() {
         let (from, mut lines) = ("192.0.2.77".parse().unwrap(), 0);
         (0..1000).for_each(|_| refusal(from, || lines += 1));
         assert!((1..20).contains(&lines), "{lines}");
     }
 
     #[test]
-    fn for_whom_something_is_asked_is_an_address_or_nothing() {
+    fn the_forwarded_header_gives_an_address_or_nothing() {
         let said = |text: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(header::FORWARDED, text.parse().unwrap());

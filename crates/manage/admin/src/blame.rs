@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_field_of_a_namespace_is_named() {
+    fn an_invalid_field_of_a_namespace_is_named() {
         const NQN: &str = "nqn.2026-11.s:a";
         let located = |namespace: &str, place: &[&str]| {
             let text = format!(

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn who_says_nothing_is_in_nobodys_way() {
+    fn silent_connections_make_room_for_a_request() {
         while_served(NEVER, |address, _, _| {
             let silent = silent(address, 5);
             is_answered(&ask(address, "/"));
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn who_never_ends_a_question_is_in_nobodys_way() {
+    fn incomplete_requests_make_room_for_a_request() {
         while_served(NEVER, |address, _, _| {
             let slow = |_| {
                 let mut stream = TcpStream::connect(address).unwrap();
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn two_hosts_in_one_request_are_refused() {
+    fn two_host_headers_in_one_request_are_refused() {
         while_served(NEVER, |address, _, _| {
             let mut stream = TcpStream::connect(address).unwrap();
             stream.set_read_timeout(Some(WAIT_LIMIT)).unwrap();
@@ -209,14 +209,14 @@ mod tests {
     }
 
     #[test]
-    fn who_says_nothing_for_long_is_closed() {
+    fn an_idle_connection_is_closed_after_the_timeout() {
         while_served(Duration::from_millis(50), |address, _, _| {
             silent(address, 2).iter().for_each(is_closed);
         });
     }
 
     #[test]
-    fn who_is_being_answered_stays() {
+    fn a_connection_with_a_pending_answer_stays_open() {
         // The idle limit is longer than a busy machine takes between a connect and its request.
         while_served(Duration::from_secs(3), |address, has_come, go_on| {
             let slow = ask(address, "/slow");

@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_slow_reader_is_told_what_it_has_lost_and_the_rest_comes() {
+    async fn a_slow_reader_gets_the_number_of_lost_events() {
         let events = Events::new();
         let mut body = events.stream(Says("")).expect("the first");
         // The stream starts with a comment.
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn there_are_a_few_readers_and_one_that_leaves_makes_room() {
+    async fn the_number_of_event_readers_is_limited() {
         let events = Events::new();
         let stream = || events.stream(Says("event: stats\ndata: {}\n\n"));
         let mut all: Vec<_> = (0..READERS).map(|_| stream().expect("there is room")).collect();
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn however_much_happens_the_rest_is_told_and_not_with_each_event() {
+    async fn counters_are_sent_at_intervals_among_many_events() {
         let events = Events::new();
         let mut body = events.stream(Counts(0, 0)).expect("the first");
         let teller = events.clone();

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_change_comes_as_it_was_asked_and_for_whom() {
+    async fn a_forwarded_change_keeps_its_path_headers_and_client() {
         let node = target(StatusCode::PRECONDITION_FAILED).await;
         let (answer, text) = asked(&node, "subsystems/nqn.a%2Fb/hosts/%2e%2e").await.unwrap();
         let way = "PATCH /v1/subsystems/nqn.a%2Fb/hosts/%2e%2e";
@@ -174,7 +174,7 @@ mod tests {
 
     /// The page would relate a 401 to its own token, and log out.
     #[tokio::test]
-    async fn that_a_target_has_another_token_is_no_matter_of_the_pages_own() {
+    async fn a_401_of_a_target_is_not_forwarded_as_a_401() {
         let refused = asked(&target(StatusCode::UNAUTHORIZED).await, "subsystems/a").await;
         assert_eq!(refused.unwrap_err(), "it has another token");
         let place = NodePlace::Socket("/nonexistent/socket".into());

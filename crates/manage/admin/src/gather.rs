@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_target_tells_is_told_as_far_as_it_makes_sense() {
+    async fn only_valid_events_of_a_target_are_passed_on() {
         let events = [
             written("status", &status().to_string()),
             ":\n\n".to_owned(),
@@ -419,7 +419,7 @@ mod tests {
 
     /// A node that sends bytes but never a complete event counts as unreachable.
     #[tokio::test]
-    async fn one_that_is_too_slow_is_gone() {
+    async fn a_target_without_complete_events_counts_as_unreachable() {
         let drip = async || {
             let (mut stream, body) = Channel::<Bytes>::new(1);
             tokio::spawn(async move {
@@ -435,7 +435,7 @@ mod tests {
 
     /// If a node sends an `attached` event, it does not describe the machine of the page.
     #[tokio::test]
-    async fn disks_attached_here_are_told_of() {
+    async fn disks_attached_on_this_machine_are_reported() {
         let disk = crate::AttachedStatus { name: "fb0".to_owned(), ..Default::default() };
         let read: ReadAttached = Arc::new(move || vec![disk.clone()]);
         let beside = Beside { attached: Some(read), ..Beside::default() };
@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn events_come_in_pieces_of_any_size() {
+    fn events_may_arrive_in_pieces_of_any_size() {
         let text = "event: one\ndata: 1\n\n:\n\nevent: two\ndata: 2\n\n".repeat(50);
         for size in [1, 2, 3, 7, 19, 64, 1000, text.len()] {
             let (mut parts, mut names) = (Parts::default(), Vec::new());
@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_older_one_is_asked() {
+    async fn an_older_target_is_polled() {
         let says = |value: Value| get(move || std::future::ready(Json(value.clone())));
         let old =
             Router::new().route("/v1/status", says(status())).route("/v1/stats", says(stats()));
@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn silence_and_another_token_are_why_it_is_gone() {
+    async fn a_silent_target_and_a_wrong_token_are_reported() {
         let never = any(async || std::future::pending::<()>().await);
         let all = told(Router::new().fallback_service(never), 1).await;
         assert_eq!(all[0], ("gone".to_owned(), "it does not answer in time".into()));

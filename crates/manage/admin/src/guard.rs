@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_others_are_not_answered() {
+    fn only_loopback_host_headers_are_accepted() {
         for ours in ["127.0.0.1", "127.0.0.1:80", "[::1]:80", "[::1]", "localhost:1", "LOCALHOST"] {
             assert!(is_an_address(ours), "{ours}");
         }
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_are_neither_short_nor_odd() {
+    fn short_long_and_malformed_tokens_are_refused() {
         assert!(Token::new(&"x".repeat(SHORTEST_TOKEN_BYTES)).is_ok());
         assert!(Token::new(&"x".repeat(LONGEST_TOKEN_BYTES)).is_ok());
         for bad in ["x".repeat(SHORTEST_TOKEN_BYTES - 1), "x".repeat(LONGEST_TOKEN_BYTES + 1)] {

@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_are_rates_unless_it_is_another_target() {
+    fn counters_become_rates_unless_the_target_restarted() {
         let (was, is) = (counted(1_000, 100), counted(3_000, 300));
         let pace = Pace::between(&was, &is).expect("it is the same one");
         assert_eq!(pace.point(&[50, 100]), [100., 0., 51_200., 0., 50., 99., 25.]);
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded_however_long_it_is() {
+    fn the_history_uses_bounded_memory() {
         let history = History::default();
         for second in (0..40 * 86_400).step_by(100) {
             history.push(WHOLE, 1_700_000_000 + second, &[1.; SERIES]);
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_older_is_coarser_and_what_nobody_saw_is_nothing() {
+    fn older_points_are_coarser_and_gaps_stay_empty() {
         let history = History::default();
         assert_eq!(history.written(WHOLE, 0), None);
         let point = |reads: f32| {
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_target_keeps_what_it_does_and_measures_nothing_for_it() {
+    async fn recording_the_history_does_not_enable_latency_measurement() {
         let (_target, steering) = crate::trial::start(Arc::new(crate::trial::Opener));
         let history = History::default();
         let keeps = tokio::spawn(history.clone().keep(Arc::clone(&steering)));

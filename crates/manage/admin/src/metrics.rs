@@ -421,7 +421,7 @@ mod tests {
     use crate::stats::{ConnectionStats, SubsystemStats};
 
     #[test]
-    fn a_host_with_the_name_of_the_others_has_series_of_its_own() {
+    fn a_host_named_others_has_its_own_series() {
         let names = ["others", "\"others\"", "\"others", "nqn.2026-11.org.example:a"];
         let labels: BTreeSet<_> = names.map(host_label).into();
         assert_eq!(labels.len(), names.len());
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_outside_of_the_bounds_are_in_the_first_and_the_last() {
+    fn counts_outside_the_bounds_fall_in_the_first_or_last_bucket() {
         let bounds_us: Vec<u64> = (0..27).map(|step| 1 << step).collect();
         let mut counts = vec![0; 28];
         (counts[0], counts[3], counts[4], counts[20], counts[21], counts[27]) =
@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn histograms_are_so_many_and_parts_have_their_states() {
+    fn the_number_of_histograms_is_bounded_and_legs_have_states() {
         let url = "nvme+tcp://192.0.2.7/nqn.2026-11.h:there";
         let text = scraped(
             300,
@@ -513,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_text_names_counters_as_their_samples() {
+    fn plain_text_names_counters_like_their_samples() {
         let open = "# HELP a_b Some help here.\n# TYPE a_b counter\na_b_total{x=\"# y\"} 1\n\
                     # HELP c It is.\n# TYPE c gauge\nc 2\n# EOF\n";
         let plain = "# HELP a_b_total Some help here.\n# TYPE a_b_total counter\n\

@@ -191,7 +191,7 @@ mod tests {
 
     /// An invalid status would stop the page, which would then show no target at all.
     #[tokio::test]
-    async fn what_the_page_does_not_understand_is_not_passed_on() {
+    async fn an_invalid_answer_of_a_target_is_not_passed_on() {
         let seven = any(async || "7");
         let said = ask(target(Router::new().fallback_service(seven.clone())).await, true).await;
         assert!(said.status.is_none() && said.stats.is_none());
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_stuck_keeps_nothing_else_from_being_told() {
+    async fn a_hanging_request_does_not_delay_the_status() {
         let never = any(async || std::future::pending::<()>().await);
         let busy = idle().fallback_service(never.clone());
         let said = ask(target(busy).await, true).await;

@@ -132,7 +132,7 @@ mod tests {
 
     /// The indexes contain exactly the open disks.
     #[test]
-    fn indexes_follow_each_change() {
+    fn the_indexes_contain_exactly_the_open_disks() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("disk");
         std::fs::write(&path, [0; 4096]).unwrap();

@@ -196,7 +196,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
 
     #[test]
-    fn what_hangs_of_one_kind_leaves_the_others_their_threads() {
+    fn hanging_operations_of_one_kind_do_not_block_other_kinds() {
         let patience = OpenTimeouts::new(Duration::from_millis(10));
         let (go_on, may_go_on) = channel::<()>();
         let may_go_on = Arc::new(Mutex::new(may_go_on));
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_waited_for_is_told_and_who_claims_is_waited_for() {
+    fn an_operation_that_timed_out_cannot_claim_its_result() {
         let patience = OpenTimeouts::new(Duration::from_millis(10));
         let (told, tells) = channel();
         let late = patience.while_wanted(Aside::File, "it", move |wanted| {

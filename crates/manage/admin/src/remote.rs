@@ -247,7 +247,7 @@ mod tests {
     const SECRET: &str = "0123456789abcdef0123";
 
     #[test]
-    fn a_file_of_tokens_is_read_or_refused_without_its_secrets() {
+    fn token_file_errors_do_not_contain_the_secrets() {
         let other = "fedcba9876543210fedc";
         let text = format!("# ours\n\nops admin {SECRET}\n watch  read-only {other} \n");
         let tokens = Tokens::parse(&text).unwrap();
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_with_many_wrong_tokens_waits_and_others_do_not() {
+    fn an_address_with_many_wrong_tokens_is_blocked_for_a_while() {
         let attempts = Attempts::default();
         let (one, other) = ("192.0.2.1".parse().unwrap(), "192.0.2.2".parse().unwrap());
         let begin = Instant::now();
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_of_strangers_is_bounded() {
+    fn the_number_of_remembered_addresses_is_bounded() {
         let attempts = Attempts::default();
         let begin = Instant::now();
         for number in 0..2 * u32::try_from(ADDRESSES_MAX).unwrap() {

@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_opens_slowly_keeps_nobody_from_looking() {
+    fn a_disk_that_opens_slowly_does_not_delay_the_status() {
         let (opens, opening) = channel();
         let (go_on, may_go_on) = channel();
         let (_target, steering) = trial::start(Arc::new(Stuck(opens, Mutex::new(may_go_on))));
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_that_is_never_read_keeps_other_changes_for_a_while_only() {
+    fn a_hanging_reload_blocks_other_changes_only_until_the_timeout() {
         let (go_on, may_go_on) = channel::<()>();
         let may_go_on = Mutex::new(may_go_on);
         let again = move || {
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_never_opens_keeps_other_changes_for_a_while_only() {
+    fn a_disk_that_never_opens_blocks_other_changes_only_until_the_timeout() {
         let (opens, opening) = channel();
         let (go_on, may_go_on) = channel();
         let stuck = Arc::new(Stuck(opens, Mutex::new(may_go_on)));

@@ -243,7 +243,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn who_can_exchange_a_folder() {
+    fn a_folder_that_other_users_can_replace_is_detected() {
         const FOLDER: u32 = 0o040_000;
         for (owner, mode, others) in [
             (1000, FOLDER | 0o700, None),
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn links_of_ours_lead_to_a_socket_and_one_in_its_place_stays() {
+    fn a_socket_follows_our_links_and_never_replaces_a_link() {
         let place = tempfile::tempdir().unwrap();
         let path = |name: &str| place.path().join(name);
         fs::create_dir(path("real")).unwrap();
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_dead_were_making_is_found() {
+    fn leftover_sockets_of_dead_processes_are_found() {
         // An ID above the maximum process ID of every kernel.
         const NOBODY: i32 = i32::MAX;
         let place = tempfile::tempdir().unwrap();
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_on_the_way_that_others_can_write_to_is_none() {
+    fn a_parent_folder_that_others_can_write_to_is_refused() {
         for mode in [0o777, 0o775] {
             let place = place(&[("open", mode), ("open/ours", 0o700)]);
             let path = |name: &str| place.path().join(name);
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn the_way_behind_each_link_is_one_as_well() {
+    fn folders_behind_links_are_checked_too() {
         let folders = [
             ("open", 0o755),
             ("open/ours", 0o700),

@@ -398,7 +398,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn health_is_that_of_the_storage_now() {
+    fn health_reports_the_current_state_of_the_storage() {
         let well = NamespaceReport {
             nsid: 1,
             block_size: 512,
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn no_key_file_is_in_a_path() {
+    fn shown_paths_omit_key_files() {
         let same =
             ["disk?tls-key=a.img", "mem:1MiB", "nvme+tcp://a/n?ns=1", "mirror:a,b&tls-key=c"];
         same.iter().for_each(|path| assert_eq!(without_keys(path), *path));

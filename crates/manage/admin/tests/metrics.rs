@@ -47,7 +47,7 @@ struct Metric {
 }
 
 #[test]
-fn the_page_is_up_to_date() {
+fn the_metrics_page_is_up_to_date() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/metrics.md");
     let made = page(&metrics(&scrape()));
     if std::env::var_os("FARBLOCK_WRITE_METRICS").is_some() {

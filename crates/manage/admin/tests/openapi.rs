@@ -5,7 +5,7 @@ use serde_json::Value;
 use std::path::Path;
 
 #[test]
-fn the_description_is_up_to_date() {
+fn the_openapi_description_is_up_to_date() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/openapi.json");
     let made = farblock_admin::openapi();
     if std::env::var_os("FARBLOCK_WRITE_OPENAPI").is_some() {
@@ -22,7 +22,7 @@ fn the_description_is_up_to_date() {
 }
 
 #[test]
-fn what_is_in_a_path_is_in_its_template() {
+fn path_parameters_are_in_the_path_templates() {
     let told: Value = serde_json::from_str(&farblock_admin::openapi()).expect("it is JSON");
     let mut queried = 0;
     for (path, methods) in told["paths"].as_object().expect("an object") {

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_found_however_they_arrive() {
+    fn requests_are_found_in_any_pieces() {
         let text = " {\"a\": \"}\\\"{[\"}\n[{}, {\"b\": [1]}]{}  {\"part\": ";
         for step in 1..text.len() {
             let found = frames(text, step).unwrap();
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_too_deep_or_too_long_is_refused() {
+    fn invalid_deep_and_long_requests_are_refused() {
         assert_eq!(frames("{} 7", 1), Err(FrameError::NoRequest));
         assert_eq!(frames("]", 1), Err(FrameError::NoRequest));
         let deep = |depth| "[".repeat(depth) + &"]".repeat(depth);

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_have_the_requests_number() {
+    fn an_answer_has_the_id_of_its_request() {
         let answer = answered(r#"{"jsonrpc": "2.0", "method": "echo", "id": "a", "params": {}}"#);
         assert_eq!(answer, json!({ "jsonrpc": "2.0", "id": "a", "result": {} }));
         let answer = answered(r#"{"method": "other", "id": 7}"#);
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_gets_one_error() {
+    fn an_invalid_request_gets_one_error() {
         for text in [
             "[]",
             "{}",

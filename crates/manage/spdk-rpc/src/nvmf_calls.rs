@@ -674,7 +674,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_that_was_known_without_a_key_keeps_the_one_that_it_got_since() {
+    fn a_dormant_host_without_a_key_does_not_replace_its_newer_key() {
         let locked = Host { dhchap_key: Some("/host.key".to_owned()), ..Host::default() };
         let (a, b) = ("nqn.2026-11.h:a".to_owned(), "nqn.2026-11.h:b".to_owned());
         let listed = Hosts::from([(a.clone(), locked.clone())]);

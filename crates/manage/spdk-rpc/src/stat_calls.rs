@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_threads_line_is_read_whatever_its_name() {
+    fn a_thread_line_with_any_name_is_parsed() {
         let line = "71 (a) (b) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14";
         let thread = thread(line).unwrap();
         assert_eq!(thread, json!({ "name": "a) (b", "id": 71, "busy": 11 + 12 }));

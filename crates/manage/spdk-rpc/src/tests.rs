@@ -108,7 +108,7 @@ fn late(rpc: &SpdkRpc, _: &mut Table, _: Params) -> Answer {
 }
 
 #[test]
-fn a_call_looks_again_when_others_have_changed_what_it_saw() {
+fn a_call_is_repeated_after_a_concurrent_change() {
     let fixture = Fixture::new();
     let text = br#"{"method": "late", "id": 1}"#;
     let answer = message::answer(text, &mut |_, params| fixture.rpc.carry_out(late, &params));
@@ -119,7 +119,7 @@ fn a_call_looks_again_when_others_have_changed_what_it_saw() {
 }
 
 #[test]
-fn hosts_that_others_list_are_listed_once() {
+fn a_host_listed_by_another_client_is_listed_once() {
     let fixture = Fixture::new();
     let host = json!({ "nqn": NQN, "host": "nqn.2026-11.h:a" });
     fixture.ask("nvmf_create_subsystem", &json!({ "nqn": NQN, "allow_any_host": true }));
@@ -142,7 +142,7 @@ fn hosts_that_others_list_are_listed_once() {
 }
 
 #[test]
-fn two_disks_of_one_size_are_two() {
+fn two_ram_disks_of_one_size_are_different_bdevs() {
     let fixture = Fixture::new();
     fixture.subsystems();
     for (nqn, nsid) in [(NQN, 1), (NQN, 2), (OTHER, 1)] {
@@ -155,7 +155,7 @@ fn two_disks_of_one_size_are_two() {
 }
 
 #[test]
-fn a_bdev_is_shared_once_whoever_asks() {
+fn a_bdev_is_shared_only_once() {
     let folder = tempfile::tempdir().unwrap();
     let fixture = Fixture::new();
     fixture.subsystems();
@@ -179,7 +179,7 @@ fn a_bdev_is_shared_once_whoever_asks() {
 }
 
 #[test]
-fn a_bdev_whose_file_others_have_by_now_is_no_part_of_a_raid() {
+fn a_bdev_whose_file_is_shared_otherwise_cannot_join_a_raid() {
     let folder = tempfile::tempdir().unwrap();
     let fixture = Fixture::new();
     fixture.subsystems();
@@ -197,7 +197,7 @@ fn a_bdev_whose_file_others_have_by_now_is_no_part_of_a_raid() {
 }
 
 #[test]
-fn the_number_of_an_error_names_the_cause() {
+fn error_codes_match_the_cause() {
     let folder = tempfile::tempdir().unwrap();
     let fixture = Fixture::new();
     fixture.file(folder.path(), "a");
@@ -220,7 +220,7 @@ fn the_number_of_an_error_names_the_cause() {
 }
 
 #[test]
-fn a_rescan_takes_over_the_size_of_a_file() {
+fn a_rescan_updates_the_size_of_a_bdev() {
     let folder = tempfile::tempdir().unwrap();
     let fixture = Fixture::new();
     fixture.subsystems();
@@ -239,7 +239,7 @@ fn a_rescan_takes_over_the_size_of_a_file() {
 }
 
 #[test]
-fn controller_identifiers_and_an_eui64_are_kept_and_saved() {
+fn controller_identifiers_and_eui64_are_applied_and_saved() {
     let fixture = Fixture::new();
     let params = json!({ "nqn": NQN, "min_cntlid": 7, "max_cntlid": 9 });
     fixture.ask("nvmf_create_subsystem", &params);
@@ -259,7 +259,7 @@ fn controller_identifiers_and_an_eui64_are_kept_and_saved() {
 }
 
 #[test]
-fn what_opening_would_wait_for_is_refused() {
+fn a_pipe_as_a_bdev_is_refused_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let pipe = folder.path().join("pipe");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
@@ -273,7 +273,7 @@ fn what_opening_would_wait_for_is_refused() {
 }
 
 #[test]
-fn a_bdev_that_is_called_as_anothers_namespace_is_not_that() {
+fn a_bdev_named_like_a_namespace_is_a_different_bdev() {
     let fixture = Fixture::new();
     fixture.subsystems();
     let name = format!("{NQN}/1");
@@ -286,7 +286,7 @@ fn a_bdev_that_is_called_as_anothers_namespace_is_not_that() {
 }
 
 #[test]
-fn a_listener_stays_as_long_as_it_covers_what_another_subsystem_has() {
+fn a_wildcard_listener_stays_while_another_subsystem_needs_it() {
     let fixture = Fixture::new();
     fixture.subsystems();
     fixture.ask("nvmf_create_transport", &json!({ "trtype": "TCP" }));
@@ -316,7 +316,7 @@ fn key_file(folder: &Path, name: &str) -> String {
 }
 
 #[test]
-fn a_host_is_never_saved_without_what_it_has_to_prove() {
+fn a_host_is_never_saved_without_its_requirements() {
     let fixture = Fixture::new();
     fixture.subsystems();
     let names = ["open", "locked", "demanded", "identified", "restricted"];
@@ -343,7 +343,7 @@ fn a_host_is_never_saved_without_what_it_has_to_prove() {
 
 /// If a key is not in a file, its reference in the configuration is saved, and can be loaded.
 #[test]
-fn keys_that_are_in_no_file_are_saved_as_they_can_be_loaded() {
+fn keys_without_a_file_are_saved_as_references() {
     let fixture = Fixture::new();
     fixture.subsystems();
     let of = |tls_key: &str| Host { tls_key: Some(tls_key.to_owned()), ..Host::default() };
@@ -366,7 +366,7 @@ fn keys_that_are_in_no_file_are_saved_as_they_can_be_loaded() {
 }
 
 #[test]
-fn a_key_is_a_name_for_a_file() {
+fn keyring_keys_name_key_files() {
     let folder = tempfile::tempdir().unwrap();
     let fixture = Fixture::new();
     fixture.subsystems();
@@ -423,7 +423,7 @@ fn a_key_is_a_name_for_a_file() {
 }
 
 #[test]
-fn a_listed_host_gets_other_keys_and_keeps_what_else_it_has() {
+fn new_keys_of_a_host_keep_its_other_settings() {
     let folder = tempfile::tempdir().unwrap();
     let fixture = Fixture::new();
     fixture.subsystems();
@@ -462,7 +462,7 @@ fn a_listed_host_gets_other_keys_and_keeps_what_else_it_has() {
 }
 
 #[test]
-fn a_listener_that_requires_tls_is_saved_so_and_stays_so() {
+fn a_listener_keeps_its_tls_requirement_when_saved() {
     let fixture = Fixture::new();
     fixture.subsystems();
     let at = *fixture.document().listeners.keys().next().unwrap();
@@ -482,7 +482,7 @@ fn a_listener_that_requires_tls_is_saved_so_and_stays_so() {
 }
 
 #[test]
-fn what_spdk_has_no_bdev_for_is_not_saved_as_a_file() {
+fn disks_without_an_spdk_bdev_are_not_saved_as_files() {
     let folder = tempfile::tempdir().unwrap();
     let fixture = Fixture::new();
     fixture.subsystems();

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_eui64_is_sixteen_digits() {
+    fn an_eui64_has_sixteen_hexadecimal_digits() {
         let id: Eui64 = "001A22FF44556677".parse().unwrap();
         assert_eq!(id.0, [0, 0x1a, 0x22, 0xff, 0x44, 0x55, 0x66, 0x77]);
         assert_eq!(id.to_string(), "001a22ff44556677");

@@ -87,13 +87,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_that_is_said_once_is_read() {
+    fn json_with_unique_keys_is_parsed() {
         let text = r#"{"a": [1, -2, 0.5, true, null, "x"], "b": {"a": {}}}"#;
         assert_eq!(parse(text.as_bytes()), Ok(serde_json::from_str(text).expect("JSON")));
     }
 
     #[test]
-    fn what_is_said_twice_is_refused_at_any_depth() {
+    fn duplicate_json_keys_are_refused_at_any_depth() {
         for text in [r#"{"a": 1, "a": 1}"#, r#"[{"b": {"a": 1, "c": 2, "a": null}}]"#] {
             let refused = parse(text.as_bytes()).expect_err("it is ambiguous").to_string();
             assert!(refused.contains("it says \"a\" twice"), "{refused}");

@@ -144,7 +144,7 @@ fn documents() -> Vec<Document> {
 }
 
 #[test]
-fn every_document_leads_to_every_other() {
+fn the_steps_turn_every_document_into_every_other() {
     for from in documents() {
         from.check().unwrap();
         for to in documents() {
@@ -158,7 +158,7 @@ fn every_document_leads_to_every_other() {
 }
 
 #[test]
-fn a_failing_step_leaves_everything_as_it_was() {
+fn a_failed_step_is_rolled_back() {
     let mut failures = 0;
     for from in documents() {
         for to in documents() {
@@ -178,7 +178,7 @@ fn a_failing_step_leaves_everything_as_it_was() {
 }
 
 #[test]
-fn namespaces_are_there_before_their_listener_answers() {
+fn namespaces_are_added_before_their_listener() {
     let all = documents();
     let steps = steps(&all[0], &all[2]);
     let said: Vec<String> = steps.iter().map(ToString::to_string).collect();
@@ -191,7 +191,7 @@ fn namespaces_are_there_before_their_listener_answers() {
 }
 
 #[test]
-fn a_host_that_may_stay_is_not_sent_away() {
+fn a_host_that_stays_allowed_is_not_disconnected() {
     let listed = document(&[1], &[("one", subsystem(&["a"], &[]))]);
     let any = document(&[1], &[("one", subsystem(&[], &[]))]);
     let is_any =
@@ -203,7 +203,7 @@ fn a_host_that_may_stay_is_not_sent_away() {
 }
 
 #[test]
-fn a_file_changes_what_it_changed_and_nothing_else() {
+fn a_merge_applies_only_the_changes_of_the_file() {
     let configured = document(&[1], &[("one", subsystem(&["a"], &[(1, "x"), (2, "y")]))]);
     let mut current = configured.clone();
     let one = current.subsystems.values_mut().next().unwrap();
@@ -227,7 +227,7 @@ fn a_file_changes_what_it_changed_and_nothing_else() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_its_field() {
+fn an_invalid_document_names_the_field() {
     let good = documents().remove(2).to_json();
     assert_eq!(Document::parse(&good).unwrap(), documents()[2]);
     let wrong: [(&[&str], &str, &str, &str); 13] = [
@@ -286,7 +286,7 @@ fn what_is_wrong_is_said_with_its_field() {
 }
 
 #[test]
-fn a_file_takes_nobodys_key_by_not_naming_it() {
+fn a_file_that_omits_a_key_does_not_remove_it() {
     let configured = document(&[1], &[("one", subsystem(&["a", "b=1"], &[]))]);
     let current = document(&[1], &[("one", subsystem(&["a=9", "b=2", "c=3"], &[]))]);
     let keys = |file: &Document| {
@@ -309,7 +309,7 @@ fn a_file_takes_nobodys_key_by_not_naming_it() {
 }
 
 #[test]
-fn what_is_left_out_opens_no_door() {
+fn omitted_fields_of_a_request_do_not_remove_protection() {
     use farblock_state::{doors_kept, keys_kept};
     use serde_json::json;
     let old = document(&[1], &[("one", subsystem(&["a=1", "b"], &[]))]);
@@ -338,7 +338,7 @@ fn what_is_left_out_opens_no_door() {
 }
 
 #[test]
-fn a_file_opens_no_subsystem_with_a_host_whose_key_it_never_had() {
+fn a_file_cannot_allow_any_host_while_a_host_has_a_key() {
     let with = |hosts: &[&str]| document(&[1], &[("one", subsystem(hosts, &[]))]);
     let any = with(&[]);
     let problem = merge(&with(&["a"]), &any, &with(&["a=1"])).check().unwrap_err();
@@ -352,7 +352,7 @@ fn a_file_opens_no_subsystem_with_a_host_whose_key_it_never_had() {
 
 /// If a host follows the states of two listeners, it always has a path.
 #[test]
-fn a_way_opens_before_another_closes() {
+fn a_listener_becomes_usable_before_another_becomes_unusable() {
     let with = |first, second| {
         let mut document = document(&[1, 2], &[]);
         for (listener, ana) in document.listeners.values_mut().zip([first, second]) {
@@ -380,7 +380,7 @@ fn a_way_opens_before_another_closes() {
 }
 
 #[test]
-fn what_is_wrong_with_a_key_is_said_without_it() {
+fn errors_about_a_key_do_not_contain_it() {
     let with = |change: &dyn Fn(&mut Host)| {
         let mut wrong = document(&[1], &[("one", subsystem(&["a=1"], &[]))]);
         change(wrong.subsystems.values_mut().next().unwrap().hosts.values_mut().next().unwrap());
@@ -419,7 +419,7 @@ fn what_is_wrong_with_a_key_is_said_without_it() {
 }
 
 #[test]
-fn nobody_gets_in_without_tls_because_something_was_left_out() {
+fn an_omitted_tls_key_does_not_remove_the_tls_requirement() {
     use farblock_state::{Tls, keys_kept};
     use serde_json::json;
     let with = |dhchap: bool, tls: bool, any: &str| {
@@ -466,7 +466,7 @@ fn nobody_gets_in_without_tls_because_something_was_left_out() {
 }
 
 #[test]
-fn disks_that_hosts_would_take_for_one_are_refused() {
+fn two_disks_with_one_identifier_are_refused() {
     const ID: &str = "2d6f12ca-6c90-538f-a383-5ab39f554825";
     let two = |one: &str, other: &str| {
         let text = format!(
@@ -488,7 +488,7 @@ fn disks_that_hosts_would_take_for_one_are_refused() {
 }
 
 #[test]
-fn a_group_that_there_is_not_is_refused() {
+fn an_ana_group_out_of_range_is_refused() {
     let listeners = |groups: &str| {
         let text = format!(
             r#"{{"version": 1, "listeners": {{"127.0.0.1:1": {{"ana_groups": {groups}}}}}}}"#
@@ -503,7 +503,7 @@ fn a_group_that_there_is_not_is_refused() {
 }
 
 #[test]
-fn who_sees_a_namespace_is_said_and_checked() {
+fn the_visibility_of_a_namespace_is_validated_and_described() {
     let seen_by = |hosts: Option<&[&str]>| {
         let mut subsystem = subsystem(&["a"], &[(1, "x")]);
         let hosts = hosts.map(|hosts| hosts.iter().map(|host| (*host).to_owned()).collect());
@@ -532,7 +532,7 @@ fn who_sees_a_namespace_is_said_and_checked() {
 }
 
 #[test]
-fn what_is_demanded_of_a_host_is_demanded_until_something_else_is_said() {
+fn a_demand_on_a_host_holds_until_it_is_changed() {
     use farblock_state::{Demand, keys_kept};
     use serde_json::json;
     let with = |demand: Option<Demand>, change: &dyn Fn(&mut Host)| {

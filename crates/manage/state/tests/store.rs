@@ -27,7 +27,7 @@ fn a_crash_leaves_the_old_state_or_the_new_one() {
 }
 
 #[test]
-fn what_is_no_state_is_not_used_and_not_replaced() {
+fn an_invalid_state_file_is_neither_used_nor_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.json");
     std::fs::write(&path, "{").unwrap();
@@ -41,7 +41,7 @@ fn what_is_no_state_is_not_used_and_not_replaced() {
 
 /// Names that an earlier version accepted must not stop a target that uses them.
 #[test]
-fn a_kept_state_with_names_that_are_refused_now_is_loaded() {
+fn a_stored_state_with_old_names_is_loaded() {
     let named = |hosts: &[&str], visible_to: &str| {
         let mut kept = kept(1);
         let subsystem = kept.shared.subsystems.entry("nqn.2026-11.s:one".into()).or_default();
@@ -79,7 +79,7 @@ fn a_kept_state_with_names_that_are_refused_now_is_loaded() {
 
 /// A file cannot replace a folder. The new file must not stay beside the folder.
 #[test]
-fn what_could_not_be_kept_leaves_nothing() {
+fn a_failed_save_leaves_no_file() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::new(folder.path().join("state.json"));
     std::fs::create_dir_all(store.path().join("folder")).unwrap();
@@ -93,7 +93,7 @@ fn what_could_not_be_kept_leaves_nothing() {
 
 #[cfg(unix)]
 #[test]
-fn a_state_is_of_one_process() {
+fn a_state_file_belongs_to_one_process() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.json");
     let mut one = Store::new(&path);
@@ -109,7 +109,7 @@ fn a_state_is_of_one_process() {
 
 #[cfg(unix)]
 #[test]
-fn a_link_to_a_state_stays_one() {
+fn a_symbolic_link_to_a_state_file_stays_a_link() {
     let folder = tempfile::tempdir().unwrap();
     let (link, path) = (folder.path().join("link"), folder.path().join("state.json"));
     Store::new(&path).save(&kept(1)).unwrap();
@@ -121,7 +121,7 @@ fn a_link_to_a_state_stays_one() {
 
 #[cfg(unix)]
 #[test]
-fn a_state_is_its_owners() {
+fn only_the_owner_can_read_a_state_file() {
     use std::os::unix::fs::PermissionsExt;
     let folder = tempfile::tempdir().unwrap();
     let store = Store::new(folder.path().join("state.json"));

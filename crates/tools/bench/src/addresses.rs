@@ -117,14 +117,14 @@ mod tests {
     }
 
     #[test]
-    fn ios_larger_than_the_namespace_takes_become_several_operations() {
+    fn ios_above_the_namespace_limit_become_several_operations() {
         let geometry = Geometry { max_blocks: 3, ..Geometry::new(512, 100) };
         let span = Span::new(&geometry, &pattern(Rw::Read, 1), None).expect("it fits");
         assert_eq!((span.op_blocks, span.ops_per_io()), (3, 3));
     }
 
     #[test]
-    fn what_does_not_fit_says_why() {
+    fn a_pattern_that_does_not_fit_is_refused() {
         let why = |geometry: &Geometry, rw, jobs, size| {
             Span::new(geometry, &pattern(rw, jobs), size).expect_err("it does not fit")
         };

@@ -108,14 +108,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_as_fast_as_local_waits_for_the_disk() {
+    fn a_remote_disk_as_fast_as_local_waits_for_the_disk() {
         // Processor use does not matter here, because the event loops may be spinning.
         says(&measured((40_000.0, 200.0), (38_000.0, 210.0, 26.0, 26.0)), 2, "the disk");
         says(&measured((40_000.0, 200.0), (37_900.0, 211.0, 5.0, 5.0)), 2, "the way");
     }
 
     #[test]
-    fn processors_that_are_used_up() {
+    fn busy_processors_are_named_as_the_bottleneck() {
         let both = measured((40_000.0, 200.0), (20_000.0, 400.0, 45.0, 45.0));
         let text = says(&both, 2, "all processors: ");
         assert!(text.ends_with("host 90 %, target 90 % of one, of 2"), "{text}");
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn wake_ups_are_counted_beside_those_of_local() {
+    fn wake_ups_are_compared_with_those_of_the_local_disk() {
         let mut report = slow();
         let sleep = |figures: &mut Option<Figures>, sleeps| {
             figures.as_mut().expect("measured").sleeps_per_io = Some(sleeps);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn the_network_is_what_bare_sockets_take() {
+    fn a_slow_floor_names_the_network_as_the_bottleneck() {
         let mut report = slow();
         report.floor = Some(figures(50_000.0, 4096, 100_000.0, None));
         let text = says(&report, 2, "the network");
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn one_side_alone_has_nothing_to_be_slower_than() {
+    fn one_side_alone_has_no_bottleneck() {
         let mut report = slow();
         report.local = None;
         assert_eq!(report.bottleneck(2), None);

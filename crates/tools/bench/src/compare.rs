@@ -509,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn a_removed_namespace_is_told_from_a_lost_connection() {
+    fn the_error_distinguishes_a_removed_namespace_from_a_lost_connection() {
         let said = |blocks, error| {
             let error = RunError::Io {
                 job: 0,

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn use_is_relative_to_time_and_work() {
+    fn processor_use_is_relative_to_time_and_ios() {
         let half = CpuUse::new(Duration::from_millis(500), Duration::from_secs(1), 100_000.0);
         assert_eq!(half, Some(CpuUse { percent_of_core: 50.0, us_per_io: 5.0 }));
         assert_eq!(CpuUse::new(Duration::from_secs(1), Duration::ZERO, 1.0), None);
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_is_taken_out_of_the_whole() {
+    fn the_time_of_a_part_is_subtracted_from_the_whole() {
         let without =
             |whole, part| Without::new(Arc::new(Fixed(whole)), Arc::new(Fixed(part))).cpu_time();
         assert_eq!(without(30, 10), Duration::from_millis(20));
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_uses_time() {
+    fn the_processor_time_of_this_process_grows() {
         let before = ThisProcess.cpu_time();
         while ThisProcess.cpu_time() == before {
             std::hint::black_box(0);
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn embedded_meters_read_both() {
+    fn embedded_meters_report_host_and_target() {
         let readings = Meters::embedded(Arc::new(Fixed(0))).read();
         assert_eq!(readings.target, Some(Duration::ZERO));
         assert!(readings.host.is_some());

@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers() {
+    fn numbers_are_rounded_and_grouped() {
         assert_eq!(whole(999.4), "999");
         assert_eq!(whole(1_234_567.0), "1,234,567");
         assert_eq!(tenths(999.96), "1,000.0");
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_and_times() {
+    fn durations_are_shown_in_seconds_and_minutes() {
         assert_eq!(seconds(0.25), "0.25 s");
         assert_eq!(seconds(30.0), "30 s");
         assert_eq!(seconds(120.0), "2 min");
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn the_method_in_a_line() {
+    fn the_method_is_described_in_one_line() {
         let mut report = crate::testing::report();
         assert_eq!(
             method(&report.method),

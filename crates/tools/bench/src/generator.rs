@@ -492,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_of_the_time_since_the_last_look() {
+    fn a_rate_covers_the_time_since_the_last_update() {
         let mut rate = Rate::new();
         let start = rate.at;
         assert_eq!(rate.update(start + Duration::from_secs(2), 1000), 500.0);

@@ -365,7 +365,7 @@ mod tests {
     use crate::testing;
 
     #[test]
-    fn the_page_needs_nothing_else() {
+    fn the_page_loads_no_other_resources() {
         let page = render(&testing::report());
         for outside in ["http:", "https:", "src=", "href=", "@import", "url(", "<script"] {
             assert!(!page.contains(outside), "{outside}");
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn one_chart_is_no_larger_than_one_of_three() {
+    fn a_single_chart_has_the_width_of_one_of_three() {
         let mut report = testing::report();
         report.patterns.truncate(1);
         let page = render(&report);
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn charts_stand_beside_tables() {
+    fn the_page_has_charts_and_tables() {
         let page = render(&testing::report());
         assert_eq!(page.matches("<svg").count(), 9, "three metrics by three block sizes");
         assert_eq!(page.matches("<table").count(), 4);
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn the_floor_beside_them() {
+    fn the_page_shows_the_floor() {
         let page = render(&testing::with_floor(testing::report()));
         assert_eq!(page.matches("<i class=\"floor\">").count(), 3, "in each legend");
         assert_eq!(page.matches("<th scope=\"col\">remote, % of floor</th>").count(), 3);
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn tags_are_closed() {
+    fn all_html_tags_are_closed() {
         let page = render(&testing::with_floor(testing::report()));
         for tag in ["section", "table", "tr", "td", "th", "ul", "li", "svg", "text", "figure", "dl"]
         {
@@ -457,14 +457,14 @@ mod tests {
     }
 
     #[test]
-    fn ticks_are_short() {
+    fn axis_labels_are_short() {
         let shown = [0.0, 0.05, 2500.0, 20_000.0, 1_500_000.0, 0.15000000000000002].map(tick);
         assert_eq!(shown, ["0", "0.05", "2500", "20k", "1.5M", "0.15"]);
     }
 
     /// Writes a page for a visual check, on request.
     #[test]
-    fn page_for_eyes() {
+    fn write_a_page_for_a_visual_check() {
         if let Some(path) = std::env::var_os("FARBLOCK_BENCH_PAGE") {
             std::fs::write(path, render(&testing::report())).expect("a writable path");
         }

@@ -405,7 +405,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pace_spreads_catches_up_and_gives_up() {
+    fn a_fixed_rate_spreads_ios_and_catches_up_within_limits() {
         let start = Instant::now();
         let mut pace = Pace::new(1000);
         let at = |us| start + Duration::from_micros(us);

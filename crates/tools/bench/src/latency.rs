@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_have_three_digits() {
+    fn percentiles_are_exact_to_three_digits() {
         let summary = of((1..=100_000).map(|i| i * 10)).summary();
         assert!((summary.mean_ns - 500_005.0).abs() < 1e-6, "the mean is exact");
         assert!(near(summary.p50_ns, 500_000), "{}", summary.p50_ns);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn merged_is_the_same_as_recorded_together() {
+    fn merged_latencies_equal_latencies_recorded_together() {
         let mut merged = of([100, 200, 300]);
         merged.merge(&of([1_000_000, 50]));
         let together = of([100, 200, 300, 1_000_000, 50]);
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_zero_and_too_long_is_kept() {
+    fn no_latencies_give_zero_and_excessive_ones_are_kept() {
         assert_eq!(Latencies::new().summary(), LatencySummary::default());
         let mut long = Latencies::new();
         long.record(Duration::from_secs(100_000));

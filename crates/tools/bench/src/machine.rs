@@ -142,7 +142,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn dates() {
+    fn dates_are_shown_in_utc() {
         let at = |seconds| utc(UNIX_EPOCH + Duration::from_secs(seconds));
         assert_eq!(at(0), "1970-01-01T00:00:00Z");
         assert_eq!(at(951_782_400), "2000-02-29T00:00:00Z");
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_line_says_nothing_of_the_machine() {
+    fn the_shown_command_line_omits_the_path_of_the_program() {
         let words = ["/home/me/bin/farblock", "bench", "/dev/my disk"];
         let line = joined(words.into_iter().map(OsString::from));
         assert_eq!(line, "farblock bench '/dev/my disk'");
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_has_cores() {
+    fn the_description_of_this_machine_is_complete() {
         let machine = Machine::this();
         assert!(machine.cores >= 1);
         assert!(!machine.kernel.is_empty());

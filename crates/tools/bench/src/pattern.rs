@@ -237,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_six_are_those_of_the_documents() {
+    fn the_six_patterns_match_the_published_ones() {
         let rows: Vec<String> = Pattern::six()
             .iter()
             .map(|p| format!("{} {} {}x{}", p.name, p.rw, p.numjobs, p.iodepth))
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn scaling_keeps_the_depth_and_says_what_it_did() {
+    fn scaling_keeps_the_depth_and_adds_a_note() {
         let pattern = &Pattern::six()[0];
         let scaled = pattern.scaled_to(2);
         assert_eq!((scaled.numjobs, scaled.iodepth), (2, 32));
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_are_read_as_fio_writes_them() {
+    fn patterns_are_parsed_in_the_syntax_of_fio() {
         let pattern: Pattern =
             "randrw,bs=16k,iodepth=8,numjobs=3,rwmixread=70".parse().expect("a good pattern");
         let expected = Pattern { rwmixread: 70, ..Pattern::new(Rw::RandRw, 16384, 3, 8) };
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_patterns_say_why() {
+    fn invalid_patterns_are_refused() {
         let why = |text: &str| text.parse::<Pattern>().expect_err("a bad pattern").to_string();
         assert!(why("trim").contains("rw is one of randread"));
         assert!(why("read,bs").contains("key=value"));
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes() {
+    fn block_sizes_are_shown_in_words() {
         assert_eq!(size_words(4608), "4608-byte");
     }
 }

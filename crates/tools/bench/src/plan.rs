@@ -248,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fills_in_large_pieces() {
+    fn the_fill_uses_large_blocks() {
         assert_eq!(fill_block_bytes(1 << 30), 1 << 20);
         assert_eq!(fill_block_bytes((1 << 30) + (256 << 10)), 256 << 10);
         assert_eq!(fill_block_bytes((1 << 30) + 512), 64 << 10);
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_add_up() {
+    fn the_duration_of_a_plan_is_the_sum_of_its_runs() {
         let quick = Plan::quick();
         assert_eq!(quick.duration(2), Duration::from_secs(6 * 2 * 6));
         assert_eq!(Plan::full().duration(1), Duration::from_secs(6 * (30 + 3 * 35)));
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_are_scaled_to_the_jobs_allowed() {
+    fn patterns_are_scaled_to_the_maximum_number_of_jobs() {
         let plan = Plan { max_jobs: Some(2), ..Plan::quick() };
         let jobs: Vec<u32> = plan.scaled_patterns().iter().map(|p| p.numjobs).collect();
         assert_eq!(jobs, [2, 2, 2, 2, 2, 1]);

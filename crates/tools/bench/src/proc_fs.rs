@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_counts_its_threads_and_no_others() {
+    fn a_thread_group_counts_only_its_own_threads() {
         const WORK: Duration = Duration::from_millis(20);
         let group = ThreadGroup::named(&["cputest-in"]).expect("/proc is there");
         assert_eq!(group.cpu_time(), Duration::ZERO);
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn ring_workers_belong_to_the_thread_that_made_the_ring() {
+    fn ring_workers_count_for_the_thread_that_created_the_ring() {
         let group = ThreadGroup::new(std::process::id(), &["target-"], &[40]).expect("/proc");
         let names = [
             (10, "target-0"),
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reused_number_does_not_take_time_back() {
+    fn a_reused_thread_id_does_not_reduce_the_total() {
         let mut seen = Seen::default();
         let ms = Duration::from_millis;
         seen.note(7, ms(30));
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn own_process_by_number() {
+    fn the_processor_time_of_a_process_is_read_by_its_id() {
         let own = OtherProcess::new(std::process::id()).expect("the own process");
         burn(Duration::from_millis(1));
         assert!(own.cpu_time() >= Duration::from_millis(1));
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sleep_is_counted() {
+    fn sleeps_are_counted() {
         let before = sleeps().expect("Linux tells");
         std::thread::sleep(Duration::from_millis(1));
         assert!(sleeps().expect("Linux tells") > before);

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_recorded_is_read_without_loss() {
+    fn recorded_latencies_are_read_without_loss() {
         let mut latencies = of((1..=1000).map(|i| i * i * 37));
         latencies.record(Duration::from_secs(100_000));
         let read = RecordedLatencies::of(&latencies).latencies().expect("our own");
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_record_is_refused() {
+    fn invalid_recorded_latencies_are_refused() {
         let good = RecordedLatencies::of(&of([1, 2, 3]));
         let bytes = STANDARD.decode(&good.histogram).expect("our own");
         let with = |bytes: &[u8]| {

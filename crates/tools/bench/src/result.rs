@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_some_runs_lack_is_not_averaged() {
+    fn a_figure_that_some_runs_lack_is_not_averaged() {
         let pattern = Pattern::new(Rw::Read, 4096, 1, 1);
         let without = Sample { host_cpu: None, sleeps: None, ..sample(10, 1, 1) };
         let figures = Figures::average(&pattern, &[sample(10, 1, 1), without]).expect("two runs");
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn percentages_are_those_of_the_documents() {
+    fn percentages_match_the_published_ones() {
         // StarWind's 4k random read: 5,540,879 remote IOPS at 0.369 ms, and 5,696,000 local IOPS at
         // 0.359 ms.
         let local = figures(5_696_000.0, 4096, 359_000.0, None);
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn a_floor_that_is_none_is_doubted() {
+    fn a_floor_slower_than_the_remote_disk_is_doubted() {
         let mut report = crate::testing::with_floor(report());
         assert!(report.patterns.iter().all(|pattern| pattern.floor_doubt().is_none()));
         let pattern = &mut report.patterns[0];
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn processor_time_is_that_of_both_ends() {
+    fn processor_time_includes_both_ends() {
         let local = figures(1000.0, 4096, 1000.0, Some((2.0, None)));
         let remote = figures(1000.0, 4096, 1000.0, Some((5.0, Some(4.0))));
         let percent = Percent::new(&local, &remote).expect("both measured");

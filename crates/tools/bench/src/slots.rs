@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn an_io_in_parts_is_done_with_its_last_operation() {
+    fn a_split_io_completes_with_its_last_operation() {
         let span = Span { io_blocks: 8, op_blocks: 3, ios: 100 };
         let (mut slots, mut random) = slots(Rw::RandRead, span);
         let mut held = Vec::new();
@@ -229,7 +229,7 @@ mod tests {
     use farblock_block::Geometry;
 
     #[test]
-    fn a_failure_names_the_operation() {
+    fn a_failure_names_the_failed_operation() {
         let span = Span { io_blocks: 8, op_blocks: 3, ios: 100 };
         let (mut slots, mut random) = slots(Rw::Write, span);
         let mut held = Vec::new();
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_are_random_and_no_two_pages_alike() {
+    fn written_pages_are_random_and_distinct() {
         let span = Span { io_blocks: 16, op_blocks: 16, ios: 100 };
         let (mut slots, mut random) = slots(Rw::RandWrite, span);
         let mut held = Vec::new();
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn mixed_patterns_keep_written_data_apart_from_read_data() {
+    fn mixed_patterns_use_separate_buffers_for_reads_and_writes() {
         let span = Span { io_blocks: 8, op_blocks: 8, ios: 100 };
         let (mut slots, mut random) = slots(Rw::RandRw, span);
         let mut held = Vec::new();
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_counted_for_all_jobs() {
+    fn the_buffer_memory_of_all_jobs_is_summed() {
         assert_eq!(buffer_bytes(&Pattern::new(Rw::Rw, 1 << 20, 3, 8)), 48 << 20);
         assert_eq!(buffer_bytes(&Pattern::new(Rw::Read, u32::MAX, u32::MAX, u32::MAX)), u64::MAX);
     }

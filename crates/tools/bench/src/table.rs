@@ -356,14 +356,14 @@ mod tests {
     }
 
     #[test]
-    fn both_sides() {
+    fn the_table_shows_both_sides() {
         let text = render(&testing::report());
         assert!((120..=150).contains(&widest(&text)), "{} columns\n{text}", widest(&text));
         insta::assert_snapshot!(text);
     }
 
     #[test]
-    fn eighty_columns_will_do() {
+    fn the_table_fits_80_columns() {
         let report = testing::with_floor(testing::report());
         let text = render_within(&report, 80);
         let columns = text.lines().map(|line| line.chars().count()).max();
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_broken_at_spaces_and_words_are_not() {
+    fn lines_are_wrapped_only_at_spaces() {
         assert_eq!(wrap("a bc def", 2, 5), "a bc\n  def");
         assert_eq!(wrap("a bc def", 2, usize::MAX), "a bc def");
         assert_eq!(
@@ -390,13 +390,13 @@ mod tests {
     }
 
     #[test]
-    fn the_floor_beside_them() {
+    fn the_table_shows_the_floor() {
         let report = testing::with_floor(testing::report());
         insta::assert_snapshot!(render(&report));
     }
 
     #[test]
-    fn one_side_has_no_percentages() {
+    fn a_table_of_one_side_has_no_percentages() {
         let mut report = testing::report();
         report.remote = None;
         report.interrupted = true;
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_numbers_still_fit() {
+    fn the_largest_numbers_fit_into_the_table() {
         let mut report = testing::report();
         for pattern in &mut report.patterns {
             let huge = testing::figures(99_999_999.0, 4096, 3e10, Some((99.9, Some(99.9))));

@@ -352,7 +352,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_that_scatter_leave_the_ratio_open() {
+    fn scattered_rates_give_a_wide_ratio_interval() {
         let [low, high] = ratio_interval(&[100.0, 100.0], &[90.0, 90.0]).expect("two runs each");
         assert!((low - 90.0).abs() < 1e-9 && (high - 90.0).abs() < 1e-9, "{low} {high}");
         let [low, high] = ratio_interval(&[50.0, 100.0], &[60.0, 90.0]).expect("two runs each");
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn what_repeats_show_is_a_verdict_and_what_they_do_not_is_none() {
+    fn only_differences_beyond_the_noise_give_a_verdict() {
         let a = with_runs(&[0.99, 1.0, 1.01]);
         let compare = |factors: &[f64]| Comparison::of(&a, &with_runs(factors));
         let first = |comparison: &Comparison| comparison.loads[0].changes[0].clone();
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_fails_for_what_is_slower_and_shown() {
+    fn a_limit_fails_only_for_significant_slowdowns() {
         let a = with_runs(&[0.99, 1.0, 1.01]);
         let fails =
             |factors: &[f64], limit| Comparison::of(&a, &with_runs(factors)).failures(limit).len();
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_fails_and_is_said() {
+    fn missing_and_failed_loads_fail_the_comparison() {
         let whole = with_runs(&[1.0, 1.0]);
         let mut less = whole.clone();
         less.loads.remove(0);
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn other_machines_are_remarked() {
+    fn a_comparison_remarks_different_machines() {
         let here = with_runs(&[1.0]);
         let mut there = here.clone();
         there.conditions[0] = "another processor".to_owned();
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_and_nonsense_are_no_change() {
+    fn zero_rates_and_empty_runs_give_no_change() {
         let a = with_runs(&[1.0, 1.1]);
         let zero = with_runs(&[0.0, 1.0]);
         let metrics: Vec<Metric> =

@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_are_found_by_name_and_count_when_they_have_ended() {
+    fn threads_are_found_by_name_and_ended_threads_still_count() {
         let group = ThreadGroup::named(&["farblock-busy"]).unwrap();
         let (go, wait) = std::sync::mpsc::channel::<()>();
         let named = std::thread::Builder::new().name("farblock-busy-1".to_owned());
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_by_number() {
+    fn processes_are_read_by_their_id() {
         let this = OtherProcess::new(std::process::id()).unwrap();
         work(Duration::from_millis(50));
         assert!(this.cpu_time() > Duration::ZERO);

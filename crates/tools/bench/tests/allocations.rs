@@ -45,7 +45,7 @@ fn allocations(engine: EngineKind, when: When, max_blocks: u32, rw: Rw, ios: u64
 
 /// There is only one test here, because the counter covers the whole process.
 #[test]
-fn ios_do_not_allocate() {
+fn ios_allocate_nothing() {
     for engine in [EngineKind::Auto, EngineKind::Portable] {
         for when in [When::AtOnce, When::Later] {
             for (rw, max_blocks) in [(Rw::RandRead, 0), (Rw::RandRw, 0), (Rw::Write, 3)] {

@@ -36,7 +36,7 @@ fn colours(path: &str) -> [BTreeMap<String, String>; 2] {
 }
 
 #[test]
-fn a_report_has_the_dashboards_colours() {
+fn a_report_has_the_colours_of_the_dashboard() {
     let report = colours("src/html/style.css");
     let page = colours("../../../dashboard/src/style.css");
     for (report, page) in report.iter().zip(&page) {

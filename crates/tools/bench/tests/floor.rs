@@ -45,7 +45,7 @@ fn server() -> Server {
 }
 
 #[test]
-fn every_kind_of_load() {
+fn the_floor_measures_every_kind_of_load() {
     let server = server();
     for (rw, bytes, connections, depth) in [
         (Rw::RandRead, 4096, 1, 1),
@@ -65,7 +65,7 @@ fn every_kind_of_load() {
 }
 
 #[test]
-fn who_speaks_nonsense_is_disconnected_and_nobody_else_notices() {
+fn a_peer_with_invalid_data_is_disconnected_and_disturbs_no_other() {
     let server = server();
     let mut request = [0_u8; 72];
     request[..5].copy_from_slice(b"fBfL\x02");
@@ -92,7 +92,7 @@ fn who_speaks_nonsense_is_disconnected_and_nobody_else_notices() {
 }
 
 #[test]
-fn what_is_no_server_is_said_in_a_sentence() {
+fn a_missing_or_wrong_floor_server_is_reported() {
     let load = load(Pattern::new(Rw::RandRead, 4096, 1, 1));
     let error = drive(NOBODY, &load, &Cancel::new()).expect_err("nobody listens");
     assert!(error.to_string().contains("nothing listens"), "{error}");
@@ -114,7 +114,7 @@ fn what_is_no_server_is_said_in_a_sentence() {
 }
 
 #[test]
-fn it_can_be_called_off() {
+fn a_floor_run_can_be_cancelled() {
     let server = server();
     let load =
         Drive { runtime: Duration::from_secs(600), ..load(Pattern::new(Rw::RandRead, 4096, 2, 4)) };
@@ -149,7 +149,7 @@ fn disk() -> Side {
 }
 
 #[test]
-fn it_stands_beside_both_sides() {
+fn a_comparison_includes_the_floor() {
     let server = server();
     let (local, remote) = (disk(), disk());
     let mut plan = Plan { runs: 2, ..plan(server.address()) };
@@ -190,7 +190,7 @@ fn it_stands_beside_both_sides() {
 }
 
 #[test]
-fn what_it_cannot_do_is_said_before_the_first_io() {
+fn unsupported_floor_plans_are_refused_before_the_first_io() {
     let server = server();
     let good = plan(server.address());
     let with = |pattern: Pattern| Plan { patterns: vec![pattern], ..good.clone() };
@@ -214,7 +214,7 @@ fn what_it_cannot_do_is_said_before_the_first_io() {
 }
 
 #[test]
-fn a_server_that_goes_away_ends_the_run_at_once() {
+fn a_floor_server_that_disconnects_ends_the_run_at_once() {
     let server = server();
     let address = server.address();
     let load =

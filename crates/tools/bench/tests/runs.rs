@@ -89,7 +89,7 @@ fn the_six_patterns_run_on_both_engines() {
 }
 
 #[test]
-fn the_depth_is_kept_and_never_exceeded() {
+fn the_queue_depth_is_reached_and_never_exceeded() {
     for when in [When::AtOnce, When::Later] {
         let (fake, side) = fake(Geometry::new(512, 8000), when);
         let report = run_one(&plan(vec![Pattern::new(Rw::RandRead, 4096, 3, 7)], 500), &side);
@@ -114,7 +114,7 @@ fn sequential_jobs_keep_to_their_regions() {
 }
 
 #[test]
-fn mixed_patterns_mix() {
+fn mixed_patterns_have_the_requested_share_of_reads() {
     let (_, side) = fake(Geometry::new(512, 8000), When::AtOnce);
     let pattern = Pattern { rwmixread: 70, ..Pattern::new(Rw::RandRw, 4096, 1, 4) };
     let report = run_one(&plan(vec![pattern], 10_000), &side);
@@ -124,7 +124,7 @@ fn mixed_patterns_mix() {
 }
 
 #[test]
-fn large_ios_are_cut_to_what_the_namespace_takes() {
+fn large_ios_are_split_to_the_namespace_limit() {
     let geometry = Geometry { max_blocks: 3, ..Geometry::new(512, 8000) };
     let (fake, side) = fake(geometry, When::Later);
     let report = run_one(&plan(vec![Pattern::new(Rw::RandRead, 4096, 1, 2)], 100), &side);
@@ -135,7 +135,7 @@ fn large_ios_are_cut_to_what_the_namespace_takes() {
 }
 
 #[test]
-fn a_job_sleeps_while_its_ios_are_under_way() {
+fn a_job_sleeps_while_its_ios_are_in_flight() {
     let (fake, side) = fake(Geometry::new(512, 8000), When::AtOnce);
     let slow: Arc<dyn Namespace> = Arc::new(Delay::new(fake.clone(), Duration::from_millis(2)));
     run_one(
@@ -147,7 +147,7 @@ fn a_job_sleeps_while_its_ios_are_under_way() {
 }
 
 #[test]
-fn an_error_ends_its_run_and_not_the_others() {
+fn an_error_ends_only_its_own_run() {
     let rule = Rule::new(BlockError::ReadFailed).command(Command::Read).when(FaultWhen::Every(20));
     let broken: Arc<dyn Namespace> = Arc::new(Fault::new(mem(1 << 20), vec![rule], 1));
     let plan = Plan {
@@ -190,7 +190,7 @@ fn writes_need_permission() {
 }
 
 #[test]
-fn a_read_only_namespace_is_not_written_whatever_is_allowed() {
+fn a_read_only_namespace_is_never_written() {
     let (_, side) = fake(Geometry { read_only: true, ..Geometry::new(512, 800) }, When::AtOnce);
     let plan = Plan { allow_writes: true, ..plan(vec![Pattern::new(Rw::Write, 4096, 1, 1)], 1) };
     let error = run(&plan, Some(&side), None).expect_err("read-only");
@@ -198,7 +198,7 @@ fn a_read_only_namespace_is_not_written_whatever_is_allowed() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_before_any_io() {
+fn invalid_plans_are_refused_before_any_io() {
     let (fake, side) = fake(Geometry::new(512, 800), When::AtOnce);
     let good = plan(vec![Pattern::new(Rw::Read, 4096, 1, 1)], 1);
     let refused = |plan: Plan| run(&plan, Some(&side), None).expect_err("refused").to_string();
@@ -233,7 +233,7 @@ fn the_size_bounds_every_address() {
 }
 
 #[test]
-fn cancelled_during_the_second_pattern_leaves_the_first() {
+fn a_cancelled_run_keeps_the_results_of_finished_patterns() {
     let reads = Pattern::new(Rw::RandRead, 4096, 2, 4);
     let endless = Pattern::new(Rw::RandRead, 8192, 2, 4);
     let plan = Plan {
@@ -257,7 +257,7 @@ fn cancelled_during_the_second_pattern_leaves_the_first() {
 }
 
 #[test]
-fn progress_goes_through_the_phases_and_sides_take_turns() {
+fn progress_reports_each_phase_and_the_sides_alternate() {
     let plan = Plan {
         ramp: Duration::from_millis(10),
         warm_up: Duration::from_millis(250),
@@ -292,7 +292,7 @@ fn progress_goes_through_the_phases_and_sides_take_turns() {
 }
 
 #[test]
-fn time_ends_a_run_that_no_size_ends() {
+fn a_run_without_a_size_ends_after_its_time() {
     let plan = Plan {
         runtime: Duration::from_secs(1),
         io_size: None,
@@ -306,7 +306,7 @@ fn time_ends_a_run_that_no_size_ends() {
 }
 
 #[test]
-fn meters_are_read_for_host_and_target() {
+fn processor_time_is_measured_for_host_and_target() {
     /// A clock that advances by a second at each reading.
     #[derive(Default)]
     struct Ticking(AtomicU64);
@@ -329,7 +329,7 @@ fn meters_are_read_for_host_and_target() {
 }
 
 #[test]
-fn a_queue_that_does_not_open_is_named() {
+fn a_queue_that_does_not_open_is_reported() {
     struct Closed;
     impl Namespace for Closed {
         fn geometry(&self) -> Geometry {
@@ -349,7 +349,7 @@ fn a_queue_that_does_not_open_is_named() {
 }
 
 #[test]
-fn a_namespace_that_breaks_its_contract_panics_and_hangs_nothing() {
+fn a_namespace_that_breaks_its_contract_hangs_no_run() {
     struct Wild(Fake);
     impl Namespace for Wild {
         fn geometry(&self) -> Geometry {

@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_are_cut_between_characters() {
+    fn long_errors_are_cut_between_characters() {
         let text = |array: &[c_char]| {
             let bytes: Vec<u8> = array.iter().map(|&byte| byte as u8).collect();
             let end = bytes.iter().position(|&byte| byte == 0).expect("a zero byte");

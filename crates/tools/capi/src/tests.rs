@@ -180,7 +180,7 @@ fn nothing() -> fb_completion {
 }
 
 #[test]
-fn calls_that_block() {
+fn blocking_calls_read_and_write() {
     for &engine in ENGINES {
         let target = serve();
         let disk = connect(&target, 1, engine);
@@ -213,7 +213,7 @@ fn calls_that_block() {
 }
 
 #[test]
-fn threads_share_a_disk() {
+fn several_threads_can_use_one_disk() {
     let target = serve();
     let disk = Handle(connect(&target, 1, fb_engine::Auto));
     let threads: Vec<_> = (0..8_u64)
@@ -240,7 +240,7 @@ fn threads_share_a_disk() {
 }
 
 #[test]
-fn hundreds_in_flight_on_two_disks() {
+fn a_queue_completes_hundreds_of_operations_on_two_disks() {
     for &engine in ENGINES {
         let target = serve();
         let (disk, other) = (connect(&target, 1, engine), connect(&target, 2, engine));
@@ -296,7 +296,7 @@ fn hundreds_in_flight_on_two_disks() {
 }
 
 #[test]
-fn arguments_out_of_the_question() {
+fn invalid_arguments_are_refused() {
     let target = serve();
     let address = url(&target, 1);
     let mut disk: *mut fb_disk = null_mut();
@@ -361,7 +361,7 @@ fn arguments_out_of_the_question() {
 }
 
 #[test]
-fn ranges_out_of_the_question() {
+fn invalid_ranges_are_refused() {
     let target = serve();
     let (disk, read_only) =
         (connect(&target, 1, fb_engine::Auto), connect(&target, 2, fb_engine::Auto));
@@ -386,7 +386,7 @@ fn ranges_out_of_the_question() {
 }
 
 #[test]
-fn queues_out_of_the_question() {
+fn invalid_queue_calls_are_refused() {
     let target = serve();
     let disk = connect(&target, 1, fb_engine::Auto);
     let mut data = vec![0_u8; BLOCK];
@@ -459,7 +459,7 @@ impl Queue for CountedQueue {
 }
 
 #[test]
-fn nothing_is_done_after_a_queue_was_closed() {
+fn no_operation_executes_after_its_queue_was_closed() {
     let count = Arc::new(AtomicUsize::new(0));
     let slow = Spec::parse("delay:300ms,mem:16MiB").unwrap().open(BLOCK as u32, false).unwrap();
     let target = serve_first(([127, 0, 0, 1], 0).into(), Arc::new(Counted(slow, count.clone())));
@@ -483,7 +483,7 @@ fn nothing_is_done_after_a_queue_was_closed() {
 }
 
 #[test]
-fn a_queue_without_a_target_is_closed_at_once() {
+fn a_queue_without_a_target_closes_at_once() {
     let target = serve();
     let disk = connect_to(&url(&target, 1), &fb_options { reconnect_delay_ms: 50, ..options() });
     let (mut data, mut queue) = (vec![1_u8; BLOCK], null_mut());
@@ -500,7 +500,7 @@ fn a_queue_without_a_target_is_closed_at_once() {
 }
 
 #[test]
-fn a_lost_target_is_told() {
+fn a_lost_target_is_reported() {
     let target = serve();
     let options = fb_options { ctrl_loss_timeout_ms: 300, reconnect_delay_ms: 50, ..options() };
     let disk = connect_to(&url(&target, 1), &options);
@@ -524,7 +524,7 @@ fn a_lost_target_is_told() {
 }
 
 #[test]
-fn a_target_that_is_back_is_gone_on_with_at_its_new_size() {
+fn a_returned_target_is_used_with_its_new_size() {
     for &engine in ENGINES {
         let target = serve();
         let (address, url) = (target.addresses()[0], url(&target, 1));
@@ -576,7 +576,7 @@ unsafe extern "C" fn three_times(user: *mut c_void) -> i32 {
 }
 
 #[test]
-fn a_program_may_end_calls_that_wait() {
+fn a_program_can_cancel_waiting_calls() {
     for &engine in ENGINES {
         let (target, asked) = (serve(), AtomicUsize::new(0));
         let waiting_user = (&raw const asked).cast_mut().cast();
@@ -665,7 +665,7 @@ fn several_urls_are_paths_to_one_disk() {
 }
 
 #[test]
-fn structures_of_an_older_header_will_do() {
+fn structures_of_an_older_header_are_accepted() {
     let target = serve();
     let mut disk = null_mut();
     let mut options = fb_options { policy: 77, ..options() };
@@ -682,7 +682,7 @@ fn structures_of_an_older_header_will_do() {
 }
 
 #[test]
-fn what_a_machine_shares() {
+fn discovery_lists_the_namespaces_of_a_target() {
     let target = serve();
     let ask = |address: &str, place: *mut *mut fb_discovery| {
         let address = CString::new(address).unwrap();
@@ -731,12 +731,12 @@ fn what_a_machine_shares() {
 }
 
 #[test]
-fn panics_stay_inside() {
+fn a_panic_becomes_a_status() {
     fails(guard(|| panic!("a test")), fb_status::Bug, "bug");
 }
 
 #[test]
-fn every_status_has_words() {
+fn every_status_has_a_text() {
     for code in -40..5 {
         // SAFETY: the library's text stays valid.
         let text = unsafe { CStr::from_ptr(fb_status_text(code)) }.to_str().unwrap();

@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_name_no_types_of_rust() {
+    fn configuration_errors_name_no_rust_types() {
         for (said, words) in [
             (
                 "invalid type: string \"yes\", expected a boolean",
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_not_text_or_has_no_end_is_refused() {
+    fn a_binary_or_endless_configuration_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.toml");
         std::fs::write(&path, b"a = 1\n\xff").unwrap();

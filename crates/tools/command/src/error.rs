@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn system_errors_are_words_only() {
+    fn system_errors_are_shown_without_their_number() {
         let error = io::Error::from_raw_os_error(2);
         assert!(!os(&error).contains("os error"), "{}", os(&error));
         assert_eq!(os(&io::Error::other("odd")), "odd");

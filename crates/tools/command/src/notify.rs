@@ -166,7 +166,7 @@ mod tests {
     use std::os::unix::net::{SocketAddr, UnixDatagram};
 
     #[test]
-    fn passed_descriptors_have_names_and_are_for_one_process() {
+    fn passed_descriptors_are_named_and_accepted_by_one_process() {
         let names = |variables: [&str; 3]| names(&variables.map(str::to_owned), 7);
         assert_eq!(names(["2", "7", "a:b"]), ["a", "b"]);
         assert_eq!(names(["2", "7", "a"]), ["a", ""]);
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_descriptor_lives_until_the_other_end_is_gone() {
+    fn a_descriptor_is_alive_until_its_peer_closes() {
         let (reader, writer) = io::pipe().expect("a pipe");
         let reader = OwnedFd::from(reader);
         assert!(lives(&reader));
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn datagrams_have_the_form_of_systemd() {
+    fn datagrams_have_the_format_of_systemd() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("notify");
         let socket = UnixDatagram::bind(&path).expect("a socket");

@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_that_a_peer_chose_is_one_word() {
+    fn a_name_chosen_by_a_peer_is_quoted_for_the_shell() {
         let (host, bad) = ("nqn.2026-11.org.example:host", "n';id;'");
         let word = r"'n'\'';id;'\'''";
         let advice = let_in(bad, host);
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_stay_short() {
+    fn long_lists_are_shortened() {
         assert_eq!(list(&[1, 2]), "1, 2");
         assert!(list(&(1..100).collect::<Vec<_>>()).ends_with("10, …"));
     }

@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replacement_is_all_or_nothing() {
+    fn a_replacement_is_atomic() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
         std::fs::write(&path, "old").unwrap();
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn two_at_once_do_not_mix() {
+    fn a_second_concurrent_replacement_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
         let _one = Replacement::begin(&path, false).unwrap();
@@ -391,14 +391,14 @@ mod tests {
     }
 
     #[test]
-    fn a_long_name_has_a_temporary_name() {
+    fn a_file_with_a_long_name_can_be_replaced() {
         let folder = tempfile::tempdir().unwrap();
         write(&folder.path().join("n".repeat(250)), b"x").unwrap();
     }
 
     #[cfg(unix)]
     #[test]
-    fn links_stay_and_planted_links_are_refused() {
+    fn symbolic_links_are_kept_and_planted_ones_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let (link, path) = (folder.path().join("link"), folder.path().join("file"));
         std::os::unix::fs::symlink("file", &link).unwrap();

@@ -15,7 +15,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_for_a_shell() {
+    fn words_are_quoted_for_a_shell() {
         assert_eq!(quoted("nqn.2026-11.org.example:a"), "nqn.2026-11.org.example:a");
         assert_eq!(quoted("a?ns=1"), "'a?ns=1'");
         assert_eq!(quoted("it's"), "'it'\\''s'");

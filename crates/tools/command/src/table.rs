@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_cannot_command_the_terminal() {
+    fn control_characters_in_cells_are_escaped() {
         assert_eq!(printable("a\x1b[2Jb\n"), r"a\u{1b}[2Jb\u{a}");
         assert_eq!(properties(&[("serial", "\r".to_owned())], 0), "serial  \\u{d}\n");
     }

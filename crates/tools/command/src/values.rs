@@ -531,7 +531,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_misspelt_nqn_is_refused_and_another_name_is_not() {
+    fn a_misspelt_nqn_is_refused_and_other_names_are_accepted() {
         // A target may have such a name from an earlier version.
         for text in ["nqm.2026-11.org.example:a", "two words"] {
             assert_eq!(known_nqn(text).as_deref(), Ok(text));
@@ -553,7 +553,7 @@ mod tests {
     }
 
     #[test]
-    fn percentages_with_and_without_their_sign() {
+    fn percentages_are_parsed_with_and_without_the_sign() {
         assert_eq!((percent("5%"), percent("2.5 %"), percent("0")), (Ok(5.0), Ok(2.5), Ok(0.0)));
         for bad in ["", "%", "-1", "five", "nan", "inf"] {
             assert!(percent(bad).is_err(), "{bad}");
@@ -561,7 +561,7 @@ mod tests {
     }
 
     #[test]
-    fn places_of_the_floor() {
+    fn floor_arguments_are_parsed() {
         let there = FloorPlace::There(SocketAddr::from(([192, 0, 2, 7], 4421)));
         assert_eq!(floor_driven("192.0.2.7:4421"), Ok(there));
         assert_eq!(floor_driven(FLOOR_HERE), Ok(FloorPlace::Here));
@@ -576,7 +576,7 @@ mod tests {
     }
 
     #[test]
-    fn core_lists() {
+    fn core_lists_are_parsed() {
         assert_eq!(cores("0-3,6"), Ok(vec![0, 1, 2, 3, 6]));
         assert_eq!(cores("2,1"), Ok(vec![1, 2]));
         for (text, reason) in [
@@ -594,7 +594,7 @@ mod tests {
     }
 
     #[test]
-    fn listen_addresses() {
+    fn listen_addresses_are_parsed() {
         let parsed = |text| listen_address(text).unwrap().to_string();
         assert_eq!(parsed("127.0.0.1:0"), "127.0.0.1:0");
         assert_eq!(parsed("0.0.0.0"), "0.0.0.0:4420");
@@ -609,7 +609,7 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn zones_of_ipv6_addresses() {
+    fn zones_of_ipv6_addresses_are_parsed() {
         let index = std::fs::read_to_string("/sys/class/net/lo/ifindex").unwrap();
         let index = index.trim();
         let address = format!("[fe80::1%{index}]:4421");
@@ -628,7 +628,7 @@ mod tests {
     }
 
     #[test]
-    fn each_listener_has_its_usual_port() {
+    fn a_listen_address_without_a_port_gets_the_default() {
         for (text, address) in [
             ("127.0.0.1", "127.0.0.1:10809"),
             ("127.0.0.1:0", "127.0.0.1:0"),
@@ -642,7 +642,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_a_range() {
+    fn numbers_out_of_range_are_refused() {
         let percent = within::<u8>(0..=100);
         assert_eq!((percent("0"), percent("100")), (Ok(0), Ok(100)));
         for text in ["", "x", "-1", "101", "1.5", "99999999999"] {
@@ -652,7 +652,7 @@ mod tests {
     }
 
     #[test]
-    fn discovery_addresses() {
+    fn discovery_addresses_are_parsed() {
         let of = |text| discovery_address(text).unwrap();
         assert_eq!(of("10.0.0.1").ports, [8009, 4420]);
         assert_eq!(of("nvme+tcp://10.0.0.1:4421/").ports, [4421]);
@@ -662,7 +662,7 @@ mod tests {
     }
 
     #[test]
-    fn times_and_sizes_in_the_form_of_fio() {
+    fn times_and_sizes_are_parsed_in_the_syntax_of_fio() {
         assert_eq!(seconds("30").unwrap().as_secs(), 30);
         assert_eq!(seconds("0.5s").unwrap().as_millis(), 500);
         assert_eq!(seconds("250ms").unwrap().as_millis(), 250);
@@ -676,7 +676,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_name_is_refused_with_an_example() {
+    fn an_invalid_nqn_is_refused_with_an_example() {
         assert!(nqn("nqn.2026-11.org.example:a").is_ok());
         assert!(nqn("nqn.disk").unwrap_err().contains("nqn.2026-11.org.example:disks"));
     }

@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_of_a_subsystem_are_together() {
+    fn discovered_urls_are_grouped_by_subsystem() {
         let urls = ["nvme+tcp://a/n", "nvme+tcp://a/m", "nvme+tcp://b/n", "nvme+tcp://a/n"];
         let found = by_name(urls.iter().map(|text| text.parse().expect("a URL")).collect());
         let texts = |urls: &[Url]| urls.iter().map(Url::to_string).collect::<Vec<_>>();

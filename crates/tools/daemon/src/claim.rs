@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn who_writes_is_alone_unless_it_is_said() {
+    fn a_second_writer_is_refused_unless_shared() {
         let runtime = tempfile::tempdir().expect("a folder");
         let named = KnownNamespace { nguid: Some([1; 16]), ..Default::default() };
         let known = |uuid| KnownNamespace { uuid: Some([uuid; 16]), ..Default::default() };

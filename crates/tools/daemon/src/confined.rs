@@ -161,7 +161,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_file_is_reached_by_the_folders_of_its_links() {
+    fn the_folders_of_all_links_to_a_file_are_allowed() {
         let place = tempfile::tempdir().expect("a folder");
         let root = place.path().canonicalize().expect("it is there");
         let of = |name: &str| root.join(name);
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_of_programs_keep_nothing() {
+    fn servers_for_programs_keep_no_rights() {
         let url = "nvme+tcp://a/n?ns=1".parse().expect("a URL");
         let socket = Some(PathBuf::from("/s"));
         for way in [As::Nbd, As::VhostUser, As::Iscsi] {

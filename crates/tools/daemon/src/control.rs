@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_who_hangs_up_is_asked_again() {
+    fn a_request_is_repeated_only_after_a_closed_connection() {
         for (kind, is_asked) in [
             (io::ErrorKind::UnexpectedEof, true),
             (io::ErrorKind::ConnectionReset, true),

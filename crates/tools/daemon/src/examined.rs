@@ -235,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn where_keys_are_is_not_told() {
+    fn shown_urls_omit_the_paths_of_keys() {
         let there = "nvme+tcp://192.0.2.7:4420/nqn.2026-11.org.example:a?ns=1";
         let shown = without_keys(&format!("{there}&dhchap-secret=/root/host.key"));
         assert_eq!(shown, there);

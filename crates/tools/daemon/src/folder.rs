@@ -364,7 +364,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names() {
+    fn attachment_names_are_validated() {
         for name in ["fb0", "data-1", "a.b_c", "0"] {
             assert_eq!(check_name(name), Ok(()));
         }
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_log_is_begun_anew() {
+    fn a_long_log_is_truncated() {
         use std::io::Write;
         let runtime = tempfile::tempdir().expect("a folder");
         let (folder, _lock) = Folder::claim(runtime.path(), None).expect("nobody has it");
@@ -391,7 +391,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_folder_that_is_not_ours_alone_is_refused() {
+    fn a_runtime_folder_open_to_other_users_is_refused() {
         use std::os::unix::fs::{PermissionsExt, symlink};
         let place = tempfile::tempdir().expect("a folder");
         let refused = |path: &Path, part: &str| {
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_claimed_once() {
+    fn an_attachment_name_is_claimed_once() {
         let runtime = tempfile::tempdir().expect("a folder");
         let path = runtime.path();
         let (first, lock) = Folder::claim(path, None).expect("nobody has it");

@@ -108,7 +108,7 @@ mod tests {
     use farblock_host::disk::Record;
 
     #[test]
-    fn controllers_outlive_their_folder_for_as_long_as_they_may_write() {
+    fn records_of_controllers_are_kept_while_these_may_still_write() {
         let place = tempfile::tempdir().expect("a folder");
         let urls = vec!["nvme+tcp://127.0.0.1/nqn.2024-01.example:a".parse().expect("a URL")];
         let settings = Settings { urls, ..Settings::default() };
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_little_and_not_for_ever() {
+    fn kept_controller_records_expire_and_are_limited() {
         let place = tempfile::tempdir().expect("a folder");
         let keep = |name: &str, text: &str, seconds: u64| {
             let path = place.path().join(format!(".{name}{SUFFIX}"));
@@ -179,7 +179,7 @@ mod tests {
 
     /// An attachment must assume the worst about an unreadable file.
     #[test]
-    fn what_cannot_be_read_may_be_anything() {
+    fn an_unreadable_controller_record_counts_as_the_worst_case() {
         let place = tempfile::tempdir().expect("a folder");
         let urls = vec!["nvme+tcp://127.0.0.1/nqn.2024-01.example:a".parse().expect("a URL")];
         let settings = Settings { urls, ..Settings::default() };

@@ -275,7 +275,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_not_given_up_is_told() {
+    fn the_list_shows_incomplete_sandboxes() {
         let lacks = vec!["no Landlock".to_owned()];
         let of = |sandboxed: bool, lacks: &[String]| Confinement {
             sandboxed,
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_daemon_would_have_overcome_is_not_why_it_is_gone() {
+    fn the_last_trouble_of_a_dead_daemon_is_not_given_as_its_cause_of_death() {
         let said = |last: &str| why_gone(Some(last.to_owned()));
         assert_eq!(said("given up: nothing listens"), "given up: nothing listens");
         assert!(said("nothing listens").starts_with("its daemon is dead; its last trouble was: "));

@@ -293,7 +293,7 @@ to collect the output of `farblock list --metrics`. The first run starts to meas
 ";
 
     #[test]
-    fn the_page_is_up_to_date() {
+    fn the_metrics_page_is_up_to_date() {
         let mut disk = Status { latency: Some(Latency::default()), ..disk() };
         disk.paths[0].access = Some("optimized".to_owned());
         let made = page(&render(&[disk]));
@@ -308,7 +308,7 @@ to collect the output of `farblock list --metrics`. The first run starts to meas
     }
 
     #[test]
-    fn a_histogram_has_all_in_its_last_bucket() {
+    fn the_last_histogram_bucket_counts_all_operations() {
         let mut counts = vec![0; farblock_block::LATENCY_STEPS];
         (counts[0], counts[4], counts[26], counts[27]) = (1, 2, 4, 8);
         let reads = Counts { sum_ns: 1_500_000_000, counts };

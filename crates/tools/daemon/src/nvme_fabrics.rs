@@ -549,7 +549,7 @@ mod tests {
     }
 
     #[test]
-    fn options_are_the_kernels() {
+    fn options_have_the_format_of_the_kernel() {
         let least = emit(&options().words().expect("in order"));
         assert_eq!(
             least,
@@ -584,7 +584,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_gets_in_by_a_name() {
+    fn names_cannot_inject_options() {
         let refused = |options: &Options, word: &str| {
             let text = options.words().expect_err("refused").to_string();
             assert!(text.contains(word), "{text}");
@@ -628,7 +628,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_read() {
+    fn answers_of_the_kernel_are_parsed() {
         assert_eq!(parse_answer("instance=3,cntlid=1\n"), Some(3));
         assert_eq!(parse_answer("cntlid=1,instance=12"), Some(12));
         for none in ["", "instance=", "instance=-1,cntlid=-1", "cntlid=1", "xinstance=1"] {
@@ -637,7 +637,7 @@ mod tests {
     }
 
     #[test]
-    fn disks_are_named() {
+    fn disk_names_are_derived_from_sysfs_names() {
         assert_eq!(disk_name("nvme3n1", 3).as_deref(), Some("nvme3n1"));
         assert_eq!(disk_name("nvme0c3n12", 3).as_deref(), Some("nvme0n12"));
         for other in
@@ -648,7 +648,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_not_found() {
+    fn a_missing_kernel_connection_is_reported() {
         let found = Connection::find(u32::MAX, "nqn.a", 1, Path::new("/dev/none"));
         let error = found.expect_err("no such controller").to_string();
         assert_eq!(error, "the kernel has no connection to nqn.a");

@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read() {
+    fn records_round_trip() {
         let (_place, recorder) = recorder();
         let url: farblock_host::Url =
             "nvme+tcp://[::1]:4420/nqn.2024-01.example:a?ns=2".parse().expect("a URL");
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_that_is_not_known_is_not_taken() {
+    fn a_missing_or_invalid_namespace_record_is_refused() {
         let (_place, recorder) = recorder();
         let folder = &recorder.folder;
         let whole = serde_json::to_string(&Identity::new(&namespace())).expect("JSON");
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn controllers_that_are_not_known_get_time() {
+    fn unknown_controllers_get_the_longest_wait() {
         let (_place, recorder) = recorder();
         let folder = &recorder.folder;
         recorder.namespace(&namespace()).expect("it is written");
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_is_said() {
+    fn a_failed_write_of_a_record_is_reported() {
         let recorder = Recorder::new(&Folder("/none/at/all".into()), &settings(), true);
         let error = recorder.namespace(&namespace()).expect_err("nowhere");
         assert!(error.contains("cannot write") && error.contains("identity.json"), "{error}");

@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_has_the_options_names() {
+    fn configuration_keys_have_the_names_of_the_options() {
         let settings = parsed(
             "urls = ['nvme+tcp://a/n?ns=1', 'nvme+tcp://b/n?ns=1']\nas = 'iscsi'\n\
              iopolicy = 'round-robin'\nreconnect-delay = '500ms'\nctrl-loss-timeout = -1\n\
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_has_hyphens_or_underscores() {
+    fn configuration_keys_may_have_hyphens_or_underscores() {
         let text = "urls = ['nvme+tcp://a/n']\nreconnect_delay = 1\nctrl_loss_timeout = 'never'\n\
                     fast_io_fail_timeout = 2\nkeep_alive = 3\nconnect_wait = 4\n\
                     header_digest = true\ndata_digest = true\nread_only = true\n\
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_in_a_file_is_said_with_its_place() {
+    fn configuration_errors_name_file_line_and_key() {
         for (text, parts) in [
             ("urls = ['x']", &["a.toml:1: urls", "nvme+tcp://"][..]),
             ("urls = 1", &["a.toml:1: urls", "list"]),
@@ -502,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn invalid_settings_are_refused() {
         let url = "urls = ['nvme+tcp://a/n']\n";
         for (text, part) in [
             ("", "urls"),

@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_services_that_stop_are_waited_for() {
+    fn only_stopping_services_delay_the_shutdown() {
         assert!(!is_any_stopping(""));
         assert!(is_any_stopping("12 postgresql.service stop running\n"));
         for line in [

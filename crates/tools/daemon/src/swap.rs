@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_disk_for_swap_is_known_by_its_signature() {
+    fn a_swap_disk_is_recognized_by_its_signature() {
         let file = tempfile::tempfile().expect("a file");
         assert!(!has_signature(&file), "an empty one");
         file.set_len(1 << 20).expect("a size");

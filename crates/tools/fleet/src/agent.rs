@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_are_refused() {
+    fn peers_without_the_token_or_version_are_refused() {
         let secret = Secret::new("0123456789abcdef").unwrap();
         let why = |ask: Ask| match said(&[ask, Ask::Clock], Some(&secret)).as_slice() {
             [Say::Refused { why }] => why.clone(),
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_done_is_said_and_the_next_is_answered() {
+    fn a_failed_request_is_reported_and_the_next_one_answered() {
         let share = crate::message::Share {
             nqn: "nqn.2026-11.org.farblock:fleet".to_owned(),
             address: ([127, 0, 0, 1], 0).into(),
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_controller_that_stands_still_has_no_disk_written_for_ever() {
+    fn an_agent_stops_writing_when_its_controller_hangs() {
         let (sender, asks) = channel();
         let mut agent = Agent::new(asks, Vec::new(), Allowed::All, Memory::limited(1 << 20));
         agent.silence = Duration::from_millis(200);

@@ -215,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_plan_is_valid_as_it_is_and_on_machines_of_any_size() {
+    fn every_built_in_plan_is_valid_at_any_scale() {
         let names: Vec<_> = all().into_iter().map(|plan| plan.name).collect();
         assert_eq!(names, ["hci-12", "six-patterns", "nvme-vs-iscsi", "failover"]);
         for plan in all() {
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cluster_is_the_documents_and_says_how_it_is_scaled() {
+    fn the_cluster_plan_matches_the_published_one_and_notes_its_scaling() {
         let plan = hci();
         assert_eq!(plan.storage_nodes * plan.clients_per_node, 576);
         assert_eq!(plan.storage_nodes * plan.targets_per_node * plan.drives_per_target, 48);

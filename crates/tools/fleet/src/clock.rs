@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_shortest_round_trip_tells_the_offset() {
+    fn the_shortest_round_trip_gives_the_clock_offset() {
         // The agent's clock started 1000 ns after the controller's clock.
         let long = Offset::by(2000, 1900, 4000);
         let short = Offset::by(5000, 4050, 5100);
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_instants() {
+    fn clock_times_convert_to_instants() {
         let clock = Clock::new();
         let ns = clock.now_ns();
         assert!(clock.instant(ns).is_some_and(|at| at <= Instant::now()));

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_enough_is_said_with_numbers() {
+    fn too_few_descriptors_are_reported_with_numbers() {
         assert_eq!(enough(3, 76, 76), Ok(()));
         let why = enough(576, 2368, 1024).unwrap_err();
         assert!(why.contains("576 clients") && why.contains("ulimit -n 2368"), "{why}");

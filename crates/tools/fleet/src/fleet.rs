@@ -582,7 +582,7 @@ mod tests {
     use std::iter;
 
     #[test]
-    fn many_clients_have_longer_to_begin() {
+    fn many_clients_get_more_time_to_start() {
         let here = |hosts| iter::repeat_n(None, hosts);
         assert_eq!(start_in(1, here(1)), START_IN + START_IN_FOR_CLIENT);
         // The cluster of the published documents on two processors, which started 346 ms late.

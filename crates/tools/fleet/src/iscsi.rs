@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runs_have_a_mean() {
+    fn iscsi_runs_are_averaged() {
         let one = |iops, p99_latency_us| IscsiTotal {
             iops,
             mib_per_second: iops / 256.0,

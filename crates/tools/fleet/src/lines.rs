@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_lines() {
+    fn messages_are_sent_as_lines() {
         let mut text = Vec::new();
         write(&mut text, &Ask::Clock).unwrap();
         write(&mut text, &Ask::Look).unwrap();
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_is_an_error_and_bounded() {
+    fn invalid_and_endless_messages_are_errors() {
         for bad in [&b"{}\n"[..], b"\n", b"{\"ask\":\"burn\"}\n", b"\xff\n", b"{\"ask\":\"clock\"}"]
         {
             assert!(read(bad, 100).is_err(), "{bad:?}");

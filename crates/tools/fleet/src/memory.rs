@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_taken_comes_back() {
+    fn reserved_memory_is_returned_on_drop() {
         let memory = Memory::limited(100);
         let first = memory.take(60, "a disk").unwrap();
         let why = memory.clone().take(41, "another").unwrap_err();
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn disks_of_memory_are_found_in_everything() {
+    fn the_memory_of_nested_ram_disks_is_summed() {
         let of = |name: &str| of_drive(&Spec::parse(name).unwrap());
         assert_eq!(of("mem:1MiB"), 1 << 20);
         assert_eq!(of("limit:9/s,delay:1ms,fault:3,mem:1MiB"), 1 << 20);

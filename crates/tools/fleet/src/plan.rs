@@ -556,7 +556,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn built_in_plans_make_sense_on_every_machine() {
+    fn built_in_plans_are_valid_on_every_machine() {
         for plan in Plan::built_in() {
             plan.check().unwrap();
             for cores in [1, 2, 16, 1024] {
@@ -571,7 +571,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sweep_is_every_combination() {
+    fn a_sweep_runs_every_combination() {
         let text = "depths = [1, 8]\njobs = [1, 2]\nmixes = [70, 90]\n[[actions]]\nload = \
                     \"randrw,bs=4k\"\n[[actions]]\nload = \"read,bs=1M\"";
         let plan = Plan::parse("sweep", text).unwrap();
@@ -587,7 +587,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_a_plan_made_is_written_unasked() {
+    fn a_plan_may_write_only_to_its_own_disks() {
         let of = |drive: &str, load: &str| {
             let drive = drive.to_owned();
             let actions = vec![Action { load: load.to_owned(), vm: false, documents: None }];
@@ -610,7 +610,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_said() {
+    fn invalid_plans_are_refused() {
         let why = |text: &str| {
             let plan = Plan::parse("bad.toml", text);
             plan.and_then(|plan| plan.check()).unwrap_err().to_string()

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn one_after_the_other_where_nodes_say_nothing() {
+    fn drives_are_divided_in_order_without_numa_information() {
         let of = |drives: &[&str], sets, by_node| {
             let (mut groups, why) = groups(&share(drives, sets, by_node), &nowhere())?;
             assert_eq!(groups.len(), 1);
@@ -155,7 +155,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn each_node_has_a_set_and_its_own_processors() {
+    fn each_numa_node_gets_its_drives_and_processors() {
         let made = tempfile::tempdir().unwrap();
         let (zero, one, unknown) = ("/proc/version", "/sys/kernel/notes", "/dev/null");
         let machine = two_nodes(&made, &[(zero, "0"), (one, "1"), (unknown, "-1")]);

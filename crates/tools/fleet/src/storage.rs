@@ -252,7 +252,7 @@ mod tests {
 
     /// The groups are for two nodes. Here both nodes have the first processor.
     #[test]
-    fn each_node_has_a_target_of_its_own_at_the_same_place_again() {
+    fn each_numa_node_gets_its_own_target_at_a_stable_address() {
         let sizes = [1, 2, 4];
         let mut share = Share {
             nqn: "nqn.2026-11.org.farblock:fleet-1".to_owned(),
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_node_is_at_the_ports_behind() {
+    fn targets_of_later_nodes_use_the_next_ports() {
         let mut share = Share {
             nqn: "nqn.2026-11.org.farblock:fleet-1".to_owned(),
             address: "192.0.2.7:4420".parse().unwrap(),
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn only_memory_and_what_was_allowed_is_opened() {
+    fn only_ram_disks_and_allowed_files_are_opened() {
         let allowed = Allowed::Only(vec!["/dev/spare".into(), "spare.img".into()]);
         let may = |name: &str| allowed.check(&Spec::parse(name).unwrap());
         for name in ["mem:1MiB", "null:1MiB", "limit:9/s,delay:1ms,mem:1MiB", "/dev/spare"] {

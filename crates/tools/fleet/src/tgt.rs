@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_installed_is_said() {
+    fn a_missing_iscsi_target_is_reported() {
         let folder = tempfile::tempdir().unwrap();
         let mut plan = Plan { name: "x".to_owned(), ..Plan::default() };
         let why = |plan: &Plan| {

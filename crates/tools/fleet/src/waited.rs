@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_in_which_nobody_looked_is_not_waited() {
+    fn time_during_which_the_process_was_suspended_does_not_count() {
         let mut waited = Waited::new();
         let begin = waited.looked;
         let after = |ms: u64| begin + Duration::from_millis(ms);

@@ -9,7 +9,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use support::{TOKEN, carry_out, listener, plan, secret};
 
 #[test]
-fn many_hosts_are_one_report() {
+fn several_agents_give_one_report() {
     let mut plan = plan(listener());
     plan.verify_seconds = 0.3;
     let report = carry_out(&plan, TOKEN).expect("it works");
@@ -53,7 +53,7 @@ fn many_hosts_are_one_report() {
 /// The same load runs through rings in memory. No file of the rings' sockets is left over.
 #[cfg(target_os = "linux")]
 #[test]
-fn virtual_machines_disks_are_driven_beside_raw_ones() {
+fn loads_run_on_disks_of_virtual_machines_and_on_raw_disks() {
     let mut plan = plan(listener());
     // Long enough for one request of 2 MiB on a busy machine.
     (plan.runs, plan.runtime_seconds) = (1, 2.0);
@@ -84,13 +84,13 @@ fn virtual_machines_disks_are_driven_beside_raw_ones() {
 }
 
 #[test]
-fn a_wrong_token_is_said_with_the_agent() {
+fn a_wrong_token_is_reported_with_the_agent() {
     let why = carry_out(&plan(listener()), "fedcba9876543210").expect_err("refused").to_string();
     assert_eq!(why, "storage: the token is wrong");
 }
 
 #[test]
-fn a_file_that_its_owner_did_not_allow_is_left_alone() {
+fn an_agent_does_not_open_files_that_are_not_allowed() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("precious");
     let precious = vec![b'p'; 1 << 20];
@@ -113,7 +113,7 @@ fn a_file_that_its_owner_did_not_allow_is_left_alone() {
 }
 
 #[test]
-fn an_agent_holds_as_much_memory_as_its_owner_gives() {
+fn an_agent_obeys_its_memory_limit() {
     let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let memory = Memory::limited(16 << 20);
     let agent = Listener::start(any, secret(TOKEN), Allowed::Only(Vec::new()), memory);
@@ -133,7 +133,7 @@ fn an_agent_holds_as_much_memory_as_its_owner_gives() {
 }
 
 #[test]
-fn a_dead_agent_is_said() {
+fn an_unreachable_agent_is_reported() {
     // Bind the port, so that no other process gets it, but do not listen.
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
     let socket = socket.expect("a socket");
@@ -144,7 +144,7 @@ fn a_dead_agent_is_said() {
 }
 
 #[test]
-fn strangers_get_nothing_out_of_an_agent() {
+fn an_agent_reveals_nothing_to_peers_without_the_token() {
     let address = listener();
     let said = |text: &[u8]| {
         let mut stream = TcpStream::connect(address).expect("it listens");

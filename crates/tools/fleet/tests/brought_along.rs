@@ -20,7 +20,7 @@ fn tiny(name: &str) -> Plan {
 }
 
 #[test]
-fn six_patterns_are_four_hosts_on_two_sets_of_four_drives() {
+fn the_six_patterns_plan_runs_four_hosts_on_two_sets_of_four_drives() {
     let mut plan = tiny("six-patterns");
     assert_eq!(plan.actions.len(), 6);
     // Use one action of each block size, because each action measures eight drives alone.

@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_in_words() {
+    fn times_are_shown_in_words() {
         let of = |seconds| words(std::time::Duration::from_secs(seconds));
         assert_eq!([of(0), of(1), of(2)], ["1 second", "1 second", "2 seconds"]);
         assert_eq!([of(119), of(120), of(121)], ["119 seconds", "2 minutes", "3 minutes"]);

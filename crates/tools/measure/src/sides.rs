@@ -237,7 +237,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_file_with_holes_is_told_from_one_that_is_written() {
+    fn a_sparse_file_is_distinguished_from_a_written_one() {
         let path = std::env::temp_dir().join(format!("farblock-holes-{}", std::process::id()));
         let _removed = Temporary(path.clone());
         let of = |text: String| holes(&Disk::Local(Spec::parse(&text).expect("a disk")));
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_bench_made_may_be_written() {
+    fn only_disks_that_the_benchmark_created_may_be_written() {
         let made = |text: &str| is_made_here(&Spec::parse(text).unwrap());
         assert!(made("mem:1MiB") && made("delay:1ms,stripe:64KiB,mem:1MiB,null:1MiB"));
         assert!(!made("a.img") && !made("stripe:64KiB,mem:1MiB,a.img") && !made("/dev/sda"));

@@ -77,7 +77,7 @@ mod tests {
     use farblock_bench::Rw;
 
     #[test]
-    fn what_iscsi_perf_prints() {
+    fn the_output_of_iscsi_perf_is_parsed() {
         let load = Load::new(Rw::RandRead, 4096, 32, 1);
         let output = "capacity is 512.00 MB\rlba 5, iops current 9000 (35 MB/s), iops average 8000 \
                       (31 MB/s)\riops average 22334 (87 MB/s)\nfinished.";

@@ -91,7 +91,7 @@ mod tests {
     use farblock_bench::Rw;
 
     #[test]
-    fn what_fio_prints() {
+    fn the_output_of_fio_is_parsed() {
         let load = Load::new(Rw::RandRead, 4096, 32, 1);
         let output = r#"note: something
             {"jobs": [{"error": 0, "read": {"iops": 70622.5, "clat_ns": {"percentile":

@@ -206,7 +206,7 @@ mod tests {
     use farblock_bench::Rw;
 
     #[test]
-    fn what_spdk_nvme_perf_prints() {
+    fn the_output_of_spdk_nvme_perf_is_parsed() {
         let output = "Initialization complete. Launching workers.\n\
             ========================================================\n\
             \x20                                            Latency(us)\n\

@@ -147,7 +147,7 @@ impl Plan {
 /// If a check fails. The message contains the seed.
 #[must_use]
 pub fn run(seed: u64) -> Outcome {
-    let _named = Named { seed, test: "seeds" };
+    let _named = Named { seed, test: "disks_survive_random_faults" };
     run_as(seed, &Variant::default())
 }
 

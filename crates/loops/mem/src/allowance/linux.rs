@@ -148,7 +148,7 @@ mod tests {
     const SECOND: &str = "30 29 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
 
     #[test]
-    fn an_ancestor_of_version_2_limits_its_members() {
+    fn a_limit_of_an_ancestor_cgroup_v2_applies() {
         let tree = tree(
             "allowance-second",
             &[
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_of_version_1_finds_its_limit_at_the_mount() {
+    fn a_container_with_cgroup_v1_finds_its_limit_at_the_mount() {
         let mounts = "40 29 0:30 /docker/1f /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n\
                       41 29 0:31 / /sys/fs/cgroup/cpu ro - cgroup cgroup rw,cpu\n";
         let tree = tree(
@@ -183,14 +183,14 @@ mod tests {
     }
 
     #[test]
-    fn the_machine_limits_those_without_a_group() {
+    fn the_memory_of_the_machine_applies_without_a_cgroup() {
         let tree = tree("allowance-machine", &[("proc/meminfo", "MemTotal: 1024 kB\n")]);
         let machine = "this machine's memory".to_owned();
         assert_eq!(amount_and_file(tree.memory(), &tree), (MIB, machine));
     }
 
     #[test]
-    fn threads_that_run_already_count() {
+    fn running_threads_are_subtracted_from_the_thread_limit() {
         let tree = tree(
             "allowance-threads",
             &[

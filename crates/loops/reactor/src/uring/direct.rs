@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_needs_no_ring_and_respects_the_limit() {
+    fn a_direct_receive_needs_no_ring_and_obeys_the_limit() {
         let Some(mut bench) = Bench::new() else { return };
         let (key, mut peer) = bench.stream();
         bench.recv(key, 10);
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn going_to_sleep_arms_what_is_outstanding() {
+    fn sleeping_submits_outstanding_receives_to_the_ring() {
         let Some(mut bench) = Bench::new() else { return };
         let (key, mut peer) = bench.stream();
         bench.recv(key, 0);
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quiet_stream_is_left_to_the_ring_and_comes_back() {
+    fn a_quiet_stream_uses_the_ring_until_data_arrive() {
         let Some(mut bench) = Bench::new() else { return };
         let (key, mut peer) = bench.stream();
         bench.recv(key, 0);
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn many_streams_are_left_to_the_ring() {
+    fn many_streams_use_the_ring() {
         let Some(mut bench) = Bench::new() else { return };
         let mut streams: Vec<_> = (0..=MOST_STREAMS).map(|_| bench.stream()).collect();
         let keys: Vec<Key> = streams.iter().map(|&(key, _)| key).collect();
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn closing_ends_a_receive_that_is_looked_for() {
+    fn closing_a_stream_ends_its_direct_receive() {
         let Some(mut bench) = Bench::new() else { return };
         let (key, peer) = bench.stream();
         let buffer = bench.pool.take(4096);
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_socket_does_not_take_goes_through_the_ring() {
+    fn data_that_the_socket_does_not_accept_use_the_ring() {
         let Some(mut bench) = Bench::new() else { return };
         let (key, mut peer) = bench.stream();
         let content: Vec<u8> = (0..32_u32 << 20).map(|at| (at >> 3) as u8).collect();
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_of_a_range_goes_through_the_ring() {
+    fn the_rest_of_a_partial_receive_uses_the_ring() {
         let Some(mut bench) = Bench::new() else { return };
         let (key, mut peer) = bench.stream();
         let buffer = bench.pool.take(4096);

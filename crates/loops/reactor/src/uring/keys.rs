@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn round_trip() {
+    fn keys_round_trip() {
         for kind in KINDS {
             for index in [0, 1, u32::MAX] {
                 for generation in [0, 1, (1 << GENERATION_BITS) - 1] {

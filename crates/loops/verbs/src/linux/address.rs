@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_survive_the_way_there_and_back() {
+    fn socket_addresses_round_trip() {
         for text in ["192.0.2.7:4420", "[2001:db8::7]:4420", "[fe80::1%3]:1"] {
             let address: SocketAddr = text.parse().expect("an address");
             assert_eq!(from_storage(&to_storage(address)), Some(address));

@@ -101,7 +101,7 @@ fn structures_and_codes_match_the_c_headers() {
 }
 
 #[test]
-fn a_slice_is_an_ibv_sge() {
+fn a_slice_has_the_layout_of_ibv_sge() {
     use super::sys::ibv_sge;
     use std::mem::offset_of;
     assert_eq!(size_of::<Slice>(), size_of::<ibv_sge>());

@@ -20,7 +20,7 @@ fn with(document: &Document, namespace: &Namespace) -> Document {
 /// The target never shares the namespace with other settings than requested: never writable,
 /// larger, visible to other hosts, or without limits.
 #[test]
-fn a_namespace_comes_and_changes_as_a_whole() {
+fn a_namespace_is_added_and_changed_atomically() {
     let (_target, steering) = start(std::sync::Arc::new(Opener));
     let told = Arc::new(Mutex::new(Vec::new()));
     let heard = Arc::clone(&told);
@@ -83,7 +83,7 @@ impl Open for Mirrors {
 /// A mirror copies at the speed in the document from the start and after each change of that speed.
 /// Other changes do not overwrite a speed that was set at run time.
 #[test]
-fn a_mirror_copies_as_fast_as_the_document_has_it() {
+fn a_mirror_copies_at_the_speed_in_the_document() {
     let copies = Arc::new(Copies::default());
     let (_target, steering) = start(Arc::new(Mirrors(Arc::clone(&copies))));
     let make = |speed: Option<u64>, ana_group: u32| {

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_is_refused() {
+    fn invalid_floor_requests_are_refused() {
         let good = FloorRequest::Read { bytes: 4096 }.emit();
         assert_eq!(FloorRequest::parse(&good, 4095), None, "too large");
         assert_eq!(FloorRequest::parse(&good[..11], 4096), None, "too short");

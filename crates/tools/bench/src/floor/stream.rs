@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_found_however_they_are_cut() {
+    fn frames_are_found_in_any_pieces() {
         let all = [1, 0, 2, 3, 9, 9, 9, 3, 1, 200, 4, 0];
         assert_eq!(frames(&[&all]).expect("good"), [1, 2, 3, 4]);
         for cut in 0..all.len() {
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_sent_later_and_in_order() {
+    fn data_that_the_socket_does_not_accept_are_sent_later_in_order() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let socket = TcpStream::connect(listener.local_addr().expect("bound")).expect("it listens");
         let (mut peer, _) = listener.accept().expect("somebody connects");

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_are_round() {
+    fn axis_steps_are_round_numbers() {
         assert_eq!(round_step(0.9), 1.0);
         assert_eq!(round_step(1.1), 2.0);
         assert_eq!(round_step(2.4), 2.5);
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_bar_spans_the_chart_and_the_others_are_in_proportion() {
+    fn bars_are_proportional_to_the_longest() {
         let scale = Scale::new(200.0, 100.0);
         assert_eq!((scale.place(200.0), scale.place(50.0)), (100.0, 25.0));
         assert_eq!(
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_measured_is_an_empty_chart() {
+    fn a_chart_without_measurements_is_empty() {
         let group = Group { label: "x".to_owned(), bars: vec![bar(Vec::new(), "–")] };
         let svg = chart(vec![group]).render();
         assert!(!svg.contains("<rect"), "{svg}");
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn charts_are_described_and_escaped() {
+    fn charts_have_escaped_titles_and_descriptions() {
         let parts = vec![("local", 1.0), ("target", 2.0)];
         let group = Group { label: "4k & more".to_owned(), bars: vec![bar(parts, "3 µs")] };
         let svg = chart(vec![group]).render();

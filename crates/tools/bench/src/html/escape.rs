@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_html_reads_is_escaped_and_nothing_else() {
+    fn only_html_characters_are_escaped() {
         let text = r#"<b a="x" c='y'>&amp; ü"#;
         let expected = "&lt;b a=&quot;x&quot; c=&#39;y&#39;&gt;&amp;amp; ü";
         assert_eq!(Escaped(text).to_string(), expected);

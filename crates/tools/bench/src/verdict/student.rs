@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_margin_is_welchs() {
+    fn the_margin_follows_welchs_t_test() {
         // The means are 2 and 5, the variances of the means 1/3 and 4/3. That gives 2.94 degrees of
         // freedom, and t for 2 degrees is 4.303.
         let margin = margin_95(&[1.0, 2.0, 3.0], &[3.0, 5.0, 7.0]).expect("three values each");
@@ -53,14 +53,14 @@ mod tests {
     }
 
     #[test]
-    fn one_value_says_nothing_of_chance() {
+    fn a_single_value_has_no_margin() {
         assert_eq!(margin_95(&[1.0], &[1.0, 2.0]), None);
         assert_eq!(margin_95(&[], &[]), None);
         assert_eq!(margin_95(&[2.0, 2.0], &[3.0, 3.0]), Some(0.0));
     }
 
     #[test]
-    fn quantiles_fall_with_the_degrees() {
+    fn quantiles_decrease_with_the_degrees_of_freedom() {
         assert!(QUANTILES.windows(2).all(|pair| pair[0] > pair[1]));
         assert_eq!((quantile(0.3), quantile(1.99), quantile(1e9)), (12.706, 12.706, MOST));
     }

@@ -91,7 +91,7 @@ mod tests {
     use crate::testing::report;
 
     #[test]
-    fn it_fits_eighty_columns() {
+    fn the_comparison_fits_80_columns() {
         let (a, mut b) = (report(), report());
         for pattern in &mut b.patterns {
             for run in pattern.local.iter_mut().flat_map(|figures| &mut figures.runs) {

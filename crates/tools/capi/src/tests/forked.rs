@@ -40,7 +40,7 @@ fn outcome_in_a_child(disk: *mut fb_disk, url: &CStr) -> i32 {
 }
 
 #[test]
-fn a_forked_child_never_waits_for_its_parents_threads() {
+fn a_forked_child_does_not_wait_for_threads_of_its_parent() {
     let target = serve();
     let url = url(&target, 1);
     let disk = Handle(connect(&target, 1, fb_engine::Auto));

@@ -56,8 +56,8 @@ fn another_filter_stays() {
 }
 
 #[test]
-fn a_filter_from_outside_is_not_reported_as_ours() {
-    apart("a_filter_from_outside_is_not_reported_as_ours", || {
+fn a_filter_of_the_parent_is_not_reported_as_ours() {
+    apart("a_filter_of_the_parent_is_not_reported_as_ours", || {
         use seccompiler::{SeccompAction, SeccompFilter};
         let rules = [(libc::SYS_reboot, Vec::new())].into_iter().collect();
         let arch = std::env::consts::ARCH.try_into().expect("it is known");
@@ -71,8 +71,8 @@ fn a_filter_from_outside_is_not_reported_as_ours() {
 }
 
 #[test]
-fn only_dropped_rights_fail() {
-    apart("only_dropped_rights_fail", || {
+fn only_dropped_rights_are_refused() {
+    apart("only_dropped_rights_are_refused", || {
         assert!(!seen().sandboxed);
         if is_filtered() {
             return another_filter_stays();
@@ -101,7 +101,7 @@ fn only_dropped_rights_fail() {
 }
 
 #[test]
-fn only_allowed_paths_open() {
+fn only_allowed_paths_can_be_opened() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = |name: &str| folder.path().join(name);
     std::fs::create_dir_all(path("in/side")).expect("made");
@@ -109,7 +109,7 @@ fn only_allowed_paths_open() {
     std::fs::write(path("out"), "a").expect("written");
     std::os::unix::fs::symlink(path("out"), path("in/link")).expect("made");
     std::fs::write(path("read/key"), "a").expect("written");
-    apart("only_allowed_paths_open", || {
+    apart("only_allowed_paths_can_be_opened", || {
         let shared = vec![path("in")];
         // Allow the program's file, which backtraces read.
         let program = std::env::current_exe().expect("a test");

@@ -299,7 +299,7 @@ mod tests {
     use std::io::{Read, Seek, Write};
 
     #[test]
-    fn who_does_not_accept_is_not_waited_for() {
+    fn connecting_to_a_listener_that_does_not_accept_times_out() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("control");
         let listener = Listener::bind(&path).expect("it listens");

@@ -326,7 +326,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lock_is_nobody_elses_and_can_be_handed_over() {
+    fn a_lock_is_exclusive_and_can_be_handed_over() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("lock");
         assert!(!is_locked(&path));
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_private_folder_is_ours() {
+    fn a_private_folder_is_trusted() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("a").join("b");
         make_private(&path).expect("it is made");
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_know_the_secret_is_not_admitted() {
+    fn a_client_without_the_secret_is_refused() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("control");
         let listener = Listener::bind(&path).expect("a port");

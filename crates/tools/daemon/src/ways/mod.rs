@@ -421,13 +421,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sentences_have_no_numbers_of_errors() {
+    fn messages_omit_os_error_numbers() {
         let text = sentence("/x is none (No such thing (os error 2)): create it (os error 2)");
         assert_eq!(text, "/x is none (No such thing): create it");
     }
 
     #[test]
-    fn a_choice_says_why() {
+    fn the_chosen_way_has_a_reason() {
         for Candidate { why, .. } in candidates(&Settings::default()) {
             assert!(why.starts_with("chose ") && why.lines().count() == 1, "{why}");
         }

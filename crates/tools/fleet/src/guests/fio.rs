@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_fio_says_becomes_figures() {
+    fn the_output_of_fio_is_parsed() {
         let text = r#"{"fio version":"fio-3.39","jobs":[{"jobname":"guest","error":0,
             "read":{"total_ios":3,"iops":1.5,"runtime":2000,"clat_ns":{"min":1,
                 "bins":{"1000":1,"2000":2}}},
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_is_in_fios_words() {
+    fn a_load_becomes_fio_options() {
         let pattern: Pattern = "randrw,bs=4k,iodepth=16,numjobs=2,rwmixread=70".parse().unwrap();
         let words = load(&pattern, Duration::from_millis(1500), Duration::from_secs(5));
         for word in ["--rw=randrw", "--bs=4096", "--iodepth=16", "--numjobs=2", "--rwmixread=70"] {

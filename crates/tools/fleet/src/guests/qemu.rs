@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_without_an_end_is_cut() {
+    fn an_endless_line_is_cut() {
         let endless = vec![b'x'; GUEST_LINE_BYTES as usize + 1];
         let mut reader = endless.as_slice();
         assert_eq!(line(&mut reader).map(|line| line.len() as u64), Some(GUEST_LINE_BYTES));
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_that_kvm_has_stopped_is_known_by_its_complaint() {
+    fn a_guest_stopped_by_kvm_is_recognized_by_its_message() {
         let complaints = "warning: host lacks it\nKVM internal error. Suberror: 1\nRAX=0";
         let said = failed_by_kvm(complaints);
         assert_eq!(said.unwrap(), "the processor cannot run it: KVM internal error. Suberror: 1");
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_with_a_comma_is_one_folder() {
+    fn commas_in_qemu_options_are_escaped() {
         assert_eq!(quoted(Path::new("/tmp/a,b/disk")), "/tmp/a,,b/disk");
     }
 }

@@ -73,7 +73,7 @@ pub struct Outcome {
 /// If a check fails. The message contains the seed.
 #[must_use]
 pub fn run(seed: u64) -> Outcome {
-    let _named = Named { seed, test: "fenced" };
+    let _named = Named { seed, test: "fenced_nodes_survive_random_faults" };
     run_as(seed, OPERATIONS, None)
 }
 

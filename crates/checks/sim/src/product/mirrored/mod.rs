@@ -132,7 +132,7 @@ pub struct Outcome {
 /// # Panics
 /// If a check fails. The message contains the seed.
 pub fn run(seed: u64) -> Outcome {
-    let _named = Named { seed, test: "mirrors" };
+    let _named = Named { seed, test: "mirrors_survive_random_faults" };
     run_as(seed, None)
 }
 

@@ -23,7 +23,7 @@ use std::time::Duration;
 /// # Panics
 /// If a check fails. The message contains the seed.
 pub fn run(seed: u64) -> Outcome {
-    let _named = Named { seed, test: "plain_disks" };
+    let _named = Named { seed, test: "plain_disks_survive_changes_of_their_file" };
     let world = World::enter(seed);
     let (outcome, machines) = cut(&world, Random::new(Random::mix(&[seed, 12])));
     memory::check_end(machines);

@@ -34,7 +34,7 @@ const NQN: &str = "nqn.2026-11.org.farblock:mirror";
 /// # Panics
 /// If a check fails. The message contains the seed.
 pub fn run(seed: u64) -> Outcome {
-    let _named = Named { seed, test: "mirrors_without_legs" };
+    let _named = Named { seed, test: "mirrors_without_legs_fail_in_time_and_stop" };
     let world = World::enter(seed);
     let mut random = Random::new(Random::mix(&[seed, 53]));
     let legs = add_legs(&world, &mut random, false);

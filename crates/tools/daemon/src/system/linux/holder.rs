@@ -81,7 +81,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     #[test]
-    fn whoever_may_not_look_at_descriptors_sees_who_locked_it() {
+    fn the_lock_holder_is_found_without_access_to_its_descriptors() {
         let place = tempfile::tempdir().expect("a folder");
         let path = place.path().join("server");
         let (own, other) = (rustix::process::getpid(), Pid::INIT);
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_it_locked_and_nobody_else() {
+    fn only_the_holder_of_the_lock_is_killed() {
         let place = tempfile::tempdir().expect("a folder");
         let path = place.path().join("server").canonicalize();
         assert!(path.is_err() && !kill_holder(&place.path().join("server"), "1"));
