@@ -9,7 +9,7 @@ use std::time::Duration;
 const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
-fn packets_of_one_direction_are_dropped_until_the_blackhole_ends() {
+fn a_blackhole_delays_the_packets_of_one_direction() {
     let world = World::enter(1);
     let (mut client, mut server) = Socket::simulated_pair();
     let address = client.peer_addr().expect("the server's");

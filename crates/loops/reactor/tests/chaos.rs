@@ -12,11 +12,11 @@ use farblock_reactor::{Buffer, Event, Reactor, SendBatch, StreamId};
 use support::{Loop, socket_pair};
 
 on_both_engines! {
-    seeds
+    random_operations_complete_once
 }
 
 on_the_simulated_engine! {
-    seeds
+    random_operations_complete_once
 }
 
 /// The number of seeds. `FARBLOCK_SEEDS` overrides it.
@@ -30,7 +30,7 @@ const POISON: u8 = 0xd7;
 const MARGIN: usize = 64;
 const MARGIN_BYTE: u8 = 0x5a;
 
-fn seeds(mut event_loop: Loop) {
+fn random_operations_complete_once(mut event_loop: Loop) {
     let asked = std::env::var("FARBLOCK_SEEDS").ok().and_then(|text| text.parse().ok());
     for seed in 0..asked.unwrap_or(SEEDS) {
         let mut chaos = Chaos::new(event_loop.reactor.clone(), seed);

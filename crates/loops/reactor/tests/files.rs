@@ -13,34 +13,34 @@ use farblock_reactor::{Buffer, Event, FileId, FileOp};
 use support::Loop;
 
 on_both_engines! {
-    write_then_read
-    more_at_once_than_the_queues_hold
-    reading_beyond_the_end
-    empty_buffers
-    durable_and_sync
-    punch_and_zero
-    read_only_file_refuses_writes
-    removed_file_finishes_what_it_has
-    stale_file_is_not_found
-    absurd_offsets_are_errors
+    written_data_are_read
+    more_operations_than_queue_entries_complete
+    reading_beyond_the_end_fails
+    empty_buffers_succeed
+    durable_writes_and_sync_succeed
+    punched_and_zeroed_ranges_read_as_zeroes
+    a_read_only_file_refuses_writes
+    a_removed_file_finishes_its_operations
+    a_stale_file_is_not_found
+    offsets_out_of_range_are_errors
     events_of_a_removed_task_are_recycled
-    dropped_with_operations_in_flight
-    direct_io
-    unsupported_is_said
+    a_loop_can_be_dropped_with_operations_in_flight
+    direct_io_works
+    unsupported_operations_are_reported
 }
 
 on_the_simulated_engine! {
-    write_then_read
-    more_at_once_than_the_queues_hold
-    reading_beyond_the_end
-    empty_buffers
-    durable_and_sync
-    punch_and_zero
-    removed_file_finishes_what_it_has
-    stale_file_is_not_found
-    absurd_offsets_are_errors
+    written_data_are_read
+    more_operations_than_queue_entries_complete
+    reading_beyond_the_end_fails
+    empty_buffers_succeed
+    durable_writes_and_sync_succeed
+    punched_and_zeroed_ranges_read_as_zeroes
+    a_removed_file_finishes_its_operations
+    a_stale_file_is_not_found
+    offsets_out_of_range_are_errors
     events_of_a_removed_task_are_recycled
-    dropped_with_operations_in_flight
+    a_loop_can_be_dropped_with_operations_in_flight
 }
 
 /// Creates a file that is removed immediately, or when it is closed if the system requires that.
@@ -89,7 +89,7 @@ fn read(event_loop: &mut Loop, file: FileId, offset: u64, len: usize) -> Buffer 
     buffer.unwrap()
 }
 
-fn write_then_read(mut event_loop: Loop) {
+fn written_data_are_read(mut event_loop: Loop) {
     let file = open(&event_loop, "write-read");
     let mut content = vec![0; 3_000_001];
     Random::new(1).fill(&mut content);
@@ -99,7 +99,7 @@ fn write_then_read(mut event_loop: Loop) {
     assert_eq!(&read(&mut event_loop, file, 12_345 + 1000, 7)[..], &content[1000..1007]);
 }
 
-fn more_at_once_than_the_queues_hold(mut event_loop: Loop) {
+fn more_operations_than_queue_entries_complete(mut event_loop: Loop) {
     const BLOCKS: usize = 10_000;
     const BLOCK_BYTES: usize = 512;
     let reactor = event_loop.reactor.clone();
@@ -128,7 +128,7 @@ fn more_at_once_than_the_queues_hold(mut event_loop: Loop) {
     }
 }
 
-fn reading_beyond_the_end(mut event_loop: Loop) {
+fn reading_beyond_the_end_fails(mut event_loop: Loop) {
     let file = open(&event_loop, "end");
     write(&mut event_loop, file, 0, &[1; 1000], false);
     for (offset, len) in [(0, 1001), (999, 2), (1000, 1), (5000, 100)] {
@@ -139,14 +139,14 @@ fn reading_beyond_the_end(mut event_loop: Loop) {
     }
 }
 
-fn empty_buffers(mut event_loop: Loop) {
+fn empty_buffers_succeed(mut event_loop: Loop) {
     let file = open(&event_loop, "empty");
     write(&mut event_loop, file, 10, &[], false);
     write(&mut event_loop, file, 10, &[], true);
     assert!(read(&mut event_loop, file, 10, 0).is_empty());
 }
 
-fn durable_and_sync(mut event_loop: Loop) {
+fn durable_writes_and_sync_succeed(mut event_loop: Loop) {
     let file = open(&event_loop, "durable");
     write(&mut event_loop, file, 0, &[5; 10_000], true);
     let (buffer, result) = run(&mut event_loop, file, FileOp::Sync);
@@ -155,7 +155,7 @@ fn durable_and_sync(mut event_loop: Loop) {
     assert!(read(&mut event_loop, file, 0, 10_000).iter().all(|&byte| byte == 5));
 }
 
-fn punch_and_zero(mut event_loop: Loop) {
+fn punched_and_zeroed_ranges_read_as_zeroes(mut event_loop: Loop) {
     for is_punch in [true, false] {
         let file = open(&event_loop, "punch");
         write(&mut event_loop, file, 0, &[0xff; 65_536], false);
@@ -181,7 +181,7 @@ fn punch_and_zero(mut event_loop: Loop) {
     }
 }
 
-fn read_only_file_refuses_writes(mut event_loop: Loop) {
+fn a_read_only_file_refuses_writes(mut event_loop: Loop) {
     let path = scratch_path("read-only");
     std::fs::write(&path, [9; 100]).unwrap();
     let file = event_loop.reactor.add_file(File::open(&path).unwrap()).unwrap();
@@ -195,7 +195,7 @@ fn read_only_file_refuses_writes(mut event_loop: Loop) {
     std::fs::remove_file(path).unwrap();
 }
 
-fn removed_file_finishes_what_it_has(mut event_loop: Loop) {
+fn a_removed_file_finishes_its_operations(mut event_loop: Loop) {
     let file = open(&event_loop, "removed");
     write(&mut event_loop, file, 0, &[3; 4096], false);
     let op = |offset| FileOp::Read { buffer: Buffer::new(1024), offset };
@@ -214,7 +214,7 @@ fn removed_file_finishes_what_it_has(mut event_loop: Loop) {
     event_loop.reactor.remove_file(file);
 }
 
-fn stale_file_is_not_found(mut event_loop: Loop) {
+fn a_stale_file_is_not_found(mut event_loop: Loop) {
     let stale = open(&event_loop, "stale");
     event_loop.reactor.remove_file(stale);
     let _successor = open(&event_loop, "successor");
@@ -226,7 +226,7 @@ fn stale_file_is_not_found(mut event_loop: Loop) {
     assert_eq!(buffer.unwrap().len(), 10);
 }
 
-fn absurd_offsets_are_errors(mut event_loop: Loop) {
+fn offsets_out_of_range_are_errors(mut event_loop: Loop) {
     let file = open(&event_loop, "absurd");
     write(&mut event_loop, file, 0, &[1; 100], false);
     for offset in [u64::MAX, u64::MAX - 5, i64::MAX as u64, i64::MAX as u64 - 5] {
@@ -256,7 +256,7 @@ fn events_of_a_removed_task_are_recycled(mut event_loop: Loop) {
     }
 }
 
-fn dropped_with_operations_in_flight(event_loop: Loop) {
+fn a_loop_can_be_dropped_with_operations_in_flight(event_loop: Loop) {
     let file = open(&event_loop, "dropped");
     for index in 0..200 {
         let buffer = Buffer::new(100_000);
@@ -270,7 +270,7 @@ fn dropped_with_operations_in_flight(event_loop: Loop) {
 }
 
 #[cfg(target_os = "linux")]
-fn direct_io(mut event_loop: Loop) {
+fn direct_io_works(mut event_loop: Loop) {
     use std::os::unix::fs::OpenOptionsExt;
     let path = scratch_path("direct");
     let mut options = OpenOptions::new();
@@ -294,11 +294,11 @@ fn direct_io(mut event_loop: Loop) {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn direct_io(_: Loop) {}
+fn direct_io_works(_: Loop) {}
 
 /// Files in shared memory support holes but not zeroing.
 #[cfg(target_os = "linux")]
-fn unsupported_is_said(mut event_loop: Loop) {
+fn unsupported_operations_are_reported(mut event_loop: Loop) {
     let path = format!("/dev/shm/farblock-{}-{:p}", std::process::id(), &event_loop);
     let mut options = OpenOptions::new();
     let Ok(file) = options.read(true).write(true).create_new(true).open(&path) else { return };
@@ -311,7 +311,7 @@ fn unsupported_is_said(mut event_loop: Loop) {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn unsupported_is_said(mut event_loop: Loop) {
+fn unsupported_operations_are_reported(mut event_loop: Loop) {
     let file = open(&event_loop, "unsupported");
     let (_, result) = run(&mut event_loop, file, FileOp::ZeroRange { offset: 0, len: 4096 });
     assert_eq!(result.unwrap_err().kind(), ErrorKind::Unsupported);

@@ -10,51 +10,51 @@ use farblock_reactor::{Buffer, Event, SendBatch, StreamId};
 use support::{Loop, WAIT_LIMIT, local_listener, socket_pair, tcp_pair};
 
 on_both_engines! {
-    echo_with_random_splits
-    large_batch_to_a_slow_reader
-    empty_batch_is_sent_at_once
-    receive_into_exact_ranges
+    an_echo_with_random_splits_is_complete
+    a_large_batch_reaches_a_slow_reader
+    an_empty_batch_is_sent_at_once
+    receive_into_fills_exact_ranges
     receive_into_is_short_at_the_end
     receive_into_resumes_after_pauses
-    end_of_stream_is_an_empty_buffer
-    reset_is_an_error
-    connect_accept_and_talk
-    connect_refused
-    connect_closed_at_once
+    the_end_of_a_stream_is_an_empty_buffer
+    a_reset_is_an_error
+    a_connected_client_and_server_exchange_data
+    a_refused_connect_is_reported
+    closing_a_stream_ends_its_connect
     operations_before_the_connection_fail
-    close_returns_what_was_pending
-    close_of_an_idle_stream
+    close_returns_pending_buffers
+    an_idle_stream_closes_once
     calls_after_close_do_nothing
     sent_bytes_survive_close
-    last_words_are_said_at_once
+    send_final_sends_without_a_poll
     two_streams_do_not_disturb_each_other
-    many_streams
-    idle_streams_then_a_burst
+    many_streams_exchange_data
+    many_idle_streams_receive_a_burst
     nodelay_is_set
-    closed_listener_accepts_no_more
-    removed_task_gets_nothing
-    dropped_with_everything_in_flight
-    moves_between_engines
-    is_taken_when_nothing_is_outstanding
-    a_second_receive_is_a_bug
-    a_second_send_is_a_bug
+    a_closed_listener_accepts_no_connections
+    a_removed_task_gets_no_events
+    a_loop_can_be_dropped_with_streams_in_use
+    a_stream_moves_between_engines
+    a_stream_is_taken_only_if_no_operation_is_outstanding
+    a_second_receive_panics
+    a_second_send_panics
 }
 
 on_the_simulated_engine! {
-    echo_with_random_splits
-    empty_batch_is_sent_at_once
+    an_echo_with_random_splits_is_complete
+    an_empty_batch_is_sent_at_once
     receive_into_is_short_at_the_end
-    end_of_stream_is_an_empty_buffer
-    close_returns_what_was_pending
-    close_of_an_idle_stream
+    the_end_of_a_stream_is_an_empty_buffer
+    close_returns_pending_buffers
+    an_idle_stream_closes_once
     calls_after_close_do_nothing
     sent_bytes_survive_close
-    last_words_are_said_at_once
+    send_final_sends_without_a_poll
     two_streams_do_not_disturb_each_other
-    removed_task_gets_nothing
-    is_taken_when_nothing_is_outstanding
-    a_second_receive_is_a_bug
-    a_second_send_is_a_bug
+    a_removed_task_gets_no_events
+    a_stream_is_taken_only_if_no_operation_is_outstanding
+    a_second_receive_panics
+    a_second_send_panics
 }
 
 fn bytes(content: &[u8]) -> SendBatch {
@@ -110,7 +110,7 @@ fn random_batch(random: &mut Random, content: &[u8]) -> SendBatch {
     batch
 }
 
-fn echo_with_random_splits(mut event_loop: Loop) {
+fn an_echo_with_random_splits_is_complete(mut event_loop: Loop) {
     let mut random = Random::new(42);
     let reactor = event_loop.reactor.clone();
     let (client, server) = event_loop.stream_pair();
@@ -168,7 +168,7 @@ fn echo_with_random_splits(mut event_loop: Loop) {
     }
 }
 
-fn large_batch_to_a_slow_reader(mut event_loop: Loop) {
+fn a_large_batch_reaches_a_slow_reader(mut event_loop: Loop) {
     const PIECES: usize = 3001;
     const PIECE_BYTES: usize = 2048;
     let (stream, mut socket) = event_loop.stream_and_socket();
@@ -208,7 +208,7 @@ fn large_batch_to_a_slow_reader(mut event_loop: Loop) {
     assert!(reader.join().unwrap() == content);
 }
 
-fn empty_batch_is_sent_at_once(mut event_loop: Loop) {
+fn an_empty_batch_is_sent_at_once(mut event_loop: Loop) {
     let (stream, _socket) = event_loop.stream_and_socket();
     let mut batch = SendBatch::new();
     batch.payload(1, Buffer::new(10), 3..3);
@@ -221,7 +221,7 @@ fn empty_batch_is_sent_at_once(mut event_loop: Loop) {
     }
 }
 
-fn receive_into_exact_ranges(mut event_loop: Loop) {
+fn receive_into_fills_exact_ranges(mut event_loop: Loop) {
     let reactor = event_loop.reactor.clone();
     let (stream, mut socket) = event_loop.stream_and_socket();
     let mut content = vec![0; 300_000];
@@ -290,7 +290,7 @@ fn receive_into_resumes_after_pauses(mut event_loop: Loop) {
     drop(writer.join());
 }
 
-fn end_of_stream_is_an_empty_buffer(mut event_loop: Loop) {
+fn the_end_of_a_stream_is_an_empty_buffer(mut event_loop: Loop) {
     let (stream, mut socket) = event_loop.stream_and_socket();
     socket.write_all(b"last words").unwrap();
     drop(socket);
@@ -302,7 +302,7 @@ fn end_of_stream_is_an_empty_buffer(mut event_loop: Loop) {
     }
 }
 
-fn reset_is_an_error(mut event_loop: Loop) {
+fn a_reset_is_an_error(mut event_loop: Loop) {
     let (stream, socket) = event_loop.stream_and_socket();
     event_loop.reactor.recv(stream);
     assert!(event_loop.next_within(Duration::from_millis(5)).is_none());
@@ -323,7 +323,7 @@ fn reset_is_an_error(mut event_loop: Loop) {
     assert!(matches!(event, Event::Sent { result: Err(_), .. }), "{event:?}");
 }
 
-fn connect_accept_and_talk(mut event_loop: Loop) {
+fn a_connected_client_and_server_exchange_data(mut event_loop: Loop) {
     let reactor = event_loop.reactor.clone();
     let socket = local_listener();
     let address = socket.local_addr().unwrap();
@@ -359,7 +359,7 @@ fn connect_accept_and_talk(mut event_loop: Loop) {
     }
 }
 
-fn connect_refused(mut event_loop: Loop) {
+fn a_refused_connect_is_reported(mut event_loop: Loop) {
     let address = local_listener().local_addr().unwrap();
     let stream = event_loop.reactor.connect(event_loop.task, address).unwrap();
     match event_loop.next() {
@@ -379,7 +379,7 @@ fn connect_refused(mut event_loop: Loop) {
     assert!(matches!(event_loop.next(), Event::Closed { stream: closed } if closed == stream));
 }
 
-fn connect_closed_at_once(mut event_loop: Loop) {
+fn closing_a_stream_ends_its_connect(mut event_loop: Loop) {
     // No host answers at this address (RFC 5737). Without a route, the attempt fails immediately.
     let address = "192.0.2.1:4420".parse().unwrap();
     let Ok(stream) = event_loop.reactor.connect(event_loop.task, address) else { return };
@@ -414,7 +414,7 @@ fn operations_before_the_connection_fail(mut event_loop: Loop) {
     assert_eq!(failures, 3);
 }
 
-fn close_returns_what_was_pending(mut event_loop: Loop) {
+fn close_returns_pending_buffers(mut event_loop: Loop) {
     let reactor = event_loop.reactor.clone();
     for is_submitted in [true, false] {
         let (stream, socket) = event_loop.stream_and_socket();
@@ -464,7 +464,7 @@ fn close_returns_what_was_pending(mut event_loop: Loop) {
     assert!(matches!(event_loop.next(), Event::Closed { .. }));
 }
 
-fn close_of_an_idle_stream(mut event_loop: Loop) {
+fn an_idle_stream_closes_once(mut event_loop: Loop) {
     let (stream, mut socket) = event_loop.stream_and_socket();
     event_loop.reactor.close(stream);
     event_loop.reactor.close(stream);
@@ -519,7 +519,7 @@ fn two_streams_do_not_disturb_each_other(mut event_loop: Loop) {
     }
 }
 
-fn many_streams(mut event_loop: Loop) {
+fn many_streams_exchange_data(mut event_loop: Loop) {
     const STREAMS: usize = 500;
     const ROUNDS: usize = 20;
     let reactor = event_loop.reactor.clone();
@@ -556,7 +556,7 @@ fn many_streams(mut event_loop: Loop) {
     }
 }
 
-fn idle_streams_then_a_burst(mut event_loop: Loop) {
+fn many_idle_streams_receive_a_burst(mut event_loop: Loop) {
     const STREAMS: usize = 300;
     let reactor = event_loop.reactor.clone();
     let mut sockets: Vec<_> = (0..STREAMS).map(|_| event_loop.stream_and_socket()).collect();
@@ -587,7 +587,7 @@ fn nodelay_is_set(event_loop: Loop) {
     assert!(view.nodelay().unwrap());
 }
 
-fn closed_listener_accepts_no_more(mut event_loop: Loop) {
+fn a_closed_listener_accepts_no_connections(mut event_loop: Loop) {
     let socket = local_listener();
     let address = socket.local_addr().unwrap();
     let listener = event_loop.reactor.listen(event_loop.task, socket).unwrap();
@@ -599,7 +599,7 @@ fn closed_listener_accepts_no_more(mut event_loop: Loop) {
     assert!(std::net::TcpStream::connect(address).is_err());
 }
 
-fn removed_task_gets_nothing(mut event_loop: Loop) {
+fn a_removed_task_gets_no_events(mut event_loop: Loop) {
     let reactor = event_loop.reactor.clone();
     let (a, mut b) = socket_pair();
     let other = reactor.add_task();
@@ -617,7 +617,7 @@ fn removed_task_gets_nothing(mut event_loop: Loop) {
     assert_eq!(b.read(&mut [0]).map_err(|error| error.kind()).unwrap_or(0), 0);
 }
 
-fn dropped_with_everything_in_flight(mut event_loop: Loop) {
+fn a_loop_can_be_dropped_with_streams_in_use(mut event_loop: Loop) {
     let reactor = event_loop.reactor.clone();
     let socket = local_listener();
     let address = socket.local_addr().unwrap();
@@ -651,7 +651,7 @@ fn dropped_with_everything_in_flight(mut event_loop: Loop) {
 }
 
 /// One engine set the socket to non-blocking mode; the other engine can still use it.
-fn moves_between_engines(mut event_loop: Loop) {
+fn a_stream_moves_between_engines(mut event_loop: Loop) {
     let mut other = Loop::portable();
     let socket = local_listener();
     let address = socket.local_addr().unwrap();
@@ -666,7 +666,7 @@ fn moves_between_engines(mut event_loop: Loop) {
 }
 
 /// Later bytes go to the next loop, and the previous loop gets no more events.
-fn is_taken_when_nothing_is_outstanding(mut event_loop: Loop) {
+fn a_stream_is_taken_only_if_no_operation_is_outstanding(mut event_loop: Loop) {
     let reactor = event_loop.reactor.clone();
     let (stream, mut peer) = event_loop.stream_and_socket();
     reactor.recv(stream);
@@ -695,7 +695,7 @@ fn panics(call: impl FnOnce()) -> bool {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).is_err()
 }
 
-fn a_second_receive_is_a_bug(mut event_loop: Loop) {
+fn a_second_receive_panics(mut event_loop: Loop) {
     let reactor = event_loop.reactor.clone();
     let (stream, mut socket) = event_loop.stream_and_socket();
     reactor.recv(stream);
@@ -708,7 +708,7 @@ fn a_second_receive_is_a_bug(mut event_loop: Loop) {
     assert_eq!(received_whole(&mut event_loop, stream, 5), b"first");
 }
 
-fn a_second_send_is_a_bug(mut event_loop: Loop) {
+fn a_second_send_panics(mut event_loop: Loop) {
     let reactor = event_loop.reactor.clone();
     let (stream, _socket) = event_loop.stream_and_socket();
     reactor.send(stream, bytes(b"first"));
@@ -728,7 +728,7 @@ fn types_that_cross_threads_are_send() {
 }
 
 /// The bytes leave without another poll, but never in the middle of a send.
-fn last_words_are_said_at_once(mut event_loop: Loop) {
+fn send_final_sends_without_a_poll(mut event_loop: Loop) {
     let reactor = event_loop.reactor.clone();
     let (stream, mut socket) = event_loop.stream_and_socket();
     reactor.recv(stream);

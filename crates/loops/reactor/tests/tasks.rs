@@ -8,27 +8,27 @@ use farblock_reactor::{EngineKind, Event, os};
 use support::{Loop, WAIT_LIMIT};
 
 on_both_engines! {
-    says_what_it_is
-    notify_does_not_wait
-    a_timeout_passes
-    zero_does_not_wait
-    wakes_from_another_thread
+    a_reactor_names_its_engine
+    a_notified_task_is_ready_at_once
+    poll_returns_after_its_timeout
+    poll_with_a_zero_timeout_does_not_wait
+    another_thread_wakes_a_task
     a_storm_of_wakes_loses_none
-    waking_something_gone_is_harmless
-    timers_in_order
-    timers_move_and_disarm
+    waking_a_removed_task_has_no_effect
+    timers_expire_in_order
+    timers_can_be_moved_and_disarmed
     children_report_their_root
     busy_tasks_do_not_starve_streams
 }
 
 on_the_simulated_engine! {
-    says_what_it_is
-    notify_does_not_wait
-    a_timeout_passes
-    zero_does_not_wait
-    waking_something_gone_is_harmless
-    timers_in_order
-    timers_move_and_disarm
+    a_reactor_names_its_engine
+    a_notified_task_is_ready_at_once
+    poll_returns_after_its_timeout
+    poll_with_a_zero_timeout_does_not_wait
+    waking_a_removed_task_has_no_effect
+    timers_expire_in_order
+    timers_can_be_moved_and_disarmed
     children_report_their_root
     busy_tasks_do_not_starve_streams
 }
@@ -43,9 +43,9 @@ mod watches {
     use rustix::event::{EventfdFlags, eventfd};
 
     on_both_engines! {
-        every_write_is_seen
-        nothing_after_the_end
-        a_file_is_refused
+        a_watch_reports_every_write
+        an_ended_watch_reports_nothing
+        a_watch_of_a_regular_file_is_refused
     }
 
     fn write(event: &OwnedFd) {
@@ -53,7 +53,7 @@ mod watches {
     }
 
     /// The loop sees every write, although no thread reads the descriptor.
-    fn every_write_is_seen(mut event_loop: Loop) {
+    fn a_watch_reports_every_write(mut event_loop: Loop) {
         let event = eventfd(0, EventfdFlags::CLOEXEC).expect("an event");
         let task = event_loop.task;
         event_loop.reactor.watch(task, event.try_clone().expect("a copy")).expect("a watch");
@@ -69,7 +69,7 @@ mod watches {
         assert_eq!(event_loop.poll(None), [other]);
     }
 
-    fn nothing_after_the_end(mut event_loop: Loop) {
+    fn an_ended_watch_reports_nothing(mut event_loop: Loop) {
         let event = eventfd(0, EventfdFlags::CLOEXEC).expect("an event");
         let task = event_loop.task;
         let copy = event.try_clone().expect("a copy");
@@ -88,19 +88,19 @@ mod watches {
         assert!(event_loop.poll(Some(Duration::from_millis(20))).is_empty());
     }
 
-    fn a_file_is_refused(event_loop: Loop) {
+    fn a_watch_of_a_regular_file_is_refused(event_loop: Loop) {
         let file = std::fs::File::open("Cargo.toml").expect("a file");
         assert!(event_loop.reactor.watch(event_loop.task, file.into()).is_err());
     }
 }
 
-fn says_what_it_is(event_loop: Loop) {
+fn a_reactor_names_its_engine(event_loop: Loop) {
     let kind = event_loop.reactor.engine();
     assert!(matches!(kind, EngineKind::Uring | EngineKind::Portable | EngineKind::Sim));
     assert_eq!(format!("{:?}", event_loop.reactor), format!("Reactor({kind})"));
 }
 
-fn notify_does_not_wait(mut event_loop: Loop) {
+fn a_notified_task_is_ready_at_once(mut event_loop: Loop) {
     let task = event_loop.task;
     event_loop.reactor.notify(task);
     event_loop.reactor.notify(task);
@@ -108,13 +108,13 @@ fn notify_does_not_wait(mut event_loop: Loop) {
     assert!(event_loop.poll(Some(Duration::ZERO)).is_empty());
 }
 
-fn a_timeout_passes(mut event_loop: Loop) {
+fn poll_returns_after_its_timeout(mut event_loop: Loop) {
     let start = os::now();
     assert!(event_loop.poll(Some(Duration::from_millis(30))).is_empty());
     assert!(os::elapsed(start) >= Duration::from_millis(30));
 }
 
-fn zero_does_not_wait(mut event_loop: Loop) {
+fn poll_with_a_zero_timeout_does_not_wait(mut event_loop: Loop) {
     let start = os::now();
     for _ in 0..1000 {
         assert!(event_loop.poll(Some(Duration::ZERO)).is_empty());
@@ -122,7 +122,7 @@ fn zero_does_not_wait(mut event_loop: Loop) {
     assert!(os::elapsed(start) < WAIT_LIMIT);
 }
 
-fn wakes_from_another_thread(mut event_loop: Loop) {
+fn another_thread_wakes_a_task(mut event_loop: Loop) {
     let task = event_loop.task;
     let waker = event_loop.reactor.waker(task);
     for round in 0..20 {
@@ -168,7 +168,7 @@ fn a_storm_of_wakes_loses_none(mut event_loop: Loop) {
     threads.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
-fn waking_something_gone_is_harmless(mut event_loop: Loop) {
+fn waking_a_removed_task_has_no_effect(mut event_loop: Loop) {
     let other = event_loop.reactor.add_task();
     let waker = event_loop.reactor.waker(other);
     event_loop.reactor.remove_task(other);
@@ -184,7 +184,7 @@ fn waking_something_gone_is_harmless(mut event_loop: Loop) {
     last.wake();
 }
 
-fn timers_in_order(mut event_loop: Loop) {
+fn timers_expire_in_order(mut event_loop: Loop) {
     let reactor = event_loop.reactor.clone();
     let start = os::now();
     let tasks: Vec<_> = [30, 10, 20].map(|ms| (reactor.add_task(), ms)).to_vec();
@@ -206,7 +206,7 @@ fn timers_in_order(mut event_loop: Loop) {
     assert!(event_loop.poll(Some(Duration::from_millis(5))).is_empty());
 }
 
-fn timers_move_and_disarm(mut event_loop: Loop) {
+fn timers_can_be_moved_and_disarmed(mut event_loop: Loop) {
     let (reactor, task) = (event_loop.reactor.clone(), event_loop.task);
     let soon = || Some(os::now() + Duration::from_millis(5));
     reactor.set_timer(task, soon());

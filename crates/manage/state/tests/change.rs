@@ -338,7 +338,7 @@ fn omitted_fields_of_a_request_do_not_remove_protection() {
 }
 
 #[test]
-fn a_file_cannot_allow_any_host_while_a_host_has_a_key() {
+fn a_file_without_the_key_of_a_host_cannot_allow_any_host() {
     let with = |hosts: &[&str]| document(&[1], &[("one", subsystem(hosts, &[]))]);
     let any = with(&[]);
     let problem = merge(&with(&["a"]), &any, &with(&["a=1"])).check().unwrap_err();

@@ -23,7 +23,7 @@ fn noise(bytes: usize) -> Vec<u8> {
 }
 
 on_both_engines! {
-    large_transfers(engine) {
+    a_large_transfer_takes_several_operations(engine) {
         for namespace in [mem(), Arc::new(Capped::new(mem(), 33))] {
             let mut disk = Blocking::with_engine(&*namespace, engine).unwrap();
             let data = noise((13 << 20) + 512);
@@ -40,7 +40,7 @@ on_both_engines! {
         }
     }
 
-    what_reaches_out_does_not_begin(engine) {
+    a_range_beyond_the_end_is_refused_entirely(engine) {
         let namespace = mem();
         let mut disk = Blocking::with_engine(&*namespace, engine).unwrap();
         let last = disk.geometry().blocks - 1;
@@ -53,7 +53,7 @@ on_both_engines! {
         disk.read(last + 1, &mut []).unwrap();
     }
 
-    an_error_in_the_middle_is_the_result(engine) {
+    a_transfer_returns_the_error_of_its_failed_part(engine) {
         let rule = Rule::new(BlockError::WriteFailed).command(Command::Write).blocks(9000..9001);
         let fault = Fault::new(mem(), vec![rule], 1);
         let mut disk = Blocking::with_engine(&fault, engine).unwrap();

@@ -29,7 +29,7 @@ fn parts(disks: &[Arc<Elastic>]) -> Vec<Arc<dyn Namespace>> {
 }
 
 on_both_engines! {
-    what_a_part_loses_fails_and_nothing_else(engine) {
+    only_blocks_lost_by_a_shrunken_disk_fail(engine) {
         let disks = [elastic(10), elastic(10), elastic(10)];
         let concat = Concat::new(parts(&disks)).unwrap();
         let mut whole = Blocking::with_engine(&concat, engine).unwrap();
@@ -62,7 +62,7 @@ on_both_engines! {
         assert_eq!(whole.write(30, &two), Ok(()));
     }
 
-    what_one_part_has_lost_is_said_though_another_is_away(engine) {
+    a_flush_reports_a_lasting_error_first(engine) {
         let failing = |error| {
             let rules = vec![Rule::new(error).command(Command::Flush)];
             let inner: Arc<dyn Namespace> = elastic(10);
@@ -82,7 +82,7 @@ on_both_engines! {
         }
     }
 
-    a_stripe_set_is_as_short_as_its_shortest(engine) {
+    a_stripe_set_keeps_its_size_when_a_disk_shrinks(engine) {
         let disks = [elastic(8), elastic(8)];
         let stripe = Stripe::new(parts(&disks), 4 * BLOCK as u64).unwrap();
         let mut whole = Blocking::with_engine(&stripe, engine).unwrap();
@@ -92,7 +92,7 @@ on_both_engines! {
         assert_eq!(whole.write(8, &[1; BLOCK]), Err(BlockError::OutOfRange));
     }
 
-    only_so_much_is_used(engine) {
+    an_explicit_size_limits_what_is_used_of_a_disk(engine) {
         let disks = [elastic(10), elastic(10)];
         let fronts = |sizes: [Option<u64>; 2]| {
             let sizes = sizes.map(|blocks| blocks.map(|blocks| blocks * BLOCK as u64));

@@ -71,7 +71,7 @@ on_both_engines! {
         conformance::run(&make, engine);
     }
 
-    a_file_that_grows(engine) {
+    growing_file(engine) {
         let dir = Dir::new();
         let decorators: [Decorate; 4] = [
             |disk| disk,
@@ -132,7 +132,7 @@ on_both_engines! {
         conformance::run_read_only(&make, engine);
     }
 
-    stripe_of_disks_that_take_little_at_once(engine) {
+    stripe_of_disks_with_a_limit_per_operation(engine) {
         let make = |block_size| {
             stripe(2, 65536, |_| Arc::new(Capped::new(mem(block_size, MIN_BYTES), 5)))
         };
@@ -148,7 +148,7 @@ on_both_engines! {
         conformance::run(&make, engine);
     }
 
-    one_behind_the_other(engine) {
+    concatenation(engine) {
         let part = |block_size, part: u64| mem(block_size, MIN_BYTES / 4 * part);
         let make = |block_size| {
             let capped = Arc::new(Capped::new(part(block_size, 1), 5)) as Arc<dyn Namespace>;
@@ -164,7 +164,7 @@ on_both_engines! {
         conformance::run_read_only(&make, engine);
     }
 
-    a_part(engine) {
+    range(engine) {
         let make = |block_size| {
             let whole = mem(block_size, 3 * MIN_BYTES);
             Arc::new(Range::new(whole, MIN_BYTES, MIN_BYTES).unwrap()) as Arc<dyn Namespace>
@@ -176,7 +176,7 @@ on_both_engines! {
         conformance::run_read_only(&make, engine);
     }
 
-    a_limit_on_blocks_per_operation(engine) {
+    disk_with_a_limit_per_operation(engine) {
         let make = |block_size| {
             Arc::new(Capped::new(mem(block_size, MIN_BYTES), 16)) as Arc<dyn Namespace>
         };

@@ -27,7 +27,7 @@ fn outcomes(driver: &mut Driver, ops: impl Iterator<Item = Op>) -> Vec<Result<()
 }
 
 on_both_engines! {
-    a_delay_is_kept(engine) {
+    every_operation_takes_at_least_the_delay(engine) {
         let delay: Arc<dyn Namespace> = Arc::new(Delay::new(mem(), Duration::from_millis(200)));
         let mut driver = Driver::with(&delay, engine);
         let begin = Instant::now();
@@ -56,7 +56,7 @@ on_both_engines! {
         assert_ne!(orders[0], orders[2], "another seed, the same order");
     }
 
-    every_nth_fails(engine) {
+    a_rule_fails_every_nth_operation(engine) {
         let rule = Rule::new(BlockError::ReadFailed).command(Command::Read).when(When::Every(3));
         let fault: Arc<dyn Namespace> = Arc::new(Fault::new(mem(), vec![rule], 1));
         let mut driver = Driver::with(&fault, engine);
@@ -66,7 +66,7 @@ on_both_engines! {
         assert_eq!(failed, [4, 10, 16]);
     }
 
-    faults_by_range_and_command(engine) {
+    rules_select_operations_by_range_and_command(engine) {
         let rules = vec![
             Rule::new(BlockError::NoSpace).command(Command::Write).blocks(100..200),
             Rule::new(BlockError::Aborted).blocks(150..151),
@@ -91,7 +91,7 @@ on_both_engines! {
         assert_eq!(before, after, "a failed write changed something");
     }
 
-    chances_follow_the_seed(engine) {
+    the_seed_determines_random_faults(engine) {
         let run = |seed| {
             let rule = Rule::new(BlockError::ReadFailed).when(When::PerMillion(250_000));
             let fault: Arc<dyn Namespace> = Arc::new(Fault::new(mem(), vec![rule], seed));
@@ -103,7 +103,7 @@ on_both_engines! {
         assert_ne!(run(5), run(6));
     }
 
-    operations_per_second(engine) {
+    queues_share_the_limit_of_operations_per_second(engine) {
         let limit = Limit::new(mem()).ops_per_second(1000).burst(Duration::ZERO);
         let limit: Arc<dyn Namespace> = Arc::new(limit);
         let mut driver = Driver::with(&limit, engine);
@@ -122,7 +122,7 @@ on_both_engines! {
         assert!(took < Duration::from_secs(20), "too slow: {took:?}");
     }
 
-    bytes_per_second(engine) {
+    a_limit_of_bytes_per_second_is_kept(engine) {
         let limit = Limit::new(mem()).bytes_per_second(16 << 20).burst(Duration::from_millis(50));
         let limit: Arc<dyn Namespace> = Arc::new(limit);
         let mut driver = Driver::with(&limit, engine);
@@ -140,7 +140,7 @@ on_both_engines! {
         assert!(took < Duration::from_secs(20), "too slow: {took:?}");
     }
 
-    a_queue_with_held_operations_can_go(engine) {
+    a_queue_with_delayed_operations_can_be_closed(engine) {
         let slow: Arc<dyn Namespace> = Arc::new(Limit::new(mem()).ops_per_second(1));
         let delayed: Arc<dyn Namespace> = Arc::new(Delay::new(slow, Duration::from_secs(60)));
         let mut driver = Driver::with(&delayed, engine);

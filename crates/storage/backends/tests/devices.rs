@@ -28,7 +28,7 @@ fn fresh(dir: &Dir, last: &Last, sector: u32, options: &FileOptions) -> FileDisk
 }
 
 on_both_engines! {
-    sectors_of_512_bytes(engine) {
+    a_device_with_512_byte_sectors_conforms(engine) {
         if !may_use_root() {
             return;
         }
@@ -42,7 +42,7 @@ on_both_engines! {
         conformance::run(&make, engine);
     }
 
-    sectors_of_4096_bytes(engine) {
+    a_device_with_4096_byte_sectors_conforms(engine) {
         if !may_use_root() {
             return;
         }

@@ -58,7 +58,7 @@ fn fill(path: &Path, engine: EngineKind) {
 }
 
 on_both_engines! {
-    memory_file_system(engine) {
+    a_full_tmpfs_is_reported(engine) {
         if may_use_root() {
             let dir = Dir::new();
             let mount = Mount::tmpfs(&dir, 8 << 20);
@@ -66,7 +66,7 @@ on_both_engines! {
         }
     }
 
-    ext4(engine) {
+    a_full_ext4_is_reported(engine) {
         if may_use_root() {
             let dir = Dir::new();
             let device = Loop::new(&dir, 24 << 20, 512);
@@ -76,7 +76,7 @@ on_both_engines! {
         }
     }
 
-    deallocation_gives_space_back(engine) {
+    deallocation_frees_space_of_the_file(engine) {
         let dir = Dir::new();
         let path = dir.noise(4 << 20);
         let disk: Arc<dyn Namespace> =
@@ -97,7 +97,7 @@ on_both_engines! {
     }
 
     // This file system cannot mark ranges as zero, so the backend writes zeroes.
-    files_on_a_memory_file_system(engine) {
+    a_file_on_tmpfs_conforms(engine) {
         if !may_use_root() {
             return;
         }

@@ -165,7 +165,7 @@ fn the_description_names_the_file_and_its_options() {
 }
 
 on_both_engines! {
-    a_file_cut_short_meanwhile(engine) {
+    reads_beyond_the_end_of_a_truncated_file_fail(engine) {
         for options in [FileOptions::new(512), FileOptions::new(512).buffered()] {
             let dir = Dir::new();
             let path = dir.noise(1 << 20);
@@ -183,7 +183,7 @@ on_both_engines! {
         }
     }
 
-    a_file_cut_short_does_not_grow_with_a_write(engine) {
+    a_write_does_not_lengthen_a_truncated_file(engine) {
         for options in [FileOptions::new(512), FileOptions::new(512).buffered()] {
             let dir = Dir::new();
             let path = dir.noise(1 << 20);
@@ -205,7 +205,7 @@ on_both_engines! {
         }
     }
 
-    a_write_of_the_last_block_does_not_hide_a_cut(engine) {
+    a_write_of_the_last_block_does_not_hide_a_truncation(engine) {
         let dir = Dir::new();
         let path = dir.noise(1 << 20);
         let disk = FileDisk::open(&path, &FileOptions::new(512)).unwrap();
@@ -215,7 +215,7 @@ on_both_engines! {
         assert_eq!(disk.read(700, &mut [0; 512]), Err(BlockError::ReadFailed));
     }
 
-    contents_are_in_the_file(engine) {
+    written_blocks_are_at_their_offsets_in_the_file(engine) {
         let dir = Dir::new();
         let path = dir.file(1 << 20);
         let disk = FileDisk::open(&path, &FileOptions::new(512)).unwrap();

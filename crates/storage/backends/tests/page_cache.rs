@@ -52,7 +52,7 @@ fn read(disk: &dyn Namespace, engine: EngineKind) {
 }
 
 on_both_engines! {
-    blocks_are_whole_for_whoever_reads_and_writes_at_once(engine) {
+    concurrent_reads_and_writes_do_not_tear_blocks(engine) {
         let (_dir, disk) = disk();
         assert!(!disk.is_direct());
         std::thread::scope(|scope| {

@@ -28,7 +28,7 @@ fn wait_until_ready(disk: &Standby) {
 }
 
 on_both_engines! {
-    what_is_open_conforms(engine) {
+    a_standby_with_an_open_device_conforms(engine) {
         let make = |block_size| {
             let mem: Arc<dyn Namespace> = Arc::new(Mem::new(block_size, MIN_BYTES).unwrap());
             let geometry = mem.geometry();
@@ -39,7 +39,7 @@ on_both_engines! {
         conformance::run(&make, engine);
     }
 
-    operations_fail_until_it_is_here(engine) {
+    operations_fail_until_the_device_is_open(engine) {
         let is_here = Arc::new(AtomicBool::new(false));
         let mem: Arc<dyn Namespace> = Arc::new(Mem::new(BLOCK_SIZE, 16 << 10).unwrap());
         let smaller = Geometry { deallocate: true, ..Geometry::new(BLOCK_SIZE, 16) };
@@ -74,7 +74,7 @@ on_both_engines! {
         late.write(31, &data).unwrap();
     }
 
-    nobody_opens_what_nobody_wants(engine) {
+    a_dropped_standby_stops_opening_its_device(engine) {
         let _ = engine;
         let (tried, tries) = mpsc::channel();
         let disk = Standby::new("a disk".to_owned(), Geometry::new(BLOCK_SIZE, 1), move || {

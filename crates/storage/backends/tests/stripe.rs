@@ -21,7 +21,7 @@ fn mem(bytes: u64) -> Arc<dyn Namespace> {
 }
 
 on_both_engines! {
-    chunks_go_round(engine) {
+    chunks_are_distributed_round_robin(engine) {
         let disks = [mem(1 << 20), mem(1 << 20), mem(1 << 20)];
         let stripe = Stripe::new(disks.to_vec(), CHUNK as u64).unwrap();
         let mut whole = Blocking::with_engine(&stripe, engine).unwrap();
@@ -40,7 +40,7 @@ on_both_engines! {
         }
     }
 
-    one_broken_disk_breaks_what_touches_it(engine) {
+    only_writes_to_the_broken_disk_fail(engine) {
         let rules = vec![Rule::new(BlockError::WriteFailed).command(Command::Write)];
         let broken = Arc::new(Fault::new(mem(1 << 20), rules, 1));
         let disks = vec![mem(1 << 20), broken.clone(), mem(1 << 20)];
@@ -64,7 +64,7 @@ on_both_engines! {
         assert_eq!(write(&mut driver, 3, 100), Ok(()));
     }
 
-    a_flush_goes_to_all(engine) {
+    a_flush_reaches_every_disk(engine) {
         for bad in 0..3 {
             let disks = (0..3).map(|child| {
                 let mut rules = vec![Rule::new(BlockError::WriteFailed).command(Command::Flush)];

@@ -34,7 +34,7 @@ fn concat(views: &[Buffer]) -> Vec<u8> {
     bytes
 }
 
-pub(super) fn lent_reads_do_not_change(context: &mut Context<'_>) {
+pub(super) fn borrowed_reads_do_not_change(context: &mut Context<'_>) {
     let namespace = context.namespace();
     let geometry = namespace.geometry();
     let mut driver = context.driver_of(&namespace);
@@ -56,7 +56,7 @@ pub(super) fn lent_reads_do_not_change(context: &mut Context<'_>) {
     }
 }
 
-pub(super) fn what_is_lent_outlives_its_queue(context: &mut Context<'_>) {
+pub(super) fn borrowed_buffers_outlive_their_queue(context: &mut Context<'_>) {
     let namespace = context.namespace();
     let geometry = namespace.geometry();
     let mut driver = context.driver_of(&namespace);
@@ -80,7 +80,7 @@ pub(super) fn stored_writes_are_read(context: &mut Context<'_>) {
     }
 }
 
-pub(super) fn out_of_range_is_refused(context: &mut Context<'_>) {
+pub(super) fn ranges_are_checked_at_once(context: &mut Context<'_>) {
     let namespace = context.namespace();
     let geometry = namespace.geometry();
     let mut driver = context.driver_of(&namespace);
@@ -97,7 +97,7 @@ pub(super) fn out_of_range_is_refused(context: &mut Context<'_>) {
     }
 }
 
-pub(super) fn read_only_stores_nothing(context: &mut Context<'_>) {
+pub(super) fn a_read_only_namespace_stores_nothing(context: &mut Context<'_>) {
     let namespace = context.namespace();
     let geometry = namespace.geometry();
     let mut driver = context.driver_of(&namespace);

@@ -22,8 +22,8 @@ impl Suite {
     /// Runs the checks for a namespace that grows during its use.
     pub fn run_growing(&self, make: &dyn Fn(u32) -> Growing) {
         for &block_size in &self.block_sizes {
-            let _story = self.story("growth_is_told_once", block_size);
-            growth_is_told_once(&make(block_size), self.engine, self.seed);
+            let _story = self.story("growth_is_reported_once", block_size);
+            growth_is_reported_once(&make(block_size), self.engine, self.seed);
         }
     }
 }
@@ -41,7 +41,7 @@ fn listen(namespace: &Arc<dyn Namespace>) -> (Watch, Receiver<u64>) {
     (watch, told)
 }
 
-fn growth_is_told_once(growing: &Growing, engine: EngineKind, seed: u64) {
+fn growth_is_reported_once(growing: &Growing, engine: EngineKind, seed: u64) {
     let Growing { namespace, grow } = growing;
     let before = namespace.geometry();
     let mut driver = Driver::with(namespace, engine);
@@ -68,7 +68,7 @@ fn growth_is_told_once(growing: &Growing, engine: EngineKind, seed: u64) {
     assert!(told.try_recv().is_err(), "it is told twice, or to nobody's ears");
 }
 
-pub(super) fn nothing_is_told_without_a_change(context: &mut Context<'_>) {
+pub(super) fn writes_do_not_notify_watchers(context: &mut Context<'_>) {
     let namespace = context.namespace();
     assert_eq!(namespace.availability(), Availability::Ready);
     if namespace.changes().is_none() {

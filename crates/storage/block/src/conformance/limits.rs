@@ -25,7 +25,7 @@ fn op(geometry: Geometry, command: Command, lba: u64, blocks: u32) -> Op {
     Op::with(command, lba, blocks, buffer, lba ^ u64::from(blocks))
 }
 
-pub(super) fn geometry_is_sane(context: &mut Context<'_>) {
+pub(super) fn the_geometry_is_valid(context: &mut Context<'_>) {
     let namespace = context.namespace();
     let geometry = namespace.geometry();
     assert_eq!(geometry.block_size, context.block_size);
@@ -36,7 +36,7 @@ pub(super) fn geometry_is_sane(context: &mut Context<'_>) {
     assert!(!line.trim().is_empty() && !line.contains('\n'), "no line for a log: {line:?}");
 }
 
-pub(super) fn out_of_range_is_refused(context: &mut Context<'_>) {
+pub(super) fn ranges_beyond_the_end_are_refused(context: &mut Context<'_>) {
     let namespace = context.namespace();
     let geometry = namespace.geometry();
     let mut driver = context.driver_of(&namespace);
@@ -73,7 +73,7 @@ pub(super) fn out_of_range_is_refused(context: &mut Context<'_>) {
     context.expect(&read, &last, "the last block after refused operations");
 }
 
-pub(super) fn zero_blocks_do_nothing(context: &mut Context<'_>) {
+pub(super) fn operations_on_zero_blocks_succeed(context: &mut Context<'_>) {
     let namespace = context.namespace();
     let geometry = namespace.geometry();
     let mut driver = context.driver_of(&namespace);
@@ -113,7 +113,7 @@ pub(super) fn more_than_max_blocks_is_refused(context: &mut Context<'_>) {
     }
 }
 
-pub(super) fn read_only_refuses_changes(context: &mut Context<'_>) {
+pub(super) fn a_read_only_namespace_refuses_changes(context: &mut Context<'_>) {
     let namespace = context.namespace();
     let geometry = namespace.geometry();
     assert!(geometry.read_only, "it does not say that it is read-only");
@@ -131,7 +131,7 @@ pub(super) fn read_only_refuses_changes(context: &mut Context<'_>) {
     assert!(driver.read(0, geometry, 0, 16) == before, "a refused operation changed something");
 }
 
-pub(super) fn read_only_still_reads(context: &mut Context<'_>) {
+pub(super) fn a_read_only_namespace_can_be_read(context: &mut Context<'_>) {
     let namespace = context.namespace();
     let geometry = namespace.geometry();
     let mut driver = context.driver_of(&namespace);

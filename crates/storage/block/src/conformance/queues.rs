@@ -55,7 +55,7 @@ pub(super) fn full_depth_completes_once(context: &mut Context<'_>) {
 }
 
 /// The usual load of a queue: the queue stays full, and each completion leads to a new operation.
-pub(super) fn a_steady_pipeline(context: &mut Context<'_>) {
+pub(super) fn a_full_queue_completes_every_operation(context: &mut Context<'_>) {
     const OPERATIONS: u64 = 2000;
     const IN_FLIGHT: u64 = 32;
     let namespace = context.namespace();
@@ -94,7 +94,7 @@ pub(super) fn a_steady_pipeline(context: &mut Context<'_>) {
     }
 }
 
-pub(super) fn in_flight_counts(context: &mut Context<'_>) {
+pub(super) fn in_flight_counts_outstanding_operations(context: &mut Context<'_>) {
     let namespace = context.namespace();
     let geometry = namespace.geometry();
     let mut driver = context.driver_of(&namespace);
@@ -116,7 +116,7 @@ pub(super) fn in_flight_counts(context: &mut Context<'_>) {
     }
 }
 
-pub(super) fn poll_with_nothing_to_say(context: &mut Context<'_>) {
+pub(super) fn poll_without_completions_returns_nothing(context: &mut Context<'_>) {
     let namespace = context.namespace();
     let mut driver = context.driver_of(&namespace);
     let mut done = Vec::new();
@@ -131,7 +131,7 @@ pub(super) fn poll_with_nothing_to_say(context: &mut Context<'_>) {
     assert_eq!(done.iter().map(|done| done.token).collect::<Vec<_>>(), [77]);
 }
 
-pub(super) fn queues_on_one_reactor(context: &mut Context<'_>) {
+pub(super) fn queues_on_one_reactor_share_contents(context: &mut Context<'_>) {
     const QUEUES: usize = 4;
     let namespace = context.namespace();
     let geometry = namespace.geometry();
@@ -162,7 +162,7 @@ pub(super) fn queues_on_one_reactor(context: &mut Context<'_>) {
     }
 }
 
-pub(super) fn queues_on_two_reactors(context: &mut Context<'_>) {
+pub(super) fn queues_on_two_reactors_share_contents(context: &mut Context<'_>) {
     let namespace = context.namespace();
     let contents = context.contents;
     let engine = context.engine;
@@ -269,7 +269,7 @@ pub(super) fn contents_outlive_a_queue(context: &mut Context<'_>) {
     context.expect(&read, &data, "what a queue on another reactor wrote");
 }
 
-pub(super) fn a_queue_dropped_in_flight(context: &mut Context<'_>) {
+pub(super) fn a_queue_can_be_dropped_in_flight(context: &mut Context<'_>) {
     let namespace = context.namespace();
     let geometry = namespace.geometry();
     for turns in 0..3 {
@@ -298,7 +298,7 @@ pub(super) fn a_queue_dropped_in_flight(context: &mut Context<'_>) {
     }
 }
 
-pub(super) fn a_reactor_dropped_in_flight(context: &mut Context<'_>) {
+pub(super) fn a_reactor_can_be_dropped_in_flight(context: &mut Context<'_>) {
     let namespace = context.namespace();
     let geometry = namespace.geometry();
     let data = context.filled(geometry, 16).to_vec();

@@ -6,7 +6,7 @@ use super::Context;
 use super::driver::at_once;
 use crate::{BlockError, Op};
 
-pub(super) fn one_block_leaves_its_neighbours(context: &mut Context<'_>) {
+pub(super) fn a_write_changes_no_neighbour(context: &mut Context<'_>) {
     let namespace = context.namespace();
     let geometry = namespace.geometry();
     let mut driver = context.driver_of(&namespace);
@@ -22,7 +22,7 @@ pub(super) fn one_block_leaves_its_neighbours(context: &mut Context<'_>) {
     }
 }
 
-pub(super) fn first_and_last_block(context: &mut Context<'_>) {
+pub(super) fn the_first_and_last_block_are_usable(context: &mut Context<'_>) {
     let namespace = context.namespace();
     let geometry = namespace.geometry();
     let mut driver = context.driver_of(&namespace);
@@ -38,7 +38,7 @@ pub(super) fn first_and_last_block(context: &mut Context<'_>) {
     context.expect(&read, &tail, "the last five blocks");
 }
 
-pub(super) fn odd_counts_at_odd_places(context: &mut Context<'_>) {
+pub(super) fn odd_ranges_are_read_back(context: &mut Context<'_>) {
     let namespace = context.namespace();
     let geometry = namespace.geometry();
     let mut driver = context.driver_of(&namespace);
@@ -52,7 +52,7 @@ pub(super) fn odd_counts_at_odd_places(context: &mut Context<'_>) {
     }
 }
 
-pub(super) fn large_transfers(context: &mut Context<'_>) {
+pub(super) fn large_transfers_are_read_back(context: &mut Context<'_>) {
     let namespace = context.namespace();
     let geometry = namespace.geometry();
     let mut driver = context.driver_of(&namespace);
@@ -71,7 +71,7 @@ pub(super) fn large_transfers(context: &mut Context<'_>) {
 }
 
 /// A frontend may pass any part of a buffer, for example the bytes after a header in a receive.
-pub(super) fn buffers_at_any_address(context: &mut Context<'_>) {
+pub(super) fn a_buffer_may_have_any_address(context: &mut Context<'_>) {
     let namespace = context.namespace();
     let geometry = namespace.geometry();
     let mut driver = context.driver_of(&namespace);
@@ -99,7 +99,7 @@ pub(super) fn buffers_at_any_address(context: &mut Context<'_>) {
     }
 }
 
-pub(super) fn buffers_come_back(context: &mut Context<'_>) {
+pub(super) fn completions_return_the_buffers(context: &mut Context<'_>) {
     let namespace = context.namespace();
     let geometry = namespace.geometry();
     let mut driver = context.driver_of(&namespace);
@@ -120,7 +120,7 @@ pub(super) fn buffers_come_back(context: &mut Context<'_>) {
     assert!(driver.must(0, Op::deallocate(0, 8, 1)).is_none());
 }
 
-pub(super) fn tokens_are_the_submitters(context: &mut Context<'_>) {
+pub(super) fn completions_return_the_tokens(context: &mut Context<'_>) {
     let namespace = context.namespace();
     let geometry = namespace.geometry();
     let mut driver = context.driver_of(&namespace);
@@ -138,7 +138,7 @@ pub(super) fn tokens_are_the_submitters(context: &mut Context<'_>) {
     assert!(driver.wait(0, 2).iter().all(|done| done.token == 9 && done.result.is_ok()));
 }
 
-pub(super) fn zeroes_both_ways(context: &mut Context<'_>) {
+pub(super) fn write_zeroes_changes_only_its_range(context: &mut Context<'_>) {
     let namespace = context.namespace();
     let geometry = namespace.geometry();
     let mut driver = context.driver_of(&namespace);
@@ -156,7 +156,7 @@ pub(super) fn zeroes_both_ways(context: &mut Context<'_>) {
     }
 }
 
-pub(super) fn large_zeroes(context: &mut Context<'_>) {
+pub(super) fn large_ranges_become_zero(context: &mut Context<'_>) {
     let namespace = context.namespace();
     let geometry = namespace.geometry();
     let mut driver = context.driver_of(&namespace);
@@ -206,7 +206,7 @@ pub(super) fn deallocated_reads_are_stable(context: &mut Context<'_>) {
     }
 }
 
-pub(super) fn flush_alone_and_among_writes(context: &mut Context<'_>) {
+pub(super) fn flushes_complete_among_writes(context: &mut Context<'_>) {
     let namespace = context.namespace();
     let geometry = namespace.geometry();
     let mut driver = context.driver_of(&namespace);
@@ -229,7 +229,7 @@ pub(super) fn flush_alone_and_among_writes(context: &mut Context<'_>) {
     context.expect(&read, &data, "64 blocks written among flushes");
 }
 
-pub(super) fn durable_writes(context: &mut Context<'_>) {
+pub(super) fn durable_writes_are_read_back(context: &mut Context<'_>) {
     let namespace = context.namespace();
     let geometry = namespace.geometry();
     let mut driver = context.driver_of(&namespace);
