@@ -128,7 +128,7 @@ pub(crate) fn data_bytes(bhs: &Bhs) -> u32 {
 
 /// Encodes a length in bytes for the header's 24-bit field.
 pub(crate) fn length(bytes: usize) -> [u8; 3] {
-    let [high, rest @ ..] = u32::try_from(bytes).expect("a length of ours").to_be_bytes();
+    let [high, rest @ ..] = u32::try_from(bytes).expect("a length below 4 GiB").to_be_bytes();
     assert!(high == 0, "{bytes} bytes do not fit into a PDU");
     rest
 }
@@ -136,73 +136,73 @@ pub(crate) fn length(bytes: usize) -> [u8; 3] {
 pdu! {
     /// The fields that all requests share.
     AnyRequest {
-        0 opcode: u8, "With the immediate bit.";
-        1 flags: u8, "As the opcode has it.";
-        2 reserved: [u8; 2], "As the opcode has it.";
-        4 ahs_words: u8, "Four-byte words of additional header segments.";
-        5 data_length: [u8; 3], "Bytes of the data segment, without padding.";
-        8 lun: U64, "Logical unit.";
-        16 task_tag: U32, "The initiator's name for the task.";
-        20 specific: U32, "As the opcode has it.";
-        24 cmd_sn: U32, "Its place among the commands.";
-        28 exp_stat_sn: U32, "The next status the initiator expects.";
-        32 rest: [u8; 16], "As the opcode has it.";
+        0 opcode: u8, "The opcode and the immediate bit.";
+        1 flags: u8, "Flags whose meaning depends on the opcode.";
+        2 reserved: [u8; 2], "Two bytes whose meaning depends on the opcode.";
+        4 ahs_words: u8, "The length of the additional header segments, in four-byte words.";
+        5 data_length: [u8; 3], "The length of the data segment in bytes, without padding.";
+        8 lun: U64, "The logical unit number.";
+        16 task_tag: U32, "The initiator task tag.";
+        20 specific: U32, "Four bytes whose meaning depends on the opcode.";
+        24 cmd_sn: U32, "The command's sequence number (CmdSN).";
+        28 exp_stat_sn: U32, "The next status number that the initiator expects (ExpStatSN).";
+        32 rest: [u8; 16], "16 bytes whose meaning depends on the opcode.";
     }
 }
 
 pdu! {
     /// SCSI Command (RFC 7143, 11.3).
     ScsiCommand {
-        0 opcode: u8, "With the immediate bit.";
-        1 flags: u8, "Final, read, write, attribute.";
+        0 opcode: u8, "The opcode and the immediate bit.";
+        1 flags: u8, "The final, read and write bits, and the task attribute.";
         2 reserved: [u8; 2], "Reserved.";
-        4 ahs_words: u8, "Four-byte words of additional header segments.";
-        5 data_length: [u8; 3], "Immediate data, in bytes.";
-        8 lun: U64, "Logical unit.";
-        16 task_tag: U32, "The initiator's name for the task.";
-        20 expected_bytes: U32, "Expected data transfer length.";
-        24 cmd_sn: U32, "Its place among the commands.";
-        28 exp_stat_sn: U32, "The next status the initiator expects.";
-        32 cdb: [u8; 16], "Command descriptor block.";
+        4 ahs_words: u8, "The length of the additional header segments, in four-byte words.";
+        5 data_length: [u8; 3], "The length of the immediate data in bytes.";
+        8 lun: U64, "The logical unit number.";
+        16 task_tag: U32, "The initiator task tag.";
+        20 expected_bytes: U32, "The expected data transfer length in bytes.";
+        24 cmd_sn: U32, "The command's sequence number (CmdSN).";
+        28 exp_stat_sn: U32, "The next status number that the initiator expects (ExpStatSN).";
+        32 cdb: [u8; 16], "The SCSI command descriptor block.";
     }
 }
 
 pdu! {
     /// SCSI Response (RFC 7143, 11.4).
     ScsiResponse {
-        0 opcode: u8, "0x21";
-        1 flags: u8, "Final, residual overflow or underflow.";
-        2 response: u8, "0: the command was completed at the target.";
-        3 status: u8, "SCSI status.";
-        4 ahs_words: u8, "None.";
-        5 data_length: [u8; 3], "Sense data and its length.";
+        0 opcode: u8, "The opcode, 0x21.";
+        1 flags: u8, "The final bit, and the residual overflow or underflow bit.";
+        2 response: u8, "0: the target completed the command.";
+        3 status: u8, "The SCSI status.";
+        4 ahs_words: u8, "0: no additional header segments.";
+        5 data_length: [u8; 3], "The length of the sense data and its length field, in bytes.";
         8 reserved: U64, "Reserved.";
-        16 task_tag: U32, "The initiator's name for the task.";
+        16 task_tag: U32, "The initiator task tag.";
         20 snack_tag: U32, "Reserved.";
-        24 stat_sn: U32, "Its place among the statuses.";
-        28 exp_cmd_sn: U32, "The next command the target expects.";
-        32 max_cmd_sn: U32, "The highest CmdSN that the target accepts.";
-        36 exp_data_sn: U32, "R2T and Data-In PDUs that were sent for it.";
+        24 stat_sn: U32, "The status sequence number (StatSN).";
+        28 exp_cmd_sn: U32, "The next command number that the target expects (ExpCmdSN).";
+        32 max_cmd_sn: U32, "The highest command number that the target accepts (MaxCmdSN).";
+        36 exp_data_sn: U32, "The number of R2T PDUs that the target sent for the command.";
         40 bidi_residual: U32, "Reserved.";
-        44 residual: U32, "Bytes that did not move.";
+        44 residual: U32, "The residual byte count.";
     }
 }
 
 pdu! {
     /// Task Management Function Request (RFC 7143, 11.5).
     TaskRequest {
-        0 opcode: u8, "With the immediate bit.";
-        1 function: u8, "With the final bit.";
+        0 opcode: u8, "The opcode and the immediate bit.";
+        1 function: u8, "The function and the final bit.";
         2 reserved: [u8; 2], "Reserved.";
-        4 ahs_words: u8, "None.";
-        5 data_length: [u8; 3], "None.";
-        8 lun: U64, "Logical unit.";
-        16 task_tag: U32, "The initiator's name for this request.";
-        20 referenced_tag: U32, "The task to abort.";
-        24 cmd_sn: U32, "Its place among the commands.";
-        28 exp_stat_sn: U32, "The next status the initiator expects.";
-        32 ref_cmd_sn: U32, "The place of the task to abort.";
-        36 exp_data_sn: U32, "For reassignments.";
+        4 ahs_words: u8, "0: no additional header segments.";
+        5 data_length: [u8; 3], "0: no data segment.";
+        8 lun: U64, "The logical unit number.";
+        16 task_tag: U32, "The initiator task tag of this request.";
+        20 referenced_tag: U32, "The initiator task tag of the task to abort.";
+        24 cmd_sn: U32, "The command's sequence number (CmdSN).";
+        28 exp_stat_sn: U32, "The next status number that the initiator expects (ExpStatSN).";
+        32 ref_cmd_sn: U32, "The command sequence number of the task to abort.";
+        36 exp_data_sn: U32, "Used only by task reassignment.";
         40 reserved2: U64, "Reserved.";
     }
 }
@@ -211,21 +211,21 @@ pdu! {
     /// Most responses: task management, logout, text, NOP-In, reject (RFC 7143, 11.6, 11.15,
     /// 11.11, 11.19, 11.17).
     Response {
-        0 opcode: u8, "Which.";
-        1 flags: u8, "Final.";
-        2 code: u8, "Outcome or reason.";
+        0 opcode: u8, "The opcode.";
+        1 flags: u8, "The final bit.";
+        2 code: u8, "The outcome, or the reason of a reject.";
         3 reserved: u8, "Reserved.";
-        4 ahs_words: u8, "None.";
-        5 data_length: [u8; 3], "Bytes of the data segment, without padding.";
-        8 lun: U64, "NOP-In and Text: logical unit.";
-        16 task_tag: U32, "The initiator's name for the task.";
-        20 target_tag: U32, "The target's name for a transfer.";
-        24 stat_sn: U32, "Its place among the statuses.";
-        28 exp_cmd_sn: U32, "The next command the target expects.";
-        32 max_cmd_sn: U32, "The highest CmdSN that the target accepts.";
-        36 data_sn: U32, "Reject: of the PDU.";
-        40 time2wait: U16, "Logout: seconds before the initiator should be back.";
-        42 time2retain: U16, "Logout: seconds that tasks are kept.";
+        4 ahs_words: u8, "0: no additional header segments.";
+        5 data_length: [u8; 3], "The length of the data segment in bytes, without padding.";
+        8 lun: U64, "NOP-In and Text: the logical unit number.";
+        16 task_tag: U32, "The initiator task tag.";
+        20 target_tag: U32, "The target transfer tag; all ones for none.";
+        24 stat_sn: U32, "The status sequence number (StatSN).";
+        28 exp_cmd_sn: U32, "The next command number that the target expects (ExpCmdSN).";
+        32 max_cmd_sn: U32, "The highest command number that the target accepts (MaxCmdSN).";
+        36 data_sn: U32, "Reject of a SNACK: the next DataSN or R2TSN.";
+        40 time2wait: U16, "Logout: the seconds that the initiator waits before it reconnects.";
+        42 time2retain: U16, "Logout: the seconds for which the target keeps the tasks.";
         44 reserved2: U32, "Reserved.";
     }
 }
@@ -233,19 +233,19 @@ pdu! {
 pdu! {
     /// SCSI Data-Out (RFC 7143, 11.7).
     DataOut {
-        0 opcode: u8, "0x05";
-        1 flags: u8, "Final.";
+        0 opcode: u8, "The opcode, 0x05.";
+        1 flags: u8, "The final bit.";
         2 reserved: [u8; 2], "Reserved.";
-        4 ahs_words: u8, "None.";
-        5 data_length: [u8; 3], "Bytes of the data segment, without padding.";
-        8 lun: U64, "Logical unit, if the target named the transfer.";
-        16 task_tag: U32, "The initiator's name for the task.";
-        20 target_tag: U32, "The target's name for the transfer; none: nobody asked for it.";
+        4 ahs_words: u8, "0: no additional header segments.";
+        5 data_length: [u8; 3], "The length of the data segment in bytes, without padding.";
+        8 lun: U64, "The logical unit number, if the PDU has a target transfer tag.";
+        16 task_tag: U32, "The initiator task tag.";
+        20 target_tag: U32, "The R2T's transfer tag; all ones for unsolicited data.";
         24 reserved2: U32, "Reserved.";
-        28 exp_stat_sn: U32, "The next status the initiator expects.";
+        28 exp_stat_sn: U32, "The next status number that the initiator expects (ExpStatSN).";
         32 reserved3: U32, "Reserved.";
-        36 data_sn: U32, "Its place in the sequence.";
-        40 offset: U32, "Where in the command's data it belongs.";
+        36 data_sn: U32, "The number of this PDU within its data sequence.";
+        40 offset: U32, "The offset of this data in the command's data, in bytes.";
         44 reserved4: U32, "Reserved.";
     }
 }
@@ -253,61 +253,61 @@ pdu! {
 pdu! {
     /// SCSI Data-In (RFC 7143, 11.7).
     DataIn {
-        0 opcode: u8, "0x25";
-        1 flags: u8, "Final, residual, status.";
+        0 opcode: u8, "The opcode, 0x25.";
+        1 flags: u8, "The final, residual and status bits.";
         2 reserved: u8, "Reserved.";
-        3 status: u8, "SCSI status, with the status bit.";
-        4 ahs_words: u8, "None.";
-        5 data_length: [u8; 3], "Bytes of the data segment, without padding.";
-        8 lun: U64, "Reserved without acknowledgement.";
-        16 task_tag: U32, "The initiator's name for the task.";
-        20 target_tag: U32, "None.";
-        24 stat_sn: U32, "With the status bit: its place among the statuses.";
-        28 exp_cmd_sn: U32, "The next command the target expects.";
-        32 max_cmd_sn: U32, "The highest CmdSN that the target accepts.";
-        36 data_sn: U32, "Its place among the command's.";
-        40 offset: U32, "Where in the command's data it belongs.";
-        44 residual: U32, "With the status bit: bytes that did not move.";
+        3 status: u8, "The SCSI status; valid if the status bit is set.";
+        4 ahs_words: u8, "0: no additional header segments.";
+        5 data_length: [u8; 3], "The length of the data segment in bytes, without padding.";
+        8 lun: U64, "Reserved, because the target requests no acknowledgement.";
+        16 task_tag: U32, "The initiator task tag.";
+        20 target_tag: U32, "All ones: the target requests no acknowledgement.";
+        24 stat_sn: U32, "The status sequence number (StatSN); valid if the status bit is set.";
+        28 exp_cmd_sn: U32, "The next command number that the target expects (ExpCmdSN).";
+        32 max_cmd_sn: U32, "The highest command number that the target accepts (MaxCmdSN).";
+        36 data_sn: U32, "The number of this PDU within its command.";
+        40 offset: U32, "The offset of this data in the command's data, in bytes.";
+        44 residual: U32, "The residual byte count; valid if the status bit is set.";
     }
 }
 
 pdu! {
     /// Ready To Transfer (RFC 7143, 11.8).
     R2t {
-        0 opcode: u8, "0x31";
-        1 flags: u8, "Final.";
+        0 opcode: u8, "The opcode, 0x31.";
+        1 flags: u8, "The final bit.";
         2 reserved: [u8; 2], "Reserved.";
-        4 ahs_words: u8, "None.";
-        5 data_length: [u8; 3], "None.";
-        8 lun: U64, "Logical unit.";
-        16 task_tag: U32, "The initiator's name for the task.";
-        20 target_tag: U32, "The target's name for the transfer.";
-        24 stat_sn: U32, "The next status.";
-        28 exp_cmd_sn: U32, "The next command the target expects.";
-        32 max_cmd_sn: U32, "The highest CmdSN that the target accepts.";
-        36 r2t_sn: U32, "Its place among the command's.";
-        40 offset: U32, "Where in the command's data it begins.";
-        44 desired_bytes: U32, "How much is asked for.";
+        4 ahs_words: u8, "0: no additional header segments.";
+        5 data_length: [u8; 3], "0: no data segment.";
+        8 lun: U64, "The logical unit number.";
+        16 task_tag: U32, "The initiator task tag.";
+        20 target_tag: U32, "The target transfer tag.";
+        24 stat_sn: U32, "The next status sequence number; an R2T does not consume it.";
+        28 exp_cmd_sn: U32, "The next command number that the target expects (ExpCmdSN).";
+        32 max_cmd_sn: U32, "The highest command number that the target accepts (MaxCmdSN).";
+        36 r2t_sn: U32, "The number of this PDU within its command.";
+        40 offset: U32, "The offset of the requested data in the command's data, in bytes.";
+        44 desired_bytes: U32, "The length of the requested data in bytes.";
     }
 }
 
 pdu! {
     /// Asynchronous Message (RFC 7143, 11.9).
     AsyncMessage {
-        0 opcode: u8, "0x32";
-        1 flags: u8, "Final.";
+        0 opcode: u8, "The opcode, 0x32.";
+        1 flags: u8, "The final bit.";
         2 reserved: [u8; 2], "Reserved.";
-        4 ahs_words: u8, "None.";
-        5 data_length: [u8; 3], "None.";
-        8 lun: U64, "Reserved for the events used here.";
-        16 task_tag: U32, "None.";
+        4 ahs_words: u8, "0: no additional header segments.";
+        5 data_length: [u8; 3], "0: no data segment.";
+        8 lun: U64, "Reserved for the events that this target sends.";
+        16 task_tag: U32, "All ones: the message belongs to no task.";
         20 reserved2: U32, "Reserved.";
-        24 stat_sn: U32, "Its place among the statuses.";
-        28 exp_cmd_sn: U32, "The next command the target expects.";
-        32 max_cmd_sn: U32, "The highest CmdSN that the target accepts.";
-        36 event: u8, "What happened.";
-        37 vendor_code: u8, "None.";
-        38 parameter1: U16, "Reserved, or which connection.";
+        24 stat_sn: U32, "The status sequence number (StatSN).";
+        28 exp_cmd_sn: U32, "The next command number that the target expects (ExpCmdSN).";
+        32 max_cmd_sn: U32, "The highest command number that the target accepts (MaxCmdSN).";
+        36 event: u8, "The event code.";
+        37 vendor_code: u8, "0: no vendor code.";
+        38 parameter1: U16, "Reserved, or the connection that the event concerns.";
         40 parameter2: U16, "Reserved, or a time in seconds.";
         42 parameter3: U16, "A time in seconds.";
         44 reserved3: U32, "Reserved.";
@@ -320,19 +320,19 @@ pub(crate) const EVENT_LOGOUT: u8 = 1;
 pdu! {
     /// Login Request (RFC 7143, 11.12).
     LoginRequest {
-        0 opcode: u8, "0x43: always immediate.";
-        1 flags: u8, "Transit, continue, current stage, next stage.";
-        2 version_max: u8, "The highest version.";
-        3 version_min: u8, "The lowest.";
-        4 ahs_words: u8, "None.";
-        5 data_length: [u8; 3], "Bytes of keys.";
-        8 isid: [u8; 6], "The initiator's part of the session's name.";
-        14 tsih: U16, "The target's, of a session to join.";
-        16 task_tag: U32, "The initiator's name for the login.";
-        20 cid: U16, "Connection within the session.";
+        0 opcode: u8, "The opcode, 0x43: a login is always immediate.";
+        1 flags: u8, "The transit and continue bits, the current stage and the next stage.";
+        2 version_max: u8, "The highest supported version.";
+        3 version_min: u8, "The lowest supported version.";
+        4 ahs_words: u8, "0: no additional header segments.";
+        5 data_length: [u8; 3], "The length of the text keys in bytes, without padding.";
+        8 isid: [u8; 6], "The initiator's part of the session identifier (ISID).";
+        14 tsih: U16, "The target's part (TSIH) of the session to join; 0 for a new session.";
+        16 task_tag: U32, "The initiator task tag of the login.";
+        20 cid: U16, "The connection identifier within the session (CID).";
         22 reserved: U16, "Reserved.";
-        24 cmd_sn: U32, "The first command's number.";
-        28 exp_stat_sn: U32, "The next status the initiator expects.";
+        24 cmd_sn: U32, "The sequence number of the first command (CmdSN).";
+        28 exp_stat_sn: U32, "The next status number that the initiator expects (ExpStatSN).";
         32 reserved2: [U64; 2], "Reserved.";
     }
 }
@@ -340,20 +340,20 @@ pdu! {
 pdu! {
     /// Login Response (RFC 7143, 11.13).
     LoginResponse {
-        0 opcode: u8, "0x23";
-        1 flags: u8, "Transit, continue, current stage, next stage.";
-        2 version_max: u8, "The highest version.";
-        3 version_active: u8, "The one in use.";
-        4 ahs_words: u8, "None.";
-        5 data_length: [u8; 3], "Bytes of keys.";
-        8 isid: [u8; 6], "As in the request.";
-        14 tsih: U16, "The target's part of the session's name.";
-        16 task_tag: U32, "The initiator's name for the login.";
+        0 opcode: u8, "The opcode, 0x23.";
+        1 flags: u8, "The transit and continue bits, the current stage and the next stage.";
+        2 version_max: u8, "The highest supported version.";
+        3 version_active: u8, "The version in use.";
+        4 ahs_words: u8, "0: no additional header segments.";
+        5 data_length: [u8; 3], "The length of the text keys in bytes, without padding.";
+        8 isid: [u8; 6], "The ISID of the request.";
+        14 tsih: U16, "The target's part of the session identifier (TSIH).";
+        16 task_tag: U32, "The initiator task tag of the login.";
         20 reserved: U32, "Reserved.";
-        24 stat_sn: U32, "Its place among the statuses.";
-        28 exp_cmd_sn: U32, "The next command the target expects.";
-        32 max_cmd_sn: U32, "The highest CmdSN that the target accepts.";
-        36 status: U16, "Class and detail.";
+        24 stat_sn: U32, "The status sequence number (StatSN).";
+        28 exp_cmd_sn: U32, "The next command number that the target expects (ExpCmdSN).";
+        32 max_cmd_sn: U32, "The highest command number that the target accepts (MaxCmdSN).";
+        36 status: U16, "The status class and the status detail.";
         38 reserved2: U16, "Reserved.";
         40 reserved3: U64, "Reserved.";
     }
@@ -362,17 +362,17 @@ pdu! {
 pdu! {
     /// Logout Request (RFC 7143, 11.14).
     LogoutRequest {
-        0 opcode: u8, "With the immediate bit.";
-        1 reason: u8, "With the final bit.";
+        0 opcode: u8, "The opcode and the immediate bit.";
+        1 reason: u8, "The reason and the final bit.";
         2 reserved: [u8; 2], "Reserved.";
-        4 ahs_words: u8, "None.";
-        5 data_length: [u8; 3], "None.";
+        4 ahs_words: u8, "0: no additional header segments.";
+        5 data_length: [u8; 3], "0: no data segment.";
         8 reserved2: U64, "Reserved.";
-        16 task_tag: U32, "The initiator's name for the task.";
-        20 cid: U16, "Which connection.";
+        16 task_tag: U32, "The initiator task tag.";
+        20 cid: U16, "The identifier of the connection to close (CID).";
         22 reserved3: U16, "Reserved.";
-        24 cmd_sn: U32, "Its place among the commands.";
-        28 exp_stat_sn: U32, "The next status the initiator expects.";
+        24 cmd_sn: U32, "The command's sequence number (CmdSN).";
+        28 exp_stat_sn: U32, "The next status number that the initiator expects (ExpStatSN).";
         32 reserved4: [U64; 2], "Reserved.";
     }
 }
